@@ -1,0 +1,57 @@
+# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fmt | make lint
+# FLAVOUR=release (default), debug or asan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
+
+FLAVOUR ?= release
+CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
+OUT     := build/$(FLAVOUR)$(if $(filter-out gcc,$(CC)),-$(notdir $(CC)))
+
+WARN := -std=c11 -D_GNU_SOURCE -Werror -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
+        -Wmissing-prototypes -Wformat=2 -Wcast-qual -Wundef -Wvla
+OPT_release := -O2 -g
+OPT_debug   := -O0 -g
+OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden -fstack-protector-strong -Iinclude
+LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
+
+# One library, one file suffix: node/x_lmdb.c is all that knows LMDB. The agent links no UCX, the worker library no libuv.
+LIBS      := -luv -lsodium -llmdb -lhttp_parser -lnghttp2 -lssl -lcrypto -ljansson -larchive -lcurl -ldl -lpthread -lm
+WORKLIBS  := -lucp -lucs -ldl -lpthread -lm
+
+AGENT_SRC  := $(wildcard gossip/*.c sched/*.c api/*.c node/*.c sim/*.c)
+WORKER_SRC := $(wildcard collective/*.c)
+AGENT_OBJ  := $(AGENT_SRC:%.c=$(OUT)/%.o)
+CORE_OBJ   := $(filter-out $(OUT)/node/main.o,$(AGENT_OBJ))
+WORKER_OBJ := $(WORKER_SRC:%.c=$(OUT)/%.o)
+UNIT_SRC   := $(wildcard tests/unit/*_test.c)
+UNIT_BIN   := $(UNIT_SRC:%.c=$(OUT)/%)
+TOOL_SRC   := $(wildcard tests/system/*.c tests/bench/*.c)
+TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%)
+
+all: $(OUT)/shoal $(OUT)/libshoal.so
+
+$(OUT)/shoal: $(AGENT_OBJ)
+	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+
+$(OUT)/libshoal.so: $(WORKER_OBJ)
+	$(CC) $(LDFLAGS) -shared $^ $(WORKLIBS) -o $@
+
+$(OUT)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# Unit tests see every object but main(); the bench and system tools see libshoal too.
+$(OUT)/tests/unit/%: $(OUT)/tests/unit/%.o $(CORE_OBJ) $(WORKER_OBJ)
+	$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
+
+$(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(CORE_OBJ) $(WORKER_OBJ)
+	$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
+
+$(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(CORE_OBJ) $(WORKER_OBJ)
+	$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
+
+units: $(UNIT_BIN)
+tools: $(TOOL_BIN)
+
+.SECONDARY:
+.PHONY: all units tools
+-include $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
