@@ -40,9 +40,9 @@ _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX
 /* Blobs are cut into chunks of this size, so that no message is large. */
 #define SHOAL_CHUNK_BYTES_MAX (SHOAL_MIB)
 
-/* Slots of one host, and workers of one job (6 bits of a host's slots, one communicator's ranks). */
+/* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
-#define SHOAL_RANKS_MAX 256
+#define SHOAL_RANKS_MAX 64
 /* Virtual workers of a job (the sync interval). */
 #define SHOAL_VIRTUAL_MAX 4096
 
