@@ -1,0 +1,52 @@
+/* The HTTP server of an agent: it runs inside the agent's libuv loop. HTTP/1.1 only for now (ALPN offers http/1.1). */
+#ifndef SHOAL_HTTP_H
+#define SHOAL_HTTP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shoal/backend.h"
+#include "shoal/error.h"
+
+struct uv_loop_s;
+struct shoal_http;
+
+struct shoal_http_options {
+    const char *host;      /* address to bind: "127.0.0.1", "0.0.0.0", "::1" */
+    uint16_t port;         /* 0: any free one; ask shoal_http_port() */
+    bool plain;            /* no TLS: only where the operator says so */
+    const char *tls_dir;   /* folder of tls.crt and tls.key, made at first start (0700, key 0600); with TLS only */
+    const char *tls_name;  /* a name or address to put into a new certificate, besides localhost; may be NULL */
+    const char *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
+    uint32_t connections_max; /* 0: 1024 */
+    uint32_t token_life_s;    /* 0: 12 hours */
+    bool exact_states;        /* execs-api 5.2: show exact states on exec objects */
+};
+
+struct shoal_http_stats {
+    uint64_t connections_accepted;
+    uint64_t connections_refused; /* above the cap */
+    uint64_t requests;
+    uint64_t refused_malformed; /* broken by the strictness rules */
+    uint64_t refused_auth;
+    uint64_t refused_busy; /* an upload above the number allowed at once */
+    uint64_t closed_slow;
+    uint64_t tls_failed;
+    uint32_t connections_open;
+    uint32_t uploads_open;
+};
+
+/* Starts listening. `options` and `backend` are copied; the texts inside options too, backend->ctx must outlive the
+ * server. INVALID: address in use or not ours; STORAGE: folders. */
+SHOAL_MUST_CHECK enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_options *options,
+                                                 const struct shoal_backend *backend, struct shoal_http **http,
+                                                 struct shoal_msg *msg);
+
+/* Closes listener and connections; `stopped` runs once, when all requests in hand have ended, and *http is then freed.
+ * Backend calls under way must still end (each exactly once). */
+void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *arg);
+
+uint16_t shoal_http_port(const struct shoal_http *http);
+void shoal_http_stats(const struct shoal_http *http, struct shoal_http_stats *stats);
+
+#endif
