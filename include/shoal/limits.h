@@ -57,4 +57,42 @@ _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX
 #define SHOAL_JSON_BYTES_MAX (SHOAL_MIB)
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
+/* All that one HTTP request may remember besides its upload: a JSON body, its parsed form and the answer's pieces. */
+#define SHOAL_REQUEST_ARENA_MAX (8u * SHOAL_MIB)
+/* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way; more are answered 503. */
+#define SHOAL_UPLOADS_MAX 64
+#define SHOAL_UPLOAD_PENDING_MAX (4u * SHOAL_MIB)
+/* Parts of one multipart body, and the header block of one part. */
+#define SHOAL_MULTIPART_PARTS_MAX 16
+#define SHOAL_MULTIPART_HEAD_MAX (8u * SHOAL_KIB)
+
+/* Raft (sched/raft.c). One append carries at most this many entries and payload bytes (one larger entry goes alone). */
+#define SHOAL_RAFT_BATCH_ENTRIES_MAX 32
+#define SHOAL_RAFT_BATCH_BYTES_MAX (64 * SHOAL_KIB)
+_Static_assert(SHOAL_ENTRY_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "the largest append fits one frame");
+/* Appends on their way to one follower; beyond either bound the leader waits for an answer. */
+#define SHOAL_RAFT_INFLIGHT_MAX 16
+#define SHOAL_RAFT_INFLIGHT_BYTES_MAX (SHOAL_MIB)
+/* Proposed and not yet committed in one group; beyond it a proposal is refused (FULL). */
+#define SHOAL_RAFT_UNCOMMITTED_BYTES_MAX (2 * SHOAL_MIB)
+_Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "two large entries may wait");
+/* Entries that a group keeps in memory: the ring starts at the first size, doubles only in shoal_raft_reserve, and at
+ * the second refuses proposals until a snapshot lets it forget. */
+#define SHOAL_RAFT_LOG_ENTRIES_MIN 16
+#define SHOAL_RAFT_LOG_ENTRIES_MAX 16384
+/* Reads that wait for a quorum round; the owner batches reads of a loop turn into one. */
+#define SHOAL_RAFT_READS_MAX 32
+/* Actions of one step; sends stop early and go on in the next step, nothing else can overflow it. */
+#define SHOAL_RAFT_ACTIONS_MAX 128
+/* A piece of a snapshot. */
+#define SHOAL_RAFT_CHUNK_BYTES_MAX (32 * SHOAL_KIB)
+#define SHOAL_SNAPSHOT_BYTES_MAX (64 * SHOAL_MIB)
+
+/* Host-pair support (sched/support.c): peers of interest, groups that one host leads towards one peer, actions of one
+ * step, and claims that ride in the heartbeat itself. */
+#define SHOAL_SUPPORT_PEERS_MAX 1024
+#define SHOAL_SUPPORT_CLAIMS_MAX SHOAL_GROUPS_MAX
+#define SHOAL_SUPPORT_ACTIONS_MAX 64
+#define SHOAL_SUPPORT_INLINE_CLAIMS_MAX 8
+
 #endif

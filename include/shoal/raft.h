@@ -1,0 +1,447 @@
+/* One guardian of one Raft group: a pure core (Ongaro and Ousterhout, USENIX ATC 2014; Ongaro's thesis, 2014).
+ *
+ *     event + time --> shoal_raft_step() --> actions, to be carried out in array order
+ *
+ * What differs from the paper: there are no heartbeats. Host pairs support each other (shoal/support.h), and that stands
+ * for all groups of the pair: a node neither campaigns nor votes in a group whose leader's host it supports, and a leader
+ * without the support of a quorum steps down. A group whose voters all know the commit index sleeps: its deadline is
+ * UINT64_MAX and it costs nothing. Fresh groups start in term 1, which belongs to the issuer of the founding ticket.
+ *
+ * The owner:
+ *   - makes entries (shoal_entry_create) and decodes messages outside a step; the core only counts references;
+ *   - calls shoal_raft_reserve() after any step that says `wants_reserve` (that is where the core allocates);
+ *   - carries out a PERSIST asynchronously, all PERSISTs of a group in order, and answers with STORED and its `mark`;
+ *     what depends on the write (votes, acknowledgements, leading) comes out of that later step;
+ *   - steps its support core first when that one's deadline has passed, and hands edges on (PEER_SUPPORT, SUPPORTING,
+ *     CLAIM), so that no step of a leader runs on support that has expired;
+ *   - puts the group's id in front of the encoded message: the core does not know its name. */
+#ifndef SHOAL_RAFT_H
+#define SHOAL_RAFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/ids.h"
+#include "shoal/limits.h"
+#include "shoal/rand.h"
+
+/* ---- Entries -------------------------------------------------------------------------------------------------- */
+
+enum shoal_entry_kind {
+    SHOAL_ENTRY_NOOP,   /* made by the core when a term begins */
+    SHOAL_ENTRY_CONFIG, /* an encoded shoal_raft_config; made by the core, or entry 1 of a founding */
+    SHOAL_ENTRY_USER,   /* the state machine's */
+};
+#define SHOAL_ENTRY_KINDS 3
+
+/* Counted, immutable once it has an index. */
+struct shoal_entry {
+    uint64_t term;
+    uint64_t index; /* from 1; 0: not in a log yet */
+    uint32_t refs;
+    uint32_t len;
+    uint32_t cap;
+    enum shoal_entry_kind kind;
+    uint8_t bytes[];
+};
+
+/* A copy of `bytes` with one reference, which is the caller's. NULL: no memory, or over SHOAL_ENTRY_BYTES_MAX. */
+struct shoal_entry *shoal_entry_create(enum shoal_entry_kind kind, struct shoal_view bytes);
+/* As shoal_entry_create, at a given place: for a store that reads its log, and for foundings. */
+struct shoal_entry *shoal_entry_create_at(uint64_t term, uint64_t index, enum shoal_entry_kind kind,
+                                          struct shoal_view bytes);
+struct shoal_entry *shoal_entry_ref(struct shoal_entry *entry);
+void shoal_entry_unref(struct shoal_entry *entry); /* accepts NULL */
+static inline struct shoal_view shoal_entry_view(const struct shoal_entry *entry)
+{
+    return (struct shoal_view){ .bytes = entry->bytes, .len = entry->len };
+}
+
+/* ---- Configuration -------------------------------------------------------------------------------------------- */
+
+/* A member is a store on a node: a wiped store is another member, and holds no vote. */
+struct shoal_raft_id {
+    struct shoal_node_id node;
+    struct shoal_store_id store;
+};
+
+static inline bool shoal_raft_id_equal(struct shoal_raft_id a, struct shoal_raft_id b)
+{
+    return shoal_node_id_equal(a.node, b.node) && shoal_store_id_equal(a.store, b.store);
+}
+static inline bool shoal_raft_id_is_zero(struct shoal_raft_id a)
+{
+    return shoal_raft_id_equal(a, (struct shoal_raft_id){ .node = { { 0 } } });
+}
+
+/* Bits of a member. LEARNER excludes VOTER. VOTER_OLD only while the configuration is joint; with neither of the other
+ * bits the member leaves when the joint phase ends. */
+#define SHOAL_RAFT_VOTER 1u
+#define SHOAL_RAFT_LEARNER 2u
+#define SHOAL_RAFT_VOTER_OLD 4u
+
+struct shoal_raft_member {
+    struct shoal_raft_id id;
+    uint8_t bits;
+};
+
+struct shoal_raft_config {
+    bool joint; /* decisions need a majority of VOTER and a majority of VOTER_OLD */
+    uint8_t count;
+    struct shoal_raft_member members[SHOAL_GROUP_NODES_MAX];
+};
+
+#define SHOAL_RAFT_CONFIG_BYTES_MAX (2 + 33 * SHOAL_GROUP_NODES_MAX)
+
+/* Bytes of a CONFIG entry. Encode: into `bytes` of at least SHOAL_RAFT_CONFIG_BYTES_MAX, returns the length. */
+size_t shoal_raft_config_encode(const struct shoal_raft_config *config, uint8_t *bytes);
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_config_decode(struct shoal_view bytes, struct shoal_raft_config *config);
+/* NULL when the node is no member. */
+const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config, struct shoal_node_id node);
+/* One voter at least, no member twice, bits consistent. */
+bool shoal_raft_config_valid(const struct shoal_raft_config *config);
+
+/* ---- Messages ------------------------------------------------------------------------------------------------- */
+
+enum shoal_raft_message_kind {
+    SHOAL_RAFT_PREVOTE,       /* would you vote for me in `vote.for_term`? changes nothing */
+    SHOAL_RAFT_PREVOTE_REPLY, /* `term` is the replier's own */
+    SHOAL_RAFT_VOTE,
+    SHOAL_RAFT_VOTE_REPLY,
+    SHOAL_RAFT_APPEND, /* with or without entries */
+    SHOAL_RAFT_APPEND_REPLY,
+    SHOAL_RAFT_READ, /* a read-index round: do you still follow me? */
+    SHOAL_RAFT_READ_REPLY,
+    SHOAL_RAFT_INSTALL, /* a piece of a snapshot */
+    SHOAL_RAFT_INSTALL_REPLY,
+    SHOAL_RAFT_TIMEOUT_NOW, /* leadership transfer: campaign at once */
+    SHOAL_RAFT_GONE,        /* from a leader to one that is no member of its configuration any more */
+};
+#define SHOAL_RAFT_MESSAGE_KINDS 12
+
+struct shoal_raft_snapshot {
+    uint64_t index;
+    uint64_t term;
+    struct shoal_raft_config config; /* as of `index` */
+};
+
+struct shoal_raft_message {
+    enum shoal_raft_message_kind kind;
+    struct shoal_raft_id from;
+    struct shoal_raft_id to;
+    uint64_t term; /* the sender's */
+    union {
+        struct {
+            uint64_t for_term;
+            uint64_t last_index;
+            uint64_t last_term;
+            bool transfer; /* the leader asked for this election: support does not stand against it */
+        } vote;
+        struct {
+            uint64_t for_term;
+            bool granted;
+        } vote_reply;
+        struct {
+            uint64_t prev_index;
+            uint64_t prev_term;
+            uint64_t commit;
+            uint32_t count;
+            struct shoal_entry *entries[SHOAL_RAFT_BATCH_ENTRIES_MAX]; /* index prev_index + 1 and on */
+        } append;
+        struct {
+            bool rejected;
+            uint64_t index;     /* accepted: durable and equal up to here. rejected: the prev_index that failed */
+            uint64_t hint;      /* rejected: the newest index worth trying */
+            uint64_t hint_term; /* rejected: its term here, 0 if unknown */
+            uint64_t commit;    /* what the follower knows to be committed */
+        } append_reply;
+        struct {
+            uint64_t seq;
+        } read;
+        struct {
+            struct shoal_raft_snapshot snapshot;
+            uint64_t offset;
+            uint64_t total;
+            struct shoal_view bytes; /* borrowed */
+        } install;
+        struct {
+            uint64_t index; /* of the snapshot */
+            uint64_t offset; /* bytes received so far; equal to the total: installed or not needed */
+            uint64_t match; /* durable and equal up to here, once installed or not needed; else 0 */
+        } install_reply;
+    } u;
+};
+
+/* Encode into caller's memory. TOO_BIG: does not fit `cap`. SHOAL_FRAME_BYTES_MAX - 64 is always enough. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_message_encode(const struct shoal_raft_message *message, uint8_t *bytes,
+                                                          size_t cap, size_t *len);
+/* Decode; makes the entries (one reference each), so deinit the message afterwards. Views point into `bytes`.
+ * MALFORMED: nothing made. FULL: no memory, nothing made. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_message_decode(struct shoal_view bytes, struct shoal_raft_message *message);
+/* A copy that outlives the step: takes a reference on each entry (install bytes stay borrowed). */
+void shoal_raft_message_copy(const struct shoal_raft_message *message, struct shoal_raft_message *copy);
+void shoal_raft_message_deinit(struct shoal_raft_message *message);
+
+/* ---- Events --------------------------------------------------------------------------------------------------- */
+
+/* Durable together with the entries; `commit` is a hint that saves a restarted node the question. */
+struct shoal_raft_hard_state {
+    uint64_t term;
+    uint64_t commit;
+    struct shoal_raft_id vote; /* zero: none in this term */
+};
+
+/* Names one PERSIST: echo it in STORED. */
+struct shoal_raft_mark {
+    uint64_t seq;
+    uint64_t index; /* newest entry, and its term */
+    uint64_t term;
+};
+
+enum shoal_raft_event_kind {
+    SHOAL_RAFT_EVENT_MESSAGE,
+    SHOAL_RAFT_EVENT_TIMER,  /* the deadline has passed (or not: never harmful) */
+    SHOAL_RAFT_EVENT_STORED, /* a PERSIST is durable, and every earlier one of this group */
+    SHOAL_RAFT_EVENT_PROPOSE,
+    SHOAL_RAFT_EVENT_READ,
+    SHOAL_RAFT_EVENT_CHANGE_CONFIG,
+    SHOAL_RAFT_EVENT_TRANSFER,
+    SHOAL_RAFT_EVENT_SNAPSHOT_READY, /* the owner holds a durable snapshot at `index` (<= the last COMMIT): forget before */
+    SHOAL_RAFT_EVENT_SNAPSHOT_CHUNK, /* the answer to NEED_SNAPSHOT */
+    SHOAL_RAFT_EVENT_PEER_SUPPORT,   /* `node` supports this host until `until_ns`; 0: no longer */
+    SHOAL_RAFT_EVENT_SUPPORTING,     /* this host supports `node`, or not any more */
+    SHOAL_RAFT_EVENT_CLAIM,          /* the host `node` says it leads this group in `term` */
+    SHOAL_RAFT_EVENT_UNCLAIMED,      /* `node` no longer says so: the group may campaign at once */
+    SHOAL_RAFT_EVENT_STOP_LEADING,   /* step down (the owner's disk hangs, the agent stops) */
+};
+
+struct shoal_raft_event {
+    enum shoal_raft_event_kind kind;
+    union {
+        const struct shoal_raft_message *message; /* borrowed; the core takes its own references */
+        struct shoal_raft_mark stored;
+        struct {
+            uint64_t ctx;              /* returned in REJECT */
+            struct shoal_entry *entry; /* USER, no index yet; its (term, index) are set when accepted */
+        } propose;
+        struct {
+            uint64_t ctx; /* returned in READ_READY or REJECT */
+        } read;
+        struct {
+            uint64_t ctx;                           /* returned in REJECT */
+            const struct shoal_raft_config *target; /* VOTERs and LEARNERs, not joint */
+        } change;
+        struct {
+            uint64_t ctx;
+            struct shoal_node_id to;
+        } transfer;
+        struct {
+            uint64_t index;
+        } snapshot_ready;
+        struct {
+            struct shoal_raft_id peer;
+            struct shoal_raft_snapshot snapshot; /* the owner's newest; config from shoal_raft_config_at() */
+            uint64_t offset;
+            uint64_t total;
+            struct shoal_view bytes; /* at most SHOAL_RAFT_CHUNK_BYTES_MAX; empty only if total is 0 */
+        } chunk;
+        struct {
+            struct shoal_node_id node;
+            uint64_t until_ns; /* UINT64_MAX: until told otherwise (the owner delivers the loss before anything else) */
+        } peer_support;
+        struct {
+            struct shoal_node_id node;
+            bool on;
+        } supporting;
+        struct {
+            struct shoal_node_id node;
+            uint64_t term;
+        } claim; /* CLAIM and UNCLAIMED */
+    } u;
+};
+
+/* ---- Actions -------------------------------------------------------------------------------------------------- */
+
+enum shoal_raft_role {
+    SHOAL_RAFT_FOLLOWER, /* learners too */
+    SHOAL_RAFT_PRECANDIDATE,
+    SHOAL_RAFT_CANDIDATE,
+    SHOAL_RAFT_LEADER,
+};
+
+enum shoal_raft_action_kind {
+    SHOAL_RAFT_ACTION_SEND,          /* the message is borrowed until the next step: encode or copy it */
+    SHOAL_RAFT_ACTION_PERSIST,       /* asynchronous; answer with STORED(mark) */
+    SHOAL_RAFT_ACTION_COMMIT,        /* apply up to `index`, entries by shoal_raft_entry() */
+    SHOAL_RAFT_ACTION_READ_READY,    /* serve `ctx` once applied up to `index` */
+    SHOAL_RAFT_ACTION_ROLE,          /* role, term or known leader changed */
+    SHOAL_RAFT_ACTION_CONFIG,        /* the configuration in force changed: see shoal_raft_config() */
+    SHOAL_RAFT_ACTION_NEED_SNAPSHOT, /* answer with SNAPSHOT_CHUNK for that peer and offset, now or later */
+    SHOAL_RAFT_ACTION_SNAPSHOT_PART, /* keep these bytes (offset 0: forget earlier ones); borrowed from the event */
+    SHOAL_RAFT_ACTION_REJECT,        /* a request of the owner (PROPOSE, READ, CHANGE_CONFIG, TRANSFER) is refused */
+    SHOAL_RAFT_ACTION_REMOVED,       /* a leader says this node is no member any more */
+};
+
+struct shoal_raft_action {
+    enum shoal_raft_action_kind kind;
+    union {
+        struct shoal_raft_message send;
+        struct {
+            struct shoal_raft_mark mark;
+            bool has_hard;
+            struct shoal_raft_hard_state hard;
+            /* A complete snapshot arrived in SNAPSHOT_PARTs: store it, drop the whole log, restore the state machine
+             * from it now. Done before the entries of this action. */
+            bool has_snapshot;
+            struct shoal_raft_snapshot snapshot;
+            uint64_t truncate_from; /* 0: none; else drop the log from here on, before adding */
+            uint64_t first;         /* entries first..last, by shoal_raft_entry(); none if last < first */
+            uint64_t last;
+        } persist;
+        struct {
+            uint64_t index;
+        } commit;
+        struct {
+            uint64_t ctx;
+            uint64_t index;
+        } read_ready;
+        struct {
+            enum shoal_raft_role role;
+            uint64_t term;
+            struct shoal_raft_id leader; /* zero: unknown */
+        } role;
+        struct {
+            struct shoal_raft_id peer;
+            uint64_t index; /* of the snapshot under way; 0: a new one is wanted, the newest the owner has */
+            uint64_t offset;
+        } need_snapshot;
+        struct {
+            struct shoal_raft_snapshot snapshot;
+            uint64_t offset;
+            uint64_t total;
+            struct shoal_view bytes;
+        } part;
+        struct {
+            uint64_t ctx;
+            enum shoal_err err; /* NOT_LEADER, FULL, TOO_BIG, INVALID, STALE (leadership lost: outcome of a read unknown) */
+        } reject;
+    } u;
+};
+
+struct shoal_raft_actions {
+    uint32_t count;
+    bool wants_reserve;  /* call shoal_raft_reserve() before the next step */
+    bool wants_snapshot; /* the log is long: take a snapshot soon, then SNAPSHOT_READY */
+    struct shoal_raft_action list[SHOAL_RAFT_ACTIONS_MAX];
+};
+
+/* ---- The core ------------------------------------------------------------------------------------------------- */
+
+struct shoal_raft; /* state: its fields live in sched/raft_state.h */
+
+struct shoal_raft_options {
+    struct shoal_raft_id self;
+    struct shoal_raft_config config; /* the founding configuration (before any CONFIG entry or snapshot) */
+    struct shoal_rand rand;          /* jitter of campaigns */
+    uint64_t support_ns;             /* 0: 600 ms */
+    uint64_t jitter_ns;              /* 0: 150 ms */
+    uint64_t retransmit_ns;          /* 0: 100 ms; doubles up to 16 times that */
+    uint64_t quiet_until_ns; /* this node's start + support_ns: until then it neither campaigns nor votes */
+};
+
+/* What a store gives back after a restart. Entries are contiguous and end the log; those at or below the snapshot are
+ * skipped. The raft takes references. */
+struct shoal_raft_restored {
+    struct shoal_raft_hard_state hard;
+    bool has_snapshot;
+    struct shoal_raft_snapshot snapshot;
+    struct shoal_entry *const *entries;
+    size_t count;
+};
+
+/* A fresh, empty group in term 1. INVALID: the configuration is not valid. FULL: no memory. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_raft_options *options);
+/* After a restart. INVALID: entries are not contiguous, or a CONFIG entry does not decode. Before the first event the
+ * owner applies up to shoal_raft_commit() (the snapshot, then entries). */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_raft_options *options,
+                                                   const struct shoal_raft_restored *restored);
+void shoal_raft_destroy(struct shoal_raft *raft);
+
+/* Founding (PROTOCOLS 2): `entries` are 1..count of term 1, all known before the group exists, `issuer` a voter of the
+ * configuration. The issuer itself, in the incarnation that its ticket names, passes `leads`: it leads term 1 without an
+ * election, since who stores the founding votes for it. Acts as a step (PERSIST comes out; the acknowledgement to the
+ * issuer follows STORED). INVALID: not a fresh group, or not such entries. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *const *entries, size_t count,
+                                                 struct shoal_node_id issuer, bool leads, uint64_t now_ns,
+                                                 struct shoal_raft_actions *actions);
+
+/* Advance one guardian by one event. Does no I/O, reads no clock, allocates nothing. Carry the actions out in array
+ * order. Requests are refused by a REJECT action; MALFORMED: a message that makes no sense, dropped and counted. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_step(struct shoal_raft *raft, const struct shoal_raft_event *event,
+                                                uint64_t now_ns, struct shoal_raft_actions *actions);
+
+/* When to send TIMER; UINT64_MAX: only an event can wake the group. May be in the past: step again at once. */
+uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft);
+
+/* Outside a step: grow the ring when it is half full, refill the spare entries. FULL: no memory (the group goes on, with
+ * proposals refused when the ring is full). */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_reserve(struct shoal_raft *raft);
+
+/* As PEER_SUPPORT, without a step and only ever later: for a leader's owner that tracks times instead of edges. */
+void shoal_raft_extend_support(struct shoal_raft *raft, struct shoal_node_id node, uint64_t until_ns);
+
+/* ---- Looking inside ------------------------------------------------------------------------------------------- */
+
+struct shoal_raft_status {
+    enum shoal_raft_role role;
+    uint64_t term;
+    struct shoal_raft_id leader; /* zero: unknown */
+    struct shoal_raft_id vote;
+    uint64_t commit;
+    uint64_t durable; /* own entries known durable */
+    uint64_t first;   /* oldest entry still held; last + 1 if none */
+    uint64_t last;
+    uint64_t snapshot_index;
+    size_t log_bytes;
+    uint32_t log_cap;
+    bool joint;
+    bool config_committed;         /* no membership change in flight */
+    bool transferring;
+    bool asleep;                   /* leader: every voter knows the commit index */
+    uint64_t supported_until_ns;   /* leader: a quorum supports this host until then; UINT64_MAX for a lone voter */
+    uint64_t dropped_malformed;    /* counters since create */
+    uint64_t dropped_foreign;      /* not for this store */
+    uint64_t proposals_refused;
+    uint64_t elections;            /* campaigns that passed the pre-vote */
+    uint64_t retransmits;
+};
+
+struct shoal_raft_progress {
+    struct shoal_raft_member member;
+    uint64_t match;
+    uint64_t commit_known;
+    bool needs_snapshot;
+    uint64_t supported_until_ns;
+};
+
+void shoal_raft_status(const struct shoal_raft *raft, struct shoal_raft_status *status);
+/* The configuration in force (the newest in the log). Borrowed until the next step. */
+const struct shoal_raft_config *shoal_raft_config(const struct shoal_raft *raft);
+/* The configuration as of a committed index still held (>= the snapshot's): for snapshots. INVALID: not held. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_config_at(const struct shoal_raft *raft, uint64_t index,
+                                                     struct shoal_raft_config *config);
+/* Members of the configuration with the leader's view of each; returns the count, 0 when not leading. */
+size_t shoal_raft_progress(const struct shoal_raft *raft, struct shoal_raft_progress *list, size_t cap);
+/* Borrowed until the next step (shoal_entry_ref to keep). NULL: not held. */
+struct shoal_entry *shoal_raft_entry(const struct shoal_raft *raft, uint64_t index);
+/* 0 when neither held nor the snapshot's. */
+uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index);
+uint64_t shoal_raft_commit(const struct shoal_raft *raft);
+bool shoal_raft_is_leader(const struct shoal_raft *raft);
+/* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
+bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);
+
+#endif
