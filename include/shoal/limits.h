@@ -10,8 +10,8 @@
 
 /* Below the smallest path MTU we support, so that gossip and support are never fragmented. */
 #define SHOAL_DATAGRAM_BYTES_MAX 1200
-/* What sealing a datagram costs: kind and version, sender, sequence, tag. */
-#define SHOAL_DATAGRAM_SEAL_BYTES 48
+/* What sealing a datagram costs: kind and version 4, sender's key 32, start 8, salt 8, sequence 8, tag 16. */
+#define SHOAL_DATAGRAM_SEAL_BYTES 76
 #define SHOAL_DATAGRAM_PAYLOAD_MAX (SHOAL_DATAGRAM_BYTES_MAX - SHOAL_DATAGRAM_SEAL_BYTES)
 
 /* One frame on a link; a Noise message is at most 65,535 bytes, larger frames are split by the link. */
@@ -94,5 +94,43 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_SUPPORT_CLAIMS_MAX SHOAL_GROUPS_MAX
 #define SHOAL_SUPPORT_ACTIONS_MAX 64
 #define SHOAL_SUPPORT_INLINE_CLAIMS_MAX 8
+
+/* Links. Peers an agent may want or have; dials of first contact at once; connections whose handshake is open (the oldest
+ * is closed to make room: an honest one lasts milliseconds). */
+#define SHOAL_LINK_PEERS_MAX 2048
+#define SHOAL_LINK_CONTACTS_MAX 64
+#define SHOAL_LINK_HANDSHAKES_MAX 64
+/* What may wait to be sent, per lane: then a send is answered FULL. Room for four of the largest frames. */
+#define SHOAL_LINK_CONTROL_QUEUE_MAX (SHOAL_MIB)
+#define SHOAL_LINK_BULK_QUEUE_MAX (4 * SHOAL_MIB)
+_Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lane's queue holds four frames");
+
+/* Datagram senders whose key is not kept: computing one costs 50 us, so at most this many in a second. */
+#define SHOAL_DATAGRAM_UNKNOWN_PER_S 500
+
+/* The store. A value above about 2 KiB would move to overflow pages, which need contiguous free ones. */
+#define SHOAL_STORE_VALUE_MAX 1900
+#define SHOAL_STORE_CONFIG_MAX 1024
+/* One transaction takes at most this much of what waits. */
+#define SHOAL_STORE_COMMIT_FRAMES_MAX 512
+#define SHOAL_STORE_COMMIT_BYTES_MAX (SHOAL_MIB)
+/* What may wait for the disk: then an append is answered FULL. */
+#define SHOAL_STORE_PENDING_BYTES_MAX (64 * SHOAL_MIB)
+/* A group's state machine as one value, kept in pieces; larger things are blobs named in it. */
+#define SHOAL_SNAPSHOT_BYTES_MAX (4 * SHOAL_MIB)
+#define SHOAL_CACHE_KEY_MAX 64
+#define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)
+
+/* Blobs. A manifest is a chunk itself: 20 bytes and 32 for each chunk. */
+#define SHOAL_BLOB_CHUNKS_MAX 32000
+_Static_assert(20 + 32 * SHOAL_BLOB_CHUNKS_MAX <= SHOAL_CHUNK_BYTES_MAX, "a manifest fits one chunk");
+_Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_MAX * SHOAL_CHUNK_BYTES_MAX,
+               "the largest upload fits one manifest");
+/* Chunks of one writer that wait for the disk: then its append is answered FULL. */
+#define SHOAL_BLOB_WRITER_CHUNKS 4
+/* What shoal_blobs_put takes in one piece. */
+#define SHOAL_BLOB_PUT_MAX (16 * SHOAL_MIB)
+/* Requests that wait for the blob thread: then a request is answered FULL. */
+#define SHOAL_BLOB_QUEUE_MAX 1024
 
 #endif
