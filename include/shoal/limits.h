@@ -116,8 +116,7 @@ _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lan
 #define SHOAL_STORE_COMMIT_BYTES_MAX (SHOAL_MIB)
 /* What may wait for the disk: then an append is answered FULL. */
 #define SHOAL_STORE_PENDING_BYTES_MAX (64 * SHOAL_MIB)
-/* A group's state machine as one value, kept in pieces; larger things are blobs named in it. */
-#define SHOAL_STORE_SNAPSHOT_MAX (4 * SHOAL_MIB)
+
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)
 
