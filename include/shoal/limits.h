@@ -14,8 +14,9 @@
 #define SHOAL_DATAGRAM_SEAL_BYTES 76
 #define SHOAL_DATAGRAM_PAYLOAD_MAX (SHOAL_DATAGRAM_BYTES_MAX - SHOAL_DATAGRAM_SEAL_BYTES)
 
-/* One frame on a link; a Noise message is at most 65,535 bytes, larger frames are split by the link. */
-#define SHOAL_FRAME_BYTES_MAX (256 * SHOAL_KIB)
+/* One frame on a link; a Noise message is at most 65,535 bytes, larger frames are split by the link. A chunk of a blob
+ * and its head fit one frame. */
+#define SHOAL_FRAME_BYTES_MAX (SHOAL_MIB + 64 * SHOAL_KIB)
 
 /* Members of a mesh that one agent keeps. */
 #define SHOAL_MEMBERS_MAX 16384
@@ -39,6 +40,7 @@ _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX
 
 /* Blobs are cut into chunks of this size, so that no message is large. */
 #define SHOAL_CHUNK_BYTES_MAX (SHOAL_MIB)
+_Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "a chunk fits a frame");
 
 /* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
