@@ -103,8 +103,8 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_LINK_CONTACTS_MAX 64
 #define SHOAL_LINK_HANDSHAKES_MAX 64
 /* What may wait to be sent, per lane: then a send is answered FULL. Room for four of the largest frames. */
-#define SHOAL_LINK_CONTROL_QUEUE_MAX (SHOAL_MIB)
-#define SHOAL_LINK_BULK_QUEUE_MAX (4 * SHOAL_MIB)
+#define SHOAL_LINK_CONTROL_QUEUE_MAX (5 * SHOAL_MIB)
+#define SHOAL_LINK_BULK_QUEUE_MAX (16 * SHOAL_MIB)
 _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lane's queue holds four frames");
 
 /* Datagram senders whose key is not kept: computing one costs 50 us, so at most this many in a second. */
