@@ -30,7 +30,7 @@ struct shoal_store_hard {
 struct shoal_store_snapshot {
     uint64_t index;
     uint64_t term;
-    struct shoal_view bytes; /* at most SHOAL_STORE_SNAPSHOT_MAX */
+    struct shoal_view bytes; /* at most SHOAL_SNAPSHOT_BYTES_MAX */
 };
 
 struct shoal_store_done {
