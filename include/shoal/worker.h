@@ -44,7 +44,7 @@
 #define SHOAL_ENV_JOB "SHOAL_JOB_ID"              /* shoal-... */
 #define SHOAL_ENV_GENERATION "SHOAL_GENERATION"   /* recovery generation, decimal */
 #define SHOAL_ENV_NODE "SHOAL_NODE_ID"            /* 32 hex digits */
-#define SHOAL_ENV_TOKEN "SHOAL_TOKEN"             /* 32 hex digits: secret of this worker's lease, see shoal_member */
+#define SHOAL_ENV_TOKEN "SHOAL_TOKEN"             /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"   /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
 
 /* What a worker is in, for `top`, `show` and the watchdog. */
@@ -167,7 +167,7 @@ struct shoal_worker_ready {
     struct shoal_view address;                                   /* <= SHOAL_TRANSPORT_ADDRESS_MAX */
 };
 
-struct shoal_member {
+struct shoal_rank_member {
     uint64_t worker_id;
     struct shoal_node_id node;
     uint32_t slot;
@@ -189,7 +189,7 @@ struct shoal_worker_epoch {
     uint64_t records_acked; /* rank 0 ships records from here on */
     char snapshot_path[SHOAL_PATH_TEXT_BYTES]; /* not empty: everyone starts from this file, which is of step D */
     uint32_t member_count;
-    struct shoal_member members[SHOAL_RANKS_MAX]; /* in rank order */
+    struct shoal_rank_member members[SHOAL_RANKS_MAX]; /* in rank order */
 };
 
 struct shoal_worker_closed {

@@ -83,7 +83,7 @@ static inline void shoal_worker_get_ready(struct shoal_reader *r, struct shoal_w
         r->failed = true;
 }
 
-static inline void shoal_worker_put_member(struct shoal_writer *w, const struct shoal_member *m)
+static inline void shoal_worker_put_member(struct shoal_writer *w, const struct shoal_rank_member *m)
 {
     if (m->address_len > SHOAL_TRANSPORT_ADDRESS_MAX) {
         w->failed = true;
@@ -100,7 +100,7 @@ static inline void shoal_worker_put_member(struct shoal_writer *w, const struct 
     shoal_put_raw(w, m->address, m->address_len);
 }
 
-static inline void shoal_worker_get_member(struct shoal_reader *r, struct shoal_member *m)
+static inline void shoal_worker_get_member(struct shoal_reader *r, struct shoal_rank_member *m)
 {
     m->worker_id = shoal_get_u64(r);
     m->node = shoal_get_node_id(r);
