@@ -1,0 +1,193 @@
+/* A question: u8 0, u64 id, u8 method, args. An answer: u8 1, u64 id, u8 error, text, bytes. */
+#include "peer_call.h"
+
+#include <uv.h>
+
+#include "shoal/banned.h"
+
+/* Open questions of this node; what is beyond is answered FULL at once. */
+#define OPEN_MAX 512
+#define SWEEP_MS 250
+
+struct open_call {
+    uint64_t id; /* 0: free */
+    struct shoal_node_id node;
+    uint64_t deadline_ns;
+    peer_answer_fn *done;
+    void *arg;
+};
+
+struct peer_calls {
+    struct shoal_link *link;
+    uv_timer_t sweep;
+    uint64_t next_id;
+    unsigned open_count;
+    struct open_call open[OPEN_MAX];
+    peer_serve_fn *serve[PEER_METHOD_COUNT];
+    void *serve_arg[PEER_METHOD_COUNT];
+    uint8_t bytes[SHOAL_FRAME_BYTES_MAX];
+};
+
+struct peer_question {
+    struct peer_calls *calls;
+    struct shoal_node_id from;
+    uint64_t id;
+};
+
+static void call_end(struct peer_calls *calls, struct open_call *call, enum shoal_err err, const char *text,
+                     struct shoal_view answer)
+{
+    struct open_call ended = *call;
+    struct shoal_msg msg = { "" };
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    *call = (struct open_call){ 0 };
+    if (--calls->open_count == 0)
+        (void)uv_timer_stop(&calls->sweep);
+    ended.done(ended.arg, err, &msg, answer);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct peer_calls *calls = timer->data;
+    uint64_t now = uv_hrtime();
+
+    for (unsigned i = 0; i < OPEN_MAX; i++)
+        if (calls->open[i].id != 0 && calls->open[i].deadline_ns <= now)
+            call_end(calls, &calls->open[i], SHOAL_ERR_TIMEOUT, "the other node did not answer in time",
+                     (struct shoal_view){ 0 });
+}
+
+struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *link)
+{
+    struct peer_calls *calls = calloc(1, sizeof(*calls));
+
+    SHOAL_ASSERT(calls != NULL);
+    calls->link = link;
+    calls->next_id = 1;
+    (void)uv_timer_init(loop, &calls->sweep);
+    calls->sweep.data = calls;
+    return calls;
+}
+
+static void on_closed(uv_handle_t *handle) { free(handle->data); }
+
+void peer_calls_stop(struct peer_calls *calls)
+{
+    for (unsigned i = 0; i < OPEN_MAX; i++)
+        if (calls->open[i].id != 0)
+            call_end(calls, &calls->open[i], SHOAL_ERR_UNREACHABLE, "this agent stops", (struct shoal_view){ 0 });
+    uv_close((uv_handle_t *)&calls->sweep, on_closed);
+}
+
+void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn *serve, void *arg)
+{
+    calls->serve[method] = serve;
+    calls->serve_arg[method] = arg;
+}
+
+static enum shoal_err send_frame(struct peer_calls *calls, struct shoal_node_id to, const struct shoal_writer *w)
+{
+    if (w->failed)
+        return SHOAL_ERR_TOO_BIG;
+    return shoal_link_send(calls->link, to, SHOAL_LANE_BULK, PEER_CHANNEL_CALL, shoal_writer_view(w));
+}
+
+void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method, struct shoal_view args,
+              uint64_t timeout_ns, peer_answer_fn *done, void *arg)
+{
+    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+    struct open_call *call = NULL;
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = SHOAL_ERR_FULL;
+
+    for (unsigned i = 0; i < OPEN_MAX && call == NULL; i++)
+        if (calls->open[i].id == 0)
+            call = &calls->open[i];
+    if (call != NULL) {
+        shoal_put_u8(&w, 0);
+        shoal_put_u64(&w, calls->next_id);
+        shoal_put_u8(&w, (uint8_t)method);
+        shoal_put_raw(&w, args.bytes, args.len);
+        err = send_frame(calls, node, &w);
+    }
+    if (err != SHOAL_OK) {
+        (void)shoal_fail(&msg, err, "no link to the other node, or its queue is full: %s", shoal_err_name(err));
+        done(arg, err, &msg, (struct shoal_view){ 0 });
+        return;
+    }
+    *call = (struct open_call){ .id = calls->next_id++, .node = node, .deadline_ns = uv_hrtime() + timeout_ns,
+                                .done = done, .arg = arg };
+    if (calls->open_count++ == 0)
+        (void)uv_timer_start(&calls->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+}
+
+void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
+{
+    struct peer_calls *calls = question->calls;
+    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+
+    shoal_put_u8(&w, 1);
+    shoal_put_u64(&w, question->id);
+    shoal_put_u8(&w, (uint8_t)err);
+    shoal_put_text(&w, text);
+    shoal_put_raw(&w, answer.bytes, answer.len);
+    (void)send_frame(calls, question->from, &w); /* lost: the asker's deadline ends the call */
+    free(question);
+}
+
+static void on_question(struct peer_calls *calls, struct shoal_node_id from, struct shoal_reader *r)
+{
+    uint64_t id = shoal_get_u64(r);
+    unsigned method = shoal_get_enum(r, PEER_METHOD_COUNT);
+    struct peer_question *question;
+
+    if (r->failed)
+        return;
+    question = malloc(sizeof(*question));
+    if (question == NULL)
+        return;
+    *question = (struct peer_question){ .calls = calls, .from = from, .id = id };
+    if (calls->serve[method] == NULL) {
+        peer_answer(question, SHOAL_ERR_UNSUPPORTED, "this node does not serve that", (struct shoal_view){ 0 });
+        return;
+    }
+    calls->serve[method](calls->serve_arg[method], from, shoal_view_of(r->bytes + r->at, r->len - r->at), question);
+}
+
+static void on_answer(struct peer_calls *calls, struct shoal_node_id from, struct shoal_reader *r)
+{
+    uint64_t id = shoal_get_u64(r);
+    enum shoal_err err = (enum shoal_err)shoal_get_enum(r, SHOAL_ERR_STORAGE + 1);
+    char text[400];
+
+    shoal_get_text(r, text, sizeof(text));
+    if (r->failed || id == 0)
+        return;
+    for (unsigned i = 0; i < OPEN_MAX; i++)
+        if (calls->open[i].id == id && shoal_node_id_equal(calls->open[i].node, from)) {
+            call_end(calls, &calls->open[i], err, text, shoal_view_of(r->bytes + r->at, r->len - r->at));
+            return;
+        }
+}
+
+void peer_calls_frame(struct peer_calls *calls, struct shoal_node_id from, struct shoal_view frame)
+{
+    struct shoal_reader r = shoal_reader_init(frame);
+    uint8_t answer = shoal_get_enum(&r, 2);
+
+    if (r.failed)
+        return;
+    if (answer == 0)
+        on_question(calls, from, &r);
+    else
+        on_answer(calls, from, &r);
+}
+
+void peer_calls_down(struct peer_calls *calls, struct shoal_node_id node)
+{
+    for (unsigned i = 0; i < OPEN_MAX; i++)
+        if (calls->open[i].id != 0 && shoal_node_id_equal(calls->open[i].node, node))
+            call_end(calls, &calls->open[i], SHOAL_ERR_UNREACHABLE, "the link to the other node broke",
+                     (struct shoal_view){ 0 });
+}

@@ -1,0 +1,44 @@
+/* Questions between agents, answered exactly once: blobs, files, logs, step records. On the bulk lane, so that they
+ * never delay control. A question that gets no answer in time, or whose link breaks, ends with an error. */
+#ifndef SHOAL_NODE_PEER_CALL_H
+#define SHOAL_NODE_PEER_CALL_H
+
+#include "shoal/link.h"
+
+#define PEER_CHANNEL_SCHED 1 /* frames of the control plane, control lane */
+#define PEER_CHANNEL_CALL 2  /* this file, bulk lane */
+
+enum peer_method {
+    PEER_GET_CHUNK,   /* hash -> bytes */
+    PEER_PUT_CHUNK,   /* hash, bytes -> nothing, durable */
+    PEER_HOLD,        /* job, blob -> nothing, durable */
+    PEER_PUSH_FILE,   /* a piece of a file of a job's result folder -> nothing */
+    PEER_LOG_READ,    /* job, kind, task, cursor, max -> cursor, ended, bytes */
+    PEER_RECORDS,     /* job, step records -> call, step: everything up to here is held */
+    PEER_RECORDS_READ, /* job, call, step, max -> step records after that */
+    PEER_LEDGER,      /* job -> JSON */
+    PEER_METHOD_COUNT,
+};
+
+struct uv_loop_s;
+struct peer_calls;
+struct peer_question; /* one to be answered: keep it, then peer_answer() exactly once */
+
+typedef void peer_answer_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer);
+/* `args` is borrowed for the call. */
+typedef void peer_serve_fn(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
+
+struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *link);
+void peer_calls_stop(struct peer_calls *calls); /* open calls end UNREACHABLE; freed with the last handle */
+void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn *serve, void *arg);
+
+/* Ends exactly once by `done`, maybe before this returns. */
+void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method, struct shoal_view args,
+              uint64_t timeout_ns, peer_answer_fn *done, void *arg);
+void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer);
+
+/* From the link's callbacks. */
+void peer_calls_frame(struct peer_calls *calls, struct shoal_node_id from, struct shoal_view frame);
+void peer_calls_down(struct peer_calls *calls, struct shoal_node_id node);
+
+#endif
