@@ -1,0 +1,598 @@
+/* A connection: bytes in, heads and bodies out; answers in, bytes out.
+ *
+ *        read            parsed              body ends           answer is out
+ *   HEAD -----> (find) ---------> BODY ----------------> WAIT -----------------> HEAD
+ *                                   \___ answered before the body's end ___> LINGER (discard, so that the
+ *                                                                            client can still read the answer)
+ * C1. The socket is read only while somebody can use the bytes: not when paused, waiting, or `in` is full.
+ * C2. A connection that makes no progress in the time of its phase is closed (http_conn_tick). */
+#include "http_server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/banned.h"
+
+#define IN_CAP 65536u
+#define WRITE_HIGH (256u * SHOAL_KIB)
+#define HEAD_MS 20000u   /* from the first byte, or the accept, to the whole head */
+#define IDLE_MS 75000u   /* between requests */
+#define BODY_MS 30000u   /* without a byte of the body */
+#define BODY_RATE_MIN 512u /* bytes a second, on average, after the first minute */
+#define WRITE_MS 60000u  /* without a byte taken by the client */
+#define LINGER_MS 60000u
+_Static_assert(SHOAL_HTTP_HEAD_BYTES_MAX < IN_CAP, "a head fits the input buffer");
+
+enum conn_phase { CONN_HEAD, CONN_BODY, CONN_WAIT, CONN_LINGER };
+
+struct http_conn {
+    uv_tcp_t tcp;
+    uv_shutdown_t shutdown;
+    struct shoal_http *http;
+    struct http_conn *next;
+    struct http_conn *prev;
+    struct tls_conn *tls;
+    struct http_request *request;
+    struct http1_body body;
+    uint8_t *in;
+    size_t in_len;
+    size_t head_seen; /* of `in`, searched for the head's end */
+    size_t write_pending;
+    uint64_t phase_ms;    /* when the phase began */
+    uint64_t progress_ms; /* when bytes last came, or were last taken */
+    uint64_t lingered;
+    enum conn_phase phase;
+    bool first_byte_seen;
+    bool served; /* has had a request: the next head may take its time */
+    bool reading;
+    bool processing;
+    bool closing;
+    bool finish; /* close when all is written */
+    bool shut;
+};
+
+struct conn_write {
+    uv_write_t req;
+    struct http_conn *conn;
+    struct http_request *request; /* held; may be NULL */
+    http_request_fn *next;
+    struct shoal_buf bytes;
+};
+
+struct http_conn *http_conn_next(struct http_conn *conn) { return conn->next; }
+
+static void set_phase(struct http_conn *conn, enum conn_phase phase)
+{
+    conn->phase = phase;
+    conn->phase_ms = uv_now(conn->http->loop);
+    conn->progress_ms = conn->phase_ms;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct http_conn *conn = handle->data;
+    struct shoal_http *http = conn->http;
+
+    SHOAL_ASSERT(conn->request == NULL);
+    tls_conn_destroy(conn->tls);
+    free(conn->in);
+    free(conn);
+    http->stats.connections_open--;
+    http_handle_closed(http);
+}
+
+void http_conn_close(struct http_conn *conn)
+{
+    struct http_request *request = conn->request;
+
+    if (conn->closing)
+        return;
+    conn->closing = true;
+    if (conn->prev != NULL)
+        conn->prev->next = conn->next;
+    else
+        conn->http->conns = conn->next;
+    if (conn->next != NULL)
+        conn->next->prev = conn->prev;
+    conn->request = NULL;
+    uv_close((uv_handle_t *)&conn->tcp, on_closed);
+    if (request != NULL) {
+        request->conn = NULL;
+        http_request_release(request);
+    }
+}
+
+/* ---- writing ---- */
+
+static void on_shutdown(uv_shutdown_t *req, int status)
+{
+    (void)req;
+    (void)status; /* the peer's end, or the linger limit, closes the connection */
+}
+
+/* All is written: say goodbye, and read on for a while, so that the answer is not lost to a reset. */
+static void conn_linger(struct http_conn *conn)
+{
+    if (conn->shut || conn->closing)
+        return;
+    conn->shut = true;
+    set_phase(conn, CONN_LINGER);
+    conn->in_len = 0;
+    if (uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) != 0)
+        http_conn_close(conn);
+}
+
+static void on_written(uv_write_t *req, int status)
+{
+    struct conn_write *write = req->data;
+    struct http_conn *conn = write->conn;
+    struct http_request *request = write->request;
+    http_request_fn *next = write->next;
+
+    conn->write_pending -= write->bytes.len;
+    conn->progress_ms = uv_now(conn->http->loop);
+    shoal_buf_deinit(&write->bytes);
+    free(write);
+    if (status < 0)
+        http_conn_close(conn);
+    if (!conn->closing && conn->finish && conn->write_pending == 0)
+        conn_linger(conn);
+    else if (!conn->closing && next == NULL)
+        http_conn_process(conn);
+    if (next != NULL)
+        next(request);
+    if (request != NULL)
+        http_request_release(request);
+}
+
+/* Takes `bytes` on success. */
+static enum shoal_err conn_send(struct http_conn *conn, struct shoal_buf *bytes, struct http_request *request,
+                                http_request_fn *next)
+{
+    struct conn_write *write = calloc(1, sizeof(*write));
+    uv_buf_t buf;
+
+    if (write == NULL)
+        return SHOAL_ERR_FULL;
+    *write = (struct conn_write){ .conn = conn, .request = request, .next = next, .bytes = *bytes };
+    write->req.data = write;
+    buf = uv_buf_init((char *)bytes->bytes, (unsigned)bytes->len);
+    if (uv_write(&write->req, (uv_stream_t *)&conn->tcp, &buf, 1, on_written) != 0) {
+        free(write);
+        return SHOAL_ERR_UNREACHABLE;
+    }
+    if (conn->write_pending == 0)
+        conn->progress_ms = uv_now(conn->http->loop);
+    conn->write_pending += bytes->len;
+    if (request != NULL)
+        http_request_hold(request);
+    *bytes = (struct shoal_buf){ 0 };
+    return SHOAL_OK;
+}
+
+static enum shoal_err conn_flush_tls(struct http_conn *conn)
+{
+    struct shoal_buf out = { 0 };
+    enum shoal_err err = tls_conn_take(conn->tls, &out);
+
+    if (err == SHOAL_OK && out.len > 0)
+        err = conn_send(conn, &out, NULL, NULL);
+    shoal_buf_deinit(&out);
+    return err;
+}
+
+enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, struct shoal_view body,
+                               struct http_request *request, http_request_fn *next)
+{
+    struct shoal_buf out = { 0 };
+    enum shoal_err err;
+
+    SHOAL_ASSERT(!conn->closing);
+    if (conn->tls != NULL) {
+        err = tls_conn_write(conn->tls, head.bytes, head.len);
+        if (err == SHOAL_OK)
+            err = tls_conn_write(conn->tls, body.bytes, body.len);
+        if (err == SHOAL_OK)
+            err = tls_conn_take(conn->tls, &out);
+    } else {
+        err = shoal_buf_append(&out, head.bytes, head.len);
+        if (err == SHOAL_OK)
+            err = shoal_buf_append(&out, body.bytes, body.len);
+    }
+    if (err == SHOAL_OK)
+        err = conn_send(conn, &out, request, next);
+    shoal_buf_deinit(&out);
+    return err;
+}
+
+/* ---- reading ---- */
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct http_conn *conn = handle->data;
+
+    (void)suggested;
+    if (conn->tls != NULL || conn->phase == CONN_LINGER) {
+        *buf = uv_buf_init((char *)conn->http->scratch, sizeof(conn->http->scratch));
+        return;
+    }
+    if (conn->in == NULL)
+        conn->in = malloc(IN_CAP);
+    *buf = conn->in == NULL ? uv_buf_init(NULL, 0) : uv_buf_init((char *)conn->in + conn->in_len, IN_CAP - (unsigned)conn->in_len);
+}
+
+/* A client that speaks plain HTTP to the TLS port gets a sentence instead of an alert. */
+static bool greet_plain_client(struct http_conn *conn, const uint8_t *bytes)
+{
+    static const char answer[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain;charset=UTF-8\r\n"
+                                 "Content-Length: 58\r\nConnection: close\r\n\r\n"
+                                 "Error 400: this port speaks TLS; use https:// in the URL.\n";
+    struct shoal_buf out = { 0 };
+
+    if (bytes[0] < 'A' || bytes[0] > 'Z')
+        return false;
+    if (shoal_buf_append(&out, answer, sizeof(answer) - 1) != SHOAL_OK || conn_send(conn, &out, NULL, NULL) != SHOAL_OK) {
+        shoal_buf_deinit(&out);
+        http_conn_close(conn);
+        return true;
+    }
+    conn->finish = true;
+    return true;
+}
+
+static void on_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
+{
+    struct http_conn *conn = stream->data;
+
+    if (got == 0)
+        return;
+    if (conn->phase == CONN_LINGER || conn->finish) {
+        if (got > 0)
+            conn->lingered += (uint64_t)got;
+        if (got < 0 || conn->lingered > SHOAL_UPLOAD_BYTES_MAX)
+            http_conn_close(conn);
+        else if (conn->phase == CONN_LINGER)
+            conn->progress_ms = uv_now(conn->http->loop);
+        return;
+    }
+    if (got < 0) {
+        /* A client that has closed its sending side still gets the answers to its whole requests. */
+        if (conn->phase == CONN_HEAD && conn->write_pending > 0)
+            conn->finish = true;
+        else
+            http_conn_close(conn);
+        return;
+    }
+    conn->progress_ms = uv_now(conn->http->loop);
+    if (conn->tls == NULL) {
+        conn->in_len += (size_t)got;
+    } else {
+        if (!conn->first_byte_seen && greet_plain_client(conn, (const uint8_t *)buf->base))
+            return;
+        if (tls_conn_feed(conn->tls, buf->base, (size_t)got) != SHOAL_OK) {
+            http_conn_close(conn);
+            return;
+        }
+    }
+    conn->first_byte_seen = true;
+    http_conn_process(conn);
+}
+
+/* Whether more input can be used now. */
+static bool wants_input(const struct http_conn *conn)
+{
+    switch (conn->phase) {
+    case CONN_HEAD: return conn->in_len < IN_CAP && conn->write_pending < WRITE_HIGH;
+    case CONN_BODY: return conn->in_len < IN_CAP && conn->request->paused == 0;
+    case CONN_WAIT: return false;
+    case CONN_LINGER: return true;
+    }
+    return false;
+}
+
+static void update_reading(struct http_conn *conn)
+{
+    bool want;
+
+    if (conn->closing)
+        return;
+    want = conn->finish || wants_input(conn);
+    if (want == conn->reading)
+        return;
+    conn->reading = want;
+    if (!want)
+        (void)uv_read_stop((uv_stream_t *)&conn->tcp);
+    else if (uv_read_start((uv_stream_t *)&conn->tcp, on_alloc, on_read) != 0)
+        http_conn_close(conn);
+}
+
+/* ---- the state machine ---- */
+
+static void fail_head(struct http_conn *conn, int status, const struct shoal_msg *msg)
+{
+    struct http_request *request = http_request_create(conn, conn->http);
+
+    conn->http->stats.refused_malformed++;
+    if (request == NULL) {
+        http_conn_close(conn);
+        return;
+    }
+    conn->request = request;
+    conn->in_len = 0;
+    set_phase(conn, CONN_WAIT);
+    http_request_bad(request, status, msg);
+}
+
+static void consume(struct http_conn *conn, size_t len)
+{
+    conn->in_len -= len;
+    if (conn->in_len > 0)
+        memmove(conn->in, conn->in + len, conn->in_len);
+}
+
+static bool start_request(struct http_conn *conn, size_t head_len)
+{
+    struct http_request *request = http_request_create(conn, conn->http);
+    struct shoal_msg msg;
+    uint8_t *bytes;
+    int status = 400;
+
+    if (request == NULL) {
+        http_conn_close(conn);
+        return false;
+    }
+    bytes = arena_alloc(&request->arena, head_len + 1);
+    if (bytes == NULL) {
+        http_request_release(request);
+        http_conn_close(conn);
+        return false;
+    }
+    memcpy(bytes, conn->in, head_len);
+    consume(conn, head_len);
+    conn->head_seen = 0;
+    conn->request = request;
+    conn->served = true;
+    conn->http->stats.requests++;
+    if (http1_head_parse(bytes, head_len, &request->head, &status, &msg) != SHOAL_OK) {
+        conn->http->stats.refused_malformed++;
+        set_phase(conn, CONN_WAIT);
+        conn->in_len = 0;
+        http_request_bad(request, status, &msg);
+        return false;
+    }
+    http1_body_init(&conn->body, &request->head);
+    request->paused = 1; /* until it is known who asks */
+    set_phase(conn, CONN_BODY);
+    http_request_begin(request);
+    return true;
+}
+
+static bool advance_head(struct http_conn *conn)
+{
+    struct shoal_msg msg;
+    size_t skip = 0;
+    size_t len;
+
+    if (conn->write_pending >= WRITE_HIGH)
+        return false;
+    /* Empty lines before a request are old clients' habit (RFC 9112, 2.2). */
+    while (conn->in_len - skip >= 2 && conn->in[skip] == '\r' && conn->in[skip + 1] == '\n')
+        skip += 2;
+    if (skip > 0) {
+        consume(conn, skip);
+        conn->head_seen = 0;
+    }
+    if (conn->in_len == 0)
+        return false;
+    if (conn->head_seen == 0)
+        conn->phase_ms = uv_now(conn->http->loop);
+    len = http1_head_find(conn->in, conn->in_len, conn->head_seen);
+    conn->head_seen = conn->in_len;
+    if (len > SHOAL_HTTP_HEAD_BYTES_MAX || (len == 0 && conn->in_len > SHOAL_HTTP_HEAD_BYTES_MAX)) {
+        (void)shoal_fail(&msg, SHOAL_ERR_TOO_BIG, "the request head is larger than %u bytes; put args into the form field "
+                         "\"data\" instead of the URL", SHOAL_HTTP_HEAD_BYTES_MAX);
+        fail_head(conn, 431, &msg);
+        return false;
+    }
+    return len > 0 && start_request(conn, len);
+}
+
+static bool advance_body(struct http_conn *conn)
+{
+    struct http_request *request = conn->request;
+    struct shoal_view content;
+    struct shoal_msg msg;
+    size_t used = 0;
+
+    if (request->paused > 0)
+        return false;
+    if (!conn->body.done) {
+        if (conn->in_len == 0)
+            return false;
+        if (http1_body_step(&conn->body, conn->in, conn->in_len, &used, &content, &msg) != SHOAL_OK) {
+            conn->http->stats.refused_malformed++;
+            http_request_bad(request, 400, &msg);
+            return false;
+        }
+        if (content.len > 0)
+            http_request_data(request, content);
+        if (conn->closing || conn->request != request || conn->phase != CONN_BODY)
+            return false;
+        consume(conn, used);
+        if (!conn->body.done || request->paused > 0)
+            return true;
+    }
+    set_phase(conn, CONN_WAIT);
+    http_request_complete(request);
+    return true;
+}
+
+/* Deciphered bytes into `in`. False: nothing new. */
+static bool fill_from_tls(struct http_conn *conn)
+{
+    bool any = false;
+    bool ended = false;
+
+    if (conn->in == NULL)
+        conn->in = malloc(IN_CAP);
+    while (conn->in != NULL && conn->in_len < IN_CAP && !ended) {
+        size_t len = 0;
+        enum shoal_err err = tls_conn_read(conn->tls, conn->in + conn->in_len, IN_CAP - conn->in_len, &len, &ended);
+
+        if (err != SHOAL_OK) {
+            conn->http->stats.tls_failed++;
+            (void)conn_flush_tls(conn); /* the alert */
+            conn->finish = true;
+            return false;
+        }
+        if (len == 0)
+            break;
+        conn->in_len += len;
+        any = true;
+    }
+    if (conn_flush_tls(conn) != SHOAL_OK || conn->in == NULL || (ended && !any && conn->phase == CONN_HEAD))
+        http_conn_close(conn);
+    return any;
+}
+
+void http_conn_process(struct http_conn *conn)
+{
+    bool moved = true;
+
+    if (conn->processing || conn->closing)
+        return;
+    conn->processing = true;
+    while (moved && !conn->closing && !conn->finish) {
+        moved = false;
+        if (conn->tls != NULL && wants_input(conn))
+            moved = fill_from_tls(conn);
+        if (conn->closing || conn->finish)
+            break;
+        if (conn->phase == CONN_HEAD)
+            moved = advance_head(conn) || (moved && conn->in_len == IN_CAP);
+        else if (conn->phase == CONN_BODY)
+            moved = advance_body(conn) || (moved && conn->in_len == IN_CAP);
+        else
+            moved = false;
+    }
+    conn->processing = false;
+    if (conn->closing)
+        return;
+    if (conn->finish && conn->write_pending == 0)
+        conn_linger(conn);
+    if (conn->in_len == 0 && conn->phase == CONN_HEAD && !conn->closing) {
+        free(conn->in); /* an idle connection holds no buffer */
+        conn->in = NULL;
+    }
+    update_reading(conn);
+}
+
+bool http_conn_keeps(const struct http_conn *conn, const struct http_request *request)
+{
+    return request->head.keep_alive && !conn->http->stopping && conn->phase == CONN_WAIT && conn->body.done;
+}
+
+/* The answer's last byte is on its way. */
+void http_conn_response_ended(struct http_conn *conn, struct http_request *request)
+{
+    bool keep = http_conn_keeps(conn, request);
+
+    SHOAL_ASSERT(conn->request == request);
+    conn->request = NULL;
+    request->conn = NULL;
+    if (keep) {
+        set_phase(conn, CONN_HEAD);
+    } else {
+        if (conn->tls != NULL) {
+            tls_conn_close(conn->tls);
+            if (conn_flush_tls(conn) != SHOAL_OK) {
+                http_conn_close(conn);
+                http_request_release(request);
+                return;
+            }
+        }
+        set_phase(conn, CONN_WAIT);
+        conn->finish = true;
+        conn->in_len = 0;
+    }
+    http_request_release(request);
+    if (!conn->processing)
+        http_conn_process(conn);
+}
+
+/* ---- life ---- */
+
+static bool is_too_slow(const struct http_conn *conn, uint64_t now_ms)
+{
+    uint64_t quiet = now_ms - conn->progress_ms;
+    uint64_t phase = now_ms - conn->phase_ms;
+
+    if (conn->write_pending > 0)
+        return quiet > WRITE_MS;
+    switch (conn->phase) {
+    case CONN_HEAD: return phase > (conn->served && conn->in_len == 0 ? IDLE_MS : HEAD_MS);
+    case CONN_BODY:
+        if (conn->request->paused > 0)
+            return false;
+        return quiet > BODY_MS || (phase > 60000 && conn->request->body_bytes < phase / 1000 * BODY_RATE_MIN);
+    case CONN_WAIT: return false;
+    case CONN_LINGER: return quiet > 2000 || phase > LINGER_MS;
+    }
+    return false;
+}
+
+void http_conn_tick(struct http_conn *conn, uint64_t now_ms)
+{
+    struct shoal_msg msg;
+
+    if (conn->closing || !is_too_slow(conn, now_ms))
+        return;
+    conn->http->stats.closed_slow++;
+    if (conn->phase == CONN_BODY && !conn->request->responded) {
+        (void)shoal_fail(&msg, SHOAL_ERR_TIMEOUT, "the request body came too slowly");
+        http_request_bad(conn->request, 408, &msg);
+        return;
+    }
+    http_conn_close(conn);
+}
+
+static void refuse_socket(struct shoal_http *http, struct http_conn *conn)
+{
+    http->stats.connections_refused++;
+    http_conn_close(conn);
+}
+
+void http_conn_accept(struct shoal_http *http)
+{
+    struct http_conn *conn = calloc(1, sizeof(*conn));
+
+    if (conn == NULL || uv_tcp_init(http->loop, &conn->tcp) != 0) {
+        free(conn);
+        return;
+    }
+    conn->http = http;
+    conn->tcp.data = conn;
+    conn->next = http->conns;
+    if (conn->next != NULL)
+        conn->next->prev = conn;
+    http->conns = conn;
+    http->handles_open++;
+    http->stats.connections_open++;
+    set_phase(conn, CONN_HEAD);
+    if (uv_accept((uv_stream_t *)&http->listener, (uv_stream_t *)&conn->tcp) != 0 ||
+        http->stats.connections_open > http->options.connections_max) {
+        refuse_socket(http, conn);
+        return;
+    }
+    http->stats.connections_accepted++;
+    (void)uv_tcp_nodelay(&conn->tcp, 1);
+    if (http->tls != NULL) {
+        conn->tls = tls_conn_create(http->tls);
+        if (conn->tls == NULL) {
+            refuse_socket(http, conn);
+            return;
+        }
+    }
+    update_reading(conn);
+}

@@ -1,0 +1,529 @@
+#include "http_server.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/banned.h"
+
+struct http_request *http_request_create(struct http_conn *conn, struct shoal_http *http)
+{
+    struct http_request *request = calloc(1, sizeof(*request));
+
+    if (request == NULL)
+        return NULL;
+    request->http = http;
+    request->conn = conn;
+    request->refs = 1;
+    http->requests_open++;
+    return request;
+}
+
+void http_request_hold(struct http_request *request) { request->refs++; }
+
+void http_request_release(struct http_request *request)
+{
+    struct shoal_http *http = request->http;
+
+    SHOAL_ASSERT(request->refs > 0);
+    if (--request->refs > 0)
+        return;
+    if (request->state_free != NULL)
+        request->state_free(request->state);
+    shoal_buf_deinit(&request->body);
+    shoal_buf_deinit(&request->extra);
+    arena_deinit(&request->arena);
+    free(request);
+    http->requests_open--;
+    http_stop_check(http);
+}
+
+void http_body_pause(struct http_request *request) { request->paused++; }
+
+void http_body_resume(struct http_request *request)
+{
+    SHOAL_ASSERT(request->paused > 0);
+    if (--request->paused == 0 && request->conn != NULL)
+        http_conn_process(request->conn);
+}
+
+/* ---- decoding ---- */
+
+static int hex_digit(uint8_t c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space)
+{
+    char *out = arena_alloc(arena, text.len + 1);
+    size_t len = 0;
+
+    if (out == NULL)
+        return NULL;
+    for (size_t i = 0; i < text.len; i++) {
+        uint8_t c = text.bytes[i];
+
+        if (c == '%') {
+            bool whole = text.len - i > 2;
+            int high = whole ? hex_digit(text.bytes[i + 1]) : -1;
+            int low = whole ? hex_digit(text.bytes[i + 2]) : -1;
+
+            if (high < 0 || low < 0 || (high == 0 && low == 0))
+                return NULL;
+            c = (uint8_t)(high * 16 + low);
+            i += 2;
+        } else if (c == '+' && plus_is_space) {
+            c = ' ';
+        } else if (c == 0) {
+            return NULL;
+        }
+        out[len++] = (char)c;
+    }
+    out[len] = '\0';
+    return out;
+}
+
+const char *http_query(struct http_request *request, const char *key)
+{
+    struct shoal_view query = request->head.query;
+    size_t key_len = strlen(key);
+
+    while (query.len > 0) {
+        const uint8_t *amp = memchr(query.bytes, '&', query.len);
+        size_t len = amp == NULL ? query.len : (size_t)(amp - query.bytes);
+
+        if (len > key_len && memcmp(query.bytes, key, key_len) == 0 && query.bytes[key_len] == '=')
+            return http_percent_decode(&request->arena, shoal_view_of(query.bytes + key_len + 1, len - key_len - 1), true);
+        if (len == key_len && memcmp(query.bytes, key, key_len) == 0)
+            return "";
+        query.bytes += amp == NULL ? len : len + 1;
+        query.len -= amp == NULL ? len : len + 1;
+    }
+    return NULL;
+}
+
+/* ---- routing ---- */
+
+/* One segment of `path` against one of `pattern`; both advance over it. */
+static bool match_path(struct http_request *request, const char *pattern, struct shoal_view path)
+{
+    unsigned params = 0;
+
+    while (path.len > 1 && path.bytes[path.len - 1] == '/')
+        path.len--; /* a trailing slash means nothing (execs-api 1.3) */
+    while (*pattern == '/') {
+        const char *end = strchr(pattern + 1, '/');
+        size_t want = end == NULL ? strlen(pattern + 1) : (size_t)(end - pattern - 1);
+        const uint8_t *slash;
+        size_t len;
+
+        if (path.len < 2 || path.bytes[0] != '/')
+            return false;
+        slash = memchr(path.bytes + 1, '/', path.len - 1);
+        len = slash == NULL ? path.len - 1 : (size_t)(slash - path.bytes - 1);
+        if (want == 2 && memcmp(pattern + 1, "{}", 2) == 0) {
+            SHOAL_ASSERT(params < HTTP_PARAMS_MAX);
+            request->params[params] = http_percent_decode(&request->arena, shoal_view_of(path.bytes + 1, len), false);
+            if (request->params[params] == NULL || request->params[params][0] == '\0')
+                return false;
+            params++;
+        } else if (len != want || memcmp(path.bytes + 1, pattern + 1, len) != 0) {
+            return false;
+        }
+        pattern += want + 1;
+        path.bytes += len + 1;
+        path.len -= len + 1;
+    }
+    return path.len == 0;
+}
+
+/* NULL: no such route; *known: with another method there is one. */
+static const struct http_route *find_route(struct http_request *request, const struct http_route *routes, size_t count,
+                                           bool *known)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!match_path(request, routes[i].pattern, request->head.path))
+            continue;
+        *known = true;
+        if (routes[i].method == request->head.method)
+            return &routes[i];
+    }
+    return NULL;
+}
+
+static void start_body(struct http_request *request)
+{
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+    if (request->conn == NULL)
+        return;
+    if (request->route->begin != NULL)
+        request->route->begin(request);
+    if (request->conn == NULL)
+        return;
+    if (request->head.expect_continue && !request->responded && (request->head.chunked || request->head.content_length > 0) &&
+        http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL, NULL) !=
+            SHOAL_OK) {
+        http_conn_close(request->conn);
+        return;
+    }
+    http_body_resume(request);
+}
+
+static uint64_t body_limit(const struct http_request *request)
+{
+    switch (request->route->mode) {
+    case HTTP_BODY_IGNORE: return SHOAL_JSON_BYTES_MAX;
+    case HTTP_BODY_BUFFER: return SHOAL_JSON_BYTES_MAX;
+    case HTTP_BODY_STREAM: return SHOAL_UPLOAD_BYTES_MAX;
+    }
+    return 0;
+}
+
+static void refuse_size(struct http_request *request)
+{
+    http_respond_error(request, 413, "the request body is larger than %" PRIu64 " bytes", body_limit(request));
+}
+
+static bool coding_is_identity(struct http_request *request)
+{
+    struct shoal_view coding;
+
+    return !http1_header_find(&request->head, "content-encoding", &coding) || coding.len == 0 ||
+           shoal_view_equal(coding, shoal_view_text("identity"));
+}
+
+void http_request_begin(struct http_request *request)
+{
+    const struct http_route *route;
+    bool known = false;
+    size_t count;
+    const struct http_route *routes = http_routes_execs(&count);
+
+    route = find_route(request, routes, count, &known);
+    if (route == NULL) {
+        routes = http_routes_native(&count);
+        route = find_route(request, routes, count, &known);
+    }
+    if (route == NULL) {
+        if (known)
+            http_respond_error(request, 405, "this address does not take that method");
+        else
+            http_respond_error(request, 404, "there is no such address; see the manual page shoal-api");
+        return;
+    }
+    request->route = route;
+    if (!coding_is_identity(request)) {
+        http_respond_error(request, 415, "a compressed request body is not read; send it without Content-Encoding");
+        return;
+    }
+    if (request->head.content_length > body_limit(request)) {
+        refuse_size(request);
+        return;
+    }
+    if (route->open)
+        start_body(request);
+    else
+        auth_request(request, start_body);
+}
+
+void http_request_data(struct http_request *request, struct shoal_view content)
+{
+    request->body_bytes += content.len;
+    if (request->responded)
+        return;
+    if (request->body_bytes > body_limit(request)) {
+        refuse_size(request);
+        return;
+    }
+    switch (request->route->mode) {
+    case HTTP_BODY_IGNORE: return;
+    case HTTP_BODY_BUFFER:
+        if (shoal_buf_append(&request->body, content.bytes, content.len) != SHOAL_OK)
+            http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    case HTTP_BODY_STREAM: request->route->data(request, content); return;
+    }
+}
+
+void http_request_complete(struct http_request *request)
+{
+    request->body_done = true;
+    if (!request->responded)
+        request->route->handle(request);
+}
+
+void http_request_bad(struct http_request *request, int status, const struct shoal_msg *msg)
+{
+    request->head.keep_alive = false;
+    if (request->responded)
+        http_stream_abort(request);
+    else
+        http_respond_error(request, status, "%s", msg->text);
+}
+
+/* ---- answering ---- */
+
+static const char *reason(int status)
+{
+    switch (status) {
+    case 200: return "OK";
+    case 201: return "Created";
+    case 202: return "Accepted";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 409: return "Conflict";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Status";
+    }
+}
+
+void http_header_add(struct http_request *request, const char *name, const char *format, ...)
+{
+    char value[2048];
+    char line[2304];
+    va_list args;
+    int len;
+
+    SHOAL_ASSERT(!request->responded);
+    va_start(args, format);
+    (void)vsnprintf(value, sizeof(value), format, args);
+    va_end(args);
+    SHOAL_ASSERT(strpbrk(value, "\r\n") == NULL);
+    len = snprintf(line, sizeof(line), "%s: %s\r\n", name, value);
+    /* Without memory the answer goes without the line; what must be there is checked by its reader. */
+    if (len > 0 && (size_t)len < sizeof(line) && shoal_buf_append(&request->extra, line, (size_t)len) != SHOAL_OK)
+        request->head.keep_alive = false;
+}
+
+static int format_head(const struct http_request *request, int status, const char *type, uint64_t length, bool keep, char *out,
+                       size_t cap)
+{
+    char framing[64] = "";
+
+    if (request->chunked)
+        (void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
+    else if (length != HTTP_LENGTH_UNKNOWN && status != 204)
+        (void)snprintf(framing, sizeof(framing), "Content-Length: %" PRIu64 "\r\n", length);
+    return snprintf(out, cap, "HTTP/1.1 %d %s\r\n%s%s%s%s%sCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%.*s\r\n",
+                    status, reason(status), type == NULL ? "" : "Content-Type: ", type == NULL ? "" : type,
+                    type == NULL ? "" : "\r\n", framing, keep ? "" : "Connection: close\r\n", (int)request->extra.len,
+                    request->extra.len == 0 ? "" : (const char *)request->extra.bytes);
+}
+
+static void response_end(struct http_request *request)
+{
+    SHOAL_ASSERT(!request->response_ended);
+    request->response_ended = true;
+    if (request->conn != NULL)
+        http_conn_response_ended(request->conn, request);
+}
+
+void http_respond(struct http_request *request, int status, const char *type, struct shoal_view body)
+{
+    char head[8192];
+    int len;
+
+    SHOAL_ASSERT(!request->responded);
+    request->responded = true;
+    if (request->conn == NULL)
+        return;
+    if (!http_conn_keeps(request->conn, request))
+        request->head.keep_alive = false;
+    len = format_head(request, status, type, body.len, request->head.keep_alive, head, sizeof(head));
+    if (len < 0 || (size_t)len >= sizeof(head) ||
+        http_conn_write(request->conn, shoal_view_of(head, (size_t)len), body, NULL, NULL) != SHOAL_OK) {
+        http_conn_close(request->conn);
+        return;
+    }
+    response_end(request);
+}
+
+void http_respond_json(struct http_request *request, int status, struct json_writer *writer)
+{
+    if (writer->failed)
+        http_respond_error(request, 503, "out of memory; try again later");
+    else
+        http_respond(request, status, "application/json", shoal_buf_view(writer->buf));
+    shoal_buf_deinit(writer->buf);
+}
+
+void http_respond_error(struct http_request *request, int status, const char *format, ...)
+{
+    char text[600];
+    char line[700];
+    va_list args;
+    int len;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    for (char *at = text; *at != '\0'; at++)
+        if (*at == '\n' || *at == '\r')
+            *at = ' ';
+    len = snprintf(line, sizeof(line), "Error %d: %s\n", status, text);
+    if (status == 401)
+        http_header_add(request, "WWW-Authenticate", "Basic realm=\"shoal\"");
+    http_respond(request, status, "text/plain;charset=UTF-8", shoal_view_of(line, (size_t)len));
+}
+
+void http_respond_empty(struct http_request *request, int status)
+{
+    http_respond(request, status, NULL, (struct shoal_view){ 0 });
+}
+
+static int status_of(enum shoal_err err, int not_found)
+{
+    switch (err) {
+    case SHOAL_OK: return 200;
+    case SHOAL_ERR_INVALID:
+    case SHOAL_ERR_UNSUPPORTED: return 400;
+    case SHOAL_ERR_MALFORMED: return 400;
+    case SHOAL_ERR_DENIED: return 403;
+    case SHOAL_ERR_NOT_FOUND: return not_found;
+    case SHOAL_ERR_EXISTS:
+    case SHOAL_ERR_STALE: return 409;
+    case SHOAL_ERR_TOO_BIG: return 413;
+    case SHOAL_ERR_FULL:
+    case SHOAL_ERR_TIMEOUT:
+    case SHOAL_ERR_UNREACHABLE:
+    case SHOAL_ERR_NOT_LEADER:
+    case SHOAL_ERR_STORAGE: return 503;
+    case SHOAL_ERR_RANK_LOST:
+    case SHOAL_ERR_DEVICE: return 500;
+    }
+    return 500;
+}
+
+void http_respond_failure(struct http_request *request, enum shoal_err err, const struct shoal_msg *msg, int not_found)
+{
+    http_respond_error(request, status_of(err, not_found), "%s", msg->text[0] == '\0' ? shoal_err_name(err) : msg->text);
+}
+
+void http_stream_start(struct http_request *request, int status, const char *type, uint64_t length)
+{
+    char head[8192];
+    int len;
+
+    SHOAL_ASSERT(!request->responded);
+    request->responded = true;
+    request->stream_left = length;
+    if (request->conn == NULL)
+        return;
+    request->chunked = length == HTTP_LENGTH_UNKNOWN && !request->head.http10;
+    if (!http_conn_keeps(request->conn, request) || (length == HTTP_LENGTH_UNKNOWN && !request->chunked))
+        request->head.keep_alive = false;
+    len = format_head(request, status, type, length, request->head.keep_alive, head, sizeof(head));
+    if (len < 0 || (size_t)len >= sizeof(head) ||
+        http_conn_write(request->conn, shoal_view_of(head, (size_t)len), (struct shoal_view){ 0 }, NULL, NULL) != SHOAL_OK)
+        http_conn_close(request->conn);
+}
+
+struct later {
+    uv_timer_t timer;
+    struct http_request *request;
+    http_request_fn *next;
+};
+
+static void on_later_closed(uv_handle_t *handle)
+{
+    struct later *later = handle->data;
+    struct http_request *request = later->request;
+
+    later->next(request);
+    free(later);
+    http_request_release(request);
+}
+
+static void on_later(uv_timer_t *timer) { uv_close((uv_handle_t *)timer, on_later_closed); }
+
+/* Runs `next` from the loop, so that a writer may call itself. */
+static void call_later(struct http_request *request, http_request_fn *next)
+{
+    struct later *later = calloc(1, sizeof(*later));
+
+    SHOAL_ASSERT(later != NULL);
+    later->request = request;
+    later->next = next;
+    http_request_hold(request);
+    (void)uv_timer_init(request->http->loop, &later->timer);
+    later->timer.data = later;
+    (void)uv_timer_start(&later->timer, on_later, 0, 0);
+}
+
+void http_stream_write(struct http_request *request, struct shoal_view bytes, http_request_fn *next)
+{
+    struct shoal_buf piece = { 0 };
+    char size[24];
+    enum shoal_err err = SHOAL_OK;
+
+    SHOAL_ASSERT(request->responded && !request->response_ended);
+    if (request->stream_left != HTTP_LENGTH_UNKNOWN) {
+        SHOAL_ASSERT(bytes.len <= request->stream_left);
+        request->stream_left -= bytes.len;
+    }
+    if (request->conn == NULL || bytes.len == 0) {
+        call_later(request, next);
+        return;
+    }
+    if (request->chunked) {
+        (void)snprintf(size, sizeof(size), "%zx\r\n", bytes.len);
+        err = shoal_buf_append(&piece, size, strlen(size));
+        if (err == SHOAL_OK)
+            err = shoal_buf_append(&piece, bytes.bytes, bytes.len);
+        if (err == SHOAL_OK)
+            err = shoal_buf_append(&piece, "\r\n", 2);
+        bytes = shoal_buf_view(&piece);
+    }
+    if (err == SHOAL_OK)
+        err = http_conn_write(request->conn, bytes, (struct shoal_view){ 0 }, request, next);
+    shoal_buf_deinit(&piece);
+    if (err != SHOAL_OK) {
+        http_conn_close(request->conn);
+        call_later(request, next);
+    }
+}
+
+void http_stream_end(struct http_request *request)
+{
+    SHOAL_ASSERT(request->responded);
+    if (request->conn == NULL)
+        return;
+    if (request->stream_left != HTTP_LENGTH_UNKNOWN && request->stream_left > 0) {
+        http_conn_close(request->conn);
+        return;
+    }
+    if (request->chunked && http_conn_write(request->conn, shoal_view_of("0\r\n\r\n", 5), (struct shoal_view){ 0 }, NULL,
+                                            NULL) != SHOAL_OK) {
+        http_conn_close(request->conn);
+        return;
+    }
+    response_end(request);
+}
+
+void http_stream_abort(struct http_request *request)
+{
+    if (request->conn != NULL)
+        http_conn_close(request->conn);
+}

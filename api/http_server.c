@@ -1,0 +1,174 @@
+#include "http_server.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+#define TICK_MS 1000u
+#define BACKLOG 512
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    struct shoal_http *http = listener->data;
+
+    if (status == 0 && !http->stopping)
+        http_conn_accept(http);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct shoal_http *http = timer->data;
+    struct http_conn *next;
+
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
+        next = http_conn_next(conn);
+        http_conn_tick(conn, uv_now(http->loop));
+    }
+}
+
+static void http_free(struct shoal_http *http)
+{
+    tls_context_destroy(http->tls);
+    free(http->spool_dir);
+    sodium_memzero(http->basic, sizeof(http->basic));
+    free(http);
+}
+
+void http_stop_check(struct shoal_http *http)
+{
+    void (*stopped)(void *arg) = http->stopped;
+    void *arg = http->stopped_arg;
+
+    if (!http->stopping || http->handles_open > 0 || http->requests_open > 0)
+        return;
+    http_free(http);
+    if (stopped != NULL)
+        stopped(arg);
+}
+
+void http_handle_closed(struct shoal_http *http)
+{
+    SHOAL_ASSERT(http->handles_open > 0);
+    http->handles_open--;
+    http_stop_check(http);
+}
+
+static void on_own_closed(uv_handle_t *handle) { http_handle_closed(handle->data); }
+
+static enum shoal_err bind_listener(struct shoal_http *http, struct shoal_msg *msg)
+{
+    const char *host = http->options.host;
+    struct sockaddr_storage address;
+    int address_len = sizeof(address);
+    unsigned port = http->options.port;
+    int failed;
+
+    failed = uv_ip4_addr(host, (int)port, (struct sockaddr_in *)&address);
+    if (failed != 0)
+        failed = uv_ip6_addr(host, (int)port, (struct sockaddr_in6 *)&address);
+    if (failed != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: not an IP address", host);
+    failed = uv_tcp_bind(&http->listener, (const struct sockaddr *)&address, 0);
+    if (failed == 0)
+        failed = uv_listen((uv_stream_t *)&http->listener, BACKLOG, on_connection);
+    if (failed != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; choose another with --api-port", host, port,
+                          uv_strerror(failed));
+    failed = uv_tcp_getsockname(&http->listener, (struct sockaddr *)&address, &address_len);
+    if (failed != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: %s", host, uv_strerror(failed));
+    http->port = address.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)&address)->sin_port)
+                                              : ntohs(((struct sockaddr_in6 *)&address)->sin6_port);
+    return SHOAL_OK;
+}
+
+static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *msg)
+{
+    int failed = uv_tcp_init(http->loop, &http->listener);
+
+    if (failed != 0)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "API socket: %s", uv_strerror(failed));
+    http->listener.data = http;
+    http->handles_open = 1;
+    failed = uv_timer_init(http->loop, &http->timer);
+    SHOAL_ASSERT(failed == 0);
+    http->timer.data = http;
+    http->handles_open = 2;
+    failed = uv_timer_start(&http->timer, on_tick, TICK_MS, TICK_MS);
+    SHOAL_ASSERT(failed == 0);
+    return bind_listener(http, msg);
+}
+
+enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_options *options,
+                                const struct shoal_backend *backend, struct shoal_http **http, struct shoal_msg *msg)
+{
+    struct shoal_http *made;
+    enum shoal_err err;
+
+    if (sodium_init() < 0)
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "libsodium cannot start");
+    if (access(options->spool_dir, W_OK | X_OK) != 0)
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the folder for uploads cannot be written: %s", options->spool_dir,
+                          strerror(errno));
+    made = calloc(1, sizeof(*made));
+    if (made == NULL || (made->spool_dir = strdup(options->spool_dir)) == NULL) {
+        free(made);
+        return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
+    }
+    made->loop = loop;
+    made->backend = *backend;
+    made->options = *options;
+    if (made->options.connections_max == 0)
+        made->options.connections_max = 1024;
+    if (made->options.token_life_s == 0)
+        made->options.token_life_s = 12 * 3600;
+    randombytes_buf(made->basic_key, sizeof(made->basic_key));
+    if (!options->plain) {
+        err = tls_context_create(options->tls_dir, options->tls_name, &made->tls, msg);
+        if (err != SHOAL_OK) {
+            http_free(made);
+            return err;
+        }
+    }
+    err = open_handles(made, msg);
+    if (err != SHOAL_OK) {
+        if (made->handles_open == 0)
+            http_free(made);
+        else
+            shoal_http_stop(made, NULL, NULL);
+        return err;
+    }
+    /* These belonged to the caller. */
+    made->options.host = NULL;
+    made->options.tls_dir = NULL;
+    made->options.tls_name = NULL;
+    made->options.spool_dir = made->spool_dir;
+    *http = made;
+    return SHOAL_OK;
+}
+
+void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *arg)
+{
+    struct http_conn *next;
+
+    SHOAL_ASSERT(!http->stopping);
+    http->stopping = true;
+    http->stopped = stopped;
+    http->stopped_arg = arg;
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
+        next = http_conn_next(conn);
+        http_conn_close(conn);
+    }
+    if (http->handles_open > 1)
+        uv_close((uv_handle_t *)&http->timer, on_own_closed);
+    uv_close((uv_handle_t *)&http->listener, on_own_closed);
+}
+
+uint16_t shoal_http_port(const struct shoal_http *http) { return http->port; }
+void shoal_http_stats(const struct shoal_http *http, struct shoal_http_stats *stats) { *stats = http->stats; }

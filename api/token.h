@@ -1,0 +1,32 @@
+/* Bearer tokens: the JWT form that WMLA's clients expect (execs-api 2.3), signed with the mesh's key, so that every node
+ * knows a token that any node made.
+ *
+ * T1. Every token has the same length, for all users and releases: dlicmd overwrites its token file without truncating.
+ * T2. The payload's base64 holds neither '-' nor '_' and needs no padding: clients decode it with the standard alphabet.
+ *     ASCII bytes make a 62 or 63 only as the last of a group of three, and only '>' '?' '~' and DEL do: they are escaped.
+ * T3. What follows the signature's 43 characters is ignored. */
+#ifndef API_TOKEN_H
+#define API_TOKEN_H
+
+#include "shoal/backend.h"
+
+#define TOKEN_PAYLOAD_BYTES 480u
+#define TOKEN_TEXT_BYTES (36u + 1u + TOKEN_PAYLOAD_BYTES / 3u * 4u + 1u + 43u)
+
+struct token_claims {
+    char user[SHOAL_USER_BYTES_MAX];
+    uint32_t uid;
+    bool admin;
+    uint64_t issued_s;
+    uint64_t exp_s;
+    uint8_t id[SHOAL_TOKEN_ID_BYTES];
+};
+
+/* `text` holds TOKEN_TEXT_BYTES + 1. INVALID: a user name that does not fit. */
+SHOAL_MUST_CHECK enum shoal_err token_make(const struct token_claims *claims, const uint8_t key[SHOAL_TOKEN_KEY_BYTES],
+                                           char *text, struct shoal_msg *msg);
+/* Checks form and signature against all keys, and the time; not revocation, not the user. DENIED with the reason. */
+SHOAL_MUST_CHECK enum shoal_err token_check(struct shoal_view text, const struct shoal_token_keys *keys, uint64_t now_s,
+                                            struct token_claims *claims, struct shoal_msg *msg);
+
+#endif
