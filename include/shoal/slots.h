@@ -1,0 +1,273 @@
+/* The core of one host's slots: who holds what until when, and the workers that run here (PROTOCOLS 6, 7, 12 to 14).
+ *
+ *            RESERVE            CONFIRM              RENEW              lease over, killed      SLOT_IDLE
+ *     FREE -----------> TENTATIVE -------> LEASED <--------> LEASED ----------------> HELD ---------------> FREE
+ *       ^                 | 2 s               | unrenewed 10 s: frozen    ^
+ *       +-----------------+                   +--> DRAINING --------------+
+ *
+ * S1. A slot's generation rises with every grant; a CONFIRM or RENEW of another generation is refused.
+ * S2. A lease ends `lease_ns` after the newest stamp of this host that a renewal echoed: a late renewal extends nothing.
+ * S3. No grant while a lease stands, a worker of the slot lives, or the kernel's lock is held (HELD until SLOT_IDLE).
+ * S4. Terms and recovery generations below those seen of a job are refused.
+ * S5. Unrenewed for freeze_ns: frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which
+ *     it is a member. Killed before the slot goes to another, or kill_ns after the lease ended.
+ * S6. A worker's death revokes the running epoch of its job here at once, and is told to the leader and to the hosts of the
+ *     other members. An epoch with all members here may be shrunk here (12), never after a higher one was handed out.
+ *
+ * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
+ * "stamp" is the `now_ns` of a step.
+ *
+ * Files in worker messages: a text "blob:<64 hex digits>" in bundle_path, snapshot_path or files_path stands for a blob.
+ * Towards workers the shell puts the local path in its place (the core has had it fetched before). From workers, the shell
+ * first stores the file (TRAIN: bundle_path; SNAPSHOT: path), on two hosts, then hands the message over with the text. */
+#ifndef SHOAL_SLOTS_H
+#define SHOAL_SLOTS_H
+
+#include "shoal/host_wire.h"
+
+struct shoal_slots; /* state: its fields live in sched/slots.c */
+
+struct shoal_slots_options {
+    struct shoal_node_id self;
+    uint32_t host_epoch;
+    uint32_t slots;     /* at most SHOAL_SLOTS_MAX */
+    uint8_t device;     /* enum shoal_job_device: CPU or GPU */
+    uint32_t jobs_max;  /* 0: 64; jobs with workers here at one time */
+    uint64_t lease_ns;  /* 0: 15 s */
+    uint64_t freeze_ns; /* 0: 10 s */
+    uint64_t tentative_ns; /* 0: 2 s */
+    uint64_t kill_ns;   /* 0: 10 min frozen */
+    uint64_t repeat_ns; /* 0: 500 ms; reports not acknowledged are sent again */
+    uint64_t start_ns;
+};
+
+enum shoal_slots_event_kind {
+    SHOAL_SLOTS_TIMER,
+    SHOAL_SLOTS_FRAME,  /* a host_wire message for this host (shoal_host_kind_to_host) */
+    SHOAL_SLOTS_LINK,   /* to `node` is up (again): reports are repeated at once */
+    SHOAL_SLOTS_TARGET, /* this host's own allocation: who deserves each slot. Zero: nobody */
+    SHOAL_SLOTS_WORKER_STARTED,
+    SHOAL_SLOTS_WORKER_EXITED,
+    SHOAL_SLOTS_SLOT_IDLE, /* lock free, cgroup empty */
+    SHOAL_SLOTS_RUNNER,    /* after an agent's restart: these live; any other worker of the job here is dead */
+    SHOAL_SLOTS_WORKER,    /* a worker's message */
+    SHOAL_SLOTS_STUCK,     /* the watchdog: a worker's heartbeat word stands still */
+    SHOAL_SLOTS_BLOB,      /* the answer to FETCH */
+    SHOAL_SLOTS_MANIFEST_MADE,
+    SHOAL_SLOTS_RECORDS_MARK, /* the ledger holds the records up to here on a majority */
+};
+
+struct shoal_slots_live {
+    uint64_t worker_id;
+    uint32_t slot; /* SHOAL_SLOT_NONE: a driver */
+    int32_t pid;
+    uint8_t role; /* enum shoal_job_role (RUN's) */
+    bool frozen;
+    uint8_t token[16];
+    uint64_t deadline_ns;
+    uint64_t lease_generation;
+};
+
+struct shoal_slots_event {
+    enum shoal_slots_event_kind kind;
+    union {
+        struct {
+            struct shoal_node_id from;
+            struct shoal_view bytes;
+        } frame;
+        struct shoal_node_id link;
+        struct {
+            struct shoal_job_id jobs[SHOAL_SLOTS_MAX];
+        } target;
+        struct {
+            uint64_t worker_id;
+            int32_t pid;
+        } started;
+        struct {
+            uint64_t worker_id;
+            int32_t status;
+            bool signalled;
+            const char *text; /* NULL or why: could not start, or the last line of stderr */
+        } exited;
+        uint32_t slot; /* SLOT_IDLE */
+        struct {
+            struct shoal_job_id job;
+            uint32_t generation;
+            const struct shoal_slots_live *workers;
+            size_t worker_count;
+        } runner;
+        struct {
+            uint64_t worker_id;
+            const struct shoal_worker_message *message;
+        } worker; /* STUCK: worker_id */
+        struct {
+            struct shoal_hash hash;
+            bool ok;
+            const char *text;
+        } blob;
+        struct {
+            struct shoal_job_id job;
+            uint32_t call;
+            bool ok;
+            struct shoal_hash hash;
+            const char *text;
+        } manifest;
+        struct {
+            struct shoal_job_id job;
+            uint32_t call;
+            uint64_t step;
+        } records_mark;
+    } u;
+};
+
+enum shoal_slots_action_kind {
+    SHOAL_SLOTS_SEND, /* a host_wire message to `to` (maybe this node: hand it to the lead here) */
+    SHOAL_SLOTS_PUBLISH, /* the slots record changed */
+    SHOAL_SLOTS_JOB_OPEN,
+    SHOAL_SLOTS_JOB_CLOSED,
+    SHOAL_SLOTS_RUN,
+    SHOAL_SLOTS_RENEW,
+    SHOAL_SLOTS_FREEZE,
+    SHOAL_SLOTS_THAW,
+    SHOAL_SLOTS_KILL,
+    SHOAL_SLOTS_WORKER_SEND,
+    SHOAL_SLOTS_REVOKE,
+    SHOAL_SLOTS_FETCH,
+    SHOAL_SLOTS_MANIFEST,
+};
+
+struct shoal_slots_action {
+    enum shoal_slots_action_kind kind;
+    union {
+        struct {
+            struct shoal_node_id to;
+            struct shoal_view bytes;
+        } send;
+        struct {
+            uint64_t version;
+            struct shoal_view payload; /* shoal_slots_record_decode */
+        } publish;
+        struct {
+            struct shoal_job_id job; /* JOB_CLOSED too */
+            uint32_t generation;
+            struct shoal_view spec;
+        } job;
+        struct {
+            struct shoal_job_id job;
+            uint32_t generation;
+            struct shoal_placement placement; /* worker id, slot, role, token, lease generation, attempt, rank */
+            uint64_t deadline_ns;
+        } run;
+        struct {
+            uint64_t worker_id;
+            uint64_t deadline_ns; /* RENEW */
+            uint64_t grace_ns;    /* KILL */
+        } worker;
+        struct {
+            uint64_t worker_id;
+            const struct shoal_worker_message *message;
+        } worker_send;
+        struct {
+            struct shoal_job_id job;
+            uint64_t epoch_word;
+        } revoke;
+        struct {
+            struct shoal_job_id job;
+            struct shoal_hash hash;
+            uint8_t source_count;
+            struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX];
+        } fetch;
+        struct {
+            struct shoal_job_id job;
+            uint32_t generation;
+            uint32_t call;
+        } manifest;
+    } u;
+};
+
+#define SHOAL_SLOTS_ACTIONS_MAX 384
+#define SHOAL_SLOTS_POOL_BYTES (SHOAL_MIB)
+
+/* Memory of the caller: taken once. Views in actions point into `pool` or into the core: valid until the next step. What
+ * finds no room is made again by the next step (the deadline is then in the past). */
+struct shoal_slots_actions {
+    uint32_t count;
+    size_t pool_used;
+    struct shoal_slots_action list[SHOAL_SLOTS_ACTIONS_MAX];
+    _Alignas(16) uint8_t pool[SHOAL_SLOTS_POOL_BYTES];
+};
+
+/* FULL: no memory. */
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_create(struct shoal_slots **slots, const struct shoal_slots_options *options);
+/* After an agent's restart in the same host epoch, from the rebuildable store; then RUNNER events reconcile. MALFORMED, or
+ * STALE (another host epoch: every lease of it is void): as if nothing had been kept, use create. */
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_restore(struct shoal_slots **slots, const struct shoal_slots_options *options,
+                                                    struct shoal_view bytes);
+void shoal_slots_destroy(struct shoal_slots *slots); /* accepts NULL */
+
+/* MALFORMED: a frame that does not decode. `actions` is emptied first. */
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_step(struct shoal_slots *slots, const struct shoal_slots_event *event,
+                                                 uint64_t now_ns, struct shoal_slots_actions *actions);
+uint64_t shoal_slots_deadline_ns(const struct shoal_slots *slots);
+
+/* The table for the rebuildable store: write it (without sync) when the version differs from the last written. */
+#define SHOAL_SLOTS_STATE_BYTES_MAX (4 * SHOAL_MIB)
+uint64_t shoal_slots_version(const struct shoal_slots *slots);
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *bytes, size_t cap, size_t *len);
+
+/* What PUBLISH carries. */
+struct shoal_slots_record {
+    uint64_t version;
+    uint32_t host_epoch;
+    uint32_t slots;
+    uint8_t device;
+    uint64_t stamp;
+    uint64_t free; /* bit i: slot i can be reserved */
+    uint64_t draining;
+};
+#define SHOAL_SLOTS_RECORD_BYTES 64
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record);
+
+/* ---- Looking inside -------------------------------------------------------------------------------------------- */
+
+enum shoal_slot_state {
+    SHOAL_SLOT_FREE,
+    SHOAL_SLOT_TENTATIVE,
+    SHOAL_SLOT_LEASED,
+    SHOAL_SLOT_DRAINING,
+    SHOAL_SLOT_HELD, /* the lease is over, the kernel's lock or a process is not */
+    SHOAL_SLOT_STATE_COUNT,
+};
+
+struct shoal_slot_status {
+    enum shoal_slot_state state;
+    struct shoal_job_id job;
+    uint64_t worker_id;
+    uint64_t lease_generation;
+    uint64_t term;
+    uint64_t deadline_ns;
+    bool frozen;
+};
+uint32_t shoal_slots_count(const struct shoal_slots *slots);
+void shoal_slots_slot(const struct shoal_slots *slots, uint32_t slot, struct shoal_slot_status *status);
+void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record);
+/* Workers known here; false past the end. */
+bool shoal_slots_worker_at(const struct shoal_slots *slots, size_t i, struct shoal_job_id *job,
+                           struct shoal_worker_report *report);
+/* The job of a live worker here, for the socket's HELLO: token must match. False: not ours. */
+bool shoal_slots_worker_job(const struct shoal_slots *slots, uint64_t worker_id, const uint8_t token[16],
+                            struct shoal_job_id *job);
+/* Nodes to which support is wanted: leaders of jobs that work here. Returns how many there are. */
+size_t shoal_slots_leaders(const struct shoal_slots *slots, struct shoal_node_id *nodes, size_t cap);
+
+struct shoal_slots_stats {
+    uint64_t reserves, grants, refusals, confirms, confirms_refused, renewals, renewals_late;
+    uint64_t freezes, thaws, kills, expired;
+    uint64_t stale_terms, malformed, unknown_workers;
+    uint64_t reports, repeats;
+    uint64_t actions_full, jobs_full;
+    uint64_t shrunk; /* epochs published here */
+};
+void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats);
+
+#endif
