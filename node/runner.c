@@ -143,7 +143,9 @@ static void tell_started(struct runner *runner, const struct child *child)
 {
     runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_STARTED, .worker_id = child->worker_id,
                                                  .slot = child->slot, .pid = child->pid,
-                                                 .start_ticks = child->start_ticks };
+                                                 .start_ticks = child->start_ticks, .status = child->frozen ? 1 : 0,
+                                                 .freeze_at_ns = child->freeze_at_ns,
+                                                 .kill_at_ns = child->kill_at_ns };
     tell(runner, &runner->out, -1);
 }
 

@@ -66,7 +66,7 @@ struct shoal_runner_message {
     uint64_t worker_id;
     uint32_t slot;
     int32_t pid;
-    int32_t status;   /* EXITED: exit status, or the signal if `signalled`; -1: it could not be started, `text` says why */
+    int32_t status;   /* EXITED: exit status, or the signal if `signalled`; -1: could not be started, see `text`. STARTED: 1 = frozen */
     bool signalled;
     uint64_t start_ticks; /* STARTED: field 22 of /proc/pid/stat, so that a pid is never mistaken for another's */
     uint64_t freeze_at_ns;

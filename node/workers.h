@@ -1,0 +1,61 @@
+/* This host's runners and workers, seen from the agent: runners are spawned, found again after a restart, and obeyed;
+ * workers connect to one socket and talk in messages (worker.h). */
+#ifndef SHOAL_NODE_WORKERS_H
+#define SHOAL_NODE_WORKERS_H
+
+#include "shoal/runner.h"
+#include "shoal/worker.h"
+
+struct uv_loop_s;
+struct workers;
+
+/* One live worker as its runner reports it. */
+struct workers_alive {
+    uint64_t worker_id;
+    uint32_t slot;
+    int32_t pid;
+    bool frozen;
+    uint64_t freeze_at_ns;
+};
+
+struct workers_options {
+    struct uv_loop_s *loop;
+    const char *jobs_dir;    /* <data>/jobs */
+    const char *slots_dir;   /* <data>/slots: the locks */
+    const char *socket_path; /* where workers connect */
+    uint32_t slots;
+    void *arg;
+    void (*on_started)(void *arg, uint64_t worker_id, int32_t pid);
+    void (*on_exited)(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text);
+    /* A runner answered: new, or found again after this agent's start. All its live workers. */
+    void (*on_runner)(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
+                      size_t count);
+    void (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,
+                       const struct shoal_worker_message *message);
+    void (*on_slot_idle)(void *arg, uint32_t slot);
+    void (*on_stuck)(void *arg, uint64_t worker_id); /* its library thread stands still */
+};
+
+SHOAL_MUST_CHECK enum shoal_err workers_create(struct workers **workers, const struct workers_options *options,
+                                               struct shoal_msg *msg);
+/* Connects to every runner left by an earlier agent; `done` runs when each has answered or is gone. */
+void workers_reattach(struct workers *workers, void (*done)(void *arg), void *arg);
+void workers_stop(struct workers *workers); /* the runners and workers stay */
+
+/* Starts a worker; the job's runner too if there is none. The message is copied. */
+SHOAL_MUST_CHECK enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,
+                                              const struct shoal_runner_start *start, struct shoal_msg *msg);
+void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns);
+void workers_freeze(struct workers *workers, uint64_t worker_id);
+void workers_thaw(struct workers *workers, uint64_t worker_id);
+void workers_kill(struct workers *workers, uint64_t worker_id, uint64_t grace_ns);
+/* Lost if the worker is not connected: it will say HELLO and hear all again. */
+void workers_send(struct workers *workers, uint64_t worker_id, const struct shoal_worker_message *message);
+void workers_revoke(struct workers *workers, struct shoal_job_id job, uint64_t epoch_word);
+/* Nothing of the job runs here any more: its runner may end. */
+void workers_close(struct workers *workers, struct shoal_job_id job);
+
+/* NULL: no runner here. Valid until the next turn of the loop. */
+const struct shoal_control_page *workers_page(const struct workers *workers, struct shoal_job_id job);
+
+#endif

@@ -1,0 +1,796 @@
+/* Descriptors of the kernel (SEQPACKET sockets) are polled by libuv; each connection is one handle.
+ *
+ *   runner link: connect, WELCOME with the control page, STARTED and EXITED in any order ever after
+ *   worker link: accept, HELLO, then messages both ways; the newest connection of a worker id is the one that counts
+ *
+ * A worker's socket says which job it belongs to only by its HELLO: the token in it is checked by the control plane
+ * before anything it says counts (on_message passes HELLO on first). */
+#include "workers.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "shoal/worker_wire.h"
+
+#include "shoal/banned.h"
+
+#define JOBS_HERE_MAX 128
+#define LINKS_MAX 256
+/* The slot's lock is looked at this often after its worker ended; a teardown takes about 30 ms a GB. */
+#define IDLE_CHECK_MS 10
+#define WATCHDOG_MS 100
+#define WATCHDOG_STUCK_TICKS 10
+#define TURN_MESSAGES_MAX 64
+
+struct runner_link {
+    struct workers *workers;
+    bool used;
+    bool welcomed;
+    bool reported;
+    struct shoal_job_id job;
+    uint32_t generation;
+    int fd;
+    uv_poll_t poll;
+    bool poll_open;
+    struct shoal_control_page *page;
+    struct workers_alive alive[SHOAL_RUNNER_WORKERS_MAX];
+    size_t alive_count;
+    uint64_t beats[SHOAL_SLOTS_MAX];
+    uint8_t still[SHOAL_SLOTS_MAX];
+};
+
+struct worker_link {
+    struct workers *workers;
+    int fd;
+    uv_poll_t poll;
+    bool known;
+    struct shoal_job_id job;
+    uint64_t worker_id;
+    struct worker_link *next;
+};
+
+struct workers {
+    struct workers_options options;
+    char jobs_dir[512];
+    char slots_dir[512];
+    int listener;
+    uv_poll_t listener_poll;
+    uv_timer_t idle_timer;
+    uv_timer_t watchdog;
+    uint64_t slots_draining; /* bit i: slot i is watched for its lock */
+    struct runner_link runners[JOBS_HERE_MAX];
+    struct worker_link *links;
+    unsigned link_count;
+    void (*reattached)(void *arg);
+    void *reattached_arg;
+    bool stopped;
+    uint64_t last_watch_ns;
+    struct shoal_worker_message message;
+    struct shoal_runner_message command;
+    uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+};
+
+static void on_runner_readable(uv_poll_t *poll, int status, int events);
+
+static void job_dir(const struct workers *workers, struct shoal_job_id job, char *path, size_t cap)
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(job, text);
+    (void)snprintf(path, cap, "%s/%s", workers->jobs_dir, text);
+}
+
+static struct runner_link *runner_find(const struct workers *workers, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++)
+        if (workers->runners[i].used && shoal_job_id_equal(workers->runners[i].job, job))
+            return (struct runner_link *)(uintptr_t)&workers->runners[i];
+    return NULL;
+}
+
+static struct runner_link *runner_of_worker(struct workers *workers, uint64_t worker_id)
+{
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
+        struct runner_link *runner = &workers->runners[i];
+
+        for (size_t j = 0; runner->used && j < runner->alive_count; j++)
+            if (runner->alive[j].worker_id == worker_id)
+                return runner;
+    }
+    return NULL;
+}
+
+static struct worker_link *link_of_worker(struct workers *workers, uint64_t worker_id)
+{
+    for (struct worker_link *link = workers->links; link != NULL; link = link->next)
+        if (link->known && link->worker_id == worker_id)
+            return link;
+    return NULL;
+}
+
+/* ---- slot locks ---- */
+
+static bool lock_is_free(const struct workers *workers, uint32_t slot)
+{
+    char path[600];
+    bool is_free;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/%u.lock", workers->slots_dir, slot);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return false;
+    is_free = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    (void)close(fd);
+    return is_free;
+}
+
+static void on_idle_timer(uv_timer_t *timer)
+{
+    struct workers *workers = timer->data;
+
+    for (uint32_t slot = 0; slot < workers->options.slots; slot++) {
+        if ((workers->slots_draining >> slot & 1) == 0 || !lock_is_free(workers, slot))
+            continue;
+        workers->slots_draining &= ~(1ull << slot);
+        workers->options.on_slot_idle(workers->options.arg, slot);
+    }
+    if (workers->slots_draining == 0)
+        (void)uv_timer_stop(&workers->idle_timer);
+}
+
+static void slot_watch(struct workers *workers, uint32_t slot)
+{
+    if (slot >= workers->options.slots || workers->stopped)
+        return;
+    if (workers->slots_draining == 0)
+        (void)uv_timer_start(&workers->idle_timer, on_idle_timer, 0, IDLE_CHECK_MS);
+    workers->slots_draining |= 1ull << slot;
+}
+
+/* ---- the watchdog: a library thread that stands still while this loop keeps time ---- */
+
+static void watch_runner(struct workers *workers, struct runner_link *runner)
+{
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        uint32_t slot = runner->alive[i].slot;
+        const struct shoal_control_slot *words;
+        uint64_t beat;
+
+        if (slot >= SHOAL_SLOTS_MAX || runner->page == NULL)
+            continue;
+        words = &runner->page->slots[slot];
+        beat = atomic_load(&words->heartbeat);
+        if (beat == 0 || beat != runner->beats[slot] || atomic_load(&words->frozen) != 0 ||
+            atomic_load(&words->worker_id) != runner->alive[i].worker_id) {
+            runner->beats[slot] = beat;
+            runner->still[slot] = 0;
+        } else if (++runner->still[slot] == WATCHDOG_STUCK_TICKS) {
+            workers->options.on_stuck(workers->options.arg, runner->alive[i].worker_id);
+        } else if (runner->still[slot] > 200) {
+            runner->still[slot] = WATCHDOG_STUCK_TICKS + 1;
+        }
+    }
+}
+
+static void on_watchdog(uv_timer_t *timer)
+{
+    struct workers *workers = timer->data;
+    uint64_t now = uv_hrtime();
+    bool kept_time = now - workers->last_watch_ns < 3 * WATCHDOG_MS * SHOAL_MS;
+    bool any = false;
+
+    workers->last_watch_ns = now;
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
+        if (!workers->runners[i].used)
+            continue;
+        any = true;
+        if (kept_time)
+            watch_runner(workers, &workers->runners[i]);
+        else
+            memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
+    }
+    if (!any)
+        (void)uv_timer_stop(&workers->watchdog);
+}
+
+static void watchdog_start(struct workers *workers)
+{
+    workers->last_watch_ns = uv_hrtime();
+    if (!uv_is_active((uv_handle_t *)&workers->watchdog))
+        (void)uv_timer_start(&workers->watchdog, on_watchdog, WATCHDOG_MS, WATCHDOG_MS);
+}
+
+/* ---- runners ---- */
+
+static void on_runner_poll_closed(uv_handle_t *handle)
+{
+    struct runner_link *runner = handle->data;
+
+    (void)close(runner->fd);
+    if (runner->page != NULL)
+        (void)munmap(runner->page, sizeof(*runner->page));
+    *runner = (struct runner_link){ .workers = runner->workers };
+}
+
+static void reattach_check(struct workers *workers)
+{
+    void (*done)(void *arg) = workers->reattached;
+
+    if (done == NULL)
+        return;
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++)
+        if (workers->runners[i].used && !workers->runners[i].reported)
+            return;
+    workers->reattached = NULL;
+    for (uint32_t slot = 0; slot < workers->options.slots; slot++)
+        slot_watch(workers, slot);
+    done(workers->reattached_arg);
+}
+
+static void alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id)
+{
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        if (runner->alive[i].worker_id != worker_id)
+            continue;
+        slot_watch(workers, runner->alive[i].slot);
+        runner->alive[i] = runner->alive[--runner->alive_count];
+        return;
+    }
+}
+
+/* The runner is gone: so are its workers, by the parent-death signal. */
+static void runner_lost(struct runner_link *runner)
+{
+    struct workers *workers = runner->workers;
+
+    if (!runner->poll_open)
+        return;
+    runner->poll_open = false;
+    (void)uv_poll_stop(&runner->poll);
+    while (runner->alive_count > 0) {
+        uint64_t worker_id = runner->alive[0].worker_id;
+
+        alive_remove(workers, runner, worker_id);
+        workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
+    }
+    runner->reported = true;
+    uv_close((uv_handle_t *)&runner->poll, on_runner_poll_closed);
+    reattach_check(workers);
+}
+
+static void on_welcome(struct runner_link *runner, int control_fd)
+{
+    void *page;
+
+    if (control_fd < 0)
+        return;
+    page = mmap(NULL, sizeof(struct shoal_control_page), PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
+    if (page != MAP_FAILED) {
+        runner->page = page;
+        runner->generation = runner->page->generation;
+    }
+    runner->welcomed = true;
+}
+
+static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
+{
+    struct workers *workers = runner->workers;
+
+    if (message->kind == SHOAL_RUNNER_STARTED) {
+        for (size_t i = 0; i < runner->alive_count; i++)
+            if (runner->alive[i].worker_id == message->worker_id) {
+                runner->alive[i].pid = message->pid;
+                workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
+                return;
+            }
+        if (runner->alive_count < SHOAL_RUNNER_WORKERS_MAX)
+            runner->alive[runner->alive_count++] =
+                (struct workers_alive){ .worker_id = message->worker_id, .slot = message->slot, .pid = message->pid,
+                                        .frozen = message->status == 1, .freeze_at_ns = message->freeze_at_ns };
+        if (runner->reported)
+            workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
+    } else if (message->kind == SHOAL_RUNNER_EXITED) {
+        slot_watch(workers, message->slot);
+        alive_remove(workers, runner, message->worker_id);
+        workers->options.on_exited(workers->options.arg, message->worker_id, message->status, message->signalled,
+                                   message->text);
+    }
+}
+
+/* One datagram and maybe a descriptor. 0: nothing now; negative: the other end is gone. */
+static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
+{
+    struct iovec part = { .iov_base = bytes, .iov_len = cap };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+                             .msg_controllen = sizeof(control.space) };
+    ssize_t len = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c;
+
+    *passed = -1;
+    if (len < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (len == 0)
+        return -1;
+    c = CMSG_FIRSTHDR(&header);
+    if (c != NULL && c->cmsg_type == SCM_RIGHTS)
+        memcpy(passed, CMSG_DATA(c), sizeof(int));
+    return len;
+}
+
+static void on_runner_readable(uv_poll_t *poll, int status, int events)
+{
+    struct runner_link *runner = poll->data;
+    struct workers *workers = runner->workers;
+
+    (void)events;
+    for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
+        int passed;
+        ssize_t len = receive(runner->fd, workers->bytes, sizeof(workers->bytes), &passed);
+
+        if (len == 0)
+            break;
+        if (len < 0) {
+            status = -1;
+            break;
+        }
+        if (shoal_runner_decode(shoal_view_of(workers->bytes, (size_t)len), &workers->command) == SHOAL_OK) {
+            if (workers->command.kind == SHOAL_RUNNER_WELCOME)
+                on_welcome(runner, passed);
+            else
+                on_runner_message(runner, &workers->command);
+        }
+        if (passed >= 0)
+            (void)close(passed);
+        if (!runner->poll_open)
+            return;
+    }
+    if (status < 0) {
+        runner_lost(runner);
+        return;
+    }
+    if (runner->welcomed && !runner->reported) {
+        runner->reported = true;
+        workers->options.on_runner(workers->options.arg, runner->job, runner->generation, runner->alive,
+                                   runner->alive_count);
+        reattach_check(workers);
+    }
+}
+
+static enum shoal_err socket_name(struct sockaddr_un *name, const char *path, struct shoal_msg *msg)
+{
+    *name = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    if (strlen(path) >= sizeof(name->sun_path))
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "%s: longer than a socket's path may be (%zu); choose a shorter data folder", path,
+                          sizeof(name->sun_path) - 1);
+    memcpy(name->sun_path, path, strlen(path) + 1);
+    return SHOAL_OK;
+}
+
+static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_id job, uint32_t generation,
+                                     struct runner_link **found, struct shoal_msg *msg)
+{
+    struct runner_link *runner = NULL;
+    struct sockaddr_un name;
+    char path[600];
+    enum shoal_err err;
+    int fd;
+
+    for (unsigned i = 0; i < JOBS_HERE_MAX && runner == NULL; i++)
+        if (!workers->runners[i].used)
+            runner = &workers->runners[i];
+    if (runner == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d jobs run on this host", JOBS_HERE_MAX);
+    job_dir(workers, job, path, sizeof(path) - 16);
+    memcpy(path + strlen(path), "/runner.sock", 13);
+    err = socket_name(&name, path, msg);
+    if (err != SHOAL_OK)
+        return err;
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&name, sizeof(name)) != 0) {
+        err = shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "%s: no runner answers: %s", path, strerror(errno));
+        if (fd >= 0)
+            (void)close(fd);
+        return err;
+    }
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    *runner = (struct runner_link){ .workers = workers, .used = true, .job = job, .generation = generation, .fd = fd,
+                                    .poll_open = true };
+    (void)uv_poll_init(workers->options.loop, &runner->poll, fd);
+    runner->poll.data = runner;
+    (void)uv_poll_start(&runner->poll, UV_READABLE, on_runner_readable);
+    watchdog_start(workers);
+    *found = runner;
+    return SHOAL_OK;
+}
+
+static void on_runner_exit(uv_process_t *process, int64_t status, int signal_number)
+{
+    (void)status;
+    (void)signal_number; /* the broken socket says what matters */
+    uv_close((uv_handle_t *)process, (uv_close_cb)free);
+}
+
+/* The listening socket is made here, so that we may connect before the runner has come up. */
+static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id job, uint32_t generation,
+                                   struct shoal_msg *msg)
+{
+    char job_text[SHOAL_JOB_ID_TEXT_BYTES];
+    char generation_text[16];
+    char dir[560];
+    char path[600];
+    char *args[] = { "shoal", "runner", dir, job_text, generation_text, "3", NULL };
+    uv_stdio_container_t stdio[4];
+    uv_process_options_t process = { .file = "/proc/self/exe", .args = args, .flags = UV_PROCESS_DETACHED,
+                                     .stdio = stdio, .stdio_count = 4, .exit_cb = on_runner_exit };
+    uv_process_t *handle = malloc(sizeof(*handle));
+    struct sockaddr_un name;
+    enum shoal_err err;
+    int fd = -1;
+    int log = -1;
+    int code;
+
+    shoal_job_id_text(job, job_text);
+    (void)snprintf(generation_text, sizeof(generation_text), "%u", generation);
+    job_dir(workers, job, dir, sizeof(dir));
+    (void)mkdir(dir, 0700);
+    (void)snprintf(path, sizeof(path), "%s/runner.sock", dir);
+    err = handle == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "no memory") : socket_name(&name, path, msg);
+    if (err != SHOAL_OK)
+        goto done;
+    (void)unlink(path);
+    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&name, sizeof(name)) != 0 || listen(fd, 4) != 0) {
+        err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen: %s", path, strerror(errno));
+        goto done;
+    }
+    (void)snprintf(path, sizeof(path), "%s/runner.log", dir);
+    log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    stdio[0] = (uv_stdio_container_t){ .flags = UV_IGNORE };
+    stdio[1] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = log };
+    stdio[2] = stdio[1];
+    stdio[3] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fd };
+    code = log < 0 ? UV_EACCES : uv_spawn(workers->options.loop, handle, &process);
+    if (code != 0) {
+        err = shoal_fail(msg, SHOAL_ERR_FULL, "%s: cannot start the runner: %s", dir, uv_strerror(code));
+        if (log >= 0) {
+            uv_close((uv_handle_t *)handle, (uv_close_cb)free);
+            handle = NULL;
+        }
+        goto done;
+    }
+    handle = NULL; /* freed by its exit */
+done:
+    if (fd >= 0)
+        (void)close(fd);
+    if (log >= 0)
+        (void)close(log);
+    free(handle);
+    return err;
+}
+
+static enum shoal_err command_send(struct workers *workers, struct runner_link *runner, struct shoal_msg *msg)
+{
+    size_t len;
+    enum shoal_err err = shoal_runner_encode(&workers->command, workers->bytes, sizeof(workers->bytes), &len);
+
+    if (err != SHOAL_OK)
+        return shoal_fail(msg, err, "arguments and environment exceed %u bytes", (unsigned)sizeof(workers->bytes));
+    if (send(runner->fd, workers->bytes, len, MSG_NOSIGNAL) < 0)
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the runner does not take orders: %s", strerror(errno));
+    return SHOAL_OK;
+}
+
+enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,
+                             const struct shoal_runner_start *start, struct shoal_msg *msg)
+{
+    struct runner_link *runner = runner_find(workers, job);
+    enum shoal_err err = SHOAL_OK;
+
+    if (runner == NULL) {
+        err = runner_spawn(workers, job, generation, msg);
+        if (err == SHOAL_OK)
+            err = runner_connect(workers, job, generation, &runner, msg);
+    }
+    if (err != SHOAL_OK)
+        return err;
+    if (runner->alive_count == SHOAL_RUNNER_WORKERS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d workers of one job on this host", SHOAL_RUNNER_WORKERS_MAX);
+    workers->command = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = start->worker_id,
+                                                      .slot = start->slot };
+    workers->command.start = *start;
+    err = command_send(workers, runner, msg);
+    if (err == SHOAL_OK)
+        runner->alive[runner->alive_count++] =
+            (struct workers_alive){ .worker_id = start->worker_id, .slot = start->slot,
+                                    .freeze_at_ns = start->freeze_at_ns };
+    return err;
+}
+
+static void order(struct workers *workers, uint8_t kind, uint64_t worker_id, uint64_t a, uint64_t b)
+{
+    struct runner_link *runner = runner_of_worker(workers, worker_id);
+    struct shoal_msg msg;
+
+    if (runner == NULL)
+        return;
+    workers->command = (struct shoal_runner_message){ .kind = kind, .worker_id = worker_id };
+    if (kind == SHOAL_RUNNER_RENEW) {
+        workers->command.freeze_at_ns = a;
+        workers->command.kill_at_ns = b;
+    } else {
+        workers->command.grace_ns = a;
+    }
+    if (command_send(workers, runner, &msg) != SHOAL_OK)
+        runner_lost(runner);
+}
+
+void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_at_ns, uint64_t kill_at_ns)
+{
+    order(workers, SHOAL_RUNNER_RENEW, worker_id, freeze_at_ns, kill_at_ns);
+}
+
+void workers_freeze(struct workers *workers, uint64_t worker_id) { order(workers, SHOAL_RUNNER_FREEZE, worker_id, 0, 0); }
+void workers_thaw(struct workers *workers, uint64_t worker_id) { order(workers, SHOAL_RUNNER_THAW, worker_id, 0, 0); }
+
+void workers_kill(struct workers *workers, uint64_t worker_id, uint64_t grace_ns)
+{
+    order(workers, SHOAL_RUNNER_KILL, worker_id, grace_ns, 0);
+}
+
+void workers_close(struct workers *workers, struct shoal_job_id job)
+{
+    struct runner_link *runner = runner_find(workers, job);
+    struct shoal_msg msg;
+
+    if (runner == NULL)
+        return;
+    workers->command = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_CLOSE };
+    if (command_send(workers, runner, &msg) != SHOAL_OK)
+        runner_lost(runner);
+}
+
+const struct shoal_control_page *workers_page(const struct workers *workers, struct shoal_job_id job)
+{
+    const struct runner_link *runner = runner_find(workers, job);
+
+    return runner == NULL ? NULL : runner->page;
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void workers_revoke(struct workers *workers, struct shoal_job_id job, uint64_t epoch_word)
+{
+    struct runner_link *runner = runner_find(workers, job);
+    uint64_t seen;
+
+    if (runner == NULL || runner->page == NULL)
+        return;
+    seen = atomic_load(&runner->page->revoked);
+    while (seen < epoch_word && !atomic_compare_exchange_weak(&runner->page->revoked, &seen, epoch_word))
+        continue;
+    (void)atomic_fetch_add(&runner->page->revoke_futex, 1);
+    futex_wake_all(&runner->page->revoke_futex);
+}
+
+/* ---- workers ---- */
+
+static void on_link_closed(uv_handle_t *handle)
+{
+    struct worker_link *link = handle->data;
+
+    (void)close(link->fd);
+    free(link);
+}
+
+static void link_close(struct worker_link *link)
+{
+    struct workers *workers = link->workers;
+    struct worker_link **at = &workers->links;
+
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
+    workers->link_count--;
+    (void)uv_poll_stop(&link->poll);
+    uv_close((uv_handle_t *)&link->poll, on_link_closed);
+}
+
+/* False: the connection is closed. */
+static bool on_worker_message(struct worker_link *link, const struct shoal_worker_message *message)
+{
+    struct workers *workers = link->workers;
+
+    if (message->kind == SHOAL_WORKER_HELLO) {
+        struct worker_link *older = link_of_worker(workers, message->hello.worker_id);
+
+        link->job = message->hello.job;
+        link->worker_id = message->hello.worker_id;
+        link->known = true;
+        if (older != NULL && older != link)
+            link_close(older);
+    } else if (!link->known) {
+        link_close(link);
+        return false;
+    }
+    workers->options.on_message(workers->options.arg, link->job, link->worker_id, message);
+    return true;
+}
+
+static void on_worker_readable(uv_poll_t *poll, int status, int events)
+{
+    struct worker_link *link = poll->data;
+    struct workers *workers = link->workers;
+
+    (void)events;
+    for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
+        static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
+        int passed;
+        ssize_t len = receive(link->fd, bytes, sizeof(bytes), &passed);
+
+        if (passed >= 0)
+            (void)close(passed);
+        if (len == 0)
+            return;
+        if (len < 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK)
+            break;
+        if (!on_worker_message(link, &workers->message))
+            return;
+        if (i + 1 == TURN_MESSAGES_MAX)
+            return; /* the rest in the next turn: level-triggered */
+    }
+    link_close(link);
+}
+
+static void on_worker_connects(uv_poll_t *poll, int status, int events)
+{
+    struct workers *workers = poll->data;
+    struct worker_link *link;
+    int fd;
+
+    (void)status;
+    (void)events;
+    fd = accept4(workers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    link = workers->link_count < LINKS_MAX ? calloc(1, sizeof(*link)) : NULL;
+    if (link == NULL) {
+        (void)close(fd);
+        return;
+    }
+    link->workers = workers;
+    link->fd = fd;
+    link->next = workers->links;
+    workers->links = link;
+    workers->link_count++;
+    (void)uv_poll_init(workers->options.loop, &link->poll, fd);
+    link->poll.data = link;
+    (void)uv_poll_start(&link->poll, UV_READABLE, on_worker_readable);
+}
+
+void workers_send(struct workers *workers, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
+    struct worker_link *link = link_of_worker(workers, worker_id);
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    if (link == NULL || shoal_worker_encode(message, &w) != SHOAL_OK)
+        return;
+    if (message->kind == SHOAL_WORKER_EPOCH) {
+        struct runner_link *runner = runner_find(workers, link->job);
+        uint64_t word = shoal_epoch_word(message->epoch.epoch);
+
+        if (runner != NULL && runner->page != NULL && atomic_load(&runner->page->published) < word)
+            atomic_store(&runner->page->published, word);
+    }
+    if (send(link->fd, bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        link_close(link); /* it connects again and hears what it needs */
+}
+
+/* ---- life ---- */
+
+enum shoal_err workers_create(struct workers **out, const struct workers_options *options, struct shoal_msg *msg)
+{
+    struct workers *workers = calloc(1, sizeof(*workers));
+    struct sockaddr_un name;
+    enum shoal_err err;
+
+    if (workers == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the workers' table");
+    workers->options = *options;
+    (void)snprintf(workers->jobs_dir, sizeof(workers->jobs_dir), "%s", options->jobs_dir);
+    (void)snprintf(workers->slots_dir, sizeof(workers->slots_dir), "%s", options->slots_dir);
+    (void)mkdir(workers->jobs_dir, 0700);
+    (void)mkdir(workers->slots_dir, 0700);
+    err = socket_name(&name, options->socket_path, msg);
+    if (err != SHOAL_OK)
+        goto release;
+    (void)unlink(options->socket_path);
+    workers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (workers->listener < 0 || bind(workers->listener, (const struct sockaddr *)&name, sizeof(name)) != 0 ||
+        listen(workers->listener, 64) != 0) {
+        err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen for workers: %s", options->socket_path,
+                         strerror(errno));
+        goto release;
+    }
+    (void)uv_poll_init(options->loop, &workers->listener_poll, workers->listener);
+    workers->listener_poll.data = workers;
+    (void)uv_poll_start(&workers->listener_poll, UV_READABLE, on_worker_connects);
+    (void)uv_timer_init(options->loop, &workers->idle_timer);
+    workers->idle_timer.data = workers;
+    (void)uv_timer_init(options->loop, &workers->watchdog);
+    workers->watchdog.data = workers;
+    *out = workers;
+    return SHOAL_OK;
+release:
+    free(workers);
+    return err;
+}
+
+void workers_reattach(struct workers *workers, void (*done)(void *arg), void *arg)
+{
+    DIR *dir = opendir(workers->jobs_dir);
+    const struct dirent *entry;
+
+    workers->reattached = done;
+    workers->reattached_arg = arg;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        struct runner_link *runner;
+        struct shoal_job_id job;
+        struct shoal_msg msg;
+
+        if (entry->d_name[0] != '.' && shoal_job_id_parse(entry->d_name, &job))
+            (void)runner_connect(workers, job, 0, &runner, &msg); /* none answers: nothing of it runs */
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    reattach_check(workers);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct workers *workers = handle->data;
+
+    free(workers);
+}
+
+void workers_stop(struct workers *workers)
+{
+    workers->stopped = true;
+    while (workers->links != NULL)
+        link_close(workers->links);
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {
+        struct runner_link *runner = &workers->runners[i];
+
+        if (!runner->used || !runner->poll_open)
+            continue;
+        runner->poll_open = false;
+        (void)uv_poll_stop(&runner->poll);
+        uv_close((uv_handle_t *)&runner->poll, on_runner_poll_closed);
+    }
+    (void)uv_poll_stop(&workers->listener_poll);
+    (void)close(workers->listener);
+    uv_close((uv_handle_t *)&workers->listener_poll, NULL);
+    uv_close((uv_handle_t *)&workers->idle_timer, NULL);
+    uv_close((uv_handle_t *)&workers->watchdog, on_handle_closed); /* the last one: close callbacks keep their order */
+}
