@@ -345,7 +345,7 @@ struct shoal_raft; /* state: its fields live in sched/raft_state.h */
 struct shoal_raft_options {
     struct shoal_raft_id self;
     struct shoal_raft_config config; /* the founding configuration (before any CONFIG entry or snapshot) */
-    struct shoal_rand rand;          /* jitter of campaigns */
+    struct shoal_rand chance;        /* jitter of campaigns */
     uint64_t support_ns;             /* 0: 600 ms */
     uint64_t jitter_ns;              /* 0: 150 ms */
     uint64_t retransmit_ns;          /* 0: 100 ms; doubles up to 16 times that */

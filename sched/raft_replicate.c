@@ -1,0 +1,417 @@
+/* Replication (Ongaro and Ousterhout 2014, sections 5.3 and 5.4), without heartbeats.
+ *
+ *     PROBE  --accepted--> STREAM (pipelined) --rejected, or no answer in time--> PROBE
+ *       +--the follower needs what is forgotten--> TRANSFER (raft_snapshot.c) --installed--> STREAM
+ *
+ * R1. An acknowledgement covers what is durable on the follower, in a term that is durable there, and equal to the log of
+ *     the leader that hears it; so does the leader's own count.
+ * R2. Only an entry of the leader's own term is committed by counting (figure 8 of the paper).
+ * R3. What is committed is never truncated.
+ * R4. The leader is silent towards a follower that has the whole log and knows the commit index; anything else has a
+ *     retransmit deadline. When all are silent the group sleeps. */
+#include "shoal/raft.h"
+#include "raft_state.h"
+
+#include "shoal/banned.h"
+
+void raft_peer_reset(struct shoal_raft *raft, struct raft_peer *peer)
+{
+    struct shoal_raft_member member = peer->member;
+
+    *peer = (struct raft_peer){ .member = member, .flow = RAFT_PROBE };
+    peer->next = raft_log_last(&raft->log) + 1;
+    peer->retransmit_at = RAFT_NEVER;
+    peer->backoff = 1;
+}
+
+void raft_append_own(struct shoal_raft *raft, struct shoal_entry *entry)
+{
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER);
+    entry->term = raft->term;
+    entry->index = raft_log_last(&raft->log) + 1;
+    raft_log_take(&raft->log, entry);
+    raft->uncommitted_bytes += entry->len;
+    if (entry->kind == SHOAL_ENTRY_CONFIG) {
+        struct shoal_raft_config config;
+        enum shoal_err err = shoal_raft_config_decode(shoal_entry_view(entry), &config);
+
+        SHOAL_ASSERT(err == SHOAL_OK);
+        raft_config_set(raft, &config, entry->index);
+    }
+}
+
+void raft_on_propose(struct shoal_raft *raft, uint64_t ctx, struct shoal_entry *entry)
+{
+    enum shoal_err err = SHOAL_OK;
+
+    if (raft->role != SHOAL_RAFT_LEADER)
+        err = SHOAL_ERR_NOT_LEADER;
+    else if (entry->kind != SHOAL_ENTRY_USER || entry->index != 0)
+        err = SHOAL_ERR_INVALID;
+    else if (raft->transfer_until != 0 || raft_log_full(&raft->log) ||
+             raft->uncommitted_bytes + entry->len > SHOAL_RAFT_UNCOMMITTED_BYTES_MAX)
+        err = SHOAL_ERR_FULL;
+    if (raft_log_full(&raft->log))
+        raft->actions->wants_reserve = true;
+    if (err != SHOAL_OK) {
+        raft->counters.proposals_refused++;
+        raft_reject(raft, ctx, err);
+        return;
+    }
+    raft_append_own(raft, shoal_entry_ref(entry));
+}
+
+/* ---- The follower's side ---- */
+
+void raft_commit_to(struct shoal_raft *raft, uint64_t index)
+{
+    struct shoal_raft_action *action;
+
+    if (index <= raft->commit)
+        return;
+    SHOAL_ASSERT(index <= raft_log_last(&raft->log));
+    raft->commit = index;
+    if (raft->matched < index)
+        raft->matched = index;
+    action = raft_act(raft, SHOAL_RAFT_ACTION_COMMIT);
+    action->u.commit.index = index;
+}
+
+static enum shoal_err check_entries(const struct shoal_raft_message *message)
+{
+    uint64_t index = message->u.append.prev_index;
+    uint64_t term = message->u.append.prev_term;
+    struct shoal_raft_config config;
+
+    if (message->u.append.count > SHOAL_RAFT_BATCH_ENTRIES_MAX || index > UINT64_MAX - SHOAL_RAFT_BATCH_ENTRIES_MAX)
+        return SHOAL_ERR_MALFORMED;
+    for (uint32_t i = 0; i < message->u.append.count; i++) {
+        const struct shoal_entry *entry = message->u.append.entries[i];
+
+        if (entry->index != ++index || entry->term == 0 || entry->term < term || entry->term > message->term)
+            return SHOAL_ERR_MALFORMED;
+        if (entry->kind == SHOAL_ENTRY_CONFIG && shoal_raft_config_decode(shoal_entry_view(entry), &config) != SHOAL_OK)
+            return SHOAL_ERR_MALFORMED;
+        term = entry->term;
+    }
+    return SHOAL_OK;
+}
+
+static void refuse_append(struct shoal_raft *raft, const struct shoal_raft_message *message)
+{
+    uint64_t prev = message->u.append.prev_index;
+    uint64_t hint = raft_log_fit(&raft->log, prev - 1, message->u.append.prev_term);
+    struct shoal_raft_message *reply = raft_send(raft, message->from, SHOAL_RAFT_APPEND_REPLY);
+
+    reply->u.append_reply.rejected = true;
+    reply->u.append_reply.index = prev;
+    reply->u.append_reply.hint = hint;
+    reply->u.append_reply.hint_term = raft_log_term(&raft->log, hint);
+    reply->u.append_reply.commit = raft->commit;
+}
+
+/* Drops the log from `from` on, which another leader's entries contradict. */
+static void truncate(struct shoal_raft *raft, uint64_t from)
+{
+    SHOAL_ASSERT(from > raft->commit); /* R3 */
+    raft_log_truncate(&raft->log, from);
+    if (raft->handed >= from) {
+        raft->handed = from - 1;
+        if (raft->truncate_from == 0 || from < raft->truncate_from)
+            raft->truncate_from = from;
+    }
+    if (raft->durable >= from)
+        raft->durable = from - 1;
+    if (raft->matched >= from)
+        raft->matched = from - 1;
+    raft_config_roll_back(raft);
+}
+
+/* Returns the newest index that is now known equal to the leader's log. */
+static uint64_t take_entries(struct shoal_raft *raft, const struct shoal_raft_message *message)
+{
+    uint64_t same = message->u.append.prev_index;
+
+    for (uint32_t i = 0; i < message->u.append.count; i++) {
+        struct shoal_entry *entry = message->u.append.entries[i];
+
+        if (entry->index > raft->commit && raft_log_term(&raft->log, entry->index) != entry->term) {
+            if (entry->index <= raft_log_last(&raft->log))
+                truncate(raft, entry->index);
+            if (raft_log_full(&raft->log)) {
+                raft->actions->wants_reserve = true; /* the leader sends the rest again */
+                return same;
+            }
+            raft_log_take(&raft->log, shoal_entry_ref(entry));
+            if (entry->kind == SHOAL_ENTRY_CONFIG) {
+                struct shoal_raft_config config;
+                enum shoal_err err = shoal_raft_config_decode(shoal_entry_view(entry), &config);
+
+                SHOAL_ASSERT(err == SHOAL_OK);
+                raft_config_set(raft, &config, entry->index);
+            }
+        }
+        same = entry->index;
+    }
+    return same;
+}
+
+enum shoal_err raft_on_append(struct shoal_raft *raft, const struct shoal_raft_message *message)
+{
+    enum shoal_err err = check_entries(message);
+    uint64_t prev = message->u.append.prev_index;
+    uint64_t same;
+
+    if (err != SHOAL_OK)
+        return err;
+    raft_contact(raft);
+    raft->removed_told = false;
+    /* At or below the commit index all logs are equal, held or not. */
+    if (prev > raft->commit &&
+        (prev > raft_log_last(&raft->log) || raft_log_term(&raft->log, prev) != message->u.append.prev_term)) {
+        refuse_append(raft, message);
+        return SHOAL_OK;
+    }
+    same = take_entries(raft, message);
+    if (same > raft->matched)
+        raft->matched = same;
+    raft_commit_to(raft, message->u.append.commit < raft->matched ? message->u.append.commit : raft->matched);
+    raft->ack_owed = true;
+    raft->ack_index = same;
+    return SHOAL_OK;
+}
+
+/* R1. Called at the end of every step: what is durable is acknowledged; what is not waits for its STORED. */
+void raft_acknowledge(struct shoal_raft *raft)
+{
+    uint64_t index = raft->durable < raft->matched ? raft->durable : raft->matched;
+    struct shoal_raft_message *reply;
+
+    if (!raft->ack_owed || raft->role != SHOAL_RAFT_FOLLOWER || shoal_raft_id_is_zero(raft->leader) ||
+        !raft_hard_durable(raft))
+        return;
+    if (index < raft->ack_index && index <= raft->acked)
+        return;
+    raft->ack_owed = index < raft->ack_index;
+    raft->acked = index;
+    reply = raft_send(raft, raft->leader, SHOAL_RAFT_APPEND_REPLY);
+    reply->u.append_reply.index = index;
+    reply->u.append_reply.commit = raft->commit;
+}
+
+/* ---- The leader's side ---- */
+
+static uint64_t match_of(const struct shoal_raft *raft, uint32_t i)
+{
+    return shoal_raft_id_equal(raft->config.members[i].id, raft->self) ? raft->durable : raft->peers[i].match;
+}
+
+void raft_commit_advance(struct shoal_raft *raft)
+{
+    uint64_t before = raft->commit;
+    uint64_t index;
+
+    if (raft->role != SHOAL_RAFT_LEADER)
+        return;
+    index = raft_quorum_value(raft, match_of);
+    if (index <= before || raft_log_term(&raft->log, index) != raft->term) /* R2 */
+        return;
+    raft->uncommitted_bytes -= raft_log_span_bytes(&raft->log, before + 1, index);
+    raft_commit_to(raft, index);
+    if (raft->commit_push_at == RAFT_NEVER)
+        raft->commit_push_at = raft_later(raft, RAFT_COMMIT_PUSH_NS);
+}
+
+static bool is_self(const struct shoal_raft *raft, const struct raft_peer *peer)
+{
+    return shoal_raft_id_equal(peer->member.id, raft->self);
+}
+
+static bool up_to_date(const struct shoal_raft *raft, const struct raft_peer *peer)
+{
+    return peer->match == raft_log_last(&raft->log) && peer->commit_known >= raft->commit;
+}
+
+bool raft_asleep(const struct shoal_raft *raft)
+{
+    if (raft->role != SHOAL_RAFT_LEADER || raft->commit < raft_log_last(&raft->log) || raft->reads_count > 0 ||
+        raft->transfer_until != 0)
+        return false;
+    for (uint32_t i = 0; i < raft->config.count; i++) {
+        if (!is_self(raft, &raft->peers[i]) && !up_to_date(raft, &raft->peers[i]))
+            return false;
+    }
+    return true;
+}
+
+static void inflight_pop(struct raft_peer *peer, uint64_t upto)
+{
+    while (peer->inflight_count > 0 && peer->inflight[peer->inflight_head] <= upto) {
+        peer->inflight_bytes -= peer->inflight_sizes[peer->inflight_head];
+        peer->inflight_head = (peer->inflight_head + 1) % SHOAL_RAFT_INFLIGHT_MAX;
+        peer->inflight_count--;
+    }
+}
+
+static void inflight_push(struct raft_peer *peer, uint64_t last, uint32_t bytes)
+{
+    uint32_t at = (peer->inflight_head + peer->inflight_count) % SHOAL_RAFT_INFLIGHT_MAX;
+
+    SHOAL_ASSERT(peer->inflight_count < SHOAL_RAFT_INFLIGHT_MAX);
+    peer->inflight[at] = last;
+    peer->inflight_sizes[at] = bytes;
+    peer->inflight_bytes += bytes;
+    peer->inflight_count++;
+}
+
+static void probe_from(struct raft_peer *peer, uint64_t next)
+{
+    peer->flow = RAFT_PROBE;
+    peer->waiting = false;
+    peer->next = next > peer->match ? next : peer->match + 1;
+    peer->inflight_count = 0;
+    peer->inflight_bytes = 0;
+    peer->retransmit_at = RAFT_NEVER;
+}
+
+void raft_peer_accepted(struct shoal_raft *raft, struct raft_peer *peer, uint64_t match)
+{
+    if (match > peer->match)
+        peer->match = match;
+    inflight_pop(peer, peer->match);
+    peer->backoff = 1;
+    if (peer->flow != RAFT_STREAM) {
+        probe_from(peer, peer->match + 1);
+        peer->flow = RAFT_STREAM;
+        peer->snapshot_index = 0;
+        peer->snapshot_offset = 0;
+    }
+    if (peer->next <= peer->match)
+        peer->next = peer->match + 1;
+    peer->retransmit_at = peer->inflight_count > 0 || peer->commit_sent > peer->commit_known
+                              ? raft_later(raft, raft->retransmit_ns)
+                              : RAFT_NEVER;
+}
+
+static void on_rejected(struct shoal_raft *raft, struct raft_peer *peer, const struct shoal_raft_message *message)
+{
+    uint64_t index = message->u.append_reply.index;
+    uint64_t hint = message->u.append_reply.hint;
+
+    if (index <= peer->match || peer->flow == RAFT_TRANSFER || (peer->flow == RAFT_PROBE && index != peer->next - 1))
+        return; /* an answer to what is long settled */
+    if (hint >= index)
+        hint = index - 1;
+    if (hint > raft->log.base.index)
+        hint = raft_log_fit(&raft->log, hint, message->u.append_reply.hint_term);
+    probe_from(peer, hint + 1);
+}
+
+void raft_on_append_reply(struct shoal_raft *raft, const struct shoal_raft_message *message)
+{
+    struct raft_peer *peer = raft_peer_find(raft, message->from);
+
+    if (raft->role != SHOAL_RAFT_LEADER || peer == NULL)
+        return;
+    if (message->u.append_reply.rejected) {
+        on_rejected(raft, peer, message);
+        return;
+    }
+    if (message->u.append_reply.index > raft_log_last(&raft->log))
+        return; /* of no log of this term */
+    peer->commit_known = message->u.append_reply.commit < raft->commit ? message->u.append_reply.commit : raft->commit;
+    if (peer->flow == RAFT_TRANSFER && message->u.append_reply.index < raft->log.base.index)
+        return;
+    raft_peer_accepted(raft, peer, message->u.append_reply.index);
+}
+
+/* One append from peer->next on. */
+static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
+{
+    struct shoal_raft_message *message = raft_send(raft, peer->member.id, SHOAL_RAFT_APPEND);
+    uint64_t index = peer->next;
+    size_t bytes = 0;
+    struct shoal_entry *entry;
+
+    message->u.append.prev_index = index - 1;
+    message->u.append.prev_term = raft_log_term(&raft->log, index - 1);
+    message->u.append.commit = raft->commit;
+    message->u.append.count = 0;
+    while (message->u.append.count < SHOAL_RAFT_BATCH_ENTRIES_MAX) {
+        entry = raft_log_find(&raft->log, index);
+        if (entry == NULL || (bytes > 0 && bytes + entry->len > SHOAL_RAFT_BATCH_BYTES_MAX))
+            break;
+        bytes += entry->len;
+        message->u.append.entries[message->u.append.count++] = entry;
+        index++;
+    }
+    peer->commit_sent = raft->commit;
+    if (peer->retransmit_at == RAFT_NEVER)
+        peer->retransmit_at = raft_later(raft, raft->retransmit_ns * peer->backoff);
+    if (peer->flow == RAFT_PROBE) {
+        peer->waiting = true;
+        return;
+    }
+    if (message->u.append.count > 0)
+        inflight_push(peer, index - 1, (uint32_t)bytes);
+    peer->next = index;
+}
+
+static bool window_open(const struct raft_peer *peer)
+{
+    return peer->inflight_count < SHOAL_RAFT_INFLIGHT_MAX && peer->inflight_bytes < SHOAL_RAFT_INFLIGHT_BYTES_MAX;
+}
+
+static void check_retransmit(struct shoal_raft *raft, struct raft_peer *peer)
+{
+    if (raft->now < peer->retransmit_at)
+        return;
+    raft->counters.retransmits++;
+    if (peer->backoff < RAFT_BACKOFF_MAX)
+        peer->backoff *= 2;
+    peer->retransmit_at = RAFT_NEVER;
+    peer->waiting = false;
+    if (peer->flow != RAFT_TRANSFER)
+        probe_from(peer, peer->flow == RAFT_PROBE ? peer->next : peer->match + 1);
+}
+
+static void flush_peer(struct shoal_raft *raft, struct raft_peer *peer, bool push)
+{
+    check_retransmit(raft, peer);
+    if (peer->flow != RAFT_TRANSFER && peer->next <= raft->log.base.index) {
+        probe_from(peer, peer->next);
+        peer->flow = RAFT_TRANSFER;
+        peer->snapshot_index = 0;
+        peer->snapshot_offset = 0;
+    }
+    switch (peer->flow) {
+    case RAFT_TRANSFER:
+        if (!peer->waiting)
+            raft_need_snapshot(raft, peer);
+        return;
+    case RAFT_PROBE:
+        if (!peer->waiting && !up_to_date(raft, peer) && raft_may_send(raft))
+            send_append(raft, peer);
+        return;
+    case RAFT_STREAM:
+        while (peer->next <= raft_log_last(&raft->log) && window_open(peer) && raft_may_send(raft))
+            send_append(raft, peer);
+        if (push && peer->commit_sent < raft->commit && peer->next > raft_log_last(&raft->log) && raft_may_send(raft))
+            send_append(raft, peer);
+        return;
+    }
+}
+
+void raft_flush(struct shoal_raft *raft)
+{
+    bool push = raft->now >= raft->commit_push_at;
+
+    if (raft->role != SHOAL_RAFT_LEADER)
+        return;
+    for (uint32_t i = 0; i < raft->config.count; i++) {
+        if (!is_self(raft, &raft->peers[i]))
+            flush_peer(raft, &raft->peers[i], push);
+    }
+    if (push && !raft->more)
+        raft->commit_push_at = RAFT_NEVER;
+}

@@ -1,0 +1,145 @@
+/* What host-pair support means to one group (PROTOCOLS 5).
+ *
+ * S1. A leader whose quorum support has run out steps down before it does anything else.
+ * S2. A new leader has one support duration to gain it: it was just voted for.
+ * S3. Support that comes (back) makes the leader ask that peer where it is: it may have restarted. */
+#include "shoal/raft.h"
+#include "raft_state.h"
+
+#include "shoal/banned.h"
+
+static const struct shoal_raft_id nobody;
+
+static const struct raft_support *support_find(const struct shoal_raft *raft, struct shoal_node_id node)
+{
+    for (uint32_t i = 0; i < RAFT_SUPPORTS_MAX; i++) {
+        if (raft->supports[i].used && shoal_node_id_equal(raft->supports[i].node, node))
+            return &raft->supports[i];
+    }
+    return NULL;
+}
+
+/* The place of `node`, made if need be: a host that is no member gives way. */
+static struct raft_support *support_at(struct shoal_raft *raft, struct shoal_node_id node)
+{
+    struct raft_support *free_one = NULL;
+
+    for (uint32_t i = 0; i < RAFT_SUPPORTS_MAX; i++) {
+        struct raft_support *support = &raft->supports[i];
+
+        if (support->used && shoal_node_id_equal(support->node, node))
+            return support;
+        if (!support->used || shoal_raft_config_find(&raft->config, support->node) == NULL)
+            free_one = free_one == NULL || !support->used ? support : free_one;
+    }
+    SHOAL_ASSERT(free_one != NULL); /* there are more places than members */
+    *free_one = (struct raft_support){ .node = node, .used = true };
+    return free_one;
+}
+
+bool raft_supporting(const struct shoal_raft *raft, struct shoal_node_id node)
+{
+    const struct raft_support *support = support_find(raft, node);
+
+    return support != NULL && support->supporting;
+}
+
+uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_id node)
+{
+    const struct raft_support *support = support_find(raft, node);
+
+    return support == NULL ? 0 : support->supported_until;
+}
+
+static uint64_t member_supported_until(const struct shoal_raft *raft, uint32_t i)
+{
+    if (shoal_raft_id_equal(raft->config.members[i].id, raft->self))
+        return RAFT_NEVER;
+    return raft_supported_until(raft, raft->config.members[i].id.node);
+}
+
+uint64_t raft_quorum_supported_until(const struct shoal_raft *raft)
+{
+    return raft_quorum_value(raft, member_supported_until);
+}
+
+void raft_check_support(struct shoal_raft *raft)
+{
+    if (raft->role != SHOAL_RAFT_LEADER || raft->now < raft->grace_until ||
+        raft->now < raft_quorum_supported_until(raft))
+        return;
+    raft_become_follower(raft, raft->term, nobody);
+}
+
+void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, uint64_t until)
+{
+    struct raft_support *support = support_at(raft, node);
+    bool had = raft->now < support->supported_until;
+    const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
+
+    support->supported_until = until;
+    raft->backoff = 1;
+    if (had || raft->now >= until || raft->role != SHOAL_RAFT_LEADER || member == NULL ||
+        shoal_raft_id_equal(member->id, raft->self))
+        return;
+    for (uint32_t i = 0; i < raft->config.count; i++) {
+        struct raft_peer *peer = &raft->peers[i];
+
+        if (!shoal_raft_id_equal(peer->member.id, member->id) || peer->flow == RAFT_TRANSFER)
+            continue;
+        peer->flow = RAFT_PROBE; /* S3 */
+        peer->waiting = false;
+        peer->next = peer->match + 1;
+        peer->commit_known = 0;
+        peer->commit_sent = 0;
+        peer->inflight_count = 0;
+        peer->retransmit_at = RAFT_NEVER;
+        peer->backoff = 1;
+    }
+}
+
+void raft_on_supporting(struct shoal_raft *raft, struct shoal_node_id node, bool on)
+{
+    struct raft_support *support = support_at(raft, node);
+
+    support->supporting = on;
+    if (shoal_raft_id_is_zero(raft->leader) || !shoal_node_id_equal(raft->leader.node, node))
+        return;
+    raft->backoff = 1;
+    raft->campaign_at = RAFT_NEVER; /* drawn anew at the end of this step */
+    if (!on)
+        raft->contact_until = 0;
+}
+
+void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term)
+{
+    const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
+    struct shoal_raft_id leader = member == NULL ? nobody : member->id;
+
+    if (term < raft->term || shoal_node_id_equal(node, raft->self.node))
+        return;
+    if (term == raft->term && (raft->role == SHOAL_RAFT_LEADER || !shoal_raft_id_is_zero(raft->leader) || member == NULL))
+        return;
+    raft_become_follower(raft, term, leader);
+    raft_contact(raft);
+}
+
+void raft_on_unclaimed(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term)
+{
+    if (term < raft->term || raft->role == SHOAL_RAFT_LEADER || !shoal_node_id_equal(raft->leader.node, node))
+        return;
+    raft_become_follower(raft, raft->term, nobody);
+}
+
+void shoal_raft_extend_support(struct shoal_raft *raft, struct shoal_node_id node, uint64_t until_ns)
+{
+    struct raft_support *support = support_at(raft, node);
+
+    if (until_ns > support->supported_until)
+        support->supported_until = until_ns;
+}
+
+bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns)
+{
+    return raft->role == SHOAL_RAFT_LEADER && now_ns < raft_quorum_supported_until(raft);
+}
