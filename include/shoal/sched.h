@@ -41,6 +41,7 @@ struct shoal_mesh;
 /* Sources of a blob: the guardians. */
 #define SHOAL_SCHED_SOURCES_MAX 5
 #define SHOAL_SCHED_TICKET_BYTES_MAX 640
+#define SHOAL_SCHED_BY_BYTES 64 /* a user's name, as SHOAL_JOB_TEXT_BYTES */
 /* A job's summary in gossip. */
 #define SHOAL_SCHED_SUMMARY_BYTES_MAX SHOAL_RECORD_PAYLOAD_MAX
 
@@ -133,7 +134,7 @@ struct shoal_sched_mark {
 enum shoal_sched_request_kind {
     SHOAL_SCHED_SUBMIT,      /* found a job. Reply: `job`; after TIMEOUT or UNREACHABLE `ticket` is set, retry with it */
     SHOAL_SCHED_TICKET,      /* reply: `job` and `ticket`, nothing is stored */
-    SHOAL_SCHED_GET,         /* reply: encoded shoal_job_info (job.h) in `bytes` */
+    SHOAL_SCHED_GET,         /* reply: encoded shoal_job_facts (job.h) in `bytes` */
     SHOAL_SCHED_STOP,
     SHOAL_SCHED_DELETE,      /* an active job is stopped first */
     SHOAL_SCHED_WHY,         /* reply: `bytes` = text, lines for a person */
@@ -161,6 +162,7 @@ struct shoal_sched_request {
     uint32_t hosts_wanted;         /* 64 or more: 5 guardians */
     struct shoal_view ticket;      /* SUBMIT: empty, or as a TICKET request gave it */
     struct shoal_view command;     /* MESH_INIT, MESH_CHANGE */
+    char by[SHOAL_SCHED_BY_BYTES]; /* the user who asks: stands in the job's record; "" if nobody */
 };
 
 /* Spec, ticket and an inline bundle make one entry of a founding. */

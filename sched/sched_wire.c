@@ -1,0 +1,434 @@
+/* Frames, tickets, founding records, snapshot heads and mesh copies as bytes.
+ *
+ *   every one: u8 kind, u8 version, u8 oldest version that can read it, then the fields in the order of the struct
+ *
+ * Nothing here is trusted: lengths meet their bounds first, enums are checked, leftovers are malformed. */
+#include "sched_wire.h"
+
+#include "shoal/raft.h"
+
+#include "shoal/banned.h"
+
+/* Kinds of what is kept or carried inside frames; beyond those of frames, so that none passes for another. */
+#define KIND_TICKET 0x41
+#define KIND_HEAD 0x43
+#define KIND_MESH_HINT 0x44
+#define KIND_MESH_COPY 0x45
+
+#define BODY_MAX (SHOAL_FRAME_BYTES_MAX - 1024)
+
+static void put_head(struct shoal_writer *w, unsigned kind)
+{
+    shoal_put_u8(w, (uint8_t)kind);
+    shoal_put_u8(w, SCHED_WIRE_VERSION);
+    shoal_put_u8(w, SCHED_WIRE_VERSION);
+}
+
+static void get_head(struct shoal_reader *r, unsigned kind)
+{
+    if (shoal_get_u8(r) != kind)
+        r->failed = true;
+    (void)shoal_get_u8(r);
+    if (shoal_get_u8(r) > SCHED_WIRE_VERSION) /* written for newer readers only */
+        r->failed = true;
+}
+
+/* ---- Frames ----------------------------------------------------------------------------------------------------- */
+
+static void put_request(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_u64(w, f->u.request.id);
+    shoal_put_u8(w, f->u.request.hops);
+    shoal_put_u8(w, f->u.request.kind);
+    shoal_put_job_id(w, f->u.request.job);
+    shoal_put_bool(w, f->u.request.linearizable);
+    shoal_put_u32(w, f->u.request.deadline_ms);
+    shoal_put_text(w, f->u.request.by);
+    shoal_put_bytes(w, f->u.request.command);
+}
+
+static void put_response(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_u64(w, f->u.response.id);
+    shoal_put_u16(w, f->u.response.err);
+    shoal_put_bool(w, f->u.response.retry);
+    shoal_put_node_id(w, f->u.response.leader);
+    shoal_put_u64(w, f->u.response.version);
+    shoal_put_text(w, f->u.response.text);
+    shoal_put_bytes(w, f->u.response.bytes);
+}
+
+bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
+{
+    put_head(w, f->kind);
+    switch (f->kind) {
+    case FRAME_RAFT:
+        shoal_put_job_id(w, f->u.raft.group);
+        shoal_put_raw(w, f->u.raft.message.bytes, f->u.raft.message.len);
+        break;
+    case FRAME_FOUND:
+        shoal_put_bytes(w, f->u.found.ticket);
+        shoal_put_bytes(w, f->u.found.record);
+        break;
+    case FRAME_FOUND_REPLY:
+        shoal_put_job_id(w, f->u.found_reply.job);
+        shoal_put_u64(w, f->u.found_reply.nonce);
+        shoal_put_u8(w, f->u.found_reply.answer);
+        shoal_put_text(w, f->u.found_reply.text);
+        break;
+    case FRAME_HOST:
+        shoal_put_job_id(w, f->u.host.job);
+        shoal_put_u64(w, f->u.host.term);
+        shoal_put_bool(w, f->u.host.to_leader);
+        shoal_put_bytes(w, f->u.host.bytes);
+        break;
+    case FRAME_REQUEST: put_request(w, f); break;
+    case FRAME_RESPONSE: put_response(w, f); break;
+    case FRAME_REVOKE:
+        shoal_put_job_id(w, f->u.revoke.job);
+        shoal_put_u64(w, f->u.revoke.epoch_word);
+        break;
+    case FRAME_WHO:
+    case FRAME_GONE:
+        shoal_put_u64(w, f->u.who.id);
+        shoal_put_job_id(w, f->u.who.job);
+        break;
+    case FRAME_WHO_REPLY:
+        shoal_put_u64(w, f->u.who_reply.id);
+        shoal_put_job_id(w, f->u.who_reply.job);
+        shoal_put_bool(w, f->u.who_reply.holds);
+        shoal_put_bool(w, f->u.who_reply.gone);
+        shoal_put_node_id(w, f->u.who_reply.leader);
+        break;
+    case FRAME_MESH_GET:
+        shoal_put_u64(w, f->u.mesh_get.version);
+        shoal_put_u64(w, f->u.mesh_get.offset);
+        break;
+    case FRAME_MESH_PART:
+        shoal_put_u64(w, f->u.mesh_part.version);
+        shoal_put_u64(w, f->u.mesh_part.offset);
+        shoal_put_u64(w, f->u.mesh_part.total);
+        shoal_put_bytes(w, f->u.mesh_part.bytes);
+        break;
+    case FRAME_DIGEST:
+        shoal_put_job_id(w, f->u.digest.group);
+        shoal_put_u64(w, f->u.digest.index);
+        shoal_put_u64(w, f->u.digest.digest);
+        break;
+    }
+    return !w->failed;
+}
+
+static void get_request(struct shoal_reader *r, struct frame *f)
+{
+    f->u.request.id = shoal_get_u64(r);
+    f->u.request.hops = shoal_get_u8(r);
+    f->u.request.kind = shoal_get_enum(r, SHOAL_SCHED_REQUEST_KINDS);
+    f->u.request.job = shoal_get_job_id(r);
+    f->u.request.linearizable = shoal_get_bool(r);
+    f->u.request.deadline_ms = shoal_get_u32(r);
+    shoal_get_text(r, f->u.request.by, sizeof(f->u.request.by));
+    f->u.request.command = shoal_get_bytes(r, BODY_MAX);
+}
+
+static void get_response(struct shoal_reader *r, struct frame *f)
+{
+    f->u.response.id = shoal_get_u64(r);
+    f->u.response.err = shoal_get_u16(r);
+    if (f->u.response.err > SHOAL_ERR_STORAGE)
+        r->failed = true;
+    f->u.response.retry = shoal_get_bool(r);
+    f->u.response.leader = shoal_get_node_id(r);
+    f->u.response.version = shoal_get_u64(r);
+    shoal_get_text(r, f->u.response.text, sizeof(f->u.response.text));
+    f->u.response.bytes = shoal_get_bytes(r, BODY_MAX);
+}
+
+static void get_mesh_part(struct shoal_reader *r, struct frame *f)
+{
+    f->u.mesh_part.version = shoal_get_u64(r);
+    f->u.mesh_part.offset = shoal_get_u64(r);
+    f->u.mesh_part.total = shoal_get_u64(r);
+    f->u.mesh_part.bytes = shoal_get_bytes(r, BODY_MAX);
+    if (f->u.mesh_part.offset > f->u.mesh_part.total ||
+        f->u.mesh_part.bytes.len > f->u.mesh_part.total - f->u.mesh_part.offset)
+        r->failed = true;
+}
+
+static void get_raft(struct shoal_reader *r, struct frame *f)
+{
+    size_t left;
+
+    f->u.raft.group = shoal_get_job_id(r);
+    left = shoal_reader_left(r);
+    f->u.raft.message = shoal_view_of(shoal_get_space(r, left), left);
+    if (left == 0)
+        r->failed = true;
+}
+
+static void get_body(struct shoal_reader *r, struct frame *f)
+{
+    switch (f->kind) {
+    case FRAME_RAFT: get_raft(r, f); break;
+    case FRAME_FOUND:
+        f->u.found.ticket = shoal_get_bytes(r, SHOAL_SCHED_TICKET_BYTES_MAX);
+        f->u.found.record = shoal_get_bytes(r, SHOAL_ENTRY_BYTES_MAX);
+        break;
+    case FRAME_FOUND_REPLY:
+        f->u.found_reply.job = shoal_get_job_id(r);
+        f->u.found_reply.nonce = shoal_get_u64(r);
+        f->u.found_reply.answer = shoal_get_enum(r, FOUND_ANSWERS);
+        shoal_get_text(r, f->u.found_reply.text, sizeof(f->u.found_reply.text));
+        break;
+    case FRAME_HOST:
+        f->u.host.job = shoal_get_job_id(r);
+        f->u.host.term = shoal_get_u64(r);
+        f->u.host.to_leader = shoal_get_bool(r);
+        f->u.host.bytes = shoal_get_bytes(r, BODY_MAX);
+        break;
+    case FRAME_REQUEST: get_request(r, f); break;
+    case FRAME_RESPONSE: get_response(r, f); break;
+    case FRAME_REVOKE:
+        f->u.revoke.job = shoal_get_job_id(r);
+        f->u.revoke.epoch_word = shoal_get_u64(r);
+        break;
+    case FRAME_WHO:
+    case FRAME_GONE:
+        f->u.who.id = shoal_get_u64(r);
+        f->u.who.job = shoal_get_job_id(r);
+        break;
+    case FRAME_WHO_REPLY:
+        f->u.who_reply.id = shoal_get_u64(r);
+        f->u.who_reply.job = shoal_get_job_id(r);
+        f->u.who_reply.holds = shoal_get_bool(r);
+        f->u.who_reply.gone = shoal_get_bool(r);
+        f->u.who_reply.leader = shoal_get_node_id(r);
+        break;
+    case FRAME_MESH_GET:
+        f->u.mesh_get.version = shoal_get_u64(r);
+        f->u.mesh_get.offset = shoal_get_u64(r);
+        break;
+    case FRAME_MESH_PART: get_mesh_part(r, f); break;
+    case FRAME_DIGEST:
+        f->u.digest.group = shoal_get_job_id(r);
+        f->u.digest.index = shoal_get_u64(r);
+        f->u.digest.digest = shoal_get_u64(r);
+        break;
+    }
+}
+
+enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    unsigned kind = shoal_get_enum(&r, FRAME_KINDS);
+
+    frame->kind = (enum frame_kind)kind;
+    (void)shoal_get_u8(&r);
+    if (r.failed || shoal_get_u8(&r) > SCHED_WIRE_VERSION)
+        return SHOAL_ERR_MALFORMED;
+    get_body(&r, frame);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+/* ---- Tickets ------------------------------------------------------------------------------------------------------ */
+
+bool sched_ticket_encode_body(const struct shoal_sched_ticket *t, struct shoal_writer *w)
+{
+    put_head(w, KIND_TICKET);
+    shoal_put_job_id(w, t->job);
+    shoal_put_hash(w, t->spec_hash);
+    shoal_put_u64(w, t->wall_ms);
+    shoal_put_node_id(w, t->issuer);
+    shoal_put_incarnation(w, t->incarnation);
+    shoal_put_u64(w, t->nonce);
+    shoal_put_u8(w, t->target);
+    shoal_put_u8(w, t->guardian_count);
+    for (unsigned i = 0; i < t->guardian_count; i++) {
+        shoal_put_node_id(w, t->guardians[i].node);
+        shoal_put_store_id(w, t->guardians[i].store);
+    }
+    shoal_put_raw(w, t->key, sizeof(t->key));
+    return !w->failed;
+}
+
+enum shoal_err shoal_sched_ticket_encode(const struct shoal_sched_ticket *ticket, uint8_t *bytes, size_t cap, size_t *len)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+
+    if (ticket->guardian_count > SHOAL_SCHED_SOURCES_MAX)
+        return SHOAL_ERR_TOO_BIG;
+    (void)sched_ticket_encode_body(ticket, &w);
+    shoal_put_raw(&w, ticket->signature, sizeof(ticket->signature));
+    if (w.failed)
+        return SHOAL_ERR_TOO_BIG;
+    *len = w.len;
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_sched_ticket_decode(struct shoal_view bytes, struct shoal_sched_ticket *ticket)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    struct shoal_sched_ticket t = { 0 };
+
+    get_head(&r, KIND_TICKET);
+    t.job = shoal_get_job_id(&r);
+    t.spec_hash = shoal_get_hash(&r);
+    t.wall_ms = shoal_get_u64(&r);
+    t.issuer = shoal_get_node_id(&r);
+    t.incarnation = shoal_get_incarnation(&r);
+    t.nonce = shoal_get_u64(&r);
+    t.target = shoal_get_enum(&r, SHOAL_SCHED_SOURCES_MAX + 1);
+    t.guardian_count = shoal_get_enum(&r, SHOAL_SCHED_SOURCES_MAX + 1);
+    for (unsigned i = 0; i < t.guardian_count; i++) {
+        t.guardians[i].node = shoal_get_node_id(&r);
+        t.guardians[i].store = shoal_get_store_id(&r);
+    }
+    shoal_get_raw(&r, t.key, sizeof(t.key));
+    shoal_get_raw(&r, t.signature, sizeof(t.signature));
+    if (!shoal_reader_done(&r) || t.guardian_count == 0 || shoal_job_id_is_mesh(t.job))
+        return SHOAL_ERR_MALFORMED;
+    for (unsigned i = 0; i < t.guardian_count; i++) {
+        for (unsigned j = 0; j < i; j++) {
+            if (shoal_node_id_equal(t.guardians[i].node, t.guardians[j].node))
+                return SHOAL_ERR_MALFORMED;
+        }
+    }
+    *ticket = t;
+    return SHOAL_OK;
+}
+
+/* ---- Founding records --------------------------------------------------------------------------------------------- */
+
+bool sched_record_encode(const struct founding_record *record, struct shoal_writer *w)
+{
+    shoal_put_u8(w, RECORD_FOUND);
+    shoal_put_u8(w, SCHED_WIRE_VERSION);
+    shoal_put_u8(w, SCHED_WIRE_VERSION);
+    if (!sched_ticket_encode_body(&record->ticket, w))
+        return false;
+    shoal_put_raw(w, record->ticket.signature, sizeof(record->ticket.signature));
+    shoal_put_u32(w, record->generation);
+    shoal_put_bytes(w, record->spec);
+    shoal_put_hash(w, record->bundle_hash);
+    shoal_put_bytes(w, record->bundle);
+    return !w->failed;
+}
+
+enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_record *record)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    struct shoal_view ticket;
+    size_t ticket_at;
+    enum shoal_err err;
+
+    get_head(&r, RECORD_FOUND);
+    /* The ticket has no length before it: its guardians' count tells it. */
+    ticket_at = r.at;
+    (void)shoal_get_space(&r, 3 + 10 + 32 + 8 + 16 + 12 + 8 + 1);
+    (void)shoal_get_space(&r, 32 * (size_t)shoal_get_enum(&r, SHOAL_SCHED_SOURCES_MAX + 1));
+    (void)shoal_get_space(&r, SHOAL_SCHED_KEY_BYTES + SHOAL_SCHED_SIGNATURE_BYTES);
+    if (r.failed)
+        return SHOAL_ERR_MALFORMED;
+    ticket = shoal_view_of(bytes.bytes + ticket_at, r.at - ticket_at);
+    err = shoal_sched_ticket_decode(ticket, &record->ticket);
+    if (err != SHOAL_OK)
+        return err;
+    record->generation = shoal_get_u32(&r);
+    record->spec = shoal_get_bytes(&r, SHOAL_SCHED_SPEC_BYTES_MAX);
+    record->bundle_hash = shoal_get_hash(&r);
+    record->bundle = shoal_get_bytes(&r, SHOAL_BUNDLE_INLINE_MAX);
+    return shoal_reader_done(&r) && record->generation > 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+/* ---- Snapshots ----------------------------------------------------------------------------------------------------- */
+
+bool sched_head_encode(const struct group_head *head, struct shoal_writer *w)
+{
+    put_head(w, KIND_HEAD);
+    shoal_put_bytes(w, head->config);
+    shoal_put_u64(w, head->config_index);
+    shoal_put_hash(w, head->spec_hash);
+    shoal_put_hash(w, head->bundle_hash);
+    shoal_put_u8(w, head->target);
+    shoal_put_bool(w, head->refused);
+    shoal_put_bytes(w, head->machine);
+    return !w->failed;
+}
+
+enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *head)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    get_head(&r, KIND_HEAD);
+    head->config = shoal_get_bytes(&r, SHOAL_RAFT_CONFIG_BYTES_MAX);
+    head->config_index = shoal_get_u64(&r);
+    head->spec_hash = shoal_get_hash(&r);
+    head->bundle_hash = shoal_get_hash(&r);
+    head->target = shoal_get_u8(&r);
+    head->refused = shoal_get_bool(&r);
+    head->machine = shoal_get_bytes(&r, SHOAL_SNAPSHOT_BYTES_MAX);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+/* ---- The mesh's copy ------------------------------------------------------------------------------------------------ */
+
+static void put_guardians(struct shoal_writer *w, uint8_t count, const struct shoal_node_id *guardians)
+{
+    shoal_put_u8(w, count);
+    for (unsigned i = 0; i < count; i++)
+        shoal_put_node_id(w, guardians[i]);
+}
+
+static uint8_t get_guardians(struct shoal_reader *r, struct shoal_node_id *guardians)
+{
+    uint8_t count = shoal_get_enum(r, SHOAL_SCHED_SOURCES_MAX + 1);
+
+    for (unsigned i = 0; i < count; i++)
+        guardians[i] = shoal_get_node_id(r);
+    return count;
+}
+
+bool sched_mesh_hint_encode(const struct mesh_hint *hint, struct shoal_writer *w)
+{
+    put_head(w, KIND_MESH_HINT);
+    shoal_put_u64(w, hint->version);
+    put_guardians(w, hint->count, hint->guardians);
+    return !w->failed;
+}
+
+enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint *hint)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    get_head(&r, KIND_MESH_HINT);
+    hint->version = shoal_get_u64(&r);
+    hint->count = get_guardians(&r, hint->guardians);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w)
+{
+    put_head(w, KIND_MESH_COPY);
+    shoal_put_u64(w, copy->version);
+    put_guardians(w, copy->count, copy->guardians);
+    shoal_put_bytes(w, copy->state);
+    return !w->failed;
+}
+
+enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy, size_t *signed_len)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    size_t len;
+
+    get_head(&r, KIND_MESH_COPY);
+    copy->version = shoal_get_u64(&r);
+    copy->count = get_guardians(&r, copy->guardians);
+    copy->state = shoal_get_bytes(&r, SHOAL_SNAPSHOT_BYTES_MAX);
+    len = r.at;
+    shoal_get_raw(&r, copy->key, sizeof(copy->key));
+    shoal_get_raw(&r, copy->signature, sizeof(copy->signature));
+    if (!shoal_reader_done(&r))
+        return SHOAL_ERR_MALFORMED;
+    *signed_len = len;
+    return SHOAL_OK;
+}
