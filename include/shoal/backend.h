@@ -75,7 +75,8 @@ struct shoal_texts {
     size_t count;
 };
 
-/* The options of execs-api 4.5 as parsed; texts are "" where not given. */
+/* The options of execs-api 4.5 as parsed; texts are "" where not given. What the mesh cannot do (yet) of it, `submit`
+ * answers with UNSUPPORTED and the option's name. */
 struct shoal_job_options {
     const char *framework; /* canonical name */
     const char *app_name;
@@ -91,6 +92,7 @@ struct shoal_job_options {
     unsigned workers_max;
     enum shoal_device device;
     unsigned devices_per_worker;
+    uint32_t worker_cpu_milli; /* of hardwareSpec: a wish, 0: not said */
     uint64_t worker_memory_bytes;
     uint64_t driver_memory_bytes; /* 0: not said */
     uint32_t priority;            /* 0: the plan's default */

@@ -1,0 +1,99 @@
+/* The six framework names of WMLA's Kubernetes generations, and the older ones that still stand in users' scripts. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "shoal/backend.h"
+
+#include "args.h"
+
+#include "shoal/banned.h"
+
+static const char *const pytorch_desc[] = {
+    "PyTorch: one process, as its script says",
+    "Examples:",
+    "  shoal job run --framework PyTorch --model-main train.py --model-dir my_model -- --epochs 3",
+    "  dlicmd --exec-start PyTorch --model-main train.py --model-dir my_model --workerDeviceNum 1 --epochs 3",
+    NULL,
+};
+static const char *const edt_pytorch_desc[] = {
+    "edtPyTorch: elastic training with FabricModel; workers join and leave while it runs",
+    "Examples:",
+    "  shoal job run --framework edtPyTorch --workers 6 --model-main main.py --model-dir my_model",
+    "  dlicmd --exec-start edtPyTorch --numWorker 6 --model-main main.py --model-dir my_model",
+    NULL,
+};
+static const char *const later_desc[] = { "Known, not supported yet.", NULL };
+
+static const struct shoal_framework builtin[] = {
+    { .name = "PyTorch", .version = "2", .app_name = "SingleNodePytorchTrain", .exec_mode = "single", .backend = "PyTorch",
+      .worker_memory = "4G", .desc = pytorch_desc, .supported = true, .workers_default = 1, .workers_max = 1,
+      .gpus_per_worker_max = 8 },
+    { .name = "distPyTorch", .version = "2", .app_name = "DistributePyTorchTrain", .exec_mode = "distributed",
+      .backend = "PyTorch", .worker_memory = "4G", .desc = later_desc, .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 8 },
+    { .name = "tensorflow", .version = "2", .app_name = "SingleNodeTensorflowTrain", .exec_mode = "single",
+      .backend = "TensorFlow", .worker_memory = "8G", .desc = later_desc, .workers_default = 1, .workers_max = 1,
+      .gpus_per_worker_max = 8 },
+    { .name = "disttensorflow", .version = "2", .app_name = "DistributeTensorflow2xTrain", .exec_mode = "distributed",
+      .backend = "TensorFlow", .worker_memory = "8G", .desc = later_desc, .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 8 },
+    { .name = "edtPyTorch", .version = "2", .app_name = "ElasticPyTorchTrain", .exec_mode = "distributed",
+      .backend = "pytorch", .worker_memory = "4G", .desc = edt_pytorch_desc, .elastic = true, .supported = true,
+      .workers_default = 1, .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 1 },
+    { .name = "edtTensorflow", .version = "2", .app_name = "ElasticTensorflow1xTrain", .exec_mode = "distributed",
+      .backend = "tensorflow", .worker_memory = "8G", .desc = later_desc, .elastic = true, .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 1 },
+};
+
+/* training-contract 1.1; "" = refused. */
+static const char *const aliases[][2] = {
+    { "keras", "tensorflow" },          { "edtKeras", "edtTensorflow" },
+    { "tensorflow_v1", "tensorflow" },  { "tensorflow1100", "tensorflow" },
+    { "tensorflow200_alpha", "tensorflow" }, { "PyTorch041", "PyTorch" },
+    { "disttensorflow_v1", "disttensorflow" }, { "elasticPyTorch", "edtPyTorch" },
+    { "elasticTensorFlow", "edtTensorflow" }, { "ddlCaffe", "" },
+    { "ddlTensorFlow", "" },            { "PowerAICaffeIBM", "" },
+};
+
+const struct shoal_framework *shoal_frameworks_builtin(size_t *count)
+{
+    *count = sizeof(builtin) / sizeof(builtin[0]);
+    return builtin;
+}
+
+static const struct shoal_framework *find_name(const struct shoal_framework *frameworks, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(frameworks[i].name, name) == 0)
+            return &frameworks[i];
+    for (size_t i = 0; i < count; i++)
+        if (strcasecmp(frameworks[i].name, name) == 0)
+            return &frameworks[i];
+    return NULL;
+}
+
+const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count, const char *name,
+                                                  struct shoal_msg *msg)
+{
+    const struct shoal_framework *found = find_name(frameworks, count, name);
+    char known[256] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; found == NULL && i < sizeof(aliases) / sizeof(aliases[0]); i++) {
+        if (strcasecmp(aliases[i][0], name) != 0)
+            continue;
+        if (aliases[i][1][0] == '\0') {
+            (void)shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "framework %s is not supported: IBM DDL and Caffe are gone; use edtPyTorch",
+                             aliases[i][0]);
+            return NULL;
+        }
+        found = find_name(frameworks, count, aliases[i][1]);
+    }
+    if (found != NULL)
+        return found;
+    for (size_t i = 0; i < count && len < sizeof(known); i++)
+        len += (size_t)snprintf(known + len, sizeof(known) - len, "%s%s", i == 0 ? "" : ", ", frameworks[i].name);
+    (void)shoal_fail(msg, SHOAL_ERR_INVALID, "unknown framework %.48s; known: %s", name, known);
+    return NULL;
+}
