@@ -7,6 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#pragma GCC poison strcpy strcat sprintf vsprintf gets rand srand random srandom strtok
+#pragma GCC poison strcpy strcat sprintf vsprintf gets srand random srandom strtok
 
 #endif
