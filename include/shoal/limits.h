@@ -134,4 +134,24 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 /* Requests that wait for the blob thread: then a request is answered FULL. */
 #define SHOAL_BLOB_QUEUE_MAX 1024
 
+/* Gossip. Records of one agent: a few per node, one per job and service. */
+#define SHOAL_RECORDS_MAX 65536
+/* Of one author, so that one node cannot fill the tables of all. */
+#define SHOAL_RECORDS_PER_AUTHOR_MAX 64
+/* Members suspected at once; more wait for the next probe. */
+#define SHOAL_SUSPICIONS_MAX 256
+/* News of one sort that wait to be repeated: a join storm of 256 and its accusations. */
+#define SHOAL_GOSSIP_QUEUE_MAX 512
+
+/* The control plane (sched/sched.c): requests open at one time, foundings conducted at one time (a body each, up to
+ * 128 KiB), removed and refused ids that are remembered, summaries of jobs heard of; beyond each a request is refused
+ * (FULL), the oldest id is forgotten, the summary is not kept. */
+#define SHOAL_SCHED_REQUESTS_MAX 1024
+#define SHOAL_SCHED_FOUNDINGS_MAX 64
+#define SHOAL_SCHED_GONE_MAX 4096
+#define SHOAL_SCHED_SUMMARIES_MAX 16384
+/* Messages between a job's leader and the slots of the same host that wait for their turn; beyond it they are dropped and
+ * repeated by who sent them. */
+#define SHOAL_SCHED_LOCAL_MAX 256
+
 #endif

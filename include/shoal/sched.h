@@ -11,8 +11,8 @@
  * Rules for the shell:
  *   - `now_ns` is the host's CLOCK_BOOTTIME; it never goes back. `wall_ms` (in the options of a step) is only for job ids,
  *     claims' order and display.
- *   - At start: create, MESH_COPY if one is kept, RESTORE for each stored group, RESTORED, RUNNER for each runner found,
- *     NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has passed.
+ *   - At start: create, MESH_COPY and SLOTS_COPY if kept, RESTORE for each stored group, RESTORED, RUNNER for each runner
+ *     found, NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has passed.
  *   - Everything in an event is borrowed for the step; everything in an action is borrowed until the next step.
  *   - What a step says in PERSIST is done before what depends on it: nothing is acknowledged until STORED.
  *   - The core allocates only where a group, an entry or a copy is admitted (founding, restore, frames, requests); when
@@ -54,6 +54,7 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_SUMMARY,   /* a job summary heard by gossip (payload as some node published it) */
     SHOAL_SCHED_MESH_HEARD, /* a mesh version heard by gossip (payload as PUBLISH_MESH gave it) */
     SHOAL_SCHED_MESH_COPY, /* at start: the copy that KEEP_MESH gave last */
+    SHOAL_SCHED_SLOTS_COPY, /* at start, before the first RUNNER: what KEEP_SLOTS gave last */
     SHOAL_SCHED_LINK,
     SHOAL_SCHED_FRAME,     /* from an authenticated link */
     SHOAL_SCHED_DATAGRAM,  /* opened: authenticated */
@@ -72,7 +73,7 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_WORKER_STUCK,
     SHOAL_SCHED_RECORDS_MARK,
 };
-#define SHOAL_SCHED_EVENT_KINDS 22
+#define SHOAL_SCHED_EVENT_KINDS 23
 
 /* As in shoal/swim.h. */
 enum shoal_sched_node_state {
@@ -200,7 +201,7 @@ struct shoal_sched_event {
         } mesh_heard;
         struct {
             struct shoal_view bytes;
-        } mesh_copy;
+        } mesh_copy; /* SLOTS_COPY too */
         struct {
             struct shoal_node_id node;
             enum shoal_sched_link_state state;
@@ -282,6 +283,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_PUBLISH_SLOTS, /* this host's free slots changed: into its own record */
     SHOAL_SCHED_PUBLISH_MESH,  /* this node holds this version of the mesh: into its own record */
     SHOAL_SCHED_KEEP_MESH,     /* replace the kept copy (mode 0600: it holds the token key) */
+    SHOAL_SCHED_KEEP_SLOTS,    /* replace the kept table of this host's slots (rebuildable: no flush is needed) */
     SHOAL_SCHED_BLOB_PUT,      /* an inline bundle: put it into the blob store, held by the job */
     SHOAL_SCHED_FETCH,         /* fetch and hold a blob for the job -> BLOB (at once if it is here) */
     SHOAL_SCHED_MANIFEST,      /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
@@ -299,8 +301,9 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_WORKER_SEND,
     SHOAL_SCHED_REVOKE, /* raise `revoked` on the job's control page to at least this word */
 };
-#define SHOAL_SCHED_ACTION_KINDS 24
+#define SHOAL_SCHED_ACTION_KINDS 25
 
+/* As enum shoal_job_role. */
 enum shoal_sched_run_role { SHOAL_SCHED_RUN_ENGINE, SHOAL_SCHED_RUN_DRIVER, SHOAL_SCHED_RUN_SCRIPT };
 
 /* (configuration index, term, applied index) of a summary: the higher one wins, whoever signed it. */
@@ -349,7 +352,7 @@ struct shoal_sched_action {
         struct {
             uint64_t version; /* PUBLISH_SLOTS: counted up; PUBLISH_MESH: of the mesh */
             struct shoal_view payload;
-        } publish; /* PUBLISH_SLOTS, PUBLISH_MESH, KEEP_MESH */
+        } publish; /* PUBLISH_SLOTS, PUBLISH_MESH, KEEP_MESH, KEEP_SLOTS */
         struct {
             struct shoal_job_id job;
             struct shoal_hash hash;
@@ -386,6 +389,7 @@ struct shoal_sched_action {
             uint64_t lease_generation;
             uint64_t deadline_ns; /* of the lease, on this host's clock */
             uint32_t attempt;
+            uint32_t rank; /* scripts: place in the gang */
         } run;
         struct {
             uint64_t worker_id;
@@ -437,7 +441,7 @@ struct shoal_sched_options {
     uint8_t public_key[SHOAL_SCHED_KEY_BYTES];
     char domain[SHOAL_SCHED_DOMAIN_BYTES];
     struct shoal_sched_env env;
-    struct shoal_rand rand;   /* the shell seeds it from the system's chance; tickets' nonces and tokens come from it */
+    struct shoal_rand chance; /* the shell seeds it from the system's chance; tickets' nonces and tokens come from it */
     uint64_t start_ns;        /* now */
     uint32_t groups_max;      /* 0: SHOAL_GROUPS_MAX */
     uint32_t slots;           /* of this host */
@@ -463,6 +467,9 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *sched);
 
 /* ---- Looking inside (borrowed until the next step) ------------------------------------------------------------- */
 
+struct shoal_slots;
+/* This host's slots (slots.h): for a worker's HELLO, `top` and /v1/debug. */
+const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *sched);
 /* The newest copy of the mesh's state known here: users, keys, frameworks (mesh.h). NULL: none yet. */
 const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *sched);
 uint64_t shoal_sched_mesh_version(const struct shoal_sched *sched);
