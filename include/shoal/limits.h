@@ -154,4 +154,9 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
  * repeated by who sent them. */
 #define SHOAL_SCHED_LOCAL_MAX 256
 
+/* Step records that a worker keeps until the agent acknowledges them; a full queue pushes training back. 32 MiB are
+ * 90,000 steps of 8 mini-batches: an agent that is away for minutes is not noticed. */
+#define SHOAL_RECORD_QUEUE_BYTES (32 * SHOAL_MIB)
+#define SHOAL_RECORD_QUEUE_MAX 131072u
+
 #endif
