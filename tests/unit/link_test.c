@@ -1,0 +1,577 @@
+#include "shoal/link.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <uv.h>
+
+#include <cmocka.h>
+
+#include "shoal/banned.h"
+
+/* Two or three agents in one loop. A case runs the loop until its condition holds, or the watchdog fails it. */
+
+struct seen {
+    uint8_t channel;
+    enum shoal_lane lane;
+    struct shoal_node_id from;
+    size_t len;
+    uint32_t first; /* the first bytes of the frame */
+    bool intact;
+};
+
+struct end {
+    struct shoal_link *link;
+    struct shoal_identity identity;
+    struct fixture *fixture;
+    unsigned ups, downs, failures, frames, writables, stopped;
+    struct shoal_link_failure failure;
+    char text[400];
+    char note[400];
+    struct shoal_link_peer peer;
+    struct seen last;
+    uint32_t in_order[SHOAL_LANES];
+    bool echo;
+    bool stop_on_frame;
+};
+
+struct fixture {
+    uv_loop_t loop;
+    uv_timer_t watchdog;
+    struct end ends[3];
+    bool late;
+};
+
+static void on_up(void *arg, const struct shoal_link_peer *peer)
+{
+    struct end *end = arg;
+
+    end->ups++;
+    end->peer = *peer;
+}
+
+static void on_down(void *arg, struct shoal_node_id node)
+{
+    struct end *end = arg;
+
+    (void)node;
+    end->downs++;
+}
+
+static void on_stopped(void *arg) { ((struct end *)arg)->stopped++; }
+
+static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel, struct shoal_view frame)
+{
+    struct end *end = arg;
+    bool intact = true;
+
+    for (size_t i = 4; i < frame.len && intact; i++)
+        intact = frame.bytes[i] == (uint8_t)(i * 7 + frame.len);
+    end->frames++;
+    end->last = (struct seen){ .channel = channel, .lane = lane, .from = node, .len = frame.len, .intact = intact };
+    if (frame.len >= 4) {
+        memcpy(&end->last.first, frame.bytes, 4);
+        assert_int_equal(end->last.first, end->in_order[lane]++);
+    }
+    if (end->echo)
+        assert_int_equal(shoal_link_send(end->link, node, lane, channel, frame), SHOAL_OK);
+    if (end->stop_on_frame) {
+        struct shoal_link *link = end->link;
+
+        end->link = NULL;
+        shoal_link_stop(link, on_stopped, end);
+    }
+}
+
+static void on_writable(void *arg, struct shoal_node_id node, enum shoal_lane lane)
+{
+    (void)node, (void)lane;
+    ((struct end *)arg)->writables++;
+}
+
+static void on_failure(void *arg, const struct shoal_link_failure *failure)
+{
+    struct end *end = arg;
+
+    end->failures++;
+    end->failure = *failure;
+    (void)snprintf(end->text, sizeof(end->text), "%s", failure->text);
+}
+
+static void on_note(void *arg, const char *text)
+{
+    struct end *end = arg;
+
+    (void)snprintf(end->note, sizeof(end->note), "%s", text);
+}
+
+static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
+
+#define RUN_UNTIL(f, condition)                                                                                                \
+    do {                                                                                                                       \
+        while (!(condition)) {                                                                                                 \
+            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                             \
+            if ((f)->late)                                                                                                     \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                             \
+        }                                                                                                                      \
+    } while (0)
+
+static struct shoal_address loopback(uint16_t port)
+{
+    struct shoal_address address;
+
+    assert_int_equal(shoal_address_parse("127.0.0.1:0", 0, &address, NULL), SHOAL_OK);
+    address.port = port;
+    return address;
+}
+
+static void start(struct fixture *f, unsigned i, uint16_t port)
+{
+    struct end *end = &f->ends[i];
+    struct shoal_link_options options = {
+        .loop = &f->loop,
+        .identity = &end->identity,
+        .listen = loopback(port),
+        .handlers = { .arg = end, .on_up = on_up, .on_down = on_down, .on_frame = on_frame, .on_writable = on_writable,
+                      .on_failure = on_failure, .on_note = on_note },
+        .redial_min_ns = 10 * SHOAL_MS,
+        .redial_max_ns = 40 * SHOAL_MS,
+    };
+    struct shoal_msg msg = { "" };
+
+    if (i == 2)
+        options.handshake_timeout_ns = 60 * SHOAL_MS;
+    if (shoal_link_create(&end->link, &options, &msg) != SHOAL_OK)
+        fail_msg("%s", msg.text);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct shoal_secret secret;
+
+    if (f == NULL || shoal_crypto_init(NULL) != SHOAL_OK || uv_loop_init(&f->loop) != 0)
+        return -1;
+    secret = shoal_secret_random();
+    for (unsigned i = 0; i < 3; i++) {
+        struct shoal_identity *identity = &f->ends[i].identity;
+        uint8_t seed[32] = { 0 };
+
+        /* The seeds give a < b < c by node id: the tests of simultaneous dials lean on that. */
+        do {
+            seed[0]++;
+            shoal_key_of_seed(seed, &identity->public_key, &identity->secret_key);
+            identity->node = shoal_node_id_of(&identity->public_key);
+        } while (identity->node.bytes[0] / 86 != i);
+        identity->mesh_secret = secret;
+        identity->incarnation = (struct shoal_incarnation){ 1, 7 + i, 0 };
+        identity->store.bytes[0] = (uint8_t)i;
+        f->ends[i].fixture = f;
+    }
+    (void)uv_timer_init(&f->loop, &f->watchdog);
+    f->watchdog.data = f;
+    (void)uv_timer_start(&f->watchdog, on_watchdog, 20000, 0);
+    *state = f;
+    return 0;
+}
+
+static void stop(struct fixture *f, unsigned i)
+{
+    struct end *end = &f->ends[i];
+
+    if (end->link == NULL)
+        return;
+    shoal_link_stop(end->link, on_stopped, end);
+    end->link = NULL;
+    end->stopped = 0;
+    RUN_UNTIL(f, end->stopped == 1);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    for (unsigned i = 0; i < 3; i++)
+        stop(f, i);
+    uv_close((uv_handle_t *)&f->watchdog, NULL);
+    (void)uv_run(&f->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f->loop), 0);
+    free(f);
+    return 0;
+}
+
+static struct shoal_node_id node(const struct fixture *f, unsigned i) { return f->ends[i].identity.node; }
+
+static enum shoal_err want(struct fixture *f, unsigned from, unsigned to)
+{
+    return shoal_link_want(f->ends[from].link, node(f, to), loopback(shoal_link_port(f->ends[to].link)));
+}
+
+static enum shoal_err send_frame(struct fixture *f, unsigned from, unsigned to, enum shoal_lane lane, uint32_t number,
+                                 size_t len)
+{
+    uint8_t *bytes = malloc(len + 4);
+    enum shoal_err err;
+
+    assert_non_null(bytes);
+    for (size_t i = 4; i < len; i++)
+        bytes[i] = (uint8_t)(i * 7 + len);
+    memcpy(bytes, &number, 4);
+    err = shoal_link_send(f->ends[from].link, node(f, to), lane, (uint8_t)(number & 0xff), shoal_view_of(bytes, len));
+    free(bytes);
+    return err;
+}
+
+static void link_two(struct fixture *f)
+{
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK);
+    RUN_UNTIL(f, f->ends[0].ups == 1 && f->ends[1].ups == 1);
+}
+
+static void a_wanted_link_comes_up_and_says_who_is_there(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    link_two(f);
+    assert_true(shoal_node_id_equal(a->peer.node, node(f, 1)) && shoal_node_id_equal(b->peer.node, node(f, 0)));
+    assert_true(shoal_store_id_equal(a->peer.store, b->identity.store));
+    assert_int_equal(a->peer.incarnation.agent, 8);
+    assert_int_equal(b->peer.incarnation.agent, 7);
+    assert_int_equal(b->peer.listen_port, shoal_link_port(a->link));
+    assert_memory_equal(&b->peer.key, &a->identity.public_key, 32);
+    assert_true(a->peer.dialled && !b->peer.dialled);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, 0, 100), SHOAL_OK);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, 100), SHOAL_OK); /* BULK is not open yet */
+    assert_int_equal(send_frame(f, 1, 0, SHOAL_LANE_BULK, 0, 100), SHOAL_OK);
+    RUN_UNTIL(f, b->frames == 2 && a->frames == 1);
+    assert_true(b->last.intact && a->last.intact);
+    assert_int_equal(a->downs + b->downs + a->failures + b->failures, 0);
+}
+
+static void frames_of_every_size_arrive_whole_and_in_order(void **state)
+{
+    static const size_t sizes[] = { 4, 5, 1000, 65516, 65517, 65518, 65519, 131034, 131035, 262144, SHOAL_FRAME_BYTES_MAX };
+    struct fixture *f = *state;
+    struct end *b = &f->ends[1];
+    uint32_t number = 0;
+
+    link_two(f);
+    for (unsigned lane = 0; lane < SHOAL_LANES; lane++, number = 0) {
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            unsigned frames = b->frames;
+
+            assert_int_equal(send_frame(f, 0, 1, (enum shoal_lane)lane, number, sizes[i]), SHOAL_OK);
+            RUN_UNTIL(f, b->frames == frames + 1);
+            if (b->last.len != sizes[i] || !b->last.intact || b->last.channel != number || b->last.lane != lane)
+                fail_msg("a frame of %zu bytes came as %zu, intact %d", sizes[i], b->last.len, b->last.intact);
+            number++;
+        }
+    }
+    assert_int_equal(shoal_link_send(f->ends[0].link, node(f, 1), SHOAL_LANE_BULK, 9, shoal_view_of("", 0)), SHOAL_OK);
+    RUN_UNTIL(f, b->last.channel == 9 && b->last.len == 0);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, SHOAL_FRAME_BYTES_MAX + 1), SHOAL_ERR_TOO_BIG);
+    assert_int_equal(send_frame(f, 0, 2, SHOAL_LANE_BULK, 0, 10), SHOAL_ERR_UNREACHABLE);
+}
+
+static void a_full_lane_pushes_back_and_the_other_one_goes_on(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    uint32_t number = 0;
+
+    link_two(f);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, number++, 100), SHOAL_OK);
+    RUN_UNTIL(f, b->frames == 1);
+    while (send_frame(f, 0, 1, SHOAL_LANE_BULK, number, 200000) == SHOAL_OK)
+        number++;
+    assert_true((uint64_t)number * 200000 <= SHOAL_LINK_BULK_QUEUE_MAX + 65536 * 16);
+    assert_int_equal(shoal_link_stats(a->link)->send_full, 1);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, 0, 100), SHOAL_OK);
+    RUN_UNTIL(f, a->writables == 1);
+    RUN_UNTIL(f, b->frames == number + 1);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, number, 200000), SHOAL_OK);
+    RUN_UNTIL(f, b->in_order[SHOAL_LANE_BULK] == number + 1);
+}
+
+static void simultaneous_dials_end_in_one_link(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    start(f, 0, 0);
+    start(f, 1, 0);
+    for (unsigned round = 1; round <= 10; round++) {
+        assert_int_equal(want(f, 0, 1), SHOAL_OK);
+        assert_int_equal(want(f, 1, 0), SHOAL_OK);
+        RUN_UNTIL(f, a->ups == round && b->ups == round);
+        assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, b->in_order[1], 10), SHOAL_OK);
+        assert_int_equal(send_frame(f, 1, 0, SHOAL_LANE_BULK, a->in_order[1], 10), SHOAL_OK);
+        RUN_UNTIL(f, a->frames == round && b->frames == round);
+        assert_int_equal(a->downs, round - 1);
+        assert_int_equal(b->downs, round - 1);
+        assert_true(a->peer.dialled != b->peer.dialled);
+        shoal_link_unwant(a->link, node(f, 1));
+        shoal_link_unwant(b->link, node(f, 0));
+        shoal_link_close(a->link, node(f, 1));
+        RUN_UNTIL(f, a->downs == round && b->downs == round);
+    }
+    assert_int_equal(a->failures + b->failures, 0);
+}
+
+static void a_first_contact_learns_who_is_there(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0];
+
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
+    RUN_UNTIL(f, a->ups == 1 && f->ends[1].ups == 1);
+    assert_true(shoal_node_id_equal(a->peer.node, node(f, 1)));
+    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
+    RUN_UNTIL(f, a->failures == 1);
+    assert_int_equal(a->failure.err, SHOAL_ERR_EXISTS);
+    assert_int_equal(shoal_link_contact(a->link, loopback(shoal_link_port(a->link))), SHOAL_OK);
+    RUN_UNTIL(f, a->failures == 2);
+    assert_int_equal(a->failure.err, SHOAL_ERR_EXISTS);
+    assert_int_equal(a->downs, 0);
+}
+
+static void a_stranger_is_refused_and_told_why(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    b->identity.mesh_secret.bytes[0] ^= 1;
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK);
+    RUN_UNTIL(f, a->failures >= 1);
+    assert_int_equal(a->failure.err, SHOAL_ERR_DENIED);
+    assert_non_null(strstr(a->text, "mesh secret"));
+    assert_non_null(strstr(b->note, "mesh secret"));
+    assert_int_equal(a->ups + b->ups, 0);
+    assert_true(shoal_link_stats(b->link)->drop_refused >= 1);
+}
+
+static void another_node_at_the_address_is_not_taken_for_the_wanted_one(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0];
+
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(shoal_link_want(a->link, node(f, 2), loopback(shoal_link_port(f->ends[1].link))), SHOAL_OK);
+    RUN_UNTIL(f, a->failures >= 1);
+    assert_int_equal(a->failure.err, SHOAL_ERR_DENIED);
+    assert_true(shoal_node_id_equal(a->failure.node, node(f, 2)));
+    assert_int_equal(a->ups + f->ends[1].ups, 0);
+}
+
+static void a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    uint16_t port;
+
+    link_two(f);
+    port = shoal_link_port(b->link);
+    stop(f, 1);
+    RUN_UNTIL(f, a->downs == 1 && a->failures >= 2);
+    assert_true(a->failure.refused);
+    assert_int_equal(a->failure.err, SHOAL_ERR_UNREACHABLE);
+    b->identity.incarnation.agent = 9;
+    start(f, 1, port);
+    RUN_UNTIL(f, a->ups == 2 && b->ups == 2);
+    assert_int_equal(a->peer.incarnation.agent, 9);
+    assert_int_equal(send_frame(f, 1, 0, SHOAL_LANE_CONTROL, 0, 50), SHOAL_OK);
+    RUN_UNTIL(f, a->frames == 1);
+}
+
+static void nobody_dials_what_is_not_wanted_any_more(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0];
+
+    link_two(f);
+    shoal_link_unwant(a->link, node(f, 1));
+    stop(f, 1);
+    RUN_UNTIL(f, a->downs == 1);
+    assert_int_equal(shoal_link_stats(a->link)->peers_up, 0);
+    assert_null(shoal_link_find(a->link, node(f, 1)));
+    assert_int_equal(shoal_link_stats(a->link)->dials, 2);
+}
+
+/* A raw TCP client that sends given bytes. */
+struct raw {
+    uv_tcp_t tcp;
+    uv_connect_t connect;
+    uv_write_t write;
+    uv_buf_t buf;
+    char space[512];
+    bool closed, shut;
+};
+
+static void on_raw_close(uv_handle_t *handle) { ((struct raw *)handle->data)->closed = true; }
+
+static void on_raw_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct raw *raw = handle->data;
+
+    (void)suggested;
+    *buf = uv_buf_init(raw->space, sizeof(raw->space));
+}
+
+static void on_raw_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
+{
+    struct raw *raw = stream->data;
+
+    (void)buf;
+    if (got < 0)
+        raw->shut = true;
+}
+
+static void on_raw_connect(uv_connect_t *connect, int status)
+{
+    struct raw *raw = connect->data;
+
+    assert_int_equal(status, 0);
+    (void)uv_read_start((uv_stream_t *)&raw->tcp, on_raw_alloc, on_raw_read);
+    if (raw->buf.len > 0)
+        (void)uv_write(&raw->write, (uv_stream_t *)&raw->tcp, &raw->buf, 1, NULL);
+}
+
+static void raw_start(struct fixture *f, struct raw *raw, uint16_t port, const char *bytes, size_t len)
+{
+    struct sockaddr_storage to;
+
+    memset(raw, 0, sizeof(*raw));
+    shoal_address_to_sockaddr(loopback(port), &to);
+    (void)uv_tcp_init(&f->loop, &raw->tcp);
+    raw->tcp.data = raw;
+    raw->connect.data = raw;
+    memcpy(raw->space, bytes, len);
+    raw->buf = uv_buf_init(raw->space, (unsigned)len);
+    assert_int_equal(uv_tcp_connect(&raw->connect, &raw->tcp, (const struct sockaddr *)&to, on_raw_connect), 0);
+}
+
+static void raw_stop(struct fixture *f, struct raw *raw)
+{
+    uv_close((uv_handle_t *)&raw->tcp, on_raw_close);
+    RUN_UNTIL(f, raw->closed);
+}
+
+static void garbage_is_dropped_and_counted(void **state)
+{
+    static const struct {
+        const char *name;
+        const char *bytes;
+        size_t len;
+        bool malformed, truncated;
+    } cases[] = {
+        { "another protocol", "GET / HTTP/1.1\r\n\r\n", 18, true, false },
+        { "a version too new", "L\x09\x09", 3, true, false },
+        { "a first message too short", "L\x01\x01\x05\x00hello", 10, true, false },
+        { "a first message too long", "L\x01\x01\xff\xff", 5, true, false },
+        { "a first message of zeroes", "L\x01\x01\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+                                       "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 53, true, false },
+        { "a stream cut short", "L\x01\x01\x30", 4, false, true },
+    };
+    struct fixture *f = *state;
+    struct end *c = &f->ends[2];
+
+    start(f, 2, 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct shoal_link_stats *stats = shoal_link_stats(c->link);
+        uint64_t malformed = stats->drop_malformed, truncated = stats->drop_truncated;
+        struct raw raw;
+
+        raw_start(f, &raw, shoal_link_port(c->link), cases[i].bytes, cases[i].len);
+        if (cases[i].truncated)
+            RUN_UNTIL(f, stats->bytes_in >= 4 && stats->handshakes_open == 1 && raw.write.handle != NULL);
+        else
+            RUN_UNTIL(f, raw.shut);
+        raw_stop(f, &raw);
+        RUN_UNTIL(f, stats->handshakes_open == 0);
+        if (stats->drop_malformed - malformed != cases[i].malformed || stats->drop_truncated - truncated != cases[i].truncated)
+            fail_msg("%s: malformed +%llu, truncated +%llu", cases[i].name,
+                     (unsigned long long)(stats->drop_malformed - malformed),
+                     (unsigned long long)(stats->drop_truncated - truncated));
+    }
+}
+
+static void a_silent_client_is_closed_and_a_crowd_loses_its_oldest(void **state)
+{
+    struct fixture *f = *state;
+    struct end *c = &f->ends[2];
+    struct raw *raws = calloc(SHOAL_LINK_HANDSHAKES_MAX + 3, sizeof(*raws));
+    const struct shoal_link_stats *stats;
+
+    assert_non_null(raws);
+    start(f, 2, 0);
+    stats = shoal_link_stats(c->link);
+    raw_start(f, &raws[0], shoal_link_port(c->link), "", 0);
+    RUN_UNTIL(f, raws[0].shut); /* its handshake timed out */
+    assert_int_equal(stats->drop_crowded, 0);
+    raw_stop(f, &raws[0]);
+    for (unsigned i = 0; i < SHOAL_LINK_HANDSHAKES_MAX + 3; i++)
+        raw_start(f, &raws[i], shoal_link_port(c->link), "", 0);
+    RUN_UNTIL(f, stats->drop_crowded >= 3);
+    for (unsigned i = 0; i < SHOAL_LINK_HANDSHAKES_MAX + 3; i++)
+        RUN_UNTIL(f, raws[i].shut);
+    for (unsigned i = 0; i < SHOAL_LINK_HANDSHAKES_MAX + 3; i++)
+        raw_stop(f, &raws[i]);
+    free(raws);
+}
+
+static void the_owner_may_stop_from_inside_a_callback(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    link_two(f);
+    b->stop_on_frame = true;
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, 0, 100), SHOAL_OK);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, 1, 100), SHOAL_OK);
+    RUN_UNTIL(f, b->stopped == 1 && a->downs == 1);
+    assert_int_equal(b->frames, 1);
+}
+
+static void many_small_frames_go_both_ways(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    link_two(f);
+    b->echo = true;
+    for (uint32_t i = 0; i < 2000; i++)
+        assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, i, 64), SHOAL_OK);
+    RUN_UNTIL(f, a->frames == 2000);
+    assert_int_equal(a->in_order[SHOAL_LANE_CONTROL], 2000);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_wanted_link_comes_up_and_says_who_is_there),
+        CASE(frames_of_every_size_arrive_whole_and_in_order),
+        CASE(a_full_lane_pushes_back_and_the_other_one_goes_on),
+        CASE(simultaneous_dials_end_in_one_link),
+        CASE(a_first_contact_learns_who_is_there),
+        CASE(a_stranger_is_refused_and_told_why),
+        CASE(another_node_at_the_address_is_not_taken_for_the_wanted_one),
+        CASE(a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back),
+        CASE(nobody_dials_what_is_not_wanted_any_more),
+        CASE(garbage_is_dropped_and_counted),
+        CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
+        CASE(the_owner_may_stop_from_inside_a_callback),
+        CASE(many_small_frames_go_both_ways),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
