@@ -1,0 +1,10 @@
+"""FabricModel: elastic training of PyTorch models on a Shoal mesh.
+
+   the user's script (driver)                      an engine, one per slot
+   fabric_model.FabricModel --- one bundle --->    _engine  serves calls, epochs, files
+      _arguments  checks                           _trainer one step: compute, reduce, apply
+      _bundle     one pickle of everything         _compute one mini-batch
+      _driver     hands over, loggers, result      _loader  samples by number
+                                                   _state   everything a joiner needs, flat
+   both: _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal)
+"""

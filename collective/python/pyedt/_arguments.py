@@ -1,0 +1,93 @@
+"""The checks of FabricModel() and train(): each wrong argument is a TypeError or ValueError in the driver, before any
+engine starts. No torch here."""
+
+import os
+import warnings
+
+VIRTUAL_MAX = 4096  # SHOAL_VIRTUAL_MAX of limits.h
+
+
+def job_limit():
+    """The most engines this job may have: workers times devices, 1 outside a job."""
+    try:
+        return max(1, int(os.environ.get("WMLA_NWORKER", "1")) * int(os.environ.get("WMLA_WORKER_NDEVICE", "1") or 1))
+    except ValueError:
+        return 1
+
+
+def whole(name, value, least, optional=False):
+    """`value` as an int of at least `least`. Bools are refused, whole numbers of other integer types are taken."""
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError("train(): %s must be an int, got %s" % (name, type(value).__name__))
+    number = value.__index__()
+    if number < least:
+        raise ValueError("train(): %s must be at least %d, got %d" % (name, least, number))
+    return number
+
+
+class TrainArguments:
+    """The numbers of one train() call, checked. `virtual_workers` is the sync interval V."""
+
+    def __init__(self, epoch_number, batch_size, engines_number=None, num_dataloader_threads=0, validation_freq=1,
+                 checkpoint_freq=1, effective_batch_size=None, hardware_spec=None, worker_num=None,
+                 worker_device_num=None, worker_memory=None, driver_memory=None):
+        self.epochs = whole("epoch_number", epoch_number, 1)
+        self.batch_size = whole("batch_size", batch_size, 1)
+        engines = whole("engines_number", engines_number, 1, optional=True)
+        self.loader_threads = whole("num_dataloader_threads", num_dataloader_threads or 0, 0)
+        self.validation_freq = whole("validation_freq", validation_freq, 0)
+        self.checkpoint_freq = whole("checkpoint_freq", checkpoint_freq, 0)
+        effective = whole("effective_batch_size", effective_batch_size, 1, optional=True)
+        whole("worker_num", worker_num, 1, optional=True)
+        whole("worker_device_num", worker_device_num, 1, optional=True)
+        refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory)
+        if engines is not None and effective is not None:
+            raise ValueError("train(): give engines_number or effective_batch_size, not both: each decides how many "
+                             "mini-batches make one weight update")
+        self.virtual_workers = self._interval(engines, effective)
+        self.effective_batch_size = self.virtual_workers * self.batch_size
+        self.engines_max = min(self.virtual_workers, job_limit())
+        self.engines_number = engines
+
+    def _interval(self, engines, effective):
+        if effective is None:
+            count = engines if engines is not None else job_limit()
+        else:
+            if effective < self.batch_size:
+                raise ValueError("train(): effective_batch_size (%d) must be at least batch_size (%d)"
+                                 % (effective, self.batch_size))
+            count = effective // self.batch_size
+            if effective % self.batch_size:
+                warnings.warn("effective_batch_size %d is no multiple of batch_size %d: rounded down to %d"
+                              % (effective, self.batch_size, count * self.batch_size), stacklevel=4)
+        if count > VIRTUAL_MAX:
+            raise ValueError("train(): %d mini-batches in one weight update are too many, at most %d: raise batch_size"
+                             % (count, VIRTUAL_MAX))
+        return count
+
+    def as_dict(self):
+        return dict(vars(self))
+
+
+def refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory):
+    given = {"hardware_spec": hardware_spec, "worker_num": worker_num, "worker_device_num": worker_device_num,
+             "worker_memory": worker_memory, "driver_memory": driver_memory}
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise NotImplementedError("train(): %s is for notebooks, which are not supported yet; submit the script with "
+                                  "`shoal job run --workers N` and leave it out" % ", ".join(names))
+
+
+def check_environment():
+    """What this version cannot serve is refused here, with what to do instead."""
+    backend = os.environ.get("FABRIC_BACKEND", "")
+    if backend and backend.lower() != "pytorch":
+        raise NotImplementedError("FABRIC_BACKEND is %r: only pytorch is supported yet; submit with --framework "
+                                  "edtPyTorch" % backend)
+    if os.environ.get("EXEC_TYPE") == "notebook":
+        raise NotImplementedError("FabricModel in a notebook is not supported yet; submit the script with `shoal job run`")
+    mode = os.environ.get("SHOAL_EDT_MODE", "sync_gdc")
+    if mode != "sync_gdc":
+        raise NotImplementedError("mode %s is not supported yet; leave it out for sync_gdc" % mode)

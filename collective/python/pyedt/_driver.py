@@ -1,0 +1,232 @@
+"""train() in the process that runs the user's script.
+
+    in a mesh     bundle --> agent --> engines          step records --> loggers, in order, acknowledged
+                  final files --> the user's model
+    alone         one engine in this process, a communicator of one, the same bits
+
+D1. Training never waits for the driver: records wait in the agent, reports are bounded and merged.
+D2. Calls are numbered. A driver that reruns the script finds what became of call k, and goes on from there: running,
+    it goes on with the loggers after the last acknowledged step; finished, it loads the weights and returns."""
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+from pyedt import _bundle, _comm, _compute, _engine, _loader, _records, _trainer
+from pyedt._loggers import DriverReports
+
+WAIT_MS = 200
+DELIVER_SECONDS = 0.05  # a slow logger is left after this long, to take in what has come
+RECORDS_SECONDS = 30  # after FINISHED: how long the last records may still be on their way
+
+_calls = 0
+
+
+def in_mesh():
+    return bool(os.environ.get("SHOAL_AGENT_SOCKET"))
+
+
+def train(fabric, arguments):
+    global _calls
+    if in_mesh() and os.environ.get("DLI_IS_DRIVER") != "true":
+        raise RuntimeError("train() was called in an engine: only the script's own process may call it; keep the call out "
+                           "of functions that engines run")
+    _calls += 1
+    restore_weights(fabric)
+    header = make_header(fabric, arguments)
+    seed = torch.initial_seed() & 0xFFFFFFFFFFFFFFFF
+    pickled = _bundle.dumps(make_parts(fabric))
+    reports = DriverReports(fabric.driver_logger, header["metric_names"], header["test_names"], header["batch_size"],
+                            header["virtual_workers"], None, test_by_batches=fabric.fn_test is not None)
+    print("--------START TRAINING--------", flush=True)
+    started = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="shoal-driver-")
+    try:
+        path = os.path.join(folder, "call-%d.bundle" % _calls)
+        _bundle.write(path, header, pickled)
+        del pickled
+        reports.logger.begin()
+        if in_mesh():
+            files = MeshTraining(_calls, header, seed, path, reports).run()
+        else:
+            files = train_alone(_calls, seed, path, reports)
+        load_final(fabric, files)
+        reports.logger.end()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print("--------END TRAINING: completed %d iterations --------" % reports.iterations)
+    print("--------END TRAINING: completed epoch %d in time %.3f --------"
+          % (header["epochs"], time.monotonic() - started), flush=True)
+
+
+def make_parts(fabric):
+    return {"model": fabric.model, "optimizer": fabric.optimizer, "loss": fabric.loss_function,
+            "datasets": fabric.datasets_function, "metrics": fabric.metrics, "callbacks": fabric.user_callback,
+            "worker_logger": fabric.worker_logger, "fn_step_train": fabric.fn_step_train, "fn_test": fabric.fn_test,
+            "fn_args": fabric.fn_args, "collate": fabric.fn_batch_collate}
+
+
+def make_header(fabric, arguments):
+    """What is known without unpickling anything."""
+    scalars = _compute.metric_names(None)
+    train_names = _compute.metric_names(fabric.metrics) if fabric.fn_step_train is None else scalars
+    test_names = train_names
+    if fabric.fn_test is not None:
+        test_names = scalars if len(train_names) > 1 else ["loss"]
+    if len(train_names) > 16:
+        raise ValueError("FabricModel: %d metrics are too many, at most 15" % (len(train_names) - 1))
+    header = {"python": _bundle.python_version(), "torch": torch.__version__, "backend": "pytorch",
+              "numeric_class": _engine.numeric_class(), "metric_names": train_names, "test_names": test_names,
+              "optimizer": type(fabric.optimizer).__name__,
+              "parameters": sum(p.numel() for p in fabric.model.parameters()),
+              "shapes": _bundle.shapes_digest(fabric.model)}
+    header.update(arguments.as_dict())
+    return header
+
+
+def restore_weights(fabric):
+    """RESUME_WEIGHT_PATH: initial weights, and the optimizer's state if it lies beside them."""
+    path = os.environ.get("RESUME_WEIGHT_PATH")
+    if not path or path == "null":
+        return
+    if os.path.isdir(path):
+        path = os.path.join(path, "model_epoch_final.pth")
+    if not os.path.exists(path):
+        raise FileNotFoundError("RESUME_WEIGHT_PATH: %s does not exist" % path)
+    fabric.model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    beside = path[:-len(".pth")] + "_optimizer_state.pth" if path.endswith(".pth") else ""
+    if beside and os.path.exists(beside):
+        fabric.optimizer.load_state_dict(torch.load(beside, map_location="cpu", weights_only=True))
+
+
+def load_final(fabric, folder):
+    """The final weights into the user's own model and optimizer."""
+    weights = os.path.join(folder, "model_epoch_final.pth")
+    fabric.model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    state = os.path.join(folder, "model_epoch_final_optimizer_state.pth")
+    if os.path.exists(state):
+        # An optimizer may keep what only itself can name; the file is of this very job.
+        fabric.optimizer.load_state_dict(torch.load(state, map_location="cpu", weights_only=False))
+
+
+class MeshTraining:
+    """One call from the driver's side: hand over, follow, acknowledge."""
+
+    def __init__(self, call, header, seed, path, reports):
+        self._call, self._header, self._seed, self._path, self._reports = call, header, seed, path, reports
+        self._comm = driver_connection()
+        self._seen = self._acked = 0
+        self._engines = None
+        self._finished = None  # (final step, directory), once the agent says so
+
+    def run(self):
+        """The directory of the final files. RuntimeError if training failed or was stopped."""
+        comm = self._comm
+        comm.driver_train(self._call, self._seed, self._header["engines_max"], self._path,
+                          _bundle.signature(self._header))
+        deadline = None
+        while True:
+            self._take_in(comm.driver_wait(0 if self._reports.waiting() else WAIT_MS))
+            self._deliver()
+            if self._finished is None:
+                continue
+            final, folder = self._finished
+            if self._seen >= final and not self._reports.waiting():
+                return folder
+            deadline = deadline or time.monotonic() + RECORDS_SECONDS
+            if time.monotonic() > deadline and not self._reports.waiting():
+                print("Warning: the loggers saw the steps up to %d of %d" % (self._seen, final), file=sys.stderr)
+                return folder
+
+    def _take_in(self, event):
+        if event.event == _comm.TRAIN_RECORDS:
+            for record in _records.decode_all(_comm.ctypes.string_at(event.records, event.records_len)):
+                if record.step > self._seen:
+                    self._seen = record.step
+                    self._reports.add(record)
+        elif event.event == _comm.TRAIN_STATE:
+            self._on_state(event)
+        elif event.event == _comm.STOPPED:
+            raise RuntimeError("training was stopped: %s" % _comm.event_text(event.text))
+
+    def _on_state(self, event):
+        if event.acked_step > self._acked:  # an earlier life of this driver has reported up to there
+            self._seen = max(self._seen, event.acked_step)
+            self._acked = event.acked_step
+            self._reports.minibatches = read_minibatches(self._call)
+            print("Re-attached to call %d after step %d" % (self._call, event.acked_step), flush=True)
+        if event.state == _comm.FAILED:
+            raise RuntimeError("training failed: %s" % _comm.event_text(event.text))
+        if event.state == _comm.FINISHED:
+            self._finished = (event.final_step, os.fsdecode(event.files_path))
+        elif event.engines != self._engines and event.state == _comm.RUNNING:
+            self._engines = event.engines
+            print("Engines now: %d" % event.engines, flush=True)
+
+    def _deliver(self):
+        until = time.monotonic() + DELIVER_SECONDS
+        while self._reports.deliver(1) and time.monotonic() < until:
+            pass
+        done = self._reports.delivered_until(self._seen)
+        if done > self._acked:
+            self._acked = done
+            self._comm.driver_ack(self._call, done)
+
+
+_connection = None
+
+
+def driver_connection():
+    """One connection for all calls of this process."""
+    global _connection
+    if _connection is None:
+        _connection = _comm.Communicator(_comm.DRIVER, _engine.numeric_class())
+    return _connection
+
+
+def read_minibatches(call):
+    """Mini-batches of a data epoch, as the engines wrote them down; None if the file has not come."""
+    import json
+
+    try:
+        with open(os.path.join(_trainer.result_dir(), "checkpoint", "call-%d.json" % call), encoding="utf-8") as source:
+            return json.load(source)["minibatches"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class KeptChance:
+    """Training seeds torch, NumPy and random; the script goes on with its own, as it would beside a mesh."""
+
+    def __enter__(self):
+        self._states = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.get_num_threads()
+        torch.set_num_threads(_engine.thread_count())
+
+    def __exit__(self, exc_type, exc, trace):
+        torch.set_rng_state(self._states[0])
+        np.random.set_state(self._states[1])
+        random.setstate(self._states[2])
+        torch.set_num_threads(self._states[3])
+
+
+def train_alone(call, seed, path, reports):
+    """Train with one engine in this process; the directory of the final files."""
+    with KeptChance():
+        comm = _comm.Communicator(solo=True)
+        try:
+            trainer = _engine.make_trainer(comm, call, seed, path)
+            trainer.on_committed = lambda record: (reports.add(record), reports.deliver())
+            comm.ready(trainer.header["metric_names"], **trainer.sizes())
+            trainer.bind()
+            _trainer.serve(trainer, None)
+            trainer.end()
+            trainer.unbind()
+        finally:
+            comm.close()
+    return os.path.join(_trainer.result_dir(), "model", "train")

@@ -1,0 +1,151 @@
+"""An engine: one slot of an elastic job, from its connection to the agent to its end.
+
+    fork by the engine server (or exec: python -m pyedt._engine)
+      open -> wait_call -> load the bundle, the data sets, fork the loaders -> ready -> serve (_trainer) -> exit 0
+
+The library thread and UCX start with ready, so everything that forks comes before it."""
+
+import fcntl
+import os
+import platform
+import sys
+import traceback
+
+from pyedt import _comm
+
+
+def set_threads():
+    """The slot's share of the CPUs; the same in every engine, since sums depend on it."""
+    import torch
+
+    threads = thread_count()
+    torch.set_num_threads(threads)
+    return threads
+
+
+def thread_count():
+    try:
+        return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+    except ValueError:
+        return 1
+
+
+def numeric_class(device="cpu"):
+    """Engines of one class compute the same bits: instruction set, framework build, threads, device."""
+    import torch
+
+    return "%s %s torch-%s python-%d.%d threads-%d %s" % (
+        platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__, *sys.version_info[:2],
+        thread_count(), device)
+
+
+class SharedDirectoryLock:
+    """Held while the datasets function runs: it may download into the working directory, and engines share that. The
+    lock is on the directory itself, so it leaves no file."""
+
+    def __enter__(self):
+        self._fd = os.open(os.getcwd(), os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, exc_type, exc, trace):
+        os.close(self._fd)
+
+
+def make_datasets(function):
+    """(train, validation or None), with what is wrong about them said."""
+    datasets = function()
+    if not isinstance(datasets, (tuple, list)) or len(datasets) != 2:
+        raise TypeError("datasets_function must return a pair (train, validation), got %s" % type(datasets).__name__)
+    for name, dataset in zip(("train", "validation"), datasets):
+        if dataset is None and name == "validation":
+            continue
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise TypeError("the %s data set (%s) must have __len__ and __getitem__; iterable data sets and DataLoaders "
+                            "are not taken" % (name, type(dataset).__name__))
+    train, validation = datasets
+    if len(train) == 0:
+        raise ValueError("the training data set is empty")
+    if validation is not None and len(validation) == 0:
+        validation = None
+    return train, validation
+
+
+def make_trainer(comm, call, job_seed, path):
+    """Load the bundle and the data sets. Everything random in it is seeded, so that engines agree."""
+    from pyedt import _bundle, _loader, _trainer
+
+    _loader.seed_all(job_seed)
+    header, parts = _bundle.read(path)
+    _loader.seed_all(job_seed)
+    with SharedDirectoryLock():
+        datasets = make_datasets(parts["datasets"])
+    return _trainer.Trainer(comm, call, header, parts, job_seed, datasets, _trainer.engine_device())
+
+
+def run_call(comm, call, job_seed, path):
+    """One train() call in this engine; returns the event that ended it."""
+    from pyedt import _trainer
+
+    def connect(trainer):
+        trainer.bind()
+        return trainer
+
+    def reload(old):
+        old.unbind()
+        return connect(make_trainer(comm, call, job_seed, path))
+
+    comm.set_activity(_comm.LOADING)
+    trainer = make_trainer(comm, call, job_seed, path)
+    comm.ready(trainer.header["metric_names"], **trainer.sizes())
+    connect(trainer)
+    comm.set_activity(_comm.READY)
+    trainer, entry = _trainer.serve(trainer, reload)
+    if entry.event == _comm.RELEASED or entry.event == _comm.STOPPED:
+        trainer.end()
+        print("Engine ends: %d parameter updates in %d applied steps"
+              % (trainer.updates, trainer.applied_steps), flush=True)
+    trainer.unbind()
+    return entry
+
+
+def is_user_code(error):
+    """Whether another worker would fail alike."""
+    from pyedt._loader import LoaderLost
+
+    return not isinstance(error, (_comm.CommError, LoaderLost, MemoryError))
+
+
+def failure_text(error):
+    """The cause first, then the trace."""
+    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    return "%s\n%s" % (last, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+
+
+def main():
+    """Serve the calls of one job in this process. The exit status."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    set_threads()
+    comm = _comm.Communicator(_comm.ENGINE, numeric_class("cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"))
+    try:
+        while True:
+            event = comm.wait_call()
+            if event.event == _comm.CALL:
+                entry = run_call(comm, event.call, event.job_seed, os.fsdecode(event.bundle_path))
+                if entry.event == _comm.STOPPED:
+                    print("Engine stops: %s" % _comm.event_text(entry.text), flush=True)
+                return 0
+            if event.event in (_comm.RELEASED, _comm.STOPPED):
+                return 0
+    except Exception as error:
+        text = failure_text(error)
+        print(text, file=sys.stderr, flush=True)
+        comm.failed(is_user_code(error), text)
+        return 1
+    finally:
+        sys.stdout.flush()
+        comm.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Samples by number, and the numbers of those that the dataset really handed out.
+
+    Loader --(seed, ids)--> child, child, ...     with num_dataloader_threads, forked before the library thread starts
+           <--(ids handed out, batch)--
+
+The ids are recorded where the dataset hands a sample out, never copied from the plan: what the ledger counts is what the
+model saw."""
+
+import ctypes
+import os
+import pickle
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+
+import numpy as np
+import torch
+
+OUTSTANDING_MAX = 4  # requests to one child: enough to prefetch a step, few enough for its pipe
+
+
+def seed_all(seed):
+    """torch, NumPy and random, as every mini-batch does before it is fetched and again before its forward."""
+    torch.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+class Handout:
+    """A dataset that remembers which of its samples it handed out."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+        self.handed = []
+        self._many = getattr(dataset, "__getitems__", None)
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        sample = self.dataset[index]
+        self.handed.append(index)
+        return sample
+
+    def get_many(self, ids):
+        if not callable(self._many):
+            return [self[index] for index in ids]
+        samples = self._many(ids)
+        if len(samples) != len(ids):
+            raise RuntimeError("__getitems__ of %s gave %d samples for %d numbers"
+                               % (type(self.dataset).__name__, len(samples), len(ids)))
+        self.handed.extend(ids)
+        return samples
+
+
+def fetch(handout, ids, collate):
+    """(batch, ids handed out) of one mini-batch."""
+    handout.handed = []
+    samples = handout.get_many(ids)
+    return collate(samples), handout.handed
+
+
+class LoaderLost(RuntimeError):
+    """A loader child died: this worker cannot go on, another can."""
+
+
+class Loader:
+    """Mini-batches of the two datasets: 0 training, 1 validation."""
+
+    def __init__(self, datasets, collate, children=0):
+        self._handouts = [None if dataset is None else Handout(dataset) for dataset in datasets]
+        self._collate = collate or torch.utils.data.default_collate
+        self._children = [Child(self._handouts, self._collate) for _ in range(children)]
+        self._asked = {}  # key -> child
+        self._answers = {}  # key -> (batch, ids)
+
+    def request(self, which, key, seed, ids):
+        """Have a mini-batch fetched in the background, if there is a child with room for it."""
+        if not self._children or (which, key) in self._asked or (which, key) in self._answers:
+            return
+        child = min(self._children, key=lambda c: c.outstanding)
+        if child.outstanding < OUTSTANDING_MAX:
+            child.send((which, key), seed, ids)
+            self._asked[(which, key)] = child
+
+    def get(self, which, key, seed, ids):
+        """(batch, ids handed out); the caller has seeded nothing yet."""
+        if not self._children:
+            seed_all(seed)
+            return fetch(self._handouts[which], ids, self._collate)
+        while True:
+            self.request(which, key, seed, ids)
+            if (which, key) in self._answers:
+                return self._answers.pop((which, key))
+            self._pump()
+
+    def forget(self, keep):
+        """Drop what was fetched for steps that are over: `keep` tells by key."""
+        for name in [name for name in self._answers if not keep(name[1])]:
+            del self._answers[name]
+
+    def _pump(self):
+        poll = select.poll()
+        for child in self._children:
+            poll.register(child.socket, select.POLLIN | (select.POLLOUT if child.unsent else 0))
+        for fd, _ in poll.poll(1000):
+            child = next(c for c in self._children if c.socket.fileno() == fd)
+            for key, answer in child.pump():
+                self._asked.pop(key, None)
+                if isinstance(answer, str):
+                    raise RuntimeError(answer)
+                self._answers[key] = answer
+
+    def close(self):
+        for child in self._children:
+            child.close()
+        self._children = []
+
+
+class Child:
+    """The parent's end of one forked loader. Neither side waits for the other while it has something to read."""
+
+    def __init__(self, handouts, collate):
+        self.socket, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.socket.close()
+            child_main(theirs, handouts, collate)
+        theirs.close()
+        self.socket.setblocking(False)
+        self.unsent, self._received = b"", bytearray()
+        self.outstanding = 0
+
+    def send(self, key, seed, ids):
+        body = pickle.dumps((key, seed, ids))
+        self.unsent += struct.pack("<Q", len(body)) + body
+        self.outstanding += 1
+        self._write()
+
+    def pump(self):
+        """Move bytes both ways; yields (key, answer) for what is complete."""
+        self._write()
+        try:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise LoaderLost("a data loader process (pid %d) died; its memory may have run out" % self.pid)
+            self._received += data
+        except BlockingIOError:
+            pass
+        while len(self._received) >= 8:
+            size = struct.unpack_from("<Q", self._received)[0]
+            if len(self._received) < 8 + size:
+                break
+            key, answer = pickle.loads(bytes(self._received[8:8 + size]))
+            del self._received[:8 + size]
+            self.outstanding -= 1
+            yield key, answer
+
+    def _write(self):
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.socket.send(self.unsent):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            raise LoaderLost("a data loader process (pid %d) died; its memory may have run out" % self.pid) from None
+
+    def close(self):
+        self.socket.close()  # the child ends at the end of its input
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
+
+def child_main(connection, handouts, collate):
+    """Serve until the parent is gone. Never returns."""
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: never outlive the engine
+        torch.set_num_threads(1)
+        stream = connection.makefile("rwb")
+        while True:
+            head = stream.read(8)
+            if len(head) < 8:
+                break
+            key, seed, ids = pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
+            body = pickle.dumps((key, answer_request(handouts[key[0]], seed, ids, collate)), protocol=5)
+            stream.write(struct.pack("<Q", len(body)) + body)
+            stream.flush()
+    except BaseException:  # whatever it is, it must not run the parent's code
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def answer_request(handout, seed, ids, collate):
+    try:
+        seed_all(seed)
+        batch, handed = fetch(handout, ids, collate)
+        pickle.dumps(batch, protocol=5)  # what cannot travel is told, not lost
+        return batch, handed
+    except Exception:
+        return "the data set failed in a loader process:\n" + traceback.format_exc()

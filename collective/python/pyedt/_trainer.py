@@ -1,0 +1,412 @@
+"""One engine's part in the steps of a train() call.
+
+    compute(step, v)   one mini-batch: gradient, buffers and values into the slots, published
+    apply(step)        after everyone has the result: optimizer, buffers, then loggers and callbacks
+
+T1. What a step does is a function of (job seed, step, v) and of the state after the step before: neither the number of
+    engines nor who computed what leaves a trace.
+T2. apply() leaves the state "after the step": with the callbacks of a data epoch's end, and of the next one's begin.
+T3. Callbacks and loggers run only for committed steps, once in each engine; on_epoch_end(save_model=True) runs in the
+    engine that writes the files."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+
+from pyedt import _comm, _compute, _loader, _order, _records, _schedule, _state
+from pyedt._loggers import Method, WorkerReports
+
+SNAPSHOT_SECONDS = 60
+SNAPSHOTS_KEPT = 2
+
+
+def engine_device():
+    """Exactly one device, or the CPU."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") and torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    return torch.device("cpu")
+
+
+def result_dir():
+    return os.environ.get("RESULT_DIR") or os.path.join(os.getcwd(), "result")
+
+
+def atomic_save(value, path):
+    """torch.save under a temporary name, flushed, renamed: a file is whole or not there."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as out:
+        torch.save(value, out)
+        out.flush()
+        os.fsync(out.fileno())
+    os.rename(temporary, path)
+
+
+class Trainer:
+    def __init__(self, comm, call, header, parts, job_seed, datasets, device):
+        self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
+        self._model, self._optimizer = parts["model"], parts["optimizer"]
+        train_set, validation_set = datasets
+        self._validation_set = validation_set
+        modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
+        _compute.move(modules, device)
+        self.schedule = _schedule.Schedule(
+            len(train_set), len(validation_set) if validation_set is not None else 0, header["batch_size"],
+            header["virtual_workers"], header["epochs"], header["validation_freq"], header["checkpoint_freq"])
+        self._order = _order.Order(job_seed, len(train_set), header["batch_size"])
+        self.buffers = _compute.Buffers(modules, device)
+        self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
+        self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
+        self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
+                                                 self.schedule.minibatches)
+        self._loader = _loader.Loader((train_set, validation_set), parts.get("collate"), header["loader_threads"])
+        self._set_callbacks(list(parts.get("callbacks") or ()))
+        self._reports = WorkerReports(parts.get("worker_logger"), header["metric_names"], header["test_names"],
+                                      self.schedule)
+        self.on_committed = None  # called with each record, in the order of steps: the loggers of a script that runs alone
+        self.applied = None  # the step whose state this engine has; None: no state yet
+        self.updates = self.applied_steps = 0  # of the optimizer, in this engine
+        self._begun = False
+        self._files_step = None  # the FILES step this engine has written
+        self._snapshot_time = time.monotonic()
+
+    # ---- slots ----
+
+    def sizes(self):
+        return dict(call=self.call, virtual_workers=self.header["virtual_workers"], sum_elems=self.gradients.elems,
+                    copy_bytes=self.buffers.bytes, samples=self.schedule.samples, minibatch=self.header["batch_size"],
+                    data_epochs=self.schedule.epochs, steps_per_epoch=self.schedule.train_steps,
+                    param_count=len(self.gradients.parameters))
+
+    def bind(self):
+        """After ready: gradients and buffers go to libshoal's slots."""
+        comm = self.comm
+        self.gradients.bind(comm.work(), comm.result(), comm.touched())
+        self.buffers.bind(comm.copy_work(), comm.copy_result())
+
+    def unbind(self):
+        """Before the slots go away."""
+        for parameter in self.gradients.parameters:
+            parameter.grad = None
+        self._loader.close()
+
+    # ---- beginning ----
+
+    def begin(self, fresh):
+        """on_train_begin, once; `fresh`: from the bundle, so the first data epoch begins too."""
+        if not self._begun:
+            self._begun = True
+            self._model.train()
+            self._seed(0, 0, 0xFFFF)
+            self._reports.logger.begin()
+            self._call("on_train_begin")
+        if fresh:
+            self.applied = 0
+            self._seed(0, 0, 0xFFFE)
+            self._call("on_epoch_begin", 0)
+
+    def end(self):
+        self._call("on_train_end")
+        self._reports.logger.end()
+
+    def give_state(self):
+        comm = self.comm
+        first, tensors = self.carrier.give(self.applied, self._callbacks)
+        comm.state_give(0, first, len(first))
+        for i, tensor in enumerate(tensors):
+            comm.state_give(i + 1, tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        comm.state_end()
+
+    def take_state(self):
+        """RankLost if the donor is gone in between: nothing is changed then."""
+        comm, first, tensors, step = self.comm, None, [], None
+        while True:
+            size = comm.state_size()
+            if size is None:
+                break
+            number, length = size
+            if number == 0:
+                first = bytearray(length)
+                comm.state_take(0, (_comm.c_uint8 * length).from_buffer(first), length)
+                step, tensors = self.carrier.empty(first)
+                continue
+            if number > len(tensors) or length != tensors[number - 1].numel() * tensors[number - 1].element_size():
+                raise RuntimeError("the donor's state is damaged: tensor %d has %d bytes" % (number, length))
+            comm.state_take(number, tensors[number - 1].data_ptr(), length)
+        if first is None:
+            raise RuntimeError("the donor gave no state")
+        self._take(first, tensors, step)
+
+    def load_snapshot(self, path):
+        first, tensors = _state.read_file(path)
+        self._take(first, tensors, _state.describe(first)["step"])
+
+    def _take(self, first, tensors, step):
+        self._set_callbacks(self.carrier.take(first, tensors))
+        self.applied = step
+
+    # ---- one step ----
+
+    def compute(self, step, v):
+        if step.kind == _schedule.TRAIN:
+            self._compute_train(step, v)
+        elif step.kind == _schedule.VALIDATE:
+            self._compute_validation(step, v)
+        else:
+            self._write_files(step)
+
+    def prefetch(self, step, parts):
+        """Have the mini-batches of this step and of the next one fetched by the loader children."""
+        if not self.header["loader_threads"]:
+            return
+        self._loader.forget(lambda key: key[0] >= step.number)
+        upcoming = [step] + ([self.schedule.at(step.number + 1)] if step.number < self.schedule.last else [])
+        for later in [s for s in upcoming if s.kind == _schedule.TRAIN]:
+            for v in [v for v in parts if v < later.parts]:
+                self._loader.request(0, (later.number, v), self._step_seed(later.epoch, later.number, v),
+                                     self._ids(later, v))
+
+    def _ids(self, step, v):
+        return self._order.minibatch(step.epoch, step.index * self.schedule.virtual_workers + v)
+
+    def _compute_train(self, step, v):
+        seed = self._step_seed(step.epoch, step.number, v)
+        batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
+        self.buffers.restore()
+        self.gradients.zero()
+        _loader.seed_all(seed)
+        values = self._computation.train(batch)
+        touched = self.gradients.collect()
+        if v == 0:
+            self.buffers.collect()
+        low, high = self.comm.sample_sums(self.job_seed, handed)
+        self.comm.publish(v, len(handed), low, high, values, touched)
+
+    def _compute_validation(self, step, v):
+        size, total = self.schedule.batch_size, len(self._validation_set)
+        batches = self.schedule.validation_part(v, step.parts)
+        counts = [min(size, total - m * size) for m in batches]
+        handed = []
+
+        def fetcher(m, count):
+            def fetch():
+                seed = self._step_seed(step.epoch, step.number, m)
+                batch, ids = self._loader.get(1, (step.number, m), seed, list(range(m * size, m * size + count)))
+                handed.extend(ids)
+                _loader.seed_all(seed)
+                return batch
+            return fetch
+
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._model.eval()
+        self.buffers.restore()
+        with torch.no_grad():
+            values = self._computation.validate([fetcher(m, n) for m, n in zip(batches, counts)], counts)
+        for module, mode in modes:
+            module.training = mode
+        self.buffers.restore()
+        low, high = self.comm.sample_sums(self.job_seed, handed)
+        self.comm.publish(v, sum(counts), low, high, values)
+
+    def apply(self, step):
+        record = _records.decode(self.comm.record())[0]
+        if step.kind == _schedule.TRAIN:
+            self._seed(step.epoch, step.number, 0xFFFD)
+            self.updates += self.gradients.step()
+            self.applied_steps += 1
+            self.buffers.apply()
+        self._report(step, record)
+        if step.ends_epoch:
+            self._end_epoch(step)
+        self.applied = step.number
+        if step.ends_epoch:
+            self._snapshot(step)
+
+    def _report(self, step, record):
+        self._reports.add(record, self.comm.worker_id())
+        if self.on_committed is not None:
+            self.on_committed(record)
+        if step.kind != _schedule.TRAIN or not self._batch_hooks:
+            return
+        first = step.index * self.schedule.virtual_workers
+        for v, part in enumerate(record.parts):
+            self._call("on_batch_begin", first + v)
+            self._call("on_batch_end", first + v, dict(zip(self.header["metric_names"], part[4])))
+
+    def _end_epoch(self, step):
+        self._seed(step.epoch, step.number, 0xFFFF)
+        if step.number != self._files_step:
+            self._call("on_epoch_end", step.epoch, False)
+        if step.epoch + 1 < self.schedule.epochs:
+            self._seed(step.epoch + 1, step.number, 0xFFFE)
+            self._call("on_epoch_begin", step.epoch + 1)
+
+    # ---- files ----
+
+    def _write_files(self, step):
+        """The owner of v = 0: the checkpoint, then the callbacks' own files. Not repeated if it is asked again."""
+        if self._files_step != step.number:
+            self.comm.set_activity(_comm.CALLBACK)
+            if step.checkpoint:
+                self._save("model_epoch_%d" % (step.epoch + 1))
+            self._seed(step.epoch, step.number, 0xFFFF)
+            self._files_step = step.number
+            self._call("on_epoch_end", step.epoch, True)
+        self.comm.publish(0, 1, 0, 0, [0.0] * len(self.header["metric_names"]))
+
+    def write_final(self):
+        self._save("model_epoch_final")
+        for path in self._snapshots():
+            os.unlink(path)
+
+    def _save(self, name):
+        folder = os.path.join(result_dir(), "model", "train")
+        os.makedirs(folder, exist_ok=True)
+        atomic_save(cpu_state({k.removeprefix("module."): v for k, v in self._model.state_dict().items()}),
+                    os.path.join(folder, name + ".pth"))
+        atomic_save(cpu_state(self._optimizer.state_dict()), os.path.join(folder, name + "_optimizer_state.pth"))
+
+    def _snapshot(self, step):
+        if step.number == self.schedule.last or time.monotonic() - self._snapshot_time < SNAPSHOT_SECONDS:
+            return
+        self._snapshot_time = time.monotonic()
+        if self.comm.rank() != 0:
+            return
+        folder = os.path.join(result_dir(), "checkpoint")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, "snapshot-%d-%012d.state" % (self.call, step.number))
+        _state.write_file(path, *self.carrier.give(step.number, self._callbacks))
+        self.comm.snapshot(step.number, path)
+        for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
+            os.unlink(old)
+
+    def _snapshots(self):
+        folder = os.path.join(result_dir(), "checkpoint")
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return [os.path.join(folder, n) for n in names if n.startswith("snapshot-%d-" % self.call)
+                and n.endswith(".state")]
+
+    def write_numbers(self):
+        """What a later life of the driver needs to number iterations."""
+        folder = os.path.join(result_dir(), "checkpoint")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, "call-%d.json" % self.call)
+        with open("%s.%d.tmp" % (path, os.getpid()), "w", encoding="utf-8") as out:
+            json.dump({"samples": self.schedule.samples, "minibatches": self.schedule.minibatches}, out)
+        os.rename(out.name, path)
+
+    # ---- the rest ----
+
+    def digest(self):
+        return self.carrier.digest(self.comm.digest)
+
+    def _step_seed(self, epoch, number, v):
+        return _order.step_seed(self.job_seed, epoch, number, v)
+
+    def _seed(self, epoch, number, place):
+        _loader.seed_all(self._step_seed(epoch, number, place))
+
+    def _set_callbacks(self, callbacks):
+        header = self.header
+        params = {"epochs": header["epochs"], "optimizer": self._optimizer, "batch_size": header["batch_size"],
+                  "engines_number": header["engines_number"], "effective_batch_size": header["effective_batch_size"],
+                  "steps_per_epoch": self.schedule.train_steps, "validation_freq": header["validation_freq"],
+                  "checkpoint_freq": header["checkpoint_freq"]}
+        for callback in callbacks:
+            callback.params, callback.model = dict(params), self._model
+        self._callbacks = callbacks
+        self._methods = {name: [Method(callback, name) for callback in callbacks] for name in (
+            "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_batch_begin", "on_batch_end")}
+        self._batch_hooks = any(overrides(callback, name) for callback in callbacks
+                                for name in ("on_batch_begin", "on_batch_end"))
+
+    def _call(self, name, *arguments):
+        for method in self._methods[name]:
+            method(*arguments)
+
+
+def overrides(callback, name):
+    """Whether a callback does something there: the base class's own methods do nothing."""
+    from pyedt.callbacks import Callback
+
+    return getattr(type(callback), name, None) is not getattr(Callback, name) and hasattr(callback, name)
+
+
+def cpu_state(value):
+    """A state dict on the CPU, detached from the live tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: cpu_state(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(cpu_state(item) for item in value)
+    return value
+
+
+def train_steps(trainer):
+    """Run from the step after the applied one to the last. RankLost comes through: enter the next epoch, then again."""
+    comm, schedule = trainer.comm, trainer.schedule
+    while trainer.applied < schedule.last:
+        step = schedule.at(trainer.applied + 1)
+        mine = comm.assign(step)
+        trainer.prefetch(step, mine)
+        comm.set_activity(_comm.VALIDATING if step.kind == _schedule.VALIDATE else _comm.COMPUTING)
+        for v in mine:
+            trainer.compute(step, v)
+        comm.set_activity(_comm.REDUCING)
+        comm.reduce()
+        comm.complete()
+        comm.apply_allowed()
+        comm.set_activity(_comm.APPLYING)
+        trainer.apply(step)
+
+
+def serve(trainer, reload):
+    """From the first epoch to the release. `reload()` makes a new trainer from the bundle, for a start from a snapshot
+    or from nothing in an engine that has gone further. Returns (trainer, last event)."""
+    comm = trainer.comm
+    entry = comm.enter()
+    while True:
+        if entry.event == _comm.WRITE_FINAL:
+            comm.set_activity(_comm.CALLBACK)
+            trainer.write_final()
+            comm.files_written(trainer.schedule.last)
+        elif entry.event != _comm.ENTERED:
+            return trainer, entry
+        else:
+            try:
+                trainer = take_over(trainer, entry, reload)
+                train_steps(trainer)
+                comm.set_activity(_comm.DONE)
+                comm.done(trainer.schedule.last, trainer.digest())
+            except _comm.RankLost:
+                pass
+        sys.stdout.flush()
+        entry = comm.enter()
+
+
+def take_over(trainer, entry, reload):
+    """Bring the state to the decided step of the epoch just entered; give it to joiners."""
+    comm = trainer.comm
+    comm.set_activity(_comm.ENTERING)
+    if entry.state == _comm.LOAD:
+        if trainer.applied is not None:
+            trainer = reload(trainer)
+        trainer.begin(fresh=not entry.snapshot_path)
+        if entry.snapshot_path:
+            trainer.load_snapshot(os.fsdecode(entry.snapshot_path))
+        if entry.rank == 0:
+            trainer.write_numbers()
+    elif entry.state == _comm.TAKE:
+        trainer.begin(fresh=False)
+        trainer.take_state()
+    elif entry.apply_result:
+        trainer.apply(trainer.schedule.at(entry.decided_step))
+    if trainer.applied != entry.decided_step:
+        raise RuntimeError("this engine has the state after step %s, the epoch begins after step %d"
+                           % (trainer.applied, entry.decided_step))
+    if entry.give:
+        trainer.give_state()
+    return trainer

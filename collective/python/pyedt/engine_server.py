@@ -1,0 +1,172 @@
+"""The engine server: imports the framework once, then forks an engine per slot in milliseconds (PROTOCOLS 13).
+
+    runner --{"fork": slot, "worker": id, "env": ...} and the slot's lock--> engine server --fork--> child --fork--> engine
+    runner <--{"forked": slot, "worker": id, "pid": n}----------------------------'      (exits; the runner is subreaper)
+
+S1. The server makes no tensor and no CUDA call; before each fork it has exactly one task and no /dev/nvidia* open.
+    Otherwise the engine is started by exec: slower, never wrong.
+S2. An engine is a session of its own and belongs to the runner; it dies neither with the server nor for it.
+S3. The slot's lock stays open in the engine and in everything it starts."""
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+
+COMMAND_BYTES_MAX = 256 * 1024
+OWN_VARIABLES = ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN")
+
+
+def forget_worker():
+    """The server was started with the first engine's environment. The kernel shows the environment of the exec for every
+    process forked from it, so the marks of a worker must be gone before the first fork."""
+    if any(name in os.environ for name in OWN_VARIABLES):
+        environment = {k: v for k, v in os.environ.items() if k not in OWN_VARIABLES}
+        os.execve(sys.executable, [sys.executable, "-m", "pyedt.engine_server"], environment)
+
+
+def import_framework():
+    """With one thread, so that no pool starts; torch._dynamo is what the first optimizer would import."""
+    wanted = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    os.environ.update({name: "1" for name in wanted})
+    import torch
+    import torch._dynamo  # noqa: F401
+    import cloudpickle  # noqa: F401
+    from pyedt import _bundle, _comm, _compute, _engine, _loader, _records, _state, _trainer  # noqa: F401
+
+    torch.set_num_threads(1)
+    for name, value in wanted.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+def cannot_fork():
+    """Why an engine may not be forked from here, or ''."""
+    tasks = os.listdir("/proc/self/task")
+    if len(tasks) != 1:
+        return "the server has %d threads" % len(tasks)
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia"):
+            return "the server holds %s" % target
+    return ""
+
+
+def receive(connection):
+    """(command, lock descriptor or None); (None, None) when the runner is gone."""
+    data, ancillary, _, _ = connection.recvmsg(COMMAND_BYTES_MAX, socket.CMSG_SPACE(4 * 4))
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[:len(content) - len(content) % 4])
+    if not data:
+        return None, None
+    return json.loads(data), descriptors[0] if descriptors else None
+
+
+def become_engine(command, lock, direct):
+    """In the new process: session, logs, directory, environment, then the engine. Never returns."""
+    status = 1
+    try:
+        os.setsid()
+        replace_streams(command["stdout"], command["stderr"])
+        os.environ.clear()
+        os.environ.update(command["env"])
+        os.chdir(command["cwd"])
+        os.environ["PWD"] = command["cwd"]
+        if lock is not None:
+            os.set_inheritable(lock, True)
+        os.setpriority(os.PRIO_PROCESS, 0, command.get("nice", 5))
+        if not direct:
+            os.execve(sys.executable, [sys.executable, "-m", "pyedt._engine"], dict(os.environ))
+        from pyedt import _engine
+
+        status = _engine.main()
+    except BaseException:  # nothing of the server may run in an engine
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def replace_streams(stdout, stderr):
+    for path, target in ((stdout, 1), (stderr, 2)):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, target)
+        os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def fork_engine(command, lock, connection):
+    """Fork twice, so that the engine's parent is gone and it falls to the runner. Returns the engine's pid. The engine
+    waits until its pid is known to the runner: an exit before that would be nobody's."""
+    reason = cannot_fork()
+    if reason:
+        print("engine server: %s, so the engine is started afresh" % reason, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    pid_out, pid_in = os.pipe()
+    go_out, go_in = os.pipe()
+    child = os.fork()
+    if child == 0:
+        engine = os.fork()
+        if engine:
+            os.write(pid_in, b"%d" % engine)
+            os._exit(0)
+        connection.close()
+        for fd in (pid_out, pid_in, go_in):
+            os.close(fd)
+        os.read(go_out, 1)
+        os.close(go_out)
+        become_engine(command, lock, not reason)
+    os.close(pid_in)
+    os.close(go_out)
+    text = os.read(pid_out, 32)
+    os.close(pid_out)
+    os.waitpid(child, 0)
+    if not text:
+        os.close(go_in)
+        raise OSError("the second fork failed; raise the process limit")
+    return int(text), go_in
+
+
+def serve(connection):
+    while True:
+        command, lock = receive(connection)
+        if command is None:
+            return
+        answer, go = {"worker": command.get("worker", 0)}, None
+        try:
+            pid, go = fork_engine(command, lock, connection)
+            answer.update(forked=command["fork"], pid=pid)
+        except Exception as error:
+            answer["error"] = "%s: %s" % (type(error).__name__, error)
+        finally:
+            if lock is not None:
+                os.close(lock)  # the engine's copy is the lock
+        connection.send(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        if go is not None:
+            os.close(go)
+
+
+def main():
+    forget_worker()
+    connection = socket.socket(fileno=int(os.environ["SHOAL_SERVER_FD"]))
+    connection.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_framework()
+    serve(connection)
+
+
+if __name__ == "__main__":
+    main()

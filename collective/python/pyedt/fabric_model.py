@@ -1,0 +1,108 @@
+"""FabricModel: the class that training scripts build and train (training contract 3). Importing this loads no torch."""
+
+import os
+import sys
+import warnings
+
+from pyedt import _arguments
+
+
+def announce():
+    """The diagnostic lines that users know, at import."""
+    for name in ("DATA_DIR", "RESULT_DIR", "LOG_DIR", "SAVED_MODEL_DIR"):
+        if os.environ.get(name):
+            print("<> %s %s" % (name, os.environ[name]))
+    if not os.environ.get("FABRIC_BACKEND"):
+        backend = "tensorflow" if "tensorflow" in sys.modules and "torch" not in sys.modules else "pytorch"
+        os.environ["FABRIC_BACKEND"] = backend
+        print("Warning: FABRIC_BACKEND is not set, %s was chosen; restart to choose another" % backend)
+    print("<> FABRIC_BACKEND %s" % os.environ["FABRIC_BACKEND"], flush=True)
+
+
+announce()
+
+
+class FabricModel:
+    """A network and everything needed to train it on however many engines there are. Keeps the user's own objects."""
+
+    def __init__(self, model, datasets_function, loss_function, optimizer, metrics=None, driver_logger=None,
+                 worker_logger=None, user_callback=None, enable_onnx=False, fn_step_train=None, fn_test=None, fn_args=None,
+                 scaleup_function=None, driver_logger_callback=None, worker_logger_callback=None, save_to_onnx=False,
+                 keras_custom_objects=None, fn_batch_collate=None, **unknown):
+        _arguments.check_environment()
+        refuse(enable_onnx or save_to_onnx, "ONNX export (enable_onnx, save_to_onnx)",
+               "export in a callback's on_epoch_end(epoch, save_model)")
+        refuse(keras_custom_objects, "keras_custom_objects", "give a torch.nn.Module")
+        if unknown:
+            warnings.warn("FabricModel ignores unknown arguments: %s" % ", ".join(sorted(unknown)), stacklevel=2)
+        if scaleup_function is not None:
+            warnings.warn("scaleup_function is ignored: the mesh decides how many engines run", stacklevel=2)
+        check_objects(model, datasets_function, loss_function, optimizer)
+        self.model, self.optimizer = model, optimizer
+        self.datasets_function, self.loss_function = datasets_function, loss_function
+        self.metrics = check_list(metrics, "metrics", need_call=True)
+        self.driver_logger = driver_logger_callback if driver_logger_callback is not None else driver_logger
+        self.worker_logger = worker_logger_callback if worker_logger_callback is not None else worker_logger
+        self.user_callback = check_list(user_callback, "user_callback")
+        self.fn_step_train, self.fn_test, self.fn_args = fn_step_train, fn_test, fn_args
+        self.fn_batch_collate = fn_batch_collate
+        for name in ("fn_step_train", "fn_test", "fn_batch_collate"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError("FabricModel: %s must be a function, got %s" % (name, type(getattr(self, name)).__name__))
+
+    def train(self, epoch_number, batch_size, engines_number=None, num_dataloader_threads=0, validation_freq=1,
+              checkpoint_freq=1, effective_batch_size=None, hardware_spec=None, worker_num=None, worker_device_num=None,
+              worker_memory=None, driver_memory=None):
+        """Train, and load the final weights into the model and the optimizer. Returns None; raises if training fails."""
+        arguments = _arguments.TrainArguments(
+            epoch_number, batch_size, engines_number, num_dataloader_threads, validation_freq, checkpoint_freq,
+            effective_batch_size, hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory)
+        from pyedt import _driver
+
+        _driver.train(self, arguments)
+
+    def download(self, out_dir="/tmp"):
+        refuse(True, "download() (notebooks)", "fetch the result with `shoal job result ID`")
+
+
+def refuse(given, what, remedy):
+    if given:
+        raise NotImplementedError("FabricModel: %s is not supported yet; %s" % (what, remedy))
+
+
+def check_list(value, name, need_call=False):
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    for item in value:
+        if need_call and not callable(item):
+            raise TypeError("FabricModel: %s must be functions, got %s" % (name, type(item).__name__))
+    return list(value)
+
+
+def check_objects(model, datasets_function, loss_function, optimizer):
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError("FabricModel: model must be a torch.nn.Module, got %s" % type(model).__name__)
+    if not callable(datasets_function):
+        raise TypeError("FabricModel: datasets_function must be a function without arguments, got %s"
+                        % type(datasets_function).__name__)
+    if not callable(loss_function):
+        raise TypeError("FabricModel: loss_function must be callable, got %s" % type(loss_function).__name__)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError("FabricModel: optimizer must be a torch.optim.Optimizer, got %s" % type(optimizer).__name__)
+    modules = [m for m in (model, loss_function) if isinstance(m, torch.nn.Module)]
+    own = {id(p) for module in modules for p in module.parameters()}
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        if id(p) not in own:
+            raise ValueError("FabricModel: the optimizer holds a parameter of shape %s that is not the model's; build it "
+                             "on model.parameters()" % (tuple(p.shape),))
+        if p.dtype != torch.float32:
+            raise TypeError("FabricModel: a parameter of shape %s is of type %s: only float32 is trained yet; call "
+                            "model.float()" % (tuple(p.shape), p.dtype))
+    for p in model.parameters():
+        if p.device.type != "cpu":
+            raise ValueError("FabricModel: the model must be on the CPU, a parameter is on %s; leave model.to(...) out, "
+                             "the engines move it" % p.device)
