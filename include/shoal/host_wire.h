@@ -38,6 +38,7 @@ enum shoal_host_kind {
     SHOAL_HOST_TRAIN_STATE,
     SHOAL_HOST_MAKE_MANIFEST,
     SHOAL_HOST_ACK,
+    SHOAL_HOST_MARK, /* the ledger holds the records up to here (progress.call, records_acked): tell the workers */
     SHOAL_HOST_REPORT, /* tell me all */
     SHOAL_HOST_END,    /* the job has ended: drop what is left of it */
     /* host to leader */
@@ -188,14 +189,14 @@ struct shoal_host_message {
         struct {
             uint32_t call;
             uint64_t step;
-            uint64_t records_acked; /* 0: nothing new. From a leader: to be told to the workers */
+            uint64_t records_acked; /* 0: nothing new */
             uint64_t logged_step;   /* from the driver's host */
             uint32_t data_epoch;
             uint32_t engines;
             uint32_t rate_milli;
             bool has_metrics;
             int64_t loss_micro, metric_micro;
-        } progress;
+        } progress; /* MARK too */
         struct {
             uint32_t call;
             uint64_t step;

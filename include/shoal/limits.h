@@ -159,4 +159,10 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 #define SHOAL_RECORD_QUEUE_BYTES (32 * SHOAL_MIB)
 #define SHOAL_RECORD_QUEUE_MAX 131072u
 
+/* One host's slots core: workers known here, ended ones that their leader has not forgotten yet included (a CONFIRM beyond
+ * it is refused); jobs with workers here (about 100 KiB each, mostly a specification and an epoch). */
+#define SHOAL_HOST_WORKERS_MAX 192
+#define SHOAL_HOST_JOBS_MAX 64
+_Static_assert(SHOAL_HOST_WORKERS_MAX >= SHOAL_SLOTS_MAX + SHOAL_HOST_JOBS_MAX, "every slot and every driver");
+
 #endif
