@@ -1,0 +1,978 @@
+/* Failure detection (SWIM, DSN 2002, sections 3.1 and 4; Lifeguard, arXiv 1707.00788).
+ *
+ *   a --PING--> b                        no ack within the ack wait (4x the path's round trip, 100 to 250 ms)?
+ *   a --ASK---> c --PING--> b            through 3 other members
+ *   a <--ACK--- c <--ACK--- b            or a <--NACK-- c: "I am fine, b is silent"
+ *   still silent when the period ends:   a suspects b, and says so; b, hearing it, refutes with a higher incarnation
+ *
+ * I1. Every ping names its target; another node at that address answers NOT_ME, never ACK.
+ * I2. Only b raises b's incarnation (swim_members.c, M1).
+ * I3. An answer counts only from whom it was asked, by the sender that the seal proved.
+ * I4. A node that is unwell (Lifeguard's counter, or its measured loop lag) probes more slowly, and above a threshold
+ *     accuses only whom it found silent several times in a row.
+ * I5. A node that was itself late to its own timers abandons the probe in flight and gives all suspicions that time back:
+ *     it may have slept through the answers.
+ * I6. Whoever is accused is told so first in the next datagram to it (buddy system); the dead are tried now and then, so
+ *     that two halves of a mesh find each other again.
+ * Parameters: reference/control-plane 1.7. */
+#include "shoal/gossip.h"
+
+#include "swim_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/banned.h"
+
+#define UNWELL 5 /* I4: above this score ... */
+#define UNWELL_MISSES 4
+#define EXPIRED_PER_STEP 24
+#define NACKS_PER_STEP 4
+#define SEEDS_PER_STEP 6
+#define FORGET_PER_STEP 24
+#define FANOUT_MAX 5
+#define HELPERS_MAX 5
+_Static_assert(1 + HELPERS_MAX + NACKS_PER_STEP + FANOUT_MAX + 1 + SEEDS_PER_STEP + 2 <= SHOAL_SWIM_SENDS_MAX,
+               "a timer step's sends fit its actions");
+_Static_assert(EXPIRED_PER_STEP + FORGET_PER_STEP + SHOAL_SWIM_SENDS_MAX + 8 <= SHOAL_SWIM_ACTIONS_MAX, "and its changes");
+
+/* ---- create --------------------------------------------------------------------------------------------------- */
+
+static void default_u32(uint32_t *value, uint32_t standard) { *value = *value == 0 ? standard : *value; }
+static void default_u64(uint64_t *value, uint64_t standard) { *value = *value == 0 ? standard : *value; }
+
+static void fill_defaults(struct shoal_swim_options *opt)
+{
+    default_u32(&opt->members_max, SHOAL_MEMBERS_MAX);
+    default_u32(&opt->records_max, SHOAL_RECORDS_MAX);
+    default_u32(&opt->suspicions_max, SHOAL_SUSPICIONS_MAX);
+    default_u32(&opt->queue_max, SHOAL_GOSSIP_QUEUE_MAX);
+    default_u64(&opt->probe_interval_ns, 500 * SHOAL_MS);
+    default_u64(&opt->ack_wait_min_ns, 100 * SHOAL_MS);
+    default_u64(&opt->ack_wait_max_ns, 250 * SHOAL_MS);
+    default_u64(&opt->gossip_interval_ns, 200 * SHOAL_MS);
+    default_u64(&opt->gossip_eager_ns, 50 * SHOAL_MS);
+    default_u64(&opt->sync_interval_ns, 10 * SHOAL_S);
+    default_u64(&opt->grace_ns, 600 * SHOAL_S);
+    default_u64(&opt->reconnect_interval_ns, 5 * SHOAL_S);
+    default_u32(&opt->helpers, 3);
+    default_u32(&opt->confirmations, 3);
+    default_u32(&opt->suspicion_tenths, 25);
+    default_u32(&opt->suspicion_max_factor, 6);
+    default_u32(&opt->fanout, 3);
+    default_u32(&opt->retransmit, 4);
+}
+
+static enum shoal_err check_bounds(const struct shoal_swim_options *opt, struct shoal_msg *msg)
+{
+    struct {
+        const char *name;
+        uint64_t value, min, max;
+    } bounds[] = {
+        { "members_max", opt->members_max, 2, UINT32_MAX / 4 },
+        { "records_max", opt->records_max, 1, UINT32_MAX / 4 },
+        { "suspicions_max", opt->suspicions_max, 1, UINT16_MAX - 1 },
+        { "queue_max", opt->queue_max, 8, 65536 },
+        { "probe_interval_ns", opt->probe_interval_ns, 10 * SHOAL_MS, 60 * SHOAL_S },
+        { "ack_wait_min_ns", opt->ack_wait_min_ns, SHOAL_MS, opt->ack_wait_max_ns },
+        { "ack_wait_max_ns", opt->ack_wait_max_ns, SHOAL_MS, opt->probe_interval_ns * 3 / 4 },
+        { "gossip_interval_ns", opt->gossip_interval_ns, SHOAL_MS, 60 * SHOAL_S },
+        { "gossip_eager_ns", opt->gossip_eager_ns, SHOAL_MS, opt->gossip_interval_ns },
+        { "sync_interval_ns", opt->sync_interval_ns, 100 * SHOAL_MS, 3600 * SHOAL_S },
+        { "grace_ns", opt->grace_ns, 10 * SHOAL_S, 24 * 3600 * SHOAL_S },
+        { "reconnect_interval_ns", opt->reconnect_interval_ns, 100 * SHOAL_MS, 3600 * SHOAL_S },
+        { "helpers", opt->helpers, 1, HELPERS_MAX },
+        { "confirmations", opt->confirmations, 1, SWIM_CONFIRMATIONS_MAX },
+        { "suspicion_tenths", opt->suspicion_tenths, 10, 1000 },
+        { "suspicion_max_factor", opt->suspicion_max_factor, 1, 100 },
+        { "fanout", opt->fanout, 1, FANOUT_MAX },
+        { "retransmit", opt->retransmit, 1, 100 },
+    };
+
+    for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++)
+        if (bounds[i].value < bounds[i].min || bounds[i].value > bounds[i].max)
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: %s is %llu, must be from %llu to %llu", bounds[i].name,
+                              (unsigned long long)bounds[i].value, (unsigned long long)bounds[i].min,
+                              (unsigned long long)bounds[i].max);
+    return SHOAL_OK;
+}
+
+static enum shoal_err check_options(const struct shoal_swim_options *opt, struct shoal_msg *msg)
+{
+    struct shoal_node_id id;
+
+    if (opt->pool == NULL || opt->env.sign == NULL || opt->env.verify == NULL || opt->env.node_id == NULL)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: a pool and an environment are needed");
+    if (memchr(opt->name, 0, sizeof(opt->name)) == NULL)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: the name is longer than %d bytes", SHOAL_GOSSIP_NAME_BYTES - 1);
+    id = opt->env.node_id(opt->env.arg, &opt->public_key);
+    if (!shoal_node_id_equal(id, opt->id) || shoal_node_id_is_zero(id))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: the node id does not belong to the public key");
+    return check_bounds(opt, msg);
+}
+
+static bool chains_create(struct swim_chains *chains, uint32_t items_max)
+{
+    chains->bits = 8;
+    while (chains->bits < 24 && 1u << chains->bits < items_max / 2)
+        chains->bits++;
+    chains->heads = malloc(sizeof(*chains->heads) << chains->bits);
+    if (chains->heads == NULL)
+        return false;
+    memset(chains->heads, 0xff, sizeof(*chains->heads) << chains->bits); /* SWIM_NONE */
+    return true;
+}
+
+static bool tables_create(struct shoal_swim *swim)
+{
+    const struct shoal_swim_options *opt = &swim->opt;
+
+    swim->members = calloc(opt->members_max, sizeof(*swim->members));
+    swim->order = calloc(opt->members_max, sizeof(*swim->order));
+    swim->records = calloc(opt->records_max, sizeof(*swim->records));
+    swim->suspicions = calloc(opt->suspicions_max, sizeof(*swim->suspicions));
+    swim->queue_members.items = calloc(opt->queue_max, sizeof(*swim->queue_members.items));
+    swim->queue_records.items = calloc(opt->queue_max, sizeof(*swim->queue_records.items));
+    swim->queue_members.max = swim->queue_records.max = opt->queue_max;
+    swim->members_free = swim->records_free = SWIM_NONE;
+    return swim->members != NULL && swim->order != NULL && swim->records != NULL && swim->suspicions != NULL &&
+           swim->queue_members.items != NULL && swim->queue_records.items != NULL &&
+           chains_create(&swim->member_chains, opt->members_max) && chains_create(&swim->record_chains, opt->records_max);
+}
+
+enum shoal_err shoal_swim_create(struct shoal_swim **swim, const struct shoal_swim_options *options, struct shoal_msg *msg)
+{
+    struct shoal_swim_options opt = *options;
+    struct shoal_swim *made;
+    enum shoal_err err;
+
+    fill_defaults(&opt);
+    err = check_options(&opt, msg);
+    if (err != SHOAL_OK)
+        return err;
+    made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "gossip: no memory");
+    made->opt = opt;
+    made->pool = opt.pool;
+    shoal_rand_init(&made->chance, opt.seed);
+    made->seq = (uint32_t)shoal_rand_u64(&made->chance);
+    made->session.id = (uint32_t)shoal_rand_u64(&made->chance);
+    made->joined = true;
+    if (!tables_create(made) || !swim_self_card(made, 0, false)) {
+        shoal_swim_destroy(made);
+        return shoal_fail(msg, SHOAL_ERR_FULL, "gossip: no memory for %u members and %u records", opt.members_max,
+                          opt.records_max);
+    }
+    *swim = made;
+    return SHOAL_OK;
+}
+
+static void queue_destroy(struct shoal_swim *swim, struct swim_queue *queue)
+{
+    for (uint32_t i = 0; i < queue->count; i++)
+        gossip_pool_unref(swim->pool, queue->items[i].blob);
+    free(queue->items);
+}
+
+static void release_retired(struct shoal_swim *swim)
+{
+    while (swim->retired_count > 0)
+        gossip_pool_unref(swim->pool, swim->retired[--swim->retired_count]);
+}
+
+void shoal_swim_destroy(struct shoal_swim *swim)
+{
+    if (swim == NULL)
+        return;
+    release_retired(swim);
+    for (uint32_t i = 0; i < swim->members_used; i++)
+        gossip_pool_unref(swim->pool, swim->members[i].card);
+    for (uint32_t i = 0; i < swim->records_used; i++)
+        gossip_pool_unref(swim->pool, swim->records[i].blob);
+    for (uint32_t i = 0; i < swim->suspicion_count; i++)
+        gossip_pool_unref(swim->pool, swim->suspicions[i].blob);
+    queue_destroy(swim, &swim->queue_members);
+    queue_destroy(swim, &swim->queue_records);
+    free(swim->members);
+    free(swim->order);
+    free(swim->records);
+    free(swim->suspicions);
+    free(swim->member_chains.heads);
+    free(swim->record_chains.heads);
+    free(swim);
+}
+
+/* ---- health --------------------------------------------------------------------------------------------------- */
+
+uint32_t shoal_swim_health(const struct shoal_swim *swim)
+{
+    return swim->counted_health > swim->measured_health ? swim->counted_health : swim->measured_health;
+}
+
+/* A score for a loop that was so late; 100 ms is what the ack wait forgives. */
+static unsigned lag_score(uint64_t lag_ns)
+{
+    static const uint16_t bounds_ms[] = { 100, 150, 250, 400, 600, 1000, 2000 };
+    unsigned score = 0;
+
+    while (score < sizeof(bounds_ms) / sizeof(bounds_ms[0]) && lag_ns >= bounds_ms[score] * SHOAL_MS)
+        score++;
+    return score;
+}
+
+static void measure(struct shoal_swim *swim, uint64_t lag_ns)
+{
+    unsigned score = lag_score(lag_ns);
+
+    if (score > swim->measured_health)
+        swim->measured_health = score;
+}
+
+/* I5. */
+static void was_late(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint64_t lag_ns)
+{
+    measure(swim, lag_ns);
+    for (uint32_t i = 0; i < swim->suspicion_count; i++) {
+        swim->suspicions[i].start_ns += lag_ns;
+        swim->suspicions[i].deadline_ns += lag_ns;
+    }
+    for (uint32_t i = 0; i < SWIM_RELAYS_MAX; i++)
+        swim->relays[i].end_ns = 0;
+    swim->relay_count = 0;
+    swim->probe.open = false;
+    swim_note(swim, actions, SHOAL_SWIM_NOTE_LATE, swim->opt.id, swim->opt.id);
+}
+
+/* ---- probing -------------------------------------------------------------------------------------------------- */
+
+static uint64_t ack_wait_ns(const struct shoal_swim *swim, uint32_t member)
+{
+    uint64_t wait = 4000ull * swim->members[member].rtt_us;
+
+    if (wait < swim->opt.ack_wait_min_ns)
+        return swim->opt.ack_wait_min_ns;
+    return wait > swim->opt.ack_wait_max_ns ? swim->opt.ack_wait_max_ns : wait;
+}
+
+static void send_ping(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member, uint32_t seq)
+{
+    struct swim_out out;
+
+    if (!swim_out_to(swim, actions, &out, SWIM_PING, member))
+        return;
+    shoal_put_u32(&out.w, seq);
+    shoal_put_node_id(&out.w, out.to);
+    swim_out_news(swim, &out, member, swim->members[member].state == SHOAL_MEMBER_DEAD);
+    swim_out_end(swim, &out);
+}
+
+static void probe_start(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    uint32_t member = swim_order_next(swim);
+    struct swim_probe *p = &swim->probe;
+
+    swim->probe_ns = swim->now_ns + swim->opt.probe_interval_ns * (1 + shoal_swim_health(swim));
+    if (member == SWIM_NONE)
+        return;
+    *p = (struct swim_probe){ .open = true, .member = member, .seq = ++swim->seq, .sent_ns = swim->now_ns };
+    p->ask_ns = swim->now_ns + ack_wait_ns(swim, member);
+    p->end_ns = swim->probe_ns;
+    swim->stats.probes++;
+    send_ping(swim, actions, member, p->seq);
+}
+
+/* No ack: ask others to try. */
+static void probe_ask(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    struct swim_probe *p = &swim->probe;
+    uint32_t helpers[HELPERS_MAX];
+    uint32_t count = swim_order_pick(swim, swim->opt.helpers, p->member, helpers);
+    struct shoal_view card = swim_card_of(swim, p->member);
+    uint64_t wait_ms = p->end_ns <= swim->now_ns ? 0 : (p->end_ns - swim->now_ns) * 3 / 5 / SHOAL_MS;
+
+    p->ask_ns = 0;
+    if (count > 0)
+        swim_note(swim, actions, SHOAL_SWIM_NOTE_NO_ACK, swim_card_id(card), swim_id_of(swim, helpers[0]));
+    for (uint32_t i = 0; i < count; i++) {
+        struct shoal_address address = swim_card_address(card);
+        struct swim_out out;
+
+        if (!swim_out_to(swim, actions, &out, SWIM_ASK, helpers[i]))
+            return;
+        shoal_put_u32(&out.w, p->seq);
+        shoal_put_node_id(&out.w, swim_card_id(card));
+        shoal_put_address(&out.w, address);
+        shoal_put_u16(&out.w, (uint16_t)(wait_ms > 250 ? 250 : wait_ms));
+        swim_out_news(swim, &out, helpers[i], false);
+        swim_out_end(swim, &out);
+        p->asked++;
+    }
+}
+
+/* The period is over: judge. */
+static void probe_end(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    struct swim_probe *p = &swim->probe;
+    struct swim_member *m = &swim->members[p->member];
+
+    if (!p->open)
+        return;
+    p->open = false;
+    if (!swim_member_is_live(swim, p->member))
+        return;
+    if (p->acked) {
+        m->misses = 0;
+        swim_health_add(swim, -1);
+        return;
+    }
+    swim->stats.probes_silent++;
+    if (m->misses < UINT8_MAX)
+        m->misses++;
+    /* Helpers that say they are fine leave the silence with the target; helpers silent too may mean that we are deaf. */
+    swim_health_add(swim, p->asked == 0 ? 1 : (int)(p->asked - p->nacks));
+    if (shoal_swim_health(swim) <= UNWELL || m->misses >= UNWELL_MISSES) /* I4 */
+        swim_suspect(swim, actions, p->member);
+}
+
+static void probe_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    if (swim->probe.open && !swim->probe.acked && swim->probe.ask_ns != 0 && swim->now_ns >= swim->probe.ask_ns)
+        probe_ask(swim, actions);
+    if (swim->now_ns < swim->probe_ns)
+        return;
+    probe_end(swim, actions);
+    if (swim->measured_health > 0)
+        swim->measured_health--;
+    probe_start(swim, actions);
+}
+
+static void relays_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    unsigned sent = 0;
+
+    for (uint32_t i = 0; i < SWIM_RELAYS_MAX && swim->relay_count > 0; i++) {
+        struct swim_relay *relay = &swim->relays[i];
+        struct swim_out out;
+
+        if (relay->end_ns == 0)
+            continue;
+        if (relay->nack_ns != 0 && swim->now_ns >= relay->nack_ns && sent < NACKS_PER_STEP) {
+            uint32_t member = swim_table_find(swim, relay->requester);
+
+            relay->nack_ns = 0;
+            sent++;
+            if (swim_out_begin(swim, actions, &out, SWIM_NACK, member, relay->requester, relay->address, 0)) {
+                shoal_put_u32(&out.w, relay->their_seq);
+                swim_out_news(swim, &out, member, false);
+                swim_out_end(swim, &out);
+            }
+        }
+        if (relay->nack_ns == 0 && swim->now_ns >= relay->end_ns) {
+            relay->end_ns = 0;
+            swim->relay_count--;
+        }
+    }
+}
+
+static void suspicions_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    unsigned done = 0;
+
+    for (uint32_t i = 0; i < swim->suspicion_count && done < EXPIRED_PER_STEP;) {
+        if (swim->now_ns < swim->suspicions[i].deadline_ns) {
+            i++;
+            continue;
+        }
+        swim_declare(swim, actions, swim->suspicions[i].member, SWIM_DEAD); /* closes it: another takes its place */
+        done++;
+    }
+}
+
+/* ---- gossip rounds -------------------------------------------------------------------------------------------- */
+
+static bool gossip_is_fresh(const struct shoal_swim *swim)
+{
+    return swim->queue_members.fresh + swim->queue_records.fresh > 0 || swim->leaving;
+}
+
+static uint64_t gossip_deadline_ns(const struct shoal_swim *swim)
+{
+    if (swim->order_count == 0 || !swim_news_waits(swim))
+        return UINT64_MAX;
+    return swim->gossiped_ns + (gossip_is_fresh(swim) ? swim->opt.gossip_eager_ns : swim->opt.gossip_interval_ns);
+}
+
+static void gossip_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    uint32_t to[FANOUT_MAX];
+    uint32_t count;
+
+    if (swim->leaving && !swim->leave_told && (swim->order_count == 0 || !swim_news_has_card(swim, SWIM_SELF))) {
+        swim->leave_told = true;
+        swim_note(swim, actions, SHOAL_SWIM_NOTE_LEAVE_SENT, swim->opt.id, swim->opt.id);
+    }
+    if (swim->now_ns < gossip_deadline_ns(swim))
+        return;
+    swim->gossiped_ns = swim->now_ns;
+    count = swim_order_pick(swim, swim->opt.fanout, SWIM_NONE, to);
+    for (uint32_t i = 0; i < count && swim_news_waits(swim); i++) {
+        struct swim_out out;
+
+        if (!swim_out_to(swim, actions, &out, SWIM_GOSSIP, to[i]))
+            return;
+        swim_out_news(swim, &out, to[i], false);
+        swim_out_end(swim, &out);
+    }
+}
+
+/* ---- joining, reconnecting, forgetting ------------------------------------------------------------------------- */
+
+static void seed_ping(struct shoal_swim *swim, struct shoal_swim_actions *actions, struct swim_seed *seed)
+{
+    struct swim_out out;
+
+    seed->seq = ++swim->seq;
+    if (!swim_out_begin(swim, actions, &out, SWIM_PING, SWIM_NONE, (struct shoal_node_id){ { 0 } }, seed->address, 0))
+        return;
+    shoal_put_u32(&out.w, seed->seq);
+    shoal_put_node_id(&out.w, out.to);
+    swim_out_news(swim, &out, SWIM_NONE, true);
+    swim_out_end(swim, &out);
+}
+
+static void seeds_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    uint32_t from;
+
+    if (swim->joined || swim->leaving || swim->now_ns < swim->seed_ns)
+        return;
+    from = (uint32_t)shoal_rand_below(&swim->chance, swim->seed_count);
+    for (uint32_t i = 0; i < swim->seed_count && i < SEEDS_PER_STEP; i++)
+        seed_ping(swim, actions, &swim->seeds[(from + i) % swim->seed_count]);
+    swim->seed_ns = swim->now_ns + swim->seed_wait_ns + shoal_rand_below(&swim->chance, swim->seed_wait_ns / 4 + 1);
+    swim->seed_wait_ns = swim->seed_wait_ns * 2 > 10 * SHOAL_S ? 10 * SHOAL_S : swim->seed_wait_ns * 2;
+}
+
+/* One of the dead, from a random place on; SWIM_NONE: there is none. */
+static uint32_t pick_dead(struct shoal_swim *swim)
+{
+    uint32_t from;
+
+    if (swim->dead_count == 0)
+        return SWIM_NONE;
+    from = (uint32_t)shoal_rand_below(&swim->chance, swim->members_used);
+    for (uint32_t i = 0; i < swim->members_used; i++) {
+        uint32_t at = (from + i) % swim->members_used;
+
+        if (swim->members[at].card != 0 && swim->members[at].state == SHOAL_MEMBER_DEAD)
+            return at;
+    }
+    return SWIM_NONE;
+}
+
+/* The dead and the left: out of anti-entropy at half the grace, forgotten at the whole. */
+static void forget_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    unsigned done = 0;
+
+    for (uint32_t i = SWIM_SELF + 1; i < swim->members_used && swim->dead_count > 0 && done < FORGET_PER_STEP; i++) {
+        const struct swim_member *m = &swim->members[i];
+
+        if (m->card == 0 || swim_member_is_live(swim, i))
+            continue;
+        if (swim->now_ns - m->since_ns >= swim->opt.grace_ns) {
+            swim_forget(swim, actions, i);
+            done++;
+        } else if (swim->now_ns - m->since_ns >= swim->opt.grace_ns / 2 && (m->flags & MEMBER_FADED) == 0) {
+            swim_table_fade(swim, i);
+        }
+    }
+    swim_records_sweep(swim);
+}
+
+static void reconnect_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    uint32_t dead;
+
+    if (swim->now_ns < swim->reconnect_ns)
+        return;
+    swim->reconnect_ns = swim->now_ns + swim->opt.reconnect_interval_ns * 3 / 4 +
+                         shoal_rand_below(&swim->chance, swim->opt.reconnect_interval_ns / 2 + 1);
+    forget_timer(swim, actions);
+    if (swim->leaving)
+        return;
+    dead = pick_dead(swim);
+    if (dead != SWIM_NONE)
+        send_ping(swim, actions, dead, ++swim->seq);
+    /* Two halves that have forgotten each other still meet at a seed. */
+    if (swim->joined && swim->seed_count > 0 && ++swim->reconnects % 12 == 0)
+        seed_ping(swim, actions, &swim->seeds[shoal_rand_below(&swim->chance, swim->seed_count)]);
+}
+
+/* ---- datagrams ------------------------------------------------------------------------------------------------ */
+
+bool swim_hear_news(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_reader *r)
+{
+    while (!r->failed && shoal_reader_left(r) > 0) {
+        size_t len = shoal_get_u16(r);
+        uint64_t age_s = shoal_get_u16(r);
+        const uint8_t *bytes = shoal_get_space(r, len);
+        struct shoal_view statement = shoal_view_of(bytes, len);
+
+        if (bytes == NULL || len <= 3 + SWIM_SIGNATURE_BYTES)
+            return false;
+        if (bytes[2] > SWIM_VERSION || len > GOSSIP_POOL_STATEMENT_MAX) {
+            shoal_count(&swim->stats.drop_unknown_item);
+            continue;
+        }
+        switch (bytes[0]) {
+        case SWIM_CARD: swim_hear_card(swim, origin, statement, age_s); break;
+        case SWIM_ACCUSE: swim_hear_accuse(swim, origin, statement); break;
+        case SWIM_RECORD: swim_hear_record(swim, origin, statement, age_s); break;
+        default: shoal_count(&swim->stats.drop_unknown_item); break;
+        }
+    }
+    return !r->failed;
+}
+
+/* What a datagram says besides its news. */
+struct heard {
+    struct swim_head head;
+    uint32_t seq;
+    struct shoal_node_id target;
+    struct shoal_address address;
+    uint64_t wait_ns;
+};
+
+static void get_body(struct shoal_reader *r, struct heard *heard)
+{
+    enum swim_message message = heard->head.message;
+
+    if (message == SWIM_GOSSIP)
+        return;
+    heard->seq = shoal_get_u32(r);
+    if (message == SWIM_PING || message == SWIM_ASK || message == SWIM_NOT_ME ||
+        (message == SWIM_ACK && (heard->head.flags & SWIM_RELAYED) != 0))
+        heard->target = shoal_get_node_id(r);
+    if (message == SWIM_ASK) {
+        heard->address = shoal_get_address(r);
+        heard->wait_ns = shoal_get_u16(r) * SHOAL_MS;
+    }
+}
+
+static void answer(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                   const struct heard *heard, uint32_t member, enum swim_message message)
+{
+    struct swim_out out;
+    bool own_card = member == SWIM_NONE || (heard->head.flags & SWIM_WANT_CARD) != 0;
+
+    if (!swim_out_begin(swim, actions, &out, message, member, event->datagram.from, event->datagram.address, 0))
+        return;
+    shoal_put_u32(&out.w, heard->seq);
+    if (message == SWIM_NOT_ME)
+        shoal_put_node_id(&out.w, heard->target);
+    swim_out_news(swim, &out, member, own_card);
+    swim_out_end(swim, &out);
+}
+
+static void on_ping(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                    const struct heard *heard, uint32_t member)
+{
+    bool mine = shoal_node_id_is_zero(heard->target) || shoal_node_id_equal(heard->target, swim->opt.id);
+
+    answer(swim, actions, event, heard, member, mine ? SWIM_ACK : SWIM_NOT_ME); /* I1 */
+}
+
+static void on_ask(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                   const struct heard *heard, uint32_t member)
+{
+    struct swim_relay *relay = NULL;
+    struct swim_out out;
+    uint32_t target = swim_table_find(swim, heard->target);
+
+    if (member == SWIM_NONE || target == SWIM_SELF)
+        return;
+    for (uint32_t i = 0; i < SWIM_RELAYS_MAX && relay == NULL; i++)
+        if (swim->relays[i].end_ns == 0)
+            relay = &swim->relays[i];
+    if (relay == NULL) {
+        shoal_count(&swim->stats.drop_relays_full);
+        return;
+    }
+    *relay = (struct swim_relay){ .requester = event->datagram.from, .address = event->datagram.address,
+                                  .target = heard->target, .seq = ++swim->seq, .their_seq = heard->seq };
+    relay->nack_ns = swim->now_ns + (heard->wait_ns < 10 * SHOAL_MS ? 10 * SHOAL_MS : heard->wait_ns);
+    relay->end_ns = swim->now_ns + 2 * swim->opt.probe_interval_ns;
+    if (relay->end_ns < relay->nack_ns)
+        relay->end_ns = relay->nack_ns;
+    swim->relay_count++;
+    if (target != SWIM_NONE) {
+        send_ping(swim, actions, target, relay->seq);
+        return;
+    }
+    if (!swim_out_begin(swim, actions, &out, SWIM_PING, SWIM_NONE, heard->target, heard->address, 0))
+        return;
+    shoal_put_u32(&out.w, relay->seq);
+    shoal_put_node_id(&out.w, heard->target);
+    swim_out_end(swim, &out);
+}
+
+/* The answer to a ping that we sent for somebody else. */
+static bool relay_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                      uint32_t seq)
+{
+    for (uint32_t i = 0; i < SWIM_RELAYS_MAX && swim->relay_count > 0; i++) {
+        struct swim_relay *relay = &swim->relays[i];
+        uint32_t member;
+        struct swim_out out;
+
+        if (relay->end_ns == 0 || relay->seq != seq || !shoal_node_id_equal(relay->target, event->datagram.from))
+            continue;
+        member = swim_table_find(swim, relay->requester);
+        relay->end_ns = 0;
+        swim->relay_count--;
+        if (swim_out_begin(swim, actions, &out, SWIM_ACK, member, relay->requester, relay->address, SWIM_RELAYED)) {
+            shoal_put_u32(&out.w, relay->their_seq);
+            shoal_put_node_id(&out.w, relay->target);
+            swim_out_news(swim, &out, member, false);
+            swim_out_end(swim, &out);
+        }
+        return true;
+    }
+    return false;
+}
+
+static bool seed_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t seq, uint32_t member)
+{
+    for (uint32_t i = 0; i < swim->seed_count; i++) {
+        if (swim->seeds[i].seq != seq)
+            continue;
+        swim->joined = true;
+        swim->seeds[i].answered = true;
+        if (member != SWIM_NONE)
+            swim_sync_start(swim, actions, member);
+        return true;
+    }
+    return false;
+}
+
+static void learn_rtt(struct shoal_swim *swim, uint32_t member, uint64_t rtt_ns)
+{
+    struct swim_member *m = &swim->members[member];
+    uint32_t rtt_us = (uint32_t)(rtt_ns / 1000 > 10000000 ? 10000000 : rtt_ns / 1000);
+
+    m->rtt_us -= m->rtt_us / 16;
+    if (rtt_us > m->rtt_us)
+        m->rtt_us = rtt_us;
+}
+
+static void on_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                   const struct heard *heard, uint32_t member)
+{
+    struct swim_probe *p = &swim->probe;
+    bool relayed = (heard->head.flags & SWIM_RELAYED) != 0;
+    bool ours = p->open && p->seq == heard->seq;
+
+    if (ours && relayed && shoal_node_id_equal(heard->target, swim_id_of(swim, p->member))) {
+        if (!p->acked) {
+            swim->stats.probes_helped++;
+            swim_note(swim, actions, SHOAL_SWIM_NOTE_THROUGH, heard->target, event->datagram.from);
+        }
+        p->acked = true;
+        return;
+    }
+    if (ours && !relayed && member == p->member) { /* I3 */
+        learn_rtt(swim, member, swim->now_ns - p->sent_ns);
+        swim->members[member].flags &= (uint8_t)~MEMBER_DOUBT;
+        p->acked = true;
+        return;
+    }
+    if (relayed || (!relay_ack(swim, actions, event, heard->seq) && !seed_ack(swim, actions, heard->seq, member)))
+        shoal_count(&swim->stats.drop_wrong_answer);
+}
+
+static void on_nack(struct shoal_swim *swim, const struct heard *heard)
+{
+    struct swim_probe *p = &swim->probe;
+
+    if (p->open && p->seq == heard->seq && p->nacks < p->asked)
+        p->nacks++;
+    else
+        shoal_count(&swim->stats.drop_wrong_answer);
+}
+
+static void on_not_me(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                      const struct heard *heard)
+{
+    struct swim_probe *p = &swim->probe;
+
+    if (!p->open || p->acked || p->seq != heard->seq ||
+        !shoal_node_id_equal(heard->target, swim_id_of(swim, p->member))) {
+        shoal_count(&swim->stats.drop_wrong_answer);
+        return;
+    }
+    swim_note(swim, actions, SHOAL_SWIM_NOTE_WRONG, heard->target, event->datagram.from);
+    if (p->ask_ns != 0)
+        probe_ask(swim, actions);
+}
+
+/* Who sent it: its health, and whether we hold its newest card. */
+static void hear_sender(struct shoal_swim *swim, const struct swim_head *head, uint32_t member)
+{
+    struct swim_member *m = &swim->members[member];
+
+    m->health = head->health;
+    if ((uint32_t)gossip_pool_hash(swim->pool, m->card) == head->tag)
+        m->flags &= (uint8_t)~MEMBER_STALE_CARD;
+    else
+        m->flags |= MEMBER_STALE_CARD;
+}
+
+static void send_card(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member)
+{
+    struct swim_out out;
+
+    if (!swim_out_to(swim, actions, &out, SWIM_GOSSIP, member))
+        return;
+    swim_out_news(swim, &out, member, true);
+    swim_out_end(swim, &out);
+}
+
+static void act_on(struct shoal_swim *swim, struct shoal_swim_actions *actions, const struct shoal_swim_event *event,
+                   const struct heard *heard, uint32_t member)
+{
+    switch (heard->head.message) {
+    case SWIM_PING: on_ping(swim, actions, event, heard, member); return;
+    case SWIM_ACK: on_ack(swim, actions, event, heard, member); break;
+    case SWIM_NACK: on_nack(swim, heard); break;
+    case SWIM_ASK: on_ask(swim, actions, event, heard, member); break;
+    case SWIM_NOT_ME: on_not_me(swim, actions, event, heard); break;
+    case SWIM_GOSSIP:
+    case SWIM_ROOT:
+    case SWIM_SAME:
+    case SWIM_BUCKETS:
+    case SWIM_DIGEST:
+    case SWIM_ITEMS:
+    case SWIM_WANT:
+    case SWIM_MESSAGES: break;
+    }
+    if ((heard->head.flags & SWIM_WANT_CARD) != 0 && member != SWIM_NONE)
+        send_card(swim, actions, member);
+}
+
+static bool is_sync(enum swim_message message) { return message >= SWIM_ROOT; }
+
+static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_actions *actions,
+                                  const struct shoal_swim_event *event)
+{
+    struct shoal_reader r = shoal_reader_init(event->datagram.bytes);
+    struct heard heard = { .seq = 0 };
+    struct swim_origin origin = { .actions = actions };
+    enum shoal_err err = swim_get_head(&r, &heard.head);
+    uint32_t member = swim_table_find(swim, event->datagram.from);
+    bool was_live, good = true;
+
+    swim->stats.received_datagrams++;
+    swim->stats.received_bytes += event->datagram.bytes.len;
+    if (err != SHOAL_OK) {
+        shoal_count(err == SHOAL_ERR_UNSUPPORTED ? &swim->stats.drop_version : &swim->stats.drop_malformed);
+        return err;
+    }
+    if (member == SWIM_SELF) {
+        shoal_count(&swim->stats.drop_wrong_answer); /* a seed that is ourselves */
+        return SHOAL_OK;
+    }
+    was_live = member != SWIM_NONE && swim_member_is_live(swim, member);
+    origin.sync = heard.head.message == SWIM_ITEMS;
+    if (is_sync(heard.head.message))
+        good = swim_sync_hear(swim, actions, heard.head.message, member, event, &r);
+    else
+        get_body(&r, &heard);
+    if (!good || r.failed || ((!is_sync(heard.head.message) || origin.sync) && !swim_hear_news(swim, &origin, &r))) {
+        shoal_count(&swim->stats.drop_malformed);
+        return SHOAL_ERR_MALFORMED;
+    }
+    member = swim_table_find(swim, event->datagram.from);
+    if (member != SWIM_NONE)
+        hear_sender(swim, &heard.head, member);
+    act_on(swim, actions, event, &heard, member);
+    /* Back from the dead: each side has changed without the other. */
+    if (member != SWIM_NONE && !was_live && swim_member_is_live(swim, member) && swim->members_count > 2)
+        swim_sync_start(swim, actions, member);
+    return SHOAL_OK;
+}
+
+/* ---- other events --------------------------------------------------------------------------------------------- */
+
+static void on_join(struct shoal_swim *swim, const struct shoal_swim_event *event)
+{
+    swim->seed_count = 0;
+    for (size_t i = 0; i < event->join.count && swim->seed_count < SHOAL_SWIM_SEEDS_MAX; i++)
+        if (!shoal_address_equal(event->join.addresses[i], swim->opt.address))
+            swim->seeds[swim->seed_count++] = (struct swim_seed){ .address = event->join.addresses[i] };
+    swim->joined = swim->seed_count == 0;
+    swim->seed_ns = swim->now_ns;
+    swim->seed_wait_ns = 500 * SHOAL_MS;
+}
+
+static void on_leave(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    if (swim->leaving || !swim_self_card(swim, swim->incarnation.refutation + 1, true))
+        return;
+    swim->leaving = true;
+    swim->probe.open = false;
+    swim->gossiped_ns = 0;
+    swim_table_move(swim, SWIM_SELF, SHOAL_MEMBER_LEFT, swim->now_ns);
+    gossip_timer(swim, actions);
+}
+
+static enum shoal_err on_refused(struct shoal_swim *swim, struct shoal_swim_actions *actions, struct shoal_node_id peer)
+{
+    uint32_t member = swim_table_find(swim, peer);
+    struct swim_probe *p = &swim->probe;
+
+    if (member == SWIM_NONE || member == SWIM_SELF)
+        return SHOAL_ERR_NOT_FOUND;
+    if (!swim_member_is_live(swim, member) || swim->leaving)
+        return SHOAL_OK;
+    if ((swim->members[member].flags & MEMBER_DOUBT) != 0) {
+        if (p->open && p->member == member && !p->acked && p->ask_ns != 0)
+            probe_ask(swim, actions);
+        return SHOAL_OK;
+    }
+    swim_declare(swim, actions, member, SWIM_GONE);
+    return SHOAL_OK;
+}
+
+static void on_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions)
+{
+    if (!swim->leaving) {
+        probe_timer(swim, actions);
+        relays_timer(swim, actions);
+        suspicions_timer(swim, actions);
+        seeds_timer(swim, actions);
+        swim_sync_timer(swim, actions);
+    }
+    reconnect_timer(swim, actions);
+    gossip_timer(swim, actions);
+}
+
+/* ---- the step ------------------------------------------------------------------------------------------------- */
+
+static void sooner(uint64_t *deadline_ns, uint64_t at_ns)
+{
+    if (at_ns < *deadline_ns)
+        *deadline_ns = at_ns;
+}
+
+static uint64_t next_deadline_ns(const struct shoal_swim *swim)
+{
+    uint64_t at = gossip_deadline_ns(swim);
+
+    if (swim->dead_count + swim->tombstones > 0 || (swim->seed_count > 0 && swim->joined))
+        sooner(&at, swim->reconnect_ns);
+    if (swim->leaving) {
+        if (!swim->leave_told && (swim->order_count == 0 || !swim_news_has_card(swim, SWIM_SELF)))
+            return swim->now_ns;
+        return at;
+    }
+    if (swim->order_count > 0) {
+        sooner(&at, swim->probe_ns);
+        sooner(&at, swim->sync_ns);
+    }
+    if (swim->probe.open && !swim->probe.acked && swim->probe.ask_ns != 0)
+        sooner(&at, swim->probe.ask_ns);
+    if (swim->session.open)
+        sooner(&at, swim->session.deadline_ns);
+    if (!swim->joined)
+        sooner(&at, swim->seed_ns);
+    for (uint32_t i = 0; i < swim->suspicion_count; i++)
+        sooner(&at, swim->suspicions[i].deadline_ns);
+    for (uint32_t i = 0; i < SWIM_RELAYS_MAX && swim->relay_count > 0; i++)
+        if (swim->relays[i].end_ns != 0)
+            sooner(&at, swim->relays[i].nack_ns != 0 ? swim->relays[i].nack_ns : swim->relays[i].end_ns);
+    return at;
+}
+
+static void start(struct shoal_swim *swim)
+{
+    swim->started = true;
+    swim->members[SWIM_SELF].since_ns = swim->now_ns;
+    /* Nodes that start together do not probe together. */
+    swim->probe_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->opt.probe_interval_ns);
+    swim->sync_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->opt.sync_interval_ns);
+    swim->reconnect_ns = swim->now_ns + swim->opt.reconnect_interval_ns;
+}
+
+enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_event *event, uint64_t now_ns,
+                               struct shoal_swim_actions *actions)
+{
+    enum shoal_err err = SHOAL_OK;
+
+    actions->count = 0;
+    actions->sends = 0;
+    release_retired(swim);
+    if (now_ns > swim->now_ns)
+        swim->now_ns = now_ns;
+    if (!swim->started)
+        start(swim);
+    else if (swim->now_ns > swim->deadline_ns && swim->now_ns - swim->deadline_ns > swim->opt.probe_interval_ns / 2)
+        was_late(swim, actions, swim->now_ns - swim->deadline_ns);
+    switch (event->kind) {
+    case SHOAL_SWIM_TIMER: on_timer(swim, actions); break;
+    case SHOAL_SWIM_DATAGRAM: err = on_datagram(swim, actions, event); break;
+    case SHOAL_SWIM_JOIN: on_join(swim, event); break;
+    case SHOAL_SWIM_LEAVE: on_leave(swim, actions); break;
+    case SHOAL_SWIM_HEALTH: measure(swim, event->health.loop_lag_ns); break;
+    case SHOAL_SWIM_REFUSED: err = on_refused(swim, actions, event->peer); break;
+    case SHOAL_SWIM_PUBLISH: err = swim_publish(swim, event->record); break;
+    }
+    swim->deadline_ns = next_deadline_ns(swim);
+    return err;
+}
+
+uint64_t shoal_swim_deadline_ns(const struct shoal_swim *swim) { return swim->started ? swim->deadline_ns : 0; }
+
+/* ---- reading -------------------------------------------------------------------------------------------------- */
+
+bool shoal_swim_member_find(const struct shoal_swim *swim, struct shoal_node_id id, struct shoal_member *member)
+{
+    uint32_t at = swim_table_find(swim, id);
+
+    if (at == SWIM_NONE)
+        return false;
+    swim_member_out(swim, at, member);
+    return true;
+}
+
+bool shoal_swim_member_next(const struct shoal_swim *swim, uint32_t *cursor, struct shoal_member *member)
+{
+    while (*cursor < swim->members_used) {
+        uint32_t at = (*cursor)++;
+
+        if (swim->members[at].card == 0)
+            continue;
+        swim_member_out(swim, at, member);
+        return true;
+    }
+    return false;
+}
+
+void shoal_swim_self(const struct shoal_swim *swim, struct shoal_member *member) { swim_member_out(swim, SWIM_SELF, member); }
+
+uint32_t shoal_swim_live_count(const struct shoal_swim *swim) { return swim->order_count + (swim->leaving ? 0 : 1); }
+
+bool shoal_swim_is_joined(const struct shoal_swim *swim) { return swim->joined; }
+
+void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *stats)
+{
+    *stats = swim->stats;
+    stats->members = swim->members_count;
+    stats->live = shoal_swim_live_count(swim);
+    stats->suspects = swim->suspicion_count;
+    stats->dead = swim->dead_count;
+    stats->records = swim->records_count;
+    stats->queue_members = swim->queue_members.count;
+    stats->queue_records = swim->queue_records.count;
+}
