@@ -137,28 +137,46 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
     return SHOAL_OK;
 }
 
-static enum shoal_err restore_log(struct shoal_raft *raft, const struct shoal_raft_restored *restored)
+/* What follows a snapshot belongs to it only if the log agreed at the snapshot's index: a crash between an installed, or
+ * taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
+static bool log_goes_on(const struct shoal_raft *raft, const struct shoal_raft_restored *restored)
 {
     for (size_t i = 0; i < restored->count; i++) {
-        struct shoal_entry *entry = restored->entries[i];
-        struct shoal_raft_config config;
+        if (restored->entries[i]->index == raft->log.base.index)
+            return restored->entries[i]->term == raft->log.base.term;
+    }
+    return restored->count == 0 || restored->entries[0]->index == raft->log.base.index + 1;
+}
 
-        if (entry->index <= raft->log.base.index)
+static enum shoal_err restore_entry(struct shoal_raft *raft, struct shoal_entry *entry)
+{
+    struct shoal_raft_config config;
+
+    if (entry->index != raft_log_last(&raft->log) + 1 || entry->term > raft->term ||
+        entry->term < raft_log_term(&raft->log, raft_log_last(&raft->log)))
+        return SHOAL_ERR_INVALID;
+    if (entry->kind == SHOAL_ENTRY_CONFIG && shoal_raft_config_decode(shoal_entry_view(entry), &config) != SHOAL_OK)
+        return SHOAL_ERR_INVALID;
+    if (raft_log_full(&raft->log) && (shoal_raft_reserve(raft) != SHOAL_OK || raft_log_full(&raft->log)))
+        return SHOAL_ERR_FULL;
+    raft_log_take(&raft->log, shoal_entry_ref(entry));
+    if (entry->kind == SHOAL_ENTRY_CONFIG)
+        raft_config_set(raft, &config, entry->index);
+    return SHOAL_OK;
+}
+
+static enum shoal_err restore_log(struct shoal_raft *raft, const struct shoal_raft_restored *restored)
+{
+    if (!log_goes_on(raft, restored))
+        return SHOAL_OK;
+    for (size_t i = 0; i < restored->count; i++) {
+        enum shoal_err err;
+
+        if (restored->entries[i]->index <= raft->log.base.index)
             continue;
-        if (entry->index != raft_log_last(&raft->log) + 1 || entry->term > raft->term ||
-            entry->term < raft_log_term(&raft->log, raft_log_last(&raft->log)))
-            return SHOAL_ERR_INVALID;
-        if (entry->kind == SHOAL_ENTRY_CONFIG && shoal_raft_config_decode(shoal_entry_view(entry), &config) != SHOAL_OK)
-            return SHOAL_ERR_INVALID;
-        if (raft_log_full(&raft->log)) {
-            enum shoal_err err = shoal_raft_reserve(raft);
-
-            if (err != SHOAL_OK || raft_log_full(&raft->log))
-                return SHOAL_ERR_FULL;
-        }
-        raft_log_take(&raft->log, shoal_entry_ref(entry));
-        if (entry->kind == SHOAL_ENTRY_CONFIG)
-            raft_config_set(raft, &config, entry->index);
+        err = restore_entry(raft, restored->entries[i]);
+        if (err != SHOAL_OK)
+            return err;
     }
     return shoal_raft_reserve(raft);
 }
