@@ -50,7 +50,8 @@ uint16_t shoal_datagram_port(const struct shoal_datagram *datagram);
 SHOAL_MUST_CHECK enum shoal_err shoal_datagram_learn(struct shoal_datagram *datagram, const struct shoal_public_key *key);
 bool shoal_datagram_knows(const struct shoal_datagram *datagram, struct shoal_node_id node);
 
-/* TOO_BIG: larger than SHOAL_DATAGRAM_PAYLOAD_MAX. NOT_FOUND: the key was not known, it has been asked for.
+/* `to` zero: whoever is at the address, once a question has been answered from there.
+ * TOO_BIG: larger than SHOAL_DATAGRAM_PAYLOAD_MAX. NOT_FOUND: the key was not known, it has been asked for.
  * FULL: the socket takes no more now. Nothing is queued: who sends gossip sends again. */
 SHOAL_MUST_CHECK enum shoal_err shoal_datagram_send(struct shoal_datagram *datagram, struct shoal_node_id to,
                                                     struct shoal_address address, struct shoal_view payload);
