@@ -866,7 +866,7 @@ static void sooner(uint64_t *deadline_ns, uint64_t at_ns)
         *deadline_ns = at_ns;
 }
 
-static uint64_t next_deadline_ns(const struct shoal_swim *swim)
+static uint64_t earliest_ns(const struct shoal_swim *swim)
 {
     uint64_t at = gossip_deadline_ns(swim);
 
@@ -893,6 +893,14 @@ static uint64_t next_deadline_ns(const struct shoal_swim *swim)
         if (swim->relays[i].end_ns != 0)
             sooner(&at, swim->relays[i].nack_ns != 0 ? swim->relays[i].nack_ns : swim->relays[i].end_ns);
     return at;
+}
+
+/* Never in the past: what became due just now is not late. */
+static uint64_t next_deadline_ns(const struct shoal_swim *swim)
+{
+    uint64_t at = earliest_ns(swim);
+
+    return at < swim->now_ns ? swim->now_ns : at;
 }
 
 static void start(struct shoal_swim *swim)
