@@ -108,6 +108,7 @@ static void refuse_append(struct shoal_raft *raft, const struct shoal_raft_messa
     reply->u.append_reply.hint = hint;
     reply->u.append_reply.hint_term = raft_log_term(&raft->log, hint);
     reply->u.append_reply.commit = raft->commit;
+    reply->u.append_reply.seq = message->u.append.seq;
 }
 
 /* Drops the log from `from` on, which another leader's entries contradict. */
@@ -166,6 +167,8 @@ enum shoal_err raft_on_append(struct shoal_raft *raft, const struct shoal_raft_m
         return err;
     raft_contact(raft);
     raft->removed_told = false;
+    if (message->u.append.seq > raft->append_seq_seen)
+        raft->append_seq_seen = message->u.append.seq;
     /* At or below the commit index all logs are equal, held or not. */
     if (prev > raft->commit &&
         (prev > raft_log_last(&raft->log) || raft_log_term(&raft->log, prev) != message->u.append.prev_term)) {
@@ -197,6 +200,7 @@ void raft_acknowledge(struct shoal_raft *raft)
     reply = raft_send(raft, raft->leader, SHOAL_RAFT_APPEND_REPLY);
     reply->u.append_reply.index = index;
     reply->u.append_reply.commit = raft->commit;
+    reply->u.append_reply.seq = raft->append_seq_seen;
 }
 
 /* ---- The leader's side ---- */
@@ -311,7 +315,7 @@ void raft_on_append_reply(struct shoal_raft *raft, const struct shoal_raft_messa
 {
     struct raft_peer *peer = raft_peer_find(raft, message->from);
 
-    if (raft->role != SHOAL_RAFT_LEADER || peer == NULL)
+    if (raft->role != SHOAL_RAFT_LEADER || peer == NULL || message->u.append_reply.seq < peer->seq_floor)
         return;
     if (message->u.append_reply.rejected) {
         on_rejected(raft, peer, message);
@@ -336,6 +340,7 @@ static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
     message->u.append.prev_index = index - 1;
     message->u.append.prev_term = raft_log_term(&raft->log, index - 1);
     message->u.append.commit = raft->commit;
+    message->u.append.seq = ++raft->append_seq;
     message->u.append.count = 0;
     while (message->u.append.count < SHOAL_RAFT_BATCH_ENTRIES_MAX) {
         entry = raft_log_find(&raft->log, index);

@@ -53,6 +53,7 @@ struct raft_peer {
     uint64_t commit_known;
     uint64_t commit_sent;
     uint64_t read_seq;
+    uint64_t seq_floor; /* replies to older appends are void: the peer may have restarted since */
     uint64_t retransmit_at;
     uint64_t backoff;
     uint64_t inflight[SHOAL_RAFT_INFLIGHT_MAX]; /* last index of each append under way, and its size */
@@ -69,6 +70,7 @@ struct raft_support {
     bool used;
     bool supporting;          /* we support it */
     uint64_t supported_until; /* it supports us */
+    uint64_t claimed;         /* the term in which it says to lead this group; 0: it does not */
 };
 
 struct raft_read {
@@ -124,6 +126,7 @@ struct shoal_raft {
     bool ack_owed;
     uint64_t ack_index; /* acknowledge once durable up to here */
     uint64_t acked;
+    uint64_t append_seq_seen;
     struct {
         uint64_t index; /* 0: none */
         uint64_t term;
@@ -137,6 +140,7 @@ struct shoal_raft {
     uint64_t term_start; /* first index of this term */
     uint64_t grace_until;
     uint64_t commit_push_at;
+    uint64_t append_seq;
     size_t uncommitted_bytes;
     struct shoal_node_id transfer_to;
     uint64_t transfer_until; /* 0: none */
@@ -208,7 +212,7 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
 void raft_on_supporting(struct shoal_raft *raft, struct shoal_node_id node, bool on);
 void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term);
 void raft_on_unclaimed(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term);
-bool raft_supporting(const struct shoal_raft *raft, struct shoal_node_id node);
+bool raft_supporting_leader(const struct shoal_raft *raft);
 uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_id node);
 uint64_t raft_quorum_supported_until(const struct shoal_raft *raft);
 void raft_check_support(struct shoal_raft *raft);

@@ -2,7 +2,10 @@
  *
  * S1. A leader whose quorum support has run out steps down before it does anything else.
  * S2. A new leader has one support duration to gain it: it was just voted for.
- * S3. Support that comes (back) makes the leader ask that peer where it is: it may have restarted. */
+ * S3. Support that comes (back) makes the leader ask that peer where it is: it may have restarted.
+ * S4. Support for a host stands against an election only while that host claims to lead this group in this term. Else a
+ *     late message of a leader that has stepped down, on a host that is well, would keep the group silent for ever. What
+ *     bridges the time until the claim arrives is the leader's own contact, for one support duration. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -37,11 +40,12 @@ static struct raft_support *support_at(struct shoal_raft *raft, struct shoal_nod
     return free_one;
 }
 
-bool raft_supporting(const struct shoal_raft *raft, struct shoal_node_id node)
+/* S4. */
+bool raft_supporting_leader(const struct shoal_raft *raft)
 {
-    const struct raft_support *support = support_find(raft, node);
+    const struct raft_support *support = support_find(raft, raft->leader.node);
 
-    return support != NULL && support->supporting;
+    return support != NULL && support->supporting && support->claimed == raft->term;
 }
 
 uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_id node)
@@ -91,6 +95,7 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
         peer->waiting = false;
         peer->next = peer->match + 1;
         peer->commit_known = 0;
+        peer->seq_floor = raft->append_seq + 1;
         peer->commit_sent = 0;
         peer->inflight_count = 0;
         peer->retransmit_at = RAFT_NEVER;
@@ -116,16 +121,23 @@ void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t 
     const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
     struct shoal_raft_id leader = member == NULL ? nobody : member->id;
 
-    if (term < raft->term || shoal_node_id_equal(node, raft->self.node))
+    if (shoal_node_id_equal(node, raft->self.node))
         return;
-    if (term == raft->term && (raft->role == SHOAL_RAFT_LEADER || !shoal_raft_id_is_zero(raft->leader) || member == NULL))
+    support_at(raft, node)->claimed = term;
+    if (term < raft->term || (term == raft->term && raft->role == SHOAL_RAFT_LEADER))
         return;
-    raft_become_follower(raft, term, leader);
+    if (term > raft->term || (shoal_raft_id_is_zero(raft->leader) && member != NULL))
+        raft_become_follower(raft, term, leader);
     raft_contact(raft);
+    raft->campaign_at = RAFT_NEVER; /* drawn anew at the end of this step */
 }
 
 void raft_on_unclaimed(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term)
 {
+    struct raft_support *support = support_at(raft, node);
+
+    if (support->claimed == term)
+        support->claimed = 0;
     if (term < raft->term || raft->role == SHOAL_RAFT_LEADER || !shoal_node_id_equal(raft->leader.node, node))
         return;
     raft_become_follower(raft, raft->term, nobody);

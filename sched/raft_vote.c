@@ -49,7 +49,7 @@ bool raft_blocked(const struct shoal_raft *raft)
         return raft->now < raft_quorum_supported_until(raft) || raft->now < raft->grace_until;
     if (shoal_raft_id_is_zero(raft->leader))
         return false;
-    return raft_supporting(raft, raft->leader.node) || raft->now < raft->contact_until;
+    return raft_supporting_leader(raft) || raft->now < raft->contact_until;
 }
 
 void raft_contact(struct shoal_raft *raft)
@@ -67,7 +67,7 @@ void raft_rearm(struct shoal_raft *raft)
         return;
     }
     if (!shoal_raft_id_is_zero(raft->leader)) {
-        if (raft_supporting(raft, raft->leader.node)) {
+        if (raft_supporting_leader(raft)) {
             raft->campaign_at = RAFT_NEVER;
             return;
         }
@@ -108,6 +108,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
         raft->matched = raft->commit;
         raft->ack_owed = false;
         raft->acked = 0;
+        raft->append_seq_seen = 0;
     }
     if (!shoal_raft_id_is_zero(leader))
         raft->backoff = 1;

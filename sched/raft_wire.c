@@ -3,8 +3,8 @@
  *     u8 kind | u8 version 1 | u8 oldest reader 1 | id from (16 + 16) | id to (16 + 16) | u64 term | by kind:
  *     PREVOTE, VOTE              u64 for_term, last_index, last_term | bool transfer
  *     PREVOTE_REPLY, VOTE_REPLY  u64 for_term | bool granted
- *     APPEND                     u64 prev_index, prev_term, commit | u8 count | count x (u64 term | u8 kind | bytes)
- *     APPEND_REPLY               bool rejected | u64 index, hint, hint_term, commit
+ *     APPEND                     u64 prev_index, prev_term, commit, seq | u8 count | count x (u64 term | u8 kind | bytes)
+ *     APPEND_REPLY               bool rejected | u64 index, hint, hint_term, commit, seq
  *     READ, READ_REPLY           u64 seq
  *     INSTALL                    u64 index, term | bytes config | u64 offset, total | bytes
  *     INSTALL_REPLY              u64 index, offset, match
@@ -37,6 +37,7 @@ static void put_append(struct shoal_writer *w, const struct shoal_raft_message *
     shoal_put_u64(w, message->u.append.prev_index);
     shoal_put_u64(w, message->u.append.prev_term);
     shoal_put_u64(w, message->u.append.commit);
+    shoal_put_u64(w, message->u.append.seq);
     SHOAL_ASSERT(message->u.append.count <= SHOAL_RAFT_BATCH_ENTRIES_MAX);
     shoal_put_u8(w, (uint8_t)message->u.append.count);
     for (uint32_t i = 0; i < message->u.append.count; i++) {
@@ -85,6 +86,7 @@ static void put_body(struct shoal_writer *w, const struct shoal_raft_message *me
         shoal_put_u64(w, message->u.append_reply.hint);
         shoal_put_u64(w, message->u.append_reply.hint_term);
         shoal_put_u64(w, message->u.append_reply.commit);
+        shoal_put_u64(w, message->u.append_reply.seq);
         return;
     case SHOAL_RAFT_READ:
     case SHOAL_RAFT_READ_REPLY: shoal_put_u64(w, message->u.read.seq); return;
@@ -125,6 +127,7 @@ static enum shoal_err get_append(struct shoal_reader *r, struct shoal_raft_messa
     message->u.append.prev_index = shoal_get_u64(r);
     message->u.append.prev_term = shoal_get_u64(r);
     message->u.append.commit = shoal_get_u64(r);
+    message->u.append.seq = shoal_get_u64(r);
     count = shoal_get_u8(r);
     index = message->u.append.prev_index;
     if (r->failed || count > SHOAL_RAFT_BATCH_ENTRIES_MAX || index > UINT64_MAX - SHOAL_RAFT_BATCH_ENTRIES_MAX)
@@ -181,6 +184,7 @@ static enum shoal_err get_body(struct shoal_reader *r, struct shoal_raft_message
         message->u.append_reply.hint = shoal_get_u64(r);
         message->u.append_reply.hint_term = shoal_get_u64(r);
         message->u.append_reply.commit = shoal_get_u64(r);
+        message->u.append_reply.seq = shoal_get_u64(r);
         return SHOAL_OK;
     case SHOAL_RAFT_READ:
     case SHOAL_RAFT_READ_REPLY: message->u.read.seq = shoal_get_u64(r); return SHOAL_OK;

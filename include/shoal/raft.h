@@ -12,8 +12,11 @@
  *   - calls shoal_raft_reserve() after any step that says `wants_reserve` (that is where the core allocates);
  *   - carries out a PERSIST asynchronously, all PERSISTs of a group in order, and answers with STORED and its `mark`;
  *     what depends on the write (votes, acknowledgements, leading) comes out of that later step;
- *   - steps its support core first when that one's deadline has passed, and hands edges on (PEER_SUPPORT, SUPPORTING,
- *     CLAIM), so that no step of a leader runs on support that has expired;
+ *   - steps its support core first when that one's deadline has passed, and hands all its edges on (PEER_SUPPORT,
+ *     SUPPORTING, CLAIM, UNCLAIMED), so that no step of a leader runs on support that has expired; a group that is made
+ *     later is told what stands at that moment (supported and supporting hosts among its members, claims of it);
+ *   - while it leads, claims the group in its support core towards every member, and takes the claim back when it steps
+ *     down: a follower stays silent only while it supports a host that claims this group in this term;
  *   - puts the group's id in front of the encoded message: the core does not know its name. */
 #ifndef SHOAL_RAFT_H
 #define SHOAL_RAFT_H
@@ -148,6 +151,7 @@ struct shoal_raft_message {
             uint64_t prev_index;
             uint64_t prev_term;
             uint64_t commit;
+            uint64_t seq; /* rises with each append of a leader's; the reply names the newest seen */
             uint32_t count;
             struct shoal_entry *entries[SHOAL_RAFT_BATCH_ENTRIES_MAX]; /* index prev_index + 1 and on */
         } append;
@@ -157,6 +161,7 @@ struct shoal_raft_message {
             uint64_t hint;      /* rejected: the newest index worth trying */
             uint64_t hint_term; /* rejected: its term here, 0 if unknown */
             uint64_t commit;    /* what the follower knows to be committed */
+            uint64_t seq;       /* 0: unasked */
         } append_reply;
         struct {
             uint64_t seq;
