@@ -684,7 +684,6 @@ static void on_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
     }
     if (ours && !relayed && member == p->member) { /* I3 */
         learn_rtt(swim, member, swim->now_ns - p->sent_ns);
-        swim->members[member].flags &= (uint8_t)~MEMBER_DOUBT;
         p->acked = true;
         return;
     }
@@ -763,6 +762,20 @@ static void act_on(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
 
 static bool is_sync(enum swim_message message) { return message >= SWIM_ROOT; }
 
+/* Ours by its seal: a seed that is ourselves, or a clone, whose card then says so. Never answered. */
+static enum shoal_err on_own_datagram(struct shoal_swim *swim, const struct swim_origin *origin, struct heard *heard,
+                                      struct shoal_reader *r)
+{
+    shoal_count(&swim->stats.drop_wrong_answer);
+    if (is_sync(heard->head.message))
+        return SHOAL_OK;
+    get_body(r, heard);
+    if (!r->failed && swim_hear_news(swim, origin, r))
+        return SHOAL_OK;
+    shoal_count(&swim->stats.drop_malformed);
+    return SHOAL_ERR_MALFORMED;
+}
+
 static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_actions *actions,
                                   const struct shoal_swim_event *event)
 {
@@ -779,10 +792,8 @@ static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_act
         shoal_count(err == SHOAL_ERR_UNSUPPORTED ? &swim->stats.drop_version : &swim->stats.drop_malformed);
         return err;
     }
-    if (member == SWIM_SELF) {
-        shoal_count(&swim->stats.drop_wrong_answer); /* a seed that is ourselves */
-        return SHOAL_OK;
-    }
+    if (member == SWIM_SELF)
+        return on_own_datagram(swim, &origin, &heard, &r);
     was_live = member != SWIM_NONE && swim_member_is_live(swim, member);
     origin.sync = heard.head.message == SWIM_ITEMS;
     if (is_sync(heard.head.message))

@@ -29,7 +29,7 @@ _Static_assert(sizeof(struct swim_member) <= 32, "ten thousand views of ten thou
 
 #define MEMBER_FADED 1u      /* no part of anti-entropy any more */
 #define MEMBER_GONE 2u       /* dead because its port refused */
-#define MEMBER_DOUBT 4u      /* it refuted a refused port: such evidence counts as silence until it answers us */
+#define MEMBER_DOUBT 4u      /* it refuted a refused port: in this life such evidence counts as silence */
 #define MEMBER_STALE_CARD 8u /* it has a newer card than we hold: ask for it */
 
 struct swim_held_record {
