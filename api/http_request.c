@@ -160,23 +160,28 @@ static const struct http_route *find_route(struct http_request *request, const s
     return NULL;
 }
 
-static void start_body(struct http_request *request)
+static bool send_continue(struct http_request *request)
 {
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
-    if (request->conn == NULL)
-        return;
-    if (request->route->begin != NULL)
+    if (!request->head.expect_continue || (!request->head.chunked && request->head.content_length == 0))
+        return true;
+    return http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL, NULL) ==
+           SHOAL_OK;
+}
+
+static void start_body(struct http_request *request)
+{
+    http_request_hold(request);
+    if (request->conn != NULL && request->route->begin != NULL)
         request->route->begin(request);
-    if (request->conn == NULL)
-        return;
-    if (request->head.expect_continue && !request->responded && (request->head.chunked || request->head.content_length > 0) &&
-        http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL, NULL) !=
-            SHOAL_OK) {
-        http_conn_close(request->conn);
-        return;
+    if (request->conn != NULL && !request->responded) {
+        if (send_continue(request))
+            http_body_resume(request);
+        else
+            http_conn_close(request->conn);
     }
-    http_body_resume(request);
+    http_request_release(request);
 }
 
 static uint64_t body_limit(const struct http_request *request)

@@ -82,6 +82,8 @@ struct shoal_job_options {
     const char *app_name;
     const char *main;      /* as given to --model-main: relative below the bundle, or absolute */
     const char *model_dir; /* top directory name inside the bundle */
+    const char *main_path; /* where it was found in the bundle; "" for an absolute main and for user_cmd */
+    const char *work_dir;  /* the work directory inside the bundle (execs-api 4.8); "" = its root */
     const char *submit_user;
     const char *data_path;      /* of --cs-datastore-meta, relative, no ".."; "" = the root */
     const char *datastore_meta; /* its whole text, for DLI_CS_DATASTORE_META */

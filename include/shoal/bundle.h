@@ -34,6 +34,7 @@ struct shoal_bundle_info {
     uint64_t bundle_bytes; /* size of the canonical file */
     uint64_t content_bytes;
     uint32_t entries;
+    bool prefixed; /* everything was put below `prefix` */
     /* The only top directory, if everything lies below one ("._*" beside it is ignored); "" otherwise. */
     char top[256];
 };
@@ -49,7 +50,7 @@ struct shoal_bundle_options {
     const struct shoal_bundle_upload *uploads; /* 0..4 */
     unsigned upload_count;
     const char *single_name; /* name of a single file that came without one (base name of --model-main) */
-    const char *prefix;      /* "", or the folder to put a topless archive into (--model-dir) */
+    const char *prefix;      /* "", or the folder (--model-dir) to put an archive into that has no such folder itself */
     const char *spool_dir;   /* for nameless temporary files */
     struct shoal_bundle_limits limits;
 };

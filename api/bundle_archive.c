@@ -1,0 +1,1000 @@
+/* Archives in, canonical bundles out; and the way back to a folder. All that knows libarchive, and the hash of a bundle.
+ *
+ *   upload --libarchive--> (path, mode) + content --> spool, hashed --sort--> canonical file --> unpack with openat2
+ *
+ * B1. Only regular files and directories pass. Links, devices, sockets, pipes: refused by name, whatever they point at.
+ * B2. A path that is absolute, has "..", a backslash or a control character, or is too deep or long, is refused.
+ * B3. Every byte counts against the limits before it is written; what an entry claims is checked before it is read.
+ * B4. Unpacking opens one component at a time, beneath the folder, never through a link, and only makes new files.
+ * Source: reference of hostile archives; openat2(2), RESOLVE_BENEATH. */
+#include "shoal/bundle.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shoal/limits.h"
+
+#include "shoal/banned.h"
+
+#define PATH_BYTES_MAX 1024u
+#define COMPONENT_BYTES_MAX 255u
+#define BLOCK_BYTES (64u * SHOAL_KIB)
+#define RATIO_FREE_BYTES (10u * SHOAL_MIB)
+#define SECONDS_MAX 1800
+#define IN_MEMORY_MAX SHOAL_BUNDLE_INLINE_MAX
+#define HEAD_BYTES 16u /* magic, version, count */
+
+struct entry {
+    char *path;
+    size_t path_len;
+    uint32_t mode;
+    uint64_t size;
+    uint64_t offset; /* in the spool */
+    uint8_t hash[32];
+};
+
+struct bundler {
+    const struct shoal_bundle_options *options;
+    struct shoal_bundle_limits limits;
+    struct entry *entries;
+    size_t count;
+    size_t cap;
+    uint64_t spooled;
+    uint64_t packed; /* bytes of all uploads */
+    int spool;
+    time_t started;
+    struct shoal_msg *msg;
+    uint8_t *block;
+};
+
+static enum shoal_err disk_error(struct shoal_msg *msg, const char *what)
+{
+    if (errno == ENOSPC || errno == EDQUOT)
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the disk is full; free some space on this node or use another node", what);
+    return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: %s", what, strerror(errno));
+}
+
+/* ---- files without a name ---- */
+
+static enum shoal_err open_spool(const struct bundler *b, int *fd)
+{
+    *fd = -1;
+    if (b->packed <= IN_MEMORY_MAX)
+        *fd = memfd_create("shoal-bundle", MFD_CLOEXEC);
+    else
+        *fd = open(b->options->spool_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    return *fd >= 0 ? SHOAL_OK : disk_error(b->msg, b->options->spool_dir);
+}
+
+static enum shoal_err write_all(int fd, const uint8_t *bytes, size_t len, struct shoal_msg *msg)
+{
+    while (len > 0) {
+        ssize_t put = write(fd, bytes, len);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return disk_error(msg, "writing a bundle");
+        bytes += put;
+        len -= (size_t)put;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_err read_all(int fd, uint8_t *bytes, size_t len, uint64_t offset, struct shoal_msg *msg)
+{
+    while (len > 0) {
+        ssize_t got = pread(fd, bytes, len, (off_t)offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return disk_error(msg, "reading a bundle");
+        if (got == 0)
+            return shoal_fail(msg, SHOAL_ERR_MALFORMED, "a bundle ends too early");
+        bytes += got;
+        offset += (uint64_t)got;
+        len -= (size_t)got;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- paths ---- */
+
+static enum shoal_err refuse(const struct bundler *b, enum shoal_err err, const char *path, const char *why)
+{
+    char shown[96];
+    size_t len = 0;
+
+    for (; *path != '\0' && len + 1 < sizeof(shown); path++)
+        shown[len++] = (unsigned char)*path < 0x20 || *path == 0x7f ? '?' : *path;
+    shown[len] = '\0';
+    return shoal_fail(b->msg, err, "upload: entry \"%s\": %s", shown, why);
+}
+
+/* Copies `path` in normal form to `out` ("" for the root). */
+static enum shoal_err clean_path(const struct bundler *b, const char *path, char *out, size_t *out_len)
+{
+    const char *whole = path;
+    size_t len = 0;
+    unsigned depth = 0;
+
+    if (path[0] == '/')
+        return refuse(b, SHOAL_ERR_INVALID, whole, "an absolute path; pack relative names");
+    while (*path != '\0') {
+        size_t piece = strcspn(path, "/");
+
+        for (size_t i = 0; i < piece; i++)
+            if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f || path[i] == '\\')
+                return refuse(b, SHOAL_ERR_INVALID, whole, "a control character or backslash in its name; rename it");
+        if (piece == 2 && path[0] == '.' && path[1] == '.')
+            return refuse(b, SHOAL_ERR_INVALID, whole, "\"..\" in its path; pack from inside the directory");
+        if (piece > COMPONENT_BYTES_MAX)
+            return refuse(b, SHOAL_ERR_TOO_BIG, whole, "a name longer than 255 bytes");
+        if (piece > 0 && !(piece == 1 && path[0] == '.')) {
+            if (len + piece + 1 >= PATH_BYTES_MAX)
+                return refuse(b, SHOAL_ERR_TOO_BIG, whole, "a path longer than 1023 bytes");
+            if (++depth > b->limits.depth_max)
+                return refuse(b, SHOAL_ERR_TOO_BIG, whole, "nested too deep; 32 directories are allowed");
+            if (len > 0)
+                out[len++] = '/';
+            memcpy(out + len, path, piece);
+            len += piece;
+        }
+        path += piece;
+        while (*path == '/')
+            path++;
+    }
+    out[len] = '\0';
+    *out_len = len;
+    return SHOAL_OK;
+}
+
+static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode, struct entry **entry)
+{
+    if (b->count == b->limits.entries_max)
+        return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG, "upload: more than %u entries; leave out what the script does not need",
+                          b->limits.entries_max);
+    if (b->count == b->cap) {
+        size_t cap = b->cap == 0 ? 64 : b->cap * 2;
+        struct entry *grown = realloc(b->entries, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+        b->entries = grown;
+        b->cap = cap;
+    }
+    *entry = &b->entries[b->count];
+    **entry = (struct entry){ .path = strndup(path, len), .path_len = len, .mode = mode, .offset = b->spooled };
+    if ((*entry)->path == NULL)
+        return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+    b->count++;
+    return SHOAL_OK;
+}
+
+/* ---- contents ---- */
+
+/* One more block of `entry`: B3. */
+static enum shoal_err take_block(struct bundler *b, struct entry *entry, crypto_generichash_state *hash, size_t len)
+{
+    const char *path = entry->path;
+
+    if (len > b->limits.file_bytes_max - entry->size)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path, "larger than a file may be");
+    if (len > b->limits.bytes_max - b->spooled)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to more than is allowed");
+    if (b->spooled + len > RATIO_FREE_BYTES && (b->spooled + len) / b->limits.ratio_max > b->packed)
+        return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to far more than its own size; send it less compressed");
+    if (time(NULL) - b->started > SECONDS_MAX)
+        return refuse(b, SHOAL_ERR_TIMEOUT, path, "unpacking took too long");
+    (void)crypto_generichash_update(hash, b->block, len);
+    entry->size += len;
+    b->spooled += len;
+    return write_all(b->spool, b->block, len, b->msg);
+}
+
+static enum shoal_err archive_error(const struct bundler *b, struct archive *archive, const char *path)
+{
+    const char *text = archive_error_string(archive);
+    char why[200];
+
+    (void)snprintf(why, sizeof(why), "cannot be read (%.120s); the archive is damaged or cut short, pack and send it again",
+                   text == NULL ? "unknown" : text);
+    if (path == NULL)
+        return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: the archive %s", why);
+    return refuse(b, SHOAL_ERR_MALFORMED, path, why);
+}
+
+static enum shoal_err take_archived_file(struct bundler *b, struct archive *archive, struct entry *entry)
+{
+    crypto_generichash_state hash;
+
+    (void)crypto_generichash_init(&hash, NULL, 0, sizeof(entry->hash));
+    while (true) {
+        la_ssize_t got = archive_read_data(archive, b->block, BLOCK_BYTES);
+        enum shoal_err err;
+
+        if (got < 0)
+            return archive_error(b, archive, entry->path);
+        if (got == 0)
+            break;
+        err = take_block(b, entry, &hash, (size_t)got);
+        if (err != SHOAL_OK)
+            return err;
+    }
+    (void)crypto_generichash_final(&hash, entry->hash, sizeof(entry->hash));
+    return SHOAL_OK;
+}
+
+static enum shoal_err check_type(const struct bundler *b, struct archive_entry *header, const char *path)
+{
+    if (archive_entry_hardlink(header) != NULL || archive_entry_hardlink_utf8(header) != NULL)
+        return refuse(b, SHOAL_ERR_INVALID, path, "a hard link; pack copies (tar --hard-dereference)");
+    switch (archive_entry_filetype(header)) {
+    case AE_IFREG:
+    case AE_IFDIR: return SHOAL_OK;
+    case AE_IFLNK: return refuse(b, SHOAL_ERR_INVALID, path, "a symbolic link; pack what it points to (tar --dereference)");
+    default: return refuse(b, SHOAL_ERR_INVALID, path, "a device, pipe or socket; only files and directories are taken");
+    }
+}
+
+static enum shoal_err take_archive_entry(struct bundler *b, struct archive *archive, struct archive_entry *header)
+{
+    const char *name = archive_entry_pathname_utf8(header);
+    char path[PATH_BYTES_MAX];
+    size_t len = 0;
+    struct entry *entry;
+    enum shoal_err err;
+    bool dir = archive_entry_filetype(header) == AE_IFDIR;
+
+    if (name == NULL)
+        name = archive_entry_pathname(header);
+    if (name == NULL)
+        return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: an entry without a readable name");
+    err = check_type(b, header, name);
+    if (err == SHOAL_OK)
+        err = clean_path(b, name, path, &len);
+    if (err != SHOAL_OK)
+        return err;
+    if (len == 0)
+        return dir ? SHOAL_OK : refuse(b, SHOAL_ERR_INVALID, name, "a file without a name");
+    if (!dir && archive_entry_size_is_set(header) && archive_entry_size(header) > 0 &&
+        (uint64_t)archive_entry_size(header) > b->limits.file_bytes_max)
+        return refuse(b, SHOAL_ERR_TOO_BIG, name, "claims to be larger than a file may be");
+    err = add_entry(b, path, len, dir ? SHOAL_BUNDLE_DIR | 0755u : (archive_entry_perm(header) & 0111) != 0 ? 0755u : 0644u,
+                    &entry);
+    if (err != SHOAL_OK)
+        return err;
+    return dir ? SHOAL_OK : take_archived_file(b, archive, entry);
+}
+
+static enum shoal_err walk_archive(struct bundler *b, struct archive *archive)
+{
+    const char *last = NULL;
+
+    while (true) {
+        struct archive_entry *header;
+        int got = archive_read_next_header(archive, &header);
+        enum shoal_err err;
+
+        if (got == ARCHIVE_EOF)
+            return SHOAL_OK;
+        if (got != ARCHIVE_OK && got != ARCHIVE_WARN)
+            return archive_error(b, archive, last);
+        err = take_archive_entry(b, archive, header);
+        if (err != SHOAL_OK)
+            return err;
+        last = b->count == 0 ? NULL : b->entries[b->count - 1].path;
+    }
+}
+
+enum upload_kind { UPLOAD_FILE, UPLOAD_TAR, UPLOAD_GZIP, UPLOAD_ZIP };
+
+static enum upload_kind kind_of(const uint8_t *head, size_t len)
+{
+    if (len >= 2 && head[0] == 0x1f && head[1] == 0x8b)
+        return UPLOAD_GZIP;
+    if (len >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0))
+        return UPLOAD_ZIP;
+    if (len >= 262 && memcmp(head + 257, "ustar", 5) == 0)
+        return UPLOAD_TAR;
+    return UPLOAD_FILE;
+}
+
+/* A tar ends with zero blocks; without them it was cut between two entries, which its reader does not notice. */
+static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle_upload *upload)
+{
+    uint8_t block[512];
+    enum shoal_err err = read_all(upload->fd, block, sizeof(block), upload->bytes - sizeof(block), b->msg);
+
+    if (err == SHOAL_OK && !sodium_is_zero(block, sizeof(block)))
+        err = shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
+                         "upload: the archive has no end mark: it was cut short, pack and send it again");
+    return err;
+}
+
+static enum shoal_err take_archive(struct bundler *b, const struct shoal_bundle_upload *upload, enum upload_kind kind)
+{
+    struct archive *archive = archive_read_new();
+    size_t before = b->count;
+    enum shoal_err err = SHOAL_OK;
+
+    if (archive == NULL)
+        return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+    /* Only what is wanted: every further format is a parser that strangers can feed. */
+    if (kind == UPLOAD_ZIP)
+        (void)archive_read_support_format_zip_seekable(archive);
+    else
+        (void)archive_read_support_format_tar(archive);
+    if (kind == UPLOAD_GZIP)
+        (void)archive_read_support_filter_gzip(archive);
+    if (lseek(upload->fd, 0, SEEK_SET) != 0)
+        err = disk_error(b->msg, "reading an upload");
+    else if (kind == UPLOAD_TAR)
+        err = check_tar_end(b, upload);
+    if (err == SHOAL_OK && archive_read_open_fd(archive, upload->fd, BLOCK_BYTES) != ARCHIVE_OK)
+        err = archive_error(b, archive, NULL);
+    if (err == SHOAL_OK)
+        err = walk_archive(b, archive);
+    if (err == SHOAL_OK && b->count == before)
+        err = shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: the archive is empty; pack the model directory");
+    (void)archive_read_free(archive);
+    return err;
+}
+
+static enum shoal_err take_file(struct bundler *b, const struct shoal_bundle_upload *upload)
+{
+    const char *name = upload->name[0] != '\0' ? upload->name : b->options->single_name;
+    crypto_generichash_state hash;
+    char path[PATH_BYTES_MAX];
+    struct entry *entry;
+    size_t len = 0;
+    enum shoal_err err;
+
+    if (name == NULL || name[0] == '\0')
+        return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: a file without a name; send a filename or give --model-main");
+    if (strchr(name, '/') != NULL)
+        return refuse(b, SHOAL_ERR_INVALID, name, "a file name with a slash");
+    err = clean_path(b, name, path, &len);
+    if (err == SHOAL_OK && len == 0)
+        err = refuse(b, SHOAL_ERR_INVALID, name, "no file name");
+    if (err == SHOAL_OK)
+        err = add_entry(b, path, len, 0644, &entry);
+    if (err != SHOAL_OK)
+        return err;
+    (void)crypto_generichash_init(&hash, NULL, 0, sizeof(entry->hash));
+    for (uint64_t at = 0; at < upload->bytes && err == SHOAL_OK;) {
+        size_t piece = upload->bytes - at < BLOCK_BYTES ? (size_t)(upload->bytes - at) : BLOCK_BYTES;
+
+        err = read_all(upload->fd, b->block, piece, at, b->msg);
+        if (err == SHOAL_OK)
+            err = take_block(b, entry, &hash, piece);
+        at += piece;
+    }
+    (void)crypto_generichash_final(&hash, entry->hash, sizeof(entry->hash));
+    return err;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text);
+    size_t end_len = strlen(end);
+
+    return len >= end_len && strcmp(text + len - end_len, end) == 0;
+}
+
+static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_upload *upload)
+{
+    static const char *const archive_names[] = { ".tar", ".tgz", ".gz", ".zip" };
+    uint8_t head[512] = { 0 };
+    size_t len = upload->bytes < sizeof(head) ? (size_t)upload->bytes : sizeof(head);
+    enum upload_kind kind;
+    enum shoal_err err;
+
+    if (upload->bytes == 0)
+        return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: \"%.80s\" is empty (0 bytes); send the file's content", upload->name);
+    err = read_all(upload->fd, head, len, 0, b->msg);
+    if (err != SHOAL_OK)
+        return err;
+    kind = kind_of(head, len);
+    if (kind != UPLOAD_FILE)
+        return take_archive(b, upload, kind);
+    for (size_t i = 0; i < sizeof(archive_names) / sizeof(archive_names[0]); i++)
+        if (ends_with(upload->name, archive_names[i]))
+            return shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
+                              "upload: \"%.80s\" is not an archive: send a tar, a tar packed with gzip, or a zip", upload->name);
+    return take_file(b, upload);
+}
+
+/* ---- putting it in order ---- */
+
+static int compare_entries(const void *left, const void *right)
+{
+    const struct entry *a = left;
+    const struct entry *b = right;
+
+    return strcmp(a->path, b->path);
+}
+
+static struct entry *find_entry(const struct bundler *b, char *path)
+{
+    struct entry key = { .path = path };
+
+    return bsearch(&key, b->entries, b->count, sizeof(key), compare_entries);
+}
+
+/* Nothing below a file; directories that have something below them go (their files bring them back). */
+static enum shoal_err check_parents(struct bundler *b, bool *needless)
+{
+    for (size_t i = 0; i < b->count; i++) {
+        char path[PATH_BYTES_MAX * 2];
+        char *slash;
+
+        (void)snprintf(path, sizeof(path), "%s", b->entries[i].path);
+        while ((slash = strrchr(path, '/')) != NULL) {
+            struct entry *parent;
+
+            *slash = '\0';
+            parent = find_entry(b, path);
+            if (parent == NULL)
+                continue;
+            if ((parent->mode & SHOAL_BUNDLE_DIR) == 0)
+                return refuse(b, SHOAL_ERR_INVALID, path, "both a file and a directory");
+            needless[parent - b->entries] = true;
+        }
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_err settle_entries(struct bundler *b)
+{
+    bool *needless = calloc(b->count + 1, sizeof(*needless));
+    enum shoal_err err = SHOAL_OK;
+    size_t kept = 0;
+
+    if (needless == NULL)
+        return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+    if (b->count > 0)
+        qsort(b->entries, b->count, sizeof(*b->entries), compare_entries);
+    for (size_t i = 1; i < b->count && err == SHOAL_OK; i++) {
+        bool both_dirs = (b->entries[i].mode & b->entries[i - 1].mode & SHOAL_BUNDLE_DIR) != 0;
+
+        if (strcmp(b->entries[i].path, b->entries[i - 1].path) != 0)
+            continue;
+        if (!both_dirs)
+            err = refuse(b, SHOAL_ERR_INVALID, b->entries[i].path, "twice in the upload; pack it once");
+        needless[i - 1] = true;
+    }
+    if (err == SHOAL_OK)
+        err = check_parents(b, needless);
+    for (size_t i = 0; i < b->count && err == SHOAL_OK; i++) {
+        if (needless[i])
+            free(b->entries[i].path);
+        else
+            b->entries[kept++] = b->entries[i];
+    }
+    if (err == SHOAL_OK)
+        b->count = kept;
+    free(needless);
+    return err;
+}
+
+/* The one directory that everything lies in, or "". */
+static void find_top(const struct bundler *b, char *top, size_t cap)
+{
+    top[0] = '\0';
+    for (size_t i = 0; i < b->count; i++) {
+        const char *path = b->entries[i].path;
+        size_t len = strcspn(path, "/");
+
+        if (path[0] == '.' && path[1] == '_')
+            continue; /* macOS leaves these beside the directory */
+        if (path[len] != '/' && (b->entries[i].mode & SHOAL_BUNDLE_DIR) == 0) {
+            top[0] = '\0';
+            return;
+        }
+        if (top[0] == '\0') {
+            (void)snprintf(top, cap, "%.*s", (int)len, path);
+        } else if (strlen(top) != len || memcmp(top, path, len) != 0) {
+            top[0] = '\0';
+            return;
+        }
+    }
+}
+
+static bool has_below(const struct bundler *b, const char *prefix)
+{
+    size_t len = strlen(prefix);
+
+    for (size_t i = 0; i < b->count; i++)
+        if (strncmp(b->entries[i].path, prefix, len) == 0 &&
+            (b->entries[i].path[len] == '/' || b->entries[i].path[len] == '\0'))
+            return true;
+    return false;
+}
+
+static enum shoal_err add_prefix(struct bundler *b, struct shoal_bundle_info *info)
+{
+    const char *prefix = b->options->prefix;
+    char clean[PATH_BYTES_MAX];
+    size_t len = 0;
+    enum shoal_err err;
+
+    if (prefix == NULL || prefix[0] == '\0' || b->count == 0)
+        return SHOAL_OK;
+    err = clean_path(b, prefix, clean, &len);
+    if (err != SHOAL_OK || len == 0 || has_below(b, clean))
+        return err;
+    for (size_t i = 0; i < b->count; i++) {
+        struct entry *entry = &b->entries[i];
+        char *path;
+
+        if (len + 1 + entry->path_len >= PATH_BYTES_MAX)
+            return refuse(b, SHOAL_ERR_TOO_BIG, entry->path, "a path longer than 1023 bytes");
+        path = malloc(len + entry->path_len + 2);
+        if (path == NULL)
+            return shoal_fail(b->msg, SHOAL_ERR_FULL, "out of memory");
+        memcpy(path, clean, len);
+        path[len] = '/';
+        memcpy(path + len + 1, entry->path, entry->path_len + 1);
+        free(entry->path);
+        entry->path = path;
+        entry->path_len += len + 1;
+    }
+    info->prefixed = true; /* the order by path stays */
+    return SHOAL_OK;
+}
+
+/* ---- the canonical file ---- */
+
+static void put_le(uint8_t *at, uint64_t value, unsigned width)
+{
+    for (unsigned i = 0; i < width; i++)
+        at[i] = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t get_le(const uint8_t *at, unsigned width)
+{
+    uint64_t value = 0;
+
+    for (unsigned i = 0; i < width; i++)
+        value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+/* I1 of the header: what names the bundle. */
+static void hash_entry(crypto_generichash_state *state, const struct entry *entry)
+{
+    uint8_t head[14];
+
+    put_le(head, entry->path_len, 2);
+    put_le(head + 2, entry->mode, 4);
+    put_le(head + 6, entry->size, 8);
+    (void)crypto_generichash_update(state, head, sizeof(head));
+    (void)crypto_generichash_update(state, (const uint8_t *)entry->path, entry->path_len);
+    (void)crypto_generichash_update(state, entry->hash, sizeof(entry->hash));
+}
+
+static void hash_start(crypto_generichash_state *state)
+{
+    (void)crypto_generichash_init(state, NULL, 0, sizeof(struct shoal_hash));
+    (void)crypto_generichash_update(state, (const uint8_t *)SHOAL_BUNDLE_MAGIC, 8);
+}
+
+/* Small pieces gathered in the block. */
+struct sink {
+    struct bundler *b;
+    int fd;
+    size_t len;
+    uint64_t total;
+};
+
+static enum shoal_err sink_flush(struct sink *sink)
+{
+    enum shoal_err err = write_all(sink->fd, sink->b->block, sink->len, sink->b->msg);
+
+    sink->total += sink->len;
+    sink->len = 0;
+    return err;
+}
+
+static enum shoal_err sink_put(struct sink *sink, const void *bytes, size_t len)
+{
+    enum shoal_err err = SHOAL_OK;
+
+    SHOAL_ASSERT(len <= BLOCK_BYTES);
+    if (len > BLOCK_BYTES - sink->len)
+        err = sink_flush(sink);
+    if (err == SHOAL_OK && len > 0)
+        memcpy(sink->b->block + sink->len, bytes, len);
+    sink->len += err == SHOAL_OK ? len : 0;
+    return err;
+}
+
+static enum shoal_err sink_copy(struct sink *sink, const struct entry *entry)
+{
+    uint64_t done = 0;
+    enum shoal_err err = SHOAL_OK;
+
+    while (done < entry->size && err == SHOAL_OK) {
+        size_t piece = BLOCK_BYTES - sink->len;
+
+        if (piece == 0) {
+            err = sink_flush(sink);
+            continue;
+        }
+        if (piece > entry->size - done)
+            piece = (size_t)(entry->size - done);
+        err = read_all(sink->b->spool, sink->b->block + sink->len, piece, entry->offset + done, sink->b->msg);
+        sink->len += err == SHOAL_OK ? piece : 0;
+        done += piece;
+    }
+    return err;
+}
+
+static enum shoal_err write_canonical(struct bundler *b, int fd, struct shoal_bundle_info *info)
+{
+    struct sink sink = { .b = b, .fd = fd };
+    crypto_generichash_state state;
+    uint8_t head[HEAD_BYTES] = SHOAL_BUNDLE_MAGIC;
+    enum shoal_err err;
+
+    put_le(head + 8, 1, 4);
+    put_le(head + 12, b->count, 4);
+    hash_start(&state);
+    err = sink_put(&sink, head, sizeof(head));
+    for (size_t i = 0; i < b->count && err == SHOAL_OK; i++) {
+        const struct entry *entry = &b->entries[i];
+        uint8_t fields[12];
+
+        put_le(fields, entry->path_len, 2);
+        err = sink_put(&sink, fields, 2);
+        if (err == SHOAL_OK)
+            err = sink_put(&sink, entry->path, entry->path_len);
+        put_le(fields, entry->mode, 4);
+        put_le(fields + 4, entry->size, 8);
+        if (err == SHOAL_OK)
+            err = sink_put(&sink, fields, 12);
+        if (err == SHOAL_OK)
+            err = sink_copy(&sink, entry);
+        hash_entry(&state, entry);
+        info->content_bytes += entry->size;
+    }
+    if (err == SHOAL_OK)
+        err = sink_flush(&sink);
+    (void)crypto_generichash_final(&state, info->hash.bytes, sizeof(info->hash.bytes));
+    info->entries = (uint32_t)b->count;
+    info->bundle_bytes = sink.total;
+    return err;
+}
+
+static void set_limits(struct bundler *b)
+{
+    b->limits = b->options->limits;
+    if (b->limits.entries_max == 0)
+        b->limits.entries_max = 20000;
+    if (b->limits.bytes_max == 0)
+        b->limits.bytes_max = SHOAL_UPLOAD_BYTES_MAX;
+    if (b->limits.file_bytes_max == 0)
+        b->limits.file_bytes_max = b->limits.bytes_max;
+    if (b->limits.ratio_max == 0)
+        b->limits.ratio_max = 200;
+    if (b->limits.depth_max == 0)
+        b->limits.depth_max = 32;
+}
+
+static enum shoal_err make(struct bundler *b, int *fd, struct shoal_bundle_info *info)
+{
+    enum shoal_err err = open_spool(b, &b->spool);
+    int out = -1;
+
+    for (unsigned i = 0; i < b->options->upload_count && err == SHOAL_OK; i++)
+        err = take_upload(b, &b->options->uploads[i]);
+    if (err == SHOAL_OK)
+        err = settle_entries(b);
+    if (err == SHOAL_OK) {
+        find_top(b, info->top, sizeof(info->top));
+        err = add_prefix(b, info);
+    }
+    if (err == SHOAL_OK)
+        err = open_spool(b, &out);
+    if (err == SHOAL_OK)
+        err = write_canonical(b, out, info);
+    if (err == SHOAL_OK && lseek(out, 0, SEEK_SET) != 0)
+        err = disk_error(b->msg, "a bundle");
+    if (err == SHOAL_OK)
+        *fd = out;
+    else if (out >= 0)
+        (void)close(out);
+    return err;
+}
+
+enum shoal_err shoal_bundle_make(const struct shoal_bundle_options *options, int *fd, struct shoal_bundle_info *info,
+                                 struct shoal_msg *msg)
+{
+    struct bundler b = { .options = options, .spool = -1, .msg = msg, .started = time(NULL) };
+    enum shoal_err err;
+
+    *info = (struct shoal_bundle_info){ .entries = 0 };
+    set_limits(&b);
+    for (unsigned i = 0; i < options->upload_count; i++)
+        b.packed += options->uploads[i].bytes;
+    b.block = malloc(BLOCK_BYTES);
+    if (b.block == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
+    err = make(&b, fd, info);
+    if (b.spool >= 0)
+        (void)close(b.spool);
+    for (size_t i = 0; i < b.count; i++)
+        free(b.entries[i].path);
+    free(b.entries);
+    free(b.block);
+    return err;
+}
+
+/* ---- reading a canonical file: from a peer, so nothing is believed ---- */
+
+struct scan {
+    int fd;
+    uint64_t at;
+    uint64_t end;
+    uint32_t left;
+    char last[PATH_BYTES_MAX]; /* the previous path: they rise strictly */
+    struct shoal_msg *msg;
+};
+
+struct scan_entry {
+    char path[PATH_BYTES_MAX];
+    size_t path_len;
+    uint32_t mode;
+    uint64_t size;
+    uint64_t offset;
+};
+
+static enum shoal_err bad_bundle(struct scan *scan, const char *why)
+{
+    return shoal_fail(scan->msg, SHOAL_ERR_MALFORMED, "the bundle is damaged: %s", why);
+}
+
+static enum shoal_err scan_start(struct scan *scan, int fd, struct shoal_msg *msg)
+{
+    uint8_t head[HEAD_BYTES];
+    struct stat status;
+    enum shoal_err err;
+
+    *scan = (struct scan){ .fd = fd, .at = HEAD_BYTES, .msg = msg };
+    if (fstat(fd, &status) != 0)
+        return disk_error(msg, "a bundle");
+    scan->end = (uint64_t)status.st_size;
+    if (scan->end < HEAD_BYTES)
+        return bad_bundle(scan, "too short");
+    err = read_all(fd, head, sizeof(head), 0, msg);
+    if (err != SHOAL_OK)
+        return err;
+    if (memcmp(head, SHOAL_BUNDLE_MAGIC, 8) != 0 || get_le(head + 8, 4) != 1)
+        return bad_bundle(scan, "not a bundle of version 1");
+    scan->left = (uint32_t)get_le(head + 12, 4);
+    return SHOAL_OK;
+}
+
+static bool path_is_canonical(const char *path, size_t len)
+{
+    unsigned depth = 0;
+
+    if (len == 0 || strlen(path) != len)
+        return false;
+    while (true) {
+        size_t piece = strcspn(path, "/");
+
+        if (piece == 0 || piece > COMPONENT_BYTES_MAX || (piece == 1 && path[0] == '.') ||
+            (piece == 2 && path[0] == '.' && path[1] == '.') || ++depth > 64)
+            return false;
+        if (path[piece] == '\0')
+            return true;
+        path += piece + 1;
+    }
+}
+
+static enum shoal_err scan_next(struct scan *scan, struct scan_entry *entry)
+{
+    uint8_t fields[12];
+    enum shoal_err err;
+
+    SHOAL_ASSERT(scan->left > 0);
+    scan->left--;
+    if (scan->end - scan->at < 14)
+        return bad_bundle(scan, "cut short");
+    err = read_all(scan->fd, fields, 2, scan->at, scan->msg);
+    if (err != SHOAL_OK)
+        return err;
+    entry->path_len = (size_t)get_le(fields, 2);
+    if (entry->path_len == 0 || entry->path_len >= PATH_BYTES_MAX || entry->path_len + 14 > scan->end - scan->at)
+        return bad_bundle(scan, "a path of a wrong length");
+    err = read_all(scan->fd, (uint8_t *)entry->path, entry->path_len, scan->at + 2, scan->msg);
+    if (err == SHOAL_OK)
+        err = read_all(scan->fd, fields, 12, scan->at + 2 + entry->path_len, scan->msg);
+    if (err != SHOAL_OK)
+        return err;
+    entry->path[entry->path_len] = '\0';
+    entry->mode = (uint32_t)get_le(fields, 4);
+    entry->size = get_le(fields + 4, 8);
+    entry->offset = scan->at + 14 + entry->path_len;
+    if (!path_is_canonical(entry->path, entry->path_len) || strcmp(entry->path, scan->last) <= 0)
+        return bad_bundle(scan, "a path that is not allowed or out of order");
+    if (entry->mode != 0644 && entry->mode != 0755 && entry->mode != (SHOAL_BUNDLE_DIR | 0755u))
+        return bad_bundle(scan, "a mode that is not allowed");
+    if (entry->size > scan->end - entry->offset || ((entry->mode & SHOAL_BUNDLE_DIR) != 0 && entry->size > 0))
+        return bad_bundle(scan, "a size beyond its end");
+    memcpy(scan->last, entry->path, entry->path_len + 1);
+    scan->at = entry->offset + entry->size;
+    if (scan->left == 0 && scan->at != scan->end)
+        return bad_bundle(scan, "bytes after its end");
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct shoal_msg *msg)
+{
+    struct scan scan;
+    struct scan_entry entry;
+    enum shoal_err err = scan_start(&scan, fd, msg);
+
+    *found = false;
+    while (err == SHOAL_OK && scan.left > 0 && !*found) {
+        err = scan_next(&scan, &entry);
+        *found = err == SHOAL_OK && (entry.mode & SHOAL_BUNDLE_DIR) == 0 && strcmp(entry.path, path) == 0;
+    }
+    return err;
+}
+
+/* Content of one entry: hashed, and written to `out` unless that is -1. */
+static enum shoal_err pump(struct scan *scan, const struct scan_entry *entry, int out, struct entry *hashed, uint8_t *block)
+{
+    crypto_generichash_state state;
+    enum shoal_err err = SHOAL_OK;
+
+    (void)crypto_generichash_init(&state, NULL, 0, sizeof(hashed->hash));
+    for (uint64_t done = 0; done < entry->size && err == SHOAL_OK;) {
+        size_t piece = entry->size - done < BLOCK_BYTES ? (size_t)(entry->size - done) : BLOCK_BYTES;
+
+        err = read_all(scan->fd, block, piece, entry->offset + done, scan->msg);
+        if (err == SHOAL_OK && out >= 0)
+            err = write_all(out, block, piece, scan->msg);
+        (void)crypto_generichash_update(&state, block, piece);
+        done += piece;
+    }
+    (void)crypto_generichash_final(&state, hashed->hash, sizeof(hashed->hash));
+    if ((entry->mode & SHOAL_BUNDLE_DIR) != 0)
+        memset(hashed->hash, 0, sizeof(hashed->hash));
+    return err;
+}
+
+/* One component below `parent`, never through a link. */
+static int open_beneath(int parent, const char *name, uint64_t flags, uint64_t mode)
+{
+    struct open_how how = { .flags = flags | O_CLOEXEC | O_NOFOLLOW, .mode = mode,
+                            .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV };
+    long fd = syscall(SYS_openat2, parent, name, &how, sizeof(how));
+
+    /* Without the call (old kernels, strict filters): a single component with O_NOFOLLOW is as safe. */
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM))
+        fd = openat(parent, name, (int)how.flags, (mode_t)mode);
+    return (int)fd;
+}
+
+static int open_parent(int root, char *path, char **base)
+{
+    int at = dup(root);
+    char *slash;
+
+    while (at >= 0 && (slash = strchr(path, '/')) != NULL) {
+        int below;
+
+        *slash = '\0';
+        if (mkdirat(at, path, 0755) != 0 && errno != EEXIST)
+            below = -1;
+        else
+            below = open_beneath(at, path, O_RDONLY | O_DIRECTORY, 0);
+        (void)close(at);
+        at = below;
+        path = slash + 1;
+    }
+    *base = path;
+    return at;
+}
+
+static enum shoal_err unpack_entry(struct scan *scan, int root, const struct scan_entry *entry, struct entry *hashed,
+                                   uint8_t *block)
+{
+    char path[PATH_BYTES_MAX];
+    char *base;
+    int parent;
+    int fd;
+    enum shoal_err err;
+
+    memcpy(path, entry->path, entry->path_len + 1);
+    parent = open_parent(root, path, &base);
+    if (parent < 0)
+        return disk_error(scan->msg, entry->path);
+    if ((entry->mode & SHOAL_BUNDLE_DIR) != 0) {
+        bool ok = mkdirat(parent, base, 0755) == 0 || errno == EEXIST;
+
+        err = ok ? SHOAL_OK : disk_error(scan->msg, entry->path);
+        (void)close(parent);
+        memset(hashed->hash, 0, sizeof(hashed->hash));
+        return err;
+    }
+    fd = open_beneath(parent, base, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    (void)close(parent);
+    if (fd < 0)
+        return disk_error(scan->msg, entry->path);
+    err = pump(scan, entry, fd, hashed, block);
+    if (fchmod(fd, entry->mode & 0777) != 0 && err == SHOAL_OK)
+        err = disk_error(scan->msg, entry->path);
+    if (close(fd) != 0 && err == SHOAL_OK)
+        err = disk_error(scan->msg, entry->path);
+    return err;
+}
+
+/* root -1: check only. */
+static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *info, struct shoal_msg *msg)
+{
+    struct scan scan;
+    struct scan_entry entry;
+    crypto_generichash_state state;
+    uint8_t *block = malloc(BLOCK_BYTES);
+    enum shoal_err err;
+
+    *info = (struct shoal_bundle_info){ .entries = 0 };
+    if (block == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
+    hash_start(&state);
+    err = scan_start(&scan, fd, msg);
+    info->bundle_bytes = scan.end;
+    if (err == SHOAL_OK && scan.left == 0 && scan.at != scan.end)
+        err = bad_bundle(&scan, "bytes after its end");
+    while (err == SHOAL_OK && scan.left > 0) {
+        struct entry hashed;
+
+        err = scan_next(&scan, &entry);
+        if (err != SHOAL_OK)
+            break;
+        hashed = (struct entry){ .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size };
+        err = root >= 0 ? unpack_entry(&scan, root, &entry, &hashed, block) : pump(&scan, &entry, -1, &hashed, block);
+        hash_entry(&state, &hashed);
+        info->content_bytes += entry.size;
+        info->entries++;
+    }
+    (void)crypto_generichash_final(&state, info->hash.bytes, sizeof(info->hash.bytes));
+    free(block);
+    return err;
+}
+
+enum shoal_err shoal_bundle_check(int fd, struct shoal_bundle_info *info, struct shoal_msg *msg)
+{
+    return walk_bundle(fd, -1, info, msg);
+}
+
+enum shoal_err shoal_bundle_unpack(int fd, const char *dir, struct shoal_bundle_info *info, struct shoal_msg *msg)
+{
+    int root = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    enum shoal_err err;
+
+    if (root < 0)
+        return disk_error(msg, dir);
+    err = walk_bundle(fd, root, info, msg);
+    (void)close(root);
+    return err;
+}

@@ -1,0 +1,461 @@
+/* Shoal's own API, /v1: what the CLI and the console use beside the execs API. Unknown jobs are 404 here. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "routes.h"
+
+#include "shoal/banned.h"
+
+#define NODES_SHOWN_MAX 4096u
+#define WAIT_MS_MAX 30000u
+#define LOG_BYTES_MAX (256u * SHOAL_KIB)
+
+/* ---- objects ---- */
+
+static void epoch_json(struct json_writer *w, const char *key, struct shoal_epoch epoch)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%" PRIu32 ".%" PRIu32, epoch.e, epoch.k);
+    json_text(w, key, text);
+}
+
+static void job_times_json(struct json_writer *w, const struct shoal_job_info *job)
+{
+    char text[32];
+
+    routes_time_text(job->create_ms, text);
+    json_text(w, "created", text);
+    if (job->start_ms > 0) {
+        routes_time_text(job->start_ms, text);
+        json_text(w, "started", text);
+    }
+    if (job->end_ms > 0) {
+        routes_time_text(job->end_ms, text);
+        json_text(w, "ended", text);
+    }
+}
+
+void routes_job_json(struct json_writer *w, const char *key, const struct shoal_job_info *job)
+{
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(job->id, id);
+    json_object_begin(w, key);
+    json_text(w, "id", id);
+    json_text(w, "state", job->state);
+    json_text(w, "detail", job->detail);
+    json_text(w, "pending", job->pending);
+    json_text(w, "creator", job->creator);
+    json_text(w, "framework", job->framework);
+    json_text(w, "name", job->app_name);
+    json_text(w, "args", job->args);
+    json_bool(w, "elastic", job->elastic);
+    json_bool(w, "hasEnded", job->ended);
+    json_uint(w, "workersMin", job->workers_min);
+    json_uint(w, "workersMax", job->workers_max);
+    json_uint(w, "workers", job->workers_now);
+    json_uint(w, "priority", job->priority);
+    if (job->ended)
+        json_int(w, "exitCode", job->exit_code);
+    job_times_json(w, job);
+    json_uint(w, "createdMs", job->create_ms);
+    json_text(w, "workDir", job->work_dir);
+    json_text(w, "resultDir", job->result_dir);
+    json_text(w, "leader", job->leader_name);
+    json_text(w, "driver", job->driver_node);
+    json_uint(w, "term", job->term);
+    epoch_json(w, "epoch", job->epoch);
+    json_uint(w, "steps", job->steps);
+    json_uint(w, "dataEpoch", job->data_epoch);
+    json_number(w, "stepsPerSecond", job->rate_milli / 1000.0);
+    json_uint(w, "joinPauseUs", job->join_pause_us);
+    if (job->has_metrics) {
+        json_number(w, "loss", job->loss);
+        json_number(w, "accuracy", job->accuracy);
+    }
+    json_end(w);
+}
+
+static void node_json(struct json_writer *w, const struct shoal_node_info *node)
+{
+    char id[SHOAL_NODE_ID_TEXT_BYTES];
+    char incarnation[48];
+
+    shoal_hex_text(node->id.bytes, sizeof(node->id.bytes), id);
+    (void)snprintf(incarnation, sizeof(incarnation), "%" PRIu32 ".%" PRIu32 ".%" PRIu32, node->incarnation.host_epoch,
+                   node->incarnation.agent, node->incarnation.refutation);
+    json_object_begin(w, NULL);
+    json_text(w, "id", id);
+    json_text(w, "name", node->name);
+    json_text(w, "address", node->address);
+    json_text(w, "api", node->api_url);
+    json_text(w, "state", node->state);
+    json_text(w, "incarnation", incarnation);
+    json_uint(w, "slots", node->slots_total);
+    json_uint(w, "slotsFree", node->slots_free);
+    json_uint(w, "gpus", node->gpus);
+    json_number(w, "load", node->load_milli / 1000.0);
+    json_uint(w, "jobsLed", node->jobs_led);
+    json_uint(w, "ageMs", node->age_ms);
+    json_bool(w, "self", node->self);
+    json_end(w);
+}
+
+/* Everything is at hand: no waiting. */
+static void nodes_json(struct json_writer *w, const char *key, const struct shoal_backend *backend)
+{
+    size_t count = backend->nodes(backend->ctx, NULL, 0);
+    struct shoal_node_info *nodes;
+
+    if (count > NODES_SHOWN_MAX)
+        count = NODES_SHOWN_MAX;
+    nodes = calloc(count + 1, sizeof(*nodes));
+    if (nodes == NULL) {
+        w->failed = true;
+        return;
+    }
+    if (count > 0) {
+        size_t there = backend->nodes(backend->ctx, nodes, count);
+
+        count = there < count ? there : count;
+    }
+    json_array_begin(w, key);
+    for (size_t i = 0; i < count; i++)
+        node_json(w, &nodes[i]);
+    json_end(w);
+    free(nodes);
+}
+
+static void handle_nodes(struct http_request *request)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    nodes_json(&w, NULL, &request->http->backend);
+    http_respond_json(request, 200, &w);
+}
+
+/* ---- jobs ---- */
+
+static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs, size_t count,
+                    uint64_t age_ms)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+    } else {
+        json_array_begin(&w, NULL);
+        for (size_t i = 0; i < count; i++)
+            routes_job_json(&w, NULL, &jobs[i]);
+        json_end(&w);
+        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs, size_t count,
+                   uint64_t age_ms)
+{
+    struct http_request *request = arg;
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_mesh_status status = { .version = "" };
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+        http_request_release(request);
+        return;
+    }
+    backend->status(backend->ctx, &status);
+    json_object_begin(&w, NULL);
+    json_text(&w, "mesh", status.mesh_name);
+    json_text(&w, "node", status.node_name);
+    json_text(&w, "version", status.version);
+    json_uint(&w, "membersAlive", status.members_alive);
+    json_uint(&w, "membersKnown", status.members_known);
+    json_bool(&w, "meshWritable", status.mesh_writable);
+    json_uint(&w, "ageMs", age_ms);
+    nodes_json(&w, "nodes", backend);
+    json_array_begin(&w, "jobs");
+    for (size_t i = 0; i < count; i++)
+        routes_job_json(&w, NULL, &jobs[i]);
+    json_end(&w);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+    http_request_release(request);
+}
+
+static void list_jobs(struct http_request *request, shoal_backend_jobs_fn *done)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *active = http_query(request, "active");
+    struct shoal_job_filter filter = { .creator = request->user.admin ? "" : request->user.name };
+
+    filter.active_only = active != NULL && strcmp(active, "true") == 0;
+    http_request_hold(request);
+    backend->list(backend->ctx, &request->user, &filter, done, request);
+}
+
+static void handle_jobs(struct http_request *request) { list_jobs(request, on_jobs); }
+static void handle_top(struct http_request *request) { list_jobs(request, on_top); }
+
+static void on_job(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+    } else {
+        routes_job_json(&w, NULL, job);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void handle_job(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *stale = http_query(request, "stale");
+
+    http_request_hold(request);
+    backend->get(backend->ctx, &request->user, request->params[0], stale == NULL || strcmp(stale, "true") != 0, on_job, request);
+}
+
+static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    struct http_request *request = arg;
+
+    if (err == SHOAL_OK)
+        http_respond_empty(request, 204);
+    else
+        http_respond_failure(request, err, msg, 404);
+    http_request_release(request);
+}
+
+static void handle_job_stop(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->stop(backend->ctx, &request->user, request->params[0], on_done, request);
+}
+
+static void handle_job_delete(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->del(backend->ctx, &request->user, request->params[0], on_done, request);
+}
+
+static void on_text(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json)
+{
+    struct http_request *request = arg;
+
+    if (err == SHOAL_OK)
+        http_respond(request, 200, "application/json", json);
+    else
+        http_respond_failure(request, err, msg, 404);
+    http_request_release(request);
+}
+
+static void handle_why(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->why(backend->ctx, &request->user, request->params[0], on_text, request);
+}
+
+static void handle_ledger(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->ledger(backend->ctx, &request->user, request->params[0], on_text, request);
+}
+
+/* ---- a log by pieces, for `logs -f` ---- */
+
+static void on_log(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_log_chunk *chunk)
+{
+    struct http_request *request = arg;
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+    } else {
+        http_header_add(request, "Shoal-Log-Next", "%" PRIu64, chunk->cursor);
+        http_header_add(request, "Shoal-Log-Ended", "%s", chunk->ended ? "true" : "false");
+        http_respond(request, 200, "application/octet-stream", chunk->bytes);
+    }
+    http_request_release(request);
+}
+
+static bool read_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value)
+{
+    const char *text = http_query(request, key);
+    char *end = NULL;
+
+    if (text == NULL)
+        return true;
+    *value = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && *value <= max)
+        return true;
+    http_respond_error(request, 400, "%s: \"%.40s\" is not a number up to %" PRIu64, key, text, max);
+    return false;
+}
+
+static bool read_kind(struct http_request *request, struct shoal_log_request *log)
+{
+    static const struct {
+        const char *name;
+        enum shoal_log_kind kind;
+    } kinds[] = { { "out", SHOAL_LOG_OUT },           { "err", SHOAL_LOG_ERR },
+                  { "outerr", SHOAL_LOG_OUTERR },     { "launcher", SHOAL_LOG_LAUNCHER },
+                  { "driver", SHOAL_LOG_TASK_OUT },   { "task-out", SHOAL_LOG_TASK_OUT },
+                  { "task-err", SHOAL_LOG_TASK_ERR }, { "task-launcher", SHOAL_LOG_TASK_LAUNCHER } };
+    const char *which = http_query(request, "which");
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (strcmp(which == NULL ? "out" : which, kinds[i].name) == 0) {
+            log->kind = kinds[i].kind;
+            return true;
+        }
+    }
+    http_respond_error(request, 400, "which: \"%.40s\" is not out, err, outerr, launcher, driver, task-out, task-err or task-launcher",
+                       which);
+    return false;
+}
+
+static void handle_log(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_log_request *log = arena_alloc(&request->arena, sizeof(*log));
+    uint64_t wait = 0;
+    uint64_t task = 0;
+    uint64_t bytes = LOG_BYTES_MAX;
+
+    if (log == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *log = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user };
+    if (!read_kind(request, log) || !read_number(request, "cursor", UINT64_MAX, &log->cursor) ||
+        !read_number(request, "wait_ms", WAIT_MS_MAX, &wait) || !read_number(request, "task", SHOAL_RANKS_MAX, &task) ||
+        !read_number(request, "max", LOG_BYTES_MAX, &bytes))
+        return;
+    log->wait_ms = (uint32_t)wait;
+    log->task = (unsigned)task;
+    log->bytes_max = bytes == 0 ? LOG_BYTES_MAX : (size_t)bytes;
+    http_request_hold(request);
+    backend->log_read(backend->ctx, log, on_log, request);
+}
+
+/* ---- for operators ---- */
+
+static void server_metrics(const struct shoal_http *http, struct shoal_buf *text)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {
+        { "shoal_http_connections_open", http->stats.connections_open },
+        { "shoal_http_connections_accepted_total", http->stats.connections_accepted },
+        { "shoal_http_connections_refused_total", http->stats.connections_refused },
+        { "shoal_http_requests_total", http->stats.requests },
+        { "shoal_http_refused_malformed_total", http->stats.refused_malformed },
+        { "shoal_http_refused_auth_total", http->stats.refused_auth },
+        { "shoal_http_refused_busy_total", http->stats.refused_busy },
+        { "shoal_http_closed_slow_total", http->stats.closed_slow },
+        { "shoal_http_tls_failed_total", http->stats.tls_failed },
+        { "shoal_http_uploads_open", http->stats.uploads_open },
+    };
+    char line[128];
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int len = snprintf(line, sizeof(line), "%s %" PRIu64 "\n", rows[i].name, rows[i].value);
+
+        if (shoal_buf_append(text, line, (size_t)len) != SHOAL_OK)
+            return;
+    }
+}
+
+static void handle_metrics(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_buf text = { 0 };
+    enum shoal_err err = backend->metrics(backend->ctx, &text);
+
+    server_metrics(request->http, &text);
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&text, "# EOF\n", 6);
+    if (err == SHOAL_OK)
+        http_respond(request, 200, "application/openmetrics-text; version=1.0.0; charset=utf-8", shoal_buf_view(&text));
+    else
+        http_respond_error(request, 503, "the metrics cannot be collected now; try again later");
+    shoal_buf_deinit(&text);
+}
+
+static void handle_debug(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_buf json = { 0 };
+    enum shoal_err err;
+
+    if (!request->user.admin) {
+        http_respond_error(request, 403, "only an administrator may look into a node");
+        return;
+    }
+    err = backend->debug(backend->ctx, request->params[0], &json);
+    if (err == SHOAL_OK)
+        http_respond(request, 200, "application/json", shoal_buf_view(&json));
+    else if (err == SHOAL_ERR_NOT_FOUND)
+        http_respond_error(request, 404, "debug: \"%.40s\" is not groups, leases, links or epochs", request->params[0]);
+    else
+        http_respond_error(request, 503, "the node cannot show that now");
+    shoal_buf_deinit(&json);
+}
+
+/* For load balancers and start-up scripts: says nothing but that it runs. */
+static void handle_health(struct http_request *request)
+{
+    http_respond(request, 200, "text/plain;charset=UTF-8", shoal_view_text("ok\n"));
+}
+
+#define POST_FILE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
+
+static const struct http_route routes[] = {
+    { .method = HTTP1_GET, .pattern = "/healthz", .handle = handle_health, .open = true },
+    { .method = HTTP1_GET, .pattern = "/v1/nodes", .handle = handle_nodes },
+    { .method = HTTP1_GET, .pattern = "/v1/top", .handle = handle_top },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs", .handle = handle_jobs },
+    { .method = HTTP1_POST, .pattern = "/v1/jobs", .handle = submit_handle, POST_FILE },
+    { .method = HTTP1_POST, .pattern = "/v1/tickets", .handle = submit_ticket_handle, POST_FILE },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}", .handle = handle_job },
+    { .method = HTTP1_DELETE, .pattern = "/v1/jobs/{}", .handle = handle_job_delete },
+    { .method = HTTP1_POST, .pattern = "/v1/jobs/{}/stop", .handle = handle_job_stop },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/why", .handle = handle_why },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/ledger", .handle = handle_ledger },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/log", .handle = handle_log },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/result", .handle = result_handle_native },
+    { .method = HTTP1_GET, .pattern = "/v1/metrics", .handle = handle_metrics },
+    { .method = HTTP1_GET, .pattern = "/metrics", .handle = handle_metrics },
+    { .method = HTTP1_GET, .pattern = "/v1/debug/{}", .handle = handle_debug },
+};
+
+const struct http_route *http_routes_native(size_t *count)
+{
+    *count = sizeof(routes) / sizeof(routes[0]);
+    return routes;
+}
