@@ -366,7 +366,7 @@ static enum shoal_err on_message(struct shoal_raft *raft, const struct shoal_raf
 static void on_timer(struct shoal_raft *raft)
 {
     if (raft->role != SHOAL_RAFT_LEADER && raft->campaign_at != RAFT_NEVER && raft->now >= raft->campaign_at &&
-        raft_is_voter(raft) && !raft_blocked(raft))
+        raft_may_campaign(raft) && !raft_blocked(raft))
         raft_campaign(raft, false);
 }
 

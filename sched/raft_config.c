@@ -6,7 +6,9 @@
  * C2. One change is in flight: the next starts when the last configuration entry is committed.
  * C3. No change before an entry of the leader's own term is committed (Ongaro, raft-dev, 2015).
  * C4. The joint phase is left only by an entry written after the joint entry was committed.
- * C5. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
+ * C5. Who votes under the configuration before one that is not committed yet may still campaign: it may be the only one
+ *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's thesis, 4.2.2).
+ * C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 #include "shoal/wire.h"
@@ -108,6 +110,19 @@ bool raft_is_voter(const struct shoal_raft *raft)
     const struct shoal_raft_member *member = own_member(raft);
 
     return member != NULL && (member->bits & (SHOAL_RAFT_VOTER | SHOAL_RAFT_VOTER_OLD)) != 0;
+}
+
+bool raft_may_campaign(const struct shoal_raft *raft)
+{
+    struct shoal_raft_config before;
+    uint64_t at;
+
+    if (raft_is_voter(raft))
+        return true;
+    if (raft->config_index <= raft->commit)
+        return false;
+    raft_config_as_of(raft, raft->config_index - 1, &before, &at); /* C5 */
+    return raft_config_votes(&before, raft->self.node);
 }
 
 struct raft_peer *raft_peer_find(struct shoal_raft *raft, struct shoal_raft_id id)

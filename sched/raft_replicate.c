@@ -222,8 +222,6 @@ void raft_commit_advance(struct shoal_raft *raft)
         return;
     raft->uncommitted_bytes -= raft_log_span_bytes(&raft->log, before + 1, index);
     raft_commit_to(raft, index);
-    if (raft->commit_push_at == RAFT_NEVER)
-        raft->commit_push_at = raft_later(raft, RAFT_COMMIT_PUSH_NS);
 }
 
 static bool is_self(const struct shoal_raft *raft, const struct raft_peer *peer)
@@ -410,13 +408,19 @@ static void flush_peer(struct shoal_raft *raft, struct raft_peer *peer, bool pus
 void raft_flush(struct shoal_raft *raft)
 {
     bool push = raft->now >= raft->commit_push_at;
+    bool untold = false;
 
     if (raft->role != SHOAL_RAFT_LEADER)
         return;
     for (uint32_t i = 0; i < raft->config.count; i++) {
-        if (!is_self(raft, &raft->peers[i]))
-            flush_peer(raft, &raft->peers[i], push);
+        if (is_self(raft, &raft->peers[i]))
+            continue;
+        flush_peer(raft, &raft->peers[i], push);
+        /* One that is probed, or installs, is asked again anyway. */
+        untold = untold || (raft->peers[i].flow == RAFT_STREAM && raft->peers[i].commit_sent < raft->commit);
     }
-    if (push && !raft->more)
+    if (!untold)
         raft->commit_push_at = RAFT_NEVER;
+    else if (push || raft->commit_push_at == RAFT_NEVER)
+        raft->commit_push_at = raft_later(raft, RAFT_COMMIT_PUSH_NS);
 }

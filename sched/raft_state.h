@@ -178,6 +178,7 @@ size_t raft_log_span_bytes(const struct raft_log *log, uint64_t first, uint64_t 
 /* raft_config.c */
 bool raft_config_votes(const struct shoal_raft_config *config, struct shoal_node_id node);
 bool raft_is_voter(const struct shoal_raft *raft); /* this node, in the configuration in force */
+bool raft_may_campaign(const struct shoal_raft *raft);
 bool raft_is_member(const struct shoal_raft *raft);
 /* `config` is in force from `index` on: line the peers up with it. */
 void raft_config_set(struct shoal_raft *raft, const struct shoal_raft_config *config, uint64_t index);

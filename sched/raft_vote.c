@@ -62,7 +62,7 @@ void raft_rearm(struct shoal_raft *raft)
 {
     uint64_t base = raft->now;
 
-    if (raft->role == SHOAL_RAFT_LEADER || !raft_is_voter(raft)) {
+    if (raft->role == SHOAL_RAFT_LEADER || !raft_may_campaign(raft)) {
         raft->campaign_at = RAFT_NEVER;
         return;
     }
