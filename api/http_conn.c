@@ -490,7 +490,7 @@ void http_conn_process(struct http_conn *conn)
 
 bool http_conn_keeps(const struct http_conn *conn, const struct http_request *request)
 {
-    return request->head.keep_alive && !conn->http->stopping && conn->phase == CONN_WAIT && conn->body.done;
+    return request->head.keep_alive && !conn->http->stopping && conn->phase != CONN_LINGER && conn->body.done;
 }
 
 /* The answer's last byte is on its way. */

@@ -338,19 +338,19 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     }
     zip->result = result;
     zip->files = calloc(count + 1, sizeof(*zip->files));
-    /* The directory is made in one piece, at the end. */
-    if (zip->files == NULL || shoal_buf_reserve(&zip->piece, PIECE_BYTES) != SHOAL_OK) {
-        http_respond_error(request, 503, "out of memory; try again later");
-        http_request_release(request);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; zip->files != NULL && i < count; i++) {
         if (!path_is_safe(files[i].path) || (zip->model_only && strncmp(files[i].path, "model/", 6) != 0))
             continue;
         zip->files[zip->count++] = (struct zip_file){ .index = i, .path = files[i].path, .bytes = files[i].bytes,
                                                       .mtime_s = files[i].mtime_s, .executable = files[i].executable };
     }
-    length = lay_out(zip);
+    length = zip->files == NULL ? 0 : lay_out(zip);
+    /* Heads and directory never need more: putting them cannot fail. */
+    if (zip->files == NULL || shoal_buf_reserve(&zip->piece, PIECE_BYTES + 8192 + (size_t)(length - zip->directory)) != SHOAL_OK) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        http_request_release(request);
+        return;
+    }
     zip->offset = zip->count > 0 ? zip->files[0].offset : zip->directory;
     /* The form that dlicmd and the notebooks take apart: no blank, no quotes, size last (execs-api 4.12). */
     http_header_add(request, "Content-Disposition", "attachment;filename=dlpd-model-%s-result.zip;size=%" PRIu64,

@@ -287,6 +287,7 @@ enum sort_field { SORT_CREATED, SORT_ID, SORT_STATE, SORT_APP, SORT_FRAMEWORK, S
 
 struct list {
     struct http_request *request;
+    struct shoal_job_filter filter;
     const char *states; /* comma list, NULL: all */
     uint64_t limit;
     enum sort_field field;
@@ -388,7 +389,6 @@ static bool read_sort(struct list *list, const char *text)
 static void handle_list(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
-    struct shoal_job_filter filter = { .creator = request->user.admin ? "" : request->user.name };
     const char *limit = http_query(request, "limit");
     const char *sort = http_query(request, "sort_by");
     struct list *list = arena_alloc(&request->arena, sizeof(*list));
@@ -398,7 +398,8 @@ static void handle_list(struct http_request *request)
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *list = (struct list){ .request = request, .states = http_query(request, "state"), .limit = UINT64_MAX };
+    *list = (struct list){ .request = request, .filter = { .creator = request->user.admin ? "" : request->user.name },
+                           .states = http_query(request, "state"), .limit = UINT64_MAX };
     if (limit != NULL) {
         list->limit = strtoull(limit, &end, 10);
         if (limit[0] < '0' || limit[0] > '9' || *end != '\0' || list->limit == 0) {
@@ -414,7 +415,7 @@ static void handle_list(struct http_request *request)
         return;
     }
     http_request_hold(request);
-    backend->list(backend->ctx, &request->user, &filter, on_list, list);
+    backend->list(backend->ctx, &request->user, &list->filter, on_list, list);
 }
 
 /* ---- one exec ---- */
@@ -628,13 +629,18 @@ static void handle_applications(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     const char *id = http_query(request, "applicationid");
-    struct shoal_job_filter filter = { .creator = request->user.admin ? "" : request->user.name };
+    struct shoal_job_filter *filter = arena_alloc(&request->arena, sizeof(*filter));
 
+    if (filter == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    filter->creator = request->user.admin ? "" : request->user.name;
     http_request_hold(request);
     if (id != NULL)
         backend->get(backend->ctx, &request->user, id, false, on_application, request);
     else
-        backend->list(backend->ctx, &request->user, &filter, on_applications, request);
+        backend->list(backend->ctx, &request->user, filter, on_applications, request);
 }
 
 /* ---- engine jobs: dlicmd --app-get, --app-wait (execs-api 6.4) ---- */

@@ -198,11 +198,16 @@ static void list_jobs(struct http_request *request, shoal_backend_jobs_fn *done)
 {
     const struct shoal_backend *backend = &request->http->backend;
     const char *active = http_query(request, "active");
-    struct shoal_job_filter filter = { .creator = request->user.admin ? "" : request->user.name };
+    struct shoal_job_filter *filter = arena_alloc(&request->arena, sizeof(*filter));
 
-    filter.active_only = active != NULL && strcmp(active, "true") == 0;
+    if (filter == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    filter->creator = request->user.admin ? "" : request->user.name;
+    filter->active_only = active != NULL && strcmp(active, "true") == 0;
     http_request_hold(request);
-    backend->list(backend->ctx, &request->user, &filter, done, request);
+    backend->list(backend->ctx, &request->user, filter, done, request);
 }
 
 static void handle_jobs(struct http_request *request) { list_jobs(request, on_jobs); }

@@ -1,0 +1,497 @@
+/* The HTTP server with a backend that lives in memory: to try routes, clients and the CLI without a mesh.
+ *
+ *     api_fake PORT FOLDER [plain]     users ada/secret and admin/secret; prints "ready PORT"; ends on SIGTERM
+ *
+ * A job waits for 1 s, runs for 3 s, logs a line each 200 ms, and gives back its bundle as model/bundle. */
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "shoal/backend.h"
+#include "shoal/bundle.h"
+#include "shoal/http.h"
+
+#include "shoal/banned.h"
+
+#define JOBS_MAX 4096
+#define REVOKED_MAX 64
+
+struct fake_job {
+    struct shoal_job_id id;
+    char creator[SHOAL_USER_BYTES_MAX];
+    char framework[SHOAL_FRAMEWORK_BYTES_MAX];
+    char app_name[256];
+    char *args;
+    char *data_json;
+    char work_dir[300];
+    unsigned workers;
+    bool elastic;
+    bool killed;
+    uint64_t created_ms;
+    uint64_t ended_ms;
+    int bundle_fd;
+    uint64_t bundle_bytes;
+};
+
+struct fake {
+    uv_loop_t loop;
+    uv_signal_t signal;
+    uv_signal_t interrupt;
+    struct shoal_http *http;
+    uint64_t wait_ms;
+    uint64_t run_ms;
+    struct fake_job jobs[JOBS_MAX];
+    size_t job_count;
+    uint8_t key[SHOAL_TOKEN_KEY_BYTES];
+    uint8_t revoked[REVOKED_MAX][SHOAL_TOKEN_ID_BYTES];
+    size_t revoked_count;
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static const char *state_of(const struct fake *fake, const struct fake_job *job)
+{
+    uint64_t age = now_ms() - job->created_ms;
+
+    if (job->killed)
+        return "KILLED";
+    return age < fake->wait_ms ? "PENDING_CRD_SCHEDULER" : age < fake->wait_ms + fake->run_ms ? "RUNNING" : "FINISHED";
+}
+
+static struct shoal_job_info info_of(const struct fake *fake, const struct fake_job *job)
+{
+    const char *state = state_of(fake, job);
+    bool ended = strcmp(state, "KILLED") == 0 || strcmp(state, "FINISHED") == 0;
+    bool running = strcmp(state, "RUNNING") == 0;
+
+    return (struct shoal_job_info){
+        .id = job->id, .state = state, .detail = ended ? "ended" : "", .creator = job->creator, .framework = job->framework,
+        .app_name = job->app_name, .args = job->args, .data_json = job->data_json, .work_dir = job->work_dir,
+        .result_dir = "/results", .leader_name = "fake", .driver_node = "fake", .pending = "", .elastic = job->elastic,
+        .ended = ended, .workers_min = 1, .workers_max = job->workers, .workers_now = running ? job->workers : 0,
+        .create_ms = job->created_ms, .start_ms = job->created_ms + fake->wait_ms,
+        .end_ms = ended ? job->created_ms + fake->wait_ms + fake->run_ms : 0, .epoch = { 1, 0 }, .term = 1,
+        .steps = (now_ms() - job->created_ms) / 10, .rate_milli = 100000, .has_metrics = true, .loss = 0.25, .accuracy = 0.9,
+    };
+}
+
+static struct fake_job *find(struct fake *fake, const struct shoal_user *caller, const char *id, enum shoal_err *err,
+                             struct shoal_msg *msg)
+{
+    size_t len = strlen(id);
+    struct fake_job *found = NULL;
+
+    *err = SHOAL_OK;
+    for (size_t i = 0; i < fake->job_count; i++) {
+        char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+        shoal_job_id_text(fake->jobs[i].id, text);
+        if (fake->jobs[i].args == NULL || len > strlen(text) || strcmp(text + strlen(text) - len, id) != 0 ||
+            (!caller->admin && strcmp(caller->name, fake->jobs[i].creator) != 0))
+            continue;
+        if (found != NULL) {
+            *err = shoal_fail(msg, SHOAL_ERR_INVALID, "%s: more than one job ends so", id);
+            return NULL;
+        }
+        found = &fake->jobs[i];
+    }
+    if (found == NULL)
+        *err = shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "exec %.60s does not exist", id);
+    return found;
+}
+
+static void fake_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg)
+{
+    struct fake *fake = ctx;
+    struct fake_job *job;
+    struct shoal_job_info info;
+    struct shoal_bundle_info bundle;
+    struct shoal_msg msg;
+    uint64_t ms = now_ms();
+
+    if (fake->job_count == JOBS_MAX || shoal_bundle_check(submit->bundle_fd, &bundle, &msg) != SHOAL_OK ||
+        !shoal_hash_equal(bundle.hash, submit->bundle_hash)) {
+        (void)shoal_fail(&msg, SHOAL_ERR_FULL, "no room, or the bundle is not what its hash says");
+        done(arg, SHOAL_ERR_FULL, &msg, NULL, (struct shoal_view){ 0 });
+        return;
+    }
+    job = &fake->jobs[fake->job_count++];
+    for (unsigned i = 0; i < 5; i++)
+        job->id.bytes[i] = (uint8_t)(ms >> (36 - 8 * i));
+    randombytes_buf(job->id.bytes + 5, 5);
+    (void)snprintf(job->creator, sizeof(job->creator), "%s", submit->caller->name);
+    (void)snprintf(job->framework, sizeof(job->framework), "%s", submit->options->framework);
+    (void)snprintf(job->app_name, sizeof(job->app_name), "%s", submit->options->app_name);
+    (void)snprintf(job->work_dir, sizeof(job->work_dir), "/_submitted_code/%.250s", submit->options->work_dir);
+    job->args = strdup(submit->args);
+    job->data_json = strdup(submit->data_json);
+    job->workers = submit->options->workers_max;
+    job->elastic = submit->options->elastic;
+    job->created_ms = ms;
+    job->bundle_fd = dup(submit->bundle_fd);
+    job->bundle_bytes = submit->bundle_bytes;
+    info = info_of(fake, job);
+    (void)shoal_fail(&msg, SHOAL_OK, "survives nothing: this is a fake");
+    done(arg, SHOAL_OK, &msg, &info, shoal_view_of("ticket", 6));
+}
+
+static void fake_ticket(void *ctx, const struct shoal_user *caller, const struct shoal_hash *spec_hash,
+                        shoal_backend_ticket_fn *done, void *arg)
+{
+    (void)ctx;
+    (void)caller;
+    done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, (struct shoal_job_id){ { 1 } },
+         shoal_view_of(spec_hash->bytes, sizeof(spec_hash->bytes)));
+}
+
+static void fake_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable, shoal_backend_job_fn *done,
+                     void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(ctx, caller, id, &err, &msg);
+    struct shoal_job_info info;
+
+    (void)linearizable;
+    if (job != NULL)
+        info = info_of(ctx, job);
+    done(arg, err, &msg, job == NULL ? NULL : &info);
+}
+
+static void fake_list(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
+                      shoal_backend_jobs_fn *done, void *arg)
+{
+    struct fake *fake = ctx;
+    struct shoal_job_info *infos = calloc(fake->job_count + 1, sizeof(*infos));
+    size_t count = 0;
+
+    (void)caller;
+    for (size_t i = 0; i < fake->job_count; i++) {
+        struct shoal_job_info info;
+
+        if (fake->jobs[i].args == NULL || (filter->creator[0] != '\0' && strcmp(filter->creator, fake->jobs[i].creator) != 0))
+            continue;
+        info = info_of(fake, &fake->jobs[i]);
+        if (!filter->active_only || !info.ended)
+            infos[count++] = info;
+    }
+    done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, infos, count, 7);
+    free(infos);
+}
+
+static void fake_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(ctx, caller, id, &err, &msg);
+
+    if (job != NULL && strcmp(state_of(ctx, job), "FINISHED") != 0)
+        job->killed = true;
+    done(arg, err, &msg);
+}
+
+static void fake_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(ctx, caller, id, &err, &msg);
+
+    if (job != NULL) {
+        free(job->args);
+        job->args = NULL;
+    }
+    done(arg, err, &msg);
+}
+
+static void fake_delete_all(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg)
+{
+    struct fake *fake = ctx;
+
+    for (size_t i = 0; i < fake->job_count; i++) {
+        if (strcmp(fake->jobs[i].creator, caller->name) != 0)
+            continue;
+        free(fake->jobs[i].args);
+        fake->jobs[i].args = NULL;
+    }
+    done(arg, SHOAL_OK, &(struct shoal_msg){ "" });
+}
+
+/* A log that grows by a 40-byte line each 200 ms while the job runs. */
+struct fake_wait {
+    uv_timer_t timer;
+    struct fake *fake;
+    const struct shoal_log_request *request;
+    shoal_backend_log_fn *done;
+    void *arg;
+};
+
+static bool log_answer(struct fake *fake, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg, bool force)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(fake, request->caller, request->id, &err, &msg);
+    struct shoal_log_chunk chunk = { .cursor = request->cursor };
+    struct shoal_job_info info;
+    char text[4096];
+    size_t len = 0;
+    uint64_t age;
+    uint64_t lines;
+
+    if (job == NULL) {
+        done(arg, err, &msg, NULL);
+        return true;
+    }
+    info = info_of(fake, job);
+    age = now_ms() - job->created_ms;
+    if (age > fake->wait_ms + fake->run_ms)
+        age = fake->wait_ms + fake->run_ms;
+    lines = age < fake->wait_ms ? 0 : (age - fake->wait_ms) / 200;
+    while (chunk.cursor < lines && len + 40 <= sizeof(text) && len + 40 <= request->bytes_max)
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "line %-10" PRIu64 " caf\xc3\xa9 \"quoted\" 123456 \n", chunk.cursor++);
+    chunk.bytes = shoal_view_of(text, len);
+    chunk.ended = info.ended && chunk.cursor == lines;
+    if (len == 0 && !chunk.ended && !force && request->wait_ms > 0)
+        return false;
+    done(arg, SHOAL_OK, &msg, &chunk);
+    return true;
+}
+
+static void wait_closed(uv_handle_t *handle) { free(handle->data); }
+
+static void wait_over(uv_timer_t *timer)
+{
+    struct fake_wait *wait = timer->data;
+
+    (void)log_answer(wait->fake, wait->request, wait->done, wait->arg, true);
+    uv_close((uv_handle_t *)timer, wait_closed);
+}
+
+static void fake_log(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg)
+{
+    struct fake *fake = ctx;
+    struct fake_wait *wait;
+
+    if (log_answer(fake, request, done, arg, false))
+        return;
+    wait = calloc(1, sizeof(*wait));
+    *wait = (struct fake_wait){ .fake = fake, .request = request, .done = done, .arg = arg };
+    (void)uv_timer_init(&fake->loop, &wait->timer);
+    wait->timer.data = wait;
+    (void)uv_timer_start(&wait->timer, wait_over, request->wait_ms < 250 ? request->wait_ms : 250, 0);
+}
+
+static void fake_result(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(ctx, caller, id, &err, &msg);
+    struct shoal_result_file files[2] = { { .path = "model/bundle", .mtime_s = 1700000000 },
+                                          { .path = "log/app.task/stdout", .bytes = 5, .mtime_s = 1700000000 } };
+
+    if (job != NULL)
+        files[0].bytes = job->bundle_bytes;
+    done(arg, err, &msg, (struct shoal_result *)(void *)job, files, 2);
+}
+
+static void fake_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
+                      shoal_backend_bytes_fn *done, void *arg)
+{
+    struct fake_job *job = (struct fake_job *)(void *)result;
+    uint8_t *bytes = malloc(bytes_max);
+    ssize_t got = file == 1 ? 5 : pread(job->bundle_fd, bytes, bytes_max, (off_t)offset);
+
+    (void)ctx;
+    if (file == 1)
+        memcpy(bytes, "hello", 5);
+    if (got < 0)
+        done(arg, SHOAL_ERR_STORAGE, &(struct shoal_msg){ "gone" }, (struct shoal_view){ 0 });
+    else
+        done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, shoal_view_of(bytes, (size_t)got));
+    free(bytes);
+}
+
+static void fake_close(void *ctx, struct shoal_result *result)
+{
+    (void)ctx;
+    (void)result;
+}
+
+static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    (void)find(ctx, caller, id, &err, &msg);
+    done(arg, err, &msg,
+         shoal_view_text("{\"job\":\"x\",\"steps\":12,\"epochs\":[{\"epoch\":0,\"samples\":100,\"missing\":0,\"repeated\":0}]}"));
+}
+
+static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    (void)find(ctx, caller, id, &err, &msg);
+    done(arg, err, &msg, shoal_view_text("{\"job\":\"x\",\"state\":\"PENDING_CRD_SCHEDULER\",\"why\":[\"2 of 4 slots are free\"]}"));
+}
+
+static bool fake_user(void *ctx, const char *name, struct shoal_user *user)
+{
+    (void)ctx;
+    if (strcmp(name, "ada") != 0 && strcmp(name, "admin") != 0)
+        return false;
+    *user = (struct shoal_user){ .uid = 1000, .admin = name[1] == 'd' && name[2] == 'm' };
+    (void)snprintf(user->name, sizeof(user->name), "%s", name);
+    return true;
+}
+
+static void fake_logon(void *ctx, const char *name, const char *password, shoal_backend_user_fn *done, void *arg)
+{
+    struct shoal_user user;
+
+    if (fake_user(ctx, name, &user) && strcmp(password, "secret") == 0)
+        done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, &user);
+    else
+        done(arg, SHOAL_ERR_DENIED, &(struct shoal_msg){ "wrong user or password" }, NULL);
+}
+
+static void fake_logoff(void *ctx, const uint8_t id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
+{
+    struct fake *fake = ctx;
+
+    (void)exp_s;
+    memcpy(fake->revoked[fake->revoked_count++ % REVOKED_MAX], id, SHOAL_TOKEN_ID_BYTES);
+    done(arg, SHOAL_OK, &(struct shoal_msg){ "" });
+}
+
+static void fake_keys(void *ctx, struct shoal_token_keys *keys)
+{
+    struct fake *fake = ctx;
+
+    keys->count = 1;
+    memcpy(keys->keys[0], fake->key, sizeof(fake->key));
+}
+
+static bool fake_revoked(void *ctx, const uint8_t id[SHOAL_TOKEN_ID_BYTES])
+{
+    struct fake *fake = ctx;
+
+    for (size_t i = 0; i < fake->revoked_count && i < REVOKED_MAX; i++)
+        if (memcmp(fake->revoked[i], id, SHOAL_TOKEN_ID_BYTES) == 0)
+            return true;
+    return false;
+}
+
+static const struct shoal_framework *fake_frameworks(void *ctx, size_t *count)
+{
+    (void)ctx;
+    return shoal_frameworks_builtin(count);
+}
+
+static size_t fake_nodes(void *ctx, struct shoal_node_info *nodes, size_t max)
+{
+    (void)ctx;
+    if (max > 0)
+        nodes[0] = (struct shoal_node_info){ .id = { { 7 } }, .name = "fake", .address = "127.0.0.1:1", .state = "alive",
+                                             .slots_total = 2, .slots_free = 1, .load_milli = 250, .self = true };
+    return 1;
+}
+
+static void fake_status(void *ctx, struct shoal_mesh_status *status)
+{
+    const struct fake *fake = ctx;
+
+    *status = (struct shoal_mesh_status){ .version = "0-fake", .node_name = "fake", .mesh_name = "shoal", .members_alive = 1,
+                                          .members_known = 1, .mesh_writable = true };
+    (void)snprintf(status->api_url, sizeof(status->api_url), "https://127.0.0.1:%u", shoal_http_port(fake->http));
+}
+
+static enum shoal_err fake_metrics(void *ctx, struct shoal_buf *text)
+{
+    (void)ctx;
+    return shoal_buf_append(text, "shoal_fake 1\n", 13);
+}
+
+static enum shoal_err fake_debug(void *ctx, const char *name, struct shoal_buf *json)
+{
+    (void)ctx;
+    return strcmp(name, "groups") == 0 ? shoal_buf_append(json, "[]", 2) : SHOAL_ERR_NOT_FOUND;
+}
+
+static void on_stopped(void *arg)
+{
+    struct fake *fake = arg;
+
+    uv_close((uv_handle_t *)&fake->signal, NULL);
+    uv_close((uv_handle_t *)&fake->interrupt, NULL);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+    struct fake *fake = signal->data;
+
+    (void)number;
+    shoal_http_stop(fake->http, on_stopped, fake);
+}
+
+int main(int argc, char **argv)
+{
+    static struct fake fake;
+    const char *speed = getenv("API_FAKE_MS");
+    struct shoal_backend backend = {
+        .ctx = &fake, .submit = fake_submit, .ticket_new = fake_ticket, .get = fake_get, .list = fake_list, .stop = fake_stop,
+        .del = fake_del, .delete_all = fake_delete_all, .log_read = fake_log, .result_open = fake_result,
+        .result_read = fake_read, .result_close = fake_close, .ledger = fake_ledger, .why = fake_why, .logon = fake_logon,
+        .logoff = fake_logoff, .user_find = fake_user, .token_keys = fake_keys, .token_revoked = fake_revoked,
+        .frameworks = fake_frameworks, .nodes = fake_nodes, .status = fake_status, .metrics = fake_metrics,
+        .debug = fake_debug,
+    };
+    struct shoal_http_options options = { .host = "127.0.0.1" };
+    struct shoal_msg msg;
+
+    if (argc < 3) {
+        (void)fprintf(stderr, "usage: api_fake PORT FOLDER [plain]\n");
+        return 2;
+    }
+    fake.wait_ms = speed == NULL ? 1000 : strtoull(speed, NULL, 10);
+    fake.run_ms = 3 * fake.wait_ms;
+    options.port = (uint16_t)atoi(argv[1]);
+    options.spool_dir = argv[2];
+    options.tls_dir = argv[2];
+    options.plain = argc > 3;
+    (void)uv_loop_init(&fake.loop);
+    if (sodium_init() < 0)
+        return 1;
+    randombytes_buf(fake.key, sizeof(fake.key));
+    if (shoal_http_start(&fake.loop, &options, &backend, &fake.http, &msg) != SHOAL_OK) {
+        (void)fprintf(stderr, "%s\n", msg.text);
+        (void)uv_run(&fake.loop, UV_RUN_DEFAULT);
+        return 1;
+    }
+    (void)uv_signal_init(&fake.loop, &fake.signal);
+    (void)uv_signal_init(&fake.loop, &fake.interrupt);
+    fake.signal.data = &fake;
+    fake.interrupt.data = &fake;
+    (void)uv_signal_start_oneshot(&fake.signal, on_signal, SIGTERM);
+    (void)uv_signal_start_oneshot(&fake.interrupt, on_signal, SIGINT);
+    (void)printf("ready %u\n", shoal_http_port(fake.http));
+    (void)fflush(stdout);
+    (void)uv_run(&fake.loop, UV_RUN_DEFAULT);
+    for (size_t i = 0; i < fake.job_count; i++) {
+        free(fake.jobs[i].args);
+        free(fake.jobs[i].data_json);
+        (void)close(fake.jobs[i].bundle_fd);
+    }
+    return uv_loop_close(&fake.loop) == 0 ? 0 : 1;
+}
