@@ -24,6 +24,9 @@
 
 #include "shoal/banned.h"
 
+/* Up to this many a member waits long for its turn by bad luck alone: those who answered make room for the next at half
+ * the interval. */
+#define SMALL_MESH 16
 #define UNWELL 5 /* I4: above this score ... */
 #define UNWELL_MISSES 4
 #define EXPIRED_PER_STEP 24
@@ -340,7 +343,7 @@ static void probe_timer(struct shoal_swim *swim, struct shoal_swim_actions *acti
     if (swim->probe.open && !swim->probe.acked && swim->probe.ask_ns != 0 && swim->now_ns >= swim->probe.ask_ns)
         probe_ask(swim, actions);
     if (swim->now_ns < swim->probe_ns)
-        return;
+        return; /* the end of the period, or earlier: see on_ack */
     probe_end(swim, actions);
     if (swim->measured_health > 0)
         swim->measured_health--;
@@ -684,6 +687,8 @@ static void on_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
     }
     if (ours && !relayed && member == p->member) { /* I3 */
         learn_rtt(swim, member, swim->now_ns - p->sent_ns);
+        if (!p->acked && p->ask_ns != 0 && swim->order_count < SMALL_MESH)
+            swim->probe_ns = p->sent_ns + (p->end_ns - p->sent_ns) / 2;
         p->acked = true;
         return;
     }
