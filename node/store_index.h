@@ -1,0 +1,82 @@
+/* Where each group's live entries lie in the store's log, and its hard row. In memory; rebuilt by one forward scan. Pure.
+ *
+ * A span is one frame, or the frames of one long entry. Spans of a group are ordered by index and do not overlap; outside
+ * a scan they follow each other without a gap, from behind the snapshot to the last entry. */
+#ifndef NODE_STORE_INDEX_H
+#define NODE_STORE_INDEX_H
+
+#include "shoal/store.h"
+
+#include "store_frame.h"
+
+struct span {
+    uint64_t first; /* index; may lie inside the frame, when its beginning is covered by the snapshot */
+    uint64_t seq;   /* of its first frame in the log */
+    uint32_t count; /* entries; may end before the frame, when its end was truncated */
+    uint32_t frames;
+};
+
+struct snapshot_row {
+    uint64_t index, term;
+    uint64_t generation; /* 0: none */
+    uint32_t bytes;
+    uint32_t crc;
+};
+
+struct group {
+    struct group *next;
+    struct shoal_job_id id;
+    bool has_row;
+    uint64_t term;
+    struct shoal_node_id vote_node;
+    struct shoal_store_id vote_store;
+    uint8_t config[SHOAL_STORE_CONFIG_MAX];
+    uint16_t config_len;
+    struct snapshot_row snapshot;
+    struct span *spans; /* spans[head] is the first */
+    size_t head, len, cap;
+    uint64_t oldest_seq; /* of its spans; UINT64_MAX: none */
+    bool oldest_known;
+};
+
+#define INDEX_BUCKETS 1024
+struct store_index {
+    struct group *buckets[INDEX_BUCKETS];
+    uint64_t groups, entries, frames; /* live */
+};
+
+struct group *index_find(const struct store_index *index, struct shoal_job_id id);
+/* FULL: no memory. */
+SHOAL_MUST_CHECK enum shoal_err index_make(struct store_index *index, struct shoal_job_id id, struct group **group);
+void index_remove(struct store_index *index, struct shoal_job_id id);
+void index_deinit(struct store_index *index);
+
+static inline size_t group_spans(const struct group *group) { return group->len - group->head; }
+static inline const struct span *group_span(const struct group *group, size_t i) { return &group->spans[group->head + i]; }
+/* Of the last entry; the snapshot's where there is none. */
+uint64_t group_last(const struct group *group);
+uint64_t group_first(const struct group *group);
+/* The span that holds the entry; NULL: none does. */
+const struct span *group_span_of(const struct group *group, uint64_t index);
+/* The oldest place in the log that the group needs; UINT64_MAX: none. */
+uint64_t group_oldest_seq(struct group *group);
+
+/* Room for `extra` spans, so that the functions below cannot fail. */
+SHOAL_MUST_CHECK enum shoal_err group_reserve(struct group *group, size_t extra);
+void group_append(struct store_index *index, struct group *group, struct span span);
+void group_truncate(struct store_index *index, struct group *group, uint64_t from);
+/* Entries up to `upto` are not needed any more. */
+void group_release(struct store_index *index, struct group *group, uint64_t upto);
+/* Span `i` lies elsewhere now. */
+void group_move(struct group *group, size_t i, uint64_t seq);
+
+/* One frame of the forward scan. MALFORMED: it does not follow from those before. FULL: no memory. */
+SHOAL_MUST_CHECK enum shoal_err index_replay(struct store_index *index, uint64_t seq, const struct frame *frame);
+/* After the scan and the hard rows: release what the snapshot covers; false: entries are missing. */
+bool group_settle(struct store_index *index, struct group *group);
+
+#define HARD_ROW_MAX 1200
+size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX]);
+SHOAL_MUST_CHECK enum shoal_err hard_decode(struct shoal_view view, struct group *group);
+
+#endif
