@@ -8,3 +8,17 @@
                                                    _state   everything a joiner needs, flat
    both: _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal)
 """
+
+import os
+import sys
+
+
+def append_site():
+    """cloudpickle lies in $FABRIC_HOME/site, last on the path: the environment's own comes first."""
+    home = os.environ.get("FABRIC_HOME") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    site = os.path.join(home, "site")
+    if os.path.isdir(site) and site not in sys.path:
+        sys.path.append(site)
+
+
+append_site()

@@ -133,8 +133,12 @@ class Buffers:
         self._work, self._result = from_array(work), from_array(result)
 
     def restore(self):
-        """The committed buffers, before a mini-batch."""
+        """The committed buffers, before a mini-batch, also where the last one put another tensor in their place."""
         if self.bytes:
+            for tensor, view, (owner, name) in zip(self.tensors, self._views, self._owners):
+                if owner.get(name) is not tensor or tensor.data_ptr() != view.data_ptr():
+                    tensor.data = view
+                    owner[name] = tensor
             self._flat.copy_(self._committed)
 
     def collect(self):
@@ -148,16 +152,14 @@ class Buffers:
             if now is None or now.shape != view.shape:
                 raise RuntimeError("buffer %r changed its shape during a step; keep what changes shape out of buffers"
                                    % name)
-            view.copy_(now)  # the module put a new tensor in its place
-            tensor.data = view
-            owner[name] = tensor
+            view.copy_(now)
         self._work.copy_(self._flat)
 
     def apply(self):
         """Commit what the step decided."""
         if self.bytes:
             self._committed.copy_(self._result)
-            self._flat.copy_(self._committed)
+            self.restore()
 
     def commit(self):
         """The present values are the committed ones: after a state was loaded."""
@@ -216,6 +218,11 @@ def call_model(model, inputs):
     if isinstance(inputs, (list, tuple)):
         return model(*inputs)
     return model(inputs)
+
+
+def number(value):
+    """A float of a number or of a tensor of one element."""
+    return value.detach().item() if isinstance(value, torch.Tensor) else float(value)
 
 
 class StepModel:
@@ -302,7 +309,7 @@ class Computation:
             answer = self._step_train(self._step_model, batch, default_accuracy, self._view, self._args)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise TypeError("fn_step_train must return (accuracy, loss), got %r" % (answer,))
-            return self._fill([float(answer[1]), float(answer[0])])
+            return self._fill([number(answer[1]), number(answer[0])])
         inputs, targets = split_batch(to_device(batch, self._device))
         outputs = call_model(self.model, inputs)
         loss = self._loss(outputs, targets)
@@ -314,13 +321,13 @@ class Computation:
         if self._test is not None:
             answer = self._test(self.model, BatchIterator(self._validation_set, self._batch_size, fetches), self._args)
             if isinstance(answer, (tuple, list)):
-                return self._fill([float(answer[1]), float(answer[0])])
-            return self._fill([float(answer)])
+                return self._fill([number(answer[1]), number(answer[0])])
+            return self._fill([number(answer)])
         sums = np.zeros(self._value_count)
         for fetch, count in zip(fetches, samples):
             inputs, targets = split_batch(to_device(fetch(), self._device))
             outputs = call_model(self.model, inputs)
-            values = [float(self._loss(outputs, targets))] + self._measure(outputs, targets)
+            values = [number(self._loss(outputs, targets))] + self._measure(outputs, targets)
             sums += count * np.array(self._fill(values))
         return (sums / sum(samples)).tolist()
 
@@ -329,7 +336,7 @@ class Computation:
             return [default_accuracy(outputs, targets)]
         with torch.no_grad():
             detached = outputs.detach() if isinstance(outputs, torch.Tensor) else outputs
-            return [float(metric(detached, targets)) for metric in self._metrics]
+            return [number(metric(detached, targets)) for metric in self._metrics]
 
     def _fill(self, values):
         return values[:self._value_count] + [float("nan")] * (self._value_count - len(values))

@@ -25,7 +25,9 @@ OUTSTANDING_MAX = 4  # requests to one child: enough to prefetch a step, few eno
 
 def seed_all(seed):
     """torch, NumPy and random, as every mini-batch does before it is fetched and again before its forward."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would format a stack trace for a CUDA that is not up
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
 
@@ -147,10 +149,12 @@ class Child:
         try:
             data = self.socket.recv(1 << 20)
             if not data:
-                raise LoaderLost("a data loader process (pid %d) died; its memory may have run out" % self.pid)
+                raise self._lost()
             self._received += data
         except BlockingIOError:
             pass
+        except OSError:
+            raise self._lost() from None
         while len(self._received) >= 8:
             size = struct.unpack_from("<Q", self._received)[0]
             if len(self._received) < 8 + size:
@@ -167,14 +171,18 @@ class Child:
         except BlockingIOError:
             pass
         except OSError:
-            raise LoaderLost("a data loader process (pid %d) died; its memory may have run out" % self.pid) from None
+            raise self._lost() from None
+
+    def _lost(self):
+        return LoaderLost("a data loader process (pid %d) died; its memory may have run out" % self.pid)
 
     def close(self):
-        self.socket.close()  # the child ends at the end of its input
+        self.socket.close()
         try:
+            os.kill(self.pid, signal.SIGKILL)  # it owns nothing, and younger children keep its input open
             os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            pass
+        except (ChildProcessError, ProcessLookupError):
+            pass  # reaped already
 
 
 def child_main(connection, handouts, collate):

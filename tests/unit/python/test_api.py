@@ -1,0 +1,227 @@
+"""FabricModel's constructor and train(): what is taken, what is refused and with which words."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from jobs import Rows, network
+from torch import nn
+
+from fabric_model import FabricModel
+from pyedt import _arguments
+
+
+def datasets():
+    return Rows(60), Rows(20)
+
+
+def make(**others):
+    torch.manual_seed(5)
+    model = others.pop("model", None) or network()
+    optimizer = others.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
+    return FabricModel(model, others.pop("datasets", datasets), others.pop("loss", nn.CrossEntropyLoss()), optimizer,
+                       **others)
+
+
+def test_importing_loads_no_torch_and_prints_the_known_lines(tmp_path):
+    code = "import fabric_model, callbacks, pyedt.fabric_model, pyedt.callbacks, sys; sys.exit('torch' in sys.modules)"
+    environment = dict(os.environ, DATA_DIR="/d", RESULT_DIR="/r", LOG_DIR="/l", FABRIC_BACKEND="pytorch")
+    environment.pop("SAVED_MODEL_DIR", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["<> DATA_DIR /d", "<> RESULT_DIR /r", "<> LOG_DIR /l", "<> FABRIC_BACKEND pytorch"]
+
+
+def test_a_missing_backend_is_chosen_exported_and_said():
+    code = "import torch, fabric_model, os; assert os.environ['FABRIC_BACKEND'] == 'pytorch'"
+    environment = {k: v for k, v in os.environ.items() if k != "FABRIC_BACKEND"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "pytorch was chosen; restart to choose another" in done.stdout
+
+
+WRONG = [  # what, arguments of train(), error, part of its text
+    ("a float epoch number", dict(epoch_number=1.0), TypeError, "epoch_number must be an int, got float"),
+    ("a bool", dict(batch_size=True), TypeError, "batch_size must be an int, got bool"),
+    ("a string", dict(engines_number="4"), TypeError, "engines_number must be an int"),
+    ("no epochs", dict(epoch_number=0), ValueError, "epoch_number must be at least 1, got 0"),
+    ("a negative frequency", dict(checkpoint_freq=-1), ValueError, "checkpoint_freq must be at least 0"),
+    ("a negative validation frequency", dict(validation_freq=-2), ValueError, "validation_freq"),
+    ("engines and effective batch", dict(engines_number=2, effective_batch_size=8), ValueError, "not both"),
+    ("an effective batch below the batch", dict(effective_batch_size=2), ValueError, "must be at least batch_size (4)"),
+    ("too many mini-batches in a step", dict(engines_number=5000), ValueError, "at most 4096"),
+    ("a notebook's hardware", dict(hardware_spec={}), NotImplementedError, "shoal job run"),
+    ("a notebook's workers", dict(worker_num=2), NotImplementedError, "worker_num is for notebooks"),
+]
+
+
+@pytest.mark.parametrize("what,arguments,error,text", WRONG, ids=[w[0] for w in WRONG])
+def test_wrong_numbers_are_refused_before_anything_starts(what, arguments, error, text):
+    numbers = dict(epoch_number=1, batch_size=4)
+    numbers.update(arguments)
+    with pytest.raises(error) as caught:
+        make().train(**numbers)
+    assert text in str(caught.value)
+
+
+INTERVALS = [  # what, arguments, job limit, V, engines
+    ("engines as asked, not as given", dict(engines_number=16), 2, 16, 2),
+    ("effective batch over batch", dict(effective_batch_size=32), 6, 8, 6),
+    ("rounded down", dict(effective_batch_size=33), 6, 8, 6),
+    ("nothing said: what the job may have", {}, 6, 6, 6),
+    ("None counts as absent", dict(engines_number=None, effective_batch_size=8), 6, 2, 2),
+]
+
+
+@pytest.mark.parametrize("what,arguments,limit,interval,engines", INTERVALS, ids=[i[0] for i in INTERVALS])
+def test_the_sync_interval(monkeypatch, what, arguments, limit, interval, engines):
+    monkeypatch.setenv("WMLA_NWORKER", str(limit))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checked = _arguments.TrainArguments(1, 4, **arguments)
+    assert (checked.virtual_workers, checked.engines_max) == (interval, engines)
+
+
+def test_rounding_the_effective_batch_warns():
+    with pytest.warns(UserWarning, match="rounded down to 32"):
+        _arguments.TrainArguments(1, 4, effective_batch_size=33)
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+
+REFUSED = [
+    ("ONNX, G1", dict(enable_onnx=True), NotImplementedError, "on_epoch_end"),
+    ("ONNX, G3", dict(save_to_onnx=True), NotImplementedError, "ONNX"),
+    ("Keras objects", dict(keras_custom_objects={"a": 1}), NotImplementedError, "torch.nn.Module"),
+    ("a loss that cannot be called", dict(loss=3), TypeError, "loss_function must be callable"),
+    ("a data set instead of a function", dict(datasets=(1, 2)), TypeError, "datasets_function must be a function"),
+    ("an optimizer of another model", dict(optimizer=torch.optim.SGD(network().parameters(), lr=1)), ValueError,
+     "not the model's"),
+    ("metrics that cannot be called", dict(metrics=["accuracy"]), TypeError, "metrics must be functions"),
+    ("a custom step that is none", dict(fn_step_train=3), TypeError, "fn_step_train must be a function"),
+    ("double precision", dict(model=Half()), TypeError, "model.float()"),
+]
+
+
+@pytest.mark.parametrize("what,arguments,error,text", REFUSED, ids=[r[0] for r in REFUSED])
+def test_wrong_objects_are_refused(what, arguments, error, text):
+    with pytest.raises(error) as caught:
+        make(**arguments)
+    assert text in str(caught.value)
+
+
+def test_a_model_that_is_no_module_is_refused():
+    with pytest.raises(TypeError, match="must be a torch.nn.Module"):
+        FabricModel(lambda x: x, datasets, nn.CrossEntropyLoss(), None)
+
+
+@pytest.mark.parametrize("name,value,text", [("FABRIC_BACKEND", "tensorflow", "edtPyTorch"),
+                                             ("EXEC_TYPE", "notebook", "notebook"), ("SHOAL_EDT_MODE", "async", "sync_gdc")])
+def test_what_this_version_does_not_serve_is_refused_with_the_remedy(monkeypatch, name, value, text):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(NotImplementedError, match=text):
+        make()
+
+
+def test_unknown_keywords_and_scaleup_are_ignored_with_a_warning():
+    with pytest.warns(UserWarning, match="unknown arguments: colour"):
+        make(colour=1)
+    with pytest.warns(UserWarning, match="scaleup_function is ignored"):
+        make(scaleup_function=lambda epoch, engines: 1)
+
+
+def test_g3_keywords_win():
+    model = make(driver_logger="old", driver_logger_callback="new", worker_logger="old", worker_logger_callback="new")
+    assert model.driver_logger == "new" and model.worker_logger == "new"
+
+
+class Curve:
+    """A driver logger of the newest kind that keeps what it saw."""
+
+    def __init__(self):
+        self.rows, self.tests, self.ended = [], [], 0
+
+    def log_train_metrics(self, metrics, iteration, epoch, workers):
+        self.rows.append((iteration, epoch, workers, metrics["loss"], metrics["accuracy"]))
+
+    def log_test_metrics(self, metrics, iteration, epoch):
+        self.tests.append((iteration, epoch, metrics["loss"]))
+
+    def on_train_end(self):
+        self.ended += 1
+        assert os.path.exists(os.path.join(os.environ["RESULT_DIR"], "model", "train", "model_epoch_final.pth"))
+
+
+def test_training_alone(alone, capsys, tmp_path):
+    def run():
+        curve = Curve()
+        fabric = make(driver_logger=curve)
+        before = torch.get_rng_state()
+        assert fabric.train(3, 4, 4, validation_freq=1, checkpoint_freq=2) is None
+        assert torch.equal(torch.get_rng_state(), before), "the script's own chance goes on"
+        return curve, fabric
+
+    curve, fabric = run()
+    out = capsys.readouterr().out
+    assert [row[0] for row in curve.rows] == list(range(1, 46)) and curve.ended == 1
+    assert [t[:2] for t in curve.tests] == [(0, 0), (0, 1), (0, 2)]
+    assert curve.tests[-1][2] < curve.tests[0][2]
+    assert out.index("--------START TRAINING--------") < out.index("--------END TRAINING: completed 45 iterations --------")
+    assert "--------END TRAINING: completed epoch 3 in time " in out
+    folder = tmp_path / "result" / "model" / "train"
+    assert sorted(os.listdir(folder)) == sorted(
+        "model_epoch_%s%s.pth" % (n, k) for n in ("2", "final") for k in ("", "_optimizer_state"))
+    saved = torch.load(folder / "model_epoch_final.pth", weights_only=True)
+    assert all(torch.equal(saved[k], v) for k, v in fabric.model.state_dict().items()), "the user's model has the weights"
+    again, _ = run()
+    assert again.rows == curve.rows and again.tests == curve.tests
+
+
+def test_a_second_call_goes_on_from_the_first(alone):
+    fabric = make()
+    fabric.train(1, 4, 4)
+    first = {k: v.clone() for k, v in fabric.model.state_dict().items()}
+    fabric.train(1, 4, 4)
+    assert not torch.equal(first["0.weight"], fabric.model.state_dict()["0.weight"])
+
+
+def test_resuming_from_weights(alone, monkeypatch, tmp_path):
+    other = network()
+    torch.save(other.state_dict(), tmp_path / "w.pth")
+    monkeypatch.setenv("RESUME_WEIGHT_PATH", str(tmp_path / "w.pth"))
+    fabric = make()
+    from pyedt import _driver
+
+    _driver.restore_weights(fabric)
+    assert torch.equal(fabric.model[0].weight, other[0].weight)
+    monkeypatch.setenv("RESUME_WEIGHT_PATH", str(tmp_path / "nowhere.pth"))
+    with pytest.raises(FileNotFoundError, match="nowhere.pth"):
+        fabric.train(1, 4)
+
+
+BAD_DATA = [
+    ("not a pair", lambda: 3, "must return a pair"),
+    ("an iterable", lambda: (iter([1]), None), "DataLoaders are not taken"),
+    ("nothing", lambda: (Rows(0), None), "is empty"),
+]
+
+
+@pytest.mark.parametrize("what,function,text", BAD_DATA, ids=[b[0] for b in BAD_DATA])
+def test_bad_data_sets_are_named(alone, what, function, text):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(datasets=function).train(1, 4)
+    assert text in str(caught.value)
+
+
+def test_the_users_exception_comes_through(alone):
+    def broken(outputs, targets):
+        raise ArithmeticError("no such loss")
+
+    with pytest.raises(ArithmeticError, match="no such loss"):
+        make(loss=broken).train(1, 4)

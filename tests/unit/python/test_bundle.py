@@ -1,0 +1,125 @@
+"""The bundle: what travels, what is refused and with which words."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+from jobs import make_header, make_parts
+
+from pyedt import _bundle
+
+SCRIPT = """
+import sys, threading
+import torch
+from pyedt import _bundle
+guard = threading.Lock()
+def inner():
+    return guard
+def datasets():
+    return inner(), None
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return guard
+{setup}
+try:
+    _bundle.dumps({parts})
+except TypeError as error:
+    print(error)
+"""
+CULPRITS = [  # what, set-up, parts, words of the message
+    ("a global used by a function", "", "dict(datasets=inner)", ["global 'guard' used by function inner", "_thread.lock"]),
+    ("a global used further down", "", "dict(datasets=datasets)", ["global 'guard' used by function inner"]),
+    ("a global used by a method", "", "dict(model=Net())", ["global 'guard' used by function Net.forward"]),
+    ("an attribute of the model", "m = torch.nn.Linear(1, 1); m.log = threading.Lock()", "dict(model=m)",
+     ["attribute 'log' of model", "_thread.lock"]),
+    ("a captured variable", "def make():\\n    h = threading.Lock()\\n    return lambda: h", "dict(loss=make())",
+     ["variable 'h' captured by function"]),
+    ("an item of the callbacks", "", "dict(callbacks=[1, threading.Lock()])", ["item 1 of callbacks", "_thread.lock"]),
+]
+
+
+@pytest.mark.parametrize("what,setup,parts,words", CULPRITS, ids=[c[0] for c in CULPRITS])
+def test_what_cannot_travel_is_named(tmp_path, what, setup, parts, words):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(setup=setup.replace("\\n", "\n"), parts=parts))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for word in words:
+        assert word in done.stdout
+
+
+def write(tmp_path, parts, **header):
+    path = str(tmp_path / "call.bundle")
+    full = dict(make_header(), python=_bundle.python_version(), torch=torch.__version__, backend="pytorch")
+    full.update(header)
+    _bundle.write(path, full, _bundle.dumps(parts))
+    return path
+
+
+def test_identities_hold_over_the_trip(tmp_path):
+    header, parts = _bundle.read(write(tmp_path, make_parts()))
+    own = {id(p) for p in parts["model"].parameters()}
+    assert all(id(p) in own for g in parts["optimizer"].param_groups for p in g["params"])
+    assert header["virtual_workers"] == 8
+
+
+@pytest.mark.parametrize("name,value", [("python", "3.1"), ("torch", "1.0"), ("backend", "keras")])
+def test_another_version_is_refused_before_anything_is_unpickled(tmp_path, name, value):
+    path = write(tmp_path, make_parts(), **{name: value})
+    with pytest.raises(RuntimeError, match="the driver has %s %s" % (name, value)):
+        _bundle.read(path)
+
+
+def test_every_prefix_of_a_bundle_is_refused(tmp_path):
+    path = write(tmp_path, {"model": 1})
+    whole = open(path, "rb").read()
+    for size in range(len(whole)):
+        open(path, "wb").write(whole[:size])
+        with pytest.raises(ValueError):
+            _bundle.read(path)
+
+
+def test_the_header_can_be_read_alone(tmp_path):
+    with open(write(tmp_path, {"model": 1}), "rb") as source:
+        assert _bundle.read_header(source)["batch_size"] == 4
+    with pytest.raises(ValueError, match="no FabricModel bundle"):
+        _bundle.read_header(io.BytesIO(b"PK\x03\x04 something"))
+
+
+SENT = """
+import sys
+sys.path.insert(0, "{folder}")
+import torch, helper
+from torch import nn
+from pyedt import _bundle
+SCALE = 3.0
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Linear(2, 2)
+    def forward(self, x):
+        return self.w(x) * SCALE
+def datasets():
+    return helper.rows(), [(torch.zeros(2), SCALE)]
+model = Net()
+header = dict(python=_bundle.python_version(), torch=torch.__version__, backend="pytorch")
+_bundle.write("{path}", header, _bundle.dumps(dict(model=model, optimizer=torch.optim.Adam(model.parameters()), datasets=datasets)))
+"""
+RECEIVED = """
+import sys
+sys.path.insert(0, "{folder}")
+from pyedt import _bundle
+_, parts = _bundle.read("{path}")
+print(parts["datasets"]()[0], type(parts["model"]).__name__, "helper" in sys.modules)
+"""
+
+
+def test_the_main_scripts_things_go_by_value_and_modules_of_its_directory_by_reference(tmp_path):
+    (tmp_path / "helper.py").write_text("def rows():\n    return ['as the engine has it']\n")
+    names = dict(folder=str(tmp_path), path=str(tmp_path / "b"))
+    subprocess.run([sys.executable, "-c", SENT.format(**names)], check=True)
+    (tmp_path / "helper.py").write_text("def rows():\n    return ['changed']\n")
+    done = subprocess.run([sys.executable, "-c", RECEIVED.format(**names)], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["['changed']", "Net", "True"]

@@ -1,0 +1,160 @@
+"""The engine server: what it forks, to whom that belongs, and that the slot's lock goes with it."""
+
+import array
+import ctypes
+import fcntl
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import PACKAGES
+
+PR_SET_CHILD_SUBREAPER = 36
+
+# Stands in for the engine: says what it is, then ends as told.
+ENGINE = """
+import os, sys, threading
+def main():
+    import torch
+    print(os.getpid(), os.getppid(), os.getsid(0), os.getpriority(os.PRIO_PROCESS, 0), os.getcwd(), os.environ["SHOAL_SLOT"],
+          len(os.listdir("/proc/self/task")), torch.get_num_threads(), "FIRST" in os.environ, flush=True)
+    print("trouble", file=sys.stderr, flush=True)
+    input_is_null = sys.stdin.read() == ""
+    return 7 if input_is_null else 1
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.set_inheritable(True)
+    start = ("import sys; sys.path.insert(0, %r)\nimport pyedt._engine as e\nexec(open(%r).read(), e.__dict__)\n"
+             "import pyedt.engine_server as s\ns.main()" % (PACKAGES, str(tmp_path / "engine.py")))
+    (tmp_path / "engine.py").write_text(ENGINE)
+    environment = dict(os.environ, SHOAL_SERVER_FD=str(theirs.fileno()), FIRST="1")
+    for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
+        environment.pop(name, None)
+    process = subprocess.Popen([sys.executable, "-c", start], env=environment, pass_fds=[theirs.fileno()])
+    theirs.close()
+    ours.settimeout(60)
+    yield ours, process
+    ours.close()
+    process.wait(60)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def command(tmp_path, slot, **others):
+    folder = tmp_path / ("engine-%d" % slot)
+    folder.mkdir()
+    environment = dict(PATH=os.environ["PATH"], SHOAL_SLOT=str(slot), OMP_NUM_THREADS="1")
+    return dict({"fork": slot, "worker": 100 + slot, "nice": 5, "cwd": str(folder), "env": environment,
+                 "stdout": str(folder / "log" / "stdout"), "stderr": str(folder / "log" / "stderr")}, **others)
+
+
+def ask(server, message, descriptors=()):
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    server.sendmsg([json.dumps(message).encode() + b"\n"], ancillary)
+    line = server.recv(8192)
+    assert b'"worker":%d' % message["worker"] in line, "the runner looks for it without a space"
+    return json.loads(line)
+
+
+def ended(pid):
+    """The exit status of an engine: it is ours by now."""
+    fd = os.pidfd_open(pid)
+    select.select([fd], [], [], 60)
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_engines_are_forked_belong_to_us_and_hold_their_slots_lock(server, tmp_path):
+    ours, process = server
+    for slot in (3, 4):
+        lock_path = tmp_path / ("lock-%d" % slot)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        order = command(tmp_path, slot)
+        answer = ask(ours, order, [lock])
+        os.close(lock)
+        assert answer["forked"] == slot
+        assert ended(answer["pid"]) == 7
+        pid, parent, session, nice, cwd, own_slot, tasks, threads, first = open(order["stdout"]).read().split()
+        assert int(pid) == answer["pid"] == int(session)
+        assert int(parent) == os.getpid() and int(parent) != process.pid, "it fell to the subreaper"
+        assert (int(nice), cwd, own_slot, int(tasks), int(threads), first) == (5, order["cwd"], str(slot), 1, 1, "False")
+        assert open(order["stderr"]).read() == "trouble\n"
+        again = os.open(lock_path, os.O_RDWR)
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(again)
+
+
+def test_the_lock_stands_while_the_engine_lives(server, tmp_path):
+    ours, _ = server
+    (tmp_path / "engine.py").write_text(ENGINE)
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    order = command(tmp_path, 1, stdout=str(fifo))  # the engine waits in opening its log until somebody reads it
+    answer = ask(ours, order, [lock])
+    os.close(lock)
+    again = os.open(tmp_path / "lock", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    reader = os.open(fifo, os.O_RDONLY)
+    assert ended(answer["pid"]) == 7
+    os.close(reader)
+    fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(again)
+
+
+def test_forking_takes_milliseconds(server, tmp_path):
+    ours, _ = server
+    ended(ask(ours, command(tmp_path, 0))["pid"])  # the framework is loaded by now
+    started = time.monotonic()
+    answer = ask(ours, command(tmp_path, 1))
+    ended(answer["pid"])
+    assert time.monotonic() - started < 5, "an import would be paid again"
+
+
+def test_a_bad_directory_ends_the_engine_and_not_the_server(server, tmp_path):
+    ours, _ = server
+    answer = ask(ours, command(tmp_path, 0, cwd="/nowhere"))
+    assert ended(answer["pid"]) == 1
+    assert "nowhere" in open(tmp_path / "engine-0" / "log" / "stderr").read()
+    assert ended(ask(ours, command(tmp_path, 1))["pid"]) == 7
+
+
+def test_the_marks_of_the_first_worker_leave_the_servers_environment(monkeypatch):
+    from pyedt import engine_server
+
+    calls = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: calls.append(arguments))
+    engine_server.forget_worker()
+    assert calls == []
+    monkeypatch.setenv("SHOAL_WORKER_ID", "7")
+    engine_server.forget_worker()
+    assert "SHOAL_WORKER_ID" not in calls[0][2] and calls[0][1][1:] == ["-m", "pyedt.engine_server"]
+
+
+def test_a_second_thread_or_an_open_gpu_forbids_forking(monkeypatch):
+    import threading
+
+    from pyedt import engine_server
+
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    assert "threads" in engine_server.cannot_fork()
+    release.set()
+    thread.join()
+    listdir, readlink = os.listdir, os.readlink
+    monkeypatch.setattr(os, "listdir", lambda path: ["1"] if path.endswith("task") else listdir(path))
+    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidia0" if path.endswith("/1") else readlink(path))
+    assert "/dev/nvidia0" in engine_server.cannot_fork()

@@ -1,0 +1,390 @@
+"""The bits of training: the same for any number of engines, whoever joins or leaves, and the promises of the step."""
+
+import json
+import os
+
+import pytest
+import torch
+from jobs import Rows, bits, make_header, make_parts, make_trainer, network, numbers, run_mesh, step_together
+from reference_comm import ReferenceComm, Shared
+from torch import nn
+
+from pyedt import _comm, _loader, _order, _records, _state, _trainer
+from pyedt.callbacks import Callback
+
+
+@pytest.fixture(scope="module")
+def one():
+    os.environ["RESULT_DIR"] = "/tmp"
+    trainers, shared, _ = run_mesh(lambda s: 1)
+    return bits(trainers[0]), numbers(shared)
+
+
+MESHES = [
+    ("six engines", lambda s: 6),
+    ("eight engines, one mini-batch each", lambda s: 8),
+    ("more engines than virtual workers", lambda s: 11),
+    ("a joiner in the first data epoch", lambda s: 1 if s < 3 else 2),
+    ("a joiner after a validation", lambda s: 2 if s < 10 else 3),
+    ("engines come and go at every step", lambda s: 1 + s * 7 % 5),
+    ("the oldest engine leaves", lambda s: 3 if s < 6 else 1),
+]
+
+
+@pytest.mark.parametrize("name,sizes", MESHES, ids=[m[0] for m in MESHES])
+def test_same_bits(one, name, sizes):
+    trainers, shared, _ = run_mesh(sizes)
+    for trainer in trainers:
+        assert bits(trainer) == one[0]
+    assert numbers(shared) == one[1]
+    assert len({trainer.digest() for trainer in trainers}) == 1
+
+
+def test_training_learns(one):
+    losses = [row[4][0][3][0] for row in one[1] if row[1] == 0]
+    assert losses[-1] < losses[0]
+
+
+def test_every_sample_is_handed_out_once_per_data_epoch(one):
+    for epoch in range(3):
+        low = sum(part[1] for row in one[1] if row[1] == 0 and row[2] == epoch for part in row[4]) % 2**64
+        assert low == _order.sample_sum(77, list(range(101)))[0]
+
+
+def test_a_sample_skipped_shows_in_the_sums(monkeypatch):
+    fetch = _loader.fetch
+    monkeypatch.setattr(_loader, "fetch", lambda handout, ids, collate: fetch(handout, ids[:-1] if len(ids) == 4 and
+                                                                             5 in ids else ids, collate))
+    _, shared, _ = run_mesh(lambda s: 1, until=4)
+    rows = numbers(shared)
+    assert sum(p[0] for row in rows for p in row[4]) == 100
+    assert sum(p[1] for row in rows for p in row[4]) % 2**64 != _order.sample_sum(77, list(range(101)))[0]
+
+
+def test_a_sample_doubled_shows_in_the_sums(monkeypatch):
+    fetch = _loader.fetch
+    monkeypatch.setattr(_loader, "fetch", lambda handout, ids, collate: fetch(
+        handout, [ids[0] if i == 5 else i for i in ids], collate))
+    _, shared, _ = run_mesh(lambda s: 1, until=4)
+    total = sum(p[1] for row in numbers(shared) for p in row[4]) % 2**64
+    assert total != _order.sample_sum(77, list(range(101)))[0]
+
+
+def test_updates_are_applied_steps_times_parameters():
+    trainers, _, _ = run_mesh(lambda s: 2)
+    for trainer in trainers:
+        assert trainer.applied_steps == 12
+        assert trainer.updates == 12 * len(trainer.gradients.parameters)
+
+
+def test_loader_children_change_no_bit(one):
+    def make(comm):
+        return make_trainer(comm, header=make_header(loader_threads=2))
+
+    trainers, shared, everyone = run_mesh(lambda s: 2, make)
+    for trainer in everyone:
+        trainer.unbind()
+    assert bits(trainers[0]) == one[0] and numbers(shared) == one[1]
+
+
+class Broken(Rows):
+    def __getitem__(self, index):
+        if index == 50:
+            raise KeyError("row fifty")
+        return super().__getitem__(index)
+
+
+def test_an_error_in_a_loader_child_arrives_with_its_trace(monkeypatch):
+    loader = _loader.Loader((Broken(60), None), None, 1)
+    loader.get(0, (1, 0), 5, [1, 2])
+    with pytest.raises(RuntimeError, match="(?s)failed in a loader process.*row fifty"):
+        loader.get(0, (1, 1), 5, [49, 50])
+    loader.close()
+
+
+def test_a_dead_loader_child_is_no_fault_of_the_users_code():
+    loader = _loader.Loader((Rows(60), None), None, 1)
+    os.kill(loader._children[0].pid, 9)
+    with pytest.raises(_loader.LoaderLost):
+        loader.get(0, (1, 0), 5, [1, 2])
+    loader.close()
+
+
+# ---- gradients ----
+
+class Branches(nn.Module):
+    """One branch is used only by rows whose first number is large: some mini-batches leave it untouched."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.never = nn.Linear(6, 2), nn.Linear(6, 2), nn.Linear(6, 2)
+
+    def forward(self, x):
+        out = self.a(x)
+        return out + self.b(x) if x[:, 0].max() > 1.2 else out
+
+
+def branches():
+    torch.manual_seed(11)
+    model = Branches()
+    return make_parts(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1))
+
+
+def test_an_untouched_parameter_has_no_gradient_in_the_update():
+    trainers, _, _ = run_mesh(lambda s: 2, lambda comm: make_trainer(comm, branches()))
+    model, fresh = trainers[0]._model, branches()["model"]
+    assert torch.equal(model.never.weight, fresh.never.weight), "weight decay must not move it"
+    assert not torch.equal(model.b.weight, fresh.b.weight)
+    other, _, _ = run_mesh(lambda s: 5, lambda comm: make_trainer(comm, branches()))
+    assert bits(trainers[0]) == bits(other[0])
+
+
+def frozen():
+    torch.manual_seed(11)
+    model = network()
+    for p in model[0].parameters():
+        p.requires_grad = False
+    return make_parts(model, torch.optim.SGD(model[4].parameters(), lr=0.1))
+
+
+def test_frozen_layers_stay_and_the_last_layer_learns():
+    trainers, _, _ = run_mesh(lambda s: 1, lambda comm: make_trainer(comm, frozen()))
+    assert torch.equal(trainers[0]._model[0].weight, frozen()["model"][0].weight)
+    assert not torch.equal(trainers[0]._model[4].weight, frozen()["model"][4].weight)
+
+
+def custom_step(model, data, eva, train_loader, fn_args):
+    model.get_optimizer().zero_grad()  # as public samples do
+    x, y = data
+    out = model(x)
+    loss = model.get_loss_function()(out, y)
+    loss.backward()
+    assert len(train_loader) == 25 and fn_args == "given"
+    return eva(out, y), loss
+
+
+def test_a_custom_step_that_clears_gradients_gives_the_bits_of_the_default_step(one):
+    def make(comm):
+        return make_trainer(comm, make_parts(fn_step_train=custom_step, fn_args="given"))
+
+    trainers, shared, _ = run_mesh(lambda s: 3, make)
+    assert bits(trainers[0]) == one[0]
+
+
+def test_a_custom_step_may_not_update():
+    def stepping(model, data, eva, train_loader, fn_args):
+        model.get_optimizer().step()
+
+    with pytest.raises(RuntimeError, match="must not call optimizer.step"):
+        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(fn_step_train=stepping)))
+
+
+def stealing_step(model, data, eva, train_loader, fn_args):
+    for p in model.parameters():
+        p.grad = None
+    x, y = data
+    out = model(x)
+    loss = model.get_loss_function()(out, y)
+    loss.backward()
+    return eva(out, y), loss
+
+
+def test_private_gradients_are_copied_and_counted(one):
+    trainers, _, _ = run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(fn_step_train=stealing_step)))
+    assert bits(trainers[0]) == one[0]
+    assert trainers[0].gradients.copies > 0
+
+
+def fn_test(model, test_iter, fn_args):
+    assert not torch.is_grad_enabled() and not model.training
+    losses = [nn.functional.cross_entropy(model(x), y).item() for x, y in test_iter]
+    assert len(losses) == len(test_iter)
+    return sum(losses) / len(losses)
+
+
+def test_a_custom_validation_gives_its_mean_loss():
+    header = make_header(test_names=["loss"])
+    results = []
+    for size in (1, 3):
+        _, shared, _ = run_mesh(lambda s: size, lambda comm: make_trainer(comm, make_parts(fn_test=fn_test), header))
+        results.append([row for row in numbers(shared) if row[1] == 1])
+    assert repr(results[0]) == repr(results[1]) and results[0]
+
+
+class Replacing(nn.Module):
+    """A module that puts a new tensor in its buffer's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 2)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("flag", torch.zeros(3, dtype=torch.bool))
+
+    def forward(self, x):
+        if self.training:
+            self.count = self.count + 1
+        return self.inner(x)
+
+
+def replacing():
+    torch.manual_seed(11)
+    model = Replacing()
+    return make_parts(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_replaced_buffer_is_committed_from_the_lowest_minibatch():
+    for size in (1, 4):
+        trainers, _, _ = run_mesh(lambda s: size, lambda comm: make_trainer(comm, replacing()))
+        assert trainers[-1]._model.count.item() == 12, "one mini-batch a step"
+
+
+def test_a_metric_replaces_the_accuracy():
+    def spread(outputs, targets):
+        return outputs.max() - outputs.min()
+
+    header = make_header(metric_names=["loss", "spread"], test_names=["loss", "spread"])
+    _, shared, _ = run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(metrics=[spread]), header), until=1)
+    assert numbers(shared)[0][4][0][3][1] > 0
+
+
+# ---- state ----
+
+class Decay(Callback):
+    """The public kind: multiplies the rate in on_epoch_begin, keeps what it did."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.saved = [], []
+
+    def on_train_begin(self):
+        self.group = self.params["optimizer"].param_groups[0]
+
+    def on_epoch_begin(self, epoch):
+        self.calls.append(epoch)
+        for group in self.params["optimizer"].param_groups:
+            group["lr"] *= 0.5
+
+    def on_epoch_end(self, epoch, save_model=False):
+        self.saved.append((epoch, save_model))
+
+
+def with_decay(comm):
+    return make_trainer(comm, make_parts(callbacks=[Decay()]))
+
+
+def test_a_joiner_takes_over_callbacks_and_rates_but_no_epoch_begin():
+    lonely, _, _ = run_mesh(lambda s: 1, with_decay)
+    trainers, _, _ = run_mesh(lambda s: 1 if s < 7 else 3, with_decay)
+    for trainer in trainers:
+        assert bits(trainer) == bits(lonely[0])
+        callback = trainer._callbacks[0]
+        assert callback.calls == [0, 1, 2] and [e for e, _ in callback.saved] == [0, 1, 2]
+        assert callback.model is trainer._model and callback.params["optimizer"] is trainer._optimizer
+        assert callback.group is trainer._optimizer.param_groups[0], "references go to the engine's own objects"
+
+
+def test_save_model_is_true_on_exactly_one_engine():
+    trainers, _, _ = run_mesh(lambda s: 4, with_decay)
+    for epoch, saves in ((0, 0), (1, 1), (2, 1)):  # checkpoint_freq 2, and always the last one
+        assert sum((epoch, True) in t._callbacks[0].saved for t in trainers) == saves
+
+
+def test_checkpoints_are_written_when_due(tmp_path):
+    run_mesh(lambda s: 2)
+    folder = tmp_path / "result" / "model" / "train"
+    assert sorted(os.listdir(folder)) == ["model_epoch_2.pth", "model_epoch_2_optimizer_state.pth"]
+    state = torch.load(folder / "model_epoch_2.pth", weights_only=True)
+    network().load_state_dict(state)
+
+
+def test_a_snapshot_goes_on_to_the_same_bits(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(_trainer, "SNAPSHOT_SECONDS", 0)
+    trainers, shared, _ = run_mesh(lambda s: 2)
+    snapshots = trainers[0].comm.snapshots
+    assert [step for step, _ in snapshots] == [4, 10]
+    path = snapshots[-1][1]
+    trainer = make_trainer(ReferenceComm(Shared()))
+    trainer.begin(fresh=False)
+    trainer.load_snapshot(path)
+    assert trainer.applied == 10
+    while trainer.applied < trainer.schedule.last:
+        step_together([trainer])
+    assert bits(trainer) == one[0]
+    trainer.write_final()
+    assert not [n for n in os.listdir(tmp_path / "result" / "checkpoint") if n.endswith(".state")]
+
+
+def test_a_snapshot_that_ends_early_is_refused_at_every_length(tmp_path):
+    trainers, _, _ = run_mesh(lambda s: 1, until=2)
+    path = str(tmp_path / "whole")
+    _state.write_file(path, *trainers[0].carrier.give(2, []))
+    whole = open(path, "rb").read()
+    for size in list(range(0, 600, 7)) + [len(whole) - 1]:
+        (tmp_path / "part").write_bytes(whole[:size])
+        with pytest.raises(ValueError):
+            _state.read_file(str(tmp_path / "part"))
+
+
+def test_the_state_of_another_model_is_refused():
+    trainers, _, _ = run_mesh(lambda s: 1, until=1)
+    other = make_trainer(ReferenceComm(Shared()), branches())
+    with pytest.raises(ValueError, match="shape"):
+        other.carrier.take(*trainers[0].carrier.give(1, []))
+
+
+def test_step_records_come_back_and_every_prefix_is_refused():
+    record = _records.Record(9, 0, 1, 2, 3, 4, 5, 6, [(4, 1, 2, 3, (0.5, 0.25)), (4, 7, 8, 9, (1.0, 2.0))])
+    data = _records.encode(record)
+    back, end = _records.decode(data)
+    assert end == len(data) and all(getattr(back, n) == getattr(record, n) for n in _records.Record.__slots__)
+    for size in range(len(data)):
+        with pytest.raises(ValueError):
+            _records.decode(data[:size])
+
+
+class Scripted(ReferenceComm):
+    """Rank of one whose epochs follow a script: what serve() must do at each."""
+
+    def __init__(self, entries, lose_at=()):
+        super().__init__()
+        self.entries, self.lose_at = list(entries), dict.fromkeys(lose_at)
+
+    def enter(self, timeout_ms=-1):
+        return self.entries.pop(0)
+
+    def reduce(self):
+        number = self.shared.step.number
+        if number in self.lose_at:
+            del self.lose_at[number]
+            self.shared.step = None
+            raise _comm.RankLost()
+        super().reduce()
+
+
+def test_a_lost_rank_repeats_the_step_and_nothing_else(one):
+    from reference_comm import Entry
+
+    end = [Entry(event=_comm.WRITE_FINAL), Entry(event=_comm.RELEASED)]
+    comm = Scripted([Entry(state=_comm.LOAD), Entry(decided_step=2), Entry(decided_step=5)] + end, lose_at=(3, 6))
+    trainer, entry = _trainer.serve(make_trainer(comm), None)
+    assert entry.event == _comm.RELEASED
+    assert bits(trainer) == one[0] and numbers(comm.shared) == one[1]
+    assert json.load(open(os.path.join(os.environ["RESULT_DIR"], "checkpoint", "call-1.json")))["minibatches"] == 25
+
+
+def test_a_files_step_that_is_repeated_calls_no_callback_twice():
+    from reference_comm import Entry
+
+    comm = Scripted([Entry(state=_comm.LOAD), Entry(decided_step=14), Entry(event=_comm.WRITE_FINAL),
+                     Entry(event=_comm.RELEASED)], lose_at=(15,))
+    trainer, _ = _trainer.serve(with_decay(comm), None)
+    assert trainer.schedule.at(15).kind == 2 and trainer.schedule.last == 15
+    assert [e for e, _ in trainer._callbacks[0].saved] == [0, 1, 2]
+
+
+def test_an_epoch_that_does_not_fit_the_state_is_an_error():
+    from reference_comm import Entry
+
+    comm = Scripted([Entry(decided_step=4)])
+    with pytest.raises(RuntimeError, match="state after step None"):
+        _trainer.serve(make_trainer(comm), None)
