@@ -21,7 +21,7 @@
  * I3. After apply_allowed said OK, or enter said `apply_result`, the caller applies that step before its next call.
  * I4. The sum of a step has the same bits for every number and placement of workers.
  *
- * All functions return an enum shoal_err (SHOAL_OK is 0) unless said; `shoal_comm_error` has the text of the last one.
+ * All functions return an enum shoal_err (an int for ctypes; SHOAL_OK is 0) unless said; `shoal_comm_error` has the text of the last one.
  * One thread of the caller at a time, except shoal_comm_set_activity, shoal_comm_error and shoal_comm_failed. */
 #ifndef SHOAL_COLLECTIVE_H
 #define SHOAL_COLLECTIVE_H
@@ -60,9 +60,9 @@ enum shoal_comm_state {
  * memory with the same calls (wait_call answers at once with call 1, 2, ... and an empty path).
  * `role`: enum shoal_role. `numeric_class`: instruction set, framework build, threads, device, in one line.
  * `error`: at least 400 bytes, or NULL; filled on failure. */
-SHOAL_API int shoal_comm_open(struct shoal_comm **comm, uint32_t role, const char *numeric_class, char *error);
+SHOAL_API enum shoal_err shoal_comm_open(struct shoal_comm **comm, uint32_t role, const char *numeric_class, char *error);
 /* Solo whatever the environment says. */
-SHOAL_API int shoal_comm_open_solo(struct shoal_comm **comm, char *error);
+SHOAL_API enum shoal_err shoal_comm_open_solo(struct shoal_comm **comm, char *error);
 /* Leave: closes the epoch, ends the thread, frees everything. NULL is fine. Pointers into slots are void afterwards. */
 SHOAL_API void shoal_comm_close(struct shoal_comm *comm);
 SHOAL_API const char *shoal_comm_error(const struct shoal_comm *comm);
@@ -77,7 +77,7 @@ struct shoal_comm_call {
     char text[256];
 };
 /* Wait for the next train() call. timeout_ms < 0: no limit. */
-SHOAL_API int shoal_comm_wait_call(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_call *call);
+SHOAL_API enum shoal_err shoal_comm_wait_call(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_call *call);
 
 /* The sizes of a call; equal in every engine. */
 struct shoal_comm_plan {
@@ -96,7 +96,7 @@ struct shoal_comm_plan {
 };
 /* Lay out the arena, start the library thread and the transports, tell the agent. May be called again for the next
  * call; then earlier slot pointers are void. TOO_BIG: beyond limits.h, or no memory. */
-SHOAL_API int shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm_plan *plan);
+SHOAL_API enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm_plan *plan);
 
 /* The slots, valid from ready to the next ready or close. */
 SHOAL_API float *shoal_comm_work(struct shoal_comm *comm);           /* sum_elems: .grad during backward */
@@ -127,21 +127,21 @@ struct shoal_comm_entry {
 };
 /* Leave the epoch I am in, if any (CLOSED), and wait for an EPOCH with me in it; wires up the transports, and fetches
  * the result of step D from its holder where it is missing here. A revoke during all that is waited out inside. */
-SHOAL_API int shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_entry *entry);
+SHOAL_API enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_entry *entry);
 
 /* The state of a joiner: tensors 0, 1, ... in order, each given whole; the caller's first one usually describes the
  * others. A member that neither gives nor takes does nothing. RANK_LOST: the epoch is revoked; a taker has no state. */
-SHOAL_API int shoal_comm_state_give(struct shoal_comm *comm, uint32_t tensor, const void *bytes, uint64_t len);
-SHOAL_API int shoal_comm_state_end(struct shoal_comm *comm);
+SHOAL_API enum shoal_err shoal_comm_state_give(struct shoal_comm *comm, uint32_t tensor, const void *bytes, uint64_t len);
+SHOAL_API enum shoal_err shoal_comm_state_end(struct shoal_comm *comm);
 /* Size of the next tensor. NOT_FOUND: the donor said the end; I have the state of step D now. */
-SHOAL_API int shoal_comm_state_size(struct shoal_comm *comm, uint32_t *tensor, uint64_t *len);
-SHOAL_API int shoal_comm_state_take(struct shoal_comm *comm, uint32_t tensor, void *bytes, uint64_t len);
+SHOAL_API enum shoal_err shoal_comm_state_size(struct shoal_comm *comm, uint32_t *tensor, uint64_t *len);
+SHOAL_API enum shoal_err shoal_comm_state_take(struct shoal_comm *comm, uint32_t tensor, void *bytes, uint64_t len);
 
 /* The last step is applied. Enter again for what comes (another epoch, WRITE_FINAL, RELEASED). */
-SHOAL_API int shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uint64_t state_digest);
-SHOAL_API int shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_step);
-SHOAL_API int shoal_comm_failed(struct shoal_comm *comm, int user_code, const char *text);
-SHOAL_API int shoal_comm_snapshot(struct shoal_comm *comm, uint64_t step, const char *path);
+SHOAL_API enum shoal_err shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uint64_t state_digest);
+SHOAL_API enum shoal_err shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_step);
+SHOAL_API enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int user_code, const char *text);
+SHOAL_API enum shoal_err shoal_comm_snapshot(struct shoal_comm *comm, uint64_t step, const char *path);
 
 /* For `top` and the watchdog: enum shoal_activity. */
 SHOAL_API void shoal_comm_set_activity(struct shoal_comm *comm, uint32_t activity);
@@ -165,7 +165,7 @@ struct shoal_step {
 };
 /* The mini-batches to compute here, in the order of `v` (not always ascending), `cap` >= V. May be none. Repeating the
  * step after a retry names only what is missing; a sum that is held is used again. INVALID: not the next step. */
-SHOAL_API int shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap,
+SHOAL_API enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap,
                                 uint32_t *count);
 
 struct shoal_minibatch {
@@ -178,15 +178,15 @@ struct shoal_minibatch {
 };
 /* Take the work slot (gradient g_v, a mean over n_v samples) into the sums; the slot may be overwritten at once. v = 0:
  * the copy slot too. RANK_LOST: taken and kept, but the epoch is revoked: retry now. */
-SHOAL_API int shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch);
+SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch);
 /* All my mini-batches are in: wait for everyone's and reduce. */
-SHOAL_API int shoal_step_reduce(struct shoal_comm *comm);
+SHOAL_API enum shoal_err shoal_step_reduce(struct shoal_comm *comm);
 /* I have the result: say so. */
-SHOAL_API int shoal_step_complete(struct shoal_comm *comm);
+SHOAL_API enum shoal_err shoal_step_complete(struct shoal_comm *comm);
 /* Everyone has it: apply now. The record of the step is kept from here on. */
-SHOAL_API int shoal_step_apply_allowed(struct shoal_comm *comm);
+SHOAL_API enum shoal_err shoal_step_apply_allowed(struct shoal_comm *comm);
 /* After RANK_LOST, the same as shoal_comm_enter without a time limit. */
-SHOAL_API int shoal_step_retry(struct shoal_comm *comm, struct shoal_comm_entry *entry);
+SHOAL_API enum shoal_err shoal_step_retry(struct shoal_comm *comm, struct shoal_comm_entry *entry);
 
 /* The committed step's mini-batches, after apply_allowed (or enter with apply_result): v_count tuples. */
 struct shoal_committed {
@@ -200,13 +200,13 @@ struct shoal_committed {
     uint32_t e;
     uint32_t k;
 };
-SHOAL_API int shoal_step_committed(struct shoal_comm *comm, struct shoal_committed *committed);
+SHOAL_API enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_committed *committed);
 /* Value `metric` of all v, `cap` >= v_count; and n_v (either may be NULL). */
-SHOAL_API int shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples, uint32_t cap);
+SHOAL_API enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples, uint32_t cap);
 /* Mean of `metric` weighted by samples, added in the tree of the step: the same bits everywhere. */
-SHOAL_API int shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double *mean);
+SHOAL_API enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double *mean);
 /* Bytes of the last record (shoal/step_record.h), valid until the next step. */
-SHOAL_API int shoal_step_record(struct shoal_comm *comm, const uint8_t **bytes, uint64_t *len);
+SHOAL_API enum shoal_err shoal_step_record(struct shoal_comm *comm, const uint8_t **bytes, uint64_t *len);
 
 /* ---- collectives outside of steps, on host memory; every member of the epoch calls them in the same order ---- */
 
@@ -214,14 +214,14 @@ enum shoal_type { SHOAL_FLOAT32, SHOAL_FLOAT64, SHOAL_INT32, SHOAL_TYPE_COUNT };
 
 /* Sum of `elems` values over all ranks, in place; added in one tree over the ranks, hence the same bits for every
  * placement. Memory inside shoal_comm_scratch (at the same offset everywhere) is used as it lies, other is staged. */
-SHOAL_API int shoal_comm_all_reduce(struct shoal_comm *comm, void *values, uint64_t elems, uint32_t type);
-SHOAL_API int shoal_comm_broadcast(struct shoal_comm *comm, void *bytes, uint64_t len, uint32_t root);
-SHOAL_API int shoal_comm_barrier(struct shoal_comm *comm);
+SHOAL_API enum shoal_err shoal_comm_all_reduce(struct shoal_comm *comm, void *values, uint64_t elems, uint32_t type);
+SHOAL_API enum shoal_err shoal_comm_broadcast(struct shoal_comm *comm, void *bytes, uint64_t len, uint32_t root);
+SHOAL_API enum shoal_err shoal_comm_barrier(struct shoal_comm *comm);
 
 /* ---- the driver ---- */
 
 /* train() was called: the bundle lies at a local path. Sent again by the library after a reconnect. */
-SHOAL_API int shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64_t job_seed, uint32_t engines_max,
+SHOAL_API enum shoal_err shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64_t job_seed, uint32_t engines_max,
                                  const char *bundle_path, const char *signature);
 struct shoal_driver_event {
     uint32_t event; /* TIMEOUT, TRAIN_STATE, TRAIN_RECORDS, RELEASED, STOPPED */
@@ -238,9 +238,9 @@ struct shoal_driver_event {
     char files_path[1024];
     char text[4096];
 };
-SHOAL_API int shoal_driver_wait(struct shoal_comm *comm, int timeout_ms, struct shoal_driver_event *event);
+SHOAL_API enum shoal_err shoal_driver_wait(struct shoal_comm *comm, int timeout_ms, struct shoal_driver_event *event);
 /* The loggers have seen the records up to this step. */
-SHOAL_API int shoal_driver_ack(struct shoal_comm *comm, uint32_t call, uint64_t step);
+SHOAL_API enum shoal_err shoal_driver_ack(struct shoal_comm *comm, uint32_t call, uint64_t step);
 
 /* ---- samples, for callers without a C compiler ---- */
 

@@ -1,0 +1,210 @@
+#include "arena.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tree.h"
+
+#include "shoal/banned.h"
+
+/* The vector may be a quarter of the address space of a worker's region; beyond that sizes are surely wrong. */
+#define ELEMS_MAX (1ull << 36)
+
+static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+static uint64_t lay(uint64_t *at, uint64_t bytes)
+{
+    uint64_t begin = *at;
+
+    *at = round_up(begin + bytes, ARENA_PAGE);
+    return begin;
+}
+
+enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal_comm_plan *plan, struct shoal_msg *msg)
+{
+    struct arena_layout l = { 0 };
+    uint64_t at = 0;
+
+    if (plan->virtual_workers == 0 || plan->virtual_workers > SHOAL_VIRTUAL_MAX)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%u mini-batches a step: the sync interval must be 1 to %u",
+                          plan->virtual_workers, SHOAL_VIRTUAL_MAX);
+    if (plan->sum_elems > ELEMS_MAX || plan->copy_bytes > ELEMS_MAX || plan->scratch_bytes > ELEMS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a model of %llu elements is beyond the limit of %llu",
+                          (unsigned long long)plan->sum_elems, (unsigned long long)ELEMS_MAX);
+    l.sum_elems = plan->sum_elems;
+    l.copy_bytes = plan->copy_bytes;
+    l.virtual_workers = plan->virtual_workers;
+    l.metric_count = plan->metric_count;
+    l.vector_bytes = round_up(plan->sum_elems * sizeof(float), ARENA_PAGE);
+    l.partial_count = tree_buffers(plan->virtual_workers);
+    l.touched_bytes = (uint32_t)round_up(((uint64_t)plan->param_count + 7) / 8, 8);
+    l.tuple_bytes = sizeof(struct arena_tuple) + sizeof(double) * plan->metric_count;
+    l.tuples_at = sizeof(struct arena_block) + l.touched_bytes;
+    l.copy_at = round_up(l.tuples_at + l.tuple_bytes * plan->virtual_workers, 64);
+    l.block_bytes = l.copy_at + plan->copy_bytes;
+    l.contribution_at = lay(&at, l.block_bytes);
+    l.world_at = lay(&at, l.block_bytes);
+    l.commit_at = lay(&at, l.block_bytes);
+    l.copy_work_at = lay(&at, plan->copy_bytes);
+    l.partials_at = lay(&at, l.vector_bytes * l.partial_count);
+    l.work_at = lay(&at, l.vector_bytes);
+    l.result_at = lay(&at, l.vector_bytes);
+    l.stage_at = lay(&at, 2 * (uint64_t)ARENA_STAGE_BYTES);
+    l.scratch_bytes = round_up(plan->scratch_bytes == 0 ? SHOAL_MIB : plan->scratch_bytes, ARENA_PAGE);
+    l.scratch_at = lay(&at, l.scratch_bytes);
+    l.stride = at;
+    *layout = l;
+    return SHOAL_OK;
+}
+
+static void *map_at(const struct arena *arena, void *want, uint64_t at, uint64_t bytes)
+{
+    int flags = want == NULL ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
+    void *map = mmap(want, bytes, PROT_READ | PROT_WRITE, flags, arena->fd, (off_t)at);
+
+    if (map == MAP_FAILED)
+        return NULL;
+    /* Data loaders are forked from us; core dumps would hold every worker's gradients. */
+    (void)madvise(map, bytes, MADV_DONTFORK);
+    (void)madvise(map, bytes, MADV_DONTDUMP);
+    return map;
+}
+
+/* Writing at the end grows the file and, unlike ftruncate, can never shrink what another worker has grown. */
+static enum shoal_err grow(const struct arena *arena, uint64_t bytes, struct shoal_msg *msg)
+{
+    struct stat st;
+    const char zero = 0;
+
+    if (fstat(arena->fd, &st) != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "arena descriptor %d: %s", arena->fd, strerror(errno));
+    if ((uint64_t)st.st_size >= bytes)
+        return SHOAL_OK;
+    if (pwrite(arena->fd, &zero, 1, (off_t)(bytes - 1)) != 1)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "cannot grow the arena to %llu MiB: %s; raise the job's memory limit",
+                          (unsigned long long)(bytes >> 20), strerror(errno));
+    return SHOAL_OK;
+}
+
+enum shoal_err arena_open(struct arena *arena, int fd, uint32_t slot, struct shoal_msg *msg)
+{
+    enum shoal_err err;
+    uint64_t none = 0;
+    uint8_t *map;
+
+    *arena = (struct arena){ .fd = fd, .slot = slot };
+    if (slot >= SHOAL_SLOTS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "slot %u: a host has at most %u", slot, SHOAL_SLOTS_MAX);
+    err = grow(arena, ARENA_REGIONS_AT, msg);
+    if (err != SHOAL_OK)
+        return err;
+    map = map_at(arena, NULL, 0, ARENA_REGIONS_AT);
+    if (map == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map the arena: %s", strerror(errno));
+    arena->head = (struct arena_head *)(void *)map;
+    for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++)
+        arena->words[i] = (struct arena_words *)(void *)(map + (i + 1) * (size_t)ARENA_PAGE);
+    if (atomic_compare_exchange_strong(&arena->head->magic, &none, ARENA_MAGIC)) {
+        arena->head->version = ARENA_VERSION;
+        arena->head->oldest = ARENA_VERSION;
+    } else if (none != ARENA_MAGIC || arena->head->oldest > ARENA_VERSION) {
+        arena_close(arena);
+        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "the arena is of another or a newer version of libshoal");
+    }
+    return SHOAL_OK;
+}
+
+static void unmap_regions(struct arena *arena)
+{
+    for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++) {
+        if (arena->regions[i] != NULL)
+            (void)munmap(arena->regions[i], arena->layout.stride);
+        arena->regions[i] = NULL;
+    }
+    if (arena->view != NULL)
+        (void)munmap(arena->view, arena->layout.vector_bytes);
+    arena->view = NULL;
+    arena->view_count = 0;
+}
+
+void arena_close(struct arena *arena)
+{
+    unmap_regions(arena);
+    if (arena->head != NULL)
+        (void)munmap(arena->head, ARENA_REGIONS_AT);
+    *arena = (struct arena){ .fd = -1 };
+}
+
+enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout, struct shoal_msg *msg)
+{
+    enum shoal_err err = grow(arena, ARENA_REGIONS_AT + layout->stride * (arena->slot + 1), msg);
+    struct arena_part whole = { 0, layout->vector_bytes, arena->slot, 0 };
+    void *reserved;
+
+    if (err != SHOAL_OK)
+        return err;
+    unmap_regions(arena);
+    arena->layout = *layout;
+    if (arena_region(arena, arena->slot) == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map %llu MiB of the arena",
+                          (unsigned long long)(layout->stride >> 20));
+    arena_my_words(arena)->stride = layout->stride;
+    if (layout->vector_bytes == 0)
+        return SHOAL_OK;
+    reserved = mmap(NULL, layout->vector_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no address space for a result of %llu MiB",
+                          (unsigned long long)(layout->vector_bytes >> 20));
+    arena->view = reserved;
+    return arena_compose(arena, &whole, 1, msg);
+}
+
+uint8_t *arena_region(struct arena *arena, uint32_t slot)
+{
+    if (arena->regions[slot] == NULL) {
+        uint64_t at = ARENA_REGIONS_AT + slot * arena->layout.stride;
+
+        if (grow(arena, at + arena->layout.stride, NULL) != SHOAL_OK)
+            return NULL;
+        arena->regions[slot] = map_at(arena, NULL, at, arena->layout.stride);
+    }
+    return arena->regions[slot];
+}
+
+static bool same_parts(const struct arena *arena, const struct arena_part *parts, uint32_t count)
+{
+    if (count != arena->view_count)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (parts[i].begin != arena->view_parts[i].begin || parts[i].end != arena->view_parts[i].end ||
+            parts[i].slot != arena->view_parts[i].slot)
+            return false;
+    return true;
+}
+
+enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts, uint32_t count, struct shoal_msg *msg)
+{
+    struct arena_words *words = arena_my_words(arena);
+
+    SHOAL_ASSERT(count <= SHOAL_RANKS_MAX);
+    if (same_parts(arena, parts, count))
+        return SHOAL_OK;
+    words->view_count = 0;
+    arena->view_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t at = ARENA_REGIONS_AT + parts[i].slot * arena->layout.stride + arena->layout.result_at + parts[i].begin;
+        uint64_t bytes = parts[i].end - parts[i].begin;
+
+        SHOAL_ASSERT(parts[i].begin % ARENA_PAGE == 0 && parts[i].end % ARENA_PAGE == 0 && bytes > 0);
+        if (map_at(arena, arena->view + parts[i].begin, at, bytes) == NULL)
+            return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map a slice of the result: %s", strerror(errno));
+        arena->view_parts[i] = parts[i];
+        words->view[i] = parts[i];
+    }
+    arena->view_count = count;
+    words->view_count = count;
+    return SHOAL_OK;
+}

@@ -1,0 +1,509 @@
+/* Between the hosts of an epoch: greetings with tokens, the leaders' exchange of tuples and completions, and the result
+ * of the decided step for members that lack it. Built on transport.h; inactive while an epoch lies on one host.
+ *
+ *   every member --greeting (token, epoch, what I need)--> every member of another host
+ *   leader of a host --tuples of its host--> leaders of the others        (world block)
+ *   leader of a host --all of mine have completed s--> leaders of the others
+ *   holder --commit block, result of D--> a member that said it needs D
+ *
+ * I1. Nothing of a peer is used before its greeting has shown the token that the EPOCH lists for it.
+ * I2. A broken connection marks the fabric broken; the next wait closes the epoch, which tells the agent. */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm.h"
+
+#include "shoal/step_record.h"
+
+#include "shoal/banned.h"
+
+#define SERVE_WINDOW 4u
+#define FETCH_CHUNK_BYTES (1024ull * SHOAL_KIB)
+#define FETCH_CHUNKS_MAX 8192u
+
+struct greeting {
+    uint8_t token[16];
+    uint64_t worker_id;
+    uint64_t epoch;
+    uint64_t need; /* the step whose result I lack, or 0 */
+};
+
+struct serving {
+    bool on;
+    uint32_t next; /* 0: the commit block, then chunks of the vector */
+    struct transport_request *requests[SERVE_WINDOW];
+};
+
+struct leader_round {
+    uint64_t step;
+    bool said;
+    struct transport_request *sends[SHOAL_RANKS_MAX];
+    struct transport_request *receives[SHOAL_RANKS_MAX];
+    bool in[SHOAL_RANKS_MAX];
+};
+
+struct fabric {
+    bool active;
+    bool broken;
+    uint32_t greeted_count;
+    bool greeted[SHOAL_RANKS_MAX];
+    struct greeting out[SHOAL_RANKS_MAX];
+    struct greeting in[SHOAL_RANKS_MAX];
+    struct transport_request *greet_sends[SHOAL_RANKS_MAX];
+    struct transport_request *greet_receives[SHOAL_RANKS_MAX];
+    struct serving serving[SHOAL_RANKS_MAX];
+    struct leader_round world;
+    struct leader_round completed;
+    uint64_t completed_out;
+    uint64_t completed_in[SHOAL_RANKS_MAX];
+    uint8_t *blocks; /* mine to send, then one of each host */
+    size_t blocks_cap;
+    uint8_t *slab;
+    size_t slab_cap;
+};
+
+enum shoal_err fabric_create(struct shoal_comm *comm)
+{
+    const char *devices = getenv(SHOAL_ENV_FABRIC);
+    enum shoal_err err;
+
+    if (comm->transport != NULL)
+        return SHOAL_OK;
+    if (comm->fabric == NULL)
+        comm->fabric = calloc(1, sizeof(*comm->fabric));
+    if (comm->fabric == NULL)
+        return comm_fail(comm, SHOAL_ERR_FULL, "no memory for a fabric");
+    comm->transport_ops = &transport_ucx;
+    err = comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices, &comm->msg);
+    if (err == SHOAL_OK)
+        err = comm->transport_ops->address(comm->transport, comm->address, sizeof(comm->address), &comm->address_len);
+    return err;
+}
+
+void fabric_destroy(struct shoal_comm *comm)
+{
+    fabric_leave(comm);
+    if (comm->transport != NULL)
+        comm->transport_ops->destroy(comm->transport);
+    comm->transport = NULL;
+    if (comm->fabric != NULL) {
+        free(comm->fabric->blocks);
+        free(comm->fabric->slab);
+    }
+    free(comm->fabric);
+    comm->fabric = NULL;
+}
+
+uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32_t source, uint64_t op, uint32_t chunk)
+{
+    uint64_t epoch = (uint64_t)(comm->epoch.id.e & 0x3ff) << 6 | (comm->epoch.id.k & 0x3f);
+
+    return epoch << 48 | (uint64_t)(source & 0x3f) << 42 | (uint64_t)kind << 38 | (op & 0xffffff) << 14 | (chunk & 0x3fff);
+}
+
+struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes, size_t len)
+{
+    struct transport_request *request;
+
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    request = comm->fabric->broken ? NULL : comm->transport_ops->send(comm->transport, rank, tag, bytes, len);
+    if (request == NULL)
+        comm->fabric->broken = true;
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    return request;
+}
+
+struct transport_request *fabric_recv(struct shoal_comm *comm, uint64_t tag, void *bytes, size_t len)
+{
+    struct transport_request *request;
+
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    request = comm->fabric->broken ? NULL : comm->transport_ops->recv(comm->transport, tag, bytes, len);
+    if (request == NULL)
+        comm->fabric->broken = true;
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    return request;
+}
+
+enum transport_state fabric_test(struct shoal_comm *comm, struct transport_request **request)
+{
+    enum transport_state state = TRANSPORT_DONE;
+
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    if (comm->fabric->broken)
+        state = TRANSPORT_PENDING; /* nothing ends any more; the wait does */
+    else if (*request != NULL)
+        state = comm->transport_ops->test(comm->transport, *request);
+    if (state == TRANSPORT_FAILED) {
+        comm->fabric->broken = true;
+        *request = NULL;
+        state = TRANSPORT_PENDING;
+    } else if (state == TRANSPORT_DONE) {
+        *request = NULL;
+    }
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    return state;
+}
+
+static bool all_done(struct shoal_comm *comm, struct transport_request **requests, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (fabric_test(comm, &requests[i]) != TRANSPORT_DONE)
+            return false;
+    return true;
+}
+
+struct finish {
+    struct transport_request **requests;
+    uint32_t count;
+};
+
+static bool finish_ready(struct shoal_comm *comm, uint64_t arg)
+{
+    const struct finish *finish = (const struct finish *)(uintptr_t)arg;
+
+    return fabric_turn(comm) && all_done(comm, finish->requests, finish->count);
+}
+
+enum shoal_err fabric_finish(struct shoal_comm *comm, struct transport_request **requests, uint32_t count)
+{
+    struct finish finish = { requests, count };
+
+    return comm_wait(comm, finish_ready, (uint64_t)(uintptr_t)&finish);
+}
+
+uint8_t *fabric_slab(struct shoal_comm *comm, size_t bytes)
+{
+    struct fabric *fabric = comm->fabric;
+
+    if (fabric->slab_cap >= bytes)
+        return fabric->slab;
+    free(fabric->slab); /* no request is under way between two exchanges */
+    fabric->slab_cap = 0;
+    fabric->slab = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (fabric->slab != NULL)
+        fabric->slab_cap = bytes;
+    return fabric->slab;
+}
+
+static bool lacks_result(const struct shoal_comm *comm)
+{
+    const struct epoch *epoch = &comm->epoch;
+    uint64_t decided = epoch->decided_step;
+
+    return epoch->peers[epoch->rank].has_state && !comm->stateless && epoch->holder >= 0 &&
+           atomic_load(&comm->applied) + 1 == decided && atomic_load(&comm->complete) != decided;
+}
+
+static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+    const struct peer *peer = &epoch->peers[rank];
+    enum shoal_err err = comm->transport_ops->connect(comm->transport, rank, peer->address, peer->address_len);
+
+    if (err != SHOAL_OK)
+        return err;
+    fabric->out[rank] = (struct greeting){ .worker_id = comm->hello.worker_id, .epoch = epoch->word,
+                                           .need = lacks_result(comm) && epoch->holder == (int)rank ? epoch->decided_step
+                                                                                                     : 0 };
+    memcpy(fabric->out[rank].token, comm->hello.token, 16);
+    fabric->greet_receives[rank] = fabric_recv(comm, fabric_tag(comm, FABRIC_HELLO, rank, 0, 0), &fabric->in[rank],
+                                               sizeof(fabric->in[rank]));
+    fabric->greet_sends[rank] = fabric_send(comm, rank, fabric_tag(comm, FABRIC_HELLO, epoch->rank, 0, 0),
+                                            &fabric->out[rank], sizeof(fabric->out[rank]));
+    return SHOAL_OK;
+}
+
+enum shoal_err fabric_enter(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    enum shoal_err err = SHOAL_OK;
+
+    if (comm->epoch.hosts < 2)
+        return SHOAL_OK;
+    if (fabric == NULL || comm->transport == NULL)
+        return comm_fail(comm, SHOAL_ERR_UNSUPPORTED, "an epoch of several hosts needs a fabric");
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    fabric->active = true;
+    for (uint32_t rank = 0; rank < comm->epoch.size && err == SHOAL_OK; rank++)
+        if (comm->epoch.peers[rank].host != comm->epoch.host)
+            err = greet(comm, rank);
+    if (err != SHOAL_OK)
+        fabric->broken = true; /* a stale address: the first wait says so to the agent */
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    return SHOAL_OK;
+}
+
+void fabric_leave(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+
+    if (fabric == NULL || !fabric->active)
+        return;
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    comm->transport_ops->reset(comm->transport, fabric_tag(comm, FABRIC_HELLO, 0, 0, 0), FABRIC_TAG_EPOCH_MASK);
+    fabric->active = fabric->broken = false;
+    fabric->greeted_count = 0;
+    memset(fabric->greeted, 0, sizeof(fabric->greeted));
+    memset(fabric->greet_sends, 0, sizeof(fabric->greet_sends));
+    memset(fabric->greet_receives, 0, sizeof(fabric->greet_receives));
+    memset(fabric->serving, 0, sizeof(fabric->serving));
+    memset(&fabric->world, 0, sizeof(fabric->world));
+    memset(&fabric->completed, 0, sizeof(fabric->completed));
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+}
+
+static uint64_t fetch_chunk_bytes(uint64_t vector)
+{
+    uint64_t share = (vector / FETCH_CHUNKS_MAX + ARENA_PAGE) / ARENA_PAGE * ARENA_PAGE;
+
+    return share > FETCH_CHUNK_BYTES ? share : FETCH_CHUNK_BYTES;
+}
+
+static void on_greeting(struct shoal_comm *comm, uint32_t rank)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+    const struct greeting *in = &fabric->in[rank];
+
+    if (in->worker_id != epoch->peers[rank].worker_id || in->epoch != epoch->word ||
+        memcmp(in->token, epoch->peers[rank].token, 16) != 0) {
+        (void)comm_fail(comm, SHOAL_ERR_DENIED, "who connected as worker %llu does not have its token",
+                        (unsigned long long)epoch->peers[rank].worker_id);
+        fabric->broken = true;
+        return;
+    }
+    fabric->greeted[rank] = true;
+    fabric->greeted_count++;
+    if (in->need != 0 && epoch->holder == (int)epoch->rank && in->need == epoch->decided_step &&
+        arena_my_words(&comm->arena)->committed_step == in->need)
+        fabric->serving[rank].on = true;
+}
+
+/* The commit block and the view stand until the needy member has contributed the next step. */
+static void serve_turn(struct shoal_comm *comm, uint32_t rank)
+{
+    struct serving *serving = &comm->fabric->serving[rank];
+    const struct arena_layout *layout = &comm->arena.layout;
+    struct arena_block *commit = arena_block_at(arena_mine(&comm->arena), layout->commit_at);
+    uint64_t vector = commit->head.kind == SHOAL_STEP_TRAIN ? layout->sum_elems * sizeof(float) : 0;
+    uint64_t chunk = fetch_chunk_bytes(vector);
+    struct transport_request **request = &serving->requests[serving->next % SERVE_WINDOW];
+    uint64_t at = serving->next == 0 ? 0 : (serving->next - 1) * chunk;
+    uint64_t tag = fabric_tag(comm, FABRIC_FETCH, comm->epoch.rank, commit->head.step, serving->next);
+
+    if (fabric_test(comm, request) != TRANSPORT_DONE)
+        return;
+    if (serving->next == 0)
+        *request = fabric_send(comm, rank, tag, commit, (size_t)layout->block_bytes);
+    else if (at < vector)
+        *request = fabric_send(comm, rank, tag, comm->arena.view + at, (size_t)(vector - at < chunk ? vector - at : chunk));
+    else
+        serving->on = !all_done(comm, serving->requests, SERVE_WINDOW);
+    serving->next += serving->next == 0 || at < vector ? 1 : 0;
+}
+
+bool fabric_turn(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    bool whole;
+
+    if (fabric == NULL || !fabric->active)
+        return true;
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    (void)comm->transport_ops->progress(comm->transport);
+    if (comm->transport_ops->failed(comm->transport, &comm->msg))
+        fabric->broken = true;
+    for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {
+        if (comm->epoch.peers[rank].host == comm->epoch.host)
+            continue;
+        if (!fabric->greeted[rank] && fabric_test(comm, &fabric->greet_receives[rank]) == TRANSPORT_DONE)
+            on_greeting(comm, rank);
+        if (fabric->greet_sends[rank] != NULL)
+            (void)fabric_test(comm, &fabric->greet_sends[rank]);
+        if (fabric->serving[rank].on)
+            serve_turn(comm, rank);
+    }
+    whole = !fabric->broken;
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    return whole;
+}
+
+void fabric_try_turn(struct shoal_comm *comm)
+{
+    if (comm->fabric == NULL || pthread_mutex_trylock(&comm->fabric_lock) != 0)
+        return;
+    if (!fabric_turn(comm) && !comm->finished)
+        epoch_close(comm); /* after done, peers that were released close their connections */
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+}
+
+void fabric_sleep(struct shoal_comm *comm, int ms)
+{
+    struct pollfd p = { .events = POLLIN };
+    bool armed;
+
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    armed = comm->transport_ops->arm(comm->transport);
+    p.fd = comm->transport_ops->wait_fd(comm->transport);
+    (void)pthread_mutex_unlock(&comm->fabric_lock);
+    if (armed)
+        (void)ppoll(&p, 1, &(struct timespec){ .tv_nsec = ms * (long)SHOAL_MS }, NULL);
+}
+
+static bool everyone_greeted(struct shoal_comm *comm, uint64_t arg)
+{
+    (void)arg;
+    return fabric_turn(comm) && comm->fabric->greeted_count == comm->epoch.size - comm->epoch.local_count;
+}
+
+enum shoal_err fabric_greeted(struct shoal_comm *comm)
+{
+    return everyone_greeted(comm, 0) ? SHOAL_OK : comm_wait(comm, everyone_greeted, 0);
+}
+
+static bool holder_greeted(struct shoal_comm *comm, uint64_t rank) { return fabric_turn(comm) && comm->fabric->greeted[rank]; }
+
+enum shoal_err fabric_fetch(struct shoal_comm *comm)
+{
+    struct arena *arena = &comm->arena;
+    const struct arena_layout *layout = &arena->layout;
+    struct arena_block *commit = arena_block_at(arena_mine(arena), layout->commit_at);
+    struct arena_part whole = { 0, layout->vector_bytes, arena->slot, 0 };
+    uint32_t holder = (uint32_t)comm->epoch.holder;
+    uint64_t step = comm->epoch.decided_step;
+    uint64_t vector = layout->sum_elems * sizeof(float);
+    uint64_t chunk = fetch_chunk_bytes(vector);
+    struct transport_request *request;
+    enum shoal_err err = comm_wait(comm, holder_greeted, holder);
+
+    if (err != SHOAL_OK)
+        return err;
+    request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, holder, step, 0), commit, (size_t)layout->block_bytes);
+    err = fabric_finish(comm, &request, 1);
+    if (err == SHOAL_OK && commit->head.step != step)
+        err = comm_fail(comm, SHOAL_ERR_MALFORMED, "the holder sent step %llu, not %llu",
+                        (unsigned long long)commit->head.step, (unsigned long long)step);
+    if (err != SHOAL_OK || commit->head.kind != SHOAL_STEP_TRAIN || vector == 0)
+        return err;
+    for (uint64_t at = 0; at < vector && err == SHOAL_OK; at += chunk) {
+        request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, holder, step, (uint32_t)(at / chunk) + 1),
+                              arena_mine(arena) + layout->result_at + at, (size_t)(vector - at < chunk ? vector - at : chunk));
+        err = fabric_finish(comm, &request, 1);
+    }
+    return err == SHOAL_OK ? arena_compose(arena, &whole, 1, &comm->msg) : err;
+}
+
+/* ---- the leaders ---- */
+
+static bool is_leader(const struct epoch *epoch) { return epoch->leaders[epoch->host] == epoch->rank; }
+
+static bool blocks_reserve(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    size_t bytes = (size_t)(comm->arena.layout.block_bytes + 63) / 64 * 64 * (comm->epoch.hosts + 1u);
+
+    if (fabric->blocks_cap >= bytes)
+        return true;
+    free(fabric->blocks);
+    fabric->blocks = aligned_alloc(64, bytes);
+    fabric->blocks_cap = fabric->blocks == NULL ? 0 : bytes;
+    return fabric->blocks != NULL;
+}
+
+static struct arena_block *block_slab(const struct shoal_comm *comm, uint32_t i)
+{
+    return (struct arena_block *)(void *)(comm->fabric->blocks + i * ((size_t)(comm->arena.layout.block_bytes + 63) / 64 * 64));
+}
+
+static void world_start(struct shoal_comm *comm, uint64_t step, struct arena_block *world)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+    size_t bytes = (size_t)comm->arena.layout.block_bytes;
+
+    fabric->world = (struct leader_round){ .step = step };
+    if (!blocks_reserve(comm)) {
+        fabric->broken = true;
+        return;
+    }
+    step_merge_local(comm, world);
+    memcpy(block_slab(comm, 0), world, bytes);
+    for (uint32_t host = 0; host < epoch->hosts; host++) {
+        if (host == epoch->host)
+            continue;
+        fabric->world.receives[host] = fabric_recv(
+            comm, fabric_tag(comm, FABRIC_BLOCK, epoch->leaders[host], step, 0), block_slab(comm, host + 1), bytes);
+        fabric->world.sends[host] = fabric_send(comm, epoch->leaders[host],
+                                                fabric_tag(comm, FABRIC_BLOCK, epoch->rank, step, 0), block_slab(comm, 0),
+                                                bytes);
+    }
+}
+
+bool fabric_world_turn(struct shoal_comm *comm, uint64_t step)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+    struct peer *leader = &comm->epoch.peers[epoch->leaders[epoch->host]];
+    struct arena_block *world = arena_block_at(leader->region, comm->arena.layout.world_at);
+    bool all = true;
+
+    if (!is_leader(epoch) || (fabric->world.step == step && fabric->world.said))
+        return atomic_load(&leader->words->epoch) == epoch->word && atomic_load(&leader->words->world_in) >= step;
+    if (fabric->world.step != step)
+        world_start(comm, step, world);
+    for (uint32_t host = 0; host < epoch->hosts && !fabric->broken; host++) {
+        if (host == epoch->host || fabric->world.in[host])
+            continue;
+        if (fabric_test(comm, &fabric->world.receives[host]) == TRANSPORT_DONE) {
+            step_merge_block(comm, world, block_slab(comm, host + 1));
+            fabric->world.in[host] = true;
+        } else {
+            all = false;
+        }
+    }
+    if (!all || fabric->broken || !all_done(comm, fabric->world.sends, epoch->hosts))
+        return false;
+    fabric->world.said = comm_say(comm, &arena_my_words(&comm->arena)->world_in, step, NULL) == SHOAL_OK;
+    return fabric->world.said;
+}
+
+static void completed_start(struct shoal_comm *comm, uint64_t step)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+
+    fabric->completed = (struct leader_round){ .step = step };
+    fabric->completed_out = step;
+    for (uint32_t host = 0; host < epoch->hosts; host++) {
+        if (host == epoch->host)
+            continue;
+        fabric->completed.receives[host] =
+            fabric_recv(comm, fabric_tag(comm, FABRIC_COMPLETE, epoch->leaders[host], step, 0),
+                        &fabric->completed_in[host], sizeof(uint64_t));
+        fabric->completed.sends[host] =
+            fabric_send(comm, epoch->leaders[host], fabric_tag(comm, FABRIC_COMPLETE, epoch->rank, step, 0),
+                        &fabric->completed_out, sizeof(uint64_t));
+    }
+}
+
+bool fabric_completed_turn(struct shoal_comm *comm, uint64_t step, bool local)
+{
+    struct fabric *fabric = comm->fabric;
+    const struct epoch *epoch = &comm->epoch;
+    struct peer *leader = &comm->epoch.peers[epoch->leaders[epoch->host]];
+
+    if (!is_leader(epoch) || (fabric->completed.step == step && fabric->completed.said))
+        return atomic_load(&leader->words->epoch) == epoch->word && atomic_load(&leader->words->world_completed) >= step;
+    if (!fabric_turn(comm) || !local)
+        return false;
+    if (fabric->completed.step != step)
+        completed_start(comm, step);
+    if (!all_done(comm, fabric->completed.receives, epoch->hosts) || !all_done(comm, fabric->completed.sends, epoch->hosts))
+        return false;
+    fabric->completed.said = comm_say(comm, &arena_my_words(&comm->arena)->world_completed, step, NULL) == SHOAL_OK;
+    return fabric->completed.said;
+}

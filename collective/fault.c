@@ -1,0 +1,81 @@
+#include "fault.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+static const char *const point_names[FAULT_POINT_COUNT] = {
+    [FAULT_BEFORE_READY] = "before_ready",       [FAULT_ENTERING] = "entering",
+    [FAULT_FETCHING] = "fetching",               [FAULT_BEFORE_PUBLISH] = "before_publish",
+    [FAULT_AFTER_PUBLISH] = "after_publish",     [FAULT_BEFORE_REDUCE] = "before_reduce",
+    [FAULT_MID_REDUCE] = "mid_reduce",           [FAULT_AFTER_REDUCE] = "after_reduce",
+    [FAULT_BEFORE_COMPLETE] = "before_complete", [FAULT_AFTER_COMPLETE] = "after_complete",
+    [FAULT_BEFORE_APPLY] = "before_apply",       [FAULT_JOIN_COPY] = "join_copy",
+    [FAULT_GIVE_COPY] = "give_copy",             [FAULT_DONE] = "done",
+};
+
+static const char *const action_names[] = { "kill", "stop", "exit" };
+
+static int find_name(const char *const *names, size_t count, const char *text, size_t len)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(names[i]) == len && memcmp(names[i], text, len) == 0)
+            return (int)i;
+    return -1;
+}
+
+static bool parse_rule(const char *text, size_t len, struct fault_rule *rule)
+{
+    const char *first = memchr(text, ':', len);
+    const char *second = first == NULL ? NULL : memchr(first + 1, ':', len - (size_t)(first + 1 - text));
+    char *end;
+    int point;
+    int action;
+
+    if (second == NULL)
+        return false;
+    point = find_name(point_names, FAULT_POINT_COUNT, text, (size_t)(first - text));
+    action = find_name(action_names, 3, second + 1, len - (size_t)(second + 1 - text));
+    if (point < 0 || action < 0)
+        return false;
+    rule->point = (uint32_t)point;
+    rule->action = (uint32_t)action;
+    rule->step = UINT64_MAX;
+    if (first[1] == '*')
+        return second == first + 2;
+    rule->step = strtoull(first + 1, &end, 10);
+    return end == second && end != first + 1;
+}
+
+enum shoal_err fault_init(struct fault *fault, const char *text, struct shoal_msg *msg)
+{
+    *fault = (struct fault){ 0 };
+    while (text != NULL && *text != '\0') {
+        size_t len = strcspn(text, ",");
+
+        if (fault->count == FAULT_RULES_MAX || !parse_rule(text, len, &fault->rules[fault->count]))
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "SHOAL_FAULT: \"%s\" is not point:step:action", text);
+        fault->count++;
+        text += len + (text[len] == ',');
+    }
+    return SHOAL_OK;
+}
+
+void fault_strike(const struct fault *fault, enum fault_point point, uint64_t step)
+{
+    static const int signals[] = { SIGKILL, SIGSTOP };
+
+    for (uint32_t i = 0; i < fault->count; i++) {
+        const struct fault_rule *rule = &fault->rules[i];
+
+        if (rule->point != point || (rule->step != UINT64_MAX && rule->step != step))
+            continue;
+        if (rule->action == 2)
+            _exit(3);
+        (void)kill(getpid(), signals[rule->action]);
+    }
+}

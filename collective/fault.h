@@ -1,0 +1,50 @@
+/* Faults at named points, for tests: SHOAL_FAULT="point:step:action[,point:step:action]". `step` may be * for any.
+ * Actions: kill (SIGKILL), stop (SIGSTOP), exit (status 3). Compiled in: a point costs one comparison when unset. */
+#ifndef COLLECTIVE_FAULT_H
+#define COLLECTIVE_FAULT_H
+
+#include <stdint.h>
+
+#include "shoal/error.h"
+
+enum fault_point {
+    FAULT_BEFORE_READY,
+    FAULT_ENTERING,
+    FAULT_FETCHING,
+    FAULT_BEFORE_PUBLISH,
+    FAULT_AFTER_PUBLISH,
+    FAULT_BEFORE_REDUCE,
+    FAULT_MID_REDUCE,
+    FAULT_AFTER_REDUCE,
+    FAULT_BEFORE_COMPLETE,
+    FAULT_AFTER_COMPLETE,
+    FAULT_BEFORE_APPLY,
+    FAULT_JOIN_COPY,
+    FAULT_GIVE_COPY,
+    FAULT_DONE,
+    FAULT_POINT_COUNT,
+};
+
+struct fault_rule {
+    uint32_t point;
+    uint32_t action;
+    uint64_t step; /* UINT64_MAX: any */
+};
+
+#define FAULT_RULES_MAX 4
+struct fault {
+    uint32_t count;
+    struct fault_rule rules[FAULT_RULES_MAX];
+};
+
+/* INVALID: `text` is not understood. NULL is no fault. */
+enum shoal_err fault_init(struct fault *fault, const char *text, struct shoal_msg *msg);
+void fault_strike(const struct fault *fault, enum fault_point point, uint64_t step);
+
+static inline void fault_point(const struct fault *fault, enum fault_point point, uint64_t step)
+{
+    if (__builtin_expect(fault->count != 0, 0))
+        fault_strike(fault, point, step);
+}
+
+#endif

@@ -1,0 +1,573 @@
+/* A training step is a transaction (PROTOCOLS 11; EasyScale, SC 2023; reference/data-plane 11.3).
+ *
+ *   assign   which v are mine and not held           publish   work slot -> partial sums, tuple, touched, buffers
+ *   reduce   contributed(s) by all -> my slices -> reduced(s) by all -> commit block
+ *   complete say that I have it                      apply_allowed   completed(s) by all -> the record is kept
+ *
+ * I1. A contribution is write-once: from contributed(s) until s is applied, its sums, tuples and buffers stand; a retry
+ *     reads the same inputs.
+ * I2. The result is out of place, in slices written by one worker each; who died changes nothing that others read.
+ * I3. After a revoke the partial sums stay, and assign names only what is missing from the new range. */
+#include <string.h>
+
+#include "comm.h"
+
+#include "shoal/step_record.h"
+
+#include "shoal/banned.h"
+
+static struct arena_block *my_contribution(struct shoal_comm *comm)
+{
+    return arena_block_at(arena_mine(&comm->arena), comm->arena.layout.contribution_at);
+}
+
+static struct arena_block *my_commit(struct shoal_comm *comm)
+{
+    return arena_block_at(arena_mine(&comm->arena), comm->arena.layout.commit_at);
+}
+
+void step_reset(struct shoal_comm *comm)
+{
+    comm->step = (struct step_state){ 0 };
+}
+
+static void begin_step(struct shoal_comm *comm, const struct shoal_step *step)
+{
+    struct arena_block *block = my_contribution(comm);
+
+    comm->step = (struct step_state){ .step = *step };
+    tree_held_reset(&comm->step.held, step->v_count, tree_buffers(comm->plan.virtual_workers));
+    memset(arena_touched(block), 0, comm->arena.layout.touched_bytes);
+    for (uint32_t v = 0; v < step->v_count; v++)
+        arena_tuple(&comm->arena.layout, block, v)->samples = 0;
+}
+
+/* Keep what lies in my range, forget the tuples of the rest: its v are computed by their new owner. */
+static void keep_range(struct shoal_comm *comm)
+{
+    struct step_state *state = &comm->step;
+    struct arena_block *block = my_contribution(comm);
+    uint32_t node = 0;
+
+    tree_held_keep(&state->held, state->begin, state->end);
+    for (uint32_t v = 0; v < state->step.v_count; v++) {
+        while (node < state->held.count && state->held.nodes[node].end <= v)
+            node++;
+        if (node == state->held.count || v < state->held.nodes[node].begin)
+            arena_tuple(&comm->arena.layout, block, v)->samples = 0;
+    }
+}
+
+static bool records_ready(struct shoal_comm *comm, uint64_t bytes)
+{
+    bool room;
+
+    (void)pthread_mutex_lock(&comm->lock);
+    room = records_have_room(&comm->records, (uint32_t)bytes);
+    (void)pthread_mutex_unlock(&comm->lock);
+    return room;
+}
+
+static enum shoal_err wait_for_room(struct shoal_comm *comm, uint32_t v_count)
+{
+    uint32_t bytes = record_bytes(v_count, comm->plan.metric_count);
+
+    if (records_ready(comm, bytes))
+        return SHOAL_OK;
+    comm->records.waits++;
+    return comm_wait(comm, records_ready, bytes);
+}
+
+static enum shoal_err check_step(struct shoal_comm *comm, const struct shoal_step *step)
+{
+    if (comm->epoch.size == 0 || !comm->planned)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "assign outside of an epoch");
+    if (comm->stateless)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "assign before the state was taken");
+    if (step->step != atomic_load(&comm->applied) + 1)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu assigned, but step %llu is the last one applied",
+                         (unsigned long long)step->step, (unsigned long long)atomic_load(&comm->applied));
+    if (step->v_count == 0 || step->v_count > comm->plan.virtual_workers || step->kind >= SHOAL_STEP_KIND_COUNT)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "a step of kind %u with %u mini-batches, where V is %u", step->kind,
+                         step->v_count, comm->plan.virtual_workers);
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap, uint32_t *count)
+{
+    struct step_state *state = &comm->step;
+    enum shoal_err err = check_step(comm, step);
+
+    if (err == SHOAL_OK && cap < step->v_count)
+        err = comm_fail(comm, SHOAL_ERR_INVALID, "room for %u of %u mini-batches", cap, step->v_count);
+    if (err == SHOAL_OK)
+        err = wait_for_room(comm, step->v_count);
+    if (err != SHOAL_OK)
+        return err;
+    if (epoch_is_revoked(comm)) {
+        epoch_close(comm);
+        return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
+    }
+    if (memcmp(&state->step, step, sizeof(*step)) != 0)
+        begin_step(comm, step);
+    state->contributed = state->reduced = false;
+    state->assigned = true;
+    epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
+    keep_range(comm);
+    *count = tree_held_missing(&state->held, state->begin, state->end, v, cap);
+    atomic_store(&comm->words->started_step, step->step);
+    atomic_store(&comm->words->activity,
+                 step->kind == SHOAL_STEP_TRAIN ? SHOAL_ACTIVITY_COMPUTING : SHOAL_ACTIVITY_VALIDATING);
+    if (comm->closed_ns != 0) {
+        atomic_store(&comm->words->join_pause_ns, comm_now_ns() - comm->closed_ns);
+        comm->closed_ns = 0;
+    }
+    return SHOAL_OK;
+}
+
+static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint32_t samples)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    uint8_t *region = arena_mine(&comm->arena);
+    const float *work = (const float *)(const void *)(region + layout->work_at);
+    float *into = arena_partial(layout, region, add->buffer);
+    size_t n = (size_t)layout->sum_elems;
+
+    if (add->store)
+        comm->kernels->scale_f32(into, work, (float)samples, n);
+    else
+        comm->kernels->scale_add_f32(into, work, (float)samples, n);
+    for (uint32_t i = 0; i < add->merge_count; i++) {
+        into = arena_partial(layout, region, add->merges[i].into);
+        comm->kernels->add_f32(into, into, arena_partial(layout, region, add->merges[i].from), n);
+    }
+}
+
+static void add_tuple(struct shoal_comm *comm, const struct shoal_minibatch *minibatch)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    struct arena_block *block = my_contribution(comm);
+    struct arena_tuple *tuple = arena_tuple(layout, block, minibatch->v);
+    uint8_t *touched = arena_touched(block);
+
+    tuple->samples = minibatch->samples;
+    tuple->id_low = minibatch->id_low;
+    tuple->id_high = minibatch->id_high;
+    tuple->worker_id = comm->hello.worker_id;
+    if (layout->metric_count > 0)
+        memcpy(tuple->values, minibatch->values, layout->metric_count * sizeof(double));
+    for (uint32_t i = 0; i < (comm->plan.param_count + 7) / 8; i++)
+        touched[i] |= minibatch->touched == NULL ? 0xff : minibatch->touched[i];
+    if (minibatch->v == 0 && layout->copy_bytes > 0)
+        memcpy(arena_copy(layout, block), arena_mine(&comm->arena) + layout->copy_work_at, layout->copy_bytes);
+}
+
+enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch)
+{
+    struct step_state *state = &comm->step;
+    struct tree_add add;
+
+    if (!state->assigned || state->contributed || minibatch->v < state->begin || minibatch->v >= state->end ||
+        minibatch->samples == 0)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u of %u samples was not assigned here", minibatch->v,
+                         minibatch->samples);
+    fault_point(&comm->fault, FAULT_BEFORE_PUBLISH, state->step.step);
+    if (!tree_held_add(&state->held, minibatch->v, &add))
+        return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u is held already, or out of the order of assign",
+                         minibatch->v);
+    if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
+        add_vector(comm, &add, minibatch->samples);
+    add_tuple(comm, minibatch);
+    fault_point(&comm->fault, FAULT_AFTER_PUBLISH, state->step.step);
+    if (!epoch_is_revoked(comm))
+        return SHOAL_OK;
+    epoch_close(comm);
+    return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
+}
+
+/* ---- phases ---- */
+
+#define ALL_LOCAL(name, progress)                                                                                              \
+    static bool name(struct shoal_comm *comm, uint64_t step)                                                                   \
+    {                                                                                                                          \
+        const struct epoch *epoch = &comm->epoch;                                                                              \
+                                                                                                                               \
+        for (uint32_t i = 0; i < epoch->local_count; i++) {                                                                    \
+            const struct arena_words *words = epoch->peers[epoch->local[i]].words;                                             \
+                                                                                                                               \
+            if (atomic_load(&words->epoch) != epoch->word || atomic_load(&words->progress) < step)                             \
+                return false;                                                                                                  \
+        }                                                                                                                      \
+        return true;                                                                                                           \
+    }
+
+ALL_LOCAL(all_contributed, contributed)
+ALL_LOCAL(all_reduced, reduced)
+ALL_LOCAL(all_completed, completed)
+
+static void say_nodes(struct shoal_comm *comm)
+{
+    struct arena_words *words = arena_my_words(&comm->arena);
+    const struct tree_held *held = &comm->step.held;
+
+    words->node_count = held->count;
+    for (uint32_t i = 0; i < held->count; i++)
+        words->nodes[i] = (struct arena_node){ held->nodes[i].begin, held->nodes[i].end, held->buffer[i] };
+}
+
+static void fill_head(struct shoal_comm *comm, struct arena_block *block)
+{
+    const struct shoal_step *step = &comm->step.step;
+
+    block->head = (struct shoal_committed){
+        .step = step->step, .kind = step->kind, .data_epoch = step->data_epoch, .step_in_epoch = step->step_in_epoch,
+        .v_count = step->v_count, .e = comm->epoch.id.e, .k = comm->epoch.id.k,
+    };
+}
+
+/* Of the tuples that `from` has, and its touched bits; its buffers, if it has v = 0. */
+void step_merge_block(struct shoal_comm *comm, struct arena_block *into, struct arena_block *from)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+
+    for (uint32_t i = 0; i < layout->touched_bytes; i++)
+        arena_touched(into)[i] |= arena_touched(from)[i];
+    for (uint32_t v = 0; v < comm->step.step.v_count; v++)
+        if (arena_tuple(layout, from, v)->samples != 0)
+            memcpy(arena_tuple(layout, into, v), arena_tuple(layout, from, v), layout->tuple_bytes);
+    if (layout->copy_bytes > 0 && arena_tuple(layout, from, 0)->samples != 0)
+        memcpy(arena_copy(layout, into), arena_copy(layout, from), layout->copy_bytes);
+}
+
+/* The contributions of my host, in `block`. All have contributed. */
+void step_merge_local(struct shoal_comm *comm, struct arena_block *block)
+{
+    const struct epoch *epoch = &comm->epoch;
+
+    memset(block, 0, comm->arena.layout.block_bytes);
+    fill_head(comm, block);
+    for (uint32_t i = 0; i < epoch->local_count; i++)
+        step_merge_block(comm, block,
+                         arena_block_at(epoch->peers[epoch->local[i]].region, comm->arena.layout.contribution_at));
+}
+
+/* Sum of n_v; 0 if a v is absent. */
+static uint64_t count_samples(const struct shoal_comm *comm, struct arena_block *block, uint32_t v_count)
+{
+    uint64_t samples = 0;
+
+    for (uint32_t v = 0; v < v_count; v++) {
+        uint32_t n = arena_tuple(&comm->arena.layout, block, v)->samples;
+
+        if (n == 0)
+            return 0;
+        samples += n;
+    }
+    return samples;
+}
+
+static bool world_is_in(struct shoal_comm *comm, struct exchange *exchange)
+{
+    const struct peer *leader = &comm->epoch.peers[comm->epoch.leaders[comm->epoch.host]];
+    struct arena_block *world = arena_block_at(leader->region, comm->arena.layout.world_at);
+
+    if (!fabric_world_turn(comm, exchange->op))
+        return false;
+    exchange->divisor = (float)count_samples(comm, world, exchange->v_count);
+    return true;
+}
+
+static void add_inputs(struct shoal_comm *comm, struct exchange *exchange)
+{
+    const struct epoch *epoch = &comm->epoch;
+
+    exchange->input_count = 0;
+    for (uint32_t i = 0; i < epoch->local_count; i++) {
+        const struct peer *peer = &epoch->peers[epoch->local[i]];
+
+        for (uint32_t n = 0; n < peer->words->node_count && n < TREE_NODES_MAX; n++) {
+            const struct arena_node *node = &peer->words->nodes[n];
+            struct exchange_input input = { { node->begin, node->end }, NULL };
+            uint32_t at = exchange->input_count++;
+
+            input.base = (const uint8_t *)arena_partial(&comm->arena.layout, peer->region, node->buffer);
+            for (; at > 0 && exchange->inputs[at - 1].node.begin > node->begin; at--)
+                exchange->inputs[at] = exchange->inputs[at - 1];
+            exchange->inputs[at] = input;
+        }
+    }
+}
+
+static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *local)
+{
+    const struct step_state *state = &comm->step;
+    struct exchange *exchange = comm->exchange;
+    bool vector = state->step.kind == SHOAL_STEP_TRAIN;
+    uint32_t begins[SHOAL_RANKS_MAX];
+    uint32_t ends[SHOAL_RANKS_MAX];
+    enum shoal_err err;
+
+    *exchange = (struct exchange){
+        .type = SHOAL_FLOAT32, .bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0,
+        .v_count = state->step.v_count, .begins = begins, .ends = ends, .into_count = 1, .op = state->step.step,
+        .partial_kind = FABRIC_PARTIAL, .result_kind = FABRIC_RESULT, .want_digest = true, .may_fault = true,
+    };
+    exchange->into[0] = arena_mine(&comm->arena) + comm->arena.layout.result_at;
+    for (uint32_t i = 0; i < comm->epoch.size; i++)
+        epoch_range(comm, state->step.step, state->step.v_count, i, &begins[i], &ends[i]);
+    if (comm->epoch.hosts > 1)
+        exchange->ready = world_is_in;
+    else
+        exchange->divisor = (float)count_samples(comm, local, state->step.v_count);
+    if (vector)
+        add_inputs(comm, exchange);
+    err = exchange_run(comm, exchange);
+    arena_my_words(&comm->arena)->digest = exchange->digest;
+    return err;
+}
+
+/* The view shows the slices of this epoch: everybody has applied what it showed before. */
+static enum shoal_err compose(struct shoal_comm *comm)
+{
+    const struct epoch *epoch = &comm->epoch;
+    struct arena_part parts[SHOAL_RANKS_MAX];
+    uint64_t bytes = comm->arena.layout.sum_elems * sizeof(float);
+    uint32_t count = 0;
+
+    if (epoch->composed || bytes == 0)
+        return SHOAL_OK;
+    for (uint32_t rank = 0; rank < epoch->size; rank++) {
+        uint32_t slot = epoch->peers[exchange_home(epoch, rank, epoch->host)].slot;
+        uint64_t begin;
+        uint64_t end;
+
+        exchange_slice(epoch, bytes, rank, &begin, &end);
+        end = (end + ARENA_PAGE - 1) / ARENA_PAGE * ARENA_PAGE;
+        if (begin < end)
+            parts[count++] = (struct arena_part){ begin, end, slot, 0 };
+    }
+    comm->epoch.composed = true;
+    return arena_compose(&comm->arena, parts, count, &comm->msg);
+}
+
+static enum shoal_err build_commit(struct shoal_comm *comm)
+{
+    const struct epoch *epoch = &comm->epoch;
+    const struct arena_layout *layout = &comm->arena.layout;
+    struct arena_block *commit = my_commit(comm);
+
+    if (epoch->hosts > 1)
+        memcpy(commit, arena_block_at(epoch->peers[epoch->leaders[epoch->host]].region, layout->world_at),
+               layout->block_bytes);
+    fill_head(comm, commit);
+    for (uint32_t i = 0; i < epoch->local_count; i++)
+        commit->head.digest += epoch->peers[epoch->local[i]].words->digest;
+    commit->head.digest += kernels_digest(arena_copy(layout, commit), layout->copy_bytes, layout->vector_bytes);
+    if (comm->step.step.kind != SHOAL_STEP_TRAIN)
+        commit->head.digest = 0;
+    commit->head.samples = count_samples(comm, commit, commit->head.v_count);
+    if (commit->head.samples == 0)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu lacks a mini-batch", (unsigned long long)commit->head.step);
+    arena_my_words(&comm->arena)->committed_step = commit->head.step;
+    return SHOAL_OK;
+}
+
+static enum shoal_err contribute(struct shoal_comm *comm)
+{
+    uint64_t step = comm->step.step.step;
+    enum shoal_err err = SHOAL_OK;
+
+    atomic_store(&comm->words->activity, SHOAL_ACTIVITY_REDUCING);
+    fault_point(&comm->fault, FAULT_BEFORE_REDUCE, step);
+    say_nodes(comm);
+    err = comm_say(comm, &arena_my_words(&comm->arena)->contributed, step, all_contributed);
+    if (err == SHOAL_OK) {
+        comm->step.contributed = true;
+        err = comm_wait(comm, all_contributed, step);
+    }
+    if (err == SHOAL_OK && comm->epoch.hosts > 1)
+        err = fabric_greeted(comm);
+    return err;
+}
+
+enum shoal_err shoal_step_reduce(struct shoal_comm *comm)
+{
+    struct step_state *state = &comm->step;
+    uint32_t missing;
+    enum shoal_err err;
+
+    if (!state->assigned || tree_held_missing(&state->held, state->begin, state->end, &missing, 1) != 0)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "reduce before every assigned mini-batch was published");
+    err = contribute(comm);
+    if (err != SHOAL_OK)
+        return err;
+    if (comm->epoch.hosts == 1)
+        step_merge_local(comm, my_commit(comm));
+    err = sum_vector(comm, my_commit(comm));
+    if (err == SHOAL_OK)
+        err = comm_say(comm, &arena_my_words(&comm->arena)->reduced, state->step.step, all_reduced);
+    if (err == SHOAL_OK)
+        err = comm_wait(comm, all_reduced, state->step.step);
+    if (err == SHOAL_OK)
+        err = compose(comm);
+    if (err == SHOAL_OK)
+        err = build_commit(comm);
+    if (err != SHOAL_OK)
+        return err;
+    state->reduced = true;
+    fault_point(&comm->fault, FAULT_AFTER_REDUCE, state->step.step);
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_step_complete(struct shoal_comm *comm)
+{
+    uint64_t step = comm->step.step.step;
+    bool open;
+
+    if (!comm->step.reduced)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "complete before reduce");
+    fault_point(&comm->fault, FAULT_BEFORE_COMPLETE, step);
+    (void)pthread_mutex_lock(&comm->lock);
+    epoch_check_locked(comm);
+    open = atomic_load(&comm->open);
+    if (open)
+        atomic_store(&comm->complete, step); /* what CLOSED reports, from now on */
+    (void)pthread_mutex_unlock(&comm->lock);
+    if (!open)
+        return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
+    atomic_store(&comm->words->complete_step, step);
+    (void)comm_say(comm, &arena_my_words(&comm->arena)->completed, step, all_completed); /* apply_allowed will notice */
+    fault_point(&comm->fault, FAULT_AFTER_COMPLETE, step);
+    return SHOAL_OK;
+}
+
+static bool world_has_completed(struct shoal_comm *comm, uint64_t step)
+{
+    if (comm->epoch.hosts == 1)
+        return all_completed(comm, step);
+    return fabric_completed_turn(comm, step, all_completed(comm, step));
+}
+
+void step_adopt(struct shoal_comm *comm, uint64_t step)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    struct arena_block *commit = my_commit(comm);
+
+    SHOAL_ASSERT(commit->head.step == step);
+    if (layout->copy_bytes > 0)
+        memcpy(comm->copy_result, arena_copy(layout, commit), layout->copy_bytes);
+    memcpy(comm->touched, arena_touched(commit), layout->touched_bytes);
+    records_commit(comm);
+    (void)pthread_mutex_lock(&comm->lock);
+    atomic_store(&comm->applied, step);
+    (void)pthread_mutex_unlock(&comm->lock);
+    atomic_store(&comm->words->applied_step, step);
+    if (commit->head.kind == SHOAL_STEP_TRAIN)
+        atomic_fetch_add(&comm->words->updates, comm->plan.param_count);
+    atomic_store(&comm->words->activity, SHOAL_ACTIVITY_APPLYING);
+    step_reset(comm);
+}
+
+enum shoal_err shoal_step_apply_allowed(struct shoal_comm *comm)
+{
+    uint64_t step = comm->step.step.step;
+    enum shoal_err err;
+
+    if (!comm->step.reduced || atomic_load(&comm->complete) != step)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "apply_allowed before complete");
+    err = comm_wait(comm, world_has_completed, step);
+    if (err != SHOAL_OK)
+        return err;
+    fault_point(&comm->fault, FAULT_BEFORE_APPLY, step);
+    step_adopt(comm, step);
+    return SHOAL_OK;
+}
+
+/* ---- what was committed ---- */
+
+static enum shoal_err committed_block(struct shoal_comm *comm, struct arena_block **block)
+{
+    if (!comm->planned)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "no step is committed");
+    *block = my_commit(comm);
+    if ((*block)->head.step == 0 || (*block)->head.step != atomic_load(&comm->applied))
+        return comm_fail(comm, SHOAL_ERR_NOT_FOUND, "no step was committed here since the last start or join");
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_committed *committed)
+{
+    struct arena_block *block = NULL;
+    enum shoal_err err = committed_block(comm, &block);
+
+    if (err == SHOAL_OK)
+        *committed = block->head;
+    return err;
+}
+
+enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples, uint32_t cap)
+{
+    struct arena_block *block = NULL;
+    enum shoal_err err = committed_block(comm, &block);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (cap < block->head.v_count || (values != NULL && metric >= comm->plan.metric_count))
+        return comm_fail(comm, SHOAL_ERR_INVALID, "value %u of %u mini-batches: there are %u values", metric,
+                         block->head.v_count, comm->plan.metric_count);
+    for (uint32_t v = 0; v < block->head.v_count; v++) {
+        const struct arena_tuple *tuple = arena_tuple(&comm->arena.layout, block, v);
+
+        if (values != NULL)
+            values[v] = tuple->values[metric];
+        if (samples != NULL)
+            samples[v] = tuple->samples;
+    }
+    return SHOAL_OK;
+}
+
+static double tree_sum(const struct arena_layout *layout, struct arena_block *block, uint32_t metric, uint32_t begin,
+                       uint32_t end)
+{
+    const struct arena_tuple *tuple = arena_tuple(layout, block, begin);
+    uint32_t middle;
+    double left;
+
+    if (end - begin == 1)
+        return (double)tuple->samples * tuple->values[metric];
+    middle = tree_middle(begin, end);
+    left = tree_sum(layout, block, metric, begin, middle); /* at most 12 levels deep */
+    return left + tree_sum(layout, block, metric, middle, end);
+}
+
+enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double *mean)
+{
+    struct arena_block *block = NULL;
+    enum shoal_err err = committed_block(comm, &block);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (metric >= comm->plan.metric_count)
+        return comm_fail(comm, SHOAL_ERR_INVALID, "value %u: there are %u", metric, comm->plan.metric_count);
+    *mean = tree_sum(&comm->arena.layout, block, metric, 0, block->head.v_count) / (double)block->head.samples;
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_step_record(struct shoal_comm *comm, const uint8_t **bytes, uint64_t *len)
+{
+    const struct record_entry *entry;
+    struct arena_block *block = NULL;
+    enum shoal_err err = committed_block(comm, &block);
+
+    if (err != SHOAL_OK)
+        return err;
+    (void)pthread_mutex_lock(&comm->lock);
+    entry = &comm->records.last;
+    if (entry->step != block->head.step)
+        err = comm_fail(comm, SHOAL_ERR_NOT_FOUND, "the record of step %llu is not here",
+                        (unsigned long long)block->head.step);
+    *bytes = comm->records.bytes + entry->at;
+    *len = entry->len;
+    (void)pthread_mutex_unlock(&comm->lock);
+    return err;
+}

@@ -1,0 +1,46 @@
+/* Between hosts: messages by tag among the members of one epoch. One table, so that another fabric is another file.
+ *
+ * I1. What is received goes into memory of the library only, which outlives the epoch: a late write spoils nothing.
+ * I2. After reset() no request of the old peers is under way, and none of their memory is touched again.
+ * All functions of one transport are called under one lock; none waits. */
+#ifndef COLLECTIVE_TRANSPORT_H
+#define COLLECTIVE_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shoal/error.h"
+
+struct transport;
+struct transport_request;
+
+enum transport_state { TRANSPORT_PENDING, TRANSPORT_DONE, TRANSPORT_FAILED };
+
+struct transport_ops {
+    const char *name;
+    /* `devices`: the trusted interfaces, comma separated; one that this host lacks is refused. */
+    enum shoal_err (*create)(struct transport **transport, const char *devices, struct shoal_msg *msg);
+    void (*destroy)(struct transport *transport);
+    enum shoal_err (*address)(struct transport *transport, uint8_t *bytes, size_t cap, size_t *len);
+    enum shoal_err (*connect)(struct transport *transport, uint32_t peer, const uint8_t *address, size_t len);
+    /* NULL: refused (no memory, no connection); the transport counts as failed then. The memory is borrowed until the
+     * request is done. */
+    struct transport_request *(*send)(struct transport *transport, uint32_t peer, uint64_t tag, const void *bytes,
+                                      size_t len);
+    struct transport_request *(*recv)(struct transport *transport, uint64_t tag, void *bytes, size_t len);
+    /* DONE and FAILED free the request. A receive of another length than asked for fails. */
+    enum transport_state (*test)(struct transport *transport, struct transport_request *request);
+    unsigned (*progress)(struct transport *transport);
+    /* A descriptor to sleep on after arm() said true; it is readable when progress() is needed. */
+    int (*wait_fd)(struct transport *transport);
+    bool (*arm)(struct transport *transport);
+    bool (*failed)(const struct transport *transport, struct shoal_msg *msg);
+    /* Close every connection by force, cancel every request, forget unexpected messages with `stale_tag` in the bits
+     * of `stale_mask`. */
+    void (*reset)(struct transport *transport, uint64_t stale_tag, uint64_t stale_mask);
+};
+
+extern const struct transport_ops transport_ucx;
+
+#endif
