@@ -27,7 +27,9 @@ UNIT_BIN   := $(UNIT_SRC:%.c=$(OUT)/%)
 TOOL_SRC   := $(wildcard tests/system/*.c tests/bench/*.c)
 TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%)
 
-all: $(OUT)/shoal $(OUT)/libshoal.so
+PYTHON := .venv/bin/python
+
+all: $(OUT)/shoal $(OUT)/libshoal.so $(OUT)/fabric/build.version
 
 $(OUT)/shoal: $(AGENT_OBJ)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -49,9 +51,46 @@ $(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(CORE_OBJ) $(WORKER_OBJ)
 $(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(CORE_OBJ) $(WORKER_OBJ)
 	$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
+# FABRIC_HOME: what a training script imports.
+$(OUT)/fabric/build.version: $(OUT)/libshoal.so $(shell find collective/python -name '*.py') | .venv/bin/python
+	$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so
+
+.venv/bin/python:
+	.ci/setup
+
+setup:
+	@.ci/setup
 units: $(UNIT_BIN)
 tools: $(TOOL_BIN)
 
+# Every test. T=unit, T=unit/raft, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
+test: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
+	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED))
+
+demo: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all
+	@$(PYTHON) docs/demo/demo.py --binary build/release/shoal $(if $(KEEP),--keep)
+
+bench: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all tools
+	@$(PYTHON) tests/bench/run.py --out build/release
+
+soak: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
+	@$(PYTHON) tests/run.py --out build/release --soak $(if $(SEED),--seed $(SEED))
+
+fmt:
+	clang-format-14 -i $$(git ls-files '*.c' '*.h')
+
+lint:
+	cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability --inline-suppr \
+	    --suppress=missingIncludeSystem -Iinclude gossip sched api node collective sim
+	clang-tidy-14 --quiet $(AGENT_SRC) $(WORKER_SRC) -- -std=c11 -D_GNU_SOURCE -Iinclude
+
+clean:
+	rm -rf build
+
 .SECONDARY:
-.PHONY: all units tools
+.PHONY: all units tools setup test demo bench soak fmt lint clean
 -include $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

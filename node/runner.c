@@ -788,8 +788,8 @@ static enum shoal_err pages_make(struct runner *runner, const char *job_text, ui
 {
     struct shoal_job_id job;
 
-    runner->control_fd = memfd_create("shoal-control", MFD_CLOEXEC);
-    runner->arena_fd = memfd_create("shoal-arena", MFD_CLOEXEC);
+    runner->control_fd = dup3(memfd_create("shoal-control", MFD_CLOEXEC), SHOAL_RUNNER_CONTROL_FD, O_CLOEXEC);
+    runner->arena_fd = dup3(memfd_create("shoal-arena", MFD_CLOEXEC), SHOAL_RUNNER_ARENA_FD, O_CLOEXEC);
     if (runner->control_fd < 0 || runner->arena_fd < 0 ||
         ftruncate(runner->control_fd, sizeof(struct shoal_control_page)) != 0)
         return shoal_fail(msg, SHOAL_ERR_FULL, "cannot make the shared pages: %s", strerror(errno));

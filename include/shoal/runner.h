@@ -20,6 +20,9 @@
 #define SHOAL_RUNNER_MESSAGE_MAX (96 * SHOAL_KIB)
 #define SHOAL_RUNNER_WORKERS_MAX (SHOAL_SLOTS_MAX + 2) /* a driver or two beside the slots */
 #define SHOAL_RUNNER_STRINGS_MAX 512
+/* Numbers of the two shared descriptors in every process of a job. */
+#define SHOAL_RUNNER_CONTROL_FD 200
+#define SHOAL_RUNNER_ARENA_FD 201
 
 enum shoal_runner_kind {
     SHOAL_RUNNER_START,   /* agent to runner */

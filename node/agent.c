@@ -1,0 +1,652 @@
+/* The life of an agent: start in order, run the loop, stop in reverse. Also `shoal init`, `join` and `doctor`. */
+#include "agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/mesh.h"
+
+#include "agent_workers.h"
+
+#include "shoal/banned.h"
+
+#define DEFAULT_PORT 7410
+#define DEFAULT_API_PORT 9243
+#define HEALTH_MS 100
+/* A socket's path is at most 107 bytes: <data>/jobs/shoal-<16 digits>/runner.sock must fit. */
+#define DATA_PATH_MAX 60
+
+/* ---- settings ---- */
+
+static enum shoal_err resolve(const char *text, uint16_t port_default, struct shoal_address *address, struct shoal_msg *msg)
+{
+    return shoal_address_parse(text, port_default, address, msg);
+}
+
+/* Through its own sys.executable, so that a shim is never what workers run; never realpath, which loses a venv. */
+static enum shoal_err find_python(struct agent_settings *settings, const char *wanted, struct shoal_msg *msg)
+{
+    char command[AGENT_PATH_BYTES + 64];
+    FILE *pipe;
+    size_t len;
+
+    if (wanted[0] == '\0')
+        wanted = "python3";
+    if (strpbrk(wanted, "'\\\n") != NULL)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "--python %s: no quotes or backslashes in this path, please", wanted);
+    (void)snprintf(command, sizeof(command), "'%.400s' -c 'import sys; print(sys.executable)' 2>/dev/null", wanted);
+    pipe = popen(command, "re");
+    if (pipe == NULL || fgets(settings->python, sizeof(settings->python), pipe) == NULL)
+        settings->python[0] = '\0';
+    if (pipe != NULL)
+        (void)pclose(pipe);
+    len = strlen(settings->python);
+    while (len > 0 && settings->python[len - 1] == '\n')
+        settings->python[--len] = '\0';
+    if (len == 0)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s is not a Python that runs; name one with --python", wanted);
+    return SHOAL_OK;
+}
+
+static void find_fabric(struct agent_settings *settings, const char *given)
+{
+    ssize_t len;
+    char *slash;
+
+    if (given[0] != '\0') {
+        (void)snprintf(settings->fabric_home, sizeof(settings->fabric_home), "%s", given);
+        return;
+    }
+    len = readlink("/proc/self/exe", settings->fabric_home, sizeof(settings->fabric_home) - 16);
+    settings->fabric_home[len < 0 ? 0 : len] = '\0';
+    slash = strrchr(settings->fabric_home, '/');
+    if (slash != NULL)
+        memcpy(slash, "/fabric", 8);
+}
+
+static enum shoal_err data_folder(struct agent_settings *settings, const char *data, struct shoal_msg *msg)
+{
+    char *resolved;
+
+    if (data[0] == '\0')
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "no data folder: give one with --data");
+    resolved = realpath(data, NULL);
+    if (resolved == NULL)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s: %s; make it with `shoal init` or `shoal join`", data,
+                          strerror(errno));
+    (void)snprintf(settings->data, sizeof(settings->data), "%s", resolved);
+    free(resolved);
+    if (strlen(settings->data) > DATA_PATH_MAX)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s: longer than %d bytes, and sockets lie below it; choose a shorter path",
+                          settings->data, DATA_PATH_MAX);
+    return SHOAL_OK;
+}
+
+static void seeds_read(struct agent_settings *settings)
+{
+    char path[AGENT_PATH_BYTES + 16];
+    char line[128];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/seeds", settings->data);
+    file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL && settings->seed_count < SHOAL_SWIM_SEEDS_MAX) {
+        struct shoal_msg msg;
+
+        line[strcspn(line, "\n")] = '\0';
+        if (resolve(line, DEFAULT_PORT, &settings->seeds[settings->seed_count], &msg) == SHOAL_OK)
+            settings->seed_count++;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+}
+
+static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *options,
+                                  struct shoal_msg *msg)
+{
+    enum shoal_err err = data_folder(settings, options->data, msg);
+
+    if (err == SHOAL_OK)
+        err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host, options->port == 0 ? DEFAULT_PORT : options->port,
+                      &settings->address, msg);
+    if (err != SHOAL_OK)
+        return err;
+    if (options->name[0] != '\0')
+        (void)snprintf(settings->name, sizeof(settings->name), "%s", options->name);
+    else if (gethostname(settings->name, sizeof(settings->name) - 1) != 0)
+        (void)snprintf(settings->name, sizeof(settings->name), "node");
+    (void)snprintf(settings->api_host, sizeof(settings->api_host), "%s",
+                   options->api_host[0] != '\0' ? options->api_host : options->host[0] != '\0' ? options->host : "127.0.0.1");
+    settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
+    settings->api_plain = options->api_plain;
+    settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
+    (void)snprintf(settings->domain, sizeof(settings->domain), "%s", options->domain);
+    (void)snprintf(settings->fabric_trusted, sizeof(settings->fabric_trusted), "%s",
+                   options->fabric_trusted[0] == '\0' ? "lo" : options->fabric_trusted);
+    settings->verbose = strcmp(options->log_level, "debug") == 0;
+    agent_inventory(settings, options->inventory, options->slots);
+    find_fabric(settings, options->libs);
+    if (options->join[0] != '\0') {
+        err = resolve(options->join, DEFAULT_PORT, &settings->seeds[0], msg);
+        settings->seed_count = err == SHOAL_OK ? 1 : 0;
+    }
+    if (err == SHOAL_OK)
+        seeds_read(settings);
+    return err == SHOAL_OK ? find_python(settings, options->python, msg) : err;
+}
+
+/* The best class the kernel gives us; children do not inherit it. */
+static void scheduling(struct agent *agent)
+{
+    struct sched_param param = { .sched_priority = 1 };
+
+    if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0)
+        (void)snprintf(agent->scheduling, sizeof(agent->scheduling), "round robin, real-time priority 1");
+    else if (setpriority(PRIO_PROCESS, 0, -15) == 0)
+        (void)snprintf(agent->scheduling, sizeof(agent->scheduling), "normal, nice -15");
+    else
+        (void)snprintf(agent->scheduling, sizeof(agent->scheduling),
+                       "normal, nice 0 (allow CAP_SYS_NICE for steadier heartbeats)");
+}
+
+/* ---- callbacks of the parts ---- */
+
+static void on_member(void *arg, const struct shoal_member *member, enum shoal_member_state old)
+{
+    struct agent *agent = arg;
+    struct shoal_address address = member->address;
+    bool self = shoal_node_id_equal(member->id, agent->identity.node);
+    static const char *const names[] = { "unknown", "alive", "suspected", "dead", "gone (it left)" };
+
+    if (!self && (member->state != old || agent->settings.verbose) && member->state < SHOAL_MEMBER_STATES)
+        agent_log(agent, "%s is %s", member->name, names[member->state]);
+    if (!self && (member->state == SHOAL_MEMBER_ALIVE || member->state == SHOAL_MEMBER_SUSPECT)) {
+        address.port = member->link_port;
+        shoal_ignore(shoal_datagram_learn(agent->datagram, &member->public_key)); /* asked for when it is needed */
+        shoal_ignore(shoal_link_want(agent->link, member->id, address));
+    } else if (!self) {
+        shoal_link_unwant(agent->link, member->id);
+    }
+    agent_node_event(agent, member);
+}
+
+static void on_member_record(void *arg, const struct shoal_record *record) { agent_on_record(arg, record); }
+
+static void on_cloned(void *arg)
+{
+    struct agent *agent = arg;
+
+    agent_log(agent, "stops: this data folder was rolled back or cloned; remove it and join anew");
+    agent_stop(agent, 1);
+}
+
+static void on_gossip_send(void *arg, struct shoal_node_id to, struct shoal_address address, struct shoal_view bytes)
+{
+    struct agent *agent = arg;
+    uint8_t sealed[SHOAL_DATAGRAM_PAYLOAD_MAX + 1];
+
+    if (bytes.len > SHOAL_DATAGRAM_PAYLOAD_MAX)
+        return;
+    sealed[0] = AGENT_DATAGRAM_GOSSIP;
+    memcpy(sealed + 1, bytes.bytes, bytes.len);
+    shoal_ignore(shoal_datagram_send(agent->datagram, to, address, shoal_view_of(sealed, bytes.len + 1)));
+}
+
+static void on_datagram(void *arg, struct shoal_node_id from, struct shoal_address address, struct shoal_view payload)
+{
+    struct agent *agent = arg;
+    struct shoal_view rest;
+
+    if (payload.len < 1 || agent->membership == NULL)
+        return;
+    rest = shoal_view_of(payload.bytes + 1, payload.len - 1);
+    if (payload.bytes[0] == AGENT_DATAGRAM_GOSSIP) {
+        membership_datagram(agent->membership, from, address, rest);
+    } else if (payload.bytes[0] == AGENT_DATAGRAM_SUPPORT) {
+        struct shoal_sched_event event = { .kind = SHOAL_SCHED_DATAGRAM };
+
+        event.u.frame.from = from;
+        event.u.frame.bytes = rest;
+        agent_event(agent, &event);
+    }
+}
+
+static void on_note(void *arg, const char *text) { agent_log(arg, "%s", text); }
+
+static void link_event(struct agent *agent, struct shoal_node_id node, enum shoal_sched_link_state state)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_LINK };
+
+    event.u.link.node = node;
+    event.u.link.state = state;
+    agent_event(agent, &event);
+}
+
+static void on_link_up(void *arg, const struct shoal_link_peer *peer)
+{
+    struct agent *agent = arg;
+
+    shoal_ignore(shoal_datagram_learn(agent->datagram, &peer->key));
+    link_event(agent, peer->node, SHOAL_SCHED_LINK_UP);
+}
+
+static void on_link_down(void *arg, struct shoal_node_id node)
+{
+    struct agent *agent = arg;
+
+    peer_calls_down(agent->calls, node);
+    link_event(agent, node, SHOAL_SCHED_LINK_DOWN);
+}
+
+static void on_link_failure(void *arg, const struct shoal_link_failure *failure)
+{
+    struct agent *agent = arg;
+
+    if (failure->refused && !shoal_node_id_is_zero(failure->node)) {
+        if (agent->membership != NULL)
+            membership_refused(agent->membership, failure->node);
+        link_event(agent, failure->node, SHOAL_SCHED_LINK_REFUSED);
+    }
+    if (failure->err == SHOAL_ERR_DENIED || agent->settings.verbose)
+        agent_log(agent, "%s", failure->text);
+}
+
+static void on_link_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel,
+                          struct shoal_view frame)
+{
+    struct agent *agent = arg;
+
+    (void)lane;
+    if (channel == PEER_CHANNEL_SCHED) {
+        struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+
+        event.u.frame.from = node;
+        event.u.frame.bytes = frame;
+        agent_event(agent, &event);
+    } else if (channel == PEER_CHANNEL_CALL) {
+        peer_calls_frame(agent->calls, node, frame);
+    }
+}
+
+static void on_health(uv_timer_t *timer)
+{
+    struct agent *agent = timer->data;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
+    uint64_t now = agent_now_ns();
+    uint64_t lag = agent->health_due_ns != 0 && now > agent->health_due_ns ? now - agent->health_due_ns : 0;
+
+    agent->health_due_ns = now + HEALTH_MS * SHOAL_MS;
+    agent->loop_lag_ns = lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
+    event.u.health.loop_lag_ns = lag;
+    event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
+    agent_event(agent, &event);
+    if (lag > 20 * SHOAL_MS && agent->membership != NULL)
+        membership_health(agent->membership, lag);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    (void)number;
+    agent_stop(handle->data, 0);
+}
+
+/* ---- start ---- */
+
+static enum shoal_err start_network(struct agent *agent, struct shoal_msg *msg)
+{
+    struct shoal_link_options link = { .loop = &agent->loop, .identity = &agent->identity, .listen = agent->settings.address };
+    struct shoal_datagram_options datagram = { .loop = &agent->loop, .identity = &agent->identity,
+                                               .listen = agent->settings.address };
+    enum shoal_err err;
+
+    link.handlers = (struct shoal_link_handlers){ .arg = agent, .on_up = on_link_up, .on_down = on_link_down,
+                                                  .on_frame = on_link_frame, .on_failure = on_link_failure,
+                                                  .on_note = on_note };
+    err = shoal_link_create(&agent->link, &link, msg);
+    if (err != SHOAL_OK)
+        return err;
+    agent->settings.address.port = shoal_link_port(agent->link);
+    datagram.listen.port = agent->settings.address.port;
+    datagram.handlers = (struct shoal_datagram_handlers){ .arg = agent, .on_datagram = on_datagram, .on_note = on_note };
+    return shoal_datagram_create(&agent->datagram, &datagram, msg);
+}
+
+static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
+{
+    char path[AGENT_PATH_BYTES + 16];
+    char boot_id[64] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    struct shoal_blobs_options blobs = { .loop = &agent->loop, .dir = path };
+    enum shoal_err err;
+
+    if (fd >= 0) {
+        ssize_t len = read(fd, boot_id, sizeof(boot_id) - 1);
+
+        boot_id[len > 0 ? len - 1 : 0] = '\0';
+        (void)close(fd);
+    }
+    (void)snprintf(path, sizeof(path), "%s/cache", agent->settings.data);
+    err = shoal_cache_open(&agent->cache, path, boot_id, 64 * SHOAL_MIB, msg);
+    if (err != SHOAL_OK)
+        return err;
+    (void)snprintf(path, sizeof(path), "%s/blobs", agent->settings.data);
+    return shoal_blobs_create(&agent->blobs, &blobs, msg);
+}
+
+static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
+{
+    char tls[AGENT_PATH_BYTES + 16];
+    char spool[AGENT_PATH_BYTES + 16];
+    struct shoal_backend backend;
+    struct shoal_http_options options = { .host = agent->settings.api_host, .port = agent->settings.api_port,
+                                          .plain = agent->settings.api_plain, .tls_dir = tls,
+                                          .tls_name = agent->settings.api_host, .spool_dir = spool };
+
+    (void)snprintf(tls, sizeof(tls), "%s/tls", agent->settings.data);
+    (void)snprintf(spool, sizeof(spool), "%s/spool", agent->settings.data);
+    agent_backend(agent, &backend);
+    return shoal_http_start(&agent->loop, &options, &backend, &agent->http, msg);
+}
+
+static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *msg)
+{
+    struct membership_options options = { .loop = &agent->loop, .identity = &agent->identity,
+                                          .address = agent->settings.address,
+                                          .link_port = agent->settings.address.port,
+                                          .http_port = shoal_http_port(agent->http), .name = agent->settings.name,
+                                          .seeds = agent->settings.seeds, .seed_count = agent->settings.seed_count,
+                                          .arg = agent, .send = on_gossip_send, .on_member = on_member,
+                                          .on_record = on_member_record, .on_cloned = on_cloned };
+    struct shoal_member self;
+    enum shoal_err err = membership_create(&agent->membership, &options, msg);
+
+    if (err != SHOAL_OK)
+        return err;
+    agent_publish_facts(agent);
+    shoal_swim_self(membership_swim(agent->membership), &self);
+    agent_node_event(agent, &self);
+    return SHOAL_OK;
+}
+
+static void on_mesh_made(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct agent *agent = arg;
+    char path[AGENT_PATH_BYTES + 16];
+
+    (void)snprintf(path, sizeof(path), "%s/init", agent->settings.data);
+    if (err == SHOAL_OK || err == SHOAL_ERR_EXISTS)
+        (void)unlink(path);
+    else
+        agent_log(agent, "the mesh is not founded: %s", reply->u.reply.text);
+}
+
+/* What `shoal init` left: the first command of the mesh group. */
+static void found_mesh(struct agent *agent)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_INIT };
+    char path[AGENT_PATH_BYTES + 16];
+    struct shoal_buf command = { 0 };
+    struct shoal_msg msg;
+
+    (void)snprintf(path, sizeof(path), "%s/init", agent->settings.data);
+    if (shoal_file_read(path, SHOAL_MESH_COMMAND_BYTES_MAX, &command, &msg) == SHOAL_OK) {
+        request.command = shoal_buf_view(&command);
+        agent_request(agent, &request, on_mesh_made, agent);
+    }
+    shoal_buf_deinit(&command);
+}
+
+static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
+{
+    enum shoal_err err;
+
+    agent_jobs_create(agent);
+    err = start_disk(agent, msg);
+    if (err == SHOAL_OK)
+        err = start_network(agent, msg);
+    if (err != SHOAL_OK)
+        return err;
+    agent->calls = peer_calls_create(&agent->loop, agent->link);
+    agent_blobs_create(agent);
+    agent_tree_create(agent);
+    agent_ledger_create(agent);
+    err = agent_workers_create(agent, msg);
+    if (err == SHOAL_OK)
+        err = agent_control_create(agent, msg);
+    if (err == SHOAL_OK)
+        err = start_http(agent, msg);
+    if (err == SHOAL_OK)
+        err = start_membership(agent, msg);
+    if (err != SHOAL_OK)
+        return err;
+    agent_workers_reattach(agent);
+    found_mesh(agent);
+    (void)uv_timer_init(&agent->loop, &agent->health_timer);
+    agent->health_timer.data = agent;
+    (void)uv_timer_start(&agent->health_timer, on_health, HEALTH_MS, HEALTH_MS);
+    for (unsigned i = 0; i < 2; i++) {
+        (void)uv_signal_init(&agent->loop, &agent->signals[i]);
+        agent->signals[i].data = agent;
+        (void)uv_signal_start(&agent->signals[i], on_signal, i == 0 ? SIGINT : SIGTERM);
+    }
+    return SHOAL_OK;
+}
+
+static void on_leave_over(uv_timer_t *timer) { uv_stop(timer->loop); }
+
+/* Runners and workers stay: they are found again by the next agent on this folder. */
+void agent_stop(struct agent *agent, int exit_code)
+{
+    if (agent->stopping)
+        return;
+    agent->stopping = true;
+    agent->exit_code = exit_code;
+    (void)uv_timer_stop(&agent->health_timer);
+    (void)uv_timer_start(&agent->health_timer, on_leave_over, 0, 0);
+}
+
+int agent_main(const struct shoal_cli_agent *options)
+{
+    struct agent *agent = calloc(1, sizeof(*agent));
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
+
+    SHOAL_ASSERT(agent != NULL);
+    agent->lock_fd = -1;
+    err = shoal_crypto_init(&msg);
+    if (err == SHOAL_OK)
+        err = settings_of(&agent->settings, options, &msg);
+    if (err == SHOAL_OK)
+        err = shoal_folder_lock(agent->settings.data, &agent->lock_fd, &msg);
+    if (err == SHOAL_OK)
+        err = shoal_identity_load(agent->settings.data, NULL, true, &agent->identity, &msg);
+    if (err == SHOAL_OK) {
+        (void)signal(SIGPIPE, SIG_IGN);
+        (void)uv_loop_init(&agent->loop);
+        scheduling(agent);
+        err = start_all(agent, &msg);
+    }
+    if (err != SHOAL_OK) {
+        (void)fprintf(stderr, "shoal agent: %s\n", msg.text);
+        return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
+    }
+    shoal_address_text(agent->settings.address, text);
+    agent_log(agent, "mesh %s, %u slots (%s), links and gossip on %s, API on %s://%s:%u, scheduling %s",
+              agent->identity.mesh_name, agent->settings.slots,
+              agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text, agent->settings.api_plain ? "http" : "https",
+              agent->settings.api_host, shoal_http_port(agent->http), agent->scheduling);
+    (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
+    agent_log(agent, "stops");
+    /* Everything durable is in the store already; the kernel closes the rest. */
+    _exit(agent->exit_code);
+}
+
+/* ---- init, join, doctor ---- */
+
+static enum shoal_err read_secret_line(const char *path, char *text, size_t cap, struct shoal_msg *msg)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    size_t len;
+
+    if (file == NULL)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s: %s", path, strerror(errno));
+    if (fgets(text, (int)cap, file) == NULL)
+        text[0] = '\0';
+    if (file != stdin)
+        (void)fclose(file);
+    len = strcspn(text, "\r\n");
+    text[len] = '\0';
+    return len == 0 ? shoal_fail(msg, SHOAL_ERR_INVALID, "%s is empty", path) : SHOAL_OK;
+}
+
+static enum shoal_err write_init(const char *data, const struct shoal_cli_agent *options, char *password, bool *made,
+                                 struct shoal_msg *msg)
+{
+    static struct shoal_mesh_command command;
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    char path[AGENT_PATH_BYTES];
+    size_t len;
+    enum shoal_err err = SHOAL_OK;
+
+    *made = options->admin_password_file[0] == '\0';
+    if (*made) {
+        uint8_t chance[9];
+
+        shoal_random(chance, sizeof(chance));
+        shoal_hex_text(chance, sizeof(chance), password);
+    } else {
+        err = read_secret_line(options->admin_password_file, password, SHOAL_PASSWORD_BYTES_MAX, msg);
+    }
+    command = (struct shoal_mesh_command){ .kind = SHOAL_MESH_INIT, .now_s = agent_wall_ms() / 1000 };
+    (void)snprintf(command.name, sizeof(command.name), "%s", options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name);
+    (void)snprintf(command.user.name, sizeof(command.user.name), "%s",
+                   options->admin_user[0] == '\0' ? "admin" : options->admin_user);
+    command.user.admin = true;
+    shoal_random(command.key, sizeof(command.key));
+    if (err == SHOAL_OK)
+        err = shoal_password_hash(shoal_view_text(password), command.user.password, msg);
+    if (err == SHOAL_OK)
+        err = shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len);
+    if (err != SHOAL_OK)
+        return err;
+    (void)snprintf(path, sizeof(path), "%s/init", data);
+    return shoal_file_replace(path, shoal_view_of(bytes, len), 0600, msg);
+}
+
+static int refused(const char *verb, enum shoal_err err, const struct shoal_msg *msg)
+{
+    (void)fprintf(stderr, "shoal %s: %s\n", verb, msg->text);
+    if (err == SHOAL_ERR_EXISTS)
+        return SHOAL_EXIT_CONFLICT;
+    return err == SHOAL_ERR_INVALID || err == SHOAL_ERR_TOO_BIG ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
+}
+
+int agent_init_main(const struct shoal_cli_agent *options)
+{
+    struct shoal_identity identity = { 0 };
+    struct shoal_identity_options create = { .data_dir = options->data,
+                                             .mesh_name = options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name };
+    char password[SHOAL_PASSWORD_BYTES_MAX];
+    char key[SHOAL_MESH_KEY_TEXT_BYTES];
+    char path[AGENT_PATH_BYTES];
+    struct shoal_msg msg = { "" };
+    bool made = false;
+    enum shoal_err err = shoal_crypto_init(&msg);
+
+    if (err == SHOAL_OK && options->data[0] == '\0')
+        err = shoal_fail(&msg, SHOAL_ERR_INVALID, "no data folder: give one with --data");
+    if (err == SHOAL_OK)
+        err = shoal_identity_create(&create, &identity, &msg);
+    if (err == SHOAL_OK)
+        err = write_init(options->data, options, password, &made, &msg);
+    if (err != SHOAL_OK)
+        return refused("init", err, &msg);
+    shoal_mesh_key_text(&identity, key);
+    (void)snprintf(path, sizeof(path), "%s/mesh.key", options->data);
+    (void)strncat(key, "\n", sizeof(key) - strlen(key) - 1);
+    err = shoal_file_replace(path, shoal_view_text(key), 0600, &msg);
+    if (err != SHOAL_OK)
+        return refused("init", err, &msg);
+    (void)printf("mesh %s is prepared in %s\n", identity.mesh_name, options->data);
+    (void)printf("  start it:        shoal agent --data %s\n", options->data);
+    (void)printf("  other hosts:     shoal join --data DIR --join HOST:PORT --secret-file mesh.key   (copy %s there)\n", path);
+    if (made)
+        (void)printf("  administrator:   %s, password %s   (shown this once)\n",
+                     options->admin_user[0] == '\0' ? "admin" : options->admin_user, password);
+    shoal_wipe(password, sizeof(password));
+    shoal_identity_wipe(&identity);
+    return SHOAL_EXIT_OK;
+}
+
+int agent_join_main(const struct shoal_cli_agent *options)
+{
+    struct shoal_identity identity = { 0 };
+    struct shoal_secret secret;
+    char name[SHOAL_MESH_NAME_MAX + 1];
+    char key[SHOAL_MESH_KEY_TEXT_BYTES + 2];
+    char path[AGENT_PATH_BYTES];
+    char line[160];
+    struct shoal_address seed;
+    struct shoal_identity_options create = { .data_dir = options->data, .mesh_name = name, .mesh_secret = &secret };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = shoal_crypto_init(&msg);
+
+    if (err == SHOAL_OK && (options->data[0] == '\0' || options->join[0] == '\0' || options->secret_file[0] == '\0'))
+        err = shoal_fail(&msg, SHOAL_ERR_INVALID,
+                         "needs --data DIR, --join HOST:PORT of any member, and --secret-file with the key that `shoal init` made");
+    if (err == SHOAL_OK)
+        err = resolve(options->join, DEFAULT_PORT, &seed, &msg);
+    if (err == SHOAL_OK)
+        err = read_secret_line(options->secret_file, key, sizeof(key), &msg);
+    if (err == SHOAL_OK)
+        err = shoal_mesh_key_parse(key, name, &secret, &msg);
+    if (err == SHOAL_OK)
+        err = shoal_identity_create(&create, &identity, &msg);
+    if (err == SHOAL_OK) {
+        (void)snprintf(path, sizeof(path), "%s/seeds", options->data);
+        (void)snprintf(line, sizeof(line), "%.150s\n", options->join);
+        err = shoal_file_replace(path, shoal_view_text(line), 0600, &msg);
+    }
+    shoal_wipe(&secret, sizeof(secret));
+    if (err != SHOAL_OK)
+        return refused("join", err, &msg);
+    shoal_identity_wipe(&identity);
+    if (options->foreground)
+        return agent_main(options);
+    (void)printf("%s is prepared to join mesh %s; start it: shoal agent --data %s\n", options->data, name, options->data);
+    return SHOAL_EXIT_OK;
+}
+
+int agent_doctor_main(const struct shoal_cli_agent *options)
+{
+    struct agent *agent = calloc(1, sizeof(*agent));
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    SHOAL_ASSERT(agent != NULL);
+    err = shoal_crypto_init(&msg);
+    if (err == SHOAL_OK)
+        err = settings_of(&agent->settings, options, &msg);
+    if (err == SHOAL_OK)
+        err = shoal_identity_load(agent->settings.data, NULL, false, &agent->identity, &msg);
+    if (err != SHOAL_OK) {
+        (void)printf("bad   %s\n", msg.text);
+        free(agent);
+        return SHOAL_EXIT_FAILED;
+    }
+    scheduling(agent);
+    (void)printf("ok    data folder %s, mesh %s\n", agent->settings.data, agent->identity.mesh_name);
+    (void)printf("ok    %u slots (%s)\n", agent->settings.slots, agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+    (void)printf("ok    Python %s\n", agent->settings.python);
+    (void)printf("%s  FABRIC_HOME %s\n", access(agent->settings.fabric_home, R_OK) == 0 ? "ok  " : "bad ",
+                 agent->settings.fabric_home);
+    (void)printf("ok    scheduling class: %s\n", agent->scheduling);
+    free(agent);
+    return SHOAL_EXIT_OK;
+}

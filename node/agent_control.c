@@ -1,0 +1,749 @@
+/* The shell of the control plane's core (sched.h): translate, step, carry out. It decides nothing.
+ *
+ * Steps do not nest. Actions are carried out in array order; an event that one of them raises at once (a blob that is
+ * already here, a worker that could not start) waits in `deferred` until the step is over, by value and without views.
+ * Records go to gossip in the loop's next turn, since its step may be what stepped us. */
+#include "agent.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shoal/hash.h"
+#include "shoal/slots.h"
+
+#include "agent_workers.h"
+
+#include "shoal/banned.h"
+
+/* Sent each this often even when nothing changed: load and stamps. */
+#define FACTS_VERSION 1
+#define DEFERRED_TURNS_MAX 4096
+
+struct agent_publish {
+    struct agent_publish *next;
+    struct shoal_record record;
+    uint8_t payload[SHOAL_RECORD_PAYLOAD_MAX];
+};
+
+uint64_t agent_now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * SHOAL_S + (uint64_t)now.tv_nsec;
+}
+
+uint64_t agent_wall_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / SHOAL_MS;
+}
+
+void agent_log(const struct agent *agent, const char *format, ...)
+{
+    char text[1024];
+    char clock_text[32];
+    struct timespec now;
+    struct tm parts;
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)gmtime_r(&now.tv_sec, &parts);
+    (void)strftime(clock_text, sizeof(clock_text), "%Y-%m-%dT%H:%M:%S", &parts);
+    (void)fprintf(stderr, "%s.%03ldZ %s: %s\n", clock_text, now.tv_nsec / 1000000, agent->settings.name, text);
+}
+
+/* ---- records ---- */
+
+static void on_publish(uv_timer_t *timer)
+{
+    struct agent *agent = timer->data;
+
+    while (agent->publishes != NULL && !agent->stopping) {
+        struct agent_publish *publish = agent->publishes;
+        enum shoal_err err;
+
+        agent->publishes = publish->next;
+        publish->record.payload.bytes = publish->payload;
+        err = membership_publish(agent->membership, &publish->record);
+        if (err != SHOAL_OK && err != SHOAL_ERR_STALE)
+            agent_log(agent, "a record of kind %d was not published: %s", (int)publish->record.kind, shoal_err_name(err));
+        free(publish);
+    }
+}
+
+static void publish(struct agent *agent, enum shoal_record_kind kind, struct shoal_record_key key,
+                    struct shoal_record_version version, bool tombstone, struct shoal_view payload)
+{
+    struct agent_publish *item;
+    struct agent_publish **at = &agent->publishes;
+
+    if (payload.len > SHOAL_RECORD_PAYLOAD_MAX)
+        return;
+    while (*at != NULL && ((*at)->record.kind != kind || memcmp(&(*at)->record.key, &key, sizeof(key)) != 0))
+        at = &(*at)->next;
+    item = *at; /* a newer one of the same takes the place */
+    if (item == NULL)
+        item = calloc(1, sizeof(*item));
+    if (item == NULL)
+        return;
+    item->record = (struct shoal_record){ .kind = kind, .tombstone = tombstone, .key = key, .version = version };
+    item->record.payload.len = payload.len;
+    if (payload.len > 0)
+        memcpy(item->payload, payload.bytes, payload.len);
+    *at = item;
+    (void)uv_timer_start(&agent->publish_timer, on_publish, 0, 0);
+}
+
+/* u8 version, u32 cpus, u8 simulated, text domain, text numeric class, text API URL */
+void agent_publish_facts(struct agent *agent)
+{
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    char url[96];
+
+    (void)snprintf(url, sizeof(url), "%s://%s:%u", agent->settings.api_plain ? "http" : "https", agent->settings.api_host,
+                   agent->http == NULL ? agent->settings.api_port : shoal_http_port(agent->http));
+    shoal_put_u8(&w, FACTS_VERSION);
+    shoal_put_u32(&w, (uint32_t)uv_available_parallelism());
+    shoal_put_bool(&w, agent->settings.simulated);
+    shoal_put_text(&w, agent->settings.domain);
+    shoal_put_text(&w, agent->settings.numeric_class);
+    shoal_put_text(&w, url);
+    if (!w.failed)
+        publish(agent, SHOAL_RECORD_NODE_FACTS, (struct shoal_record_key){ { 0 } },
+                (struct shoal_record_version){ { 0 } }, false, shoal_writer_view(&w));
+}
+
+static enum shoal_sched_node_state node_state(enum shoal_member_state state)
+{
+    switch (state) {
+    case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
+    case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
+    case SHOAL_MEMBER_LEFT: return SHOAL_SCHED_NODE_LEFT;
+    case SHOAL_MEMBER_DEAD:
+    case SHOAL_MEMBER_NONE:
+    case SHOAL_MEMBER_STATES: break;
+    }
+    return SHOAL_SCHED_NODE_DEAD;
+}
+
+static void node_of_records(struct agent *agent, struct shoal_sched_node *node)
+{
+    const struct shoal_swim *swim = membership_swim(agent->membership);
+    struct shoal_slots_record slots;
+    struct shoal_record record;
+    char url[96];
+
+    if (shoal_records_find(swim, SHOAL_RECORD_NODE_SLOTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
+        !record.tombstone && shoal_slots_record_decode(record.payload, &slots) == SHOAL_OK) {
+        node->slots = slots.slots;
+        node->slots_free = slots.free;
+        node->device = slots.device == SHOAL_JOB_DEVICE_GPU ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
+        node->slot_stamp = slots.stamp;
+        node->record_seq = slots.version;
+    }
+    if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
+        !record.tombstone) {
+        struct shoal_reader r = shoal_reader_init(record.payload);
+
+        (void)shoal_get_u8(&r);
+        node->cpus = shoal_get_u32(&r);
+        (void)shoal_get_bool(&r);
+        shoal_get_text(&r, node->domain, sizeof(node->domain));
+        shoal_get_text(&r, node->numeric_class, sizeof(node->numeric_class));
+        shoal_get_text(&r, url, sizeof(url));
+    }
+}
+
+void agent_node_event(struct agent *agent, const struct shoal_member *member)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_NODE };
+
+    if (agent->membership == NULL)
+        return;
+    event.u.node.id = member->id;
+    event.u.node.store = member->store;
+    event.u.node.state = node_state(member->state);
+    event.u.node.incarnation = member->incarnation;
+    node_of_records(agent, &event.u.node);
+    agent_event(agent, &event);
+}
+
+void agent_on_record(struct agent *agent, const struct shoal_record *record)
+{
+    struct shoal_sched_event event = { 0 };
+    struct shoal_member member;
+
+    switch (record->kind) {
+    case SHOAL_RECORD_NODE_FACTS:
+    case SHOAL_RECORD_NODE_SLOTS:
+        if (shoal_swim_member_find(membership_swim(agent->membership), record->author, &member))
+            agent_node_event(agent, &member);
+        return;
+    case SHOAL_RECORD_JOB_SUMMARY:
+        event.kind = SHOAL_SCHED_SUMMARY;
+        memcpy(event.u.summary.job.bytes, record->key.bytes, sizeof(event.u.summary.job.bytes));
+        event.u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
+        break;
+    case SHOAL_RECORD_MESH_STATE:
+        event.kind = SHOAL_SCHED_MESH_HEARD;
+        event.u.mesh_heard.author = record->author;
+        event.u.mesh_heard.payload = record->payload;
+        break;
+    case SHOAL_RECORD_NODE_LOAD:
+    case SHOAL_RECORD_SERVICE:
+    case SHOAL_RECORD_KINDS:
+        return;
+    }
+    agent_event(agent, &event);
+}
+
+/* ---- requests ---- */
+
+void agent_request(struct agent *agent, struct shoal_sched_request *request, agent_reply_fn *done, void *arg)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_REQUEST };
+    struct agent_request *slot = NULL;
+
+    for (unsigned i = 0; i < AGENT_REQUESTS_MAX && slot == NULL; i++)
+        if (agent->requests[i].id == 0)
+            slot = &agent->requests[i];
+    if (slot == NULL || agent->stopping) {
+        struct shoal_sched_action full = { .kind = SHOAL_SCHED_REPLY };
+
+        (void)snprintf(full.u.reply.text, sizeof(full.u.reply.text), "too many requests at once; try again");
+        done(arg, SHOAL_ERR_FULL, &full);
+        return;
+    }
+    *slot = (struct agent_request){ .id = ++agent->next_request, .done = done, .arg = arg };
+    request->id = slot->id;
+    event.u.request = *request;
+    agent_event(agent, &event);
+}
+
+static void on_reply(struct agent *agent, const struct shoal_sched_action *action)
+{
+    for (unsigned i = 0; i < AGENT_REQUESTS_MAX; i++) {
+        struct agent_request request = agent->requests[i];
+
+        if (request.id != action->u.reply.request)
+            continue;
+        agent->requests[i] = (struct agent_request){ 0 };
+        request.done(request.arg, action->u.reply.err, action);
+        return;
+    }
+}
+
+/* ---- storage ---- */
+
+static void on_stored(void *arg, const struct shoal_store_done *done)
+{
+    struct agent *agent = arg;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_STORED };
+
+    if (done->token == 0)
+        return;
+    event.u.stored.group = done->group;
+    event.u.stored.mark = (struct shoal_sched_mark){ .seq = done->token, .index = done->index, .term = done->term };
+    agent_event(agent, &event);
+}
+
+/* The marks' (index, term) come back as the core gave them, whatever part of the batch the store names. */
+struct stored_arg {
+    struct agent *agent;
+    struct shoal_sched_mark mark;
+};
+
+static void on_stored_mark(void *arg, const struct shoal_store_done *done)
+{
+    struct stored_arg stored = *(struct stored_arg *)arg;
+    struct shoal_store_done named = *done;
+
+    free(arg);
+    named.index = stored.mark.index;
+    named.term = stored.mark.term;
+    named.token = stored.mark.seq;
+    if (!stored.agent->stopping)
+        on_stored(stored.agent, &named);
+}
+
+static void persist(struct agent *agent, const struct shoal_sched_action *action)
+{
+    static struct shoal_store_entry entries[SHOAL_SCHED_ENTRIES_MAX];
+    struct shoal_store_batch batch = { .group = action->u.persist.group, .truncate_from = action->u.persist.truncate_from,
+                                       .entries = entries, .entries_count = action->u.persist.entry_count };
+    struct shoal_store_snapshot snapshot = { .index = action->u.persist.snapshot.index,
+                                             .term = action->u.persist.snapshot.term,
+                                             .bytes = action->u.persist.snapshot.bytes };
+    struct shoal_store_hard hard = { .term = action->u.persist.hard.term, .vote_node = action->u.persist.hard.vote_node,
+                                     .vote_store = action->u.persist.hard.vote_store,
+                                     .config = action->u.persist.hard.config };
+    struct stored_arg *stored = malloc(sizeof(*stored));
+    struct shoal_msg msg = { "no memory" };
+    enum shoal_err err = SHOAL_ERR_FULL;
+
+    for (size_t i = 0; i < action->u.persist.entry_count; i++)
+        entries[i] = (struct shoal_store_entry){ .index = action->u.persist.entries[i].index,
+                                                 .term = action->u.persist.entries[i].term,
+                                                 .kind = action->u.persist.entries[i].kind,
+                                                 .bytes = action->u.persist.entries[i].bytes };
+    if (stored != NULL) {
+        *stored = (struct stored_arg){ .agent = agent, .mark = action->u.persist.mark };
+        batch.snapshot = action->u.persist.has_snapshot ? &snapshot : NULL;
+        batch.hard = action->u.persist.has_hard ? &hard : NULL;
+        batch.done = on_stored_mark;
+        batch.arg = stored;
+        err = shoal_store_append(agent->store, &batch, &msg);
+    }
+    if (err != SHOAL_OK) { /* what the core counts on cannot be kept: start again from disk */
+        free(stored);
+        agent_log(agent, "the store takes no more: %s", msg.text);
+        agent_stop(agent, 1);
+    }
+}
+
+static void remove_group(struct agent *agent, struct shoal_job_id group)
+{
+    struct shoal_store_batch batch = { .group = group, .remove = true };
+    struct shoal_msg msg;
+
+    if (shoal_store_append(agent->store, &batch, &msg) != SHOAL_OK)
+        agent_log(agent, "a group's log stays on disk: %s", msg.text);
+}
+
+static void keep_mesh(struct agent *agent, struct shoal_view bytes)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    struct shoal_msg msg;
+
+    (void)snprintf(path, sizeof(path), "%s/mesh.copy", agent->settings.data);
+    if (shoal_file_replace(path, bytes, 0600, &msg) != SHOAL_OK)
+        agent_log(agent, "the mesh's copy is not kept: %s", msg.text);
+}
+
+static void keep_slots(struct agent *agent, struct shoal_view bytes)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    char part[AGENT_PATH_BYTES + 40];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/slots.copy", agent->settings.data);
+    (void)snprintf(part, sizeof(part), "%s.part", path);
+    file = fopen(part, "we");
+    if (file == NULL)
+        return; /* rebuildable: the runners say what lives */
+    if (fwrite(bytes.bytes, 1, bytes.len, file) == bytes.len && fclose(file) == 0)
+        (void)rename(part, path);
+}
+
+/* ---- actions ---- */
+
+static void send_frame(struct agent *agent, const struct shoal_sched_action *action)
+{
+    /* Lost: the core repeats. */
+    shoal_ignore(shoal_link_send(agent->link, action->u.send.to,
+                                 action->u.send.bulk ? SHOAL_LANE_BULK : SHOAL_LANE_CONTROL, PEER_CHANNEL_SCHED,
+                                 action->u.send.bytes));
+}
+
+static void send_datagram(struct agent *agent, const struct shoal_sched_action *action)
+{
+    uint8_t bytes[SHOAL_DATAGRAM_PAYLOAD_MAX];
+    struct shoal_member member;
+
+    if (agent->membership == NULL || action->u.send.bytes.len + 1 > sizeof(bytes) ||
+        !shoal_swim_member_find(membership_swim(agent->membership), action->u.send.to, &member))
+        return;
+    bytes[0] = AGENT_DATAGRAM_SUPPORT;
+    memcpy(bytes + 1, action->u.send.bytes.bytes, action->u.send.bytes.len);
+    shoal_ignore(shoal_datagram_send(agent->datagram, member.id, member.address,
+                                     shoal_view_of(bytes, action->u.send.bytes.len + 1))); /* repeated each 100 ms */
+}
+
+/* S5 of slots.h: the runner freezes 5 s before the lease ends (10 s unrenewed), and kills 10 minutes later. */
+static uint64_t freeze_at(uint64_t deadline_ns) { return deadline_ns - 5 * SHOAL_S; }
+static uint64_t kill_at(uint64_t deadline_ns) { return deadline_ns + 595 * SHOAL_S; }
+
+static void carry_out_worker(struct agent *agent, const struct shoal_sched_action *action)
+{
+    uint64_t worker_id = action->u.worker.worker_id;
+
+    switch (action->kind) {
+    case SHOAL_SCHED_RENEW:
+        workers_renew(agent->workers, worker_id, freeze_at(action->u.worker.deadline_ns),
+                      kill_at(action->u.worker.deadline_ns));
+        break;
+    case SHOAL_SCHED_FREEZE: workers_freeze(agent->workers, worker_id); break;
+    case SHOAL_SCHED_THAW: workers_thaw(agent->workers, worker_id); break;
+    case SHOAL_SCHED_KILL: workers_kill(agent->workers, worker_id, action->u.worker.grace_ns); break;
+    case SHOAL_SCHED_WORKER_SEND:
+        agent_worker_send(agent, action->u.worker_send.worker_id, action->u.worker_send.message);
+        break;
+    case SHOAL_SCHED_REVOKE: workers_revoke(agent->workers, action->u.revoke.job, action->u.revoke.epoch_word); break;
+    case SHOAL_SCHED_RUN: agent_job_run(agent, action); break;
+    default: SHOAL_ASSERT(false);
+    }
+}
+
+static void carry_out_publish(struct agent *agent, const struct shoal_sched_action *action)
+{
+    struct shoal_record_key key = { { 0 } };
+
+    if (action->kind == SHOAL_SCHED_PUBLISH_SUMMARY) {
+        memcpy(key.bytes, action->u.summary.job.bytes, sizeof(action->u.summary.job.bytes));
+        publish(agent, SHOAL_RECORD_JOB_SUMMARY, key,
+                (struct shoal_record_version){ { action->u.summary.version.config, action->u.summary.version.term,
+                                                 action->u.summary.version.applied } },
+                action->u.summary.tombstone, action->u.summary.payload);
+    } else if (action->kind == SHOAL_SCHED_PUBLISH_SLOTS) {
+        publish(agent, SHOAL_RECORD_NODE_SLOTS, key, (struct shoal_record_version){ { 0 } }, false,
+                action->u.publish.payload);
+    } else {
+        publish(agent, SHOAL_RECORD_MESH_STATE, key, (struct shoal_record_version){ { action->u.publish.version, 0, 0 } },
+                false, action->u.publish.payload);
+    }
+}
+
+static void on_bundle_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+{
+    struct agent *agent = arg;
+
+    (void)hash;
+    (void)bytes;
+    if (err != SHOAL_OK)
+        agent_log(agent, "an inline bundle is not in the blob store: %s", msg->text);
+}
+
+static void carry_out(struct agent *agent, const struct shoal_sched_action *action)
+{
+    switch (action->kind) {
+    case SHOAL_SCHED_SEND: send_frame(agent, action); break;
+    case SHOAL_SCHED_SEND_DATAGRAM: send_datagram(agent, action); break;
+    case SHOAL_SCHED_PERSIST: persist(agent, action); break;
+    case SHOAL_SCHED_REMOVE_GROUP: remove_group(agent, action->u.group.group); break;
+    case SHOAL_SCHED_REPLY: on_reply(agent, action); break;
+    case SHOAL_SCHED_PUBLISH_SUMMARY:
+    case SHOAL_SCHED_PUBLISH_SLOTS:
+    case SHOAL_SCHED_PUBLISH_MESH: carry_out_publish(agent, action); break;
+    case SHOAL_SCHED_KEEP_SLOTS: keep_slots(agent, action->u.publish.payload); break;
+    case SHOAL_SCHED_KEEP_MESH: keep_mesh(agent, action->u.publish.payload); break;
+    case SHOAL_SCHED_BLOB_PUT:
+        if (shoal_blobs_put(agent->blobs, action->u.blob.job, action->u.blob.bytes, on_bundle_put, agent) != SHOAL_OK)
+            agent_log(agent, "an inline bundle is not in the blob store: too much waits");
+        break;
+    case SHOAL_SCHED_FETCH:
+        agent_fetch(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.sources, action->u.blob.source_count);
+        break;
+    case SHOAL_SCHED_MANIFEST:
+        agent_manifest(agent, action->u.manifest.job, action->u.manifest.generation, action->u.manifest.call);
+        break;
+    case SHOAL_SCHED_JOB_OPEN:
+        agent_job_open(agent, action->u.job_open.job, action->u.job_open.generation, action->u.job_open.spec);
+        break;
+    case SHOAL_SCHED_JOB_CLOSED: agent_job_closed(agent, action->u.group.group); break;
+    case SHOAL_SCHED_JOB_DELETED: agent_job_deleted(agent, action->u.group.group); break;
+    case SHOAL_SCHED_ROLE: {
+        char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+        shoal_job_id_text(action->u.role.group, text);
+        if (agent->settings.verbose || action->u.role.leads)
+            agent_log(agent, "%s %s in term %llu", action->u.role.leads ? "leads" : "follows in",
+                      shoal_job_id_is_mesh(action->u.role.group) ? "mesh" : text,
+                      (unsigned long long)action->u.role.term);
+        break;
+    }
+    case SHOAL_SCHED_FATAL:
+        agent_log(agent, "stops: %s", action->u.fatal.text);
+        agent_stop(agent, 1);
+        break;
+    case SHOAL_SCHED_RUN:
+    case SHOAL_SCHED_RENEW:
+    case SHOAL_SCHED_FREEZE:
+    case SHOAL_SCHED_THAW:
+    case SHOAL_SCHED_KILL:
+    case SHOAL_SCHED_WORKER_SEND:
+    case SHOAL_SCHED_REVOKE: carry_out_worker(agent, action); break;
+    }
+}
+
+/* ---- steps ---- */
+
+static void on_sched_timer(uv_timer_t *timer)
+{
+    agent_event(timer->data, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_TIMER });
+}
+
+static void arm(struct agent *agent)
+{
+    uint64_t deadline = shoal_sched_deadline_ns(agent->sched);
+    uint64_t now = agent_now_ns();
+    uint64_t wait_ms = deadline <= now ? 0 : (deadline - now) / SHOAL_MS + 1;
+
+    if (deadline == UINT64_MAX)
+        (void)uv_timer_stop(&agent->sched_timer);
+    else
+        (void)uv_timer_start(&agent->sched_timer, on_sched_timer, wait_ms, 0);
+}
+
+static void step_one(struct agent *agent, struct shoal_sched_event *event)
+{
+    event->wall_ms = agent_wall_ms();
+    if (shoal_sched_step(agent->sched, event, agent_now_ns(), agent->actions) != SHOAL_OK && agent->settings.verbose)
+        agent_log(agent, "an event of kind %d was malformed", (int)event->kind);
+    for (uint32_t i = 0; i < agent->actions->count && !agent->stopping; i++)
+        carry_out(agent, &agent->actions->list[i]);
+}
+
+static void defer(struct agent *agent, const struct shoal_sched_event *event)
+{
+    SHOAL_ASSERT(event->kind != SHOAL_SCHED_FRAME && event->kind != SHOAL_SCHED_WORKER);
+    if (agent->deferred_count == agent->deferred_cap) {
+        size_t cap = agent->deferred_cap == 0 ? 16 : 2 * agent->deferred_cap;
+        struct shoal_sched_event *grown = realloc(agent->deferred, cap * sizeof(*grown));
+
+        SHOAL_ASSERT(grown != NULL);
+        agent->deferred = grown;
+        agent->deferred_cap = cap;
+    }
+    agent->deferred[agent->deferred_count++] = *event;
+}
+
+void agent_event(struct agent *agent, struct shoal_sched_event *event)
+{
+    if (agent->stopping || agent->sched == NULL)
+        return;
+    if (agent->stepping) {
+        defer(agent, event);
+        return;
+    }
+    agent->stepping = true;
+    step_one(agent, event);
+    for (size_t i = 0; i < agent->deferred_count && i < DEFERRED_TURNS_MAX; i++) {
+        struct shoal_sched_event next = agent->deferred[i];
+
+        step_one(agent, &next);
+    }
+    agent->deferred_count = 0;
+    agent->stepping = false;
+    if (!agent->stopping)
+        arm(agent);
+}
+
+/* ---- start ---- */
+
+/* One stored group, gathered until the next one begins. */
+struct replay {
+    struct agent *agent;
+    bool open;
+    struct shoal_job_id group;
+    struct shoal_sched_hard hard;
+    uint8_t config[SHOAL_STORE_CONFIG_MAX];
+    bool has_snapshot;
+    struct shoal_sched_snapshot snapshot;
+    struct shoal_buf snapshot_bytes;
+    struct shoal_buf bytes; /* of the entries, one behind the other */
+    struct shoal_sched_entry *entries;
+    size_t count, cap;
+};
+
+static void replay_flush(struct replay *replay)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
+    size_t at = 0;
+
+    if (!replay->open)
+        return;
+    for (size_t i = 0; i < replay->count; i++) { /* the buffer may have moved while it grew */
+        replay->entries[i].bytes.bytes = replay->bytes.bytes + at;
+        at += replay->entries[i].bytes.len;
+    }
+    event.u.restore.group = replay->group;
+    event.u.restore.has_hard = true;
+    event.u.restore.hard = replay->hard;
+    event.u.restore.has_snapshot = replay->has_snapshot;
+    event.u.restore.snapshot = replay->snapshot;
+    event.u.restore.snapshot.bytes = shoal_buf_view(&replay->snapshot_bytes);
+    event.u.restore.entries = replay->entries;
+    event.u.restore.entry_count = replay->count;
+    agent_event(replay->agent, &event);
+    replay->open = false;
+    replay->has_snapshot = false;
+    replay->count = 0;
+    replay->bytes.len = 0;
+    replay->snapshot_bytes.len = 0;
+}
+
+static void replay_group(void *arg, struct shoal_job_id group, const struct shoal_store_hard *hard)
+{
+    struct replay *replay = arg;
+
+    replay_flush(replay);
+    replay->open = true;
+    replay->group = group;
+    replay->hard = (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node,
+                                              .vote_store = hard->vote_store };
+    if (hard->config.len > 0)
+        memcpy(replay->config, hard->config.bytes, hard->config.len);
+    replay->hard.config = shoal_view_of(replay->config, hard->config.len);
+}
+
+static void replay_snapshot(void *arg, struct shoal_job_id group, const struct shoal_store_snapshot *snapshot)
+{
+    struct replay *replay = arg;
+
+    (void)group;
+    replay->has_snapshot = true;
+    replay->snapshot = (struct shoal_sched_snapshot){ .index = snapshot->index, .term = snapshot->term };
+    SHOAL_ASSERT(shoal_buf_append(&replay->snapshot_bytes, snapshot->bytes.bytes, snapshot->bytes.len) == SHOAL_OK);
+}
+
+static void replay_entry(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry)
+{
+    struct replay *replay = arg;
+
+    (void)group;
+    if (replay->count == replay->cap) {
+        replay->cap = replay->cap == 0 ? 64 : 2 * replay->cap;
+        replay->entries = realloc(replay->entries, replay->cap * sizeof(*replay->entries));
+        SHOAL_ASSERT(replay->entries != NULL);
+    }
+    SHOAL_ASSERT(shoal_buf_append(&replay->bytes, entry->bytes.bytes, entry->bytes.len) == SHOAL_OK);
+    replay->entries[replay->count++] =
+        (struct shoal_sched_entry){ .index = entry->index, .term = entry->term, .kind = entry->kind,
+                                    .bytes = { .len = entry->bytes.len } };
+}
+
+static void on_store_fatal(void *arg, const char *text)
+{
+    struct agent *agent = arg;
+
+    agent_log(agent, "stops: %s", text);
+    agent_stop(agent, 1);
+}
+
+static struct shoal_hash env_hash(void *arg, struct shoal_view bytes)
+{
+    (void)arg;
+    return shoal_hash_of(bytes);
+}
+
+static void env_sign(void *arg, struct shoal_view bytes, uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    const struct agent *agent = arg;
+    struct shoal_signature made = shoal_sign(&agent->identity.secret_key, bytes);
+
+    memcpy(signature, made.bytes, sizeof(made.bytes));
+}
+
+static bool env_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                       const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    struct shoal_public_key public_key;
+    struct shoal_signature given;
+
+    (void)arg;
+    memcpy(public_key.bytes, key, sizeof(public_key.bytes));
+    memcpy(given.bytes, signature, sizeof(given.bytes));
+    return shoal_verify(&public_key, bytes, &given);
+}
+
+static struct shoal_node_id env_node(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES])
+{
+    struct shoal_public_key public_key;
+
+    (void)arg;
+    memcpy(public_key.bytes, key, sizeof(public_key.bytes));
+    return shoal_node_id_of(&public_key);
+}
+
+static void copy_restore(struct agent *agent, enum shoal_sched_event_kind kind, const char *name)
+{
+    struct shoal_sched_event event = { .kind = kind };
+    char path[AGENT_PATH_BYTES + 32];
+    struct shoal_buf copy = { 0 };
+    struct shoal_msg msg;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", agent->settings.data, name);
+    if (shoal_file_read(path, 4 * SHOAL_MIB, &copy, &msg) == SHOAL_OK) {
+        event.u.mesh_copy.bytes = shoal_buf_view(&copy);
+        agent_event(agent, &event);
+    }
+    shoal_buf_deinit(&copy);
+}
+
+static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
+{
+    struct replay *replay = calloc(1, sizeof(*replay));
+    char path[AGENT_PATH_BYTES + 32];
+    struct shoal_store_options options = { .loop = &agent->loop, .dir = path, .store_id = agent->identity.store,
+                                           .prefill_bytes = agent->settings.prefill_bytes,
+                                           .on_fatal = on_store_fatal, .fatal_arg = agent };
+    enum shoal_err err;
+
+    SHOAL_ASSERT(replay != NULL);
+    replay->agent = agent;
+    (void)snprintf(path, sizeof(path), "%s/store", agent->settings.data);
+    options.replay = (struct shoal_store_replay){ .arg = replay, .on_group = replay_group,
+                                                  .on_snapshot = replay_snapshot, .on_entry = replay_entry };
+    err = shoal_store_open(&agent->store, &options, msg);
+    if (err == SHOAL_OK)
+        replay_flush(replay);
+    shoal_buf_deinit(&replay->bytes);
+    shoal_buf_deinit(&replay->snapshot_bytes);
+    free(replay->entries);
+    free(replay);
+    return err;
+}
+
+enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
+{
+    struct shoal_sched_options options = { .self = agent->identity.node, .store = agent->identity.store,
+                                           .incarnation = agent->identity.incarnation, .start_ns = agent_now_ns(),
+                                           .slots = agent->settings.slots, .device = agent->settings.device };
+    uint64_t seed;
+    enum shoal_err err;
+
+    memcpy(options.public_key, agent->identity.public_key.bytes, sizeof(options.public_key));
+    memcpy(options.domain, agent->settings.domain, sizeof(options.domain));
+    options.env = (struct shoal_sched_env){ .arg = agent, .hash = env_hash, .sign = env_sign, .verify = env_verify,
+                                            .node_of_key = env_node };
+    shoal_random(&seed, sizeof(seed));
+    shoal_rand_init(&options.chance, seed);
+    agent->actions = malloc(sizeof(*agent->actions));
+    if (agent->actions == NULL || shoal_sched_create(&agent->sched, &options) != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the control plane");
+    (void)uv_timer_init(&agent->loop, &agent->sched_timer);
+    agent->sched_timer.data = agent;
+    (void)uv_timer_init(&agent->loop, &agent->publish_timer);
+    agent->publish_timer.data = agent;
+    copy_restore(agent, SHOAL_SCHED_MESH_COPY, "mesh.copy");
+    copy_restore(agent, SHOAL_SCHED_SLOTS_COPY, "slots.copy");
+    err = store_restore(agent, msg);
+    if (err != SHOAL_OK)
+        return err;
+    agent_event(agent, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORED });
+    return SHOAL_OK;
+}
+
+void agent_control_stop(struct agent *agent)
+{
+    uv_close((uv_handle_t *)&agent->sched_timer, NULL);
+    uv_close((uv_handle_t *)&agent->publish_timer, NULL);
+    for (unsigned i = 0; i < AGENT_REQUESTS_MAX; i++) {
+        struct agent_request request = agent->requests[i];
+        struct shoal_sched_action gone = { .kind = SHOAL_SCHED_REPLY };
+
+        if (request.id == 0)
+            continue;
+        agent->requests[i] = (struct agent_request){ 0 };
+        (void)snprintf(gone.u.reply.text, sizeof(gone.u.reply.text), "this agent stops; ask another node");
+        request.done(request.arg, SHOAL_ERR_UNREACHABLE, &gone);
+    }
+}

@@ -1,0 +1,700 @@
+/* The folders of a job on this host, the environment of its processes (spec/training-contract 2), and their starts.
+ *
+ *   <data>/jobs/<id>/              runner's socket and log, blobs made into files
+ *   <data>/results/<user>/batchworkdir/<id>/   RESULT_DIR, the same on every host of the job
+ *       _submitted_code/   checkpoint/   log/app.<task>/   model/
+ *
+ * RUN waits until the submitted code lies there: fetched by hash from the guardians, checked, unpacked in a thread. */
+#include "agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/bundle.h"
+
+#include "shoal/banned.h"
+
+#define ENV_TEXT_BYTES (48 * SHOAL_KIB)
+#define WORKER_NICE 5
+
+/* ---- the table ---- */
+
+struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id)
+{
+    for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
+        if (agent->jobs[i] != NULL && shoal_job_id_equal(agent->jobs[i]->id, id))
+            return agent->jobs[i];
+    return NULL;
+}
+
+void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap)
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(id, text);
+    (void)snprintf(path, cap, "%s/jobs/%s", agent->settings.data, text);
+}
+
+struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+    char path[AGENT_PATH_BYTES + 64];
+
+    for (unsigned i = 0; i < AGENT_JOBS_MAX && job == NULL; i++) {
+        if (agent->jobs[i] != NULL)
+            continue;
+        job = agent->jobs[i] = calloc(1, sizeof(*job));
+        if (job == NULL)
+            return NULL;
+        job->used = true;
+        job->id = id;
+        shoal_job_id_text(id, job->text);
+        agent_job_folder(agent, id, path, sizeof(path));
+        (void)mkdir(path, 0700);
+    }
+    return job;
+}
+
+static void make_folders(const char *path)
+{
+    char part[AGENT_PATH_BYTES + 64];
+
+    for (size_t i = 1; i < sizeof(part) && path[i - 1] != '\0'; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        (void)mkdir(part, 0700);
+    }
+}
+
+uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec)
+{
+    if (job->spec_bytes.len > 0)
+        return 0;
+    if (shoal_buf_append(&job->spec_bytes, spec.bytes, spec.len) != SHOAL_OK ||
+        shoal_job_spec_decode(shoal_buf_view(&job->spec_bytes), &job->spec) != SHOAL_OK) {
+        shoal_buf_deinit(&job->spec_bytes);
+        return 1;
+    }
+    return 0;
+}
+
+static void set_result_dir(const struct agent *agent, struct agent_job *job)
+{
+    const char *user = job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
+
+    (void)snprintf(job->result_dir, sizeof(job->result_dir), "%.200s/results/%s/batchworkdir/%s", agent->settings.data,
+                   user[0] == '\0' ? "nobody" : user, job->text);
+}
+
+/* ---- the submitted code ---- */
+
+struct unpacking {
+    uv_work_t work;
+    struct agent *agent;
+    struct agent_job *job;
+    char bundle[AGENT_PATH_BYTES];
+    char target[AGENT_PATH_BYTES + 32];
+    enum shoal_err err;
+    struct shoal_msg msg;
+    struct shoal_bundle_info info;
+};
+
+static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
+{
+    (void)facts;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+static void remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
+
+static void unpack(uv_work_t *work)
+{
+    struct unpacking *u = work->data;
+    int fd = open(u->bundle, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0) {
+        u->err = shoal_fail(&u->msg, SHOAL_ERR_STORAGE, "%s: %s", u->bundle, strerror(errno));
+        return;
+    }
+    remove_tree(u->target);
+    make_folders(u->target);
+    u->err = shoal_bundle_unpack(fd, u->target, &u->info, &u->msg);
+    (void)close(fd);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat facts;
+
+    return stat(path, &facts) == 0 && S_ISREG(facts.st_mode);
+}
+
+/* Where the main file lies and what the work directory is (execs-api 4.8, 4.5 --model-main). */
+static bool find_main(struct agent_job *job, const char *code)
+{
+    const char *main_file = job->spec.main_file;
+    const char *slash = strrchr(main_file, '/');
+    const char *base = slash == NULL ? main_file : slash + 1;
+    const char *dir = job->spec.model_dir;
+    struct stat facts;
+    const char *names[2] = { main_file, base };
+
+    (void)snprintf(job->work_dir, sizeof(job->work_dir), "%.250s", code);
+    if (dir[0] != '\0') {
+        (void)snprintf(job->work_dir, sizeof(job->work_dir), "%.250s/%.250s", code, dir);
+        if (stat(job->work_dir, &facts) != 0 || !S_ISDIR(facts.st_mode))
+            (void)snprintf(job->work_dir, sizeof(job->work_dir), "%.250s", code);
+    }
+    if (main_file[0] == '\0')
+        return job->spec.user_cmd;
+    if (main_file[0] == '/' && is_file(main_file)) {
+        (void)snprintf(job->main_path, sizeof(job->main_path), "%.500s", main_file);
+        return true;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        (void)snprintf(job->main_path, sizeof(job->main_path), "%.250s/%.250s", job->work_dir, names[i]);
+        if (is_file(job->main_path))
+            return true;
+        (void)snprintf(job->main_path, sizeof(job->main_path), "%.250s/%.250s", code, names[i]);
+        if (is_file(job->main_path))
+            return true;
+    }
+    return false;
+}
+
+static void start_waiting(struct agent *agent, struct agent_job *job);
+
+static void files_done(struct agent *agent, struct agent_job *job, enum shoal_err err, const char *text)
+{
+    job->files = err == SHOAL_OK ? AGENT_FILES_READY : AGENT_FILES_FAILED;
+    if (err != SHOAL_OK)
+        (void)snprintf(job->failure, sizeof(job->failure), "%s", text);
+    start_waiting(agent, job);
+}
+
+static void unpacked(uv_work_t *work, int status)
+{
+    struct unpacking *u = work->data;
+    struct agent_job *job = u->job;
+
+    (void)status;
+    if (u->err == SHOAL_OK && !find_main(job, u->target))
+        u->err = shoal_fail(&u->msg, SHOAL_ERR_NOT_FOUND, "the main file %s is not among the submitted files",
+                            job->spec.main_file);
+    if (!u->agent->stopping)
+        files_done(u->agent, job, u->err, u->msg.text);
+    free(u);
+}
+
+static void on_bundle(void *arg, enum shoal_err err, const char *path_or_text)
+{
+    struct unpacking *u = arg;
+
+    if (err != SHOAL_OK || u->agent->stopping) {
+        if (!u->agent->stopping)
+            files_done(u->agent, u->job, err, path_or_text);
+        free(u);
+        return;
+    }
+    (void)snprintf(u->bundle, sizeof(u->bundle), "%s", path_or_text);
+    (void)uv_queue_work(&u->agent->loop, &u->work, unpack, unpacked);
+}
+
+static void fetch_files(struct agent *agent, struct agent_job *job)
+{
+    char code[AGENT_PATH_BYTES + 32];
+    struct unpacking *u;
+
+    if (job->files != AGENT_FILES_NONE)
+        return;
+    (void)snprintf(code, sizeof(code), "%s/_submitted_code", job->result_dir);
+    make_folders(code);
+    job->files = AGENT_FILES_FETCHING;
+    if (shoal_hash_is_zero(job->spec.bundle_hash) || job->spec.bundle_bytes == 0) {
+        bool found = find_main(job, code);
+
+        files_done(agent, job, found ? SHOAL_OK : SHOAL_ERR_NOT_FOUND, "no files were submitted, so there is nothing to start");
+        return;
+    }
+    u = calloc(1, sizeof(*u));
+    SHOAL_ASSERT(u != NULL);
+    u->work.data = u;
+    u->agent = agent;
+    u->job = job;
+    (void)snprintf(u->target, sizeof(u->target), "%s", code);
+    agent_materialise(agent, job->id, job->spec.bundle_hash, on_bundle, u);
+}
+
+static void spec_keep(const struct agent *agent, const struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    FILE *file;
+
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/spec", 6);
+    file = fopen(path, "we");
+    if (file == NULL)
+        return; /* only a restart of this agent misses it */
+    (void)fwrite(job->spec_bytes.bytes, 1, job->spec_bytes.len, file);
+    (void)fclose(file);
+}
+
+void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec)
+{
+    struct agent_job *job = agent_job_need(agent, id);
+    static const char *const folders[] = { "checkpoint", "log" };
+    char path[AGENT_PATH_BYTES + 64];
+
+    if (job == NULL || agent_fold_spec(job, spec) != 0) {
+        agent_log(agent, "a job cannot be opened here: no room, or its specification does not decode");
+        return;
+    }
+    job->generation = generation;
+    job->opened = true;
+    set_result_dir(agent, job);
+    for (unsigned i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, folders[i]);
+        make_folders(path);
+    }
+    if (strncasecmp(job->spec.framework, "tensorflow", 10) != 0 && strncasecmp(job->spec.framework, "disttensorflow", 14) != 0) {
+        (void)snprintf(path, sizeof(path), "%s/model", job->result_dir);
+        make_folders(path);
+    }
+    spec_keep(agent, job);
+    fetch_files(agent, job);
+}
+
+/* After this agent's restart: the runner lives, so the folders are there; the specification was kept beside them. */
+void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    char code[AGENT_PATH_BYTES + 32];
+    struct shoal_buf spec = { 0 };
+    struct shoal_msg msg;
+
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/spec", 6);
+    if (shoal_file_read(path, SHOAL_JOB_SPEC_BYTES_MAX, &spec, &msg) == SHOAL_OK &&
+        agent_fold_spec(job, shoal_buf_view(&spec)) == 0) {
+        job->generation = generation;
+        job->opened = true;
+        set_result_dir(agent, job);
+        (void)snprintf(code, sizeof(code), "%s/_submitted_code", job->result_dir);
+        job->files = find_main(job, code) ? AGENT_FILES_READY : AGENT_FILES_NONE;
+    }
+    shoal_buf_deinit(&spec);
+}
+
+void agent_job_closed(struct agent *agent, struct shoal_job_id id)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+
+    workers_close(agent->workers, id);
+    if (job == NULL)
+        return;
+    job->opened = false;
+    memset(job->runs, 0, sizeof(job->runs));
+}
+
+static void remove_work(uv_work_t *work)
+{
+    char *paths = work->data;
+
+    remove_tree(paths);
+    remove_tree(paths + AGENT_PATH_BYTES);
+}
+
+static void removed(uv_work_t *work, int status)
+{
+    (void)status;
+    free(work->data);
+    free(work);
+}
+
+void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+    uv_work_t *work = calloc(1, sizeof(*work));
+    char *paths = calloc(2, AGENT_PATH_BYTES);
+
+    SHOAL_ASSERT(work != NULL && paths != NULL);
+    agent_job_closed(agent, id);
+    agent_job_folder(agent, id, paths, AGENT_PATH_BYTES);
+    if (job != NULL) {
+        memcpy(paths + AGENT_PATH_BYTES, job->result_dir, sizeof(job->result_dir));
+        agent_ledger_close(job);
+        agent_tree_stop(job);
+        for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
+            if (agent->jobs[i] == job)
+                agent->jobs[i] = NULL;
+        shoal_buf_deinit(&job->spec_bytes);
+        free(job);
+    }
+    shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
+    work->data = paths;
+    (void)uv_queue_work(&agent->loop, work, remove_work, removed);
+}
+
+/* ---- environment and start ---- */
+
+struct start_text {
+    char bytes[ENV_TEXT_BYTES];
+    size_t used;
+    struct shoal_runner_start start;
+};
+
+static const char *keep(struct start_text *t, const char *text)
+{
+    size_t len = strlen(text) + 1;
+    char *at = t->bytes + t->used;
+
+    if (len > sizeof(t->bytes) - t->used)
+        return "";
+    memcpy(at, text, len);
+    t->used += len;
+    return at;
+}
+
+__attribute__((format(printf, 3, 4))) static void put_env(struct start_text *t, const char *name, const char *format, ...)
+{
+    char value[4096];
+    char pair[4300];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(value, sizeof(value), format, args);
+    va_end(args);
+    (void)snprintf(pair, sizeof(pair), "%s=%s", name, value);
+    for (uint32_t i = 0; i < t->start.envc; i++)
+        if (strncmp(t->start.env[i], pair, strlen(name) + 1) == 0) {
+            t->start.env[i] = keep(t, pair);
+            return;
+        }
+    if (t->start.envc < SHOAL_RUNNER_STRINGS_MAX - 8) {
+        t->start.env[t->start.envc++] = keep(t, pair);
+        t->start.env[t->start.envc] = NULL;
+    }
+}
+
+static void env_common(struct agent *agent, struct agent_job *job, struct start_text *t, const char *log_dir)
+{
+    const struct agent_settings *s = &agent->settings;
+    const char *user = job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
+    char python_dir[AGENT_PATH_BYTES];
+    const char *slash;
+
+    (void)snprintf(python_dir, sizeof(python_dir), "%s", s->python);
+    slash = strrchr(python_dir, '/');
+    if (slash != NULL)
+        python_dir[slash - python_dir] = '\0';
+    put_env(t, "PATH", "%s:/usr/local/bin:/usr/bin:/bin", python_dir);
+    put_env(t, "HOME", "%s/home", s->data);
+    put_env(t, "USER", "%s", user);
+    put_env(t, "LANG", "C.UTF-8");
+    put_env(t, "TMPDIR", "/tmp");
+    put_env(t, "DLI_DATA_FS", "%s/datasets", s->data);
+    put_env(t, "DATA_DIR", "%s/datasets%s%s", s->data, job->spec.data_path[0] == '\0' ? "" : "/", job->spec.data_path);
+    put_env(t, "DLI_RESULT_FS", "%s/results", s->data);
+    put_env(t, "DLI_SHARED_FS", "%s", s->fabric_home);
+    put_env(t, "DL_NFS_PATH", "%s", s->fabric_home);
+    put_env(t, "RESULT_DIR", "%s", job->result_dir);
+    put_env(t, "LOG_DIR", "%s", log_dir);
+    put_env(t, "CHECKPOINT_DIR", "%s/checkpoint", job->result_dir);
+    put_env(t, "SAVED_MODEL_DIR", "%s/model", job->result_dir);
+    put_env(t, "DLI_EXECID", "%s", job->text);
+    put_env(t, "APP_ID", "%s", job->text);
+    put_env(t, "JOB_ID", "%s", job->text);
+    put_env(t, "DLI_WORK_DIR", "%s", job->work_dir);
+    put_env(t, "MODEL_PATH", "%s", job->work_dir);
+    put_env(t, "PS_PATH", "%s", job->work_dir);
+    put_env(t, "PWD", "%s", job->work_dir);
+    put_env(t, "FRAME_WORK", "%s", job->spec.framework);
+    put_env(t, "DATA_PATH", "%s", job->spec.data_path);
+    put_env(t, "DLI_CS_DATASTORE_META", "%.*s", (int)job->spec.datastore_meta.len,
+            job->spec.datastore_meta.len == 0 ? "" : (const char *)job->spec.datastore_meta.bytes);
+    put_env(t, "DLI_LOGGER_LEVEL", "%s", job->spec.debug_level[0] == '\0' ? "info" : job->spec.debug_level);
+    put_env(t, "DLI_IS_ELASTIC", "%s", job->spec.elastic ? "true" : "false");
+    put_env(t, "DLI_SUBMIT_USERNAME", "%s", user);
+    put_env(t, "DLI_RUN_AS_USERNAME", "%s", user);
+    put_env(t, "DLI_RUN_AS_USERID", "%u", (unsigned)getuid());
+    put_env(t, "DLI_RUN_AS_GROUPID", "%u", (unsigned)getgid());
+    put_env(t, "FABRIC_HOME", "%s", s->fabric_home);
+    put_env(t, "DLI_FABRIC_HOME", "%s", s->fabric_home);
+    put_env(t, "LD_LIBRARY_PATH", "%s/native", s->fabric_home);
+    put_env(t, "PYTHONPATH", "%s/tools:%s/libs/fabric.zip:%s:%s/site", s->fabric_home, s->fabric_home, job->work_dir,
+            s->fabric_home);
+    put_env(t, "PYTHONUSERBASE", "%s/userbase/%s", s->data, user);
+    put_env(t, "PYTHONUNBUFFERED", "1");
+    put_env(t, "OMP_NUM_THREADS", "1");
+    put_env(t, "MKL_NUM_THREADS", "1");
+    put_env(t, "OPENBLAS_NUM_THREADS", "1");
+    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", "");
+    put_env(t, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility");
+    put_env(t, "TASK12N_DEVICE_TYPE", "%s", s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+    put_env(t, "WMLA_NWORKER", "%u", job->spec.workers_max);
+    put_env(t, "WMLA_WORKER_NDEVICE", "%u", job->spec.devices_per_worker == 0 ? 1 : job->spec.devices_per_worker);
+}
+
+static void env_shoal(struct agent *agent, struct agent_job *job, const struct agent_run *run, struct start_text *t)
+{
+    char hex[SHOAL_NODE_ID_TEXT_BYTES];
+
+    shoal_hex_text(agent->identity.node.bytes, sizeof(agent->identity.node.bytes), hex);
+    put_env(t, SHOAL_ENV_SOCKET, "%s/w.sock", agent->settings.data);
+    put_env(t, SHOAL_ENV_JOB, "%s", job->text);
+    put_env(t, SHOAL_ENV_GENERATION, "%u", job->generation);
+    put_env(t, SHOAL_ENV_NODE, "%s", hex);
+    put_env(t, SHOAL_ENV_WORKER, "%llu", (unsigned long long)run->worker_id);
+    put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
+    shoal_hex_text(run->token, sizeof(run->token), hex);
+    put_env(t, SHOAL_ENV_TOKEN, "%s", hex);
+    /* The runner's descriptors keep their numbers: control page and arena are made before anything else is opened. */
+    put_env(t, SHOAL_ENV_CONTROL_FD, "%d", SHOAL_RUNNER_CONTROL_FD);
+    put_env(t, SHOAL_ENV_ARENA_FD, "%d", SHOAL_RUNNER_ARENA_FD);
+    if (run->slot != SHOAL_SLOT_NONE)
+        put_env(t, SHOAL_ENV_SLOT, "%u", run->slot);
+    put_env(t, "TASK_ID", "%u", run->slot == SHOAL_SLOT_NONE ? 0 : run->slot + 1);
+    put_env(t, "TASK_JOB_ID", "%s", job->text);
+    put_env(t, "MSD_POD_NAME", "%s", run->task);
+    put_env(t, "HOSTNAME", "%s", run->task);
+    if (job->spec.elastic) {
+        put_env(t, "FABRIC_BACKEND", "pytorch");
+        put_env(t, "RESUME_WEIGHT_PATH", "null");
+        put_env(t, "RDMA_ENABLED", "false");
+        if (run->role == SHOAL_SCHED_RUN_DRIVER)
+            put_env(t, "DLI_IS_DRIVER", "true");
+    }
+}
+
+static void put_argv(struct start_text *t, const char *text)
+{
+    if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
+        t->start.argv[t->start.argc++] = keep(t, text);
+        t->start.argv[t->start.argc] = NULL;
+    }
+}
+
+static void argv_of(struct agent *agent, struct agent_job *job, const struct agent_run *run, struct start_text *t)
+{
+    const char *text = NULL;
+
+    if (run->role == SHOAL_SCHED_RUN_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
+        t->start.how = SHOAL_START_FORK;
+        put_argv(t, agent->settings.python);
+        put_argv(t, "-m");
+        put_argv(t, "pyedt.engine_server");
+        return;
+    }
+    t->start.how = SHOAL_START_EXEC;
+    if (!job->spec.user_cmd) {
+        put_argv(t, agent->settings.python);
+        put_argv(t, job->main_path);
+    }
+    while ((text = shoal_job_texts_next(&job->spec.argv, text)) != NULL)
+        put_argv(t, text);
+}
+
+static void env_user(struct agent_job *job, struct start_text *t)
+{
+    const char *text = NULL;
+
+    while ((text = shoal_job_texts_next(&job->spec.env, text)) != NULL) {
+        const char *equals = strchr(text, '=');
+        char name[256];
+
+        if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
+            continue;
+        memcpy(name, text, (size_t)(equals - text));
+        name[equals - text] = '\0';
+        put_env(t, name, "%s", equals + 1);
+    }
+}
+
+static void not_started(struct agent *agent, uint64_t worker_id, const char *text)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+
+    event.u.worker_exited.worker_id = worker_id;
+    event.u.worker_exited.status = -1;
+    (void)snprintf(event.u.worker_exited.text, sizeof(event.u.worker_exited.text), "%.199s", text);
+    agent_event(agent, &event);
+}
+
+static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
+{
+    char path[AGENT_PATH_BYTES + 160];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/log/app.%s/launcher", job->result_dir, run->task);
+    file = fopen(path, "ae");
+    if (file == NULL)
+        return;
+    (void)fprintf(file, "%s\n", text);
+    (void)fclose(file);
+}
+
+static void start_run(struct agent *agent, struct agent_job *job, struct agent_run *run)
+{
+    struct start_text *t = calloc(1, sizeof(*t));
+    char path[AGENT_PATH_BYTES + 160];
+    char log_dir[AGENT_PATH_BYTES + 128];
+    char line[256];
+    struct shoal_msg msg;
+
+    SHOAL_ASSERT(t != NULL);
+    (void)snprintf(log_dir, sizeof(log_dir), "%s/log/app.%s", job->result_dir, run->task);
+    make_folders(log_dir);
+    t->start.worker_id = run->worker_id;
+    t->start.slot = run->slot;
+    t->start.nice = run->role == SHOAL_SCHED_RUN_ENGINE ? WORKER_NICE : 0;
+    t->start.freeze_at_ns = run->deadline_ns - 5 * SHOAL_S;
+    t->start.kill_at_ns = run->deadline_ns + 595 * SHOAL_S;
+    t->start.cwd = keep(t, job->work_dir);
+    /* What a driver prints goes to the driver's log; $LOG_DIR/stdout of an elastic driver holds the helper's lines. */
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stdout" : "stdout");
+    t->start.stdout_path = keep(t, path);
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
+    t->start.stderr_path = keep(t, path);
+    t->start.lock_path = "";
+    if (run->slot != SHOAL_SLOT_NONE) {
+        (void)snprintf(path, sizeof(path), "%s/slots/%u.lock", agent->settings.data, run->slot);
+        t->start.lock_path = keep(t, path);
+    }
+    t->start.cgroup = "";
+    env_common(agent, job, t, log_dir);
+    env_shoal(agent, job, run, t);
+    env_user(job, t);
+    argv_of(agent, job, run, t);
+    run->started = true;
+    (void)snprintf(line, sizeof(line), "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id,
+                   run->slot, agent->settings.name);
+    launcher_line(job, run, line);
+    if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
+        not_started(agent, run->worker_id, msg.text);
+    free(t);
+}
+
+static void start_waiting(struct agent *agent, struct agent_job *job)
+{
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+        struct agent_run *run = &job->runs[i];
+
+        if (!run->used || run->started)
+            continue;
+        if (job->files == AGENT_FILES_READY) {
+            start_run(agent, job, run);
+        } else if (job->files == AGENT_FILES_FAILED) {
+            uint64_t worker_id = run->worker_id;
+
+            run->used = false;
+            not_started(agent, worker_id, job->failure);
+        }
+    }
+}
+
+struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job)
+{
+    for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
+        for (unsigned j = 0; agent->jobs[i] != NULL && j < SHOAL_RUNNER_WORKERS_MAX; j++)
+            if (agent->jobs[i]->runs[j].used && agent->jobs[i]->runs[j].worker_id == worker_id) {
+                *job = agent->jobs[i];
+                return &agent->jobs[i]->runs[j];
+            }
+    return NULL;
+}
+
+/* What must be known of a worker again after this agent's restart. */
+static void run_keep(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
+{
+    uint8_t bytes[512];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    shoal_put_job_id(&w, job->id);
+    shoal_put_u32(&w, run->slot);
+    shoal_put_u8(&w, run->role);
+    shoal_put_raw(&w, run->token, sizeof(run->token));
+    shoal_put_u64(&w, run->lease_generation);
+    shoal_put_u64(&w, run->deadline_ns);
+    shoal_put_u32(&w, run->attempt);
+    shoal_put_text(&w, run->task);
+    if (!w.failed)
+        shoal_ignore(shoal_cache_put(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&run->worker_id, 8),
+                                     shoal_writer_view(&w))); /* rebuildable: without it the worker is started anew */
+}
+
+bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run)
+{
+    struct shoal_buf kept = { 0 };
+    struct shoal_reader r;
+    struct shoal_job_id id;
+
+    if (shoal_cache_get(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8), &kept) != SHOAL_OK)
+        return false;
+    r = shoal_reader_init(shoal_buf_view(&kept));
+    *run = (struct agent_run){ .used = true, .started = true, .worker_id = worker_id };
+    id = shoal_get_job_id(&r);
+    run->slot = shoal_get_u32(&r);
+    run->role = shoal_get_u8(&r);
+    shoal_get_raw(&r, run->token, sizeof(run->token));
+    run->lease_generation = shoal_get_u64(&r);
+    run->deadline_ns = shoal_get_u64(&r);
+    run->attempt = shoal_get_u32(&r);
+    shoal_get_text(&r, run->task, sizeof(run->task));
+    if (!shoal_reader_done(&r) || !shoal_job_id_equal(id, job->id))
+        run->used = false;
+    shoal_buf_deinit(&kept);
+    return run->used;
+}
+
+void agent_job_run(struct agent *agent, const struct shoal_sched_action *action)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    struct agent_job *job = agent_job_need(agent, action->u.run.job);
+    struct agent_run *run = NULL;
+    uint8_t chance[5];
+
+    for (unsigned i = 0; job != NULL && i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+        if (job->runs[i].used && job->runs[i].worker_id == action->u.run.worker_id)
+            return; /* asked for again */
+        if (!job->runs[i].used && run == NULL)
+            run = &job->runs[i];
+    }
+    if (run == NULL || job->spec_bytes.len == 0) {
+        not_started(agent, action->u.run.worker_id, "this host does not know the job's specification");
+        return;
+    }
+    *run = (struct agent_run){ .used = true, .worker_id = action->u.run.worker_id, .slot = action->u.run.slot,
+                               .role = action->u.run.role, .lease_generation = action->u.run.lease_generation,
+                               .deadline_ns = action->u.run.deadline_ns, .attempt = action->u.run.attempt };
+    memcpy(run->token, action->u.run.token, sizeof(run->token));
+    shoal_random(chance, sizeof(chance));
+    for (unsigned i = 0; i < sizeof(chance); i++)
+        chance[i] = (uint8_t)letters[chance[i] % 36];
+    (void)snprintf(run->task, sizeof(run->task), "%s-%s-%.5s", job->text,
+                   run->role == SHOAL_SCHED_RUN_DRIVER ? "task0" : "task12n", (const char *)chance);
+    run_keep(agent, job, run);
+    if (job->files == AGENT_FILES_FAILED)
+        job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */
+    fetch_files(agent, job);
+    if (job->files != AGENT_FILES_FETCHING)
+        start_waiting(agent, job);
+}
+
+void agent_jobs_create(struct agent *agent)
+{
+    static const char *const folders[] = { "jobs", "slots", "results", "datasets", "home", "userbase", "spool" };
+    char path[AGENT_PATH_BYTES + 32];
+
+    for (unsigned i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", agent->settings.data, folders[i]);
+        (void)mkdir(path, 0700);
+    }
+}

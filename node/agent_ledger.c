@@ -1,0 +1,504 @@
+/* The ledger: the step records of a job, in order, on its guardians and on the hosts it runs on (PROTOCOLS 11).
+ *
+ *   rank 0 --RECORDS--> its agent --PEER_RECORDS--> guardians            acknowledged when one more host has them
+ *                          |                            |
+ *                        file                         file               <data>/jobs/<id>/ledger
+ *
+ * A file is records as they came: u32 length, record (step_record.h). Only the record that follows the last one is taken:
+ * the next step of the same call, or the first of a later call. So the same records may come from several hosts, in any
+ * order and again, and every file is a prefix of the one true sequence.
+ * The auditor reads it back: every sample of every data epoch exactly once, by the keyed sums of the ids. */
+#include "agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/permute.h"
+#include "shoal/step_record.h"
+
+#include "agent_ledger.h"
+
+#include "shoal/banned.h"
+
+#define RECORD_BYTES_MAX (2 * SHOAL_MIB)
+#define PUSH_BYTES_MAX (512 * SHOAL_KIB)
+#define PUSH_MS 50
+#define PUSH_TIMEOUT_NS (3 * SHOAL_S)
+#define PEERS_MAX 8
+
+/* What one other host is known to hold. */
+struct holder {
+    struct shoal_node_id node;
+    uint32_t call;
+    uint64_t step;
+    uint64_t offset; /* in our file: where the next push begins */
+    bool asking;
+    bool known; /* it has answered since the start: offset is right */
+    struct ledger *ledger;
+};
+
+struct ledger {
+    struct agent *agent;
+    struct agent_job *job;
+    int fd;
+    uint64_t bytes;
+    uint32_t call; /* of the last record */
+    uint64_t step;
+    struct ledger_progress progress;
+    uint32_t read_call; /* where the last agent_ledger_read ended */
+    uint64_t read_step;
+    uint64_t read_offset;
+    uint64_t rate_from_ns;
+    uint64_t rate_from_step;
+    uint64_t source_worker; /* the local rank 0, to be acknowledged */
+    uint32_t acked_call;
+    uint64_t acked_step;
+    struct holder holders[PEERS_MAX];
+    size_t holder_count;
+    uv_timer_t timer;
+    bool closing;
+};
+
+static void push(struct ledger *ledger);
+
+/* ---- the file ---- */
+
+static bool follows(const struct ledger *ledger, const struct shoal_step_head *head)
+{
+    if (head->call == ledger->call)
+        return head->step == ledger->step + 1;
+    return head->call > ledger->call && head->step == 1;
+}
+
+static void note_progress(struct ledger *ledger, const struct shoal_step_head *head, struct shoal_reader r)
+{
+    struct ledger_progress *p = &ledger->progress;
+    double loss = 0;
+    double metric = 0;
+    uint64_t samples = 0;
+    uint64_t now = agent_now_ns();
+
+    for (uint32_t v = 0; v < head->v_count; v++) {
+        struct shoal_step_tuple tuple;
+
+        shoal_get_step_tuple(&r, &tuple, head->value_count);
+        loss += head->value_count > 0 ? tuple.values[0] * tuple.samples : 0;
+        metric += head->value_count > 1 ? tuple.values[1] * tuple.samples : 0;
+        samples += tuple.samples;
+    }
+    p->step = head->step;
+    p->call = head->call;
+    if (head->kind == SHOAL_STEP_TRAIN && samples > 0) {
+        p->train_steps++;
+        p->data_epoch = head->data_epoch;
+        p->loss = loss / (double)samples;
+        p->metric = metric / (double)samples;
+        p->has_metrics = true;
+    } else if (head->kind == SHOAL_STEP_VALIDATE && samples > 0) {
+        p->val_loss = loss / (double)samples;
+        p->val_metric = metric / (double)samples;
+    }
+    if (ledger->rate_from_ns == 0 || now - ledger->rate_from_ns > 2 * SHOAL_S) {
+        if (ledger->rate_from_ns != 0 && p->train_steps > ledger->rate_from_step)
+            p->rate_milli = (uint32_t)((p->train_steps - ledger->rate_from_step) * 1000 * SHOAL_S /
+                                       (now - ledger->rate_from_ns));
+        ledger->rate_from_ns = now;
+        ledger->rate_from_step = p->train_steps;
+    }
+}
+
+/* One record at the start of `view`; its length, or 0 when it does not decode. */
+static size_t record_len(struct shoal_view view, struct shoal_step_head *head, struct shoal_reader *tuples)
+{
+    struct shoal_reader r = shoal_reader_init(view);
+
+    shoal_get_step_head(&r, head);
+    *tuples = r;
+    (void)shoal_get_space(&r, head->v_count * SHOAL_STEP_TUPLE_BYTES(head->value_count));
+    return r.failed ? 0 : r.at;
+}
+
+static enum shoal_err append(struct ledger *ledger, struct shoal_view record)
+{
+    uint8_t length[4];
+    struct shoal_writer w = shoal_writer_init(length, sizeof(length));
+
+    shoal_put_u32(&w, (uint32_t)record.len);
+    if (pwrite(ledger->fd, length, 4, (off_t)ledger->bytes) != 4 ||
+        pwrite(ledger->fd, record.bytes, record.len, (off_t)(ledger->bytes + 4)) != (ssize_t)record.len)
+        return SHOAL_ERR_STORAGE;
+    ledger->bytes += 4 + record.len;
+    return SHOAL_OK;
+}
+
+/* Takes what follows of the records in `view` (one behind the other). MALFORMED: garbage after what was taken. */
+static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
+{
+    while (view.len > 0) {
+        struct shoal_step_head head;
+        struct shoal_reader tuples;
+        size_t len = record_len(view, &head, &tuples);
+
+        if (len == 0)
+            return SHOAL_ERR_MALFORMED;
+        if (follows(ledger, &head)) {
+            enum shoal_err err = append(ledger, shoal_view_of(view.bytes, len));
+
+            if (err != SHOAL_OK)
+                return err;
+            ledger->call = head.call;
+            ledger->step = head.step;
+            note_progress(ledger, &head, tuples);
+        }
+        view.bytes += len;
+        view.len -= len;
+    }
+    return SHOAL_OK;
+}
+
+/* Read the file once: where it ends, what its last record is. A torn tail is cut off. */
+static void scan(struct ledger *ledger)
+{
+    struct stat facts;
+    uint8_t *bytes;
+    uint64_t at = 0;
+
+    if (fstat(ledger->fd, &facts) != 0 || facts.st_size == 0)
+        return;
+    bytes = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, ledger->fd, 0);
+    if (bytes == MAP_FAILED)
+        return;
+    while (at + 4 <= (uint64_t)facts.st_size) {
+        struct shoal_reader r = shoal_reader_init(shoal_view_of(bytes + at, 4));
+        uint32_t len = shoal_get_u32(&r);
+        struct shoal_step_head head;
+        struct shoal_reader tuples;
+
+        if (len > RECORD_BYTES_MAX || at + 4 + len > (uint64_t)facts.st_size ||
+            record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len || !follows(ledger, &head))
+            break;
+        ledger->call = head.call;
+        ledger->step = head.step;
+        note_progress(ledger, &head, tuples);
+        at += 4 + len;
+    }
+    (void)munmap(bytes, (size_t)facts.st_size);
+    ledger->bytes = at;
+    if (ftruncate(ledger->fd, (off_t)at) != 0)
+        agent_log(ledger->agent, "%s: the ledger's torn tail stays: %s", ledger->job->text, strerror(errno));
+}
+
+static void on_timer(uv_timer_t *timer) { push(timer->data); }
+
+static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    struct ledger *ledger;
+
+    if (job->ledger != NULL)
+        return job->ledger;
+    ledger = calloc(1, sizeof(*ledger));
+    SHOAL_ASSERT(ledger != NULL);
+    ledger->agent = agent;
+    ledger->job = job;
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/ledger", 8);
+    ledger->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (ledger->fd < 0) {
+        agent_log(agent, "%s: %s; step records cannot be kept here", path, strerror(errno));
+        free(ledger);
+        return NULL;
+    }
+    scan(ledger);
+    (void)uv_timer_init(&agent->loop, &ledger->timer);
+    ledger->timer.data = ledger;
+    job->ledger = ledger;
+    return ledger;
+}
+
+static void on_ledger_closed(uv_handle_t *handle)
+{
+    struct ledger *ledger = handle->data;
+
+    (void)close(ledger->fd);
+    free(ledger);
+}
+
+void agent_ledger_close(struct agent_job *job)
+{
+    struct ledger *ledger = job->ledger;
+
+    if (ledger == NULL)
+        return;
+    job->ledger = NULL;
+    ledger->closing = true;
+    uv_close((uv_handle_t *)&ledger->timer, on_ledger_closed);
+}
+
+/* ---- to the other guardians ---- */
+
+static bool behind(const struct holder *holder, const struct ledger *ledger)
+{
+    return holder->call < ledger->call || (holder->call == ledger->call && holder->step < ledger->step);
+}
+
+/* (call, step) a is at or after b. */
+static bool reached(uint32_t a_call, uint64_t a_step, uint32_t b_call, uint64_t b_step)
+{
+    return a_call > b_call || (a_call == b_call && a_step >= b_step);
+}
+
+/* Acknowledged: here and on one more host (1 of 1 alone). */
+static void acknowledge(struct ledger *ledger)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RECORDS_MARK };
+    uint32_t call = 0;
+    uint64_t step = 0;
+
+    for (size_t i = 0; i < ledger->holder_count; i++)
+        if (!reached(call, step, ledger->holders[i].call, ledger->holders[i].step)) {
+            call = ledger->holders[i].call;
+            step = ledger->holders[i].step;
+        }
+    if (ledger->holder_count == 0) {
+        call = ledger->call;
+        step = ledger->step;
+    }
+    if (reached(ledger->acked_call, ledger->acked_step, call, step))
+        return;
+    ledger->acked_call = call;
+    ledger->acked_step = step;
+    event.u.records_mark.job = ledger->job->id;
+    event.u.records_mark.call = call;
+    event.u.records_mark.step = step;
+    agent_event(ledger->agent, &event);
+}
+
+/* Our file's offset behind (call, step). */
+static uint64_t offset_after(struct ledger *ledger, uint32_t call, uint64_t step)
+{
+    uint8_t head_bytes[4 + SHOAL_STEP_RECORD_HEAD_BYTES];
+    uint64_t at = 0;
+
+    while (at < ledger->bytes && pread(ledger->fd, head_bytes, sizeof(head_bytes), (off_t)at) == (ssize_t)sizeof(head_bytes)) {
+        struct shoal_reader r = shoal_reader_init(shoal_view_of(head_bytes, sizeof(head_bytes)));
+        uint32_t len = shoal_get_u32(&r);
+        struct shoal_step_head head;
+
+        shoal_get_step_head(&r, &head);
+        if (!reached(call, step, head.call, head.step))
+            break;
+        at += 4 + len;
+    }
+    return at;
+}
+
+static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct holder *holder = arg;
+    struct ledger *ledger = holder->ledger;
+    struct shoal_reader r = shoal_reader_init(answer);
+    uint32_t call = shoal_get_u32(&r);
+    uint64_t step = shoal_get_u64(&r);
+
+    (void)msg;
+    holder->asking = false;
+    if (ledger->closing)
+        return;
+    if (err == SHOAL_OK && shoal_reader_done(&r)) {
+        if (!holder->known || call != holder->call || step != holder->step)
+            holder->offset = offset_after(ledger, call, step);
+        holder->known = true;
+        holder->call = call;
+        holder->step = step;
+        acknowledge(ledger);
+    } else {
+        holder->known = false;
+    }
+    push(ledger);
+}
+
+static void push_to(struct ledger *ledger, struct holder *holder)
+{
+    static uint8_t args[10 + PUSH_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+    uint64_t at = holder->known ? holder->offset : ledger->bytes;
+
+    shoal_put_job_id(&w, ledger->job->id);
+    while (at < ledger->bytes) {
+        uint8_t length[4];
+        struct shoal_reader r;
+        uint32_t len;
+        uint8_t *space;
+
+        if (pread(ledger->fd, length, 4, (off_t)at) != 4)
+            break;
+        r = shoal_reader_init(shoal_view_of(length, 4));
+        len = shoal_get_u32(&r);
+        if (w.len + len > w.cap)
+            break;
+        space = shoal_put_space(&w, len);
+        if (space == NULL || pread(ledger->fd, space, len, (off_t)(at + 4)) != (ssize_t)len)
+            return;
+        at += 4 + len;
+    }
+    holder->asking = true;
+    holder->offset = at; /* if it takes them all; its answer says */
+    peer_ask(ledger->agent->calls, holder->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed, holder);
+}
+
+static void holders_update(struct ledger *ledger)
+{
+    struct shoal_node_id nodes[16];
+    size_t guardians = 0;
+    size_t count = agent_job_nodes(ledger->agent, ledger->job->id, nodes, 16, &guardians);
+
+    (void)count;
+    if (guardians > PEERS_MAX)
+        guardians = PEERS_MAX;
+    for (size_t i = 0; i < guardians; i++) {
+        size_t at = 0;
+
+        while (at < ledger->holder_count && !shoal_node_id_equal(ledger->holders[at].node, nodes[i]))
+            at++;
+        if (at == ledger->holder_count && at < PEERS_MAX) {
+            ledger->holders[at] = (struct holder){ .node = nodes[i], .ledger = ledger };
+            ledger->holder_count++;
+        }
+    }
+}
+
+static void push(struct ledger *ledger)
+{
+    bool waits = false;
+
+    if (ledger->closing || ledger->agent->stopping)
+        return;
+    holders_update(ledger);
+    for (size_t i = 0; i < ledger->holder_count; i++) {
+        struct holder *holder = &ledger->holders[i];
+
+        if (!behind(holder, ledger) && holder->known)
+            continue;
+        if (!holder->asking && shoal_link_is_up(ledger->agent->link, holder->node))
+            push_to(ledger, holder);
+        else if (!holder->asking)
+            waits = true;
+    }
+    acknowledge(ledger);
+    if (waits && !uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, 4 * PUSH_MS, 0);
+}
+
+/* ---- from workers and from others ---- */
+
+void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t worker_id,
+                          const struct shoal_worker_records *records)
+{
+    struct ledger *ledger = ledger_need(agent, job);
+
+    if (ledger == NULL)
+        return;
+    ledger->source_worker = worker_id;
+    if (take(ledger, records->records) != SHOAL_OK)
+        agent_log(agent, "%s: step records of worker %llu were not kept", job->text, (unsigned long long)worker_id);
+    if (!uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS / 5, 0);
+}
+
+static void serve_records(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    struct shoal_job_id id = shoal_get_job_id(&r);
+    struct agent_job *job = r.failed ? NULL : agent_job_need(agent, id);
+    struct ledger *ledger = job == NULL ? NULL : ledger_need(agent, job);
+    uint8_t answer[12];
+    struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+
+    (void)from;
+    if (ledger == NULL || take(ledger, shoal_view_of(r.bytes + r.at, r.len - r.at)) != SHOAL_OK) {
+        peer_answer(question, SHOAL_ERR_STORAGE, "the step records were not kept", (struct shoal_view){ 0 });
+        return;
+    }
+    shoal_put_u32(&w, ledger->call);
+    shoal_put_u64(&w, ledger->step);
+    peer_answer(question, SHOAL_OK, "", shoal_writer_view(&w));
+}
+
+bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress)
+{
+    struct ledger *ledger = ledger_need(agent, job);
+
+    if (ledger == NULL)
+        return false;
+    *progress = ledger->progress;
+    return true;
+}
+
+/* Records after (call, step), as many as fit; for a driver's loggers. */
+size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint8_t *bytes,
+                         size_t cap, uint64_t *first, uint32_t *count)
+{
+    struct ledger *ledger = ledger_need(agent, job);
+    size_t used = 0;
+    uint64_t at;
+
+    *count = 0;
+    *first = step + 1;
+    if (ledger == NULL || reached(call, step, ledger->call, ledger->step))
+        return 0;
+    at = ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : offset_after(ledger, call, step);
+    while (at < ledger->bytes) {
+        uint8_t length[4];
+        struct shoal_reader r;
+        struct shoal_step_head head;
+        struct shoal_reader tuples;
+        uint32_t len;
+
+        if (pread(ledger->fd, length, 4, (off_t)at) != 4)
+            break;
+        r = shoal_reader_init(shoal_view_of(length, 4));
+        len = shoal_get_u32(&r);
+        if (used + len > cap || pread(ledger->fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
+            record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
+            break;
+        used += len;
+        at += 4 + len;
+        (*count)++;
+        ledger->read_step = head.step;
+    }
+    ledger->read_call = call;
+    ledger->read_offset = at;
+    return used;
+}
+
+void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_fn *each, void *arg)
+{
+    struct ledger *ledger = ledger_need(agent, job);
+    uint8_t *bytes;
+    uint64_t at = 0;
+
+    if (ledger == NULL || ledger->bytes == 0)
+        return;
+    bytes = mmap(NULL, (size_t)ledger->bytes, PROT_READ, MAP_PRIVATE, ledger->fd, 0);
+    if (bytes == MAP_FAILED)
+        return;
+    while (at + 4 <= ledger->bytes) {
+        struct shoal_reader r = shoal_reader_init(shoal_view_of(bytes + at, 4));
+        uint32_t len = shoal_get_u32(&r);
+        struct shoal_step_head head;
+        struct shoal_reader tuples;
+
+        if (at + 4 + len > ledger->bytes || record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
+            break;
+        each(arg, &head, tuples);
+        at += 4 + len;
+    }
+    (void)munmap(bytes, (size_t)ledger->bytes);
+}
+
+void agent_ledger_create(struct agent *agent) { peer_serve(agent->calls, PEER_RECORDS, serve_records, agent); }

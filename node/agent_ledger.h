@@ -1,0 +1,34 @@
+/* Reading a job's ledger (agent_ledger.c says what it is). */
+#ifndef SHOAL_NODE_AGENT_LEDGER_H
+#define SHOAL_NODE_AGENT_LEDGER_H
+
+#include "agent.h"
+
+#include "shoal/step_record.h"
+
+struct ledger_progress {
+    uint32_t call;
+    uint64_t step; /* of the last record, of any kind */
+    uint64_t train_steps;
+    uint32_t data_epoch;
+    uint32_t rate_milli; /* train steps per second x 1000, over about 2 s */
+    bool has_metrics;
+    double loss, metric;         /* of the last train step */
+    double val_loss, val_metric; /* of the last validation */
+};
+
+/* False: no ledger can be kept here. */
+bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress);
+
+/* Records of `call` after `step` into `bytes`, whole ones only; their count, and the first one's step. */
+size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint8_t *bytes,
+                         size_t cap, uint64_t *first, uint32_t *count);
+
+/* The audit as JSON, appended to `json` (agent_audit.c). */
+SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json);
+
+/* Every record of the file in order; `each` gets the head and a reader at the tuples. */
+typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);
+void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_fn *each, void *arg);
+
+#endif

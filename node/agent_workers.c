@@ -1,0 +1,497 @@
+/* What passes between this host's workers and the control plane.
+ *
+ *   worker --RECORDS--> ledger (never the core)          core --CALL, EPOCH, TRAIN_STATE--> blob made a file --> worker
+ *   worker --TRAIN, SNAPSHOT--> file stored as a blob --> core ("blob:<hash>" in place of the path)
+ *   ledger --TRAIN_RECORDS--> driver, in order, at most WINDOW unacknowledged; all of them before TRAIN_STATE FINISHED
+ */
+#include "agent_workers.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent_ledger.h"
+
+#include "shoal/banned.h"
+
+#define FEED_MS 50
+#define FEED_WINDOW 2048
+#define FEED_BYTES (48 * SHOAL_KIB)
+#define FINISH_WAIT_NS (5 * SHOAL_S)
+
+/* A driver that is fed with records. One per agent and call is plenty: drivers are few. */
+struct feed {
+    struct agent *agent;
+    uint64_t worker_id;
+    struct shoal_job_id job;
+    uint32_t call;
+    uint64_t sent;
+    uint64_t acked;
+    bool finishing;
+    uint64_t finish_by_ns;
+    uint64_t final_step;
+    struct shoal_worker_message *finish;
+    uv_timer_t timer;
+    struct feed *next;
+};
+
+static struct feed *feeds; /* of this process's one agent; owned by its loop */
+
+/* ---- to workers ---- */
+
+struct sending {
+    struct agent *agent;
+    uint64_t worker_id;
+    struct shoal_worker_message message;
+};
+
+static char *file_text(struct shoal_worker_message *message)
+{
+    if (message->kind == SHOAL_WORKER_CALL)
+        return message->call.bundle_path;
+    if (message->kind == SHOAL_WORKER_EPOCH)
+        return message->epoch.snapshot_path;
+    if (message->kind == SHOAL_WORKER_TRAIN_STATE)
+        return message->train_state.files_path;
+    return NULL;
+}
+
+static void feed_note(struct agent *agent, uint64_t worker_id, struct agent_job *job,
+                      const struct shoal_worker_message *message);
+
+static void on_materialised(void *arg, enum shoal_err err, const char *path)
+{
+    struct sending *sending = arg;
+    struct agent *agent = sending->agent;
+
+    if (err == SHOAL_OK && !agent->stopping) {
+        (void)snprintf(file_text(&sending->message), SHOAL_PATH_TEXT_BYTES, "%s", path);
+        workers_send(agent->workers, sending->worker_id, &sending->message);
+    } else {
+        agent_log(agent, "worker %llu does not get its file: %s", (unsigned long long)sending->worker_id, path);
+    }
+    free(sending);
+}
+
+/* The final files of a call: the result folder holds them on every host of the job; the manifest says what belongs to
+ * them. What is not here yet is on its way (agent_tree.c), so they are taken from the manifest. */
+struct restoring {
+    struct agent *agent;
+    struct shoal_job_id job;
+    struct sending *sending;
+    char *lines;
+    char *at;
+    char path[AGENT_PATH_BYTES + 300];
+};
+
+static void restore_next(struct restoring *r);
+
+static void restore_end(struct restoring *r, enum shoal_err err, const char *text)
+{
+    struct agent_job *job = agent_job_find(r->agent, r->job);
+    struct sending *sending = r->sending;
+
+    if (err == SHOAL_OK && job != NULL && !r->agent->stopping) {
+        (void)snprintf(sending->message.train_state.files_path, SHOAL_PATH_TEXT_BYTES, "%s/model/train", job->result_dir);
+        feed_note(r->agent, sending->worker_id, job, &sending->message);
+    } else {
+        agent_log(r->agent, "the final files of a call did not come: %s", text);
+    }
+    free(sending);
+    free(r->lines);
+    free(r);
+}
+
+static void on_restored(void *arg, enum shoal_err err, const char *path)
+{
+    struct restoring *r = arg;
+
+    if (err != SHOAL_OK || (link(path, r->path) != 0 && access(r->path, R_OK) != 0)) {
+        restore_end(r, SHOAL_ERR_STORAGE, err != SHOAL_OK ? path : "a file could not be put in place");
+        return;
+    }
+    restore_next(r);
+}
+
+static void restore_next(struct restoring *r)
+{
+    struct agent_job *job = agent_job_find(r->agent, r->job);
+    struct shoal_hash hash;
+
+    while (job != NULL && r->at != NULL && *r->at != '\0') {
+        char *line = r->at;
+        char *end = strchr(line, '\n');
+        char name[256];
+        char hex[SHOAL_HASH_TEXT_BYTES];
+
+        if (end == NULL)
+            break;
+        *end = '\0';
+        r->at = end + 1;
+        if (sscanf(line, "%64s %*u %*u %*c %255[^\n]", hex, name) != 2 || !shoal_hex_parse(hex, hash.bytes, 32))
+            continue;
+        (void)snprintf(r->path, sizeof(r->path), "%s/%s", job->result_dir, name);
+        if (access(r->path, R_OK) == 0)
+            continue;
+        for (char *slash = strchr(r->path + strlen(job->result_dir) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+            *slash = '\0';
+            (void)mkdir(r->path, 0700);
+            *slash = '/';
+        }
+        agent_materialise(r->agent, r->job, hash, on_restored, r);
+        return;
+    }
+    restore_end(r, SHOAL_OK, "");
+}
+
+static void on_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
+{
+    struct restoring *r = arg;
+
+    if (err != SHOAL_OK) {
+        restore_end(r, err, text);
+        return;
+    }
+    r->lines = malloc(bytes.len + 1);
+    SHOAL_ASSERT(r->lines != NULL);
+    memcpy(r->lines, bytes.bytes, bytes.len);
+    r->lines[bytes.len] = '\0';
+    r->at = r->lines;
+    restore_next(r);
+}
+
+static void restore_files(struct agent *agent, struct agent_job *job, struct sending *sending, struct shoal_hash manifest)
+{
+    struct restoring *r = calloc(1, sizeof(*r));
+
+    SHOAL_ASSERT(r != NULL);
+    r->agent = agent;
+    r->job = job->id;
+    r->sending = sending;
+    agent_read_blob(agent, job->id, manifest, 4 * SHOAL_MIB, on_manifest, r);
+}
+
+void agent_worker_send(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    struct sending *sending = malloc(sizeof(*sending));
+    struct agent_job *job = NULL;
+    struct shoal_hash hash;
+    char *text;
+
+    if (sending == NULL)
+        return;
+    *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
+    text = file_text(&sending->message);
+    if (agent_run_find(agent, worker_id, &job) == NULL || text == NULL || strncmp(text, "blob:", 5) != 0 ||
+        !shoal_hex_parse(text + 5, hash.bytes, sizeof(hash.bytes))) {
+        if (job != NULL && message->kind == SHOAL_WORKER_TRAIN_STATE)
+            feed_note(agent, worker_id, job, message);
+        else
+            workers_send(agent->workers, worker_id, message);
+        free(sending);
+        return;
+    }
+    if (message->kind == SHOAL_WORKER_TRAIN_STATE)
+        restore_files(agent, job, sending, hash);
+    else
+        agent_materialise(agent, job->id, hash, on_materialised, sending);
+}
+
+/* ---- records for a driver ---- */
+
+static void on_feed_closed(uv_handle_t *handle)
+{
+    struct feed *feed = handle->data;
+
+    free(feed->finish);
+    free(feed);
+}
+
+static void feed_end(struct feed *feed)
+{
+    struct feed **at = &feeds;
+
+    while (*at != feed)
+        at = &(*at)->next;
+    *at = feed->next;
+    uv_close((uv_handle_t *)&feed->timer, on_feed_closed);
+}
+
+static void on_feed(uv_timer_t *timer)
+{
+    struct feed *feed = timer->data;
+    struct agent *agent = feed->agent;
+    struct agent_job *job = agent_job_find(agent, feed->job);
+    static uint8_t bytes[FEED_BYTES];
+    static struct shoal_worker_message message;
+
+    if (job == NULL || agent_run_find(agent, feed->worker_id, &job) == NULL) {
+        feed_end(feed);
+        return;
+    }
+    while (feed->sent < feed->acked + FEED_WINDOW) {
+        uint64_t first;
+        uint32_t count;
+        size_t len = agent_ledger_read(agent, job, feed->call, feed->sent, bytes, sizeof(bytes), &first, &count);
+
+        if (count == 0)
+            break;
+        message = (struct shoal_worker_message){ .kind = SHOAL_WORKER_TRAIN_RECORDS };
+        message.records = (struct shoal_worker_records){ .call = feed->call, .first_step = first, .count = count,
+                                                         .records = shoal_view_of(bytes, len) };
+        workers_send(agent->workers, feed->worker_id, &message);
+        feed->sent += count;
+    }
+    if (feed->finishing && (feed->sent >= feed->final_step || agent_now_ns() > feed->finish_by_ns)) {
+        workers_send(agent->workers, feed->worker_id, feed->finish);
+        feed_end(feed);
+    }
+}
+
+/* TRAIN_STATE passes through here: it begins a feed, and FINISHED waits for its last record. */
+static void feed_note(struct agent *agent, uint64_t worker_id, struct agent_job *job,
+                      const struct shoal_worker_message *message)
+{
+    const struct shoal_worker_train_state *state = &message->train_state;
+    struct feed *feed = feeds;
+
+    while (feed != NULL && !(feed->worker_id == worker_id && feed->call == state->call))
+        feed = feed->next;
+    if (feed == NULL) {
+        feed = calloc(1, sizeof(*feed));
+        SHOAL_ASSERT(feed != NULL);
+        feed->agent = agent;
+        feed->worker_id = worker_id;
+        feed->job = job->id;
+        feed->call = state->call;
+        feed->sent = state->acked_step;
+        feed->acked = state->acked_step;
+        (void)uv_timer_init(&agent->loop, &feed->timer);
+        feed->timer.data = feed;
+        (void)uv_timer_start(&feed->timer, on_feed, 0, FEED_MS);
+        feed->next = feeds;
+        feeds = feed;
+    }
+    if (state->state != SHOAL_TRAIN_FINISHED) {
+        workers_send(agent->workers, worker_id, message);
+        return;
+    }
+    if (feed->finishing)
+        return;
+    feed->finishing = true;
+    feed->final_step = state->final_step;
+    feed->finish_by_ns = agent_now_ns() + FINISH_WAIT_NS;
+    feed->finish = malloc(sizeof(*feed->finish));
+    SHOAL_ASSERT(feed->finish != NULL);
+    *feed->finish = *message;
+}
+
+static void feed_acked(uint64_t worker_id, const struct shoal_worker_acked *acked)
+{
+    for (struct feed *feed = feeds; feed != NULL; feed = feed->next)
+        if (feed->worker_id == worker_id && feed->call == acked->call && acked->step > feed->acked)
+            feed->acked = acked->step;
+}
+
+/* A driver that connects anew has forgotten what was on its way. */
+static void feed_restart(uint64_t worker_id)
+{
+    for (struct feed *feed = feeds; feed != NULL; feed = feed->next)
+        if (feed->worker_id == worker_id)
+            feed->sent = feed->acked;
+}
+
+/* ---- from workers ---- */
+
+static void tell_core(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER };
+
+    event.u.worker.worker_id = worker_id;
+    event.u.worker.message = message;
+    agent_event(agent, &event);
+}
+
+static void on_file_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
+{
+    struct sending *sending = arg;
+    struct agent *agent = sending->agent;
+    char *path = sending->message.kind == SHOAL_WORKER_TRAIN ? sending->message.train.bundle_path
+                                                             : sending->message.snapshot.path;
+
+    /* UNREACHABLE: kept here alone; a mesh of one host, or the others are away. The leader's entry is what counts. */
+    if (err == SHOAL_OK || err == SHOAL_ERR_UNREACHABLE) {
+        memcpy(path, "blob:", 5);
+        shoal_hex_text(hash.bytes, sizeof(hash.bytes), path + 5);
+        tell_core(agent, sending->worker_id, &sending->message);
+    } else {
+        agent_log(agent, "a file of worker %llu is not kept: %s", (unsigned long long)sending->worker_id, text);
+    }
+    free(sending);
+}
+
+static void store_then_tell(struct agent *agent, struct shoal_job_id job, uint64_t worker_id,
+                            const struct shoal_worker_message *message)
+{
+    struct sending *sending = malloc(sizeof(*sending));
+
+    SHOAL_ASSERT(sending != NULL);
+    *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
+    agent_store_file(agent, job,
+                     message->kind == SHOAL_WORKER_TRAIN ? message->train.bundle_path : message->snapshot.path,
+                     on_file_stored, sending);
+}
+
+static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    struct agent *agent = arg;
+    struct agent_job *job = NULL;
+
+    if (agent_run_find(agent, worker_id, &job) == NULL || !shoal_job_id_equal(job->id, id))
+        return; /* not one of ours: it hears nothing and ends with its runner */
+    switch (message->kind) {
+    case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); return;
+    case SHOAL_WORKER_TRAIN:
+    case SHOAL_WORKER_SNAPSHOT: store_then_tell(agent, id, worker_id, message); return;
+    case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
+    case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
+    default: break;
+    }
+    tell_core(agent, worker_id, message);
+}
+
+static void on_started(void *arg, uint64_t worker_id, int32_t pid)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
+
+    event.u.worker_started.worker_id = worker_id;
+    event.u.worker_started.pid = pid;
+    agent_event(arg, &event);
+}
+
+/* The last line that the process wrote to its stderr, for people. */
+static void last_words(const struct agent_job *job, const struct agent_run *run, char *text, size_t cap)
+{
+    char path[AGENT_PATH_BYTES + 160];
+    char tail[512];
+    FILE *file;
+    size_t len;
+    char *line;
+
+    text[0] = '\0';
+    (void)snprintf(path, sizeof(path), "%s/log/app.%s/%s", job->result_dir, run->task,
+                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
+    file = fopen(path, "re");
+    if (file == NULL)
+        return;
+    (void)fseek(file, 0, SEEK_END);
+    if (ftell(file) > (long)sizeof(tail) - 1)
+        (void)fseek(file, -(long)(sizeof(tail) - 1), SEEK_END);
+    else
+        rewind(file);
+    len = fread(tail, 1, sizeof(tail) - 1, file);
+    (void)fclose(file);
+    while (len > 0 && (tail[len - 1] == '\n' || tail[len - 1] == ' '))
+        len--;
+    tail[len] = '\0';
+    line = strrchr(tail, '\n');
+    (void)snprintf(text, cap, "%.190s", line == NULL ? tail : line + 1);
+}
+
+static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
+{
+    struct agent *agent = arg;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct agent_job *job = NULL;
+    struct agent_run *run = agent_run_find(agent, worker_id, &job);
+
+    event.u.worker_exited.worker_id = worker_id;
+    event.u.worker_exited.status = status;
+    event.u.worker_exited.signalled = signalled;
+    if (text[0] != '\0')
+        (void)snprintf(event.u.worker_exited.text, sizeof(event.u.worker_exited.text), "%.199s", text);
+    else if (run != NULL && (status != 0 || signalled))
+        last_words(job, run, event.u.worker_exited.text, sizeof(event.u.worker_exited.text));
+    if (run != NULL) {
+        agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
+        run->used = false;
+    }
+    shoal_ignore(shoal_cache_remove(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8)));
+    agent_event(agent, &event);
+}
+
+static void on_slot_idle(void *arg, uint32_t slot)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SLOT_IDLE };
+
+    event.u.slot_idle.slot = slot;
+    agent_event(arg, &event);
+}
+
+static void on_stuck(void *arg, uint64_t worker_id)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STUCK };
+
+    agent_log(arg, "worker %llu stands still: its library thread has not moved for 1 s", (unsigned long long)worker_id);
+    event.u.worker_stuck.worker_id = worker_id;
+    agent_event(arg, &event);
+}
+
+static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, const struct workers_alive *alive,
+                      size_t count)
+{
+    struct agent *agent = arg;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RUNNER };
+    struct shoal_sched_runner_worker found[SHOAL_RUNNER_WORKERS_MAX];
+    struct agent_job *job = agent_job_need(agent, id);
+    size_t used = 0;
+
+    if (job == NULL)
+        return;
+    if (job->opened) { /* our own new runner */
+        for (size_t i = 0; i < count; i++)
+            if (alive[i].pid > 0)
+                on_started(agent, alive[i].worker_id, alive[i].pid);
+        return;
+    }
+    agent_job_reopen(agent, job, generation);
+    for (size_t i = 0; i < count; i++) {
+        struct agent_run *run = &job->runs[i];
+
+        if (!agent_run_restore(agent, job, alive[i].worker_id, run)) {
+            workers_kill(agent->workers, alive[i].worker_id, 0); /* nobody knows its lease any more */
+            continue;
+        }
+        found[used] = (struct shoal_sched_runner_worker){ .worker_id = alive[i].worker_id, .slot = alive[i].slot,
+                                                          .pid = alive[i].pid, .frozen = alive[i].frozen,
+                                                          .role = run->role, .lease_generation = run->lease_generation,
+                                                          .deadline_ns = alive[i].freeze_at_ns + 5 * SHOAL_S };
+        memcpy(found[used].token, run->token, sizeof(run->token));
+        used++;
+    }
+    agent_log(agent, "%s: found its runner again, %zu workers live", job->text, used);
+    event.u.runner.job = id;
+    event.u.runner.generation = generation;
+    event.u.runner.workers = found;
+    event.u.runner.worker_count = used;
+    agent_event(agent, &event);
+}
+
+static void on_reattached(void *arg) { (void)arg; }
+
+void agent_workers_reattach(struct agent *agent) { workers_reattach(agent->workers, on_reattached, agent); }
+
+enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
+{
+    char jobs[AGENT_PATH_BYTES + 16];
+    char slots[AGENT_PATH_BYTES + 16];
+    char path[AGENT_PATH_BYTES + 16];
+    struct workers_options options = { .loop = &agent->loop, .jobs_dir = jobs, .slots_dir = slots, .socket_path = path,
+                                       .slots = agent->settings.slots, .arg = agent, .on_started = on_started,
+                                       .on_exited = on_exited, .on_runner = on_runner, .on_message = on_message,
+                                       .on_slot_idle = on_slot_idle, .on_stuck = on_stuck };
+
+    (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
+    (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);
+    (void)snprintf(path, sizeof(path), "%s/w.sock", agent->settings.data);
+    return workers_create(&agent->workers, &options, msg);
+}

@@ -1,0 +1,72 @@
+/* What this host can lease: GPUs by NVML when there are any, else CPU slots, else what the operator declares for a test.
+ *
+ * NVML is loaded at run time and bound by its versioned names only (the others are older layouts); our declarations are
+ * these few lines, no header of NVIDIA's is read. */
+#include "agent.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+#define NVML_OK 0
+
+static unsigned nvml_count(void)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    int (*init)(void);
+    int (*device_count)(unsigned *count);
+    int (*shutdown_)(void);
+    unsigned count = 0;
+
+    if (library == NULL)
+        return 0;
+    *(void **)&init = dlsym(library, "nvmlInit_v2");
+    *(void **)&device_count = dlsym(library, "nvmlDeviceGetCount_v2");
+    *(void **)&shutdown_ = dlsym(library, "nvmlShutdown");
+    if (init != NULL && device_count != NULL && shutdown_ != NULL && init() == NVML_OK) {
+        if (device_count(&count) != NVML_OK)
+            count = 0;
+        (void)shutdown_();
+    }
+    (void)dlclose(library);
+    return count;
+}
+
+static void numeric_class(struct agent_settings *settings)
+{
+    const char *isa = "x86-64";
+
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        isa = "avx512";
+    else if (__builtin_cpu_supports("avx2"))
+        isa = "avx2";
+    (void)snprintf(settings->numeric_class, sizeof(settings->numeric_class), "%s %s", isa,
+                   settings->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+}
+
+void agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned gpus;
+
+    settings->device = SHOAL_SCHED_CPU;
+    settings->slots = cpus < 1 ? 1 : (unsigned)cpus;
+    if (declared != NULL && declared[0] != '\0') {
+        const char *colon = strchr(declared, ':');
+
+        settings->simulated = true;
+        settings->device = strncmp(declared, "gpu", 3) == 0 ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
+        if (colon != NULL)
+            settings->slots = (unsigned)strtoul(colon + 1, NULL, 10);
+    } else if ((gpus = nvml_count()) > 0) {
+        settings->device = SHOAL_SCHED_GPU;
+        settings->slots = gpus;
+    }
+    if (slots > 0)
+        settings->slots = slots;
+    if (settings->slots > SHOAL_SLOTS_MAX)
+        settings->slots = SHOAL_SLOTS_MAX;
+    numeric_class(settings);
+}

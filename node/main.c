@@ -1,0 +1,24 @@
+/* One binary: the command line, the agent, and the runner's own entry. */
+#include "agent.h"
+
+#include "shoal/runner.h"
+#include "shoal/sim.h"
+
+#include "shoal/banned.h"
+
+static bool internal(int argc, char **argv, int *exit_code)
+{
+    if (argc < 2 || strcmp(argv[1], "runner") != 0)
+        return false;
+    *exit_code = shoal_runner_main(argc - 1, argv + 1);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct shoal_cli_hooks hooks = { .init = agent_init_main, .join = agent_join_main, .agent = agent_main,
+                                                  .sim = shoal_sim_main, .doctor = agent_doctor_main,
+                                                  .internal = internal, .version = SHOAL_VERSION };
+
+    return shoal_cli_main(argc, argv, &hooks);
+}
