@@ -1,0 +1,612 @@
+/* The command line: one table of commands, from which parsing and help both come. */
+#include "cli_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+static const struct cli_option global_options[] = {
+    { "node", "URL", "node to ask; a comma list is tried in order [SHOAL_NODE, else https://127.0.0.1:9243]", 'n' },
+    { "output", "FORM", "text or json", 'o' },
+    { "timeout", "SECONDS", "give up after this time", 0 },
+    { "quiet", NULL, "no messages, only data", 'q' },
+    { "user", "NAME", "ask as this user, with a password instead of a token [SHOAL_USER]", 'u' },
+    { "password", "TEXT", "its password; better in SHOAL_PASSWORD or --password-file", 0 },
+    { "password-file", "FILE", "its password is the first line of FILE", 0 },
+    { "token-file", "FILE", "token to show [SHOAL_TOKEN_FILE, else the one that `shoal logon` kept]", 0 },
+    { "ca", "FILE", "check the node's certificate against FILE [SHOAL_CA; without it, it is not checked]", 0 },
+    { "help", NULL, "this text", 'h' },
+    { NULL, NULL, NULL, 0 },
+};
+
+#define AGENT_OPTIONS                                                                                                    \
+    { "data", "DIR", "data folder of this node", 'd' }, { "name", "NAME", "name of this node [host name]", 0 },          \
+        { "host", "ADDRESS", "address for gossip and links", 0 }, { "port", "PORT", "port for gossip and links", 'p' },  \
+        { "api-host", "ADDRESS", "address of the HTTP API", 0 }, { "api-port", "PORT", "port of the HTTP API", 0 },      \
+        { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                                \
+        { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                              \
+        { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                       \
+        { "fabric-trusted", "NAMES", "interfaces that training data may use [lo]", 0 },                                  \
+        { "domain", "NAME", "failure domain of this host", 0 },                                                          \
+        { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                         \
+        { "python", "FILE", "interpreter of the workers", 0 }, { "libs", "DIR", "folder of libshoal and its modules", 0 }, \
+        { "set", "KEY=VALUE", "any other setting; may be repeated", 0 },                                                 \
+        { "log-level", "LEVEL", "debug, info, warn or error", 0 }
+
+static const struct cli_option init_options[] = {
+    AGENT_OPTIONS,
+    { "mesh-name", "NAME", "name of the new mesh [shoal]", 0 },
+    { "secret-file", "FILE", "use this mesh secret instead of a new one", 0 },
+    { "admin-user", "NAME", "first user [admin]", 0 },
+    { "admin-password-file", "FILE", "its password is the first line of FILE [one is made and printed]", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option join_options[] = {
+    AGENT_OPTIONS,
+    { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
+    { "run", NULL, "also run the agent", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option agent_options[] = {
+    AGENT_OPTIONS,
+    { "join", "ADDRESS", "host:port of any member", 0 },
+    { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option run_options[] = {
+    { "framework", "NAME", "PyTorch or edtPyTorch (see `shoal frameworks`)", 0 },
+    { "model-main", "FILE", "script to start, relative to the model directory", 0 },
+    { "model-dir", "DIR", "directory to send; may be deleted after the answer", 0 },
+    { "workers", "N", "workers; for elastic frameworks the most", 'w' },
+    { "device", "KIND", "cpu or gpu", 0 },
+    { "memory", "SIZE", "memory of a worker, such as 4G", 0 },
+    { "priority", "N", "greater is served first", 0 },
+    { "pending-timeout", "SECONDS", "fail if it still waits after this time", 0 },
+    { "name", "NAME", "name to show", 0 },
+    { "env", "NAME=VALUE", "environment variable of all tasks; may be repeated", 'e' },
+    { "data-path", "DIR", "DATA_DIR, relative to the data file system", 0 },
+    { "command", NULL, "run the words after -- as a command, not Python", 0 },
+    { "option", "TEXT", "any option of execs-api 4.5 as it is (\"--msd-label a=b\"); may be repeated", 0 },
+    { "ticket", NULL, "take a ticket first, so that every retry is safe", 0 },
+    { "wait", NULL, "wait for its end; the exit code is the job's", 0 },
+    { "follow", NULL, "print its log while waiting", 'f' },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option list_options[] = {
+    { "active", NULL, "only jobs that have not ended", 'a' },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option logs_options[] = {
+    { "follow", NULL, "go on until the job ends", 'f' },
+    { "which", "NAME", "out, err, outerr, driver, launcher, task-out, task-err, task-launcher [out]", 0 },
+    { "task", "N", "for the task logs: 0 the driver, 1 and up the workers", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option result_options[] = {
+    { "all", NULL, "everything in the result folder, not only the model", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option delete_options[] = {
+    { "all", NULL, "all jobs of yours", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option top_options[] = {
+    { "interval", "SECONDS", "time between looks [1]", 'i' },
+    { "count", "N", "looks; 0: no end [on a terminal 0, else 1]", 'c' },
+    { NULL, NULL, NULL, 0 },
+};
+
+static int run_init(struct cli *cli);
+static int run_join(struct cli *cli);
+static int run_agent(struct cli *cli);
+static int run_doctor(struct cli *cli);
+static int run_help(struct cli *cli);
+static int run_sim(struct cli *cli);
+static int run_version(struct cli *cli);
+
+static const struct cli_command commands[] = {
+    { .words = "init", .args = "", .help = "found a mesh on this host", .options = init_options, .run = run_init,
+      .more = "  shoal init --data /var/lib/shoal --mesh-name lab\n" },
+    { .words = "join", .args = "[ADDRESS]", .help = "make this host ready to join a mesh", .options = join_options,
+      .run = run_join, .more = "  shoal join 10.0.0.1:7400 --data /var/lib/shoal --secret-file mesh.secret --run\n" },
+    { .words = "agent", .args = "", .help = "run this node", .options = agent_options, .run = run_agent,
+      .more = "  shoal agent --data /var/lib/shoal\n" },
+    { .words = "node list", .args = "", .help = "the nodes of the mesh", .run = cli_node_list },
+    { .words = "job run", .args = "", .help = "submit a job", .options = run_options, .run = cli_job_run, .rest = true,
+      .more = "  shoal job run --framework edtPyTorch --model-main main.py --model-dir my_model --workers 6\n"
+              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n" },
+    { .words = "job list", .args = "", .help = "jobs, the oldest first", .options = list_options, .run = cli_job_list },
+    { .words = "job show", .args = "ID", .help = "all about one job", .run = cli_job_show },
+    { .words = "job logs", .args = "ID", .help = "its log", .options = logs_options, .run = cli_job_logs,
+      .more = "  shoal job logs -f 41z\n" },
+    { .words = "job wait", .args = "ID", .help = "wait for its end; the exit code is the job's", .run = cli_job_wait },
+    { .words = "job stop", .args = "ID", .help = "stop it", .run = cli_job_stop },
+    { .words = "job result", .args = "ID [FILE]", .help = "fetch its result as a zip (- for standard output)",
+      .options = result_options, .run = cli_job_result },
+    { .words = "job delete", .args = "[ID]", .help = "delete it and its result; stops it first", .options = delete_options,
+      .run = cli_job_delete },
+    { .words = "job ledger", .args = "ID", .help = "which samples were trained, epoch by epoch", .run = cli_job_ledger },
+    { .words = "top", .args = "", .help = "nodes and jobs, live", .options = top_options, .run = cli_top },
+    { .words = "why", .args = "ID", .help = "why a job is where it is", .run = cli_why },
+    { .words = "frameworks", .args = "", .help = "what jobs can be", .run = cli_frameworks },
+    { .words = "status", .args = "", .help = "whether the node and its mesh are well", .run = cli_status },
+    { .words = "logon", .args = "[USER]", .help = "get a token and keep it", .run = cli_logon,
+      .more = "  SHOAL_PASSWORD=... shoal logon ada --node https://host:9243\n" },
+    { .words = "logoff", .args = "", .help = "end the kept token everywhere", .run = cli_logoff },
+    { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh", .run = run_sim },
+    { .words = "doctor", .args = "", .help = "check this host", .options = agent_options, .run = run_doctor },
+    { .words = "version", .args = "", .help = "print the version", .run = run_version },
+    { .words = "help", .args = "[COMMAND...]", .help = "this text, or that of one command", .run = run_help },
+};
+
+#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+/* ---- small things ---- */
+
+int cli_fail(int code, const char *format, ...)
+{
+    va_list args;
+
+    (void)fputs("shoal: ", stderr);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    return code;
+}
+
+void cli_say(const struct cli *cli, const char *format, ...)
+{
+    va_list args;
+
+    if (cli->quiet)
+        return;
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+}
+
+const char *cli_value(const struct cli *cli, const char *name)
+{
+    for (unsigned i = cli->given_count; i > 0; i--)
+        if (strcmp(cli->given[i - 1].option->name, name) == 0)
+            return cli->given[i - 1].value;
+    return NULL;
+}
+
+bool cli_flag(const struct cli *cli, const char *name) { return cli_value(cli, name) != NULL; }
+
+bool cli_number(const struct cli *cli, const char *name, uint64_t min, uint64_t max, uint64_t *value)
+{
+    const char *text = cli_value(cli, name);
+    char *end = NULL;
+    unsigned long long number;
+
+    if (text == NULL)
+        return true;
+    number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < min || number > max) {
+        (void)cli_fail(SHOAL_EXIT_USAGE, "--%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64, name, text, min, max);
+        return false;
+    }
+    *value = number;
+    return true;
+}
+
+const char *cli_home_file(const char *name, char *path, size_t cap)
+{
+    const char *config = getenv("XDG_CONFIG_HOME");
+    const char *home = getenv("HOME");
+    int len;
+
+    if (config != NULL && config[0] == '/')
+        len = snprintf(path, cap, "%s/shoal/%s", config, name);
+    else if (home != NULL && home[0] == '/')
+        len = snprintf(path, cap, "%s/.config/shoal/%s", home, name);
+    else
+        return NULL;
+    return len > 0 && (size_t)len < cap ? path : NULL;
+}
+
+/* Edits between two short words, for "did you mean". */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[64];
+    size_t len = strlen(b);
+
+    if (strlen(a) > 60 || len > 60)
+        return 99;
+    for (unsigned i = 0; i <= len; i++)
+        row[i] = i;
+    for (; *a != '\0'; a++) {
+        unsigned corner = row[0]++;
+
+        for (size_t i = 0; i < len; i++) {
+            unsigned change = corner + (*a == b[i] ? 0u : 1u);
+            unsigned best = row[i] < row[i + 1] ? row[i] + 1 : row[i + 1] + 1;
+
+            corner = row[i + 1];
+            row[i + 1] = change < best ? change : best;
+        }
+    }
+    return row[len];
+}
+
+/* ---- help ---- */
+
+static void print_options(const struct cli_option *options, FILE *out)
+{
+    for (; options != NULL && options->name != NULL; options++) {
+        char left[64];
+
+        (void)snprintf(left, sizeof(left), "%c%c%s--%s%s%s", options->letter != 0 ? '-' : ' ',
+                       options->letter != 0 ? options->letter : ' ', options->letter != 0 ? ", " : "  ", options->name,
+                       options->value != NULL ? " " : "", options->value != NULL ? options->value : "");
+        (void)fprintf(out, "  %-30s %s\n", left, options->help);
+    }
+}
+
+static void print_command(const struct cli_command *command, FILE *out)
+{
+    (void)fprintf(out, "shoal %s%s%s%s: %s\n", command->words, command->args[0] != '\0' ? " " : "", command->args,
+                  command->rest ? " [-- WORD...]" : "", command->help);
+    if (command->more != NULL)
+        (void)fprintf(out, "\nExamples:\n%s", command->more);
+    if (command->options != NULL) {
+        (void)fprintf(out, "\nOptions:\n");
+        print_options(command->options, out);
+    }
+    (void)fprintf(out, "\nOptions of every command:\n");
+    print_options(global_options, out);
+}
+
+static void print_overview(FILE *out)
+{
+    (void)fprintf(out, "shoal: a mesh that trains\n\n");
+    (void)fprintf(out, "  shoal init --data DIR                      found a mesh\n"
+                       "  shoal agent --data DIR                     run its first node\n"
+                       "  shoal job run --framework edtPyTorch --model-main main.py --model-dir DIR --workers 6\n\nCommands:\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        char left[64];
+
+        (void)snprintf(left, sizeof(left), "%s %s", commands[i].words, commands[i].args);
+        (void)fprintf(out, "  %-24s %s\n", left, commands[i].help);
+    }
+    (void)fprintf(out, "\n`shoal help COMMAND` shows its options. IDs may be cut to any ending that is clear.\n"
+                       "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 unreachable or no majority, 6 timeout, "
+                       "7 conflict.\n");
+}
+
+/* ---- parsing ---- */
+
+static unsigned word_count(const char *words)
+{
+    unsigned count = 1;
+
+    for (; *words != '\0'; words++)
+        count += *words == ' ' ? 1u : 0u;
+    return count;
+}
+
+/* The command whose words argv starts with. */
+static const struct cli_command *find_command(int argc, char **argv, int *used)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        char two[64] = "";
+        unsigned words = word_count(commands[i].words);
+
+        if (argc < (int)words)
+            continue;
+        (void)snprintf(two, sizeof(two), "%.30s%s%.30s", argv[0], words > 1 ? " " : "", words > 1 ? argv[1] : "");
+        if (strcmp(two, commands[i].words) == 0) {
+            *used = (int)words;
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+static int unknown_command(int argc, char **argv)
+{
+    const char *best = NULL;
+    unsigned best_distance = 4;
+    char two[64];
+
+    (void)snprintf(two, sizeof(two), "%.30s%s%.30s", argv[0], argc > 1 && argv[1][0] != '-' ? " " : "",
+                   argc > 1 && argv[1][0] != '-' ? argv[1] : "");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        unsigned edits = distance(two, commands[i].words);
+        unsigned first = distance(argv[0], commands[i].words);
+
+        edits = first < edits ? first : edits;
+        if (edits < best_distance) {
+            best_distance = edits;
+            best = commands[i].words;
+        }
+    }
+    if (best != NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; did you mean \"shoal %s\"? `shoal help` lists them", two, best);
+    return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; `shoal help` lists them", two);
+}
+
+static const struct cli_option *find_in(const struct cli_option *options, const char *name, size_t len, char letter)
+{
+    for (; options != NULL && options->name != NULL; options++) {
+        if (letter != 0 && options->letter == letter)
+            return options;
+        if (letter == 0 && strlen(options->name) == len && memcmp(options->name, name, len) == 0)
+            return options;
+    }
+    return NULL;
+}
+
+static const struct cli_option *find_option(const struct cli_command *command, const char *name, size_t len, char letter)
+{
+    const struct cli_option *found = find_in(command->options, name, len, letter);
+
+    return found != NULL ? found : find_in(global_options, name, len, letter);
+}
+
+static int unknown_option(const struct cli_command *command, const char *text)
+{
+    const struct cli_option *lists[2] = { command->options, global_options };
+    const char *best = NULL;
+    unsigned best_distance = 4;
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(text + 2, "="), text + 2);
+    for (unsigned l = 0; l < 2; l++) {
+        for (const struct cli_option *at = lists[l]; at != NULL && at->name != NULL; at++) {
+            unsigned edits = distance(name, at->name);
+
+            if (edits < best_distance) {
+                best_distance = edits;
+                best = at->name;
+            }
+        }
+    }
+    if (best != NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s has no option %s; did you mean --%s?", command->words, text, best);
+    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s has no option %s; `shoal help %s` lists them%s", command->words, text,
+                    command->words, command->rest ? "; words for the script go after --" : "");
+}
+
+static int take_option(struct cli *cli, const char *text, const char *next, bool *took_next)
+{
+    bool is_long = text[1] == '-';
+    const char *name = text + (is_long ? 2 : 1);
+    size_t len = is_long ? strcspn(name, "=") : 1;
+    const struct cli_option *option;
+    const char *value = "";
+
+    *took_next = false;
+    if (!is_long && name[1] != '\0')
+        return cli_fail(SHOAL_EXIT_USAGE, "%s: write short options one by one", text);
+    option = find_option(cli->command, name, len, is_long ? 0 : name[0]);
+    if (option == NULL)
+        return unknown_option(cli->command, text);
+    if (option->value == NULL && is_long && name[len] == '=')
+        return cli_fail(SHOAL_EXIT_USAGE, "--%s takes no value", option->name);
+    if (option->value != NULL) {
+        value = is_long && name[len] == '=' ? name + len + 1 : next;
+        *took_next = !(is_long && name[len] == '=');
+        if (value == NULL)
+            return cli_fail(SHOAL_EXIT_USAGE, "--%s wants %s", option->name, option->value);
+    }
+    if (cli->given_count == CLI_GIVEN_MAX)
+        return cli_fail(SHOAL_EXIT_USAGE, "more than %d options", CLI_GIVEN_MAX);
+    cli->given[cli->given_count].option = option;
+    cli->given[cli->given_count++].value = value;
+    return SHOAL_EXIT_OK;
+}
+
+static int check_words(const struct cli *cli)
+{
+    const char *at = cli->command->args;
+    unsigned min = 0;
+    unsigned max = 0;
+
+    if (strstr(at, "...") != NULL)
+        return SHOAL_EXIT_OK;
+    for (; *at != '\0'; at += strcspn(at, " ") + (at[strcspn(at, " ")] == ' ' ? 1 : 0)) {
+        min += *at != '[' ? 1u : 0u;
+        max++;
+    }
+    if (cli->word_count >= min && cli->word_count <= max)
+        return SHOAL_EXIT_OK;
+    if (cli->word_count > max)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s %s", cli->command->words,
+                        cli->words[max], cli->command->words, cli->command->args);
+    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; `shoal job list` shows IDs", cli->command->words, cli->command->args);
+}
+
+static int parse(struct cli *cli, int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        bool took_next = false;
+        int code;
+
+        if (strcmp(argv[i], "--") == 0) {
+            if (!cli->command->rest)
+                return cli_fail(SHOAL_EXIT_USAGE, "shoal %s takes nothing after --", cli->command->words);
+            cli->rest = (const char *const *)(argv + i + 1);
+            cli->rest_count = (unsigned)(argc - i - 1);
+            break;
+        }
+        if (argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (cli->word_count == CLI_WORDS_MAX)
+                return cli_fail(SHOAL_EXIT_USAGE, "too many words");
+            cli->words[cli->word_count++] = argv[i];
+            continue;
+        }
+        code = take_option(cli, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &took_next);
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        i += took_next ? 1 : 0;
+    }
+    return SHOAL_EXIT_OK;
+}
+
+static int settle_globals(struct cli *cli)
+{
+    const char *output = cli_value(cli, "output");
+    uint64_t timeout = 0;
+
+    if (output != NULL && strcmp(output, "json") != 0 && strcmp(output, "text") != 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "--output: \"%s\" is not text or json", output);
+    cli->json = output != NULL && strcmp(output, "json") == 0;
+    cli->quiet = cli_flag(cli, "quiet");
+    if (!cli_number(cli, "timeout", 1, 366 * 86400, &timeout))
+        return SHOAL_EXIT_USAGE;
+    cli->timeout_s = (long)timeout;
+    return check_words(cli);
+}
+
+/* ---- commands of this machine ---- */
+
+static const char *text_of(const struct cli *cli, const char *name)
+{
+    const char *value = cli_value(cli, name);
+
+    return value == NULL ? "" : value;
+}
+
+static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
+{
+    uint64_t port = 0;
+    uint64_t api_port = 0;
+    uint64_t slots = 0;
+    uint64_t prefill = UINT64_MAX;
+
+    if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 0, 65535, &api_port) ||
+        !cli_number(cli, "slots", 1, 64, &slots) || !cli_number(cli, "prefill", 0, 1u << 20, &prefill))
+        return SHOAL_EXIT_USAGE;
+    *agent = (struct shoal_cli_agent){
+        .data = text_of(cli, "data"), .name = text_of(cli, "name"), .host = text_of(cli, "host"), .port = (uint16_t)port,
+        .api_host = text_of(cli, "api-host"), .api_port = (uint16_t)api_port, .api_plain = cli_flag(cli, "api-plain"),
+        .join = text_of(cli, "join"), .secret_file = text_of(cli, "secret-file"), .mesh_name = text_of(cli, "mesh-name"),
+        .admin_user = text_of(cli, "admin-user"), .admin_password_file = text_of(cli, "admin-password-file"),
+        .slots = (unsigned)slots, .inventory = text_of(cli, "inventory"), .fabric_trusted = text_of(cli, "fabric-trusted"),
+        .domain = text_of(cli, "domain"), .prefill_mib = prefill, .python = text_of(cli, "python"),
+        .libs = text_of(cli, "libs"), .log_level = text_of(cli, "log-level"), .foreground = cli_flag(cli, "run"),
+    };
+    for (unsigned i = 0; i < cli->given_count; i++) {
+        if (strcmp(cli->given[i].option->name, "set") != 0)
+            continue;
+        if (strchr(cli->given[i].value, '=') == NULL)
+            return cli_fail(SHOAL_EXIT_USAGE, "--set: \"%s\" is not KEY=VALUE", cli->given[i].value);
+        if (agent->settings_count == SHOAL_CLI_SETTINGS_MAX)
+            return cli_fail(SHOAL_EXIT_USAGE, "--set: more than %d settings", SHOAL_CLI_SETTINGS_MAX);
+        agent->settings[agent->settings_count++] = cli->given[i].value;
+    }
+    return SHOAL_EXIT_OK;
+}
+
+static int call_hook(struct cli *cli, int (*hook)(const struct shoal_cli_agent *agent), bool wants_data)
+{
+    struct shoal_cli_agent agent;
+    int code = fill_agent(cli, &agent);
+
+    if (code != SHOAL_EXIT_OK)
+        return code;
+    if (cli->word_count > 0)
+        agent.join = cli->words[0];
+    if (wants_data && agent.data[0] == '\0')
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants --data DIR: the folder that holds this node", cli->command->words);
+    if (hook == NULL)
+        return cli_fail(SHOAL_EXIT_FAILED, "shoal %s is not built into this program", cli->command->words);
+    return hook(&agent);
+}
+
+static int run_init(struct cli *cli) { return call_hook(cli, cli->hooks->init, true); }
+static int run_agent(struct cli *cli) { return call_hook(cli, cli->hooks->agent, true); }
+static int run_doctor(struct cli *cli) { return call_hook(cli, cli->hooks->doctor, false); }
+
+static int run_join(struct cli *cli)
+{
+    if (cli->word_count == 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal join wants the address of a member: shoal join HOST:PORT --data DIR --secret-file FILE");
+    return call_hook(cli, cli->hooks->join, true);
+}
+
+static int run_sim(struct cli *cli)
+{
+    if (cli->hooks->sim == NULL)
+        return cli_fail(SHOAL_EXIT_FAILED, "shoal sim is not built into this program");
+    return cli->hooks->sim(cli->argc, cli->argv);
+}
+
+static int run_version(struct cli *cli)
+{
+    (void)printf("shoal %s\n", cli->hooks->version == NULL ? "unknown" : cli->hooks->version);
+    return SHOAL_EXIT_OK;
+}
+
+static int run_help(struct cli *cli)
+{
+    char *words[2];
+    const struct cli_command *command;
+    int used;
+    bool any = false;
+
+    if (cli->word_count == 0) {
+        print_overview(stdout);
+        return SHOAL_EXIT_OK;
+    }
+    for (unsigned i = 0; i < 2 && i < cli->word_count; i++)
+        words[i] = cli->argv[1 + (int)i];
+    command = find_command(cli->word_count > 1 ? 2 : 1, words, &used);
+    if (command != NULL) {
+        print_command(command, stdout);
+        return SHOAL_EXIT_OK;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++) { /* "help job": all of them */
+        size_t len = strlen(cli->words[0]);
+
+        if (strncmp(commands[i].words, cli->words[0], len) == 0 && commands[i].words[len] == ' ') {
+            (void)printf("  shoal %-14s %-12s %s\n", commands[i].words, commands[i].args, commands[i].help);
+            any = true;
+        }
+    }
+    return any ? SHOAL_EXIT_OK : unknown_command((int)cli->word_count, words);
+}
+
+int shoal_cli_main(int argc, char **argv, const struct shoal_cli_hooks *hooks)
+{
+    static struct cli cli; /* large, and there is one */
+    int used = 0;
+    int code = SHOAL_EXIT_OK;
+
+    cli = (struct cli){ .hooks = hooks };
+    if (hooks->internal != NULL && argc > 1 && hooks->internal(argc, argv, &code))
+        return code;
+    if (argc < 2) {
+        print_overview(stderr);
+        return SHOAL_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_overview(stdout);
+        return SHOAL_EXIT_OK;
+    }
+    cli.command = find_command(argc - 1, argv + 1, &used);
+    if (cli.command == NULL)
+        return unknown_command(argc - 1, argv + 1);
+    cli.argc = argc - 1;
+    cli.argv = argv + 1;
+    if (cli.command->run == run_sim)
+        return run_sim(&cli);
+    code = parse(&cli, argc - 1 - used, argv + 1 + used);
+    if (code == SHOAL_EXIT_OK && cli_flag(&cli, "help")) {
+        print_command(cli.command, stdout);
+        return SHOAL_EXIT_OK;
+    }
+    if (code == SHOAL_EXIT_OK)
+        code = settle_globals(&cli);
+    return code == SHOAL_EXIT_OK ? cli.command->run(&cli) : code;
+}

@@ -1,0 +1,414 @@
+/* Requests of the command line. All that knows libcurl. */
+#include "cli_internal.h"
+
+#include <curl/curl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+#define NODE_DEFAULT "https://127.0.0.1:9243"
+#define ANSWER_BYTES_MAX (64u << 20)
+
+struct transfer {
+    const struct cli_call *call;
+    struct cli_answer *answer;
+    CURL *curl;
+    bool too_big;
+    bool sink_failed;
+};
+
+static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
+{
+    struct transfer *transfer = arg;
+    long status = 0;
+
+    (void)curl_easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (transfer->call->sink != NULL && status < 400) {
+        transfer->sink_failed = fwrite(bytes, size, count, transfer->call->sink) != count;
+        return transfer->sink_failed ? 0 : size * count;
+    }
+    if (transfer->answer->body.len + size * count > ANSWER_BYTES_MAX ||
+        shoal_buf_append(&transfer->answer->body, bytes, size * count) != SHOAL_OK) {
+        transfer->too_big = true;
+        return 0;
+    }
+    return size * count;
+}
+
+static void copy_header(const char *line, size_t len, const char *name, char *out, size_t cap)
+{
+    size_t name_len = strlen(name);
+
+    if (len <= name_len || strncasecmp(line, name, name_len) != 0 || line[name_len] != ':')
+        return;
+    line += name_len + 1;
+    len -= name_len + 1;
+    while (len > 0 && *line == ' ') {
+        line++;
+        len--;
+    }
+    while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == '\n'))
+        len--;
+    if (len < cap) {
+        memcpy(out, line, len);
+        out[len] = '\0';
+    }
+}
+
+static size_t on_header(char *line, size_t size, size_t count, void *arg)
+{
+    struct cli_answer *answer = ((struct transfer *)arg)->answer;
+    char ended[8] = "";
+
+    copy_header(line, size * count, "content-disposition", answer->disposition, sizeof(answer->disposition));
+    copy_header(line, size * count, "shoal-log-next", answer->log_next, sizeof(answer->log_next));
+    copy_header(line, size * count, "shoal-ticket", answer->ticket, sizeof(answer->ticket));
+    copy_header(line, size * count, "shoal-survives", answer->survives, sizeof(answer->survives));
+    copy_header(line, size * count, "shoal-log-ended", ended, sizeof(ended));
+    if (strcmp(ended, "true") == 0)
+        answer->log_ended = true;
+    return size * count;
+}
+
+/* The first line of a file, without its end. */
+static bool read_line(const char *path, char *out, size_t cap)
+{
+    FILE *file = fopen(path, "re");
+    bool ok;
+
+    if (file == NULL)
+        return false;
+    ok = fgets(out, (int)cap, file) != NULL;
+    (void)fclose(file);
+    if (ok)
+        out[strcspn(out, "\r\n")] = '\0';
+    return ok && out[0] != '\0';
+}
+
+static bool ask_password(const char *user, char *out, size_t cap)
+{
+    struct termios before;
+    struct termios hidden;
+    FILE *terminal = fopen("/dev/tty", "r+e");
+    bool ok;
+
+    if (terminal == NULL)
+        return false;
+    (void)fprintf(terminal, "Password of %s: ", user);
+    (void)fflush(terminal);
+    if (tcgetattr(fileno(terminal), &before) == 0) {
+        hidden = before;
+        hidden.c_lflag &= ~(tcflag_t)ECHO;
+        (void)tcsetattr(fileno(terminal), TCSAFLUSH, &hidden);
+    }
+    ok = fgets(out, (int)cap, terminal) != NULL;
+    (void)tcsetattr(fileno(terminal), TCSAFLUSH, &before);
+    (void)fprintf(terminal, "\n");
+    (void)fclose(terminal);
+    if (ok)
+        out[strcspn(out, "\r\n")] = '\0';
+    return ok;
+}
+
+/* Who asks: --user with a password, else the kept token. */
+static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **headers)
+{
+    const char *user = cli_value(cli, "user");
+    const char *password = cli_value(cli, "password");
+    const char *file = cli_value(cli, "password-file");
+    const char *token_file = cli_value(cli, "token-file");
+    static char asked[512]; /* asked for once */
+    char path[1024];
+    char token[2048];
+    char line[2100];
+
+    if (user == NULL && token_file == NULL && getenv("SHOAL_USER") != NULL)
+        user = getenv("SHOAL_USER");
+    if (user != NULL) {
+        if (password == NULL && file != NULL) {
+            if (!read_line(file, asked, sizeof(asked)))
+                return cli_fail(SHOAL_EXIT_USAGE, "--password-file: %s cannot be read, or is empty", file);
+            password = asked;
+        }
+        if (password == NULL)
+            password = getenv("SHOAL_PASSWORD");
+        if (password == NULL && (asked[0] != '\0' || ask_password(user, asked, sizeof(asked))))
+            password = asked;
+        if (password == NULL)
+            return cli_fail(SHOAL_EXIT_USAGE, "no password for %s: set SHOAL_PASSWORD, or give --password-file", user);
+        (void)curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+        (void)curl_easy_setopt(curl, CURLOPT_USERNAME, user);
+        (void)curl_easy_setopt(curl, CURLOPT_PASSWORD, password);
+        return SHOAL_EXIT_OK;
+    }
+    if (token_file == NULL)
+        token_file = getenv("SHOAL_TOKEN_FILE");
+    if (token_file == NULL)
+        token_file = cli_home_file("token", path, sizeof(path));
+    if (token_file == NULL || !read_line(token_file, token, sizeof(token)))
+        return cli_fail(SHOAL_EXIT_DENIED, "no token: log on first (shoal logon USER), or give --user");
+    (void)snprintf(line, sizeof(line), "Authorization: Bearer %s", token);
+    *headers = curl_slist_append(*headers, line);
+    return SHOAL_EXIT_OK;
+}
+
+static void node_list(struct cli *cli, char *out, size_t cap)
+{
+    const char *given = cli_value(cli, "node");
+    char path[1024];
+
+    if (given == NULL)
+        given = getenv("SHOAL_NODE");
+    if (given != NULL && given[0] != '\0')
+        (void)snprintf(out, cap, "%s", given);
+    else if (cli_home_file("node", path, sizeof(path)) == NULL || !read_line(path, out, cap))
+        (void)snprintf(out, cap, "%s", NODE_DEFAULT);
+}
+
+static curl_mime *make_form(const struct cli_call *call, CURL *curl)
+{
+    curl_mime *form;
+    curl_mimepart *part;
+
+    if (call->data == NULL && call->file == NULL)
+        return NULL;
+    form = curl_mime_init(curl);
+    if (call->data != NULL) {
+        part = curl_mime_addpart(form);
+        (void)curl_mime_name(part, "data");
+        (void)curl_mime_data(part, call->data, CURL_ZERO_TERMINATED);
+    }
+    if (call->file != NULL) {
+        part = curl_mime_addpart(form);
+        (void)curl_mime_name(part, "file");
+        (void)curl_mime_filedata(part, call->file);
+        (void)curl_mime_filename(part, call->file_name);
+    }
+    return form;
+}
+
+static void set_options(struct cli *cli, struct transfer *transfer, const char *url, struct curl_slist *headers,
+                        curl_mime *form)
+{
+    const struct cli_call *call = transfer->call;
+    CURL *curl = transfer->curl;
+    const char *ca = cli_value(cli, "ca");
+    long timeout = cli->timeout_s > 0 ? cli->timeout_s : call->timeout_s > 0 ? call->timeout_s : 30;
+    bool moves_bytes = call->file != NULL || call->sink != NULL;
+
+    if (ca == NULL)
+        ca = getenv("SHOAL_CA");
+    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
+    (void)curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    (void)curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
+    (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    (void)curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
+    (void)curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, call->method);
+    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+    (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
+    (void)curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
+    (void)curl_easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
+    (void)curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, timeout < 5 ? timeout : 5L);
+    if (moves_bytes) { /* as long as it moves */
+        (void)curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        (void)curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, timeout > 60 ? timeout : 60L);
+    }
+    if (!moves_bytes || cli->timeout_s > 0)
+        (void)curl_easy_setopt(curl, CURLOPT_TIMEOUT, timeout);
+    if (ca != NULL && ca[0] != '\0') {
+        (void)curl_easy_setopt(curl, CURLOPT_CAINFO, ca);
+    } else {
+        (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+        (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+    }
+    if (form != NULL)
+        (void)curl_easy_setopt(curl, CURLOPT_MIMEPOST, form);
+    else if (strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0)
+        (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+}
+
+static int exit_of_status(const struct cli_answer *answer)
+{
+    switch (answer->status) {
+    case 401:
+    case 403: return SHOAL_EXIT_DENIED;
+    case 404: return SHOAL_EXIT_NOT_FOUND;
+    case 408: return SHOAL_EXIT_TIMEOUT;
+    case 409: return SHOAL_EXIT_CONFLICT;
+    case 503: return SHOAL_EXIT_UNREACHABLE;
+    case 400: return strstr(cli_answer_text(answer), "does not exist") != NULL ? SHOAL_EXIT_NOT_FOUND : SHOAL_EXIT_FAILED;
+    default: return SHOAL_EXIT_FAILED;
+    }
+}
+
+/* Its message without "Error 400: " and the line's end. */
+static void say_refusal(const struct cli_answer *answer)
+{
+    const char *text = cli_answer_text(answer);
+    const char *colon = strncmp(text, "Error ", 6) == 0 ? strstr(text, ": ") : NULL;
+    int len;
+
+    if (colon != NULL)
+        text = colon + 2;
+    len = (int)strcspn(text, "\r\n");
+    if (len == 0)
+        (void)cli_fail(1, "the node answered %ld", answer->status);
+    else
+        (void)cli_fail(1, "%.*s", len, text);
+}
+
+static int exit_of_curl(CURLcode code, const char *url, const struct transfer *transfer, bool hush)
+{
+    int exit_code = SHOAL_EXIT_UNREACHABLE;
+    const char *remedy = "is its agent running? try another node with --node";
+
+    if (transfer->too_big)
+        return hush ? 1 : cli_fail(SHOAL_EXIT_FAILED, "the answer is larger than this program takes");
+    if (transfer->sink_failed)
+        return cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written: is the disk full?");
+    switch (code) {
+    case CURLE_OPERATION_TIMEDOUT:
+        exit_code = SHOAL_EXIT_TIMEOUT;
+        remedy = "no answer in time; give it longer with --timeout, or try another node with --node";
+        break;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+        exit_code = SHOAL_EXIT_USAGE;
+        remedy = "--node wants a URL such as https://host:9243";
+        break;
+    case CURLE_PEER_FAILED_VERIFICATION:
+        remedy = "its certificate is not one that --ca vouches for";
+        break;
+    case CURLE_SSL_CONNECT_ERROR:
+        remedy = "does it speak plain HTTP? then write http:// in --node";
+        break;
+    case CURLE_READ_ERROR:
+        exit_code = SHOAL_EXIT_FAILED;
+        remedy = "the file to send cannot be read";
+        break;
+    default: break;
+    }
+    return hush ? exit_code : cli_fail(exit_code, "%s: %s: %s", url, curl_easy_strerror(code), remedy);
+}
+
+static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer, bool hush,
+                    bool *try_next)
+{
+    struct transfer transfer = { .call = call, .answer = answer };
+    struct curl_slist *headers = NULL;
+    curl_mime *form = NULL;
+    char url[4096];
+    char line[2048];
+    CURLcode code;
+    int result = SHOAL_EXIT_OK;
+    size_t node_len = strlen(node);
+
+    while (node_len > 0 && node[node_len - 1] == '/')
+        node_len--;
+    (void)snprintf(url, sizeof(url), "%s%.*s%s", strstr(node, "://") == NULL ? "https://" : "", (int)node_len, node, call->path);
+    transfer.curl = curl_easy_init();
+    if (transfer.curl == NULL)
+        return cli_fail(SHOAL_EXIT_FAILED, "out of memory");
+    (void)snprintf(line, sizeof(line), "Accept: %s", call->accept == NULL ? "application/json" : call->accept);
+    headers = curl_slist_append(headers, line);
+    if (call->ticket != NULL) {
+        (void)snprintf(line, sizeof(line), "Shoal-Ticket: %s", call->ticket);
+        headers = curl_slist_append(headers, line);
+    }
+    if (!call->anonymous)
+        result = set_credentials(cli, transfer.curl, &headers);
+    if (result == SHOAL_EXIT_OK) {
+        form = make_form(call, transfer.curl);
+        set_options(cli, &transfer, url, headers, form);
+        code = curl_easy_perform(transfer.curl);
+        (void)curl_easy_getinfo(transfer.curl, CURLINFO_RESPONSE_CODE, &answer->status);
+        if (shoal_buf_append(&answer->body, "", 1) == SHOAL_OK) /* a NUL beyond its length */
+            answer->body.len--;
+        *try_next = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST;
+        if (code != CURLE_OK)
+            result = exit_of_curl(code, url, &transfer, hush);
+        else if (answer->status >= 400)
+            result = exit_of_status(answer);
+        if (code == CURLE_OK && result != SHOAL_EXIT_OK && !hush)
+            say_refusal(answer);
+    }
+    curl_mime_free(form);
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(transfer.curl);
+    return result;
+}
+
+int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush)
+{
+    char nodes[2048];
+    char *at = nodes;
+    int result = SHOAL_EXIT_FAILED;
+    bool try_next = true;
+
+    *answer = (struct cli_answer){ .status = 0 };
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0)
+        return cli_fail(SHOAL_EXIT_FAILED, "libcurl cannot start");
+    node_list(cli, nodes, sizeof(nodes));
+    while (try_next && at != NULL) {
+        char *comma = strchr(at, ',');
+
+        if (comma != NULL)
+            *comma = '\0';
+        cli_answer_free(answer);
+        result = call_one(cli, at, call, answer, hush || comma != NULL, &try_next);
+        if (!try_next && result != SHOAL_EXIT_OK && comma != NULL && !hush && answer->status >= 400)
+            say_refusal(answer);
+        at = comma == NULL ? NULL : comma + 1;
+        if (result == SHOAL_EXIT_OK)
+            break;
+    }
+    return result;
+}
+
+void cli_answer_free(struct cli_answer *answer)
+{
+    shoal_buf_deinit(&answer->body);
+    *answer = (struct cli_answer){ .status = 0 };
+}
+
+const char *cli_answer_text(const struct cli_answer *answer)
+{
+    return answer->body.len == 0 ? "" : (const char *)answer->body.bytes;
+}
+
+int cli_print(struct cli *cli, const char *path)
+{
+    struct cli_call call = { .method = "GET", .path = path };
+    struct cli_answer answer;
+    int code = cli_call(cli, &call, &answer, false);
+
+    if (code == SHOAL_EXIT_OK)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    cli_answer_free(&answer);
+    return code;
+}
+
+void cli_encode(const char *text, char *out, size_t cap)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    size_t len = 0;
+
+    for (; *text != '\0' && len + 4 < cap; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("-._~", c) != NULL) {
+            out[len++] = (char)c;
+        } else {
+            out[len++] = '%';
+            out[len++] = digits[c >> 4];
+            out[len++] = digits[c & 15];
+        }
+    }
+    out[len] = '\0';
+}
