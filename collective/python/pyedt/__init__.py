@@ -15,8 +15,8 @@ import sys
 
 def append_site():
     """cloudpickle lies in $FABRIC_HOME/site, last on the path: the environment's own comes first."""
-    home = os.environ.get("FABRIC_HOME") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    site = os.path.join(home, "site")
+    libs = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of the zip this came from
+    site = os.path.join(os.environ.get("FABRIC_HOME") or os.path.dirname(libs), "site")
     if os.path.isdir(site) and site not in sys.path:
         sys.path.append(site)
 
