@@ -152,8 +152,8 @@ class MeshTraining:
                     self._reports.add(record)
         elif event.event == _comm.TRAIN_STATE:
             self._on_state(event)
-        elif event.event == _comm.STOPPED:
-            raise RuntimeError("training was stopped: %s" % _comm.event_text(event.text))
+        elif event.event in (_comm.STOPPED, _comm.RELEASED):
+            raise RuntimeError("training was stopped: %s" % (_comm.event_text(event.text) or "the job has ended"))
 
     def _on_state(self, event):
         if event.acked_step > self._acked:  # an earlier life of this driver has reported up to there

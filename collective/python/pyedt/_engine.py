@@ -100,10 +100,9 @@ def run_call(comm, call, job_seed, path):
     connect(trainer)
     comm.set_activity(_comm.READY)
     trainer, entry = _trainer.serve(trainer, reload)
-    if entry.event == _comm.RELEASED or entry.event == _comm.STOPPED:
-        trainer.end()
-        print("Engine ends: %d parameter updates in %d applied steps"
-              % (trainer.updates, trainer.applied_steps), flush=True)
+    trainer.end()
+    print("Engine leaves call %d: %d parameter updates in %d applied steps"
+          % (call, trainer.updates, trainer.applied_steps), flush=True)
     trainer.unbind()
     return entry
 
@@ -128,16 +127,8 @@ def main():
     set_threads()
     comm = _comm.Communicator(_comm.ENGINE, numeric_class("cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"))
     try:
-        while True:
-            event = comm.wait_call()
-            if event.event == _comm.CALL:
-                entry = run_call(comm, event.call, event.job_seed, os.fsdecode(event.bundle_path))
-                if entry.event == _comm.STOPPED:
-                    print("Engine stops: %s" % _comm.event_text(entry.text), flush=True)
-                return 0
-            if event.event in (_comm.RELEASED, _comm.STOPPED):
-                return 0
-    except Exception as error:
+        return serve_calls(comm)
+    except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too
         text = failure_text(error)
         print(text, file=sys.stderr, flush=True)
         comm.failed(is_user_code(error), text)
@@ -145,6 +136,18 @@ def main():
     finally:
         sys.stdout.flush()
         comm.close()
+
+
+def serve_calls(comm):
+    event = comm.wait_call()
+    while event.event not in (_comm.RELEASED, _comm.STOPPED):
+        if event.event == _comm.CALL:
+            event = run_call(comm, event.call, event.job_seed, os.fsdecode(event.bundle_path))
+        if event.event not in (_comm.RELEASED, _comm.STOPPED):
+            event = comm.wait_call()
+    if event.event == _comm.STOPPED:
+        print("Engine stops: %s" % _comm.event_text(event.text), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
