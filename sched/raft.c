@@ -104,6 +104,12 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
     return SHOAL_OK;
 }
 
+/* A deadline must exist before the first event, whose end may draw a later one. */
+static void first_deadline(struct shoal_raft *raft)
+{
+    raft->campaign_at = raft_lone_voter(raft) ? 0 : raft->quiet_until + shoal_rand_below(&raft->chance, raft->jitter_ns);
+}
+
 enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_raft_options *options)
 {
     struct shoal_raft_snapshot base = { .config = options->config };
@@ -131,8 +137,7 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
         return SHOAL_ERR_FULL;
     }
     raft_config_set(made, &options->config, 0);
-    /* Born without contact: a deadline must exist before the first event, and the first TIMER arms the campaign. */
-    made->campaign_at = made->quiet_until;
+    first_deadline(made);
     *raft = made;
     return SHOAL_OK;
 }
@@ -213,6 +218,7 @@ enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_r
         made->commit = restored->hard.commit < made->durable ? restored->hard.commit : made->durable;
     made->hinted_commit = made->commit;
     made->matched = made->commit;
+    first_deadline(made);
     *raft = made;
     return SHOAL_OK;
 }

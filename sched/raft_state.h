@@ -195,6 +195,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
 void raft_become_leader(struct shoal_raft *raft);
 void raft_lead(struct shoal_raft *raft);
 bool raft_blocked(const struct shoal_raft *raft);
+bool raft_lone_voter(const struct shoal_raft *raft);
 void raft_contact(struct shoal_raft *raft);
 void raft_rearm(struct shoal_raft *raft);
 void raft_campaign(struct shoal_raft *raft, bool transfer);

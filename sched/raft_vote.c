@@ -24,7 +24,7 @@ static uint64_t jitter(struct shoal_raft *raft, uint64_t range)
     return range == 0 ? 0 : shoal_rand_below(&raft->chance, range);
 }
 
-static bool lone_voter(const struct shoal_raft *raft)
+bool raft_lone_voter(const struct shoal_raft *raft)
 {
     uint32_t voters = 0;
 
@@ -43,7 +43,7 @@ static bool log_is_new_enough(const struct shoal_raft *raft, uint64_t last_index
 
 bool raft_blocked(const struct shoal_raft *raft)
 {
-    if (raft->now < raft->quiet_until && !lone_voter(raft))
+    if (raft->now < raft->quiet_until && !raft_lone_voter(raft))
         return true;
     if (raft->role == SHOAL_RAFT_LEADER)
         return raft->now < raft_quorum_supported_until(raft) || raft->now < raft->grace_until;
@@ -74,10 +74,10 @@ void raft_rearm(struct shoal_raft *raft)
         if (base < raft->contact_until)
             base = raft->contact_until;
     }
-    if (base < raft->quiet_until && !lone_voter(raft))
+    if (base < raft->quiet_until && !raft_lone_voter(raft))
         base = raft->quiet_until;
     if (raft->campaign_at == RAFT_NEVER || raft->campaign_at < base)
-        raft->campaign_at = base + (lone_voter(raft) ? 0 : jitter(raft, raft->jitter_ns));
+        raft->campaign_at = base + (raft_lone_voter(raft) ? 0 : jitter(raft, raft->jitter_ns));
 }
 
 /* Not before now + ns (and some jitter); `at` given up for a fresh draw. */

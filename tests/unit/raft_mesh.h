@@ -90,6 +90,9 @@ struct mesh {
     uint32_t count;
     struct mesh_node nodes[MESH_NODES_MAX];
     bool cut[MESH_NODES_MAX][MESH_NODES_MAX]; /* from, to */
+    /* No support is told to followers, no loss of it to leaders, no start is quiet: elections all the time, and leaders that
+     * do not know of the next. Safety must not lean on support. */
+    bool wild;
     uint32_t loss_percent;
     uint32_t repeat_percent;
     uint64_t delay_ns; /* up to */
@@ -463,6 +466,8 @@ static inline void mesh_on_support(struct mesh *mesh, uint32_t i, const struct s
 {
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_TIMER };
 
+    if (mesh->wild && action->kind != SHOAL_SUPPORT_SEND && action->kind != SHOAL_SUPPORT_SUPPORTED)
+        return;
     switch (action->kind) {
     case SHOAL_SUPPORT_SEND:
         mesh_send(mesh, i, mesh_index(action->node), true, action->bytes.bytes, action->bytes.len);
@@ -530,6 +535,11 @@ static inline void mesh_start(struct mesh *mesh, uint32_t i)
     support.incarnation = (struct shoal_incarnation){ .host_epoch = 1, .agent = node->agent };
     shoal_rand_init(&options.chance, shoal_rand_u64(&mesh->chance));
     options.quiet_until_ns = node->agent == 1 ? 0 : mesh->now + 600 * SHOAL_MS;
+    if (mesh->wild) {
+        options.quiet_until_ns = 0;
+        options.support_ns = 100 * SHOAL_MS;
+        options.jitter_ns = 20 * SHOAL_MS;
+    }
     restored.snapshot = node->snapshot.what;
     restored.entries = node->log;
     restored.count = node->log_count;
@@ -610,6 +620,16 @@ static inline void mesh_destroy(struct mesh *mesh)
     for (uint32_t p = 0; p < mesh->packets_count; p++)
         free(mesh->packets[p].bytes);
     free(mesh);
+}
+
+/* Everyone restarts, gently, into wild or civil times. */
+static inline void mesh_set_wild(struct mesh *mesh, bool wild)
+{
+    mesh->wild = wild;
+    for (uint32_t i = 0; i < mesh->count; i++) {
+        mesh_crash(mesh, i, UINT32_MAX);
+        mesh_start(mesh, i);
+    }
 }
 
 /* ---- Time ---- */

@@ -1,5 +1,5 @@
-/* Seeded random meshes: five guardians under loss, delay, reordering, repetition, cuts, pauses, hung disks, crashes with
- * unsynced loss, membership changes, transfers, snapshots and reads. raft_mesh.h checks safety after every event; at the
+/* Seeded random meshes: five guardians under loss, delay, reordering, repetition, cuts, pauses, slow disks, crashes with
+ * unsynced loss, membership changes, transfers, snapshots and reads. Even seeds are wild: support protects nothing there. raft_mesh.h checks safety after every event; at the
  * end all faults are healed, and the group must converge and fall asleep.
  *
  * SEED=n runs that seed alone; SEEDS=n runs that many. */
@@ -49,8 +49,12 @@ static void hurt(struct mesh *mesh)
     uint32_t i = pick(mesh);
     uint32_t j = pick(mesh);
 
-    switch (shoal_rand_below(&mesh->chance, 11)) {
+    switch (shoal_rand_below(&mesh->chance, 12)) {
     case 0: mesh_crash(mesh, i, (uint32_t)shoal_rand_below(&mesh->chance, 4)); break;
+    case 10: /* and back before anyone has noticed */
+        mesh_crash(mesh, i, (uint32_t)shoal_rand_below(&mesh->chance, 4));
+        mesh_start(mesh, i);
+        break;
     case 1:
     case 2:
         if (!mesh->nodes[i].up)
@@ -71,7 +75,7 @@ static void hurt(struct mesh *mesh)
     default:
         mesh->loss_percent = (uint32_t)shoal_rand_below(&mesh->chance, 30);
         mesh->repeat_percent = (uint32_t)shoal_rand_below(&mesh->chance, 20);
-        mesh->delay_ns = 1000000 + shoal_rand_below(&mesh->chance, 60) * SHOAL_MS;
+        mesh->delay_ns = 1000000 + shoal_rand_below(&mesh->chance, mesh->wild ? 20 : 60) * SHOAL_MS;
         break;
     }
 }
@@ -93,7 +97,7 @@ static void work(struct mesh *mesh)
             (void)mesh_read(mesh, i);
         if (shoal_rand_below(&mesh->chance, 6) == 0)
             change(mesh, i);
-        if (shoal_rand_below(&mesh->chance, 20) == 0)
+        if (shoal_rand_below(&mesh->chance, mesh->wild ? 4 : 20) == 0)
             (void)mesh_transfer(mesh, i, pick(mesh));
         if (shoal_rand_below(&mesh->chance, 6) == 0)
             mesh_snapshot(mesh, i);
@@ -161,13 +165,17 @@ static bool run_seed(uint64_t seed, char *why, size_t cap)
     uint64_t before;
     bool fine;
 
-    for (uint32_t round = 0; round < ROUNDS && mesh->broken[0] == '\0'; round++) {
+    if (seed % 2 == 0)
+        mesh_set_wild(mesh, true);
+    for (uint32_t round = 0; round < (mesh->wild ? 3 : 1) * ROUNDS && mesh->broken[0] == '\0'; round++) {
         work(mesh);
-        if (shoal_rand_below(&mesh->chance, 4) == 0)
+        if (shoal_rand_below(&mesh->chance, mesh->wild ? 2 : 4) == 0)
             hurt(mesh);
-        mesh_run(mesh, shoal_rand_below(&mesh->chance, 250) * SHOAL_MS);
+        mesh_run(mesh, shoal_rand_below(&mesh->chance, mesh->wild ? 60 : 250) * SHOAL_MS);
     }
     mesh_heal(mesh);
+    if (mesh->wild)
+        mesh_set_wild(mesh, false);
     await_convergence(mesh);
     before = mesh->committed;
     if (mesh->broken[0] == '\0' && !mesh_propose(mesh, mesh_leader(mesh), "after"))
