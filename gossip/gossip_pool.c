@@ -134,10 +134,7 @@ static void list_put(struct shoal_gossip_pool *pool, uint32_t at)
     pool->partial[page->class] = at;
 }
 
-static bool page_is_full(const struct page *page)
-{
-    return page->used == PAGE_BYTES / class_bytes[page->class];
-}
+static bool page_is_full(const struct page *page) { return page->used == PAGE_BYTES / class_bytes[page->class]; }
 
 /* A page with room for a cell of `class`, in its list; NONE: the pool is full. */
 static uint32_t page_for(struct shoal_gossip_pool *pool, uint8_t class)
@@ -228,7 +225,7 @@ uint32_t gossip_pool_intern(struct shoal_gossip_pool *pool, struct shoal_view vi
         return handle;
     }
     while (class_bytes[class] < view.len + CELL_HEAD_BYTES)
-        class++;
+        class ++;
     handle = cell_take(pool, class);
     if (handle == 0)
         return 0;
@@ -277,9 +274,6 @@ struct shoal_view gossip_pool_view(const struct shoal_gossip_pool *pool, uint32_
     return shoal_view_of(cell->bytes, cell->len);
 }
 
-uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle)
-{
-    return cell_of(pool, handle)->hash;
-}
+uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle) { return cell_of(pool, handle)->hash; }
 
 uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool) { return pool->count; }

@@ -7,10 +7,10 @@
  * R2. The higher version wins; of two contents with one version the greater bytes win, so that all nodes agree.
  * R3. A record is believed with its author's signature only: the key comes from the author's card, or for shared kinds
  *     (whose signer may be forgotten by now) from the record itself, if the author's id belongs to it.
- * R4. A tombstone lasts the grace, counted from the deletion and carried as an age; from half the grace on it is neither
- *     offered nor taken up, so that no clock difference below that keeps one alive for ever.
- * R5. One author's records take at most their share of the table; a forgotten author's records go with it.
- * Sources: chitchat's tombstones and their bugs (#161, PR #123); DESIGN section 5, PROTOCOLS section 8. */
+ * R4. A tombstone lasts the grace, counted from the deletion and carried as an age; from half the grace on it is
+ * neither offered nor taken up, so that no clock difference below that keeps one alive for ever. R5. One author's
+ * records take at most their share of the table; a forgotten author's records go with it. Sources: chitchat's
+ * tombstones and their bugs (#161, PR #123); DESIGN section 5, PROTOCOLS section 8. */
 #include "swim_state.h"
 
 #include <string.h>
@@ -86,7 +86,8 @@ void swim_record_fade(struct shoal_swim *swim, uint32_t record)
 }
 
 /* A free place in its chain, not in the sums yet; SWIM_NONE: full. Takes over one reference to `blob`. */
-static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint32_t author, uint64_t hash, uint32_t blob)
+static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint32_t author, uint64_t hash,
+                      uint32_t blob)
 {
     uint32_t at = swim->records_free;
     uint32_t *chain = chain_of(swim, hash);
@@ -97,8 +98,9 @@ static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint
         at = swim->records_used++;
     else
         return SWIM_NONE;
-    swim->records[at] = (struct swim_held_record){ .blob = blob, .author = author, .kind = (uint8_t)kind, .next = *chain,
-                                                   .faded = true };
+    swim->records[at] = (struct swim_held_record){
+        .blob = blob, .author = author, .kind = (uint8_t)kind, .next = *chain, .faded = true
+    };
     *chain = at;
     swim->records_count++;
     if (author != SWIM_NONE)
@@ -198,7 +200,8 @@ enum shoal_err swim_publish(struct shoal_swim *swim, const struct shoal_record *
 /* ---- hearing -------------------------------------------------------------------------------------------------- */
 
 /* R2. */
-static bool is_newer(struct shoal_swim *swim, uint32_t at, const struct shoal_record *record, struct shoal_view statement)
+static bool is_newer(struct shoal_swim *swim, uint32_t at, const struct shoal_record *record,
+                     struct shoal_view statement)
 {
     struct shoal_view ours = gossip_pool_view(swim->pool, swim->records[at].blob);
     struct shoal_record held;

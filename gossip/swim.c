@@ -10,11 +10,10 @@
  * I3. An answer counts only from whom it was asked, by the sender that the seal proved.
  * I4. A node that is unwell (Lifeguard's counter, or its measured loop lag) probes more slowly, and above a threshold
  *     accuses only whom it found silent several times in a row.
- * I5. A node that was itself late to its own timers abandons the probe in flight and gives all suspicions that time back:
- *     it may have slept through the answers.
- * I6. Whoever is accused is told so first in the next datagram to it (buddy system); the dead are tried now and then, so
- *     that two halves of a mesh find each other again.
- * Parameters: reference/control-plane 1.7. */
+ * I5. A node that was itself late to its own timers abandons the probe in flight and gives all suspicions that time
+ * back: it may have slept through the answers. I6. Whoever is accused is told so first in the next datagram to it
+ * (buddy system); the dead are tried now and then, so that two halves of a mesh find each other again. Parameters:
+ * reference/control-plane 1.7. */
 #include "shoal/gossip.h"
 
 #include "swim_state.h"
@@ -37,7 +36,8 @@
 #define HELPERS_MAX 5
 _Static_assert(1 + HELPERS_MAX + NACKS_PER_STEP + FANOUT_MAX + 1 + SEEDS_PER_STEP + 2 <= SHOAL_SWIM_SENDS_MAX,
                "a timer step's sends fit its actions");
-_Static_assert(EXPIRED_PER_STEP + FORGET_PER_STEP + SHOAL_SWIM_SENDS_MAX + 8 <= SHOAL_SWIM_ACTIONS_MAX, "and its changes");
+_Static_assert(EXPIRED_PER_STEP + FORGET_PER_STEP + SHOAL_SWIM_SENDS_MAX + 8 <= SHOAL_SWIM_ACTIONS_MAX,
+               "and its changes");
 
 /* ---- create --------------------------------------------------------------------------------------------------- */
 
@@ -107,7 +107,8 @@ static enum shoal_err check_options(const struct shoal_swim_options *opt, struct
     if (opt->pool == NULL || opt->env.sign == NULL || opt->env.verify == NULL || opt->env.node_id == NULL)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: a pool and an environment are needed");
     if (memchr(opt->name, 0, sizeof(opt->name)) == NULL)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: the name is longer than %d bytes", SHOAL_GOSSIP_NAME_BYTES - 1);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: the name is longer than %d bytes",
+                          SHOAL_GOSSIP_NAME_BYTES - 1);
     id = opt->env.node_id(opt->env.arg, &opt->public_key);
     if (!shoal_node_id_equal(id, opt->id) || shoal_node_id_is_zero(id))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "gossip: the node id does not belong to the public key");
@@ -140,10 +141,12 @@ static bool tables_create(struct shoal_swim *swim)
     swim->members_free = swim->records_free = SWIM_NONE;
     return swim->members != NULL && swim->order != NULL && swim->records != NULL && swim->suspicions != NULL &&
            swim->queue_members.items != NULL && swim->queue_records.items != NULL &&
-           chains_create(&swim->member_chains, opt->members_max) && chains_create(&swim->record_chains, opt->records_max);
+           chains_create(&swim->member_chains, opt->members_max) &&
+           chains_create(&swim->record_chains, opt->records_max);
 }
 
-enum shoal_err shoal_swim_create(struct shoal_swim **swim, const struct shoal_swim_options *options, struct shoal_msg *msg)
+enum shoal_err shoal_swim_create(struct shoal_swim **swim, const struct shoal_swim_options *options,
+                                 struct shoal_msg *msg)
 {
     struct shoal_swim_options opt = *options;
     struct shoal_swim *made;
@@ -332,7 +335,8 @@ static void probe_end(struct shoal_swim *swim, struct shoal_swim_actions *action
     swim->stats.probes_silent++;
     if (m->misses < UINT8_MAX)
         m->misses++;
-    /* Helpers that say they are fine leave the silence with the target; helpers silent too may mean that we are deaf. */
+    /* Helpers that say they are fine leave the silence with the target; helpers silent too may mean that we are deaf.
+     */
     swim_health_add(swim, p->asked == 0 ? 1 : (int)(p->asked - p->nacks));
     if (shoal_swim_health(swim) <= UNWELL || m->misses >= UNWELL_MISSES) /* I4 */
         swim_suspect(swim, actions, p->member);
@@ -603,8 +607,11 @@ static void on_ask(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
         shoal_count(&swim->stats.drop_relays_full);
         return;
     }
-    *relay = (struct swim_relay){ .requester = event->datagram.from, .address = event->datagram.address,
-                                  .target = heard->target, .seq = ++swim->seq, .their_seq = heard->seq };
+    *relay = (struct swim_relay){ .requester = event->datagram.from,
+                                  .address = event->datagram.address,
+                                  .target = heard->target,
+                                  .seq = ++swim->seq,
+                                  .their_seq = heard->seq };
     relay->nack_ns = swim->now_ns + (heard->wait_ns < 10 * SHOAL_MS ? 10 * SHOAL_MS : heard->wait_ns);
     relay->end_ns = swim->now_ns + 2 * swim->opt.probe_interval_ns;
     if (relay->end_ns < relay->nack_ns)
@@ -727,7 +734,7 @@ static void hear_sender(struct shoal_swim *swim, const struct swim_head *head, u
     struct swim_member *m = &swim->members[member];
 
     m->health = head->health;
-    if ((uint32_t)gossip_pool_hash(swim->pool, m->card) == head->tag)
+    if ((uint16_t)gossip_pool_hash(swim->pool, m->card) == head->tag)
         m->flags &= (uint8_t)~MEMBER_STALE_CARD;
     else
         m->flags |= MEMBER_STALE_CARD;
@@ -983,7 +990,10 @@ bool shoal_swim_member_next(const struct shoal_swim *swim, uint32_t *cursor, str
     return false;
 }
 
-void shoal_swim_self(const struct shoal_swim *swim, struct shoal_member *member) { swim_member_out(swim, SWIM_SELF, member); }
+void shoal_swim_self(const struct shoal_swim *swim, struct shoal_member *member)
+{
+    swim_member_out(swim, SWIM_SELF, member);
+}
 
 uint32_t shoal_swim_live_count(const struct shoal_swim *swim) { return swim->order_count + (swim->leaving ? 0 : 1); }
 

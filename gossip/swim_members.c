@@ -9,13 +9,12 @@
  *
  * M1. Only a node raises its own incarnation; a card is believed only with that node's signature.
  * M2. A suspect becomes dead here by timeout, by another member's word that it is dead, or by a refused port seen here.
- * M3. A verdict about a member that nobody suspected yet only opens a suspicion: its accuser may have missed the answer.
- *     The same accuser's word does not count twice.
- * M4. From anti-entropy, "I hold it for dead" opens a suspicion, never a verdict; about a stranger it is kept as a death
- *     with its age, so that the dead are forgotten everywhere at about the same time.
- * M5. Signatures are checked only on what would change something here.
- * M6. A second verdict does not renew the time of death.
- * Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state rules. */
+ * M3. A verdict about a member that nobody suspected yet only opens a suspicion: its accuser may have missed the
+ * answer. The same accuser's word does not count twice. M4. From anti-entropy, "I hold it for dead" opens a suspicion,
+ * never a verdict; about a stranger it is kept as a death with its age, so that the dead are forgotten everywhere at
+ * about the same time. M5. Signatures are checked only on what would change something here. M6. A second verdict does
+ * not renew the time of death. Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state
+ * rules. */
 #include "swim_state.h"
 
 #include <string.h>
@@ -48,16 +47,22 @@ void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoa
     enum shoal_err err = swim_get_card(swim_card_of(swim, member), &card);
 
     SHOAL_ASSERT(err == SHOAL_OK);
-    *out = (struct shoal_member){ .id = card.id, .store = card.store, .incarnation = card.incarnation,
-                                  .state = (enum shoal_member_state)m->state, .health = m->health,
-                                  .agent_gone = (m->flags & MEMBER_GONE) != 0, .since_ns = m->since_ns,
-                                  .address = card.address, .link_port = card.link_port, .http_port = card.http_port,
+    *out = (struct shoal_member){ .id = card.id,
+                                  .store = card.store,
+                                  .incarnation = card.incarnation,
+                                  .state = (enum shoal_member_state)m->state,
+                                  .health = m->health,
+                                  .agent_gone = (m->flags & MEMBER_GONE) != 0,
+                                  .since_ns = m->since_ns,
+                                  .address = card.address,
+                                  .link_port = card.link_port,
+                                  .http_port = card.http_port,
                                   .public_key = card.key };
     memcpy(out->name, card.name, sizeof(out->name));
 }
 
-static void tell(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member, enum shoal_member_state old,
-                 enum shoal_swim_why why, uint32_t by)
+static void tell(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member,
+                 enum shoal_member_state old, enum shoal_swim_why why, uint32_t by)
 {
     struct shoal_swim_action *action = swim_act(swim, actions, SHOAL_SWIM_MEMBER);
 
@@ -74,9 +79,14 @@ static void tell(struct shoal_swim *swim, struct shoal_swim_actions *actions, ui
 bool swim_self_card(struct shoal_swim *swim, uint32_t refutation, bool leaving)
 {
     const struct shoal_swim_options *opt = &swim->opt;
-    struct swim_card card = { .leaving = leaving, .id = opt->id, .key = opt->public_key, .store = opt->store,
-                              .incarnation = { opt->host_epoch, opt->agent, refutation }, .address = opt->address,
-                              .link_port = opt->link_port, .http_port = opt->http_port };
+    struct swim_card card = { .leaving = leaving,
+                              .id = opt->id,
+                              .key = opt->public_key,
+                              .store = opt->store,
+                              .incarnation = { opt->host_epoch, opt->agent, refutation },
+                              .address = opt->address,
+                              .link_port = opt->link_port,
+                              .http_port = opt->http_port };
     uint8_t bytes[SWIM_CARD_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     uint32_t blob;
@@ -215,6 +225,8 @@ static void hear_newer_card(struct shoal_swim *swim, const struct swim_origin *o
         m->flags |= MEMBER_DOUBT;
     m->flags &= (uint8_t)~MEMBER_STALE_CARD;
     m->misses = 0;
+    if (swim->probe.member == member)
+        swim->probe.open = false; /* its silence was before this word */
     if (card->leaving && age_s != SWIM_AGE_NONE && age_s * SHOAL_S < since_ns)
         since_ns -= age_s * SHOAL_S;
     swim_table_set_card(swim, member, blob);
@@ -224,7 +236,8 @@ static void hear_newer_card(struct shoal_swim *swim, const struct swim_origin *o
     tell(swim, origin->actions, member, old, SHOAL_SWIM_WHY_CARD, SWIM_NONE);
 }
 
-void swim_hear_card(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement, uint64_t age_s)
+void swim_hear_card(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement,
+                    uint64_t age_s)
 {
     struct swim_card card;
     uint32_t member;
@@ -396,7 +409,8 @@ void swim_suspect(struct shoal_swim *swim, struct shoal_swim_actions *actions, u
     gossip_pool_unref(swim->pool, blob);
 }
 
-void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member, enum swim_verdict verdict)
+void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member,
+                  enum swim_verdict verdict)
 {
     bool gone = verdict == SWIM_GONE;
     uint32_t blob = swim_accuse_make(swim, member, verdict);

@@ -1,6 +1,7 @@
 /* News and the datagrams that carry it.
  *
- *   heard or made here --> queue --(fewest sends first, until 4 * ceil(log10(n + 1)) sends)--> every datagram's spare room
+ *   heard or made here --> queue --(fewest sends first, until 4 * ceil(log10(n + 1)) sends)--> every datagram's spare
+ * room
  *
  * N1. Statements are passed on unchanged, so a receiver can check them whoever sent them.
  * N2. Members' news leave 40 % of the room to records that wait, and the reverse; in turn each goes first and may place
@@ -45,7 +46,8 @@ static bool blob_is_verdict(const struct shoal_swim *swim, uint32_t blob)
     return gossip_pool_view(swim->pool, blob).bytes[3] != SWIM_SUSPECT;
 }
 
-/* A card ends every older news about its member; a verdict ends the suspicions; the same statement is not queued twice. */
+/* A card ends every older news about its member; a verdict ends the suspicions; the same statement is not queued twice.
+ */
 void swim_news_member(struct shoal_swim *swim, enum swim_news_kind kind, uint32_t member, uint32_t blob)
 {
     struct swim_queue *queue = &swim->queue_members;
@@ -77,8 +79,14 @@ static void drop_subject(struct shoal_swim *swim, struct swim_queue *queue, uint
             queue_remove(swim, queue, i);
 }
 
-void swim_news_drop_member(struct shoal_swim *swim, uint32_t member) { drop_subject(swim, &swim->queue_members, member); }
-void swim_news_drop_record(struct shoal_swim *swim, uint32_t record) { drop_subject(swim, &swim->queue_records, record); }
+void swim_news_drop_member(struct shoal_swim *swim, uint32_t member)
+{
+    drop_subject(swim, &swim->queue_members, member);
+}
+void swim_news_drop_record(struct shoal_swim *swim, uint32_t record)
+{
+    drop_subject(swim, &swim->queue_records, record);
+}
 
 bool swim_news_waits(const struct shoal_swim *swim)
 {
@@ -138,8 +146,10 @@ uint32_t swim_accuse_make(struct shoal_swim *swim, uint32_t member, enum swim_ve
     struct shoal_view card = swim_card_of(swim, member);
     uint32_t blob;
 
-    swim_put_accuse(&w, &(struct swim_accuse){ .verdict = verdict, .target = swim_card_id(card),
-                                               .incarnation = swim_card_incarnation(card), .accuser = swim->opt.id });
+    swim_put_accuse(&w, &(struct swim_accuse){ .verdict = verdict,
+                                               .target = swim_card_id(card),
+                                               .incarnation = swim_card_incarnation(card),
+                                               .accuser = swim->opt.id });
     swim_sign(swim, &w);
     blob = gossip_pool_intern(swim->pool, shoal_writer_view(&w));
     if (blob == 0)
@@ -194,7 +204,7 @@ bool swim_out_begin(struct shoal_swim *swim, struct shoal_swim_actions *actions,
     }
     if (member == SWIM_NONE || (swim->members[member].flags & MEMBER_STALE_CARD) != 0)
         head.flags |= SWIM_WANT_CARD;
-    head.tag = (uint32_t)gossip_pool_hash(swim->pool, swim->members[SWIM_SELF].card);
+    head.tag = (uint16_t)gossip_pool_hash(swim->pool, swim->members[SWIM_SELF].card);
     out->actions = actions;
     out->to = to;
     out->address = address;

@@ -118,7 +118,8 @@ struct swim_session {
 
 /* More records than one datagram can hold. */
 #define SWIM_RETIRED_MAX 16
-_Static_assert(SHOAL_DATAGRAM_PAYLOAD_MAX / (63 + SWIM_SIGNATURE_BYTES) < SWIM_RETIRED_MAX, "one step replaces no more");
+_Static_assert(SHOAL_DATAGRAM_PAYLOAD_MAX / (63 + SWIM_SIGNATURE_BYTES) < SWIM_RETIRED_MAX,
+               "one step replaces no more");
 
 struct shoal_swim {
     struct shoal_swim_options opt;
@@ -253,12 +254,14 @@ struct swim_origin {
 uint64_t swim_age_s(const struct shoal_swim *swim, uint64_t since_ns);
 /* Our own card anew, at `refutation`; false: the pool is full, the old one stays. */
 bool swim_self_card(struct shoal_swim *swim, uint32_t refutation, bool leaving);
-void swim_hear_card(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement, uint64_t age_s);
+void swim_hear_card(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement,
+                    uint64_t age_s);
 void swim_hear_accuse(struct shoal_swim *swim, const struct swim_origin *origin, struct shoal_view statement);
 /* We suspect it ourselves: our probe was silent. */
 void swim_suspect(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member);
 /* Our verdict, spread in our name. */
-void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member, enum swim_verdict verdict);
+void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member,
+                  enum swim_verdict verdict);
 void swim_forget(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member);
 void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoal_member *out);
 void swim_health_add(struct shoal_swim *swim, int points);
@@ -284,8 +287,8 @@ void swim_records_sweep(struct shoal_swim *swim);
 void swim_sync_start(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member);
 void swim_sync_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions);
 /* The messages of anti-entropy; ITEMS' own news is left to the caller. False: malformed. */
-bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum swim_message message, uint32_t member,
-                    const struct shoal_swim_event *event, struct shoal_reader *r);
+bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum swim_message message,
+                    uint32_t member, const struct shoal_swim_event *event, struct shoal_reader *r);
 
 /* ---- swim.c ---------------------------------------------------------------------------------------------------- */
 

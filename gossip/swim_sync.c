@@ -34,7 +34,8 @@
 #define RANGE_ITEM_BYTES 12
 #define WANT_MAX 128
 
-_Static_assert(SWIM_HEAD_BYTES + 5 + RANGE_HEAD_BYTES + RANGE_ITEMS_MAX * RANGE_ITEM_BYTES <= SHOAL_DATAGRAM_PAYLOAD_MAX,
+_Static_assert(SWIM_HEAD_BYTES + 5 + RANGE_HEAD_BYTES + RANGE_ITEMS_MAX * RANGE_ITEM_BYTES <=
+                   SHOAL_DATAGRAM_PAYLOAD_MAX,
                "one range fits one datagram");
 _Static_assert(SWIM_HEAD_BYTES + 5 + WANT_MAX * 8 <= SHOAL_DATAGRAM_PAYLOAD_MAX, "the wants fit one datagram");
 _Static_assert(2 * DIGESTS_MAX < SHOAL_SWIM_SENDS_MAX && ITEMS_MAX + 1 < SHOAL_SWIM_SENDS_MAX, "S2");
@@ -252,8 +253,9 @@ static bool digest_bucket(struct shoal_swim *swim, struct digest *digest, unsign
         }
         if (count > RANGE_ITEMS_MAX)
             continue; /* more than 64 names in a 65,536th part: not within our limits */
-        if (digest->open && (digest->ranges == DIGEST_RANGES_MAX ||
-                             digest->out.w.cap - digest->out.w.len < RANGE_HEAD_BYTES + (size_t)count * RANGE_ITEM_BYTES))
+        if (digest->open &&
+            (digest->ranges == DIGEST_RANGES_MAX ||
+             digest->out.w.cap - digest->out.w.len < RANGE_HEAD_BYTES + (size_t)count * RANGE_ITEM_BYTES))
             digest_close(swim, digest);
         if (!digest->open && !digest_open(swim, digest))
             return false;
@@ -327,7 +329,8 @@ static void reply_close(struct shoal_swim *swim, struct reply *reply)
 static bool reply_item(struct shoal_swim *swim, struct reply *reply, enum swim_domain domain, uint32_t at)
 {
     bool member = domain == SWIM_DOMAIN_MEMBERS;
-    struct shoal_view statement = gossip_pool_view(swim->pool, member ? swim->members[at].card : swim->records[at].blob);
+    struct shoal_view statement =
+        gossip_pool_view(swim->pool, member ? swim->members[at].card : swim->records[at].blob);
     uint8_t state = member ? swim->members[at].state : (uint8_t)SHOAL_MEMBER_NONE;
     bool dead = state == SHOAL_MEMBER_DEAD;
     bool aged = member ? dead || state == SHOAL_MEMBER_LEFT : swim->records[at].tombstone;
@@ -361,7 +364,8 @@ static void hear_root(struct shoal_swim *swim, struct reply *reply, const uint64
         if (root == theirs[d])
             continue;
         same = false;
-        if (!swim_out_begin(swim, reply->actions, &reply->out, SWIM_BUCKETS, reply->member, reply->to, reply->address, 0))
+        if (!swim_out_begin(swim, reply->actions, &reply->out, SWIM_BUCKETS, reply->member, reply->to, reply->address,
+                            0))
             return;
         shoal_put_u32(&reply->out.w, reply->session);
         shoal_put_u8(&reply->out.w, (uint8_t)d);
@@ -487,12 +491,15 @@ static bool is_current(struct shoal_swim *swim, enum swim_message message, uint3
     return false;
 }
 
-bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum swim_message message, uint32_t member,
-                    const struct shoal_swim_event *event, struct shoal_reader *r)
+bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum swim_message message,
+                    uint32_t member, const struct shoal_swim_event *event, struct shoal_reader *r)
 {
     uint32_t session = shoal_get_u32(r);
-    struct reply reply = { .actions = actions, .to = event->datagram.from, .address = event->datagram.address,
-                           .session = session, .member = member };
+    struct reply reply = { .actions = actions,
+                           .to = event->datagram.from,
+                           .address = event->datagram.address,
+                           .session = session,
+                           .member = member };
     uint64_t theirs[SWIM_DOMAINS];
 
     switch ((unsigned)message) {

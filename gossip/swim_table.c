@@ -16,7 +16,8 @@
 
 #define BIT(n) (1u << (n))
 
-static const unsigned member_moves[SHOAL_MEMBER_STATES] = { /* bit N set: may become state N */
+static const unsigned member_moves[SHOAL_MEMBER_STATES] = {
+    /* bit N set: may become state N */
     [SHOAL_MEMBER_NONE] = BIT(SHOAL_MEMBER_ALIVE) | BIT(SHOAL_MEMBER_DEAD) | BIT(SHOAL_MEMBER_LEFT),
     [SHOAL_MEMBER_ALIVE] = BIT(SHOAL_MEMBER_SUSPECT) | BIT(SHOAL_MEMBER_DEAD) | BIT(SHOAL_MEMBER_LEFT),
     [SHOAL_MEMBER_SUSPECT] = BIT(SHOAL_MEMBER_ALIVE) | BIT(SHOAL_MEMBER_DEAD) | BIT(SHOAL_MEMBER_LEFT),

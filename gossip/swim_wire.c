@@ -13,7 +13,7 @@ void swim_put_head(struct shoal_writer *w, const struct swim_head *head)
     shoal_put_u8(w, (uint8_t)head->message);
     shoal_put_u8(w, head->flags);
     shoal_put_u8(w, head->health);
-    shoal_put_u32(w, head->tag);
+    shoal_put_u16(w, head->tag);
 }
 
 enum shoal_err swim_get_head(struct shoal_reader *r, struct swim_head *head)
@@ -22,7 +22,7 @@ enum shoal_err swim_get_head(struct shoal_reader *r, struct swim_head *head)
 
     head->flags = shoal_get_u8(r);
     head->health = shoal_get_u8(r);
-    head->tag = shoal_get_u32(r);
+    head->tag = shoal_get_u16(r);
     if (r->failed || kind != SWIM_DATAGRAM_KIND || version == 0)
         return SHOAL_ERR_MALFORMED;
     if (oldest > SWIM_VERSION)

@@ -6,8 +6,8 @@
  *   3  message          enum swim_message
  *   4  flags            SWIM_WANT_CARD: send me your card; SWIM_RELAYED: an ack through a helper
  *   5  health           the sender's score, 0 to 7
- *   6  card tag, u32    low half of the sender's own card's hash: tells a receiver whether it holds that card
- *   10 body             by message:
+ *   6  card tag, u16    of the sender's own card's hash: tells a receiver whether it holds that card
+ *   8  body             by message:
  *        PING     u32 seq, 16 target id (zero: whoever is there)
  *        ACK      u32 seq; with SWIM_RELAYED 16 target id
  *        NACK     u32 seq: I am fine, the target is silent
@@ -17,20 +17,19 @@
  *        ROOT     u32 session, u64 members' root, u64 records' root
  *        SAME     u32 session
  *        BUCKETS  u32 session, u8 domain, u64 root, 256 x u32 bucket hash
- *        DIGEST   u32 session, u8 domain, then ranges to the end: u8 bits, u16 prefix, u8 count, count x (u64 key, u32 tag)
- *        ITEMS    u32 session
- *        WANT     u32 session, u8 domain, then u64 keys to the end
- *      then, in all but ROOT, SAME, BUCKETS, DIGEST and WANT, news to the end:
- *        u16 length, u16 age (seconds since the sender took it for dead, left or deleted; 0xffff: it lives), statement
+ *        DIGEST   u32 session, u8 domain, then ranges to the end: u8 bits, u16 prefix, u8 count, count x (u64 key, u32
+ * tag) ITEMS    u32 session WANT     u32 session, u8 domain, then u64 keys to the end then, in all but ROOT, SAME,
+ * BUCKETS, DIGEST and WANT, news to the end: u16 length, u16 age (seconds since the sender took it for dead, left or
+ * deleted; 0xffff: it lives), statement
  *
  * A statement is signed by the node it speaks for, last 64 bytes over all before them; it is passed on unchanged:
  *
  *   0  kind (enum swim_statement)   1  version   2  oldest version that can read it
- *   CARD     3 status (0 alive, 1 leaving), 4 node id, 20 incarnation, 32 public key, 64 store id, 80 address, 98 link port,
- *            100 http port, 102 u8 length, name                                       signed by that node
- *   ACCUSE   3 verdict, 4 target id, 20 incarnation, 32 accuser id                    signed by the accuser
- *   RECORD   3 record kind, 4 flags (1: tombstone), 5 author, 21 key, 37 version (3 x u64), then for shared kinds 32 public
- *            key, then u16 length, payload                                            signed by the author */
+ *   CARD     3 status (0 alive, 1 leaving), 4 node id, 20 incarnation, 32 public key, 64 store id, 80 address, 98 link
+ * port, 100 http port, 102 u8 length, name                                       signed by that node ACCUSE   3
+ * verdict, 4 target id, 20 incarnation, 32 accuser id                    signed by the accuser RECORD   3 record kind,
+ * 4 flags (1: tombstone), 5 author, 21 key, 37 version (3 x u64), then for shared kinds 32 public key, then u16 length,
+ * payload                                            signed by the author */
 #ifndef SWIM_WIRE_H
 #define SWIM_WIRE_H
 
@@ -38,7 +37,7 @@
 
 #define SWIM_DATAGRAM_KIND 0x47
 #define SWIM_VERSION 1
-#define SWIM_HEAD_BYTES 10
+#define SWIM_HEAD_BYTES 8
 
 enum swim_message {
     SWIM_PING = 1,
@@ -66,13 +65,14 @@ enum swim_domain {
 };
 
 #define SWIM_BUCKETS_COUNT 256
-_Static_assert(SWIM_HEAD_BYTES + 13 + 4 * SWIM_BUCKETS_COUNT <= SHOAL_DATAGRAM_PAYLOAD_MAX, "all buckets fit one datagram");
+_Static_assert(SWIM_HEAD_BYTES + 13 + 4 * SWIM_BUCKETS_COUNT <= SHOAL_DATAGRAM_PAYLOAD_MAX,
+               "all buckets fit one datagram");
 
 struct swim_head {
     enum swim_message message;
     uint8_t flags;
     uint8_t health;
-    uint32_t tag;
+    uint16_t tag;
 };
 
 enum swim_statement {

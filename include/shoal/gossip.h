@@ -204,20 +204,20 @@ enum shoal_swim_action_kind {
 
 /* Why a member changed, and what a note tells. `by`: who, where there is somebody. */
 enum shoal_swim_why {
-    SHOAL_SWIM_WHY_CARD,         /* its own signed word */
-    SHOAL_SWIM_WHY_SILENT,       /* our probe and the helpers' got no answer */
-    SHOAL_SWIM_WHY_TOLD,         /* another member's signed word (by) */
-    SHOAL_SWIM_WHY_TIMEOUT,      /* suspected long enough */
-    SHOAL_SWIM_WHY_REFUSED,      /* its port refused */
-    SHOAL_SWIM_WHY_EXPIRED,      /* the grace is over: forgotten */
-    SHOAL_SWIM_NOTE_NO_ACK,      /* ping to the member: no ack, asking helpers */
-    SHOAL_SWIM_NOTE_THROUGH,     /* the member is alive, through a helper (by) */
-    SHOAL_SWIM_NOTE_REFUTE,      /* we are accused (by) and raise our incarnation */
-    SHOAL_SWIM_NOTE_WRONG,       /* another node (by) answers at the member's address */
-    SHOAL_SWIM_NOTE_CONFIRMED,   /* another accuser (by) shortens the suspicion */
-    SHOAL_SWIM_NOTE_SYNCED,      /* our tables equal the member's after at least one difference */
-    SHOAL_SWIM_NOTE_LATE,        /* we were late ourselves: a probe is abandoned, suspicions wait longer */
-    SHOAL_SWIM_NOTE_LEAVE_SENT,  /* everybody we could tell was told */
+    SHOAL_SWIM_WHY_CARD,        /* its own signed word */
+    SHOAL_SWIM_WHY_SILENT,      /* our probe and the helpers' got no answer */
+    SHOAL_SWIM_WHY_TOLD,        /* another member's signed word (by) */
+    SHOAL_SWIM_WHY_TIMEOUT,     /* suspected long enough */
+    SHOAL_SWIM_WHY_REFUSED,     /* its port refused */
+    SHOAL_SWIM_WHY_EXPIRED,     /* the grace is over: forgotten */
+    SHOAL_SWIM_NOTE_NO_ACK,     /* ping to the member: no ack, asking helpers */
+    SHOAL_SWIM_NOTE_THROUGH,    /* the member is alive, through a helper (by) */
+    SHOAL_SWIM_NOTE_REFUTE,     /* we are accused (by) and raise our incarnation */
+    SHOAL_SWIM_NOTE_WRONG,      /* another node (by) answers at the member's address */
+    SHOAL_SWIM_NOTE_CONFIRMED,  /* another accuser (by) shortens the suspicion */
+    SHOAL_SWIM_NOTE_SYNCED,     /* our tables equal the member's after at least one difference */
+    SHOAL_SWIM_NOTE_LATE,       /* we were late ourselves: a probe is abandoned, suspicions wait longer */
+    SHOAL_SWIM_NOTE_LEAVE_SENT, /* everybody we could tell was told */
 };
 
 struct shoal_swim_action {
@@ -299,24 +299,24 @@ struct shoal_swim_stats {
     uint64_t probes, probes_silent, probes_helped, suspicions, deaths, refutations, verified, signed_count;
     uint64_t sync_rounds, sync_items_sent, records_accepted;
     /* Drops, each with its one cause. */
-    uint64_t drop_malformed;         /* bytes that do not decode */
-    uint64_t drop_version;           /* a newer protocol that we cannot read */
-    uint64_t drop_unknown_item;      /* a kind of news from a newer protocol: skipped */
-    uint64_t drop_bad_signature;     /* or an id that does not belong to its key */
-    uint64_t drop_unknown_accuser;   /* its key is not known here */
-    uint64_t drop_unknown_subject;   /* an accusation of a node that is not known here */
-    uint64_t drop_unknown_author;    /* a record whose author is not known here (yet) */
-    uint64_t drop_old;               /* older than, or the same as, what we hold */
-    uint64_t drop_conflict;          /* same version, another content: the greater bytes stay */
-    uint64_t drop_members_full;      /* members_max */
-    uint64_t drop_records_full;      /* records_max, or one author's share */
-    uint64_t drop_pool_full;         /* the pool's bytes */
-    uint64_t drop_suspicions_full;   /* suspicions_max: probed again later */
-    uint64_t drop_queue_full;        /* queue_max: the news sent most often gave way; anti-entropy repairs */
-    uint64_t drop_relays_full;       /* too many probes on behalf of others */
-    uint64_t drop_actions_full;      /* a step's sends did not fit; the protocol repeats them */
-    uint64_t drop_wrong_answer;      /* an answer to no question of ours, or by somebody else */
-    uint64_t drop_expired;           /* a death, leave or tombstone too old to be taken up again */
+    uint64_t drop_malformed;       /* bytes that do not decode */
+    uint64_t drop_version;         /* a newer protocol that we cannot read */
+    uint64_t drop_unknown_item;    /* a kind of news from a newer protocol: skipped */
+    uint64_t drop_bad_signature;   /* or an id that does not belong to its key */
+    uint64_t drop_unknown_accuser; /* its key is not known here */
+    uint64_t drop_unknown_subject; /* an accusation of a node that is not known here */
+    uint64_t drop_unknown_author;  /* a record whose author is not known here (yet) */
+    uint64_t drop_old;             /* older than, or the same as, what we hold */
+    uint64_t drop_conflict;        /* same version, another content: the greater bytes stay */
+    uint64_t drop_members_full;    /* members_max */
+    uint64_t drop_records_full;    /* records_max, or one author's share */
+    uint64_t drop_pool_full;       /* the pool's bytes */
+    uint64_t drop_suspicions_full; /* suspicions_max: probed again later */
+    uint64_t drop_queue_full;      /* queue_max: the news sent most often gave way; anti-entropy repairs */
+    uint64_t drop_relays_full;     /* too many probes on behalf of others */
+    uint64_t drop_actions_full;    /* a step's sends did not fit; the protocol repeats them */
+    uint64_t drop_wrong_answer;    /* an answer to no question of ours, or by somebody else */
+    uint64_t drop_expired;         /* a death, leave or tombstone too old to be taken up again */
     /* Gauges. */
     uint32_t members, live, suspects, dead, records, queue_members, queue_records;
 };

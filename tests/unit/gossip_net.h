@@ -162,7 +162,8 @@ static inline struct net_node *net_add(struct net *net, const char *name)
     options->link_port = 7001;
     options->http_port = 7002;
     (void)snprintf(options->name, sizeof(options->name), "%s", name);
-    options->env = (struct shoal_swim_env){ .arg = node, .sign = net_sign, .verify = net_verify, .node_id = net_node_id };
+    options->env =
+        (struct shoal_swim_env){ .arg = node, .sign = net_sign, .verify = net_verify, .node_id = net_node_id };
     options->pool = net->pool;
     options->seed = shoal_rand_u64(&net->chance);
     options->members_max = 256;
@@ -176,9 +177,13 @@ static inline void net_post(struct net *net, struct net_node *from, const struct
 
     SHOAL_ASSERT(net->flight_count < NET_FLIGHT_MAX);
     SHOAL_ASSERT(action->send.bytes.len <= SHOAL_DATAGRAM_PAYLOAD_MAX);
-    *d = (struct net_datagram){ .due_ns = net->now_ns + net->latency_ns, .order = net->order++,
-                                .from = (int)(from - net->nodes), .source = from->options.address,
-                                .address = action->send.address, .to = action->send.to, .len = action->send.bytes.len };
+    *d = (struct net_datagram){ .due_ns = net->now_ns + net->latency_ns,
+                                .order = net->order++,
+                                .from = (int)(from - net->nodes),
+                                .source = from->options.address,
+                                .address = action->send.address,
+                                .to = action->send.to,
+                                .len = action->send.bytes.len };
     memcpy(d->bytes, action->send.bytes.bytes, d->len);
     net->sent++;
     net->sent_bytes += d->len;
@@ -219,7 +224,8 @@ static inline void net_deliver(struct net *net, const struct net_datagram *d)
         struct net_node *node = &net->nodes[i];
         struct shoal_swim_event event = { .kind = SHOAL_SWIM_DATAGRAM };
 
-        if (!node->up || node->paused || net->cut[d->from][i] || !shoal_address_equal(node->options.address, d->address))
+        if (!node->up || node->paused || net->cut[d->from][i] ||
+            !shoal_address_equal(node->options.address, d->address))
             continue;
         event.datagram.from = net->nodes[d->from].options.id;
         event.datagram.address = d->source;
@@ -301,6 +307,174 @@ static inline void net_mesh(struct net *net, int count)
             net_join(&net->nodes[i], &net->nodes[0]);
     }
     net_run(net, 15 * SHOAL_S);
+}
+
+/* ---- statements written by hand, after the byte tables of gossip/swim_wire.h ------------------------------------- */
+
+struct craft {
+    uint8_t bytes[SHOAL_DATAGRAM_PAYLOAD_MAX];
+    struct shoal_writer w;
+};
+
+enum craft_message {
+    CRAFT_PING = 1,
+    CRAFT_ACK,
+    CRAFT_NACK,
+    CRAFT_ASK,
+    CRAFT_NOT_ME,
+    CRAFT_GOSSIP,
+    CRAFT_ROOT,
+    CRAFT_ITEMS = 11
+};
+#define CRAFT_BODY 8 /* where a datagram's body begins */
+enum craft_verdict { CRAFT_SUSPECT, CRAFT_DEAD, CRAFT_GONE };
+
+static inline void craft_begin(struct craft *c, enum craft_message message)
+{
+    c->w = shoal_writer_init(c->bytes, sizeof(c->bytes));
+    shoal_put_raw(&c->w, "\x47\x01\x01", 3);
+    shoal_put_u8(&c->w, (uint8_t)message);
+    shoal_put_u8(&c->w, 0);
+    shoal_put_u8(&c->w, 0);
+    shoal_put_u16(&c->w, 0);
+}
+
+/* Append a signed statement with its length and age. `spoil`: a wrong signature. */
+static inline void craft_statement(struct craft *c, struct shoal_writer *statement, uint16_t age_s,
+                                   const struct shoal_public_key *key, bool spoil)
+{
+    struct shoal_signature signature = net_signature(key, shoal_writer_view(statement));
+
+    if (spoil)
+        signature.bytes[5] ^= 1;
+    shoal_put_raw(statement, signature.bytes, sizeof(signature.bytes));
+    SHOAL_ASSERT(!statement->failed);
+    shoal_put_u16(&c->w, (uint16_t)statement->len);
+    shoal_put_u16(&c->w, age_s);
+    shoal_put_raw(&c->w, statement->bytes, statement->len);
+}
+
+struct craft_card {
+    struct shoal_incarnation incarnation;
+    bool leaving, spoil, foreign_id;
+    uint16_t age_s; /* 0: it lives (0xffff on the wire) */
+};
+
+static inline void craft_card(struct craft *c, const struct net_node *of, const struct craft_card *card)
+{
+    uint8_t bytes[400];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_node_id id = of->options.id;
+
+    if (card->foreign_id)
+        id.bytes[0] ^= 1;
+    shoal_put_raw(&w, "\x01\x01\x01", 3);
+    shoal_put_bool(&w, card->leaving);
+    shoal_put_node_id(&w, id);
+    shoal_put_incarnation(&w, card->incarnation);
+    shoal_put_raw(&w, of->options.public_key.bytes, 32);
+    shoal_put_store_id(&w, of->options.store);
+    shoal_put_address(&w, of->options.address);
+    shoal_put_u16(&w, of->options.link_port);
+    shoal_put_u16(&w, of->options.http_port);
+    shoal_put_u8(&w, (uint8_t)strlen(of->options.name));
+    shoal_put_raw(&w, of->options.name, strlen(of->options.name));
+    craft_statement(c, &w, card->age_s == 0 ? 0xffff : card->age_s, &of->options.public_key, card->spoil);
+}
+
+static inline void craft_accuse(struct craft *c, enum craft_verdict verdict, const struct net_node *target,
+                                struct shoal_incarnation incarnation, const struct net_node *by, bool spoil)
+{
+    uint8_t bytes[200];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    shoal_put_raw(&w, "\x02\x01\x01", 3);
+    shoal_put_u8(&w, (uint8_t)verdict);
+    shoal_put_node_id(&w, target->options.id);
+    shoal_put_incarnation(&w, incarnation);
+    shoal_put_node_id(&w, by->options.id);
+    craft_statement(c, &w, 0xffff, &by->options.public_key, spoil);
+}
+
+struct craft_record {
+    enum shoal_record_kind kind;
+    uint64_t version;
+    const char *payload; /* NULL: a tombstone */
+    uint16_t age_s;      /* of a tombstone */
+    bool spoil, foreign_key;
+    uint8_t key;
+};
+
+static inline void craft_record(struct craft *c, const struct net_node *by, const struct craft_record *record)
+{
+    uint8_t bytes[SHOAL_DATAGRAM_PAYLOAD_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_record_key key = { { record->key } };
+    size_t len = record->payload == NULL ? 0 : strlen(record->payload);
+    struct shoal_public_key signer = by->options.public_key;
+
+    if (record->foreign_key)
+        signer.bytes[3] ^= 1;
+    shoal_put_raw(&w, "\x03\x01\x01", 3);
+    shoal_put_u8(&w, (uint8_t)record->kind);
+    shoal_put_u8(&w, record->payload == NULL ? 1 : 0);
+    shoal_put_node_id(&w, by->options.id);
+    shoal_put_raw(&w, key.bytes, 16);
+    shoal_put_u64(&w, 0);
+    shoal_put_u64(&w, 0);
+    shoal_put_u64(&w, record->version);
+    if (shoal_record_is_shared(record->kind))
+        shoal_put_raw(&w, signer.bytes, 32);
+    shoal_put_u16(&w, (uint16_t)len);
+    shoal_put_raw(&w, record->payload, len);
+    craft_statement(c, &w, record->payload == NULL ? record->age_s : 0xffff, &signer, record->spoil);
+}
+
+/* Hand the datagram to `to` as if `from` had sent it. */
+static inline enum shoal_err craft_deliver(struct craft *c, struct net_node *to, const struct net_node *from)
+{
+    struct shoal_swim_event event = { .kind = SHOAL_SWIM_DATAGRAM };
+
+    SHOAL_ASSERT(!c->w.failed);
+    event.datagram.from = from->options.id;
+    event.datagram.address = from->options.address;
+    event.datagram.bytes = shoal_writer_view(&c->w);
+    return net_step(to, &event);
+}
+
+/* Time goes on for `node` alone, whose every ping is answered by the one it names: healthy neighbours. What it sends
+ * goes to `seen` (may be NULL). */
+static inline void net_run_answered(struct net_node *node, uint64_t ns,
+                                    void (*seen)(const struct net_datagram *datagram))
+{
+    struct net *net = node->net;
+    uint64_t until_ns = net->now_ns + ns;
+
+    for (;;) {
+        uint64_t at_ns = shoal_swim_deadline_ns(node->swim);
+
+        while (net->flight_count > 0) {
+            struct net_datagram d = net->flight[--net->flight_count];
+            struct craft c;
+
+            if (seen != NULL)
+                seen(&d);
+            if (d.bytes[3] != CRAFT_PING)
+                continue;
+            for (int i = 0; i < net->count; i++) {
+                if (!shoal_node_id_equal(net->nodes[i].options.id, d.to))
+                    continue;
+                craft_begin(&c, CRAFT_ACK);
+                shoal_put_raw(&c.w, d.bytes + CRAFT_BODY, 4);
+                (void)craft_deliver(&c, node, &net->nodes[i]);
+            }
+        }
+        if (at_ns > until_ns)
+            break;
+        net->now_ns = at_ns > net->now_ns ? at_ns : net->now_ns;
+        (void)net_step(node, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_TIMER });
+    }
+    net->now_ns = until_ns;
 }
 
 #endif

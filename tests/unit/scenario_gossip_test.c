@@ -79,7 +79,10 @@ static void say_member(struct net *net, struct net_node *node, const struct shoa
     switch (m->state) {
     case SHOAL_MEMBER_NONE: say(node, "%s is forgotten", name); break;
     case SHOAL_MEMBER_ALIVE:
-        say(node, "%s %s: %s", name, old == SHOAL_MEMBER_NONE ? "is new" : old == SHOAL_MEMBER_ALIVE ? "is anew" : "is back",
+        say(node, "%s %s: %s", name,
+            old == SHOAL_MEMBER_NONE    ? "is new"
+            : old == SHOAL_MEMBER_ALIVE ? "is anew"
+                                        : "is back",
             life);
         break;
     case SHOAL_MEMBER_SUSPECT: say(node, "%s is suspect: %s", name, because(net, action, by, sizeof(by))); break;
@@ -133,8 +136,8 @@ static void on_action(struct net *net, struct net_node *node, const struct shoal
         say(node, "this data folder lives elsewhere: life %u.%u", action->cloned.incarnation.host_epoch,
             action->cloned.incarnation.agent);
     if (action->kind == SHOAL_SWIM_RECORD && s->records)
-        say(node, "%s's record %d, version %llu: %.*s", net_name_of(net, action->record.author), (int)action->record.kind,
-            (unsigned long long)action->record.version.word[2],
+        say(node, "%s's record %d, version %llu: %.*s", net_name_of(net, action->record.author),
+            (int)action->record.kind, (unsigned long long)action->record.version.word[2],
             action->record.tombstone ? 7 : (int)action->record.payload.len,
             action->record.tombstone ? "deleted" : (const char *)action->record.payload.bytes);
 }
