@@ -32,28 +32,28 @@ PYTHON := .venv/bin/python
 all: $(OUT)/shoal $(OUT)/libshoal.so $(OUT)/fabric/build.version
 
 $(OUT)/shoal: $(AGENT_OBJ)
-	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+	@$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(OUT)/libshoal.so: $(WORKER_OBJ)
-	$(CC) $(LDFLAGS) -shared $^ $(WORKLIBS) -o $@
+	@$(CC) $(LDFLAGS) -shared $^ $(WORKLIBS) -o $@
 
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # Unit tests see every object but main(); the bench and system tools see libshoal too.
 $(OUT)/tests/unit/%: $(OUT)/tests/unit/%.o $(CORE_OBJ) $(WORKER_OBJ)
-	$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
+	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
 
 $(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(CORE_OBJ) $(WORKER_OBJ)
-	$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
+	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
 $(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(CORE_OBJ) $(WORKER_OBJ)
-	$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
+	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
 # FABRIC_HOME: what a training script imports.
 $(OUT)/fabric/build.version: $(OUT)/libshoal.so $(shell find collective/python -name '*.py') | .venv/bin/python
-	$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so
+	@$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so
 
 .venv/bin/python:
 	.ci/setup

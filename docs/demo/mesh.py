@@ -1,0 +1,239 @@
+"""A mesh of several agents on this machine, as the demo and the system tests use it: each agent has its own data folder,
+ports and identity, as a host of its own would."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PASSWORD = "swim together"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_time(pid):
+    """Field 22 of /proc/pid/stat: a pid is the same process only with the same start."""
+    with open("/proc/%d/stat" % pid) as stat:
+        return int(stat.read().rpartition(")")[2].split()[19])
+
+
+def descendants(pid):
+    """Every process below `pid`, itself first."""
+    found = [pid]
+    for known in found:
+        for task in pathlib.Path("/proc/%d/task" % known).glob("*/children"):
+            try:
+                found += [int(child) for child in task.read_text().split()]
+            except OSError:
+                pass
+    return found
+
+
+class Failed(Exception):
+    pass
+
+
+class Host:
+    """One agent and what runs under it."""
+
+    def __init__(self, mesh, name):
+        self.mesh, self.name = mesh, name
+        self.data = mesh.folder / name
+        self.port, self.api_port = free_port(), free_port()
+        self.url = "https://127.0.0.1:%d" % self.api_port
+        self.log = mesh.folder / (name + ".log")
+        self.process = None
+
+    def prepare(self, seed=None):
+        if seed is None:
+            self.mesh.shoal("init", "--data", self.data, "--mesh-name", "demo", "--admin-user", "admin",
+                            "--admin-password-file", self.mesh.password_file)
+            shutil.copy(self.data / "mesh.key", self.mesh.key)  # as an operator carries it to other hosts
+        else:
+            self.mesh.shoal("join", "127.0.0.1:%d" % seed.port, "--data", self.data, "--secret-file",
+                            self.mesh.key)
+
+    def start(self, *options):
+        command = [str(self.mesh.binary), "agent", "--data", str(self.data), "--name", self.name, "--host", "127.0.0.1",
+                   "--port", str(self.port), "--api-host", "127.0.0.1", "--api-port", str(self.api_port),
+                   "--inventory", "cpu:%d" % self.mesh.slots, "--prefill", "16", "--python", self.mesh.python,
+                   *map(str, self.mesh.agent_options), *map(str, options)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    def runners(self):
+        """Runners of this host: they are started with its folder as an argument, and outlive the agent."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                argv = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if len(argv) > 3 and argv[1] == b"runner" and argv[2].startswith(os.fsencode(str(self.data) + "/")):
+                found.append(int(entry.name))
+        return found
+
+    def everything(self):
+        pids = [self.process.pid] if self.process and self.process.poll() is None else []
+        for runner in self.runners():
+            pids += descendants(runner)
+        return pids
+
+    def kill(self, number=signal.SIGKILL):
+        """The agent alone."""
+        self.process.send_signal(number)
+        self.process.wait()
+
+    def lose(self):
+        """As if the host lost its power: every process at once, then its disk."""
+        for pid in self.everything():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if self.process:
+            self.process.wait()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def stop(self):
+        for pid in self.everything():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if self.process:
+            self.process.wait()
+
+    def get(self, path, timeout=5):
+        """JSON of a native path."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(self.url + path, headers={"Authorization": "Bearer " + self.mesh.token(self)})
+        with urllib.request.urlopen(request, timeout=timeout, context=context) as answer:
+            return json.load(answer)
+
+
+class Mesh:
+    """`with Mesh(...) as mesh:` — three hosts by default; everything is ended and removed at the end."""
+
+    def __init__(self, binary=None, slots=2, python=None, keep=False, agent_options=()):
+        self.binary = pathlib.Path(binary or ROOT / "build/release/shoal").resolve()
+        self.slots, self.keep, self.agent_options = slots, keep, agent_options
+        self.python = str(python or ROOT / ".venv/bin/python")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shoal-", dir=os.environ.get("SHOAL_TEST_DIR", "/tmp")))
+        self.password_file = self.folder / "password"
+        self.password_file.write_text(PASSWORD + "\n")
+        self.password_file.chmod(0o600)
+        self.key = self.folder / "mesh.key"
+        self.hosts, self._token = [], None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.keep and not error:
+            return
+        for host in self.hosts:
+            host.stop()
+        if error and os.environ.get("SHOAL_KEEP_LOGS"):
+            print("logs stay in %s" % self.folder)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def add(self, name, *options, seed=None):
+        host = Host(self, name)
+        host.prepare(seed or (self.hosts[0] if self.hosts else None))
+        self.hosts.append(host)
+        return host.start(*options)
+
+    def grow(self, names):
+        for name in names:
+            self.add(name)
+        for host in self.hosts:
+            self.until(lambda: self.knows(host, len(self.hosts)), 30, "%s knows %d hosts" % (host.name, len(self.hosts)))
+        return self.hosts
+
+    def knows(self, host, count):
+        try:
+            nodes = host.get("/v1/nodes")
+        except OSError:
+            return False
+        return sum(node["state"] == "alive" and node["slots"] > 0 for node in nodes) >= count
+
+    def token(self, host):
+        if self._token is None:
+            answer = self.shoal("logon", "admin", "--node", host.url, "--output", "json", "--token-file",
+                                self.folder / "token", check=False)
+            if answer.returncode != 0:
+                raise OSError(answer.stderr.strip())
+            self._token = (self.folder / "token").read_text().strip()
+        return self._token
+
+    def shoal(self, *words, check=True, timeout=60):
+        env = dict(os.environ, SHOAL_USER="admin", SHOAL_PASSWORD=PASSWORD)
+        done = subprocess.run([str(self.binary), *map(str, words)], env=env, capture_output=True, text=True, errors="replace",
+                              timeout=timeout)
+        if check and done.returncode != 0:
+            raise Failed("shoal %s: exit code %d\n%s%s" % (" ".join(map(str, words)), done.returncode, done.stdout, done.stderr))
+        return done
+
+    def cli(self, host, *words, **options):
+        """One verb as a user would say it, JSON back."""
+        done = self.shoal(*words, "--node", host.url, "--output", "json", **options)
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    @staticmethod
+    def until(condition, seconds, what, pause=0.05):
+        end = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > end:
+                raise Failed("not within %g s: %s" % (seconds, what))
+            time.sleep(pause)
+
+    def job(self, job, *hosts):
+        """The job as the first host that answers shows it."""
+        for host in hosts or self.hosts:
+            try:
+                return host.get("/v1/jobs/" + job)
+            except OSError:
+                continue
+        return None
+
+    def workers(self, job, hosts=None):
+        """{worker id: (host, pid, start time, control page words)} of every live worker of the job."""
+        found = {}
+        for host in hosts or self.hosts:
+            try:
+                pages = host.get("/v1/debug/epochs")
+            except OSError:
+                continue
+            for page in pages:
+                for worker in page["workers"] if page["job"] == job else ():
+                    try:
+                        found[worker["worker"]] = (host, worker["pid"], start_time(worker["pid"]), worker)
+                    except OSError:
+                        pass
+        return found
+
+
+def job_id(text):
+    return re.search(r"shoal-[0-9a-z]{16}", text).group(0)
