@@ -108,7 +108,7 @@ static void put_confirm(struct shoal_writer *w, const struct shoal_host_message 
         job_put_placement(w, &m->u.confirm.placements[i]);
     put_sources(w, m->u.confirm.sources, m->u.confirm.source_count);
     shoal_put_bytes(w, m->u.confirm.spec);
-    shoal_put_bool(w, m->u.confirm.renew_only);
+    shoal_put_u64(w, m->u.confirm.echo);
 }
 
 static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
@@ -118,7 +118,7 @@ static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
         job_get_placement(r, &m->u.confirm.placements[i]);
     m->u.confirm.source_count = get_sources(r, m->u.confirm.sources);
     m->u.confirm.spec = shoal_get_bytes(r, SHOAL_JOB_SPEC_BYTES_MAX);
-    m->u.confirm.renew_only = shoal_get_bool(r);
+    m->u.confirm.echo = shoal_get_u64(r);
 }
 
 static void put_renew(struct shoal_writer *w, const struct shoal_host_message *m)
@@ -146,6 +146,7 @@ static void get_renew(struct shoal_reader *r, struct shoal_host_message *m)
 static void put_order(struct shoal_writer *w, const struct shoal_host_message *m)
 {
     shoal_put_u64(w, m->u.order.worker_id);
+    shoal_put_u64(w, m->u.order.lease_generation);
     shoal_put_u8(w, m->u.order.order);
     shoal_put_u8(w, m->u.order.reason);
     shoal_put_u32(w, m->u.order.call);
@@ -156,6 +157,7 @@ static void put_order(struct shoal_writer *w, const struct shoal_host_message *m
 static void get_order(struct shoal_reader *r, struct shoal_host_message *m)
 {
     m->u.order.worker_id = shoal_get_u64(r);
+    m->u.order.lease_generation = shoal_get_u64(r);
     m->u.order.order = shoal_get_enum(r, SHOAL_ORDER_COUNT);
     m->u.order.reason = shoal_get_enum(r, SHOAL_STOP_COUNT);
     m->u.order.call = shoal_get_u32(r);
@@ -171,6 +173,7 @@ static void put_report(struct shoal_writer *w, const struct shoal_worker_report 
     shoal_put_u8(w, p->phase);
     shoal_put_u32(w, p->slot);
     shoal_put_u64(w, p->lease_generation);
+    shoal_put_bool(w, p->ran);
     shoal_put_bool(w, p->frozen);
     shoal_put_bool(w, p->stuck);
     shoal_put_u32(w, (uint32_t)p->status);
@@ -203,6 +206,7 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
     p->phase = shoal_get_enum(r, SHOAL_PHASE_COUNT);
     p->slot = shoal_get_u32(r);
     p->lease_generation = shoal_get_u64(r);
+    p->ran = shoal_get_bool(r);
     p->frozen = shoal_get_bool(r);
     p->stuck = shoal_get_bool(r);
     p->status = (int32_t)shoal_get_u32(r);

@@ -277,6 +277,7 @@ static void adopt(struct slots_step *s, const struct shoal_slots_event *event, c
     if (worker == NULL)
         return;
     worker->run = true;
+    worker->report.ran = true;
     worker->frozen = live->frozen;
     worker->deadline_ns = live->deadline_ns;
     worker->report.phase = SHOAL_PHASE_STARTED;

@@ -243,9 +243,10 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
     worker = slots_add_worker(slots, job, place);
     if (worker == NULL)
         return; /* the table is full: counted; the leader repeats, or the grant runs out */
-    worker->deadline_ns = s->now_ns + slots->options.lease_ns;
-    if (take_grant(s, job, place)) {
+    worker->deadline_ns = s->slots->in.u.confirm.echo + slots->options.lease_ns;
+    if (s->now_ns < s->slots->in.u.confirm.echo + slots->options.freeze_ns && take_grant(s, job, place)) {
         worker->want = WANT_RUN;
+        worker->report.ran = true;
         slots->stats.confirms++;
     } else {
         slots->stats.confirms_refused++;
@@ -267,6 +268,10 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
     }
     job->source_count = m->u.confirm.source_count;
     memcpy(job->sources, m->u.confirm.sources, sizeof(job->sources));
+    if (m->u.confirm.echo > s->now_ns) { /* S2: not a stamp of ours, or of another life */
+        s->slots->stats.renewals_late++;
+        return;
+    }
     for (uint32_t i = 0; i < m->u.confirm.placement_count; i++)
         if (shoal_node_id_equal(m->u.confirm.placements[i].node, s->slots->options.self))
             confirm_one(s, job, &m->u.confirm.placements[i]);
@@ -429,7 +434,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
 
     if (worker == NULL) {
         if (m->u.order.order != SHOAL_ORDER_FORGET)
-            say_unknown(s, job, from, m->u.order.worker_id, 0);
+            say_unknown(s, job, from, m->u.order.worker_id, m->u.order.lease_generation);
         return;
     }
     if (&s->slots->jobs[worker->job] != job)
@@ -515,7 +520,7 @@ static struct hjob *admit(struct slots_step *s, struct shoal_node_id from)
     const struct shoal_host_message *m = &s->slots->in;
     struct hjob *job = slots_find_job(s->slots, m->job);
 
-    if (job == NULL && m->kind == SHOAL_HOST_CONFIRM)
+    if (job == NULL && (m->kind == SHOAL_HOST_CONFIRM || m->kind == SHOAL_HOST_MAKE_MANIFEST))
         job = slots_add_job(s->slots, m->job, m->generation);
     if (job == NULL)
         return NULL;
@@ -551,7 +556,9 @@ static void answer_stranger(struct slots_step *s, struct shoal_node_id from)
         for (uint32_t i = 0; i < m->u.renew.lease_count; i++)
             say_unknown(s, &about, from, m->u.renew.leases[i].worker_id, m->u.renew.leases[i].lease_generation);
     if (m->kind == SHOAL_HOST_ORDER && m->u.order.order != SHOAL_ORDER_FORGET)
-        say_unknown(s, &about, from, m->u.order.worker_id, 0);
+        say_unknown(s, &about, from, m->u.order.worker_id, m->u.order.lease_generation);
+    if (m->kind == SHOAL_HOST_REPORT)
+        say_unknown(s, &about, from, 0, 0);
 }
 
 void slots_on_message(struct slots_step *s, struct shoal_node_id from)
@@ -578,7 +585,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
         return;
     }
     job = slots_find_job(s->slots, m->job);
-    if (job == NULL && m->kind != SHOAL_HOST_CONFIRM) {
+    if (job == NULL && m->kind != SHOAL_HOST_CONFIRM && m->kind != SHOAL_HOST_MAKE_MANIFEST) {
         answer_stranger(s, from);
         return;
     }

@@ -120,6 +120,7 @@ static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64
         return;
     }
     worker->run = shoal_get_bool(r);
+    worker->report.ran = worker->run;
     worker->term = shoal_get_u64(r);
     worker->deadline_ns = shoal_get_u64(r);
     worker->kill_ns = shoal_get_u64(r);

@@ -50,7 +50,7 @@ enum shoal_host_kind {
     SHOAL_HOST_MANIFEST,
     SHOAL_HOST_SNAPSHOT,
     SHOAL_HOST_SHRUNK, /* this host published (e, k+1) */
-    SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease */
+    SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of the job */
     SHOAL_HOST_KIND_COUNT,
 };
 
@@ -83,6 +83,7 @@ struct shoal_worker_report {
     uint8_t phase; /* enum shoal_phase */
     uint32_t slot;
     uint64_t lease_generation;
+    bool ran;    /* RUN was asked for; false in EXITED: it never started, nothing was lost */
     bool frozen;
     bool stuck;       /* its heartbeat word stands still: to be fenced */
     int32_t status;   /* EXITED */
@@ -143,7 +144,7 @@ struct shoal_host_message {
             uint8_t source_count;
             struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX]; /* guardians: who has the bundle */
             struct shoal_view spec;                               /* encoded shoal_job_spec */
-            bool renew_only; /* a new leader confirms again: do not start what does not run here */
+            uint64_t echo; /* newest stamp of this host that the leader has: the leases count from it */
         } confirm;
         struct {
             uint64_t echo; /* newest stamp of this host that the leader has */
@@ -162,6 +163,7 @@ struct shoal_host_message {
         struct shoal_epoch revoke;
         struct {
             uint64_t worker_id;
+            uint64_t lease_generation;
             uint8_t order;  /* enum shoal_order */
             uint8_t reason; /* enum shoal_stop_reason */
             uint32_t call;

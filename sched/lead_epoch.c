@@ -1,0 +1,635 @@
+/* Epochs of the running call's communicator (PROTOCOLS 7 and 12; I1 to I4 of shoal/worker.h).
+ *
+ *   epoch e runs --(a death, a CLOSED, a lost host, a joiner, a leaver)--> REVOKE to all
+ *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1 committed
+ *                --(nobody can close: all dead or leases over)-----------> everyone from the newest snapshot, or the bundle
+ *
+ * E1 (L3). Some member of e has reported CLOSED, or every member is gone. Then no step completes in e any more: a step
+ *     needs every member, and a member that closed publishes nothing.
+ * E2 (L4). D is the highest step that a member of e+1 carries (applied or complete). If anyone who is not gone has reported
+ *     a higher one, e+1 waits for it, or for its end.
+ * E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed it cannot have applied more
+ *     than the one that closed has completed, so I3 brings it to D. */
+#include "job_wire.h"
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+#define REPEAT_NS (300 * SHOAL_MS)
+#define SETTLE_NS (200 * SHOAL_MS) /* an epoch is left alone so long before a planned change */
+#define LEAVE_NS (3 * SHOAL_S)
+
+static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    return lead->job->epoch->call == call->call && lead->job->epoch->member_count > 0 ? lead->job->epoch : NULL;
+}
+
+static const struct shoal_rank_member *member_of(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
+{
+    for (uint32_t i = 0; epoch != NULL && i < epoch->member_count; i++)
+        if (epoch->members[i].worker_id == worker_id)
+            return &epoch->members[i];
+    return NULL;
+}
+
+bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id)
+{
+    return lead->job->epoch != NULL && member_of(lead->job->epoch, worker_id) != NULL;
+}
+
+static uint64_t carried(const struct lworker *w)
+{
+    return w->report.applied_step > w->report.complete_step ? w->report.applied_step : w->report.complete_step;
+}
+
+static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
+{
+    return w->reported && w->report.closed && shoal_epoch_cmp(w->report.epoch, epoch) == 0;
+}
+
+/* Silent for a while, and the job does not get on: its members cannot be waited for. An agent that is only being restarted
+ * does not stop the steps of its workers, and is left alone (PROTOCOLS 12). */
+static bool out_of_reach(struct lead_step *s, const struct lworker *w)
+{
+    const struct shoal_lead *lead = s->lead;
+    const struct lhost *host = lead_host(s->lead, w->place.node);
+    uint64_t after_ns;
+
+    if (!host_lost(host))
+        return false;
+    after_ns = host->silent_ns + lead->options.slow_ns;
+    if (lead->step_ns != 0 && lead->step_ns + 2 * lead->options.slow_ns > after_ns)
+        after_ns = lead->step_ns + 2 * lead->options.slow_ns;
+    if (s->now_ns >= after_ns)
+        return true;
+    lead_wake(s, after_ns);
+    return false;
+}
+
+/* May be a member of the next epoch. */
+static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call)
+{
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->leaving && w->ended_ns == 0 &&
+           w->report.phase == SHOAL_PHASE_READY && w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
+           !w->report.failed && !w->report.stuck && !w->report.frozen && !host_lost(lead_host(s->lead, w->place.node)) &&
+           strcmp(w->report.sizes.numeric_class, call->sizes.numeric_class) == 0;
+}
+
+/* ---- Members ---------------------------------------------------------------------------------------------------- */
+
+struct plan {
+    uint32_t count;
+    struct lworker *workers[SHOAL_RANKS_MAX];
+    const struct shoal_rank_member *before[SHOAL_RANKS_MAX]; /* place in the last epoch; NULL: a joiner */
+};
+
+static int joiner_cmp(const struct lworker *a, const struct lworker *b)
+{
+    int order = shoal_node_id_cmp(a->place.node, b->place.node);
+
+    return order != 0 ? order : a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
+}
+
+/* Survivors in their old order, then joiners by host and slot. */
+static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
+                         struct plan *plan)
+{
+    uint32_t survivors;
+
+    plan->count = 0;
+    for (uint32_t i = 0; last != NULL && i < last->member_count; i++) {
+        struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !eligible(s, w, call))
+            continue;
+        /* E3: who has not closed yet comes along only if it had the state. */
+        if (!closed_in(w, last->epoch) && !last->members[i].has_state)
+            continue;
+        plan->before[plan->count] = &last->members[i];
+        plan->workers[plan->count++] = w;
+    }
+    survivors = plan->count;
+    for (uint32_t i = 0; i < LEAD_WORKERS && plan->count < SHOAL_RANKS_MAX; i++) {
+        struct lworker *w = &s->lead->workers[i];
+        uint32_t at;
+
+        if (!w->used || member_of(last, w->place.worker_id) != NULL || !eligible(s, w, call))
+            continue;
+        for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
+            plan->workers[at] = plan->workers[at - 1];
+        plan->workers[at] = w;
+        plan->before[plan->count++] = NULL;
+    }
+}
+
+/* ---- Ranges ----------------------------------------------------------------------------------------------------- */
+
+/* What member `i` of the last epoch holds in the step that is broken off: its record's range in the epoch's first step,
+ * the balanced one in later steps. */
+static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided, uint32_t i,
+                         uint32_t *begin, uint32_t *end)
+{
+    if (decided == last->decided_step) {
+        *begin = last->members[i].v_begin;
+        *end = last->members[i].v_end;
+        return;
+    }
+    shoal_balanced_range(virtual_workers, last->member_count, i, begin, end);
+}
+
+/* Survivors keep what they computed; a gap between two goes half to each, one at an end to the neighbour. Joiners get
+ * nothing in this step. */
+static void ranges_after(struct shoal_worker_epoch *next, const struct plan *plan, const struct shoal_worker_epoch *last,
+                         uint32_t virtual_workers, uint64_t decided)
+{
+    uint32_t survivors = 0;
+
+    while (survivors < plan->count && plan->before[survivors] != NULL)
+        survivors++;
+    for (uint32_t i = 0; i < survivors; i++)
+        range_before(last, virtual_workers, decided, (uint32_t)(plan->before[i] - last->members), &next->members[i].v_begin,
+                     &next->members[i].v_end);
+    next->members[0].v_begin = 0;
+    for (uint32_t i = 0; i + 1 < survivors; i++) {
+        uint32_t from = next->members[i].v_end, to = next->members[i + 1].v_begin;
+
+        if (from < to)
+            from += (to - from + 1) / 2;
+        next->members[i].v_end = from;
+        next->members[i + 1].v_begin = from;
+        if (next->members[i + 1].v_end < from)
+            next->members[i + 1].v_end = from;
+    }
+    next->members[survivors - 1].v_end = virtual_workers;
+    for (uint32_t i = survivors; i < plan->count; i++) {
+        next->members[i].v_begin = virtual_workers;
+        next->members[i].v_end = virtual_workers;
+    }
+}
+
+static void ranges_balanced(struct shoal_worker_epoch *next, uint32_t virtual_workers)
+{
+    for (uint32_t i = 0; i < next->member_count; i++)
+        shoal_balanced_range(virtual_workers, next->member_count, i, &next->members[i].v_begin, &next->members[i].v_end);
+}
+
+/* ---- Proposing --------------------------------------------------------------------------------------------------- */
+
+static struct shoal_worker_epoch *new_epoch(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
+    struct shoal_worker_epoch *next;
+
+    if (entry == NULL)
+        return NULL;
+    next = &entry->u.epoch;
+    next->epoch.e = s->lead->job->epoch->epoch.e + 1;
+    next->call = call->call;
+    next->records_acked = s->lead->step_call == call->call && s->lead->records_acked > call->records_acked ?
+                              s->lead->records_acked : call->records_acked;
+    next->member_count = plan->count;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct shoal_rank_member *m = &next->members[i];
+        const struct lworker *w = plan->workers[i];
+
+        memset(m, 0, sizeof(*m));
+        m->worker_id = w->place.worker_id;
+        m->node = w->place.node;
+        m->slot = w->place.slot;
+        memcpy(m->token, w->place.token, sizeof(m->token));
+        m->address_len = w->report.address_len;
+        memcpy(m->address, w->report.address, w->report.address_len);
+    }
+    return next;
+}
+
+static bool commit_epoch(struct lead_step *s)
+{
+    if (!lead_propose(s))
+        return true;
+    s->lead->stats.epochs++;
+    s->lead->joiner_ns = 0;
+    s->lead->first_ready_ns = 0;
+    return true;
+}
+
+/* Everyone from the newest snapshot, or from the bundle: nobody who counts has begun a step. */
+static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+
+    if (next == NULL)
+        return true;
+    next->decided_step = call->snapshot_step;
+    if (call->snapshot_step > 0)
+        lead_blob_text(call->snapshot, next->snapshot_path);
+    for (uint32_t i = 0; i < plan->count; i++)
+        next->members[i].has_state = true;
+    ranges_balanced(next, call->sizes.virtual_workers);
+    return commit_epoch(s);
+}
+
+static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
+                               const struct plan *plan, uint64_t decided)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+
+    if (next == NULL)
+        return true;
+    next->decided_step = decided;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct lworker *w = plan->workers[i];
+        struct shoal_rank_member *m = &next->members[i];
+
+        if (plan->before[i] != NULL && !closed_in(w, last->epoch))
+            m->has_state = true; /* E3 */
+        else if (plan->before[i] != NULL)
+            m->has_state = w->report.applied_step + 1 >= decided && (plan->before[i]->has_state || w->report.applied_step > 0);
+        else
+            m->has_state = decided == 0;
+        if (next->holder == 0 && decided > 0 && w->report.closed && carried(w) >= decided)
+            next->holder = w->place.worker_id;
+    }
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (next->donor == 0 && decided > 0 && next->members[i].has_state)
+            next->donor = next->members[i].worker_id;
+    ranges_after(next, plan, last, call->sizes.virtual_workers, decided);
+    return commit_epoch(s);
+}
+
+/* ---- The first epoch of a call ------------------------------------------------------------------------------------ */
+
+/* Workers that were placed and may still become ready soon. */
+static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        if (lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && !w->leaving &&
+            (w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call))
+            return true;
+    }
+    return false;
+}
+
+static bool first_epoch(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (plan->count == 0)
+        return false;
+    if (lead->first_ready_ns == 0)
+        lead->first_ready_ns = s->now_ns;
+    if (others_come(lead, call) && s->now_ns < lead->first_ready_ns + lead->options.first_gather_ns) {
+        lead_wake(s, lead->first_ready_ns + lead->options.first_gather_ns);
+        return false;
+    }
+    return propose_fresh(s, call, plan);
+}
+
+/* ---- The next epoch ------------------------------------------------------------------------------------------------ */
+
+enum breach { BREACH_NONE, BREACH_PLANNED, BREACH_LOSS };
+
+/* Every member has the epoch: a planned change now disturbs nobody's entry. */
+static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    if (s->now_ns < s->lead->epoch_seen_ns + SETTLE_NS) {
+        lead_wake(s, s->lead->epoch_seen_ns + SETTLE_NS);
+        return false;
+    }
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !w->reported || shoal_epoch_cmp(w->report.epoch, last->epoch) < 0)
+            return false;
+    }
+    return true;
+}
+
+static enum breach find_breach(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    enum breach breach = BREACH_NONE;
+    bool joiner = false;
+
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
+
+        if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed || out_of_reach(s, w))
+            return BREACH_LOSS;
+        if (w->leaving)
+            breach = BREACH_PLANNED;
+    }
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && eligible(s, w, call));
+    }
+    if (joiner && last->member_count < SHOAL_RANKS_MAX) {
+        if (lead->joiner_ns == 0)
+            lead->joiner_ns = s->now_ns;
+        if (s->now_ns >= lead->joiner_ns + lead->options.gather_ns)
+            breach = BREACH_PLANNED;
+        else
+            lead_wake(s, lead->joiner_ns + lead->options.gather_ns);
+    } else {
+        lead->joiner_ns = 0;
+    }
+    return breach == BREACH_PLANNED && !settled(s, last) ? BREACH_NONE : breach;
+}
+
+static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &lead->hosts[i];
+        bool owes = false;
+
+        for (uint32_t m = 0; host->used && m < last->member_count; m++) {
+            const struct lworker *w = lead_worker(lead, last->members[m].worker_id);
+
+            owes = owes || (w != NULL && lworker_lives(w) && shoal_node_id_equal(w->place.node, host->node) &&
+                            !closed_in(w, last->epoch));
+        }
+        if (!owes)
+            continue;
+        if (host->revoke_ns != 0 && s->now_ns < host->revoke_ns + REPEAT_NS) {
+            lead_wake(s, host->revoke_ns + REPEAT_NS);
+            continue;
+        }
+        lead->out.kind = SHOAL_HOST_REVOKE;
+        lead->out.u.revoke = last->epoch;
+        if (!lead_send(s, host->node, 0))
+            continue;
+        host->revoke_ns = s->now_ns;
+        lead->stats.revokes++;
+        lead_wake(s, s->now_ns + REPEAT_NS);
+    }
+}
+
+/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. */
+static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *all_gone)
+{
+    struct shoal_lead *lead = s->lead;
+    bool owing = false, closed = false;
+
+    *all_gone = true;
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
+
+        if (w == NULL || w->gone)
+            continue;
+        *all_gone = false;
+        if (closed_in(w, last->epoch))
+            closed = true;
+        else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed)
+            owing = true;
+    }
+    if (*all_gone)
+        return true;
+    if (!closed)
+        return false;
+    if (lead->closed_ns == 0)
+        lead->closed_ns = s->now_ns;
+    if (owing && s->now_ns < lead->closed_ns + lead->options.slow_ns) {
+        lead_wake(s, lead->closed_ns + lead->options.slow_ns);
+        return false;
+    }
+    return true;
+}
+
+/* E2. The highest step that the new members carry; false: somebody else may carry a higher one, and is not gone. */
+static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, const struct plan *plan, uint64_t *decided)
+{
+    uint64_t highest = 0;
+
+    *decided = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (closed_in(plan->workers[i], last->epoch) && carried(plan->workers[i]) > *decided)
+            *decided = carried(plan->workers[i]);
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w != NULL && !w->gone && closed_in(w, last->epoch) && carried(w) > highest)
+            highest = carried(w);
+    }
+    return highest <= *decided;
+}
+
+static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_epoch *last)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch))
+            return true;
+    return false;
+}
+
+static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    struct plan plan;
+    uint64_t decided;
+    bool all_gone;
+
+    if (!lead->revoking) {
+        if (find_breach(s, call, last) == BREACH_NONE)
+            return false;
+        lead->revoking = true;
+        lead->closed_ns = 0;
+        for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+            lead->hosts[i].revoke_ns = 0;
+    }
+    revoke(s, last);
+    if (!closed_enough(s, last, &all_gone))
+        return false;
+    plan_members(s, call, all_gone ? NULL : last, &plan);
+    if (plan.count == 0) {
+        lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
+        return false;
+    }
+    if (all_gone)
+        return first_epoch(s, call, &plan);
+    if (!plan_has_closed(&plan, last)) {
+        lead_pending(lead, "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
+        return false;
+    }
+    if (!decide(s, last, &plan, &decided)) {
+        lead_pending(lead, "an engine out of reach carries a later step; waiting for it, or for its lease to end");
+        return false;
+    }
+    if (decided < call->snapshot_step && decided < last->decided_step)
+        return propose_fresh(s, call, &plan);
+    return propose_next_epoch(s, call, last, &plan, decided);
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static bool propose_sizes(struct lead_step *s, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &s->lead->workers[i];
+        struct shoal_job_entry *entry;
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported || w->report.phase != SHOAL_PHASE_READY ||
+            w->report.ready_call != call->call)
+            continue;
+        entry = lead_entry(s, SHOAL_JOB_ENTRY_SIZES);
+        if (entry == NULL)
+            return true;
+        entry->u.call.call = call->call;
+        entry->u.call.sizes = w->report.sizes;
+        (void)lead_propose(s);
+        return true;
+    }
+    return false;
+}
+
+/* Every engine must say the same; what differs in its numeric class cannot take part. */
+static void check_sizes(struct lead_step *s, const struct shoal_call *call)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call_sizes *want = &call->sizes;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+        const struct shoal_call_sizes *has = &w->report.sizes;
+        struct lhost *host;
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || w->report.phase != SHOAL_PHASE_READY ||
+            w->report.ready_call != call->call)
+            continue;
+        if (strcmp(has->numeric_class, want->numeric_class) != 0) {
+            host = lead_host(lead, w->place.node);
+            if (host != NULL)
+                host->excluded = true;
+            w->leaving = true;
+            lead_pending(lead, "a host's engines are of another numeric class (%.100s) than this call's (%.100s)",
+                         has->numeric_class, want->numeric_class);
+            continue;
+        }
+        if (has->virtual_workers != want->virtual_workers || has->sum_elems != want->sum_elems ||
+            has->copy_bytes != want->copy_bytes || has->samples != want->samples || has->minibatch != want->minibatch ||
+            has->data_epochs != want->data_epochs || has->steps_per_epoch != want->steps_per_epoch)
+            lead_fail(lead, -1,
+                      "engines disagree: one has %llu samples, %llu gradient elements, %u mini-batches a step; another %llu, %llu, "
+                      "%u. The data set function and the model must give the same on every host",
+                      (unsigned long long)want->samples, (unsigned long long)want->sum_elems, want->virtual_workers,
+                      (unsigned long long)has->samples, (unsigned long long)has->sum_elems, has->virtual_workers);
+    }
+}
+
+static void see_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t word = shoal_epoch_word(lead->job->epoch->epoch);
+
+    if (word == lead->epoch_seen)
+        return;
+    lead->epoch_seen = word;
+    lead->epoch_seen_ns = s->now_ns;
+    lead->revoking = false;
+    lead->closed_ns = 0;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        lead->hosts[i].epoch_ns = 0;
+}
+
+/* Leavers go when the epoch without them has completed a step; what they carried is then not needed any more. */
+static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    bool moved = last == NULL || (lead->step_call == last->call && lead->step > last->decided_step) ||
+                 s->now_ns >= lead->epoch_seen_ns + LEAVE_NS;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w) || !w->leaving || member_of(last, w->place.worker_id) != NULL)
+            continue;
+        if (!moved && member_of(last, w->place.worker_id) == NULL && w->report.epoch.e != 0) {
+            lead_wake(s, lead->epoch_seen_ns + LEAVE_NS);
+            continue;
+        }
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, "its slot goes to another job", SHOAL_STOP_SHRUNK, lead->options.stop_grace_ns);
+    }
+}
+
+static bool any_done(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
+static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
+bool lead_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+    const struct shoal_worker_epoch *last;
+    struct plan plan;
+
+    if (call == NULL || lead->job->stop || lead->fail_text[0] != '\0')
+        return false;
+    see_epoch(s);
+    if (call->sizes.virtual_workers == 0)
+        return propose_sizes(s, call);
+    check_sizes(s, call);
+    last = running(lead, call);
+    send_leavers_off(s, last);
+    if (lead->fail_text[0] != '\0')
+        return false;
+    if (call->state == SHOAL_CALL_DONE ? any_writer(lead, call) : any_done(lead, call))
+        return false; /* it is over: lead_calls */
+    if (last == NULL) {
+        plan_members(s, call, NULL, &plan);
+        return first_epoch(s, call, &plan);
+    }
+    return next_epoch(s, call, last);
+}
+
+void lead_tell_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+    const struct shoal_worker_epoch *last = call == NULL ? NULL : running(lead, call);
+
+    if (last == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
+        return;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &lead->hosts[i];
+        bool owes = false;
+
+        for (uint32_t w = 0; host->used && w < LEAD_WORKERS; w++) {
+            const struct lworker *worker = &lead->workers[w];
+
+            owes = owes || (lworker_lives(worker) && worker->place.role == SHOAL_JOB_ENGINE &&
+                            shoal_node_id_equal(worker->place.node, host->node) &&
+                            (host->epoch_sent != shoal_epoch_word(last->epoch) ||
+                             (member_of(last, worker->place.worker_id) != NULL && shoal_epoch_cmp(worker->report.epoch, last->epoch) < 0)));
+        }
+        if (!owes)
+            continue;
+        if (host->epoch_ns != 0 && s->now_ns < host->epoch_ns + 2 * REPEAT_NS) {
+            lead_wake(s, host->epoch_ns + 2 * REPEAT_NS);
+            continue;
+        }
+        lead->out.kind = SHOAL_HOST_EPOCH;
+        memcpy(&lead->out.u.epoch, last, sizeof(*last));
+        if (!lead_send(s, host->node, 0))
+            continue;
+        host->epoch_ns = s->now_ns;
+        host->epoch_sent = shoal_epoch_word(last->epoch);
+        lead_wake(s, s->now_ns + 2 * REPEAT_NS);
+    }
+}

@@ -1,0 +1,203 @@
+/* The fields of a job's controller, and what its files share. Picture and rules: shoal/lead.h. */
+#ifndef SHOAL_LEAD_STATE_H
+#define SHOAL_LEAD_STATE_H
+
+#include "shoal/lead.h"
+
+/* Hosts that matter to one job: of its workers, or to be asked. A host beyond it is not asked. */
+#define LEAD_HOSTS_MAX 160
+#define LEAD_NEVER UINT64_MAX
+
+/* A placement of the job, and what is known of it. */
+struct lworker {
+    bool used;
+    bool reported;     /* the host has told this leader of it */
+    bool leaving;      /* the allocation takes its slot away, or its host asks for it */
+    bool gone;         /* confirmed dead, or its lease has ended: to be dropped */
+    bool lost;         /* gone without an exit status: its host or its lease was lost */
+    struct shoal_placement place;
+    uint64_t lapse_ns; /* its lease has ended by then, by this leader's clock (L2) */
+    uint64_t seq;      /* newest report seen */
+    uint64_t confirm_ns; /* last CONFIRM sent; 0: never */
+    uint8_t order;     /* the order last sent, and when */
+    uint64_t order_ns;
+    uint64_t ready_ns; /* when it first was ready for the running call; 0: not */
+    uint64_t ended_ns; /* when it was first told to end; 0: never */
+    struct shoal_worker_report report;
+};
+
+struct lhost {
+    bool used;
+    uint8_t health; /* enum shoal_lead_health */
+    bool excluded;  /* its workers are of another numeric class than the call's */
+    struct shoal_node_id node;
+    uint32_t host_epoch; /* 0: not known */
+    uint64_t stamp;      /* newest heard, and when */
+    uint64_t stamp_ns;
+    uint64_t silent_ns; /* since when; 0: it is not */
+    uint64_t slots_version;
+    uint64_t refused_version; /* not asked again before its record is newer */
+    uint64_t refused_ns;      /* or before a while has passed */
+    /* The reservation under way. */
+    uint64_t request; /* 0: none */
+    uint64_t request_ns;
+    uint64_t asked; /* bit i: slot i */
+    bool asked_driver;
+    uint64_t call_ns, epoch_ns, revoke_ns, report_ns, end_ns, manifest_ns; /* last sent */
+    uint32_t call_sent;
+    uint64_t epoch_sent;
+    uint64_t mark_sent;
+    bool report_sent;
+    bool involved; /* it has, or had, workers of this job in this leader's time */
+};
+
+/* A slot promised and not placed yet. */
+struct lgrant {
+    struct shoal_node_id node;
+    uint32_t slot;
+    uint32_t host_epoch;
+    uint64_t generation;
+    uint64_t until_ns; /* not used after it: the promise lasts a little longer */
+};
+
+struct shoal_lead {
+    struct shoal_lead_options options;
+    const struct shoal_job *job;
+    struct shoal_rand rand;
+    uint64_t started_ns;
+    bool supported;
+    bool proposing;
+    uint64_t proposed_ns;
+    uint64_t retry_ns;
+    uint64_t wall_ms;
+    uint32_t generation; /* of the job, as last seen */
+    uint64_t next_request;
+    uint64_t renew_ns; /* next round */
+    uint8_t guardian_count;
+    struct shoal_node_id guardians[SHOAL_HOST_SOURCES_MAX];
+    /* The allocation. */
+    bool has_target;
+    uint32_t target;
+    uint32_t target_slot_count;
+    struct shoal_lead_slot target_slots[SHOAL_PLACEMENTS_MAX];
+    char target_why[256];
+    /* Placement. */
+    uint32_t grant_count;
+    struct lgrant grants[SHOAL_PLACEMENTS_MAX];
+    uint64_t gather_ns; /* when the first of the grants came */
+    uint64_t backoff_ns; /* a gang that did not come together waits until then */
+    uint32_t backoffs;
+    /* Epochs. */
+    bool revoking;      /* the running epoch is to end */
+    uint64_t closed_ns; /* when the first member's CLOSED was known; 0: none */
+    uint64_t joiner_ns; /* when the first joiner was seen; 0: none waits */
+    uint64_t first_ready_ns;
+    uint64_t epoch_seen_ns; /* when the committed epoch was first seen here */
+    uint64_t epoch_seen;    /* word */
+    /* Progress. */
+    uint32_t step_call;
+    uint64_t step, step_ns;
+    uint64_t logged_step, records_acked;
+    uint32_t data_epoch, engines, rate_milli;
+    bool has_metrics;
+    int64_t loss_micro, metric_micro;
+    bool data_epoch_due;
+    struct shoal_data_epoch data_epoch_done;
+    uint64_t progress_ns; /* last PROGRESS entry */
+    uint32_t failures; /* of engines or drivers since the last step */
+    /* Calls. */
+    bool train_due; /* the driver called train() and that is not in the log yet */
+    struct shoal_call train;
+    uint32_t driver_call; /* the call that the present driver waits for; 0: none */
+    uint64_t manifest_ns; /* last asked for */
+    bool snapshot_due;
+    struct shoal_call snapshot;
+    bool manifest_ok;
+    uint32_t manifest_call;
+    struct shoal_hash manifest;
+    uint64_t train_state_ns;
+    uint32_t train_state_count;
+    uint64_t train_state_key;
+    uint64_t train_state_worker;
+    /* The end. */
+    char fail_text[SHOAL_JOB_REASON_BYTES]; /* not empty: the job is to end with ERROR */
+    int32_t fail_code;
+    bool deleted_said;
+    char pending[SHOAL_JOB_REASON_BYTES];
+    /* Gossip. */
+    uint64_t summary_ns;
+    uint8_t summary_state;
+    size_t summary_len;
+    uint8_t summary[SHOAL_RECORD_PAYLOAD_MAX];
+
+    bool blocked;
+    uint64_t deadline_ns;
+    struct lworker workers[SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX];
+    struct lhost hosts[LEAD_HOSTS_MAX];
+    struct shoal_host_message in, out; /* scratch */
+    struct shoal_job_entry entry;      /* scratch */
+    struct shoal_lead_stats stats;
+};
+
+#define LEAD_WORKERS (SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX)
+
+struct lead_step {
+    struct shoal_lead *lead;
+    uint64_t now_ns;
+    struct shoal_lead_actions *actions;
+};
+
+/* lead.c */
+static inline void lead_wake(struct lead_step *s, uint64_t at_ns)
+{
+    if (at_ns < s->lead->deadline_ns)
+        s->lead->deadline_ns = at_ns;
+}
+/* Send `lead->out`, whose kind and union are set. False: no room. */
+bool lead_send(struct lead_step *s, struct shoal_node_id to, uint64_t seq);
+/* Propose `lead->entry`. False: one is under way, or no room. */
+bool lead_propose(struct lead_step *s);
+/* An empty entry of `kind` in lead->entry, or NULL when nothing may be proposed now. */
+struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind);
+bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, bool result_wanted, const char *reason);
+struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node); /* found or added; NULL: full */
+struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id);
+/* Order `worker`, again after a second while it does not follow. */
+void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
+                uint8_t reason, uint64_t grace_ns);
+__attribute__((format(printf, 3, 4))) void lead_fail(struct shoal_lead *lead, int32_t code, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void lead_pending(struct shoal_lead *lead, const char *format, ...);
+void lead_blob_text(struct shoal_hash hash, char *text);
+static inline bool lworker_lives(const struct lworker *w)
+{
+    return w->used && !w->gone && w->report.phase != SHOAL_PHASE_EXITED;
+}
+static inline bool host_lost(const struct lhost *host) { return host != NULL && host->health != SHOAL_LEAD_HOST_WELL; }
+
+/* lead_place.c */
+void lead_on_offer(struct lead_step *s, struct lhost *host);
+bool lead_place(struct lead_step *s); /* true: proposed something */
+bool lead_drop(struct lead_step *s);
+void lead_confirm(struct lead_step *s);
+void lead_renew(struct lead_step *s);
+void lead_cancel(struct lead_step *s);
+void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
+
+/* lead_epoch.c */
+bool lead_epoch(struct lead_step *s);
+void lead_tell_epoch(struct lead_step *s);
+bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id);
+
+/* lead_call.c */
+void lead_on_train(struct lead_step *s, const struct shoal_call *call);
+bool lead_calls(struct lead_step *s);
+void lead_tell_call(struct lead_step *s);
+void lead_tell_driver(struct lead_step *s);
+bool lead_finish(struct lead_step *s);
+bool lead_progress(struct lead_step *s);
+bool lead_rerun(const struct shoal_lead *lead); /* a script of the gang was lost: all of it goes, the next attempt follows */
+
+/* lead_look.c */
+void lead_publish(struct lead_step *s);
+
+#endif
