@@ -22,7 +22,8 @@ struct shoal_blob_writer;
 
 struct shoal_blobs_options {
     struct uv_loop_s *loop;
-    const char *dir; /* made if missing */
+    const char *dir;        /* made if missing; its parent must exist */
+    uint64_t reserve_bytes; /* left free on the disk, for the store: a write that would take them is refused. 0: 64 MiB */
 };
 
 struct shoal_blobs_stats {
@@ -45,7 +46,7 @@ typedef void shoal_blob_get_fn(void *arg, enum shoal_err err, const struct shoal
 /* Reads the folders and the held blobs' manifests, and deletes what nobody holds. Blocks: before the loop runs. */
 SHOAL_MUST_CHECK enum shoal_err shoal_blobs_create(struct shoal_blobs **blobs, const struct shoal_blobs_options *options,
                                                    struct shoal_msg *msg);
-/* Ends what waits, then `stopped`. Writers must be finished or aborted before. */
+/* Ends what waits (completions run), then `stopped`. Writers must be finished or aborted before. */
 void shoal_blobs_stop(struct shoal_blobs *blobs, void (*stopped)(void *arg), void *arg);
 const struct shoal_blobs_stats *shoal_blobs_stats(const struct shoal_blobs *blobs);
 
@@ -53,10 +54,12 @@ const struct shoal_blobs_stats *shoal_blobs_stats(const struct shoal_blobs *blob
 
 bool shoal_blobs_has_chunk(const struct shoal_blobs *blobs, struct shoal_hash hash);
 /* Durable when done. The bytes are copied. `expected` zero: any. INVALID: the bytes have another name.
- * TOO_BIG: above SHOAL_CHUNK_BYTES_MAX. FULL: too much waits. Completion STORAGE: no space; nothing half-written stays. */
+ * TOO_BIG: above SHOAL_CHUNK_BYTES_MAX. FULL: too much waits. Completions: FULL: no space left, the message names the
+ * folder and the remedy; STORAGE: the disk failed. Nothing half-written stays. */
 SHOAL_MUST_CHECK enum shoal_err shoal_blobs_put_chunk(struct shoal_blobs *blobs, struct shoal_hash expected,
                                                       struct shoal_view bytes, shoal_blob_put_fn *done, void *arg);
-/* NOT_FOUND, or MALFORMED: the content no longer has its name; it is set aside, fetch it from another node. */
+/* NOT_FOUND, or MALFORMED: the content no longer has its name; it is set aside in <data>/blobs/damaged, and has_chunk is
+ * false until it is put again: fetch it from another node. */
 SHOAL_MUST_CHECK enum shoal_err shoal_blobs_get_chunk(struct shoal_blobs *blobs, struct shoal_hash hash,
                                                       shoal_blob_get_fn *done, void *arg);
 
@@ -87,7 +90,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_blobs_release(struct shoal_blobs *blobs, s
                                                     struct shoal_hash blob, shoal_blob_done_fn *done, void *arg);
 bool shoal_blobs_holds(const struct shoal_blobs *blobs, struct shoal_job_id owner, struct shoal_hash blob);
 
-/* A blob that comes in pieces. append: FULL: SHOAL_BLOB_WRITER_CHUNKS wait for the disk; nothing was taken, try again
+/* A blob that comes in pieces of at most SHOAL_CHUNK_BYTES_MAX. append: FULL: SHOAL_BLOB_WRITER_CHUNKS wait for the disk; nothing was taken, try again
  * after on_writable. Any other error, or one reported by finish: abort the writer. */
 SHOAL_MUST_CHECK enum shoal_err shoal_blob_writer_create(struct shoal_blobs *blobs, struct shoal_job_id owner,
                                                          void (*on_writable)(void *arg), void *arg,

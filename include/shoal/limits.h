@@ -131,8 +131,10 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 #define SHOAL_BLOB_WRITER_CHUNKS 4
 /* What shoal_blobs_put takes in one piece. */
 #define SHOAL_BLOB_PUT_MAX (16 * SHOAL_MIB)
-/* Requests that wait for the blob thread: then a request is answered FULL. */
+/* Requests that wait for the blob thread, and the bytes they hold: then a request is answered FULL. */
 #define SHOAL_BLOB_QUEUE_MAX 1024
+#define SHOAL_BLOB_QUEUE_BYTES_MAX (64 * SHOAL_MIB)
+_Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX, "a blob put in one piece fits the queue");
 
 /* Gossip. Records of one agent: a few per node, one per job and service. */
 #define SHOAL_RECORDS_MAX 65536
