@@ -72,6 +72,8 @@ struct shoal_manifest {
 };
 SHOAL_MUST_CHECK enum shoal_err shoal_manifest_decode(struct shoal_view view, struct shoal_manifest *manifest);
 struct shoal_hash shoal_manifest_chunk(const struct shoal_manifest *manifest, uint32_t i);
+/* The name that a blob of these bytes (at most SHOAL_CHUNK_BYTES_MAX) has, without storing it. */
+struct shoal_hash shoal_blob_name(struct shoal_view bytes);
 
 /* --- blobs ---------------------------------------------------------------------------------------------------------- */
 
