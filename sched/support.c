@@ -15,7 +15,7 @@
  *
  *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq, support_seq |
  *                u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n | n x claim
- *                flags: 1 quorum connected, 2 the claims here are all there are
+ *                flags: 1 quorum connected, 2 the claims here are all there are, 4 please answer at once
  *     page:      u8 2 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n |
  *                n x claim
  *     claim:     job id (10) | u64 term */
@@ -34,6 +34,7 @@ _Static_assert(SUPPORT_PAGE_CLAIMS * SUPPORT_CLAIM_BYTES + 32 <= SHOAL_DATAGRAM_
 _Static_assert(SHOAL_SUPPORT_INLINE_CLAIMS_MAX * SUPPORT_CLAIM_BYTES + 80 <= 256, "a heartbeat is small");
 #define SUPPORT_FLAG_QUORUM 1u
 #define SUPPORT_FLAG_WHOLE 2u
+#define SUPPORT_FLAG_URGENT 4u
 /* Heartbeats whose time of sending is remembered: more than are sent in one support duration. */
 #define SUPPORT_SENT_MAX 64
 /* A heartbeat brought forward waits at least this long after the last one. */
@@ -538,7 +539,7 @@ static enum shoal_err heartbeat_decode(struct shoal_reader *r, struct heartbeat 
     beat->flags = shoal_get_u8(r);
     beat->count = shoal_get_u8(r);
     if (r->failed || beat->count > SHOAL_SUPPORT_INLINE_CLAIMS_MAX || beat->seq == 0 || life_is_zero(beat->from) ||
-        (beat->flags & ~(SUPPORT_FLAG_QUORUM | SUPPORT_FLAG_WHOLE)) != 0)
+        (beat->flags & ~(SUPPORT_FLAG_QUORUM | SUPPORT_FLAG_WHOLE | SUPPORT_FLAG_URGENT)) != 0)
         return SHOAL_ERR_MALFORMED;
     for (uint32_t i = 0; i < beat->count; i++) {
         beat->claims[i].group = shoal_get_job_id(r);
@@ -656,7 +657,7 @@ static void on_heartbeat(struct shoal_support *support, struct peer *peer, const
     take_echo(support, peer, beat, actions);
     peer->have_hash = beat->have_hash;
     peer->have_known = true;
-    if (beat->have_hash != peer->own_hash && support->now >= peer->pages_after)
+    if ((beat->flags & SUPPORT_FLAG_URGENT) || (beat->have_hash != peer->own_hash && support->now >= peer->pages_after))
         kick(support, peer);
     if ((beat->flags & SUPPORT_FLAG_WHOLE) && beat->claims_hash != peer->theirs_hash) {
         take_claims(support, peer, beat->claims, beat->count, beat->claims_hash);
@@ -779,6 +780,8 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
 {
     struct shoal_writer w = pool_writer(actions);
     bool differs = !peer->have_known || peer->have_hash != peer->own_hash;
+    /* Half used up: datagrams were lost. Ask twice as often, and to be answered at once. */
+    bool urgent = peer->known.supported && peer->known.supported_until_ns - support->now < support->support_ns / 2;
     bool whole = differs && peer->own_count <= SHOAL_SUPPORT_INLINE_CLAIMS_MAX;
 
     peer->seq++;
@@ -796,11 +799,11 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
     shoal_put_u64(&w, peer->theirs_hash);
     shoal_put_u64(&w, support->health.slot_stamp);
     shoal_put_u8(&w, (uint8_t)((support->health.quorum_connected ? SUPPORT_FLAG_QUORUM : 0) |
-                               (whole ? SUPPORT_FLAG_WHOLE : 0)));
+                               (whole ? SUPPORT_FLAG_WHOLE : 0) | (urgent ? SUPPORT_FLAG_URGENT : 0)));
     put_claims(&w, peer->own, whole ? peer->own_count : 0);
     pool_send(support, peer, &w, actions);
     peer->last_send = support->now;
-    peer->next_send = support->now + support->interval_ns;
+    peer->next_send = support->now + (urgent ? support->interval_ns / 2 : support->interval_ns);
     /* Sent at most once an interval, so that two that cannot agree do not talk all the time. */
     if (!differs || support->now < peer->pages_after)
         return;
