@@ -30,7 +30,8 @@ void epoch_close_locked(struct shoal_comm *comm)
         return;
     atomic_store(&comm->open, false);
     comm->closed_ns = comm_now_ns();
-    report_closed(comm, comm->epoch.id);
+    if (!comm->released) /* all is over then, and nobody counts on me */
+        report_closed(comm, comm->epoch.id);
 }
 
 void epoch_close(struct shoal_comm *comm)

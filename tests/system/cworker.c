@@ -1,0 +1,436 @@
+/* A training job in C: a vector moved by SGD with momentum, whose gradient is a pure function of sample ids, so that the
+ * result of any run can be compared bit by bit with that of one worker. Runs alone, under the real agent, and under
+ * comm_harness.
+ *
+ *   cworker [option=value ...]            an engine (alone when no agent's socket is in the environment)
+ *   cworker driver FILE [option=value ...]  a driver: hands FILE, which it writes from the options, over as the bundle
+ *
+ * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
+ * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a mini-batch).
+ * CWORKER_BUG plants one of four bugs at step 5, v = 1, for tests of the tests. CWORKER_LOG: a file for the records'
+ * digests; CWORKER_TIMES: a file of (step, monotonic ns) pairs, one per completed step. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shoal/collective.h"
+#include "shoal/permute.h"
+#include "shoal/step_record.h"
+#include "shoal/worker.h"
+
+#include "shoal/banned.h"
+
+struct options {
+    uint64_t elems;
+    uint64_t v;
+    uint64_t samples;
+    uint64_t minibatch;
+    uint64_t epochs;
+    uint64_t buffers;
+    uint64_t ballast;
+    uint64_t compute_us;
+    uint64_t seed;
+};
+
+struct model {
+    float *weights;
+    float *momentum;
+    double *buffers; /* committed ones */
+    uint64_t updates;
+};
+
+struct run {
+    struct options o;
+    struct model model;
+    struct shoal_comm *comm;
+    uint64_t steps_per_epoch; /* train steps; then one validation step */
+    uint64_t total_steps;
+    uint64_t minibatches; /* of a data epoch */
+    FILE *log;
+    FILE *times;
+    const char *bug;
+};
+
+static void die(struct run *run, const char *what)
+{
+    (void)fprintf(stderr, "cworker: %s: %s\n", what, run->comm == NULL ? "" : shoal_comm_error(run->comm));
+    if (run->comm != NULL)
+        (void)shoal_comm_failed(run->comm, 0, what);
+    exit(1);
+}
+
+static void set_option(struct options *o, const char *text)
+{
+    const struct {
+        const char *name;
+        uint64_t *value;
+    } rows[] = {
+        { "elems=", &o->elems },       { "v=", &o->v },           { "samples=", &o->samples },
+        { "minibatch=", &o->minibatch }, { "epochs=", &o->epochs }, { "buffers=", &o->buffers },
+        { "ballast=", &o->ballast },   { "compute_us=", &o->compute_us }, { "seed=", &o->seed },
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strncmp(text, rows[i].name, strlen(rows[i].name)) == 0) {
+            *rows[i].value = strtoull(text + strlen(rows[i].name), NULL, 10);
+            return;
+        }
+    (void)fprintf(stderr, "cworker: unknown option %s\n", text);
+    exit(2);
+}
+
+static void read_bundle(struct options *o, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char word[128];
+
+    if (file == NULL)
+        return;
+    while (fscanf(file, "%127s", word) == 1)
+        set_option(o, word);
+    (void)fclose(file);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the model ---- */
+
+static void model_start(struct run *run)
+{
+    for (uint64_t p = 0; p < run->o.elems; p++) {
+        run->model.weights[p] = (float)(shoal_mix64(p + 1) & 0xffff) / 65536.0f;
+        run->model.momentum[p] = 0;
+    }
+    for (uint64_t b = 0; b < run->o.buffers; b++)
+        run->model.buffers[b] = 1.0;
+    run->model.updates = 0;
+}
+
+static void add_gradient(const struct run *run, float *grad, uint64_t id, float weight)
+{
+    uint32_t a = (uint32_t)shoal_mix64(id * 2 + 1) | 1;
+    const float *w = run->model.weights;
+
+    for (uint64_t p = 0; p < run->o.elems; p++) {
+        float x = (float)(((uint32_t)p * a >> 8) & 0xffff) / 65536.0f - 0.5f;
+
+        grad[p] = grad[p] + (x + 0.01f * w[p]) * weight;
+    }
+}
+
+static void apply(struct run *run)
+{
+    const float *g = shoal_comm_result(run->comm);
+    struct shoal_committed committed;
+
+    if (shoal_step_committed(run->comm, &committed) != SHOAL_OK)
+        die(run, "committed");
+    if (committed.kind == SHOAL_STEP_TRAIN) {
+        for (uint64_t p = 0; p < run->o.elems; p++) {
+            run->model.momentum[p] = run->model.momentum[p] * 0.9f + g[p];
+            run->model.weights[p] = run->model.weights[p] - run->model.momentum[p] * 0.1f;
+        }
+        memcpy(run->model.buffers, shoal_comm_copy_result(run->comm), run->o.buffers * sizeof(double));
+        run->model.updates++;
+    }
+    if (run->log != NULL) {
+        (void)fprintf(run->log, "%llu %u %016llx\n", (unsigned long long)committed.step, committed.kind,
+                      (unsigned long long)committed.digest);
+        (void)fflush(run->log);
+    }
+}
+
+static uint64_t state_digest(const struct run *run)
+{
+    uint64_t bytes = run->o.elems * sizeof(float);
+
+    return shoal_digest(run->model.weights, bytes, 0) + shoal_digest(run->model.momentum, bytes, 1ull << 40) +
+           shoal_digest(run->model.buffers, run->o.buffers * sizeof(double), 1ull << 50) + run->model.updates;
+}
+
+/* ---- steps ---- */
+
+static void step_of(const struct run *run, uint64_t step, struct shoal_step *s)
+{
+    uint64_t per_epoch = run->steps_per_epoch + 1;
+    uint64_t in_epoch = (step - 1) % per_epoch;
+    uint64_t first = in_epoch * run->o.v;
+
+    memset(s, 0, sizeof(*s));
+    s->step = step;
+    s->data_epoch = (uint32_t)((step - 1) / per_epoch);
+    s->step_in_epoch = (uint32_t)in_epoch;
+    if (in_epoch < run->steps_per_epoch) {
+        s->kind = SHOAL_STEP_TRAIN;
+        s->v_count = (uint32_t)(run->minibatches - first < run->o.v ? run->minibatches - first : run->o.v);
+    } else {
+        s->kind = SHOAL_STEP_VALIDATE;
+        s->step_in_epoch = 0;
+        s->v_count = (uint32_t)(run->o.v < 3 ? run->o.v : 3);
+    }
+}
+
+static bool bug_here(const struct run *run, const struct shoal_step *s, uint32_t v, const char *name)
+{
+    return run->bug != NULL && s->step == 5 && v == (s->v_count > 1 ? 1 : 0) && strcmp(run->bug, name) == 0;
+}
+
+static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
+{
+    uint64_t m = (uint64_t)s->step_in_epoch * run->o.v + v;
+    uint64_t count = shoal_minibatch_len(run->o.samples, run->o.minibatch, m);
+    float *grad = shoal_comm_work(run->comm);
+    double *buffers = (double *)(void *)shoal_comm_copy_work(run->comm);
+    struct shoal_sample_sum sum = { 0, 0 };
+    double loss = 0;
+    struct shoal_minibatch minibatch = { .v = v, .samples = (uint32_t)count, .values = &loss };
+    enum shoal_err err;
+
+    memset(grad, 0, run->o.elems * sizeof(float));
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t id = shoal_permute(run->o.seed, s->data_epoch, run->o.samples, m * run->o.minibatch + i);
+
+        if (i == 1 && bug_here(run, s, v, "skip_sample"))
+            continue;
+        if (i == 1 && bug_here(run, s, v, "double_sample"))
+            id = shoal_permute(run->o.seed, s->data_epoch, run->o.samples, m * run->o.minibatch);
+        shoal_sample_sum_add(&sum, run->o.seed, id);
+        loss += (double)(id % 1000) / 1000.0;
+        if (s->kind == SHOAL_STEP_TRAIN)
+            add_gradient(run, grad, id, 1.0f / (float)count);
+    }
+    if (bug_here(run, s, v, "dropped_gradient"))
+        memset(grad, 0, run->o.elems * sizeof(float));
+    for (uint64_t p = 0; p < run->o.elems && bug_here(run, s, v, "double_gradient"); p++)
+        grad[p] = grad[p] + grad[p];
+    loss /= (double)count;
+    for (uint64_t b = 0; b < run->o.buffers; b++)
+        buffers[b] = run->model.buffers[b] * 0.9 + loss * (double)(b + 1);
+    if (run->o.compute_us > 0)
+        (void)usleep((useconds_t)run->o.compute_us);
+    minibatch.id_low = sum.low;
+    minibatch.id_high = sum.high;
+    err = shoal_step_publish(run->comm, &minibatch);
+    if (err != SHOAL_OK && err != SHOAL_ERR_RANK_LOST)
+        die(run, "publish");
+}
+
+/* One attempt at a step. RANK_LOST: enter again. */
+static enum shoal_err one_step(struct run *run, uint64_t step)
+{
+    uint32_t v[SHOAL_VIRTUAL_MAX];
+    uint32_t count;
+    struct shoal_step s;
+    enum shoal_err err;
+
+    step_of(run, step, &s);
+    err = shoal_step_assign(run->comm, &s, v, SHOAL_VIRTUAL_MAX, &count);
+    for (uint32_t i = 0; err == SHOAL_OK && i < count; i++) {
+        compute(run, &s, v[i]);
+        if (shoal_comm_revoked(run->comm))
+            err = SHOAL_ERR_RANK_LOST;
+    }
+    if (err == SHOAL_OK)
+        err = shoal_step_reduce(run->comm);
+    if (err == SHOAL_OK)
+        err = shoal_step_complete(run->comm);
+    if (err == SHOAL_OK && run->times != NULL) {
+        uint64_t pair[2] = { step, now_ns() };
+
+        (void)fwrite(pair, sizeof(pair), 1, run->times);
+        (void)fflush(run->times);
+    }
+    if (err == SHOAL_OK)
+        err = shoal_step_apply_allowed(run->comm);
+    if (err == SHOAL_OK)
+        apply(run);
+    return err;
+}
+
+/* ---- epochs ---- */
+
+static enum shoal_err transfer(struct run *run, bool give)
+{
+    uint64_t bytes = run->o.elems * sizeof(float);
+    void *parts[4] = { run->model.weights, run->model.momentum, run->model.buffers, &run->model.updates };
+    uint64_t lens[4] = { bytes, bytes, run->o.buffers * sizeof(double), sizeof(run->model.updates) };
+    enum shoal_err err = SHOAL_OK;
+    uint32_t tensor;
+    uint64_t len;
+
+    for (uint32_t i = 0; i < 4 && err == SHOAL_OK && give; i++)
+        err = shoal_comm_state_give(run->comm, i, parts[i], lens[i]);
+    if (give)
+        return err == SHOAL_OK ? shoal_comm_state_end(run->comm) : err;
+    while ((err = shoal_comm_state_size(run->comm, &tensor, &len)) == SHOAL_OK) {
+        if (tensor > 3 || len != lens[tensor])
+            die(run, "a tensor of another size");
+        err = shoal_comm_state_take(run->comm, tensor, parts[tensor], len);
+        if (err != SHOAL_OK)
+            return err;
+    }
+    return err == SHOAL_ERR_NOT_FOUND ? SHOAL_OK : err;
+}
+
+/* Until an epoch is entered with the state in place, or the run is over. True: entered. */
+static bool enter(struct run *run, struct shoal_comm_entry *entry)
+{
+    for (;;) {
+        enum shoal_err err = shoal_comm_enter(run->comm, -1, entry);
+
+        if (err != SHOAL_OK)
+            die(run, "enter");
+        if (entry->event != SHOAL_EVENT_ENTERED)
+            return false;
+        if (entry->apply_result)
+            apply(run);
+        if (entry->state == SHOAL_STATE_LOAD)
+            model_start(run);
+        if (entry->state == SHOAL_STATE_TAKE)
+            err = transfer(run, false);
+        if (err == SHOAL_OK && entry->give)
+            err = transfer(run, true);
+        if (err == SHOAL_OK)
+            return true;
+        if (err != SHOAL_ERR_RANK_LOST)
+            die(run, "state");
+    }
+}
+
+static void train(struct run *run)
+{
+    struct shoal_comm_entry entry;
+    bool in = enter(run, &entry);
+
+    while (in) {
+        uint64_t step = shoal_comm_applied_step(run->comm) + 1;
+        enum shoal_err err;
+
+        if (step > run->total_steps) {
+            if (shoal_comm_done(run->comm, run->total_steps, state_digest(run)) != SHOAL_OK)
+                die(run, "done");
+            in = enter(run, &entry);
+            if (!in && entry.event == SHOAL_EVENT_WRITE_FINAL) {
+                (void)shoal_comm_files_written(run->comm, run->total_steps);
+                in = enter(run, &entry);
+            }
+            continue;
+        }
+        err = one_step(run, step);
+        if (err == SHOAL_ERR_RANK_LOST)
+            in = enter(run, &entry);
+        else if (err != SHOAL_OK)
+            die(run, "step");
+    }
+    if (entry.event == SHOAL_EVENT_STOPPED)
+        exit(entry.reason == SHOAL_STOP_ERROR ? 1 : 0);
+}
+
+static void take_memory(struct run *run)
+{
+    run->model.weights = calloc(run->o.elems + 1, sizeof(float));
+    run->model.momentum = calloc(run->o.elems + 1, sizeof(float));
+    run->model.buffers = calloc(run->o.buffers + 1, sizeof(double));
+    if (run->model.weights == NULL || run->model.momentum == NULL || run->model.buffers == NULL)
+        die(run, "memory");
+    if (run->o.ballast > 0) { /* what a death has to tear down */
+        void *ballast = malloc(run->o.ballast << 20);
+
+        if (ballast == NULL)
+            die(run, "ballast");
+        memset(ballast, 1, run->o.ballast << 20);
+    }
+}
+
+static int engine(struct run *run)
+{
+    static const char *const names[] = { "loss" };
+    struct shoal_comm_plan plan = { 0 };
+    struct shoal_comm_call call;
+
+    if (shoal_comm_wait_call(run->comm, -1, &call) != SHOAL_OK || call.event != SHOAL_EVENT_CALL)
+        return call.event == SHOAL_EVENT_RELEASED || call.event == SHOAL_EVENT_STOPPED ? 0 : 1;
+    read_bundle(&run->o, call.bundle_path);
+    if (call.job_seed != 0)
+        run->o.seed = call.job_seed;
+    run->minibatches = shoal_minibatch_count(run->o.samples, run->o.minibatch);
+    run->steps_per_epoch = (run->minibatches + run->o.v - 1) / run->o.v;
+    run->total_steps = (run->steps_per_epoch + 1) * run->o.epochs;
+    take_memory(run);
+    model_start(run);
+    plan = (struct shoal_comm_plan){
+        .call = call.call, .virtual_workers = (uint32_t)run->o.v, .sum_elems = run->o.elems,
+        .copy_bytes = run->o.buffers * sizeof(double), .samples = run->o.samples, .minibatch = (uint32_t)run->o.minibatch,
+        .data_epochs = (uint32_t)run->o.epochs, .steps_per_epoch = run->steps_per_epoch, .param_count = 1,
+        .metric_count = 1, .metric_names = names,
+    };
+    if (shoal_comm_ready(run->comm, &plan) != SHOAL_OK)
+        die(run, "ready");
+    train(run);
+    (void)printf("digest %016llx updates %llu\n", (unsigned long long)state_digest(run),
+                 (unsigned long long)run->model.updates);
+    return 0;
+}
+
+static int driver(struct run *run, const char *path, int argc, char **argv)
+{
+    FILE *file = fopen(path, "w");
+    struct shoal_driver_event event;
+    char error[400];
+    uint64_t records = 0;
+
+    if (file == NULL || shoal_comm_open(&run->comm, SHOAL_ROLE_DRIVER, "c", error) != SHOAL_OK)
+        die(run, error);
+    for (int i = 0; i < argc; i++)
+        (void)fprintf(file, "%s\n", argv[i]);
+    (void)fclose(file);
+    if (shoal_driver_train(run->comm, 1, run->o.seed, 0, path, "cworker") != SHOAL_OK)
+        die(run, "train");
+    for (;;) {
+        if (shoal_driver_wait(run->comm, -1, &event) != SHOAL_OK)
+            die(run, "wait");
+        if (event.event == SHOAL_EVENT_TRAIN_RECORDS) {
+            records += event.record_count;
+            (void)shoal_driver_ack(run->comm, event.call, event.first_step + event.record_count - 1);
+        } else if (event.event == SHOAL_EVENT_TRAIN_STATE && event.state >= SHOAL_TRAIN_FINISHED) {
+            break;
+        } else if (event.event == SHOAL_EVENT_STOPPED || event.event == SHOAL_EVENT_RELEASED) {
+            return event.event == SHOAL_EVENT_RELEASED ? 0 : 1;
+        }
+    }
+    (void)printf("records %llu state %u %s\n", (unsigned long long)records, event.state, event.text);
+    shoal_comm_close(run->comm);
+    return event.state == SHOAL_TRAIN_FINISHED ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct run run = { .o = { .elems = 1000, .v = 8, .samples = 500, .minibatch = 4, .epochs = 2, .buffers = 4, .seed = 42 } };
+    const char *log = getenv("CWORKER_LOG");
+    const char *times = getenv("CWORKER_TIMES");
+    char error[400] = "";
+    bool is_driver = argc > 2 && strcmp(argv[1], "driver") == 0;
+    int rc;
+
+    for (int i = is_driver ? 3 : 1; i < argc; i++)
+        set_option(&run.o, argv[i]);
+    if (is_driver)
+        return driver(&run, argv[2], argc - 3, argv + 3);
+    run.bug = getenv("CWORKER_BUG");
+    run.log = log == NULL ? NULL : fopen(log, "w");
+    run.times = times == NULL ? NULL : fopen(times, "w");
+    if (shoal_comm_open(&run.comm, SHOAL_ROLE_ENGINE, "c", error) != SHOAL_OK)
+        die(&run, error);
+    rc = engine(&run);
+    shoal_comm_close(run.comm);
+    return rc;
+}
