@@ -486,6 +486,8 @@ enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *con
         raft_lead(raft);
         /* The guardians get the record from the founding message; only if one stays silent is it appended. */
         for (uint32_t i = 0; i < raft->config.count; i++) {
+            if (shoal_raft_id_equal(raft->peers[i].member.id, raft->self))
+                continue; /* a leader waits for no answer of its own */
             raft->peers[i].waiting = true;
             raft->peers[i].retransmit_at = raft_later(raft, raft->retransmit_ns);
         }
