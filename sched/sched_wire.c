@@ -66,28 +66,16 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_job_id(w, f->u.raft.group);
         shoal_put_raw(w, f->u.raft.message.bytes, f->u.raft.message.len);
         break;
-    case FRAME_FOUND:
-        shoal_put_bytes(w, f->u.found.ticket);
-        shoal_put_bytes(w, f->u.found.record);
-        break;
+    case FRAME_FOUND: shoal_put_bytes(w, f->u.found.record); break;
     case FRAME_FOUND_REPLY:
         shoal_put_job_id(w, f->u.found_reply.job);
         shoal_put_u64(w, f->u.found_reply.nonce);
         shoal_put_u8(w, f->u.found_reply.answer);
         shoal_put_text(w, f->u.found_reply.text);
         break;
-    case FRAME_HOST:
-        shoal_put_job_id(w, f->u.host.job);
-        shoal_put_u64(w, f->u.host.term);
-        shoal_put_bool(w, f->u.host.to_leader);
-        shoal_put_bytes(w, f->u.host.bytes);
-        break;
+    case FRAME_HOST: shoal_put_bytes(w, f->u.host.bytes); break;
     case FRAME_REQUEST: put_request(w, f); break;
     case FRAME_RESPONSE: put_response(w, f); break;
-    case FRAME_REVOKE:
-        shoal_put_job_id(w, f->u.revoke.job);
-        shoal_put_u64(w, f->u.revoke.epoch_word);
-        break;
     case FRAME_WHO:
     case FRAME_GONE:
         shoal_put_u64(w, f->u.who.id);
@@ -170,28 +158,16 @@ static void get_body(struct shoal_reader *r, struct frame *f)
 {
     switch (f->kind) {
     case FRAME_RAFT: get_raft(r, f); break;
-    case FRAME_FOUND:
-        f->u.found.ticket = shoal_get_bytes(r, SHOAL_SCHED_TICKET_BYTES_MAX);
-        f->u.found.record = shoal_get_bytes(r, SHOAL_ENTRY_BYTES_MAX);
-        break;
+    case FRAME_FOUND: f->u.found.record = shoal_get_bytes(r, SHOAL_ENTRY_BYTES_MAX); break;
     case FRAME_FOUND_REPLY:
         f->u.found_reply.job = shoal_get_job_id(r);
         f->u.found_reply.nonce = shoal_get_u64(r);
         f->u.found_reply.answer = shoal_get_enum(r, FOUND_ANSWERS);
         shoal_get_text(r, f->u.found_reply.text, sizeof(f->u.found_reply.text));
         break;
-    case FRAME_HOST:
-        f->u.host.job = shoal_get_job_id(r);
-        f->u.host.term = shoal_get_u64(r);
-        f->u.host.to_leader = shoal_get_bool(r);
-        f->u.host.bytes = shoal_get_bytes(r, BODY_MAX);
-        break;
+    case FRAME_HOST: f->u.host.bytes = shoal_get_bytes(r, BODY_MAX); break;
     case FRAME_REQUEST: get_request(r, f); break;
     case FRAME_RESPONSE: get_response(r, f); break;
-    case FRAME_REVOKE:
-        f->u.revoke.job = shoal_get_job_id(r);
-        f->u.revoke.epoch_word = shoal_get_u64(r);
-        break;
     case FRAME_WHO:
     case FRAME_GONE:
         f->u.who.id = shoal_get_u64(r);

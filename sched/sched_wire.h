@@ -12,10 +12,9 @@ enum frame_kind {
     FRAME_RAFT,        /* a Raft message of a group */
     FRAME_FOUND,       /* founding record: to a guardian of the ticket */
     FRAME_FOUND_REPLY, /* it is durable here, or not wanted and why */
-    FRAME_HOST,        /* a job's leader to a host's slots, or back */
+    FRAME_HOST,        /* a host_wire message: a job's leader to a host's slots, back, or host to host */
     FRAME_REQUEST,     /* a client's request, forwarded */
     FRAME_RESPONSE,
-    FRAME_REVOKE,      /* an epoch is over: flooded to all hosts of a job */
     FRAME_WHO,         /* do you know this job? */
     FRAME_WHO_REPLY,
     FRAME_GONE,        /* that group was removed for good */
@@ -23,7 +22,7 @@ enum frame_kind {
     FRAME_MESH_PART,
     FRAME_DIGEST,      /* leader to follower: my state at this index */
 };
-#define FRAME_KINDS 13
+#define FRAME_KINDS 12
 
 enum found_answer {
     FOUND_STORED,  /* flushed here */
@@ -40,8 +39,7 @@ struct frame {
             struct shoal_view message;
         } raft;
         struct {
-            struct shoal_view ticket;
-            struct shoal_view record; /* the founding record as it stands in the log */
+            struct shoal_view record; /* the founding record as it stands in the log; the ticket is in it */
         } found;
         struct {
             struct shoal_job_id job;
@@ -50,9 +48,6 @@ struct frame {
             char text[SCHED_TEXT_BYTES];
         } found_reply;
         struct {
-            struct shoal_job_id job;
-            uint64_t term;
-            bool to_leader;
             struct shoal_view bytes;
         } host;
         struct {
@@ -74,10 +69,6 @@ struct frame {
             char text[SCHED_TEXT_BYTES];
             struct shoal_view bytes;
         } response;
-        struct {
-            struct shoal_job_id job;
-            uint64_t epoch_word;
-        } revoke;
         struct {
             uint64_t id;
             struct shoal_job_id job;

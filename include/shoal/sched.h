@@ -95,7 +95,7 @@ struct shoal_sched_node {
     uint8_t device;      /* of its slots: enum shoal_sched_device */
     uint32_t cpus;
     uint64_t slot_stamp; /* the host's slot clock in its record */
-    uint64_t record_seq; /* of the record that said so: a refusal names it */
+    uint64_t record_seq; /* version of its slots record (shoal_slots_record): a refusal names it */
     char domain[SHOAL_SCHED_DOMAIN_BYTES];        /* failure domain; "": a domain of its own */
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
 };
@@ -495,6 +495,9 @@ size_t shoal_sched_group_count(const struct shoal_sched *sched);
 bool shoal_sched_group_at(const struct shoal_sched *sched, size_t i, struct shoal_sched_group_status *status);
 bool shoal_sched_group_find(const struct shoal_sched *sched, struct shoal_job_id id, struct shoal_sched_group_status *status);
 /* Rolling hash of all that the group has applied, and up to where: replicas at the same index must agree. */
+/* The job's replica held here; NULL: none, or its founding record is not applied yet. */
+struct shoal_job;
+const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct shoal_job_id id);
 bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied, uint64_t *digest);
 
 struct shoal_sched_stats {

@@ -1,0 +1,464 @@
+/* The control plane of one node (see shoal/sched.h for the picture, sched_state.h for the parts).
+ *
+ *     event --> what it means (one function per kind) --> settling: whatever became due, in this order:
+ *               support, local messages, dirty groups, due groups, requests, foundings, the mesh's copy, slots, view
+ *
+ * C1. Support is stepped before anything else once its time has come, and a group hears of its news before any other
+ *     event: no leader acts on support that has ended (PROTOCOLS 5).
+ * C2. A step ends early, with its deadline in the past, rather than overflow its actions: only sends are ever dropped.
+ * C3. Groups are freed only while settling, never under a caller that holds one.
+ * C4. Nothing is told to a client that is not durable on a majority, or read after one answered. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+/* ---- Actions ---------------------------------------------------------------------------------------------------- */
+
+struct shoal_sched_action *sched_act(struct shoal_sched *s, enum shoal_sched_action_kind kind)
+{
+    struct shoal_sched_action *action;
+
+    SHOAL_ASSERT(s->actions->count < SHOAL_SCHED_ACTIONS_MAX);
+    action = &s->actions->list[s->actions->count++];
+    memset(action, 0, sizeof(*action));
+    action->kind = kind;
+    return action;
+}
+
+bool sched_has_room(const struct shoal_sched *s)
+{
+    return s->actions->count + SCHED_ROOM_ACTIONS <= SHOAL_SCHED_ACTIONS_MAX &&
+           s->actions->entry_count + SCHED_ROOM_ENTRIES <= SHOAL_SCHED_ENTRIES_MAX &&
+           s->actions->pool_used + 2 * SCHED_POOL_KEPT <= SHOAL_SCHED_POOL_BYTES;
+}
+
+uint8_t *sched_pool(struct shoal_sched *s, size_t len, size_t keep)
+{
+    size_t at = (s->actions->pool_used + 15) & ~(size_t)15;
+
+    if (at > SHOAL_SCHED_POOL_BYTES - keep || len > SHOAL_SCHED_POOL_BYTES - keep - at)
+        return NULL;
+    s->actions->pool_used = at + len;
+    return s->actions->pool + at;
+}
+
+struct shoal_view sched_pool_copy(struct shoal_sched *s, struct shoal_view view)
+{
+    uint8_t *bytes = view.len == 0 ? NULL : sched_pool(s, view.len, 0);
+
+    if (bytes == NULL)
+        return (struct shoal_view){ 0 };
+    memcpy(bytes, view.bytes, view.len);
+    return shoal_view_of(bytes, view.len);
+}
+
+void sched_send_view(struct shoal_sched *s, struct shoal_node_id to, struct shoal_view bytes, bool bulk)
+{
+    struct shoal_sched_action *action;
+
+    if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX) {
+        s->stats.sends_dropped++;
+        return;
+    }
+    action = sched_act(s, SHOAL_SCHED_SEND);
+    action->u.send.to = to;
+    action->u.send.bytes = bytes;
+    action->u.send.bulk = bulk;
+    s->stats.frames_out++;
+}
+
+void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct frame *frame)
+{
+    size_t used = s->actions->pool_used;
+    size_t at = (used + 15) & ~(size_t)15;
+    struct shoal_writer w;
+
+    SHOAL_ASSERT(!sched_is_self(s, to));
+    if (at + SCHED_POOL_KEPT >= SHOAL_SCHED_POOL_BYTES) {
+        s->stats.sends_dropped++;
+        return;
+    }
+    w = shoal_writer_init(s->actions->pool + at, SHOAL_SCHED_POOL_BYTES - SCHED_POOL_KEPT - at);
+    if (!sched_frame_encode(frame, &w) || w.len > SHOAL_FRAME_BYTES_MAX) {
+        s->stats.sends_dropped++;
+        return;
+    }
+    s->actions->pool_used = at + w.len;
+    sched_send_view(s, to, shoal_writer_view(&w), frame->kind == FRAME_FOUND || frame->kind == FRAME_MESH_PART);
+}
+
+struct shoal_hash sched_hash(const struct shoal_sched *s, struct shoal_view bytes)
+{
+    return s->options.env.hash(s->options.env.arg, bytes);
+}
+
+bool sched_is_self(const struct shoal_sched *s, struct shoal_node_id node)
+{
+    return shoal_node_id_equal(node, s->self);
+}
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+static enum shoal_err take_tables(struct shoal_sched *s)
+{
+    s->groups = calloc(s->groups_max, sizeof(*s->groups));
+    s->heap = calloc(s->groups_max, sizeof(*s->heap));
+    s->requests = calloc(SHOAL_SCHED_REQUESTS_MAX, sizeof(*s->requests));
+    s->foundings = calloc(SHOAL_SCHED_FOUNDINGS_MAX, sizeof(*s->foundings));
+    s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
+    s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
+    if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
+        s->gone == NULL)
+        return SHOAL_ERR_FULL;
+    return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
+}
+
+static enum shoal_err make_support(struct shoal_sched *s)
+{
+    const struct shoal_support_options options = {
+        .self = s->self,
+        .incarnation = s->incarnation,
+        .interval_ns = s->options.support_interval_ns,
+        .support_ns = s->options.support_ns,
+        .start_ns = s->options.start_ns,
+    };
+
+    return shoal_support_create(&s->support, &options);
+}
+
+enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal_sched_options *options)
+{
+    struct shoal_sched *s = calloc(1, sizeof(*s));
+    enum shoal_err err;
+
+    if (s == NULL)
+        return SHOAL_ERR_FULL;
+    s->self = options->self;
+    s->store = options->store;
+    s->incarnation = options->incarnation;
+    s->incarnation.refutation = 0;
+    s->options = *options;
+    s->options.support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
+    s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
+    s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
+    s->chance = options->chance;
+    s->groups_max = options->groups_max == 0 ? SHOAL_GROUPS_MAX : options->groups_max;
+    s->now = options->start_ns;
+    s->requests_ns = SCHED_NEVER;
+    s->foundings_ns = SCHED_NEVER;
+    s->getting.retry_ns = SCHED_NEVER;
+    s->view_ns = SCHED_NEVER;
+    err = take_tables(s);
+    if (err == SHOAL_OK)
+        err = make_support(s);
+    if (err == SHOAL_OK)
+        err = sched_jobs_create(s);
+    if (err != SHOAL_OK) {
+        shoal_sched_destroy(s);
+        return err;
+    }
+    *sched = s;
+    return SHOAL_OK;
+}
+
+static void free_requests(struct shoal_sched *s)
+{
+    for (size_t i = 0; s->requests != NULL && i < SHOAL_SCHED_REQUESTS_MAX; i++)
+        shoal_buf_deinit(&s->requests[i].command);
+    for (size_t i = 0; s->foundings != NULL && i < SHOAL_SCHED_FOUNDINGS_MAX; i++)
+        shoal_buf_deinit(&s->foundings[i].record);
+    for (size_t i = 0; s->fetching != NULL && i < SCHED_FETCHING_MAX; i++)
+        shoal_buf_deinit(&s->fetching[i].record);
+    free(s->requests);
+    free(s->foundings);
+    free(s->fetching);
+}
+
+void shoal_sched_destroy(struct shoal_sched *s)
+{
+    if (s == NULL)
+        return;
+    for (uint32_t i = 0; i < s->held_count; i++)
+        shoal_entry_unref(s->held[i]);
+    for (size_t i = 0; i < s->group_count; i++)
+        sched_group_free(s->groups[i]);
+    free(s->groups);
+    free(s->heap);
+    free_requests(s);
+    sched_jobs_destroy(s);
+    shoal_support_destroy(s->support);
+    shoal_mesh_destroy(s->mesh);
+    shoal_buf_deinit(&s->copy);
+    shoal_buf_deinit(&s->getting.bytes);
+    shoal_buf_deinit(&s->gone_bytes);
+    shoal_buf_deinit(&s->scratch);
+    shoal_buf_deinit(&s->local_pool);
+    shoal_buf_deinit(&s->slots_bytes);
+    free(s->gone);
+    free(s->nodes);
+    free(s->summaries);
+    free(s);
+}
+
+/* ---- The step ------------------------------------------------------------------------------------------------------ */
+
+static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
+{
+    struct frame frame;
+    enum shoal_err err = sched_frame_decode(bytes, &frame);
+
+    s->stats.frames_in++;
+    if (err == SHOAL_OK && !sched_is_self(s, from)) {
+        switch (frame.kind) {
+        case FRAME_RAFT: err = sched_on_raft(s, from, &frame); break;
+        case FRAME_FOUND: err = sched_on_found(s, from, &frame); break;
+        case FRAME_FOUND_REPLY: sched_on_found_reply(s, from, &frame); break;
+        case FRAME_HOST: err = sched_on_host_frame(s, from, frame.u.host.bytes); break;
+        case FRAME_REQUEST: sched_on_foreign(s, from, &frame); break;
+        case FRAME_RESPONSE: sched_on_response(s, from, &frame); break;
+        case FRAME_WHO:
+        case FRAME_GONE: sched_on_who(s, from, &frame); break;
+        case FRAME_WHO_REPLY: sched_on_who_reply(s, from, &frame); break;
+        case FRAME_MESH_GET: sched_on_mesh_get(s, from, &frame); break;
+        case FRAME_MESH_PART: sched_on_mesh_part(s, from, &frame); break;
+        case FRAME_DIGEST: sched_on_digest(s, &frame); break;
+        }
+    }
+    if (err == SHOAL_ERR_MALFORMED)
+        s->stats.frames_malformed++;
+    return err;
+}
+
+static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_event *event)
+{
+    switch (event->kind) {
+    case SHOAL_SCHED_TIMER: return SHOAL_OK;
+    case SHOAL_SCHED_HEALTH:
+        s->health.loop_lag_ns = event->u.health.loop_lag_ns;
+        s->health.flush_age_ns = event->u.health.flush_age_ns;
+        return SHOAL_OK;
+    case SHOAL_SCHED_NODE: sched_on_node(s, &event->u.node); return SHOAL_OK;
+    case SHOAL_SCHED_SUMMARY: sched_on_summary(s, event->u.summary.job, event->u.summary.payload); return SHOAL_OK;
+    case SHOAL_SCHED_MESH_HEARD:
+        sched_on_mesh_heard(s, event->u.mesh_heard.author, event->u.mesh_heard.payload);
+        return SHOAL_OK;
+    case SHOAL_SCHED_MESH_COPY: return sched_copy_take(s, event->u.mesh_copy.bytes, true);
+    case SHOAL_SCHED_SLOTS_COPY: return sched_slots_restore(s, event->u.mesh_copy.bytes);
+    case SHOAL_SCHED_LINK: sched_on_link(s, event->u.link.node, event->u.link.state); return SHOAL_OK;
+    case SHOAL_SCHED_FRAME: return on_frame(s, event->u.frame.from, event->u.frame.bytes);
+    case SHOAL_SCHED_DATAGRAM: return sched_on_datagram(s, event->u.frame.from, event->u.frame.bytes);
+    case SHOAL_SCHED_RESTORE: return sched_on_restore(s, event);
+    case SHOAL_SCHED_RESTORED: sched_on_restored(s); return SHOAL_OK;
+    case SHOAL_SCHED_STORED: sched_on_stored(s, event->u.stored.group, event->u.stored.mark); return SHOAL_OK;
+    case SHOAL_SCHED_REQUEST: sched_on_request(s, &event->u.request); return SHOAL_OK;
+    case SHOAL_SCHED_BLOB:
+        sched_on_bundle(s, event->u.blob.hash, event->u.blob.ok, event->u.blob.text);
+        sched_slots_event(s, event);
+        return SHOAL_OK;
+    case SHOAL_SCHED_MANIFEST_MADE:
+    case SHOAL_SCHED_WORKER_STARTED:
+    case SHOAL_SCHED_WORKER_EXITED:
+    case SHOAL_SCHED_SLOT_IDLE:
+    case SHOAL_SCHED_RUNNER:
+    case SHOAL_SCHED_WORKER:
+    case SHOAL_SCHED_WORKER_STUCK:
+    case SHOAL_SCHED_RECORDS_MARK: sched_slots_event(s, event); return SHOAL_OK;
+    }
+    return SHOAL_ERR_INVALID;
+}
+
+/* One piece of due work. False: nothing is due, or there is no room (`more` is set then). */
+static bool settle_one(struct shoal_sched *s)
+{
+    struct sched_group *g;
+
+    if (!sched_has_room(s)) {
+        s->more = true;
+        return false;
+    }
+    if (s->now >= shoal_support_deadline_ns(s->support)) {
+        sched_support_timer(s);
+        return true;
+    }
+    if (s->local_at < s->local_count) {
+        sched_local_run(s);
+        return true;
+    }
+    if (s->dirty_first != NULL) {
+        g = s->dirty_first;
+        sched_group_clean(s, g);
+        sched_group_due(s, g);
+        return true;
+    }
+    if (s->heap_count > 0 && s->now >= s->heap[0]->deadline_ns) {
+        sched_group_due(s, s->heap[0]);
+        return true;
+    }
+    if (s->now >= s->requests_ns) {
+        sched_requests_due(s);
+        return true;
+    }
+    if (s->now >= s->foundings_ns) {
+        sched_foundings_due(s);
+        return true;
+    }
+    if (s->copy_dirty) {
+        sched_copy_make(s);
+        return true;
+    }
+    if (s->now >= s->getting.retry_ns) {
+        sched_copy_due(s);
+        return true;
+    }
+    if (s->now >= s->view_ns) {
+        sched_view_due(s);
+        return true;
+    }
+    if (s->now >= sched_jobs_deadline(s)) {
+        sched_slots_due(s);
+        return true;
+    }
+    if (s->gone_dirty)
+        sched_gone_save(s);
+    return false;
+}
+
+enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_event *event, uint64_t now_ns,
+                                struct shoal_sched_actions *actions)
+{
+    enum shoal_err err;
+    unsigned turns = 0;
+
+    actions->count = 0;
+    actions->entry_count = 0;
+    actions->pool_used = 0;
+    for (uint32_t i = 0; i < s->held_count; i++)
+        shoal_entry_unref(s->held[i]);
+    s->held_count = 0;
+    s->actions = actions;
+    s->more = false;
+    if (now_ns > s->now)
+        s->now = now_ns;
+    if (event->wall_ms > s->wall_ms)
+        s->wall_ms = event->wall_ms;
+    /* C1, a bounded number of times: more than that waits for the settling. */
+    for (unsigned i = 0; i < 4 && s->now >= shoal_support_deadline_ns(s->support); i++)
+        sched_support_timer(s);
+    err = dispatch(s, event);
+    while (turns < SCHED_TURNS_MAX && settle_one(s))
+        turns++;
+    s->more = s->more || turns == SCHED_TURNS_MAX;
+    s->actions = NULL;
+    return err;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
+{
+    uint64_t deadline = shoal_support_deadline_ns(s->support);
+
+    if (s->more || s->dirty_first != NULL || s->local_at < s->local_count || s->copy_dirty || s->gone_dirty)
+        return s->now;
+    if (s->heap_count > 0)
+        deadline = sooner(deadline, s->heap[0]->deadline_ns);
+    deadline = sooner(deadline, s->requests_ns);
+    deadline = sooner(deadline, s->foundings_ns);
+    deadline = sooner(deadline, s->getting.retry_ns);
+    deadline = sooner(deadline, s->view_ns);
+    return sooner(deadline, sched_jobs_deadline(s));
+}
+
+/* ---- Looking inside ----------------------------------------------------------------------------------------------- */
+
+const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots; }
+const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s) { return s->mesh; }
+uint64_t shoal_sched_mesh_version(const struct shoal_sched *s) { return s->copy_version; }
+size_t shoal_sched_group_count(const struct shoal_sched *s) { return s->group_count; }
+
+bool shoal_sched_mesh_writable(const struct shoal_sched *s)
+{
+    const struct sched_group *g = sched_group_find(s, (struct shoal_job_id){ { 0 } });
+    const struct sched_node *node;
+
+    if (g != NULL)
+        return g->leads || !shoal_node_id_is_zero(g->leader);
+    /* From outside the group: a guardian that is alive. */
+    for (unsigned i = 0; i < s->mesh_hint.count; i++) {
+        node = sched_node_find(s, s->mesh_hint.guardians[i]);
+        if (node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE)
+            return true;
+    }
+    return false;
+}
+
+static void status_of(const struct sched_group *g, struct shoal_sched_group_status *status)
+{
+    const struct shoal_raft_config *config = shoal_raft_config(g->raft);
+    struct shoal_raft_status raft;
+
+    shoal_raft_status(g->raft, &raft);
+    *status = (struct shoal_sched_group_status){
+        .id = g->id,
+        .leads = g->leads,
+        .founded = g->founded,
+        .asleep = raft.asleep,
+        .stopped = g->stopped || g->refused,
+        .term = raft.term,
+        .commit = raft.commit,
+        .applied = g->applied,
+        .last = raft.last,
+        .leader = raft.leader.node,
+    };
+    for (unsigned i = 0; i < config->count; i++) {
+        if (config->members[i].bits & SHOAL_RAFT_VOTER)
+            status->guardians[status->voters++] = config->members[i].id.node;
+        else if (config->members[i].bits & SHOAL_RAFT_LEARNER)
+            status->learners++;
+    }
+}
+
+bool shoal_sched_group_at(const struct shoal_sched *s, size_t i, struct shoal_sched_group_status *status)
+{
+    if (i >= s->group_count)
+        return false;
+    status_of(s->groups[i], status);
+    return true;
+}
+
+bool shoal_sched_group_find(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_group_status *status)
+{
+    const struct sched_group *g = sched_group_find(s, id);
+
+    if (g == NULL)
+        return false;
+    status_of(g, status);
+    return true;
+}
+
+const struct shoal_job *shoal_sched_job(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    const struct sched_group *g = sched_group_find(s, id);
+
+    return g == NULL ? NULL : g->job;
+}
+
+bool shoal_sched_group_digest(const struct shoal_sched *s, struct shoal_job_id id, uint64_t *applied, uint64_t *digest)
+{
+    const struct sched_group *g = sched_group_find(s, id);
+
+    if (g == NULL || g->job == NULL)
+        return false;
+    *applied = g->applied;
+    *digest = g->job->digest;
+    return true;
+}
+
+void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats)
+{
+    *stats = s->stats;
+    stats->groups = s->group_count;
+    stats->groups_led = 0;
+    for (size_t i = 0; i < s->group_count; i++)
+        stats->groups_led += s->groups[i]->leads ? 1 : 0;
+}

@@ -1,0 +1,207 @@
+/* The mesh's state on every node (PROTOCOLS 4): the newest signed copy, which logons and reads are served from.
+ *
+ *   guardian: applied something --> encode, sign, keep, publish the version      any node that has it: MESH_GET -> MESH_PART
+ *   others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
+ *
+ * K1. A copy replaces another only with a higher version, and only with the signature of a node known here.
+ * K2. It holds the token key and password hashes: it travels over links, and gossip carries its version alone. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+#define PART_BYTES (64 * SHOAL_KIB)
+#define GET_RETRY_NS (500 * SHOAL_MS)
+
+static const struct shoal_job_id mesh_id = { { 0 } };
+
+static void publish(struct shoal_sched *s)
+{
+    uint8_t *bytes = sched_pool(s, 128, 0);
+    struct shoal_writer w = shoal_writer_init(bytes, 128);
+    struct shoal_sched_action *action;
+
+    SHOAL_ASSERT(bytes != NULL);
+    s->mesh_hint.version = s->copy_version;
+    SHOAL_ASSERT(sched_mesh_hint_encode(&s->mesh_hint, &w));
+    action = sched_act(s, SHOAL_SCHED_PUBLISH_MESH);
+    action->u.publish.version = s->copy_version;
+    action->u.publish.payload = shoal_writer_view(&w);
+}
+
+static void keep(struct shoal_sched *s)
+{
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_KEEP_MESH);
+
+    action->u.publish.version = s->copy_version;
+    action->u.publish.payload = shoal_buf_view(&s->copy);
+}
+
+static enum shoal_err decode_state(struct shoal_sched *s, struct shoal_view state)
+{
+    if (s->mesh == NULL)
+        s->mesh = shoal_mesh_create();
+    if (s->mesh == NULL)
+        return SHOAL_ERR_FULL;
+    return shoal_mesh_decode(s->mesh, state);
+}
+
+/* This node guards the mesh and has applied something, or its guardians changed. */
+void sched_copy_make(struct shoal_sched *s)
+{
+    struct sched_group *g = sched_group_find(s, mesh_id);
+    struct mesh_copy copy = { 0 };
+    struct shoal_buf state = { 0 };
+    struct shoal_writer w;
+
+    s->copy_dirty = false;
+    if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) < s->copy_version || shoal_mesh_version(g->mesh) == 0)
+        return;
+    copy.version = shoal_mesh_version(g->mesh);
+    copy.count = (uint8_t)sched_group_guardians(g, copy.guardians, SHOAL_SCHED_SOURCES_MAX);
+    if (shoal_mesh_encode(g->mesh, &state) == SHOAL_OK && decode_state(s, shoal_buf_view(&state)) == SHOAL_OK &&
+        shoal_buf_reserve(&s->copy, state.len + 512) == SHOAL_OK) {
+        copy.state = shoal_buf_view(&state);
+        w = shoal_writer_init(s->copy.bytes, s->copy.cap);
+        SHOAL_ASSERT(sched_mesh_copy_encode_body(&copy, &w));
+        s->options.env.sign(s->options.env.arg, shoal_writer_view(&w), copy.signature);
+        shoal_put_raw(&w, s->options.public_key, SHOAL_SCHED_KEY_BYTES);
+        shoal_put_raw(&w, copy.signature, SHOAL_SCHED_SIGNATURE_BYTES);
+        SHOAL_ASSERT(!w.failed);
+        s->copy.len = w.len;
+        s->copy_version = copy.version;
+        s->mesh_hint.count = copy.count;
+        memcpy(s->mesh_hint.guardians, copy.guardians, sizeof(copy.guardians));
+        keep(s);
+        publish(s);
+        sched_requests_copy(s);
+    }
+    shoal_buf_deinit(&state);
+}
+
+static bool copy_is_genuine(const struct shoal_sched *s, const struct mesh_copy *copy, struct shoal_view signed_bytes)
+{
+    const struct shoal_sched_env *env = &s->options.env;
+    struct shoal_node_id signer = env->node_of_key(env->arg, copy->key);
+
+    if (!sched_is_self(s, signer) && sched_node_find(s, signer) == NULL)
+        return false;
+    return env->verify(env->arg, copy->key, signed_bytes, copy->signature);
+}
+
+enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, bool trusted)
+{
+    struct mesh_copy copy;
+    size_t signed_len;
+    enum shoal_err err = sched_mesh_copy_decode(bytes, &copy, &signed_len);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (copy.version <= s->copy_version)
+        return SHOAL_ERR_STALE;
+    /* K1; the own file is trusted: at start no node is known yet, and it was verified when it came. */
+    if (!trusted && !copy_is_genuine(s, &copy, shoal_view_of(bytes.bytes, signed_len)))
+        return SHOAL_ERR_DENIED;
+    err = decode_state(s, copy.state);
+    if (err != SHOAL_OK)
+        return err;
+    s->copy.len = 0;
+    err = shoal_buf_append(&s->copy, bytes.bytes, bytes.len);
+    if (err != SHOAL_OK)
+        return err;
+    s->copy_version = copy.version;
+    s->mesh_hint.count = copy.count;
+    memcpy(s->mesh_hint.guardians, copy.guardians, sizeof(copy.guardians));
+    if (!trusted)
+        keep(s);
+    publish(s);
+    sched_requests_copy(s);
+    return SHOAL_OK;
+}
+
+/* ---- Fetching ------------------------------------------------------------------------------------------------------- */
+
+static void ask_part(struct shoal_sched *s)
+{
+    struct frame frame = { .kind = FRAME_MESH_GET };
+
+    frame.u.mesh_get.version = s->getting.version;
+    frame.u.mesh_get.offset = s->getting.version == 0 ? 0 : s->getting.bytes.len;
+    s->getting.retry_ns = s->now + GET_RETRY_NS;
+    if (!sched_is_self(s, s->getting.from))
+        sched_send(s, s->getting.from, &frame);
+}
+
+void sched_copy_due(struct shoal_sched *s)
+{
+    const struct sched_node *node = sched_node_find(s, s->getting.from);
+
+    if (s->getting.heard <= s->copy_version) {
+        s->getting.retry_ns = SCHED_NEVER;
+        shoal_buf_deinit(&s->getting.bytes);
+        return;
+    }
+    if (node != NULL && node->info.state != SHOAL_SCHED_NODE_ALIVE && s->mesh_hint.count > 0)
+        s->getting.from = s->mesh_hint.guardians[shoal_rand_below(&s->chance, s->mesh_hint.count)];
+    s->getting.version = 0; /* from the start: what came so far may be of a version that is gone */
+    ask_part(s);
+}
+
+void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, struct shoal_view payload)
+{
+    struct mesh_hint hint;
+
+    if (sched_is_self(s, author) || sched_mesh_hint_decode(payload, &hint) != SHOAL_OK)
+        return;
+    if (hint.version > s->mesh_hint.version || s->mesh_hint.count == 0)
+        s->mesh_hint = hint;
+    if (hint.version <= s->copy_version || hint.version <= s->getting.heard)
+        return;
+    s->getting.heard = hint.version;
+    s->getting.from = author;
+    if (s->getting.retry_ns == SCHED_NEVER)
+        s->getting.retry_ns = s->now;
+}
+
+void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct frame part = { .kind = FRAME_MESH_PART };
+    uint64_t offset = frame->u.mesh_get.version == s->copy_version ? frame->u.mesh_get.offset : 0;
+
+    if (s->copy.len == 0 || (s->mesh != NULL && shoal_mesh_evicted(s->mesh, from)))
+        return;
+    if (offset > s->copy.len)
+        offset = 0;
+    part.u.mesh_part.version = s->copy_version;
+    part.u.mesh_part.offset = offset;
+    part.u.mesh_part.total = s->copy.len;
+    part.u.mesh_part.bytes = shoal_view_of(s->copy.bytes + offset,
+                                           s->copy.len - offset < PART_BYTES ? s->copy.len - offset : PART_BYTES);
+    sched_send(s, from, &part);
+}
+
+void sched_on_mesh_part(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct shoal_view bytes = frame->u.mesh_part.bytes;
+    enum shoal_err err;
+
+    if (!shoal_node_id_equal(from, s->getting.from) || frame->u.mesh_part.version <= s->copy_version ||
+        frame->u.mesh_part.total > SHOAL_MESH_COPY_BYTES_MAX + 512)
+        return;
+    if (frame->u.mesh_part.offset == 0) {
+        s->getting.version = frame->u.mesh_part.version;
+        s->getting.bytes.len = 0;
+    }
+    if (s->getting.version != frame->u.mesh_part.version || s->getting.bytes.len != frame->u.mesh_part.offset ||
+        shoal_buf_append(&s->getting.bytes, bytes.bytes, bytes.len) != SHOAL_OK)
+        return;
+    if (s->getting.bytes.len < frame->u.mesh_part.total) {
+        ask_part(s);
+        return;
+    }
+    err = sched_copy_take(s, shoal_buf_view(&s->getting.bytes), false);
+    s->getting.version = 0;
+    /* Not taken: asked for again later, maybe of another node (its signer may be unknown here still). */
+    s->getting.retry_ns = err == SHOAL_OK && s->getting.heard <= s->copy_version ? SCHED_NEVER : s->now + GET_RETRY_NS;
+    if (err == SHOAL_OK && s->getting.heard <= s->copy_version)
+        shoal_buf_deinit(&s->getting.bytes);
+}

@@ -1,0 +1,676 @@
+/* The table of groups, and one group's raft driven.
+ *
+ *     event --> support's news told first --> raft --> actions: SEND framed, PERSIST handed on, COMMIT applied, the rest noted
+ *
+ * G1. Entries are applied once, in order, and only when committed; what waits for them is answered right then.
+ * G2. Carrying out never steps a raft: what asks for it is noted and done after (the scratch of actions is one).
+ * G3. A group's life is in every mark, so that a completion of a removed group says nothing to its successor.
+ * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+#define LIFE_SHIFT 32 /* marks: life in the high half, the raft's own sequence in the low one */
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+static size_t group_place(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    size_t low = 0;
+    size_t high = s->group_count;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+
+        if (shoal_job_id_cmp(s->groups[mid]->id, id) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+struct sched_group *sched_group_find(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    size_t at = group_place(s, id);
+
+    return at < s->group_count && shoal_job_id_equal(s->groups[at]->id, id) ? s->groups[at] : NULL;
+}
+
+static void heap_set(struct shoal_sched *s, size_t at, struct sched_group *g)
+{
+    s->heap[at] = g;
+    g->heap_at = at;
+}
+
+static void heap_fix(struct shoal_sched *s, size_t at)
+{
+    struct sched_group *g = s->heap[at];
+
+    while (at > 0 && s->heap[(at - 1) / 2]->deadline_ns > g->deadline_ns) {
+        heap_set(s, at, s->heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        size_t child = 2 * at + 1;
+
+        if (child >= s->heap_count)
+            break;
+        if (child + 1 < s->heap_count && s->heap[child + 1]->deadline_ns < s->heap[child]->deadline_ns)
+            child++;
+        if (s->heap[child]->deadline_ns >= g->deadline_ns)
+            break;
+        heap_set(s, at, s->heap[child]);
+        at = child;
+    }
+    heap_set(s, at, g);
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
+{
+    uint64_t deadline = g->stopped ? SCHED_NEVER : shoal_raft_deadline_ns(g->raft);
+
+    deadline = sooner(deadline, g->keep_ns);
+    deadline = sooner(deadline, g->doomed_ns);
+    deadline = sooner(deadline, g->complete_ns);
+    deadline = sooner(deadline, g->lead_ns);
+    if (g->snap.bytes != NULL)
+        deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
+    if (deadline == g->deadline_ns)
+        return;
+    g->deadline_ns = deadline;
+    heap_fix(s, g->heap_at);
+}
+
+enum shoal_err sched_group_admit(struct shoal_sched *s, struct shoal_job_id id, struct sched_group **made)
+{
+    size_t at = group_place(s, id);
+    struct sched_group *g;
+
+    if (s->group_count == s->groups_max) {
+        s->stats.groups_refused_full++;
+        return SHOAL_ERR_FULL;
+    }
+    g = calloc(1, sizeof(*g));
+    if (g == NULL)
+        return SHOAL_ERR_FULL;
+    g->id = id;
+    g->mesh_is = shoal_job_id_is_mesh(id);
+    if (g->mesh_is) {
+        g->mesh = shoal_mesh_create();
+        if (g->mesh == NULL) {
+            free(g);
+            return SHOAL_ERR_FULL;
+        }
+    }
+    g->life = ++s->lives;
+    g->target = g->mesh_is ? SCHED_MESH_TARGET : 3;
+    g->keep_ns = SCHED_NEVER;
+    g->doomed_ns = SCHED_NEVER;
+    g->complete_ns = SCHED_NEVER;
+    g->lead_ns = SCHED_NEVER;
+    g->deadline_ns = SCHED_NEVER;
+    memmove(&s->groups[at + 1], &s->groups[at], (s->group_count - at) * sizeof(s->groups[0]));
+    s->groups[at] = g;
+    s->group_count++;
+    heap_set(s, s->heap_count++, g);
+    heap_fix(s, g->heap_at);
+    *made = g;
+    return SHOAL_OK;
+}
+
+void sched_group_free(struct sched_group *g)
+{
+    if (g == NULL)
+        return;
+    shoal_lead_destroy(g->lead);
+    free(g->side);
+    shoal_raft_destroy(g->raft);
+    shoal_mesh_destroy(g->mesh);
+    shoal_job_destroy(g->job);
+    shoal_buf_deinit(&g->snap);
+    shoal_buf_deinit(&g->part);
+    free(g);
+}
+
+/* Forget the group in memory; what the store does is the caller's. Only while settling (C3), or when nobody holds it. */
+void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
+{
+    size_t at = group_place(s, g->id);
+    size_t heap_at = g->heap_at;
+    struct sched_group **link = &s->dirty_first;
+    struct sched_group *before = NULL;
+
+    SHOAL_ASSERT(s->groups[at] == g);
+    sched_lead_end(s, g);
+    sched_group_untell(s, g);
+    s->group_count--;
+    memmove(&s->groups[at], &s->groups[at + 1], (s->group_count - at) * sizeof(s->groups[0]));
+    s->heap_count--;
+    if (heap_at < s->heap_count) {
+        heap_set(s, heap_at, s->heap[s->heap_count]);
+        heap_fix(s, heap_at);
+    }
+    while (*link != NULL && *link != g) {
+        before = *link;
+        link = &(*link)->next_dirty;
+    }
+    if (*link == g) {
+        *link = g->next_dirty;
+        if (s->dirty_last == g)
+            s->dirty_last = before;
+    }
+    sched_group_free(g);
+}
+
+void sched_group_dirty(struct shoal_sched *s, struct sched_group *g)
+{
+    if (g->dirty)
+        return;
+    g->dirty = true;
+    g->next_dirty = NULL;
+    if (s->dirty_last == NULL)
+        s->dirty_first = g;
+    else
+        s->dirty_last->next_dirty = g;
+    s->dirty_last = g;
+}
+
+void sched_group_clean(struct shoal_sched *s, struct sched_group *g)
+{
+    SHOAL_ASSERT(s->dirty_first == g);
+    s->dirty_first = g->next_dirty;
+    if (s->dirty_first == NULL)
+        s->dirty_last = NULL;
+    g->dirty = false;
+    g->next_dirty = NULL;
+}
+
+void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good)
+{
+    uint64_t at = s->now + after_ns;
+
+    g->gone_for_good = g->gone_for_good || for_good;
+    if (at < g->doomed_ns)
+        g->doomed_ns = at;
+    sched_group_rearm(s, g);
+}
+
+size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *nodes, size_t cap)
+{
+    const struct shoal_raft_config *config = shoal_raft_config(g->raft);
+    size_t count = 0;
+
+    for (unsigned i = 0; i < config->count && count < cap; i++) {
+        if (config->members[i].bits & (SHOAL_RAFT_VOTER | SHOAL_RAFT_VOTER_OLD))
+            nodes[count++] = config->members[i].id.node;
+    }
+    return count;
+}
+
+void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *options)
+{
+    *options = (struct shoal_raft_options){
+        .self = { .node = s->self, .store = s->store },
+        .support_ns = s->options.support_ns,
+        .quiet_until_ns = s->options.start_ns + s->options.support_ns,
+    };
+    shoal_rand_init(&options->chance, shoal_rand_u64(&s->chance));
+}
+
+/* ---- Applying ----------------------------------------------------------------------------------------------------- */
+
+uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g)
+{
+    struct shoal_buf bytes = { 0 };
+    struct shoal_hash hash;
+    uint64_t digest = 0;
+
+    if (g->job != NULL)
+        return g->job->digest;
+    if (g->mesh == NULL || shoal_mesh_encode(g->mesh, &bytes) != SHOAL_OK)
+        return 0;
+    hash = sched_hash(s, shoal_buf_view(&bytes));
+    shoal_buf_deinit(&bytes);
+    for (unsigned i = 0; i < 8; i++)
+        digest = digest << 8 | hash.bytes[i];
+    return digest;
+}
+
+/* A replica that differs from its leader's takes no part any more: it must not spread what it holds. */
+static void compare_digests(struct shoal_sched *s, struct sched_group *g)
+{
+    if (g->theirs_index == 0 || g->theirs_index != g->digest_index || g->theirs == g->digest || g->stopped)
+        return;
+    s->stats.digest_mismatches++;
+    g->stopped = true;
+    g->changed = 0;
+    sched_lead_end(s, g);
+    g->leads = false;
+    g->keep_ns = SCHED_NEVER;
+    sched_group_claims(s, g);
+}
+
+void sched_on_digest(struct shoal_sched *s, const struct frame *frame)
+{
+    struct sched_group *g = sched_group_find(s, frame->u.digest.group);
+
+    if (g == NULL || g->leads)
+        return;
+    g->theirs_index = frame->u.digest.index;
+    g->theirs = frame->u.digest.digest;
+    compare_digests(s, g);
+}
+
+static void take_digest(struct shoal_sched *s, struct sched_group *g)
+{
+    struct frame frame = { .kind = FRAME_DIGEST };
+
+    g->digest_index = g->applied;
+    g->digest = sched_group_state_digest(s, g);
+    if (!g->leads) {
+        compare_digests(s, g);
+        return;
+    }
+    frame.u.digest.group = g->id;
+    frame.u.digest.index = g->digest_index;
+    frame.u.digest.digest = g->digest;
+    for (unsigned i = 0; i < g->told_count; i++)
+        sched_send(s, g->told[i].node, &frame);
+}
+
+static void apply_found(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes)
+{
+    struct founding_record record;
+    struct shoal_job_founding founding = { .id = g->id };
+    enum shoal_err err = sched_record_decode(bytes, &record);
+
+    if (g->job != NULL || g->refused || err != SHOAL_OK || !shoal_job_id_equal(record.ticket.job, g->id))
+        return; /* a second founding, or none: changes nothing, on every guardian alike */
+    founding.ticket_ms = record.ticket.wall_ms;
+    founding.create_ms = record.ticket.wall_ms;
+    founding.founder = record.ticket.issuer;
+    founding.generation = record.generation;
+    founding.spec = record.spec;
+    err = shoal_job_create(&g->job, &founding);
+    if (err != SHOAL_OK) {
+        g->refused = err == SHOAL_ERR_MALFORMED;
+        g->stopped = !g->refused; /* no memory: a restart may have more */
+        return;
+    }
+    g->founded = true;
+    g->record_known = true;
+    g->spec_hash = record.ticket.spec_hash;
+    g->bundle_hash = record.bundle_hash;
+    g->target = record.ticket.target;
+    g->complete_ns = SCHED_NEVER;
+    sched_bundle_want(s, g);
+}
+
+static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct shoal_entry *entry)
+{
+    struct shoal_view bytes = shoal_entry_view(entry);
+    unsigned kind = bytes.len == 0 ? RECORD_KINDS : bytes.bytes[0];
+
+    if (kind == RECORD_FOUND) {
+        apply_found(s, g, bytes);
+    } else if (kind == RECORD_REFUSED && g->job == NULL) {
+        g->refused = true;
+        sched_group_doom(s, g, SCHED_DOOM_NS, true);
+    } else if (kind == RECORD_COMMAND && g->job != NULL) {
+        g->changed |= shoal_job_apply(g->job, entry->index, shoal_view_of(bytes.bytes + 1, bytes.len - 1), s->job_scratch);
+    }
+    sched_requests_applied(s, g, entry->index, entry->term, SHOAL_OK, "");
+}
+
+static void apply_mesh(struct shoal_sched *s, struct sched_group *g, const struct shoal_entry *entry)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = shoal_mesh_apply(g->mesh, entry->index, shoal_entry_view(entry), &msg);
+
+    g->founded = true;
+    s->copy_dirty = true;
+    sched_requests_applied(s, g, entry->index, entry->term, err, msg.text);
+}
+
+static void apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto)
+{
+    for (uint64_t i = g->applied + 1; i <= upto && !g->stopped; i++) {
+        const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
+
+        SHOAL_ASSERT(entry != NULL);
+        if (entry->kind == SHOAL_ENTRY_CONFIG)
+            g->config_index = i;
+        else if (entry->kind == SHOAL_ENTRY_USER && g->mesh_is)
+            apply_mesh(s, g, entry);
+        else if (entry->kind == SHOAL_ENTRY_USER)
+            apply_job(s, g, entry);
+        g->applied = i;
+        g->applied_term = entry->term;
+        g->log_bytes += entry->len + 32u;
+        if (i % SCHED_DIGEST_ENTRIES == 0)
+            take_digest(s, g);
+    }
+    sched_requests_readable(s, g);
+    if (g->changed != 0 || g->leads)
+        sched_group_dirty(s, g);
+}
+
+/* ---- Carrying out --------------------------------------------------------------------------------------------------- */
+
+static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_message *message)
+{
+    size_t at = (s->actions->pool_used + 15) & ~(size_t)15;
+    const size_t head = 3 + sizeof(g->id.bytes);
+    struct frame frame = { .kind = FRAME_RAFT };
+    struct shoal_writer w;
+    size_t room;
+    size_t len;
+
+    if (at + SCHED_POOL_KEPT + 512 >= SHOAL_SCHED_POOL_BYTES) {
+        s->stats.sends_dropped++;
+        return;
+    }
+    room = SHOAL_SCHED_POOL_BYTES - SCHED_POOL_KEPT - at;
+    if (room > SHOAL_FRAME_BYTES_MAX)
+        room = SHOAL_FRAME_BYTES_MAX;
+    w = shoal_writer_init(s->actions->pool + at, room);
+    frame.u.raft.group = g->id;
+    (void)sched_frame_encode(&frame, &w); /* the head; the message is encoded in its place, behind it */
+    SHOAL_ASSERT(!w.failed && w.len == head);
+    if (shoal_raft_message_encode(message, w.bytes + w.len, room - w.len, &len) != SHOAL_OK) {
+        s->stats.sends_dropped++;
+        return;
+    }
+    s->actions->pool_used = at + w.len + len;
+    sched_send_view(s, message->to.node, shoal_view_of(w.bytes, w.len + len), message->kind == SHOAL_RAFT_INSTALL);
+}
+
+static void note_need(struct sched_group *g, const struct shoal_raft_action *action)
+{
+    if (g->need_count < SHOAL_GROUP_NODES_MAX)
+        g->needs[g->need_count++] = (struct sched_need){
+            .peer = action->u.need_snapshot.peer,
+            .index = action->u.need_snapshot.index,
+            .offset = action->u.need_snapshot.offset,
+        };
+}
+
+static void rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err)
+{
+    if (ctx == SCHED_CTX_LEAD) {
+        g->lead_refused = true;
+        sched_group_dirty(s, g);
+    } else if (ctx != SCHED_CTX_KEEP) { /* upkeep looks again by itself */
+        sched_requests_rejected(s, g, ctx, err);
+    }
+}
+
+void sched_carry_out(struct shoal_sched *s, struct sched_group *g)
+{
+    const struct shoal_raft_actions *actions = &s->raft_actions;
+    bool snapshot = actions->wants_snapshot;
+
+    for (uint32_t i = 0; i < actions->count; i++) {
+        const struct shoal_raft_action *action = &actions->list[i];
+
+        switch (action->kind) {
+        case SHOAL_RAFT_ACTION_SEND: send_raft(s, g, &action->u.send); break;
+        case SHOAL_RAFT_ACTION_PERSIST: sched_persist(s, g, action); break;
+        case SHOAL_RAFT_ACTION_COMMIT: apply(s, g, action->u.commit.index); break;
+        case SHOAL_RAFT_ACTION_READ_READY:
+            sched_requests_read(s, g, action->u.read_ready.ctx & ~SCHED_CTX_READ, action->u.read_ready.index);
+            break;
+        case SHOAL_RAFT_ACTION_ROLE:
+        case SHOAL_RAFT_ACTION_CONFIG:
+            g->role_changed = true;
+            sched_group_dirty(s, g);
+            break;
+        case SHOAL_RAFT_ACTION_NEED_SNAPSHOT:
+            note_need(g, action);
+            sched_group_dirty(s, g);
+            break;
+        case SHOAL_RAFT_ACTION_SNAPSHOT_PART: sched_snapshot_part(s, g, action); break;
+        case SHOAL_RAFT_ACTION_REJECT: rejected(s, g, action->u.reject.ctx, action->u.reject.err); break;
+        case SHOAL_RAFT_ACTION_REMOVED: sched_group_doom(s, g, 0, false); break;
+        }
+    }
+    if (actions->wants_reserve && shoal_raft_reserve(g->raft) != SHOAL_OK)
+        s->stats.groups_refused_full++; /* no memory: the raft refuses proposals, and asks again */
+    if (snapshot || g->applied - g->snapshot_index >= SCHED_SNAPSHOT_ENTRIES || g->log_bytes >= SCHED_SNAPSHOT_BYTES)
+        sched_snapshot_take(s, g);
+    if (g->role_changed) { /* at once: no claim may outlive the leadership */
+        bool leads = shoal_raft_is_leader(g->raft) && !g->stopped;
+
+        if (g->leads && !leads) {
+            g->leads = false;
+            g->keep_ns = SCHED_NEVER;
+            sched_group_claims(s, g);
+            sched_lead_end(s, g);
+        }
+    }
+    sched_group_rearm(s, g);
+}
+
+enum shoal_err sched_group_step(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_event *event)
+{
+    enum shoal_err err;
+
+    if (g->stopped)
+        return SHOAL_OK;
+    sched_group_sync(s, g);
+    err = shoal_raft_step(g->raft, event, s->now, &s->raft_actions);
+    sched_carry_out(s, g);
+    return err;
+}
+
+static void take_role(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_raft_status status;
+    bool leads;
+
+    g->role_changed = false;
+    shoal_raft_status(g->raft, &status);
+    leads = status.role == SHOAL_RAFT_LEADER && !g->stopped;
+    if (leads != g->leads || status.term != g->term || !shoal_node_id_equal(status.leader.node, g->leader)) {
+        struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_ROLE);
+
+        action->u.role.group = g->id;
+        action->u.role.leads = leads;
+        action->u.role.term = status.term;
+        action->u.role.leader = status.leader.node;
+        if (leads && !g->leads)
+            s->stats.terms_led++;
+        if (leads && g->lead != NULL && status.term != g->term)
+            sched_lead_end(s, g);
+        g->leads = leads;
+        g->term = status.term;
+        g->leader = status.leader.node;
+        g->below_since_ns = 0;
+        g->keep_ns = SCHED_NEVER; /* a leader looks at once */
+    }
+    sched_group_told(s, g);
+    sched_requests_wake(s, g->id);
+    if (g->mesh_is) {
+        s->mesh_leader = g->leader;
+        s->copy_dirty = s->copy_dirty || g->founded; /* its guardians may be others now */
+    }
+}
+
+static void bury(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_REMOVE_GROUP);
+    bool deleted = g->gone_for_good && !g->mesh_is;
+
+    action->u.group.group = g->id;
+    if (deleted) {
+        sched_gone_add(s, g->id);
+        action = sched_act(s, SHOAL_SCHED_JOB_DELETED);
+        action->u.group.group = g->id;
+    }
+    sched_group_remove(s, g);
+}
+
+/* Whatever this group has to do now. The only place, besides a step's start, where a group may end. */
+void sched_group_due(struct shoal_sched *s, struct sched_group *g)
+{
+    const struct shoal_raft_event timer = { .kind = SHOAL_RAFT_EVENT_TIMER };
+
+    if (s->now >= g->doomed_ns) {
+        bury(s, g);
+        return;
+    }
+    sched_group_sync(s, g);
+    if (!g->stopped && s->now >= shoal_raft_deadline_ns(g->raft)) {
+        enum shoal_err err = sched_group_step(s, g, &timer);
+
+        SHOAL_ASSERT(err == SHOAL_OK);
+    }
+    if (g->role_changed)
+        take_role(s, g);
+    if (g->need_count > 0)
+        sched_snapshot_give(s, g);
+    if (g->reads_waiting)
+        sched_requests_read_round(s, g);
+    if (s->now >= g->complete_ns)
+        sched_found_complete(s, g);
+    if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
+        sched_keep(s, g);
+    sched_lead_tend(s, g);
+    if (g->snap.bytes != NULL && s->now >= g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS)
+        shoal_buf_deinit(&g->snap);
+    if (g->role_changed)
+        sched_group_dirty(s, g);
+    sched_group_rearm(s, g);
+}
+
+/* ---- From outside --------------------------------------------------------------------------------------------------- */
+
+/* A leader speaks of a group that is not here: this node was made a member. It starts as a learner with nothing, and the
+ * leader's log or snapshot tells the rest. */
+static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_id id,
+                                        const struct shoal_raft_message *message)
+{
+    struct shoal_raft_options options;
+    struct sched_group *g;
+
+    sched_raft_options(s, &options);
+    options.config.count = 2;
+    options.config.members[0] = (struct shoal_raft_member){ .id = message->from, .bits = SHOAL_RAFT_VOTER };
+    options.config.members[1] = (struct shoal_raft_member){ .id = options.self, .bits = SHOAL_RAFT_LEARNER };
+    if (sched_group_admit(s, id, &g) != SHOAL_OK)
+        return NULL;
+    if (shoal_raft_create(&g->raft, &options) != SHOAL_OK) {
+        /* Nothing of it has been told or stored: undo the admission. */
+        sched_group_remove(s, g);
+        return NULL;
+    }
+    sched_group_told(s, g);
+    sched_group_rearm(s, g);
+    return g;
+}
+
+static void say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
+{
+    struct frame frame = { .kind = FRAME_GONE };
+
+    frame.u.who.job = id;
+    sched_send(s, to, &frame);
+}
+
+enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_group *g = sched_group_find(s, frame->u.raft.group);
+    struct shoal_raft_message message;
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_MESSAGE };
+    enum shoal_err err;
+
+    if (g == NULL && sched_is_gone(s, frame->u.raft.group)) {
+        say_gone(s, from, frame->u.raft.group);
+        return SHOAL_OK;
+    }
+    if (!s->restored)
+        return SHOAL_OK; /* what is stored comes first; the sender repeats */
+    err = shoal_raft_message_decode(frame->u.raft.message, &message);
+    if (err != SHOAL_OK)
+        return err;
+    if (!shoal_node_id_equal(message.from.node, from)) {
+        shoal_raft_message_deinit(&message);
+        return SHOAL_ERR_MALFORMED;
+    }
+    if (g == NULL && (message.kind == SHOAL_RAFT_APPEND || message.kind == SHOAL_RAFT_INSTALL) &&
+        shoal_node_id_equal(message.to.node, s->self) && shoal_store_id_equal(message.to.store, s->store))
+        g = admit_joiner(s, frame->u.raft.group, &message);
+    if (g == NULL) {
+        s->stats.frames_unknown++;
+    } else {
+        event.u.message = &message;
+        err = sched_group_step(s, g, &event);
+        if (g->role_changed || g->need_count > 0)
+            sched_group_dirty(s, g);
+    }
+    shoal_raft_message_deinit(&message);
+    return err;
+}
+
+void sched_on_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_mark mark)
+{
+    struct sched_group *g = sched_group_find(s, id);
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_STORED };
+    enum shoal_err err;
+
+    if (g == NULL || mark.seq >> LIFE_SHIFT != g->life || sched_snapshot_stored(s, g, mark))
+        return;
+    event.u.stored = (struct shoal_raft_mark){
+        .seq = mark.seq & (((uint64_t)1 << LIFE_SHIFT) - 1),
+        .index = mark.index,
+        .term = mark.term,
+    };
+    err = sched_group_step(s, g, &event);
+    SHOAL_ASSERT(err == SHOAL_OK);
+    if (g->found_seq != 0 && event.u.stored.seq >= g->found_seq && !g->found_durable) {
+        g->found_durable = true;
+        sched_found_durable(s, g);
+    }
+}
+
+struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes, uint64_t ctx)
+{
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_PROPOSE };
+    struct shoal_entry *entry;
+    enum shoal_err err;
+
+    if (g->mesh_is) {
+        entry = shoal_entry_create(SHOAL_ENTRY_USER, bytes);
+    } else {
+        uint8_t *copy = s->scratch.bytes;
+
+        if (bytes.len + 1 > SHOAL_ENTRY_BYTES_MAX || bytes.len + 1 > s->scratch.cap)
+            return NULL;
+        memmove(copy + 1, bytes.bytes, bytes.len);
+        copy[0] = RECORD_COMMAND;
+        entry = shoal_entry_create(SHOAL_ENTRY_USER, shoal_view_of(copy, bytes.len + 1));
+    }
+    if (entry == NULL)
+        return NULL;
+    event.u.propose.ctx = ctx;
+    event.u.propose.entry = entry;
+    err = sched_group_step(s, g, &event);
+    SHOAL_ASSERT(err == SHOAL_OK);
+    return entry;
+}
+
+struct shoal_view sched_group_record(const struct sched_group *g)
+{
+    uint64_t last = 8; /* the record is among the first entries of a founding */
+
+    for (uint64_t i = 1; i <= last; i++) {
+        const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
+
+        if (entry != NULL && entry->kind == SHOAL_ENTRY_USER && entry->len > 0 && entry->bytes[0] == RECORD_FOUND)
+            return shoal_entry_view(entry);
+    }
+    return (struct shoal_view){ 0 };
+}

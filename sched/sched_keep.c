@@ -1,0 +1,254 @@
+/* Membership upkeep (PROTOCOLS 3): the leader of a group keeps it at its target, one change at a time.
+ *
+ *     below the target for grow_ns, a host to be had      --> learner --caught up--> voter
+ *     voter unreachable for replace_ns, left, or evicted  --> learner --caught up--> voter in its place, in one change
+ *     learner unreachable for replace_ns, left or evicted --> dropped
+ *
+ * U1. A learner becomes a voter only when its log is as good as the leader's: the change does not lower what survives.
+ * U2. A voter is dropped only together with its replacement's promotion, or when it has left or was evicted and the rest
+ *     has a majority that is heard.
+ * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look again. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+#define LOOK_NS (200 * SHOAL_MS) /* while a change or a learner is under way */
+#define CAUGHT_UP_ENTRIES 8
+
+struct census {
+    struct shoal_raft_progress list[SHOAL_GROUP_NODES_MAX];
+    size_t count;
+    unsigned voters;
+    unsigned heard;          /* voters, this node too, that are not silent */
+    int learner;             /* index, or -1 */
+    int lost;                /* a voter to replace, or -1 */
+    bool lost_for_good;      /* it has left, or was evicted */
+    uint64_t next_loss_ns;   /* when the next silent one must be replaced */
+    unsigned available;      /* nodes that could be members, members included */
+};
+
+static bool left_or_evicted(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    return (node != NULL && node->info.state == SHOAL_SCHED_NODE_LEFT) ||
+           (s->mesh != NULL && shoal_mesh_evicted(s->mesh, id));
+}
+
+/* When this member must be given up; SCHED_NEVER: it is well. */
+static uint64_t loss_ns(const struct shoal_sched *s, const struct shoal_raft_member *member)
+{
+    const struct sched_node *node = sched_node_find(s, member->id.node);
+    uint64_t since;
+
+    if (sched_is_self(s, member->id.node))
+        return SCHED_NEVER;
+    if (left_or_evicted(s, member->id.node))
+        return 0;
+    /* The node is there with another store: the member that was asked to vote is gone. */
+    if (node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
+        !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
+        !shoal_store_id_equal(node->info.store, member->id.store))
+        return node->since_ns + s->options.replace_ns;
+    since = sched_silent_since(s, member->id.node);
+    return since == 0 ? SCHED_NEVER : since + s->options.replace_ns;
+}
+
+static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
+{
+    *c = (struct census){ .learner = -1, .lost = -1, .next_loss_ns = SCHED_NEVER };
+    c->count = shoal_raft_progress(g->raft, c->list, SHOAL_GROUP_NODES_MAX);
+    for (size_t i = 0; i < c->count; i++) {
+        const struct shoal_raft_member *member = &c->list[i].member;
+        uint64_t loss = loss_ns(s, member);
+
+        if (member->bits & SHOAL_RAFT_LEARNER) {
+            c->learner = (int)i;
+        } else {
+            c->voters++;
+            c->heard += sched_is_self(s, member->id.node) || sched_silent_since(s, member->id.node) == 0 ? 1 : 0;
+            if (s->now >= loss && c->lost < 0) {
+                c->lost = (int)i;
+                c->lost_for_good = loss == 0;
+            }
+        }
+        if (loss < c->next_loss_ns && s->now < loss)
+            c->next_loss_ns = loss;
+    }
+    for (size_t i = 0; i < s->node_count; i++)
+        c->available += sched_node_available(s, &s->nodes[i]) ? 1 : 0;
+}
+
+static bool in_census(const struct census *c, struct shoal_node_id node)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        if (shoal_node_id_equal(c->list[i].member.id.node, node))
+            return true;
+    }
+    return false;
+}
+
+static bool domain_used(const struct shoal_sched *s, const struct census *c, const struct sched_node *node)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const struct sched_node *other = sched_node_find(s, c->list[i].member.id.node);
+
+        if ((int)i != c->lost && other != NULL && node->info.domain[0] != '\0' &&
+            strcmp(other->info.domain, node->info.domain) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The nearest by rendezvous that is no member, in a domain of its own if there is one. */
+static const struct sched_node *pick(const struct shoal_sched *s, const struct sched_group *g, const struct census *c)
+{
+    const struct sched_node *best = NULL;
+    uint64_t best_score = 0;
+    bool best_alone = false;
+
+    for (size_t i = 0; i < s->node_count; i++) {
+        const struct sched_node *node = &s->nodes[i];
+        uint64_t score;
+        bool alone;
+
+        if (!sched_node_available(s, node) || in_census(c, node->info.id))
+            continue;
+        score = sched_score(s, g->id, node->info.id);
+        alone = !domain_used(s, c, node);
+        if (best == NULL || (alone && !best_alone) || (alone == best_alone && score > best_score)) {
+            best = node;
+            best_score = score;
+            best_alone = alone;
+        }
+    }
+    return best;
+}
+
+static void change(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_config *target)
+{
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_CHANGE_CONFIG };
+    enum shoal_err err;
+
+    event.u.change.ctx = SCHED_CTX_KEEP;
+    event.u.change.target = target;
+    err = sched_group_step(s, g, &event);
+    SHOAL_ASSERT(err == SHOAL_OK);
+    s->stats.config_changes++;
+    g->keep_ns = s->now + LOOK_NS;
+}
+
+/* The members as they are, without `without` (or -1). */
+static void config_of(const struct census *c, int without, struct shoal_raft_config *config)
+{
+    *config = (struct shoal_raft_config){ 0 };
+    for (size_t i = 0; i < c->count; i++) {
+        if ((int)i != without)
+            config->members[config->count++] = c->list[i].member;
+    }
+}
+
+/* How many voters this group should have now. */
+static unsigned wanted(const struct sched_group *g, const struct census *c)
+{
+    unsigned want = g->target;
+
+    if (want > c->available)
+        want = c->available;
+    if (want > 3 && want < 5)
+        want = 3; /* four survive no more than three do */
+    return want;
+}
+
+static void add_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    const struct sched_node *node = pick(s, g, c);
+    struct shoal_raft_config config;
+
+    if (node == NULL || c->count >= SHOAL_GROUP_NODES_MAX - 2)
+        return;
+    config_of(c, -1, &config);
+    config.members[config.count++] = (struct shoal_raft_member){
+        .id = { .node = node->info.id, .store = node->info.store },
+        .bits = SHOAL_RAFT_LEARNER,
+    };
+    change(s, g, &config);
+}
+
+/* U1: the learner becomes a voter, in the place of a lost one if there is one. */
+static void tend_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    const struct shoal_raft_progress *learner = &c->list[c->learner];
+    uint64_t loss = loss_ns(s, &learner->member);
+    struct shoal_raft_config config;
+
+    g->keep_ns = s->now + LOOK_NS;
+    if (s->now >= loss) {
+        config_of(c, c->learner, &config);
+        change(s, g, &config);
+        return;
+    }
+    if (learner->needs_snapshot || learner->match + CAUGHT_UP_ENTRIES < shoal_raft_commit(g->raft))
+        return;
+    config_of(c, c->lost, &config);
+    for (unsigned i = 0; i < config.count; i++) {
+        if (shoal_raft_id_equal(config.members[i].id, learner->member.id))
+            config.members[i].bits = SHOAL_RAFT_VOTER;
+    }
+    change(s, g, &config);
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+void sched_keep(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_raft_status status;
+    struct shoal_raft_config config;
+    struct census c;
+
+    shoal_raft_status(g->raft, &status);
+    if (!g->leads || g->stopped) {
+        g->keep_ns = SCHED_NEVER;
+        return;
+    }
+    if (g->applied_term != g->term || !status.config_committed) {
+        g->keep_ns = s->now + LOOK_NS;
+        return;
+    }
+    count_members(s, g, &c);
+    g->keep_ns = SCHED_NEVER - 1; /* looked: nothing by the clock alone */
+    if (c.learner >= 0) {
+        tend_learner(s, g, &c);
+        return;
+    }
+    if (c.lost >= 0) {
+        add_learner(s, g, &c);
+        /* U2: nobody to take its place, and it will not come back. */
+        if (g->keep_ns == SCHED_NEVER - 1 && c.lost_for_good && c.voters > 1 && c.heard >= c.voters - 1) {
+            config_of(&c, c.lost, &config);
+            change(s, g, &config);
+        }
+        return;
+    }
+    if (c.voters < wanted(g, &c)) {
+        if (g->below_since_ns == 0)
+            g->below_since_ns = s->now;
+        if (s->now >= g->below_since_ns + s->options.grow_ns)
+            add_learner(s, g, &c);
+        else
+            g->keep_ns = g->below_since_ns + s->options.grow_ns;
+    } else {
+        g->below_since_ns = 0;
+    }
+    g->keep_ns = sooner(g->keep_ns, c.next_loss_ns);
+}
+
+void sched_keep_all(struct shoal_sched *s)
+{
+    for (size_t i = 0; i < s->group_count; i++) {
+        if (!s->groups[i]->leads)
+            continue;
+        s->groups[i]->keep_ns = s->now;
+        sched_group_dirty(s, s->groups[i]);
+    }
+}

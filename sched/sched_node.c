@@ -1,0 +1,345 @@
+/* Nodes as gossip knows them, and support between hosts (PROTOCOLS 5) as groups hear of it.
+ *
+ *     support core: edges --> groups of that host become dirty --> each tells its raft the difference before its next event
+ *
+ * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the difference
+ *     is told before any other event (C1), so that an edge can neither be lost nor come late.
+ * N2. A host is a peer of interest once per group it shares with this one. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+/* The first node not before `id`. */
+static size_t node_place(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    size_t low = 0;
+    size_t high = s->node_count;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+
+        if (shoal_node_id_cmp(s->nodes[mid].info.id, id) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    size_t at = node_place(s, id);
+
+    return at < s->node_count && shoal_node_id_equal(s->nodes[at].info.id, id) ? &s->nodes[at] : NULL;
+}
+
+bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node)
+{
+    return node->info.state == SHOAL_SCHED_NODE_ALIVE &&
+           !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
+           (s->mesh == NULL || !shoal_mesh_evicted(s->mesh, node->info.id));
+}
+
+uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node)
+{
+    uint8_t bytes[sizeof(job.bytes) + sizeof(node.bytes)];
+    struct shoal_hash hash;
+    uint64_t score = 0;
+
+    memcpy(bytes, job.bytes, sizeof(job.bytes));
+    memcpy(bytes + sizeof(job.bytes), node.bytes, sizeof(node.bytes));
+    hash = sched_hash(s, shoal_view_of(bytes, sizeof(bytes)));
+    for (unsigned i = 0; i < 8; i++)
+        score = score << 8 | hash.bytes[i];
+    return score;
+}
+
+/* NULL: the table is full or there is no memory; gossip says it again. */
+static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id id)
+{
+    size_t at = node_place(s, id);
+
+    if (s->node_count == SHOAL_MEMBERS_MAX)
+        return NULL;
+    if (s->node_count == s->node_cap) {
+        size_t cap = s->node_cap == 0 ? 16 : s->node_cap * 2;
+        struct sched_node *grown = realloc(s->nodes, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return NULL;
+        s->nodes = grown;
+        s->node_cap = cap;
+    }
+    memmove(&s->nodes[at + 1], &s->nodes[at], (s->node_count - at) * sizeof(s->nodes[0]));
+    s->node_count++;
+    s->nodes[at] = (struct sched_node){ .info = { .id = id, .state = SHOAL_SCHED_NODE_DEAD }, .since_ns = s->now };
+    return &s->nodes[at];
+}
+
+void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
+{
+    struct sched_node *node = sched_node_find(s, info->id);
+    bool was;
+
+    if (node == NULL)
+        node = node_add(s, info->id);
+    if (node == NULL)
+        return;
+    was = sched_node_available(s, node);
+    if (node->info.state != info->state)
+        node->since_ns = s->now;
+    node->info = *info;
+    node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
+    node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
+    if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT)
+        sched_keep_all(s);
+    sched_view_changed(s);
+}
+
+/* ---- Support ---------------------------------------------------------------------------------------------------- */
+
+static void dirty_with(struct shoal_sched *s, struct shoal_node_id node)
+{
+    for (size_t i = 0; i < s->group_count; i++) {
+        struct sched_group *g = s->groups[i];
+
+        for (unsigned t = 0; t < g->told_count; t++) {
+            if (shoal_node_id_equal(g->told[t].node, node)) {
+                if (g->leads)
+                    g->keep_ns = s->now; /* a member went silent, or is back */
+                sched_group_dirty(s, g);
+                break;
+            }
+        }
+    }
+    sched_view_changed(s);
+}
+
+static void fatal(struct shoal_sched *s, const char *text)
+{
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_FATAL);
+
+    (void)snprintf(action->u.fatal.text, sizeof(action->u.fatal.text), "%s", text);
+}
+
+static void support_actions(struct shoal_sched *s)
+{
+    for (uint32_t i = 0; i < s->support_actions.count; i++) {
+        const struct shoal_support_action *from = &s->support_actions.list[i];
+        struct shoal_sched_action *action;
+        struct sched_group *g;
+
+        switch (from->kind) {
+        case SHOAL_SUPPORT_SEND:
+            if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX) {
+                s->stats.sends_dropped++; /* the next heartbeat says the same */
+                break;
+            }
+            action = sched_act(s, SHOAL_SCHED_SEND_DATAGRAM);
+            action->u.send.to = from->node;
+            action->u.send.bytes = sched_pool_copy(s, from->bytes);
+            break;
+        case SHOAL_SUPPORT_SUPPORTED:
+        case SHOAL_SUPPORT_LOST:
+        case SHOAL_SUPPORT_SUPPORTING:
+        case SHOAL_SUPPORT_SUPPORTING_LOST:
+        case SHOAL_SUPPORT_PEER_SILENT:
+        case SHOAL_SUPPORT_PEER_HEARD:
+        case SHOAL_SUPPORT_PEER_RESTARTED: dirty_with(s, from->node); break;
+        case SHOAL_SUPPORT_CLAIM:
+        case SHOAL_SUPPORT_UNCLAIM:
+            g = sched_group_find(s, from->group);
+            if (g != NULL)
+                sched_group_dirty(s, g);
+            break;
+        case SHOAL_SUPPORT_ROLLED_BACK:
+            fatal(s, "another node knows a later life of this one: this data folder was rolled back or cloned; stop it, "
+                     "remove the folder, and join again as a new node");
+            break;
+        }
+    }
+}
+
+/* Whether this host hears a majority of its peers of interest. */
+static bool quorum_connected(const struct shoal_sched *s)
+{
+    size_t count = shoal_support_count(s->support);
+    size_t heard = 0;
+
+    for (size_t i = 0; i < count; i++)
+        heard += shoal_support_at(s->support, i)->silent ? 0 : 1;
+    return 2 * (heard + 1) > count + 1;
+}
+
+static void support_step(struct shoal_sched *s, const struct shoal_support_event *event, enum shoal_err *err)
+{
+    *err = shoal_support_step(s->support, event, s->now, &s->support_actions);
+    support_actions(s);
+}
+
+void sched_support_timer(struct shoal_sched *s)
+{
+    struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_TIMER, .health = s->health };
+    enum shoal_err err;
+
+    event.health.slot_stamp = s->now;
+    event.health.quorum_connected = quorum_connected(s);
+    support_step(s, &event, &err);
+    SHOAL_ASSERT(err == SHOAL_OK);
+}
+
+enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
+{
+    const struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = from, .bytes = bytes };
+    enum shoal_err err;
+
+    support_step(s, &event, &err);
+    return err;
+}
+
+void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state)
+{
+    const struct shoal_support_event refused = { .kind = SHOAL_SUPPORT_EVENT_REFUSED, .node = node };
+    struct shoal_sched_event up = { .kind = SHOAL_SCHED_LINK };
+    enum shoal_err err;
+
+    switch (state) {
+    case SHOAL_SCHED_LINK_UP:
+        up.u.link.node = node;
+        sched_slots_event(s, &up);
+        break;
+    case SHOAL_SCHED_LINK_REFUSED:
+        support_step(s, &refused, &err);
+        (void)err; /* of a node that is no peer of interest: nothing to end */
+        sched_requests_link_down(s, node);
+        break;
+    case SHOAL_SCHED_LINK_DOWN: sched_requests_link_down(s, node); break;
+    }
+}
+
+uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id node)
+{
+    const struct shoal_support_peer *peer = shoal_support_find(s->support, node);
+
+    if (peer == NULL || !peer->silent)
+        return 0;
+    return peer->heard_ns > s->options.start_ns ? peer->heard_ns : s->options.start_ns;
+}
+
+/* ---- What groups tell and are told --------------------------------------------------------------------------------- */
+
+static struct sched_told *told_find(struct sched_group *g, struct shoal_node_id node)
+{
+    for (unsigned i = 0; i < g->told_count; i++) {
+        if (shoal_node_id_equal(g->told[i].node, node))
+            return &g->told[i];
+    }
+    return NULL;
+}
+
+static void told_drop(struct shoal_sched *s, struct sched_group *g, struct sched_told *told)
+{
+    if (told->claim != 0)
+        shoal_support_unclaim(s->support, told->node, g->id);
+    shoal_support_remove(s->support, told->node);
+    *told = g->told[--g->told_count];
+}
+
+void sched_group_untell(struct shoal_sched *s, struct sched_group *g)
+{
+    while (g->told_count > 0)
+        told_drop(s, g, &g->told[0]);
+}
+
+void sched_group_told(struct shoal_sched *s, struct sched_group *g)
+{
+    const struct shoal_raft_config *config = shoal_raft_config(g->raft);
+
+    for (unsigned i = 0; i < g->told_count;) {
+        if (shoal_raft_config_find(config, g->told[i].node) == NULL)
+            told_drop(s, g, &g->told[i]);
+        else
+            i++;
+    }
+    for (unsigned i = 0; i < config->count; i++) {
+        struct shoal_node_id node = config->members[i].id.node;
+
+        if (sched_is_self(s, node) || told_find(g, node) != NULL || g->told_count == SCHED_TOLD_MAX)
+            continue;
+        if (shoal_support_add(s->support, node) != SHOAL_OK)
+            continue; /* too many peers: the group goes on without this one's support; keep looks again */
+        g->told[g->told_count++] = (struct sched_told){ .node = node };
+    }
+    sched_group_claims(s, g);
+}
+
+void sched_group_claims(struct shoal_sched *s, struct sched_group *g)
+{
+    for (unsigned i = 0; i < g->told_count; i++) {
+        struct sched_told *told = &g->told[i];
+        uint64_t want = g->leads ? g->term : 0;
+
+        if (told->claim == want)
+            continue;
+        if (want == 0)
+            shoal_support_unclaim(s->support, told->node, g->id);
+        else if (shoal_support_claim(s->support, told->node, g->id, want) != SHOAL_OK)
+            continue;
+        told->claim = want;
+    }
+}
+
+static void tell(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_event *event)
+{
+    enum shoal_err err = shoal_raft_step(g->raft, event, s->now, &s->raft_actions);
+
+    SHOAL_ASSERT(err == SHOAL_OK);
+    sched_carry_out(s, g);
+}
+
+/* N1, for one host. Losses first: they may end a leadership. */
+static void sync_one(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id node)
+{
+    const struct shoal_support_peer *peer = shoal_support_find(s->support, node);
+    bool supported = peer != NULL && peer->supported;
+    bool supporting = peer != NULL && peer->supporting;
+    uint64_t claimed = shoal_support_claimed(s->support, node, g->id);
+    struct sched_told *told = told_find(g, node);
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_PEER_SUPPORT };
+
+    if (told->supported != supported) {
+        told->supported = supported;
+        event.u.peer_support.node = node;
+        event.u.peer_support.until_ns = supported ? UINT64_MAX : 0;
+        tell(s, g, &event);
+        told = told_find(g, node);
+    }
+    if (told != NULL && told->supporting != supporting) {
+        told->supporting = supporting;
+        event.kind = SHOAL_RAFT_EVENT_SUPPORTING;
+        event.u.supporting.node = node;
+        event.u.supporting.on = supporting;
+        tell(s, g, &event);
+        told = told_find(g, node);
+    }
+    if (told != NULL && told->claimed != claimed) {
+        event.kind = claimed != 0 ? SHOAL_RAFT_EVENT_CLAIM : SHOAL_RAFT_EVENT_UNCLAIMED;
+        event.u.claim.node = node;
+        event.u.claim.term = claimed != 0 ? claimed : told->claimed;
+        told->claimed = claimed;
+        tell(s, g, &event);
+    }
+}
+
+void sched_group_sync(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_node_id nodes[SCHED_TOLD_MAX];
+    unsigned count = g->told_count;
+
+    for (unsigned i = 0; i < count; i++)
+        nodes[i] = g->told[i].node;
+    for (unsigned i = 0; i < count; i++) {
+        if (told_find(g, nodes[i]) != NULL)
+            sync_one(s, g, nodes[i]);
+    }
+}

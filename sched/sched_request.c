@@ -1,0 +1,885 @@
+/* Requests: answered here, forwarded to who leads, or asked around (PROTOCOLS 8, last paragraph).
+ *
+ *     WAITING --> group here?  leads: PROPOSED or READING --> applied: REPLY
+ *        ^            |  else: leader known: FORWARDED --> RESPONSE: REPLY, or "not me, ask X": WAITING, at most 3 hops
+ *        |            no group: a summary's leader: FORWARDED;  else ASKING the founder and the rendezvous hosts: WHO
+ *        +---- not answered in time, link down, leadership lost: again until the deadline, then UNREACHABLE with names
+ *
+ * R1. Exactly one REPLY (or RESPONSE) per request: sched_request_end() frees the place in the book.
+ * R2. A change of the mesh that was sent once is not sent again: an answer that got lost leaves the outcome unknown
+ *     (TIMEOUT). Stop, delete and reads may be repeated.
+ * R3. "Unknown" only when every live node that could know has said so. */
+#include <stdarg.h>
+
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+static const struct shoal_view nothing;
+
+/* ---- The book --------------------------------------------------------------------------------------------------------- */
+
+struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial)
+{
+    struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
+
+    return r->state != REQUEST_FREE && r->serial == serial ? r : NULL;
+}
+
+static struct sched_request *book(struct shoal_sched *s)
+{
+    for (size_t i = 0; i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        uint64_t serial = ++s->request_serial;
+        struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
+        struct shoal_buf command = r->command;
+
+        if (r->state != REQUEST_FREE)
+            continue;
+        command.len = 0;
+        *r = (struct sched_request){ .state = REQUEST_WAITING, .serial = serial, .command = command };
+        s->request_count++;
+        return r;
+    }
+    return NULL;
+}
+
+void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns)
+{
+    r->state = REQUEST_WAITING;
+    r->retry_ns = s->now + after_ns;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
+static void respond(struct shoal_sched *s, struct shoal_node_id to, uint64_t id, enum shoal_err err, const char *text,
+                    struct shoal_view bytes, uint64_t version)
+{
+    struct frame frame = { .kind = FRAME_RESPONSE };
+
+    frame.u.response.id = id;
+    frame.u.response.err = (uint16_t)err;
+    frame.u.response.version = version;
+    frame.u.response.bytes = bytes;
+    (void)snprintf(frame.u.response.text, sizeof(frame.u.response.text), "%s", text);
+    sched_send(s, to, &frame);
+}
+
+static void reply(struct shoal_sched *s, uint64_t id, enum shoal_err err, const char *text, struct shoal_job_id job,
+                  struct shoal_view bytes)
+{
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_REPLY);
+
+    action->u.reply.request = id;
+    action->u.reply.err = err;
+    action->u.reply.job = job;
+    action->u.reply.bytes = sched_pool_copy(s, bytes);
+    (void)snprintf(action->u.reply.text, sizeof(action->u.reply.text), "%s", text);
+    s->stats.replies++;
+}
+
+/* The ticket of a founding goes with every answer to a submit that may be tried again. */
+static struct shoal_view submit_ticket(struct shoal_sched *s, const struct sched_request *r)
+{
+    const struct sched_founding *f = sched_founding_of(s, r->serial);
+    uint8_t *bytes = f == NULL ? NULL : sched_pool(s, SHOAL_SCHED_TICKET_BYTES_MAX, 0);
+    size_t len;
+
+    if (bytes == NULL || shoal_sched_ticket_encode(&f->ticket, bytes, SHOAL_SCHED_TICKET_BYTES_MAX, &len) != SHOAL_OK)
+        return nothing;
+    return shoal_view_of(bytes, len);
+}
+
+void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoal_err err, struct shoal_view bytes,
+                       const char *format, ...)
+{
+    char text[SCHED_TEXT_BYTES];
+    va_list args;
+
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (r->foreign) {
+        respond(s, r->origin, r->id, err, text, bytes, r->version);
+    } else {
+        struct shoal_view ticket = r->kind == SHOAL_SCHED_TICKET ? bytes : submit_ticket(s, r);
+
+        reply(s, r->id, err, text, r->job, r->kind == SHOAL_SCHED_TICKET ? nothing : bytes);
+        s->actions->list[s->actions->count - 1].u.reply.ticket = ticket;
+    }
+    sched_founding_end(s, r->serial);
+    r->state = REQUEST_FREE;
+    s->request_count--;
+}
+
+/* ---- Serving here -------------------------------------------------------------------------------------------------------- */
+
+static void end_with_facts(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g)
+{
+    struct shoal_job_facts facts;
+    size_t len;
+
+    if (g->job == NULL) {
+        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing, "the founding of this job is not settled yet; try again");
+        return;
+    }
+    if (g->job->deleted && shoal_job_state_ended((enum shoal_job_state)g->job->state)) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
+        return;
+    }
+    sched_job_facts(g, &facts);
+    if (shoal_job_facts_encode(&facts, s->scratch.bytes, s->scratch.cap, &len) != SHOAL_OK) {
+        sched_request_end(s, r, SHOAL_ERR_TOO_BIG, nothing, "what is known of this job does not fit an answer");
+        return;
+    }
+    sched_request_end(s, r, SHOAL_OK, shoal_view_of(s->scratch.bytes, len), "%s", "");
+}
+
+static void end_with_why(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g)
+{
+    char text[2048] = "";
+
+    if (g->lead != NULL)
+        shoal_lead_why(g->lead, text, sizeof(text));
+    else if (g->job != NULL)
+        (void)snprintf(text, sizeof(text), "%s", g->job->reason);
+    sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
+}
+
+/* Propose what the request asks of its group; answered when applied, or by a rejection. */
+static void propose(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
+{
+    uint8_t bytes[256];
+    struct shoal_view view = shoal_buf_view(&r->command);
+    struct shoal_entry *entry;
+    uint64_t serial = r->serial;
+
+    if (r->kind == SHOAL_SCHED_STOP)
+        view = shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), r->by, s->wall_ms));
+    else if (r->kind == SHOAL_SCHED_DELETE)
+        view = shoal_view_of(bytes, shoal_job_entry_delete(bytes, sizeof(bytes), r->by, s->wall_ms));
+    r->state = REQUEST_PROPOSED;
+    r->index = 0;
+    entry = sched_propose(s, g, view, serial);
+    r = sched_request_get(s, serial);
+    if (r != NULL && entry == NULL)
+        sched_request_end(s, r, SHOAL_ERR_FULL, nothing, "no memory for the change on the leader; try again");
+    else if (r != NULL && entry->index != 0 && r->state == REQUEST_PROPOSED) {
+        r->index = entry->index;
+        r->term = entry->term;
+        r->sent = true;
+    }
+    shoal_entry_unref(entry);
+}
+
+static bool is_change(const struct sched_request *r)
+{
+    return r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE || r->kind == SHOAL_SCHED_MESH_CHANGE;
+}
+
+static void serve_leading(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
+        err = shoal_mesh_check(g->mesh, shoal_buf_view(&r->command), &msg);
+        /* Only what cannot come right by entries under way is refused before the log. */
+        if (err == SHOAL_ERR_MALFORMED || err == SHOAL_ERR_INVALID) {
+            sched_request_end(s, r, err, nothing, "%s", msg.text);
+            return;
+        }
+    }
+    if (is_change(r)) {
+        if (!g->mesh_is && g->job == NULL)
+            sched_request_retry(s, r, SCHED_RETRY_NS);
+        else
+            propose(s, r, g);
+        return;
+    }
+    r->state = REQUEST_READING;
+    r->read_serial = 0;
+    r->read_index = 0;
+    g->reads_waiting = true;
+    sched_group_dirty(s, g);
+}
+
+static void finish_read(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
+{
+    if (r->kind == SHOAL_SCHED_GET)
+        end_with_facts(s, r, g);
+    else if (r->kind == SHOAL_SCHED_WHY)
+        end_with_why(s, r, g);
+    else {
+        r->version = shoal_mesh_version(g->mesh);
+        if (r->foreign)
+            sched_request_end(s, r, SHOAL_OK, nothing, "%s", "");
+        else
+            r->state = REQUEST_COPY;
+    }
+}
+
+/* ---- Where to -------------------------------------------------------------------------------------------------------------- */
+
+static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    return node != NULL && (node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT);
+}
+
+static void forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+{
+    struct frame frame = { .kind = FRAME_REQUEST };
+    uint64_t wait = SCHED_ANSWER_NS;
+
+    frame.u.request.id = r->serial;
+    frame.u.request.hops = r->hops;
+    frame.u.request.kind = (uint8_t)r->kind;
+    frame.u.request.job = r->job;
+    frame.u.request.linearizable = r->linearizable;
+    frame.u.request.deadline_ms = (uint32_t)((r->deadline_ns - s->now) / SHOAL_MS);
+    frame.u.request.command = shoal_buf_view(&r->command);
+    memcpy(frame.u.request.by, r->by, sizeof(frame.u.request.by));
+    sched_send(s, to, &frame);
+    s->stats.forwarded++;
+    r->state = REQUEST_FORWARDED;
+    r->asked = to;
+    r->hint = (struct shoal_node_id){ { 0 } };
+    if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
+        r->sent = true;
+        wait = r->deadline_ns - s->now; /* R2 */
+    }
+    r->retry_ns = s->now + wait;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
+static void ask_one(const struct shoal_sched *s, struct sched_request *r, struct shoal_node_id node)
+{
+    if (r->ask_count == SCHED_ASKED_MAX || sched_is_self(s, node) || node_is_dead(s, node))
+        return;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (shoal_node_id_equal(r->ask[i], node))
+            return;
+    }
+    r->ask[r->ask_count++] = node;
+}
+
+static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
+{
+    unsigned named = (unsigned)(job.bytes[5] & 15) << 12 | (unsigned)job.bytes[6] << 4 | job.bytes[7] >> 4;
+
+    return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
+}
+
+/* The founder named in the id, then the nearest by rendezvous. */
+static void choose_asked(const struct shoal_sched *s, struct sched_request *r)
+{
+    r->ask_count = 0;
+    r->answered = 0;
+    for (size_t i = 0; i < s->node_count; i++) {
+        if (founder_matches(r->job, s->nodes[i].info.id))
+            ask_one(s, r, s->nodes[i].info.id);
+    }
+    for (unsigned turn = 0; turn < SCHED_ASKED_MAX; turn++) {
+        uint64_t best = 0;
+        const struct sched_node *nearest = NULL;
+
+        for (size_t i = 0; i < s->node_count; i++) {
+            uint64_t score = sched_score(s, r->job, s->nodes[i].info.id);
+            bool taken = sched_is_self(s, s->nodes[i].info.id) || node_is_dead(s, s->nodes[i].info.id);
+
+            for (unsigned a = 0; a < r->ask_count; a++)
+                taken = taken || shoal_node_id_equal(r->ask[a], s->nodes[i].info.id);
+            if (!taken && score >= best) {
+                best = score;
+                nearest = &s->nodes[i];
+            }
+        }
+        if (nearest == NULL)
+            break;
+        ask_one(s, r, nearest->info.id);
+    }
+}
+
+static void ask_around(struct shoal_sched *s, struct sched_request *r)
+{
+    struct frame frame = { .kind = FRAME_WHO };
+
+    if (r->ask_count == 0)
+        choose_asked(s, r);
+    if (r->ask_count == 0) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job (this node knows no other node to ask)");
+        return;
+    }
+    frame.u.who.id = r->serial;
+    frame.u.who.job = r->job;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (!(r->answered & 1u << i))
+            sched_send(s, r->ask[i], &frame);
+    }
+    r->state = REQUEST_ASKING;
+    r->retry_ns = s->now + SCHED_ANSWER_NS / 2;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
+/* A mesh request from a node outside the group: to the leader heard of, else to one guardian after the other. */
+static void try_mesh(struct shoal_sched *s, struct sched_request *r)
+{
+    struct shoal_node_id to = r->hint;
+
+    if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) && r->hops == 0)
+        to = s->mesh_leader;
+    for (unsigned i = 0; shoal_node_id_is_zero(to) && i < s->mesh_hint.count; i++) {
+        struct shoal_node_id guardian = s->mesh_hint.guardians[(i + r->hops) % s->mesh_hint.count];
+
+        if (!sched_is_self(s, guardian) && !node_is_dead(s, guardian))
+            to = guardian;
+    }
+    if (shoal_node_id_is_zero(to))
+        sched_request_retry(s, r, SCHED_RETRY_NS);
+    else
+        forward(s, r, to);
+}
+
+static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+
+    if (shoal_job_id_is_mesh(r->job)) {
+        try_mesh(s, r);
+        return;
+    }
+    if (sched_is_gone(s, r->job)) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
+        return;
+    }
+    if (!shoal_node_id_is_zero(r->hint) && !sched_is_self(s, r->hint))
+        forward(s, r, r->hint);
+    else if (r->hops == 0 && summary != NULL && !sched_is_self(s, summary->leader) && !node_is_dead(s, summary->leader))
+        forward(s, r, summary->leader);
+    else
+        ask_around(s, r);
+}
+
+static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id leader)
+{
+    struct frame frame = { .kind = FRAME_RESPONSE };
+
+    frame.u.response.id = r->id;
+    frame.u.response.err = SHOAL_ERR_NOT_LEADER;
+    frame.u.response.retry = true;
+    frame.u.response.leader = leader;
+    sched_send(s, r->origin, &frame);
+    sched_founding_end(s, r->serial);
+    r->state = REQUEST_FREE;
+    s->request_count--;
+}
+
+static void request_try(struct shoal_sched *s, struct sched_request *r)
+{
+    struct sched_group *g = sched_group_find(s, r->job);
+    bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
+
+    if (g != NULL && g->stopped)
+        g = NULL;
+    if (g != NULL && g->refused) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the founding of this job was refused; submit it again");
+        return;
+    }
+    if (g != NULL && g->job != NULL && stale_read) {
+        end_with_facts(s, r, g);
+        return;
+    }
+    if (g != NULL && g->leads) {
+        serve_leading(s, r, g);
+        return;
+    }
+    if (r->local_only) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "this node holds no replica of the job");
+        return;
+    }
+    if (r->foreign) {
+        redirect(s, r, g == NULL ? (struct shoal_node_id){ { 0 } } : g->leader);
+        return;
+    }
+    if (g == NULL)
+        try_elsewhere(s, r);
+    else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
+        forward(s, r, g->leader);
+    else
+        sched_request_retry(s, r, SCHED_RETRY_NS); /* an election is under way; its end wakes us */
+}
+
+/* ---- Ends of waiting --------------------------------------------------------------------------------------------------------- */
+
+static void add_name(char *text, size_t cap, struct shoal_node_id node)
+{
+    size_t len = strlen(text);
+
+    if (len + 12 > cap)
+        return;
+    if (len > 0)
+        text[len++] = ' ';
+    shoal_hex_text(node.bytes, 4, text + len);
+}
+
+/* Nothing linearizable was asked for: what gossip says of the job will do. */
+static bool end_with_summary(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+    struct shoal_job_facts facts = { 0 };
+    size_t len;
+
+    if (r->kind != SHOAL_SCHED_GET || r->linearizable || summary == NULL)
+        return false;
+    facts.id = summary->id;
+    facts.state = summary->state;
+    facts.elastic = summary->elastic;
+    facts.has_metrics = summary->has_metrics;
+    memcpy(facts.framework, summary->framework, sizeof(facts.framework));
+    memcpy(facts.creator, summary->creator, sizeof(facts.creator));
+    memcpy(facts.app_name, summary->app_name, sizeof(summary->app_name));
+    memcpy(shoal_job_state_ended((enum shoal_job_state)summary->state) ? facts.reason : facts.pending, summary->pending,
+           sizeof(summary->pending));
+    facts.workers_min = summary->workers_min;
+    facts.workers_max = summary->workers_max;
+    facts.workers_now = summary->held;
+    facts.priority = summary->priority;
+    facts.exit_code = -1;
+    facts.ticket_ms = summary->ticket_ms;
+    facts.create_ms = summary->create_ms;
+    facts.start_ms = summary->start_ms;
+    facts.end_ms = summary->end_ms;
+    facts.leader = summary->leader;
+    facts.term = summary->term;
+    facts.epoch = summary->epoch;
+    facts.step = summary->step;
+    facts.data_epoch = summary->data_epoch;
+    facts.rate_milli = summary->rate_milli;
+    facts.loss_micro = summary->loss_micro;
+    facts.metric_micro = summary->metric_micro;
+    if (shoal_job_facts_encode(&facts, s->scratch.bytes, s->scratch.cap, &len) != SHOAL_OK)
+        return false;
+    sched_request_end(s, r, SHOAL_OK, shoal_view_of(s->scratch.bytes, len), "stale: no guardian of the job answered");
+    return true;
+}
+
+static void expire(struct shoal_sched *s, struct sched_request *r)
+{
+    char names[160] = "";
+    const struct sched_group *g = sched_group_find(s, r->job);
+
+    s->stats.requests_timed_out++;
+    if (r->kind == SHOAL_SCHED_SUBMIT) {
+        const struct sched_founding *f = sched_founding_of(s, r->serial);
+
+        for (unsigned i = 0; f != NULL && i < f->ticket.guardian_count; i++) {
+            if (f->answers[i] == GUARDIAN_SILENT)
+                add_name(names, sizeof(names), f->ticket.guardians[i].node);
+        }
+        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                          "no majority of the guardians has answered (silent: %s); the outcome is open, try again with the "
+                          "ticket", names);
+        return;
+    }
+    if (r->sent && r->kind == SHOAL_SCHED_MESH_CHANGE) {
+        sched_request_end(s, r, SHOAL_ERR_TIMEOUT, nothing,
+                          "the change was sent to the mesh group and not answered; look whether it took effect");
+        return;
+    }
+    if (r->state == REQUEST_COPY) {
+        sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing,
+                          "committed; this node's copy is not that new yet");
+        return;
+    }
+    if (end_with_summary(s, r))
+        return;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (!(r->answered & 1u << i))
+            add_name(names, sizeof(names), r->ask[i]);
+    }
+    if (r->state == REQUEST_FORWARDED)
+        add_name(names, sizeof(names), r->asked);
+    for (unsigned i = 0; g != NULL && i < g->told_count; i++)
+        add_name(names, sizeof(names), g->told[i].node);
+    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing, "no leader of the group has answered (asked: %s); try again",
+                      names[0] == '\0' ? "nobody is known" : names);
+}
+
+void sched_requests_due(struct shoal_sched *s)
+{
+    s->requests_ns = SCHED_NEVER;
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+        uint64_t at;
+
+        if (r->state == REQUEST_FREE)
+            continue;
+        if (!sched_has_room(s)) {
+            s->requests_ns = s->now;
+            return;
+        }
+        if (s->now >= r->deadline_ns) {
+            expire(s, r);
+            continue;
+        }
+        if (s->now >= r->retry_ns) {
+            r->retry_ns = SCHED_NEVER;
+            if (r->state == REQUEST_FORWARDED) {
+                r->hops = r->hops < UINT8_MAX ? (uint8_t)(r->hops + 1) : r->hops;
+                r->ask_count = 0;
+                request_try(s, r);
+            } else if (r->state == REQUEST_WAITING) {
+                request_try(s, r);
+            } else if (r->state == REQUEST_ASKING) {
+                ask_around(s, r);
+            }
+        }
+        if (r->state == REQUEST_FREE)
+            continue;
+        at = r->retry_ns < r->deadline_ns ? r->retry_ns : r->deadline_ns;
+        if (at < s->requests_ns)
+            s->requests_ns = at;
+    }
+}
+
+static void wake(struct shoal_sched *s, struct sched_request *r)
+{
+    r->retry_ns = s->now;
+    s->requests_ns = s->now;
+}
+
+void sched_requests_wake(struct shoal_sched *s, struct shoal_job_id job)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_WAITING && shoal_job_id_equal(r->job, job)) {
+            r->hops = 0;
+            wake(s, r);
+        }
+    }
+}
+
+void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_FORWARDED && shoal_node_id_equal(r->asked, node) && r->kind != SHOAL_SCHED_MESH_CHANGE)
+            wake(s, r);
+    }
+}
+
+/* ---- Of a group -------------------------------------------------------------------------------------------------------------- */
+
+void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term, enum shoal_err err,
+                            const char *text)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state != REQUEST_PROPOSED || r->index != index || !shoal_job_id_equal(r->job, g->id))
+            continue;
+        if (r->term != term) { /* another leader's entry took the place: ours is not in the log */
+            r->sent = false;
+            r->hops = 0;
+            sched_request_retry(s, r, 0);
+            continue;
+        }
+        r->version = index;
+        if (err == SHOAL_OK && g->mesh_is && !r->foreign)
+            r->state = REQUEST_COPY; /* told when this node serves it */
+        else
+            sched_request_end(s, r, err, nothing, "%s", text);
+    }
+}
+
+void sched_requests_rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err)
+{
+    struct sched_request *r;
+
+    if (ctx & SCHED_CTX_READ) {
+        g->read_serial = 0;
+        for (size_t i = 0; i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+            r = &s->requests[i];
+            if (r->state == REQUEST_READING && shoal_job_id_equal(r->job, g->id))
+                sched_request_retry(s, r, err == SHOAL_ERR_FULL ? 10 * SHOAL_MS : SCHED_RETRY_NS / 4);
+        }
+        return;
+    }
+    r = sched_request_get(s, ctx);
+    if (r == NULL || r->state != REQUEST_PROPOSED)
+        return;
+    if (err == SHOAL_ERR_TOO_BIG || err == SHOAL_ERR_INVALID)
+        sched_request_end(s, r, err, nothing, "the change does not fit the log: %s", shoal_err_name(err));
+    else
+        sched_request_retry(s, r, SCHED_RETRY_NS / 4);
+}
+
+/* All that wait share one round; those that come later share the next. */
+void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_READ };
+    uint64_t serial = ++s->request_serial;
+    bool any = false;
+    enum shoal_err err;
+
+    if (g->read_serial != 0)
+        return;
+    g->reads_waiting = false;
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state != REQUEST_READING || r->read_serial != 0 || !shoal_job_id_equal(r->job, g->id))
+            continue;
+        r->read_serial = serial;
+        any = true;
+    }
+    if (!any)
+        return;
+    g->read_serial = serial;
+    event.u.read.ctx = SCHED_CTX_READ | serial;
+    err = sched_group_step(s, g, &event);
+    SHOAL_ASSERT(err == SHOAL_OK);
+}
+
+void sched_requests_readable(struct shoal_sched *s, struct sched_group *g)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_READING && r->read_index != 0 && r->read_index <= g->applied &&
+            shoal_job_id_equal(r->job, g->id) && s->actions->count + 64 < SHOAL_SCHED_ACTIONS_MAX)
+            finish_read(s, r, g);
+    }
+}
+
+void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t serial, uint64_t index)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_READING && r->read_serial == serial && shoal_job_id_equal(r->job, g->id))
+            r->read_index = index == 0 ? 1 : index;
+    }
+    if (g->read_serial == serial)
+        g->read_serial = 0;
+    if (g->reads_waiting)
+        sched_group_dirty(s, g);
+    sched_requests_readable(s, g);
+}
+
+void sched_requests_copy(struct shoal_sched *s)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_COPY && r->version <= s->copy_version && s->actions->count + 64 < SHOAL_SCHED_ACTIONS_MAX)
+            sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing, "%s",
+                              "");
+    }
+}
+
+/* ---- In and out ---------------------------------------------------------------------------------------------------------------- */
+
+static bool take_command(struct sched_request *r, struct shoal_view command)
+{
+    return shoal_buf_append(&r->command, command.bytes, command.len) == SHOAL_OK;
+}
+
+static void refuse_full(struct shoal_sched *s, const struct shoal_sched_request *request)
+{
+    char text[120];
+
+    s->stats.requests_refused_full++;
+    (void)snprintf(text, sizeof(text), "%u requests are open on this node; try again in a second",
+                   SHOAL_SCHED_REQUESTS_MAX);
+    reply(s, request->id, SHOAL_ERR_FULL, text, request->job, nothing);
+}
+
+void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *request)
+{
+    bool mesh = request->kind == SHOAL_SCHED_MESH_INIT || request->kind == SHOAL_SCHED_MESH_CHANGE ||
+                request->kind == SHOAL_SCHED_MESH_READ;
+    uint64_t wait = request->kind == SHOAL_SCHED_SUBMIT ? SCHED_SUBMIT_NS : SCHED_REQUEST_NS;
+    struct sched_request *r = book(s);
+
+    s->stats.requests++;
+    if (r == NULL || !take_command(r, mesh ? request->command : nothing)) {
+        if (r != NULL) {
+            r->state = REQUEST_FREE;
+            s->request_count--;
+        }
+        refuse_full(s, request);
+        return;
+    }
+    if (request->deadline_ms > 0)
+        wait = request->deadline_ms * SHOAL_MS;
+    r->id = request->id;
+    r->kind = request->kind;
+    r->job = mesh ? (struct shoal_job_id){ { 0 } } : request->job;
+    r->linearizable = request->linearizable;
+    r->local_only = request->local_only;
+    memcpy(r->by, request->by, sizeof(r->by));
+    r->by[sizeof(r->by) - 1] = '\0';
+    r->deadline_ns = s->now + wait;
+    r->retry_ns = SCHED_NEVER;
+    if (r->deadline_ns < s->requests_ns)
+        s->requests_ns = r->deadline_ns;
+    switch (request->kind) {
+    case SHOAL_SCHED_SUBMIT: sched_submit(s, r, request); break;
+    case SHOAL_SCHED_TICKET: sched_ticket(s, r, request); break;
+    case SHOAL_SCHED_MESH_INIT: sched_mesh_init(s, r); break;
+    case SHOAL_SCHED_RECOVER:
+        sched_request_end(s, r, SHOAL_ERR_UNSUPPORTED, nothing,
+                          "recovery from a single replica is not offered yet; start a guardian of the job again");
+        break;
+    case SHOAL_SCHED_GET:
+    case SHOAL_SCHED_STOP:
+    case SHOAL_SCHED_DELETE:
+    case SHOAL_SCHED_WHY:
+        if (shoal_job_id_is_mesh(request->job)) {
+            sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "the id is empty");
+            break;
+        }
+        request_try(s, r);
+        break;
+    case SHOAL_SCHED_MESH_CHANGE:
+    case SHOAL_SCHED_MESH_READ: request_try(s, r); break;
+    }
+}
+
+void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    enum shoal_sched_request_kind kind = (enum shoal_sched_request_kind)frame->u.request.kind;
+    struct sched_request *r;
+    uint64_t wait = frame->u.request.deadline_ms * SHOAL_MS;
+
+    if (kind == SHOAL_SCHED_SUBMIT || kind == SHOAL_SCHED_TICKET || kind == SHOAL_SCHED_MESH_INIT ||
+        kind == SHOAL_SCHED_RECOVER) {
+        respond(s, from, frame->u.request.id, SHOAL_ERR_INVALID, "this request is not forwarded", nothing, 0);
+        return;
+    }
+    r = book(s);
+    if (r == NULL || !take_command(r, frame->u.request.command)) {
+        if (r != NULL) {
+            r->state = REQUEST_FREE;
+            s->request_count--;
+        }
+        s->stats.requests_refused_full++;
+        respond(s, from, frame->u.request.id, SHOAL_ERR_FULL, "the leader has too many requests open; try again", nothing, 0);
+        return;
+    }
+    r->id = frame->u.request.id;
+    r->foreign = true;
+    r->origin = from;
+    r->hops = frame->u.request.hops;
+    r->kind = kind;
+    r->job = frame->u.request.job;
+    r->linearizable = frame->u.request.linearizable;
+    memcpy(r->by, frame->u.request.by, sizeof(r->by));
+    r->deadline_ns = s->now + (wait > SCHED_REQUEST_NS * 4 ? SCHED_REQUEST_NS * 4 : wait);
+    r->retry_ns = SCHED_NEVER;
+    if (r->deadline_ns < s->requests_ns)
+        s->requests_ns = r->deadline_ns;
+    request_try(s, r);
+}
+
+void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_request *r = sched_request_get(s, frame->u.response.id);
+    enum shoal_err err = (enum shoal_err)frame->u.response.err;
+
+    if (r == NULL || r->foreign || r->state != REQUEST_FORWARDED || !shoal_node_id_equal(r->asked, from))
+        return; /* late, or asked again elsewhere: the later answer counts */
+    if (frame->u.response.retry) {
+        r->sent = false;
+        r->hops++;
+        r->ask_count = 0;
+        r->hint = frame->u.response.leader;
+        if (sched_is_self(s, r->hint) || shoal_node_id_equal(r->hint, from))
+            r->hint = (struct shoal_node_id){ { 0 } };
+        if (shoal_job_id_is_mesh(r->job) && !shoal_node_id_is_zero(r->hint))
+            s->mesh_leader = r->hint;
+        /* At most 3 hops in one go; then a pause, in which an election may end. */
+        if (r->hops < SCHED_HOPS_MAX && !shoal_node_id_is_zero(r->hint))
+            sched_request_retry(s, r, 0);
+        else {
+            sched_request_retry(s, r, SCHED_RETRY_NS);
+            if (!shoal_job_id_is_mesh(r->job))
+                r->hops = 1; /* not by the summary again: it has just misled us */
+        }
+        return;
+    }
+    if (shoal_job_id_is_mesh(r->job))
+        s->mesh_leader = from;
+    if (err == SHOAL_OK && shoal_job_id_is_mesh(r->job)) {
+        r->state = REQUEST_COPY;
+        r->version = frame->u.response.version;
+        if (s->getting.heard < r->version)
+            s->getting.heard = r->version;
+        s->getting.from = from;
+        if (s->copy_version < r->version && s->getting.retry_ns > s->now)
+            s->getting.retry_ns = s->now;
+        sched_requests_copy(s);
+        return;
+    }
+    sched_request_end(s, r, err, frame->u.response.bytes, "%s", frame->u.response.text);
+}
+
+void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_group *g = sched_group_find(s, frame->u.who.job);
+    const struct shoal_job_summary *summary = sched_summary_find(s, frame->u.who.job);
+    struct frame answer = { .kind = FRAME_WHO_REPLY };
+
+    if (frame->kind == FRAME_GONE) { /* only from one that was a guardian: it knows the job's end */
+        if (g != NULL && !g->mesh_is && shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL && !g->leads)
+            sched_group_doom(s, g, 0, true);
+        return;
+    }
+    answer.u.who_reply.id = frame->u.who.id;
+    answer.u.who_reply.job = frame->u.who.job;
+    answer.u.who_reply.holds = g != NULL && g->record_known && !g->stopped;
+    answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
+    if (g != NULL)
+        answer.u.who_reply.leader = g->leader;
+    else if (summary != NULL)
+        answer.u.who_reply.leader = summary->leader;
+    sched_send(s, from, &answer);
+}
+
+void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_request *r = sched_request_get(s, frame->u.who_reply.id);
+    unsigned all;
+
+    if (r == NULL || r->state != REQUEST_ASKING || !shoal_job_id_equal(r->job, frame->u.who_reply.job))
+        return;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (shoal_node_id_equal(r->ask[i], from))
+            r->answered |= (uint8_t)(1u << i);
+    }
+    all = (1u << r->ask_count) - 1;
+    if (frame->u.who_reply.gone) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
+        return;
+    }
+    if (frame->u.who_reply.holds || !shoal_node_id_is_zero(frame->u.who_reply.leader)) {
+        r->hint = frame->u.who_reply.leader;
+        if (shoal_node_id_is_zero(r->hint) || sched_is_self(s, r->hint) || node_is_dead(s, r->hint))
+            r->hint = from;
+        if (frame->u.who_reply.holds || !shoal_node_id_equal(r->hint, from)) {
+            sched_request_retry(s, r, 0);
+            return;
+        }
+        r->hint = (struct shoal_node_id){ { 0 } };
+    }
+    if (r->answered == all)
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
+                          (unsigned)r->ask_count); /* R3 */
+}

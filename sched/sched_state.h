@@ -1,0 +1,443 @@
+/* The state of one node's control plane, shared by the sched*.c files and by nobody else.
+ *
+ *   sched.c          step, settling, deadlines, looking inside
+ *   sched_node.c     what is known of nodes; host-pair support and what it means to groups
+ *   sched_group.c    the table of groups; one raft driven, its actions carried out, entries applied
+ *   sched_store.c    snapshots, installs, restore after a start, removed ids
+ *   sched_found.c    tickets, guardians, founding
+ *   sched_request.c  requests: here, forwarded, asked around
+ *   sched_keep.c     membership upkeep: growth and replacement of guardians
+ *   sched_copy.c     the mesh's signed copy
+ *   sched_lead.c     leads of jobs, this host's slots, allocation */
+#ifndef SCHED_STATE_H
+#define SCHED_STATE_H
+
+#include "shoal/job.h"
+#include "shoal/lead.h"
+#include "shoal/mesh.h"
+#include "shoal/raft.h"
+#include "shoal/sched.h"
+#include "shoal/slots.h"
+#include "shoal/support.h"
+#include "sched_wire.h"
+
+#define SCHED_NEVER UINT64_MAX
+
+#define SCHED_REQUEST_NS (2500 * SHOAL_MS)
+#define SCHED_SUBMIT_NS (30 * SHOAL_S)
+#define SCHED_RETRY_NS (100 * SHOAL_MS)
+/* A forwarded request that is not answered in this time is asked again elsewhere. */
+#define SCHED_ANSWER_NS (600 * SHOAL_MS)
+#define SCHED_HOPS_MAX 3
+#define SCHED_FOUND_RETRY_NS (500 * SHOAL_MS)
+#define SCHED_SNAPSHOT_ENTRIES 512
+#define SCHED_SNAPSHOT_BYTES (256 * SHOAL_KIB)
+#define SCHED_SNAPSHOT_IDLE_NS (30 * SHOAL_S)
+#define SCHED_DIGEST_ENTRIES 1024
+#define SCHED_DOOM_NS (3 * SHOAL_S)
+#define SCHED_MESH_TARGET 5
+#define SCHED_ASKED_MAX 8
+#define SCHED_TOLD_MAX (SHOAL_GROUP_NODES_MAX + 4)
+#define SCHED_WAITERS_MAX 8
+/* Room that one raft step may need. */
+#define SCHED_ROOM_ACTIONS (SHOAL_RAFT_ACTIONS_MAX + 64)
+#define SCHED_ROOM_ENTRIES 64
+/* Sends stop here, so that what must not be lost still fits. */
+#define SCHED_POOL_KEPT (512 * SHOAL_KIB)
+/* Rounds of settling in one step; what is left comes in the next one. */
+#define SCHED_TURNS_MAX 4096
+
+/* What a group's raft was told of a host, and what that host was told of the group. */
+struct sched_told {
+    struct shoal_node_id node;
+    bool supported;
+    bool supporting;
+    uint64_t claimed; /* its claim, as told to the raft; 0: none */
+    uint64_t claim;   /* ours towards it; 0: none */
+};
+
+struct sched_waiter {
+    struct shoal_node_id node;
+    uint64_t nonce;
+};
+
+struct sched_need {
+    struct shoal_raft_id peer;
+    uint64_t index;
+    uint64_t offset;
+};
+
+struct sched_side; /* what belongs to a lead: sched_lead.c */
+
+struct sched_group {
+    struct shoal_job_id id;
+    uint64_t life; /* of this group on this node: marks name it, so that an older life's are not believed */
+    struct shoal_raft *raft;
+    struct shoal_mesh *mesh; /* the mesh group's machine; NULL in a job's group */
+    struct shoal_job *job;   /* NULL until the founding record is applied */
+    struct shoal_lead *lead;
+    struct sched_side *side;
+
+    uint64_t applied;
+    uint64_t applied_term;
+    uint64_t config_index; /* newest committed configuration */
+    uint64_t snapshot_index;
+    uint64_t log_bytes; /* since the snapshot */
+    bool snapshot_saving;
+
+    bool leads;
+    bool founded;     /* a founding record or snapshot was applied */
+    bool stopped;     /* its digest differs: takes no part any more */
+    bool refused;
+    bool record_known; /* spec_hash and target are set */
+    bool bundle_asked;
+    bool bundle_here;
+    bool mesh_is;
+    bool role_changed;
+    uint64_t term;
+    struct shoal_node_id leader;
+
+    struct shoal_hash spec_hash;
+    struct shoal_hash bundle_hash;
+    uint8_t target;
+
+    /* Founding: who is told when the record is durable. */
+    uint64_t found_seq; /* of the PERSIST that carries it; 0: none under way */
+    bool found_durable;
+    uint8_t waiter_count;
+    struct sched_waiter waiters[SCHED_WAITERS_MAX];
+    uint64_t complete_ns; /* a holder without a majority offers the record again then */
+    uint32_t complete_tries;
+
+    /* Snapshots: the one that followers are given, the one that comes in. */
+    struct shoal_buf snap;
+    struct shoal_raft_snapshot snap_at;
+    uint64_t snap_used_ns;
+    struct shoal_buf part;
+    uint64_t part_index;
+    uint8_t need_count;
+    struct sched_need needs[SHOAL_GROUP_NODES_MAX];
+
+    /* Digests of the machine at the newest multiple of SCHED_DIGEST_ENTRIES. */
+    uint64_t digest_index, digest;
+    uint64_t theirs_index, theirs;
+
+    /* Reads: those that wait share the next round. */
+    uint64_t read_serial; /* of the round under way; 0: none */
+    bool reads_waiting;
+
+    /* Upkeep of the membership (leader). */
+    uint64_t below_since_ns; /* 0: at its target */
+    uint64_t keep_ns;        /* look again then */
+    uint64_t doomed_ns;      /* removed then; SCHED_NEVER: lives */
+    bool gone_for_good;      /* its id is remembered */
+
+    /* Told hosts, dirty queue, deadline heap. */
+    uint8_t told_count;
+    struct sched_told told[SCHED_TOLD_MAX];
+    bool dirty;
+    struct sched_group *next_dirty;
+    uint64_t deadline_ns;
+    size_t heap_at;
+
+    unsigned changed;      /* of the job, not yet told to the lead */
+    bool lead_refused;
+    uint64_t lead_ns;
+};
+
+struct sched_node {
+    struct shoal_sched_node info;
+    uint64_t since_ns; /* of its state */
+};
+
+enum request_state {
+    REQUEST_FREE,
+    REQUEST_WAITING,   /* tried again at retry_ns */
+    REQUEST_FORWARDED, /* to `asked` */
+    REQUEST_ASKING,    /* who knows this job? */
+    REQUEST_PROPOSED,  /* answered when (index, term) is applied */
+    REQUEST_READING,   /* waits for a read round of its group */
+    REQUEST_FOUNDING,
+    REQUEST_COPY,      /* waits for this node's copy of the mesh to reach `version` */
+};
+
+struct sched_request {
+    enum request_state state;
+    uint64_t serial;
+    uint64_t id; /* the shell's, or the origin's */
+    bool foreign;
+    struct shoal_node_id origin;
+    uint8_t hops;
+    enum shoal_sched_request_kind kind;
+    struct shoal_job_id job;
+    bool linearizable;
+    bool local_only;
+    bool sent; /* forwarded once: a change must not be sent twice */
+    char by[SHOAL_SCHED_BY_BYTES];
+    uint64_t deadline_ns;
+    uint64_t retry_ns;
+    struct shoal_node_id asked;
+    struct shoal_node_id hint; /* who might lead; zero: unknown */
+    uint64_t index, term;
+    uint64_t read_serial; /* 0: waits for the next round */
+    uint64_t read_index;  /* serve when applied up to here; 0: not confirmed yet */
+    uint64_t version;
+    uint8_t ask_count;
+    uint8_t answered; /* bit i: ask[i] has answered */
+    struct shoal_node_id ask[SCHED_ASKED_MAX];
+    struct shoal_buf command;
+};
+
+enum guardian_answer { GUARDIAN_SILENT, GUARDIAN_STORED, GUARDIAN_OTHER, GUARDIAN_REFUSED };
+
+struct sched_founding {
+    bool used;
+    uint64_t request; /* serial */
+    struct shoal_sched_ticket ticket;
+    struct shoal_buf record;
+    enum guardian_answer answers[SHOAL_SCHED_SOURCES_MAX];
+    char text[SCHED_TEXT_BYTES];
+    uint64_t retry_ns;
+};
+
+/* A founding that waits for its bundle on this guardian. */
+struct sched_fetching {
+    bool used;
+    struct shoal_node_id from;
+    uint64_t nonce;
+    struct shoal_hash hash;
+    struct shoal_buf record;
+    uint64_t deadline_ns;
+};
+#define SCHED_FETCHING_MAX 64
+
+struct sched_local {
+    struct shoal_view bytes;
+};
+
+struct sched_view; /* of an allocation: sched_lead.c */
+
+struct shoal_sched {
+    struct shoal_node_id self;
+    struct shoal_store_id store;
+    struct shoal_incarnation incarnation;
+    struct shoal_sched_options options;
+    struct shoal_rand chance;
+
+    /* The step under way. */
+    uint64_t now;
+    uint64_t wall_ms;
+    struct shoal_sched_actions *actions;
+    struct shoal_raft_actions raft_actions;
+    struct shoal_support_actions support_actions;
+    struct shoal_entry *held[SHOAL_SCHED_ENTRIES_MAX]; /* entries in this step's PERSISTs */
+    uint32_t held_count;
+    bool more;
+
+    bool restored; /* start-up is over */
+    struct shoal_support *support;
+    struct shoal_support_health health;
+
+    struct sched_group **groups; /* in order of ids */
+    size_t group_count;
+    size_t groups_max;
+    struct sched_group **heap; /* by deadline */
+    size_t heap_count;
+    struct sched_group *dirty_first, *dirty_last;
+    uint64_t lives;
+
+    struct sched_node *nodes; /* in order of ids */
+    size_t node_count;
+    size_t node_cap;
+
+    struct sched_request *requests;
+    uint64_t request_serial;
+    uint32_t request_count;
+    uint64_t requests_ns; /* the earliest retry or deadline */
+
+    struct sched_founding *foundings;
+    uint64_t foundings_ns;
+    struct sched_fetching *fetching;
+
+    /* Ids removed or refused, oldest first; kept in the store as the snapshot of a group of its own. */
+    struct shoal_job_id *gone;
+    size_t gone_count;
+    struct shoal_job_id gone_floor; /* newest forgotten */
+    uint64_t gone_version;
+    bool gone_dirty;
+    struct shoal_buf gone_bytes;
+
+    /* The mesh's copy. */
+    struct shoal_mesh *mesh; /* decoded; NULL: none */
+    struct shoal_buf copy;   /* as kept and given away */
+    uint64_t copy_version;
+    struct mesh_hint mesh_hint; /* the newest heard of, or our own */
+    struct shoal_node_id mesh_leader;
+    bool copy_dirty; /* the group here has applied something new */
+    struct {
+        uint64_t version; /* 0: nothing under way */
+        uint64_t heard;   /* newest version heard of */
+        struct shoal_node_id from;
+        struct shoal_buf bytes;
+        uint64_t total;
+        uint64_t retry_ns;
+    } getting;
+
+    /* Jobs. */
+    struct shoal_slots *slots;
+    struct shoal_slots_actions *slots_actions;
+    struct shoal_lead_actions *lead_actions;
+    struct shoal_job_entry *job_scratch;
+    struct shoal_buf scratch; /* of snapshots and answers, taken at create */
+    uint64_t slots_kept; /* version of the table that was kept last */
+    uint64_t slots_kept_ns;
+    struct shoal_buf slots_bytes;
+    struct sched_local local[SHOAL_SCHED_LOCAL_MAX];
+    size_t local_count, local_at;
+    struct shoal_buf local_pool;
+    struct shoal_job_summary *summaries; /* in order of ids */
+    size_t summary_count;
+    size_t summary_cap;
+    struct sched_view *view;
+    uint64_t view_ns; /* evaluate then; SCHED_NEVER: nothing changed */
+    uint64_t view_done_ns;
+
+    struct shoal_sched_stats stats;
+};
+
+/* sched.c */
+struct shoal_sched_action *sched_act(struct shoal_sched *s, enum shoal_sched_action_kind kind);
+bool sched_has_room(const struct shoal_sched *s);
+/* Bytes of the action pool; NULL when it is full. `keep`: what must stay free after it. */
+uint8_t *sched_pool(struct shoal_sched *s, size_t len, size_t keep);
+struct shoal_view sched_pool_copy(struct shoal_sched *s, struct shoal_view view);
+/* A frame; dropped and counted when there is no room. */
+void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct frame *frame);
+void sched_send_view(struct shoal_sched *s, struct shoal_node_id to, struct shoal_view bytes, bool bulk);
+struct shoal_hash sched_hash(const struct shoal_sched *s, struct shoal_view bytes);
+bool sched_is_self(const struct shoal_sched *s, struct shoal_node_id node);
+
+/* sched_node.c */
+struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_node_id id);
+bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node); /* may guard */
+void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *node);
+void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state);
+void sched_support_timer(struct shoal_sched *s);
+enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
+void sched_group_told(struct shoal_sched *s, struct sched_group *g); /* told hosts = members */
+void sched_group_untell(struct shoal_sched *s, struct sched_group *g);
+void sched_group_claims(struct shoal_sched *s, struct sched_group *g);
+/* 0: heard, or never of interest; else since when nothing was heard of it. */
+uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id node);
+/* Rendezvous order: the higher the nearer. */
+uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node);
+
+/* sched_group.c */
+struct sched_group *sched_group_find(const struct shoal_sched *s, struct shoal_job_id id);
+enum shoal_err sched_group_admit(struct shoal_sched *s, struct shoal_job_id id, struct sched_group **g);
+void sched_group_free(struct sched_group *g);
+void sched_group_remove(struct shoal_sched *s, struct sched_group *g);
+void sched_group_dirty(struct shoal_sched *s, struct sched_group *g);
+void sched_group_rearm(struct shoal_sched *s, struct sched_group *g);
+void sched_group_clean(struct shoal_sched *s, struct sched_group *g);  /* take it from the dirty queue's head */
+void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *options);
+/* Tell support's news, then step; carries the actions out. */
+SHOAL_MUST_CHECK enum shoal_err sched_group_step(struct shoal_sched *s, struct sched_group *g,
+                                                 const struct shoal_raft_event *event);
+void sched_group_sync(struct shoal_sched *s, struct sched_group *g);
+void sched_carry_out(struct shoal_sched *s, struct sched_group *g);
+void sched_group_due(struct shoal_sched *s, struct sched_group *g);
+enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);
+void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good);
+void sched_on_digest(struct shoal_sched *s, const struct frame *frame);
+uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
+/* Propose a USER entry; `ctx` comes back when refused. NULL: no memory. The reference is the caller's. */
+struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes, uint64_t ctx);
+/* A copy of the job's founding record as it stands in the log; empty when it is no longer held. */
+struct shoal_view sched_group_record(const struct sched_group *g);
+size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *nodes, size_t cap); /* voters */
+
+/* Whose a ctx is. */
+#define SCHED_CTX_LEAD (1ull << 62)
+#define SCHED_CTX_READ (1ull << 61)
+#define SCHED_CTX_KEEP (1ull << 60)
+
+/* sched_store.c */
+void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
+void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g);
+void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g);
+void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
+bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark);
+enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
+void sched_on_restored(struct shoal_sched *s);
+bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_save(struct shoal_sched *s);
+
+/* sched_found.c */
+void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct shoal_sched_request *request);
+void sched_ticket(struct shoal_sched *s, struct sched_request *r, const struct shoal_sched_request *request);
+enum shoal_err sched_on_found(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_found_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_founding_end(struct shoal_sched *s, uint64_t request_serial); /* the request has ended */
+struct sched_founding *sched_founding_of(const struct shoal_sched *s, uint64_t request_serial);
+void sched_foundings_due(struct shoal_sched *s);
+void sched_found_durable(struct shoal_sched *s, struct sched_group *g);
+void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, const char *text);
+void sched_bundle_want(struct shoal_sched *s, struct sched_group *g);
+void sched_found_complete(struct shoal_sched *s, struct sched_group *g); /* offer the record to the other guardians */
+void sched_mesh_init(struct shoal_sched *s, struct sched_request *r);
+
+/* sched_request.c */
+void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *request);
+void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial); /* NULL: ended */
+__attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched *s, struct sched_request *r,
+                                                             enum shoal_err err, struct shoal_view bytes,
+                                                             const char *format, ...);
+void sched_requests_due(struct shoal_sched *s);
+void sched_requests_wake(struct shoal_sched *s, struct shoal_job_id job); /* its leader may be known now */
+void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node);
+void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term, enum shoal_err err,
+                            const char *text);
+void sched_requests_rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err);
+void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t serial, uint64_t index);
+void sched_requests_readable(struct shoal_sched *s, struct sched_group *g); /* applied has moved */
+void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g);
+void sched_requests_copy(struct shoal_sched *s);                            /* the copy is newer */
+void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);
+
+/* sched_keep.c */
+void sched_keep(struct shoal_sched *s, struct sched_group *g);
+void sched_keep_all(struct shoal_sched *s); /* nodes came or went */
+
+/* sched_copy.c */
+void sched_copy_make(struct shoal_sched *s);
+enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, bool trusted);
+void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, struct shoal_view payload);
+void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_mesh_part(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_copy_due(struct shoal_sched *s);
+
+/* sched_lead.c */
+SHOAL_MUST_CHECK enum shoal_err sched_jobs_create(struct shoal_sched *s);
+void sched_jobs_destroy(struct shoal_sched *s);
+void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
+void sched_lead_end(struct shoal_sched *s, struct sched_group *g);
+void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *event);
+enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
+enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
+void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload);
+const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);
+void sched_local_run(struct shoal_sched *s);
+void sched_slots_due(struct shoal_sched *s);
+uint64_t sched_jobs_deadline(const struct shoal_sched *s);
+void sched_view_changed(struct shoal_sched *s);
+void sched_view_due(struct shoal_sched *s);
+void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts);
+
+#endif

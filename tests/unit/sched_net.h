@@ -1,0 +1,966 @@
+/* A tiny mesh of sched cores for tests: virtual time, a network that delays and loses, disks that forget what was not
+ * flushed, gossip as a rumour that always arrives. One seed decides everything. */
+#ifndef TESTS_SCHED_NET_H
+#define TESTS_SCHED_NET_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "shoal/job.h"
+#include "shoal/mesh.h"
+#include "shoal/sched.h"
+
+#define NET_NODES_MAX 9
+#define NET_REPLIES_MAX 4096
+#define NET_MS SHOAL_MS
+#define NET_S SHOAL_S
+
+struct disk_group {
+    struct shoal_job_id id;
+    bool used;
+    bool has_hard;
+    struct shoal_sched_hard hard;
+    uint8_t hard_config[SHOAL_SCHED_CONFIG_BYTES_MAX];
+    bool has_snapshot;
+    struct shoal_sched_snapshot snapshot; /* bytes owned */
+    struct shoal_sched_entry *entries;    /* bytes owned */
+    size_t entry_count, entry_cap;
+};
+
+struct net_reply {
+    uint64_t id;
+    unsigned count; /* must become 1 and stay so */
+    enum shoal_err err;
+    char text[400];
+    struct shoal_job_id job;
+    struct shoal_buf ticket, bytes;
+    uint64_t at_ns;
+};
+
+struct net_node {
+    struct shoal_sched *sched;
+    bool up;
+    bool member; /* known to the others */
+    uint32_t life;
+    struct shoal_incarnation incarnation;
+    uint8_t key[SHOAL_SCHED_KEY_BYTES];
+    struct shoal_node_id id;
+    struct shoal_store_id store;
+    char domain[8];
+    struct disk_group *disk;
+    size_t disk_count;
+    struct shoal_buf mesh_copy;
+    struct shoal_buf mesh_said; /* newest PUBLISH_MESH */
+    uint64_t disk_free_ns;      /* when the disk has written all it was given */
+    uint64_t flush_ns;
+    uint32_t slots;
+    unsigned blobs_put;
+    unsigned deleted;
+    uint64_t terms_led; /* ROLE actions with leads */
+};
+
+enum net_kind { NET_FRAME, NET_DATAGRAM, NET_WRITE, NET_SUMMARY, NET_MESH, NET_STATE, NET_BLOB, NET_REMOVE };
+
+struct net_event {
+    uint64_t at;
+    uint64_t seq; /* ties in order of making */
+    enum net_kind kind;
+    unsigned to, from;
+    uint32_t life; /* of `to`: a write of an earlier life is lost */
+    struct shoal_job_id job;
+    uint8_t *bytes;
+    size_t len;
+    struct disk_group write; /* NET_WRITE: what this batch adds */
+    uint64_t truncate_from;
+    struct shoal_sched_mark mark;
+    unsigned state; /* NET_STATE: of node `from` as gossip says */
+    struct shoal_sched_version version;
+    struct shoal_hash hash;
+};
+
+struct net_summary {
+    struct shoal_job_id job;
+    struct shoal_sched_version version;
+    bool tombstone;
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    size_t len;
+};
+
+struct net {
+    uint64_t now;
+    uint64_t seed;
+    struct shoal_rand chance;
+    unsigned count;
+    struct net_node nodes[NET_NODES_MAX];
+    bool cut[NET_NODES_MAX][NET_NODES_MAX];
+    unsigned loss_per_mille;
+    uint64_t delay_ns, delay_jitter_ns;
+    struct net_event **queue; /* heap */
+    size_t queue_count, queue_cap;
+    uint64_t seq;
+    uint64_t request;
+    struct net_reply *replies;
+    size_t reply_count;
+    struct net_summary *summaries;
+    size_t summary_count;
+    struct shoal_sched_actions *actions;
+    uint64_t grow_ns, replace_ns;
+    uint64_t steps;
+    bool blobs_fail;
+    uint64_t frames;
+};
+
+/* ---- Toy cryptography: stable, and wrong keys do not verify ---- */
+
+static struct shoal_hash net_hash(void *arg, struct shoal_view bytes)
+{
+    struct shoal_hash hash;
+    uint64_t h = 0xcbf29ce484222325u ^ bytes.len;
+
+    (void)arg;
+    for (size_t i = 0; i < bytes.len; i++)
+        h = (h ^ bytes.bytes[i]) * 0x100000001b3u;
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t word = shoal_splitmix64(&h);
+
+        memcpy(hash.bytes + 8 * i, &word, 8);
+    }
+    return hash;
+}
+
+static void net_signature(const uint8_t *key, struct shoal_view bytes, uint8_t *signature)
+{
+    struct shoal_hash hash = net_hash(NULL, bytes);
+    uint8_t both[64];
+
+    memcpy(both, key, 32);
+    memcpy(both + 32, hash.bytes, 32);
+    hash = net_hash(NULL, shoal_view_of(both, 64));
+    memcpy(signature, hash.bytes, 32);
+    memcpy(signature + 32, hash.bytes, 32);
+}
+
+static void net_sign(void *arg, struct shoal_view bytes, uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    net_signature(((struct net_node *)arg)->key, bytes, signature);
+}
+
+static bool net_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                       const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    uint8_t want[SHOAL_SCHED_SIGNATURE_BYTES];
+
+    (void)arg;
+    net_signature(key, bytes, want);
+    return memcmp(want, signature, sizeof(want)) == 0;
+}
+
+static struct shoal_node_id net_node_of_key(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES])
+{
+    struct shoal_hash hash = net_hash(arg, shoal_view_of(key, SHOAL_SCHED_KEY_BYTES));
+    struct shoal_node_id id;
+
+    memcpy(id.bytes, hash.bytes, sizeof(id.bytes));
+    return id;
+}
+
+/* ---- The queue ---- */
+
+static bool net_before(const struct net_event *a, const struct net_event *b)
+{
+    return a->at != b->at ? a->at < b->at : a->seq < b->seq;
+}
+
+static void net_push(struct net *net, struct net_event *event)
+{
+    size_t at = net->queue_count++;
+
+    event->seq = ++net->seq;
+    if (net->queue_count > net->queue_cap) {
+        net->queue_cap = net->queue_cap == 0 ? 1024 : net->queue_cap * 2;
+        net->queue = realloc(net->queue, net->queue_cap * sizeof(*net->queue));
+        assert_non_null(net->queue);
+    }
+    while (at > 0 && net_before(event, net->queue[(at - 1) / 2])) {
+        net->queue[at] = net->queue[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    net->queue[at] = event;
+}
+
+static struct net_event *net_pop(struct net *net)
+{
+    struct net_event *first = net->queue[0];
+    struct net_event *last = net->queue[--net->queue_count];
+    size_t at = 0;
+
+    for (;;) {
+        size_t child = 2 * at + 1;
+
+        if (child >= net->queue_count)
+            break;
+        if (child + 1 < net->queue_count && net_before(net->queue[child + 1], net->queue[child]))
+            child++;
+        if (!net_before(net->queue[child], last))
+            break;
+        net->queue[at] = net->queue[child];
+        at = child;
+    }
+    net->queue[at] = last;
+    return first;
+}
+
+static struct net_event *net_event_of(struct net *net, enum net_kind kind, unsigned to, uint64_t delay)
+{
+    struct net_event *event = calloc(1, sizeof(*event));
+
+    assert_non_null(event);
+    event->kind = kind;
+    event->to = to;
+    event->life = net->nodes[to].life;
+    event->at = net->now + delay;
+    return event;
+}
+
+static void net_bytes(struct net_event *event, struct shoal_view bytes)
+{
+    event->bytes = malloc(bytes.len + 1);
+    assert_non_null(event->bytes);
+    if (bytes.len > 0)
+        memcpy(event->bytes, bytes.bytes, bytes.len);
+    event->len = bytes.len;
+}
+
+static void disk_clear(struct disk_group *g)
+{
+    for (size_t i = 0; i < g->entry_count; i++)
+        free((void *)(uintptr_t)g->entries[i].bytes.bytes);
+    free(g->entries);
+    free((void *)(uintptr_t)g->snapshot.bytes.bytes);
+    memset(g, 0, sizeof(*g));
+}
+
+static void net_event_free(struct net_event *event)
+{
+    free(event->bytes);
+    disk_clear(&event->write);
+    free(event);
+}
+
+static unsigned net_find(const struct net *net, struct shoal_node_id id)
+{
+    for (unsigned i = 0; i < net->count; i++) {
+        if (shoal_node_id_equal(net->nodes[i].id, id))
+            return i;
+    }
+    return NET_NODES_MAX;
+}
+
+/* ---- Disks ---- */
+
+static struct shoal_view net_copy(struct shoal_view view)
+{
+    uint8_t *bytes = malloc(view.len + 1);
+
+    assert_non_null(bytes);
+    if (view.len > 0)
+        memcpy(bytes, view.bytes, view.len);
+    return shoal_view_of(bytes, view.len);
+}
+
+static struct disk_group *disk_find(struct net_node *node, struct shoal_job_id id, bool make)
+{
+    for (size_t i = 0; i < node->disk_count; i++) {
+        if (node->disk[i].used && shoal_job_id_equal(node->disk[i].id, id))
+            return &node->disk[i];
+    }
+    if (!make)
+        return NULL;
+    node->disk = realloc(node->disk, (node->disk_count + 1) * sizeof(*node->disk));
+    assert_non_null(node->disk);
+    memset(&node->disk[node->disk_count], 0, sizeof(node->disk[0]));
+    node->disk[node->disk_count].id = id;
+    node->disk[node->disk_count].used = true;
+    return &node->disk[node->disk_count++];
+}
+
+static void disk_add(struct disk_group *g, struct shoal_sched_entry entry)
+{
+    if (g->entry_count == g->entry_cap) {
+        g->entry_cap = g->entry_cap == 0 ? 8 : g->entry_cap * 2;
+        g->entries = realloc(g->entries, g->entry_cap * sizeof(*g->entries));
+        assert_non_null(g->entries);
+    }
+    entry.bytes = net_copy(entry.bytes);
+    g->entries[g->entry_count++] = entry;
+}
+
+static void disk_drop(struct disk_group *g, size_t from, size_t count)
+{
+    for (size_t i = from; i < from + count; i++)
+        free((void *)(uintptr_t)g->entries[i].bytes.bytes);
+    memmove(&g->entries[from], &g->entries[from + count], (g->entry_count - from - count) * sizeof(g->entries[0]));
+    g->entry_count -= count;
+}
+
+/* One batch becomes durable: snapshot, truncate, entries, hard. */
+static void disk_write(struct net_node *node, const struct net_event *event)
+{
+    struct disk_group *g = disk_find(node, event->job, true);
+    const struct disk_group *w = &event->write;
+
+    if (w->has_snapshot) {
+        size_t drop = 0;
+
+        free((void *)(uintptr_t)g->snapshot.bytes.bytes);
+        g->snapshot = w->snapshot;
+        g->snapshot.bytes = net_copy(w->snapshot.bytes);
+        g->has_snapshot = true;
+        while (drop < g->entry_count && g->entries[drop].index <= w->snapshot.index)
+            drop++;
+        disk_drop(g, 0, drop);
+    }
+    if (event->truncate_from != 0) {
+        size_t keep = 0;
+
+        while (keep < g->entry_count && g->entries[keep].index < event->truncate_from)
+            keep++;
+        disk_drop(g, keep, g->entry_count - keep);
+    }
+    for (size_t i = 0; i < w->entry_count; i++) {
+        uint64_t last = g->entry_count > 0 ? g->entries[g->entry_count - 1].index
+                                           : (g->has_snapshot ? g->snapshot.index : 0);
+
+        assert_int_equal(w->entries[i].index, last + 1);
+        disk_add(g, w->entries[i]);
+    }
+    if (w->has_hard) {
+        g->has_hard = true;
+        g->hard = w->hard;
+        memcpy(g->hard_config, w->hard_config, sizeof(g->hard_config));
+        g->hard.config.bytes = NULL;
+    }
+}
+
+/* ---- Actions ---- */
+
+static void net_step(struct net *net, unsigned at, const struct shoal_sched_event *event);
+
+static bool net_lost(struct net *net, unsigned from, unsigned to)
+{
+    return net->cut[from][to] || (net->loss_per_mille > 0 && shoal_rand_below(&net->chance, 1000) < net->loss_per_mille);
+}
+
+static void net_send(struct net *net, unsigned from, const struct shoal_sched_action *action, enum net_kind kind)
+{
+    unsigned to = net_find(net, action->u.send.to);
+    uint64_t jitter = net->delay_jitter_ns == 0 ? 0 : shoal_rand_below(&net->chance, net->delay_jitter_ns);
+    struct net_event *event;
+
+    net->frames++;
+    if (to == NET_NODES_MAX || !net->nodes[to].up || net_lost(net, from, to))
+        return;
+    event = net_event_of(net, kind, to, net->delay_ns + jitter);
+    event->from = from;
+    net_bytes(event, action->u.send.bytes);
+    net_push(net, event);
+}
+
+static void net_persist(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct net_node *node = &net->nodes[at];
+    struct net_event *event = net_event_of(net, NET_WRITE, at, 0);
+    uint64_t done = net->now > node->disk_free_ns ? net->now : node->disk_free_ns;
+
+    done += node->flush_ns / 2 + shoal_rand_below(&net->chance, node->flush_ns);
+    node->disk_free_ns = done;
+    event->at = done;
+    event->job = action->u.persist.group;
+    event->mark = action->u.persist.mark;
+    event->truncate_from = action->u.persist.truncate_from;
+    if (action->u.persist.has_snapshot) {
+        event->write.has_snapshot = true;
+        event->write.snapshot = action->u.persist.snapshot;
+        event->write.snapshot.bytes = net_copy(action->u.persist.snapshot.bytes);
+    }
+    for (size_t i = 0; i < action->u.persist.entry_count; i++)
+        disk_add(&event->write, action->u.persist.entries[i]);
+    if (action->u.persist.has_hard) {
+        event->write.has_hard = true;
+        event->write.hard = action->u.persist.hard;
+        assert_true(action->u.persist.hard.config.len <= SHOAL_SCHED_CONFIG_BYTES_MAX);
+        memcpy(event->write.hard_config, action->u.persist.hard.config.bytes, action->u.persist.hard.config.len);
+    }
+    net_push(net, event);
+}
+
+static struct net_reply *net_reply_find(struct net *net, uint64_t id)
+{
+    for (size_t i = 0; i < net->reply_count; i++) {
+        if (net->replies[i].id == id)
+            return &net->replies[i];
+    }
+    return NULL;
+}
+
+static void net_reply(struct net *net, const struct shoal_sched_action *action)
+{
+    struct net_reply *reply = net_reply_find(net, action->u.reply.request);
+
+    assert_non_null(reply);
+    reply->count++;
+    assert_int_equal(reply->count, 1); /* exactly one */
+    reply->err = action->u.reply.err;
+    reply->job = action->u.reply.job;
+    reply->at_ns = net->now;
+    (void)snprintf(reply->text, sizeof(reply->text), "%s", action->u.reply.text);
+    assert_int_equal(shoal_buf_append(&reply->ticket, action->u.reply.ticket.bytes, action->u.reply.ticket.len), SHOAL_OK);
+    assert_int_equal(shoal_buf_append(&reply->bytes, action->u.reply.bytes.bytes, action->u.reply.bytes.len), SHOAL_OK);
+}
+
+static void net_rumour(struct net *net, unsigned from, enum net_kind kind, struct shoal_view bytes, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < net->count; i++) {
+        struct net_event *event;
+
+        if (i == from || !net->nodes[i].up || !net->nodes[from].member)
+            continue;
+        event = net_event_of(net, kind, i, 30 * NET_MS + shoal_rand_below(&net->chance, 200 * NET_MS));
+        event->from = from;
+        event->job = job;
+        net_bytes(event, bytes);
+        net_push(net, event);
+    }
+}
+
+static int net_version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
+{
+    if (a.config != b.config)
+        return a.config < b.config ? -1 : 1;
+    if (a.term != b.term)
+        return a.term < b.term ? -1 : 1;
+    return a.applied < b.applied ? -1 : a.applied > b.applied;
+}
+
+static void net_summary(struct net *net, unsigned from, const struct shoal_sched_action *action)
+{
+    struct net_summary *summary = NULL;
+
+    for (size_t i = 0; i < net->summary_count && summary == NULL; i++) {
+        if (shoal_job_id_equal(net->summaries[i].job, action->u.summary.job))
+            summary = &net->summaries[i];
+    }
+    if (summary == NULL) {
+        net->summaries = realloc(net->summaries, (net->summary_count + 1) * sizeof(*summary));
+        assert_non_null(net->summaries);
+        summary = &net->summaries[net->summary_count++];
+        memset(summary, 0, sizeof(*summary));
+        summary->job = action->u.summary.job;
+    } else if (net_version_cmp(action->u.summary.version, summary->version) < 0 || summary->tombstone) {
+        return;
+    }
+    assert_true(action->u.summary.payload.len <= SHOAL_RECORD_PAYLOAD_MAX);
+    summary->version = action->u.summary.version;
+    summary->tombstone = action->u.summary.tombstone;
+    summary->len = action->u.summary.payload.len;
+    if (summary->len > 0)
+        memcpy(summary->bytes, action->u.summary.payload.bytes, summary->len);
+    net_rumour(net, from, NET_SUMMARY, action->u.summary.payload, action->u.summary.job);
+}
+
+static void net_fetch(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct net_event *event = net_event_of(net, NET_BLOB, at, 20 * NET_MS);
+
+    event->hash = action->u.blob.hash;
+    event->state = net->blobs_fail ? 1 : 0;
+    net_push(net, event);
+}
+
+static void net_keep(struct shoal_buf *to, struct shoal_view bytes)
+{
+    to->len = 0;
+    assert_int_equal(shoal_buf_append(to, bytes.bytes, bytes.len), SHOAL_OK);
+}
+
+/* A hook for tests of jobs: the host's side of a worker. */
+static void (*net_on_host_action)(struct net *net, unsigned at, const struct shoal_sched_action *action);
+
+static void net_act(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct net_node *node = &net->nodes[at];
+    struct net_event *event;
+
+    switch (action->kind) {
+    case SHOAL_SCHED_SEND: net_send(net, at, action, NET_FRAME); break;
+    case SHOAL_SCHED_SEND_DATAGRAM: net_send(net, at, action, NET_DATAGRAM); break;
+    case SHOAL_SCHED_PERSIST: net_persist(net, at, action); break;
+    case SHOAL_SCHED_REMOVE_GROUP:
+        event = net_event_of(net, NET_REMOVE, at, 0);
+        event->at = (net->now > node->disk_free_ns ? net->now : node->disk_free_ns) + 1;
+        node->disk_free_ns = event->at;
+        event->job = action->u.group.group;
+        net_push(net, event);
+        break;
+    case SHOAL_SCHED_REPLY: net_reply(net, action); break;
+    case SHOAL_SCHED_PUBLISH_SUMMARY: net_summary(net, at, action); break;
+    case SHOAL_SCHED_PUBLISH_MESH:
+        net_keep(&node->mesh_said, action->u.publish.payload);
+        net_rumour(net, at, NET_MESH, action->u.publish.payload, (struct shoal_job_id){ { 0 } });
+        break;
+    case SHOAL_SCHED_KEEP_MESH: net_keep(&node->mesh_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_BLOB_PUT: node->blobs_put++; break;
+    case SHOAL_SCHED_FETCH: net_fetch(net, at, action); break;
+    case SHOAL_SCHED_JOB_DELETED: node->deleted++; break;
+    case SHOAL_SCHED_ROLE: node->terms_led += action->u.role.leads ? 1 : 0; break;
+    case SHOAL_SCHED_FATAL: fail_msg("node %u: fatal: %s", at, action->u.fatal.text); break;
+    case SHOAL_SCHED_PUBLISH_SLOTS:
+    case SHOAL_SCHED_KEEP_SLOTS:
+    case SHOAL_SCHED_MANIFEST:
+    case SHOAL_SCHED_JOB_OPEN:
+    case SHOAL_SCHED_JOB_CLOSED:
+    case SHOAL_SCHED_RUN:
+    case SHOAL_SCHED_RENEW:
+    case SHOAL_SCHED_FREEZE:
+    case SHOAL_SCHED_THAW:
+    case SHOAL_SCHED_KILL:
+    case SHOAL_SCHED_WORKER_SEND:
+    case SHOAL_SCHED_REVOKE:
+        if (net_on_host_action != NULL)
+            net_on_host_action(net, at, action);
+        break;
+    }
+}
+
+static void net_step(struct net *net, unsigned at, const struct shoal_sched_event *event)
+{
+    struct shoal_sched_event copy = *event;
+    enum shoal_err err;
+
+    copy.wall_ms = 1700000000000ull + net->now / NET_MS;
+    err = shoal_sched_step(net->nodes[at].sched, &copy, net->now, net->actions);
+    net->steps++;
+    if (event->kind == SHOAL_SCHED_FRAME || event->kind == SHOAL_SCHED_RESTORE)
+        assert_int_equal(err, SHOAL_OK);
+    for (uint32_t i = 0; i < net->actions->count; i++)
+        net_act(net, at, &net->actions->list[i]);
+}
+
+/* ---- Nodes ---- */
+
+static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_sched_node_state state)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_NODE };
+    const struct net_node *node = &net->nodes[of];
+
+    event.u.node.id = node->id;
+    event.u.node.store = node->store;
+    event.u.node.state = state;
+    event.u.node.incarnation = node->incarnation;
+    event.u.node.slots = node->slots;
+    event.u.node.slots_free = ((uint64_t)1 << node->slots) - 1;
+    event.u.node.cpus = 4;
+    memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
+    if (net->nodes[to].up)
+        net_step(net, to, &event);
+}
+
+static void net_tell_all(struct net *net, unsigned of, enum shoal_sched_node_state state)
+{
+    for (unsigned i = 0; i < net->count; i++) {
+        if (net->nodes[i].up && net->nodes[i].member)
+            net_tell_node(net, i, of, state);
+    }
+}
+
+static void net_restore(struct net *net, unsigned at)
+{
+    struct net_node *node = &net->nodes[at];
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MESH_COPY };
+
+    if (node->mesh_copy.len > 0) {
+        event.u.mesh_copy.bytes = shoal_buf_view(&node->mesh_copy);
+        net_step(net, at, &event);
+    }
+    for (size_t i = 0; i < node->disk_count; i++) {
+        struct disk_group *g = &node->disk[i];
+
+        if (!g->used)
+            continue;
+        memset(&event, 0, sizeof(event));
+        event.kind = SHOAL_SCHED_RESTORE;
+        event.u.restore.group = g->id;
+        event.u.restore.has_hard = g->has_hard;
+        event.u.restore.hard = g->hard;
+        event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
+        event.u.restore.has_snapshot = g->has_snapshot;
+        event.u.restore.snapshot = g->snapshot;
+        event.u.restore.entries = g->entries;
+        event.u.restore.entry_count = g->entry_count;
+        net_step(net, at, &event);
+    }
+    memset(&event, 0, sizeof(event));
+    event.kind = SHOAL_SCHED_RESTORED;
+    net_step(net, at, &event);
+}
+
+static void net_start(struct net *net, unsigned at)
+{
+    struct net_node *node = &net->nodes[at];
+    struct shoal_sched_options options = {
+        .self = node->id,
+        .store = node->store,
+        .env = { .arg = node, .hash = net_hash, .sign = net_sign, .verify = net_verify, .node_of_key = net_node_of_key },
+        .start_ns = net->now,
+        .slots = node->slots,
+        .grow_ns = net->grow_ns,
+        .replace_ns = net->replace_ns,
+    };
+
+    node->incarnation.host_epoch = 1;
+    node->incarnation.agent++;
+    node->life++;
+    node->disk_free_ns = net->now;
+    options.incarnation = node->incarnation;
+    memcpy(options.public_key, node->key, sizeof(options.public_key));
+    memcpy(options.domain, node->domain, sizeof(node->domain));
+    shoal_rand_init(&options.chance, shoal_rand_u64(&net->chance));
+    assert_int_equal(shoal_sched_create(&node->sched, &options), SHOAL_OK);
+    node->up = true;
+    net_restore(net, at);
+    for (unsigned i = 0; i < net->count && node->member; i++) {
+        if (net->nodes[i].member)
+            net_tell_node(net, at, i, net->nodes[i].up ? SHOAL_SCHED_NODE_ALIVE : SHOAL_SCHED_NODE_DEAD);
+    }
+    if (node->member) {
+        net_tell_all(net, at, SHOAL_SCHED_NODE_ALIVE);
+        for (unsigned i = 0; i < net->count; i++) {
+            struct net_event *event;
+
+            if (i == at || !net->nodes[i].up || net->nodes[i].mesh_said.len == 0)
+                continue;
+            event = net_event_of(net, NET_MESH, at, 100 * NET_MS);
+            event->from = i;
+            net_bytes(event, shoal_buf_view(&net->nodes[i].mesh_said));
+            net_push(net, event);
+        }
+        for (size_t i = 0; i < net->summary_count; i++) {
+            struct net_event *event = net_event_of(net, NET_SUMMARY, at, 100 * NET_MS);
+
+            event->job = net->summaries[i].job;
+            net_bytes(event, shoal_view_of(net->summaries[i].bytes, net->summaries[i].len));
+            net_push(net, event);
+        }
+    }
+}
+
+/* Power off: what was not flushed is lost, what is on the wire is dropped. Gossip says so after 2 s. */
+static void net_crash(struct net *net, unsigned at)
+{
+    struct net_node *node = &net->nodes[at];
+
+    node->up = false;
+    node->life++;
+    shoal_sched_destroy(node->sched);
+    node->sched = NULL;
+    for (unsigned i = 0; i < net->count; i++) {
+        struct net_event *event;
+
+        if (i == at || !net->nodes[i].up)
+            continue;
+        event = net_event_of(net, NET_STATE, i, 2 * NET_S);
+        event->from = at;
+        event->state = SHOAL_SCHED_NODE_DEAD;
+        net_push(net, event);
+    }
+}
+
+/* The node becomes known to all members, and they to it. */
+static void net_join(struct net *net, unsigned at)
+{
+    net->nodes[at].member = true;
+    for (unsigned i = 0; i < net->count; i++) {
+        if (net->nodes[i].member)
+            net_tell_node(net, at, i, net->nodes[i].up ? SHOAL_SCHED_NODE_ALIVE : SHOAL_SCHED_NODE_DEAD);
+    }
+    net_tell_all(net, at, SHOAL_SCHED_NODE_ALIVE);
+    for (unsigned i = 0; i < net->count; i++) {
+        if (i != at && net->nodes[i].mesh_said.len > 0) {
+            struct net_event *event = net_event_of(net, NET_MESH, at, 50 * NET_MS);
+
+            event->from = i;
+            net_bytes(event, shoal_buf_view(&net->nodes[i].mesh_said));
+            net_push(net, event);
+        }
+    }
+}
+
+static struct net *net_create(uint64_t seed, unsigned count, bool joined)
+{
+    struct net *net = calloc(1, sizeof(*net));
+
+    assert_non_null(net);
+    net->seed = seed;
+    shoal_rand_init(&net->chance, seed);
+    net->now = 1000 * NET_S;
+    net->count = count;
+    net->delay_ns = 200000;
+    net->delay_jitter_ns = 300000;
+    net->grow_ns = 0;
+    net->actions = malloc(sizeof(*net->actions));
+    net->replies = calloc(NET_REPLIES_MAX, sizeof(*net->replies));
+    assert_non_null(net->actions);
+    assert_non_null(net->replies);
+    for (unsigned i = 0; i < count; i++) {
+        struct net_node *node = &net->nodes[i];
+
+        memset(node->key, (int)(i + 1), sizeof(node->key));
+        node->id = net_node_of_key(NULL, node->key);
+        memset(node->store.bytes, (int)(i + 101), sizeof(node->store.bytes));
+        (void)snprintf(node->domain, sizeof(node->domain), "d%u", i);
+        node->flush_ns = NET_MS;
+        node->member = joined;
+    }
+    for (unsigned i = 0; i < count; i++)
+        net_start(net, i);
+    return net;
+}
+
+static void net_destroy(struct net *net)
+{
+    while (net->queue_count > 0)
+        net_event_free(net_pop(net));
+    for (unsigned i = 0; i < net->count; i++) {
+        struct net_node *node = &net->nodes[i];
+
+        shoal_sched_destroy(node->sched);
+        for (size_t g = 0; g < node->disk_count; g++)
+            disk_clear(&node->disk[g]);
+        free(node->disk);
+        shoal_buf_deinit(&node->mesh_copy);
+        shoal_buf_deinit(&node->mesh_said);
+    }
+    for (size_t i = 0; i < net->reply_count; i++) {
+        shoal_buf_deinit(&net->replies[i].ticket);
+        shoal_buf_deinit(&net->replies[i].bytes);
+    }
+    free(net->replies);
+    free(net->summaries);
+    free(net->queue);
+    free(net->actions);
+    free(net);
+}
+
+/* ---- Running ---- */
+
+static void net_deliver_write(struct net *net, struct net_event *event)
+{
+    struct shoal_sched_event stored = { .kind = SHOAL_SCHED_STORED };
+    struct net_node *node = &net->nodes[event->to];
+
+    if (event->kind == NET_REMOVE) {
+        struct disk_group *g = disk_find(node, event->job, false);
+
+        if (g != NULL)
+            disk_clear(g);
+        return;
+    }
+    disk_write(node, event);
+    if (event->mark.seq == 0)
+        return;
+    stored.u.stored.group = event->job;
+    stored.u.stored.mark = event->mark;
+    net_step(net, event->to, &stored);
+}
+
+static void net_deliver(struct net *net, struct net_event *event)
+{
+    struct shoal_sched_event out = { .kind = SHOAL_SCHED_FRAME };
+    const struct shoal_view bytes = shoal_view_of(event->bytes, event->len);
+
+    if (event->life != net->nodes[event->to].life || !net->nodes[event->to].up)
+        return;
+    switch (event->kind) {
+    case NET_FRAME:
+    case NET_DATAGRAM:
+        if (net->cut[event->from][event->to])
+            return;
+        out.kind = event->kind == NET_FRAME ? SHOAL_SCHED_FRAME : SHOAL_SCHED_DATAGRAM;
+        out.u.frame.from = net->nodes[event->from].id;
+        out.u.frame.bytes = bytes;
+        break;
+    case NET_WRITE:
+    case NET_REMOVE: net_deliver_write(net, event); return;
+    case NET_SUMMARY:
+        out.kind = SHOAL_SCHED_SUMMARY;
+        out.u.summary.job = event->job;
+        out.u.summary.payload = bytes;
+        break;
+    case NET_MESH:
+        out.kind = SHOAL_SCHED_MESH_HEARD;
+        out.u.mesh_heard.author = net->nodes[event->from].id;
+        out.u.mesh_heard.payload = bytes;
+        break;
+    case NET_STATE:
+        if (!net->nodes[event->from].up)
+            net_tell_node(net, event->to, event->from, (enum shoal_sched_node_state)event->state);
+        return;
+    case NET_BLOB:
+        out.kind = SHOAL_SCHED_BLOB;
+        out.u.blob.hash = event->hash;
+        out.u.blob.ok = event->state == 0;
+        (void)snprintf(out.u.blob.text, sizeof(out.u.blob.text), "%s", event->state == 0 ? "" : "nobody has it");
+        break;
+    }
+    net_step(net, event->to, &out);
+}
+
+static void net_run_until(struct net *net, uint64_t until)
+{
+    const struct shoal_sched_event timer = { .kind = SHOAL_SCHED_TIMER };
+
+    for (;;) {
+        uint64_t next = net->queue_count > 0 ? net->queue[0]->at : UINT64_MAX;
+        unsigned who = NET_NODES_MAX;
+
+        for (unsigned i = 0; i < net->count; i++) {
+            uint64_t at = net->nodes[i].up ? shoal_sched_deadline_ns(net->nodes[i].sched) : UINT64_MAX;
+
+            if (at < next) {
+                next = at;
+                who = i;
+            }
+        }
+        if (next > until)
+            break;
+        if (next > net->now)
+            net->now = next;
+        if (who < NET_NODES_MAX) {
+            net_step(net, who, &timer);
+        } else {
+            struct net_event *event = net_pop(net);
+
+            net_deliver(net, event);
+            net_event_free(event);
+        }
+    }
+    if (until > net->now)
+        net->now = until;
+}
+
+static void net_run(struct net *net, uint64_t ns) { net_run_until(net, net->now + ns); }
+
+/* ---- Requests ---- */
+
+static uint64_t net_request(struct net *net, unsigned at, struct shoal_sched_request *request)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_REQUEST };
+    uint64_t id = ++net->request;
+
+    assert_true(net->reply_count < NET_REPLIES_MAX);
+    net->replies[net->reply_count++].id = id;
+    request->id = id;
+    event.u.request = *request;
+    net_step(net, at, &event);
+    return id;
+}
+
+/* Runs until the reply is there (or `ns` have passed: fails). */
+static struct net_reply *net_wait(struct net *net, uint64_t id, uint64_t ns)
+{
+    uint64_t end = net->now + ns;
+    struct net_reply *reply = net_reply_find(net, id);
+
+    while (reply->count == 0 && net->now < end)
+        net_run(net, 5 * NET_MS);
+    if (reply->count == 0)
+        fail_msg("seed %llu: no reply to request %llu", (unsigned long long)net->seed, (unsigned long long)id);
+    return reply;
+}
+
+static struct shoal_hash net_spec_hash(unsigned number)
+{
+    struct shoal_hash hash = { { 0 } };
+
+    hash.bytes[0] = (uint8_t)number;
+    hash.bytes[1] = (uint8_t)(number >> 8);
+    hash.bytes[2] = 77;
+    return hash;
+}
+
+static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
+{
+    struct shoal_job_spec spec = { .elastic = true, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1 };
+    size_t len;
+
+    (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
+    (void)snprintf(spec.creator, sizeof(spec.creator), "ann");
+    (void)snprintf(spec.submit_user, sizeof(spec.submit_user), "ann");
+    (void)snprintf(spec.app_name, sizeof(spec.app_name), "job %u", number);
+    (void)snprintf(spec.main_file, sizeof(spec.main_file), "main.py");
+    (void)snprintf(spec.model_dir, sizeof(spec.model_dir), "model");
+    spec.submit_ms = 1;
+    spec.args = shoal_view_text("--model-main main.py");
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, cap, &len), SHOAL_OK);
+    return len;
+}
+
+static uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
+{
+    static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX];
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = net_spec_hash(number), .ticket = ticket };
+
+    request.spec = shoal_view_of(spec, net_spec(number, spec, sizeof(spec)));
+    request.bundle = shoal_view_text("the bundle");
+    request.bundle_hash = net_spec_hash(number);
+    request.bundle_hash.bytes[9] = 1;
+    return net_request(net, at, &request);
+}
+
+static uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_job_id job,
+                        bool linearizable)
+{
+    struct shoal_sched_request request = { .kind = kind, .job = job, .linearizable = linearizable };
+
+    (void)snprintf(request.by, sizeof(request.by), "ann");
+    return net_request(net, at, &request);
+}
+
+static uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_mesh_command *command)
+{
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    struct shoal_sched_request request = { .kind = kind };
+    size_t len = 0;
+
+    if (command != NULL)
+        assert_int_equal(shoal_mesh_command_encode(command, bytes, sizeof(bytes), &len), SHOAL_OK);
+    request.command = shoal_view_of(bytes, len);
+    return net_request(net, at, &request);
+}
+
+/* The node that leads the group, or NET_NODES_MAX; in the highest term if several believe so. */
+static unsigned net_leader(struct net *net, struct shoal_job_id job)
+{
+    unsigned leader = NET_NODES_MAX;
+    uint64_t term = 0;
+
+    for (unsigned i = 0; i < net->count; i++) {
+        struct shoal_sched_group_status status;
+
+        if (net->nodes[i].up && shoal_sched_group_find(net->nodes[i].sched, job, &status) && status.leads &&
+            status.term > term) {
+            term = status.term;
+            leader = i;
+        }
+    }
+    return leader;
+}
+
+#endif

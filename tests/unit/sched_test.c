@@ -1,0 +1,540 @@
+/* The control plane's core in small virtual meshes: founding, elections, requests, restarts, growth of the mesh group.
+ * SHOAL_SEED replays one random mesh. */
+#include "sched_net.h"
+
+#include "shoal/banned.h"
+
+static const struct shoal_job_id mesh_id = { { 0 } };
+static const struct shoal_view no_ticket;
+
+static struct shoal_job_id submit(struct net *net, unsigned at, unsigned number)
+{
+    struct net_reply *reply = net_wait(net, net_submit(net, at, number, no_ticket), 2 * NET_S);
+
+    if (reply->err != SHOAL_OK)
+        fail_msg("submit %u at node %u: %s: %s", number, at, shoal_err_name(reply->err), reply->text);
+    return reply->job;
+}
+
+static struct net_reply *ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_job_id job)
+{
+    return net_wait(net, net_ask(net, at, kind, job, true), 4 * NET_S);
+}
+
+static enum shoal_job_state state_of(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct net_reply *reply = ask(net, at, SHOAL_SCHED_GET, job);
+    struct shoal_job_facts facts;
+
+    if (reply->err != SHOAL_OK)
+        fail_msg("get at node %u: %s: %s", at, shoal_err_name(reply->err), reply->text);
+    assert_int_equal(shoal_job_facts_decode(shoal_buf_view(&reply->bytes), &facts), SHOAL_OK);
+    assert_true(shoal_job_id_equal(facts.id, job));
+    return (enum shoal_job_state)facts.state;
+}
+
+static void test_one_node_founds_alone(void **state)
+{
+    struct net *net = net_create(1, 1, true);
+    struct net_reply *reply = net_wait(net, net_submit(net, 0, 1, no_ticket), NET_S);
+
+    (void)state;
+    assert_int_equal(reply->err, SHOAL_OK);
+    assert_non_null(strstr(reply->text, "one node"));
+    assert_int_equal(net_leader(net, reply->job), 0);
+    assert_true(state_of(net, 0, reply->job) >= SHOAL_JOB_SUBMITTED);
+    assert_int_equal(net->nodes[0].blobs_put, 1);
+    net_destroy(net);
+}
+
+static void test_any_node_answers_for_any_job(void **state)
+{
+    struct net *net = net_create(2, 5, true);
+    struct shoal_job_id jobs[5];
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++) {
+        jobs[i] = submit(net, i, i);
+        assert_int_equal(net_leader(net, jobs[i]), i); /* the issuer leads term 1 */
+    }
+    for (unsigned at = 0; at < 5; at++) {
+        for (unsigned i = 0; i < 5; i++)
+            assert_false(shoal_job_state_ended(state_of(net, at, jobs[i])));
+    }
+    net_destroy(net);
+}
+
+/* A number for the set of a job's guardians. */
+static unsigned guardian_set(struct net *net, struct shoal_job_id job)
+{
+    unsigned set = 0;
+
+    for (unsigned i = 0; i < net->count; i++) {
+        struct shoal_sched_group_status status;
+
+        if (net->nodes[i].up && shoal_sched_group_find(net->nodes[i].sched, job, &status))
+            set |= 1u << i;
+    }
+    return set;
+}
+
+static void test_thirty_jobs_and_one_death(void **state)
+{
+    struct net *net = net_create(3, 5, true);
+    struct shoal_job_id jobs[30];
+    unsigned sets[30], leaders[30];
+    uint64_t terms[30];
+    unsigned distinct = 0;
+    const unsigned victim = 2;
+    uint64_t killed_ns;
+
+    (void)state;
+    for (unsigned i = 0; i < 30; i++)
+        jobs[i] = submit(net, i % 5, i);
+    for (unsigned i = 0; i < 30; i++) {
+        bool seen = false;
+
+        sets[i] = guardian_set(net, jobs[i]);
+        assert_int_equal(__builtin_popcount(sets[i]), 3);
+        for (unsigned j = 0; j < i; j++)
+            seen = seen || sets[j] == sets[i];
+        distinct += seen ? 0 : 1;
+        leaders[i] = net_leader(net, jobs[i]);
+    }
+    assert_true(distinct >= 6);
+    net_run(net, 2 * NET_S);
+    for (unsigned i = 0; i < 30; i++) {
+        struct shoal_sched_group_status status;
+
+        leaders[i] = net_leader(net, jobs[i]);
+        assert_true(leaders[i] < 5);
+        assert_true(shoal_sched_group_find(net->nodes[leaders[i]].sched, jobs[i], &status));
+        terms[i] = status.term;
+    }
+    net_crash(net, victim);
+    killed_ns = net->now;
+    net_run(net, 1500 * NET_MS);
+    for (unsigned i = 0; i < 30; i++) {
+        struct shoal_sched_group_status status;
+        unsigned leader = net_leader(net, jobs[i]);
+
+        if (leader == NET_NODES_MAX)
+            fail_msg("job %u: no leader %llu ms after the death of node %u", i,
+                     (unsigned long long)((net->now - killed_ns) / NET_MS), victim);
+        assert_true(shoal_sched_group_find(net->nodes[leader].sched, jobs[i], &status));
+        if (leaders[i] == victim) {
+            assert_true(status.term > terms[i]);
+        } else {
+            assert_int_equal(leader, leaders[i]);
+            assert_int_equal(status.term, terms[i]);
+        }
+    }
+    for (unsigned i = 0; i < 30; i++)
+        assert_false(shoal_job_state_ended(state_of(net, (i % 5) == victim ? 0 : i % 5, jobs[i])));
+    net_destroy(net);
+}
+
+static void test_a_ticket_founds_once(void **state)
+{
+    struct net *net = net_create(4, 5, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net_reply *ticket = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct net_reply *first, *again, *elsewhere, *other;
+
+    (void)state;
+    assert_int_equal(ticket->err, SHOAL_OK);
+    assert_true(ticket->ticket.len > 0);
+    first = net_wait(net, net_submit(net, 0, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(first->err, SHOAL_OK);
+    assert_true(shoal_job_id_equal(first->job, ticket->job));
+    again = net_wait(net, net_submit(net, 0, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(again->err, SHOAL_OK);
+    assert_true(shoal_job_id_equal(again->job, ticket->job));
+    elsewhere = net_wait(net, net_submit(net, 3, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(elsewhere->err, SHOAL_OK);
+    assert_true(shoal_job_id_equal(elsewhere->job, ticket->job));
+    other = net_wait(net, net_submit(net, 1, 10, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(other->err, SHOAL_ERR_EXISTS);
+    ticket->ticket.bytes[20] ^= 1; /* a forged ticket */
+    other = net_wait(net, net_submit(net, 1, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(other->err, SHOAL_ERR_INVALID);
+    net_destroy(net);
+}
+
+static void test_a_retry_founds_when_the_issuer_died(void **state)
+{
+    struct net *net = net_create(5, 5, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net_reply *ticket = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct net_reply *reply;
+
+    (void)state;
+    net_run(net, NET_S);
+    net_crash(net, 0);
+    reply = net_wait(net, net_submit(net, 3, 9, shoal_buf_view(&ticket->ticket)), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    assert_true(shoal_job_id_equal(reply->job, ticket->job));
+    net_run(net, 3 * NET_S);
+    assert_true(net_leader(net, ticket->job) < 5);
+    assert_false(shoal_job_state_ended(state_of(net, 1, ticket->job)));
+    net_destroy(net);
+}
+
+static void test_no_majority_says_so(void **state)
+{
+    struct net *net = net_create(6, 3, true);
+    struct net_reply *reply, *again;
+
+    (void)state;
+    for (unsigned i = 1; i < 3; i++)
+        net->cut[0][i] = net->cut[i][0] = true;
+    reply = net_wait(net, net_submit(net, 0, 1, no_ticket), 40 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    assert_true(reply->ticket.len > 0);
+    for (unsigned i = 1; i < 3; i++)
+        net->cut[0][i] = net->cut[i][0] = false;
+    again = net_wait(net, net_submit(net, 1, 1, shoal_buf_view(&reply->ticket)), 10 * NET_S);
+    assert_int_equal(again->err, SHOAL_OK);
+    assert_true(shoal_job_id_equal(again->job, reply->job));
+    net_destroy(net);
+}
+
+static void test_stop_and_delete(void **state)
+{
+    struct net *net = net_create(7, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    struct shoal_job_id unknown = job;
+
+    (void)state;
+    assert_int_equal(ask(net, 4, SHOAL_SCHED_STOP, job)->err, SHOAL_OK);
+    net_run(net, 2 * NET_S);
+    assert_int_equal(state_of(net, 3, job), SHOAL_JOB_KILLED);
+    assert_int_equal(ask(net, 2, SHOAL_SCHED_STOP, job)->err, SHOAL_OK); /* once more is no error */
+    assert_int_equal(ask(net, 2, SHOAL_SCHED_DELETE, job)->err, SHOAL_OK);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(guardian_set(net, job), 0);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(ask(net, i, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_NOT_FOUND);
+    unknown.bytes[9] ^= 1;
+    assert_int_equal(ask(net, 1, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    net_destroy(net);
+}
+
+static void test_unknown_needs_everybody(void **state)
+{
+    struct net *net = net_create(8, 3, true);
+    struct shoal_job_id unknown = { { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 } };
+    struct net_reply *reply;
+
+    (void)state;
+    net->cut[0][2] = net->cut[2][0] = true; /* alive, says gossip, but it does not answer */
+    reply = ask(net, 0, SHOAL_SCHED_GET, unknown);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    net_destroy(net);
+}
+
+static void test_a_deleted_job_stays_deleted(void **state)
+{
+    struct net *net = net_create(9, 3, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net_reply *ticket = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct net_reply *reply;
+
+    (void)state;
+    reply = net_wait(net, net_submit(net, 0, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    assert_int_equal(ask(net, 1, SHOAL_SCHED_DELETE, reply->job)->err, SHOAL_OK);
+    net_run(net, 6 * NET_S);
+    assert_int_equal(guardian_set(net, ticket->job), 0);
+    for (unsigned i = 0; i < 3; i++)
+        net_crash(net, i);
+    for (unsigned i = 0; i < 3; i++)
+        net_start(net, i);
+    net_run(net, 2 * NET_S);
+    reply = net_wait(net, net_submit(net, 1, 9, shoal_buf_view(&ticket->ticket)), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_STALE);
+    net_destroy(net);
+}
+
+static void test_restart_keeps_what_was_acknowledged(void **state)
+{
+    struct net *net = net_create(10, 3, true);
+    struct shoal_job_id jobs[8];
+
+    (void)state;
+    for (unsigned i = 0; i < 8; i++)
+        jobs[i] = submit(net, i % 3, i);
+    for (unsigned i = 0; i < 3; i++)
+        net_crash(net, i);
+    net_run(net, NET_S);
+    for (unsigned i = 0; i < 3; i++)
+        net_start(net, i);
+    net_run(net, 3 * NET_S);
+    for (unsigned i = 0; i < 8; i++)
+        assert_false(shoal_job_state_ended(state_of(net, (i + 1) % 3, jobs[i])));
+    net_destroy(net);
+}
+
+/* ---- The mesh group ---- */
+
+static struct shoal_mesh_command init_command(void)
+{
+    struct shoal_mesh_command command = { .kind = SHOAL_MESH_INIT, .now_s = 100 };
+
+    (void)snprintf(command.name, sizeof(command.name), "home");
+    (void)snprintf(command.user.name, sizeof(command.user.name), "admin");
+    (void)snprintf(command.user.password, sizeof(command.user.password), "$argon2id$x");
+    command.user.admin = true;
+    memset(command.key, 7, sizeof(command.key));
+    return command;
+}
+
+static struct shoal_mesh_command user_command(unsigned number)
+{
+    struct shoal_mesh_command command = { .kind = SHOAL_MESH_ADD_USER, .now_s = 100 };
+
+    (void)snprintf(command.user.name, sizeof(command.user.name), "user%u", number);
+    (void)snprintf(command.user.password, sizeof(command.user.password), "$argon2id$%u", number);
+    return command;
+}
+
+static unsigned mesh_voters(struct net *net)
+{
+    struct shoal_sched_group_status status;
+    unsigned leader = net_leader(net, mesh_id);
+
+    if (leader == NET_NODES_MAX || !shoal_sched_group_find(net->nodes[leader].sched, mesh_id, &status))
+        return 0;
+    return status.voters;
+}
+
+static void init_mesh(struct net *net)
+{
+    struct shoal_mesh_command command = init_command();
+    struct net_reply *reply = net_wait(net, net_mesh(net, 0, SHOAL_SCHED_MESH_INIT, &command), NET_S);
+
+    if (reply->err != SHOAL_OK)
+        fail_msg("init: %s: %s", shoal_err_name(reply->err), reply->text);
+}
+
+static void test_the_mesh_grows_as_nodes_join(void **state)
+{
+    struct net *net = net_create(11, 5, false);
+    struct shoal_mesh_command command = init_command();
+    struct net_reply *reply;
+
+    (void)state;
+    net->nodes[0].member = true;
+    init_mesh(net);
+    reply = net_wait(net, net_mesh(net, 0, SHOAL_SCHED_MESH_INIT, &command), NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_EXISTS);
+    assert_int_equal(mesh_voters(net), 1);
+    net_join(net, 0);
+    net_join(net, 1);
+    net_run(net, 20 * NET_S);
+    assert_int_equal(mesh_voters(net), 2);
+    net_join(net, 2);
+    net_run(net, 20 * NET_S);
+    assert_int_equal(mesh_voters(net), 3);
+    net_join(net, 3);
+    net_run(net, 20 * NET_S);
+    assert_int_equal(mesh_voters(net), 3);
+    net_join(net, 4);
+    net_run(net, 40 * NET_S);
+    assert_int_equal(mesh_voters(net), 5);
+    for (unsigned i = 0; i < 5; i++) {
+        const struct shoal_mesh *mesh = shoal_sched_mesh(net->nodes[i].sched);
+
+        assert_non_null(mesh);
+        assert_non_null(shoal_mesh_user_find(mesh, "admin"));
+        assert_string_equal(shoal_mesh_name(mesh), "home");
+        assert_true(shoal_sched_mesh_writable(net->nodes[i].sched));
+    }
+    net_destroy(net);
+}
+
+static void test_every_node_serves_and_changes_the_mesh(void **state)
+{
+    struct net *net = net_create(12, 5, true);
+
+    (void)state;
+    init_mesh(net);
+    net_run(net, 5 * NET_S);
+    for (unsigned i = 0; i < 5; i++) {
+        struct shoal_mesh_command command = user_command(i);
+        struct net_reply *reply = net_wait(net, net_mesh(net, i, SHOAL_SCHED_MESH_CHANGE, &command), 3 * NET_S);
+        char name[16];
+
+        if (reply->err != SHOAL_OK)
+            fail_msg("node %u: %s: %s", i, shoal_err_name(reply->err), reply->text);
+        (void)snprintf(name, sizeof(name), "user%u", i);
+        assert_non_null(shoal_mesh_user_find(shoal_sched_mesh(net->nodes[i].sched), name)); /* here, at once */
+        reply = net_wait(net, net_mesh(net, i, SHOAL_SCHED_MESH_CHANGE, &command), 3 * NET_S);
+        assert_int_equal(reply->err, SHOAL_ERR_EXISTS);
+    }
+    net_run(net, NET_S);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(shoal_mesh_user_count(shoal_sched_mesh(net->nodes[i].sched)), 6);
+    assert_int_equal(net_wait(net, net_mesh(net, 4, SHOAL_SCHED_MESH_READ, NULL), 3 * NET_S)->err, SHOAL_OK);
+    net_destroy(net);
+}
+
+static void test_a_long_mesh_log_is_cut_and_installed(void **state)
+{
+    struct net *net = net_create(13, 3, true);
+    struct shoal_sched_stats stats;
+
+    (void)state;
+    init_mesh(net);
+    net_run(net, 30 * NET_S);
+    assert_int_equal(mesh_voters(net), 3);
+    net_crash(net, 2);
+    net_run(net, 3 * NET_S);
+    for (unsigned i = 0; i < 1300; i++) {
+        struct shoal_mesh_command command = { .kind = SHOAL_MESH_REVOKE, .now_s = 100 };
+        uint64_t id;
+
+        command.revocation.exp_s = 200;
+        memcpy(command.revocation.token, &i, sizeof(i));
+        id = net_mesh(net, i % 2, SHOAL_SCHED_MESH_CHANGE, &command);
+        assert_int_equal(net_wait(net, id, 3 * NET_S)->err, SHOAL_OK);
+    }
+    shoal_sched_stats(net->nodes[net_leader(net, mesh_id)].sched, &stats);
+    assert_true(stats.snapshots >= 2);
+    net_start(net, 2);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(shoal_sched_mesh_version(net->nodes[2].sched), shoal_sched_mesh_version(net->nodes[0].sched));
+    net_crash(net, 0); /* now nodes 1 and 2 are the majority */
+    net_run(net, 3 * NET_S);
+    assert_true(net_leader(net, mesh_id) < 3);
+    for (unsigned i = 1; i < 3; i++) {
+        struct shoal_sched_group_status status;
+
+        assert_true(shoal_sched_group_find(net->nodes[i].sched, mesh_id, &status));
+        assert_false(status.stopped);
+    }
+    net_destroy(net);
+}
+
+static void test_a_lost_guardian_is_replaced(void **state)
+{
+    struct net *net = net_create(14, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    unsigned before = guardian_set(net, job);
+    unsigned victim = 1;
+
+    (void)state;
+    while (!(before & 1u << victim))
+        victim++;
+    net_run(net, 5 * NET_S);
+    net_crash(net, victim);
+    net_run(net, 50 * NET_S);
+    assert_int_equal(guardian_set(net, job), before & ~(1u << victim));
+    net_run(net, 20 * NET_S);
+    assert_int_equal(__builtin_popcount(guardian_set(net, job)), 3);
+    net_start(net, victim); /* it learns that it is no guardian any more */
+    net_run(net, 10 * NET_S);
+    assert_int_equal(__builtin_popcount(guardian_set(net, job)), 3);
+    assert_false(guardian_set(net, job) & 1u << victim);
+    net_destroy(net);
+}
+
+static void test_two_nodes(void **state)
+{
+    struct net *net = net_create(15, 2, true);
+    struct net_reply *reply = net_wait(net, net_submit(net, 1, 1, no_ticket), NET_S);
+    struct shoal_job_id job = reply->job;
+
+    (void)state;
+    assert_int_equal(reply->err, SHOAL_OK);
+    assert_non_null(strstr(reply->text, "two nodes"));
+    net_run(net, NET_S);
+    net_crash(net, 1);
+    net_run(net, 3 * NET_S);
+    reply = net_wait(net, net_ask(net, 0, SHOAL_SCHED_GET, job, false), 4 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK); /* stale reads survive */
+    reply = net_wait(net, net_ask(net, 0, SHOAL_SCHED_GET, job, true), 4 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    net_destroy(net);
+}
+
+static void test_a_job_of_one_node_grows(void **state)
+{
+    struct net *net = net_create(16, 3, false);
+    struct net_reply *reply;
+
+    (void)state;
+    net_join(net, 0);
+    reply = net_wait(net, net_submit(net, 0, 1, no_ticket), NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_join(net, 1);
+    net_join(net, 2);
+    net_run(net, 40 * NET_S);
+    assert_int_equal(guardian_set(net, reply->job), 7);
+    net_crash(net, 0);
+    net_run(net, 2 * NET_S);
+    assert_false(shoal_job_state_ended(state_of(net, 1, reply->job)));
+    net_destroy(net);
+}
+
+static void test_a_large_bundle_is_fetched_first(void **state)
+{
+    static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX];
+    struct net *net = net_create(17, 3, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = net_spec_hash(3) };
+
+    (void)state;
+    request.spec = shoal_view_of(spec, net_spec(3, spec, sizeof(spec)));
+    request.bundle_hash = net_spec_hash(44);
+    assert_int_equal(net_wait(net, net_request(net, 0, &request), 2 * NET_S)->err, SHOAL_OK);
+    net->blobs_fail = true;
+    request.spec_hash = net_spec_hash(4);
+    request.bundle_hash = net_spec_hash(45);
+    assert_int_equal(net_wait(net, net_request(net, 0, &request), 40 * NET_S)->err, SHOAL_ERR_UNREACHABLE);
+    net_destroy(net);
+}
+
+static void test_quiet_meshes_are_cheap(void **state)
+{
+    struct net *net = net_create(18, 3, true);
+    uint64_t steps, frames;
+
+    (void)state;
+    for (unsigned i = 0; i < 20; i++)
+        (void)submit(net, i % 3, i);
+    net_run(net, 5 * NET_S);
+    steps = net->steps;
+    frames = net->frames;
+    net_run(net, 10 * NET_S);
+    /* Heartbeats alone: 6 ordered pairs, 10 a second; each is a timer or two and a delivery. */
+    if (net->frames - frames > 6 * 100 + 200 || net->steps - steps > 6 * 100 * 5)
+        fail_msg("%llu frames and %llu steps in 10 s of silence", (unsigned long long)(net->frames - frames),
+                 (unsigned long long)(net->steps - steps));
+    net_destroy(net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_node_founds_alone),
+        cmocka_unit_test(test_any_node_answers_for_any_job),
+        cmocka_unit_test(test_thirty_jobs_and_one_death),
+        cmocka_unit_test(test_a_ticket_founds_once),
+        cmocka_unit_test(test_a_retry_founds_when_the_issuer_died),
+        cmocka_unit_test(test_no_majority_says_so),
+        cmocka_unit_test(test_stop_and_delete),
+        cmocka_unit_test(test_unknown_needs_everybody),
+        cmocka_unit_test(test_a_deleted_job_stays_deleted),
+        cmocka_unit_test(test_restart_keeps_what_was_acknowledged),
+        cmocka_unit_test(test_the_mesh_grows_as_nodes_join),
+        cmocka_unit_test(test_every_node_serves_and_changes_the_mesh),
+        cmocka_unit_test(test_a_long_mesh_log_is_cut_and_installed),
+        cmocka_unit_test(test_a_lost_guardian_is_replaced),
+        cmocka_unit_test(test_two_nodes),
+        cmocka_unit_test(test_a_job_of_one_node_grows),
+        cmocka_unit_test(test_a_large_bundle_is_fetched_first),
+        cmocka_unit_test(test_quiet_meshes_are_cheap),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
