@@ -368,7 +368,7 @@ static void an_echo_for_a_former_life_is_void(void **state)
     shoal_support_destroy(pair->host[0]);
     start(pair, 0);
     pair->cut[1] = true;
-    run(pair, 3 * SHOAL_S);
+    run(pair, 1250 * MS);
     assert_int_equal(hear(pair, 0, late.bytes, late.len), SHOAL_OK);
     assert_false(peer(pair, 0)->supported);
     pair_destroy(pair);
