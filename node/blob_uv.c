@@ -9,41 +9,10 @@
 #include "blob_shell.h"
 
 #include "blob_disk.h"
-#include "format.h"
 
 #include "shoal/banned.h"
 
-#define MANIFEST_VERSION 1
 #define RESERVE_DEFAULT (64 * SHOAL_MIB)
-
-/* ---- manifests ---------------------------------------------------------------------------------------------------------- */
-
-enum shoal_err shoal_manifest_decode(struct shoal_view view, struct shoal_manifest *manifest)
-{
-    struct shoal_reader r = shoal_reader_init(view);
-    struct shoal_manifest decoded;
-
-    (void)format_get_header(&r, FORMAT_MANIFEST, MANIFEST_VERSION);
-    decoded.bytes = shoal_get_u64(&r);
-    decoded.count = shoal_get_u32(&r);
-    if (r.failed || decoded.count > SHOAL_BLOB_CHUNKS_MAX)
-        return SHOAL_ERR_MALFORMED;
-    decoded.hashes = shoal_get_space(&r, 32 * (size_t)decoded.count);
-    if (!shoal_reader_done(&r) ||
-        decoded.count != (decoded.bytes + SHOAL_CHUNK_BYTES_MAX - 1) / SHOAL_CHUNK_BYTES_MAX)
-        return SHOAL_ERR_MALFORMED;
-    *manifest = decoded;
-    return SHOAL_OK;
-}
-
-struct shoal_hash shoal_manifest_chunk(const struct shoal_manifest *manifest, uint32_t i)
-{
-    struct shoal_hash hash;
-
-    SHOAL_ASSERT(i < manifest->count);
-    memcpy(hash.bytes, manifest->hashes + 32 * (size_t)i, sizeof(hash.bytes));
-    return hash;
-}
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------------ */
 

@@ -240,8 +240,7 @@ static enum shoal_err replay_span(struct store_index *index, struct group *group
         return replay_copy(index, group, span);
     if (group_spans(group) > 0 && span.first <= group_last(group))
         return SHOAL_ERR_MALFORMED;
-    if (group_spans(group) > 0 && span.first > group_last(group) + 1)
-        group_truncate(index, group, 1); /* a snapshot took the place of what lies between; group_settle checks */
+    /* A gap is filled by a copy that comes later in the log, or covered by the snapshot: group_settle checks. */
     group_append(index, group, span);
     return SHOAL_OK;
 }

@@ -608,6 +608,9 @@ static void manifests_are_checked(void **state)
     assert_int_equal(shoal_manifest_decode(shoal_view_of(bytes, sizeof(bytes) - 32), &manifest), SHOAL_ERR_MALFORMED);
     memset(bytes + 11, 0xff, 4);
     assert_int_equal(shoal_manifest_decode(shoal_view_of(bytes, sizeof(bytes)), &manifest), SHOAL_ERR_MALFORMED);
+    memset(bytes + 3, 0xff, 8); /* a size that wraps round to no chunk at all */
+    memset(bytes + 11, 0, 4);
+    assert_int_equal(shoal_manifest_decode(shoal_view_of(bytes, 15), &manifest), SHOAL_ERR_MALFORMED);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -1,5 +1,7 @@
 #include "shoal/store.h"
 
+#include "shoal/rand.h"
+
 #include "../../node/store_frame.h"
 
 #include <fcntl.h>
@@ -791,6 +793,71 @@ static void every_prefix_and_flipped_bit_of_a_frame_is_refused(void **state)
     }
 }
 
+/* A seeded life of four groups against the model, with a restart now and then. Group 2 does little, and so pins the log:
+ * the cleaner has work. */
+static void random_step(struct fixture *f, struct shoal_rand *chance)
+{
+    unsigned g = shoal_rand_below(chance, 60) == 0 ? 2 : (unsigned)(shoal_rand_below(chance, 3) * 3 / 2);
+    struct model *want = &f->want[g];
+    uint64_t live = want->last - want->snapshot_index, term = want->hard_term + 1;
+    size_t count = 1 + shoal_rand_below(chance, 6), len = shoal_rand_below(chance, 400);
+    uint64_t index = live == 0 ? 0 : want->snapshot_index + 1 + shoal_rand_below(chance, live);
+
+    if (shoal_rand_below(chance, 20) == 0)
+        len = shoal_rand_below(chance, 30000);
+    switch (shoal_rand_below(chance, 16)) {
+    case 0: set_hard(f, g, term, (uint8_t)term); break;
+    case 1:
+        if (index != 0)
+            set_snapshot(f, g, g == 2 ? index : want->last, term, shoal_rand_below(chance, 5000), 0);
+        break;
+    case 2:
+        if (index != 0)
+            assert_int_equal(add(f, g, term, count, len, index), SHOAL_OK);
+        break;
+    case 3:
+        if (shoal_rand_below(chance, 20) == 0 && g != 2)
+            remove_group(f, g);
+        break;
+    case 4:
+        if (shoal_rand_below(chance, 10) == 0 && want->last < ENTRIES_MAX / 2)
+            set_snapshot(f, g, want->last + 10, term, 100, 1);
+        break;
+    default:
+        if (want->last + count < ENTRIES_MAX - 20)
+            assert_int_equal(add(f, g, term, count, g == 3 ? len : len / 8, 0), SHOAL_OK);
+        break;
+    }
+}
+
+static void random_lives_agree_with_the_model(void **state)
+{
+    struct fixture *f = *state;
+    const char *given = getenv("SEED");
+    uint64_t seed = given != NULL ? strtoull(given, NULL, 0) : 1;
+    struct shoal_rand chance;
+    uint64_t copied = 0, trimmed = 0;
+
+    print_message("seed %llu\n", (unsigned long long)seed);
+    shoal_rand_init(&chance, seed);
+    open_store(f);
+    for (unsigned round = 0; round < 60; round++) {
+        for (unsigned i = 0; i < 150; i++)
+            random_step(f, &chance);
+        if (shoal_rand_below(&chance, 2) == 0)
+            settle(f);
+        if (shoal_rand_below(&chance, 4) != 0)
+            continue;
+        settle(f);
+        copied += shoal_store_stats(f->store)->frames_copied;
+        trimmed += shoal_store_stats(f->store)->frames_trimmed;
+        reopen_and_compare(f);
+    }
+    reopen_and_compare(f);
+    print_message("%llu frames copied, %llu trimmed\n", (unsigned long long)copied, (unsigned long long)trimmed);
+    assert_true(trimmed > 0 && copied > 0);
+}
+
 /* ---- the cache ------------------------------------------------------------------------------------------------------------ */
 
 static bool each(void *arg, struct shoal_view key, struct shoal_view value)
@@ -884,6 +951,7 @@ int main(void)
         CASE(a_range_is_read_back_within_its_bounds),
         CASE(old_entries_are_trimmed_and_a_pinning_group_is_moved),
         CASE(a_full_map_is_refused_and_can_be_emptied),
+        CASE(random_lives_agree_with_the_model),
         CASE(what_is_too_big_is_refused),
         CASE(the_file_is_zero_filled_beforehand),
         CASE(the_store_of_another_folder_is_refused),
