@@ -1,7 +1,7 @@
 /* Failure detection (SWIM, DSN 2002, sections 3.1 and 4; Lifeguard, arXiv 1707.00788).
  *
  *   a --PING--> b                        no ack within the ack wait (4x the path's round trip, 100 to 250 ms)?
- *   a --ASK---> c --PING--> b            through 3 other members
+ *   a --ASK---> c --PING--> b            through 3 other members, and once more directly
  *   a <--ACK--- c <--ACK--- b            or a <--NACK-- c: "I am fine, b is silent"
  *   still silent when the period ends:   a suspects b, and says so; b, hearing it, refutes with a higher incarnation
  *
@@ -30,11 +30,11 @@
 #define UNWELL_MISSES 4
 #define EXPIRED_PER_STEP 24
 #define NACKS_PER_STEP 4
-#define SEEDS_PER_STEP 6
+#define SEEDS_PER_STEP 5
 #define FORGET_PER_STEP 24
 #define FANOUT_MAX 5
 #define HELPERS_MAX 5
-_Static_assert(1 + HELPERS_MAX + NACKS_PER_STEP + FANOUT_MAX + 1 + SEEDS_PER_STEP + 2 <= SHOAL_SWIM_SENDS_MAX,
+_Static_assert(2 + HELPERS_MAX + NACKS_PER_STEP + FANOUT_MAX + 1 + SEEDS_PER_STEP + 2 <= SHOAL_SWIM_SENDS_MAX,
                "a timer step's sends fit its actions");
 _Static_assert(EXPIRED_PER_STEP + FORGET_PER_STEP + SHOAL_SWIM_SENDS_MAX + 8 <= SHOAL_SWIM_ACTIONS_MAX,
                "and its changes");
@@ -288,7 +288,7 @@ static void probe_start(struct shoal_swim *swim, struct shoal_swim_actions *acti
     send_ping(swim, actions, member, p->seq);
 }
 
-/* No ack: ask others to try. */
+/* No ack: ask others to try, and try once more ourselves: one lost datagram is the likeliest reason. */
 static void probe_ask(struct shoal_swim *swim, struct shoal_swim_actions *actions)
 {
     struct swim_probe *p = &swim->probe;
@@ -298,6 +298,7 @@ static void probe_ask(struct shoal_swim *swim, struct shoal_swim_actions *action
     uint64_t wait_ms = p->end_ns <= swim->now_ns ? 0 : (p->end_ns - swim->now_ns) * 3 / 5 / SHOAL_MS;
 
     p->ask_ns = 0;
+    send_ping(swim, actions, p->member, p->seq);
     if (count > 0)
         swim_note(swim, actions, SHOAL_SWIM_NOTE_NO_ACK, swim_card_id(card), swim_id_of(swim, helpers[0]));
     for (uint32_t i = 0; i < count; i++) {
@@ -828,6 +829,13 @@ static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_act
 
 /* ---- other events --------------------------------------------------------------------------------------------- */
 
+/* From now on anti-entropy comes at 0 to 1 s, then after 1, 2, 4 s ... up to its interval. */
+static void sync_young(struct shoal_swim *swim)
+{
+    swim->sync_wait_ns = SHOAL_S < swim->opt.sync_interval_ns ? SHOAL_S : swim->opt.sync_interval_ns;
+    swim->sync_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->sync_wait_ns);
+}
+
 static void on_join(struct shoal_swim *swim, const struct shoal_swim_event *event)
 {
     swim->seed_count = 0;
@@ -837,6 +845,7 @@ static void on_join(struct shoal_swim *swim, const struct shoal_swim_event *even
     swim->joined = swim->seed_count == 0;
     swim->seed_ns = swim->now_ns;
     swim->seed_wait_ns = 500 * SHOAL_MS;
+    sync_young(swim);
 }
 
 static void on_leave(struct shoal_swim *swim, struct shoal_swim_actions *actions)
@@ -932,7 +941,7 @@ static void start(struct shoal_swim *swim)
     swim->members[SWIM_SELF].since_ns = swim->now_ns;
     /* Nodes that start together do not probe together. */
     swim->probe_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->opt.probe_interval_ns);
-    swim->sync_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->opt.sync_interval_ns);
+    sync_young(swim);
     swim->reconnect_ns = swim->now_ns + swim->opt.reconnect_interval_ns;
 }
 

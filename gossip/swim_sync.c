@@ -182,9 +182,13 @@ void swim_sync_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions
         session_timer(swim, actions);
     if (swim->now_ns < swim->sync_ns)
         return;
-    /* A tenth of chance keeps a mesh that started together from speaking together. */
-    swim->sync_ns = swim->now_ns + swim->opt.sync_interval_ns * 19 / 20 +
-                    shoal_rand_below(&swim->chance, swim->opt.sync_interval_ns / 10 + 1);
+    /* A newcomer asks sooner and then less and less: what was told while it was being introduced, it missed. A tenth of
+     * chance keeps a mesh that started together from speaking together. */
+    swim->sync_ns =
+        swim->now_ns + swim->sync_wait_ns * 19 / 20 + shoal_rand_below(&swim->chance, swim->sync_wait_ns / 10 + 1);
+    swim->sync_wait_ns *= 2;
+    if (swim->sync_wait_ns > swim->opt.sync_interval_ns)
+        swim->sync_wait_ns = swim->opt.sync_interval_ns;
     if (swim_order_pick(swim, 1, SWIM_NONE, &peer) == 1)
         swim_sync_start(swim, actions, peer);
 }
