@@ -247,8 +247,7 @@ static int exit_of_status(const struct cli_answer *answer)
     }
 }
 
-/* Its message without "Error 400: " and the line's end. */
-static void say_refusal(const struct cli_answer *answer)
+void cli_refused(const struct cli_answer *answer)
 {
     const char *text = cli_answer_text(answer);
     const char *colon = strncmp(text, "Error ", 6) == 0 ? strstr(text, ": ") : NULL;
@@ -336,7 +335,7 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         else if (answer->status >= 400)
             result = exit_of_status(answer);
         if (code == CURLE_OK && result != SHOAL_EXIT_OK && !hush)
-            say_refusal(answer);
+            cli_refused(answer);
     }
     curl_mime_free(form);
     curl_slist_free_all(headers);
@@ -363,7 +362,7 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
         cli_answer_free(answer);
         result = call_one(cli, at, call, answer, hush || comma != NULL, &try_next);
         if (!try_next && result != SHOAL_EXIT_OK && comma != NULL && !hush && answer->status >= 400)
-            say_refusal(answer);
+            cli_refused(answer);
         at = comma == NULL ? NULL : comma + 1;
         if (result == SHOAL_EXIT_OK)
             break;

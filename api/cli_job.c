@@ -240,10 +240,10 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
             (void)snprintf(ticket, sizeof(ticket), "%s", answer->ticket);
         if ((code != SHOAL_EXIT_UNREACHABLE && code != SHOAL_EXIT_TIMEOUT) || ticket[0] == '\0') {
             /* Not to be repeated: say what was hushed. */
-            if (answer->status >= 400)
-                return cli_fail(code, "%.*s", (int)strcspn(cli_answer_text(answer), "\n"),
-                                strncmp(cli_answer_text(answer), "Error ", 6) == 0 ? cli_answer_text(answer) + 11
-                                                                                    : cli_answer_text(answer));
+            if (answer->status >= 400) {
+                cli_refused(answer);
+                return code;
+            }
             return cli_fail(code, "the submit had no answer (%s): the job may exist or not; see `shoal job list`, or use --ticket",
                             code == SHOAL_EXIT_TIMEOUT ? "timeout" : "node unreachable");
         }

@@ -1,0 +1,581 @@
+/* Bundles: good archives of all forms, hostile ones, the hash, and the way back to a folder. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <archive.h>
+#include <archive_entry.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/bundle.h"
+#include "shoal/rand.h"
+
+#include "shoal/banned.h"
+
+enum form { TAR, TAR_GZ, ZIP, PAX };
+
+struct item {
+    const char *path;
+    const char *content; /* NULL: no content */
+    const char *link;    /* symbolic; "=x": hard to x */
+    unsigned type;       /* 0: file */
+    unsigned mode;       /* 0: 0644 */
+    int64_t claims;      /* another size than the content's: sparse */
+};
+
+/* Packs into a new memory file; returns its descriptor. */
+static int pack(enum form form, const struct item *items, size_t count)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    struct archive *a = archive_write_new();
+
+    assert_int_equal(form == ZIP   ? archive_write_set_format_zip(a)
+                     : form == PAX ? archive_write_set_format_pax(a)
+                                   : archive_write_set_format_gnutar(a),
+                     ARCHIVE_OK);
+    if (form == TAR_GZ)
+        assert_int_equal(archive_write_add_filter_gzip(a), ARCHIVE_OK);
+    assert_int_equal(archive_write_open_fd(a, fd), ARCHIVE_OK);
+    for (size_t i = 0; i < count; i++) {
+        struct archive_entry *e = archive_entry_new();
+        size_t len = items[i].content == NULL ? 0 : strlen(items[i].content);
+
+        archive_entry_set_pathname(e, items[i].path);
+        archive_entry_set_filetype(e, items[i].type == 0 ? AE_IFREG : items[i].type);
+        archive_entry_set_perm(e, (mode_t)(items[i].mode == 0 ? 0644 : items[i].mode));
+        archive_entry_set_mtime(e, (time_t)i, 0);
+        if (items[i].link != NULL && items[i].link[0] == '=')
+            archive_entry_set_hardlink(e, items[i].link + 1);
+        else if (items[i].link != NULL)
+            archive_entry_set_symlink(e, items[i].link);
+        else if (items[i].type == 0)
+            archive_entry_set_size(e, items[i].claims != 0 ? items[i].claims : (la_int64_t)len);
+        if (items[i].claims != 0)
+            archive_entry_sparse_add_entry(e, 0, 512);
+        assert_int_equal(archive_write_header(a, e), ARCHIVE_OK);
+        if (len > 0)
+            assert_int_equal(archive_write_data(a, items[i].content, len), len);
+        archive_entry_free(e);
+    }
+    assert_true(archive_write_close(a) == ARCHIVE_OK || true);
+    archive_write_free(a);
+    return fd;
+}
+
+static uint64_t size_of(int fd)
+{
+    struct stat status;
+
+    assert_int_equal(fstat(fd, &status), 0);
+    return (uint64_t)status.st_size;
+}
+
+static enum shoal_err make(int fd, const char *name, const char *prefix, int *bundle, struct shoal_bundle_info *info,
+                           struct shoal_msg *msg)
+{
+    const struct shoal_bundle_upload upload = { .fd = fd, .bytes = size_of(fd), .name = name };
+    const struct shoal_bundle_options options = { .uploads = &upload, .upload_count = 1, .single_name = "main.py",
+                                                  .prefix = prefix, .spool_dir = "/tmp",
+                                                  .limits = { .entries_max = 1000, .bytes_max = 64ull << 20 } };
+
+    *bundle = -1;
+    msg->text[0] = '\0';
+    return shoal_bundle_make(&options, bundle, info, msg);
+}
+
+static int remove_one(const char *path, const struct stat *status, int flag, struct FTW *ftw)
+{
+    (void)status;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+static void expect_file(const char *dir, const char *path, const char *content, bool executable)
+{
+    char name[512];
+    char text[64] = "";
+    struct stat status;
+    FILE *file;
+
+    (void)snprintf(name, sizeof(name), "%s/%s", dir, path);
+    file = fopen(name, "re");
+    if (file == NULL)
+        fail_msg("%s: %s", name, strerror(errno));
+    (void)!fread(text, 1, sizeof(text) - 1, file);
+    assert_string_equal(text, content);
+    assert_int_equal(fstat(fileno(file), &status), 0);
+    assert_int_equal(status.st_mode & 07777, executable ? 0755 : 0644);
+    (void)fclose(file);
+}
+
+static const struct item good[] = {
+    { .path = "./md/", .type = AE_IFDIR, .mode = 0755 },
+    { .path = "./md/main.py", .content = "print(1)\n" },
+    { .path = "md/run.sh", .content = "#!/bin/sh\n", .mode = 0700 },
+    { .path = "md/sub/deep/x.txt", .content = "x", .mode = 06755 },
+    { .path = "md/empty/", .type = AE_IFDIR, .mode = 0755 },
+};
+
+static void test_round_trip(void **state)
+{
+    static const enum form forms[] = { TAR, TAR_GZ, ZIP, PAX };
+    struct shoal_hash first = { { 0 } };
+
+    (void)state;
+    for (size_t f = 0; f < sizeof(forms) / sizeof(forms[0]); f++) {
+        char dir[] = "/tmp/shoal-bundle-XXXXXX";
+        struct shoal_bundle_info info;
+        struct shoal_bundle_info again;
+        struct shoal_msg msg;
+        bool found;
+        int fd = pack(forms[f], good, sizeof(good) / sizeof(good[0]));
+        int bundle;
+        char empty[64];
+        struct stat status;
+
+        if (make(fd, "x.modelDir.tar", "md", &bundle, &info, &msg) != SHOAL_OK)
+            fail_msg("form %zu: %s", f, msg.text);
+        assert_int_equal(info.entries, 4);
+        assert_int_equal(info.content_bytes, 20);
+        assert_string_equal(info.top, "md");
+        assert_false(info.prefixed);
+        assert_int_equal(info.bundle_bytes, size_of(bundle));
+        if (f == 0)
+            first = info.hash;
+        assert_true(shoal_hash_equal(first, info.hash)); /* I1 of the header */
+        assert_int_equal(shoal_bundle_check(bundle, &again, &msg), SHOAL_OK);
+        assert_true(shoal_hash_equal(again.hash, info.hash));
+        assert_int_equal(shoal_bundle_find(bundle, "md/main.py", &found, &msg), SHOAL_OK);
+        assert_true(found);
+        assert_int_equal(shoal_bundle_find(bundle, "md/empty", &found, &msg), SHOAL_OK);
+        assert_false(found);
+        assert_non_null(mkdtemp(dir));
+        assert_int_equal(shoal_bundle_unpack(bundle, dir, &again, &msg), SHOAL_OK);
+        assert_true(shoal_hash_equal(again.hash, info.hash));
+        expect_file(dir, "md/main.py", "print(1)\n", false);
+        expect_file(dir, "md/run.sh", "#!/bin/sh\n", true);
+        expect_file(dir, "md/sub/deep/x.txt", "x", true);
+        (void)snprintf(empty, sizeof(empty), "%s/md/empty", dir);
+        assert_int_equal(stat(empty, &status), 0);
+        /* Never twice into the same place. */
+        assert_int_equal(shoal_bundle_unpack(bundle, dir, &again, &msg), SHOAL_ERR_STORAGE);
+        (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        (void)close(bundle);
+        (void)close(fd);
+    }
+}
+
+/* The hash sees paths, execute bits and contents, and nothing else. */
+static void test_hash(void **state)
+{
+    static const struct item base[] = { { .path = "a", .content = "1" }, { .path = "b", .content = "2" } };
+    static const struct {
+        const char *name;
+        struct item items[2];
+        bool same;
+    } cases[] = {
+        { "another order", { { .path = "b", .content = "2" }, { .path = "a", .content = "1" } }, true },
+        { "other read bits", { { .path = "a", .content = "1", .mode = 0600 }, { .path = "b", .content = "2" } }, true },
+        { "./ before a path", { { .path = "./a", .content = "1" }, { .path = ".//b", .content = "2" } }, true },
+        { "an execute bit", { { .path = "a", .content = "1", .mode = 0744 }, { .path = "b", .content = "2" } }, false },
+        { "another content", { { .path = "a", .content = "1" }, { .path = "b", .content = "3" } }, false },
+        { "another path", { { .path = "a", .content = "1" }, { .path = "c", .content = "2" } }, false },
+        { "contents exchanged", { { .path = "a", .content = "2" }, { .path = "b", .content = "1" } }, false },
+    };
+    struct shoal_bundle_info want;
+    struct shoal_msg msg;
+    int fd = pack(TAR, base, 2);
+    int bundle;
+
+    (void)state;
+    assert_int_equal(make(fd, "x.tar", "", &bundle, &want, &msg), SHOAL_OK);
+    (void)close(bundle);
+    (void)close(fd);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct shoal_bundle_info info;
+
+        fd = pack(TAR_GZ, cases[i].items, 2);
+        assert_int_equal(make(fd, "x.tar", "", &bundle, &info, &msg), SHOAL_OK);
+        if (shoal_hash_equal(info.hash, want.hash) != cases[i].same)
+            fail_msg("%s", cases[i].name);
+        (void)close(bundle);
+        (void)close(fd);
+    }
+}
+
+static char long_name[300];
+static char deep_name[200];
+static char long_path[1400];
+
+struct hostile {
+    const char *name;
+    enum form form;
+    struct item items[3];
+    const char *says; /* in the message */
+};
+
+static const struct hostile hostile[] = {
+    { "a parent path", TAR, { { .path = "../x", .content = "1" } }, "\"..\"" },
+    { "a parent path inside", TAR_GZ, { { .path = "a/../../x", .content = "1" } }, "\"..\"" },
+    { "a parent path at the end", ZIP, { { .path = "a/..", .content = "1" } }, "\"..\"" },
+    { "an absolute path", PAX, { { .path = "/etc/x", .content = "1" } }, "absolute" },
+    { "an absolute path in a zip", ZIP, { { .path = "/etc/x", .content = "1" } }, "absolute" },
+    { "a symbolic link", TAR, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
+    { "a link out, then a file through it", TAR,
+      { { .path = "a", .link = "/tmp", .type = AE_IFLNK }, { .path = "a/x", .content = "1" } }, "symbolic link" },
+    { "a file, then a link", TAR_GZ, { { .path = "a", .content = "1" }, { .path = "b", .link = "a", .type = AE_IFLNK } },
+      "symbolic link" },
+    { "a symbolic link in a zip", ZIP, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
+    { "a hard link", TAR, { { .path = "a", .content = "1" }, { .path = "b", .link = "=a" } }, "hard link" },
+    { "a hard link out", TAR, { { .path = "b", .link = "=/etc/passwd" } }, "hard link" },
+    { "a pipe", TAR, { { .path = "a", .type = AE_IFIFO } }, "device, pipe" },
+    { "a character device", TAR, { { .path = "a", .type = AE_IFCHR } }, "device, pipe" },
+    { "a block device", PAX, { { .path = "a", .type = AE_IFBLK } }, "device, pipe" },
+    { "the same file twice", TAR, { { .path = "a", .content = "1" }, { .path = "./a", .content = "2" } }, "twice" },
+    { "a file and a directory", TAR, { { .path = "a", .content = "1" }, { .path = "a/b", .content = "2" } }, "both a file" },
+    { "a directory and a file", TAR, { { .path = "a/b", .content = "1" }, { .path = "a", .content = "2" } }, "both a file" },
+    { "a file that is also an empty directory", TAR, { { .path = "a", .type = AE_IFDIR }, { .path = "a", .content = "2" } }, "twice" },
+    { "a control character", TAR, { { .path = "a\x1b[2J", .content = "1" } }, "control character" },
+    { "a line break", PAX, { { .path = "a\nb", .content = "1" } }, "control character" },
+    { "a backslash", TAR, { { .path = "a\\b", .content = "1" } }, "backslash" },
+    { "a component too long", PAX, { { .path = long_name, .content = "1" } }, "longer than 255" },
+    { "a path too long", PAX, { { .path = long_path, .content = "1" } }, "longer than 1023" },
+    { "nested too deep", PAX, { { .path = deep_name, .content = "1" } }, "nested too deep" },
+    { "a sparse file of 1 TiB", PAX, { { .path = "a", .content = "1", .claims = 1ll << 40 } }, "claims to be larger" },
+    { "only the root", TAR, { { .path = "./", .type = AE_IFDIR } }, "empty" },
+};
+
+static void test_hostile(void **state)
+{
+    unsigned failed = 0;
+
+    (void)state;
+    memset(long_name, 'a', sizeof(long_name) - 1);
+    for (size_t i = 0; i + 2 < sizeof(deep_name); i += 2)
+        memcpy(deep_name + i, "d/", 3);
+    for (size_t i = 0; i + 101 < sizeof(long_path); i += 101) {
+        memset(long_path + i, 'b', 100);
+        long_path[i + 100] = '/';
+    }
+    for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++) {
+        size_t count = 0;
+        struct shoal_bundle_info info;
+        struct shoal_msg msg;
+        enum shoal_err err;
+        int bundle;
+        int fd;
+
+        while (count < 3 && hostile[i].items[count].path != NULL)
+            count++;
+        fd = pack(hostile[i].form, hostile[i].items, count);
+        err = make(fd, "x.tar", "", &bundle, &info, &msg);
+        if (err == SHOAL_OK || strstr(msg.text, hostile[i].says) == NULL || bundle != -1) {
+            print_error("FAIL bundle: %s: got %s \"%s\"\n", hostile[i].name, shoal_err_name(err), msg.text);
+            failed++;
+        }
+        for (const char *at = msg.text; *at != '\0'; at++)
+            assert_true((unsigned char)*at >= 0x20);
+        if (bundle >= 0)
+            (void)close(bundle);
+        (void)close(fd);
+    }
+    assert_int_equal(failed, 0);
+}
+
+static int file_of(const void *bytes, size_t len)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+
+    assert_int_equal(write(fd, bytes, len), len);
+    return fd;
+}
+
+static void expect_refused(int fd, const char *name, const char *says)
+{
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    int bundle;
+
+    if (make(fd, name, "", &bundle, &info, &msg) == SHOAL_OK || strstr(msg.text, says) == NULL)
+        fail_msg("%s: want \"%s\" got \"%s\"", name, says, msg.text);
+    assert_int_equal(bundle, -1);
+    (void)close(fd);
+}
+
+static void test_not_archives(void **state)
+{
+    (void)state;
+    expect_refused(file_of("", 0), "x.modelDir.tar", "is empty (0 bytes)");
+    expect_refused(file_of("hello", 5), "x.modelDir.tar", "is not an archive");
+    expect_refused(file_of("hello", 5), "x.zip", "is not an archive");
+    expect_refused(file_of("\x1f\x8b\x08\0\0\0\0\0\0\0", 10), "x.tar", "damaged or cut short");
+    expect_refused(file_of("PK\3\4junk junk junk junk junk junk", 32), "x.zip", "");
+    expect_refused(file_of("\xfd" "7zXZ\0 junk", 12), "x.tar", "is not an archive"); /* xz is not read */
+    expect_refused(file_of("hello", 5), "a/b.py", "slash");
+    expect_refused(file_of("hello", 5), "..", "\"..\"");
+}
+
+/* Cut anywhere, an archive is refused or holds all its files. */
+static void test_truncated(void **state)
+{
+    static const enum form forms[] = { TAR, TAR_GZ, ZIP };
+
+    (void)state;
+    for (size_t f = 0; f < 3; f++) {
+        int fd = pack(forms[f], good, sizeof(good) / sizeof(good[0]));
+        uint64_t whole = size_of(fd);
+        uint8_t *bytes = malloc(whole);
+        uint64_t step = whole > 2000 ? 97 : 1;
+
+        assert_int_equal(pread(fd, bytes, whole, 0), whole);
+        for (uint64_t len = 1; len < whole; len += step) {
+            int cut = file_of(bytes, len);
+            struct shoal_bundle_info info;
+            struct shoal_msg msg;
+            int bundle;
+
+            if (make(cut, "x.tar", "", &bundle, &info, &msg) == SHOAL_OK) {
+                if (info.entries != 4)
+                    fail_msg("form %zu cut at %llu: taken with %u entries", f, (unsigned long long)len, info.entries);
+                (void)close(bundle);
+            }
+            (void)close(cut);
+        }
+        free(bytes);
+        (void)close(fd);
+    }
+}
+
+/* A changed byte is refused, or gives a bundle that checks. */
+static void test_damaged(void **state)
+{
+    struct shoal_rand rand;
+    int fd = pack(ZIP, good, sizeof(good) / sizeof(good[0]));
+    uint64_t whole = size_of(fd);
+    uint8_t *bytes = malloc(whole);
+
+    (void)state;
+    shoal_rand_init(&rand, 3);
+    for (unsigned turn = 0; turn < 400; turn++) {
+        struct shoal_bundle_info info;
+        struct shoal_bundle_info again;
+        struct shoal_msg msg;
+        int bundle;
+        int bad;
+
+        assert_int_equal(pread(fd, bytes, whole, 0), whole);
+        bytes[shoal_rand_below(&rand, whole)] ^= (uint8_t)(1 + shoal_rand_below(&rand, 255));
+        bad = file_of(bytes, whole);
+        if (make(bad, "x.zip", "", &bundle, &info, &msg) == SHOAL_OK) {
+            assert_int_equal(shoal_bundle_check(bundle, &again, &msg), SHOAL_OK);
+            assert_true(shoal_hash_equal(info.hash, again.hash));
+            (void)close(bundle);
+        }
+        (void)close(bad);
+    }
+    free(bytes);
+    (void)close(fd);
+}
+
+static void test_bombs(void **state)
+{
+    size_t len = 40u << 20;
+    char *zeroes = calloc(1, len + 1);
+    struct item items[2] = { { .path = "a" }, { .path = "b" } };
+    static struct item many[1001];
+    static char names[1001][16];
+    int fd;
+
+    (void)state;
+    memset(zeroes, '0', len);
+    items[0].content = zeroes;
+    fd = pack(TAR_GZ, items, 1);
+    expect_refused(fd, "x.tar", "far more than its own size");
+    fd = pack(ZIP, items, 1);
+    expect_refused(fd, "x.zip", "far more than its own size");
+    items[1].content = zeroes;
+    fd = pack(TAR, items, 2);
+    expect_refused(fd, "x.tar", "more than is allowed");
+    free(zeroes);
+    for (unsigned i = 0; i < 1001; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "f%u", i);
+        many[i] = (struct item){ .path = names[i], .content = "" };
+    }
+    fd = pack(TAR_GZ, many, 1001);
+    expect_refused(fd, "x.tar", "more than 1000 entries");
+}
+
+static void test_names_and_prefix(void **state)
+{
+    static const struct {
+        const char *name;
+        struct item items[3];
+        const char *prefix;
+        const char *find;
+        const char *top;
+        bool prefixed;
+    } cases[] = {
+        { "a top directory", { { .path = "md/a", .content = "1" }, { .path = "md/b", .content = "1" } }, "md", "md/a", "md", false },
+        { "no top directory", { { .path = "a", .content = "1" }, { .path = "./s/b", .content = "1" } }, "md", "md/s/b", "", true },
+        { "no prefix", { { .path = "a", .content = "1" }, { .path = "s/b", .content = "1" } }, "", "s/b", "", false },
+        { "macOS files beside the top", { { .path = "._md", .content = "1" }, { .path = "md/a", .content = "1" } }, "md", "md/a", "md", false },
+        { "a name in UTF-8", { { .path = "md/caf\xc3\xa9.py", .content = "1" } }, "", "md/caf\xc3\xa9.py", "md", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t count = cases[i].items[1].path == NULL ? 1 : 2;
+        struct shoal_bundle_info info;
+        struct shoal_msg msg;
+        bool found = false;
+        int fd = pack(TAR, cases[i].items, count);
+        int bundle;
+
+        if (make(fd, "x.tar", cases[i].prefix, &bundle, &info, &msg) != SHOAL_OK)
+            fail_msg("%s: %s", cases[i].name, msg.text);
+        assert_int_equal(shoal_bundle_find(bundle, cases[i].find, &found, &msg), SHOAL_OK);
+        if (!found || info.prefixed != cases[i].prefixed || strcmp(info.top, cases[i].top) != 0)
+            fail_msg("%s: found %d, prefixed %d, top \"%s\"", cases[i].name, found, info.prefixed, info.top);
+        (void)close(bundle);
+        (void)close(fd);
+    }
+}
+
+static void test_single_file(void **state)
+{
+    static const struct {
+        const char *name;
+        const char *found;
+    } cases[] = { { "train.py", "train.py" }, { "", "main.py" } };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct shoal_bundle_info info;
+        struct shoal_msg msg;
+        bool found = false;
+        int fd = file_of("print(1)", 8);
+        int bundle;
+
+        assert_int_equal(make(fd, cases[i].name, "", &bundle, &info, &msg), SHOAL_OK);
+        assert_int_equal(shoal_bundle_find(bundle, cases[i].found, &found, &msg), SHOAL_OK);
+        assert_true(found);
+        (void)close(bundle);
+        (void)close(fd);
+    }
+}
+
+static void test_empty_bundle(void **state)
+{
+    const struct shoal_bundle_options options = { .single_name = "", .prefix = "md", .spool_dir = "/tmp" };
+    struct shoal_bundle_info info;
+    struct shoal_bundle_info again;
+    struct shoal_msg msg;
+    int bundle;
+
+    (void)state;
+    assert_int_equal(shoal_bundle_make(&options, &bundle, &info, &msg), SHOAL_OK);
+    assert_int_equal(info.entries, 0);
+    assert_int_equal(info.bundle_bytes, 16);
+    assert_int_equal(shoal_bundle_check(bundle, &again, &msg), SHOAL_OK);
+    assert_true(shoal_hash_equal(info.hash, again.hash));
+    (void)close(bundle);
+}
+
+/* From a peer: every prefix and every kind of wrong field is refused, and unpacking leaves nothing outside. */
+static void test_bad_bundles(void **state)
+{
+    int fd = pack(TAR, good, sizeof(good) / sizeof(good[0]));
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    struct shoal_rand rand;
+    uint8_t *bytes;
+    uint8_t *copy;
+    uint64_t len;
+    int bundle;
+
+    (void)state;
+    assert_int_equal(make(fd, "x.tar", "md", &bundle, &info, &msg), SHOAL_OK);
+    len = size_of(bundle);
+    bytes = malloc(len);
+    copy = malloc(len + 1);
+    assert_int_equal(pread(bundle, bytes, len, 0), len);
+    for (uint64_t cut = 0; cut < len; cut++) {
+        int bad = file_of(bytes, cut);
+
+        assert_int_equal(shoal_bundle_check(bad, &info, &msg), SHOAL_ERR_MALFORMED);
+        (void)close(bad);
+    }
+    memcpy(copy, bytes, len);
+    copy[len] = 'x';
+    {
+        int bad = file_of(copy, len + 1);
+
+        assert_int_equal(shoal_bundle_check(bad, &info, &msg), SHOAL_ERR_MALFORMED);
+        (void)close(bad);
+    }
+    shoal_rand_init(&rand, 5);
+    for (unsigned turn = 0; turn < 2000; turn++) {
+        int bad;
+
+        memcpy(copy, bytes, len);
+        copy[shoal_rand_below(&rand, len)] = turn % 3 == 0 ? (uint8_t)'/' : turn % 3 == 1 ? (uint8_t)'.' : (uint8_t)shoal_rand_below(&rand, 256);
+        bad = file_of(copy, len);
+        (void)!shoal_bundle_check(bad, &info, &msg);
+        (void)close(bad);
+    }
+    free(bytes);
+    free(copy);
+    (void)close(bundle);
+    (void)close(fd);
+}
+
+/* B4: a link that waits in the folder is not followed. */
+static void test_unpack_through_link(void **state)
+{
+    char dir[] = "/tmp/shoal-bundle-XXXXXX";
+    char outside[] = "/tmp/shoal-outside-XXXXXX";
+    char link[64];
+    char leaked[64];
+    int fd = pack(TAR, good, sizeof(good) / sizeof(good[0]));
+    struct shoal_bundle_info info;
+    struct shoal_msg msg;
+    int bundle;
+
+    (void)state;
+    assert_int_equal(make(fd, "x.tar", "md", &bundle, &info, &msg), SHOAL_OK);
+    assert_non_null(mkdtemp(dir));
+    assert_non_null(mkdtemp(outside));
+    (void)snprintf(link, sizeof(link), "%s/md", dir);
+    (void)snprintf(leaked, sizeof(leaked), "%s/main.py", outside);
+    assert_int_equal(symlink(outside, link), 0);
+    assert_int_equal(shoal_bundle_unpack(bundle, dir, &info, &msg), SHOAL_ERR_STORAGE);
+    assert_int_not_equal(access(leaked, F_OK), 0);
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)nftw(outside, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    (void)close(bundle);
+    (void)close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_hash),        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_not_archives),     cmocka_unit_test(test_truncated),   cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_bombs),            cmocka_unit_test(test_names_and_prefix),
+        cmocka_unit_test(test_single_file),      cmocka_unit_test(test_empty_bundle),
+        cmocka_unit_test(test_bad_bundles),      cmocka_unit_test(test_unpack_through_link),
+    };
+
+    return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
