@@ -18,6 +18,7 @@
 #define DEFAULT_PORT 7410
 #define DEFAULT_API_PORT 9243
 #define HEALTH_MS 100
+#define LAG_NOTED_MS 100
 /* A socket's path is at most 107 bytes: <data>/jobs/shoal-<16 digits>/runner.sock must fit. */
 #define DATA_PATH_MAX 60
 
@@ -140,18 +141,33 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     return err == SHOAL_OK ? find_python(settings, options->python, msg) : err;
 }
 
-/* The best class the kernel gives us; children do not inherit it. */
+static void no_work(uv_work_t *work) { (void)work; }
+
+/* The best class the kernel gives us. All threads must have the same: the loop spins (uv__async_spin) while a thread is
+ * inside uv_async_send, so a thread of a lower class that was preempted there would never finish. Hence the pool's
+ * threads are made now, and inherit it; children must not, see scheduling_end. */
 static void scheduling(struct agent *agent)
 {
+    static uv_work_t work;
     struct sched_param param = { .sched_priority = 1 };
 
-    if (sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0)
+    if (sched_setscheduler(0, SCHED_RR, &param) == 0)
         (void)snprintf(agent->scheduling, sizeof(agent->scheduling), "round robin, real-time priority 1");
     else if (setpriority(PRIO_PROCESS, 0, -15) == 0)
         (void)snprintf(agent->scheduling, sizeof(agent->scheduling), "normal, nice -15");
     else
         (void)snprintf(agent->scheduling, sizeof(agent->scheduling),
                        "normal, nice 0 (allow CAP_SYS_NICE for steadier heartbeats)");
+    (void)uv_queue_work(&agent->loop, &work, no_work, NULL);
+}
+
+/* Every thread is made: from here on what this thread forks starts in the normal class. */
+static void scheduling_end(const struct agent *agent)
+{
+    struct sched_param param = { .sched_priority = 1 };
+
+    if (strncmp(agent->scheduling, "round", 5) == 0)
+        (void)sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param);
 }
 
 /* ---- callbacks of the parts ---- */
@@ -281,6 +297,8 @@ static void on_health(uv_timer_t *timer)
     uint64_t lag = agent->health_due_ns != 0 && now > agent->health_due_ns ? now - agent->health_due_ns : 0;
 
     agent->health_due_ns = now + HEALTH_MS * SHOAL_MS;
+    if (lag > LAG_NOTED_MS * SHOAL_MS)
+        agent_log(agent, "the loop was %llu ms late", (unsigned long long)(lag / SHOAL_MS));
     agent->loop_lag_ns = lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
     event.u.health.loop_lag_ns = lag;
     event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
@@ -424,6 +442,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
         err = start_membership(agent, msg);
     if (err != SHOAL_OK)
         return err;
+    scheduling_end(agent);
     agent_workers_reattach(agent);
     found_mesh(agent);
     (void)uv_timer_init(&agent->loop, &agent->health_timer);
@@ -640,6 +659,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
         free(agent);
         return SHOAL_EXIT_FAILED;
     }
+    (void)uv_loop_init(&agent->loop);
     scheduling(agent);
     (void)printf("ok    data folder %s, mesh %s\n", agent->settings.data, agent->identity.mesh_name);
     (void)printf("ok    %u slots (%s)\n", agent->settings.slots, agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
