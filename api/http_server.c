@@ -1,6 +1,7 @@
 #include "http_server.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,8 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
 
     if (sodium_init() < 0)
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "libsodium cannot start");
+    /* libuv writes with write(2): a client that has gone must be an error, not our death. */
+    (void)signal(SIGPIPE, SIG_IGN);
     if (access(options->spool_dir, W_OK | X_OK) != 0)
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the folder for uploads cannot be written: %s", options->spool_dir,
                           strerror(errno));
