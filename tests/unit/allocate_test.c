@@ -1,0 +1,507 @@
+/* Allocation: a table of views, and thousands of random small ones against brute force. */
+#include "shoal/allocate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "shoal/rand.h"
+
+#define SLOTS 24
+#define JOBS 8
+#define HOSTS 5
+
+struct scene {
+    struct shoal_allocate_host hosts[HOSTS];
+    int32_t slots[SLOTS];
+    struct shoal_allocate_job jobs[JOBS];
+    struct shoal_allocate_view view;
+    struct shoal_allocate_grant grants[JOBS];
+    int32_t after[SLOTS];
+    struct shoal_allocate_out out;
+};
+
+static struct shoal_allocate *work;
+
+static void wire(struct scene *s)
+{
+    s->view.hosts = s->hosts;
+    s->view.slots = s->slots;
+    s->view.jobs = s->jobs;
+    s->out.grants = s->grants;
+    s->out.slots = s->after;
+}
+
+static void add_host(struct scene *s, uint8_t name, uint8_t device, uint32_t slots)
+{
+    struct shoal_allocate_host *host = &s->hosts[s->view.host_count++];
+
+    *host = (struct shoal_allocate_host){ .id = { { name } }, .device = device, .usable = true, .first_slot = s->view.slot_count,
+                                          .slot_count = slots };
+    for (uint32_t i = 0; i < slots; i++)
+        s->slots[s->view.slot_count++] = SHOAL_ALLOCATE_FREE;
+}
+
+static void add_job(struct scene *s, uint32_t priority, uint64_t ticket, bool elastic, uint32_t min, uint32_t max)
+{
+    uint32_t i = s->view.job_count++;
+
+    s->jobs[i] = (struct shoal_allocate_job){ .id = { { 0, (uint8_t)i } }, .priority = priority, .ticket_ms = ticket, .min = min,
+                                              .max = max, .elastic = elastic };
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+struct row {
+    const char *name;
+    uint32_t hosts[3];                                                       /* slots of each */
+    struct { uint32_t priority, elastic, min, max, held; } jobs[5];          /* max 0 ends the list; tickets in order */
+    uint32_t want[5];
+    enum shoal_allocate_why why[5];
+};
+
+#define G SHOAL_ALLOCATE_GIVEN
+#define S SHOAL_ALLOCATE_SHARED
+static const struct row rows[] = {
+    { "one elastic job takes its maximum", { 4 }, { { 0, 1, 1, 3, 0 } }, { 3 }, { G } },
+    { "two elastic jobs of 4 on four slots settle at 2 and 2", { 4 }, { { 0, 1, 1, 4, 4 }, { 0, 1, 1, 4, 0 } }, { 2, 2 }, { S, S } },
+    { "of three slots the earlier ticket gets two", { 3 }, { { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } }, { 2, 1 }, { S, S } },
+    { "a small maximum leaves its rest to the other", { 6 }, { { 0, 1, 1, 2, 0 }, { 0, 1, 1, 9, 0 } }, { 2, 4 }, { G, S } },
+    { "a gang takes elastic surplus back", { 4 }, { { 0, 1, 1, 4, 4 }, { 0, 0, 3, 3, 0 } }, { 1, 3 }, { S, G } },
+    { "a running gang is never taken from", { 4 }, { { 0, 0, 3, 3, 3 }, { 9, 0, 2, 2, 0 } }, { 3, 0 }, { G, SHOAL_ALLOCATE_HEAD } },
+    { "a running minimum stands against a higher priority", { 2 }, { { 0, 1, 2, 2, 2 }, { 9, 0, 2, 2, 0 } }, { 2, 0 },
+      { G, SHOAL_ALLOCATE_HEAD } },
+    { "a higher priority goes first", { 4 }, { { 0, 0, 3, 3, 0 }, { 5, 0, 3, 3, 0 } }, { 0, 3 }, { SHOAL_ALLOCATE_HEAD, G } },
+    { "the head holds what there is; a later gang waits behind it", { 4 },
+      { { 0, 0, 2, 2, 2 }, { 0, 0, 3, 3, 0 }, { 0, 0, 1, 1, 0 } }, { 2, 0, 0 }, { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_BEHIND } },
+    { "what is held for the head is lent to elastic surplus", { 4 },
+      { { 0, 0, 1, 1, 1 }, { 0, 0, 4, 4, 0 }, { 0, 1, 1, 4, 1 } }, { 1, 0, 3 }, { G, SHOAL_ALLOCATE_HEAD, S } },
+    { "one that asks for more than the mesh has holds nothing", { 4 }, { { 0, 0, 9, 9, 0 }, { 0, 0, 4, 4, 0 } }, { 0, 4 },
+      { SHOAL_ALLOCATE_TOO_LARGE, G } },
+    { "priority decides over the surplus too", { 6 }, { { 0, 1, 1, 6, 0 }, { 5, 1, 1, 4, 0 } }, { 2, 4 }, { S, G } },
+    { "all slots taken by minima", { 2 }, { { 0, 0, 2, 2, 2 }, { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } }, { 2, 0, 0 },
+      { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_FULL } },
+};
+
+static void test_table(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        struct scene s = { .view = { .host_count = 0 } };
+        uint32_t at = 0;
+
+        wire(&s);
+        for (unsigned h = 0; h < 3 && rows[r].hosts[h] > 0; h++)
+            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, rows[r].hosts[h]);
+        for (unsigned j = 0; j < 5 && rows[r].jobs[j].max > 0; j++) {
+            add_job(&s, rows[r].jobs[j].priority, j, rows[r].jobs[j].elastic != 0, rows[r].jobs[j].min, rows[r].jobs[j].max);
+            for (uint32_t i = 0; i < rows[r].jobs[j].held; i++)
+                s.slots[at++] = (int32_t)j;
+        }
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        for (uint32_t j = 0; j < s.view.job_count; j++) {
+            char text[300] = "";
+
+            shoal_allocate_explain(&s.view, &s.out, j, text, sizeof(text));
+            if (s.grants[j].count != rows[r].want[j] || s.grants[j].why != rows[r].why[j] || text[0] == '\0')
+                fail_msg("%s: job %u: want %u (why %d) got %u (why %d: %s)", rows[r].name, j, rows[r].want[j], (int)rows[r].why[j],
+                         s.grants[j].count, (int)s.grants[j].why, text);
+        }
+    }
+}
+
+/* ---- Random views -------------------------------------------------------------------------------------------------- */
+
+static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each)
+{
+    memset(s, 0, sizeof(*s));
+    wire(s);
+    for (uint32_t h = 0; h < hosts; h++) {
+        add_host(s, (uint8_t)(h * 7 + 1), shoal_rand_below(rand, 3) == 0 ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
+                 (uint32_t)shoal_rand_below(rand, slots_each) + 1);
+        s->hosts[h].class_hash = (uint32_t)shoal_rand_below(rand, 3);
+        s->hosts[h].usable = shoal_rand_below(rand, 8) != 0;
+    }
+    for (uint32_t j = 0; j < jobs; j++) {
+        uint32_t min = (uint32_t)shoal_rand_below(rand, 4) + 1;
+
+        add_job(s, (uint32_t)shoal_rand_below(rand, 2), shoal_rand_below(rand, 3), shoal_rand_below(rand, 2) == 0, min,
+                min + (uint32_t)shoal_rand_below(rand, 4));
+        if (!s->jobs[j].elastic)
+            s->jobs[j].max = s->jobs[j].min;
+        if (shoal_rand_below(rand, 8) == 0)
+            s->jobs[j].min = s->jobs[j].max = 0;
+        s->jobs[j].device = (uint8_t)shoal_rand_below(rand, 3);
+        s->jobs[j].class_hash = (uint32_t)shoal_rand_below(rand, 3);
+    }
+    for (uint32_t i = 0; i < s->view.slot_count; i++)
+        if (shoal_rand_below(rand, 2) == 0)
+            s->slots[i] = (int32_t)shoal_rand_below(rand, jobs + 1) - 1;
+        else if (shoal_rand_below(rand, 10) == 0)
+            s->slots[i] = SHOAL_ALLOCATE_OTHER;
+}
+
+static uint32_t host_of(const struct scene *s, uint32_t slot)
+{
+    for (uint32_t h = 0; h < s->view.host_count; h++)
+        if (slot >= s->hosts[h].first_slot && slot < s->hosts[h].first_slot + s->hosts[h].slot_count)
+            return h;
+    fail();
+    return 0;
+}
+
+static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
+{
+    const struct shoal_allocate_host *host = &s->hosts[host_of(s, slot)];
+    const struct shoal_allocate_job *j = &s->jobs[job];
+
+    return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER && (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device) &&
+           (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash);
+}
+
+static uint32_t held_by(const struct scene *s, uint32_t job)
+{
+    uint32_t held = 0;
+
+    for (uint32_t i = 0; i < s->view.slot_count; i++)
+        held += s->slots[i] == (int32_t)job && fits(s, job, i);
+    return held;
+}
+
+/* Kuhn's matching of single units to single slots. A gang that is in keeps the slots it was given (slots of a pool are
+ * alike): nothing later moves it. */
+static bool try_unit(const struct scene *s, const uint8_t *unit_job, int32_t *slot_unit, uint32_t unit, uint32_t *seen,
+                     const bool *pinned)
+{
+    for (uint32_t i = 0; i < s->view.slot_count; i++) {
+        if (pinned[i] || (*seen >> i & 1) || !fits(s, unit_job[unit], i))
+            continue;
+        *seen |= 1u << i;
+        if (slot_unit[i] < 0 || try_unit(s, unit_job, slot_unit, (uint32_t)slot_unit[i], seen, pinned)) {
+            slot_unit[i] = (int32_t)unit;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool feasible(const struct scene *s, const uint32_t *counts, const bool *gangs_in)
+{
+    uint8_t unit_job[128];
+    int32_t slot_unit[SLOTS];
+    bool pinned[SLOTS] = { false };
+    uint32_t units = 0;
+
+    for (uint32_t j = 0; j < s->view.job_count; j++) {
+        bool gang = !s->jobs[j].elastic && gangs_in[j];
+
+        for (uint32_t i = 0; gang && i < s->view.slot_count; i++)
+            pinned[i] = pinned[i] || (s->after[i] == (int32_t)j && fits(s, j, i));
+        for (uint32_t n = 0; !gang && n < counts[j]; n++)
+            unit_job[units++] = (uint8_t)j;
+    }
+    for (uint32_t i = 0; i < s->view.slot_count; i++)
+        slot_unit[i] = -1;
+    for (uint32_t u = 0; u < units; u++) {
+        uint32_t seen = 0;
+
+        if (!try_unit(s, unit_job, slot_unit, u, &seen, pinned))
+            return false;
+    }
+    return true;
+}
+
+static int before(const struct scene *s, uint32_t a, uint32_t b)
+{
+    if (s->jobs[a].priority != s->jobs[b].priority)
+        return s->jobs[a].priority > s->jobs[b].priority;
+    if (s->jobs[a].ticket_ms != s->jobs[b].ticket_ms)
+        return s->jobs[a].ticket_ms < s->jobs[b].ticket_ms;
+    return memcmp(s->jobs[a].id.bytes, s->jobs[b].id.bytes, 10) < 0;
+}
+
+/* Rules 1 and 2 by matching of units: which jobs have their minimum. */
+static void admitted_by_hand(const struct scene *s, bool *in)
+{
+    uint32_t order[JOBS], counts[JOBS] = { 0 }, n = s->view.job_count, head = UINT32_MAX, held = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+
+        for (; at > 0 && before(s, i, order[at - 1]); at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+        in[i] = s->jobs[i].max > 0 && held_by(s, i) >= s->jobs[i].min;
+        if (in[i])
+            counts[i] = s->jobs[i].elastic ? s->jobs[i].min : held_by(s, i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = order[i], mesh = 0, got = 0;
+
+        for (uint32_t k = 0; k < s->view.slot_count; k++)
+            mesh += fits(s, j, k);
+        if (in[j] || s->jobs[j].max == 0 || mesh < s->jobs[j].min)
+            continue;
+        if (head != UINT32_MAX)
+            counts[head] = held;
+        while (got < s->jobs[j].min && (counts[j] = got + 1, feasible(s, counts, in)))
+            got++;
+        in[j] = got == s->jobs[j].min;
+        counts[j] = in[j] ? got : 0;
+        if (!in[j] && head == UINT32_MAX) {
+            head = j;
+            held = got;
+            counts[j] = got;
+        }
+    }
+}
+
+/* Every vector of counts: is there one that is better for the lowest, priority by priority? */
+static bool better(const struct scene *s, const uint32_t *a, const uint32_t *b)
+{
+    for (uint32_t priority = 2; priority > 0; priority--) {
+        for (uint32_t level = 1; level < 12; level++) {
+            uint32_t na = 0, nb = 0;
+
+            for (uint32_t j = 0; j < s->view.job_count; j++) {
+                if (s->jobs[j].priority != priority - 1)
+                    continue;
+                na += a[j] >= level;
+                nb += b[j] >= level;
+            }
+            if (na != nb)
+                return na > nb;
+        }
+    }
+    return false;
+}
+
+static bool any_better(const struct scene *s, const bool *in, uint32_t *counts, uint32_t j, const uint32_t *got)
+{
+    if (j == s->view.job_count)
+        return better(s, counts, got) && feasible(s, counts, in);
+    if (!in[j] || !s->jobs[j].elastic) {
+        counts[j] = got[j];
+        return any_better(s, in, counts, j + 1, got);
+    }
+    for (counts[j] = s->jobs[j].min; counts[j] <= s->jobs[j].max; counts[j]++)
+        if (any_better(s, in, counts, j + 1, got))
+            return true;
+    return false;
+}
+
+static void check_places(const struct scene *s, uint64_t seed)
+{
+    uint32_t counts[JOBS] = { 0 };
+
+    for (uint32_t i = 0; i < s->view.slot_count; i++) {
+        if (s->slots[i] == SHOAL_ALLOCATE_OTHER || !s->hosts[host_of(s, i)].usable) {
+            if (s->after[i] != s->slots[i])
+                fail_msg("seed %llu: slot %u is not ours to give", (unsigned long long)seed, i);
+            continue;
+        }
+        if (s->after[i] < 0)
+            continue;
+        if (!fits(s, (uint32_t)s->after[i], i))
+            fail_msg("seed %llu: slot %u does not fit job %d", (unsigned long long)seed, i, s->after[i]);
+        counts[s->after[i]]++;
+    }
+    for (uint32_t j = 0; j < s->view.job_count; j++)
+        if (counts[j] != s->grants[j].count)
+            fail_msg("seed %llu: job %u has count %u but %u places", (unsigned long long)seed, j, s->grants[j].count, counts[j]);
+}
+
+static void test_brute_force(void **state)
+{
+    static struct scene s;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6000; seed++) {
+        struct shoal_rand rand;
+        bool in[JOBS];
+        uint32_t counts[JOBS], got[JOBS];
+
+        shoal_rand_init(&rand, seed);
+        random_scene(&s, &rand, (uint32_t)shoal_rand_below(&rand, 4) + 1, (uint32_t)shoal_rand_below(&rand, 4) + 1, 4);
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        check_places(&s, seed);
+        admitted_by_hand(&s, in);
+        for (uint32_t j = 0; j < s.view.job_count; j++) {
+            got[j] = s.grants[j].count;
+            if (in[j] != (got[j] > 0))
+                fail_msg("seed %llu: job %u: by hand %s, got %u", (unsigned long long)seed, j, in[j] ? "in" : "out", got[j]);
+            if (in[j] && s.jobs[j].elastic && (got[j] < s.jobs[j].min || got[j] > s.jobs[j].max))
+                fail_msg("seed %llu: job %u: %u is out of bounds", (unsigned long long)seed, j, got[j]);
+        }
+        if (!feasible(&s, got, in))
+            fail_msg("seed %llu: the counts do not fit", (unsigned long long)seed);
+        if (any_better(&s, in, counts, 0, got))
+            fail_msg("seed %llu: there is a fairer vector", (unsigned long long)seed);
+    }
+}
+
+static void test_fixpoint(void **state)
+{
+    static struct scene s, t;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20000; seed++) {
+        struct shoal_rand rand;
+
+        shoal_rand_init(&rand, seed * 3 + 1);
+        random_scene(&s, &rand, 5, 8, 4);
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        t = s;
+        wire(&t);
+        memcpy(t.slots, s.after, sizeof(t.slots));
+        assert_int_equal(shoal_allocate(work, &t.view, &t.out), SHOAL_OK);
+        if (memcmp(t.after, s.after, s.view.slot_count * sizeof(s.after[0])) != 0)
+            fail_msg("seed %llu: the second time differs", (unsigned long long)seed);
+    }
+}
+
+/* A1. Hosts and jobs in another order, slots with their hosts. */
+static void test_order(void **state)
+{
+    static struct scene s, t;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5000; seed++) {
+        struct shoal_rand rand;
+        uint32_t job_at[JOBS], host_at[HOSTS];
+
+        shoal_rand_init(&rand, seed * 5 + 2);
+        random_scene(&s, &rand, 5, 8, 4);
+        memset(&t, 0, sizeof(t));
+        wire(&t);
+        for (uint32_t i = 0; i < JOBS; i++)
+            job_at[i] = i;
+        for (uint32_t i = JOBS; i > 1; i--) {
+            uint32_t k = (uint32_t)shoal_rand_below(&rand, i), kept = job_at[k];
+
+            job_at[k] = job_at[i - 1];
+            job_at[i - 1] = kept;
+        }
+        for (uint32_t i = 0; i < HOSTS; i++)
+            host_at[i] = (i + (uint32_t)seed) % HOSTS;
+        t.view = (struct shoal_allocate_view){ .job_count = JOBS, .host_count = HOSTS };
+        wire(&t);
+        for (uint32_t i = 0; i < JOBS; i++)
+            t.jobs[job_at[i]] = s.jobs[i];
+        for (uint32_t i = 0; i < HOSTS; i++) {
+            const struct shoal_allocate_host *from = &s.hosts[host_at[i]];
+
+            t.hosts[i] = *from;
+            t.hosts[i].first_slot = t.view.slot_count;
+            for (uint32_t k = 0; k < from->slot_count; k++) {
+                int32_t holder = s.slots[from->first_slot + k];
+
+                t.slots[t.view.slot_count++] = holder < 0 ? holder : (int32_t)job_at[holder];
+            }
+        }
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        assert_int_equal(shoal_allocate(work, &t.view, &t.out), SHOAL_OK);
+        for (uint32_t i = 0; i < HOSTS; i++) {
+            for (uint32_t k = 0; k < t.hosts[i].slot_count; k++) {
+                int32_t a = s.after[s.hosts[host_at[i]].first_slot + k], b = t.after[t.hosts[i].first_slot + k];
+
+                if ((a < 0 ? a : (int32_t)job_at[a]) != b)
+                    fail_msg("seed %llu: another order, another answer", (unsigned long long)seed);
+            }
+        }
+    }
+}
+
+static void test_refusals(void **state)
+{
+    struct scene s = { .view = { .host_count = 0 } };
+
+    (void)state;
+    wire(&s);
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK); /* nothing at all is a view too */
+    add_host(&s, 1, SHOAL_JOB_DEVICE_CPU, 2);
+    add_job(&s, 0, 0, false, 1, 1);
+    s.slots[0] = 1; /* no such job */
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_ERR_INVALID);
+    s.slots[0] = SHOAL_ALLOCATE_FREE;
+    s.hosts[0].slot_count = 3;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_ERR_INVALID);
+    s.hosts[0].slot_count = 2;
+    s.jobs[0].min = 2; /* above its maximum */
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_ERR_INVALID);
+    s.jobs[0].min = 1;
+    s.jobs[1] = s.jobs[0];
+    s.view.job_count = 2;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_ERR_INVALID);
+    s.view.job_count = 1;
+    s.hosts[1] = s.hosts[0];
+    s.hosts[1].first_slot = 2;
+    s.hosts[1].slot_count = 0;
+    s.view.host_count = 2;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_ERR_INVALID);
+    s.view.host_count = 1;
+    assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+}
+
+/* Numbers, which never pass or fail: 10,000 slots and 1,000 jobs. */
+static void test_large(void **state)
+{
+    enum { H = 1250, J = 1000, N = H * 8 };
+    struct shoal_allocate_host *hosts = calloc(H, sizeof(*hosts));
+    struct shoal_allocate_job *jobs = calloc(J, sizeof(*jobs));
+    struct shoal_allocate_grant *grants = calloc(J, sizeof(*grants));
+    int32_t *slots = calloc(N, sizeof(*slots)), *after = calloc(N, sizeof(*after));
+    struct shoal_allocate_view view = { hosts, H, slots, N, jobs, J };
+    struct shoal_allocate_out out = { .grants = grants, .slots = after };
+    struct shoal_allocate *large;
+    struct timespec a, b;
+
+    (void)state;
+    assert_int_equal(shoal_allocate_create(&large, H, N, J), SHOAL_OK);
+    for (uint32_t i = 0; i < H; i++) {
+        hosts[i] = (struct shoal_allocate_host){ .device = SHOAL_JOB_DEVICE_GPU, .usable = true, .first_slot = i * 8, .slot_count = 8 };
+        memcpy(hosts[i].id.bytes, &i, sizeof(i));
+    }
+    for (uint32_t i = 0; i < J; i++) {
+        jobs[i] = (struct shoal_allocate_job){ .ticket_ms = i, .min = 1 + i % 4, .max = 16, .elastic = i % 4 != 0 };
+        memcpy(jobs[i].id.bytes, &i, sizeof(i));
+        if (!jobs[i].elastic)
+            jobs[i].max = jobs[i].min;
+    }
+    for (unsigned pass = 0; pass < 3; pass++) {
+        if (pass < 2)
+            for (uint32_t i = 0; i < N; i++)
+                slots[i] = pass == 0 ? SHOAL_ALLOCATE_FREE : i % 3 == 0 ? (int32_t)(i * 7919u % J) : SHOAL_ALLOCATE_FREE;
+        else
+            memcpy(slots, after, N * sizeof(*slots));
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        assert_int_equal(shoal_allocate(large, &view, &out), SHOAL_OK);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        print_message("allocate: 10,000 slots, 1,000 jobs, %s: %.2f ms\n", pass == 0 ? "empty mesh" : pass == 1 ? "scattered" : "settled",
+                      (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6);
+    }
+    shoal_allocate_destroy(large);
+    free(hosts);
+    free(jobs);
+    free(grants);
+    free(slots);
+    free(after);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),    cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
+        cmocka_unit_test(test_order),    cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
+    };
+    int failed;
+
+    if (shoal_allocate_create(&work, HOSTS, SLOTS, JOBS) != SHOAL_OK)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    shoal_allocate_destroy(work);
+    return failed;
+}
