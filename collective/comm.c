@@ -344,6 +344,7 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
     comm->plan.metric_names = NULL; /* the caller's memory */
     comm->planned = true;
     comm->finished = comm->write_final = comm->stateless = comm->next_valid = false;
+    comm->fresh = true;
     comm->link.known &= ~(uint32_t)(FACT_CLOSED | FACT_DONE | FACT_FILES | FACT_SNAPSHOT);
     comm->link.unsent &= comm->link.known;
     atomic_store(&comm->applied, 0);

@@ -176,6 +176,7 @@ struct shoal_comm {
     _Atomic uint64_t applied;
     _Atomic uint64_t complete;
     bool stateless; /* a joiner that began to take the state */
+    bool fresh;     /* loaded this call's bundle, never told to load or take a state */
     bool finished;   /* done() was called */
     bool main_waits; /* the caller is receiving: the library thread only sends */
     struct step_state step;

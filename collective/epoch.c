@@ -309,18 +309,22 @@ static enum shoal_err settle_state(struct shoal_comm *comm, struct shoal_comm_en
     uint64_t applied = atomic_load(&comm->applied);
     enum shoal_err err;
 
+    bool has_state = epoch->peers[epoch->rank].has_state && !comm->fresh;
+
     entry->state = SHOAL_STATE_KEEP;
-    if (entry->snapshot_path[0] != '\0' || (!epoch->peers[epoch->rank].has_state && epoch->donor < 0)) {
+    if (entry->snapshot_path[0] != '\0' || (!has_state && epoch->donor < 0)) {
         entry->state = SHOAL_STATE_LOAD;
         comm->stateless = false;
+        comm->fresh = false;
         restart_at(comm, decided);
         return SHOAL_OK;
     }
-    if (!epoch->peers[epoch->rank].has_state || comm->stateless) {
+    if (!has_state || comm->stateless) {
         if (epoch->donor < 0 || epoch->donor == (int)epoch->rank)
             return comm_fail(comm, SHOAL_ERR_INVALID, "epoch %u.%u has no donor for me", epoch->id.e, epoch->id.k);
         entry->state = SHOAL_STATE_TAKE;
         comm->stateless = true;
+        comm->fresh = false;
         restart_at(comm, 0);
         return SHOAL_OK;
     }
