@@ -320,11 +320,16 @@ static enum shoal_err meet_term(struct shoal_raft *raft, const struct shoal_raft
     return SHOAL_OK;
 }
 
+/* A leader whose configuration is committed knows this node as no member: campaigning would help nobody. */
 static void on_gone(struct shoal_raft *raft)
 {
+    if (raft->role == SHOAL_RAFT_LEADER)
+        return;
     if (!raft->removed_told)
         (void)raft_act(raft, SHOAL_RAFT_ACTION_REMOVED);
     raft->removed_told = true;
+    if (raft->role != SHOAL_RAFT_FOLLOWER)
+        raft_become_follower(raft, raft->term, nobody);
 }
 
 static enum shoal_err take_message(struct shoal_raft *raft, const struct shoal_raft_message *message)

@@ -48,7 +48,7 @@ void raft_need_snapshot(struct shoal_raft *raft, struct raft_peer *peer)
     action->u.need_snapshot.index = peer->snapshot_index;
     action->u.need_snapshot.offset = peer->snapshot_offset;
     peer->waiting = true;
-    peer->retransmit_at = raft_later(raft, raft->retransmit_ns * 4 * peer->backoff);
+    peer->retransmit_at = raft_later(raft, raft->retransmit_ns * 2 * peer->backoff);
 }
 
 enum shoal_err raft_on_chunk(struct shoal_raft *raft, const struct shoal_raft_event *event)

@@ -89,11 +89,13 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
     for (uint32_t i = 0; i < raft->config.count; i++) {
         struct raft_peer *peer = &raft->peers[i];
 
-        if (!shoal_raft_id_equal(peer->member.id, member->id) || peer->flow == RAFT_TRANSFER)
+        if (!shoal_raft_id_equal(peer->member.id, member->id))
             continue;
-        peer->flow = RAFT_PROBE; /* S3 */
+        if (peer->flow != RAFT_TRANSFER) {
+            peer->flow = RAFT_PROBE; /* S3 */
+            peer->next = peer->match + 1;
+        }
         peer->waiting = false;
-        peer->next = peer->match + 1;
         peer->commit_known = 0;
         peer->seq_floor = raft->append_seq + 1;
         peer->commit_sent = 0;

@@ -285,9 +285,9 @@ void raft_on_prevote(struct shoal_raft *raft, const struct shoal_raft_message *m
 
     if (tell_gone(raft, message->from))
         return;
-    /* Who helps another into office lets it finish. */
-    if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at < raft_later(raft, raft->jitter_ns))
-        campaign_after(raft, raft->jitter_ns);
+    /* Who helps another into office lets it finish; not for long, since it may reach fewer than this node does. */
+    if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at < raft_later(raft, raft->jitter_ns / 4))
+        raft->campaign_at = raft_later(raft, raft->jitter_ns / 4) + jitter(raft, raft->jitter_ns / 4);
     answer(raft, message->from, SHOAL_RAFT_PREVOTE_REPLY, for_term, granted);
 }
 

@@ -534,7 +534,7 @@ static inline void mesh_start(struct mesh *mesh, uint32_t i)
     node->agent++;
     support.incarnation = (struct shoal_incarnation){ .host_epoch = 1, .agent = node->agent };
     shoal_rand_init(&options.chance, shoal_rand_u64(&mesh->chance));
-    options.quiet_until_ns = node->agent == 1 ? 0 : mesh->now + 600 * SHOAL_MS;
+    options.quiet_until_ns = mesh->now + (node->agent == 1 ? 0 : 600 * SHOAL_MS);
     if (mesh->wild) {
         options.quiet_until_ns = 0;
         options.support_ns = 100 * SHOAL_MS;
