@@ -154,15 +154,17 @@ static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_
 {
     struct shoal_lead *lead = s->lead;
 
-    if (lead->manifest_ns != 0 && s->now_ns < lead->manifest_ns + MANIFEST_NS) {
+    if (lead->manifest_ns != 0 && lead->manifest_asked == call && s->now_ns < lead->manifest_ns + MANIFEST_NS) {
         lead_wake(s, lead->manifest_ns + MANIFEST_NS);
         return;
     }
     lead->out.kind = SHOAL_HOST_MAKE_MANIFEST;
     memset(&lead->out.u.manifest, 0, sizeof(lead->out.u.manifest));
     lead->out.u.manifest.call = call;
-    if (lead_send(s, node, 0))
+    if (lead_send(s, node, 0)) {
         lead->manifest_ns = s->now_ns;
+        lead->manifest_asked = call;
+    }
     lead_wake(s, s->now_ns + MANIFEST_NS);
 }
 

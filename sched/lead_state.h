@@ -109,7 +109,8 @@ struct shoal_lead {
     bool train_due; /* the driver called train() and that is not in the log yet */
     struct shoal_call train;
     uint32_t driver_call; /* the call that the present driver waits for; 0: none */
-    uint64_t manifest_ns; /* last asked for */
+    uint64_t manifest_ns; /* last asked for, and for which call */
+    uint32_t manifest_asked;
     bool snapshot_due;
     struct shoal_call snapshot;
     bool manifest_ok;

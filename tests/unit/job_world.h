@@ -1,0 +1,1021 @@
+/* A small world for the tests of the job's controller: one log, one lead, a few hosts with the production slots core, and
+ * workers that behave as shoal/worker.h says. Virtual time, seeded chance; messages may be late, repeated or lost.
+ *
+ * It checks in true time, after every event: no slot has two live workers, a step is completed in one epoch only and by all
+ * its members, every member begins step D + 1 from the state after D, the ranges of an epoch cover 0..V-1 once. */
+#ifndef SHOAL_JOB_WORLD_H
+#define SHOAL_JOB_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "shoal/lead.h"
+#include "shoal/rand.h"
+#include "shoal/slots.h"
+#include "shoal/step_record.h"
+
+#define W_HOSTS 3
+#define W_SLOTS 4
+#define W_WORKERS 256
+#define W_QUEUE 8192
+#define W_V 6
+
+enum w_kind { W_MESSAGE, W_APPLY, W_STARTED, W_HELLO, W_READY, W_CLOSED, W_EXIT, W_IDLE, W_BLOB, W_MANIFEST, W_FILES, W_TRAIN, W_STEP, W_HEALTH };
+
+struct w_event {
+    uint64_t at_ns;
+    uint64_t order;
+    enum w_kind kind;
+    uint32_t host; /* receiver, or where it happens */
+    uint32_t from;
+    uint32_t life; /* of the host */
+    uint32_t term; /* W_APPLY */
+    uint64_t worker_id;
+    uint64_t word;
+    uint32_t call;
+    int32_t status;
+    bool signalled;
+    struct shoal_hash hash;
+    size_t len;
+    uint8_t *bytes;
+};
+
+struct w_worker {
+    bool used, alive, frozen, connected;
+    uint64_t id;
+    uint32_t host, slot;
+    uint8_t role;
+    uint8_t token[16];
+    uint32_t call;  /* loaded */
+    uint64_t epoch; /* word of the epoch it is in; 0: none */
+    bool closed;
+    bool entered;
+    uint64_t applied, complete;
+    bool has_state; /* it carries the state after `applied` */
+    bool done;
+    uint32_t wants_call; /* driver */
+    struct shoal_worker_epoch *record;
+};
+
+struct w_host {
+    bool up, agent_up, cut;
+    uint32_t life, host_epoch;
+    struct shoal_slots *slots;
+    uint64_t revoked;
+    uint64_t idle_seen;
+};
+
+struct world {
+    uint64_t now_ns;
+    struct shoal_rand rand;
+    uint64_t seed;
+    struct shoal_job *job;
+    struct shoal_job_entry scratch;
+    uint64_t index;
+    struct shoal_lead *lead;
+    uint32_t lead_host; /* index */
+    uint32_t term;
+    bool lead_supported;
+    struct shoal_lead_actions *lead_actions;
+    struct shoal_slots_actions *slots_actions;
+    struct w_host hosts[W_HOSTS];
+    struct w_worker workers[W_WORKERS];
+    uint32_t worker_count;
+    struct w_event queue[W_QUEUE];
+    uint32_t queued;
+    uint64_t order;
+    /* The job's script. */
+    bool elastic;
+    uint32_t calls; /* train() calls of the driver */
+    uint64_t steps; /* of each call */
+    int32_t driver_status, script_status;
+    uint64_t script_ns;
+    bool scripts_hang;
+    bool user_fails;
+    uint64_t step_ns;
+    uint32_t target; /* slots that the allocation yields, taken from the hosts in order */
+    bool target_set;
+    uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
+    /* What may go wrong. */
+    uint32_t lose_pct, repeat_pct;
+    uint64_t delay_ns; /* up to */
+    /* True history. */
+    uint64_t step_epoch[4][512]; /* by call and step: word of the epoch in which it was completed */
+    uint64_t steps_done[4];
+    uint64_t redone;
+    uint32_t summaries, deletes;
+    uint32_t runs;
+    bool trace;
+};
+
+static inline struct shoal_node_id w_node(uint32_t host)
+{
+    return (struct shoal_node_id){ { (uint8_t)(host + 1) } };
+}
+
+static inline uint32_t w_host_of(struct shoal_node_id node) { return (uint32_t)node.bytes[0] - 1; }
+
+#define W_FAIL(w, ...)                                                                                                             \
+    do {                                                                                                                           \
+        print_error("[%llu ms, seed %llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS), (unsigned long long)(w)->seed);         \
+        print_error(__VA_ARGS__);                                                                                                  \
+        print_error("\n");                                                                                                         \
+        fail();                                                                                                                    \
+    } while (0)
+
+#define W_TRACE(w, ...)                                                                                                            \
+    do {                                                                                                                           \
+        if ((w)->trace) {                                                                                                          \
+            print_message("[%6llu.%03llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS),                                         \
+                          (unsigned long long)((w)->now_ns / 1000 % 1000));                                                        \
+            print_message(__VA_ARGS__);                                                                                            \
+            print_message("\n");                                                                                                   \
+        }                                                                                                                          \
+    } while (0)
+
+static inline struct w_event *w_push(struct world *w, enum w_kind kind, uint32_t host, uint64_t in_ns)
+{
+    struct w_event *e;
+
+    if (w->queued == W_QUEUE)
+        W_FAIL(w, "the queue of the world is full");
+    e = &w->queue[w->queued++];
+    *e = (struct w_event){ .at_ns = w->now_ns + in_ns, .order = w->order++, .kind = kind, .host = host };
+    e->life = w->hosts[host].life;
+    return e;
+}
+
+static inline struct w_worker *w_worker(struct world *w, uint64_t id)
+{
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].id == id)
+            return &w->workers[i];
+    return NULL;
+}
+
+static inline void w_slots(struct world *w, uint32_t host, const struct shoal_slots_event *event);
+static inline void w_lead(struct world *w, const struct shoal_lead_event *event);
+
+/* ---- Messages ---- */
+
+static inline void w_send(struct world *w, uint32_t from, struct shoal_node_id to, struct shoal_view bytes)
+{
+    uint32_t copies = 1, host = w_host_of(to);
+
+    if (host >= W_HOSTS)
+        return;
+    if (from != host) {
+        copies = shoal_rand_below(&w->rand, 100) < w->lose_pct ? 0 : shoal_rand_below(&w->rand, 100) < w->repeat_pct ? 2 : 1;
+        if (w->hosts[from].cut || w->hosts[host].cut)
+            copies = 0;
+    }
+    for (uint32_t i = 0; i < copies; i++) {
+        struct w_event *e = w_push(w, W_MESSAGE, host, SHOAL_MS / 2 + (w->delay_ns > 0 ? shoal_rand_below(&w->rand, w->delay_ns) : 0));
+
+        e->from = from;
+        e->len = bytes.len;
+        e->bytes = malloc(bytes.len);
+        memcpy(e->bytes, bytes.bytes, bytes.len);
+    }
+}
+
+/* ---- Workers ---- */
+
+static inline void w_exit(struct world *w, struct w_worker *worker, int32_t status, bool signalled)
+{
+    struct w_event *e;
+
+    if (!worker->alive)
+        return;
+    W_TRACE(w, "host %u: worker %llx exits %d%s", worker->host, (unsigned long long)worker->id & 0xff, status, signalled ? " (signal)" : "");
+    worker->alive = false;
+    e = w_push(w, W_EXIT, worker->host, SHOAL_MS);
+    e->worker_id = worker->id;
+    e->status = status;
+    e->signalled = signalled;
+    if (worker->slot != SHOAL_SLOT_NONE) {
+        e = w_push(w, W_IDLE, worker->host, 2 * SHOAL_MS);
+        e->word = worker->slot;
+    }
+}
+
+static inline void w_run(struct world *w, uint32_t host, const struct shoal_slots_action *action)
+{
+    const struct shoal_placement *p = &action->u.run.placement;
+    struct w_worker *worker;
+    struct w_event *e;
+
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].alive && w->workers[i].host == host && w->workers[i].slot == p->slot && p->slot != SHOAL_SLOT_NONE)
+            W_FAIL(w, "host %u slot %u has two live workers", host, p->slot);
+    if (w_worker(w, p->worker_id) != NULL)
+        W_FAIL(w, "worker %llx runs twice", (unsigned long long)p->worker_id);
+    if (p->role == SHOAL_JOB_DRIVER)
+        for (uint32_t i = 0; i < w->worker_count; i++)
+            if (w->workers[i].alive && w->workers[i].role == SHOAL_JOB_DRIVER && !w->workers[i].frozen)
+                W_FAIL(w, "two drivers live");
+    if (p->role == SHOAL_JOB_SCRIPT)
+        for (uint32_t i = 0; i < w->worker_count; i++)
+            if (w->workers[i].alive && w->workers[i].role == SHOAL_JOB_SCRIPT && w->workers[i].call != p->attempt)
+                W_FAIL(w, "two attempts live");
+    if (w->worker_count == W_WORKERS)
+        W_FAIL(w, "too many workers were started");
+    worker = &w->workers[w->worker_count++];
+    *worker = (struct w_worker){ .used = true, .alive = true, .id = p->worker_id, .host = host, .slot = p->slot, .role = p->role };
+    memcpy(worker->token, p->token, 16);
+    worker->record = calloc(1, sizeof(*worker->record));
+    worker->call = p->role == SHOAL_JOB_SCRIPT ? p->attempt : 0;
+    w->runs++;
+    W_TRACE(w, "host %u: runs worker %llx role %u slot %d", host, (unsigned long long)p->worker_id & 0xff, p->role, (int)p->slot);
+    e = w_push(w, W_STARTED, host, 3 * SHOAL_MS);
+    e->worker_id = worker->id;
+    if (p->role != SHOAL_JOB_SCRIPT) {
+        e = w_push(w, W_HELLO, host, 10 * SHOAL_MS + shoal_rand_below(&w->rand, 20 * SHOAL_MS));
+        e->worker_id = worker->id;
+    } else if (!w->scripts_hang) {
+        e = w_push(w, W_EXIT, host, w->script_ns);
+        e->worker_id = worker->id;
+        e->word = 1; /* by itself */
+    }
+}
+
+static inline void w_say(struct world *w, const struct w_worker *worker, const struct shoal_worker_message *message)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+
+    if (!w->hosts[worker->host].agent_up)
+        return; /* says it again after it has connected */
+    event.u.worker.worker_id = worker->id;
+    event.u.worker.message = message;
+    w_slots(w, worker->host, &event);
+}
+
+static inline void w_hello(struct world *w, struct w_worker *worker)
+{
+    static struct shoal_worker_message m;
+
+    memset(&m.hello, 0, sizeof(m.hello));
+    m.kind = SHOAL_WORKER_HELLO;
+    m.hello.job = w->job->id;
+    m.hello.generation = w->job->generation;
+    m.hello.role = worker->role == SHOAL_JOB_DRIVER ? SHOAL_ROLE_DRIVER : SHOAL_ROLE_ENGINE;
+    m.hello.worker_id = worker->id;
+    m.hello.slot = worker->slot;
+    memcpy(m.hello.token, worker->token, 16);
+    (void)snprintf(m.hello.numeric_class, sizeof(m.hello.numeric_class), "x86 test");
+    m.hello.call = worker->call;
+    m.hello.epoch = shoal_epoch_of_word(worker->epoch);
+    m.hello.closed = worker->closed;
+    m.hello.applied_step = worker->applied;
+    m.hello.complete_step = worker->complete;
+    worker->connected = true;
+    w_say(w, worker, &m);
+}
+
+static inline void w_ready(struct world *w, struct w_worker *worker)
+{
+    static struct shoal_worker_message m;
+
+    memset(&m.ready, 0, sizeof(m.ready));
+    m.kind = SHOAL_WORKER_READY;
+    m.ready.call = worker->call;
+    m.ready.virtual_workers = W_V;
+    m.ready.sum_elems = 1000;
+    m.ready.samples = 6000;
+    m.ready.minibatch = 10;
+    m.ready.data_epochs = 1;
+    m.ready.steps_per_epoch = w->steps;
+    m.ready.metric_count = 1;
+    memcpy(m.ready.metric_names[0], "loss", 5);
+    m.ready.address = shoal_view_of(&worker->id, 8);
+    w_say(w, worker, &m);
+}
+
+static inline void w_train(struct world *w, struct w_worker *worker)
+{
+    static struct shoal_worker_message m;
+    uint8_t hash[32] = { 7, (uint8_t)worker->wants_call };
+
+    memset(&m.train, 0, sizeof(m.train));
+    m.kind = SHOAL_WORKER_TRAIN;
+    m.train.call = worker->wants_call;
+    m.train.job_seed = 42;
+    memcpy(m.train.bundle_path, "blob:", 5);
+    shoal_hex_text(hash, 32, m.train.bundle_path + 5);
+    (void)snprintf(m.train.signature, sizeof(m.train.signature), "net of call %u", worker->wants_call);
+    w_say(w, worker, &m);
+}
+
+static inline void w_close(struct world *w, struct w_worker *worker)
+{
+    struct w_event *e;
+
+    if (worker->closed || worker->epoch == 0)
+        return;
+    worker->closed = true;
+    worker->entered = false;
+    e = w_push(w, W_CLOSED, worker->host, SHOAL_MS + shoal_rand_below(&w->rand, 5 * SHOAL_MS));
+    e->worker_id = worker->id;
+    e->word = worker->epoch;
+}
+
+/* I3: what the epoch record promises must be true of this worker. */
+static inline void w_enter(struct world *w, struct w_worker *worker, const struct shoal_worker_epoch *epoch)
+{
+    uint64_t word = shoal_epoch_word(epoch->epoch);
+    uint64_t steps = epoch->decided_step;
+    uint32_t covered = 0;
+    const struct shoal_rank_member *me = NULL;
+
+    if (word <= worker->epoch)
+        return;
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        if (epoch->members[i].v_begin != covered || epoch->members[i].v_end < covered)
+            W_FAIL(w, "epoch %u: ranges do not join at member %u", epoch->epoch.e, i);
+        covered = epoch->members[i].v_end;
+        if (epoch->members[i].worker_id == worker->id)
+            me = &epoch->members[i];
+    }
+    if (covered != W_V)
+        W_FAIL(w, "epoch %u covers %u of %u", epoch->epoch.e, covered, (unsigned)W_V);
+    if (me == NULL) {
+        w_close(w, worker);
+        return;
+    }
+    if (worker->epoch != 0 && !worker->closed)
+        w_close(w, worker);
+    if (me->has_state && epoch->snapshot_path[0] == '\0' && steps > 0 && worker->applied + 1 < steps)
+        W_FAIL(w, "epoch %u: worker %llx applied %llu, the record says that it has the state of %llu", epoch->epoch.e,
+               (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied, (unsigned long long)steps);
+    if (worker->applied > steps && epoch->snapshot_path[0] == '\0')
+        W_FAIL(w, "epoch %u decides step %llu, worker %llx has applied %llu", epoch->epoch.e, (unsigned long long)steps,
+               (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied);
+    worker->epoch = word;
+    worker->closed = false;
+    worker->entered = true;
+    memcpy(worker->record, epoch, sizeof(*epoch));
+    if (w->hosts[worker->host].revoked >= word)
+        w_close(w, worker);
+}
+
+static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, const struct shoal_worker_message *m)
+{
+    struct w_worker *worker = w_worker(w, worker_id);
+    struct w_event *e;
+
+    if (worker == NULL || !worker->alive || worker->frozen)
+        return;
+    switch ((enum shoal_worker_kind)m->kind) {
+    case SHOAL_WORKER_CALL:
+        if (strncmp(m->call.bundle_path, "blob:", 5) != 0)
+            W_FAIL(w, "a call without its bundle");
+        if (m->call.call <= worker->call)
+            return;
+        worker->call = m->call.call;
+        e = w_push(w, W_READY, host, 20 * SHOAL_MS + shoal_rand_below(&w->rand, 30 * SHOAL_MS));
+        e->worker_id = worker_id;
+        return;
+    case SHOAL_WORKER_EPOCH: w_enter(w, worker, &m->epoch); return;
+    case SHOAL_WORKER_WRITE_FINAL:
+        if (!worker->done)
+            W_FAIL(w, "WRITE_FINAL to a worker that is not done");
+        e = w_push(w, W_FILES, host, 5 * SHOAL_MS);
+        e->worker_id = worker_id;
+        e->call = m->acked.call;
+        return;
+    case SHOAL_WORKER_RELEASE:
+    case SHOAL_WORKER_STOP: w_exit(w, worker, 0, false); return;
+    case SHOAL_WORKER_TRAIN_STATE:
+        if (m->train_state.state != SHOAL_TRAIN_FINISHED || m->train_state.call != worker->wants_call)
+            return;
+        if (strncmp(m->train_state.files_path, "blob:", 5) != 0)
+            W_FAIL(w, "a finished call without files");
+        worker->wants_call++;
+        e = w_push(w, worker->wants_call > w->calls ? W_EXIT : W_TRAIN, host, 5 * SHOAL_MS);
+        e->worker_id = worker_id;
+        e->word = 1;
+        e->status = w->driver_status;
+        return;
+    case SHOAL_WORKER_RECORDS_ACKED: return;
+    case SHOAL_WORKER_HELLO:
+    case SHOAL_WORKER_READY:
+    case SHOAL_WORKER_CLOSED:
+    case SHOAL_WORKER_RECORDS:
+    case SHOAL_WORKER_DONE:
+    case SHOAL_WORKER_FILES:
+    case SHOAL_WORKER_FAILED:
+    case SHOAL_WORKER_SNAPSHOT:
+    case SHOAL_WORKER_TRAIN:
+    case SHOAL_WORKER_TRAIN_RECORDS:
+    case SHOAL_WORKER_TRAIN_ACKED:
+    case SHOAL_WORKER_KIND_COUNT: W_FAIL(w, "the agent said %u to a worker", m->kind);
+    }
+}
+
+/* ---- Steps of training ---- */
+
+static inline void w_records(struct world *w, struct w_worker *worker, uint64_t step)
+{
+    static struct shoal_worker_message m;
+    static uint8_t bytes[256];
+    struct shoal_writer out = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_step_head head = { .step = step, .kind = SHOAL_STEP_TRAIN, .call = worker->call, .v_count = 1, .value_count = 1,
+                                    .data_epoch = (uint32_t)(step / 10) };
+    struct shoal_step_tuple tuple = { .samples = 10, .worker_id = worker->id, .values = { 0.5 } };
+
+    shoal_put_step_head(&out, &head);
+    shoal_put_step_tuple(&out, &tuple, 1);
+    m.kind = SHOAL_WORKER_RECORDS;
+    m.records = (struct shoal_worker_records){ .call = worker->call, .first_step = step, .count = 1, .records = shoal_writer_view(&out) };
+    w_say(w, worker, &m);
+}
+
+static inline void w_done(struct world *w, struct w_worker *worker)
+{
+    static struct shoal_worker_message m;
+
+    worker->done = true;
+    m.kind = SHOAL_WORKER_DONE;
+    m.done = (struct shoal_worker_done){ .call = worker->call, .final_step = w->steps, .state_digest = 0xd16e57 };
+    w_say(w, worker, &m);
+}
+
+/* The members of an epoch do one thing at a time: enter with D, complete a step (one after the other), apply it. */
+static inline void w_advance(struct world *w, struct w_worker *lead_worker)
+{
+    const struct shoal_worker_epoch *epoch = lead_worker->record;
+    struct w_worker *members[SHOAL_RANKS_MAX];
+    uint64_t step = UINT64_MAX;
+    bool holder_here = epoch->holder == 0;
+    uint32_t laggard;
+
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        members[i] = w_worker(w, epoch->members[i].worker_id);
+        if (members[i] == NULL || !members[i]->alive || members[i]->frozen || !members[i]->entered ||
+            members[i]->epoch != lead_worker->epoch || w->hosts[members[i]->host].cut)
+            return;
+        holder_here = holder_here || (members[i]->id == epoch->holder &&
+                                      (members[i]->complete >= epoch->decided_step || members[i]->applied >= epoch->decided_step));
+    }
+    for (uint32_t i = 0; i < epoch->member_count; i++) { /* I3 */
+        if (members[i]->applied >= epoch->decided_step)
+            continue;
+        if (!holder_here)
+            W_FAIL(w, "epoch %u: the holder does not have step %llu", epoch->epoch.e, (unsigned long long)epoch->decided_step);
+        if (!epoch->members[i].has_state && epoch->donor == 0)
+            W_FAIL(w, "epoch %u: a joiner and no donor", epoch->epoch.e);
+        members[i]->applied = epoch->decided_step;
+        members[i]->complete = epoch->decided_step;
+        return;
+    }
+    for (uint32_t i = 0; i < epoch->member_count; i++)
+        if (members[i]->applied < step)
+            step = members[i]->applied;
+    step++;
+    if (step > w->steps) {
+        for (uint32_t i = 0; i < epoch->member_count; i++)
+            if (!members[i]->done)
+                w_done(w, members[i]);
+        return;
+    }
+    laggard = (uint32_t)shoal_rand_below(&w->rand, epoch->member_count);
+    for (uint32_t n = 0; n < epoch->member_count; n++) {
+        uint32_t i = (laggard + n) % epoch->member_count;
+
+        if (members[i]->complete < step) {
+            uint64_t *in = &w->step_epoch[epoch->call][step];
+
+            members[i]->complete = step;
+            if (*in != 0 && *in != lead_worker->epoch)
+                w->redone++; /* completed by some, applied by none: allowed */
+            *in = lead_worker->epoch;
+            return;
+        }
+    }
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        if (members[i]->applied >= step)
+            continue;
+        if (w->steps_done[epoch->call] + 1 < step)
+            W_FAIL(w, "step %llu is applied, but %llu was the last", (unsigned long long)step,
+                   (unsigned long long)w->steps_done[epoch->call]);
+        members[i]->applied = step;
+        if (step > w->steps_done[epoch->call])
+            w->steps_done[epoch->call] = step;
+        if (i == 0)
+            w_records(w, members[0], step);
+        return;
+    }
+}
+
+static inline void w_step_all(struct world *w)
+{
+    for (uint32_t i = 0; i < w->worker_count; i++) {
+        struct w_worker *worker = &w->workers[i];
+
+        if (worker->alive && worker->role == SHOAL_JOB_ENGINE && worker->entered && worker->record->members[0].worker_id == worker->id)
+            w_advance(w, worker);
+    }
+    (void)w_push(w, W_STEP, 0, w->step_ns);
+}
+
+/* ---- Actions of the cores ---- */
+
+static inline void w_slots_action(struct world *w, uint32_t host, const struct shoal_slots_action *a)
+{
+    struct w_worker *worker;
+    struct w_event *e;
+
+    switch (a->kind) {
+    case SHOAL_SLOTS_SEND: w_send(w, host, a->u.send.to, a->u.send.bytes); return;
+    case SHOAL_SLOTS_PUBLISH:
+        if (w->lead != NULL) {
+            e = w_push(w, W_HEALTH, host, 20 * SHOAL_MS);
+            e->word = a->u.publish.version;
+        }
+        return;
+    case SHOAL_SLOTS_RUN: w_run(w, host, a); return;
+    case SHOAL_SLOTS_FREEZE:
+    case SHOAL_SLOTS_THAW:
+        worker = w_worker(w, a->u.worker.worker_id);
+        if (worker != NULL) {
+            worker->frozen = a->kind == SHOAL_SLOTS_FREEZE;
+            W_TRACE(w, "host %u: worker %llx %s", host, (unsigned long long)worker->id & 0xff, worker->frozen ? "frozen" : "thawed");
+            if (!worker->frozen && worker->epoch != 0 && w->hosts[host].revoked >= worker->epoch)
+                w_close(w, worker);
+        }
+        return;
+    case SHOAL_SLOTS_KILL:
+        worker = w_worker(w, a->u.worker.worker_id);
+        if (worker != NULL)
+            w_exit(w, worker, a->u.worker.grace_ns > 0 ? 15 : 9, true);
+        return;
+    case SHOAL_SLOTS_WORKER_SEND: w_told(w, host, a->u.worker_send.worker_id, a->u.worker_send.message); return;
+    case SHOAL_SLOTS_REVOKE:
+        if (a->u.revoke.epoch_word > w->hosts[host].revoked)
+            w->hosts[host].revoked = a->u.revoke.epoch_word;
+        for (uint32_t i = 0; i < w->worker_count; i++)
+            if (w->workers[i].alive && !w->workers[i].frozen && w->workers[i].host == host &&
+                w->workers[i].epoch <= w->hosts[host].revoked && w->workers[i].epoch != 0)
+                w_close(w, &w->workers[i]);
+        return;
+    case SHOAL_SLOTS_FETCH:
+        e = w_push(w, W_BLOB, host, 3 * SHOAL_MS);
+        e->hash = a->u.fetch.hash;
+        return;
+    case SHOAL_SLOTS_MANIFEST:
+        e = w_push(w, W_MANIFEST, host, 5 * SHOAL_MS);
+        e->call = a->u.manifest.call;
+        return;
+    case SHOAL_SLOTS_JOB_OPEN:
+    case SHOAL_SLOTS_JOB_CLOSED:
+    case SHOAL_SLOTS_RENEW: return;
+    }
+}
+
+static inline void w_slots(struct world *w, uint32_t host, const struct shoal_slots_event *event)
+{
+    struct shoal_slots_actions *actions;
+
+    if (!w->hosts[host].up || !w->hosts[host].agent_up)
+        return;
+    actions = malloc(sizeof(*actions)); /* a worker answers within the call: steps must not share memory */
+    assert_int_equal(shoal_slots_step(w->hosts[host].slots, event, w->now_ns, actions), SHOAL_OK);
+    for (uint32_t i = 0; i < actions->count; i++)
+        w_slots_action(w, host, &actions->list[i]);
+    free(actions);
+}
+
+static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
+{
+    struct shoal_lead_actions *actions = w->lead_actions;
+
+    if (w->lead == NULL)
+        return;
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        if (w->hosts[h].up && w->hosts[h].agent_up && (h == w->lead_host || (!w->hosts[h].cut && !w->hosts[w->lead_host].cut)))
+            shoal_lead_stamp(w->lead, w_node(h), w->hosts[h].host_epoch, w->now_ns - SHOAL_MS);
+    assert_int_equal(shoal_lead_step(w->lead, event, w->now_ns, actions), SHOAL_OK);
+    for (uint32_t i = 0; i < actions->count; i++) {
+        const struct shoal_lead_action *a = &actions->list[i];
+        struct w_event *e;
+
+        switch (a->kind) {
+        case SHOAL_LEAD_SEND: w_send(w, w->lead_host, a->to, a->bytes); break;
+        case SHOAL_LEAD_PROPOSE:
+            e = w_push(w, W_APPLY, w->lead_host, 2 * SHOAL_MS);
+            e->term = w->term;
+            e->len = a->bytes.len;
+            e->bytes = malloc(a->bytes.len);
+            memcpy(e->bytes, a->bytes.bytes, a->bytes.len);
+            break;
+        case SHOAL_LEAD_SUMMARY: w->summaries++; break;
+        case SHOAL_LEAD_DELETE: w->deletes++; break;
+        }
+    }
+}
+
+static inline void w_target(struct world *w)
+{
+    struct shoal_lead_slot slots[W_HOSTS * W_SLOTS];
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
+    uint32_t count = 0;
+
+    if (w->lead == NULL)
+        return;
+    /* What it holds first, as the allocation keeps places. */
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (uint32_t s = 0; s < W_SLOTS; s++) {
+            for (uint32_t h = 0; h < W_HOSTS; h++) {
+                bool held = false;
+
+                for (uint32_t p = 0; p < w->job->placement_count; p++)
+                    held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
+                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
+                    continue;
+                slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
+            }
+        }
+    }
+    event.u.target.count = count;
+    event.u.target.slots = slots;
+    event.u.target.slot_count = count;
+    event.u.target.why = count < w->target ? "all slots are taken" : "given";
+    w_lead(w, &event);
+}
+
+static inline void w_health(struct world *w, uint32_t host, uint64_t version)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
+
+    event.u.host.node = w_node(host);
+    event.u.host.health = w->hosts[host].up && w->hosts[host].agent_up && (!w->hosts[host].cut || host == w->lead_host) ?
+                              SHOAL_LEAD_HOST_WELL : SHOAL_LEAD_HOST_SILENT;
+    event.u.host.host_epoch = event.u.host.health == SHOAL_LEAD_HOST_WELL ? w->hosts[host].host_epoch : 0;
+    event.u.host.slots_version = version;
+    w_lead(w, &event);
+}
+
+static inline void w_new_lead(struct world *w, uint32_t host)
+{
+    struct shoal_lead_options options = { .job = w->job, .self = w_node(host), .term = ++w->term, .now_ns = w->now_ns };
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_GUARDIANS };
+    struct shoal_node_id nodes[W_HOSTS];
+
+    shoal_lead_destroy(w->lead);
+    w->lead = NULL;
+    w->lead_host = host;
+    shoal_rand_init(&options.rand, w->seed + w->term);
+    assert_int_equal(shoal_lead_create(&w->lead, &options), SHOAL_OK);
+    W_TRACE(w, "host %u leads in term %u", host, w->term);
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        nodes[h] = w_node(h);
+    event.u.guardians.nodes = nodes;
+    event.u.guardians.count = W_HOSTS;
+    w_lead(w, &event);
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        w_health(w, h, 0);
+    w_target(w);
+}
+
+static inline void w_commit(struct world *w, struct shoal_view bytes)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_APPLIED, .wall_ms = 1000 + w->now_ns / SHOAL_MS };
+    uint8_t state = w->job->state;
+
+    event.u.changed = shoal_job_apply(w->job, ++w->index, bytes, &w->scratch);
+    W_TRACE(w, "log %llu: kind %u changed %x%s%s", (unsigned long long)w->index, bytes.bytes[0], event.u.changed,
+            w->job->state != state ? ", state " : "", w->job->state != state ? shoal_job_state_name((enum shoal_job_state)w->job->state) : "");
+    if (w->trace && w->scratch.kind == SHOAL_JOB_ENTRY_EPOCH)
+        W_TRACE(w, "  epoch %u: D %llu, %u members, holder %llx donor %llx %s", w->job->epoch->epoch.e,
+                (unsigned long long)w->job->epoch->decided_step, w->job->epoch->member_count,
+                (unsigned long long)w->job->epoch->holder & 0xff, (unsigned long long)w->job->epoch->donor & 0xff,
+                w->job->epoch->snapshot_path);
+    w_lead(w, &event);
+    w_target(w);
+}
+
+/* ---- Life ---- */
+
+static inline void w_host_up(struct world *w, uint32_t host)
+{
+    struct shoal_slots_options options = { .self = w_node(host), .slots = W_SLOTS, .device = SHOAL_JOB_DEVICE_CPU, .jobs_max = 4 };
+
+    w->hosts[host].up = true;
+    w->hosts[host].agent_up = true;
+    w->hosts[host].life++;
+    w->hosts[host].revoked = 0;
+    options.host_epoch = ++w->hosts[host].host_epoch;
+    options.start_ns = w->now_ns;
+    assert_int_equal(shoal_slots_create(&w->hosts[host].slots, &options), SHOAL_OK);
+    w_slots(w, host, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_TIMER });
+}
+
+/* The host dies: with it agent, workers and all that is under way there. */
+static inline void w_host_down(struct world *w, uint32_t host)
+{
+    W_TRACE(w, "host %u dies", host);
+    w->hosts[host].up = false;
+    w->hosts[host].life++;
+    shoal_slots_destroy(w->hosts[host].slots);
+    w->hosts[host].slots = NULL;
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].host == host)
+            w->workers[i].alive = false;
+    (void)w_push(w, W_HEALTH, host, 600 * SHOAL_MS);
+}
+
+static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t min, uint32_t max)
+{
+    struct shoal_job_spec spec = { .elastic = elastic, .workers_min = min, .workers_max = max, .devices_per_worker = 1 };
+    struct shoal_job_founding founding = { .id = { { 1, 2, 3, (uint8_t)seed } }, .ticket_ms = 5, .create_ms = 7, .founder = w_node(0) };
+    static uint8_t bytes[4096];
+    size_t len;
+
+    memset(w, 0, sizeof(*w));
+    w->seed = seed;
+    shoal_rand_init(&w->rand, seed);
+    w->now_ns = 1000 * SHOAL_S;
+    w->lead_actions = malloc(sizeof(*w->lead_actions));
+    w->elastic = elastic;
+    w->calls = 1;
+    w->steps = 40;
+    w->script_ns = 500 * SHOAL_MS;
+    w->step_ns = SHOAL_MS;
+    w->target = max;
+    w->delay_ns = SHOAL_MS;
+    (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
+    (void)snprintf(spec.creator, sizeof(spec.creator), "ada");
+    (void)snprintf(spec.main_file, sizeof(spec.main_file), "t.py");
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    founding.spec = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_job_create(&w->job, &founding), SHOAL_OK);
+    w->index = 2;
+    w->job->applied = 2;
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        w_host_up(w, h);
+    (void)w_push(w, W_STEP, 0, w->step_ns);
+}
+
+static inline void w_deinit(struct world *w)
+{
+    shoal_lead_destroy(w->lead);
+    shoal_job_destroy(w->job);
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        shoal_slots_destroy(w->hosts[h].slots);
+    for (uint32_t i = 0; i < w->queued; i++)
+        free(w->queue[i].bytes);
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        free(w->workers[i].record);
+    free(w->lead_actions);
+}
+
+static inline void w_deliver(struct world *w, const struct w_event *e)
+{
+    uint8_t kind;
+    struct shoal_job_id job;
+    struct shoal_view bytes = shoal_view_of(e->bytes, e->len);
+
+    if (!w->hosts[e->host].up || !w->hosts[e->host].agent_up || !shoal_host_peek(bytes, &kind, &job))
+        return;
+    if (shoal_host_kind_to_host(kind)) {
+        struct shoal_slots_event event = { .kind = SHOAL_SLOTS_FRAME };
+
+        event.u.frame.from = w_node(e->from);
+        event.u.frame.bytes = bytes;
+        w_slots(w, e->host, &event);
+    } else if (w->lead != NULL && e->host == w->lead_host) {
+        struct shoal_lead_event event = { .kind = SHOAL_LEAD_FRAME };
+
+        event.u.frame.from = w_node(e->from);
+        event.u.frame.bytes = bytes;
+        w_lead(w, &event);
+    }
+}
+
+static inline void w_worker_event(struct world *w, const struct w_event *e)
+{
+    struct w_worker *worker = w_worker(w, e->worker_id);
+    static struct shoal_worker_message m;
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TIMER };
+
+    if (worker == NULL || (!worker->alive && e->kind != W_EXIT))
+        return;
+    if (worker->frozen && e->kind != W_EXIT) { /* it does so when it is thawed */
+        struct w_event later = *e;
+
+        later.at_ns = w->now_ns + 20 * SHOAL_MS;
+        later.order = w->order++;
+        w->queue[w->queued++] = later;
+        return;
+    }
+    switch (e->kind) {
+    case W_STARTED:
+        event.kind = SHOAL_SLOTS_WORKER_STARTED;
+        event.u.started.worker_id = e->worker_id;
+        w_slots(w, e->host, &event);
+        return;
+    case W_HELLO:
+        w_hello(w, worker);
+        if (worker->role == SHOAL_JOB_DRIVER) {
+            worker->wants_call = 1;
+            w_push(w, W_TRAIN, e->host, 10 * SHOAL_MS)->worker_id = worker->id;
+        }
+        return;
+    case W_READY: w_ready(w, worker); return;
+    case W_TRAIN: w_train(w, worker); return;
+    case W_CLOSED:
+        m.kind = SHOAL_WORKER_CLOSED;
+        m.closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(e->word), .applied_step = worker->applied,
+                                                 .complete_step = worker->complete };
+        w_say(w, worker, &m);
+        return;
+    case W_FILES:
+        m.kind = SHOAL_WORKER_FILES;
+        m.acked = (struct shoal_worker_acked){ .call = e->call };
+        w_say(w, worker, &m);
+        return;
+    case W_EXIT:
+        if (e->word == 1) { /* a script or driver ends by itself */
+            if (worker->alive)
+                w_exit(w, worker, worker->role == SHOAL_JOB_DRIVER ? w->driver_status : w->script_status, false);
+            return;
+        }
+        event.kind = SHOAL_SLOTS_WORKER_EXITED;
+        event.u.exited.worker_id = e->worker_id;
+        event.u.exited.status = e->status;
+        event.u.exited.signalled = e->signalled;
+        event.u.exited.text = e->status == 0 ? "" : "last line of stderr";
+        w_slots(w, e->host, &event);
+        return;
+    case W_MESSAGE:
+    case W_APPLY:
+    case W_IDLE:
+    case W_BLOB:
+    case W_MANIFEST:
+    case W_STEP:
+    case W_HEALTH: return;
+    }
+}
+
+static inline void w_event(struct world *w, const struct w_event *e)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TIMER };
+
+    if (e->life != w->hosts[e->host].life && e->kind != W_STEP && e->kind != W_APPLY && e->kind != W_HEALTH)
+        return;
+    switch (e->kind) {
+    case W_MESSAGE: w_deliver(w, e); return;
+    case W_APPLY:
+        if (e->term == w->term)
+            w_commit(w, shoal_view_of(e->bytes, e->len));
+        return;
+    case W_IDLE:
+        for (uint32_t i = 0; i < w->worker_count; i++)
+            if (w->workers[i].alive && w->workers[i].host == e->host && w->workers[i].slot == e->word)
+                return;
+        event.kind = SHOAL_SLOTS_SLOT_IDLE;
+        event.u.slot = (uint32_t)e->word;
+        w_slots(w, e->host, &event);
+        return;
+    case W_BLOB:
+        event.kind = SHOAL_SLOTS_BLOB;
+        event.u.blob.hash = e->hash;
+        event.u.blob.ok = shoal_rand_below(&w->rand, 10) != 0;
+        w_slots(w, e->host, &event);
+        return;
+    case W_MANIFEST:
+        event.kind = SHOAL_SLOTS_MANIFEST_MADE;
+        event.u.manifest.job = w->job->id;
+        event.u.manifest.call = e->call;
+        event.u.manifest.ok = true;
+        event.u.manifest.hash = (struct shoal_hash){ { 9, (uint8_t)e->call } };
+        w_slots(w, e->host, &event);
+        return;
+    case W_STEP: w_step_all(w); return;
+    case W_HEALTH:
+        w_health(w, e->host, e->word);
+        w_target(w);
+        return;
+    case W_STARTED:
+    case W_HELLO:
+    case W_READY:
+    case W_CLOSED:
+    case W_EXIT:
+    case W_FILES:
+    case W_TRAIN: w_worker_event(w, e); return;
+    }
+}
+
+/* One event, or one timer: whichever is first. */
+static inline void w_turn(struct world *w)
+{
+    uint32_t first = UINT32_MAX, host = UINT32_MAX;
+    uint64_t at_ns = UINT64_MAX;
+    bool lead = false;
+    struct w_event e;
+
+    for (uint32_t i = 0; i < w->queued; i++)
+        if (first == UINT32_MAX || w->queue[i].at_ns < w->queue[first].at_ns ||
+            (w->queue[i].at_ns == w->queue[first].at_ns && w->queue[i].order < w->queue[first].order))
+            first = i;
+    if (first != UINT32_MAX)
+        at_ns = w->queue[first].at_ns;
+    if (w->lead != NULL && shoal_lead_deadline_ns(w->lead) < at_ns) {
+        at_ns = shoal_lead_deadline_ns(w->lead);
+        lead = true;
+    }
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        if (w->hosts[h].up && w->hosts[h].agent_up && shoal_slots_deadline_ns(w->hosts[h].slots) < at_ns) {
+            at_ns = shoal_slots_deadline_ns(w->hosts[h].slots);
+            host = h;
+            lead = false;
+        }
+    }
+    if (at_ns > w->now_ns)
+        w->now_ns = at_ns;
+    if (host != UINT32_MAX) {
+        w_slots(w, host, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_TIMER });
+        return;
+    }
+    if (lead) {
+        w_lead(w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_TIMER });
+        return;
+    }
+    e = w->queue[first];
+    w->queue[first] = w->queue[--w->queued];
+    w_event(w, &e);
+    free(e.bytes);
+}
+
+static inline void w_run_for(struct world *w, uint64_t ns)
+{
+    uint64_t end_ns = w->now_ns + ns;
+    uint32_t turns = 0;
+    uint64_t before = w->now_ns;
+
+    while (w->now_ns < end_ns) {
+        w_turn(w);
+        turns = w->now_ns == before ? turns + 1 : 0;
+        before = w->now_ns;
+        if (turns > 20000)
+            W_FAIL(w, "time stands still");
+    }
+}
+
+/* Until the job has ended, at most `ns`. */
+static inline void w_run_to_end(struct world *w, uint64_t ns)
+{
+    uint64_t end_ns = w->now_ns + ns;
+
+    while (!shoal_job_state_ended((enum shoal_job_state)w->job->state)) {
+        w_turn(w);
+        if (w->now_ns > end_ns) {
+            static char why[2048];
+
+            if (w->lead != NULL)
+                shoal_lead_why(w->lead, why, sizeof(why));
+            W_FAIL(w, "not ended after %llu s: %s; step %llu; %s", (unsigned long long)(ns / SHOAL_S),
+                   shoal_job_state_name((enum shoal_job_state)w->job->state), (unsigned long long)w->steps_done[w->job->call_count], why);
+        }
+    }
+}
+
+static inline void w_run_to_step(struct world *w, uint32_t call, uint64_t step, uint64_t ns)
+{
+    uint64_t end_ns = w->now_ns + ns;
+
+    while (w->steps_done[call] < step) {
+        w_turn(w);
+        if (w->now_ns > end_ns) {
+            static char why[2048];
+
+            if (w->lead != NULL)
+                shoal_lead_why(w->lead, why, sizeof(why));
+            W_FAIL(w, "step %llu of call %u not reached (%llu): %s; %s", (unsigned long long)step, call,
+                   (unsigned long long)w->steps_done[call], shoal_job_state_name((enum shoal_job_state)w->job->state), why);
+        }
+    }
+}
+
+static inline uint32_t w_alive(const struct world *w, uint8_t role)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        count += w->workers[i].alive && w->workers[i].role == role;
+    return count;
+}
+
+static inline struct w_worker *w_any(struct world *w, uint8_t role, uint32_t nth)
+{
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].alive && w->workers[i].role == role && nth-- == 0)
+            return &w->workers[i];
+    return NULL;
+}
+
+#endif

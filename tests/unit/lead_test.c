@@ -1,0 +1,502 @@
+/* One lead and three slots cores run jobs end to end with workers that behave, under deaths, joins, cuts and lost messages. */
+#include "job_world.h"
+
+static struct world w;
+
+static void expect_state(uint8_t state)
+{
+    if (w.job->state != state)
+        W_FAIL(&w, "want %s, got %s (%s)", shoal_job_state_name((enum shoal_job_state)state),
+               shoal_job_state_name((enum shoal_job_state)w.job->state), w.job->reason);
+}
+
+/* An ended job leaves nothing behind: no worker, no lease, and its leader sleeps. */
+static void expect_clean(void)
+{
+    w_run_for(&w, 60 * SHOAL_S);
+    assert_int_equal(w.job->placement_count, 0);
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        if (w.workers[i].alive)
+            W_FAIL(&w, "worker %llx still lives", (unsigned long long)w.workers[i].id & 0xff);
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        struct shoal_slot_status status;
+
+        for (uint32_t s = 0; w.hosts[h].up && s < W_SLOTS; s++) {
+            shoal_slots_slot(w.hosts[h].slots, s, &status);
+            if (status.state != SHOAL_SLOT_FREE)
+                W_FAIL(&w, "host %u slot %u is in state %d", h, s, (int)status.state);
+        }
+    }
+    if (w.lead != NULL)
+        assert_true(shoal_lead_deadline_ns(w.lead) == UINT64_MAX);
+}
+
+static void test_elastic(void **state)
+{
+    (void)state;
+    w_init(&w, 1, true, 1, 4);
+    w.trace = getenv("TRACE") != NULL;
+    w.calls = 2;
+    w_new_lead(&w, 0);
+    w_run_to_end(&w, 60 * SHOAL_S);
+    expect_state(SHOAL_JOB_FINISHED);
+    assert_int_equal(w.job->call_count, 2);
+    assert_int_equal(w.job->calls[1].state, SHOAL_CALL_FINISHED);
+    assert_int_equal(w.job->calls[1].final_step, w.steps);
+    assert_false(shoal_hash_is_zero(w.job->result));
+    assert_int_equal(w.job->exit_code, 0);
+    assert_true(w.job->data_epoch_count >= 1);
+    assert_true(w.job->data_epochs[0].loss_micro == 500000);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void start(uint64_t seed, bool elastic, uint32_t min, uint32_t max)
+{
+    w_init(&w, seed, elastic, min, max);
+    w.trace = getenv("TRACE") != NULL;
+    w.steps = 400;
+}
+
+static void finish(void)
+{
+    w_run_to_end(&w, 120 * SHOAL_S);
+    expect_state(SHOAL_JOB_FINISHED);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_script(void **state)
+{
+    (void)state;
+    start(2, false, 1, 1);
+    w_new_lead(&w, 1);
+    w_run_to_end(&w, 10 * SHOAL_S);
+    expect_state(SHOAL_JOB_FINISHED);
+    assert_int_equal(w.runs, 1);
+    assert_false(shoal_hash_is_zero(w.job->result));
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_script_fails(void **state)
+{
+    (void)state;
+    start(3, false, 2, 2);
+    w.script_status = 3;
+    w_new_lead(&w, 0);
+    w_run_to_end(&w, 10 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_int_equal(w.job->exit_code, 3);
+    assert_non_null(strstr(w.job->reason, "exit status 3: last line of stderr"));
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_gang(void **state)
+{
+    (void)state;
+    start(4, false, 12, 12);
+    w_new_lead(&w, 0);
+    w_run_for(&w, 300 * SHOAL_MS);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_SCRIPT), 12);
+    finish();
+}
+
+static void test_gang_waits(void **state)
+{
+    (void)state;
+    start(5, false, 12, 12);
+    w.target = 11; /* less than the gang: nothing may be held */
+    w_new_lead(&w, 0);
+    w_run_for(&w, 5 * SHOAL_S);
+    expect_state(SHOAL_JOB_PENDING_CRD_SCHEDULER);
+    assert_int_equal(w.runs, 0);
+    w.target = 12;
+    w_target(&w);
+    finish();
+}
+
+static void test_pending_timeout(void **state)
+{
+    (void)state;
+    start(6, false, 2, 2);
+    w.job->spec.pending_timeout_ms = 3000;
+    w.target = 0;
+    w_new_lead(&w, 0);
+    w_run_to_end(&w, 4 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_non_null(strstr(w.job->reason, "pending timeout"));
+    w_deinit(&w);
+}
+
+static void kill_worker(struct w_worker *worker) { w_exit(&w, worker, 9, true); }
+
+static void test_engine_dies(void **state)
+{
+    (void)state;
+    start(7, true, 1, 4);
+    w_new_lead(&w, 0);
+    for (uint64_t step = 50; step <= 300; step += 50) {
+        w_run_to_step(&w, 1, step, 10 * SHOAL_S);
+        if (w_any(&w, SHOAL_JOB_ENGINE, 1) != NULL)
+            kill_worker(w_any(&w, SHOAL_JOB_ENGINE, (uint32_t)step / 50 % 2));
+    }
+    assert_true(w.job->epoch->epoch.e >= 6);
+    finish();
+}
+
+static void test_all_engines_die(void **state)
+{
+    (void)state;
+    start(8, true, 1, 3);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 60, 10 * SHOAL_S);
+    for (uint32_t i = 0; i < 3; i++)
+        kill_worker(w_any(&w, SHOAL_JOB_ENGINE, 0));
+    w.steps_done[1] = 0; /* from the bundle again: there is no snapshot */
+    w_run_to_step(&w, 1, 10, 10 * SHOAL_S);
+    expect_state(SHOAL_JOB_RUNNING);
+    finish();
+}
+
+static void test_snapshot(void **state)
+{
+    static struct shoal_worker_message m;
+    struct w_worker *engine;
+
+    (void)state;
+    start(9, true, 1, 2);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 60, 10 * SHOAL_S);
+    engine = w_any(&w, SHOAL_JOB_ENGINE, 0);
+    m.kind = SHOAL_WORKER_SNAPSHOT;
+    m.snapshot.call = 1;
+    m.snapshot.step = 55;
+    memset(m.snapshot.path, 'a', 69);
+    memcpy(m.snapshot.path, "blob:", 5);
+    w_say(&w, engine, &m);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_int_equal(w.job->calls[0].snapshot_step, 55);
+    for (uint32_t i = 0; i < 2; i++)
+        kill_worker(w_any(&w, SHOAL_JOB_ENGINE, 0));
+    w.steps_done[1] = 55;
+    w_run_to_step(&w, 1, 60, 10 * SHOAL_S);
+    assert_true(strncmp(w.job->epoch->snapshot_path, "blob:aaaa", 9) == 0);
+    assert_int_equal(w.job->epoch->decided_step, 55);
+    finish();
+}
+
+static void test_host_dies(void **state)
+{
+    uint64_t died_ns, step;
+
+    (void)state;
+    start(10, true, 1, 6);
+    w.steps = 500;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 50, 10 * SHOAL_S);
+    w_host_down(&w, 2);
+    died_ns = w.now_ns;
+    step = w.steps_done[1];
+    w_run_to_step(&w, 1, step + 5, 10 * SHOAL_S);
+    if (w.now_ns - died_ns > 2500 * SHOAL_MS)
+        W_FAIL(&w, "training went on only %llu ms after the host's death", (unsigned long long)((w.now_ns - died_ns) / SHOAL_MS));
+    w_host_up(&w, 2); /* a new life: its old leases are void at once */
+    w_health(&w, 2, 1);
+    w_target(&w);
+    finish();
+}
+
+static void test_leader_host_dies(void **state)
+{
+    (void)state;
+    start(11, true, 1, 6);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 50, 10 * SHOAL_S);
+    w_host_down(&w, 0); /* with the driver, and some engines */
+    shoal_lead_destroy(w.lead);
+    w.lead = NULL;
+    w_run_for(&w, 800 * SHOAL_MS);
+    w_new_lead(&w, 1);
+    w_run_for(&w, 200 * SHOAL_MS);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 0); /* the lease of the lost one has not ended */
+    w_run_to_step(&w, 1, w.steps_done[1] + 5, 10 * SHOAL_S);
+    finish();
+    /* (the successor re-attached to the call: a second CALL entry would have been refused) */
+}
+
+static void test_leader_changes(void **state)
+{
+    (void)state;
+    start(12, true, 1, 5);
+    w_new_lead(&w, 0);
+    w.calls = 2;
+    for (uint32_t i = 0; i < 6; i++) {
+        w_run_for(&w, 120 * SHOAL_MS);
+        w_new_lead(&w, i % W_HOSTS); /* the host lives on: no worker may notice */
+    }
+    w_run_to_step(&w, 2, 1, 30 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 1);
+    finish();
+}
+
+static void test_driver_dies(void **state)
+{
+    uint64_t first;
+
+    (void)state;
+    start(13, true, 1, 2);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 50, 10 * SHOAL_S);
+    first = w_any(&w, SHOAL_JOB_DRIVER, 0)->id;
+    kill_worker(w_any(&w, SHOAL_JOB_DRIVER, 0));
+    w_run_to_step(&w, 1, 100, 10 * SHOAL_S);
+    assert_int_equal(w.job->epoch->epoch.e, 1); /* the engines did not notice */
+    assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 1);
+    assert_true(w_any(&w, SHOAL_JOB_DRIVER, 0)->id != first);
+    finish();
+    assert_int_equal(w.job == NULL, 0);
+}
+
+static void test_driver_fails(void **state)
+{
+    (void)state;
+    start(14, true, 1, 2);
+    w.steps = 20;
+    w.driver_status = 7;
+    w_new_lead(&w, 0);
+    w_run_to_end(&w, 20 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_int_equal(w.job->exit_code, 7);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_join_and_shrink(void **state)
+{
+    (void)state;
+    start(15, true, 1, 6);
+    w.target = 1;
+    w.steps = 500;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    assert_int_equal(w.job->epoch->member_count, 1);
+    w.target = 4;
+    w_target(&w);
+    w_run_for(&w, 400 * SHOAL_MS);
+    assert_int_equal(w.job->epoch->member_count, 4);
+    assert_int_equal(w.job->epoch->epoch.e, 2); /* three joiners in one epoch */
+    assert_true(w.job->epoch->donor != 0);
+    w.target = 2;
+    w_target(&w);
+    w_run_for(&w, 4 * SHOAL_S);
+    assert_int_equal(w.job->epoch->member_count, 2);
+    assert_int_equal(shoal_job_held(w.job), 2);
+    finish();
+}
+
+static void test_stop(void **state)
+{
+    uint8_t bytes[128];
+
+    (void)state;
+    start(16, true, 1, 4);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w_commit(&w, shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), "ada", 5)));
+    w_run_to_end(&w, 5 * SHOAL_S);
+    expect_state(SHOAL_JOB_KILLED);
+    assert_string_equal(w.job->reason, "stopped by ada");
+    w_commit(&w, shoal_view_of(bytes, shoal_job_entry_delete(bytes, sizeof(bytes), "ada", 5)));
+    expect_clean();
+    assert_int_equal(w.deletes, 1);
+    w_deinit(&w);
+}
+
+static void test_stop_pending(void **state)
+{
+    uint8_t bytes[128];
+
+    (void)state;
+    start(17, false, 2, 2);
+    w.target = 0;
+    w_new_lead(&w, 0);
+    w_run_for(&w, SHOAL_S);
+    w_commit(&w, shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), "ada", 5)));
+    w_run_to_end(&w, SHOAL_S);
+    expect_state(SHOAL_JOB_KILLED);
+    expect_clean();
+    w_deinit(&w);
+}
+
+/* The leader's host is cut off for 12 s: workers elsewhere freeze at 10 s, are thawed, and nothing is lost. */
+static void test_freeze_and_thaw(void **state)
+{
+    uint32_t frozen = 0;
+
+    (void)state;
+    start(18, true, 1, 6);
+    w.steps = 500;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w.hosts[0].cut = true;
+    w_health(&w, 1, 0);
+    w_health(&w, 2, 0);
+    w_run_for(&w, 12 * SHOAL_S);
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        frozen += w.workers[i].alive && w.workers[i].frozen;
+    assert_true(frozen > 0);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 6);
+    w.hosts[0].cut = false;
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        w_health(&w, h, 0);
+    w_target(&w);
+    w_run_for(&w, 2 * SHOAL_S);
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        if (w.workers[i].alive && w.workers[i].frozen)
+            W_FAIL(&w, "worker %llx is still frozen", (unsigned long long)w.workers[i].id & 0xff);
+    finish();
+}
+
+/* A script whose host is cut off for good runs again only when its lease has ended there. */
+static void test_script_host_lost(void **state)
+{
+    uint64_t lost_ns;
+
+    (void)state;
+    start(19, false, 1, 1);
+    w.script_ns = 30 * SHOAL_S;
+    w.slot_banned = 0x0f; /* not on the leader's host */
+    w_new_lead(&w, 0);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w.runs, 1);
+    w_host_down(&w, w_any(&w, SHOAL_JOB_SCRIPT, 0)->host);
+    lost_ns = w.now_ns;
+    while (w.runs < 2)
+        w_turn(&w);
+    if (w.now_ns - lost_ns < 15 * SHOAL_S || w.now_ns - lost_ns > 18 * SHOAL_S)
+        W_FAIL(&w, "attempt 2 started %llu ms after the loss", (unsigned long long)((w.now_ns - lost_ns) / SHOAL_MS));
+    assert_int_equal(w.job->attempt, 2);
+    finish();
+}
+
+static void test_attempts_end(void **state)
+{
+    (void)state;
+    start(20, false, 1, 1);
+    w.scripts_hang = true;
+    w_new_lead(&w, 0);
+    for (uint32_t attempt = 1; attempt <= 3; attempt++) {
+        w_run_for(&w, 20 * SHOAL_S);
+        if (w_any(&w, SHOAL_JOB_SCRIPT, 0) == NULL)
+            W_FAIL(&w, "attempt %u does not run: %s", attempt, shoal_job_state_name((enum shoal_job_state)w.job->state));
+        assert_int_equal(w.job->attempt, attempt);
+        uint32_t host = w_any(&w, SHOAL_JOB_SCRIPT, 0)->host;
+        w_host_down(&w, host);
+        w_host_up(&w, host);
+        w_health(&w, host, 1);
+        w_target(&w);
+    }
+    w_run_to_end(&w, 30 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_non_null(strstr(w.job->reason, "attempt 3"));
+    w_deinit(&w);
+}
+
+/* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated messages. */
+static void chaos(uint64_t seed)
+{
+    start(seed, true, 1, 6);
+    w.calls = 1 + (uint32_t)(seed % 2);
+    w.steps = 200;
+    w.lose_pct = (uint32_t)(seed % 4) * 3;
+    w.repeat_pct = (uint32_t)(seed % 3) * 10;
+    w.delay_ns = (1 + seed % 5 * 8) * SHOAL_MS;
+    w_new_lead(&w, 0);
+    for (uint32_t i = 0; i < 25 && !shoal_job_state_ended((enum shoal_job_state)w.job->state); i++) {
+        uint32_t host = (uint32_t)shoal_rand_below(&w.rand, W_HOSTS);
+        struct w_worker *worker = w_any(&w, SHOAL_JOB_ENGINE, (uint32_t)shoal_rand_below(&w.rand, 6));
+
+        w_run_for(&w, shoal_rand_below(&w.rand, 1500 * SHOAL_MS));
+        switch (shoal_rand_below(&w.rand, 8)) {
+        case 0:
+        case 1:
+            if (worker != NULL && worker->alive)
+                kill_worker(worker);
+            break;
+        case 2: w_new_lead(&w, w.hosts[host].up ? host : w.lead_host); break;
+        case 3:
+            if (host != w.lead_host && w.hosts[host].up)
+                w_host_down(&w, host);
+            break;
+        case 4:
+            if (!w.hosts[host].up) {
+                w_host_up(&w, host);
+                w_health(&w, host, 1);
+            }
+            break;
+        case 5:
+            if (w.hosts[host].up) {
+                w.hosts[host].cut = !w.hosts[host].cut;
+                (void)w_push(&w, W_HEALTH, host, w.hosts[host].cut ? 600 * SHOAL_MS : SHOAL_MS);
+            }
+            break;
+        case 6: w.target = 1 + (uint32_t)shoal_rand_below(&w.rand, 6); break;
+        case 7:
+            worker = w_any(&w, SHOAL_JOB_DRIVER, 0);
+            if (worker != NULL)
+                kill_worker(worker);
+            break;
+        }
+        w_target(&w);
+        /* All engines lost: it begins again from the bundle, and may say so. */
+        if (w.job->epoch->decided_step == 0 && w.job->call_count > 0)
+            w.steps_done[w.job->call_count] = 0;
+    }
+    w.lose_pct = 0;
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        w.hosts[h].cut = false;
+        if (!w.hosts[h].up)
+            w_host_up(&w, h);
+        w_health(&w, h, 1);
+    }
+    w.target = 4;
+    w_target(&w);
+    w_run_to_end(&w, 120 * SHOAL_S);
+    if (w.job->state != SHOAL_JOB_FINISHED && strstr(w.job->reason, "without one step") == NULL)
+        expect_state(SHOAL_JOB_FINISHED);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_chaos(void **state)
+{
+    const char *one = getenv("SEED");
+
+    (void)state;
+    if (one != NULL) {
+        chaos(strtoull(one, NULL, 0));
+        return;
+    }
+    for (uint64_t seed = 1; seed <= 30; seed++)
+        chaos(seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_elastic),        cmocka_unit_test(test_script),          cmocka_unit_test(test_script_fails),
+        cmocka_unit_test(test_gang),           cmocka_unit_test(test_gang_waits),      cmocka_unit_test(test_pending_timeout),
+        cmocka_unit_test(test_engine_dies),    cmocka_unit_test(test_all_engines_die), cmocka_unit_test(test_snapshot),
+        cmocka_unit_test(test_host_dies),      cmocka_unit_test(test_leader_host_dies), cmocka_unit_test(test_leader_changes),
+        cmocka_unit_test(test_driver_dies),    cmocka_unit_test(test_driver_fails),    cmocka_unit_test(test_join_and_shrink),
+        cmocka_unit_test(test_stop),           cmocka_unit_test(test_stop_pending),    cmocka_unit_test(test_freeze_and_thaw),
+        cmocka_unit_test(test_script_host_lost), cmocka_unit_test(test_attempts_end),  cmocka_unit_test(test_chaos),
+    };
+
+    if (getenv("ONLY") != NULL)
+        cmocka_set_test_filter(getenv("ONLY"));
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
