@@ -33,6 +33,7 @@ struct end {
     uint32_t in_order[SHOAL_LANES];
     bool echo;
     bool stop_on_frame;
+    uv_loop_t *loop; /* NULL: the fixture's; another one can be frozen */
 };
 
 struct fixture {
@@ -40,6 +41,8 @@ struct fixture {
     uv_timer_t watchdog;
     struct end ends[3];
     bool late;
+    bool quick; /* short timeouts for all */
+    uv_loop_t second;
 };
 
 static void on_up(void *arg, const struct shoal_link_peer *peer)
@@ -116,6 +119,16 @@ static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->la
         }                                                                                                                      \
     } while (0)
 
+/* As RUN_UNTIL, with the second loop, which may be frozen. */
+static void run_both(struct fixture *f, bool frozen)
+{
+    (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    if (!frozen)
+        (void)uv_run(&f->second, UV_RUN_NOWAIT);
+    if (f->late)
+        fail_msg("it never came");
+}
+
 static struct shoal_address loopback(uint16_t port)
 {
     struct shoal_address address;
@@ -129,7 +142,7 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
 {
     struct end *end = &f->ends[i];
     struct shoal_link_options options = {
-        .loop = &f->loop,
+        .loop = end->loop != NULL ? end->loop : &f->loop,
         .identity = &end->identity,
         .listen = loopback(port),
         .handlers = { .arg = end, .on_up = on_up, .on_down = on_down, .on_frame = on_frame, .on_writable = on_writable,
@@ -139,8 +152,11 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
     };
     struct shoal_msg msg = { "" };
 
-    if (i == 2)
+    if (i == 2 || f->quick) {
         options.handshake_timeout_ns = 60 * SHOAL_MS;
+        options.idle_ping_ns = f->quick ? 40 * SHOAL_MS : 0;
+        options.idle_dead_ns = f->quick ? 120 * SHOAL_MS : 0;
+    }
     if (shoal_link_create(&end->link, &options, &msg) != SHOAL_OK)
         fail_msg("%s", msg.text);
 }
@@ -187,13 +203,21 @@ static void stop(struct fixture *f, unsigned i)
     RUN_UNTIL(f, end->stopped == 1);
 }
 
+/* A failed case leaves sockets of its own open. */
+static void close_left(uv_handle_t *handle, void *arg)
+{
+    (void)arg;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
 static int teardown(void **state)
 {
     struct fixture *f = *state;
 
     for (unsigned i = 0; i < 3; i++)
         stop(f, i);
-    uv_close((uv_handle_t *)&f->watchdog, NULL);
+    uv_walk(&f->loop, close_left, NULL);
     (void)uv_run(&f->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&f->loop), 0);
     free(f);
@@ -313,6 +337,8 @@ static void simultaneous_dials_end_in_one_link(void **state)
         assert_int_equal(a->downs, round - 1);
         assert_int_equal(b->downs, round - 1);
         assert_true(a->peer.dialled != b->peer.dialled);
+        /* Two dials of control and one of bulk: nobody has to dial twice. */
+        assert_true(shoal_link_stats(a->link)->dials + shoal_link_stats(b->link)->dials <= 3 * round);
         shoal_link_unwant(a->link, node(f, 1));
         shoal_link_unwant(b->link, node(f, 0));
         shoal_link_close(a->link, node(f, 1));
@@ -553,6 +579,86 @@ static void many_small_frames_go_both_ways(void **state)
     assert_int_equal(a->in_order[SHOAL_LANE_CONTROL], 2000);
 }
 
+static void nobody_is_believed_with_another_nodes_key(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+
+    a->identity.public_key = f->ends[2].identity.public_key;
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK); /* in its hello */
+    RUN_UNTIL(f, a->failures >= 1);
+    assert_true(shoal_link_stats(b->link)->drop_refused >= 1);
+    shoal_link_unwant(a->link, node(f, 1));
+    assert_int_equal(shoal_link_want(b->link, node(f, 2), loopback(shoal_link_port(a->link))), SHOAL_OK); /* in its answer */
+    RUN_UNTIL(f, b->failures >= 1);
+    assert_int_equal(b->failure.err, SHOAL_ERR_DENIED);
+    assert_int_equal(a->ups + b->ups, 0);
+}
+
+static void start_frozen_pair(struct fixture *f)
+{
+    f->quick = true;
+    assert_int_equal(uv_loop_init(&f->second), 0);
+    f->ends[1].loop = &f->second;
+    start(f, 0, 0);
+    start(f, 1, 0);
+    assert_int_equal(want(f, 0, 1), SHOAL_OK);
+    while (f->ends[0].ups == 0 || f->ends[1].ups == 0)
+        run_both(f, false);
+}
+
+static void end_second(struct fixture *f)
+{
+    struct end *b = &f->ends[1];
+
+    shoal_link_stop(b->link, on_stopped, b);
+    b->link = NULL;
+    (void)uv_run(&f->second, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f->second), 0);
+    b->loop = NULL;
+}
+
+static void an_idle_link_stays_and_a_silent_one_goes_down(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    uint64_t until;
+
+    start_frozen_pair(f);
+    for (until = uv_hrtime() + 300 * SHOAL_MS; uv_hrtime() < until;)
+        run_both(f, false); /* only pings */
+    assert_int_equal(a->downs + b->downs, 0);
+    while (a->downs == 0)
+        run_both(f, true);
+    while (a->ups < 2 || b->ups < 2) /* thawed, it is linked again */
+        run_both(f, false);
+    assert_int_equal(send_frame(f, 1, 0, SHOAL_LANE_CONTROL, 0, 50), SHOAL_OK);
+    while (a->frames == 0)
+        run_both(f, false);
+    end_second(f);
+}
+
+static void a_restarted_peer_takes_the_place_of_its_old_link(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *c = &f->ends[2];
+
+    start_frozen_pair(f);
+    c->identity = f->ends[1].identity; /* the same node, started again, while its old sockets still stand */
+    c->identity.incarnation.agent = 99;
+    start(f, 2, 0);
+    shoal_link_unwant(a->link, node(f, 1));
+    assert_int_equal(want(f, 2, 0), SHOAL_OK);
+    while (a->ups < 2 || c->ups == 0)
+        run_both(f, true);
+    assert_int_equal(a->downs, 1);
+    assert_int_equal(a->peer.incarnation.agent, 99);
+    assert_int_equal(shoal_link_stats(a->link)->peers_up, 1);
+    end_second(f);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -571,6 +677,9 @@ int main(void)
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),
         CASE(many_small_frames_go_both_ways),
+        CASE(nobody_is_believed_with_another_nodes_key),
+        CASE(an_idle_link_stays_and_a_silent_one_goes_down),
+        CASE(a_restarted_peer_takes_the_place_of_its_old_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
