@@ -29,7 +29,8 @@ bool raft_may_send(struct shoal_raft *raft)
     return false;
 }
 
-struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_id to, enum shoal_raft_message_kind kind)
+struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_id to,
+                                     enum shoal_raft_message_kind kind)
 {
     struct shoal_raft_message *message = &raft_act(raft, SHOAL_RAFT_ACTION_SEND)->u.send;
 
@@ -107,7 +108,8 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
 /* A deadline must exist before the first event, whose end may draw a later one. */
 static void first_deadline(struct shoal_raft *raft)
 {
-    raft->campaign_at = raft_lone_voter(raft) ? 0 : raft->quiet_until + shoal_rand_below(&raft->chance, raft->jitter_ns);
+    raft->campaign_at =
+        raft_lone_voter(raft) ? 0 : raft->quiet_until + shoal_rand_below(&raft->chance, raft->jitter_ns);
 }
 
 enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_raft_options *options)
@@ -115,8 +117,7 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
     struct shoal_raft_snapshot base = { .config = options->config };
     struct shoal_raft *made;
 
-    if (!shoal_raft_config_valid(&options->config) || options->config.joint ||
-        shoal_raft_id_is_zero(options->self))
+    if (!shoal_raft_config_valid(&options->config) || options->config.joint || shoal_raft_id_is_zero(options->self))
         return SHOAL_ERR_INVALID;
     made = calloc(1, sizeof(*made));
     if (made == NULL)
@@ -142,8 +143,8 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
     return SHOAL_OK;
 }
 
-/* What follows a snapshot belongs to it only if the log agreed at the snapshot's index: a crash between an installed, or
- * taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
+/* What follows a snapshot belongs to it only if the log agreed at the snapshot's index: a crash between an installed,
+ * or taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
 static bool log_goes_on(const struct shoal_raft *raft, const struct shoal_raft_restored *restored)
 {
     for (size_t i = 0; i < restored->count; i++) {
@@ -435,8 +436,8 @@ static void finish(struct shoal_raft *raft)
     if (raft->log.count >= raft->log.cap / 2 && raft->log.cap < SHOAL_RAFT_LOG_ENTRIES_MAX)
         raft->actions->wants_reserve = true;
     raft->actions->wants_snapshot =
-        raft->commit > raft->snapshot_index && (raft->commit - raft->snapshot_index >= RAFT_SNAPSHOT_ENTRIES ||
-                                                raft->log.bytes >= RAFT_SNAPSHOT_BYTES);
+        raft->commit > raft->snapshot_index &&
+        (raft->commit - raft->snapshot_index >= RAFT_SNAPSHOT_ENTRIES || raft->log.bytes >= RAFT_SNAPSHOT_BYTES);
     raft->actions = NULL;
 }
 

@@ -7,8 +7,8 @@
  * C3. No change before an entry of the leader's own term is committed (Ongaro, raft-dev, 2015).
  * C4. The joint phase is left only by an entry written after the joint entry was committed.
  * C5. Who votes under the configuration before one that is not committed yet may still campaign: it may be the only one
- *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's thesis, 4.2.2).
- * C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
+ *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's
+ * thesis, 4.2.2). C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 #include "shoal/wire.h"
@@ -50,7 +50,8 @@ enum shoal_err shoal_raft_config_decode(struct shoal_view bytes, struct shoal_ra
     return SHOAL_OK;
 }
 
-const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config, struct shoal_node_id node)
+const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config,
+                                                       struct shoal_node_id node)
 {
     for (uint32_t i = 0; i < config->count; i++) {
         if (shoal_node_id_equal(config->members[i].id.node, node))
@@ -212,7 +213,8 @@ bool raft_quorum(const struct shoal_raft *raft, bool (*has)(const struct shoal_r
            (!raft->config.joint || quorum_of(raft, SHOAL_RAFT_VOTER_OLD, has));
 }
 
-static uint64_t value_of(const struct shoal_raft *raft, uint8_t bit, uint64_t (*value)(const struct shoal_raft *, uint32_t))
+static uint64_t value_of(const struct shoal_raft *raft, uint8_t bit,
+                         uint64_t (*value)(const struct shoal_raft *, uint32_t))
 {
     uint64_t values[SHOAL_GROUP_NODES_MAX];
     uint32_t count = 0;

@@ -40,7 +40,8 @@ static void ask_round(struct shoal_raft *raft)
         struct shoal_raft_message *message;
 
         if (!(peer->member.bits & (SHOAL_RAFT_VOTER | SHOAL_RAFT_VOTER_OLD)) ||
-            shoal_raft_id_equal(peer->member.id, raft->self) || peer->read_seq >= raft->read_seq || !raft_may_send(raft))
+            shoal_raft_id_equal(peer->member.id, raft->self) || peer->read_seq >= raft->read_seq ||
+            !raft_may_send(raft))
             continue;
         message = raft_send(raft, peer->member.id, SHOAL_RAFT_READ);
         message->u.read.seq = raft->read_seq;

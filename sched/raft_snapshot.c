@@ -83,7 +83,8 @@ void raft_on_install_reply(struct shoal_raft *raft, const struct shoal_raft_mess
     struct raft_peer *peer = raft_peer_find(raft, message->from);
 
     if (raft->role != SHOAL_RAFT_LEADER || peer == NULL || peer->flow != RAFT_TRANSFER ||
-        message->u.install_reply.index != peer->snapshot_index || message->u.install_reply.match > raft_log_last(&raft->log))
+        message->u.install_reply.index != peer->snapshot_index ||
+        message->u.install_reply.match > raft_log_last(&raft->log))
         return;
     peer->backoff = 1;
     if (message->u.install_reply.match >= peer->snapshot_index) {
@@ -98,7 +99,8 @@ void raft_on_install_reply(struct shoal_raft *raft, const struct shoal_raft_mess
     raft_need_snapshot(raft, peer);
 }
 
-static void answer_install(struct shoal_raft *raft, struct shoal_raft_id to, uint64_t index, uint64_t offset, uint64_t match)
+static void answer_install(struct shoal_raft *raft, struct shoal_raft_id to, uint64_t index, uint64_t offset,
+                           uint64_t match)
 {
     struct shoal_raft_message *reply = raft_send(raft, to, SHOAL_RAFT_INSTALL_REPLY);
 

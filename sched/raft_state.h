@@ -94,8 +94,8 @@ struct shoal_raft {
     uint64_t commit;
     uint64_t snapshot_index; /* the owner's newest */
     struct raft_log log;
-    struct shoal_raft_config config; /* newest in the log */
-    uint64_t config_index;           /* its entry; <= base.index when it came from there */
+    struct shoal_raft_config config;               /* newest in the log */
+    uint64_t config_index;                         /* its entry; <= base.index when it came from there */
     struct raft_peer peers[SHOAL_GROUP_NODES_MAX]; /* as config.members, same order */
     struct raft_support supports[RAFT_SUPPORTS_MAX];
     struct shoal_entry *spares[RAFT_SPARES];
@@ -249,12 +249,13 @@ void raft_reads_fail(struct shoal_raft *raft);
 
 /* raft.c */
 struct shoal_raft_action *raft_act(struct shoal_raft *raft, enum shoal_raft_action_kind kind);
-struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_id to, enum shoal_raft_message_kind kind);
+struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_id to,
+                                     enum shoal_raft_message_kind kind);
 bool raft_may_send(struct shoal_raft *raft); /* false: the rest goes out in the next step */
 void raft_reject(struct shoal_raft *raft, uint64_t ctx, enum shoal_err err);
 void raft_role_changed(struct shoal_raft *raft);
 bool raft_hard_durable(const struct shoal_raft *raft);
-uint64_t raft_later(const struct shoal_raft *raft, uint64_t ns); /* now + ns */
+uint64_t raft_later(const struct shoal_raft *raft, uint64_t ns);                     /* now + ns */
 struct shoal_entry *raft_spare(struct shoal_raft *raft, enum shoal_entry_kind kind); /* NULL: none left */
 
 #endif

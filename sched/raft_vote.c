@@ -5,13 +5,13 @@
  *         +---- a leader, or a higher term ------------------+------------------------------------+--majority--> leader
  *
  * V1. At most one vote per term, and it is durable, with the term, before anyone hears of it.
- * V2. A candidate asks for votes, and counts its own, only when its own vote is durable: else a crash could bring it back
- *     with a shorter log than the one that was voted for.
- * V3. While a node supports the leader's host, and for one support duration after its own start, it neither campaigns
- *     nor grants (PROTOCOLS 5). A leader-made election (transfer) stands above the support, not above the start.
- * V4. Pre-votes change nothing, but spread terms: a reply carries the replier's term, and the asker adopts a higher one
- *     (else a long log in a low term and a short log in a high term block each other for ever).
- * V5. A vote goes only to a log that is at least as new: by last term, then by last index. */
+ * V2. A candidate asks for votes, and counts its own, only when its own vote is durable: else a crash could bring it
+ * back with a shorter log than the one that was voted for. V3. While a node supports the leader's host, and for one
+ * support duration after its own start, it neither campaigns nor grants (PROTOCOLS 5). A leader-made election
+ * (transfer) stands above the support, not above the start. V4. Pre-votes change nothing, but spread terms: a reply
+ * carries the replier's term, and the asker adopts a higher one (else a long log in a low term and a short log in a
+ * high term block each other for ever). V5. A vote goes only to a log that is at least as new: by last term, then by
+ * last index. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -52,10 +52,7 @@ bool raft_blocked(const struct shoal_raft *raft)
     return raft_supporting_leader(raft) || raft->now < raft->contact_until;
 }
 
-void raft_contact(struct shoal_raft *raft)
-{
-    raft->contact_until = raft_later(raft, raft->support_ns);
-}
+void raft_contact(struct shoal_raft *raft) { raft->contact_until = raft_later(raft, raft->support_ns); }
 
 /* At the end of every step: when may this node campaign, given all it knows now? */
 void raft_rearm(struct shoal_raft *raft)
@@ -89,7 +86,8 @@ static void campaign_after(struct shoal_raft *raft, uint64_t ns)
 void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_raft_id leader)
 {
     bool led = raft->role == SHOAL_RAFT_LEADER;
-    bool changed = raft->role != SHOAL_RAFT_FOLLOWER || term != raft->term || !shoal_raft_id_equal(leader, raft->leader);
+    bool changed =
+        raft->role != SHOAL_RAFT_FOLLOWER || term != raft->term || !shoal_raft_id_equal(leader, raft->leader);
 
     SHOAL_ASSERT(term >= raft->term);
     if (term > raft->term) {
@@ -259,8 +257,8 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
     ask_everyone(raft, SHOAL_RAFT_PREVOTE, raft->term + 1);
 }
 
-static void answer(struct shoal_raft *raft, struct shoal_raft_id to, enum shoal_raft_message_kind kind, uint64_t for_term,
-                   bool granted)
+static void answer(struct shoal_raft *raft, struct shoal_raft_id to, enum shoal_raft_message_kind kind,
+                   uint64_t for_term, bool granted)
 {
     struct shoal_raft_message *reply = raft_send(raft, to, kind);
 

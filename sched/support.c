@@ -13,12 +13,10 @@
  * H4. Sequences only rise within an incarnation: what is replayed or reordered is dropped.
  * H5. Claims are a set, compared by a hash that does not depend on order. A new set replaces the old one whole.
  *
- *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq, support_seq |
- *                u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n | n x claim
- *                flags: 1 quorum connected, 2 the claims here are all there are, 4 please answer at once
- *     page:      u8 2 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n |
- *                n x claim
- *     claim:     job id (10) | u64 term */
+ *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq, support_seq
+ * | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n | n x claim flags: 1 quorum
+ * connected, 2 the claims here are all there are, 4 please answer at once page:      u8 2 | u8 version 1 | u8 oldest 1
+ * | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n | n x claim claim:     job id (10) | u64 term */
 #include "shoal/support.h"
 #include "shoal/wire.h"
 
@@ -30,8 +28,8 @@
 #define SUPPORT_CLAIM_BYTES 18
 #define SUPPORT_PAGE_CLAIMS 60
 #define SUPPORT_PAGES_MAX ((SHOAL_SUPPORT_CLAIMS_MAX + SUPPORT_PAGE_CLAIMS - 1) / SUPPORT_PAGE_CLAIMS)
-_Static_assert(SUPPORT_PAGE_CLAIMS * SUPPORT_CLAIM_BYTES + 32 <= SHOAL_DATAGRAM_PAYLOAD_MAX, "a page fits a datagram");
-_Static_assert(SHOAL_SUPPORT_INLINE_CLAIMS_MAX * SUPPORT_CLAIM_BYTES + 80 <= 256, "a heartbeat is small");
+_Static_assert(SUPPORT_PAGE_CLAIMS *SUPPORT_CLAIM_BYTES + 32 <= SHOAL_DATAGRAM_PAYLOAD_MAX, "a page fits a datagram");
+_Static_assert(SHOAL_SUPPORT_INLINE_CLAIMS_MAX *SUPPORT_CLAIM_BYTES + 80 <= 256, "a heartbeat is small");
 #define SUPPORT_FLAG_QUORUM 1u
 #define SUPPORT_FLAG_WHOLE 2u
 #define SUPPORT_FLAG_URGENT 4u
@@ -268,7 +266,8 @@ static uint32_t bucket_of(struct shoal_job_id group) { return (uint32_t)(hash_of
 static struct their_claim *claim_find(const struct shoal_support *support, const struct peer *peer,
                                       struct shoal_job_id group)
 {
-    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE; at = support->claims[at].next_in_bucket) {
+    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE;
+         at = support->claims[at].next_in_bucket) {
         if (support->claims[at].peer == peer && shoal_job_id_equal(support->claims[at].group, group))
             return &support->claims[at];
     }
@@ -609,8 +608,8 @@ static void take_echo(struct shoal_support *support, struct peer *peer, const st
     act(actions, SHOAL_SUPPORT_SUPPORTED, peer->known.node)->until_ns = peer->known.supported_until_ns;
 }
 
-static void take_claims(struct shoal_support *support, struct peer *peer, const struct own_claim *claims, uint32_t count,
-                        uint64_t version)
+static void take_claims(struct shoal_support *support, struct peer *peer, const struct own_claim *claims,
+                        uint32_t count, uint64_t version)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct their_claim *claim = claim_find(support, peer, claims[i].group);
@@ -885,8 +884,8 @@ static void on_timer(struct shoal_support *support, struct shoal_support_actions
         wake_at(support, peer_deadline(support, support->peers[i]));
 }
 
-enum shoal_err shoal_support_step(struct shoal_support *support, const struct shoal_support_event *event, uint64_t now_ns,
-                                  struct shoal_support_actions *actions)
+enum shoal_err shoal_support_step(struct shoal_support *support, const struct shoal_support_event *event,
+                                  uint64_t now_ns, struct shoal_support_actions *actions)
 {
     struct peer *peer;
     enum shoal_err err = SHOAL_OK;
@@ -933,7 +932,8 @@ const struct shoal_support_peer *shoal_support_at(const struct shoal_support *su
     return &support->peers[i]->known;
 }
 
-uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node, struct shoal_job_id group)
+uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node,
+                               struct shoal_job_id group)
 {
     const struct peer *peer = peer_find(support, node);
     const struct their_claim *claim = peer == NULL ? NULL : claim_find(support, peer, group);
@@ -946,7 +946,8 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
 {
     const struct their_claim *best = NULL;
 
-    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE; at = support->claims[at].next_in_bucket) {
+    for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE;
+         at = support->claims[at].next_in_bucket) {
         const struct their_claim *claim = &support->claims[at];
 
         if (claim->term != 0 && shoal_job_id_equal(claim->group, group) && (best == NULL || claim->term > best->term))

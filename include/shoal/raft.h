@@ -2,10 +2,11 @@
  *
  *     event + time --> shoal_raft_step() --> actions, to be carried out in array order
  *
- * What differs from the paper: there are no heartbeats. Host pairs support each other (shoal/support.h), and that stands
- * for all groups of the pair: a node neither campaigns nor votes in a group whose leader's host it supports, and a leader
- * without the support of a quorum steps down. A group whose voters all know the commit index sleeps: its deadline is
- * UINT64_MAX and it costs nothing. Fresh groups start in term 1, which belongs to the issuer of the founding ticket.
+ * What differs from the paper: there are no heartbeats. Host pairs support each other (shoal/support.h), and that
+ * stands for all groups of the pair: a node neither campaigns nor votes in a group whose leader's host it supports, and
+ * a leader without the support of a quorum steps down. A group whose voters all know the commit index sleeps: its
+ * deadline is UINT64_MAX and it costs nothing. Fresh groups start in term 1, which belongs to the issuer of the
+ * founding ticket.
  *
  * The owner:
  *   - makes entries (shoal_entry_create) and decodes messages outside a step; the core only counts references;
@@ -103,7 +104,8 @@ struct shoal_raft_config {
 size_t shoal_raft_config_encode(const struct shoal_raft_config *config, uint8_t *bytes);
 SHOAL_MUST_CHECK enum shoal_err shoal_raft_config_decode(struct shoal_view bytes, struct shoal_raft_config *config);
 /* NULL when the node is no member. */
-const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config, struct shoal_node_id node);
+const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config,
+                                                       struct shoal_node_id node);
 /* One voter at least, no member twice, bits consistent. */
 bool shoal_raft_config_valid(const struct shoal_raft_config *config);
 
@@ -173,9 +175,9 @@ struct shoal_raft_message {
             struct shoal_view bytes; /* borrowed */
         } install;
         struct {
-            uint64_t index; /* of the snapshot */
+            uint64_t index;  /* of the snapshot */
             uint64_t offset; /* bytes received so far; equal to the total: installed or not needed */
-            uint64_t match; /* durable and equal up to here, once installed or not needed; else 0 */
+            uint64_t match;  /* durable and equal up to here, once installed or not needed; else 0 */
         } install_reply;
     } u;
 };
@@ -214,7 +216,8 @@ enum shoal_raft_event_kind {
     SHOAL_RAFT_EVENT_READ,
     SHOAL_RAFT_EVENT_CHANGE_CONFIG,
     SHOAL_RAFT_EVENT_TRANSFER,
-    SHOAL_RAFT_EVENT_SNAPSHOT_READY, /* the owner holds a durable snapshot at `index` (<= the last COMMIT): forget before */
+    SHOAL_RAFT_EVENT_SNAPSHOT_READY, /* the owner holds a durable snapshot at `index` (<= the last COMMIT): forget
+                                        before */
     SHOAL_RAFT_EVENT_SNAPSHOT_CHUNK, /* the answer to NEED_SNAPSHOT */
     SHOAL_RAFT_EVENT_PEER_SUPPORT,   /* `node` supports this host until `until_ns`; 0: no longer */
     SHOAL_RAFT_EVENT_SUPPORTING,     /* this host supports `node`, or not any more */
@@ -331,7 +334,8 @@ struct shoal_raft_action {
         } part;
         struct {
             uint64_t ctx;
-            enum shoal_err err; /* NOT_LEADER, FULL, TOO_BIG, INVALID, STALE (leadership lost: outcome of a read unknown) */
+            enum shoal_err
+                err; /* NOT_LEADER, FULL, TOO_BIG, INVALID, STALE (leadership lost: outcome of a read unknown) */
         } reject;
     } u;
 };
@@ -354,7 +358,7 @@ struct shoal_raft_options {
     uint64_t support_ns;             /* 0: 600 ms */
     uint64_t jitter_ns;              /* 0: 150 ms */
     uint64_t retransmit_ns;          /* 0: 100 ms; doubles up to 16 times that */
-    uint64_t quiet_until_ns; /* this node's start + support_ns: until then it neither campaigns nor votes */
+    uint64_t quiet_until_ns;         /* this node's start + support_ns: until then it neither campaigns nor votes */
 };
 
 /* What a store gives back after a restart. Entries are contiguous and end the log; those at or below the snapshot are
@@ -376,11 +380,11 @@ SHOAL_MUST_CHECK enum shoal_err shoal_raft_restore(struct shoal_raft **raft, con
 void shoal_raft_destroy(struct shoal_raft *raft);
 
 /* Founding (PROTOCOLS 2): `entries` are 1..count of term 1, all known before the group exists, `issuer` a voter of the
- * configuration. The issuer itself, in the incarnation that its ticket names, passes `leads`: it leads term 1 without an
- * election, since who stores the founding votes for it. Acts as a step (PERSIST comes out; the acknowledgement to the
- * issuer follows STORED). INVALID: not a fresh group, or not such entries. */
-SHOAL_MUST_CHECK enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *const *entries, size_t count,
-                                                 struct shoal_node_id issuer, bool leads, uint64_t now_ns,
+ * configuration. The issuer itself, in the incarnation that its ticket names, passes `leads`: it leads term 1 without
+ * an election, since who stores the founding votes for it. Acts as a step (PERSIST comes out; the acknowledgement to
+ * the issuer follows STORED). INVALID: not a fresh group, or not such entries. */
+SHOAL_MUST_CHECK enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *const *entries,
+                                                 size_t count, struct shoal_node_id issuer, bool leads, uint64_t now_ns,
                                                  struct shoal_raft_actions *actions);
 
 /* Advance one guardian by one event. Does no I/O, reads no clock, allocates nothing. Carry the actions out in array
@@ -391,8 +395,8 @@ SHOAL_MUST_CHECK enum shoal_err shoal_raft_step(struct shoal_raft *raft, const s
 /* When to send TIMER; UINT64_MAX: only an event can wake the group. May be in the past: step again at once. */
 uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft);
 
-/* Outside a step: grow the ring when it is half full, refill the spare entries. FULL: no memory (the group goes on, with
- * proposals refused when the ring is full). */
+/* Outside a step: grow the ring when it is half full, refill the spare entries. FULL: no memory (the group goes on,
+ * with proposals refused when the ring is full). */
 SHOAL_MUST_CHECK enum shoal_err shoal_raft_reserve(struct shoal_raft *raft);
 
 /* As PEER_SUPPORT, without a step and only ever later: for a leader's owner that tracks times instead of edges. */
@@ -413,14 +417,14 @@ struct shoal_raft_status {
     size_t log_bytes;
     uint32_t log_cap;
     bool joint;
-    bool config_committed;         /* no membership change in flight */
+    bool config_committed; /* no membership change in flight */
     bool transferring;
-    bool asleep;                   /* leader: every voter knows the commit index */
-    uint64_t supported_until_ns;   /* leader: a quorum supports this host until then; UINT64_MAX for a lone voter */
-    uint64_t dropped_malformed;    /* counters since create */
-    uint64_t dropped_foreign;      /* not for this store */
+    bool asleep;                 /* leader: every voter knows the commit index */
+    uint64_t supported_until_ns; /* leader: a quorum supports this host until then; UINT64_MAX for a lone voter */
+    uint64_t dropped_malformed;  /* counters since create */
+    uint64_t dropped_foreign;    /* not for this store */
     uint64_t proposals_refused;
-    uint64_t elections;            /* campaigns that passed the pre-vote */
+    uint64_t elections; /* campaigns that passed the pre-vote */
     uint64_t retransmits;
 };
 

@@ -57,10 +57,10 @@ struct shoal_support_event {
 };
 
 enum shoal_support_action_kind {
-    SHOAL_SUPPORT_SEND,           /* `bytes` as one datagram to `node`; valid until the next step */
-    SHOAL_SUPPORT_SUPPORTED,      /* edge: `node` supports this host now (until: see `until_ns`, then shoal_support_find) */
-    SHOAL_SUPPORT_LOST,           /* edge: it does not any more */
-    SHOAL_SUPPORT_SUPPORTING,     /* edge: this host supports `node` */
+    SHOAL_SUPPORT_SEND,       /* `bytes` as one datagram to `node`; valid until the next step */
+    SHOAL_SUPPORT_SUPPORTED,  /* edge: `node` supports this host now (until: see `until_ns`, then shoal_support_find) */
+    SHOAL_SUPPORT_LOST,       /* edge: it does not any more */
+    SHOAL_SUPPORT_SUPPORTING, /* edge: this host supports `node` */
     SHOAL_SUPPORT_SUPPORTING_LOST,
     SHOAL_SUPPORT_CLAIM,          /* `node` leads `group` in `term`, it says (new, or a new term) */
     SHOAL_SUPPORT_UNCLAIM,        /* it does not say so any more */
@@ -94,15 +94,15 @@ struct shoal_support_peer {
     bool supporting; /* this host supports it */
     bool supported;  /* it supports this host */
     bool silent;
-    bool quorum_connected;          /* as it says of itself */
+    bool quorum_connected; /* as it says of itself */
     uint64_t supporting_until_ns;
     uint64_t supported_until_ns;
-    uint64_t heard_ns;              /* last datagram */
-    uint64_t slot_stamp;            /* newest: what a lease renewal echoes */
-    uint64_t slot_stamp_heard_ns;   /* when it came */
+    uint64_t heard_ns;            /* last datagram */
+    uint64_t slot_stamp;          /* newest: what a lease renewal echoes */
+    uint64_t slot_stamp_heard_ns; /* when it came */
     uint64_t loop_lag_ns;
     uint64_t flush_age_ns;
-    uint64_t rtt_ns;                /* of the newest echo, at most one interval too long; 0: none yet */
+    uint64_t rtt_ns; /* of the newest echo, at most one interval too long; 0: none yet */
 };
 
 struct shoal_support_stats {
@@ -131,8 +131,9 @@ SHOAL_MUST_CHECK enum shoal_err shoal_support_claim(struct shoal_support *suppor
 void shoal_support_unclaim(struct shoal_support *support, struct shoal_node_id node, struct shoal_job_id group);
 
 /* MALFORMED: dropped and counted. */
-SHOAL_MUST_CHECK enum shoal_err shoal_support_step(struct shoal_support *support, const struct shoal_support_event *event,
-                                                   uint64_t now_ns, struct shoal_support_actions *actions);
+SHOAL_MUST_CHECK enum shoal_err shoal_support_step(struct shoal_support *support,
+                                                   const struct shoal_support_event *event, uint64_t now_ns,
+                                                   struct shoal_support_actions *actions);
 /* Next TIMER; may be in the past: more actions wait. */
 uint64_t shoal_support_deadline_ns(const struct shoal_support *support);
 
@@ -141,7 +142,8 @@ const struct shoal_support_peer *shoal_support_find(const struct shoal_support *
 size_t shoal_support_count(const struct shoal_support *support);
 const struct shoal_support_peer *shoal_support_at(const struct shoal_support *support, size_t i);
 /* The term in which `node` claims to lead `group` (as this host knows); 0: it does not. */
-uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node, struct shoal_job_id group);
+uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node,
+                               struct shoal_job_id group);
 /* True if any peer claims the group: sets the node and term. */
 bool shoal_support_claimant(const struct shoal_support *support, struct shoal_job_id group, struct shoal_node_id *node,
                             uint64_t *term);

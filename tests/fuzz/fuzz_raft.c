@@ -32,14 +32,16 @@ static struct shoal_raft_id fuzz_id(uint8_t name)
 static void fuzz_create(struct fuzz *fuzz)
 {
     struct shoal_raft_options options = { .self = fuzz_id('a') };
-    struct shoal_support_options support = { .self = fuzz_id('a').node, .incarnation = { .host_epoch = 1, .agent = 2 } };
+    struct shoal_support_options support = { .self = fuzz_id('a').node,
+                                             .incarnation = { .host_epoch = 1, .agent = 2 } };
 
     for (uint8_t i = 0; i < 3; i++)
         options.config.members[options.config.count++] =
             (struct shoal_raft_member){ .id = fuzz_id((uint8_t)('a' + i)), .bits = SHOAL_RAFT_VOTER };
     shoal_rand_init(&options.chance, 1);
     fuzz->now = SHOAL_S;
-    if (shoal_raft_create(&fuzz->raft, &options) != SHOAL_OK || shoal_support_create(&fuzz->support, &support) != SHOAL_OK ||
+    if (shoal_raft_create(&fuzz->raft, &options) != SHOAL_OK ||
+        shoal_support_create(&fuzz->support, &support) != SHOAL_OK ||
         shoal_support_add(fuzz->support, fuzz_id('b').node) != SHOAL_OK ||
         shoal_support_claim(fuzz->support, fuzz_id('b').node, (struct shoal_job_id){ { 1 } }, 3) != SHOAL_OK)
         abort();
@@ -88,7 +90,9 @@ static void fuzz_message(struct fuzz *fuzz, struct shoal_view view)
 static void fuzz_datagram(struct fuzz *fuzz, struct shoal_view view)
 {
     static struct shoal_support_actions actions;
-    struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = fuzz_id('b').node, .bytes = view };
+    struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM,
+                                         .node = fuzz_id('b').node,
+                                         .bytes = view };
 
     (void)shoal_support_step(fuzz->support, &event, fuzz->now, &actions);
     event.kind = SHOAL_SUPPORT_EVENT_TIMER;

@@ -90,8 +90,8 @@ struct mesh {
     uint32_t count;
     struct mesh_node nodes[MESH_NODES_MAX];
     bool cut[MESH_NODES_MAX][MESH_NODES_MAX]; /* from, to */
-    /* No support is told to followers, no loss of it to leaders, no start is quiet: elections all the time, and leaders that
-     * do not know of the next. Safety must not lean on support. */
+    /* No support is told to followers, no loss of it to leaders, no start is quiet: elections all the time, and leaders
+     * that do not know of the next. Safety must not lean on support. */
     bool wild;
     uint32_t loss_percent;
     uint32_t repeat_percent;
@@ -119,10 +119,10 @@ struct mesh {
 
 static const struct shoal_job_id mesh_group = { { 1 } };
 
-#define MESH_BROKEN(mesh, ...)                                                     \
-    do {                                                                           \
-        if ((mesh)->broken[0] == '\0')                                             \
-            (void)snprintf((mesh)->broken, sizeof((mesh)->broken), __VA_ARGS__);   \
+#define MESH_BROKEN(mesh, ...)                                                                                         \
+    do {                                                                                                               \
+        if ((mesh)->broken[0] == '\0')                                                                                 \
+            (void)snprintf((mesh)->broken, sizeof((mesh)->broken), __VA_ARGS__);                                       \
     } while (0)
 
 static inline uint64_t mesh_mix(uint64_t a, uint64_t b)
@@ -158,8 +158,8 @@ static void mesh_raft_event(struct mesh *mesh, uint32_t i, const struct shoal_ra
 
 /* ---- The network ---- */
 
-static inline void mesh_post(struct mesh *mesh, uint32_t from, uint32_t to, bool support, const uint8_t *bytes, size_t len,
-                             uint64_t delay)
+static inline void mesh_post(struct mesh *mesh, uint32_t from, uint32_t to, bool support, const uint8_t *bytes,
+                             size_t len, uint64_t delay)
 {
     struct mesh_packet *packet;
 
@@ -175,7 +175,8 @@ static inline void mesh_post(struct mesh *mesh, uint32_t from, uint32_t to, bool
     memcpy(packet->bytes, bytes, len);
 }
 
-static inline void mesh_send(struct mesh *mesh, uint32_t from, uint32_t to, bool support, const uint8_t *bytes, size_t len)
+static inline void mesh_send(struct mesh *mesh, uint32_t from, uint32_t to, bool support, const uint8_t *bytes,
+                             size_t len)
 {
     uint32_t copies = 1;
 
@@ -232,7 +233,8 @@ static inline void mesh_persist(struct mesh *mesh, struct mesh_node *node, const
     if (node->writes_count == MESH_WRITES_MAX)
         abort();
     *write = (struct mesh_write){ .action = *action };
-    write->at = node->write_ns == UINT64_MAX ? UINT64_MAX : mesh->now + shoal_rand_below(&mesh->chance, node->write_ns + 1);
+    write->at =
+        node->write_ns == UINT64_MAX ? UINT64_MAX : mesh->now + shoal_rand_below(&mesh->chance, node->write_ns + 1);
     if (write->at < earliest)
         write->at = earliest;
     if (last >= first) {
@@ -257,8 +259,9 @@ static inline void mesh_check_commit(struct mesh *mesh, uint32_t i, uint64_t ind
         abort();
     if (index <= mesh->committed) {
         if (mesh->committed_chain[index] != chain)
-            MESH_BROKEN(mesh, "state machine safety: %c applied another entry %" PRIu64 " (term %" PRIu64 ", not %" PRIu64 ")",
-                        'a' + (int)i, index, term, mesh->committed_term[index]);
+            MESH_BROKEN(
+                mesh, "state machine safety: %c applied another entry %" PRIu64 " (term %" PRIu64 ", not %" PRIu64 ")",
+                'a' + (int)i, index, term, mesh->committed_term[index]);
         return;
     }
     mesh->committed = index;
@@ -274,15 +277,15 @@ static inline void mesh_check_leader(struct mesh *mesh, uint32_t i)
     if (status.term >= MESH_LOG_MAX)
         abort();
     if (mesh->leader_of_term[status.term] != 0 && mesh->leader_of_term[status.term] != i + 1)
-        MESH_BROKEN(mesh, "election safety: %c and %c lead term %" PRIu64, 'a' + (int)mesh->leader_of_term[status.term] - 1,
-                    'a' + (int)i, status.term);
+        MESH_BROKEN(mesh, "election safety: %c and %c lead term %" PRIu64,
+                    'a' + (int)mesh->leader_of_term[status.term] - 1, 'a' + (int)i, status.term);
     if (mesh->leader_of_term[status.term] == 0)
         mesh->elections++;
     mesh->leader_of_term[status.term] = i + 1;
     for (uint64_t at = status.first; at <= mesh->committed; at++) {
         if (shoal_raft_term_at(mesh->nodes[i].raft, at) != mesh->committed_term[at]) {
-            MESH_BROKEN(mesh, "leader completeness: %c leads term %" PRIu64 " without committed entry %" PRIu64, 'a' + (int)i,
-                        status.term, at);
+            MESH_BROKEN(mesh, "leader completeness: %c leads term %" PRIu64 " without committed entry %" PRIu64,
+                        'a' + (int)i, status.term, at);
             return;
         }
     }
@@ -313,8 +316,8 @@ static inline void mesh_check_log(struct mesh *mesh, uint32_t i)
         for (uint32_t j = 0; j < mesh->count; j++) {
             const struct mesh_node *other = &mesh->nodes[j];
 
-            if (j != i && other->up && at <= other->seen_last && at < MESH_LOG_MAX && other->seen_term[at] == entry->term &&
-                other->seen_chain[at] != node->seen_chain[at])
+            if (j != i && other->up && at <= other->seen_last && at < MESH_LOG_MAX &&
+                other->seen_term[at] == entry->term && other->seen_chain[at] != node->seen_chain[at])
                 MESH_BROKEN(mesh, "log matching: %c and %c differ at (%" PRIu64 ", term %" PRIu64 ")", 'a' + (int)i,
                             'a' + (int)j, at, entry->term);
         }
@@ -380,7 +383,8 @@ static inline void mesh_feed_snapshot(struct mesh *mesh, uint32_t i, const struc
     struct mesh_node *node = &mesh->nodes[i];
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_SNAPSHOT_CHUNK };
     uint64_t offset = need->u.need_snapshot.index == node->snapshot.what.index ? need->u.need_snapshot.offset : 0;
-    size_t len = MESH_SNAPSHOT_BYTES - offset < MESH_PIECE_BYTES ? MESH_SNAPSHOT_BYTES - (size_t)offset : MESH_PIECE_BYTES;
+    size_t len =
+        MESH_SNAPSHOT_BYTES - offset < MESH_PIECE_BYTES ? MESH_SNAPSHOT_BYTES - (size_t)offset : MESH_PIECE_BYTES;
 
     if (!node->has_snapshot)
         abort();
@@ -407,7 +411,9 @@ static inline void mesh_act(struct mesh *mesh, uint32_t i, const struct shoal_ra
         break;
     case SHOAL_RAFT_ACTION_PERSIST: mesh_persist(mesh, node, action); break;
     case SHOAL_RAFT_ACTION_COMMIT: mesh_apply(mesh, i, action->u.commit.index); break;
-    case SHOAL_RAFT_ACTION_READ_READY: mesh_read_done(mesh, action->u.read_ready.ctx, action->u.read_ready.index, false); break;
+    case SHOAL_RAFT_ACTION_READ_READY:
+        mesh_read_done(mesh, action->u.read_ready.ctx, action->u.read_ready.index, false);
+        break;
     case SHOAL_RAFT_ACTION_ROLE:
         if (action->u.role.role == SHOAL_RAFT_LEADER)
             mesh_check_leader(mesh, i);
@@ -543,7 +549,8 @@ static inline void mesh_start(struct mesh *mesh, uint32_t i)
     restored.snapshot = node->snapshot.what;
     restored.entries = node->log;
     restored.count = node->log_count;
-    if (shoal_raft_restore(&node->raft, &options, &restored) != SHOAL_OK || shoal_support_create(&node->support, &support))
+    if (shoal_raft_restore(&node->raft, &options, &restored) != SHOAL_OK ||
+        shoal_support_create(&node->support, &support))
         abort();
     node->up = true;
     node->applied = 0;

@@ -1,6 +1,7 @@
-/* Seeded random meshes: five guardians under loss, delay, reordering, repetition, cuts, pauses, slow disks, crashes with
- * unsynced loss, membership changes, transfers, snapshots and reads. Even seeds are wild: support protects nothing there. raft_mesh.h checks safety after every event; at the
- * end all faults are healed, and the group must converge and fall asleep.
+/* Seeded random meshes: five guardians under loss, delay, reordering, repetition, cuts, pauses, slow disks, crashes
+ * with unsynced loss, membership changes, transfers, snapshots and reads. Even seeds are wild: support protects nothing
+ * there. raft_mesh.h checks safety after every event; at the end all faults are healed, and the group must converge and
+ * fall asleep.
  *
  * SEED=n runs that seed alone; SEEDS=n runs that many. */
 #include <setjmp.h>
@@ -67,9 +68,7 @@ static void hurt(struct mesh *mesh)
         break;
     case 5: memset(mesh->cut, 0, sizeof(mesh->cut)); break;
     case 6: mesh->nodes[i].paused = !mesh->nodes[i].paused; break;
-    case 7:
-        mesh->nodes[i].write_ns = shoal_rand_below(&mesh->chance, 3) == 0 ? 300 * SHOAL_MS : 5 * SHOAL_MS;
-        break;
+    case 7: mesh->nodes[i].write_ns = shoal_rand_below(&mesh->chance, 3) == 0 ? 300 * SHOAL_MS : 5 * SHOAL_MS; break;
     case 8:
     case 9: mesh_heal(mesh); break;
     default:
@@ -138,9 +137,9 @@ static void show(struct mesh *mesh)
         config = shoal_raft_config(mesh->nodes[i].raft);
         printf("%c role %d term %" PRIu64 " leader %c commit %" PRIu64 " durable %" PRIu64 " log %" PRIu64 "..%" PRIu64
                " joint %d asleep %d writes %u deadline +%" PRId64 " ms:",
-               'a' + (int)i, (int)status.role, status.term, shoal_raft_id_is_zero(status.leader) ? '-' : status.leader.node.bytes[0],
-               status.commit, status.durable, status.first, status.last, status.joint, status.asleep,
-               mesh->nodes[i].writes_count,
+               'a' + (int)i, (int)status.role, status.term,
+               shoal_raft_id_is_zero(status.leader) ? '-' : status.leader.node.bytes[0], status.commit, status.durable,
+               status.first, status.last, status.joint, status.asleep, mesh->nodes[i].writes_count,
                ((int64_t)shoal_raft_deadline_ns(mesh->nodes[i].raft) - (int64_t)mesh->now) / 1000000);
         for (uint32_t m = 0; m < config->count; m++)
             printf(" %c%u", config->members[m].id.node.bytes[0], config->members[m].bits);
@@ -188,7 +187,8 @@ static bool run_seed(uint64_t seed, char *why, size_t cap)
     if (getenv("SEED") != NULL)
         show(mesh);
     if (getenv("SEED") != NULL)
-        printf("seed %" PRIu64 ": committed %" PRIu64 ", elections %" PRIu64 ", installs %" PRIu64 ", dropped %" PRIu64 "\n",
+        printf("seed %" PRIu64 ": committed %" PRIu64 ", elections %" PRIu64 ", installs %" PRIu64 ", dropped %" PRIu64
+               "\n",
                seed, mesh->committed, mesh->elections, mesh->installs, mesh->packets_dropped);
     mesh_destroy(mesh);
     return fine;
@@ -205,7 +205,8 @@ static void safety_holds_for_every_seed(void **state)
     (void)state;
     for (uint64_t seed = first; seed < first + count; seed++) {
         if (!run_seed(seed, why, sizeof(why)))
-            fail_msg("FAIL unit/raft_random seed %" PRIu64 ": %s; make test T=unit/raft_random SEED=%" PRIu64, seed, why, seed);
+            fail_msg("FAIL unit/raft_random seed %" PRIu64 ": %s; make test T=unit/raft_random SEED=%" PRIu64, seed,
+                     why, seed);
     }
 }
 

@@ -37,7 +37,8 @@ static struct shoal_raft_config config_of(const char *voters, const char *learne
     for (; *voters != '\0'; voters++)
         config.members[config.count++] = (struct shoal_raft_member){ .id = id_of(*voters), .bits = SHOAL_RAFT_VOTER };
     for (; *learners != '\0'; learners++)
-        config.members[config.count++] = (struct shoal_raft_member){ .id = id_of(*learners), .bits = SHOAL_RAFT_LEARNER };
+        config.members[config.count++] =
+            (struct shoal_raft_member){ .id = id_of(*learners), .bits = SHOAL_RAFT_LEARNER };
     return config;
 }
 
@@ -137,7 +138,8 @@ static struct shoal_raft_message vote_of(enum shoal_raft_message_kind kind, char
 static struct shoal_raft_message granted_of(enum shoal_raft_message_kind kind, char from, char to, uint64_t for_term,
                                             bool granted)
 {
-    struct shoal_raft_message message = from_to(kind, from, to, kind == SHOAL_RAFT_VOTE_REPLY ? for_term : for_term - 1);
+    struct shoal_raft_message message =
+        from_to(kind, from, to, kind == SHOAL_RAFT_VOTE_REPLY ? for_term : for_term - 1);
 
     message.u.vote_reply.for_term = for_term;
     message.u.vote_reply.granted = granted;
@@ -306,7 +308,8 @@ static enum shoal_err propose(struct rig *rig, size_t bytes)
 
 static enum shoal_err change(struct rig *rig, struct shoal_raft_config target)
 {
-    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_CHANGE_CONFIG, .u.change = { .ctx = 6, .target = &target } };
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_CHANGE_CONFIG,
+                                      .u.change = { .ctx = 6, .target = &target } };
     const struct shoal_raft_action *reject;
 
     happen(rig, event);
@@ -337,9 +340,9 @@ static void votes_go_to_those_who_may_have_them(void **state)
     static const struct {
         const char *name;
         const char *log;
-        char voted;          /* in term 5 */
-        bool supported;      /* it supports a leader b of term 5 */
-        bool quiet;          /* it has just started */
+        char voted;     /* in term 5 */
+        bool supported; /* it supports a leader b of term 5 */
+        bool quiet;     /* it has just started */
         bool transfer;
         uint64_t for_term;
         uint64_t last_index;
@@ -364,8 +367,8 @@ static void votes_go_to_those_who_may_have_them(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct shoal_raft_hard_state hard = { .term = 5, .vote = id_of(cases[i].voted) };
         struct rig *rig = rig_restore('a', "abc", "", cases[i].log, hard, cases[i].quiet ? START + 600 * MS : 0);
-        struct shoal_raft_message vote = vote_of(SHOAL_RAFT_VOTE, 'b', 'a', cases[i].for_term, cases[i].last_index,
-                                                 cases[i].last_term);
+        struct shoal_raft_message vote =
+            vote_of(SHOAL_RAFT_VOTE, 'b', 'a', cases[i].for_term, cases[i].last_index, cases[i].last_term);
         const struct shoal_raft_message *reply;
 
         if (cases[i].supported)
@@ -739,7 +742,8 @@ static void converse(struct rig *a, struct rig *b)
 
             for (uint32_t i = 0; i < rig->out.count; i++) {
                 if (rig->out.list[i].kind == SHOAL_RAFT_ACTION_SEND && tail < 64 &&
-                    (rig->out.list[i].u.send.to.node.bytes[0] == 'a' || rig->out.list[i].u.send.to.node.bytes[0] == 'b'))
+                    (rig->out.list[i].u.send.to.node.bytes[0] == 'a' ||
+                     rig->out.list[i].u.send.to.node.bytes[0] == 'b'))
                     shoal_raft_message_copy(&rig->out.list[i].u.send, &queue[tail++]);
             }
             rig->out.count = 0;
@@ -768,9 +772,12 @@ static void a_leader_brings_every_log_in_line(void **state)
         const char *name;
         const char *log;
     } cases[] = {
-        { "(a) an entry short", "111445566" },          { "(b) much too short", "1114" },
-        { "(c) one entry too many", "11144556666" },    { "(d) entries of a later term", "111445566677" },
-        { "(e) another history of term 4", "1114444" }, { "(f) a history of its own", "11122233333" },
+        { "(a) an entry short", "111445566" },
+        { "(b) much too short", "1114" },
+        { "(c) one entry too many", "11144556666" },
+        { "(d) entries of a later term", "111445566677" },
+        { "(e) another history of term 4", "1114444" },
+        { "(f) a history of its own", "11122233333" },
         { "an empty one", "" },
     };
 
@@ -854,6 +861,26 @@ static void a_group_that_agrees_falls_asleep(void **state)
     support(rig, 'b', 0);
     support(rig, 'b', UINT64_MAX);
     assert_int_equal(count_sent(rig, SHOAL_RAFT_APPEND), 1);
+    rig_destroy(rig);
+}
+
+static void a_reply_of_a_former_life_says_nothing(void **state)
+{
+    struct rig *rig = settled_leader("abc", "");
+    struct shoal_raft_message reply = from_to(SHOAL_RAFT_APPEND_REPLY, 'c', 'a', 2);
+
+    (void)state;
+    assert_true(status(rig).asleep);
+    support(rig, 'c', 0);
+    support(rig, 'c', UINT64_MAX); /* c restarted, and has forgotten the commit index */
+    reply.u.append_reply.index = 1;
+    reply.u.append_reply.commit = 1;
+    reply.u.append_reply.seq = sent(rig, SHOAL_RAFT_APPEND)->u.append.seq - 1;
+    assert_int_equal(hear(rig, reply), SHOAL_OK); /* said before that */
+    assert_false(status(rig).asleep);
+    reply.u.append_reply.seq++;
+    assert_int_equal(hear(rig, reply), SHOAL_OK);
+    assert_true(status(rig).asleep);
     rig_destroy(rig);
 }
 
@@ -1049,7 +1076,8 @@ static void reads_wait_for_a_quorum_round_and_share_it(void **state)
     reply.u.read.seq = 2;
     assert_int_equal(hear(rig, reply), SHOAL_OK);
     assert_int_equal(rig->out.count, 2);
-    assert_int_equal(shoal_raft_deadline_ns(rig->raft), rig->now <= START + SHOAL_S ? shoal_raft_deadline_ns(rig->raft) : 0);
+    assert_int_equal(shoal_raft_deadline_ns(rig->raft),
+                     rig->now <= START + SHOAL_S ? shoal_raft_deadline_ns(rig->raft) : 0);
     rig_destroy(rig);
 }
 
@@ -1109,13 +1137,13 @@ static void changes_are_refused_when_they_cannot_be_made(void **state)
     assert_int_equal(change(follower, config_of("abc", "d")), SHOAL_ERR_NOT_LEADER);
     assert_int_equal(change(rig, config_of("abc", "")), SHOAL_ERR_FULL); /* nothing of this term is committed (C3) */
     hear_accepted(rig, 'b', 2, 1, 0);
-    assert_int_equal(change(rig, config_of("", "abc")), SHOAL_ERR_INVALID);  /* nobody votes */
-    assert_int_equal(change(rig, config_of("abb", "")), SHOAL_ERR_INVALID);  /* twice */
+    assert_int_equal(change(rig, config_of("", "abc")), SHOAL_ERR_INVALID); /* nobody votes */
+    assert_int_equal(change(rig, config_of("abb", "")), SHOAL_ERR_INVALID); /* twice */
     assert_int_equal(change(rig, joint), SHOAL_ERR_INVALID);
     assert_int_equal(change(rig, config_of("abce", "")), SHOAL_ERR_INVALID); /* e is no learner yet */
     assert_int_equal(change(rig, config_of("abc", "")), SHOAL_OK);           /* no voter changes: one entry */
     assert_false(status(rig).joint);
-    assert_int_equal(change(rig, config_of("abc", "d")), SHOAL_ERR_FULL);    /* one change in flight */
+    assert_int_equal(change(rig, config_of("abc", "d")), SHOAL_ERR_FULL); /* one change in flight */
     rig_destroy(rig);
     rig_destroy(follower);
 }
@@ -1187,8 +1215,8 @@ static void a_configuration_is_rolled_back_with_its_entry(void **state)
 
     (void)state;
     shoal_entry_unref(message.u.append.entries[1]);
-    message.u.append.entries[1] = shoal_entry_create_at(
-        2, 2, SHOAL_ENTRY_CONFIG, shoal_view_of(bytes, shoal_raft_config_encode(&config, bytes)));
+    message.u.append.entries[1] =
+        shoal_entry_create_at(2, 2, SHOAL_ENTRY_CONFIG, shoal_view_of(bytes, shoal_raft_config_encode(&config, bytes)));
     assert_int_equal(hear(rig, message), SHOAL_OK);
     shoal_raft_message_deinit(&message);
     assert_int_equal(shoal_raft_config(rig->raft)->count, 4); /* in force before it is committed */
@@ -1254,8 +1282,8 @@ static void the_heir_campaigns_at_once_against_standing_support(void **state)
 
 /* ---- Snapshots ---- */
 
-static struct shoal_raft_message install_of(char from, uint64_t term, uint64_t index, uint64_t index_term, uint64_t offset,
-                                            uint64_t total, size_t len)
+static struct shoal_raft_message install_of(char from, uint64_t term, uint64_t index, uint64_t index_term,
+                                            uint64_t offset, uint64_t total, size_t len)
 {
     static const uint8_t bytes[64];
     struct shoal_raft_message message = from_to(SHOAL_RAFT_INSTALL, from, 'a', term);
@@ -1321,17 +1349,17 @@ static void a_snapshot_that_makes_no_sense_is_refused(void **state)
         uint64_t index, term, offset, total;
         size_t len;
     } cases[] = {
-        { "of no index", 0, 2, 0, 10, 10 },        { "of a term to come", 9, 4, 0, 10, 10 },
-        { "of no term", 9, 0, 0, 10, 10 },         { "longer than it says", 9, 2, 0, 5, 10 },
-        { "beyond its end", 9, 2, 11, 10, 0 },     { "an empty piece", 9, 2, 0, 10, 0 },
+        { "of no index", 0, 2, 0, 10, 10 },       { "of a term to come", 9, 4, 0, 10, 10 },
+        { "of no term", 9, 0, 0, 10, 10 },        { "longer than it says", 9, 2, 0, 5, 10 },
+        { "beyond its end", 9, 2, 11, 10, 0 },    { "an empty piece", 9, 2, 0, 10, 0 },
         { "too large", 9, 2, 0, UINT64_MAX, 10 },
     };
     struct rig *rig = rig_create('a', "abc", "");
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        if (hear(rig, install_of('b', 3, cases[i].index, cases[i].term, cases[i].offset, cases[i].total, cases[i].len)) !=
-            SHOAL_ERR_MALFORMED)
+        if (hear(rig, install_of('b', 3, cases[i].index, cases[i].term, cases[i].offset, cases[i].total,
+                                 cases[i].len)) != SHOAL_ERR_MALFORMED)
             fail_msg("FAIL unit/raft: a snapshot %s is taken", cases[i].name);
     }
     rig_destroy(rig);
@@ -1425,7 +1453,8 @@ static void a_founding_is_acknowledged_to_the_issuer_who_leads_term_1(void **sta
     const struct shoal_raft_action *persist;
 
     (void)state;
-    assert_int_equal(shoal_raft_found(issuer->raft, entries, 2, id_of('a').node, true, issuer->now, &issuer->out), SHOAL_OK);
+    assert_int_equal(shoal_raft_found(issuer->raft, entries, 2, id_of('a').node, true, issuer->now, &issuer->out),
+                     SHOAL_OK);
     persist = find(issuer, SHOAL_RAFT_ACTION_PERSIST);
     assert_int_equal(persist->u.persist.hard.term, 1);
     assert_int_equal(persist->u.persist.last, 2);
@@ -1437,8 +1466,8 @@ static void a_founding_is_acknowledged_to_the_issuer_who_leads_term_1(void **sta
     assert_int_equal(status(issuer).commit, 2);
     rig_destroy(issuer);
 
-    assert_int_equal(shoal_raft_found(guardian->raft, entries, 2, id_of('c').node, false, guardian->now, &guardian->out),
-                     SHOAL_OK);
+    assert_int_equal(
+        shoal_raft_found(guardian->raft, entries, 2, id_of('c').node, false, guardian->now, &guardian->out), SHOAL_OK);
     assert_null(sent(guardian, SHOAL_RAFT_APPEND_REPLY));
     persist = find(guardian, SHOAL_RAFT_ACTION_PERSIST);
     assert_true(shoal_raft_id_equal(persist->u.persist.hard.vote, id_of('c')));
@@ -1475,12 +1504,18 @@ static void a_founding_that_does_not_fit_is_refused(void **state)
     struct shoal_entry *later[1] = { entry_at(2, 1) };
 
     (void)state;
-    assert_int_equal(shoal_raft_found(rig->raft, entries, 1, id_of('a').node, true, START, &rig->out), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_raft_found(fresh->raft, later, 1, id_of('a').node, true, START, &rig->out), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_raft_found(fresh->raft, entries, 0, id_of('a').node, true, START, &rig->out), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('z').node, false, START, &rig->out), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('d').node, false, START, &rig->out), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('b').node, true, START, &rig->out), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(rig->raft, entries, 1, id_of('a').node, true, START, &rig->out),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(fresh->raft, later, 1, id_of('a').node, true, START, &rig->out),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(fresh->raft, entries, 0, id_of('a').node, true, START, &rig->out),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('z').node, false, START, &rig->out),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('d').node, false, START, &rig->out),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_raft_found(fresh->raft, entries, 1, id_of('b').node, true, START, &rig->out),
+                     SHOAL_ERR_INVALID);
     shoal_entry_unref(entries[0]);
     shoal_entry_unref(later[0]);
     rig_destroy(rig);
@@ -1489,7 +1524,8 @@ static void a_founding_that_does_not_fit_is_refused(void **state)
 
 static void a_lone_voter_leads_at_once(void **state)
 {
-    struct rig *rig = rig_restore('a', "a", "", "12", (struct shoal_raft_hard_state){ .term = 2, .commit = 9 }, START + 600 * MS);
+    struct rig *rig =
+        rig_restore('a', "a", "", "12", (struct shoal_raft_hard_state){ .term = 2, .commit = 9 }, START + 600 * MS);
 
     (void)state;
     assert_int_equal(status(rig).commit, 2); /* the hint does not reach beyond the log */
@@ -1546,8 +1582,10 @@ static void a_log_that_disagrees_with_the_snapshot_is_dropped(void **state)
         const char *terms;
         uint64_t want_last;
     } cases[] = {
-        { "it goes on from the snapshot", 4, "233", 6 },  { "it begins right behind", 5, "33", 6 },
-        { "it holds another entry there", 3, "1111", 4 }, { "it begins too late", 6, "3", 4 },
+        { "it goes on from the snapshot", 4, "233", 6 },
+        { "it begins right behind", 5, "33", 6 },
+        { "it holds another entry there", 3, "1111", 4 },
+        { "it begins too late", 6, "3", 4 },
         { "it ends before", 1, "111", 4 },
     };
 
@@ -1609,6 +1647,7 @@ int main(void)
         cmocka_unit_test(a_committed_entry_is_not_looked_at_again),
         cmocka_unit_test(commit_knowledge_ends_where_the_logs_are_known_equal),
         cmocka_unit_test(a_group_that_agrees_falls_asleep),
+        cmocka_unit_test(a_reply_of_a_former_life_says_nothing),
         cmocka_unit_test(silence_is_answered_by_asking_again_ever_more_slowly),
         cmocka_unit_test(appends_are_pipelined_up_to_a_window),
         cmocka_unit_test(the_window_is_bounded_in_bytes_too),

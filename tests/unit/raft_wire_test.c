@@ -144,7 +144,8 @@ static void every_kind_goes_there_and_back(void **state)
             assert_memory_equal(decoded.u.append.entries[1]->bytes, "payload", 7);
         }
         if (kind == SHOAL_RAFT_INSTALL)
-            assert_int_equal(decoded.u.install.snapshot.config.members[1].bits, SHOAL_RAFT_LEARNER | SHOAL_RAFT_VOTER_OLD);
+            assert_int_equal(decoded.u.install.snapshot.config.members[1].bits,
+                             SHOAL_RAFT_LEARNER | SHOAL_RAFT_VOTER_OLD);
         shoal_raft_message_deinit(&decoded);
         shoal_raft_message_deinit(&message);
     }
@@ -184,7 +185,8 @@ static void nonsense_is_refused_or_harmless(void **state)
     (void)state;
     shoal_rand_init(&chance, 7);
     for (unsigned round = 0; round < 20000; round++) {
-        struct shoal_raft_message message = some_message((enum shoal_raft_message_kind)(round % SHOAL_RAFT_MESSAGE_KINDS));
+        struct shoal_raft_message message =
+            some_message((enum shoal_raft_message_kind)(round % SHOAL_RAFT_MESSAGE_KINDS));
         struct shoal_raft_message decoded;
         uint8_t bytes[1024];
         size_t len = encode(&message, bytes, sizeof(bytes));
@@ -298,12 +300,9 @@ static void configurations_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_goes_there_and_back),
-        cmocka_unit_test(no_prefix_decodes),
-        cmocka_unit_test(nonsense_is_refused_or_harmless),
-        cmocka_unit_test(fields_out_of_range_are_malformed),
-        cmocka_unit_test(the_largest_messages_fit_a_frame),
-        cmocka_unit_test(configurations_are_checked),
+        cmocka_unit_test(every_kind_goes_there_and_back),   cmocka_unit_test(no_prefix_decodes),
+        cmocka_unit_test(nonsense_is_refused_or_harmless),  cmocka_unit_test(fields_out_of_range_are_malformed),
+        cmocka_unit_test(the_largest_messages_fit_a_frame), cmocka_unit_test(configurations_are_checked),
     };
     return cmocka_run_group_tests(tests, map_guard, NULL);
 }

@@ -1,5 +1,6 @@
-/* Runs tests/scenario/raft_*.txt: a script, a line of dashes, and the trace it must produce. Guardians of one group with
- * their support cores, on the box of raft_mesh.h. To see the trace of a script: SHOAL_SCENARIO_PRINT=1 and this test.
+/* Runs tests/scenario/raft_*.txt: a script, a line of dashes, and the trace it must produce. Guardians of one group
+ * with their support cores, on the box of raft_mesh.h. To see the trace of a script: SHOAL_SCENARIO_PRINT=1 and this
+ * test.
  *
  *   group abc among abcde [7]   voters, all nodes, the seed; all start now
  *   settled a             time goes on quietly until a leads and the group sleeps; the clock then reads 0
@@ -91,8 +92,8 @@ static void say_config(const struct mesh *mesh, uint32_t node)
         if (config->members[i].bits & SHOAL_RAFT_LEARNER)
             strncat(learners, name, 1);
     }
-    say(node, "configuration %s%s%s%s%s", voters, config->joint ? " and " : "", old, learners[0] == '\0' ? "" : ", learners ",
-        learners);
+    say(node, "configuration %s%s%s%s%s", voters, config->joint ? " and " : "", old,
+        learners[0] == '\0' ? "" : ", learners ", learners);
 }
 
 static void on_action(void *arg, const struct mesh *mesh, uint32_t node, const struct shoal_raft_action *action)
@@ -102,7 +103,9 @@ static void on_action(void *arg, const struct mesh *mesh, uint32_t node, const s
     case SHOAL_RAFT_ACTION_ROLE: say_role(node, action); break;
     case SHOAL_RAFT_ACTION_CONFIG: say_config(mesh, node); break;
     case SHOAL_RAFT_ACTION_COMMIT: say(node, "commits %llu", (unsigned long long)action->u.commit.index); break;
-    case SHOAL_RAFT_ACTION_READ_READY: say(node, "serves a read at %llu", (unsigned long long)action->u.read_ready.index); break;
+    case SHOAL_RAFT_ACTION_READ_READY:
+        say(node, "serves a read at %llu", (unsigned long long)action->u.read_ready.index);
+        break;
     case SHOAL_RAFT_ACTION_REJECT: say(node, "refuses: %s", shoal_err_name(action->u.reject.err)); break;
     case SHOAL_RAFT_ACTION_REMOVED: say(node, "is told that it is no member"); break;
     case SHOAL_RAFT_ACTION_PERSIST:

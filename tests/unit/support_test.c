@@ -80,7 +80,8 @@ static void take_actions(struct pair *pair, uint32_t host, const struct shoal_su
         pair->sends++;
         if (action->bytes.len > pair->longest)
             pair->longest = action->bytes.len;
-        if (!shoal_node_id_equal(action->node, node_of(1 - host)) || pair->cut[host] || (pair->lose_one_in != 0 && shoal_rand_below(&pair->chance, pair->lose_one_in) == 0))
+        if (!shoal_node_id_equal(action->node, node_of(1 - host)) || pair->cut[host] ||
+            (pair->lose_one_in != 0 && shoal_rand_below(&pair->chance, pair->lose_one_in) == 0))
             continue;
         assert_true(pair->packets_count < 256);
         struct packet *packet = &pair->packets[pair->packets_count++];
@@ -180,7 +181,8 @@ static void pair_destroy(struct pair *pair)
     free(pair);
 }
 
-static const struct seen *find(const struct pair *pair, uint32_t from, uint32_t host, enum shoal_support_action_kind kind)
+static const struct seen *find(const struct pair *pair, uint32_t from, uint32_t host,
+                               enum shoal_support_action_kind kind)
 {
     for (uint32_t i = from; i < pair->log_count; i++) {
         if (pair->log[i].host == host && pair->log[i].kind == kind)
