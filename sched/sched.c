@@ -216,8 +216,8 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_HOST: err = sched_on_host_frame(s, from, frame.u.host.bytes); break;
         case FRAME_REQUEST: sched_on_foreign(s, from, &frame); break;
         case FRAME_RESPONSE: sched_on_response(s, from, &frame); break;
-        case FRAME_WHO:
-        case FRAME_GONE: sched_on_who(s, from, &frame); break;
+        case FRAME_WHO: sched_on_who(s, from, &frame); break;
+        case FRAME_GONE: sched_on_gone(s, from, &frame); break;
         case FRAME_WHO_REPLY: sched_on_who_reply(s, from, &frame); break;
         case FRAME_MESH_GET: sched_on_mesh_get(s, from, &frame); break;
         case FRAME_MESH_PART: sched_on_mesh_part(s, from, &frame); break;

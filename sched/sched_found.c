@@ -349,8 +349,8 @@ static const char *why_not(struct shoal_sched *s, const struct founding_record *
 
     if (!ticket_is_genuine(s, &record->ticket))
         return "the ticket's signature is not that of a node known here";
-    if (sched_is_gone(s, record->ticket.job))
-        return "this job was removed before";
+    if (!sched_may_found(s, record->ticket.job))
+        return "this job was removed from here before";
     for (unsigned i = 0; i < record->ticket.guardian_count; i++) {
         if (!sched_is_self(s, record->ticket.guardians[i].node))
             continue;
@@ -603,7 +603,7 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the ticket was not issued by a node of this mesh");
     if (!shoal_hash_equal(ticket->spec_hash, request->spec_hash))
         return shoal_fail(msg, SHOAL_ERR_EXISTS, "the ticket was issued for another body; take a new ticket for this one");
-    if (sched_is_gone(s, ticket->job))
+    if (sched_is_gone(s, ticket->job) || shoal_job_id_cmp(ticket->job, s->gone_floor) <= 0)
         return shoal_fail(msg, SHOAL_ERR_STALE, "this ticket's job was removed, or the ticket is too old; take a new one");
     return SHOAL_OK;
 }

@@ -5,6 +5,7 @@
  * G1. Entries are applied once, in order, and only when committed; what waits for them is answered right then.
  * G2. Carrying out never steps a raft: what asks for it is noted and done after (the scratch of actions is one).
  * G3. A group's life is in every mark, so that a completion of a removed group says nothing to its successor.
+ * G4, G5: how a replica that was left behind learns of it.
  * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
 #include "sched_state.h"
 
@@ -75,6 +76,7 @@ void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
     deadline = sooner(deadline, g->keep_ns);
     deadline = sooner(deadline, g->doomed_ns);
     deadline = sooner(deadline, g->complete_ns);
+    deadline = sooner(deadline, g->orphan_ns);
     deadline = sooner(deadline, g->lead_ns);
     if (g->snap.bytes != NULL)
         deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
@@ -110,6 +112,7 @@ enum shoal_err sched_group_admit(struct shoal_sched *s, struct shoal_job_id id, 
     g->keep_ns = SCHED_NEVER;
     g->doomed_ns = SCHED_NEVER;
     g->complete_ns = SCHED_NEVER;
+    g->orphan_ns = SCHED_NEVER;
     g->lead_ns = SCHED_NEVER;
     g->deadline_ns = SCHED_NEVER;
     memmove(&s->groups[at + 1], &s->groups[at], (s->group_count - at) * sizeof(s->groups[0]));
@@ -491,6 +494,10 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
         g->below_since_ns = 0;
         g->keep_ns = SCHED_NEVER; /* a leader looks at once */
     }
+    if (!shoal_node_id_is_zero(g->leader))
+        g->orphan_ns = SCHED_NEVER;
+    else if (g->orphan_ns == SCHED_NEVER)
+        g->orphan_ns = s->now + SCHED_ORPHAN_NS;
     sched_group_told(s, g);
     sched_requests_wake(s, g->id);
     if (g->mesh_is) {
@@ -499,18 +506,36 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
     }
 }
 
+/* An id that must not come back is remembered before its group is forgotten: the store keeps their order. */
 static void bury(struct shoal_sched *s, struct sched_group *g)
 {
-    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_REMOVE_GROUP);
     bool deleted = g->gone_for_good && !g->mesh_is;
 
-    action->u.group.group = g->id;
-    if (deleted) {
-        sched_gone_add(s, g->id);
-        action = sched_act(s, SHOAL_SCHED_JOB_DELETED);
-        action->u.group.group = g->id;
+    if (!g->mesh_is) {
+        sched_gone_add(s, g->id, !deleted);
+        sched_gone_save(s);
     }
+    sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = g->id;
+    if (deleted)
+        sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = g->id;
     sched_group_remove(s, g);
+}
+
+/* G4. A replica that missed its own removal has a configuration of the past, and may know nobody who is still a member:
+ * it asks who leads by gossip, and who shared the group with it. */
+static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, g->id);
+    struct frame frame = { .kind = FRAME_WHO };
+
+    frame.u.who.job = g->id;
+    for (unsigned i = 0; i < g->told_count; i++)
+        sched_send(s, g->told[i].node, &frame);
+    if (summary != NULL && !sched_is_self(s, summary->leader))
+        sched_send(s, summary->leader, &frame);
+    if (g->mesh_is && !sched_is_self(s, s->mesh_leader) && !shoal_node_id_is_zero(s->mesh_leader))
+        sched_send(s, s->mesh_leader, &frame);
+    g->orphan_ns = s->now + SCHED_ORPHAN_NS;
 }
 
 /* Whatever this group has to do now. The only place, besides a step's start, where a group may end. */
@@ -536,6 +561,8 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
         sched_requests_read_round(s, g);
     if (s->now >= g->complete_ns)
         sched_found_complete(s, g);
+    if (s->now >= g->orphan_ns)
+        ask_whether_member(s, g);
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
     sched_lead_tend(s, g);
@@ -572,12 +599,59 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
     return g;
 }
 
-static void say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
+void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
 {
     struct frame frame = { .kind = FRAME_GONE };
 
     frame.u.who.job = id;
     sched_send(s, to, &frame);
+}
+
+/* G5. Only a committed configuration says so, and names its index: who holds a newer one was added again since, and what
+ * it has acknowledged as a member must not be forgotten. */
+void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to)
+{
+    struct frame frame = { .kind = FRAME_GONE };
+    struct shoal_raft_status status;
+
+    shoal_raft_status(g->raft, &status);
+    if (!g->founded || g->stopped || !status.config_committed || g->config_index == 0 ||
+        shoal_raft_config_find(shoal_raft_config(g->raft), to) != NULL)
+        return;
+    frame.u.who.id = g->config_index;
+    frame.u.who.job = g->id;
+    sched_send(s, to, &frame);
+}
+
+/* The newest configuration that this replica holds, committed or not. */
+static uint64_t newest_config(const struct sched_group *g)
+{
+    struct shoal_raft_status status;
+
+    shoal_raft_status(g->raft, &status);
+    for (uint64_t i = status.last; i >= status.first && i > 0; i--) {
+        const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
+
+        if (entry != NULL && entry->kind == SHOAL_ENTRY_CONFIG)
+            return i;
+    }
+    return g->config_index;
+}
+
+void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_group *g = sched_group_find(s, frame->u.who.job);
+
+    if (g == NULL || g->leads)
+        return;
+    if (frame->u.who.id != 0) {
+        if (frame->u.who.id > newest_config(g))
+            sched_group_doom(s, g, 0, false); /* G5 */
+        return;
+    }
+    /* Deleted: only from one that was a guardian with us, it knows the job's end. */
+    if (!g->mesh_is && shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL)
+        sched_group_doom(s, g, 0, true);
 }
 
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
@@ -588,7 +662,7 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
     enum shoal_err err;
 
     if (g == NULL && sched_is_gone(s, frame->u.raft.group)) {
-        say_gone(s, from, frame->u.raft.group);
+        sched_say_gone(s, from, frame->u.raft.group);
         return SHOAL_OK;
     }
     if (!s->restored)
@@ -608,6 +682,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
     } else {
         event.u.message = &message;
         err = sched_group_step(s, g, &event);
+        if (message.kind == SHOAL_RAFT_PREVOTE || message.kind == SHOAL_RAFT_VOTE)
+            sched_say_removed(s, g, from);
         if (g->role_changed || g->need_count > 0)
             sched_group_dirty(s, g);
     }

@@ -4,7 +4,8 @@
  *     voter unreachable for replace_ns, left, or evicted  --> learner --caught up--> voter in its place, in one change
  *     learner unreachable for replace_ns, left or evicted --> dropped
  *
- * U1. A learner becomes a voter only when its log is as good as the leader's: the change does not lower what survives.
+ * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration that
+ *     names it: the change does not lower what survives, and a voter that crashes comes back as one.
  * U2. A voter is dropped only together with its replacement's promotion, or when it has left or was evicted and the rest
  *     has a majority that is heard.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look again. */
@@ -183,18 +184,39 @@ static void tend_learner(struct shoal_sched *s, struct sched_group *g, const str
     struct shoal_raft_config config;
 
     g->keep_ns = s->now + LOOK_NS;
-    if (s->now >= loss) {
+    /* Unreachable itself, or not needed any more: whose place it was to take is back. */
+    if (s->now >= loss || (c->lost < 0 && c->voters >= wanted(g, c))) {
         config_of(c, c->learner, &config);
         change(s, g, &config);
         return;
     }
-    if (learner->needs_snapshot || learner->match + CAUGHT_UP_ENTRIES < shoal_raft_commit(g->raft))
+    if (learner->needs_snapshot || learner->match < g->config_index ||
+        learner->match + CAUGHT_UP_ENTRIES < shoal_raft_commit(g->raft))
         return;
     config_of(c, c->lost, &config);
     for (unsigned i = 0; i < config.count; i++) {
         if (shoal_raft_id_equal(config.members[i].id, learner->member.id))
             config.members[i].bits = SHOAL_RAFT_VOTER;
     }
+    change(s, g, &config);
+}
+
+/* More voters than the target: a host came back while its place was being taken. The furthest one goes. */
+static void drop_one(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    struct shoal_raft_config config;
+    uint64_t least = UINT64_MAX;
+    int furthest = -1;
+
+    for (size_t i = 0; i < c->count; i++) {
+        uint64_t score = sched_score(s, g->id, c->list[i].member.id.node);
+
+        if (!sched_is_self(s, c->list[i].member.id.node) && score < least) {
+            least = score;
+            furthest = (int)i;
+        }
+    }
+    config_of(c, furthest, &config);
     change(s, g, &config);
 }
 
@@ -228,6 +250,10 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
             config_of(&c, c.lost, &config);
             change(s, g, &config);
         }
+        return;
+    }
+    if (c.voters > g->target) {
+        drop_one(s, g, &c);
         return;
     }
     if (c.voters < wanted(g, &c)) {

@@ -378,6 +378,21 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
     s->request_count--;
 }
 
+/* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while who
+ * leads by gossip is asked too. */
+static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+
+    if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {
+        r->pauses++;
+        sched_request_retry(s, r, SCHED_RETRY_NS);
+        return;
+    }
+    r->pauses = 0;
+    forward(s, r, summary->leader);
+}
+
 static void request_try(struct shoal_sched *s, struct sched_request *r)
 {
     struct sched_group *g = sched_group_find(s, r->job);
@@ -410,7 +425,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
         forward(s, r, g->leader);
     else
-        sched_request_retry(s, r, SCHED_RETRY_NS); /* an election is under way; its end wakes us */
+        pause_for_election(s, r);
 }
 
 /* ---- Ends of waiting --------------------------------------------------------------------------------------------------------- */
@@ -837,9 +852,11 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     const struct shoal_job_summary *summary = sched_summary_find(s, frame->u.who.job);
     struct frame answer = { .kind = FRAME_WHO_REPLY };
 
-    if (frame->kind == FRAME_GONE) { /* only from one that was a guardian: it knows the job's end */
-        if (g != NULL && !g->mesh_is && shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL && !g->leads)
-            sched_group_doom(s, g, 0, true);
+    if (frame->u.who.id == 0) {
+        if (g != NULL)
+            sched_say_removed(s, g, from);
+        else if (sched_is_gone(s, frame->u.who.job))
+            sched_say_gone(s, from, frame->u.who.job);
         return;
     }
     answer.u.who_reply.id = frame->u.who.id;
@@ -869,15 +886,22 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
         return;
     }
-    if (frame->u.who_reply.holds || !shoal_node_id_is_zero(frame->u.who_reply.leader)) {
+    if (frame->u.who_reply.holds) {
         r->hint = frame->u.who_reply.leader;
         if (shoal_node_id_is_zero(r->hint) || sched_is_self(s, r->hint) || node_is_dead(s, r->hint))
             r->hint = from;
-        if (frame->u.who_reply.holds || !shoal_node_id_equal(r->hint, from)) {
-            sched_request_retry(s, r, 0);
-            return;
-        }
-        r->hint = (struct shoal_node_id){ { 0 } };
+        sched_request_retry(s, r, 0);
+        return;
+    }
+    /* Hearsay counts only when nobody holds it, and not if it has just misled us. */
+    if (!shoal_node_id_is_zero(frame->u.who_reply.leader) && !sched_is_self(s, frame->u.who_reply.leader) &&
+        !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) && !node_is_dead(s, frame->u.who_reply.leader))
+        r->rumour = frame->u.who_reply.leader;
+    if (r->answered == all && !shoal_node_id_is_zero(r->rumour)) {
+        r->hint = r->rumour;
+        r->rumour = (struct shoal_node_id){ { 0 } };
+        sched_request_retry(s, r, 0);
+        return;
     }
     if (r->answered == all)
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",

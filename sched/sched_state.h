@@ -35,6 +35,8 @@
 #define SCHED_SNAPSHOT_IDLE_NS (30 * SHOAL_S)
 #define SCHED_DIGEST_ENTRIES 1024
 #define SCHED_DOOM_NS (3 * SHOAL_S)
+/* A group without a leader asks around after this time. */
+#define SCHED_ORPHAN_NS (10 * SHOAL_S)
 #define SCHED_MESH_TARGET 5
 #define SCHED_ASKED_MAX 8
 #define SCHED_TOLD_MAX (SHOAL_GROUP_NODES_MAX + 4)
@@ -106,6 +108,7 @@ struct sched_group {
     bool found_durable;
     uint8_t waiter_count;
     struct sched_waiter waiters[SCHED_WAITERS_MAX];
+    uint64_t orphan_ns;   /* no leader is known: asks then whether it is a member still */
     uint64_t complete_ns; /* a holder without a majority offers the record again then */
     uint32_t complete_tries;
 
@@ -168,6 +171,7 @@ struct sched_request {
     bool foreign;
     struct shoal_node_id origin;
     uint8_t hops;
+    uint8_t pauses; /* waited for an election here */
     enum shoal_sched_request_kind kind;
     struct shoal_job_id job;
     bool linearizable;
@@ -177,7 +181,8 @@ struct sched_request {
     uint64_t deadline_ns;
     uint64_t retry_ns;
     struct shoal_node_id asked;
-    struct shoal_node_id hint; /* who might lead; zero: unknown */
+    struct shoal_node_id hint;   /* who might lead; zero: unknown */
+    struct shoal_node_id rumour; /* a leader that one who does not hold the group has heard of */
     uint64_t index, term;
     uint64_t read_serial; /* 0: waits for the next round */
     uint64_t read_index;  /* serve when applied up to here; 0: not confirmed yet */
@@ -210,6 +215,11 @@ struct sched_fetching {
     uint64_t deadline_ns;
 };
 #define SCHED_FETCHING_MAX 64
+
+struct sched_gone {
+    struct shoal_job_id id;
+    bool moved; /* the group lives on elsewhere: this node may become a member again, but founds it no more */
+};
 
 struct sched_local {
     struct shoal_view bytes;
@@ -259,8 +269,9 @@ struct shoal_sched {
     uint64_t foundings_ns;
     struct sched_fetching *fetching;
 
-    /* Ids removed or refused, oldest first; kept in the store as the snapshot of a group of its own. */
-    struct shoal_job_id *gone;
+    /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of its
+     * own. */
+    struct sched_gone *gone;
     size_t gone_count;
     struct shoal_job_id gone_floor; /* newest forgotten */
     uint64_t gone_version;
@@ -350,6 +361,10 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g);
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);
 void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good);
+void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
+void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+/* To one that asks or campaigns and is no member (any more) of a group that is here. */
+void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to);
 void sched_on_digest(struct shoal_sched *s, const struct frame *frame);
 uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
 /* Propose a USER entry; `ctx` comes back when refused. NULL: no memory. The reference is the caller's. */
@@ -371,8 +386,9 @@ void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const str
 bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark);
 enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
 void sched_on_restored(struct shoal_sched *s);
-bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id);
-void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id);
+bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id); /* for good */
+bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved);
 void sched_gone_save(struct shoal_sched *s);
 
 /* sched_found.c */

@@ -4,7 +4,9 @@
  * T1. A snapshot is of the applied index, with the configuration as of it; the raft forgets entries only after STORED.
  * T2. While a follower is being given a snapshot, that one stays; a newer one is taken beside it, for the store alone.
  * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts as
- *     gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones. */
+ *     gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones.
+ * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record taken
+ *     again, by a node that has forgotten its log would let an old configuration come back to life beside the new one. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -306,8 +308,10 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
     s->gone_version = shoal_get_u64(&r);
     s->gone_floor = shoal_get_job_id(&r);
     count = shoal_get_u32(&r);
-    for (uint32_t i = 0; i < count && i < SHOAL_SCHED_GONE_MAX && !r.failed; i++)
-        s->gone[s->gone_count++] = shoal_get_job_id(&r);
+    for (uint32_t i = 0; i < count && i < SHOAL_SCHED_GONE_MAX && !r.failed; i++) {
+        s->gone[s->gone_count].id = shoal_get_job_id(&r);
+        s->gone[s->gone_count++].moved = shoal_get_bool(&r);
+    }
 }
 
 static enum shoal_err restored_config(const struct shoal_sched_event *event, struct shoal_raft_restored *restored,
@@ -478,30 +482,43 @@ void sched_on_restored(struct shoal_sched *s)
 
 /* ---- Ids that are gone --------------------------------------------------------------------------------------------------- */
 
-bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
+static struct sched_gone *gone_find(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    if (shoal_job_id_is_mesh(id))
-        return false;
-    if (shoal_job_id_cmp(id, s->gone_floor) <= 0 && sched_group_find(s, id) == NULL)
-        return true; /* T3 */
     for (size_t i = s->gone_count; i > 0; i--) {
-        if (shoal_job_id_equal(s->gone[i - 1], id))
-            return true;
+        if (shoal_job_id_equal(s->gone[i - 1].id, id))
+            return &s->gone[i - 1];
     }
-    return false;
+    return NULL;
 }
 
-void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id)
+bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    if (sched_is_gone(s, id))
+    const struct sched_gone *gone = gone_find(s, id);
+
+    return gone != NULL && !gone->moved;
+}
+
+bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    return shoal_job_id_cmp(id, s->gone_floor) > 0 && gone_find(s, id) == NULL; /* T3, T4 */
+}
+
+void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved)
+{
+    struct sched_gone *gone = gone_find(s, id);
+
+    if (gone != NULL) {
+        gone->moved = gone->moved && moved;
+        s->gone_dirty = true;
         return;
+    }
     if (s->gone_count == SHOAL_SCHED_GONE_MAX) {
-        if (shoal_job_id_cmp(s->gone[0], s->gone_floor) > 0)
-            s->gone_floor = s->gone[0];
+        if (shoal_job_id_cmp(s->gone[0].id, s->gone_floor) > 0)
+            s->gone_floor = s->gone[0].id;
         s->gone_count--;
         memmove(&s->gone[0], &s->gone[1], s->gone_count * sizeof(s->gone[0]));
     }
-    s->gone[s->gone_count++] = id;
+    s->gone[s->gone_count++] = (struct sched_gone){ .id = id, .moved = moved };
     s->gone_dirty = true;
 }
 
@@ -512,15 +529,17 @@ void sched_gone_save(struct shoal_sched *s)
     struct shoal_writer w;
 
     s->gone_dirty = false;
-    if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct shoal_job_id)) != SHOAL_OK)
+    if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
         return; /* not remembered beyond this life; the next removal writes all of them */
     w = shoal_writer_init(s->gone_bytes.bytes, s->gone_bytes.cap);
     shoal_put_u8(&w, HARD_FORMAT);
     shoal_put_u64(&w, ++s->gone_version);
     shoal_put_job_id(&w, s->gone_floor);
     shoal_put_u32(&w, (uint32_t)s->gone_count);
-    for (size_t i = 0; i < s->gone_count; i++)
-        shoal_put_job_id(&w, s->gone[i]);
+    for (size_t i = 0; i < s->gone_count; i++) {
+        shoal_put_job_id(&w, s->gone[i].id);
+        shoal_put_bool(&w, s->gone[i].moved);
+    }
     SHOAL_ASSERT(!w.failed);
     s->gone_bytes.len = w.len;
     action = sched_act(s, SHOAL_SCHED_PERSIST);
@@ -528,5 +547,6 @@ void sched_gone_save(struct shoal_sched *s)
     action->u.persist.has_snapshot = true;
     action->u.persist.snapshot.index = s->gone_version;
     action->u.persist.snapshot.term = 1;
-    action->u.persist.snapshot.bytes = shoal_buf_view(&s->gone_bytes);
+    /* Another removal in this step writes a longer list: each action has its own bytes. */
+    action->u.persist.snapshot.bytes = sched_pool_copy(s, shoal_buf_view(&s->gone_bytes));
 }

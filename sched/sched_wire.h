@@ -17,7 +17,7 @@ enum frame_kind {
     FRAME_RESPONSE,
     FRAME_WHO,         /* do you know this job? */
     FRAME_WHO_REPLY,
-    FRAME_GONE,        /* that group was removed for good */
+    FRAME_GONE,        /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
     FRAME_MESH_GET,    /* the copy of the mesh's state, from this offset */
     FRAME_MESH_PART,
     FRAME_DIGEST,      /* leader to follower: my state at this index */
@@ -72,7 +72,7 @@ struct frame {
         struct {
             uint64_t id;
             struct shoal_job_id job;
-        } who; /* GONE too, with id 0 */
+        } who; /* GONE too. WHO with id 0: am I a member still? */
         struct {
             uint64_t id;
             struct shoal_job_id job;

@@ -85,6 +85,13 @@ struct net_event {
     struct shoal_hash hash;
 };
 
+/* Who led which term: one node at most. */
+struct net_term {
+    struct shoal_job_id group;
+    uint64_t term;
+    unsigned node;
+};
+
 struct net_summary {
     struct shoal_job_id job;
     struct shoal_sched_version version;
@@ -113,6 +120,8 @@ struct net {
     struct shoal_sched_actions *actions;
     uint64_t grow_ns, replace_ns;
     uint64_t steps;
+    struct net_term *terms;
+    size_t term_count, term_cap;
     bool blobs_fail;
     uint64_t frames;
 };
@@ -493,11 +502,69 @@ static void net_keep(struct shoal_buf *to, struct shoal_view bytes)
 /* A hook for tests of jobs: the host's side of a worker. */
 static void (*net_on_host_action)(struct net *net, unsigned at, const struct shoal_sched_action *action);
 
+static inline void net_print_group(struct net *net, struct shoal_job_id job);
+
+/* SHOAL_TRACE=1 tells what happened, to find out why. */
+__attribute__((format(printf, 2, 3))) static void net_trace(const struct net *net, const char *format, ...)
+{
+    uint64_t ms = (net->now - 1000 * NET_S) / NET_MS;
+    char text[600];
+    va_list args;
+
+    if (getenv("SHOAL_TRACE") == NULL)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    print_message("[%6llu] %s\n", (unsigned long long)ms, text);
+}
+
+static void net_trace_action(const struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (action->kind == SHOAL_SCHED_ROLE) {
+        shoal_job_id_text(action->u.role.group, job);
+        net_trace(net, "node %u: %s term %llu, %s, leader %u", at, job, (unsigned long long)action->u.role.term,
+                  action->u.role.leads ? "leads" : "follows", net_find(net, action->u.role.leader));
+    } else if (action->kind == SHOAL_SCHED_REMOVE_GROUP || action->kind == SHOAL_SCHED_JOB_DELETED) {
+        shoal_job_id_text(action->u.group.group, job);
+        net_trace(net, "node %u: %s %s", at, job, action->kind == SHOAL_SCHED_REMOVE_GROUP ? "removed" : "deleted");
+    } else if (action->kind == SHOAL_SCHED_REPLY) {
+        shoal_job_id_text(action->u.reply.job, job);
+        net_trace(net, "node %u: %s reply %llu %s %s", at, job, (unsigned long long)action->u.reply.request,
+                  shoal_err_name(action->u.reply.err), action->u.reply.text);
+    }
+}
+
+/* Election safety, checked at every change of role. */
+static void net_led(struct net *net, unsigned at, struct shoal_job_id group, uint64_t term)
+{
+    for (size_t i = net->term_count; i > 0; i--) {
+        const struct net_term *t = &net->terms[i - 1];
+
+        if (t->term != term || !shoal_job_id_equal(t->group, group))
+            continue;
+        if (t->node == at)
+            return;
+        net_print_group(net, group);
+        fail_msg("seed %llu: nodes %u and %u both lead term %llu of a group", (unsigned long long)net->seed, t->node, at,
+                 (unsigned long long)term);
+    }
+    if (net->term_count == net->term_cap) {
+        net->term_cap = net->term_cap == 0 ? 256 : net->term_cap * 2;
+        net->terms = realloc(net->terms, net->term_cap * sizeof(*net->terms));
+        assert_non_null(net->terms);
+    }
+    net->terms[net->term_count++] = (struct net_term){ group, term, at };
+}
+
 static void net_act(struct net *net, unsigned at, const struct shoal_sched_action *action)
 {
     struct net_node *node = &net->nodes[at];
     struct net_event *event;
 
+    net_trace_action(net, at, action);
     switch (action->kind) {
     case SHOAL_SCHED_SEND: net_send(net, at, action, NET_FRAME); break;
     case SHOAL_SCHED_SEND_DATAGRAM: net_send(net, at, action, NET_DATAGRAM); break;
@@ -519,7 +586,11 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     case SHOAL_SCHED_BLOB_PUT: node->blobs_put++; break;
     case SHOAL_SCHED_FETCH: net_fetch(net, at, action); break;
     case SHOAL_SCHED_JOB_DELETED: node->deleted++; break;
-    case SHOAL_SCHED_ROLE: node->terms_led += action->u.role.leads ? 1 : 0; break;
+    case SHOAL_SCHED_ROLE:
+        node->terms_led += action->u.role.leads ? 1 : 0;
+        if (action->u.role.leads)
+            net_led(net, at, action->u.role.group, action->u.role.term);
+        break;
     case SHOAL_SCHED_FATAL: fail_msg("node %u: fatal: %s", at, action->u.fatal.text); break;
     case SHOAL_SCHED_PUBLISH_SLOTS:
     case SHOAL_SCHED_KEEP_SLOTS:
@@ -614,6 +685,7 @@ static void net_restore(struct net *net, unsigned at)
 static void net_start(struct net *net, unsigned at)
 {
     struct net_node *node = &net->nodes[at];
+    net_trace(net, "node %u starts", at);
     struct shoal_sched_options options = {
         .self = node->id,
         .store = node->store,
@@ -662,10 +734,11 @@ static void net_start(struct net *net, unsigned at)
 }
 
 /* Power off: what was not flushed is lost, what is on the wire is dropped. Gossip says so after 2 s. */
-static void net_crash(struct net *net, unsigned at)
+static inline void net_crash(struct net *net, unsigned at)
 {
     struct net_node *node = &net->nodes[at];
 
+    net_trace(net, "node %u crashes", at);
     node->up = false;
     node->life++;
     shoal_sched_destroy(node->sched);
@@ -683,7 +756,7 @@ static void net_crash(struct net *net, unsigned at)
 }
 
 /* The node becomes known to all members, and they to it. */
-static void net_join(struct net *net, unsigned at)
+static inline void net_join(struct net *net, unsigned at)
 {
     net->nodes[at].member = true;
     for (unsigned i = 0; i < net->count; i++) {
@@ -753,6 +826,7 @@ static void net_destroy(struct net *net)
     }
     free(net->replies);
     free(net->summaries);
+    free(net->terms);
     free(net->queue);
     free(net->actions);
     free(net);
@@ -801,7 +875,10 @@ static void net_deliver(struct net *net, struct net_event *event)
     case NET_SUMMARY:
         out.kind = SHOAL_SCHED_SUMMARY;
         out.u.summary.job = event->job;
-        out.u.summary.payload = bytes;
+        for (size_t i = 0; i < net->summary_count; i++) { /* gossip never goes back to an older version */
+            if (shoal_job_id_equal(net->summaries[i].job, event->job))
+                out.u.summary.payload = shoal_view_of(net->summaries[i].bytes, net->summaries[i].len);
+        }
         break;
     case NET_MESH:
         out.kind = SHOAL_SCHED_MESH_HEARD;
@@ -912,7 +989,7 @@ static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
     return len;
 }
 
-static uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
+static inline uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
 {
     static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX];
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = net_spec_hash(number), .ticket = ticket };
@@ -924,7 +1001,7 @@ static uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct
     return net_request(net, at, &request);
 }
 
-static uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_job_id job,
+static inline uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_job_id job,
                         bool linearizable)
 {
     struct shoal_sched_request request = { .kind = kind, .job = job, .linearizable = linearizable };
@@ -933,7 +1010,7 @@ static uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_k
     return net_request(net, at, &request);
 }
 
-static uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_mesh_command *command)
+static inline uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_mesh_command *command)
 {
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     struct shoal_sched_request request = { .kind = kind };
@@ -946,7 +1023,7 @@ static uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_
 }
 
 /* The node that leads the group, or NET_NODES_MAX; in the highest term if several believe so. */
-static unsigned net_leader(struct net *net, struct shoal_job_id job)
+static inline unsigned net_leader(struct net *net, struct shoal_job_id job)
 {
     unsigned leader = NET_NODES_MAX;
     uint64_t term = 0;
@@ -961,6 +1038,30 @@ static unsigned net_leader(struct net *net, struct shoal_job_id job)
         }
     }
     return leader;
+}
+
+/* What every node holds of a group, for a failure's report. */
+static inline void net_print_group(struct net *net, struct shoal_job_id job)
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(job, text);
+    print_message("  group %s\n", text);
+    for (unsigned i = 0; i < net->count; i++) {
+        struct shoal_sched_group_status g;
+
+        if (!net->nodes[i].up || !shoal_sched_group_find(net->nodes[i].sched, job, &g)) {
+            print_message("  node %u: %s\n", i, net->nodes[i].up ? "nothing" : "down");
+            continue;
+        }
+        print_message("  node %u: term %llu commit %llu applied %llu last %llu%s%s%s, leader %u, voters", i,
+                      (unsigned long long)g.term, (unsigned long long)g.commit, (unsigned long long)g.applied,
+                      (unsigned long long)g.last, g.leads ? ", leads" : "", g.stopped ? ", stopped" : "",
+                      g.founded ? "" : ", not founded", net_find(net, g.leader));
+        for (unsigned v = 0; v < g.voters; v++)
+            print_message(" %u", net_find(net, g.guardians[v]));
+        print_message(", learners %u\n", g.learners);
+    }
 }
 
 #endif
