@@ -464,6 +464,79 @@ static void a_storm_of_members_does_not_starve_a_record_nor_the_reverse(void **s
     net_deinit(&net);
 }
 
+/* The bytes of cards and of records in a datagram of news, heads included. */
+static void split_news(const struct net_datagram *datagram, size_t *cards, size_t *records)
+{
+    struct shoal_reader r = { .bytes = datagram->bytes, .len = datagram->len, .at = CRAFT_BODY };
+
+    *cards = *records = 0;
+    while (shoal_reader_left(&r) > 0) {
+        size_t len = shoal_get_u16(&r);
+        uint16_t age = shoal_get_u16(&r);
+        const uint8_t *statement = shoal_get_space(&r, len);
+
+        (void)age;
+        assert_non_null(statement);
+        *(statement[0] == 3 ? records : cards) += len + 4;
+    }
+}
+
+static void a_datagram_is_shared_by_members_and_records(void **state)
+{
+    static const struct {
+        const char *name;
+        int members, records, payload;
+        size_t cards_min, cards_max, records_min, records_max; /* bytes of the first three datagrams together */
+        size_t each_min;                                       /* of each sort in each of them */
+    } rows[] = {
+        { "members alone take all", 40, 0, 50, 2700, 3400, 0, 0, 0 },
+        { "records alone take all", 0, 40, 50, 0, 0, 2700, 3400, 0 },
+        { "both wait: each gets its share", 40, 40, 50, 1000, 2200, 1000, 2200, 200 },
+        { "a large record gets its turn all the same", 40, 3, 768, 700, 2400, 900, 2000, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct net_node *a;
+        size_t cards = 0, records = 0;
+        struct craft c;
+        char *text = large + SHOAL_RECORD_PAYLOAD_MAX - rows[i].payload;
+
+        setup(2);
+        net_mesh(&net, 4);
+        net_run(&net, 30 * SHOAL_S);
+        a = &net.nodes[0];
+        for (int j = 0; j < rows[i].members; j++) {
+            char name[16];
+
+            (void)snprintf(name, sizeof(name), "s%d", j);
+            craft_begin(&c, CRAFT_GOSSIP);
+            craft_card(&c, net_add(&net, name), &(struct craft_card){ .incarnation = { 1, 1, 0 }, .leaving = true });
+            assert_int_equal(craft_deliver(&c, a, &net.nodes[1]), SHOAL_OK);
+        }
+        for (int j = 0; j < rows[i].records; j++)
+            assert_int_equal(publish(a, JOB, (uint16_t)j, 1, text), SHOAL_OK);
+        net.flight_count = 0;
+        net.now_ns += 60 * SHOAL_MS;
+        (void)net_step(a, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_TIMER });
+        for (size_t j = 0; j < net.flight_count; j++) {
+            size_t c_bytes, r_bytes;
+
+            if (net.flight[j].bytes[3] != CRAFT_GOSSIP)
+                continue;
+            split_news(&net.flight[j], &c_bytes, &r_bytes);
+            cards += c_bytes;
+            records += r_bytes;
+            if (c_bytes < rows[i].each_min || r_bytes < rows[i].each_min)
+                fail_msg("%s: one datagram with %zu bytes of cards, %zu of records", rows[i].name, c_bytes, r_bytes);
+        }
+        if (cards < rows[i].cards_min || cards > rows[i].cards_max || records < rows[i].records_min ||
+            records > rows[i].records_max)
+            fail_msg("%s: %zu bytes of cards, %zu of records", rows[i].name, cards, records);
+        net_deinit(&net);
+    }
+}
+
 /* ---- anti-entropy --------------------------------------------------------------------------------------------------
  */
 
@@ -524,8 +597,13 @@ static void a_newcomer_gets_everything_soon(void **state)
     static const struct {
         const char *name;
         unsigned loss_percent;
+        uint16_t records;
         uint64_t ms;
-    } rows[] = { { "on a good network", 0, 3000 }, { "with a tenth lost", 10, 12000 } };
+    } rows[] = {
+        { "on a good network", 0, 2000, 3000 },
+        { "with a tenth lost", 10, 2000, 12000 },
+        { "so many that buckets are split", 0, 20000, 15000 },
+    };
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -538,28 +616,28 @@ static void a_newcomer_gets_everything_soon(void **state)
 
             (void)snprintf(name, sizeof(name), "n%d", n);
             node = net_add(&net, name);
-            node->options.records_max = 4096;
+            node->options.records_max = 32768;
             net_start(node);
             if (n > 0)
                 net_join(node, &net.nodes[0]);
         }
         net_run(&net, SHOAL_S);
-        for (uint16_t k = 0; k < 2000; k++) {
+        for (uint16_t k = 0; k < rows[i].records; k++) {
             assert_int_equal(
                 publish(&net.nodes[k % 3], JOB, k, 1, "a summary of about fifty bytes, as they will be one day"),
                 SHOAL_OK);
-            if (k % 100 == 99)
+            if (k % 500 == 499)
                 net_run(&net, SHOAL_S);
         }
         net_run(&net, 60 * SHOAL_S);
         late = net_add(&net, "late");
-        late->options.records_max = 4096;
+        late->options.records_max = 32768;
         net_start(late);
         net.loss_percent = rows[i].loss_percent;
         net_join(late, &net.nodes[1]);
         net_run(&net, rows[i].ms * SHOAL_MS);
-        if (shoal_records_count(late->swim) != 2000)
-            fail_msg("%s: %u of 2000", rows[i].name, shoal_records_count(late->swim));
+        if (shoal_records_count(late->swim) != rows[i].records)
+            fail_msg("%s: %u of %u", rows[i].name, shoal_records_count(late->swim), rows[i].records);
         net_deinit(&net);
     }
 }
@@ -613,6 +691,7 @@ int main(void)
         cmocka_unit_test(a_forgotten_node_takes_its_records_along_and_a_dead_one_does_not),
         cmocka_unit_test(a_record_reaches_all_within_half_a_second),
         cmocka_unit_test(a_storm_of_members_does_not_starve_a_record_nor_the_reverse),
+        cmocka_unit_test(a_datagram_is_shared_by_members_and_records),
         cmocka_unit_test(one_difference_among_a_thousand_costs_a_few_datagrams),
         cmocka_unit_test(a_newcomer_gets_everything_soon),
         cmocka_unit_test(two_halves_that_wrote_apart_agree_after_the_heal),

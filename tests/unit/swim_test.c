@@ -151,6 +151,7 @@ static void words_about_others_follow_the_rules(void **state)
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
         const struct rule *rule = &rules[i];
         struct net_node *a = alone(4), *b = by_name('b');
+        struct shoal_swim_stats stats;
         struct craft c;
 
         introduce(a, by_name('c'), 0);
@@ -169,6 +170,9 @@ static void words_about_others_follow_the_rules(void **state)
         assert_int_equal(craft_deliver(&c, a, by_name('d')), SHOAL_OK);
         if (net_state(a, b) != rule->want)
             fail_msg("%s: want state %d, got %d", rule->name, (int)rule->want, (int)net_state(a, b));
+        shoal_swim_stats(a->swim, &stats);
+        if (stats.members != (rule->want == SHOAL_MEMBER_NONE ? 3 : 4))
+            fail_msg("%s: %u members", rule->name, stats.members);
         net_deinit(&net);
     }
 }
@@ -633,6 +637,80 @@ static void the_dead_are_forgotten_after_the_grace_and_stay_so(void **state)
     net_deinit(&net);
 }
 
+static unsigned buckets_seen;
+
+static bool count_buckets(struct net *of, struct net_datagram *datagram)
+{
+    (void)of;
+    buckets_seen += datagram->bytes[3] == 9;
+    return true;
+}
+
+/* Faded: who has forgotten the dead, or never knew them, is equal to who still remembers them. */
+static void from_half_the_grace_on_the_dead_cost_nothing(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t age_s;
+        enum shoal_member_state want;
+    } rows[] = {
+        { "a newcomer hears of the recently dead", 200, SHOAL_MEMBER_DEAD },
+        { "and not of those who will soon be forgotten", 330, SHOAL_MEMBER_NONE },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct net_node *late;
+        struct shoal_record record = { .kind = SHOAL_RECORD_NODE_LOAD };
+
+        net_init(&net, 9);
+        net_mesh(&net, 4);
+        (void)net_step(&net.nodes[3], &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = &record });
+        record.kind = SHOAL_RECORD_JOB_SUMMARY;
+        record.tombstone = true;
+        (void)net_step(&net.nodes[3], &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = &record });
+        net_run(&net, SHOAL_S);
+        net.nodes[3].up = false;
+        net_run(&net, rows[i].age_s * SHOAL_S);
+        late = net_add(&net, "late");
+        net_start(late);
+        net_join(late, &net.nodes[0]);
+        net_run(&net, 10 * SHOAL_S);
+        if (net_state(late, &net.nodes[3]) != rows[i].want)
+            fail_msg("%s: state %d", rows[i].name, (int)net_state(late, &net.nodes[3]));
+        net.on_datagram = count_buckets;
+        buckets_seen = 0;
+        net_run(&net, 60 * SHOAL_S);
+        if (buckets_seen != 0)
+            fail_msg("%s: %u differences in a minute", rows[i].name, buckets_seen);
+        net_deinit(&net);
+    }
+}
+
+/* Two cards of one incarnation: nobody here can decide, so the difference stays until that node speaks. */
+static void a_difference_that_stays_costs_little(void **state)
+{
+    struct net_node *other;
+    struct craft c;
+
+    (void)state;
+    net_init(&net, 9);
+    net_mesh(&net, 2);
+    other = net_add(&net, "two-faced");
+    for (int i = 0; i < 2; i++) {
+        other->options.http_port++;
+        craft_begin(&c, CRAFT_GOSSIP);
+        craft_card(&c, other, &(struct craft_card){ .incarnation = { 1, 1, 0 }, .leaving = true });
+        assert_int_equal(craft_deliver(&c, &net.nodes[i], &net.nodes[1 - i]), SHOAL_OK);
+    }
+    net_run(&net, 5 * SHOAL_S);
+    net.on_datagram = count_buckets;
+    buckets_seen = 0;
+    net_run(&net, 60 * SHOAL_S);
+    assert_in_range(buckets_seen, 10, 45); /* two nodes, six times, three rounds */
+    net_deinit(&net);
+}
+
 static void options_out_of_range_are_refused_with_their_name(void **state)
 {
     static const struct {
@@ -953,6 +1031,8 @@ int main(void)
         cmocka_unit_test(full_tables_refuse_and_count),
         cmocka_unit_test(a_full_pool_drops_and_counts_and_recovers),
         cmocka_unit_test(the_dead_are_forgotten_after_the_grace_and_stay_so),
+        cmocka_unit_test(from_half_the_grace_on_the_dead_cost_nothing),
+        cmocka_unit_test(a_difference_that_stays_costs_little),
         cmocka_unit_test(options_out_of_range_are_refused_with_their_name),
         cmocka_unit_test(no_prefix_and_no_damage_hurts),
         cmocka_unit_test(a_newer_protocol_is_read_if_it_allows_that),
