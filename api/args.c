@@ -22,10 +22,30 @@
 #include "shoal/banned.h"
 
 enum option_id {
-    OPT_EXEC_START, OPT_MODEL_MAIN, OPT_MODEL_DIR, OPT_USER_CMD, OPT_PBMODEL, OPT_APP_NAME, OPT_SUBMIT_USER,
-    OPT_PRIORITY, OPT_PENDING_TIMEOUT, OPT_DATASTORE, OPT_WORKERS, OPT_DEVICE_TYPE, OPT_DEVICE_NUM, OPT_WORKER_MEMORY,
-    OPT_NUM_PS, OPT_NUM_DRIVER, OPT_DRIVER_DEVICE, OPT_DRIVER_DEVICE_NUM, OPT_DRIVER_MEMORY, OPT_EDT_OPTIONS, OPT_ENV,
-    OPT_ATTR, OPT_LABEL, OPT_DEBUG_LEVEL,
+    OPT_EXEC_START,
+    OPT_MODEL_MAIN,
+    OPT_MODEL_DIR,
+    OPT_USER_CMD,
+    OPT_PBMODEL,
+    OPT_APP_NAME,
+    OPT_SUBMIT_USER,
+    OPT_PRIORITY,
+    OPT_PENDING_TIMEOUT,
+    OPT_DATASTORE,
+    OPT_WORKERS,
+    OPT_DEVICE_TYPE,
+    OPT_DEVICE_NUM,
+    OPT_WORKER_MEMORY,
+    OPT_NUM_PS,
+    OPT_NUM_DRIVER,
+    OPT_DRIVER_DEVICE,
+    OPT_DRIVER_DEVICE_NUM,
+    OPT_DRIVER_MEMORY,
+    OPT_EDT_OPTIONS,
+    OPT_ENV,
+    OPT_ATTR,
+    OPT_LABEL,
+    OPT_DEBUG_LEVEL,
     OPT_NOTE,    /* accepted, has no effect: a line in the launcher log */
     OPT_SILENT,  /* accepted, has no effect, by specification */
     OPT_REFUSED, /* not supported yet */
@@ -56,7 +76,7 @@ struct option_row {
 };
 
 #define PRIORITY_MAX 1000000
-#define SECONDS_MAX (366 * 86400)
+#define SECONDS_MAX 31622400 /* 366 days */
 
 static const struct option_row table[] = {
     /* command */
@@ -115,7 +135,10 @@ static const struct option_row table[] = {
     { .name = "msd-label", .id = OPT_LABEL, .class = CLASS_PAIR },
     { .name = "msd-image-name", .id = OPT_NOTE, .class = CLASS_TEXT },
     { .name = "msd-image-pull-secret", .id = OPT_NOTE, .class = CLASS_TEXT, .secret = true },
-    { .name = "msd-image-pull-policy", .id = OPT_NOTE, .class = CLASS_CHOICE, .choices = "|Always|Never|IfNotPresent|" },
+    { .name = "msd-image-pull-policy",
+      .id = OPT_NOTE,
+      .class = CLASS_CHOICE,
+      .choices = "|Always|Never|IfNotPresent|" },
     { .name = "msd-task0-node-selector", .id = OPT_REFUSED, .class = CLASS_PAIRS },
     { .name = "msd-task12n-node-selector", .id = OPT_REFUSED, .class = CLASS_PAIRS },
     { .name = "msd-podaffinity-rule", .id = OPT_REFUSED, .class = CLASS_CHOICE, .choices = "|preferred|required|" },
@@ -191,8 +214,9 @@ static bool is_utf8(const char *text)
 {
     struct shoal_buf out = { 0 };
     struct json_escaper escaper = { .held_len = 0 };
-    bool ok = json_escape(&escaper, shoal_view_text(text), true, &out) == SHOAL_OK &&
-              (out.len == 0 || memmem(out.bytes, out.len, "\xef\xbf\xbd", 3) == NULL || strstr(text, "\xef\xbf\xbd") != NULL);
+    bool ok =
+        json_escape(&escaper, shoal_view_text(text), true, &out) == SHOAL_OK &&
+        (out.len == 0 || memmem(out.bytes, out.len, "\xef\xbf\xbd", 3) == NULL || strstr(text, "\xef\xbf\xbd") != NULL);
 
     shoal_buf_deinit(&out);
     return ok;
@@ -221,7 +245,8 @@ enum shoal_err args_from_query(struct arena *arena, struct shoal_view query, con
             int low = whole ? hex(raw.bytes[i + 2]) : -1;
 
             if (high < 0 || low < 0)
-                return shoal_fail(msg, SHOAL_ERR_INVALID, "args: a broken %%-escape in the URL; write %%25 for a per cent sign");
+                return shoal_fail(msg, SHOAL_ERR_INVALID,
+                                  "args: a broken %%-escape in the URL; write %%25 for a per cent sign");
             c = (uint8_t)(high * 16 + low);
             i += 2;
         } else if (c == '+' && plus_is_space) {
@@ -260,12 +285,12 @@ struct parse {
     size_t env_count, attr_count, label_count, note_count;
     const struct shoal_framework *framework;
     const char *pbmodel;
-    int64_t workers;     /* -1: not said */
-    int64_t device_num;  /* -1 */
-    int64_t num_driver;  /* -1 */
+    int64_t workers;    /* -1: not said */
+    int64_t device_num; /* -1 */
+    int64_t num_driver; /* -1 */
     bool driver_gpu;
-    bool separator;      /* "--" was there */
-    size_t words_after;  /* words after it */
+    bool separator;     /* "--" was there */
+    size_t words_after; /* words after it */
 };
 
 #define QUOTE "_QUOTE_"
@@ -326,7 +351,8 @@ static enum shoal_err tokenize(struct parse *p, const char *args)
     p->attrs = arena_alloc(p->arena, max * sizeof(*p->attrs));
     p->labels = arena_alloc(p->arena, max * sizeof(*p->labels));
     p->notes = arena_alloc(p->arena, (max + 8) * sizeof(*p->notes));
-    if (p->tokens == NULL || p->words == NULL || p->env == NULL || p->attrs == NULL || p->labels == NULL || p->notes == NULL)
+    if (p->tokens == NULL || p->words == NULL || p->env == NULL || p->attrs == NULL || p->labels == NULL ||
+        p->notes == NULL)
         return shoal_fail(p->msg, SHOAL_ERR_FULL, "out of memory; try again later");
     while (*args != '\0') {
         enum shoal_err err;
@@ -469,7 +495,8 @@ static bool is_choice(const char *choices, const char *text)
 
 static enum shoal_err bad(struct parse *p, const struct option_row *row, const char *value, const char *want)
 {
-    return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--%s: \"%.60s\" is not %s", row->name, row->secret ? "***" : value, want);
+    return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--%s: \"%.60s\" is not %s", row->name, row->secret ? "***" : value,
+                      want);
 }
 
 static enum shoal_err check_class(struct parse *p, const struct option_row *row, const char *value, int64_t *number)
@@ -494,14 +521,10 @@ static enum shoal_err check_class(struct parse *p, const struct option_row *row,
             return SHOAL_OK;
         (void)snprintf(want, sizeof(want), "one of %s", row->choices);
         return bad(p, row, value, want);
-    case CLASS_SIZE:
-        return args_size_parse(value, &bytes) ? SHOAL_OK : bad(p, row, value, "a size such as 512M or 4G");
-    case CLASS_QUANTITY:
-        return is_quantity(value) ? SHOAL_OK : bad(p, row, value, "a quantity such as 2, 0.5 or 500m");
-    case CLASS_PAIR:
-        return is_pair(value, strlen(value)) ? SHOAL_OK : bad(p, row, value, "of the form NAME=VALUE");
-    case CLASS_PAIRS:
-        return is_pair_list(value) ? SHOAL_OK : bad(p, row, value, "a comma list of NAME=VALUE");
+    case CLASS_SIZE: return args_size_parse(value, &bytes) ? SHOAL_OK : bad(p, row, value, "a size such as 512M or 4G");
+    case CLASS_QUANTITY: return is_quantity(value) ? SHOAL_OK : bad(p, row, value, "a quantity such as 2, 0.5 or 500m");
+    case CLASS_PAIR: return is_pair(value, strlen(value)) ? SHOAL_OK : bad(p, row, value, "of the form NAME=VALUE");
+    case CLASS_PAIRS: return is_pair_list(value) ? SHOAL_OK : bad(p, row, value, "a comma list of NAME=VALUE");
     case CLASS_PATH:
         if (value[0] == '/')
             return bad(p, row, value, "a relative path: give the directory's name inside the upload");
@@ -768,7 +791,8 @@ static enum shoal_err keep_text(struct parse *p)
 
 /* ---- hardwareSpec and dataSource ---- */
 
-static enum shoal_err spec_int(struct parse *p, const struct json_value *object, const char *key, int64_t min, int64_t *value)
+static enum shoal_err spec_int(struct parse *p, const struct json_value *object, const char *key, int64_t min,
+                               int64_t *value)
 {
     const struct json_value *found = json_input_get(object, key);
     char buf[32];
@@ -778,7 +802,8 @@ static enum shoal_err spec_int(struct parse *p, const struct json_value *object,
         return SHOAL_OK;
     text = json_input_scalar(found, buf, sizeof(buf));
     if (text == NULL || !parse_int(text, value) || *value < min)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: %s must be an integer of %" PRId64 " or more", key, min);
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: %s must be an integer of %" PRId64 " or more", key,
+                          min);
     return SHOAL_OK;
 }
 
@@ -826,7 +851,8 @@ static enum shoal_err spec_gpu(struct parse *p, const struct json_value *nodes)
         return err;
     if (profile != NULL && profile[0] != '\0' && strcmp(profile, "full") != 0 && strcmp(profile, "generic") != 0) {
         if (strcmp(profile, "slice") == 0)
-            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: hardwareSpec gpu_profile slice; use full");
+            return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                              "not supported yet: hardwareSpec gpu_profile slice; use full");
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: gpu_profile must be slice, generic or full");
     }
     p->out->options.device = num > 0 ? SHOAL_DEVICE_GPU : SHOAL_DEVICE_CPU;
@@ -845,7 +871,8 @@ static enum shoal_err apply_hardware(struct parse *p, const struct json_value *s
     if (!json_input_is_object(spec))
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec must be a JSON object");
     if (nodes == NULL && (json_input_get(spec, "name") != NULL || json_input_get(spec, "id") != NULL))
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "hardwareSpec: no specification of that name is known; give \"nodes\"");
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
+                          "hardwareSpec: no specification of that name is known; give \"nodes\"");
     if (nodes == NULL)
         return SHOAL_OK;
     if (!json_input_is_object(nodes))
@@ -872,13 +899,15 @@ static enum shoal_err apply_source(struct parse *p, const struct json_value *ite
     char *first;
 
     if (type != NULL && strcmp(type, "connection") == 0)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: dataSource of type connection; use type fs");
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                          "not supported yet: dataSource of type connection; use type fs");
     if (type == NULL || strcmp(type, "fs") != 0)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: type must be fs or connection");
     if (!json_input_is_object(location))
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location must be a JSON object");
     if (json_input_get(location, "volume") != NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: dataSource with a volume; use location.paths");
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED,
+                          "not supported yet: dataSource with a volume; use location.paths");
     if (paths == NULL)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "dataSource: location.paths must be a text");
     if (has_dotdot(paths))
@@ -949,7 +978,8 @@ static enum shoal_err check_command(struct parse *p)
         return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch or edtPyTorch",
                           p->framework->name);
     if (p->pbmodel != NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--pbmodel-name: framework %s has no prebuilt models", p->framework->name);
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--pbmodel-name: framework %s has no prebuilt models",
+                          p->framework->name);
     if (o->user_cmd && p->framework->elastic)
         return not_yet(p, "user-cmd with an elastic framework");
     if (o->user_cmd && p->words_after == 0)
@@ -965,23 +995,28 @@ static enum shoal_err settle_workers(struct parse *p)
 {
     struct shoal_job_options *o = &p->out->options;
     const struct shoal_framework *f = p->framework;
-    int64_t workers = p->workers < 0 ? (int64_t)f->workers_default : p->workers;
+    int64_t workers;
 
+    SHOAL_ASSERT(f != NULL); /* check_command came first */
+    workers = p->workers < 0 ? (int64_t)f->workers_default : p->workers;
     if (workers > (int64_t)f->workers_max)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--numWorker: %" PRId64 " is above the %u that framework %s allows", workers,
-                          f->workers_max, f->name);
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
+                          "--numWorker: %" PRId64 " is above the %u that framework %s allows", workers, f->workers_max,
+                          f->name);
     o->workers_max = (unsigned)workers;
     o->workers_min = f->elastic ? 1 : (unsigned)workers;
     if (p->device_num == 0)
         o->device = SHOAL_DEVICE_CPU;
     if (p->device_num > (int64_t)f->gpus_per_worker_max)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--workerDeviceNum: %" PRId64 " is above the %u that framework %s allows",
-                          p->device_num, f->gpus_per_worker_max, f->name);
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
+                          "--workerDeviceNum: %" PRId64 " is above the %u that framework %s allows", p->device_num,
+                          f->gpus_per_worker_max, f->name);
     if (p->device_num > 1)
         return not_yet(p, "workerDeviceNum above 1");
     o->devices_per_worker = 1;
     if (p->num_driver >= 0 && (p->num_driver == 1) != f->elastic)
-        return not_yet(p, f->elastic ? "numDriver 0 with an elastic framework" : "numDriver 1 with a framework without a driver");
+        return not_yet(p, f->elastic ? "numDriver 0 with an elastic framework"
+                                     : "numDriver 1 with a framework without a driver");
     if (p->driver_gpu)
         return not_yet(p, "driverDeviceType gpu");
     if (o->worker_memory_bytes == 0 && !args_size_parse(f->worker_memory, &o->worker_memory_bytes))
@@ -1008,14 +1043,21 @@ static void settle_options(struct parse *p)
     }
 }
 
-enum shoal_err args_parse(struct arena *arena, const struct args_input *input, struct args_result *out, struct shoal_msg *msg)
+enum shoal_err args_parse(struct arena *arena, const struct args_input *input, struct args_result *out,
+                          struct shoal_msg *msg)
 {
-    struct parse p = { .arena = arena, .input = input, .out = out, .msg = msg, .workers = -1, .device_num = -1,
-                       .num_driver = -1 };
+    struct parse p = {
+        .arena = arena, .input = input, .out = out, .msg = msg, .workers = -1, .device_num = -1, .num_driver = -1
+    };
     enum shoal_err err;
 
     *out = (struct args_result){
-        .options = { .app_name = "", .main = "", .model_dir = "", .submit_user = "", .data_path = "", .datastore_meta = "",
+        .options = { .app_name = "",
+                     .main = "",
+                     .model_dir = "",
+                     .submit_user = "",
+                     .data_path = "",
+                     .datastore_meta = "",
                      .debug_level = "info" },
     };
     if (strlen(input->args) > SHOAL_ARGS_BYTES_MAX)

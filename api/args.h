@@ -26,13 +26,14 @@ struct args_result {
     const char *data_json; /* hardwareSpec and dataSource alone; "" if neither */
 };
 
-/* Everything in `out` lives in the arena. INVALID, UNSUPPORTED, DENIED (another user), TOO_BIG: no job is to be made. */
+/* Everything in `out` lives in the arena. INVALID, UNSUPPORTED, DENIED (another user), TOO_BIG: no job is to be made.
+ */
 SHOAL_MUST_CHECK enum shoal_err args_parse(struct arena *arena, const struct args_input *input, struct args_result *out,
                                            struct shoal_msg *msg);
 
 /* A framework by its name: exact, then without case, then by its old names. NULL: `msg` says what is known. */
-const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count, const char *name,
-                                                  struct shoal_msg *msg);
+const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
+                                                  const char *name, struct shoal_msg *msg);
 
 /* "4G", "512", "1.5gib": bytes. No unit means MiB; k, m, g and t are powers of 1,024. */
 bool args_size_parse(const char *text, uint64_t *bytes);

@@ -172,7 +172,9 @@ void auth_request(struct http_request *request, http_request_fn *ok)
     } else if (has && take_scheme(&authorization, "Basic")) {
         check_basic(request, authorization, 401, ok);
     } else {
-        refuse(request, "no credentials; log on at /auth/v1/logon (shoal logon) and send the token as \"Authorization: Bearer\"");
+        refuse(
+            request,
+            "no credentials; log on at /auth/v1/logon (shoal logon) and send the token as \"Authorization: Bearer\"");
     }
 }
 

@@ -1,4 +1,5 @@
-/* Archives in, canonical bundles out; and the way back to a folder. All that knows libarchive, and the hash of a bundle.
+/* Archives in, canonical bundles out; and the way back to a folder. All that knows libarchive, and the hash of a
+ * bundle.
  *
  *   upload --libarchive--> (path, mode) + content --> spool, hashed --sort--> canonical file --> unpack with openat2
  *
@@ -31,8 +32,8 @@
 
 #define PATH_BYTES_MAX 1024u
 #define COMPONENT_BYTES_MAX 255u
-#define BLOCK_BYTES (64u * SHOAL_KIB)
-#define RATIO_FREE_BYTES (10u * SHOAL_MIB)
+#define BLOCK_BYTES ((size_t)64 * SHOAL_KIB)
+#define RATIO_FREE_BYTES (10ull * SHOAL_MIB)
 #define SECONDS_MAX 1800
 #define IN_MEMORY_MAX SHOAL_BUNDLE_INLINE_MAX
 #define HEAD_BYTES 16u /* magic, version, count */
@@ -63,7 +64,8 @@ struct bundler {
 static enum shoal_err disk_error(struct shoal_msg *msg, const char *what)
 {
     if (errno == ENOSPC || errno == EDQUOT)
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the disk is full; free some space on this node or use another node", what);
+        return shoal_fail(msg, SHOAL_ERR_STORAGE,
+                          "%s: the disk is full; free some space on this node or use another node", what);
     return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: %s", what, strerror(errno));
 }
 
@@ -166,7 +168,8 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
 static enum shoal_err add_entry(struct bundler *b, const char *path, size_t len, uint32_t mode, struct entry **entry)
 {
     if (b->count == b->limits.entries_max)
-        return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG, "upload: more than %u entries; leave out what the script does not need",
+        return shoal_fail(b->msg, SHOAL_ERR_TOO_BIG,
+                          "upload: more than %u entries; leave out what the script does not need",
                           b->limits.entries_max);
     if (b->count == b->cap) {
         size_t cap = b->cap == 0 ? 64 : b->cap * 2;
@@ -197,7 +200,8 @@ static enum shoal_err take_block(struct bundler *b, struct entry *entry, crypto_
     if (len > b->limits.bytes_max - b->spooled)
         return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to more than is allowed");
     if (b->spooled + len > RATIO_FREE_BYTES && (b->spooled + len) / b->limits.ratio_max > b->packed)
-        return refuse(b, SHOAL_ERR_TOO_BIG, path, "the upload unpacks to far more than its own size; send it less compressed");
+        return refuse(b, SHOAL_ERR_TOO_BIG, path,
+                      "the upload unpacks to far more than its own size; send it less compressed");
     if (time(NULL) - b->started > SECONDS_MAX)
         return refuse(b, SHOAL_ERR_TIMEOUT, path, "unpacking took too long");
     (void)crypto_generichash_update(hash, b->block, len);
@@ -211,7 +215,8 @@ static enum shoal_err archive_error(const struct bundler *b, struct archive *arc
     const char *text = archive_error_string(archive);
     char why[200];
 
-    (void)snprintf(why, sizeof(why), "cannot be read (%.120s); the archive is damaged or cut short, pack and send it again",
+    (void)snprintf(why, sizeof(why),
+                   "cannot be read (%.120s); the archive is damaged or cut short, pack and send it again",
                    text == NULL ? "unknown" : text);
     if (path == NULL)
         return shoal_fail(b->msg, SHOAL_ERR_MALFORMED, "upload: the archive %s", why);
@@ -246,8 +251,10 @@ static enum shoal_err check_type(const struct bundler *b, struct archive_entry *
     switch (archive_entry_filetype(header)) {
     case AE_IFREG:
     case AE_IFDIR: return SHOAL_OK;
-    case AE_IFLNK: return refuse(b, SHOAL_ERR_INVALID, path, "a symbolic link; pack what it points to (tar --dereference)");
-    default: return refuse(b, SHOAL_ERR_INVALID, path, "a device, pipe or socket; only files and directories are taken");
+    case AE_IFLNK:
+        return refuse(b, SHOAL_ERR_INVALID, path, "a symbolic link; pack what it points to (tar --dereference)");
+    default:
+        return refuse(b, SHOAL_ERR_INVALID, path, "a device, pipe or socket; only files and directories are taken");
     }
 }
 
@@ -256,7 +263,7 @@ static enum shoal_err take_archive_entry(struct bundler *b, struct archive *arch
     const char *name = archive_entry_pathname_utf8(header);
     char path[PATH_BYTES_MAX];
     size_t len = 0;
-    struct entry *entry;
+    struct entry *entry = NULL;
     enum shoal_err err;
     bool dir = archive_entry_filetype(header) == AE_IFDIR;
 
@@ -274,7 +281,10 @@ static enum shoal_err take_archive_entry(struct bundler *b, struct archive *arch
     if (!dir && archive_entry_size_is_set(header) && archive_entry_size(header) > 0 &&
         (uint64_t)archive_entry_size(header) > b->limits.file_bytes_max)
         return refuse(b, SHOAL_ERR_TOO_BIG, name, "claims to be larger than a file may be");
-    err = add_entry(b, path, len, dir ? SHOAL_BUNDLE_DIR | 0755u : (archive_entry_perm(header) & 0111) != 0 ? 0755u : 0644u,
+    err = add_entry(b, path, len,
+                    dir                                        ? SHOAL_BUNDLE_DIR | 0755u
+                    : (archive_entry_perm(header) & 0111) != 0 ? 0755u
+                                                               : 0644u,
                     &entry);
     if (err != SHOAL_OK)
         return err;
@@ -360,12 +370,13 @@ static enum shoal_err take_file(struct bundler *b, const struct shoal_bundle_upl
     const char *name = upload->name[0] != '\0' ? upload->name : b->options->single_name;
     crypto_generichash_state hash;
     char path[PATH_BYTES_MAX];
-    struct entry *entry;
+    struct entry *entry = NULL;
     size_t len = 0;
     enum shoal_err err;
 
     if (name == NULL || name[0] == '\0')
-        return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: a file without a name; send a filename or give --model-main");
+        return shoal_fail(b->msg, SHOAL_ERR_INVALID,
+                          "upload: a file without a name; send a filename or give --model-main");
     if (strchr(name, '/') != NULL)
         return refuse(b, SHOAL_ERR_INVALID, name, "a file name with a slash");
     err = clean_path(b, name, path, &len);
@@ -405,7 +416,8 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     enum shoal_err err;
 
     if (upload->bytes == 0)
-        return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: \"%.80s\" is empty (0 bytes); send the file's content", upload->name);
+        return shoal_fail(b->msg, SHOAL_ERR_INVALID, "upload: \"%.80s\" is empty (0 bytes); send the file's content",
+                          upload->name);
     err = read_all(upload->fd, head, len, 0, b->msg);
     if (err != SHOAL_OK)
         return err;
@@ -415,7 +427,8 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     for (size_t i = 0; i < sizeof(archive_names) / sizeof(archive_names[0]); i++)
         if (ends_with(upload->name, archive_names[i]))
             return shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
-                              "upload: \"%.80s\" is not an archive: send a tar, a tar packed with gzip, or a zip", upload->name);
+                              "upload: \"%.80s\" is not an archive: send a tar, a tar packed with gzip, or a zip",
+                              upload->name);
     return take_file(b, upload);
 }
 
@@ -860,7 +873,8 @@ enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct s
 }
 
 /* Content of one entry: hashed, and written to `out` unless that is -1. */
-static enum shoal_err pump(struct scan *scan, const struct scan_entry *entry, int out, struct entry *hashed, uint8_t *block)
+static enum shoal_err pump(struct scan *scan, const struct scan_entry *entry, int out, struct entry *hashed,
+                           uint8_t *block)
 {
     crypto_generichash_state state;
     enum shoal_err err = SHOAL_OK;
@@ -884,8 +898,10 @@ static enum shoal_err pump(struct scan *scan, const struct scan_entry *entry, in
 /* One component below `parent`, never through a link. */
 static int open_beneath(int parent, const char *name, uint64_t flags, uint64_t mode)
 {
-    struct open_how how = { .flags = flags | O_CLOEXEC | O_NOFOLLOW, .mode = mode,
-                            .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV };
+    struct open_how how = { .flags = flags | O_CLOEXEC | O_NOFOLLOW,
+                            .mode = mode,
+                            .resolve =
+                                RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV };
     long fd = syscall(SYS_openat2, parent, name, &how, sizeof(how));
 
     /* Without the call (old kernels, strict filters): a single component with O_NOFOLLOW is as safe. */
@@ -971,7 +987,8 @@ static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *in
         err = scan_next(&scan, &entry);
         if (err != SHOAL_OK)
             break;
-        hashed = (struct entry){ .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size };
+        hashed =
+            (struct entry){ .path = entry.path, .path_len = entry.path_len, .mode = entry.mode, .size = entry.size };
         err = root >= 0 ? unpack_entry(&scan, root, &entry, &hashed, block) : pump(&scan, &entry, -1, &hashed, block);
         hash_entry(&state, &hashed);
         info->content_bytes += entry.size;

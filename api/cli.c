@@ -24,19 +24,23 @@ static const struct cli_option global_options[] = {
     { NULL, NULL, NULL, 0 },
 };
 
-#define AGENT_OPTIONS                                                                                                    \
-    { "data", "DIR", "data folder of this node", 'd' }, { "name", "NAME", "name of this node [host name]", 0 },          \
-        { "host", "ADDRESS", "address for gossip and links", 0 }, { "port", "PORT", "port for gossip and links", 'p' },  \
-        { "api-host", "ADDRESS", "address of the HTTP API", 0 }, { "api-port", "PORT", "port of the HTTP API", 0 },      \
-        { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                                \
-        { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                              \
-        { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                       \
-        { "fabric-trusted", "NAMES", "interfaces that training data may use [lo]", 0 },                                  \
-        { "domain", "NAME", "failure domain of this host", 0 },                                                          \
-        { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                         \
-        { "python", "FILE", "interpreter of the workers", 0 }, { "libs", "DIR", "folder of libshoal and its modules", 0 }, \
-        { "set", "KEY=VALUE", "any other setting; may be repeated", 0 },                                                 \
-        { "log-level", "LEVEL", "debug, info, warn or error", 0 }
+#define AGENT_OPTIONS                                                                                                  \
+    { "data", "DIR", "data folder of this node", 'd' }, { "name", "NAME", "name of this node [host name]", 0 },        \
+        { "host", "ADDRESS", "address for gossip and links", 0 },                                                      \
+        { "port", "PORT", "port for gossip and links", 'p' }, { "api-host", "ADDRESS", "address of the HTTP API", 0 }, \
+        { "api-port", "PORT", "port of the HTTP API", 0 },                                                             \
+        { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                              \
+        { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                            \
+        { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                     \
+        { "fabric-trusted", "NAMES", "interfaces that training data may use [lo]", 0 },                                \
+        { "domain", "NAME", "failure domain of this host", 0 },                                                        \
+        { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
+        { "python", "FILE", "interpreter of the workers", 0 },                                                         \
+        { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
+        { "set", "KEY=VALUE", "any other setting; may be repeated", 0 },                                               \
+    {                                                                                                                  \
+        "log-level", "LEVEL", "debug, info, warn or error", 0                                                          \
+    }
 
 static const struct cli_option init_options[] = {
     AGENT_OPTIONS,
@@ -110,32 +114,65 @@ static int run_sim(struct cli *cli);
 static int run_version(struct cli *cli);
 
 static const struct cli_command commands[] = {
-    { .words = "init", .args = "", .help = "found a mesh on this host", .options = init_options, .run = run_init,
+    { .words = "init",
+      .args = "",
+      .help = "found a mesh on this host",
+      .options = init_options,
+      .run = run_init,
       .more = "  shoal init --data /var/lib/shoal --mesh-name lab\n" },
-    { .words = "join", .args = "[ADDRESS]", .help = "make this host ready to join a mesh", .options = join_options,
-      .run = run_join, .more = "  shoal join 10.0.0.1:7400 --data /var/lib/shoal --secret-file mesh.secret --run\n" },
-    { .words = "agent", .args = "", .help = "run this node", .options = agent_options, .run = run_agent,
+    { .words = "join",
+      .args = "[ADDRESS]",
+      .help = "make this host ready to join a mesh",
+      .options = join_options,
+      .run = run_join,
+      .more = "  shoal join 10.0.0.1:7400 --data /var/lib/shoal --secret-file mesh.secret --run\n" },
+    { .words = "agent",
+      .args = "",
+      .help = "run this node",
+      .options = agent_options,
+      .run = run_agent,
       .more = "  shoal agent --data /var/lib/shoal\n" },
     { .words = "node list", .args = "", .help = "the nodes of the mesh", .run = cli_node_list },
-    { .words = "job run", .args = "", .help = "submit a job", .options = run_options, .run = cli_job_run, .rest = true,
+    { .words = "job run",
+      .args = "",
+      .help = "submit a job",
+      .options = run_options,
+      .run = cli_job_run,
+      .rest = true,
       .more = "  shoal job run --framework edtPyTorch --model-main main.py --model-dir my_model --workers 6\n"
               "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n" },
     { .words = "job list", .args = "", .help = "jobs, the oldest first", .options = list_options, .run = cli_job_list },
     { .words = "job show", .args = "ID", .help = "all about one job", .run = cli_job_show },
-    { .words = "job logs", .args = "ID", .help = "its log", .options = logs_options, .run = cli_job_logs,
+    { .words = "job logs",
+      .args = "ID",
+      .help = "its log",
+      .options = logs_options,
+      .run = cli_job_logs,
       .more = "  shoal job logs -f 41z\n" },
     { .words = "job wait", .args = "ID", .help = "wait for its end; the exit code is the job's", .run = cli_job_wait },
     { .words = "job stop", .args = "ID", .help = "stop it", .run = cli_job_stop },
-    { .words = "job result", .args = "ID [FILE]", .help = "fetch its result as a zip (- for standard output)",
-      .options = result_options, .run = cli_job_result },
-    { .words = "job delete", .args = "[ID]", .help = "delete it and its result; stops it first", .options = delete_options,
+    { .words = "job result",
+      .args = "ID [FILE]",
+      .help = "fetch its result as a zip (- for standard output)",
+      .options = result_options,
+      .run = cli_job_result },
+    { .words = "job delete",
+      .args = "[ID]",
+      .help = "delete it and its result; stops it first",
+      .options = delete_options,
       .run = cli_job_delete },
-    { .words = "job ledger", .args = "ID", .help = "which samples were trained, epoch by epoch", .run = cli_job_ledger },
+    { .words = "job ledger",
+      .args = "ID",
+      .help = "which samples were trained, epoch by epoch",
+      .run = cli_job_ledger },
     { .words = "top", .args = "", .help = "nodes and jobs, live", .options = top_options, .run = cli_top },
     { .words = "why", .args = "ID", .help = "why a job is where it is", .run = cli_why },
     { .words = "frameworks", .args = "", .help = "what jobs can be", .run = cli_frameworks },
     { .words = "status", .args = "", .help = "whether the node and its mesh are well", .run = cli_status },
-    { .words = "logon", .args = "[USER]", .help = "get a token and keep it", .run = cli_logon,
+    { .words = "logon",
+      .args = "[USER]",
+      .help = "get a token and keep it",
+      .run = cli_logon,
       .more = "  SHOAL_PASSWORD=... shoal logon ada --node https://host:9243\n" },
     { .words = "logoff", .args = "", .help = "end the kept token everywhere", .run = cli_logoff },
     { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh", .run = run_sim },
@@ -192,7 +229,8 @@ bool cli_number(const struct cli *cli, const char *name, uint64_t min, uint64_t 
         return true;
     number = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < min || number > max) {
-        (void)cli_fail(SHOAL_EXIT_USAGE, "--%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64, name, text, min, max);
+        (void)cli_fail(SHOAL_EXIT_USAGE, "--%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64, name, text, min,
+                       max);
         return false;
     }
     *value = number;
@@ -269,18 +307,20 @@ static void print_command(const struct cli_command *command, FILE *out)
 static void print_overview(FILE *out)
 {
     (void)fprintf(out, "shoal: a mesh that trains\n\n");
-    (void)fprintf(out, "  shoal init --data DIR                      found a mesh\n"
-                       "  shoal agent --data DIR                     run its first node\n"
-                       "  shoal job run --framework edtPyTorch --model-main main.py --model-dir DIR --workers 6\n\nCommands:\n");
+    (void)fprintf(
+        out, "  shoal init --data DIR                      found a mesh\n"
+             "  shoal agent --data DIR                     run its first node\n"
+             "  shoal job run --framework edtPyTorch --model-main main.py --model-dir DIR --workers 6\n\nCommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         char left[64];
 
         (void)snprintf(left, sizeof(left), "%s %s", commands[i].words, commands[i].args);
         (void)fprintf(out, "  %-24s %s\n", left, commands[i].help);
     }
-    (void)fprintf(out, "\n`shoal help COMMAND` shows its options. IDs may be cut to any ending that is clear.\n"
-                       "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 unreachable or no majority, 6 timeout, "
-                       "7 conflict.\n");
+    (void)fprintf(
+        out, "\n`shoal help COMMAND` shows its options. IDs may be cut to any ending that is clear.\n"
+             "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 unreachable or no majority, 6 timeout, "
+             "7 conflict.\n");
 }
 
 /* ---- parsing ---- */
@@ -331,7 +371,8 @@ static int unknown_command(int argc, char **argv)
         }
     }
     if (best != NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; did you mean \"shoal %s\"? `shoal help` lists them", two, best);
+        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; did you mean \"shoal %s\"? `shoal help` lists them", two,
+                        best);
     return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; `shoal help` lists them", two);
 }
 
@@ -346,7 +387,8 @@ static const struct cli_option *find_in(const struct cli_option *options, const 
     return NULL;
 }
 
-static const struct cli_option *find_option(const struct cli_command *command, const char *name, size_t len, char letter)
+static const struct cli_option *find_option(const struct cli_command *command, const char *name, size_t len,
+                                            char letter)
 {
     const struct cli_option *found = find_in(command->options, name, len, letter);
 
@@ -421,9 +463,10 @@ static int check_words(const struct cli *cli)
     if (cli->word_count >= min && cli->word_count <= max)
         return SHOAL_EXIT_OK;
     if (cli->word_count > max)
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s %s", cli->command->words,
-                        cli->words[max], cli->command->words, cli->command->args);
-    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; `shoal job list` shows IDs", cli->command->words, cli->command->args);
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s: \"%s\" is one word too many; usage: shoal %s %s",
+                        cli->command->words, cli->words[max], cli->command->words, cli->command->args);
+    return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants %s; `shoal job list` shows IDs", cli->command->words,
+                    cli->command->args);
 }
 
 static int parse(struct cli *cli, int argc, char **argv)
@@ -488,13 +531,27 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         !cli_number(cli, "slots", 1, 64, &slots) || !cli_number(cli, "prefill", 0, 1u << 20, &prefill))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
-        .data = text_of(cli, "data"), .name = text_of(cli, "name"), .host = text_of(cli, "host"), .port = (uint16_t)port,
-        .api_host = text_of(cli, "api-host"), .api_port = (uint16_t)api_port, .api_plain = cli_flag(cli, "api-plain"),
-        .join = text_of(cli, "join"), .secret_file = text_of(cli, "secret-file"), .mesh_name = text_of(cli, "mesh-name"),
-        .admin_user = text_of(cli, "admin-user"), .admin_password_file = text_of(cli, "admin-password-file"),
-        .slots = (unsigned)slots, .inventory = text_of(cli, "inventory"), .fabric_trusted = text_of(cli, "fabric-trusted"),
-        .domain = text_of(cli, "domain"), .prefill_mib = prefill, .python = text_of(cli, "python"),
-        .libs = text_of(cli, "libs"), .log_level = text_of(cli, "log-level"), .foreground = cli_flag(cli, "run"),
+        .data = text_of(cli, "data"),
+        .name = text_of(cli, "name"),
+        .host = text_of(cli, "host"),
+        .port = (uint16_t)port,
+        .api_host = text_of(cli, "api-host"),
+        .api_port = (uint16_t)api_port,
+        .api_plain = cli_flag(cli, "api-plain"),
+        .join = text_of(cli, "join"),
+        .secret_file = text_of(cli, "secret-file"),
+        .mesh_name = text_of(cli, "mesh-name"),
+        .admin_user = text_of(cli, "admin-user"),
+        .admin_password_file = text_of(cli, "admin-password-file"),
+        .slots = (unsigned)slots,
+        .inventory = text_of(cli, "inventory"),
+        .fabric_trusted = text_of(cli, "fabric-trusted"),
+        .domain = text_of(cli, "domain"),
+        .prefill_mib = prefill,
+        .python = text_of(cli, "python"),
+        .libs = text_of(cli, "libs"),
+        .log_level = text_of(cli, "log-level"),
+        .foreground = cli_flag(cli, "run"),
     };
     for (unsigned i = 0; i < cli->given_count; i++) {
         if (strcmp(cli->given[i].option->name, "set") != 0)
@@ -518,7 +575,8 @@ static int call_hook(struct cli *cli, int (*hook)(const struct shoal_cli_agent *
     if (cli->word_count > 0)
         agent.join = cli->words[0];
     if (wants_data && agent.data[0] == '\0')
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants --data DIR: the folder that holds this node", cli->command->words);
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s wants --data DIR: the folder that holds this node",
+                        cli->command->words);
     if (hook == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "shoal %s is not built into this program", cli->command->words);
     return hook(&agent);
@@ -531,7 +589,8 @@ static int run_doctor(struct cli *cli) { return call_hook(cli, cli->hooks->docto
 static int run_join(struct cli *cli)
 {
     if (cli->word_count == 0)
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal join wants the address of a member: shoal join HOST:PORT --data DIR --secret-file FILE");
+        return cli_fail(SHOAL_EXIT_USAGE,
+                        "shoal join wants the address of a member: shoal join HOST:PORT --data DIR --secret-file FILE");
     return call_hook(cli, cli->hooks->join, true);
 }
 

@@ -242,7 +242,8 @@ static int exit_of_status(const struct cli_answer *answer)
     case 408: return SHOAL_EXIT_TIMEOUT;
     case 409: return SHOAL_EXIT_CONFLICT;
     case 503: return SHOAL_EXIT_UNREACHABLE;
-    case 400: return strstr(cli_answer_text(answer), "does not exist") != NULL ? SHOAL_EXIT_NOT_FOUND : SHOAL_EXIT_FAILED;
+    case 400:
+        return strstr(cli_answer_text(answer), "does not exist") != NULL ? SHOAL_EXIT_NOT_FOUND : SHOAL_EXIT_FAILED;
     default: return SHOAL_EXIT_FAILED;
     }
 }
@@ -281,12 +282,8 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
         exit_code = SHOAL_EXIT_USAGE;
         remedy = "--node wants a URL such as https://host:9243";
         break;
-    case CURLE_PEER_FAILED_VERIFICATION:
-        remedy = "its certificate is not one that --ca vouches for";
-        break;
-    case CURLE_SSL_CONNECT_ERROR:
-        remedy = "does it speak plain HTTP? then write http:// in --node";
-        break;
+    case CURLE_PEER_FAILED_VERIFICATION: remedy = "its certificate is not one that --ca vouches for"; break;
+    case CURLE_SSL_CONNECT_ERROR: remedy = "does it speak plain HTTP? then write http:// in --node"; break;
     case CURLE_READ_ERROR:
         exit_code = SHOAL_EXIT_FAILED;
         remedy = "the file to send cannot be read";
@@ -296,8 +293,8 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
     return hush ? exit_code : cli_fail(exit_code, "%s: %s: %s", url, curl_easy_strerror(code), remedy);
 }
 
-static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer, bool hush,
-                    bool *try_next)
+static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer,
+                    bool hush, bool *try_next)
 {
     struct transfer transfer = { .call = call, .answer = answer };
     struct curl_slist *headers = NULL;
@@ -310,7 +307,8 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
 
     while (node_len > 0 && node[node_len - 1] == '/')
         node_len--;
-    (void)snprintf(url, sizeof(url), "%s%.*s%s", strstr(node, "://") == NULL ? "https://" : "", (int)node_len, node, call->path);
+    (void)snprintf(url, sizeof(url), "%s%.*s%s", strstr(node, "://") == NULL ? "https://" : "", (int)node_len, node,
+                   call->path);
     transfer.curl = curl_easy_init();
     if (transfer.curl == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "out of memory");

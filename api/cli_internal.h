@@ -23,10 +23,10 @@ struct cli_option {
 struct cli;
 
 struct cli_command {
-    const char *words;    /* "job run" */
-    const char *args;     /* "ID [FILE]": as help shows it; [] may be left out, "..." any number */
-    const char *help;     /* one line */
-    const char *more;     /* examples; NULL */
+    const char *words;                /* "job run" */
+    const char *args;                 /* "ID [FILE]": as help shows it; [] may be left out, "..." any number */
+    const char *help;                 /* one line */
+    const char *more;                 /* examples; NULL */
     const struct cli_option *options; /* up to one with a NULL name; NULL: none */
     int (*run)(struct cli *cli);
     bool rest; /* takes words after a lone -- */
@@ -54,8 +54,10 @@ struct cli {
 /* The last value given for an option; NULL if none. A flag's value is "". */
 const char *cli_value(const struct cli *cli, const char *name);
 bool cli_flag(const struct cli *cli, const char *name);
-bool cli_number(const struct cli *cli, const char *name, uint64_t min, uint64_t max, uint64_t *value); /* false: said so */
-const char *cli_home_file(const char *name, char *path, size_t cap); /* in the user's configuration folder; NULL: no home */
+bool cli_number(const struct cli *cli, const char *name, uint64_t min, uint64_t max,
+                uint64_t *value); /* false: said so */
+const char *cli_home_file(const char *name, char *path,
+                          size_t cap); /* in the user's configuration folder; NULL: no home */
 
 /* "shoal: <text>" on stderr; hands `code` back. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
@@ -73,7 +75,7 @@ struct cli_call {
     const char *ticket;    /* NULL: none */
     FILE *sink;            /* the body of a success goes there instead of into the answer */
     const char *accept;
-    long timeout_s;        /* 0: 30 s; without progress for uploads and downloads */
+    long timeout_s; /* 0: 30 s; without progress for uploads and downloads */
     bool anonymous;
 };
 
@@ -87,7 +89,8 @@ struct cli_answer {
     bool log_ended;
 };
 
-/* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a body. */
+/* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a body.
+ */
 int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush);
 /* Says what the node's refusal says, without "Error 400: " and the line's end. */
 void cli_refused(const struct cli_answer *answer);

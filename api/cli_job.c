@@ -29,7 +29,10 @@ static bool time_is_left(const struct cli *cli, struct timespec start)
     return cli->timeout_s == 0 || monotonic().tv_sec - start.tv_sec < cli->timeout_s;
 }
 
-static void pause_ms(long ms) { (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL); }
+static void pause_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+}
 
 static void job_path(const struct cli *cli, const char *end, char *path, size_t cap)
 {
@@ -154,9 +157,9 @@ static char *make_data(const char *args)
 /* ---- run: what is sent ---- */
 
 struct upload {
-    char top[256];       /* base name of the model directory, "" if there is none */
-    char packed[1024];   /* the temporary archive, "" if there is none */
-    const char *file;    /* what is sent, NULL for nothing */
+    char top[256];     /* base name of the model directory, "" if there is none */
+    char packed[1024]; /* the temporary archive, "" if there is none */
+    const char *file;  /* what is sent, NULL for nothing */
     char file_name[300];
 };
 
@@ -173,7 +176,8 @@ static int find_upload(const struct cli *cli, struct upload *upload)
             return cli_fail(SHOAL_EXIT_USAGE, "--model-dir: %s: %s", dir, strerror(errno));
         (void)snprintf(path, sizeof(path), "%s/%s", dir, main == NULL ? "" : main);
         if (main != NULL && main[0] != '/' && access(path, R_OK) != 0)
-            return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s is not in %s: give it relative to the model directory", main, dir);
+            return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s is not in %s: give it relative to the model directory",
+                            main, dir);
         if (cli_pack(dir, upload->top, upload->packed, sizeof(upload->packed), &msg) != SHOAL_OK)
             return cli_fail(SHOAL_EXIT_FAILED, "%s", msg.text);
         upload->file = upload->packed;
@@ -188,7 +192,8 @@ static int find_upload(const struct cli *cli, struct upload *upload)
         return SHOAL_EXIT_OK;
     }
     if (main != NULL && main[0] != '/')
-        return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s: %s; give --model-dir for a directory", main, strerror(errno));
+        return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s: %s; give --model-dir for a directory", main,
+                        strerror(errno));
     return SHOAL_EXIT_OK;
 }
 
@@ -213,8 +218,12 @@ static bool read_ticket(const struct cli_answer *answer, char *ticket, size_t ca
 /* A 503 with a ticket, or a broken answer to a request that had one: the same again, at most 5 times. */
 static int submit(struct cli *cli, const struct upload *upload, const char *data, struct cli_answer *answer)
 {
-    struct cli_call call = { .method = "POST", .path = EXECS, .data = data, .file = upload->file,
-                             .file_name = upload->file_name, .timeout_s = 60 };
+    struct cli_call call = { .method = "POST",
+                             .path = EXECS,
+                             .data = data,
+                             .file = upload->file,
+                             .file_name = upload->file_name,
+                             .timeout_s = 60 };
     char ticket[1600] = "";
     int code;
 
@@ -244,8 +253,9 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
                 cli_refused(answer);
                 return code;
             }
-            return cli_fail(code, "the submit had no answer (%s): the job may exist or not; see `shoal job list`, or use --ticket",
-                            code == SHOAL_EXIT_TIMEOUT ? "timeout" : "node unreachable");
+            return cli_fail(
+                code, "the submit had no answer (%s): the job may exist or not; see `shoal job list`, or use --ticket",
+                code == SHOAL_EXIT_TIMEOUT ? "timeout" : "node unreachable");
         }
         call.ticket = ticket;
         cli_answer_free(answer);
@@ -351,14 +361,15 @@ int cli_job_list(struct cli *cli)
         const struct json_value *jobs = json_input_root(input);
 
         if (!cli->quiet)
-            (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK", "WORKERS", "STEPS",
-                         "CREATED", "NAME");
+            (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK",
+                         "WORKERS", "STEPS", "CREATED", "NAME");
         for (size_t i = 0; i < json_input_count(jobs); i++) {
             const struct json_value *job = json_input_at(jobs, i);
 
-            (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n", text_at(job, "id"),
-                         text_at(job, "state"), text_at(job, "creator"), text_at(job, "framework"), int_at(job, "workers"),
-                         int_at(job, "workersMax"), int_at(job, "steps"), text_at(job, "created"), text_at(job, "name"));
+            (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n",
+                         text_at(job, "id"), text_at(job, "state"), text_at(job, "creator"), text_at(job, "framework"),
+                         int_at(job, "workers"), int_at(job, "workersMax"), int_at(job, "steps"),
+                         text_at(job, "created"), text_at(job, "name"));
         }
         json_input_free(input);
     }
@@ -485,10 +496,11 @@ static int follow(struct cli *cli, const char *id, const char *which, uint64_t t
         bool empty;
         int code;
 
-        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s&task=%" PRIu64 "&cursor=%s&wait_ms=%s", encoded, which, task,
-                       cursor, go_on ? "10000" : "0");
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s&task=%" PRIu64 "&cursor=%s&wait_ms=%s", encoded,
+                       which, task, cursor, go_on ? "10000" : "0");
         code = cli_call(cli, &call, &answer, failures < 20 && go_on && cursor[0] != '0');
-        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && go_on && cursor[0] != '0' && failures++ < 20) {
+        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && go_on && cursor[0] != '0' &&
+            failures++ < 20) {
             cli_answer_free(&answer); /* another node may be elected, or this one come back */
             pause_ms(500);
             continue;
@@ -558,7 +570,8 @@ static int wait_for(struct cli *cli, const char *id)
         if (code == SHOAL_EXIT_OK)
             code = parse_answer(&answer, &input);
         cli_answer_free(&answer);
-        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && failures++ < 60 && time_is_left(cli, start)) {
+        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && failures++ < 60 &&
+            time_is_left(cli, start)) {
             pause_ms(500);
             continue;
         }
@@ -566,8 +579,8 @@ static int wait_for(struct cli *cli, const char *id)
             return code == SHOAL_EXIT_NOT_FOUND ? cli_fail(code, "%s: no such job (any more)", id) : code;
         failures = 0;
         job = json_input_root(input);
-        (void)snprintf(line, sizeof(line), "%s%s%.150s", text_at(job, "state"), text_at(job, "detail")[0] == '\0' ? "" : ": ",
-                       text_at(job, "detail"));
+        (void)snprintf(line, sizeof(line), "%s%s%.150s", text_at(job, "state"),
+                       text_at(job, "detail")[0] == '\0' ? "" : ": ", text_at(job, "detail"));
         if (strcmp(line, last) != 0)
             cli_say(cli, "%s %s", text_at(job, "id"), line);
         (void)snprintf(last, sizeof(last), "%s", line);
@@ -663,7 +676,8 @@ int cli_job_result(struct cli *cli)
     (void)snprintf(temporary, sizeof(temporary), ".shoal-result-%ld.part", (long)getpid());
     call.sink = to_stdout ? stdout : fopen(temporary, "wxe");
     if (call.sink == NULL)
-        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s: change to a folder that can be written", temporary, strerror(errno));
+        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s: change to a folder that can be written", temporary,
+                        strerror(errno));
     code = cli_call(cli, &call, &answer, false);
     if ((to_stdout ? fflush(stdout) : fclose(call.sink)) != 0 && code == SHOAL_EXIT_OK)
         code = cli_fail(SHOAL_EXIT_FAILED, "the result cannot be written: %s", strerror(errno));

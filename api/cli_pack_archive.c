@@ -1,5 +1,5 @@
-/* Packs a model directory as dlicmd does: a tar in gzip, with the directory's base name on top. Links inside are followed,
- * since the other side refuses them; what is neither file nor directory is named and refused here. */
+/* Packs a model directory as dlicmd does: a tar in gzip, with the directory's base name on top. Links inside are
+ * followed, since the other side refuses them; what is neither file nor directory is named and refused here. */
 #include "cli_internal.h"
 
 #include <archive.h>
@@ -115,7 +115,8 @@ enum shoal_err cli_pack(const char *dir, const char *top, char *path, size_t cap
     fd = mkostemp(path, O_CLOEXEC);
     if (fd < 0) {
         (void)close(source);
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: %s; set TMPDIR to a folder that can be written", path, strerror(errno));
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: %s; set TMPDIR to a folder that can be written", path,
+                          strerror(errno));
     }
     pack.archive = archive_write_new();
     if (pack.archive == NULL || archive_write_set_format_pax_restricted(pack.archive) != ARCHIVE_OK ||

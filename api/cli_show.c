@@ -56,7 +56,8 @@ static int get_json(struct cli *cli, const char *path, struct cli_answer *answer
 static void print_nodes(const struct json_value *nodes, bool head)
 {
     if (head)
-        (void)printf("%-16s %-8s %-22s %6s %6s %6s %6s  %s\n", "NODE", "STATE", "ADDRESS", "SLOTS", "FREE", "LOAD", "LEADS", "ID");
+        (void)printf("%-16s %-8s %-22s %6s %6s %6s %6s  %s\n", "NODE", "STATE", "ADDRESS", "SLOTS", "FREE", "LOAD",
+                     "LEADS", "ID");
     for (size_t i = 0; i < json_input_count(nodes); i++) {
         const struct json_value *node = json_input_at(nodes, i);
 
@@ -140,12 +141,12 @@ static void draw_top(const struct json_value *top, bool terminal)
     (void)json_input_bool(top, "meshWritable", &writable);
     if (terminal)
         (void)printf("\033[H");
-    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", text_at(top, "mesh"), text_at(top, "node"),
-                 int_at(top, "membersAlive"), int_at(top, "membersKnown"), writable ? "" : ", mesh group without a leader",
-                 terminal ? "\033[K\n\033[K" : "");
+    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", text_at(top, "mesh"),
+                 text_at(top, "node"), int_at(top, "membersAlive"), int_at(top, "membersKnown"),
+                 writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
     print_nodes(json_input_get(top, "nodes"), true);
-    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS", "EPOCH",
-                 "STEPS", "STEPS/S", "    LOSS     ACC", "LEADER");
+    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS",
+                 "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "LEADER");
     for (size_t i = 0; i < json_input_count(jobs); i++)
         print_job(json_input_at(jobs, i), true);
     if (terminal)
@@ -245,7 +246,8 @@ static int keep_token(struct cli *cli, const char *token)
     if (path == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "no place for the token: set HOME, or give --token-file");
     code = keep_file(path, token);
-    if (code == SHOAL_EXIT_OK && node != NULL && path == own && cli_home_file("node", node_file, sizeof(node_file)) != NULL)
+    if (code == SHOAL_EXIT_OK && node != NULL && path == own &&
+        cli_home_file("node", node_file, sizeof(node_file)) != NULL)
         code = keep_file(node_file, node);
     return code;
 }

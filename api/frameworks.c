@@ -26,34 +26,86 @@ static const char *const edt_pytorch_desc[] = {
 static const char *const later_desc[] = { "Known, not supported yet.", NULL };
 
 static const struct shoal_framework builtin[] = {
-    { .name = "PyTorch", .version = "2", .app_name = "SingleNodePytorchTrain", .exec_mode = "single", .backend = "PyTorch",
-      .worker_memory = "4G", .desc = pytorch_desc, .supported = true, .workers_default = 1, .workers_max = 1,
+    { .name = "PyTorch",
+      .version = "2",
+      .app_name = "SingleNodePytorchTrain",
+      .exec_mode = "single",
+      .backend = "PyTorch",
+      .worker_memory = "4G",
+      .desc = pytorch_desc,
+      .supported = true,
+      .workers_default = 1,
+      .workers_max = 1,
       .gpus_per_worker_max = 8 },
-    { .name = "distPyTorch", .version = "2", .app_name = "DistributePyTorchTrain", .exec_mode = "distributed",
-      .backend = "PyTorch", .worker_memory = "4G", .desc = later_desc, .workers_default = 1,
-      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 8 },
-    { .name = "tensorflow", .version = "2", .app_name = "SingleNodeTensorflowTrain", .exec_mode = "single",
-      .backend = "TensorFlow", .worker_memory = "8G", .desc = later_desc, .workers_default = 1, .workers_max = 1,
+    { .name = "distPyTorch",
+      .version = "2",
+      .app_name = "DistributePyTorchTrain",
+      .exec_mode = "distributed",
+      .backend = "PyTorch",
+      .worker_memory = "4G",
+      .desc = later_desc,
+      .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX,
       .gpus_per_worker_max = 8 },
-    { .name = "disttensorflow", .version = "2", .app_name = "DistributeTensorflow2xTrain", .exec_mode = "distributed",
-      .backend = "TensorFlow", .worker_memory = "8G", .desc = later_desc, .workers_default = 1,
-      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 8 },
-    { .name = "edtPyTorch", .version = "2", .app_name = "ElasticPyTorchTrain", .exec_mode = "distributed",
-      .backend = "pytorch", .worker_memory = "4G", .desc = edt_pytorch_desc, .elastic = true, .supported = true,
-      .workers_default = 1, .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 1 },
-    { .name = "edtTensorflow", .version = "2", .app_name = "ElasticTensorflow1xTrain", .exec_mode = "distributed",
-      .backend = "tensorflow", .worker_memory = "8G", .desc = later_desc, .elastic = true, .workers_default = 1,
-      .workers_max = SHOAL_RANKS_MAX, .gpus_per_worker_max = 1 },
+    { .name = "tensorflow",
+      .version = "2",
+      .app_name = "SingleNodeTensorflowTrain",
+      .exec_mode = "single",
+      .backend = "TensorFlow",
+      .worker_memory = "8G",
+      .desc = later_desc,
+      .workers_default = 1,
+      .workers_max = 1,
+      .gpus_per_worker_max = 8 },
+    { .name = "disttensorflow",
+      .version = "2",
+      .app_name = "DistributeTensorflow2xTrain",
+      .exec_mode = "distributed",
+      .backend = "TensorFlow",
+      .worker_memory = "8G",
+      .desc = later_desc,
+      .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX,
+      .gpus_per_worker_max = 8 },
+    { .name = "edtPyTorch",
+      .version = "2",
+      .app_name = "ElasticPyTorchTrain",
+      .exec_mode = "distributed",
+      .backend = "pytorch",
+      .worker_memory = "4G",
+      .desc = edt_pytorch_desc,
+      .elastic = true,
+      .supported = true,
+      .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX,
+      .gpus_per_worker_max = 1 },
+    { .name = "edtTensorflow",
+      .version = "2",
+      .app_name = "ElasticTensorflow1xTrain",
+      .exec_mode = "distributed",
+      .backend = "tensorflow",
+      .worker_memory = "8G",
+      .desc = later_desc,
+      .elastic = true,
+      .workers_default = 1,
+      .workers_max = SHOAL_RANKS_MAX,
+      .gpus_per_worker_max = 1 },
 };
 
 /* training-contract 1.1; "" = refused. */
 static const char *const aliases[][2] = {
-    { "keras", "tensorflow" },          { "edtKeras", "edtTensorflow" },
-    { "tensorflow_v1", "tensorflow" },  { "tensorflow1100", "tensorflow" },
-    { "tensorflow200_alpha", "tensorflow" }, { "PyTorch041", "PyTorch" },
-    { "disttensorflow_v1", "disttensorflow" }, { "elasticPyTorch", "edtPyTorch" },
-    { "elasticTensorFlow", "edtTensorflow" }, { "ddlCaffe", "" },
-    { "ddlTensorFlow", "" },            { "PowerAICaffeIBM", "" },
+    { "keras", "tensorflow" },
+    { "edtKeras", "edtTensorflow" },
+    { "tensorflow_v1", "tensorflow" },
+    { "tensorflow1100", "tensorflow" },
+    { "tensorflow200_alpha", "tensorflow" },
+    { "PyTorch041", "PyTorch" },
+    { "disttensorflow_v1", "disttensorflow" },
+    { "elasticPyTorch", "edtPyTorch" },
+    { "elasticTensorFlow", "edtTensorflow" },
+    { "ddlCaffe", "" },
+    { "ddlTensorFlow", "" },
+    { "PowerAICaffeIBM", "" },
 };
 
 const struct shoal_framework *shoal_frameworks_builtin(size_t *count)
@@ -73,8 +125,8 @@ static const struct shoal_framework *find_name(const struct shoal_framework *fra
     return NULL;
 }
 
-const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count, const char *name,
-                                                  struct shoal_msg *msg)
+const struct shoal_framework *args_framework_find(const struct shoal_framework *frameworks, size_t count,
+                                                  const char *name, struct shoal_msg *msg)
 {
     const struct shoal_framework *found = find_name(frameworks, count, name);
     char known[256] = "";
@@ -84,7 +136,8 @@ const struct shoal_framework *args_framework_find(const struct shoal_framework *
         if (strcasecmp(aliases[i][0], name) != 0)
             continue;
         if (aliases[i][1][0] == '\0') {
-            (void)shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "framework %s is not supported: IBM DDL and Caffe are gone; use edtPyTorch",
+            (void)shoal_fail(msg, SHOAL_ERR_UNSUPPORTED,
+                             "framework %s is not supported: IBM DDL and Caffe are gone; use edtPyTorch",
                              aliases[i][0]);
             return NULL;
         }

@@ -1,10 +1,10 @@
-/* HTTP/1 on http_parser (Debian 12 has no llhttp). Its author has archived it; it is used for the one thing that it does
- * well, the grammar of a complete head. Bodies are framed here, since it lets bare LF pass inside chunk extensions.
+/* HTTP/1 on http_parser (Debian 12 has no llhttp). Its author has archived it; it is used for the one thing that it
+ * does well, the grammar of a complete head. Bodies are framed here, since it lets bare LF pass inside chunk
+ * extensions.
  *
- * Refused here, because http_parser accepts it: white space before the colon, folded lines, bare CR or LF, missing, double
- * or odd Host, more than SHOAL_HTTP_HEADERS_MAX headers, "Transfer-Encoding: gzip, chunked", chunk extensions with
- * control characters.
- * Source: RFC 9112, sections 2.2, 3.2, 5.1, 6.3, 7.1. */
+ * Refused here, because http_parser accepts it: white space before the colon, folded lines, bare CR or LF, missing,
+ * double or odd Host, more than SHOAL_HTTP_HEADERS_MAX headers, "Transfer-Encoding: gzip, chunked", chunk extensions
+ * with control characters. Source: RFC 9112, sections 2.2, 3.2, 5.1, 6.3, 7.1. */
 #include "http1_parser.h"
 
 #include <http_parser.h>
@@ -21,7 +21,8 @@ size_t http1_head_find(const uint8_t *bytes, size_t len, size_t from)
 {
     size_t at = from < 3 ? 0 : from - 3;
 
-    /* A lone LF LF ends a head too: the parse then refuses it by name instead of waiting for a CRLF that never comes. */
+    /* A lone LF LF ends a head too: the parse then refuses it by name instead of waiting for a CRLF that never comes.
+     */
     for (; at < len; at++) {
         const uint8_t *lf = memchr(bytes + at, '\n', len - at);
 
@@ -82,10 +83,10 @@ static enum shoal_err check_lines(const uint8_t *bytes, size_t len, int *status,
 
     while (at < len) {
         const uint8_t *lf = memchr(bytes + at, '\n', len - at);
-        size_t end = (size_t)(lf - bytes);
+        size_t end = lf == NULL ? 0 : (size_t)(lf - bytes);
         enum shoal_err err;
 
-        if (lf == NULL || end == 0 || bytes[end - 1] != '\r')
+        if (end == 0 || bytes[end - 1] != '\r')
             return refuse(msg, status, 400, "a line that ends without carriage return and line feed");
         if (end - 1 == at)
             return end + 1 == len ? SHOAL_OK : refuse(msg, status, 400, "an empty line inside the request head");
@@ -232,7 +233,8 @@ static void trim(struct shoal_view *view)
         view->len--;
 }
 
-static enum shoal_err split_target(struct shoal_view target, struct http1_head *head, int *status, struct shoal_msg *msg)
+static enum shoal_err split_target(struct shoal_view target, struct http1_head *head, int *status,
+                                   struct shoal_msg *msg)
 {
     const uint8_t *mark;
 
@@ -275,7 +277,8 @@ static enum http1_method method_of(unsigned method)
 }
 
 /* The grammar, by http_parser. */
-static enum shoal_err run_parser(const uint8_t *bytes, size_t len, struct parse *parse, int *status, struct shoal_msg *msg)
+static enum shoal_err run_parser(const uint8_t *bytes, size_t len, struct parse *parse, int *status,
+                                 struct shoal_msg *msg)
 {
     static const http_parser_settings settings = {
         .on_url = on_url, .on_header_field = on_field, .on_header_value = on_value, .on_headers_complete = on_head
@@ -328,9 +331,9 @@ enum shoal_err http1_head_parse(const uint8_t *bytes, size_t len, struct http1_h
 
 enum {
     BODY_LENGTH,
-    CHUNK_SIZE,  /* hex digits */
-    CHUNK_EXT,   /* after ';', ignored */
-    CHUNK_LF,    /* of the size line */
+    CHUNK_SIZE, /* hex digits */
+    CHUNK_EXT,  /* after ';', ignored */
+    CHUNK_LF,   /* of the size line */
     CHUNK_DATA,
     CHUNK_END_CR,
     CHUNK_END_LF,
@@ -425,9 +428,7 @@ static enum shoal_err frame_byte(struct http1_body *body, uint8_t c, struct shoa
     case TRAILER_LF:
         body->state = TRAILER_START;
         return c == '\n' ? SHOAL_OK : bad_chunk(msg, "a trailer that ends without a line feed");
-    default:
-        body->done = true;
-        return c == '\n' ? SHOAL_OK : bad_chunk(msg, "an end without a line feed");
+    default: body->done = true; return c == '\n' ? SHOAL_OK : bad_chunk(msg, "an end without a line feed");
     }
 }
 

@@ -1,8 +1,8 @@
 /* HTTP/1 requests: the packaged parser and, on top of it, the checks that it leaves out. All that knows which parser is
  * packaged is http1_parser.c.
  *
- * A head is parsed when it is complete, so that how the bytes were cut has no say. The rules of framing are strict: what
- * two servers could read in two ways (request smuggling) is refused with 400 and the connection is closed. */
+ * A head is parsed when it is complete, so that how the bytes were cut has no say. The rules of framing are strict:
+ * what two servers could read in two ways (request smuggling) is refused with 400 and the connection is closed. */
 #ifndef API_HTTP1_PARSER_H
 #define API_HTTP1_PARSER_H
 

@@ -15,12 +15,12 @@
 #include "shoal/banned.h"
 
 #define IN_CAP 65536u
-#define WRITE_HIGH (256u * SHOAL_KIB)
-#define HEAD_MS 20000u   /* from the first byte, or the accept, to the whole head */
-#define IDLE_MS 75000u   /* between requests */
-#define BODY_MS 30000u   /* without a byte of the body */
+#define WRITE_HIGH ((size_t)256 * SHOAL_KIB)
+#define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
+#define IDLE_MS 75000u     /* between requests */
+#define BODY_MS 30000u     /* without a byte of the body */
 #define BODY_RATE_MIN 512u /* bytes a second, on average, after the first minute */
-#define WRITE_MS 60000u  /* without a byte taken by the client */
+#define WRITE_MS 60000u    /* without a byte taken by the client */
 #define LINGER_MS 60000u
 _Static_assert(SHOAL_HTTP_HEAD_BYTES_MAX < IN_CAP, "a head fits the input buffer");
 
@@ -219,7 +219,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     }
     if (conn->in == NULL)
         conn->in = malloc(IN_CAP);
-    *buf = conn->in == NULL ? uv_buf_init(NULL, 0) : uv_buf_init((char *)conn->in + conn->in_len, IN_CAP - (unsigned)conn->in_len);
+    *buf = conn->in == NULL ? uv_buf_init(NULL, 0)
+                            : uv_buf_init((char *)conn->in + conn->in_len, IN_CAP - (unsigned)conn->in_len);
 }
 
 /* A client that speaks plain HTTP to the TLS port gets a sentence instead of an alert. */
@@ -232,7 +233,8 @@ static bool greet_plain_client(struct http_conn *conn, const uint8_t *bytes)
 
     if (bytes[0] < 'A' || bytes[0] > 'Z')
         return false;
-    if (shoal_buf_append(&out, answer, sizeof(answer) - 1) != SHOAL_OK || conn_send(conn, &out, NULL, NULL) != SHOAL_OK) {
+    if (shoal_buf_append(&out, answer, sizeof(answer) - 1) != SHOAL_OK ||
+        conn_send(conn, &out, NULL, NULL) != SHOAL_OK) {
         shoal_buf_deinit(&out);
         http_conn_close(conn);
         return true;
@@ -390,8 +392,10 @@ static bool advance_head(struct http_conn *conn)
     len = http1_head_find(conn->in, conn->in_len, conn->head_seen);
     conn->head_seen = conn->in_len;
     if (len > SHOAL_HTTP_HEAD_BYTES_MAX || (len == 0 && conn->in_len > SHOAL_HTTP_HEAD_BYTES_MAX)) {
-        (void)shoal_fail(&msg, SHOAL_ERR_TOO_BIG, "the request head is larger than %u bytes; put args into the form field "
-                         "\"data\" instead of the URL", SHOAL_HTTP_HEAD_BYTES_MAX);
+        (void)shoal_fail(&msg, SHOAL_ERR_TOO_BIG,
+                         "the request head is larger than %u bytes; put args into the form field "
+                         "\"data\" instead of the URL",
+                         SHOAL_HTTP_HEAD_BYTES_MAX);
         fail_head(conn, 431, &msg);
         return false;
     }

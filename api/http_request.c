@@ -102,7 +102,8 @@ const char *http_query(struct http_request *request, const char *key)
         size_t len = amp == NULL ? query.len : (size_t)(amp - query.bytes);
 
         if (len > key_len && memcmp(query.bytes, key, key_len) == 0 && query.bytes[key_len] == '=')
-            return http_percent_decode(&request->arena, shoal_view_of(query.bytes + key_len + 1, len - key_len - 1), true);
+            return http_percent_decode(&request->arena, shoal_view_of(query.bytes + key_len + 1, len - key_len - 1),
+                                       true);
         if (len == key_len && memcmp(query.bytes, key, key_len) == 0)
             return "";
         query.bytes += amp == NULL ? len : len + 1;
@@ -166,8 +167,8 @@ static bool send_continue(struct http_request *request)
 
     if (!request->head.expect_continue || (!request->head.chunked && request->head.content_length == 0))
         return true;
-    return http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL, NULL) ==
-           SHOAL_OK;
+    return http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL,
+                           NULL) == SHOAL_OK;
 }
 
 static void start_body(struct http_request *request)
@@ -322,8 +323,8 @@ void http_header_add(struct http_request *request, const char *name, const char 
         request->head.keep_alive = false;
 }
 
-static int format_head(const struct http_request *request, int status, const char *type, uint64_t length, bool keep, char *out,
-                       size_t cap)
+static int format_head(const struct http_request *request, int status, const char *type, uint64_t length, bool keep,
+                       char *out, size_t cap)
 {
     char framing[64] = "";
 
@@ -331,10 +332,11 @@ static int format_head(const struct http_request *request, int status, const cha
         (void)snprintf(framing, sizeof(framing), "Transfer-Encoding: chunked\r\n");
     else if (length != HTTP_LENGTH_UNKNOWN && status != 204)
         (void)snprintf(framing, sizeof(framing), "Content-Length: %" PRIu64 "\r\n", length);
-    return snprintf(out, cap, "HTTP/1.1 %d %s\r\n%s%s%s%s%sCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%.*s\r\n",
-                    status, reason(status), type == NULL ? "" : "Content-Type: ", type == NULL ? "" : type,
-                    type == NULL ? "" : "\r\n", framing, keep ? "" : "Connection: close\r\n", (int)request->extra.len,
-                    request->extra.len == 0 ? "" : (const char *)request->extra.bytes);
+    return snprintf(
+        out, cap, "HTTP/1.1 %d %s\r\n%s%s%s%s%sCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n%.*s\r\n",
+        status, reason(status), type == NULL ? "" : "Content-Type: ", type == NULL ? "" : type,
+        type == NULL ? "" : "\r\n", framing, keep ? "" : "Connection: close\r\n", (int)request->extra.len,
+        request->extra.len == 0 ? "" : (const char *)request->extra.bytes);
 }
 
 static void response_end(struct http_request *request)
@@ -423,7 +425,8 @@ static int status_of(enum shoal_err err, int not_found)
 
 void http_respond_failure(struct http_request *request, enum shoal_err err, const struct shoal_msg *msg, int not_found)
 {
-    http_respond_error(request, status_of(err, not_found), "%s", msg->text[0] == '\0' ? shoal_err_name(err) : msg->text);
+    http_respond_error(request, status_of(err, not_found), "%s",
+                       msg->text[0] == '\0' ? shoal_err_name(err) : msg->text);
 }
 
 void http_stream_start(struct http_request *request, int status, const char *type, uint64_t length)
@@ -441,7 +444,8 @@ void http_stream_start(struct http_request *request, int status, const char *typ
         request->head.keep_alive = false;
     len = format_head(request, status, type, length, request->head.keep_alive, head, sizeof(head));
     if (len < 0 || (size_t)len >= sizeof(head) ||
-        http_conn_write(request->conn, shoal_view_of(head, (size_t)len), (struct shoal_view){ 0 }, NULL, NULL) != SHOAL_OK)
+        http_conn_write(request->conn, shoal_view_of(head, (size_t)len), (struct shoal_view){ 0 }, NULL, NULL) !=
+            SHOAL_OK)
         http_conn_close(request->conn);
 }
 
@@ -519,8 +523,8 @@ void http_stream_end(struct http_request *request)
         http_conn_close(request->conn);
         return;
     }
-    if (request->chunked && http_conn_write(request->conn, shoal_view_of("0\r\n\r\n", 5), (struct shoal_view){ 0 }, NULL,
-                                            NULL) != SHOAL_OK) {
+    if (request->chunked && http_conn_write(request->conn, shoal_view_of("0\r\n\r\n", 5), (struct shoal_view){ 0 },
+                                            NULL, NULL) != SHOAL_OK) {
         http_conn_close(request->conn);
         return;
     }

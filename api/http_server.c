@@ -79,8 +79,8 @@ static enum shoal_err bind_listener(struct shoal_http *http, struct shoal_msg *m
     if (failed == 0)
         failed = uv_listen((uv_stream_t *)&http->listener, BACKLOG, on_connection);
     if (failed != 0)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; choose another with --api-port", host, port,
-                          uv_strerror(failed));
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; choose another with --api-port", host,
+                          port, uv_strerror(failed));
     failed = uv_tcp_getsockname(&http->listener, (struct sockaddr *)&address, &address_len);
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: %s", host, uv_strerror(failed));
@@ -117,8 +117,8 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
     /* libuv writes with write(2): a client that has gone must be an error, not our death. */
     (void)signal(SIGPIPE, SIG_IGN);
     if (access(options->spool_dir, W_OK | X_OK) != 0)
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the folder for uploads cannot be written: %s", options->spool_dir,
-                          strerror(errno));
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the folder for uploads cannot be written: %s",
+                          options->spool_dir, strerror(errno));
     made = calloc(1, sizeof(*made));
     if (made == NULL || (made->spool_dir = strdup(options->spool_dir)) == NULL) {
         free(made);

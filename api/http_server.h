@@ -35,11 +35,11 @@ enum http_body_mode {
 
 struct http_route {
     enum http1_method method;
-    const char *pattern; /* "/a/{}/b": {} is any one segment, decoded into params */
+    const char *pattern;     /* "/a/{}/b": {} is any one segment, decoded into params */
     http_request_fn *handle; /* the whole body has come */
     enum http_body_mode mode;
-    bool open;               /* needs no credentials */
-    http_request_fn *begin;  /* STREAM: before the first byte; may answer */
+    bool open;              /* needs no credentials */
+    http_request_fn *begin; /* STREAM: before the first byte; may answer */
     http_data_fn *data;
 };
 

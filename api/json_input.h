@@ -11,7 +11,8 @@
 struct json_input;
 struct json_value; /* borrowed from its input */
 
-SHOAL_MUST_CHECK enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input, struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err json_input_parse(struct shoal_view text, struct json_input **input,
+                                                 struct shoal_msg *msg);
 /* The literal form that WMLA's documentation also allows (execs-api 4.2): single quotes, True, False, None, a comma
  * before a closing bracket, a backslash and a line break inside a string. Strict JSON is read as it is. */
 SHOAL_MUST_CHECK enum shoal_err json_input_parse_lenient(struct shoal_view text, struct json_input **input,
@@ -34,7 +35,7 @@ const char *json_input_scalar(const struct json_value *value, char *buf, size_t 
 /* Compact, keys sorted: free() it. NULL: no memory. */
 char *json_input_dump(const struct json_value *value);
 /* Calls `each` for every key of an object, in the order of the text. */
-void json_input_each(const struct json_value *object, void (*each)(void *arg, const char *key, const struct json_value *value),
-                     void *arg);
+void json_input_each(const struct json_value *object,
+                     void (*each)(void *arg, const char *key, const struct json_value *value), void *arg);
 
 #endif

@@ -40,7 +40,8 @@ enum shoal_err json_input_parse(struct shoal_view text, struct json_input **inpu
     json_t *json;
 
     if (text.len > SHOAL_JSON_BYTES_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "JSON of %zu bytes; at most %u are read", text.len, SHOAL_JSON_BYTES_MAX);
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "JSON of %zu bytes; at most %u are read", text.len,
+                          SHOAL_JSON_BYTES_MAX);
     if (depth_of(text) > 64)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "JSON nested deeper than 64 levels");
     json = json_loadb((const char *)text.bytes, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
@@ -231,8 +232,8 @@ char *json_input_dump(const struct json_value *value)
     return json_dumps(of(value), JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 }
 
-void json_input_each(const struct json_value *object, void (*each)(void *arg, const char *key, const struct json_value *value),
-                     void *arg)
+void json_input_each(const struct json_value *object,
+                     void (*each)(void *arg, const char *key, const struct json_value *value), void *arg)
 {
     json_t *json = (json_t *)(uintptr_t)of(object); /* the iterator wants it writable; nothing is written */
 

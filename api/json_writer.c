@@ -85,7 +85,8 @@ static enum shoal_err escape_run(const uint8_t *bytes, size_t len, bool last, st
         enum shoal_err err;
         unsigned seq;
 
-        while (plain < len && bytes[plain] >= 0x20 && bytes[plain] < 0x7f && bytes[plain] != '"' && bytes[plain] != '\\')
+        while (plain < len && bytes[plain] >= 0x20 && bytes[plain] < 0x7f && bytes[plain] != '"' &&
+               bytes[plain] != '\\')
             plain++;
         err = shoal_buf_append(out, bytes + at, plain - at);
         if (err != SHOAL_OK)
@@ -194,9 +195,13 @@ void json_text_view(struct json_writer *w, const char *key, struct shoal_view te
     put_string(w, text);
 }
 
-void json_text(struct json_writer *w, const char *key, const char *text) { json_text_view(w, key, shoal_view_text(text)); }
+void json_text(struct json_writer *w, const char *key, const char *text)
+{
+    json_text_view(w, key, shoal_view_text(text));
+}
 
-__attribute__((format(printf, 3, 4))) static void put_printf(struct json_writer *w, const char *key, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void put_printf(struct json_writer *w, const char *key, const char *format,
+                                                             ...)
 {
     char text[64];
     va_list args;
@@ -212,7 +217,10 @@ __attribute__((format(printf, 3, 4))) static void put_printf(struct json_writer 
 
 void json_int(struct json_writer *w, const char *key, int64_t value) { put_printf(w, key, "%" PRId64, value); }
 void json_uint(struct json_writer *w, const char *key, uint64_t value) { put_printf(w, key, "%" PRIu64, value); }
-void json_bool(struct json_writer *w, const char *key, bool value) { put_printf(w, key, "%s", value ? "true" : "false"); }
+void json_bool(struct json_writer *w, const char *key, bool value)
+{
+    put_printf(w, key, "%s", value ? "true" : "false");
+}
 
 void json_number(struct json_writer *w, const char *key, double value)
 {

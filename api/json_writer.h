@@ -6,7 +6,8 @@
  *     json_text(&w, "id", id);
  *     json_end(&w);
  *
- * `key` is NULL inside arrays and for the outermost value. Text that is not UTF-8 gets U+FFFD in place of the bad bytes. */
+ * `key` is NULL inside arrays and for the outermost value. Text that is not UTF-8 gets U+FFFD in place of the bad
+ * bytes. */
 #ifndef API_JSON_WRITER_H
 #define API_JSON_WRITER_H
 

@@ -8,8 +8,8 @@
 
 #include "shoal/banned.h"
 
-#define PIECE_BYTES (128u * SHOAL_KIB)
-#define TAIL_BYTES_MAX (SHOAL_MIB)
+#define PIECE_BYTES ((size_t)128 * SHOAL_KIB)
+#define TAIL_BYTES_MAX ((size_t)SHOAL_MIB)
 #define TURNS_MAX 1000000u /* pieces of one answer: a log that grows as fast as it is read ends, too */
 
 struct log_stream {
@@ -60,7 +60,8 @@ static void log_end(struct http_request *request)
 static void start(struct log_stream *log)
 {
     log->started = true;
-    http_stream_start(log->request, 200, log->as_json ? "application/json" : "text/plain;charset=UTF-8", HTTP_LENGTH_UNKNOWN);
+    http_stream_start(log->request, 200, log->as_json ? "application/json" : "text/plain;charset=UTF-8",
+                      HTTP_LENGTH_UNKNOWN);
     if (log->as_json && shoal_buf_append(&log->piece, "\"", 1) != SHOAL_OK)
         http_stream_abort(log->request);
 }
@@ -152,8 +153,12 @@ static void ask(struct log_stream *log)
     log->again = true;
     while (log->again) {
         log->again = false;
-        log->question = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user, .kind = log->kind,
-                                                    .task = log->task, .cursor = log->cursor, .bytes_max = PIECE_BYTES };
+        log->question = (struct shoal_log_request){ .id = request->params[0],
+                                                    .caller = &request->user,
+                                                    .kind = log->kind,
+                                                    .task = log->task,
+                                                    .cursor = log->cursor,
+                                                    .bytes_max = PIECE_BYTES };
         log->asking = true;
         backend->log_read(backend->ctx, &log->question, on_chunk, log);
         log->asking = false;
@@ -161,8 +166,8 @@ static void ask(struct log_stream *log)
     http_request_release(request);
 }
 
-void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines, bool as_json,
-                       int not_found)
+void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines,
+                       bool as_json, int not_found)
 {
     struct log_stream *log = calloc(1, sizeof(*log));
 
@@ -170,7 +175,11 @@ void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, u
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *log = (struct log_stream){ .request = request, .kind = kind, .task = task, .last_lines = last_lines, .as_json = as_json,
+    *log = (struct log_stream){ .request = request,
+                                .kind = kind,
+                                .task = task,
+                                .last_lines = last_lines,
+                                .as_json = as_json,
                                 .not_found = not_found };
     request->state = log;
     request->state_free = log_free;

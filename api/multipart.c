@@ -3,7 +3,8 @@
  *
  * M1. Bytes that may be the start of a delimiter are held back as a count (`matched`), not as a copy: they equal the
  *     delimiter's own first bytes, so they can be given out from there when the match fails.
- * M2. The delimiter starts with CR, and no other CR is in it: a failed match can only start anew at the byte that failed. */
+ * M2. The delimiter starts with CR, and no other CR is in it: a failed match can only start anew at the byte that
+ * failed. */
 #include "multipart.h"
 
 #include <stdio.h>
@@ -71,8 +72,8 @@ static bool find_param(const char *value, size_t len, const char *key, char *out
     return false;
 }
 
-enum shoal_err multipart_init(struct multipart *multipart, struct shoal_view type, const struct multipart_events *events,
-                              void *arg, struct shoal_msg *msg)
+enum shoal_err multipart_init(struct multipart *multipart, struct shoal_view type,
+                              const struct multipart_events *events, void *arg, struct shoal_msg *msg)
 {
     char boundary[MULTIPART_BOUNDARY_MAX + 1];
 
@@ -80,7 +81,8 @@ enum shoal_err multipart_init(struct multipart *multipart, struct shoal_view typ
         return shoal_fail(msg, SHOAL_ERR_INVALID, "Content-Type: multipart/form-data is wanted");
     if (!find_param((const char *)type.bytes, type.len, "boundary", boundary, sizeof(boundary)) ||
         !boundary_is_sane(boundary, strlen(boundary)))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "Content-Type: multipart/form-data without a boundary of at most %d characters",
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "Content-Type: multipart/form-data without a boundary of at most %d characters",
                           MULTIPART_BOUNDARY_MAX);
     *multipart = (struct multipart){ .events = *events, .arg = arg, .state = DATA };
     multipart->delimiter_len =
@@ -97,7 +99,8 @@ static enum shoal_err give(struct multipart *m, const void *bytes, size_t len, s
 }
 
 /* Takes data until the input or the part ends; returns how much. */
-static enum shoal_err feed_data(struct multipart *m, const uint8_t *bytes, size_t len, size_t *used, struct shoal_msg *msg)
+static enum shoal_err feed_data(struct multipart *m, const uint8_t *bytes, size_t len, size_t *used,
+                                struct shoal_msg *msg)
 {
     size_t at = 0;
     size_t from = 0;
@@ -214,7 +217,8 @@ static enum shoal_err begin_part(struct multipart *m, struct shoal_msg *msg)
         line += len + 2;
     }
     if (!named)
-        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "upload: a part without \"Content-Disposition: form-data; name=...\"");
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                          "upload: a part without \"Content-Disposition: form-data; name=...\"");
     if (++m->parts > SHOAL_MULTIPART_PARTS_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "upload: more than %d parts", SHOAL_MULTIPART_PARTS_MAX);
     err = clean_filename(&part, msg);
@@ -256,9 +260,7 @@ static enum shoal_err frame_byte(struct multipart *m, char c, struct shoal_msg *
         else if (c != ' ' && c != '\t') /* transport padding */
             return broken(msg);
         return SHOAL_OK;
-    case AFTER_DASH:
-        m->state = EPILOGUE;
-        return c == '-' ? SHOAL_OK : broken(msg);
+    case AFTER_DASH: m->state = EPILOGUE; return c == '-' ? SHOAL_OK : broken(msg);
     case AFTER_CR:
         m->state = HEAD;
         m->head_len = 0;
@@ -291,6 +293,7 @@ enum shoal_err multipart_feed(struct multipart *multipart, struct shoal_view byt
 enum shoal_err multipart_finish(struct multipart *multipart, struct shoal_msg *msg)
 {
     if (multipart->state != EPILOGUE)
-        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "upload: the body ended before its closing boundary; send it whole");
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                          "upload: the body ended before its closing boundary; send it whole");
     return SHOAL_OK;
 }

@@ -1,5 +1,5 @@
-/* A streaming reader of multipart/form-data (RFC 7578 and 2046): how the bytes are cut has no say, and at most one part's
- * header block is in memory. */
+/* A streaming reader of multipart/form-data (RFC 7578 and 2046): how the bytes are cut has no say, and at most one
+ * part's header block is in memory. */
 #ifndef API_MULTIPART_H
 #define API_MULTIPART_H
 
@@ -40,7 +40,8 @@ struct multipart {
 /* `type` is the value of Content-Type. INVALID: no multipart/form-data with a boundary. */
 SHOAL_MUST_CHECK enum shoal_err multipart_init(struct multipart *multipart, struct shoal_view type,
                                                const struct multipart_events *events, void *arg, struct shoal_msg *msg);
-SHOAL_MUST_CHECK enum shoal_err multipart_feed(struct multipart *multipart, struct shoal_view bytes, struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err multipart_feed(struct multipart *multipart, struct shoal_view bytes,
+                                               struct shoal_msg *msg);
 /* MALFORMED: the body ended before its closing boundary. */
 SHOAL_MUST_CHECK enum shoal_err multipart_finish(struct multipart *multipart, struct shoal_msg *msg);
 

@@ -1,4 +1,5 @@
-/* A job's result as a zip, made while it is sent: stored, not packed, so that its length is known before its first byte.
+/* A job's result as a zip, made while it is sent: stored, not packed, so that its length is known before its first
+ * byte.
  *
  *   per file: local header, content, descriptor (CRC and sizes: known only after the content);  then the directory
  *
@@ -15,7 +16,7 @@
 
 #include "shoal/banned.h"
 
-#define PIECE_BYTES (256u * SHOAL_KIB)
+#define PIECE_BYTES ((size_t)256 * SHOAL_KIB)
 #define BIG 0xffffffffull
 #define FLAGS 0x0808u /* a descriptor follows; names are UTF-8 */
 
@@ -73,7 +74,8 @@ static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t len)
     }
     crc = ~crc;
     for (; len >= 8; bytes += 8, len -= 8) {
-        uint32_t low = crc ^ ((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
+        uint32_t low =
+            crc ^ ((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
 
         crc = table[7][low & 255] ^ table[6][low >> 8 & 255] ^ table[5][low >> 16 & 255] ^ table[4][low >> 24] ^
               table[3][bytes[4]] ^ table[2][bytes[5]] ^ table[1][bytes[6]] ^ table[0][bytes[7]];
@@ -108,7 +110,10 @@ static uint32_t dos_time(uint32_t mtime_s)
            (uint32_t)tm.tm_hour << 11 | (uint32_t)tm.tm_min << 5 | (uint32_t)tm.tm_sec / 2;
 }
 
-static uint64_t local_len(const struct zip_file *file) { return 30 + strlen(file->path) + (file->bytes >= BIG ? 20 : 0); }
+static uint64_t local_len(const struct zip_file *file)
+{
+    return 30 + strlen(file->path) + (file->bytes >= BIG ? 20 : 0);
+}
 static uint64_t descriptor_len(const struct zip_file *file) { return file->bytes >= BIG ? 24 : 16; }
 
 static unsigned central_extra(const struct zip_file *file)
@@ -341,12 +346,16 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     for (size_t i = 0; zip->files != NULL && i < count; i++) {
         if (!path_is_safe(files[i].path) || (zip->model_only && strncmp(files[i].path, "model/", 6) != 0))
             continue;
-        zip->files[zip->count++] = (struct zip_file){ .index = i, .path = files[i].path, .bytes = files[i].bytes,
-                                                      .mtime_s = files[i].mtime_s, .executable = files[i].executable };
+        zip->files[zip->count++] = (struct zip_file){ .index = i,
+                                                      .path = files[i].path,
+                                                      .bytes = files[i].bytes,
+                                                      .mtime_s = files[i].mtime_s,
+                                                      .executable = files[i].executable };
     }
     length = zip->files == NULL ? 0 : lay_out(zip);
     /* Heads and directory never need more: putting them cannot fail. */
-    if (zip->files == NULL || shoal_buf_reserve(&zip->piece, PIECE_BYTES + 8192 + (size_t)(length - zip->directory)) != SHOAL_OK) {
+    if (zip->files == NULL ||
+        shoal_buf_reserve(&zip->piece, PIECE_BYTES + 8192 + (size_t)(length - zip->directory)) != SHOAL_OK) {
         http_respond_error(request, 503, "out of memory; try again later");
         http_request_release(request);
         return;
@@ -372,8 +381,8 @@ static void on_job(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
         return;
     }
     if (!job->ended) {
-        http_respond_error(request, 400, "exec %s has not ended (%s); its result is there when it has", request->params[0],
-                           job->state);
+        http_respond_error(request, 400, "exec %s has not ended (%s); its result is there when it has",
+                           request->params[0], job->state);
         http_request_release(request);
         return;
     }

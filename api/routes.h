@@ -14,8 +14,8 @@ void routes_time_text(uint64_t ms, char text[32]);
 const char *routes_exec_state(const struct shoal_http *http, const char *state);
 
 /* Streams a log: asks the backend for piece after piece until nothing more is there now. `as_json`: one JSON string. */
-void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines, bool as_json,
-                       int not_found);
+void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines,
+                       bool as_json, int not_found);
 
 /* submit.c: a multipart, form or empty body into a job (or, for POST /v1/tickets, into a ticket). */
 void submit_begin(struct http_request *request);

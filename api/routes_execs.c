@@ -1,5 +1,5 @@
-/* The REST API of WMLA's DLI v1 that its clients use: logon, /conf, /status, execs, and the scheduler calls that its log
- * commands need (execs-api 2 to 6). */
+/* The REST API of WMLA's DLI v1 that its clients use: logon, /conf, /status, execs, and the scheduler calls that its
+ * log commands need (execs-api 2 to 6). */
 #include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -131,7 +131,6 @@ static void answer_logon(struct http_request *request)
     json_end(&w);
     http_respond_json(request, 200, &w);
 }
-
 
 static void on_body_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_user *user)
 {
@@ -332,8 +331,8 @@ static int compare_jobs(const void *left, const void *right, void *arg)
     return list->descending ? -order : order;
 }
 
-static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs, size_t count,
-                    uint64_t age_ms)
+static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                    size_t count, uint64_t age_ms)
 {
     struct list *list = arg;
     struct http_request *request = list->request;
@@ -368,8 +367,12 @@ static bool read_sort(struct list *list, const char *text)
     static const struct {
         const char *name;
         enum sort_field field;
-    } fields[] = { { "id", SORT_ID },           { "state", SORT_STATE },     { "createTime", SORT_CREATED },
-                   { "appName", SORT_APP },     { "framework", SORT_FRAMEWORK }, { "creator", SORT_CREATOR },
+    } fields[] = { { "id", SORT_ID },
+                   { "state", SORT_STATE },
+                   { "createTime", SORT_CREATED },
+                   { "appName", SORT_APP },
+                   { "framework", SORT_FRAMEWORK },
+                   { "creator", SORT_CREATOR },
                    { "numWorker", SORT_WORKERS } };
     size_t len = strcspn(text, ":");
 
@@ -398,8 +401,10 @@ static void handle_list(struct http_request *request)
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *list = (struct list){ .request = request, .filter = { .creator = request->user.admin ? "" : request->user.name },
-                           .states = http_query(request, "state"), .limit = UINT64_MAX };
+    *list = (struct list){ .request = request,
+                           .filter = { .creator = request->user.admin ? "" : request->user.name },
+                           .states = http_query(request, "state"),
+                           .limit = UINT64_MAX };
     if (limit != NULL) {
         list->limit = strtoull(limit, &end, 10);
         if (limit[0] < '0' || limit[0] > '9' || *end != '\0' || list->limit == 0) {
@@ -408,10 +413,11 @@ static void handle_list(struct http_request *request)
         }
     }
     if (sort != NULL && !read_sort(list, sort)) {
-        http_respond_error(request, 400,
-                           "sort_by: \"%.60s\" is not <field>:<asc|desc> with a field of id, state, createTime, appName, "
-                           "framework, creator, numWorker",
-                           sort);
+        http_respond_error(
+            request, 400,
+            "sort_by: \"%.60s\" is not <field>:<asc|desc> with a field of id, state, createTime, appName, "
+            "framework, creator, numWorker",
+            sort);
         return;
     }
     http_request_hold(request);
@@ -489,7 +495,8 @@ static bool wants_text(struct http_request *request)
 {
     struct shoal_view accept;
 
-    return http1_header_find(&request->head, "accept", &accept) && memmem(accept.bytes, accept.len, "text/plain", 10) != NULL;
+    return http1_header_find(&request->head, "accept", &accept) &&
+           memmem(accept.bytes, accept.len, "text/plain", 10) != NULL;
 }
 
 static void handle_log(struct http_request *request)
@@ -551,7 +558,8 @@ static void handle_executor_log(struct http_request *request)
     char *end = NULL;
     unsigned long task = strtoul(request->params[1], &end, 10);
 
-    if (request->params[1][0] < '0' || request->params[1][0] > '9' || *end != '\0' || task < 1 || task > SHOAL_RANKS_MAX)
+    if (request->params[1][0] < '0' || request->params[1][0] > '9' || *end != '\0' || task < 1 ||
+        task > SHOAL_RANKS_MAX)
         http_respond_error(request, 400, "executor: \"%.40s\" is not a worker's number from 1 on", request->params[1]);
     else
         task_log(request, (unsigned)task, request->params[2]);
@@ -605,8 +613,8 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
     http_request_release(request);
 }
 
-static void on_applications(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
-                            size_t count, uint64_t age_ms)
+static void on_applications(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                            const struct shoal_job_info *jobs, size_t count, uint64_t age_ms)
 {
     struct http_request *request = arg;
     struct shoal_buf buf = { 0 };
@@ -702,8 +710,16 @@ static void handle_kubernetes(struct http_request *request)
 #define POST_FILE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
 
 static const struct http_route routes[] = {
-    { .method = HTTP1_GET, .pattern = "/auth/v1/logon", .handle = handle_logon, .open = true, .mode = HTTP_BODY_BUFFER },
-    { .method = HTTP1_POST, .pattern = "/auth/v1/logon", .handle = handle_logon, .open = true, .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_GET,
+      .pattern = "/auth/v1/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_POST,
+      .pattern = "/auth/v1/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
     { .method = HTTP1_POST, .pattern = "/auth/v1/logoff", .handle = handle_logoff },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/conf", .handle = handle_conf },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/status", .handle = handle_status },
@@ -719,8 +735,11 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/deploy", .handle = handle_deploy },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/applications", .handle = handle_applications },
     { .method = HTTP1_PUT, .pattern = ROUTES_BASE "/scheduler/applications/{}/stop", .handle = handle_stop },
-    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/applications/{}/driver/logs/{}", .handle = handle_driver_log },
-    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/applications/{}/executor/{}/logs/{}",
+    { .method = HTTP1_GET,
+      .pattern = ROUTES_BASE "/scheduler/applications/{}/driver/logs/{}",
+      .handle = handle_driver_log },
+    { .method = HTTP1_GET,
+      .pattern = ROUTES_BASE "/scheduler/applications/{}/executor/{}/logs/{}",
       .handle = handle_executor_log },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications/{}", .handle = handle_engine },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/kubernetesobjects", .handle = handle_kubernetes },

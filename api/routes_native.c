@@ -141,8 +141,8 @@ static void handle_nodes(struct http_request *request)
 
 /* ---- jobs ---- */
 
-static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs, size_t count,
-                    uint64_t age_ms)
+static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                    size_t count, uint64_t age_ms)
 {
     struct http_request *request = arg;
     struct shoal_buf buf = { 0 };
@@ -161,8 +161,8 @@ static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     http_request_release(request);
 }
 
-static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs, size_t count,
-                   uint64_t age_ms)
+static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                   size_t count, uint64_t age_ms)
 {
     struct http_request *request = arg;
     const struct shoal_backend *backend = &request->http->backend;
@@ -234,7 +234,8 @@ static void handle_job(struct http_request *request)
     const char *stale = http_query(request, "stale");
 
     http_request_hold(request);
-    backend->get(backend->ctx, &request->user, request->params[0], stale == NULL || strcmp(stale, "true") != 0, on_job, request);
+    backend->get(backend->ctx, &request->user, request->params[0], stale == NULL || strcmp(stale, "true") != 0, on_job,
+                 request);
 }
 
 static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg)
@@ -338,8 +339,9 @@ static bool read_kind(struct http_request *request, struct shoal_log_request *lo
             return true;
         }
     }
-    http_respond_error(request, 400, "which: \"%.40s\" is not out, err, outerr, launcher, driver, task-out, task-err or task-launcher",
-                       which);
+    http_respond_error(
+        request, 400, "which: \"%.40s\" is not out, err, outerr, launcher, driver, task-out, task-err or task-launcher",
+        which);
     return false;
 }
 

@@ -23,7 +23,7 @@
 
 #include "shoal/banned.h"
 
-#define SMALL_UPLOAD_MAX (64u * SHOAL_KIB)
+#define SMALL_UPLOAD_MAX ((size_t)64 * SHOAL_KIB)
 
 struct upload {
     char name[256];
@@ -158,7 +158,8 @@ static enum shoal_err flush_upload(struct submit *s, struct shoal_msg *msg)
     write = calloc(1, sizeof(*write));
     if (write == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory; try again later");
-    *write = (struct file_write){ .submit = s, .bytes = s->upload.small, .offset = s->upload.bytes - s->upload.small.len };
+    *write =
+        (struct file_write){ .submit = s, .bytes = s->upload.small, .offset = s->upload.bytes - s->upload.small.len };
     s->upload.small = (struct shoal_buf){ 0 };
     s->pending += write->bytes.len;
     http_request_hold(s->request);
@@ -351,7 +352,8 @@ static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
     if (input.args == NULL || input.args[strspn(input.args, " \t\r\n")] == '\0')
         input.args = in_data;
     if (input.args == NULL)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "no args: put them into the URL (?args=--exec-start ...) or the field \"data\"");
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "no args: put them into the URL (?args=--exec-start ...) or the field \"data\"");
     input.frameworks = backend->frameworks(backend->ctx, &input.framework_count);
     return args_parse(&request->arena, &input, &s->args, msg);
 }
@@ -380,8 +382,8 @@ static const char *base_name(const char *path)
 
 static enum shoal_err try_main(struct submit *s, const char *dir, const char *main, bool *found)
 {
-    char *path = dir[0] == '\0' ? arena_text(&s->request->arena, main)
-                                : arena_printf(&s->request->arena, "%s/%s", dir, main);
+    char *path =
+        dir[0] == '\0' ? arena_text(&s->request->arena, main) : arena_printf(&s->request->arena, "%s/%s", dir, main);
     enum shoal_err err;
 
     if (*found)
@@ -403,7 +405,8 @@ static enum shoal_err find_main(struct submit *s)
     bool found = false;
 
     o->main_path = "";
-    o->work_dir = o->user_cmd ? (o->model_dir[0] != '\0' ? o->model_dir : arena_text(&s->request->arena, s->info.top)) : "";
+    o->work_dir =
+        o->user_cmd ? (o->model_dir[0] != '\0' ? o->model_dir : arena_text(&s->request->arena, s->info.top)) : "";
     if (o->user_cmd)
         return SHOAL_OK;
     while (names[0][0] == '.' && names[0][1] == '/')
@@ -422,8 +425,8 @@ static enum shoal_err find_main(struct submit *s)
     if (!found && o->main[0] == '/')
         return SHOAL_OK; /* a file on the job's own file system */
     if (!found)
-        return shoal_fail(&s->msg, SHOAL_ERR_INVALID, "--model-main: \"%.120s\" is not in the upload%s; check the name", o->main,
-                          s->info.entries == 0 ? " (no file was sent)" : "");
+        return shoal_fail(&s->msg, SHOAL_ERR_INVALID, "--model-main: \"%.120s\" is not in the upload%s; check the name",
+                          o->main, s->info.entries == 0 ? " (no file was sent)" : "");
     return SHOAL_OK;
 }
 
@@ -440,7 +443,9 @@ static enum shoal_err settle_work_dir(struct submit *s)
         return SHOAL_OK;
     }
     slash = strrchr(o->main_path, '/');
-    o->work_dir = slash == NULL ? "" : arena_copy(&s->request->arena, shoal_view_of(o->main_path, (size_t)(slash - o->main_path)));
+    o->work_dir = slash == NULL
+                      ? ""
+                      : arena_copy(&s->request->arena, shoal_view_of(o->main_path, (size_t)(slash - o->main_path)));
     return o->work_dir != NULL ? SHOAL_OK : shoal_fail(&s->msg, SHOAL_ERR_FULL, "out of memory; try again later");
 }
 

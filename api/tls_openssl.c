@@ -56,7 +56,10 @@ static bool add_extension(X509 *cert, int nid, const char *value)
     return ok;
 }
 
-static bool is_address(const char *name) { return strspn(name, "0123456789.") == strlen(name) || strchr(name, ':') != NULL; }
+static bool is_address(const char *name)
+{
+    return strspn(name, "0123456789.") == strlen(name) || strchr(name, ':') != NULL;
+}
 
 static bool name_is_plain(const char *name)
 {
@@ -77,7 +80,10 @@ static bool fill_cert(X509 *cert, EVP_PKEY *key, const char *name)
     if (!name_is_plain(host))
         (void)snprintf(host, sizeof(host), "localhost");
     (void)snprintf(alt, sizeof(alt), "DNS:localhost,IP:127.0.0.1,IP:::1,DNS:%.200s%s%.200s", host,
-                   !name_is_plain(name) ? "" : is_address(name) ? ",IP:" : ",DNS:", name_is_plain(name) ? name : "");
+                   !name_is_plain(name) ? ""
+                   : is_address(name)   ? ",IP:"
+                                        : ",DNS:",
+                   name_is_plain(name) ? name : "");
     if (getentropy(serial, sizeof(serial)) != 0)
         return false;
     serial[0] &= 0x7f;
@@ -87,9 +93,10 @@ static bool fill_cert(X509 *cert, EVP_PKEY *key, const char *name)
     return ok && X509_set_version(cert, 2) == 1 && X509_gmtime_adj(X509_getm_notBefore(cert), -86400) != NULL &&
            X509_gmtime_adj(X509_getm_notAfter(cert), 86400L * CERT_DAYS) != NULL && X509_set_pubkey(cert, key) == 1 &&
            X509_NAME_add_entry_by_txt(subject, "O", MBSTRING_ASC, (const unsigned char *)"Shoal", -1, -1, 0) == 1 &&
-           X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, (const unsigned char *)host, (int)strnlen(host, 63), -1,
-                                      0) == 1 &&
-           X509_set_issuer_name(cert, subject) == 1 && add_extension(cert, NID_basic_constraints, "critical,CA:FALSE") &&
+           X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, (const unsigned char *)host, (int)strnlen(host, 63),
+                                      -1, 0) == 1 &&
+           X509_set_issuer_name(cert, subject) == 1 &&
+           add_extension(cert, NID_basic_constraints, "critical,CA:FALSE") &&
            add_extension(cert, NID_key_usage, "critical,digitalSignature") &&
            add_extension(cert, NID_ext_key_usage, "serverAuth") && add_extension(cert, NID_subject_alt_name, alt) &&
            X509_sign(cert, key, EVP_sha256()) > 0;
@@ -115,7 +122,8 @@ static enum shoal_err write_pem(const char *dir, const char *file, EVP_PKEY *key
         (void)close(fd);
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: %s", temporary, strerror(errno));
     }
-    ok = (key != NULL ? PEM_write_PKCS8PrivateKey(stream, key, NULL, NULL, 0, NULL, NULL) : PEM_write_X509(stream, cert)) == 1;
+    ok = (key != NULL ? PEM_write_PKCS8PrivateKey(stream, key, NULL, NULL, 0, NULL, NULL)
+                      : PEM_write_X509(stream, cert)) == 1;
     ok = fflush(stream) == 0 && fsync(fd) == 0 && ok;
     ok = fclose(stream) == 0 && ok;
     if (!ok || rename(temporary, path) != 0)
@@ -178,11 +186,13 @@ static enum shoal_err load_files(SSL_CTX *ctx, const char *dir, const char *name
     if (SSL_CTX_use_certificate_chain_file(ctx, crt) != 1)
         return openssl_fail(msg, SHOAL_ERR_INVALID, "tls.crt cannot be read; remove tls.crt and tls.key for new ones");
     if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
-        return openssl_fail(msg, SHOAL_ERR_INVALID, "tls.key cannot be read or does not fit tls.crt; remove both for new ones");
+        return openssl_fail(msg, SHOAL_ERR_INVALID,
+                            "tls.key cannot be read or does not fit tls.crt; remove both for new ones");
     return SHOAL_OK;
 }
 
-enum shoal_err tls_context_create(const char *dir, const char *name, struct tls_context **context, struct shoal_msg *msg)
+enum shoal_err tls_context_create(const char *dir, const char *name, struct tls_context **context,
+                                  struct shoal_msg *msg)
 {
     struct tls_context *made = calloc(1, sizeof(*made));
     enum shoal_err err;
@@ -194,9 +204,10 @@ enum shoal_err tls_context_create(const char *dir, const char *name, struct tls_
         tls_context_destroy(made);
         return openssl_fail(msg, SHOAL_ERR_STORAGE, "no context");
     }
-    /* Tickets and renegotiation are state that a client could make us keep; sessions are short and on kept connections. */
-    (void)SSL_CTX_set_options(made->ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                             SSL_OP_IGNORE_UNEXPECTED_EOF);
+    /* Tickets and renegotiation are state that a client could make us keep; sessions are short and on kept connections.
+     */
+    (void)SSL_CTX_set_options(made->ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                             SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
     (void)SSL_CTX_set_session_cache_mode(made->ctx, SSL_SESS_CACHE_OFF);
     (void)SSL_CTX_set_mode(made->ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
     (void)SSL_CTX_set_num_tickets(made->ctx, 0);

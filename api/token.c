@@ -85,8 +85,8 @@ static bool signed_by_us(struct shoal_view text, const struct shoal_token_keys *
     uint8_t mac[crypto_auth_hmacsha256_BYTES];
     size_t mac_len = 0;
 
-    if (sodium_base642bin(mac, sizeof(mac), (const char *)text.bytes + signed_len + 1, SIGNATURE_CHARS, NULL, &mac_len, NULL,
-                          sodium_base64_VARIANT_URLSAFE_NO_PADDING) != 0 ||
+    if (sodium_base642bin(mac, sizeof(mac), (const char *)text.bytes + signed_len + 1, SIGNATURE_CHARS, NULL, &mac_len,
+                          NULL, sodium_base64_VARIANT_URLSAFE_NO_PADDING) != 0 ||
         mac_len != sizeof(mac))
         return false;
     for (size_t i = 0; i < keys->count; i++)

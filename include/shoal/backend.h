@@ -143,7 +143,7 @@ struct shoal_job_info {
     unsigned workers_max;
     unsigned workers_now; /* ranks in the current epoch */
     uint32_t priority;
-    int32_t exit_code; /* valid when ended: of the driver or script; -1 unknown */
+    int32_t exit_code;  /* valid when ended: of the driver or script; -1 unknown */
     uint64_t create_ms; /* wall clock, 0 = not yet */
     uint64_t start_ms;
     uint64_t end_ms;
@@ -207,10 +207,10 @@ struct shoal_log_request {
     const char *id;
     const struct shoal_user *caller;
     enum shoal_log_kind kind;
-    unsigned task;     /* for the TASK kinds */
-    uint64_t cursor;   /* 0 = from the start; else as the last answer gave it. Opaque to the API */
-    size_t bytes_max;  /* answer at most this many */
-    uint32_t wait_ms;  /* when nothing is there yet: answer at the latest after this time */
+    unsigned task;    /* for the TASK kinds */
+    uint64_t cursor;  /* 0 = from the start; else as the last answer gave it. Opaque to the API */
+    size_t bytes_max; /* answer at most this many */
+    uint32_t wait_ms; /* when nothing is there yet: answer at the latest after this time */
 };
 
 struct shoal_log_chunk {
@@ -247,7 +247,8 @@ typedef void shoal_backend_log_fn(void *arg, enum shoal_err err, const struct sh
 typedef void shoal_backend_result_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                      struct shoal_result *result, const struct shoal_result_file *files, size_t count);
 /* Fewer bytes than asked for only at the end of the file. */
-typedef void shoal_backend_bytes_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view bytes);
+typedef void shoal_backend_bytes_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                                    struct shoal_view bytes);
 /* A whole JSON text. */
 typedef void shoal_backend_text_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json);
 typedef void shoal_backend_user_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
@@ -263,8 +264,8 @@ struct shoal_backend {
     void (*ticket_new)(void *ctx, const struct shoal_user *caller, const struct shoal_hash *spec_hash,
                        shoal_backend_ticket_fn *done, void *arg);
     /* `linearizable`: by read-index at the leader; otherwise the newest summary known here will do. */
-    void (*get)(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable, shoal_backend_job_fn *done,
-                void *arg);
+    void (*get)(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
+                shoal_backend_job_fn *done, void *arg);
     void (*list)(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
                  shoal_backend_jobs_fn *done, void *arg);
     void (*stop)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
@@ -279,7 +280,8 @@ struct shoal_backend {
                         shoal_backend_bytes_fn *done, void *arg);
     void (*result_close)(void *ctx, struct shoal_result *result);
 
-    /* JSON texts made by the backend. `ledger`: {"job","steps",...,"epochs":[...]}; `why`: {"job","state","why":[...]}. */
+    /* JSON texts made by the backend. `ledger`: {"job","steps",...,"epochs":[...]}; `why`: {"job","state","why":[...]}.
+     */
     void (*ledger)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
     void (*why)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
 
@@ -296,8 +298,9 @@ struct shoal_backend {
     const struct shoal_framework *(*frameworks)(void *ctx, size_t *count);
     size_t (*nodes)(void *ctx, struct shoal_node_info *nodes, size_t max); /* returns how many there are, maybe > max */
     void (*status)(void *ctx, struct shoal_mesh_status *status);
-    enum shoal_err (*metrics)(void *ctx, struct shoal_buf *text);                   /* OpenMetrics lines */
-    enum shoal_err (*debug)(void *ctx, const char *name, struct shoal_buf *json); /* groups leases links epochs; NOT_FOUND */
+    enum shoal_err (*metrics)(void *ctx, struct shoal_buf *text); /* OpenMetrics lines */
+    enum shoal_err (*debug)(void *ctx, const char *name,
+                            struct shoal_buf *json); /* groups leases links epochs; NOT_FOUND */
 };
 
 #endif

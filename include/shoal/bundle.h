@@ -7,8 +7,8 @@
  * come into being with their files; a directory without files is an entry whose mode has SHOAL_BUNDLE_DIR. Mode is 0644
  * or 0755: only execute bits matter.
  *
- * I1. The hash is BLAKE2b-256 over the sorted (path, mode, size, BLAKE2b-256 of content): a repacked archive has it too.
- * I2. A bundle that does not unpack is never made, and unpacking never leaves its folder. */
+ * I1. The hash is BLAKE2b-256 over the sorted (path, mode, size, BLAKE2b-256 of content): a repacked archive has it
+ * too. I2. A bundle that does not unpack is never made, and unpacking never leaves its folder. */
 #ifndef SHOAL_BUNDLE_H
 #define SHOAL_BUNDLE_H
 
@@ -41,9 +41,9 @@ struct shoal_bundle_info {
 
 /* One uploaded thing: an archive (told by its content: tar, gzip, zip) or a single file. */
 struct shoal_bundle_upload {
-    int fd;               /* readable from offset 0; borrowed */
+    int fd; /* readable from offset 0; borrowed */
     uint64_t bytes;
-    const char *name;     /* base name of the file, for a single file; "" if unknown */
+    const char *name; /* base name of the file, for a single file; "" if unknown */
 };
 
 struct shoal_bundle_options {

@@ -23,25 +23,25 @@ enum shoal_exit {
 
 /* shoal init, join and agent. Texts are "" and numbers 0 where not given. */
 struct shoal_cli_agent {
-    const char *data;      /* data folder */
-    const char *name;      /* node name */
-    const char *host;      /* address to bind and advertise */
-    uint16_t port;         /* gossip and links */
+    const char *data; /* data folder */
+    const char *name; /* node name */
+    const char *host; /* address to bind and advertise */
+    uint16_t port;    /* gossip and links */
     const char *api_host;
-    uint16_t api_port;     /* HTTPS */
+    uint16_t api_port; /* HTTPS */
     bool api_plain;
-    const char *join;      /* host:port of any member */
-    const char *secret_file; /* holds the mesh secret, "-": standard input */
-    const char *mesh_name;   /* init */
-    const char *admin_user;  /* init */
+    const char *join;                /* host:port of any member */
+    const char *secret_file;         /* holds the mesh secret, "-": standard input */
+    const char *mesh_name;           /* init */
+    const char *admin_user;          /* init */
     const char *admin_password_file; /* init; "" : make one and print it */
-    unsigned slots;        /* 0: from the inventory */
-    const char *inventory; /* simulated inventory for tests: "cpu:2", "gpu:4" */
+    unsigned slots;                  /* 0: from the inventory */
+    const char *inventory;           /* simulated inventory for tests: "cpu:2", "gpu:4" */
     const char *fabric_trusted;
-    const char *domain;    /* failure domain */
-    uint64_t prefill_mib;  /* UINT64_MAX: not given */
-    const char *python;    /* interpreter of workers */
-    const char *libs;      /* FABRIC_HOME */
+    const char *domain;   /* failure domain */
+    uint64_t prefill_mib; /* UINT64_MAX: not given */
+    const char *python;   /* interpreter of workers */
+    const char *libs;     /* FABRIC_HOME */
     /* --set key=value, for what has no option of its own. */
     const char *settings[SHOAL_CLI_SETTINGS_MAX];
     unsigned settings_count;
@@ -50,8 +50,9 @@ struct shoal_cli_agent {
 };
 
 struct shoal_cli_hooks {
-    int (*init)(const struct shoal_cli_agent *agent);  /* founds a mesh in the data folder, prints its secret's place */
-    int (*join)(const struct shoal_cli_agent *agent);  /* prepares the data folder to join; with `foreground` also runs */
+    int (*init)(const struct shoal_cli_agent *agent); /* founds a mesh in the data folder, prints its secret's place */
+    int (*join)(
+        const struct shoal_cli_agent *agent); /* prepares the data folder to join; with `foreground` also runs */
     int (*agent)(const struct shoal_cli_agent *agent); /* runs until stopped */
     int (*sim)(int argc, char **argv);                 /* argv[0] is "sim" */
     int (*doctor)(const struct shoal_cli_agent *agent);

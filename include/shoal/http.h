@@ -12,12 +12,13 @@ struct uv_loop_s;
 struct shoal_http;
 
 struct shoal_http_options {
-    const char *host;      /* address to bind: "127.0.0.1", "0.0.0.0", "::1" */
-    uint16_t port;         /* 0: any free one; ask shoal_http_port() */
-    bool plain;            /* no TLS: only where the operator says so */
-    const char *tls_dir;   /* folder of tls.crt and tls.key, made at first start (0700, key 0600); with TLS only */
-    const char *tls_name;  /* a name or address to put into a new certificate, besides localhost; may be NULL */
-    const char *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
+    const char *host;     /* address to bind: "127.0.0.1", "0.0.0.0", "::1" */
+    uint16_t port;        /* 0: any free one; ask shoal_http_port() */
+    bool plain;           /* no TLS: only where the operator says so */
+    const char *tls_dir;  /* folder of tls.crt and tls.key, made at first start (0700, key 0600); with TLS only */
+    const char *tls_name; /* a name or address to put into a new certificate, besides localhost; may be NULL */
+    const char
+        *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
     uint32_t connections_max; /* 0: 1024 */
     uint32_t token_life_s;    /* 0: 12 hours */
     bool exact_states;        /* execs-api 5.2: show exact states on exec objects */

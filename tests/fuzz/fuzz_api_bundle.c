@@ -1,5 +1,5 @@
-/* libFuzzer: the first byte chooses: an uploaded archive, or a canonical bundle from a peer. What is made from an archive
- * must check.
+/* libFuzzer: the first byte chooses: an uploaded archive, or a canonical bundle from a peer. What is made from an
+ * archive must check.
  *
  *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_bundle.c api/bundle_archive.c \
  *       -larchive -lsodium */
@@ -14,7 +14,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 static void from_archive(int fd, size_t len)
 {
     const struct shoal_bundle_upload upload = { .fd = fd, .bytes = len, .name = "" };
-    const struct shoal_bundle_options options = { .uploads = &upload, .upload_count = 1, .single_name = "main.py", .prefix = "md",
+    const struct shoal_bundle_options options = { .uploads = &upload,
+                                                  .upload_count = 1,
+                                                  .single_name = "main.py",
+                                                  .prefix = "md",
                                                   .spool_dir = "/tmp",
                                                   .limits = { .entries_max = 100, .bytes_max = 1u << 20 } };
     struct shoal_bundle_info info;

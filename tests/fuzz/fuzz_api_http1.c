@@ -1,6 +1,7 @@
 /* libFuzzer: an HTTP/1 connection's bytes, cut where the first byte says: heads and bodies as the server takes them.
  *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_http1.c api/http1_parser.c -lhttp_parser */
+ *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_http1.c api/http1_parser.c
+ * -lhttp_parser */
 #include "../../api/http1_parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -21,7 +22,8 @@ static void feed_body(const struct http1_head *head, const uint8_t *bytes, size_
         if (http1_body_step(&body, bytes + at, part, &used, &content, &msg) != SHOAL_OK)
             return;
         SHOAL_ASSERT(used > 0 && used <= part);
-        SHOAL_ASSERT(content.len == 0 || (content.bytes >= bytes + at && content.bytes + content.len <= bytes + at + used));
+        SHOAL_ASSERT(content.len == 0 ||
+                     (content.bytes >= bytes + at && content.bytes + content.len <= bytes + at + used));
         got += content.len;
         at += used;
     }

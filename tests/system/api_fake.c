@@ -76,13 +76,34 @@ static struct shoal_job_info info_of(const struct fake *fake, const struct fake_
     bool running = strcmp(state, "RUNNING") == 0;
 
     return (struct shoal_job_info){
-        .id = job->id, .state = state, .detail = ended ? "ended" : "", .creator = job->creator, .framework = job->framework,
-        .app_name = job->app_name, .args = job->args, .data_json = job->data_json, .work_dir = job->work_dir,
-        .result_dir = "/results", .leader_name = "fake", .driver_node = "fake", .pending = "", .elastic = job->elastic,
-        .ended = ended, .workers_min = 1, .workers_max = job->workers, .workers_now = running ? job->workers : 0,
-        .create_ms = job->created_ms, .start_ms = job->created_ms + fake->wait_ms,
-        .end_ms = ended ? job->created_ms + fake->wait_ms + fake->run_ms : 0, .epoch = { 1, 0 }, .term = 1,
-        .steps = (now_ms() - job->created_ms) / 10, .rate_milli = 100000, .has_metrics = true, .loss = 0.25, .accuracy = 0.9,
+        .id = job->id,
+        .state = state,
+        .detail = ended ? "ended" : "",
+        .creator = job->creator,
+        .framework = job->framework,
+        .app_name = job->app_name,
+        .args = job->args,
+        .data_json = job->data_json,
+        .work_dir = job->work_dir,
+        .result_dir = "/results",
+        .leader_name = "fake",
+        .driver_node = "fake",
+        .pending = "",
+        .elastic = job->elastic,
+        .ended = ended,
+        .workers_min = 1,
+        .workers_max = job->workers,
+        .workers_now = running ? job->workers : 0,
+        .create_ms = job->created_ms,
+        .start_ms = job->created_ms + fake->wait_ms,
+        .end_ms = ended ? job->created_ms + fake->wait_ms + fake->run_ms : 0,
+        .epoch = { 1, 0 },
+        .term = 1,
+        .steps = (now_ms() - job->created_ms) / 10,
+        .rate_milli = 100000,
+        .has_metrics = true,
+        .loss = 0.25,
+        .accuracy = 0.9,
     };
 }
 
@@ -155,8 +176,8 @@ static void fake_ticket(void *ctx, const struct shoal_user *caller, const struct
          shoal_view_of(spec_hash->bytes, sizeof(spec_hash->bytes)));
 }
 
-static void fake_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable, shoal_backend_job_fn *done,
-                     void *arg)
+static void fake_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
+                     shoal_backend_job_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
@@ -180,7 +201,8 @@ static void fake_list(void *ctx, const struct shoal_user *caller, const struct s
     for (size_t i = 0; i < fake->job_count; i++) {
         struct shoal_job_info info;
 
-        if (fake->jobs[i].args == NULL || (filter->creator[0] != '\0' && strcmp(filter->creator, fake->jobs[i].creator) != 0))
+        if (fake->jobs[i].args == NULL ||
+            (filter->creator[0] != '\0' && strcmp(filter->creator, fake->jobs[i].creator) != 0))
             continue;
         info = info_of(fake, &fake->jobs[i]);
         if (!filter->active_only || !info.ended)
@@ -190,7 +212,8 @@ static void fake_list(void *ctx, const struct shoal_user *caller, const struct s
     free(infos);
 }
 
-static void fake_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+static void fake_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
+                      void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
@@ -236,7 +259,8 @@ struct fake_wait {
     void *arg;
 };
 
-static bool log_answer(struct fake *fake, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg, bool force)
+static bool log_answer(struct fake *fake, const struct shoal_log_request *request, shoal_backend_log_fn *done,
+                       void *arg, bool force)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
@@ -258,7 +282,8 @@ static bool log_answer(struct fake *fake, const struct shoal_log_request *reques
         age = fake->wait_ms + fake->run_ms;
     lines = age < fake->wait_ms ? 0 : (age - fake->wait_ms) / 200;
     while (chunk.cursor < lines && len + 40 <= sizeof(text) && len + 40 <= request->bytes_max)
-        len += (size_t)snprintf(text + len, sizeof(text) - len, "line %-10" PRIu64 " caf\xc3\xa9 \"quoted\" 123456 \n", chunk.cursor++);
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "line %-10" PRIu64 " caf\xc3\xa9 \"quoted\" 123456 \n",
+                                chunk.cursor++);
     chunk.bytes = shoal_view_of(text, len);
     chunk.ended = info.ended && chunk.cursor == lines;
     if (len == 0 && !chunk.ended && !force && request->wait_ms > 0)
@@ -291,7 +316,8 @@ static void fake_log(void *ctx, const struct shoal_log_request *request, shoal_b
     (void)uv_timer_start(&wait->timer, wait_over, request->wait_ms < 250 ? request->wait_ms : 250, 0);
 }
 
-static void fake_result(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done, void *arg)
+static void fake_result(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
+                        void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
@@ -327,14 +353,16 @@ static void fake_close(void *ctx, struct shoal_result *result)
     (void)result;
 }
 
-static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done,
+                        void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err;
 
     (void)find(ctx, caller, id, &err, &msg);
     done(arg, err, &msg,
-         shoal_view_text("{\"job\":\"x\",\"steps\":12,\"epochs\":[{\"epoch\":0,\"samples\":100,\"missing\":0,\"repeated\":0}]}"));
+         shoal_view_text(
+             "{\"job\":\"x\",\"steps\":12,\"epochs\":[{\"epoch\":0,\"samples\":100,\"missing\":0,\"repeated\":0}]}"));
 }
 
 static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
@@ -343,7 +371,8 @@ static void fake_why(void *ctx, const struct shoal_user *caller, const char *id,
     enum shoal_err err;
 
     (void)find(ctx, caller, id, &err, &msg);
-    done(arg, err, &msg, shoal_view_text("{\"job\":\"x\",\"state\":\"PENDING_CRD_SCHEDULER\",\"why\":[\"2 of 4 slots are free\"]}"));
+    done(arg, err, &msg,
+         shoal_view_text("{\"job\":\"x\",\"state\":\"PENDING_CRD_SCHEDULER\",\"why\":[\"2 of 4 slots are free\"]}"));
 }
 
 static bool fake_user(void *ctx, const char *name, struct shoal_user *user)
@@ -366,7 +395,8 @@ static void fake_logon(void *ctx, const char *name, const char *password, shoal_
         done(arg, SHOAL_ERR_DENIED, &(struct shoal_msg){ "wrong user or password" }, NULL);
 }
 
-static void fake_logoff(void *ctx, const uint8_t id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
+static void fake_logoff(void *ctx, const uint8_t id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s, shoal_backend_done_fn *done,
+                        void *arg)
 {
     struct fake *fake = ctx;
 
@@ -403,8 +433,14 @@ static size_t fake_nodes(void *ctx, struct shoal_node_info *nodes, size_t max)
 {
     (void)ctx;
     if (max > 0)
-        nodes[0] = (struct shoal_node_info){ .id = { { 7 } }, .name = "fake", .address = "127.0.0.1:1", .state = "alive",
-                                             .slots_total = 2, .slots_free = 1, .load_milli = 250, .self = true };
+        nodes[0] = (struct shoal_node_info){ .id = { { 7 } },
+                                             .name = "fake",
+                                             .address = "127.0.0.1:1",
+                                             .state = "alive",
+                                             .slots_total = 2,
+                                             .slots_free = 1,
+                                             .load_milli = 250,
+                                             .self = true };
     return 1;
 }
 
@@ -412,8 +448,12 @@ static void fake_status(void *ctx, struct shoal_mesh_status *status)
 {
     const struct fake *fake = ctx;
 
-    *status = (struct shoal_mesh_status){ .version = "0-fake", .node_name = "fake", .mesh_name = "shoal", .members_alive = 1,
-                                          .members_known = 1, .mesh_writable = true };
+    *status = (struct shoal_mesh_status){ .version = "0-fake",
+                                          .node_name = "fake",
+                                          .mesh_name = "shoal",
+                                          .members_alive = 1,
+                                          .members_known = 1,
+                                          .mesh_writable = true };
     (void)snprintf(status->api_url, sizeof(status->api_url), "https://127.0.0.1:%u", shoal_http_port(fake->http));
 }
 
@@ -450,11 +490,29 @@ int main(int argc, char **argv)
     static struct fake fake;
     const char *speed = getenv("API_FAKE_MS");
     struct shoal_backend backend = {
-        .ctx = &fake, .submit = fake_submit, .ticket_new = fake_ticket, .get = fake_get, .list = fake_list, .stop = fake_stop,
-        .del = fake_del, .delete_all = fake_delete_all, .log_read = fake_log, .result_open = fake_result,
-        .result_read = fake_read, .result_close = fake_close, .ledger = fake_ledger, .why = fake_why, .logon = fake_logon,
-        .logoff = fake_logoff, .user_find = fake_user, .token_keys = fake_keys, .token_revoked = fake_revoked,
-        .frameworks = fake_frameworks, .nodes = fake_nodes, .status = fake_status, .metrics = fake_metrics,
+        .ctx = &fake,
+        .submit = fake_submit,
+        .ticket_new = fake_ticket,
+        .get = fake_get,
+        .list = fake_list,
+        .stop = fake_stop,
+        .del = fake_del,
+        .delete_all = fake_delete_all,
+        .log_read = fake_log,
+        .result_open = fake_result,
+        .result_read = fake_read,
+        .result_close = fake_close,
+        .ledger = fake_ledger,
+        .why = fake_why,
+        .logon = fake_logon,
+        .logoff = fake_logoff,
+        .user_find = fake_user,
+        .token_keys = fake_keys,
+        .token_revoked = fake_revoked,
+        .frameworks = fake_frameworks,
+        .nodes = fake_nodes,
+        .status = fake_status,
+        .metrics = fake_metrics,
         .debug = fake_debug,
     };
     struct shoal_http_options options = { .host = "127.0.0.1" };

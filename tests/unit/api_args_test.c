@@ -80,16 +80,21 @@ static const struct row rows[] = {
     { "an elastic framework", E, NULL, "edtPyTorch main=m.py", 0 },
     { "an alias of 1.2", "--exec-start PyTorch041 --model-main m.py", NULL, "PyTorch main=m.py", 0 },
     { "an alias of ours", "--exec-start elasticpytorch --model-main m.py", NULL, "edtPyTorch main=m.py", 0 },
-    { "a framework for later", "--exec-start tensorflow --model-main m.py", NULL, "not supported yet: framework tensorflow", UNS },
-    { "an alias of one for later", "--exec-start keras --model-main m.py", NULL, "not supported yet: framework tensorflow", UNS },
+    { "a framework for later", "--exec-start tensorflow --model-main m.py", NULL,
+      "not supported yet: framework tensorflow", UNS },
+    { "an alias of one for later", "--exec-start keras --model-main m.py", NULL,
+      "not supported yet: framework tensorflow", UNS },
     { "a framework that is gone", "--exec-start ddlCaffe --model-main m.py", NULL, "gone", INV },
     { "an unknown framework lists the known", "--exec-start foo --model-main m.py", NULL, "known: PyTorch, dist", INV },
     { "no --exec-start", "--model-main m.py", NULL, "--exec-start", INV },
     { "no args at all", "", NULL, "--exec-start", INV },
     { "only white space", " \t\r\n ", NULL, "--exec-start", INV },
-    { "--exec-start without a value", "--model-main m.py --exec-start", NULL, "--exec-start: its value is missing", INV },
-    { "--exec-start followed by an option", "--exec-start --model-main m.py", NULL, "--exec-start: its value is missing", INV },
-    { "the last framework wins", "--exec-start edtPyTorch --exec-start PyTorch --model-main m.py", NULL, "PyTorch main=m.py", 0 },
+    { "--exec-start without a value", "--model-main m.py --exec-start", NULL, "--exec-start: its value is missing",
+      INV },
+    { "--exec-start followed by an option", "--exec-start --model-main m.py", NULL,
+      "--exec-start: its value is missing", INV },
+    { "the last framework wins", "--exec-start edtPyTorch --exec-start PyTorch --model-main m.py", NULL,
+      "PyTorch main=m.py", 0 },
     /* grammar */
     { "the form with =", "--exec-start=PyTorch --model-main=m.py", NULL, "PyTorch main=m.py", 0 },
     { "= inside a value stays", P "--appName=a=b", NULL, "PyTorch main=m.py app=a=b", 0 },
@@ -102,9 +107,12 @@ static const struct row rows[] = {
     { "an abbreviation is unknown", P "--numW 2", NULL, "PyTorch main=m.py [--numW] [2]", 0 },
     { "another case is unknown", P "--appname x", NULL, "PyTorch main=m.py [--appname] [x]", 0 },
     { "a single dash is unknown", P "-numWorker 2", NULL, "PyTorch main=m.py [-numWorker] [2]", 0 },
-    { "a name in two words is two tokens", P "--appName DDP Tutorial", NULL, "PyTorch main=m.py app=DDP [Tutorial]", 0 },
-    { "quotes are ordinary characters", P "--appName \"DDP Tutorial\"", NULL, "PyTorch main=m.py app=\"DDP [Tutorial\"]", 0 },
-    { "_QUOTE_ keeps white space", P "--appName _QUOTE_DDP Tutorial_QUOTE_", NULL, "PyTorch main=m.py app=DDP Tutorial", 0 },
+    { "a name in two words is two tokens", P "--appName DDP Tutorial", NULL, "PyTorch main=m.py app=DDP [Tutorial]",
+      0 },
+    { "quotes are ordinary characters", P "--appName \"DDP Tutorial\"", NULL,
+      "PyTorch main=m.py app=\"DDP [Tutorial\"]", 0 },
+    { "_QUOTE_ keeps white space", P "--appName _QUOTE_DDP Tutorial_QUOTE_", NULL, "PyTorch main=m.py app=DDP Tutorial",
+      0 },
     { "_QUOTE_ inside a token", P "--msd-env A=_QUOTE_b c_QUOTE_", NULL, "PyTorch main=m.py env:A=b c", 0 },
     { "_QUOTE_ for the script", P "--title _QUOTE_a b_QUOTE_", NULL, "PyTorch main=m.py [--title] [a b]", 0 },
     { "an open _QUOTE_ is refused", P "--title _QUOTE_a b", NULL, "not closed", INV },
@@ -121,7 +129,8 @@ static const struct row rows[] = {
     { "UTF-8 passes", P "--name caf\xc3\xa9", NULL, "PyTorch main=m.py [--name] [caf\xc3\xa9]", 0 },
     /* what to run */
     { "nothing to run", "--exec-start PyTorch", NULL, "nothing to run", INV },
-    { "a directory alone says not what to start", "--exec-start PyTorch --model-dir d", NULL, "--model-dir alone", INV },
+    { "a directory alone says not what to start", "--exec-start PyTorch --model-dir d", NULL, "--model-dir alone",
+      INV },
     { "directory and main", P "--model-dir d", NULL, "PyTorch main=m.py dir=d", 0 },
     { "slashes round the directory", P "--model-dir ./a//b/", NULL, "PyTorch main=m.py dir=a/b", 0 },
     { "an absolute main", "--exec-start PyTorch --model-main /x/y.py", NULL, "PyTorch main=/x/y.py", 0 },
@@ -132,9 +141,11 @@ static const struct row rows[] = {
     { "a user command", "--exec-start PyTorch --user-cmd -- sh -c ls", NULL, "PyTorch cmd [sh] [-c] [ls]", 0 },
     { "words before its -- are no part of it", "--exec-start PyTorch x --user-cmd -- ls", NULL, "PyTorch cmd [ls]", 0 },
     { "a user command without --", "--exec-start PyTorch --user-cmd", NULL, "the command is missing", INV },
-    { "a user command with nothing after --", "--exec-start PyTorch --user-cmd --", NULL, "the command is missing", INV },
+    { "a user command with nothing after --", "--exec-start PyTorch --user-cmd --", NULL, "the command is missing",
+      INV },
     { "an elastic user command", "--exec-start edtPyTorch --user-cmd -- ls", NULL, "not supported yet", UNS },
-    { "a prebuilt model", "--exec-start PyTorch --pbmodel-name MNIST --pbmodel-cmd train", NULL, "no prebuilt models", INV },
+    { "a prebuilt model", "--exec-start PyTorch --pbmodel-name MNIST --pbmodel-cmd train", NULL, "no prebuilt models",
+      INV },
     { "a prebuilt model without a name", P "--pbmodel-name --x", NULL, "--pbmodel-name: its value is missing", INV },
     /* identity and place */
     { "the default name", E, NULL, "edtPyTorch main=m.py", 0 },
@@ -218,9 +229,11 @@ static const struct row rows[] = {
     { "a variable that starts with a digit", P "--msd-env 1A=2", NULL, "NAME=VALUE", INV },
     { "a variable without a name", P "--msd-env =2", NULL, "NAME=VALUE", INV },
     { "attributes and labels", P "--msd-attr a=b --msd-label c=d", NULL, "PyTorch main=m.py attr:a=b label:c=d", 0 },
-    { "an image has no effect", P "--msd-image-name i:1 --msd-image-pull-policy never", NULL, "PyTorch main=m.py note note", 0 },
+    { "an image has no effect", P "--msd-image-name i:1 --msd-image-pull-policy never", NULL,
+      "PyTorch main=m.py note note", 0 },
     { "another pull policy", P "--msd-image-pull-policy Sometimes", NULL, "one of", INV },
-    { "a node selector", P "--msd-task12n-node-selector a=b", NULL, "not supported yet: --msd-task12n-node-selector", UNS },
+    { "a node selector", P "--msd-task12n-node-selector a=b", NULL, "not supported yet: --msd-task12n-node-selector",
+      UNS },
     { "a node selector without =", P "--msd-task0-node-selector a", NULL, "NAME=VALUE", INV },
     { "affinity", P "--msd-podaffinity-rule preferred", NULL, "not supported yet: --msd-podaffinity-rule", UNS },
     { "another affinity", P "--msd-podaffinity-rule maybe", NULL, "one of", INV },
@@ -229,7 +242,8 @@ static const struct row rows[] = {
     { "a debug level", P "--debug-level debug", NULL, "PyTorch main=m.py debug=debug", 0 },
     { "another debug level", P "--debug-level loud", NULL, "one of", INV },
     /* a client's own */
-    { "connection options go", P "--rest-host h --rest-port 1 --username u --password p", NULL, "PyTorch main=m.py", 0 },
+    { "connection options go", P "--rest-host h --rest-port 1 --username u --password p", NULL, "PyTorch main=m.py",
+      0 },
     { "a token goes", P "--jwt-token=abc x", NULL, "PyTorch main=m.py [x]", 0 },
     { "a password after -- goes", P "-- --password=p x", NULL, "PyTorch main=m.py [x]", 0 },
     { "a script's own word stays", P "-- --passwords=p", NULL, "PyTorch main=m.py [--passwords=p]", 0 },
@@ -246,17 +260,20 @@ static const struct row rows[] = {
     { "hardware that is a list", E, "{\"hardwareSpec\":[]}", "must be a JSON object", INV },
     { "no nodes", E, "{\"hardwareSpec\":{\"nodes\":{\"num_nodes\":0}}}", "num_nodes must be", INV },
     { "memory that is none", E, "{\"hardwareSpec\":{\"nodes\":{\"mem\":{\"size\":\"big\"}}}}", "mem.size", INV },
-    { "the driver's memory", E, "{\"hardwareSpec\":{\"nodes\":{\"num_drivers\":1,\"drivers\":{\"mem\":{\"size\":\"1Gi\"}}}}}",
+    { "the driver's memory", E,
+      "{\"hardwareSpec\":{\"nodes\":{\"num_drivers\":1,\"drivers\":{\"mem\":{\"size\":\"1Gi\"}}}}}",
       "edtPyTorch main=m.py cpu dmem=1073741824", 0 },
     /* dataSource */
-    { "a data source", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"mnist/\"}}]}", "PyTorch main=m.py data=mnist", 0 },
+    { "a data source", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"mnist/\"}}]}",
+      "PyTorch main=m.py data=mnist", 0 },
     { "a data source stands above the option", P "--cs-datastore-meta data_path=x",
       "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"y\"}}]}", "PyTorch main=m.py data=y", 0 },
     { "no data source", P, "{\"dataSource\":[]}", "PyTorch main=m.py", 0 },
     { "a connection", P, "{\"dataSource\":[{\"type\":\"connection\"}]}", "connection", UNS },
     { "a volume", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"volume\":\"a::b\"}}]}", "volume", UNS },
     { "another type of source", P, "{\"dataSource\":[{\"type\":\"ftp\"}]}", "type must be", INV },
-    { "a location that is a text", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":\"x\"}]}", "location must be", INV },
+    { "a location that is a text", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":\"x\"}]}", "location must be",
+      INV },
     { ".. in a source", P, "{\"dataSource\":[{\"type\":\"fs\",\"location\":{\"paths\":\"../x\"}}]}", "\"..\"", INV },
     { "a source that is no list", P, "{\"dataSource\":{}}", "must be a JSON array", INV },
 };
@@ -337,7 +354,8 @@ static void test_secrets(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct row row = { .args = cases[i].args, .data = "{\"args\":\"--password=secret\",\"hardwareSpec\":{}}" };
+        const struct row row = { .args = cases[i].args,
+                                 .data = "{\"args\":\"--password=secret\",\"hardwareSpec\":{}}" };
         struct arena arena = { 0 };
         struct args_result result;
         struct shoal_msg msg;
@@ -425,8 +443,8 @@ static void test_too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),   cmocka_unit_test(test_administrator), cmocka_unit_test(test_secrets),
-        cmocka_unit_test(test_query),  cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_rows),  cmocka_unit_test(test_administrator), cmocka_unit_test(test_secrets),
+        cmocka_unit_test(test_query), cmocka_unit_test(test_too_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

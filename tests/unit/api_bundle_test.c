@@ -84,8 +84,11 @@ static enum shoal_err make(int fd, const char *name, const char *prefix, int *bu
                            struct shoal_msg *msg)
 {
     const struct shoal_bundle_upload upload = { .fd = fd, .bytes = size_of(fd), .name = name };
-    const struct shoal_bundle_options options = { .uploads = &upload, .upload_count = 1, .single_name = "main.py",
-                                                  .prefix = prefix, .spool_dir = "/tmp",
+    const struct shoal_bundle_options options = { .uploads = &upload,
+                                                  .upload_count = 1,
+                                                  .single_name = "main.py",
+                                                  .prefix = prefix,
+                                                  .spool_dir = "/tmp",
                                                   .limits = { .entries_max = 1000, .bytes_max = 64ull << 20 } };
 
     *bundle = -1;
@@ -232,9 +235,13 @@ static const struct hostile hostile[] = {
     { "an absolute path", PAX, { { .path = "/etc/x", .content = "1" } }, "absolute" },
     { "an absolute path in a zip", ZIP, { { .path = "/etc/x", .content = "1" } }, "absolute" },
     { "a symbolic link", TAR, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
-    { "a link out, then a file through it", TAR,
-      { { .path = "a", .link = "/tmp", .type = AE_IFLNK }, { .path = "a/x", .content = "1" } }, "symbolic link" },
-    { "a file, then a link", TAR_GZ, { { .path = "a", .content = "1" }, { .path = "b", .link = "a", .type = AE_IFLNK } },
+    { "a link out, then a file through it",
+      TAR,
+      { { .path = "a", .link = "/tmp", .type = AE_IFLNK }, { .path = "a/x", .content = "1" } },
+      "symbolic link" },
+    { "a file, then a link",
+      TAR_GZ,
+      { { .path = "a", .content = "1" }, { .path = "b", .link = "a", .type = AE_IFLNK } },
       "symbolic link" },
     { "a symbolic link in a zip", ZIP, { { .path = "a", .link = "b", .type = AE_IFLNK } }, "symbolic link" },
     { "a hard link", TAR, { { .path = "a", .content = "1" }, { .path = "b", .link = "=a" } }, "hard link" },
@@ -243,9 +250,18 @@ static const struct hostile hostile[] = {
     { "a character device", TAR, { { .path = "a", .type = AE_IFCHR } }, "device, pipe" },
     { "a block device", PAX, { { .path = "a", .type = AE_IFBLK } }, "device, pipe" },
     { "the same file twice", TAR, { { .path = "a", .content = "1" }, { .path = "./a", .content = "2" } }, "twice" },
-    { "a file and a directory", TAR, { { .path = "a", .content = "1" }, { .path = "a/b", .content = "2" } }, "both a file" },
-    { "a directory and a file", TAR, { { .path = "a/b", .content = "1" }, { .path = "a", .content = "2" } }, "both a file" },
-    { "a file that is also an empty directory", TAR, { { .path = "a", .type = AE_IFDIR }, { .path = "a", .content = "2" } }, "twice" },
+    { "a file and a directory",
+      TAR,
+      { { .path = "a", .content = "1" }, { .path = "a/b", .content = "2" } },
+      "both a file" },
+    { "a directory and a file",
+      TAR,
+      { { .path = "a/b", .content = "1" }, { .path = "a", .content = "2" } },
+      "both a file" },
+    { "a file that is also an empty directory",
+      TAR,
+      { { .path = "a", .type = AE_IFDIR }, { .path = "a", .content = "2" } },
+      "twice" },
     { "a control character", TAR, { { .path = "a\x1b[2J", .content = "1" } }, "control character" },
     { "a line break", PAX, { { .path = "a\nb", .content = "1" } }, "control character" },
     { "a backslash", TAR, { { .path = "a\\b", .content = "1" } }, "backslash" },
@@ -321,7 +337,10 @@ static void test_not_archives(void **state)
     expect_refused(file_of("hello", 5), "x.zip", "is not an archive");
     expect_refused(file_of("\x1f\x8b\x08\0\0\0\0\0\0\0", 10), "x.tar", "damaged or cut short");
     expect_refused(file_of("PK\3\4junk junk junk junk junk junk", 32), "x.zip", "");
-    expect_refused(file_of("\xfd" "7zXZ\0 junk", 12), "x.tar", "is not an archive"); /* xz is not read */
+    expect_refused(file_of("\xfd"
+                           "7zXZ\0 junk",
+                           12),
+                   "x.tar", "is not an archive"); /* xz is not read */
     expect_refused(file_of("hello", 5), "a/b.py", "slash");
     expect_refused(file_of("hello", 5), "..", "\"..\"");
 }
@@ -426,11 +445,31 @@ static void test_names_and_prefix(void **state)
         const char *top;
         bool prefixed;
     } cases[] = {
-        { "a top directory", { { .path = "md/a", .content = "1" }, { .path = "md/b", .content = "1" } }, "md", "md/a", "md", false },
-        { "no top directory", { { .path = "a", .content = "1" }, { .path = "./s/b", .content = "1" } }, "md", "md/s/b", "", true },
+        { "a top directory",
+          { { .path = "md/a", .content = "1" }, { .path = "md/b", .content = "1" } },
+          "md",
+          "md/a",
+          "md",
+          false },
+        { "no top directory",
+          { { .path = "a", .content = "1" }, { .path = "./s/b", .content = "1" } },
+          "md",
+          "md/s/b",
+          "",
+          true },
         { "no prefix", { { .path = "a", .content = "1" }, { .path = "s/b", .content = "1" } }, "", "s/b", "", false },
-        { "macOS files beside the top", { { .path = "._md", .content = "1" }, { .path = "md/a", .content = "1" } }, "md", "md/a", "md", false },
-        { "a name in UTF-8", { { .path = "md/caf\xc3\xa9.py", .content = "1" } }, "", "md/caf\xc3\xa9.py", "md", false },
+        { "macOS files beside the top",
+          { { .path = "._md", .content = "1" }, { .path = "md/a", .content = "1" } },
+          "md",
+          "md/a",
+          "md",
+          false },
+        { "a name in UTF-8",
+          { { .path = "md/caf\xc3\xa9.py", .content = "1" } },
+          "",
+          "md/caf\xc3\xa9.py",
+          "md",
+          false },
     };
 
     (void)state;
@@ -529,7 +568,9 @@ static void test_bad_bundles(void **state)
         int bad;
 
         memcpy(copy, bytes, len);
-        copy[shoal_rand_below(&rand, len)] = turn % 3 == 0 ? (uint8_t)'/' : turn % 3 == 1 ? (uint8_t)'.' : (uint8_t)shoal_rand_below(&rand, 256);
+        copy[shoal_rand_below(&rand, len)] = turn % 3 == 0   ? (uint8_t)'/'
+                                             : turn % 3 == 1 ? (uint8_t)'.'
+                                                             : (uint8_t)shoal_rand_below(&rand, 256);
         bad = file_of(copy, len);
         (void)!shoal_bundle_check(bad, &info, &msg);
         (void)close(bad);
@@ -570,11 +611,12 @@ static void test_unpack_through_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_hash),        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_not_archives),     cmocka_unit_test(test_truncated),   cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_bombs),            cmocka_unit_test(test_names_and_prefix),
-        cmocka_unit_test(test_single_file),      cmocka_unit_test(test_empty_bundle),
-        cmocka_unit_test(test_bad_bundles),      cmocka_unit_test(test_unpack_through_link),
+        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_hostile),     cmocka_unit_test(test_not_archives),
+        cmocka_unit_test(test_truncated),   cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_bombs),       cmocka_unit_test(test_names_and_prefix),
+        cmocka_unit_test(test_single_file), cmocka_unit_test(test_empty_bundle),
+        cmocka_unit_test(test_bad_bundles), cmocka_unit_test(test_unpack_through_link),
     };
 
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);

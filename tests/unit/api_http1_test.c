@@ -63,7 +63,8 @@ static const struct head_row head_rows[] = {
     { "an empty length", "POST / HTTP/1.1\r\n" H "Content-Length:\r\n\r\n", 400 },
     { "length and chunked", "POST / HTTP/1.1\r\n" H "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400 },
     { "chunked and length", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n", 400 },
-    { "chunked twice", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400 },
+    { "chunked twice", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+      400 },
     { "gzip, chunked", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: gzip, chunked\r\n\r\n", 501 },
     { "chunked, gzip", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: chunked, gzip\r\n\r\n", 501 },
     { "xchunked", "POST / HTTP/1.1\r\n" H "Transfer-Encoding: xchunked\r\n\r\n", 501 },
@@ -97,7 +98,8 @@ static void test_heads(void **state)
         int got = err == SHOAL_OK ? 200 : status;
 
         if (got != head_rows[i].status || (err != SHOAL_OK && msg.text[0] == '\0')) {
-            print_error("FAIL http1: %s: want %d got %d \"%s\"\n", head_rows[i].name, head_rows[i].status, got, msg.text);
+            print_error("FAIL http1: %s: want %d got %d \"%s\"\n", head_rows[i].name, head_rows[i].status, got,
+                        msg.text);
             failed++;
         }
     }
@@ -112,7 +114,8 @@ static void test_nul(void **state)
     int status;
 
     (void)state;
-    assert_int_equal(http1_head_parse((const uint8_t *)text, sizeof(text) - 1, &head, &status, &msg), SHOAL_ERR_MALFORMED);
+    assert_int_equal(http1_head_parse((const uint8_t *)text, sizeof(text) - 1, &head, &status, &msg),
+                     SHOAL_ERR_MALFORMED);
 }
 
 static void test_many_headers(void **state)
@@ -322,9 +325,15 @@ static void test_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heads),  cmocka_unit_test(test_nul),    cmocka_unit_test(test_many_headers),
-        cmocka_unit_test(test_fields), cmocka_unit_test(test_find),   cmocka_unit_test(test_bodies),
-        cmocka_unit_test(test_prefixes_are_not_done), cmocka_unit_test(test_length), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_nul),
+        cmocka_unit_test(test_many_headers),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_prefixes_are_not_done),
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_random),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

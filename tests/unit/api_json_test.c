@@ -36,8 +36,10 @@ static void test_writer(void **state)
     json_end(&w);
     assert_false(w.failed);
     assert_int_equal(shoal_buf_append(&buf, "", 1), SHOAL_OK);
-    assert_string_equal(buf.bytes, "{\"a\":\"x\\\"\\\\\\n\\r\\t\\u0001\\u007f/\",\"b\":[-9223372036854775808,18446744073709551615,{},[]],"
-                                   "\"c\":0.1,\"d\":null,\"e\":true,\"f\":[1]}");
+    assert_string_equal(
+        buf.bytes,
+        "{\"a\":\"x\\\"\\\\\\n\\r\\t\\u0001\\u007f/\",\"b\":[-9223372036854775808,18446744073709551615,{},[]],"
+        "\"c\":0.1,\"d\":null,\"e\":true,\"f\":[1]}");
     shoal_buf_deinit(&buf);
 }
 
@@ -70,7 +72,8 @@ static void test_escape(void **state)
             struct shoal_buf out = { 0 };
 
             for (size_t at = 0; at < len; at += piece)
-                assert_int_equal(json_escape(&escaper, shoal_view_of(escapes[i].text + at, len - at < piece ? len - at : piece),
+                assert_int_equal(json_escape(&escaper,
+                                             shoal_view_of(escapes[i].text + at, len - at < piece ? len - at : piece),
                                              false, &out),
                                  SHOAL_OK);
             assert_int_equal(json_escape(&escaper, (struct shoal_view){ 0 }, true, &out), SHOAL_OK);
@@ -149,7 +152,10 @@ static void test_depth(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_writer), cmocka_unit_test(test_escape), cmocka_unit_test(test_lenient), cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_lenient),
+        cmocka_unit_test(test_depth),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

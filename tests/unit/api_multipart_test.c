@@ -54,7 +54,8 @@ static enum shoal_err on_end(void *arg, struct shoal_msg *msg)
 static const struct multipart_events events = { .begin = on_begin, .data = on_data, .end = on_end };
 
 /* `cut`: where the two pieces meet; 0: byte by byte. */
-static enum shoal_err run(const char *type, const char *body, size_t len, size_t cut, struct trace *trace, struct shoal_msg *msg)
+static enum shoal_err run(const char *type, const char *body, size_t len, size_t cut, struct trace *trace,
+                          struct shoal_msg *msg)
 {
     struct multipart *m = malloc(sizeof(*m));
     enum shoal_err err;
@@ -90,24 +91,31 @@ static const struct row rows[] = {
     { "one file", TYPE, "--XX\r\n" CD "\"file\"; filename=\"a.tar\"\r\n\r\nhello\r\n--XX--\r\n", "<file a.tar|hello>" },
     { "a file without a name", TYPE, "--XX\r\n" CD "\"file\"\r\n\r\nhello\r\n--XX--", "<file|hello>" },
     { "data, then a file", TYPE,
-      "--XX\r\n" CD "\"data\"\r\n\r\n{}\r\n--XX\r\n" CD "\"file\"; filename=\"a\"\r\nContent-Type: x/y\r\n\r\nb\r\n--XX--\r\n",
+      "--XX\r\n" CD "\"data\"\r\n\r\n{}\r\n--XX\r\n" CD
+      "\"file\"; filename=\"a\"\r\nContent-Type: x/y\r\n\r\nb\r\n--XX--\r\n",
       "<data|{}><file a|b>" },
     { "an empty part", TYPE, "--XX\r\n" CD "a\r\n\r\n\r\n--XX--\r\n", "<a|>" },
-    { "a preamble and an epilogue", TYPE, "pre\r\namble\r\n--XX\r\n" CD "a\r\n\r\nb\r\n--XX--\r\nepi\r\n--XX\r\n", "<a|b>" },
+    { "a preamble and an epilogue", TYPE, "pre\r\namble\r\n--XX\r\n" CD "a\r\n\r\nb\r\n--XX--\r\nepi\r\n--XX\r\n",
+      "<a|b>" },
     { "content like a boundary", TYPE, "--XX\r\n" CD "a\r\n\r\n\r\n--X\r\n-XX\r\r\n--XY--\r\n--XX--\r\n",
       "<a|\r\n--X\r\n-XX\r\r\n--XY-->" },
     { "only line breaks", TYPE, "--XX\r\n" CD "a\r\n\r\n\r\n\r\n\r\r\n--XX--\r\n", "<a|\r\n\r\n\r>" },
     { "blanks after a boundary", TYPE, "--XX \t\r\n" CD "a\r\n\r\nb\r\n--XX--\r\n", "<a|b>" },
-    { "a quoted boundary", "multipart/form-data; boundary=\"X X\"", "--X X\r\n" CD "a\r\n\r\nb\r\n--X X--\r\n", "<a|b>" },
+    { "a quoted boundary", "multipart/form-data; boundary=\"X X\"", "--X X\r\n" CD "a\r\n\r\nb\r\n--X X--\r\n",
+      "<a|b>" },
     { "the boundary is not the first parameter", "Multipart/Form-Data; charset=utf-8; Boundary=XX",
       "--XX\r\n" CD "a\r\n\r\nb\r\n--XX--\r\n", "<a|b>" },
-    { "other headers before the name", TYPE, "--XX\r\nX-Y: z\r\ncontent-disposition: form-data; name=a\r\n\r\nb\r\n--XX--\r\n",
-      "<a|b>" },
-    { "the last component of a path", TYPE, "--XX\r\n" CD "f; filename=\"/tmp/x/y.py\"\r\n\r\nb\r\n--XX--\r\n", "<f y.py|b>" },
-    { "of the other kind of path", TYPE, "--XX\r\n" CD "f; filename=\"C:\\\\x\\\\y.py\"\r\n\r\nb\r\n--XX--\r\n", "<f y.py|b>" },
+    { "other headers before the name", TYPE,
+      "--XX\r\nX-Y: z\r\ncontent-disposition: form-data; name=a\r\n\r\nb\r\n--XX--\r\n", "<a|b>" },
+    { "the last component of a path", TYPE, "--XX\r\n" CD "f; filename=\"/tmp/x/y.py\"\r\n\r\nb\r\n--XX--\r\n",
+      "<f y.py|b>" },
+    { "of the other kind of path", TYPE, "--XX\r\n" CD "f; filename=\"C:\\\\x\\\\y.py\"\r\n\r\nb\r\n--XX--\r\n",
+      "<f y.py|b>" },
     { "a quote in a filename", TYPE, "--XX\r\n" CD "f; filename=\"a\\\"b\"\r\n\r\nb\r\n--XX--\r\n", "<f a\"b|b>" },
-    { "a semicolon in a filename", TYPE, "--XX\r\n" CD "f; filename=\"a;name=x\"\r\n\r\nb\r\n--XX--\r\n", "<f a;name=x|b>" },
-    { "the extended form of a filename", TYPE, "--XX\r\n" CD "f; filename*=UTF-8''a%20b\r\n\r\nb\r\n--XX--\r\n", "<f a b|b>" },
+    { "a semicolon in a filename", TYPE, "--XX\r\n" CD "f; filename=\"a;name=x\"\r\n\r\nb\r\n--XX--\r\n",
+      "<f a;name=x|b>" },
+    { "the extended form of a filename", TYPE, "--XX\r\n" CD "f; filename*=UTF-8''a%20b\r\n\r\nb\r\n--XX--\r\n",
+      "<f a b|b>" },
     { "an empty filename", TYPE, "--XX\r\n" CD "f; filename=\"\"\r\n\r\nb\r\n--XX--\r\n", "<f |b>" },
     { "no parts at all", TYPE, "--XX--\r\n", "" },
     { "another content type", "application/json", "{}", NULL },
@@ -184,7 +192,8 @@ static void test_random(void **state)
             continue;
         (void)snprintf(want, sizeof(want), "<a|%s>", body + head);
         (void)snprintf(body + head + len, sizeof(body) - head - len, "\r\n--XX--\r\n");
-        assert_int_equal(run(TYPE, body, strlen(body), shoal_rand_below(&rand, (uint32_t)strlen(body)), &trace, &msg), SHOAL_OK);
+        assert_int_equal(run(TYPE, body, strlen(body), shoal_rand_below(&rand, (uint32_t)strlen(body)), &trace, &msg),
+                         SHOAL_OK);
         assert_string_equal(trace.text, want);
     }
 }
@@ -211,7 +220,10 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows), cmocka_unit_test(test_prefixes), cmocka_unit_test(test_random), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

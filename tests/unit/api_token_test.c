@@ -52,7 +52,8 @@ static void test_names(void **state)
         }
         assert_int_equal(err, SHOAL_OK);
         assert_int_equal(strlen(text), TOKEN_TEXT_BYTES); /* T1 */
-        assert_int_equal(strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."), TOKEN_TEXT_BYTES);
+        assert_int_equal(strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."),
+                         TOKEN_TEXT_BYTES);
         part = strchr(text, '.') + 1; /* T2: with the standard alphabet, without padding */
         part_len = strcspn(part, ".");
         assert_int_equal(part_len % 4, 0);
@@ -116,7 +117,9 @@ static void test_forged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_keys_and_time), cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_keys_and_time),
+        cmocka_unit_test(test_forged),
     };
 
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
