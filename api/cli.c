@@ -52,6 +52,7 @@ static const struct cli_option init_options[] = {
 };
 static const struct cli_option join_options[] = {
     AGENT_OPTIONS,
+    { "join", "ADDRESS", "host:port of any member, instead of the word", 0 },
     { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
     { "run", NULL, "also run the agent", 0 },
     { NULL, NULL, NULL, 0 },
@@ -588,7 +589,7 @@ static int run_doctor(struct cli *cli) { return call_hook(cli, cli->hooks->docto
 
 static int run_join(struct cli *cli)
 {
-    if (cli->word_count == 0)
+    if (cli->word_count == 0 && cli_value(cli, "join") == NULL)
         return cli_fail(SHOAL_EXIT_USAGE,
                         "shoal join wants the address of a member: shoal join HOST:PORT --data DIR --secret-file FILE");
     return call_hook(cli, cli->hooks->join, true);
