@@ -355,7 +355,10 @@ static void order_all(struct lead_step *s, enum shoal_order order, uint8_t reaso
             continue;
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
-        if (order == SHOAL_ORDER_RELEASE && w->place.role != SHOAL_JOB_ENGINE)
+        /* A frozen worker hears nothing, and the host's own grace begins only with its connection: this one does not. */
+        if (s->now_ns >= w->ended_ns + s->lead->options.stop_grace_ns)
+            lead_order(s, w, SHOAL_ORDER_KILL, 0, "", 0, 0);
+        else if (order == SHOAL_ORDER_RELEASE && w->place.role != SHOAL_JOB_ENGINE)
             lead_order(s, w, SHOAL_ORDER_STOP, 0, text, reason, s->lead->options.stop_grace_ns);
         else
             lead_order(s, w, order, 0, text, reason, s->lead->options.stop_grace_ns);

@@ -470,6 +470,11 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
             W_FAIL(w, "epoch %u: a joiner and no donor", epoch->epoch.e);
         members[i]->applied = epoch->decided_step;
         members[i]->complete = epoch->decided_step;
+        if (epoch->decided_step > w->steps_done[epoch->call] + 1 && epoch->snapshot_path[0] == '\0')
+            W_FAIL(w, "epoch %u decides step %llu, but %llu was the last", epoch->epoch.e, (unsigned long long)epoch->decided_step,
+                   (unsigned long long)w->steps_done[epoch->call]);
+        if (epoch->decided_step > w->steps_done[epoch->call])
+            w->steps_done[epoch->call] = epoch->decided_step;
         return;
     }
     for (uint32_t i = 0; i < epoch->member_count; i++)
@@ -681,6 +686,24 @@ static inline void w_new_lead(struct world *w, uint32_t host)
     w_target(w);
 }
 
+/* A fresh start goes back; it is right only when nobody at hand carries more. */
+static inline void w_see_epoch(struct world *w)
+{
+    const struct shoal_worker_epoch *epoch = w->job->epoch;
+
+    if (epoch->holder != 0 || epoch->donor != 0 || epoch->decided_step >= w->steps_done[epoch->call])
+        return;
+    for (uint32_t i = 0; i < w->worker_count; i++) {
+        const struct w_worker *worker = &w->workers[i];
+
+        if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut && worker->call == epoch->call &&
+            worker->role == SHOAL_JOB_ENGINE && worker->applied > epoch->decided_step)
+            W_FAIL(w, "epoch %u begins from step %llu, but worker %llx carries %llu", epoch->epoch.e,
+                   (unsigned long long)epoch->decided_step, (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied);
+    }
+    w->steps_done[epoch->call] = epoch->decided_step;
+}
+
 static inline void w_commit(struct world *w, struct shoal_view bytes)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_APPLIED, .wall_ms = 1000 + w->now_ns / SHOAL_MS };
@@ -694,6 +717,8 @@ static inline void w_commit(struct world *w, struct shoal_view bytes)
                 (unsigned long long)w->job->epoch->decided_step, w->job->epoch->member_count,
                 (unsigned long long)w->job->epoch->holder & 0xff, (unsigned long long)w->job->epoch->donor & 0xff,
                 w->job->epoch->snapshot_path);
+    if (event.u.changed & SHOAL_JOB_CHANGED_EPOCH)
+        w_see_epoch(w);
     w_lead(w, &event);
     w_target(w);
 }
