@@ -242,6 +242,7 @@ struct materialising {
     struct shoal_buf manifest;
     struct shoal_manifest parsed;
     uint32_t next;
+    uint64_t number; /* of the temporary file: several may make the same blob at one time */
     int fd;
 };
 
@@ -255,6 +256,11 @@ static void materialised(struct materialising *m, enum shoal_err err, const char
         m->bytes_done(m->arg, err, text, (struct shoal_view){ 0 });
     shoal_buf_deinit(&m->manifest);
     free(m);
+}
+
+static void part_path(const struct materialising *m, char part[AGENT_PATH_BYTES + 32])
+{
+    (void)snprintf(part, AGENT_PATH_BYTES + 32, "%s.%llu.part", m->path, (unsigned long long)m->number);
 }
 
 static void write_next(struct materialising *m);
@@ -286,7 +292,7 @@ static void on_chunk_read(void *arg, enum shoal_err err, const struct shoal_msg 
 
 static void write_next(struct materialising *m)
 {
-    char part[AGENT_PATH_BYTES + 8];
+    char part[AGENT_PATH_BYTES + 32];
     enum shoal_err err;
 
     if (m->next < m->parsed.count) {
@@ -295,7 +301,7 @@ static void write_next(struct materialising *m)
             materialised(m, err, "a chunk of the blob is not here");
         return;
     }
-    (void)snprintf(part, sizeof(part), "%s.part", m->path);
+    part_path(m, part);
     if (rename(part, m->path) != 0)
         materialised(m, SHOAL_ERR_STORAGE, strerror(errno));
     else
@@ -305,14 +311,14 @@ static void write_next(struct materialising *m)
 static void on_manifest_read(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view view)
 {
     struct materialising *m = arg;
-    char part[AGENT_PATH_BYTES + 8];
+    char part[AGENT_PATH_BYTES + 32];
 
     if (err != SHOAL_OK || shoal_buf_append(&m->manifest, view.bytes, view.len) != SHOAL_OK ||
         shoal_manifest_decode(shoal_buf_view(&m->manifest), &m->parsed) != SHOAL_OK) {
         materialised(m, SHOAL_ERR_MALFORMED, err != SHOAL_OK ? msg->text : "that blob is not a manifest");
         return;
     }
-    (void)snprintf(part, sizeof(part), "%s.part", m->path);
+    part_path(m, part);
     m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (m->fd < 0) {
         materialised(m, SHOAL_ERR_STORAGE, strerror(errno));
@@ -347,7 +353,9 @@ static void materialise(struct agent *agent, struct materialising *m, struct sho
     struct shoal_node_id nodes[8];
     size_t guardians;
     size_t count = agent_job_nodes(agent, job, nodes, 8, &guardians);
+    static uint64_t numbers;
 
+    m->number = ++numbers;
     m->agent = agent;
     m->job = job;
     m->hash = hash;

@@ -74,6 +74,12 @@ static void on_publish(uv_timer_t *timer)
         err = membership_publish(agent->membership, &publish->record);
         if (err != SHOAL_OK && err != SHOAL_ERR_STALE)
             agent_log(agent, "a record of kind %d was not published: %s", (int)publish->record.kind, shoal_err_name(err));
+        if (publish->record.kind == SHOAL_RECORD_NODE_SLOTS || publish->record.kind == SHOAL_RECORD_NODE_FACTS) {
+            struct shoal_member self; /* what we say of ourselves does not come back as news */
+
+            shoal_swim_self(membership_swim(agent->membership), &self);
+            agent_node_event(agent, &self);
+        }
         free(publish);
     }
 }

@@ -14,6 +14,9 @@
 #include "shoal/banned.h"
 
 #define FEED_MS 50
+/* A file that does not come (its hosts are away for a moment) is asked for again, a little later each time. */
+#define FILE_TRIES_MAX 20
+#define FILE_RETRY_MS 250
 #define FEED_WINDOW 2048
 #define FEED_BYTES (48 * SHOAL_KIB)
 #define FINISH_WAIT_NS (5 * SHOAL_S)
@@ -41,6 +44,8 @@ static struct feed *feeds; /* of this process's one agent; owned by its loop */
 struct sending {
     struct agent *agent;
     uint64_t worker_id;
+    struct shoal_hash hash;
+    unsigned tries;
     struct shoal_worker_message message;
 };
 
@@ -58,18 +63,42 @@ static char *file_text(struct shoal_worker_message *message)
 static void feed_note(struct agent *agent, uint64_t worker_id, struct agent_job *job,
                       const struct shoal_worker_message *message);
 
+static void on_materialised(void *arg, enum shoal_err err, const char *path);
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct sending *sending = timer->data;
+    struct agent_job *job = NULL;
+
+    if (agent_run_find(sending->agent, sending->worker_id, &job) != NULL)
+        agent_materialise(sending->agent, job->id, sending->hash, on_materialised, sending);
+    else
+        free(sending);
+    uv_close((uv_handle_t *)timer, (uv_close_cb)free);
+}
+
 static void on_materialised(void *arg, enum shoal_err err, const char *path)
 {
     struct sending *sending = arg;
     struct agent *agent = sending->agent;
+    uv_timer_t *timer;
 
-    if (err == SHOAL_OK && !agent->stopping) {
+    if (agent->stopping || (err != SHOAL_OK && ++sending->tries == FILE_TRIES_MAX)) {
+        free(sending);
+        return;
+    }
+    if (err == SHOAL_OK) {
         (void)snprintf(file_text(&sending->message), SHOAL_PATH_TEXT_BYTES, "%s", path);
         workers_send(agent->workers, sending->worker_id, &sending->message);
-    } else {
-        agent_log(agent, "worker %llu does not get its file: %s", (unsigned long long)sending->worker_id, path);
+        free(sending);
+        return;
     }
-    free(sending);
+    agent_log(agent, "worker %llu does not get its file yet: %s", (unsigned long long)sending->worker_id, path);
+    timer = malloc(sizeof(*timer));
+    SHOAL_ASSERT(timer != NULL);
+    (void)uv_timer_init(&agent->loop, timer);
+    timer->data = sending;
+    (void)uv_timer_start(timer, on_retry, FILE_RETRY_MS * sending->tries, 0);
 }
 
 /* The final files of a call: the result folder holds them on every host of the job; the manifest says what belongs to
@@ -190,6 +219,7 @@ void agent_worker_send(struct agent *agent, uint64_t worker_id, const struct sho
         free(sending);
         return;
     }
+    sending->hash = hash;
     if (message->kind == SHOAL_WORKER_TRAIN_STATE)
         restore_files(agent, job, sending, hash);
     else

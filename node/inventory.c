@@ -33,19 +33,6 @@ static unsigned nvml_count(void)
     return count;
 }
 
-static void numeric_class(struct agent_settings *settings)
-{
-    const char *isa = "x86-64";
-
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
-        isa = "avx512";
-    else if (__builtin_cpu_supports("avx2"))
-        isa = "avx2";
-    (void)snprintf(settings->numeric_class, sizeof(settings->numeric_class), "%s %s", isa,
-                   settings->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
-}
-
 void agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -68,5 +55,7 @@ void agent_inventory(struct agent_settings *settings, const char *declared, unsi
         settings->slots = slots;
     if (settings->slots > SHOAL_SLOTS_MAX)
         settings->slots = SHOAL_SLOTS_MAX;
-    numeric_class(settings);
+    /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready, and
+     * a leader leaves out hosts whose engines differ. Nothing said here fits all. */
+    settings->numeric_class[0] = '\0';
 }
