@@ -274,8 +274,10 @@ void link_turn(struct shoal_comm *comm, uint32_t turns)
     }
     if (link->fd < 0)
         connect_agent(link);
-    if (link->fd >= 0 && !link->greeted)
+    if (link->fd >= 0 && !link->greeted) {
         link->greeted = send_hello(comm) == SHOAL_OK;
+        comm->records.sent = comm->records.acked; /* what was under way is lost, perhaps */
+    }
     if (link->fd >= 0 && link->greeted && link->unsent != 0)
         send_facts(comm);
     if (link->fd >= 0 && link->greeted)

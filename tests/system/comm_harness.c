@@ -86,6 +86,8 @@ struct worker {
     bool joined; /* took part in an epoch */
     bool done;
     bool dropped;
+    bool released;
+    bool doomed; /* killed or stopped, but not noticed yet */
     pid_t pid;
     uint32_t host;
     uint32_t slot;
@@ -148,6 +150,8 @@ struct agent {
     struct shoal_worker_message *in;
     struct shoal_worker_message *out;
     uint8_t *bytes;
+    uint8_t *epoch_bytes; /* the EPOCH in force, for who reconnects */
+    size_t epoch_len;
     char dir[64];
 };
 
@@ -566,6 +570,13 @@ static void form_epoch(struct agent *agent)
     say(agent, "\n");
     for (uint32_t i = 0; i < agent->scenario->hosts; i++)
         atomic_store(&agent->hosts[i].page->published, shoal_epoch_word(agent->epoch));
+    {
+        struct shoal_writer writer = shoal_writer_init(agent->epoch_bytes, SHOAL_WORKER_MESSAGE_MAX);
+
+        if (shoal_worker_encode(agent->out, &writer) != SHOAL_OK)
+            fail(agent, "the EPOCH does not fit a message");
+        agent->epoch_len = writer.len;
+    }
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         struct worker *w = &agent->workers[i];
 
@@ -623,7 +634,8 @@ static struct worker *pick(struct agent *agent, uint32_t spare)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < agent->worker_count; i++)
-        if (alive(&agent->workers[i]) && agent->workers[i].member && !agent->workers[i].dropped)
+        if (alive(&agent->workers[i]) && agent->workers[i].member && !agent->workers[i].dropped &&
+            !agent->workers[i].doomed)
             living[count++] = &agent->workers[i];
     return count <= spare ? NULL : living[shoal_rand_below(&agent->rand, count)];
 }
@@ -653,6 +665,7 @@ static void act(struct agent *agent, struct event *event)
             say(agent, "[kill] %" PRIu64 "\n", w->id);
             agent->kill_step = progress(agent);
             agent->kill_ns = now_ns();
+            w->doomed = true;
             (void)kill(w->pid, SIGKILL); /* the watch reports it */
         }
         return;
@@ -660,6 +673,7 @@ static void act(struct agent *agent, struct event *event)
         w = pick(agent, 1);
         if (w != NULL) {
             say(agent, "[stop] %" PRIu64 "\n", w->id);
+            w->doomed = true;
             (void)kill(w->pid, SIGSTOP);
         }
         return;
@@ -760,6 +774,13 @@ static void on_hello(struct agent *agent, int conn, const struct shoal_worker_he
         tell_call(agent, w);
     if (hello->closed)
         on_closed(agent, w, hello->epoch, hello->applied_step, hello->complete_step);
+    /* What was said while it was away. */
+    if (w->member && shoal_epoch_cmp(hello->epoch, agent->epoch) < 0)
+        (void)send(conn, agent->epoch_bytes, agent->epoch_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (agent->files_asked == w->id)
+        agent->files_asked = 0;
+    w->released = false;
+    tell_acked(agent);
 }
 
 static void on_done(struct agent *agent, struct worker *w, const struct shoal_worker_done *done)
@@ -910,12 +931,11 @@ static bool all_gone(struct agent *agent)
 
 static void loop(struct agent *agent)
 {
-    uint64_t end = now_ns() + 60 * SHOAL_S;
-    bool released = false;
+    uint64_t end = now_ns() + 30 * SHOAL_S;
 
     while (!agent->failed && !all_gone(agent)) {
         if (now_ns() > end) {
-            fail(agent, "no end after 60 s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, agent->epoch.e, agent->epoch.k,
+            fail(agent, "no end after 30 s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, agent->epoch.e, agent->epoch.k,
                  agent->closing ? " closing" : "", agent->acked, agent->total_steps);
             break;
         }
@@ -935,10 +955,12 @@ static void loop(struct agent *agent)
             if (alive(&agent->workers[i]) && agent->workers[i].dropped && !agent->workers[i].member)
                 tell_stop(agent, &agent->workers[i], SHOAL_WORKER_STOP, SHOAL_STOP_SHRUNK);
         for (uint32_t i = 0; i < agent->worker_count && agent->files_written && agent->acked == agent->total_steps; i++) {
-            if (alive(&agent->workers[i]) && (!released || !agent->workers[i].joined))
-                tell_stop(agent, &agent->workers[i], SHOAL_WORKER_RELEASE, SHOAL_STOP_USER);
+            struct worker *w = &agent->workers[i];
+
+            if (alive(w) && w->conn >= 0 && !w->released)
+                tell_stop(agent, w, SHOAL_WORKER_RELEASE, SHOAL_STOP_USER);
+            w->released = w->released || w->conn >= 0;
         }
-        released = released || (agent->files_written && agent->acked == agent->total_steps);
     }
 }
 
@@ -1079,6 +1101,7 @@ static bool run_scenario(const struct scenario *scenario, const char *program, u
     agent->in = malloc(sizeof(*agent->in));
     agent->out = calloc(1, sizeof(*agent->out));
     agent->bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
+    agent->epoch_bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
     (void)snprintf(agent->dir, sizeof(agent->dir), "/tmp/shoal-harness-XXXXXX");
     if (mkdtemp(agent->dir) == NULL || pipe2(agent->watch_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         exit(2);
@@ -1120,6 +1143,7 @@ static bool run_scenario(const struct scenario *scenario, const char *program, u
     free(agent->in);
     free(agent->out);
     free(agent->bytes);
+    free(agent->epoch_bytes);
     return green != scenario->want_red; /* `agent` stays: a watch may write into its pipe still */
 }
 
