@@ -494,10 +494,6 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
         g->below_since_ns = 0;
         g->keep_ns = SCHED_NEVER; /* a leader looks at once */
     }
-    if (!shoal_node_id_is_zero(g->leader))
-        g->orphan_ns = SCHED_NEVER;
-    else if (g->orphan_ns == SCHED_NEVER)
-        g->orphan_ns = s->now + SCHED_ORPHAN_NS;
     sched_group_told(s, g);
     sched_requests_wake(s, g->id);
     if (g->mesh_is) {
@@ -538,6 +534,19 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
     g->orphan_ns = s->now + SCHED_ORPHAN_NS;
 }
 
+/* A leader that does not claim the group is none: a learner, which never campaigns, would believe in it for ever. */
+static void look_for_leader(struct shoal_sched *s, struct sched_group *g)
+{
+    bool led = g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0);
+
+    if (led)
+        g->orphan_ns = SCHED_NEVER;
+    else if (g->orphan_ns == SCHED_NEVER)
+        g->orphan_ns = s->now + SCHED_ORPHAN_NS;
+    else if (s->now >= g->orphan_ns)
+        ask_whether_member(s, g);
+}
+
 /* Whatever this group has to do now. The only place, besides a step's start, where a group may end. */
 void sched_group_due(struct shoal_sched *s, struct sched_group *g)
 {
@@ -561,8 +570,7 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
         sched_requests_read_round(s, g);
     if (s->now >= g->complete_ns)
         sched_found_complete(s, g);
-    if (s->now >= g->orphan_ns)
-        ask_whether_member(s, g);
+    look_for_leader(s, g);
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
     sched_lead_tend(s, g);

@@ -352,10 +352,6 @@ static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
         try_mesh(s, r);
         return;
     }
-    if (sched_is_gone(s, r->job)) {
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
-        return;
-    }
     if (!shoal_node_id_is_zero(r->hint) && !sched_is_self(s, r->hint))
         forward(s, r, r->hint);
     else if (r->hops == 0 && summary != NULL && !sched_is_self(s, summary->leader) && !node_is_dead(s, summary->leader))
@@ -414,6 +410,10 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     }
     if (r->local_only) {
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "this node holds no replica of the job");
+        return;
+    }
+    if (g == NULL && sched_is_gone(s, r->job)) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
         return;
     }
     if (r->foreign) {
