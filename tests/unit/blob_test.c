@@ -476,6 +476,25 @@ static void an_aborted_writer_leaves_nothing(void **state)
     shoal_buf_deinit(&all);
 }
 
+static void a_writer_keeps_what_another_owner_lets_go(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_hash blob = put_blob(f, job_a, SHOAL_CHUNK_BYTES_MAX, 7);
+    struct shoal_buf all = content(SHOAL_CHUNK_BYTES_MAX, 7);
+    struct shoal_blob_writer *writer;
+
+    assert_int_equal(shoal_blob_writer_create(f->blobs, job_b, on_writable, f, &writer), SHOAL_OK);
+    assert_int_equal(shoal_blob_writer_append(writer, shoal_buf_view(&all), &f->msg), SHOAL_OK);
+    settle(f); /* its chunk was there already */
+    assert_int_equal(release(f, job_a, blob), SHOAL_OK);
+    shoal_blob_writer_finish(writer, on_put, f);
+    RUN_UNTIL(f, f->ended == 3);
+    assert_int_equal(f->err, SHOAL_OK);
+    expect_blob(f, blob, SHOAL_CHUNK_BYTES_MAX, 7);
+    assert_true(shoal_blobs_holds(f->blobs, job_b, blob));
+    shoal_buf_deinit(&all);
+}
+
 static void a_disk_without_room_is_named_and_left_clean(void **state)
 {
     struct fixture *f = *state;
@@ -628,6 +647,7 @@ int main(void)
         CASE(a_held_blob_without_its_manifest_deletes_nothing_at_start),
         CASE(a_writer_takes_pieces_and_pushes_back),
         CASE(an_aborted_writer_leaves_nothing),
+        CASE(a_writer_keeps_what_another_owner_lets_go),
         CASE(a_disk_without_room_is_named_and_left_clean),
         CASE(a_write_that_fails_leaves_nothing_half_written),
         CASE(what_is_held_survives_a_kill),

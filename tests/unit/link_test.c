@@ -41,7 +41,8 @@ struct fixture {
     uv_timer_t watchdog;
     struct end ends[3];
     bool late;
-    bool quick; /* short timeouts for all */
+    bool quick;      /* short handshakes for all */
+    bool quick_idle; /* and short silences */
     uv_loop_t second;
 };
 
@@ -154,8 +155,8 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
 
     if (i == 2 || f->quick) {
         options.handshake_timeout_ns = 60 * SHOAL_MS;
-        options.idle_ping_ns = f->quick ? 40 * SHOAL_MS : 0;
-        options.idle_dead_ns = f->quick ? 120 * SHOAL_MS : 0;
+        options.idle_ping_ns = f->quick_idle ? 40 * SHOAL_MS : 0;
+        options.idle_dead_ns = f->quick_idle ? 120 * SHOAL_MS : 0;
     }
     if (shoal_link_create(&end->link, &options, &msg) != SHOAL_OK)
         fail_msg("%s", msg.text);
@@ -607,6 +608,9 @@ static void start_frozen_pair(struct fixture *f)
     assert_int_equal(want(f, 0, 1), SHOAL_OK);
     while (f->ends[0].ups == 0 || f->ends[1].ups == 0)
         run_both(f, false);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_BULK, 0, 50), SHOAL_OK);
+    while (f->ends[1].frames == 0)
+        run_both(f, false); /* now the second lane is open too */
 }
 
 static void end_second(struct fixture *f)
@@ -626,6 +630,7 @@ static void an_idle_link_stays_and_a_silent_one_goes_down(void **state)
     struct end *a = &f->ends[0], *b = &f->ends[1];
     uint64_t until;
 
+    f->quick_idle = true;
     start_frozen_pair(f);
     for (until = uv_hrtime() + 300 * SHOAL_MS; uv_hrtime() < until;)
         run_both(f, false); /* only pings */

@@ -469,9 +469,12 @@ static void a_range_is_read_back_within_its_bounds(void **state)
         { "above the log", 32, 40, SIZE_MAX, SHOAL_ERR_NOT_FOUND, 0, 0 },
     };
     struct fixture *f = *state;
+    size_t unflushed = 1;
 
     open_store(f);
     assert_int_equal(add(f, 0, 1, 20, 100, 0), SHOAL_OK);
+    assert_int_equal(shoal_store_read(f->store, group_id(0), 1, 9, 1, count_entry, f, &unflushed), SHOAL_OK);
+    assert_int_equal(unflushed, 0);
     assert_int_equal(add(f, 0, 1, 1, 9000, 0), SHOAL_OK);
     assert_int_equal(add(f, 0, 1, 10, 300, 0), SHOAL_OK);
     set_snapshot(f, 0, 5, 1, 10, 0);
