@@ -9,7 +9,7 @@ from jobs import Rows, bits, make_header, make_parts, make_trainer, network, num
 from reference_comm import ReferenceComm, Shared
 from torch import nn
 
-from pyedt import _comm, _loader, _order, _records, _state, _trainer
+from pyedt import _comm, _compute, _loader, _order, _records, _state, _trainer
 from pyedt.callbacks import Callback
 
 
@@ -68,6 +68,25 @@ def test_a_sample_doubled_shows_in_the_sums(monkeypatch):
     _, shared, _ = run_mesh(lambda s: 1, until=4)
     total = sum(p[1] for row in numbers(shared) for p in row[4]) % 2**64
     assert total != _order.sample_sum(77, list(range(101)))[0]
+
+
+@pytest.mark.parametrize("what,factor", [("dropped", 0.0), ("added twice", 2.0)])
+def test_a_gradient_dropped_or_doubled_after_its_samples_were_handed_out_shows_in_the_weights(one, monkeypatch, what,
+                                                                                             factor):
+    collect, calls = _compute.Gradients.collect, []
+
+    def planted(self):
+        touched = collect(self)
+        calls.append(1)
+        if len(calls) == 9:
+            self._work.mul_(factor)
+        return touched
+
+    monkeypatch.setattr(_compute.Gradients, "collect", planted)
+    trainers, shared, _ = run_mesh(lambda s: 1)
+    assert bits(trainers[0]) != one[0]
+    sums = [[(p[1], p[2]) for p in row[4]] for row in numbers(shared)]
+    assert sums == [[(p[1], p[2]) for p in row[4]] for row in one[1]], "the sums alone cannot tell"
 
 
 def test_updates_are_applied_steps_times_parameters():
@@ -195,6 +214,40 @@ def test_private_gradients_are_copied_and_counted(one):
     assert trainers[0].gradients.copies > 0
 
 
+def handmade_step(model, data, eva, train_loader, fn_args):
+    x, y = data
+    out = model(x)
+    loss = model.get_loss_function()(out, y)
+    parameters = list(model.parameters())
+    for p, g in zip(parameters, torch.autograd.grad(loss, parameters)):
+        p.grad = g
+    return eva(out, y), loss
+
+
+def test_gradients_set_by_hand_count_as_touched(one):
+    trainers, _, _ = run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(fn_step_train=handmade_step)))
+    assert bits(trainers[0]) == one[0]
+
+
+def careless_test(model, test_iter, fn_args):
+    model.train()
+    return sum(model(x).sum().item() for x, _ in test_iter)
+
+
+def test_a_validation_leaves_buffers_and_modes_as_they_were():
+    def make(comm):
+        return make_trainer(comm, make_parts(fn_test=careless_test), make_header(test_names=["loss"]))
+
+    results = []
+    for size in (1, 3):
+        trainers, _, _ = run_mesh(lambda s: size, make, until=9)  # the validation of the second data epoch
+        trainer = trainers[-1]
+        assert trainer.schedule.at(9).kind == 1
+        assert torch.equal(trainer.buffers._flat, trainer.buffers._committed)
+        results.append(bits(trainer))
+    assert results[0] == results[1]
+
+
 def fn_test(model, test_iter, fn_args):
     assert not torch.is_grad_enabled() and not model.training
     losses = [nn.functional.cross_entropy(model(x), y).item() for x, y in test_iter]
@@ -281,6 +334,36 @@ def test_a_joiner_takes_over_callbacks_and_rates_but_no_epoch_begin():
         assert callback.calls == [0, 1, 2] and [e for e, _ in callback.saved] == [0, 1, 2]
         assert callback.model is trainer._model and callback.params["optimizer"] is trainer._optimizer
         assert callback.group is trainer._optimizer.param_groups[0], "references go to the engine's own objects"
+
+
+BEGUN = []
+
+
+class Counting(Callback):
+    def on_train_begin(self):
+        BEGUN.append("train")
+
+    def on_epoch_begin(self, epoch):
+        BEGUN.append(epoch)
+
+
+def test_a_joiner_begins_training_but_not_the_running_data_epoch():
+    BEGUN.clear()
+    run_mesh(lambda s: 1 if s < 3 else 2, lambda comm: make_trainer(comm, make_parts(callbacks=[Counting()])), until=3)
+    assert BEGUN == ["train", 0, "train"]
+
+
+class Freezing(Callback):
+    def on_train_begin(self):
+        self.model[1].eval()
+
+
+def test_a_layer_that_a_callback_froze_stays_frozen_in_joiners_and_after_a_validation():
+    trainers, _, _ = run_mesh(lambda s: 1 if s < 3 else 2,
+                              lambda comm: make_trainer(comm, make_parts(callbacks=[Freezing()])))
+    for trainer in trainers:
+        assert not trainer._model[1].training and trainer._model[3].training
+        assert trainer._model[1].num_batches_tracked.item() == 0
 
 
 def test_save_model_is_true_on_exactly_one_engine():
