@@ -645,6 +645,8 @@ static void on_death(struct agent *agent, struct worker *w)
     if (w->dead || !w->used)
         return;
     w->dead = true;
+    if (!w->doomed && !w->dropped && !(agent->scenario->fault != NULL && w->id == 101))
+        fail(agent, "worker %" PRIu64 " died by itself", w->id);
     (void)kill(w->pid, SIGKILL);
     say(agent, "[death] worker %" PRIu64 "\n", w->id);
     if (w->member && !w->closed)
@@ -702,8 +704,10 @@ static void act(struct agent *agent, struct event *event)
         return;
     case EVENT_KILL_ALL:
         for (uint32_t i = 0; i < agent->worker_count; i++)
-            if (alive(&agent->workers[i]))
+            if (alive(&agent->workers[i])) {
+                agent->workers[i].doomed = true;
                 (void)kill(agent->workers[i].pid, SIGKILL);
+            }
         for (uint32_t i = 0; i < agent->scenario->workers; i++)
             worker_start(agent, i % agent->scenario->hosts, NULL);
         return;

@@ -160,12 +160,14 @@ class EngineMesh:
         self.epochs = []  # (e, decided, worker ids)
         self.snapshots = []
         self.final_writer = None
+        self.kill_final_writers = 0  # so many die instead of writing
         self.wanted = 1  # engines that must be ready before the first epoch
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     # ---- processes ----
 
-    def start_engine(self, host=0):
+    def start_engine(self, host=0, fault=None):
+        """`fault`: SHOAL_FAULT of libshoal, point:step:action."""
         where = self.hosts[host]
         if where.server is None:
             where.start_server(self.environment)
@@ -178,6 +180,8 @@ class EngineMesh:
         environment = dict(self.environment, SHOAL_WORKER_ID=str(worker_id), SHOAL_SLOT=str(slot),
                            SHOAL_NODE_ID=where.node.hex(), SHOAL_TOKEN=("%032x" % worker_id),
                            SHOAL_CONTROL_FD=str(where.page_fd), SHOAL_ARENA_FD=str(where.arena_fd))
+        if fault:
+            environment["SHOAL_FAULT"] = fault
         command = {"fork": slot, "worker": worker_id, "nice": 0, "cwd": str(self.work), "env": environment,
                    "stdout": str(log / "stdout"), "stderr": str(log / "stderr")}
         where.server.send(json.dumps(command).encode())
@@ -415,6 +419,9 @@ class EngineMesh:
         if alive and all(e.done for e in alive) and self.final_writer not in alive:
             self.final_writer = alive[0]
             last = max(self.records, default=0)
+            if self.kill_final_writers > 0:
+                self.kill_final_writers -= 1
+                self.final_writer.kill()
             self.final_writer.connection.send(message(WRITE_FINAL, struct.pack("<IQ", self.call[0], last)))
 
     # ---- the driver ----

@@ -17,6 +17,7 @@ from pyedt import _order, _records  # noqa: E402
 torch = pytest.importorskip("torch")
 
 SCRIPT = """
+import os
 import time
 import torch
 from torch import nn
@@ -41,6 +42,9 @@ class Decay(Callback):
         for group in self.params["optimizer"].param_groups:
             group["lr"] *= 0.9
     def on_epoch_end(self, epoch, save_model=False):
+        if save_model and epoch == 7 and {die} and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), 9)
         print("epoch", epoch, "ends, save", save_model, flush=True)
 
 class Curve:
@@ -63,8 +67,8 @@ fabric.train({epochs}, 4, 8, {loaders}, validation_freq=2, checkpoint_freq=3)
 EPOCHS, STEPS = 8, 8 * 7 + 4 + 3  # train, validation, files: of the epochs 3, 6 and 8
 
 
-def script(delay=0.0005, inside="pass", before="", loaders=0, epochs=EPOCHS):
-    return SCRIPT.format(delay=delay, inside=inside, before=before, loaders=loaders, epochs=epochs)
+def script(delay=0.0005, inside="pass", before="", loaders=0, epochs=EPOCHS, die=False):
+    return SCRIPT.format(delay=delay, inside=inside, before=before, loaders=loaders, epochs=epochs, die=die)
 
 
 @pytest.fixture
@@ -84,13 +88,13 @@ def mesh(tmp_path):
         one.close()
 
 
-def run(mesh, engines, text=None, events=(), hosts=None):
+def run(mesh, engines, text=None, events=(), hosts=None, faults=()):
     """Train with the given number of engines; `events`: (step, function) called when the step is recorded. The result:
     weights, optimizer state, rows of records."""
     mesh.wanted = engines
     mesh.start_driver(text or script())
     for i in range(engines):
-        mesh.start_engine((hosts or [0] * engines)[i])
+        mesh.start_engine((hosts or [0] * engines)[i], fault=(list(faults) + [None] * engines)[i])
     waiting = list(events)
 
     def over():
@@ -187,6 +191,22 @@ def test_kills_and_joins(mesh, alone):
     check_same(many, (slow, rows), alone)
     survivors = [e for e in many.engines if e.status != -signal.SIGKILL]
     assert survivors and all(e.words()[3] > 0 for e in survivors)
+
+
+def test_death_at_every_named_point(mesh, alone):
+    """Each engine dies at a point of its own; others join and die as joiners, as donors, in on_epoch_end, before the final
+    files."""
+    many = mesh()
+    many.kill_final_writers = 1
+    faults = ["before_publish:5:kill", "after_publish:9:kill", "mid_reduce:13:kill", "after_complete:17:kill",
+              "before_apply:21:kill"]
+    events = [(23, lambda m: m.start_engine(fault="join_copy:*:kill")),
+              (27, lambda m: m.start_engine(fault="give_copy:*:kill")),
+              (35, lambda m: (m.start_engine(), m.start_engine())), (45, lambda m: m.start_engine())]
+    check_same(many, run(many, 6, script(delay=0.006, die=True), events, faults=faults), alone)
+    killed = [e.worker_id - 1001 for e in many.engines if e.status == -signal.SIGKILL]
+    assert set(killed) >= {0, 1, 2, 3, 4, 6, 7} and len(killed) == 9, (killed, many.epochs)
+    assert (many.work / "died").exists()
 
 
 def test_a_host_is_lost_and_another_joins(mesh, alone):

@@ -1,0 +1,54 @@
+"""System tests: real agents, runners and workers on loopback, one data folder each."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "demo"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from mesh import Mesh  # noqa: E402
+
+OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
+
+
+@pytest.fixture
+def new_mesh():
+    """Makes meshes that end with the test."""
+    made = []
+
+    def make(names=("alpha", "beta", "gamma"), **options):
+        mesh = Mesh(OUT / "shoal", **options)
+        made.append(mesh)
+        mesh.grow(names)
+        return mesh
+
+    yield make
+    for mesh in made:
+        mesh.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    """Three hosts that a module's tests share; none of them kills one."""
+    with Mesh(OUT / "shoal") as shared:
+        shared.grow(("alpha", "beta", "gamma"))
+        yield shared
+
+
+@pytest.fixture
+def script(tmp_path):
+    """script(text) writes a model directory with that main.py."""
+
+    def write(text, **files):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "main.py").write_text(text)
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        return folder
+
+    return write

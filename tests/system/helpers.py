@@ -1,0 +1,34 @@
+"""What several system tests do."""
+
+import json
+import zipfile
+
+from mesh import job_id
+
+
+def submit(mesh, host, folder, *options, framework="PyTorch", script=()):
+    words = ["job", "run", "--framework", framework, "--model-main", "main.py", "--model-dir", folder, *options]
+    return job_id(json.dumps(mesh.cli(host, *words, *(["--", *script] if script else []))))
+
+
+def ended(mesh, job, seconds=60, hosts=None):
+    """The job's last facts."""
+    return mesh.until(lambda: (facts := mesh.job(job, *(hosts or mesh.hosts))) and facts["hasEnded"] and facts, seconds,
+                      "the end of %s" % job, pause=0.1)
+
+
+def log_of(mesh, host, job, *options):
+    return mesh.shoal("job", "logs", job, "--node", host.url, *options).stdout
+
+
+def result_of(mesh, host, job, folder):
+    """{name: bytes} of the fetched archive."""
+    archive = folder / ("result-%s.zip" % host.name)
+    mesh.shoal("job", "result", job, archive, "--node", host.url)
+    with zipfile.ZipFile(archive) as content:
+        return {name: content.read(name) for name in content.namelist() if not name.endswith("/")}
+
+
+def groups(host):
+    """{group: status} of the groups that the host holds."""
+    return {group["group"]: group for group in host.get("/v1/debug/groups")}

@@ -1,0 +1,132 @@
+"""Jobs of one process: from any node, to the end, with log and result; an agent that restarts under them."""
+
+import time
+
+import pytest
+from helpers import ended, groups, log_of, result_of, submit
+
+HELLO = """
+import os, sys
+print("hello from", os.path.basename(os.getcwd()), *sys.argv[1:])
+print("on the other stream", file=sys.stderr)
+os.makedirs(os.path.join(os.environ["RESULT_DIR"], "model", "deep"), exist_ok=True)
+with open(os.path.join(os.environ["RESULT_DIR"], "model", "deep", "answer.txt"), "w") as answer:
+    answer.write("42")
+"""
+
+# Runs until the file named by its argument is there.
+WAITER = """
+import os, sys, time
+print("waiting", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+print("done", flush=True)
+"""
+
+
+def test_any_node_takes_a_job_and_gives_the_same_answer(mesh, script, tmp_path):
+    folder = script(HELLO)
+    for through in mesh.hosts:
+        job = submit(mesh, through, folder, script=("--epochs", "1"))
+        facts = ended(mesh, job)
+        assert facts["state"] == "FINISHED", facts["detail"]
+        assert facts["exitCode"] == 0
+        for host in mesh.hosts:
+            seen = mesh.until(lambda: (f := host.get("/v1/jobs/" + job))["hasEnded"] and f, 5, "%s sees the end" % host.name)
+            for key in ("id", "state", "creator", "framework", "args", "exitCode", "created"):
+                assert seen[key] == facts[key], key
+            assert mesh.until(lambda: log_of(mesh, host, job), 5, "the log") == "hello from model --epochs 1\n"
+            assert log_of(mesh, host, job, "--which", "err") == "on the other stream\n"
+            assert result_of(mesh, host, job, tmp_path)["model/deep/answer.txt"] == b"42"
+
+
+def test_a_list_is_the_same_on_every_node_and_an_ending_names_a_job(mesh, script):
+    job = submit(mesh, mesh.hosts[0], script(HELLO))
+    ended(mesh, job)
+    for host in mesh.hosts:
+        mesh.until(lambda: any(j["id"] == job and j["state"] == "FINISHED" for j in host.get("/v1/jobs")["jobs"]), 5,
+                   "%s lists it" % host.name)
+        assert mesh.cli(host, "job", "show", job[-8:])["id"] == job
+
+
+@pytest.mark.parametrize("text,detail", [
+    ("raise ValueError('no such luck')", "no such luck"),
+    ("import sys; sys.exit(3)", "3"),
+    ("import os; os.kill(os.getpid(), 9)", "9"),
+])
+def test_a_script_that_fails_ends_as_error_and_says_why(mesh, script, text, detail):
+    facts = ended(mesh, submit(mesh, mesh.hosts[1], script(text)))
+    assert facts["state"] == "ERROR"
+    assert detail in facts["detail"], facts["detail"]
+
+
+def test_a_stop_ends_the_job_and_what_it_forked(mesh, script, tmp_path):
+    forks = "import os, time\nprint(os.fork() or os.getpid(), flush=True)\nwhile True: time.sleep(1)"
+    job = submit(mesh, mesh.hosts[0], script(forks))
+    mesh.until(lambda: len(log_of(mesh, mesh.hosts[2], job).split()) == 2, 20, "both processes have written")
+    pids = [int(word) for word in log_of(mesh, mesh.hosts[2], job).split()]
+    mesh.shoal("job", "stop", job, "--node", mesh.hosts[2].url)
+    assert ended(mesh, job, 45)["state"] == "KILLED"
+    mesh.until(lambda: not any(alive(pid) for pid in pids), 10, "no process of it is left")
+    free = lambda: all(n["slotsFree"] == n["slots"] for n in mesh.hosts[0].get("/v1/nodes"))  # noqa: E731
+    mesh.until(free, 10, "its slot is free again")
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_deleted_job_is_unknown_everywhere_and_leaves_no_files(mesh, script):
+    job = submit(mesh, mesh.hosts[0], script(HELLO))
+    ended(mesh, job)
+    mesh.shoal("job", "delete", job, "--node", mesh.hosts[1].url)
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.shoal("job", "show", job, "--node", host.url, check=False).returncode == 3, 10,
+                   "%s no longer knows it" % host.name)
+        mesh.until(lambda: not list(host.data.glob("results/*/batchworkdir/" + job)), 10, "its files are gone")
+
+
+def test_an_agent_may_be_killed_and_restarted_under_a_job(new_mesh, script, tmp_path):
+    mesh = new_mesh()
+    go = tmp_path / "go"
+    job = submit(mesh, mesh.hosts[0], script(WAITER), script=(str(go),))
+    busy = mesh.until(lambda: next((h for h in mesh.hosts if h.runners()), None), 20, "a runner")
+    mesh.until(lambda: "waiting" in log_of(mesh, mesh.hosts[0], job), 20, "the script runs")
+    before = busy.everything()[1:]
+    busy.kill()
+    others = [host for host in mesh.hosts if host is not busy]
+    busy.start()
+    mesh.until(lambda: mesh.knows(busy, 3), 20, "the agent is back")
+    assert [pid for pid in busy.everything() if pid != busy.process.pid] == before
+    go.write_text("")
+    facts = ended(mesh, job, hosts=others)
+    assert facts["state"] == "FINISHED", facts["detail"]
+
+
+def test_thirty_jobs_spread_over_many_guardian_sets_and_a_death_touches_only_its_own(new_mesh, script):
+    mesh = new_mesh(("a", "b", "c", "d", "e"), slots=1)
+    folder = script("print('x')")
+    jobs = []
+    for i in range(30):
+        jobs.append(submit(mesh, mesh.hosts[i % 5], folder, "--device", "gpu"))  # no such slot: they stay pending
+    held = {}
+    for host in mesh.hosts:
+        for group, status in groups(host).items():
+            held.setdefault(group, {})[host.name] = status
+    sets = {tuple(sorted(next(iter(held[job].values()))["guardians"])) for job in jobs}
+    assert len(sets) >= 6, sets
+    victim = mesh.hosts[4]
+    before = {job: max(status["term"] for status in held[job].values()) for job in jobs}
+    led = {job for job in jobs if any(s["leads"] for n, s in held[job].items() if n == victim.name)}
+    victim.kill()
+    rest = mesh.hosts[:4]
+    for job in led:
+        mesh.until(lambda: (f := mesh.job(job, *rest)) and f["leader"] not in ("", victim.name), 10, "%s has a new leader" % job)
+    for host in rest:
+        for group, status in groups(host).items():
+            if group in before and group not in led:
+                assert status["term"] == before[group], "%s was not led by the dead one, yet its term changed" % group
