@@ -186,20 +186,26 @@ enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, s
                                struct http_request *request, http_request_fn *next)
 {
     struct shoal_buf out = { 0 };
+    uint8_t joined[16384];
     enum shoal_err err;
 
     SHOAL_ASSERT(!conn->closing);
-    if (conn->tls != NULL) {
+    if (conn->tls != NULL && head.len + body.len <= sizeof(joined)) { /* one record */
+        memcpy(joined, head.bytes, head.len);
+        if (body.len > 0)
+            memcpy(joined + head.len, body.bytes, body.len);
+        err = tls_conn_write(conn->tls, joined, head.len + body.len);
+    } else if (conn->tls != NULL) {
         err = tls_conn_write(conn->tls, head.bytes, head.len);
         if (err == SHOAL_OK)
             err = tls_conn_write(conn->tls, body.bytes, body.len);
-        if (err == SHOAL_OK)
-            err = tls_conn_take(conn->tls, &out);
     } else {
         err = shoal_buf_append(&out, head.bytes, head.len);
         if (err == SHOAL_OK)
             err = shoal_buf_append(&out, body.bytes, body.len);
     }
+    if (conn->tls != NULL && err == SHOAL_OK)
+        err = tls_conn_take(conn->tls, &out);
     if (err == SHOAL_OK)
         err = conn_send(conn, &out, request, next);
     shoal_buf_deinit(&out);
@@ -387,6 +393,12 @@ static bool advance_head(struct http_conn *conn)
     }
     if (conn->in_len == 0)
         return false;
+    if (conn->in[0] < 'A' || conn->in[0] > 'Z') { /* most likely a TLS hello: it would wait for ours for ever */
+        (void)shoal_fail(&msg, SHOAL_ERR_MALFORMED,
+                         "not an HTTP request; this port speaks plain HTTP: use http:// in the URL");
+        fail_head(conn, 400, &msg);
+        return false;
+    }
     if (conn->head_seen == 0)
         conn->phase_ms = uv_now(conn->http->loop);
     len = http1_head_find(conn->in, conn->in_len, conn->head_seen);

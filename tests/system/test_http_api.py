@@ -1,0 +1,353 @@
+"""The HTTP server and the command line, before a backend that lives in memory (api_fake): every request shape of
+execs-api 4.2 that is offered, framing, refusals, streams, clients that break off, and exit codes."""
+
+import base64
+import concurrent.futures
+import http.client
+import io
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import tarfile
+import time
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
+BASE = "/platform/rest/deeplearning/v1"
+BASIC = "Basic " + base64.b64encode(b"ada:secret").decode()
+TYPE = "multipart/form-data; boundary=XX"
+ARGS = "?args=--exec-start%20edtPyTorch%20--model-main%20main.py%20--model-dir%20md"
+TRUSTING = ssl.create_default_context()
+TRUSTING.check_hostname = False
+TRUSTING.verify_mode = ssl.CERT_NONE
+
+
+class Server:
+    def __init__(self, folder, tls):
+        command = [str(OUT / "tests" / "system" / "api_fake"), "0", str(folder)] + ([] if tls else ["plain"])
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": "300"})
+        self.port = int(self.process.stdout.readline().split()[1])
+        self.tls = tls
+
+    def url(self):
+        return "http%s://127.0.0.1:%d" % ("s" if self.tls else "", self.port)
+
+    def connect(self):
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return TRUSTING.wrap_socket(raw) if self.tls else raw
+
+    def send(self, data, piece=0):
+        """The whole answer to `data`, sent in pieces of `piece` bytes."""
+        answer = b""
+        with self.connect() as sock:
+            try:
+                for at in range(0, len(data), piece or len(data)):
+                    sock.sendall(data[at : at + (piece or len(data))])
+            except OSError:
+                pass  # answered before the end
+            while True:
+                try:
+                    got = sock.recv(1 << 16)
+                except OSError:
+                    break
+                if not got:
+                    break
+                answer += got
+        return answer
+
+    def client(self):
+        if self.tls:
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=TRUSTING)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+
+    def get(self, path, **headers):
+        client = self.client()
+        client.request("GET", path, headers={"Authorization": BASIC, **headers})
+        answer = client.getresponse()
+        return answer, answer.read()
+
+    def post(self, parts, query=ARGS, piece=0, chunked=False, headers="Content-Type: %s\r\n" % TYPE, body=None):
+        body = multipart(parts) if body is None else body
+        if chunked:
+            body = b"".join(b"%x\r\n%s\r\n" % (len(body[i : i + 999]), body[i : i + 999]) for i in range(0, len(body), 999))
+            return self.send(request("POST", BASE + "/execs/" + query, headers + "Transfer-Encoding: chunked\r\n",
+                                     body + b"0\r\n\r\n"), piece)
+        length = "Content-Length: %d\r\n" % len(body)
+        return self.send(request("POST", BASE + "/execs/" + query, headers + length, body), piece)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=20)
+
+
+def request(method, path, headers="", body=b"", close=True):
+    return ("%s %s HTTP/1.1\r\nHost: a\r\nAuthorization: %s\r\n%s%s\r\n" % (
+        method, path, BASIC, headers, "Connection: close\r\n" if close else "")).encode() + body
+
+
+def multipart(parts):
+    out = b""
+    for name, filename, content in parts:
+        out += ('--XX\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n' % (
+            name, "" if filename is None else '; filename="%s"' % filename)).encode() + content + b"\r\n"
+    return out + b"--XX--\r\n"
+
+
+def archive(files, mode="w:gz"):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+GOOD = archive({"md/main.py": b"print(1)"})
+BARE = archive({"main.py": b"print(1)"}, "w")
+
+
+@pytest.fixture(params=["tls", "plain"])
+def server(request, tmp_path):
+    made = Server(tmp_path, request.param == "tls")
+    yield made
+    # It must end by itself, whatever the clients left behind.
+    assert made.stop() == 0
+
+
+def test_framing(server):
+    conf = BASE + "/conf"
+    assert b"MSD_ENABLED" in server.send(request("GET", conf), 1)
+    assert server.send(request("GET", conf, close=False) * 5 + request("GET", conf)).count(b"MSD_ENABLED") == 6
+    assert b"MSD_ENABLED" in server.send(request("GET", "/nope", close=False) + request("GET", conf))
+    body = "Content-Length: 5\r\n"
+    assert b"MSD_ENABLED" in server.send(request("GET", conf, body, b"hello", close=False) + request("GET", conf))
+    assert b"405" in server.send(request("PUT", BASE + "/execs"))
+    assert b"415" in server.send(request("POST", BASE + "/execs", "Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"abc"))
+    assert b"400 Bad" in server.send(b"GET / HTTP/1.1\nHost: a\n\n")
+    assert b"400 Bad" in server.send(
+        request("POST", BASE + "/execs", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"))
+    assert b"431" in server.send(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40000)
+    for answer in (server.send(request("GET", BASE + "/execs//")), server.send(request("GET", "/"))):
+        assert b" 30" not in answer.split(b"\r\n")[0]
+
+
+def test_other_protocol(server):
+    if server.tls:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"use https://" in sock.recv(1000)
+    else:
+        with pytest.raises(ssl.SSLError):
+            TRUSTING.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+
+
+SHAPES = {
+    "1 directory": lambda s: s.post([("file", "x.modelDir.tar", GOOD)]),
+    "1 chunked": lambda s: s.post([("file", "x.modelDir.tar", GOOD)], chunked=True),
+    "1 in small pieces": lambda s: s.post([("file", "x.modelDir.tar", GOOD)], piece=37),
+    "2 single file": lambda s: s.post([("file", "main.py", b"x=1")], "?args=--exec-start%20PyTorch%20--model-main%20main.py"),
+    "4 no body": lambda s: s.send(request("POST", BASE + "/execs/?args=--exec-start%20PyTorch%20--user-cmd%20--%20ls",
+                                          "Content-Length: 0\r\n")),
+    "5 form": lambda s: s.post(None, "?args=--exec-start%20PyTorch%20--user-cmd%20--%20ls",
+                               headers="Content-Type: application/x-www-form-urlencoded\r\n", body=b"data=%7B%7D&a=b"),
+    "7 SDK": lambda s: s.post([("file", None, GOOD)],
+                              "?sigName=&args=--exec-start+edtPyTorch+--model-main+main.py+--model-dir+md"),
+    "8 part named as the file": lambda s: s.post([("main.py", None, b"x=1")], "?args=--exec-start+PyTorch+--model-main+main.py"),
+    "9 data": lambda s: s.post([("data", None, b"{'args':'--exec-start PyTorch --model-main main.py',}"),
+                                ("file", "a.modelDir.tar", BARE)], ""),
+    "10 data twice": lambda s: s.post([("data", None, b""),
+                                       ("data", "data", b'{"args":"--exec-start PyTorch --model-main main.py"}'),
+                                       ("main.py", None, b"x=1")], ""),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(server, shape):
+    assert b'"id":"shoal-' in SHAPES[shape](server)
+
+
+REFUSALS = {
+    "main is missing": (lambda s: s.post([("file", "x.tar", archive({"md/other.py": b"1"}))]), b"is not in the upload"),
+    "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; known: "),
+    "unsupported option": (lambda s: s.post([("file", "x.tar", GOOD)], ARGS + "%20--consumer%20/a"), b"not supported yet: --consumer"),
+    "no args": (lambda s: s.post([("file", "x.tar", GOOD)], ""), b"no args"),
+    "0 bytes": (lambda s: s.post([("file", "x.tar", b"")]), b"is empty"),
+    "not an archive": (lambda s: s.post([("file", "x.tar", b"hello")]), b"is not an archive"),
+    "a path out": (lambda s: s.post([("file", "x.tar", archive({"../main.py": b"1"}))]), b'".." in its path'),
+    "a cut archive": (lambda s: s.post([("file", "x.tar", GOOD[:-20])]), b"cut short"),
+    "a cut body": (lambda s: s.post(None, body=multipart([("file", "x.tar", GOOD)])[:-8]), b"closing boundary"),
+    "another type": (lambda s: s.post(None, headers="Content-Type: application/json\r\n", body=b"{}"), b"Error 415"),
+    "two files": (lambda s: s.post([("file", "x.tar", GOOD), ("file", "y.tar", GOOD)]), b"more than one file"),
+    "data that is no JSON": (lambda s: s.post([("data", None, b"{oops"), ("file", "x.tar", GOOD)]), b"not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(server, case):
+    act, want = REFUSALS[case]
+    answer = act(server)
+    assert want in answer and b"\r\n\r\nError 4" in answer
+    assert server.get(BASE + "/execs")[1] == b"[]"  # and nothing was made
+
+
+def test_credentials(server):
+    client = server.client()
+    client.request("GET", "/auth/v1/logon", headers={"Authorization": BASIC})
+    token = json.loads(client.getresponse().read())["accessToken"]
+    bearer = {"Authorization": "Bearer " + token}
+    for headers in (bearer, {"X-Auth-Token": token}, {"authorization": "bearer " + token + "tail"}, {"Authorization": BASIC}):
+        client.request("GET", BASE + "/conf", headers=headers)
+        answer = client.getresponse()
+        assert answer.status == 200 and answer.read()
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Bearer " + token[:-1]},
+                    {"Authorization": "Basic " + base64.b64encode(b"ada:wrong").decode()}):
+        client.request("GET", BASE + "/conf", headers=headers)
+        answer = client.getresponse()
+        assert answer.status == 401 and answer.getheader("WWW-Authenticate").startswith("Basic") and answer.read()
+    client.request("POST", "/auth/v1/logoff", headers=bearer)
+    assert client.getresponse().read()
+    client.request("GET", BASE + "/conf", headers=bearer)
+    assert client.getresponse().status == 401
+
+
+def test_early_answer_reaches_a_client_that_still_sends(server):
+    head = ("POST %s/execs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nContent-Type: %s\r\n"
+            "Content-Length: 3000000\r\n\r\n" % (BASE, TYPE)).encode()
+    assert b"401 Unauthorized" in server.send(head + b"z" * 3000000)
+
+
+def test_continue(server):
+    body = multipart([("file", "x.tar", GOOD)])
+    with server.connect() as sock:
+        sock.sendall(request("POST", BASE + "/execs" + ARGS, "Content-Type: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n" % (
+            TYPE, len(body))))
+        assert sock.recv(100).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        sock.sendall(body)
+        answer = b""
+        while b'"id":"shoal-' not in answer:
+            got = sock.recv(4000)
+            assert got, answer
+            answer += got
+
+
+def submit(server, content=b"print(1)"):
+    client = server.client()
+    client.request("POST", BASE + "/execs/" + ARGS, multipart([("file", "x.tar", archive({"md/main.py": content}))]),
+                   {"Authorization": BASIC, "Content-Type": TYPE})
+    answer = client.getresponse()
+    text = answer.read()
+    assert answer.status == 200, text
+    return json.loads(text)["id"]
+
+
+def wait_end(server, job):
+    for _ in range(200):
+        if json.loads(server.get(BASE + "/execs/" + job)[1])["state"] == "FINISHED":
+            return
+        time.sleep(0.05)  # polling another process, not the clock, decides
+    raise AssertionError("the job does not end")
+
+
+def test_log_and_result(server):
+    content = random.Random(1).randbytes(3000000)
+    job = submit(server, content)
+    assert server.get(BASE + "/execs/%s/result" % job)[0].status == 400  # not ended yet
+    wait_end(server, job)
+    as_json, text = server.get(BASE + "/execs/%s/log" % job)
+    plain, raw = server.get(BASE + "/execs/%s/log?logType=outlog" % job, Accept="text/plain")
+    assert as_json.getheader("Content-Type") == "application/json" and plain.getheader("Content-Type").startswith("text/plain")
+    assert json.loads(text) == raw.decode() and raw.count(b"\n") == 4
+    assert server.get(BASE + "/scheduler/applications/%s/driver/logs/stdout?lastlines=2" % job)[1].count(b"\n") == 2
+    answer, body = server.get(BASE + "/execs/%s/result" % job)
+    fields = answer.getheader("Content-Disposition").split(";")
+    assert fields[1] == "filename=dlpd-model-%s-result.zip" % job and int(fields[2].split("=")[1]) == len(body)
+    with zipfile.ZipFile(io.BytesIO(body)) as packed:
+        assert packed.testzip() is None and packed.namelist() == ["model/bundle"] and content in packed.read("model/bundle")
+    everything = zipfile.ZipFile(io.BytesIO(server.get("/v1/jobs/%s/result" % job)[1]))
+    assert everything.namelist() == ["model/bundle", "log/app.task/stdout"]
+
+
+def test_clients_that_break_off(server):
+    rand = random.Random(2)
+    for _ in range(40):
+        data = request("POST", BASE + "/execs" + ARGS, "Content-Type: %s\r\nContent-Length: 300400\r\n" % TYPE,
+                       multipart([("file", "x.tar", rand.randbytes(300000))]))
+        with server.connect() as sock:
+            sock.sendall(data[: rand.randrange(len(data))])
+    for _ in range(20):
+        with server.connect() as sock:
+            sock.sendall(request("GET", BASE + "/execs"))
+    job = submit(server, rand.randbytes(2000000))
+    wait_end(server, job)
+    for _ in range(5):
+        with server.connect() as sock:
+            sock.sendall(request("GET", BASE + "/execs/%s/result" % job))
+            sock.recv(10000)
+    for _ in range(200):
+        if b"shoal_http_uploads_open 0\n" in server.get("/metrics")[1]:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("uploads stay open")
+    # One who reads nothing, and one who sends half: the stop at the end must not wait for them.
+    server.idle = [server.connect(), server.connect()]
+    server.idle[0].sendall(request("GET", BASE + "/execs/%s/result" % job))
+    server.idle[1].sendall(request("POST", BASE + "/execs" + ARGS, "Content-Type: %s\r\nContent-Length: 9999\r\n" % TYPE, b"--XX"))
+
+
+def test_many_at_once(server):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(lambda i: submit(server, random.Random(i).randbytes([10, 90000, 400000][i % 3])), range(60)))
+    assert len(set(jobs)) == 60
+    assert len(json.loads(server.get(BASE + "/execs?limit=50&sort_by=id:desc")[1])) == 50
+
+
+def test_command_line(server, tmp_path):
+    shoal = OUT / "shoal"
+    if not shoal.exists():
+        pytest.skip("no shoal binary")
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "SHOAL_NODE": server.url()}
+    model = tmp_path / "md"
+    model.mkdir()
+    (model / "main.py").write_text("print(1)\n")
+
+    def run(*words, code=0, **extra):
+        done = subprocess.run([str(shoal), *words], env={**env, **extra}, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, (words, done)
+        return done.stdout, done.stderr
+
+    run("job", "list", code=4)
+    assert "wrong user or password" in run("logon", "ada", code=4, SHOAL_PASSWORD="no")[1]
+    run("logon", "ada", SHOAL_PASSWORD="secret")
+    assert oct((tmp_path / ".config/shoal/token").stat().st_mode)[-3:] == "600"
+    submitted = ("job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--model-dir", str(model), "--workers", "6")
+    job = run(*submitted, "--", "--epochs", "3")[0].strip()
+    assert json.loads(run("job", "show", job[-5:], "-o", "json")[0])["args"].endswith("-- --epochs 3 ")
+    assert run("job", "logs", "-f", job)[0].count("\n") == 4
+    run("job", "wait", job)
+    run("job", "run", *submitted[2:], "--ticket", "--wait", "--env", "A=b c")
+    run("job", "result", job, str(tmp_path / "r.zip"))
+    assert zipfile.ZipFile(tmp_path / "r.zip").namelist() == ["model/bundle"]
+    for words in (("node", "list"), ("top",), ("why", job), ("job", "ledger", job), ("frameworks",), ("status",), ("job", "list")):
+        assert run(*words)[0]
+        json.loads(run(*words, "--output", "json")[0])
+    assert "does not exist" in run("job", "show", "zzzzz", code=3)[1]
+    run("job", "delete", job)
+    run("job", "show", job, code=3)
+    assert "is its agent running?" in run("job", "list", code=5, SHOAL_NODE="https://127.0.0.1:1")[1]
+    assert run("node", "list", SHOAL_NODE="https://127.0.0.1:1," + server.url())[0]
+    assert 'did you mean "shoal job list"' in run("job", "lst", code=2)[1]
+    assert "did you mean --framework" in run("job", "run", "--framwork", "x", code=2)[1]
+    assert "is not in" in run(*submitted[:5], "nope.py", *submitted[6:], code=2)[1]
+    assert "unknown framework" in run("job", "run", "--framework", "x", *submitted[4:], code=1)[1]
+    run("logoff")
+    run("job", "list", code=4)
