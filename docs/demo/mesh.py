@@ -195,7 +195,8 @@ class Mesh:
 
     def cli(self, host, *words, **options):
         """One verb as a user would say it, JSON back."""
-        done = self.shoal(*words, "--node", host.url, "--output", "json", **options)
+        end = words.index("--") if "--" in words else len(words)  # what follows belongs to the script
+        done = self.shoal(*words[:end], "--node", host.url, "--output", "json", *words[end:], **options)
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     @staticmethod

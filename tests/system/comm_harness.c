@@ -146,6 +146,7 @@ struct agent {
     uint64_t kill_step;
     uint32_t epochs_made;
     int watch_pipe[2];
+    _Atomic bool over;
 
     struct shoal_worker_message *in;
     struct shoal_worker_message *out;
@@ -214,6 +215,7 @@ static void host_init(struct agent *agent, uint32_t i)
 }
 
 struct watch {
+    struct agent *agent; /* never freed, since watches end late */
     _Atomic uint32_t *word;
     int pipe;
     uint64_t id;
@@ -225,11 +227,13 @@ static void *watch_robust(void *arg)
     struct watch watch = *(struct watch *)arg;
 
     free(arg);
-    for (;;) {
+    while (!atomic_load(&watch.agent->over)) {
         uint32_t word = atomic_load(watch.word);
 
-        if (word & FUTEX_OWNER_DIED)
+        if (word & FUTEX_OWNER_DIED) {
+            (void)!write(watch.pipe, &watch.id, sizeof(watch.id));
             break;
+        }
         if (word == 0) { /* not held yet, or given up in peace */
             (void)usleep(2000);
             continue;
@@ -239,7 +243,6 @@ static void *watch_robust(void *arg)
         (void)syscall(SYS_futex, watch.word, FUTEX_WAIT, word | FUTEX_WAITERS, &(struct timespec){ .tv_nsec = 100000000 },
                       NULL, 0);
     }
-    (void)!write(watch.pipe, &watch.id, sizeof(watch.id));
     return NULL;
 }
 
@@ -248,7 +251,7 @@ static void start_watch(struct agent *agent, struct worker *w)
     struct watch *watch = malloc(sizeof(*watch));
     pthread_t thread;
 
-    *watch = (struct watch){ &agent->hosts[w->host].page->slots[w->slot].robust, agent->watch_pipe[1], w->id };
+    *watch = (struct watch){ agent, &agent->hosts[w->host].page->slots[w->slot].robust, agent->watch_pipe[1], w->id };
     if (pthread_create(&thread, NULL, watch_robust, watch) == 0)
         (void)pthread_detach(thread);
 }
@@ -1069,6 +1072,7 @@ static void clean_up(struct agent *agent)
 {
     char command[128];
 
+    atomic_store(&agent->over, true);
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         struct worker *w = &agent->workers[i];
 

@@ -58,7 +58,7 @@ def datasets():
     return Rows(201), Rows(50)
 
 torch.manual_seed(5)
-model = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 2))
+model = nn.Sequential(nn.Linear(20, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, 2))
 {before}
 fabric = FabricModel(model, datasets, nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters(), lr=0.01),
                      driver_logger=Curve(), user_callback=[Decay()])
