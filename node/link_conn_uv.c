@@ -22,6 +22,8 @@
 #define LEN_BYTES 2
 #define PIECE_MAX (SHOAL_NOISE_PLAIN_MAX - 2) /* behind the record's kind and, in the first piece, the channel */
 #define READ_BYTES (64 * SHOAL_KIB)
+/* A buffer that grew beyond this for a burst is given back when it is empty. */
+#define KEEP_BYTES (256 * SHOAL_KIB)
 /* A handshake message with its length and the stream's header. */
 #define SHAKE_BYTES_MAX 512
 
@@ -89,13 +91,20 @@ void conn_close(struct conn *conn)
 
 /* ---- writing --------------------------------------------------------------------------------------------------------- */
 
+static void buf_empty(struct shoal_buf *buf)
+{
+    buf->len = 0;
+    if (buf->cap > KEEP_BYTES)
+        shoal_buf_deinit(buf);
+}
+
 static void on_write(uv_write_t *write, int status)
 {
     struct conn *conn = write->data;
     size_t waiting;
 
     conn->is_writing = false;
-    conn->writing.len = 0;
+    buf_empty(&conn->writing);
     if (conn->state == CONN_CLOSED)
         return;
     if (status < 0) {
@@ -418,6 +427,7 @@ static void read_welcome(struct conn *conn, struct shoal_view body)
 static void read_piece(struct conn *conn, struct shoal_view piece, bool last)
 {
     struct shoal_view frame = piece;
+    bool was_cut = conn->in_frame;
 
     if (!conn->in_frame && last) {
         if (piece.len == 0) {
@@ -439,9 +449,10 @@ static void read_piece(struct conn *conn, struct shoal_view piece, bool last)
         frame = shoal_buf_view(&conn->frame);
     }
     conn->in_frame = false;
-    conn->frame.len = 0; /* the bytes stay until the next piece is read */
     conn->link->stats.frames_in++;
     link_on_frame(conn, frame.bytes[0], shoal_view_of(frame.bytes + 1, frame.len - 1));
+    if (was_cut)
+        buf_empty(&conn->frame); /* the connection's memory stays until its close callback, whatever the owner did */
 }
 
 static void read_record(struct conn *conn, struct shoal_view plain)
