@@ -128,8 +128,7 @@ void sched_group_free(struct sched_group *g)
 {
     if (g == NULL)
         return;
-    shoal_lead_destroy(g->lead);
-    free(g->side);
+    sched_lead_end(g);
     shoal_raft_destroy(g->raft);
     shoal_mesh_destroy(g->mesh);
     shoal_job_destroy(g->job);
@@ -147,7 +146,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
     struct sched_group *before = NULL;
 
     SHOAL_ASSERT(s->groups[at] == g);
-    sched_lead_end(s, g);
+    sched_lead_end(g);
     sched_group_untell(s, g);
     s->group_count--;
     memmove(&s->groups[at], &s->groups[at + 1], (s->group_count - at) * sizeof(s->groups[0]));
@@ -250,7 +249,7 @@ static void compare_digests(struct shoal_sched *s, struct sched_group *g)
     s->stats.digest_mismatches++;
     g->stopped = true;
     g->changed = 0;
-    sched_lead_end(s, g);
+    sched_lead_end(g);
     g->leads = false;
     g->keep_ns = SCHED_NEVER;
     sched_group_claims(s, g);
@@ -451,7 +450,7 @@ void sched_carry_out(struct shoal_sched *s, struct sched_group *g)
             g->leads = false;
             g->keep_ns = SCHED_NEVER;
             sched_group_claims(s, g);
-            sched_lead_end(s, g);
+            sched_lead_end(g);
         }
     }
     sched_group_rearm(s, g);
@@ -487,7 +486,7 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
         if (leads && !g->leads)
             s->stats.terms_led++;
         if (leads && g->lead != NULL && status.term != g->term)
-            sched_lead_end(s, g);
+            sched_lead_end(g);
         g->leads = leads;
         g->term = status.term;
         g->leader = status.leader.node;

@@ -334,9 +334,8 @@ static bool lead_begin(struct shoal_sched *s, struct sched_group *g)
     return true;
 }
 
-void sched_lead_end(struct shoal_sched *s, struct sched_group *g)
+void sched_lead_end(struct sched_group *g)
 {
-    (void)s;
     shoal_lead_destroy(g->lead);
     g->lead = NULL;
     if (g->side != NULL)
@@ -354,7 +353,7 @@ void sched_lead_tend(struct shoal_sched *s, struct sched_group *g)
     if (!g->leads || g->job == NULL || g->stopped) {
         g->changed = 0;
         if (g->lead != NULL)
-            sched_lead_end(s, g);
+            sched_lead_end(g);
         return;
     }
     if (g->lead == NULL && (g->applied_term != g->term || !lead_begin(s, g))) /* J1 */

@@ -443,7 +443,7 @@ void sched_copy_due(struct shoal_sched *s);
 SHOAL_MUST_CHECK enum shoal_err sched_jobs_create(struct shoal_sched *s);
 void sched_jobs_destroy(struct shoal_sched *s);
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
-void sched_lead_end(struct shoal_sched *s, struct sched_group *g);
+void sched_lead_end(struct sched_group *g);
 void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *event);
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
 enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);

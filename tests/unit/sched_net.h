@@ -53,7 +53,7 @@ struct net_node {
     uint8_t key[SHOAL_SCHED_KEY_BYTES];
     struct shoal_node_id id;
     struct shoal_store_id store;
-    char domain[8];
+    char domain[16];
     struct disk_group *disk;
     size_t disk_count;
     struct shoal_buf mesh_copy;
@@ -315,7 +315,8 @@ static void disk_drop(struct disk_group *g, size_t from, size_t count)
 {
     for (size_t i = from; i < from + count; i++)
         free((void *)(uintptr_t)g->entries[i].bytes.bytes);
-    memmove(&g->entries[from], &g->entries[from + count], (g->entry_count - from - count) * sizeof(g->entries[0]));
+    if (count > 0)
+        memmove(&g->entries[from], &g->entries[from + count], (g->entry_count - from - count) * sizeof(g->entries[0]));
     g->entry_count -= count;
 }
 

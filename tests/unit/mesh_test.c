@@ -1,0 +1,311 @@
+/* The mesh's state: users, keys, frameworks, revocations, evictions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "shoal/mesh.h"
+#include "shoal/rand.h"
+
+#include "shoal/banned.h"
+
+static struct shoal_mesh_command command_of(enum shoal_mesh_command_kind kind, const char *user)
+{
+    struct shoal_mesh_command c = { .kind = kind, .now_s = 1000 };
+
+    (void)snprintf(c.name, sizeof(c.name), "home");
+    (void)snprintf(c.user.name, sizeof(c.user.name), "%s", user);
+    (void)snprintf(c.user.password, sizeof(c.user.password), "$argon2id$%s", user);
+    (void)snprintf(c.framework.name, sizeof(c.framework.name), "%s", user);
+    c.user.admin = kind == SHOAL_MESH_INIT;
+    memset(c.key, 9, sizeof(c.key));
+    memset(c.revocation.token, user[0], sizeof(c.revocation.token));
+    c.revocation.exp_s = 2000;
+    memset(c.node.bytes, user[0], sizeof(c.node.bytes));
+    return c;
+}
+
+static enum shoal_err apply(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
+{
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    struct shoal_msg msg = { "" };
+    size_t len;
+    enum shoal_err err;
+
+    assert_int_equal(shoal_mesh_command_encode(c, bytes, sizeof(bytes), &len), SHOAL_OK);
+    err = shoal_mesh_apply(mesh, shoal_mesh_version(mesh) + 1, shoal_view_of(bytes, len), &msg);
+    assert_true(err == SHOAL_OK || msg.text[0] != '\0'); /* every refusal says why */
+    return err;
+}
+
+static struct shoal_mesh *made(void)
+{
+    struct shoal_mesh *mesh = shoal_mesh_create();
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_INIT, "admin");
+
+    assert_non_null(mesh);
+    assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    return mesh;
+}
+
+struct row {
+    const char *name;
+    enum shoal_mesh_command_kind kind;
+    const char *who;
+    enum shoal_err want;
+};
+
+static void test_commands(void **state)
+{
+    static const struct row rows[] = {
+        { "a second init is refused", SHOAL_MESH_INIT, "admin", SHOAL_ERR_EXISTS },
+        { "a user is added", SHOAL_MESH_ADD_USER, "ann", SHOAL_OK },
+        { "a user is not added twice", SHOAL_MESH_ADD_USER, "ann", SHOAL_ERR_EXISTS },
+        { "a name with a space is refused", SHOAL_MESH_ADD_USER, "a n", SHOAL_ERR_INVALID },
+        { "an empty name is refused", SHOAL_MESH_ADD_USER, "", SHOAL_ERR_INVALID },
+        { "a password is changed", SHOAL_MESH_SET_PASSWORD, "ann", SHOAL_OK },
+        { "nobody's password is not changed", SHOAL_MESH_SET_PASSWORD, "bob", SHOAL_ERR_NOT_FOUND },
+        { "the last administrator is not demoted", SHOAL_MESH_SET_USER, "admin", SHOAL_ERR_INVALID },
+        { "the last administrator is not removed", SHOAL_MESH_REMOVE_USER, "admin", SHOAL_ERR_INVALID },
+        { "tokens are voided", SHOAL_MESH_VOID_TOKENS, "ann", SHOAL_OK },
+        { "a user is removed", SHOAL_MESH_REMOVE_USER, "ann", SHOAL_OK },
+        { "a user is not removed twice", SHOAL_MESH_REMOVE_USER, "ann", SHOAL_ERR_NOT_FOUND },
+        { "the key is rotated", SHOAL_MESH_ROTATE_KEY, "x", SHOAL_OK },
+        { "a framework is added", SHOAL_MESH_SET_FRAMEWORK, "MyTorch", SHOAL_OK },
+        { "a framework is found without case", SHOAL_MESH_REMOVE_FRAMEWORK, "mytorch", SHOAL_OK },
+        { "an unknown framework is not removed", SHOAL_MESH_REMOVE_FRAMEWORK, "mytorch", SHOAL_ERR_NOT_FOUND },
+        { "a token is revoked", SHOAL_MESH_REVOKE, "t", SHOAL_OK },
+        { "a node is evicted", SHOAL_MESH_EVICT, "n", SHOAL_OK },
+        { "a node is evicted twice without harm", SHOAL_MESH_EVICT, "n", SHOAL_OK },
+        { "a node is readmitted", SHOAL_MESH_READMIT, "n", SHOAL_OK },
+        { "one that is not evicted is not readmitted", SHOAL_MESH_READMIT, "n", SHOAL_ERR_NOT_FOUND },
+    };
+    struct shoal_mesh *mesh = made();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct shoal_mesh_command c = command_of(rows[i].kind, rows[i].who);
+        uint64_t version = shoal_mesh_version(mesh);
+        enum shoal_err err = apply(mesh, &c);
+
+        if (err != rows[i].want)
+            fail_msg("%s: want %s, got %s", rows[i].name, shoal_err_name(rows[i].want), shoal_err_name(err));
+        assert_int_equal(shoal_mesh_version(mesh), version + 1);
+    }
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_init_sets_the_defaults(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    uint8_t keys[SHOAL_MESH_KEYS_MAX][SHOAL_MESH_KEY_BYTES];
+
+    (void)state;
+    assert_string_equal(shoal_mesh_name(mesh), "home");
+    assert_true(shoal_mesh_user_find(mesh, "admin")->admin);
+    assert_int_equal(shoal_mesh_user_find(mesh, "admin")->uid, 1000);
+    assert_int_equal(shoal_mesh_token_keys(mesh, keys), 1);
+    assert_int_equal(keys[0][31], 9);
+    assert_non_null(shoal_mesh_framework_find(mesh, "pytorch"));
+    assert_non_null(shoal_mesh_framework_find(mesh, "edtPyTorch"));
+    assert_null(shoal_mesh_framework_find(mesh, "edtTensorFlow"));
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_a_uid_is_never_given_twice(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    struct shoal_mesh_command add = command_of(SHOAL_MESH_ADD_USER, "ann");
+    struct shoal_mesh_command drop = command_of(SHOAL_MESH_REMOVE_USER, "ann");
+
+    (void)state;
+    assert_int_equal(apply(mesh, &add), SHOAL_OK);
+    assert_int_equal(shoal_mesh_user_find(mesh, "ann")->uid, 1001);
+    assert_int_equal(apply(mesh, &drop), SHOAL_OK);
+    assert_int_equal(apply(mesh, &add), SHOAL_OK);
+    assert_int_equal(shoal_mesh_user_find(mesh, "ann")->uid, 1002);
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_a_new_password_voids_older_tokens(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_SET_PASSWORD, "admin");
+
+    (void)state;
+    assert_int_equal(shoal_mesh_user_find(mesh, "admin")->tokens_from_s, 0);
+    assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    assert_int_equal(shoal_mesh_user_find(mesh, "admin")->tokens_from_s, 1000);
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_rotation_keeps_one_older_key(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    uint8_t keys[SHOAL_MESH_KEYS_MAX][SHOAL_MESH_KEY_BYTES];
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_ROTATE_KEY, "x");
+
+    (void)state;
+    memset(c.key, 10, sizeof(c.key));
+    assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    memset(c.key, 11, sizeof(c.key));
+    assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    assert_int_equal(shoal_mesh_token_keys(mesh, keys), 2);
+    assert_int_equal(keys[0][0], 11);
+    assert_int_equal(keys[1][0], 10);
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_revocations_are_found_and_forgotten(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_REVOKE, "a");
+    uint8_t token[SHOAL_MESH_TOKEN_ID_BYTES] = { 0 };
+
+    (void)state;
+    for (uint32_t i = 0; i < SHOAL_MESH_REVOCATIONS_MAX; i++) {
+        uint32_t scattered = i * 2654435761u;
+
+        memcpy(c.revocation.token, &scattered, sizeof(scattered));
+        assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    }
+    memcpy(token, c.revocation.token, sizeof(token));
+    assert_true(shoal_mesh_token_revoked(mesh, token));
+    memset(c.revocation.token, 0xee, sizeof(c.revocation.token));
+    assert_int_equal(apply(mesh, &c), SHOAL_ERR_FULL);
+    c.now_s = 2001; /* all others have expired */
+    assert_int_equal(apply(mesh, &c), SHOAL_OK);
+    assert_false(shoal_mesh_token_revoked(mesh, token));
+    assert_true(shoal_mesh_token_revoked(mesh, c.revocation.token));
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_users_are_bounded(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    char name[16];
+
+    (void)state;
+    for (unsigned i = 1; i <= SHOAL_MESH_USERS_MAX; i++) {
+        struct shoal_mesh_command c;
+
+        (void)snprintf(name, sizeof(name), "u%u", i * 7919 % 10007);
+        c = command_of(SHOAL_MESH_ADD_USER, name);
+        assert_int_equal(apply(mesh, &c), i < SHOAL_MESH_USERS_MAX ? SHOAL_OK : SHOAL_ERR_FULL);
+    }
+    for (size_t i = 1; i < shoal_mesh_user_count(mesh); i++)
+        assert_true(strcmp(shoal_mesh_user_at(mesh, i - 1)->name, shoal_mesh_user_at(mesh, i)->name) < 0);
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_nothing_before_init_and_nothing_twice(void **state)
+{
+    struct shoal_mesh *mesh = shoal_mesh_create();
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_ADD_USER, "ann");
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    size_t len;
+
+    (void)state;
+    assert_int_equal(apply(mesh, &c), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_mesh_command_encode(&c, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_mesh_apply(mesh, 1, shoal_view_of(bytes, len), NULL), SHOAL_ERR_STALE);
+    assert_int_equal(shoal_mesh_apply(mesh, 2, shoal_view_of(bytes, 3), NULL), SHOAL_ERR_MALFORMED);
+    assert_int_equal(shoal_mesh_version(mesh), 2);
+    shoal_mesh_destroy(mesh);
+}
+
+/* Same commands, same bytes; and the copy goes round. */
+static void test_replicas_are_alike(void **state)
+{
+    struct shoal_mesh *a = made();
+    struct shoal_mesh *b = made();
+    struct shoal_mesh *copy = shoal_mesh_create();
+    struct shoal_buf bytes_a = { 0 }, bytes_b = { 0 }, again = { 0 };
+    struct shoal_rand chance;
+
+    (void)state;
+    shoal_rand_init(&chance, 5);
+    for (unsigned i = 0; i < 3000; i++) {
+        char name[8];
+        struct shoal_mesh_command c;
+
+        (void)snprintf(name, sizeof(name), "%c%c", (int)('a' + shoal_rand_below(&chance, 20)),
+                       (int)('a' + shoal_rand_below(&chance, 3)));
+        c = command_of((enum shoal_mesh_command_kind)(1 + shoal_rand_below(&chance, SHOAL_MESH_COMMAND_KINDS - 1)), name);
+        c.now_s = i;
+        c.user.admin = shoal_rand_below(&chance, 2) == 0;
+        assert_int_equal(apply(a, &c), apply(b, &c));
+    }
+    assert_int_equal(shoal_mesh_encode(a, &bytes_a), SHOAL_OK);
+    assert_int_equal(shoal_mesh_encode(b, &bytes_b), SHOAL_OK);
+    assert_true(shoal_view_equal(shoal_buf_view(&bytes_a), shoal_buf_view(&bytes_b)));
+    assert_int_equal(shoal_mesh_decode(copy, shoal_buf_view(&bytes_a)), SHOAL_OK);
+    assert_int_equal(shoal_mesh_encode(copy, &again), SHOAL_OK);
+    assert_true(shoal_view_equal(shoal_buf_view(&bytes_a), shoal_buf_view(&again)));
+    /* Every prefix is refused and changes nothing. */
+    for (size_t n = 0; n < bytes_a.len; n++) {
+        uint8_t *cut = malloc(n + 1);
+
+        memcpy(cut, bytes_a.bytes, n);
+        assert_int_equal(shoal_mesh_decode(copy, shoal_view_of(cut, n)), SHOAL_ERR_MALFORMED);
+        free(cut);
+        n += n > 2000 ? 97 : 0; /* the head whole, the rest in steps */
+    }
+    assert_int_equal(shoal_mesh_version(copy), shoal_mesh_version(a));
+    shoal_buf_deinit(&bytes_a);
+    shoal_buf_deinit(&bytes_b);
+    shoal_buf_deinit(&again);
+    shoal_mesh_destroy(a);
+    shoal_mesh_destroy(b);
+    shoal_mesh_destroy(copy);
+}
+
+static void test_command_prefixes_and_noise(void **state)
+{
+    struct shoal_rand chance;
+
+    (void)state;
+    shoal_rand_init(&chance, 6);
+    for (unsigned kind = 0; kind < SHOAL_MESH_COMMAND_KINDS; kind++) {
+        struct shoal_mesh_command c = command_of((enum shoal_mesh_command_kind)kind, "ann"), out;
+        uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+        size_t len;
+
+        assert_int_equal(shoal_mesh_command_encode(&c, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_mesh_command_decode(shoal_view_of(bytes, len), &out), SHOAL_OK);
+        assert_int_equal(out.kind, kind);
+        for (size_t n = 0; n < len; n++) {
+            uint8_t *cut = malloc(n + 1);
+            size_t short_len;
+
+            memcpy(cut, bytes, n);
+            assert_int_equal(shoal_mesh_command_decode(shoal_view_of(cut, n), &out), SHOAL_ERR_MALFORMED);
+            assert_int_equal(shoal_mesh_command_encode(&c, cut, n, &short_len), SHOAL_ERR_TOO_BIG);
+            free(cut);
+        }
+        for (unsigned tries = 0; tries < 2000; tries++) {
+            bytes[shoal_rand_below(&chance, len)] = (uint8_t)shoal_rand_u64(&chance);
+            (void)!shoal_mesh_command_decode(shoal_view_of(bytes, len), &out);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_init_sets_the_defaults),
+        cmocka_unit_test(test_a_uid_is_never_given_twice),
+        cmocka_unit_test(test_a_new_password_voids_older_tokens),
+        cmocka_unit_test(test_rotation_keeps_one_older_key),
+        cmocka_unit_test(test_revocations_are_found_and_forgotten),
+        cmocka_unit_test(test_users_are_bounded),
+        cmocka_unit_test(test_nothing_before_init_and_nothing_twice),
+        cmocka_unit_test(test_replicas_are_alike),
+        cmocka_unit_test(test_command_prefixes_and_noise),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
