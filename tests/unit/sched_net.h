@@ -16,6 +16,7 @@
 #include "shoal/job.h"
 #include "shoal/mesh.h"
 #include "shoal/sched.h"
+#include "shoal/slots.h"
 
 #define NET_NODES_MAX 9
 #define NET_REPLIES_MAX 4096
@@ -61,12 +62,14 @@ struct net_node {
     uint64_t disk_free_ns;      /* when the disk has written all it was given */
     uint64_t flush_ns;
     uint32_t slots;
+    uint64_t slots_free, slots_version;
+    unsigned runs; /* workers started here */
     unsigned blobs_put;
     unsigned deleted;
     uint64_t terms_led; /* ROLE actions with leads */
 };
 
-enum net_kind { NET_FRAME, NET_DATAGRAM, NET_WRITE, NET_SUMMARY, NET_MESH, NET_STATE, NET_BLOB, NET_REMOVE };
+enum net_kind { NET_FRAME, NET_DATAGRAM, NET_WRITE, NET_SUMMARY, NET_MESH, NET_STATE, NET_BLOB, NET_REMOVE, NET_HOST };
 
 struct net_event {
     uint64_t at;
@@ -83,6 +86,7 @@ struct net_event {
     unsigned state; /* NET_STATE: of node `from` as gossip says */
     struct shoal_sched_version version;
     struct shoal_hash hash;
+    struct shoal_sched_event host; /* NET_HOST: what this host's shell says */
 };
 
 /* Who led which term: one node at most. */
@@ -500,8 +504,67 @@ static void net_keep(struct shoal_buf *to, struct shoal_view bytes)
     assert_int_equal(shoal_buf_append(to, bytes.bytes, bytes.len), SHOAL_OK);
 }
 
-/* A hook for tests of jobs: the host's side of a worker. */
-static void (*net_on_host_action)(struct net *net, unsigned at, const struct shoal_sched_action *action);
+static void net_host_later(struct net *net, unsigned at, const struct shoal_sched_event *event, uint64_t delay)
+{
+    struct net_event *later = net_event_of(net, NET_HOST, at, delay);
+
+    later->host = *event;
+    net_push(net, later);
+}
+
+/* A worker that needs no library: it starts, works for 400 ms, and exits 0. */
+static void net_run_worker(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
+
+    net->nodes[at].runs++;
+    event.u.worker_started.worker_id = action->u.run.worker_id;
+    event.u.worker_started.pid = 100;
+    net_host_later(net, at, &event, 5 * NET_MS);
+    memset(&event, 0, sizeof(event));
+    event.kind = SHOAL_SCHED_WORKER_EXITED;
+    event.u.worker_exited.worker_id = action->u.run.worker_id;
+    net_host_later(net, at, &event, 400 * NET_MS);
+    if (action->u.run.slot == UINT32_MAX)
+        return;
+    memset(&event, 0, sizeof(event));
+    event.kind = SHOAL_SCHED_SLOT_IDLE;
+    event.u.slot_idle.slot = action->u.run.slot;
+    net_host_later(net, at, &event, 402 * NET_MS);
+}
+
+static void net_on_host_action(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MANIFEST_MADE };
+    struct shoal_slots_record record;
+
+    switch ((int)action->kind) {
+    case SHOAL_SCHED_RUN: net_run_worker(net, at, action); break;
+    case SHOAL_SCHED_MANIFEST:
+        event.u.manifest.job = action->u.manifest.job;
+        event.u.manifest.call = action->u.manifest.call;
+        event.u.manifest.ok = true;
+        memset(event.u.manifest.hash.bytes, 5, sizeof(event.u.manifest.hash.bytes));
+        net_host_later(net, at, &event, 30 * NET_MS);
+        break;
+    case SHOAL_SCHED_PUBLISH_SLOTS:
+        assert_int_equal(shoal_slots_record_decode(action->u.publish.payload, &record), SHOAL_OK);
+        net->nodes[at].slots_free = record.free;
+        net->nodes[at].slots_version = record.version;
+        for (unsigned i = 0; i < net->count; i++) {
+            struct net_event *said;
+
+            if (i == at || !net->nodes[i].up || !net->nodes[i].member || !net->nodes[at].member)
+                continue;
+            said = net_event_of(net, NET_STATE, i, 50 * NET_MS);
+            said->from = at;
+            said->state = SHOAL_SCHED_NODE_ALIVE;
+            net_push(net, said);
+        }
+        break;
+    default: break;
+    }
+}
 
 static inline void net_print_group(struct net *net, struct shoal_job_id job);
 
@@ -605,8 +668,7 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     case SHOAL_SCHED_KILL:
     case SHOAL_SCHED_WORKER_SEND:
     case SHOAL_SCHED_REVOKE:
-        if (net_on_host_action != NULL)
-            net_on_host_action(net, at, action);
+        net_on_host_action(net, at, action);
         break;
     }
 }
@@ -637,7 +699,8 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.state = state;
     event.u.node.incarnation = node->incarnation;
     event.u.node.slots = node->slots;
-    event.u.node.slots_free = ((uint64_t)1 << node->slots) - 1;
+    event.u.node.slots_free = node->slots_free;
+    event.u.node.record_seq = node->slots_version;
     event.u.node.cpus = 4;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)
@@ -776,7 +839,7 @@ static inline void net_join(struct net *net, unsigned at)
     }
 }
 
-static struct net *net_create(uint64_t seed, unsigned count, bool joined)
+static struct net *net_create_with(uint64_t seed, unsigned count, bool joined, uint32_t slots)
 {
     struct net *net = calloc(1, sizeof(*net));
 
@@ -801,10 +864,17 @@ static struct net *net_create(uint64_t seed, unsigned count, bool joined)
         (void)snprintf(node->domain, sizeof(node->domain), "d%u", i);
         node->flush_ns = NET_MS;
         node->member = joined;
+        node->slots = slots;
+        node->slots_free = ((uint64_t)1 << slots) - 1;
     }
     for (unsigned i = 0; i < count; i++)
         net_start(net, i);
     return net;
+}
+
+static struct net *net_create(uint64_t seed, unsigned count, bool joined)
+{
+    return net_create_with(seed, count, joined, 0);
 }
 
 static void net_destroy(struct net *net)
@@ -887,9 +957,10 @@ static void net_deliver(struct net *net, struct net_event *event)
         out.u.mesh_heard.payload = bytes;
         break;
     case NET_STATE:
-        if (!net->nodes[event->from].up)
+        if (net->nodes[event->from].up == (event->state == SHOAL_SCHED_NODE_ALIVE))
             net_tell_node(net, event->to, event->from, (enum shoal_sched_node_state)event->state);
         return;
+    case NET_HOST: net_step(net, event->to, &event->host); return;
     case NET_BLOB:
         out.kind = SHOAL_SCHED_BLOB;
         out.u.blob.hash = event->hash;
@@ -973,10 +1044,18 @@ static struct shoal_hash net_spec_hash(unsigned number)
     return hash;
 }
 
+/* Numbers from 1000 on: scripts of two workers, which run and end by themselves. */
 static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
 {
     struct shoal_job_spec spec = { .elastic = true, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1 };
     size_t len;
+
+    if (number >= 1000) {
+        spec.elastic = false;
+        spec.user_cmd = true;
+        spec.workers_min = spec.workers_max = 2;
+        spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
+    }
 
     (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
     (void)snprintf(spec.creator, sizeof(spec.creator), "ann");

@@ -494,6 +494,66 @@ static void test_a_large_bundle_is_fetched_first(void **state)
     net_destroy(net);
 }
 
+/* From the submit to the end, with real leads, slots and allocation; the workers are of the simplest kind. */
+static void test_scripts_run_and_finish(void **state)
+{
+    struct net *net = net_create_with(19, 3, true, 2);
+    struct shoal_job_id jobs[5];
+    unsigned runs = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++)
+        jobs[i] = submit(net, i % 3, 1000 + i);
+    net_run(net, 30 * NET_S);
+    for (unsigned i = 0; i < 5; i++) {
+        for (unsigned at = 0; at < 3; at++) {
+            enum shoal_job_state now = state_of(net, at, jobs[i]);
+
+            if (now != SHOAL_JOB_FINISHED) {
+                struct net_reply *why = ask(net, at, SHOAL_SCHED_WHY, jobs[i]);
+
+                fail_msg("job %u at node %u: %s: %.*s", i, at, shoal_job_state_name(now), (int)why->bytes.len,
+                         (const char *)why->bytes.bytes);
+            }
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        runs += net->nodes[i].runs;
+        assert_int_equal(net->nodes[i].slots_free, 3);
+    }
+    assert_int_equal(runs, 10); /* two each, and none twice */
+    net_destroy(net);
+}
+
+static void test_a_script_survives_its_leader(void **state)
+{
+    struct net *net = net_create_with(20, 5, true, 0);
+    struct shoal_job_id job;
+    unsigned leader;
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++)
+        net->nodes[i].slots = i >= 3 ? 1 : 0; /* the workers run elsewhere */
+    for (unsigned i = 0; i < 5; i++) {
+        net_crash(net, i);
+        net->nodes[i].slots_free = i >= 3 ? 1 : 0;
+        net_start(net, i);
+    }
+    net_run(net, NET_S);
+    job = submit(net, 0, 1000);
+    while (net->nodes[3].runs + net->nodes[4].runs < 2)
+        net_run(net, 10 * NET_MS);
+    leader = net_leader(net, job);
+    assert_true(leader < 5);
+    net_crash(net, leader);
+    net_run(net, 20 * NET_S);
+    for (unsigned at = 0; at < 5; at++) {
+        if (net->nodes[at].up)
+            assert_int_equal(state_of(net, at, job), SHOAL_JOB_FINISHED);
+    }
+    net_destroy(net);
+}
+
 static void test_quiet_meshes_are_cheap(void **state)
 {
     struct net *net = net_create(18, 3, true);
@@ -533,6 +593,8 @@ int main(void)
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_a_job_of_one_node_grows),
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
+        cmocka_unit_test(test_scripts_run_and_finish),
+        cmocka_unit_test(test_a_script_survives_its_leader),
         cmocka_unit_test(test_quiet_meshes_are_cheap),
     };
 
