@@ -355,10 +355,10 @@ static void test_truncated(void **state)
         int fd = pack(forms[f], good, sizeof(good) / sizeof(good[0]));
         uint64_t whole = size_of(fd);
         uint8_t *bytes = malloc(whole);
-        uint64_t step = whole > 2000 ? 97 : 1;
+        uint64_t step = whole > 2000 ? 128 : 1; /* cuts between a tar's blocks, too */
 
         assert_int_equal(pread(fd, bytes, whole, 0), whole);
-        for (uint64_t len = 1; len < whole; len += step) {
+        for (uint64_t len = step; len < whole; len += step) {
             int cut = file_of(bytes, len);
             struct shoal_bundle_info info;
             struct shoal_msg msg;
