@@ -64,6 +64,7 @@ struct shoal_link {
     uint16_t port;
     uint64_t period_ns;
     uint64_t noted_ns;
+    uint64_t ticked_ns; /* 0: the timer stood still, or was late */
     bool stopping;
     bool in_tick;
     void (*stopped)(void *arg);

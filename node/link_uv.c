@@ -528,7 +528,7 @@ static void check_lane(struct shoal_link *link, struct conn *conn, uint64_t now_
 }
 
 /* One connection per pass changes the list; so start over after each, and each pass ends something. */
-static bool check_conns(struct shoal_link *link, uint64_t now_ns)
+static bool check_conns(struct shoal_link *link, uint64_t now_ns, bool was_late)
 {
     for (struct conn *conn = link->conns; conn != NULL; conn = conn->next) {
         if (conn->state == CONN_QUEUED && conn->dialled && conn->contact) {
@@ -537,6 +537,8 @@ static bool check_conns(struct shoal_link *link, uint64_t now_ns)
             link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false, "no route, or no socket left");
             return true;
         }
+        if (was_late)
+            continue;
         if (conn->state == CONN_OPEN && now_ns - conn->heard_ns >= link->options.idle_ping_ns) {
             bool dead = now_ns - conn->heard_ns >= link->options.idle_dead_ns;
 
@@ -598,18 +600,25 @@ static void on_tick(uv_timer_t *timer)
 {
     struct shoal_link *link = timer->data;
     uint64_t now_ns = conn_now_ns();
+    /* When this loop itself has stood still, its peers' words wait unread in the sockets: judge them next time. */
+    bool was_late = link->ticked_ns != 0 && now_ns - link->ticked_ns >= 2 * link->period_ns + TICK_MIN_NS;
 
+    link->ticked_ns = was_late ? 0 : now_ns; /* twice in a row is no excuse */
     link->in_tick = true;
     for (unsigned i = 0; i < 2 * SHOAL_LINK_PEERS_MAX && !link->stopping; i++)
-        if (!check_conns(link, now_ns))
+        if (!check_conns(link, now_ns, was_late))
             break;
     if (!link->stopping)
         check_peers(link, now_ns);
     link->in_tick = false;
-    if (!link->stopping && link->conns == NULL && link->peers_count == 0)
+    if (link->stopping)
+        return;
+    if (link->conns == NULL && link->peers_count == 0) {
+        link->ticked_ns = 0;
         (void)uv_timer_stop(&link->timer);
-    else if (!link->stopping)
-        (void)uv_timer_start(&link->timer, on_tick, link->period_ns / SHOAL_MS, link->period_ns / SHOAL_MS);
+        return;
+    }
+    (void)uv_timer_start(&link->timer, on_tick, link->period_ns / SHOAL_MS, link->period_ns / SHOAL_MS);
 }
 
 /* ---- the owner's calls -------------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 #include "shoal/link.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 
 #include <uv.h>
@@ -687,5 +688,6 @@ int main(void)
         CASE(a_restarted_peer_takes_the_place_of_its_old_link),
     };
 
+    (void)signal(SIGPIPE, SIG_IGN); /* as the agent does */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
