@@ -60,6 +60,24 @@ static void check_token(struct http_request *request, struct shoal_view text, ht
     ok(request);
 }
 
+/* A check takes a thread and much memory for tens of milliseconds, and anyone may ask for one. */
+bool auth_logon_begin(struct http_request *request)
+{
+    if (request->http->logons_open >= SHOAL_LOGONS_MAX) {
+        request->http->stats.refused_busy++;
+        http_respond_error(request, 503, "too many logons at once; try again in a second, or use a token");
+        return false;
+    }
+    request->http->logons_open++;
+    return true;
+}
+
+void auth_logon_end(struct http_request *request)
+{
+    SHOAL_ASSERT(request->http->logons_open > 0);
+    request->http->logons_open--;
+}
+
 struct basic {
     struct http_request *request;
     http_request_fn *ok;
@@ -84,6 +102,7 @@ static void on_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg,
     struct shoal_http *http = request->http;
     http_request_fn *ok = basic->ok;
 
+    auth_logon_end(request);
     if (err == SHOAL_OK) {
         struct basic_entry *entry = &http->basic[http->basic_next++ % HTTP_BASIC_CACHE];
 
@@ -154,6 +173,8 @@ static void check_basic(struct http_request *request, struct shoal_view text, in
             http_respond_error(request, 503, "out of memory; try again later");
             return;
         }
+        if (!auth_logon_begin(request))
+            return;
         http_request_hold(request);
         http->backend.logon(http->backend.ctx, kept_user, kept_password, on_logon, basic);
     }

@@ -224,7 +224,7 @@ void http_request_begin(struct http_request *request)
         if (known)
             http_respond_error(request, 405, "this address does not take that method");
         else
-            http_respond_error(request, 404, "there is no such address; see the manual page shoal-api");
+            http_respond_error(request, 404, "there is no such address; docs/API.md lists them");
         return;
     }
     request->route = route;

@@ -135,6 +135,7 @@ struct shoal_http {
     uint8_t basic_key[32]; /* of the digests below: new in each process */
     struct basic_entry basic[HTTP_BASIC_CACHE];
     unsigned basic_next;
+    unsigned logons_open;   /* password checks under way */
     uint8_t scratch[65536]; /* one read of a TLS socket */
 };
 
@@ -162,6 +163,9 @@ void http_stop_check(struct shoal_http *http);
 
 /* auth.c: calls `ok` with request->user set, now or later, or answers 401. */
 void auth_request(struct http_request *request, http_request_fn *ok);
+/* False: too many password checks are under way, and the request was answered. Else call auth_logon_end once. */
+bool auth_logon_begin(struct http_request *request);
+void auth_logon_end(struct http_request *request);
 /* Checks Basic credentials for logon itself. */
 void auth_basic(struct http_request *request, http_request_fn *ok);
 

@@ -136,6 +136,7 @@ static void on_body_logon(void *arg, enum shoal_err err, const struct shoal_msg 
 {
     struct http_request *request = arg;
 
+    auth_logon_end(request);
     if (err == SHOAL_OK) {
         request->user = *user;
         answer_logon(request);
@@ -166,6 +167,8 @@ static bool logon_by_body(struct http_request *request)
     json_input_free(input);
     if (user == NULL || password == NULL)
         return false;
+    if (!auth_logon_begin(request))
+        return true;
     http_request_hold(request);
     backend->logon(backend->ctx, user, password, on_body_logon, request);
     return true;
@@ -289,6 +292,7 @@ struct list {
     struct shoal_job_filter filter;
     const char *states; /* comma list, NULL: all */
     uint64_t limit;
+    uint64_t start;
     enum sort_field field;
     bool descending;
 };
@@ -701,6 +705,67 @@ static void handle_engine(struct http_request *request)
     backend->get(backend->ctx, &request->user, request->params[0], true, on_engine, request);
 }
 
+static void on_engines(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                       size_t count, uint64_t age_ms)
+{
+    struct list *list = arg;
+    struct http_request *request = list->request;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    uint64_t skip = list->start;
+    uint64_t left = list->limit;
+
+    (void)age_ms;
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 400);
+        http_request_release(request);
+        return;
+    }
+    json_array_begin(&w, NULL);
+    for (size_t i = 0; i < count && left > 0; i++) { /* jobs come oldest first */
+        const struct shoal_job_info *job = &jobs[list->descending ? count - 1 - i : i];
+
+        if (!state_is_wanted(list, job->state))
+            continue;
+        if (skip > 0) {
+            skip--;
+            continue;
+        }
+        engine_json(&w, job);
+        left--;
+    }
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+    http_request_release(request);
+}
+
+static void handle_engines(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *sort = http_query(request, "sort");
+    const char *start = http_query(request, "start");
+    const char *length = http_query(request, "length");
+    struct list *list = arena_alloc(&request->arena, sizeof(*list));
+
+    if (list == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *list = (struct list){ .request = request,
+                           .filter = { .creator = request->user.admin ? "" : request->user.name },
+                           .states = http_query(request, "state"),
+                           .limit = UINT64_MAX };
+    list->descending = sort != NULL && sort[0] == '-';
+    if (start != NULL)
+        list->start = strtoull(start, NULL, 10);
+    if (length != NULL)
+        list->limit = strtoull(length, NULL, 10);
+    http_request_hold(request);
+    backend->list(backend->ctx, &request->user, &list->filter, on_engines, list);
+}
+
+static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }
+
 /* The pods and jobs of another platform: there are none here, and clients take an empty list (execs-api 6.6). */
 static void handle_kubernetes(struct http_request *request)
 {
@@ -717,6 +782,11 @@ static const struct http_route routes[] = {
       .mode = HTTP_BODY_BUFFER },
     { .method = HTTP1_POST,
       .pattern = "/auth/v1/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_GET,
+      .pattern = "/platform/rest/conductor/v1/auth/logon",
       .handle = handle_logon,
       .open = true,
       .mode = HTTP_BODY_BUFFER },
@@ -741,7 +811,9 @@ static const struct http_route routes[] = {
     { .method = HTTP1_GET,
       .pattern = ROUTES_BASE "/scheduler/applications/{}/executor/{}/logs/{}",
       .handle = handle_executor_log },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications", .handle = handle_engines },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications/{}", .handle = handle_engine },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/instances", .handle = handle_empty_list },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/kubernetesobjects", .handle = handle_kubernetes },
 };
 

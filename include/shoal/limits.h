@@ -63,6 +63,8 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_REQUEST_ARENA_MAX (8u * SHOAL_MIB)
 /* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way; more are answered 503. */
 #define SHOAL_UPLOADS_MAX 64
+/* Password checks at once: each takes a thread and the memory that Argon2id is meant to take. */
+#define SHOAL_LOGONS_MAX 16
 #define SHOAL_UPLOAD_PENDING_MAX (4u * SHOAL_MIB)
 /* Parts of one multipart body, and the header block of one part. */
 #define SHOAL_MULTIPART_PARTS_MAX 16

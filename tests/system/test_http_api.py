@@ -272,6 +272,11 @@ def test_log_and_result(server):
     assert fields[1] == "filename=dlpd-model-%s-result.zip" % job and int(fields[2].split("=")[1]) == len(body)
     with zipfile.ZipFile(io.BytesIO(body)) as packed:
         assert packed.testzip() is None and packed.namelist() == ["model/bundle"] and content in packed.read("model/bundle")
+    newest = submit(server)
+    engines = json.loads(server.get(BASE + "/scheduler/engine/applications?start=0&length=9&sort=-submit_time")[1])
+    assert [row["id"] for row in engines] == [newest, job] and engines[1]["tag"] == "/default/ada"
+    assert [row["state"] for row in json.loads(server.get(BASE + "/scheduler/engine/applications/" + job)[1])] == ["FINISHED"]
+    assert server.get(BASE + "/scheduler/engine/applications?state=KILLED")[1] == b"[]"
     everything = zipfile.ZipFile(io.BytesIO(server.get("/v1/jobs/%s/result" % job)[1]))
     assert everything.namelist() == ["model/bundle", "log/app.task/stdout"]
 
