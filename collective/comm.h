@@ -97,7 +97,10 @@ struct records {
     uint32_t count;
     uint64_t acked;
     uint64_t sent; /* by me as rank 0 */
-    struct record_entry last; /* newest one pushed; its bytes stand until the ring comes round */
+    uint8_t *last_bytes; /* the newest one committed here, SHOAL_WORKER_MESSAGE_MAX: the ring may have it no more, since
+                          * others' may be acknowledged before mine is made */
+    uint64_t last_step;
+    uint32_t last_len;
     uint64_t waits; /* times that training had to wait for room */
 };
 

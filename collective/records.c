@@ -13,7 +13,8 @@ enum shoal_err records_init(struct records *records)
     *records = (struct records){ 0 };
     records->bytes = malloc(SHOAL_RECORD_QUEUE_BYTES); /* touched only as it fills */
     records->entries = malloc(SHOAL_RECORD_QUEUE_MAX * sizeof(*records->entries));
-    if (records->bytes != NULL && records->entries != NULL)
+    records->last_bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
+    if (records->bytes != NULL && records->entries != NULL && records->last_bytes != NULL)
         return SHOAL_OK;
     records_deinit(records);
     return SHOAL_ERR_FULL;
@@ -23,6 +24,7 @@ void records_deinit(struct records *records)
 {
     free(records->bytes);
     free(records->entries);
+    free(records->last_bytes);
     *records = (struct records){ 0 };
 }
 
@@ -84,7 +86,6 @@ bool records_push(struct records *records, uint64_t step, const uint8_t *bytes, 
     memcpy(records->bytes + at, bytes, len);
     records->entries[(records->first + records->count) % SHOAL_RECORD_QUEUE_MAX] =
         (struct record_entry){ .step = step, .at = at, .len = len };
-    records->last = *entry_at(records, records->count);
     records->count++;
     return true;
 }
@@ -140,6 +141,9 @@ void records_commit(struct shoal_comm *comm)
         mine += from->worker_id == comm->hello.worker_id ? 1 : 0;
     }
     SHOAL_ASSERT(!w.failed); /* ready() refused a plan whose records are larger */
+    memcpy(comm->records.last_bytes, w.bytes, w.len);
+    comm->records.last_len = (uint32_t)w.len;
+    comm->records.last_step = head.step;
     pushed = records_push(&comm->records, head.step, w.bytes, (uint32_t)w.len);
     SHOAL_ASSERT(pushed); /* assign() waited for room */
     link_turn(comm, 0);   /* rank 0 ships it */

@@ -555,19 +555,17 @@ enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double 
 
 enum shoal_err shoal_step_record(struct shoal_comm *comm, const uint8_t **bytes, uint64_t *len)
 {
-    const struct record_entry *entry;
     struct arena_block *block = NULL;
     enum shoal_err err = committed_block(comm, &block);
 
     if (err != SHOAL_OK)
         return err;
     (void)pthread_mutex_lock(&comm->lock);
-    entry = &comm->records.last;
-    if (entry->step != block->head.step)
+    if (comm->records.last_step != block->head.step)
         err = comm_fail(comm, SHOAL_ERR_NOT_FOUND, "the record of step %llu is not here",
                         (unsigned long long)block->head.step);
-    *bytes = comm->records.bytes + entry->at;
-    *len = entry->len;
+    *bytes = comm->records.last_bytes;
+    *len = comm->records.last_len;
     (void)pthread_mutex_unlock(&comm->lock);
     return err;
 }
