@@ -135,7 +135,8 @@ static enum shoal_err load(struct transport *t, struct shoal_msg *msg)
         { "UCX_DEBUG_SIGNO", "0" },    { "UCX_ERROR_SIGNALS", "" },        { "UCX_VFS_ENABLE", "n" },
         { "UCX_HANDLE_ERRORS", "none" }, { "UCX_WARN_UNUSED_ENV_VARS", "n" }, { "UCX_MEM_EVENTS", "n" },
         { "UCX_LOG_LEVEL", "fatal" },  { "UCX_TCP_KEEPIDLE", "2s" },        { "UCX_TCP_KEEPINTVL", "1s" },
-        { "UCX_TCP_KEEPCNT", "3" },
+        { "UCX_TCP_KEEPCNT", "3" },    { "UCX_TCP_PUT_ENABLE", "n" }, /* measured: large messages 2 to 4 times faster */
+        { "UCX_TCP_TX_SEG_SIZE", "64k" }, { "UCX_TCP_RX_SEG_SIZE", "64k" },
     };
 
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)

@@ -13,7 +13,8 @@
 #include "shoal/banned.h"
 
 #define YIELDS 8
-#define SPINS_ROOMY 20000
+#define SPINS_ROOMY 4000 /* about 0.1 ms */
+#define SPINS_FABRIC 50  /* turns of progress(), each some microseconds; then the kernel wakes us when bytes arrive */
 #define SLEEP_MS 10
 
 uint64_t comm_now_ns(void)
@@ -42,7 +43,7 @@ void wait_set_spin(struct shoal_comm *comm)
 
     CPU_ZERO(&set);
     comm->cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-    comm->spin_max = comm->epoch.local_count <= comm->cores ? SPINS_ROOMY : 0;
+    comm->spin_max = comm->epoch.local_count > comm->cores ? 0 : comm->epoch.hosts > 1 ? SPINS_FABRIC : SPINS_ROOMY;
 }
 
 /* Sleep until the bell or the control page changes. Without futex_waitv (before Linux 5.16) the sleep is short. */
@@ -85,7 +86,7 @@ enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
         else if (turn < comm->spin_max + YIELDS)
             (void)sched_yield();
         else if (fabric)
-            fabric_sleep(comm, 1);
+            fabric_sleep(comm, comm->epoch.local_count > 1 ? 1 : SLEEP_MS);
         else
             sleep_on_bell(comm, ready, arg);
     }

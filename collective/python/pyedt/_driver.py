@@ -220,7 +220,7 @@ def train_alone(call, seed, path, reports):
     with KeptChance():
         comm = _comm.Communicator(solo=True)
         try:
-            trainer = _engine.make_trainer(comm, call, seed, path)
+            trainer = _engine.make_trainer(comm, call, seed, path, quiet=True)
             trainer.on_committed = lambda record: (reports.add(record), reports.deliver())
             comm.ready(trainer.header["metric_names"], **trainer.sizes())
             trainer.bind()

@@ -70,7 +70,7 @@ def make_datasets(function):
     return train, validation
 
 
-def make_trainer(comm, call, job_seed, path):
+def make_trainer(comm, call, job_seed, path, quiet=False):
     """Load the bundle and the data sets. Everything random in it is seeded, so that engines agree."""
     from pyedt import _bundle, _loader, _trainer
 
@@ -79,7 +79,7 @@ def make_trainer(comm, call, job_seed, path):
     _loader.seed_all(job_seed)
     with SharedDirectoryLock():
         datasets = make_datasets(parts["datasets"])
-    return _trainer.Trainer(comm, call, header, parts, job_seed, datasets, _trainer.engine_device())
+    return _trainer.Trainer(comm, call, header, parts, job_seed, datasets, _trainer.engine_device(), quiet)
 
 
 def run_call(comm, call, job_seed, path):
@@ -122,6 +122,9 @@ def failure_text(error):
 
 def main():
     """Serve the calls of one job in this process. The exit status."""
+    if not os.environ.get("SHOAL_AGENT_SOCKET"):
+        print("an engine is started by Shoal's agent; a script that runs alone needs none", file=sys.stderr)
+        return 2
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     set_threads()

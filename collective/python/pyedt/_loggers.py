@@ -119,6 +119,12 @@ class DefaultDriverLogger:
 class DefaultWorkerLogger:
     """Monitor lines on the engine's standard output (training contract 5.5)."""
 
+    def __init__(self, iterations):
+        self._iterations = iterations
+
+    def on_train_begin(self):
+        print("Total iterations: %d" % self._iterations)
+
     def log_train_metrics(self, metrics, iteration, epoch, workers):
         now = int(time.time() * 1000)
         lines = ["Timestamp %d, Iteration %d" % (now, iteration), "batches :%d %.6f" % (iteration, metrics["loss"])]
@@ -225,9 +231,13 @@ class WorkerReports:
     """The worker logger's calls in one engine: once per own mini-batch, after its commit. A user's logger counts this
     engine's iterations, the monitor lines of the default one count all engines'."""
 
-    def __init__(self, logger, train_names, test_names, schedule):
-        self.logger = Logger(logger or DefaultWorkerLogger())
-        self._global = logger is None
+    def __init__(self, logger, train_names, test_names, schedule, quiet=False):
+        """`quiet`: no lines by default, for a script that runs alone at a user's terminal."""
+        self.printing = logger is None and not quiet
+        if self.printing:
+            logger = DefaultWorkerLogger(schedule.minibatches * schedule.epochs)
+        self.logger = Logger(logger)
+        self._global = self.printing
         self._train_names, self._test_names, self._schedule = train_names, test_names, schedule
         self._train_count = self._test_count = 0
 

@@ -45,7 +45,7 @@ def atomic_save(value, path):
 
 
 class Trainer:
-    def __init__(self, comm, call, header, parts, job_seed, datasets, device):
+    def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
         self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
         self._model, self._optimizer = parts["model"], parts["optimizer"]
         train_set, validation_set = datasets
@@ -64,7 +64,7 @@ class Trainer:
         self._loader = _loader.Loader((train_set, validation_set), parts.get("collate"), header["loader_threads"])
         self._set_callbacks(list(parts.get("callbacks") or ()))
         self._reports = WorkerReports(parts.get("worker_logger"), header["metric_names"], header["test_names"],
-                                      self.schedule)
+                                      self.schedule, quiet)
         self.on_committed = None  # called with each record, in the order of steps: the loggers of a script that runs alone
         self.applied = None  # the step whose state this engine has; None: no state yet
         self.updates = self.applied_steps = 0  # of the optimizer, in this engine
@@ -214,7 +214,12 @@ class Trainer:
         record = _records.decode(self.comm.record())[0]
         if step.kind == _schedule.TRAIN:
             self._seed(step.epoch, step.number, 0xFFFD)
-            self.updates += self.gradients.step()
+            updated = self.gradients.step()
+            self.updates += updated
+            if self._reports.printing:
+                print("Weight update %d: %d parameters, %d bytes of gradients, interval %d, factor %.9f" % (
+                    self.schedule.train_steps_until(step.number), updated, 4 * self.gradients.elems, step.parts,
+                    1 / sum(part[0] for part in record.parts)))
             self.applied_steps += 1
             self.buffers.apply()
         self._report(step, record)

@@ -103,6 +103,7 @@ def replace_streams(stdout, stderr):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(fd, target)
         os.close(fd)
+    sys.stdout.reconfigure(line_buffering=True)  # logs are followed live
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
