@@ -195,7 +195,8 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
     words->view_count = 0;
     arena->view_count = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t at = ARENA_REGIONS_AT + parts[i].slot * arena->layout.stride + arena->layout.result_at + parts[i].begin;
+        uint64_t at =
+            ARENA_REGIONS_AT + parts[i].slot * arena->layout.stride + arena->layout.result_at + parts[i].begin;
         uint64_t bytes = parts[i].end - parts[i].begin;
 
         SHOAL_ASSERT(parts[i].begin % ARENA_PAGE == 0 && parts[i].end % ARENA_PAGE == 0 && bytes > 0);

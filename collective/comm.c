@@ -25,7 +25,8 @@ static enum shoal_err bad_env(struct shoal_msg *msg, const char *name)
 {
     const char *text = getenv(name);
 
-    return shoal_fail(msg, SHOAL_ERR_INVALID, "%s=%s: not set as the runner sets it", name, text == NULL ? "(none)" : text);
+    return shoal_fail(msg, SHOAL_ERR_INVALID, "%s=%s: not set as the runner sets it", name,
+                      text == NULL ? "(none)" : text);
 }
 
 static enum shoal_err read_identity(struct shoal_comm *comm, struct shoal_msg *msg)
@@ -96,7 +97,8 @@ static enum shoal_err open_engine(struct shoal_comm *comm, struct shoal_msg *msg
 
 static enum shoal_err private_page(struct shoal_comm *comm, struct shoal_msg *msg)
 {
-    void *map = mmap(NULL, sizeof(struct shoal_control_page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *map =
+        mmap(NULL, sizeof(struct shoal_control_page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (map == MAP_FAILED)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for a control page");
@@ -169,7 +171,9 @@ static enum shoal_err comm_create(struct shoal_comm **out, uint32_t role, bool s
     if (err == SHOAL_OK && !solo)
         err = read_identity(comm, msg);
     if (err == SHOAL_OK)
-        err = solo ? open_solo(comm, msg) : role == SHOAL_ROLE_ENGINE ? open_engine(comm, msg) : private_page(comm, msg);
+        err = solo                        ? open_solo(comm, msg)
+              : role == SHOAL_ROLE_ENGINE ? open_engine(comm, msg)
+                                          : private_page(comm, msg);
     if (err != SHOAL_OK) {
         shoal_comm_close(comm);
         return err;
@@ -277,7 +281,8 @@ static enum shoal_err check_plan(struct shoal_comm *comm, const struct shoal_com
     for (uint32_t i = 0; i < plan->metric_count; i++)
         if (plan->metric_names == NULL || plan->metric_names[i] == NULL ||
             strlen(plan->metric_names[i]) >= SHOAL_NAME_TEXT_BYTES)
-            return comm_fail(comm, SHOAL_ERR_INVALID, "metric %u needs a name below %u bytes", i, SHOAL_NAME_TEXT_BYTES);
+            return comm_fail(comm, SHOAL_ERR_INVALID, "metric %u needs a name below %u bytes", i,
+                             SHOAL_NAME_TEXT_BYTES);
     if (plan->virtual_workers == 0 || plan->virtual_workers > SHOAL_VIRTUAL_MAX)
         return comm_fail(comm, SHOAL_ERR_TOO_BIG, "%u mini-batches a step: the sync interval must be 1 to %u",
                          plan->virtual_workers, SHOAL_VIRTUAL_MAX);
@@ -294,9 +299,14 @@ static void fill_ready(struct shoal_comm *comm, const struct shoal_comm_plan *pl
     struct shoal_worker_ready *ready = &comm->ready;
 
     *ready = (struct shoal_worker_ready){
-        .call = plan->call, .virtual_workers = plan->virtual_workers, .sum_elems = plan->sum_elems,
-        .copy_bytes = plan->copy_bytes, .samples = plan->samples, .minibatch = plan->minibatch,
-        .data_epochs = plan->data_epochs, .steps_per_epoch = plan->steps_per_epoch,
+        .call = plan->call,
+        .virtual_workers = plan->virtual_workers,
+        .sum_elems = plan->sum_elems,
+        .copy_bytes = plan->copy_bytes,
+        .samples = plan->samples,
+        .minibatch = plan->minibatch,
+        .data_epochs = plan->data_epochs,
+        .steps_per_epoch = plan->steps_per_epoch,
         .metric_count = (uint8_t)plan->metric_count,
     };
     for (uint32_t i = 0; i < plan->metric_count; i++)
@@ -388,8 +398,8 @@ enum shoal_err shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uin
     atomic_store(&comm->words->activity, SHOAL_ACTIVITY_DONE);
     (void)pthread_mutex_lock(&comm->lock);
     comm->finished = true;
-    comm->done = (struct shoal_worker_done){ .call = comm->plan.call, .final_step = final_step,
-                                             .state_digest = state_digest };
+    comm->done =
+        (struct shoal_worker_done){ .call = comm->plan.call, .final_step = final_step, .state_digest = state_digest };
     link_fact(comm, FACT_DONE);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;

@@ -34,9 +34,9 @@ struct peer {
     uint8_t token[16];
     uint16_t address_len;
     uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
-    uint32_t host;              /* index of its host, by first appearance in rank order */
-    struct arena_words *words;  /* same host only */
-    uint8_t *region;            /* same host only */
+    uint32_t host;             /* index of its host, by first appearance in rank order */
+    struct arena_words *words; /* same host only */
+    uint8_t *region;           /* same host only */
 };
 
 struct epoch {
@@ -47,9 +47,9 @@ struct epoch {
     uint32_t hosts;
     uint32_t host; /* mine */
     uint32_t local_count;
-    uint32_t local[SHOAL_RANKS_MAX];     /* ranks of my host, ascending; the first one is its leader */
-    uint32_t local_index;                /* mine */
-    uint32_t leaders[SHOAL_RANKS_MAX];   /* rank, by host */
+    uint32_t local[SHOAL_RANKS_MAX];   /* ranks of my host, ascending; the first one is its leader */
+    uint32_t local_index;              /* mine */
+    uint32_t leaders[SHOAL_RANKS_MAX]; /* rank, by host */
     uint64_t decided_step;
     int holder; /* ranks, or -1 */
     int donor;
@@ -71,7 +71,7 @@ enum fact {
 };
 
 struct link {
-    int fd;      /* -1: none */
+    int fd; /* -1: none */
     bool greeted;
     uint64_t retry_ns;
     uint32_t retries;
@@ -91,12 +91,12 @@ struct record_entry {
 };
 
 struct records {
-    uint8_t *bytes; /* SHOAL_RECORD_QUEUE_BYTES */
+    uint8_t *bytes;               /* SHOAL_RECORD_QUEUE_BYTES */
     struct record_entry *entries; /* ring of SHOAL_RECORD_QUEUE_MAX */
     uint32_t first;
     uint32_t count;
     uint64_t acked;
-    uint64_t sent; /* by me as rank 0 */
+    uint64_t sent;       /* by me as rank 0 */
     uint8_t *last_bytes; /* the newest one committed here, SHOAL_WORKER_MESSAGE_MAX: the ring may have it no more, since
                           * others' may be acknowledged before mine is made */
     uint64_t last_step;
@@ -174,19 +174,19 @@ struct shoal_comm {
     struct shoal_comm_plan plan;
     bool planned;
     struct epoch epoch;
-    _Atomic bool open; /* the epoch is open: words may be said. Cleared under `lock` */
+    _Atomic bool open;   /* the epoch is open: words may be said. Cleared under `lock` */
     uint64_t seen_epoch; /* word of the newest epoch entered or refused */
     _Atomic uint64_t applied;
     _Atomic uint64_t complete;
-    bool stateless; /* a joiner that began to take the state */
-    bool fresh;     /* loaded this call's bundle, never told to load or take a state */
+    bool stateless;  /* a joiner that began to take the state */
+    bool fresh;      /* loaded this call's bundle, never told to load or take a state */
     bool finished;   /* done() was called */
     bool main_waits; /* the caller is receiving: the library thread only sends */
     struct step_state step;
     uint64_t closed_ns;
     uint8_t *copy_result; /* private, committed buffers */
     uint8_t *touched;     /* private */
-    uint64_t op; /* phases of collectives in this epoch */
+    uint64_t op;          /* phases of collectives in this epoch */
     uint64_t state_sequence;
     struct arena_chunk chunk; /* of the joiner: the one to be taken next */
     bool chunk_valid;
@@ -259,7 +259,8 @@ void records_commit(struct shoal_comm *comm);
 
 /* ---- step.c ---- */
 void step_reset(struct shoal_comm *comm);
-/* The commit block and the view show `step`: take over buffers, touched bits and the record, and count it as applied. */
+/* The commit block and the view show `step`: take over buffers, touched bits and the record, and count it as applied.
+ */
 void step_adopt(struct shoal_comm *comm, uint64_t step);
 
 struct arena_block;
@@ -295,7 +296,8 @@ void fabric_sleep(struct shoal_comm *comm, int ms);
 enum shoal_err fabric_greeted(struct shoal_comm *comm); /* wait until every remote member has shown its token */
 enum shoal_err fabric_fetch(struct shoal_comm *comm);   /* the result of the decided step, from the remote holder */
 uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32_t source, uint64_t op, uint32_t chunk);
-struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes, size_t len);
+struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes,
+                                      size_t len);
 struct transport_request *fabric_recv(struct shoal_comm *comm, uint64_t tag, void *bytes, size_t len);
 /* A request field that is cleared when done. FAILED marks the fabric broken. */
 enum transport_state fabric_test(struct shoal_comm *comm, struct transport_request **request);
@@ -315,7 +317,7 @@ struct exchange {
     uint32_t type; /* enum shoal_type */
     uint64_t bytes;
     uint32_t v_count;
-    float divisor; /* 0: none; with several hosts it may be known late, see `ready` */
+    float divisor;          /* 0: none; with several hosts it may be known late, see `ready` */
     const uint32_t *begins; /* by rank: the leaves that it holds */
     const uint32_t *ends;
     struct exchange_input inputs[SHOAL_RANKS_MAX * TREE_NODES_MAX]; /* of my host, ascending */

@@ -6,7 +6,7 @@
 #include "shoal/banned.h"
 
 enum shoal_err shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64_t job_seed, uint32_t engines_max,
-                       const char *bundle_path, const char *signature)
+                                  const char *bundle_path, const char *signature)
 {
     struct shoal_worker_train *train = comm->train;
 

@@ -19,7 +19,8 @@ bool epoch_is_revoked(const struct shoal_comm *comm)
 
 static void report_closed(struct shoal_comm *comm, struct shoal_epoch id)
 {
-    comm->closed = (struct shoal_worker_closed){ .epoch = id, .applied_step = atomic_load(&comm->applied),
+    comm->closed = (struct shoal_worker_closed){ .epoch = id,
+                                                 .applied_step = atomic_load(&comm->applied),
                                                  .complete_step = atomic_load(&comm->complete) };
     link_fact(comm, FACT_CLOSED);
 }
@@ -226,7 +227,8 @@ static enum shoal_err adopt(struct shoal_comm *comm)
         err = comm_fail(comm, SHOAL_ERR_INVALID, "epoch %u.%u does not give each of %u mini-batches to one member",
                         next->epoch.e, next->epoch.k, comm->plan.virtual_workers);
     else if (next->donor != 0 && comm->epoch.donor < 0)
-        err = comm_fail(comm, SHOAL_ERR_INVALID, "epoch %u.%u names a donor outside of it", next->epoch.e, next->epoch.k);
+        err =
+            comm_fail(comm, SHOAL_ERR_INVALID, "epoch %u.%u names a donor outside of it", next->epoch.e, next->epoch.k);
     else
         err = map_peers(comm);
     if (err == SHOAL_OK)
@@ -273,7 +275,8 @@ static enum shoal_err fetch(struct shoal_comm *comm)
 
     fault_point(&comm->fault, FAULT_FETCHING, decided);
     if (comm->epoch.holder < 0)
-        return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu is decided, I lack its result, and nobody is named who has it",
+        return comm_fail(comm, SHOAL_ERR_INVALID,
+                         "step %llu is decided, I lack its result, and nobody is named who has it",
                          (unsigned long long)decided);
     err = comm->epoch.peers[comm->epoch.holder].region != NULL ? fetch_local(comm) : fabric_fetch(comm);
     if (err != SHOAL_OK)

@@ -4,7 +4,8 @@
  *
  *   in a host        each worker reads its slice of all local inputs once and writes the sum once
  *   between hosts    for a slice owned elsewhere, one worker of the host (its home here) sends the host's partial sums
- *                    of it to the owner; the owner adds everything up in the order of the tree and sends the result back
+ *                    of it to the owner; the owner adds everything up in the order of the tree and sends the result
+ * back
  *
  *     host A: rank 0, 1            host B: rank 2
  *       slice 0, 1: owned            slice 2: owned, slices 0 and 1: home of both
@@ -139,8 +140,8 @@ static void sum_piece(const struct shoal_comm *comm, const struct sum *sum, uint
 }
 
 /* Final sum of [begin, end) of the vector: to every `into`, with the digest. */
-static enum shoal_err sum_final(struct shoal_comm *comm, struct exchange *exchange, const struct sum *sum, uint64_t begin,
-                                uint64_t end)
+static enum shoal_err sum_final(struct shoal_comm *comm, struct exchange *exchange, const struct sum *sum,
+                                uint64_t begin, uint64_t end)
 {
     for (uint64_t at = begin; at < end; at += KERNEL_PIECE_BYTES) {
         size_t bytes = end - at < KERNEL_PIECE_BYTES ? (size_t)(end - at) : KERNEL_PIECE_BYTES;
@@ -164,8 +165,9 @@ static enum shoal_err run_in_host(struct shoal_comm *comm, struct exchange *exch
 {
     struct tree_program program = { .ops = comm->ops, .cap = comm->ops_cap };
     struct tree_node nodes[SHOAL_RANKS_MAX * TREE_NODES_MAX];
-    struct sum sum = { .program = &program, .inputs = exchange->inputs, .type = exchange->type,
-                       .divisor = exchange->divisor };
+    struct sum sum = {
+        .program = &program, .inputs = exchange->inputs, .type = exchange->type, .divisor = exchange->divisor
+    };
     uint64_t begin;
     uint64_t end;
 
@@ -277,8 +279,10 @@ static enum shoal_err plan_parts(struct shoal_comm *comm, const struct exchange 
         inputs[i] = exchange->inputs[i].node;
     between->part_count = host_nodes(comm, exchange, comm->epoch.host, nodes);
     if (between->part_count == 0 && exchange->input_count > 0)
-        return comm_fail(comm, SHOAL_ERR_TOO_BIG, "the mini-batches of this host lie in more than %u pieces: order the "
-                                                  "ranks by host", REMOTE_NODES_MAX);
+        return comm_fail(comm, SHOAL_ERR_TOO_BIG,
+                         "the mini-batches of this host lie in more than %u pieces: order the "
+                         "ranks by host",
+                         REMOTE_NODES_MAX);
     for (uint32_t i = 0; i < between->part_count; i++) {
         struct part *part = &between->parts[i];
 
@@ -320,7 +324,8 @@ static enum shoal_err plan_owned(struct shoal_comm *comm, const struct exchange 
         owned->homes[host] = exchange_home(epoch, epoch->rank, host);
         for (uint32_t i = 0; i < count; i++) {
             if (owned->remote_count == SHOAL_RANKS_MAX * 4)
-                return comm_fail(comm, SHOAL_ERR_TOO_BIG, "more than %u partial sums between hosts", SHOAL_RANKS_MAX * 4);
+                return comm_fail(comm, SHOAL_ERR_TOO_BIG, "more than %u partial sums between hosts",
+                                 SHOAL_RANKS_MAX * 4);
             remote[owned->remote_count] = theirs[i];
             owned->remote_source[owned->remote_count] = owned->homes[host];
             owned->remote_index[owned->remote_count++] = i;
@@ -419,10 +424,9 @@ static void outgoing_send(struct shoal_comm *comm, const struct exchange *exchan
                           box + done);
             bytes = box;
         }
-        out->sends[window][i] = fabric_send(comm, out->owner,
-                                            fabric_tag(comm, exchange->partial_kind, comm->epoch.rank, exchange->op,
-                                                       out->sent << 5 | i),
-                                            bytes, len);
+        out->sends[window][i] = fabric_send(
+            comm, out->owner,
+            fabric_tag(comm, exchange->partial_kind, comm->epoch.rank, exchange->op, out->sent << 5 | i), bytes, len);
     }
     out->sent++;
 }
@@ -459,8 +463,9 @@ static enum shoal_err owned_sum(struct shoal_comm *comm, struct exchange *exchan
     uint32_t window = owned->summed % WINDOW;
     uint64_t at = owned->begin + owned->summed * owned->chunk;
     size_t len = chunk_len(owned->begin, owned->end, owned->chunk, owned->summed);
-    struct sum sum = { .program = &owned->program, .inputs = owned->inputs, .type = exchange->type,
-                       .divisor = exchange->divisor };
+    struct sum sum = {
+        .program = &owned->program, .inputs = owned->inputs, .type = exchange->type, .divisor = exchange->divisor
+    };
     enum shoal_err err;
 
     /* remote parts lie in the inbox: give them a base from which the offset in the vector counts */
@@ -478,7 +483,8 @@ static enum shoal_err owned_sum(struct shoal_comm *comm, struct exchange *exchan
     return err;
 }
 
-static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between, bool *over)
+static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between,
+                                 bool *over)
 {
     struct owned *owned = &between->owned;
     enum shoal_err err = SHOAL_OK;

@@ -76,7 +76,8 @@ enum shoal_err fabric_create(struct shoal_comm *comm)
     if (comm->fabric == NULL)
         return comm_fail(comm, SHOAL_ERR_FULL, "no memory for a fabric");
     comm->transport_ops = &transport_ucx;
-    err = comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices, &comm->msg);
+    err =
+        comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices, &comm->msg);
     if (err == SHOAL_OK)
         err = comm->transport_ops->address(comm->transport, comm->address, sizeof(comm->address), &comm->address_len);
     return err;
@@ -100,10 +101,12 @@ uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32
 {
     uint64_t epoch = (uint64_t)(comm->epoch.id.e & 0x3ff) << 6 | (comm->epoch.id.k & 0x3f);
 
-    return epoch << 48 | (uint64_t)(source & 0x3f) << 42 | (uint64_t)kind << 38 | (op & 0xffffff) << 14 | (chunk & 0x3fff);
+    return epoch << 48 | (uint64_t)(source & 0x3f) << 42 | (uint64_t)kind << 38 | (op & 0xffffff) << 14 |
+           (chunk & 0x3fff);
 }
 
-struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes, size_t len)
+struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes,
+                                      size_t len)
 {
     struct transport_request *request;
 
@@ -206,12 +209,13 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
 
     if (err != SHOAL_OK)
         return err;
-    fabric->out[rank] = (struct greeting){ .worker_id = comm->hello.worker_id, .epoch = epoch->word,
-                                           .need = lacks_result(comm) && epoch->holder == (int)rank ? epoch->decided_step
-                                                                                                     : 0 };
+    fabric->out[rank] =
+        (struct greeting){ .worker_id = comm->hello.worker_id,
+                           .epoch = epoch->word,
+                           .need = lacks_result(comm) && epoch->holder == (int)rank ? epoch->decided_step : 0 };
     memcpy(fabric->out[rank].token, comm->hello.token, 16);
-    fabric->greet_receives[rank] = fabric_recv(comm, fabric_tag(comm, FABRIC_HELLO, rank, 0, 0), &fabric->in[rank],
-                                               sizeof(fabric->in[rank]));
+    fabric->greet_receives[rank] =
+        fabric_recv(comm, fabric_tag(comm, FABRIC_HELLO, rank, 0, 0), &fabric->in[rank], sizeof(fabric->in[rank]));
     fabric->greet_sends[rank] = fabric_send(comm, rank, fabric_tag(comm, FABRIC_HELLO, epoch->rank, 0, 0),
                                             &fabric->out[rank], sizeof(fabric->out[rank]));
     return SHOAL_OK;
@@ -300,7 +304,8 @@ static void serve_turn(struct shoal_comm *comm, uint32_t rank)
     if (serving->next == 0)
         *request = fabric_send(comm, rank, tag, commit, (size_t)layout->block_bytes);
     else if (at < vector)
-        *request = fabric_send(comm, rank, tag, comm->arena.view + at, (size_t)(vector - at < chunk ? vector - at : chunk));
+        *request =
+            fabric_send(comm, rank, tag, comm->arena.view + at, (size_t)(vector - at < chunk ? vector - at : chunk));
     else
         serving->on = !all_done(comm, serving->requests, SERVE_WINDOW);
     serving->next += serving->next == 0 || at < vector ? 1 : 0;
@@ -365,7 +370,10 @@ enum shoal_err fabric_greeted(struct shoal_comm *comm)
     return everyone_greeted(comm, 0) ? SHOAL_OK : comm_wait(comm, everyone_greeted, 0);
 }
 
-static bool holder_greeted(struct shoal_comm *comm, uint64_t rank) { return fabric_turn(comm) && comm->fabric->greeted[rank]; }
+static bool holder_greeted(struct shoal_comm *comm, uint64_t rank)
+{
+    return fabric_turn(comm) && comm->fabric->greeted[rank];
+}
 
 enum shoal_err fabric_fetch(struct shoal_comm *comm)
 {
@@ -391,7 +399,8 @@ enum shoal_err fabric_fetch(struct shoal_comm *comm)
         return err;
     for (uint64_t at = 0; at < vector && err == SHOAL_OK; at += chunk) {
         request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, holder, step, (uint32_t)(at / chunk) + 1),
-                              arena_mine(arena) + layout->result_at + at, (size_t)(vector - at < chunk ? vector - at : chunk));
+                              arena_mine(arena) + layout->result_at + at,
+                              (size_t)(vector - at < chunk ? vector - at : chunk));
         err = fabric_finish(comm, &request, 1);
     }
     return err == SHOAL_OK ? arena_compose(arena, &whole, 1, &comm->msg) : err;
@@ -416,7 +425,8 @@ static bool blocks_reserve(struct shoal_comm *comm)
 
 static struct arena_block *block_slab(const struct shoal_comm *comm, uint32_t i)
 {
-    return (struct arena_block *)(void *)(comm->fabric->blocks + i * ((size_t)(comm->arena.layout.block_bytes + 63) / 64 * 64));
+    return (struct arena_block *)(void *)(comm->fabric->blocks +
+                                          i * ((size_t)(comm->arena.layout.block_bytes + 63) / 64 * 64));
 }
 
 static void world_start(struct shoal_comm *comm, uint64_t step, struct arena_block *world)
@@ -435,11 +445,11 @@ static void world_start(struct shoal_comm *comm, uint64_t step, struct arena_blo
     for (uint32_t host = 0; host < epoch->hosts; host++) {
         if (host == epoch->host)
             continue;
-        fabric->world.receives[host] = fabric_recv(
-            comm, fabric_tag(comm, FABRIC_BLOCK, epoch->leaders[host], step, 0), block_slab(comm, host + 1), bytes);
-        fabric->world.sends[host] = fabric_send(comm, epoch->leaders[host],
-                                                fabric_tag(comm, FABRIC_BLOCK, epoch->rank, step, 0), block_slab(comm, 0),
-                                                bytes);
+        fabric->world.receives[host] = fabric_recv(comm, fabric_tag(comm, FABRIC_BLOCK, epoch->leaders[host], step, 0),
+                                                   block_slab(comm, host + 1), bytes);
+        fabric->world.sends[host] =
+            fabric_send(comm, epoch->leaders[host], fabric_tag(comm, FABRIC_BLOCK, epoch->rank, step, 0),
+                        block_slab(comm, 0), bytes);
     }
 }
 
@@ -497,12 +507,14 @@ bool fabric_completed_turn(struct shoal_comm *comm, uint64_t step, bool local)
     struct peer *leader = &comm->epoch.peers[epoch->leaders[epoch->host]];
 
     if (!is_leader(epoch) || (fabric->completed.step == step && fabric->completed.said))
-        return atomic_load(&leader->words->epoch) == epoch->word && atomic_load(&leader->words->world_completed) >= step;
+        return atomic_load(&leader->words->epoch) == epoch->word &&
+               atomic_load(&leader->words->world_completed) >= step;
     if (!fabric_turn(comm) || !local)
         return false;
     if (fabric->completed.step != step)
         completed_start(comm, step);
-    if (!all_done(comm, fabric->completed.receives, epoch->hosts) || !all_done(comm, fabric->completed.sends, epoch->hosts))
+    if (!all_done(comm, fabric->completed.receives, epoch->hosts) ||
+        !all_done(comm, fabric->completed.sends, epoch->hosts))
         return false;
     fabric->completed.said = comm_say(comm, &arena_my_words(&comm->arena)->world_completed, step, NULL) == SHOAL_OK;
     return fabric->completed.said;

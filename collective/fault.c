@@ -9,13 +9,20 @@
 #include "shoal/banned.h"
 
 static const char *const point_names[FAULT_POINT_COUNT] = {
-    [FAULT_BEFORE_READY] = "before_ready",       [FAULT_ENTERING] = "entering",
-    [FAULT_FETCHING] = "fetching",               [FAULT_BEFORE_PUBLISH] = "before_publish",
-    [FAULT_AFTER_PUBLISH] = "after_publish",     [FAULT_BEFORE_REDUCE] = "before_reduce",
-    [FAULT_MID_REDUCE] = "mid_reduce",           [FAULT_AFTER_REDUCE] = "after_reduce",
-    [FAULT_BEFORE_COMPLETE] = "before_complete", [FAULT_AFTER_COMPLETE] = "after_complete",
-    [FAULT_BEFORE_APPLY] = "before_apply",       [FAULT_JOIN_COPY] = "join_copy",
-    [FAULT_GIVE_COPY] = "give_copy",             [FAULT_DONE] = "done",
+    [FAULT_BEFORE_READY] = "before_ready",
+    [FAULT_ENTERING] = "entering",
+    [FAULT_FETCHING] = "fetching",
+    [FAULT_BEFORE_PUBLISH] = "before_publish",
+    [FAULT_AFTER_PUBLISH] = "after_publish",
+    [FAULT_BEFORE_REDUCE] = "before_reduce",
+    [FAULT_MID_REDUCE] = "mid_reduce",
+    [FAULT_AFTER_REDUCE] = "after_reduce",
+    [FAULT_BEFORE_COMPLETE] = "before_complete",
+    [FAULT_AFTER_COMPLETE] = "after_complete",
+    [FAULT_BEFORE_APPLY] = "before_apply",
+    [FAULT_JOIN_COPY] = "join_copy",
+    [FAULT_GIVE_COPY] = "give_copy",
+    [FAULT_DONE] = "done",
 };
 
 static const char *const action_names[] = { "kill", "stop", "exit" };

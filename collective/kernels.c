@@ -18,67 +18,62 @@ typedef uint64_t vl __attribute__((vector_size(64), aligned(8), may_alias));
 static uint64_t digest_keys[KERNEL_DIGEST_BYTES / 8] __attribute__((aligned(64)));
 
 /* One family of functions per instruction set; a macro, since a target is a property of a function. */
-#define KERNEL_LOOP(vector, type, lanes, vector_value, scalar_value)                                                           \
-    size_t i = 0;                                                                                                              \
-    for (; i + (lanes) <= n; i += (lanes))                                                                                     \
-        *(vector *)(into + i) = vector_value;                                                                                  \
-    for (; i < n; i++)                                                                                                         \
-        into[i] = (type)(scalar_value)
+#define KERNEL_LOOP(vector, type, lanes, vector_value, scalar_value)                                                   \
+    size_t i = 0;                                                                                                      \
+    for (; i + (lanes) <= n; i += (lanes))                                                                             \
+        *(vector *)(into + i) = vector_value;                                                                          \
+    for (; i < n; i++)                                                                                                 \
+    into[i] = (type)(scalar_value)
 #define AT(vector, pointer) (*(const vector *)((pointer) + i))
 
-#define KERNEL_FAMILY(suffix, attribute)                                                                                       \
-    attribute static void add_f32_##suffix(float *into, const float *a, const float *b, size_t n)                             \
-    {                                                                                                                          \
-        KERNEL_LOOP(vf, float, 16, AT(vf, a) + AT(vf, b), a[i] + b[i]);                                                        \
-    }                                                                                                                          \
-    attribute static void add_f64_##suffix(double *into, const double *a, const double *b, size_t n)                          \
-    {                                                                                                                          \
-        KERNEL_LOOP(vd, double, 8, AT(vd, a) + AT(vd, b), a[i] + b[i]);                                                        \
-    }                                                                                                                          \
-    attribute static void add_i32_##suffix(int32_t *into, const int32_t *a, const int32_t *b, size_t n)                       \
-    {                                                                                                                          \
-        KERNEL_LOOP(vi, int32_t, 16, (vi)(AT(vu, a) + AT(vu, b)), (uint32_t)a[i] + (uint32_t)b[i]);                            \
-    }                                                                                                                          \
-    attribute static void add_div_f32_##suffix(float *into, const float *a, const float *b, float divisor, size_t n)          \
-    {                                                                                                                          \
-        KERNEL_LOOP(vf, float, 16, (AT(vf, a) + AT(vf, b)) / divisor, (a[i] + b[i]) / divisor);                                \
-    }                                                                                                                          \
-    attribute static void div_f32_##suffix(float *into, const float *a, float divisor, size_t n)                              \
-    {                                                                                                                          \
-        KERNEL_LOOP(vf, float, 16, AT(vf, a) / divisor, a[i] / divisor);                                                       \
-    }                                                                                                                          \
-    attribute static void scale_f32_##suffix(float *into, const float *g, float weight, size_t n)                             \
-    {                                                                                                                          \
-        KERNEL_LOOP(vf, float, 16, AT(vf, g) * weight, g[i] * weight);                                                         \
-    }                                                                                                                          \
-    attribute static void scale_add_f32_##suffix(float *into, const float *g, float weight, size_t n)                         \
-    {                                                                                                                          \
-        KERNEL_LOOP(vf, float, 16, *(vf *)(into + i) + AT(vf, g) * weight, into[i] + g[i] * weight);                           \
-    }                                                                                                                          \
-    attribute static uint64_t digest_##suffix(const uint8_t *block, uint64_t key)                                             \
-    {                                                                                                                          \
-        vl sum = { 0 };                                                                                                        \
-        uint64_t total = 0;                                                                                                    \
-                                                                                                                               \
-        for (size_t i = 0; i < KERNEL_DIGEST_BYTES; i += 64) {                                                                 \
-            vu word = *(const vu *)(block + i) + *(const vu *)((const uint8_t *)digest_keys + i);                              \
-            vl pair = (vl)word;                                                                                                \
-                                                                                                                               \
-            sum += (pair & 0xffffffffu) * (pair >> 32);                                                                        \
-        }                                                                                                                      \
-        for (size_t i = 0; i < 8; i++)                                                                                         \
-            total = shoal_mix64(total + sum[i] + 0x9e3779b97f4a7c15u);                                                         \
-        return shoal_mix64(total ^ key);                                                                                       \
-    }                                                                                                                          \
-    static const struct kernels family_##suffix = { #suffix,                                                                  \
-                                                    add_f32_##suffix,                                                          \
-                                                    add_f64_##suffix,                                                          \
-                                                    add_i32_##suffix,                                                          \
-                                                    add_div_f32_##suffix,                                                      \
-                                                    div_f32_##suffix,                                                          \
-                                                    scale_f32_##suffix,                                                        \
-                                                    scale_add_f32_##suffix,                                                    \
-                                                    digest_##suffix };
+#define KERNEL_FAMILY(suffix, attribute)                                                                               \
+    attribute static void add_f32_##suffix(float *into, const float *a, const float *b, size_t n)                      \
+    {                                                                                                                  \
+        KERNEL_LOOP(vf, float, 16, AT(vf, a) + AT(vf, b), a[i] + b[i]);                                                \
+    }                                                                                                                  \
+    attribute static void add_f64_##suffix(double *into, const double *a, const double *b, size_t n)                   \
+    {                                                                                                                  \
+        KERNEL_LOOP(vd, double, 8, AT(vd, a) + AT(vd, b), a[i] + b[i]);                                                \
+    }                                                                                                                  \
+    attribute static void add_i32_##suffix(int32_t *into, const int32_t *a, const int32_t *b, size_t n)                \
+    {                                                                                                                  \
+        KERNEL_LOOP(vi, int32_t, 16, (vi)(AT(vu, a) + AT(vu, b)), (uint32_t)a[i] + (uint32_t)b[i]);                    \
+    }                                                                                                                  \
+    attribute static void add_div_f32_##suffix(float *into, const float *a, const float *b, float divisor, size_t n)   \
+    {                                                                                                                  \
+        KERNEL_LOOP(vf, float, 16, (AT(vf, a) + AT(vf, b)) / divisor, (a[i] + b[i]) / divisor);                        \
+    }                                                                                                                  \
+    attribute static void div_f32_##suffix(float *into, const float *a, float divisor, size_t n)                       \
+    {                                                                                                                  \
+        KERNEL_LOOP(vf, float, 16, AT(vf, a) / divisor, a[i] / divisor);                                               \
+    }                                                                                                                  \
+    attribute static void scale_f32_##suffix(float *into, const float *g, float weight, size_t n)                      \
+    {                                                                                                                  \
+        KERNEL_LOOP(vf, float, 16, AT(vf, g) * weight, g[i] * weight);                                                 \
+    }                                                                                                                  \
+    attribute static void scale_add_f32_##suffix(float *into, const float *g, float weight, size_t n)                  \
+    {                                                                                                                  \
+        KERNEL_LOOP(vf, float, 16, *(vf *)(into + i) + AT(vf, g) * weight, into[i] + g[i] * weight);                   \
+    }                                                                                                                  \
+    attribute static uint64_t digest_##suffix(const uint8_t *block, uint64_t key)                                      \
+    {                                                                                                                  \
+        vl sum = { 0 };                                                                                                \
+        uint64_t total = 0;                                                                                            \
+                                                                                                                       \
+        for (size_t i = 0; i < KERNEL_DIGEST_BYTES; i += 64) {                                                         \
+            vu word = *(const vu *)(block + i) + *(const vu *)((const uint8_t *)digest_keys + i);                      \
+            vl pair = (vl)word;                                                                                        \
+                                                                                                                       \
+            sum += (pair & 0xffffffffu) * (pair >> 32);                                                                \
+        }                                                                                                              \
+        for (size_t i = 0; i < 8; i++)                                                                                 \
+            total = shoal_mix64(total + sum[i] + 0x9e3779b97f4a7c15u);                                                 \
+        return shoal_mix64(total ^ key);                                                                               \
+    }                                                                                                                  \
+    static const struct kernels family_##suffix = {                                                                    \
+        #suffix,          add_f32_##suffix,   add_f64_##suffix,       add_i32_##suffix, add_div_f32_##suffix,          \
+        div_f32_##suffix, scale_f32_##suffix, scale_add_f32_##suffix, digest_##suffix                                  \
+    };
 
 KERNEL_FAMILY(plain, )
 #if defined(__x86_64__)

@@ -13,7 +13,7 @@ struct kernels {
     const char *name;
     void (*add_f32)(float *into, const float *a, const float *b, size_t n);
     void (*add_f64)(double *into, const double *a, const double *b, size_t n);
-    void (*add_i32)(int32_t *into, const int32_t *a, const int32_t *b, size_t n); /* wraps */
+    void (*add_i32)(int32_t *into, const int32_t *a, const int32_t *b, size_t n);              /* wraps */
     void (*add_div_f32)(float *into, const float *a, const float *b, float divisor, size_t n); /* (a + b) / divisor */
     void (*div_f32)(float *into, const float *a, float divisor, size_t n);
     void (*scale_f32)(float *into, const float *g, float weight, size_t n);     /* weight * g */

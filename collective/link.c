@@ -1,9 +1,10 @@
 /* The socket to the agent, and the library thread.
  *
  * I1. What the agent must know is kept as facts, not as a queue: a fact is sent when there is a connection, and every
- *     fact that still holds is sent again after a reconnect. So an agent may restart at any moment, and be away for long.
- * I2. The library thread never waits for the caller's thread: it takes `lock` for short copies only, and `fabric_lock`
- *     only if it is free. Its heartbeat therefore stands still only when the process is stopped or starved. */
+ *     fact that still holds is sent again after a reconnect. So an agent may restart at any moment, and be away for
+ * long. I2. The library thread never waits for the caller's thread: it takes `lock` for short copies only, and
+ * `fabric_lock` only if it is free. Its heartbeat therefore stands still only when the process is stopped or starved.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -130,7 +131,7 @@ static void fill_fact(struct shoal_comm *comm, uint32_t fact, struct shoal_worke
 
 static void send_facts(struct shoal_comm *comm)
 {
-    static const uint32_t order[] = { FACT_READY, FACT_CLOSED,  FACT_SNAPSHOT, FACT_DONE,
+    static const uint32_t order[] = { FACT_READY, FACT_CLOSED, FACT_SNAPSHOT, FACT_DONE,
                                       FACT_FILES, FACT_FAILED, FACT_TRAIN,    FACT_TRAIN_ACKED };
     struct link *link = &comm->link;
 
@@ -337,8 +338,8 @@ static void *library_thread(void *arg)
         epoch_check_locked(comm);
         (void)pthread_mutex_unlock(&comm->lock);
         fabric_try_turn(comm);
-        (void)syscall(SYS_futex, &comm->page->revoke_futex, FUTEX_WAIT, seen, &(struct timespec){ .tv_nsec = (long)BEAT_NS },
-                      NULL, 0);
+        (void)syscall(SYS_futex, &comm->page->revoke_futex, FUTEX_WAIT, seen,
+                      &(struct timespec){ .tv_nsec = (long)BEAT_NS }, NULL, 0);
     }
     atomic_store(&comm->words->robust, 0);
     (void)syscall(SYS_set_robust_list, NULL, sizeof(struct robust_list_head));

@@ -93,8 +93,14 @@ static enum shoal_err reduce_in_place(struct shoal_comm *comm, uint64_t at, uint
 
     if (err != SHOAL_OK)
         return err;
-    *exchange = (struct exchange){ .type = type, .bytes = bytes, .v_count = epoch->size, .begins = begins, .ends = ends,
-                                   .op = comm->op, .partial_kind = FABRIC_OP_PARTIAL, .result_kind = FABRIC_OP_RESULT };
+    *exchange = (struct exchange){ .type = type,
+                                   .bytes = bytes,
+                                   .v_count = epoch->size,
+                                   .begins = begins,
+                                   .ends = ends,
+                                   .op = comm->op,
+                                   .partial_kind = FABRIC_OP_PARTIAL,
+                                   .result_kind = FABRIC_OP_RESULT };
     exchange->into[exchange->into_count++] = arena_mine(&comm->arena) + at;
     for (uint32_t rank = 0; rank < epoch->size; rank++) {
         begins[rank] = rank;

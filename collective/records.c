@@ -121,9 +121,15 @@ void records_commit(struct shoal_comm *comm)
     struct arena_block *block = arena_block_at(arena_mine(&comm->arena), layout->commit_at);
     struct shoal_writer w = shoal_writer_init(comm->link.bytes, SHOAL_WORKER_MESSAGE_MAX);
     struct shoal_step_head head = {
-        .step = block->head.step, .kind = (uint8_t)block->head.kind, .call = comm->plan.call,
-        .data_epoch = block->head.data_epoch, .step_in_epoch = block->head.step_in_epoch, .e = block->head.e,
-        .k = block->head.k, .digest = block->head.digest, .v_count = block->head.v_count,
+        .step = block->head.step,
+        .kind = (uint8_t)block->head.kind,
+        .call = comm->plan.call,
+        .data_epoch = block->head.data_epoch,
+        .step_in_epoch = block->head.step_in_epoch,
+        .e = block->head.e,
+        .k = block->head.k,
+        .digest = block->head.digest,
+        .v_count = block->head.v_count,
         .value_count = (uint8_t)layout->metric_count,
     };
     uint64_t mine = 0;
@@ -133,8 +139,9 @@ void records_commit(struct shoal_comm *comm)
     shoal_put_step_head(&w, &head);
     for (uint32_t v = 0; v < head.v_count; v++) {
         const struct arena_tuple *from = arena_tuple(layout, block, v);
-        struct shoal_step_tuple tuple = { .samples = from->samples, .id_low = from->id_low, .id_high = from->id_high,
-                                          .worker_id = from->worker_id };
+        struct shoal_step_tuple tuple = {
+            .samples = from->samples, .id_low = from->id_low, .id_high = from->id_high, .worker_id = from->worker_id
+        };
 
         memcpy(tuple.values, from->values, layout->metric_count * sizeof(double));
         shoal_put_step_tuple(&w, &tuple, head.value_count);

@@ -35,7 +35,8 @@ void solo_turn(struct shoal_comm *comm)
         comm->write_final = true;
     if (unsent & (FACT_FILES | FACT_FAILED)) {
         comm->released = (unsent & FACT_FILES) != 0;
-        comm->stop_message = (struct shoal_worker_stop){ .reason = comm->released ? SHOAL_STOP_USER : SHOAL_STOP_ERROR };
+        comm->stop_message =
+            (struct shoal_worker_stop){ .reason = comm->released ? SHOAL_STOP_USER : SHOAL_STOP_ERROR };
         atomic_store(&comm->stop, true);
     }
 }

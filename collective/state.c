@@ -231,7 +231,8 @@ enum shoal_err shoal_comm_state_size(struct shoal_comm *comm, uint32_t *tensor, 
         if (comm->chunk.tensor != RECORD_TENSOR)
             break;
         (void)pthread_mutex_lock(&comm->lock);
-        (void)records_push(&comm->records, comm->chunk.step, chunk_bytes(comm), comm->chunk.len); /* full: rank 0 has it */
+        (void)records_push(&comm->records, comm->chunk.step, chunk_bytes(comm),
+                           comm->chunk.len); /* full: rank 0 has it */
         (void)pthread_mutex_unlock(&comm->lock);
         err = took_chunk(comm);
         if (err != SHOAL_OK)
@@ -262,8 +263,9 @@ enum shoal_err shoal_comm_state_take(struct shoal_comm *comm, uint32_t tensor, v
             return err;
         if (comm->chunk.end || comm->chunk.tensor != tensor || comm->chunk.total != len || comm->chunk.offset != at ||
             comm->chunk.len > len - at)
-            return comm_fail(comm, SHOAL_ERR_INVALID, "tensor %u of %llu bytes expected, the donor gives %u of %llu", tensor,
-                             (unsigned long long)len, comm->chunk.tensor, (unsigned long long)comm->chunk.total);
+            return comm_fail(comm, SHOAL_ERR_INVALID, "tensor %u of %llu bytes expected, the donor gives %u of %llu",
+                             tensor, (unsigned long long)len, comm->chunk.tensor,
+                             (unsigned long long)comm->chunk.total);
         if (comm->chunk.len > 0)
             memcpy((uint8_t *)bytes + at, chunk_bytes(comm), comm->chunk.len);
         at += comm->chunk.len;

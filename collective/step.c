@@ -26,10 +26,7 @@ static struct arena_block *my_commit(struct shoal_comm *comm)
     return arena_block_at(arena_mine(&comm->arena), comm->arena.layout.commit_at);
 }
 
-void step_reset(struct shoal_comm *comm)
-{
-    comm->step = (struct step_state){ 0 };
-}
+void step_reset(struct shoal_comm *comm) { comm->step = (struct step_state){ 0 }; }
 
 static void begin_step(struct shoal_comm *comm, const struct shoal_step *step)
 {
@@ -93,7 +90,8 @@ static enum shoal_err check_step(struct shoal_comm *comm, const struct shoal_ste
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap, uint32_t *count)
+enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap,
+                                 uint32_t *count)
 {
     struct step_state *state = &comm->step;
     enum shoal_err err = check_step(comm, step);
@@ -187,18 +185,18 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
 
 /* ---- phases ---- */
 
-#define ALL_LOCAL(name, progress)                                                                                              \
-    static bool name(struct shoal_comm *comm, uint64_t step)                                                                   \
-    {                                                                                                                          \
-        const struct epoch *epoch = &comm->epoch;                                                                              \
-                                                                                                                               \
-        for (uint32_t i = 0; i < epoch->local_count; i++) {                                                                    \
-            const struct arena_words *words = epoch->peers[epoch->local[i]].words;                                             \
-                                                                                                                               \
-            if (atomic_load(&words->epoch) != epoch->word || atomic_load(&words->progress) < step)                             \
-                return false;                                                                                                  \
-        }                                                                                                                      \
-        return true;                                                                                                           \
+#define ALL_LOCAL(name, progress)                                                                                      \
+    static bool name(struct shoal_comm *comm, uint64_t step)                                                           \
+    {                                                                                                                  \
+        const struct epoch *epoch = &comm->epoch;                                                                      \
+                                                                                                                       \
+        for (uint32_t i = 0; i < epoch->local_count; i++) {                                                            \
+            const struct arena_words *words = epoch->peers[epoch->local[i]].words;                                     \
+                                                                                                                       \
+            if (atomic_load(&words->epoch) != epoch->word || atomic_load(&words->progress) < step)                     \
+                return false;                                                                                          \
+        }                                                                                                              \
+        return true;                                                                                                   \
     }
 
 ALL_LOCAL(all_contributed, contributed)
@@ -220,8 +218,13 @@ static void fill_head(struct shoal_comm *comm, struct arena_block *block)
     const struct shoal_step *step = &comm->step.step;
 
     block->head = (struct shoal_committed){
-        .step = step->step, .kind = step->kind, .data_epoch = step->data_epoch, .step_in_epoch = step->step_in_epoch,
-        .v_count = step->v_count, .e = comm->epoch.id.e, .k = comm->epoch.id.k,
+        .step = step->step,
+        .kind = step->kind,
+        .data_epoch = step->data_epoch,
+        .step_in_epoch = step->step_in_epoch,
+        .v_count = step->v_count,
+        .e = comm->epoch.id.e,
+        .k = comm->epoch.id.k,
     };
 }
 
@@ -308,9 +311,17 @@ static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *lo
     enum shoal_err err;
 
     *exchange = (struct exchange){
-        .type = SHOAL_FLOAT32, .bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0,
-        .v_count = state->step.v_count, .begins = begins, .ends = ends, .into_count = 1, .op = state->step.step,
-        .partial_kind = FABRIC_PARTIAL, .result_kind = FABRIC_RESULT, .want_digest = true, .may_fault = true,
+        .type = SHOAL_FLOAT32,
+        .bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0,
+        .v_count = state->step.v_count,
+        .begins = begins,
+        .ends = ends,
+        .into_count = 1,
+        .op = state->step.step,
+        .partial_kind = FABRIC_PARTIAL,
+        .result_kind = FABRIC_RESULT,
+        .want_digest = true,
+        .may_fault = true,
     };
     exchange->into[0] = arena_mine(&comm->arena) + comm->arena.layout.result_at;
     for (uint32_t i = 0; i < comm->epoch.size; i++)
@@ -367,7 +378,8 @@ static enum shoal_err build_commit(struct shoal_comm *comm)
         commit->head.digest = 0;
     commit->head.samples = count_samples(comm, commit, commit->head.v_count);
     if (commit->head.samples == 0)
-        return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu lacks a mini-batch", (unsigned long long)commit->head.step);
+        return comm_fail(comm, SHOAL_ERR_INVALID, "step %llu lacks a mini-batch",
+                         (unsigned long long)commit->head.step);
     arena_my_words(&comm->arena)->committed_step = commit->head.step;
     return SHOAL_OK;
 }
@@ -505,7 +517,8 @@ enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_commit
     return err;
 }
 
-enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples, uint32_t cap)
+enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples,
+                                 uint32_t cap)
 {
     struct arena_block *block = NULL;
     enum shoal_err err = committed_block(comm, &block);

@@ -2,8 +2,8 @@
  *
  * - Loaded at run time, after its settings are in the environment: loading it early would take over signal handlers and
  *   memory calls of the user's program, and a job on one host needs none of it.
- * - Error mode PEER; one set of connections per epoch. A posted receive is never ended by a dead peer, and a stopped peer
- *   is never reported: the agent revokes, and reset() closes by force and cancels.
+ * - Error mode PEER; one set of connections per epoch. A posted receive is never ended by a dead peer, and a stopped
+ * peer is never reported: the agent revokes, and reset() closes by force and cancels.
  * - The tcp transport has no authentication, and a stranger can crash it: it binds trusted interfaces only. */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -89,8 +89,8 @@ static enum shoal_err check_devices(const char *devices, struct shoal_msg *msg)
             return shoal_fail(msg, SHOAL_ERR_INVALID, "fabric.trusted=%s: not a list of interfaces", devices);
         (void)snprintf(path, sizeof(path), "/sys/class/net/%.*s", (int)len, at);
         if (access(path, F_OK) != 0)
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "fabric.trusted names %.*s, which this host does not have", (int)len,
-                              at);
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "fabric.trusted names %.*s, which this host does not have",
+                              (int)len, at);
         at += len + (at[len] == ',');
     }
     return SHOAL_OK;
@@ -106,7 +106,8 @@ static bool find_call(void *library, const char *name, void *call)
 
 static bool find_calls(void *library, struct ucx_calls *ucx)
 {
-    return find_call(library, "ucp_init_version", &ucx->init_version) && find_call(library, "ucp_cleanup", &ucx->cleanup) &&
+    return find_call(library, "ucp_init_version", &ucx->init_version) &&
+           find_call(library, "ucp_cleanup", &ucx->cleanup) &&
            find_call(library, "ucp_config_read", &ucx->config_read) &&
            find_call(library, "ucp_config_modify", &ucx->config_modify) &&
            find_call(library, "ucp_config_release", &ucx->config_release) &&
@@ -132,10 +133,11 @@ static bool find_calls(void *library, struct ucx_calls *ucx)
 static enum shoal_err load(struct transport *t, struct shoal_msg *msg)
 {
     static const char *const settings[][2] = {
-        { "UCX_DEBUG_SIGNO", "0" },    { "UCX_ERROR_SIGNALS", "" },        { "UCX_VFS_ENABLE", "n" },
-        { "UCX_HANDLE_ERRORS", "none" }, { "UCX_WARN_UNUSED_ENV_VARS", "n" }, { "UCX_MEM_EVENTS", "n" },
-        { "UCX_LOG_LEVEL", "fatal" },  { "UCX_TCP_KEEPIDLE", "2s" },        { "UCX_TCP_KEEPINTVL", "1s" },
-        { "UCX_TCP_KEEPCNT", "3" },    { "UCX_TCP_PUT_ENABLE", "n" }, /* measured: large messages 2 to 4 times faster */
+        { "UCX_DEBUG_SIGNO", "0" },       { "UCX_ERROR_SIGNALS", "" },         { "UCX_VFS_ENABLE", "n" },
+        { "UCX_HANDLE_ERRORS", "none" },  { "UCX_WARN_UNUSED_ENV_VARS", "n" }, { "UCX_MEM_EVENTS", "n" },
+        { "UCX_LOG_LEVEL", "fatal" },     { "UCX_TCP_KEEPIDLE", "2s" },        { "UCX_TCP_KEEPINTVL", "1s" },
+        { "UCX_TCP_KEEPCNT", "3" },       { "UCX_TCP_PUT_ENABLE", "n" }, /* measured: large messages 2 to 4 times faster
+                                                                          */
         { "UCX_TCP_TX_SEG_SIZE", "64k" }, { "UCX_TCP_RX_SEG_SIZE", "64k" },
     };
 
@@ -156,8 +158,7 @@ static enum shoal_err ucx_fail(const struct transport *t, struct shoal_msg *msg,
 
 static enum shoal_err start(struct transport *t, const char *devices, struct shoal_msg *msg)
 {
-    ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES,
-                            .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP };
+    ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP };
     ucp_worker_params_t worker = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                    .thread_mode = UCS_THREAD_MODE_SERIALIZED };
     ucp_config_t *config;
@@ -237,8 +238,8 @@ static enum shoal_err ucx_connect(struct transport *t, uint32_t peer, const uint
 {
     struct connection *connection = calloc(1, sizeof(*connection));
     ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .field_mask =
+            UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = { .cb = on_error, .arg = connection },
     };
@@ -318,7 +319,8 @@ static struct transport_request *begun(struct transport_request *request, ucs_st
     return request;
 }
 
-static struct transport_request *ucx_send(struct transport *t, uint32_t peer, uint64_t tag, const void *bytes, size_t len)
+static struct transport_request *ucx_send(struct transport *t, uint32_t peer, uint64_t tag, const void *bytes,
+                                          size_t len)
 {
     struct transport_request *request = t->connections[peer] == NULL || t->failed ? NULL : take_request(t, false, 0);
     ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
@@ -407,7 +409,8 @@ static void drop_unexpected(struct transport *t, uint64_t tag, uint64_t mask)
             return;
         pointer = t->ucx.tag_msg_recv_nbx(t->worker, scratch, info.length, message, &param);
         if (UCS_PTR_IS_PTR(pointer)) { /* a large one, whose sender is gone: it ends with the closed connections */
-            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS; turn++)
+            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS;
+                 turn++)
                 (void)t->ucx.worker_progress(t->worker);
             if (t->ucx.request_check_status(pointer) == UCS_INPROGRESS) {
                 t->undrained++; /* its memory is left to it */
@@ -430,7 +433,8 @@ static void close_connections(struct transport *t)
             continue;
         pointer = t->ucx.ep_close_nbx(t->connections[peer]->ep, &param);
         if (UCS_PTR_IS_PTR(pointer)) {
-            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS; turn++)
+            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS;
+                 turn++)
                 (void)t->ucx.worker_progress(t->worker);
             t->ucx.request_free(pointer);
         }

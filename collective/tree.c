@@ -149,7 +149,7 @@ static int sibling_of(const struct tree_held *held, uint32_t at, struct tree_nod
                    ? (int)at + 1
                    : -1;
     return at > 0 && held->nodes[at - 1].begin == parent->begin && held->nodes[at - 1].end == node->begin ? (int)at - 1
-                                                                                                            : -1;
+                                                                                                          : -1;
 }
 
 static uint32_t merge_up(struct tree_held *held, uint32_t at, struct tree_add *add, bool leaf_added)

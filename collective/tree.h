@@ -35,7 +35,8 @@ bool tree_is_node(struct tree_node node, uint32_t v_count);
 bool tree_parent(struct tree_node node, uint32_t v_count, struct tree_node *parent);
 /* Partial sums that a worker may have to keep. */
 uint32_t tree_buffers(uint32_t v_count);
-/* The maximal nodes within the v that `held[v]` marks (v_count bytes), ascending; their number, at most `cap`, else 0. */
+/* The maximal nodes within the v that `held[v]` marks (v_count bytes), ascending; their number, at most `cap`, else 0.
+ */
 uint32_t tree_cover(const uint8_t *held, uint32_t v_count, struct tree_node *nodes, uint32_t cap);
 
 /* The partial sums of one worker: a set of nodes, each in a buffer. */
@@ -81,7 +82,8 @@ struct tree_program {
     struct tree_op *ops; /* caller's memory */
     uint32_t cap;
 };
-/* Add up `target` from `inputs` (ascending, disjoint nodes that cover it). false: they do not, or `cap` is too small. */
+/* Add up `target` from `inputs` (ascending, disjoint nodes that cover it). false: they do not, or `cap` is too small.
+ */
 bool tree_compile(struct tree_program *program, const struct tree_node *inputs, uint32_t input_count,
                   struct tree_node target);
 

@@ -21,8 +21,9 @@
  * I3. After apply_allowed said OK, or enter said `apply_result`, the caller applies that step before its next call.
  * I4. The sum of a step has the same bits for every number and placement of workers.
  *
- * All functions return an enum shoal_err (an int for ctypes; SHOAL_OK is 0) unless said; `shoal_comm_error` has the text of the last one.
- * One thread of the caller at a time, except shoal_comm_set_activity, shoal_comm_error and shoal_comm_failed. */
+ * All functions return an enum shoal_err (an int for ctypes; SHOAL_OK is 0) unless said; `shoal_comm_error` has the
+ * text of the last one. One thread of the caller at a time, except shoal_comm_set_activity, shoal_comm_error and
+ * shoal_comm_failed. */
 #ifndef SHOAL_COLLECTIVE_H
 #define SHOAL_COLLECTIVE_H
 
@@ -36,13 +37,13 @@ struct shoal_comm;
 
 /* What a wait ended with. */
 enum shoal_comm_event {
-    SHOAL_EVENT_TIMEOUT,     /* nothing yet; call again */
-    SHOAL_EVENT_CALL,        /* wait_call: a train() call to load */
-    SHOAL_EVENT_ENTERED,     /* enter: I am a member of the epoch described */
-    SHOAL_EVENT_WRITE_FINAL, /* enter after done: write the final files, then shoal_comm_files_written */
-    SHOAL_EVENT_RELEASED,    /* exit 0 */
-    SHOAL_EVENT_STOPPED,     /* end now; `text` and `reason` say why */
-    SHOAL_EVENT_TRAIN_STATE, /* driver */
+    SHOAL_EVENT_TIMEOUT,       /* nothing yet; call again */
+    SHOAL_EVENT_CALL,          /* wait_call: a train() call to load */
+    SHOAL_EVENT_ENTERED,       /* enter: I am a member of the epoch described */
+    SHOAL_EVENT_WRITE_FINAL,   /* enter after done: write the final files, then shoal_comm_files_written */
+    SHOAL_EVENT_RELEASED,      /* exit 0 */
+    SHOAL_EVENT_STOPPED,       /* end now; `text` and `reason` say why */
+    SHOAL_EVENT_TRAIN_STATE,   /* driver */
     SHOAL_EVENT_TRAIN_RECORDS, /* driver */
 };
 
@@ -60,7 +61,8 @@ enum shoal_comm_state {
  * memory with the same calls (wait_call answers at once with call 1, 2, ... and an empty path).
  * `role`: enum shoal_role. `numeric_class`: instruction set, framework build, threads, device, in one line.
  * `error`: at least 400 bytes, or NULL; filled on failure. */
-SHOAL_API enum shoal_err shoal_comm_open(struct shoal_comm **comm, uint32_t role, const char *numeric_class, char *error);
+SHOAL_API enum shoal_err shoal_comm_open(struct shoal_comm **comm, uint32_t role, const char *numeric_class,
+                                         char *error);
 /* Solo whatever the environment says. */
 SHOAL_API enum shoal_err shoal_comm_open_solo(struct shoal_comm **comm, char *error);
 /* Leave: closes the epoch, ends the thread, frees everything. NULL is fine. Pointers into slots are void afterwards. */
@@ -69,7 +71,7 @@ SHOAL_API const char *shoal_comm_error(const struct shoal_comm *comm);
 SHOAL_API int shoal_comm_is_solo(const struct shoal_comm *comm);
 
 struct shoal_comm_call {
-    uint32_t event;  /* TIMEOUT, CALL, RELEASED, STOPPED */
+    uint32_t event; /* TIMEOUT, CALL, RELEASED, STOPPED */
     uint32_t call;
     uint64_t job_seed;
     uint32_t reason; /* STOPPED: enum shoal_stop_reason */
@@ -99,11 +101,11 @@ struct shoal_comm_plan {
 SHOAL_API enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm_plan *plan);
 
 /* The slots, valid from ready to the next ready or close. */
-SHOAL_API float *shoal_comm_work(struct shoal_comm *comm);           /* sum_elems: .grad during backward */
-SHOAL_API float *shoal_comm_result(struct shoal_comm *comm);         /* sum_elems: .grad during optimizer.step; read only */
-SHOAL_API uint8_t *shoal_comm_copy_work(struct shoal_comm *comm);    /* copy_bytes: buffers of v = 0, before its publish */
-SHOAL_API uint8_t *shoal_comm_copy_result(struct shoal_comm *comm);  /* copy_bytes: the committed buffers */
-SHOAL_API uint8_t *shoal_comm_touched(struct shoal_comm *comm);      /* (param_count + 7) / 8: OR over v, of the result */
+SHOAL_API float *shoal_comm_work(struct shoal_comm *comm);   /* sum_elems: .grad during backward */
+SHOAL_API float *shoal_comm_result(struct shoal_comm *comm); /* sum_elems: .grad during optimizer.step; read only */
+SHOAL_API uint8_t *shoal_comm_copy_work(struct shoal_comm *comm); /* copy_bytes: buffers of v = 0, before its publish */
+SHOAL_API uint8_t *shoal_comm_copy_result(struct shoal_comm *comm); /* copy_bytes: the committed buffers */
+SHOAL_API uint8_t *shoal_comm_touched(struct shoal_comm *comm); /* (param_count + 7) / 8: OR over v, of the result */
 SHOAL_API void *shoal_comm_scratch(struct shoal_comm *comm, uint64_t *bytes);
 
 struct shoal_comm_entry {
@@ -113,11 +115,11 @@ struct shoal_comm_entry {
     uint32_t k;
     uint32_t rank;
     uint32_t size;
-    uint64_t decided_step;  /* D; the step to assign next is D + 1 */
-    uint32_t apply_result;  /* 1: the result slot holds step D and I have not applied it: apply it now */
-    uint32_t state;         /* enum shoal_comm_state */
-    uint32_t give;          /* 1: I am the donor of joiners: shoal_comm_state_give ..., shoal_comm_state_end */
-    uint32_t joiners;       /* members that take the state in this epoch */
+    uint64_t decided_step; /* D; the step to assign next is D + 1 */
+    uint32_t apply_result; /* 1: the result slot holds step D and I have not applied it: apply it now */
+    uint32_t state;        /* enum shoal_comm_state */
+    uint32_t give;         /* 1: I am the donor of joiners: shoal_comm_state_give ..., shoal_comm_state_end */
+    uint32_t joiners;      /* members that take the state in this epoch */
     uint64_t donor;
     uint64_t records_acked;
     uint32_t call;
@@ -131,7 +133,8 @@ SHOAL_API enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_m
 
 /* The state of a joiner: tensors 0, 1, ... in order, each given whole; the caller's first one usually describes the
  * others. A member that neither gives nor takes does nothing. RANK_LOST: the epoch is revoked; a taker has no state. */
-SHOAL_API enum shoal_err shoal_comm_state_give(struct shoal_comm *comm, uint32_t tensor, const void *bytes, uint64_t len);
+SHOAL_API enum shoal_err shoal_comm_state_give(struct shoal_comm *comm, uint32_t tensor, const void *bytes,
+                                               uint64_t len);
 SHOAL_API enum shoal_err shoal_comm_state_end(struct shoal_comm *comm);
 /* Size of the next tensor. NOT_FOUND: the donor said the end; I have the state of step D now. */
 SHOAL_API enum shoal_err shoal_comm_state_size(struct shoal_comm *comm, uint32_t *tensor, uint64_t *len);
@@ -165,16 +168,16 @@ struct shoal_step {
 };
 /* The mini-batches to compute here, in the order of `v` (not always ascending), `cap` >= V. May be none. Repeating the
  * step after a retry names only what is missing; a sum that is held is used again. INVALID: not the next step. */
-SHOAL_API enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap,
-                                uint32_t *count);
+SHOAL_API enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v,
+                                           uint32_t cap, uint32_t *count);
 
 struct shoal_minibatch {
     uint32_t v;
-    uint32_t samples;         /* n_v, > 0 */
-    uint64_t id_low;          /* shoal_sample_sum over the ids that the data set handed out */
+    uint32_t samples; /* n_v, > 0 */
+    uint64_t id_low;  /* shoal_sample_sum over the ids that the data set handed out */
     uint64_t id_high;
-    const double *values;     /* metric_count of them */
-    const uint8_t *touched;   /* NULL: every parameter */
+    const double *values;   /* metric_count of them */
+    const uint8_t *touched; /* NULL: every parameter */
 };
 /* Take the work slot (gradient g_v, a mean over n_v samples) into the sums; the slot may be overwritten at once. v = 0:
  * the copy slot too. RANK_LOST: taken and kept, but the epoch is revoked: retry now. */
@@ -202,7 +205,8 @@ struct shoal_committed {
 };
 SHOAL_API enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_committed *committed);
 /* Value `metric` of all v, `cap` >= v_count; and n_v (either may be NULL). */
-SHOAL_API enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples, uint32_t cap);
+SHOAL_API enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples,
+                                           uint32_t cap);
 /* Mean of `metric` weighted by samples, added in the tree of the step: the same bits everywhere. */
 SHOAL_API enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double *mean);
 /* Bytes of the last record (shoal/step_record.h), valid until the next step. */
@@ -221,8 +225,8 @@ SHOAL_API enum shoal_err shoal_comm_barrier(struct shoal_comm *comm);
 /* ---- the driver ---- */
 
 /* train() was called: the bundle lies at a local path. Sent again by the library after a reconnect. */
-SHOAL_API enum shoal_err shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64_t job_seed, uint32_t engines_max,
-                                 const char *bundle_path, const char *signature);
+SHOAL_API enum shoal_err shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64_t job_seed,
+                                            uint32_t engines_max, const char *bundle_path, const char *signature);
 struct shoal_driver_event {
     uint32_t event; /* TIMEOUT, TRAIN_STATE, TRAIN_RECORDS, RELEASED, STOPPED */
     uint32_t call;

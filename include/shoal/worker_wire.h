@@ -321,7 +321,8 @@ static inline SHOAL_MUST_CHECK enum shoal_err shoal_worker_encode(const struct s
 }
 
 /* One datagram; views in `m` point into it. UNSUPPORTED: the writer is too new for us. On an error `m` is garbage. */
-static inline SHOAL_MUST_CHECK enum shoal_err shoal_worker_decode(struct shoal_view bytes, struct shoal_worker_message *m)
+static inline SHOAL_MUST_CHECK enum shoal_err shoal_worker_decode(struct shoal_view bytes,
+                                                                  struct shoal_worker_message *m)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
     uint8_t version;

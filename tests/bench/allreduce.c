@@ -61,8 +61,13 @@ static void must(enum shoal_err err, struct shoal_comm *comm, const char *what)
 
 static void work(const struct bench *bench)
 {
-    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = bench->workers, .samples = 1, .minibatch = 1,
-                                    .data_epochs = 1, .steps_per_epoch = 1, .scratch_bytes = bench->bytes + 4096 };
+    struct shoal_comm_plan plan = { .call = 1,
+                                    .virtual_workers = bench->workers,
+                                    .samples = 1,
+                                    .minibatch = 1,
+                                    .data_epochs = 1,
+                                    .steps_per_epoch = 1,
+                                    .scratch_bytes = bench->bytes + 4096 };
     uint64_t elems = bench->bytes / 4;
     struct shoal_comm_entry entry;
     struct shoal_comm_call call;
@@ -217,8 +222,10 @@ static void report(const struct bench *bench)
     }
     qsort(slowest, bench->iterations, sizeof(slowest[0]), by_value);
     (void)printf("%u workers %-7s %6" PRIu64 " KiB  median %9.1f us  best %9.1f us%s\n", bench->workers,
-                 bench->hosts > 1 ? "2 hosts" : bench->arena ? "arena" : "private", bench->bytes / 1024,
-                 (double)slowest[bench->iterations / 2] / 1e3, (double)slowest[0] / 1e3,
+                 bench->hosts > 1 ? "2 hosts"
+                 : bench->arena   ? "arena"
+                                  : "private",
+                 bench->bytes / 1024, (double)slowest[bench->iterations / 2] / 1e3, (double)slowest[0] / 1e3,
                  bench->shared->wrong ? "  WRONG" : "");
     (void)fflush(stdout);
 }

@@ -1,5 +1,6 @@
 /* A small agent for libshoal's system tests: it makes control pages and arenas for simulated hosts, starts C workers,
- * drives epochs by shoal/worker.h, kills, stops and adds workers at named points and at seeded moments, and then asserts:
+ * drives epochs by shoal/worker.h, kills, stops and adds workers at named points and at seeded moments, and then
+ * asserts:
  *
  *   - every surviving worker ends with the digest of one worker alone, and the same count of updates
  *   - every step is recorded exactly once, with the digest that one worker alone computed for it
@@ -46,9 +47,9 @@ enum event_kind { EVENT_KILL, EVENT_STOP, EVENT_JOIN, EVENT_SHRINK, EVENT_REFORM
 
 struct event {
     enum event_kind kind;
-    uint64_t step;      /* when some worker has applied it */
-    uint64_t delay_us;  /* after that */
-    uint64_t due_ns;    /* 0: not armed */
+    uint64_t step;     /* when some worker has applied it */
+    uint64_t delay_us; /* after that */
+    uint64_t due_ns;   /* 0: not armed */
     bool over;
 };
 
@@ -57,7 +58,7 @@ struct scenario {
     const char *options; /* of the workers */
     uint32_t hosts;
     uint32_t workers;
-    const char *fault;   /* of worker 2 (index 1) */
+    const char *fault; /* of worker 2 (index 1) */
     const char *bug;
     uint32_t random_events;
     struct event events[EVENTS_MAX];
@@ -77,7 +78,7 @@ struct host {
 
 struct worker {
     bool used;
-    bool dead;   /* known dead or killed by us */
+    bool dead; /* known dead or killed by us */
     bool reaped;
     bool ready;
     bool member;
@@ -240,8 +241,8 @@ static void *watch_robust(void *arg)
         }
         if (!(word & FUTEX_WAITERS) && !atomic_compare_exchange_strong(watch.word, &word, word | FUTEX_WAITERS))
             continue;
-        (void)syscall(SYS_futex, watch.word, FUTEX_WAIT, word | FUTEX_WAITERS, &(struct timespec){ .tv_nsec = 100000000 },
-                      NULL, 0);
+        (void)syscall(SYS_futex, watch.word, FUTEX_WAIT, word | FUTEX_WAITERS,
+                      &(struct timespec){ .tv_nsec = 100000000 }, NULL, 0);
     }
     return NULL;
 }
@@ -380,8 +381,9 @@ static void check_tuple(struct agent *agent, const struct shoal_step_head *head,
     struct shoal_sample_sum sum = { 0, 0 };
 
     for (uint64_t i = 0; i < count; i++)
-        shoal_sample_sum_add(&sum, agent->job_seed,
-                             shoal_permute(agent->job_seed, head->data_epoch, agent->samples, m * agent->minibatch + i));
+        shoal_sample_sum_add(
+            &sum, agent->job_seed,
+            shoal_permute(agent->job_seed, head->data_epoch, agent->samples, m * agent->minibatch + i));
     if (tuple->samples != count || tuple->id_low != sum.low || tuple->id_high != sum.high)
         fail(agent, "step %" PRIu64 " mini-batch %u: other samples than the permutation names", head->step, v);
 }
@@ -599,7 +601,8 @@ static void form_epoch(struct agent *agent)
     agent->files_asked = 0;
 }
 
-static void on_closed(struct agent *agent, struct worker *w, struct shoal_epoch epoch, uint64_t applied, uint64_t complete)
+static void on_closed(struct agent *agent, struct worker *w, struct shoal_epoch epoch, uint64_t applied,
+                      uint64_t complete)
 {
     if (shoal_epoch_cmp(epoch, agent->epoch) != 0 || !w->member)
         return;
@@ -942,8 +945,8 @@ static void loop(struct agent *agent)
 
     while (!agent->failed && !all_gone(agent)) {
         if (now_ns() > end) {
-            fail(agent, "no end after 30 s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, agent->epoch.e, agent->epoch.k,
-                 agent->closing ? " closing" : "", agent->acked, agent->total_steps);
+            fail(agent, "no end after 30 s: epoch %u.%u%s, acked %" PRIu64 " of %" PRIu64, agent->epoch.e,
+                 agent->epoch.k, agent->closing ? " closing" : "", agent->acked, agent->total_steps);
             break;
         }
         if (agent->restart_until != 0 && now_ns() > agent->restart_until) {
@@ -961,7 +964,8 @@ static void loop(struct agent *agent)
         for (uint32_t i = 0; i < agent->worker_count; i++)
             if (alive(&agent->workers[i]) && agent->workers[i].dropped && !agent->workers[i].member)
                 tell_stop(agent, &agent->workers[i], SHOAL_WORKER_STOP, SHOAL_STOP_SHRUNK);
-        for (uint32_t i = 0; i < agent->worker_count && agent->files_written && agent->acked == agent->total_steps; i++) {
+        for (uint32_t i = 0; i < agent->worker_count && agent->files_written && agent->acked == agent->total_steps;
+             i++) {
             struct worker *w = &agent->workers[i];
 
             if (alive(w) && w->conn >= 0 && !w->released)
@@ -992,10 +996,11 @@ static bool reference(struct agent *agent)
 
     (void)snprintf(log, sizeof(log), "%s/log", agent->dir);
     (void)snprintf(command, sizeof(command),
-                   "env -u SHOAL_FAULT -u CWORKER_BUG CWORKER_LOG=%s %s %s seed=%" PRIu64 " compute_us=0 ballast=0", log,
-                   agent->program, agent->scenario->options, agent->job_seed);
+                   "env -u SHOAL_FAULT -u CWORKER_BUG CWORKER_LOG=%s %s %s seed=%" PRIu64 " compute_us=0 ballast=0",
+                   log, agent->program, agent->scenario->options, agent->job_seed);
     file = popen(command, "r");
-    if (file == NULL || fgets(line, sizeof(line), file) == NULL || sscanf(line, "digest %llx updates %llu", &a, &b) != 2) {
+    if (file == NULL || fgets(line, sizeof(line), file) == NULL ||
+        sscanf(line, "digest %llx updates %llu", &a, &b) != 2) {
         fail(agent, "the reference run failed: %s", command);
         return false;
     }
@@ -1027,14 +1032,14 @@ static void check_worker(struct agent *agent, const struct worker *w)
     (void)!pread(w->out, text, sizeof(text) - 1, 0);
     if (sscanf(text, "digest %llx updates %llu", &digest, &updates) != 2 || digest != agent->want_state ||
         updates != agent->want_updates)
-        fail(agent, "worker %" PRIu64 " printed \"%s\", one worker alone has digest %016" PRIx64 " updates %" PRIu64, w->id,
-             text, agent->want_state, agent->want_updates);
+        fail(agent, "worker %" PRIu64 " printed \"%s\", one worker alone has digest %016" PRIx64 " updates %" PRIu64,
+             w->id, text, agent->want_state, agent->want_updates);
 }
 
 static void random_events(struct agent *agent)
 {
-    static const enum event_kind kinds[] = { EVENT_KILL, EVENT_KILL, EVENT_JOIN, EVENT_JOIN, EVENT_SHRINK,
-                                             EVENT_REFORM, EVENT_STOP, EVENT_RESTART_AGENT };
+    static const enum event_kind kinds[] = { EVENT_KILL,   EVENT_KILL,   EVENT_JOIN, EVENT_JOIN,
+                                             EVENT_SHRINK, EVENT_REFORM, EVENT_STOP, EVENT_RESTART_AGENT };
 
     for (uint32_t i = 0; i < agent->scenario->random_events && agent->event_count < EVENTS_MAX; i++) {
         struct event *event = &agent->events[agent->event_count++];
@@ -1163,9 +1168,14 @@ static const struct scenario scenarios[] = {
     { .name = "two_workers", .options = SMALL, .hosts = 1, .workers = 2 },
     { .name = "three_workers", .options = SMALL, .hosts = 1, .workers = 3 },
     { .name = "more_workers_than_mini_batches", .options = "elems=3000 v=3 samples=100", .hosts = 1, .workers = 5 },
-    { .name = "six_workers_of_two_mega", .options = "elems=500001 v=6 samples=120 minibatch=4 epochs=1", .hosts = 1,
+    { .name = "six_workers_of_two_mega",
+      .options = "elems=500001 v=6 samples=120 minibatch=4 epochs=1",
+      .hosts = 1,
       .workers = 6 },
-    { .name = "odd_interval", .options = "elems=10007 v=13 samples=501 minibatch=2 epochs=1", .hosts = 1, .workers = 4 },
+    { .name = "odd_interval",
+      .options = "elems=10007 v=13 samples=501 minibatch=2 epochs=1",
+      .hosts = 1,
+      .workers = 4 },
     { .name = "tiny_vector", .options = "elems=1 v=5 samples=100", .hosts = 1, .workers = 3 },
     { .name = "kill_before_ready", .options = SMALL, .hosts = 1, .workers = 3, .fault = "before_ready:1:kill" },
     { .name = "kill_entering", .options = SMALL, .hosts = 1, .workers = 3, .fault = "entering:0:kill" },
@@ -1183,46 +1193,106 @@ static const struct scenario scenarios[] = {
     { .name = "stop_mid_reduce", .options = SMALL, .hosts = 1, .workers = 3, .fault = "mid_reduce:4:stop" },
     { .name = "stop_before_publish", .options = SMALL, .hosts = 1, .workers = 3, .fault = "before_publish:6:stop" },
     { .name = "join", .options = SLOWER, .hosts = 1, .workers = 2, .events = { { .kind = EVENT_JOIN, .step = 3 } } },
-    { .name = "two_joins_and_a_kill", .options = SLOWER, .hosts = 1, .workers = 2,
-      .events = { { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_KILL, .step = 8 } } },
-    { .name = "donor_dies_while_giving", .options = SLOWER, .hosts = 1, .workers = 3, .fault = "give_copy:*:kill",
+    { .name = "two_joins_and_a_kill",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 2,
+      .events = { { .kind = EVENT_JOIN, .step = 3 },
+                  { .kind = EVENT_JOIN, .step = 3 },
+                  { .kind = EVENT_KILL, .step = 8 } } },
+    { .name = "donor_dies_while_giving",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 3,
+      .fault = "give_copy:*:kill",
       .events = { { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_JOIN, .step = 9 } } },
-    { .name = "shrink", .options = SLOWER, .hosts = 1, .workers = 3, .events = { { .kind = EVENT_SHRINK, .step = 5 } } },
-    { .name = "reform", .options = SLOWER, .hosts = 1, .workers = 3,
+    { .name = "shrink",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 3,
+      .events = { { .kind = EVENT_SHRINK, .step = 5 } } },
+    { .name = "reform",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 3,
       .events = { { .kind = EVENT_REFORM, .step = 2 }, { .kind = EVENT_REFORM, .step = 5, .delay_us = 700 } } },
-    { .name = "agent_restarts", .options = SLOWER, .hosts = 1, .workers = 3,
+    { .name = "agent_restarts",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 3,
       .events = { { .kind = EVENT_RESTART_AGENT, .step = 3 } } },
-    { .name = "all_die", .options = SLOWER, .hosts = 1, .workers = 2, .events = { { .kind = EVENT_KILL_ALL, .step = 9 } } },
+    { .name = "all_die",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 2,
+      .events = { { .kind = EVENT_KILL_ALL, .step = 9 } } },
     { .name = "hosts_two", .options = SMALL, .hosts = 2, .workers = 2 },
     { .name = "hosts_two_of_two", .options = SMALL, .hosts = 2, .workers = 4 },
     { .name = "hosts_three", .options = "elems=3000 v=7 samples=150 epochs=1", .hosts = 3, .workers = 3 },
     { .name = "hosts_uneven", .options = "elems=200003 v=6 samples=60 minibatch=2 epochs=1", .hosts = 2, .workers = 3 },
     { .name = "hosts_large", .options = "elems=3000001 v=2 samples=40 minibatch=4 epochs=1", .hosts = 2, .workers = 2 },
-    { .name = "hosts_kill_before_publish", .options = SMALL, .hosts = 2, .workers = 3, .fault = "before_publish:4:kill" },
+    { .name = "hosts_kill_before_publish",
+      .options = SMALL,
+      .hosts = 2,
+      .workers = 3,
+      .fault = "before_publish:4:kill" },
     { .name = "hosts_kill_mid_reduce", .options = SMALL, .hosts = 2, .workers = 3, .fault = "mid_reduce:4:kill" },
-    { .name = "hosts_kill_after_complete", .options = SMALL, .hosts = 2, .workers = 3, .fault = "after_complete:4:kill" },
+    { .name = "hosts_kill_after_complete",
+      .options = SMALL,
+      .hosts = 2,
+      .workers = 3,
+      .fault = "after_complete:4:kill" },
     { .name = "hosts_kill_before_apply", .options = SMALL, .hosts = 2, .workers = 4, .fault = "before_apply:4:kill" },
     { .name = "hosts_stop", .options = SMALL, .hosts = 2, .workers = 3, .fault = "mid_reduce:4:stop" },
-    { .name = "hosts_join", .options = SLOWER, .hosts = 2, .workers = 2,
+    { .name = "hosts_join",
+      .options = SLOWER,
+      .hosts = 2,
+      .workers = 2,
       .events = { { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_JOIN, .step = 6 } } },
-    { .name = "hosts_kill", .options = SLOWER, .hosts = 2, .workers = 4,
+    { .name = "hosts_kill",
+      .options = SLOWER,
+      .hosts = 2,
+      .workers = 4,
       .events = { { .kind = EVENT_KILL, .step = 3 }, { .kind = EVENT_KILL, .step = 7, .delay_us = 400 } } },
     { .name = "bug_skip_sample", .options = SMALL, .hosts = 1, .workers = 2, .bug = "skip_sample", .want_red = true },
-    { .name = "bug_double_sample", .options = SMALL, .hosts = 1, .workers = 2, .bug = "double_sample", .want_red = true },
-    { .name = "bug_dropped_gradient", .options = SMALL, .hosts = 1, .workers = 2, .bug = "dropped_gradient",
+    { .name = "bug_double_sample",
+      .options = SMALL,
+      .hosts = 1,
+      .workers = 2,
+      .bug = "double_sample",
       .want_red = true },
-    { .name = "bug_double_gradient", .options = SMALL, .hosts = 1, .workers = 2, .bug = "double_gradient",
+    { .name = "bug_dropped_gradient",
+      .options = SMALL,
+      .hosts = 1,
+      .workers = 2,
+      .bug = "dropped_gradient",
       .want_red = true },
-    { .name = "time_kill_small", .options = "elems=262144 v=6 samples=600 minibatch=2 epochs=1", .hosts = 1, .workers = 3,
-      .events = { { .kind = EVENT_KILL, .step = 20, .delay_us = 500 } }, .time_kill = true },
-    { .name = "time_kill_ballast", .options = "elems=262144 v=6 samples=600 minibatch=2 epochs=1 ballast=1024", .hosts = 1,
-      .workers = 3, .events = { { .kind = EVENT_KILL, .step = 20, .delay_us = 500 } }, .time_kill = true },
+    { .name = "bug_double_gradient",
+      .options = SMALL,
+      .hosts = 1,
+      .workers = 2,
+      .bug = "double_gradient",
+      .want_red = true },
+    { .name = "time_kill_small",
+      .options = "elems=262144 v=6 samples=600 minibatch=2 epochs=1",
+      .hosts = 1,
+      .workers = 3,
+      .events = { { .kind = EVENT_KILL, .step = 20, .delay_us = 500 } },
+      .time_kill = true },
+    { .name = "time_kill_ballast",
+      .options = "elems=262144 v=6 samples=600 minibatch=2 epochs=1 ballast=1024",
+      .hosts = 1,
+      .workers = 3,
+      .events = { { .kind = EVENT_KILL, .step = 20, .delay_us = 500 } },
+      .time_kill = true },
 };
 
-static const struct scenario random_one = { .name = "random", .options = SLOWER, .hosts = 1, .workers = 3,
-                                            .random_events = 6 };
-static const struct scenario random_two = { .name = "random_hosts", .options = SLOWER, .hosts = 2, .workers = 4,
-                                            .random_events = 5 };
+static const struct scenario random_one = {
+    .name = "random", .options = SLOWER, .hosts = 1, .workers = 3, .random_events = 6
+};
+static const struct scenario random_two = {
+    .name = "random_hosts", .options = SLOWER, .hosts = 2, .workers = 4, .random_events = 5
+};
 
 int main(int argc, char **argv)
 {

@@ -1,14 +1,14 @@
-/* A training job in C: a vector moved by SGD with momentum, whose gradient is a pure function of sample ids, so that the
- * result of any run can be compared bit by bit with that of one worker. Runs alone, under the real agent, and under
+/* A training job in C: a vector moved by SGD with momentum, whose gradient is a pure function of sample ids, so that
+ * the result of any run can be compared bit by bit with that of one worker. Runs alone, under the real agent, and under
  * comm_harness.
  *
  *   cworker [option=value ...]            an engine (alone when no agent's socket is in the environment)
  *   cworker driver FILE [option=value ...]  a driver: hands FILE, which it writes from the options, over as the bundle
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
- * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a mini-batch).
- * CWORKER_BUG plants one of four bugs at step 5, v = 1, for tests of the tests. CWORKER_LOG: a file for the records'
- * digests; CWORKER_TIMES: a file of (step, monotonic ns) pairs, one per completed step. */
+ * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
+ * mini-batch). CWORKER_BUG plants one of four bugs at step 5, v = 1, for tests of the tests. CWORKER_LOG: a file for
+ * the records' digests; CWORKER_TIMES: a file of (step, monotonic ns) pairs, one per completed step. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,9 +68,11 @@ static void set_option(struct options *o, const char *text)
         const char *name;
         uint64_t *value;
     } rows[] = {
-        { "elems=", &o->elems },       { "v=", &o->v },           { "samples=", &o->samples },
-        { "minibatch=", &o->minibatch }, { "epochs=", &o->epochs }, { "buffers=", &o->buffers },
-        { "ballast=", &o->ballast },   { "compute_us=", &o->compute_us }, { "seed=", &o->seed },
+        { "elems=", &o->elems },     { "v=", &o->v },
+        { "samples=", &o->samples }, { "minibatch=", &o->minibatch },
+        { "epochs=", &o->epochs },   { "buffers=", &o->buffers },
+        { "ballast=", &o->ballast }, { "compute_us=", &o->compute_us },
+        { "seed=", &o->seed },
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -368,10 +370,17 @@ static int engine(struct run *run)
     take_memory(run);
     model_start(run);
     plan = (struct shoal_comm_plan){
-        .call = call.call, .virtual_workers = (uint32_t)run->o.v, .sum_elems = run->o.elems,
-        .copy_bytes = run->o.buffers * sizeof(double), .samples = run->o.samples, .minibatch = (uint32_t)run->o.minibatch,
-        .data_epochs = (uint32_t)run->o.epochs, .steps_per_epoch = run->steps_per_epoch, .param_count = 1,
-        .metric_count = 1, .metric_names = names,
+        .call = call.call,
+        .virtual_workers = (uint32_t)run->o.v,
+        .sum_elems = run->o.elems,
+        .copy_bytes = run->o.buffers * sizeof(double),
+        .samples = run->o.samples,
+        .minibatch = (uint32_t)run->o.minibatch,
+        .data_epochs = (uint32_t)run->o.epochs,
+        .steps_per_epoch = run->steps_per_epoch,
+        .param_count = 1,
+        .metric_count = 1,
+        .metric_names = names,
     };
     if (shoal_comm_ready(run->comm, &plan) != SHOAL_OK)
         die(run, "ready");
@@ -414,7 +423,9 @@ static int driver(struct run *run, const char *path, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct run run = { .o = { .elems = 1000, .v = 8, .samples = 500, .minibatch = 4, .epochs = 2, .buffers = 4, .seed = 42 } };
+    struct run run = {
+        .o = { .elems = 1000, .v = 8, .samples = 500, .minibatch = 4, .epochs = 2, .buffers = 4, .seed = 42 }
+    };
     const char *log = getenv("CWORKER_LOG");
     const char *times = getenv("CWORKER_TIMES");
     char error[400] = "";
@@ -432,5 +443,12 @@ int main(int argc, char **argv)
         die(&run, error);
     rc = engine(&run);
     shoal_comm_close(run.comm);
+    free(run.model.weights);
+    free(run.model.momentum);
+    free(run.model.buffers);
+    if (run.log != NULL)
+        (void)fclose(run.log);
+    if (run.times != NULL)
+        (void)fclose(run.times);
     return rc;
 }

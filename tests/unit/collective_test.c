@@ -234,9 +234,16 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
     m->kind = kind;
     switch ((enum shoal_worker_kind)kind) {
     case SHOAL_WORKER_HELLO:
-        m->hello = (struct shoal_worker_hello){ .generation = 1, .role = SHOAL_ROLE_DRIVER, .worker_id = 5, .slot = 3,
-                                                .pid = 1234, .call = 2, .epoch = { 4, 1 }, .closed = true,
-                                                .applied_step = 9, .complete_step = 10 };
+        m->hello = (struct shoal_worker_hello){ .generation = 1,
+                                                .role = SHOAL_ROLE_DRIVER,
+                                                .worker_id = 5,
+                                                .slot = 3,
+                                                .pid = 1234,
+                                                .call = 2,
+                                                .epoch = { 4, 1 },
+                                                .closed = true,
+                                                .applied_step = 9,
+                                                .complete_step = 10 };
         fill_text(rand, m->hello.numeric_class, sizeof(m->hello.numeric_class));
         return;
     case SHOAL_WORKER_CALL:
@@ -245,8 +252,14 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
         fill_text(rand, m->call.bundle_path, sizeof(m->call.bundle_path));
         return;
     case SHOAL_WORKER_READY:
-        m->ready = (struct shoal_worker_ready){ .call = 1, .virtual_workers = 8, .sum_elems = 100, .copy_bytes = 20,
-                                                .samples = 1000, .minibatch = 32, .data_epochs = 2, .steps_per_epoch = 4,
+        m->ready = (struct shoal_worker_ready){ .call = 1,
+                                                .virtual_workers = 8,
+                                                .sum_elems = 100,
+                                                .copy_bytes = 20,
+                                                .samples = 1000,
+                                                .minibatch = 32,
+                                                .data_epochs = 2,
+                                                .steps_per_epoch = 4,
                                                 .metric_count = 2 };
         fill_text(rand, m->ready.metric_names[0], SHOAL_NAME_TEXT_BYTES);
         fill_text(rand, m->ready.metric_names[1], SHOAL_NAME_TEXT_BYTES);
@@ -398,7 +411,8 @@ static void records_wait_for_acknowledgement(void **state)
         assert_null(records_find(&records, records.acked));
         entry = records_find(&records, records.acked + 1);
         assert_non_null(entry);
-        assert_int_equal(records.bytes[entry->at], (uint8_t)(entry->step <= SHOAL_RECORD_QUEUE_BYTES / 60000 ? 7 : entry->step));
+        assert_int_equal(records.bytes[entry->at],
+                         (uint8_t)(entry->step <= SHOAL_RECORD_QUEUE_BYTES / 60000 ? 7 : entry->step));
         for (unsigned i = 0; i < 2; i++) {
             memset(bytes, (int)(step + 1), sizeof(bytes));
             assert_true(records_push(&records, step + 1, bytes, sizeof(bytes)));
@@ -414,8 +428,9 @@ static void records_wait_for_acknowledgement(void **state)
 
 static void regions_are_laid_out_alike_and_apart(void **state)
 {
-    struct shoal_comm_plan plan = { .virtual_workers = 8, .sum_elems = 5000, .copy_bytes = 100, .param_count = 9,
-                                    .metric_count = 2 };
+    struct shoal_comm_plan plan = {
+        .virtual_workers = 8, .sum_elems = 5000, .copy_bytes = 100, .param_count = 9, .metric_count = 2
+    };
     struct arena_layout layout;
     struct arena a;
     struct arena b;
@@ -477,7 +492,9 @@ static void digests_add_up_over_slices(void **state)
 
 static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
 {
-    struct shoal_step s = { .step = step, .kind = SHOAL_STEP_TRAIN, .step_in_epoch = (uint32_t)step - 1, .v_count = VS };
+    struct shoal_step s = {
+        .step = step, .kind = SHOAL_STEP_TRAIN, .step_in_epoch = (uint32_t)step - 1, .v_count = VS
+    };
     uint32_t v[VS];
     uint32_t count;
     float leaves[VS];
@@ -508,9 +525,17 @@ static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
 static void a_communicator_of_one_trains(void **state)
 {
     static const char *const names[] = { "loss" };
-    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = VS, .sum_elems = ELEMS, .copy_bytes = 16, .samples = 100,
-                                    .minibatch = 4, .data_epochs = 1, .steps_per_epoch = 4, .param_count = 9,
-                                    .metric_count = 1, .metric_names = names };
+    struct shoal_comm_plan plan = { .call = 1,
+                                    .virtual_workers = VS,
+                                    .sum_elems = ELEMS,
+                                    .copy_bytes = 16,
+                                    .samples = 100,
+                                    .minibatch = 4,
+                                    .data_epochs = 1,
+                                    .steps_per_epoch = 4,
+                                    .param_count = 9,
+                                    .metric_count = 1,
+                                    .metric_names = names };
     struct shoal_comm *comm;
     struct shoal_comm_call call;
     struct shoal_comm_entry entry;
@@ -557,8 +582,15 @@ static void a_communicator_of_one_trains(void **state)
 static void refusals_change_nothing(void **state)
 {
     static const char *const names[] = { "loss" };
-    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = 4, .sum_elems = 8, .samples = 10, .minibatch = 1,
-                                    .data_epochs = 1, .steps_per_epoch = 3, .metric_count = 1, .metric_names = names };
+    struct shoal_comm_plan plan = { .call = 1,
+                                    .virtual_workers = 4,
+                                    .sum_elems = 8,
+                                    .samples = 10,
+                                    .minibatch = 1,
+                                    .data_epochs = 1,
+                                    .steps_per_epoch = 3,
+                                    .metric_count = 1,
+                                    .metric_names = names };
     struct shoal_step s = { .step = 1, .kind = SHOAL_STEP_TRAIN, .v_count = 4 };
     struct shoal_comm_entry entry;
     struct shoal_comm *comm;
