@@ -85,13 +85,13 @@ void lead_tell_driver(struct lead_step *s)
 
 /* ---- Hosts load the call ----------------------------------------------------------------------------------------- */
 
-static bool owes_call(const struct shoal_lead *lead, const struct lhost *host, uint32_t call)
+static bool owes_call(const struct shoal_lead *lead, const struct lhost *host)
 {
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (lworker_lives(w) && w->reported && w->place.role == SHOAL_JOB_ENGINE && shoal_node_id_equal(w->place.node, host->node) &&
-            w->report.ready_call < call)
+            w->report.ready_call == 0)
             return true;
     }
     return false;
@@ -125,7 +125,7 @@ void lead_tell_call(struct lead_step *s)
         if (!host->used)
             continue;
         tell_mark(s, host);
-        if (!owes_call(lead, host, call->call))
+        if (!owes_call(lead, host))
             continue;
         if (host->call_sent == call->call && s->now_ns < host->call_ns + CALL_NS) {
             lead_wake(s, host->call_ns + CALL_NS);
@@ -236,14 +236,15 @@ static bool write_final(struct lead_step *s, const struct shoal_call *call)
     return false;
 }
 
-static void release_engines(struct lead_step *s)
+/* Engines go when their call is finished; an engine serves one call only. `call` 0: all of them. */
+static void release_engines(struct lead_step *s, uint32_t call)
 {
     struct shoal_lead *lead = s->lead;
 
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         struct lworker *w = &lead->workers[i];
 
-        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE)
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || (call != 0 && (w->report.ready_call == 0 || w->report.ready_call == call)))
             continue;
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
@@ -283,10 +284,11 @@ bool lead_calls(struct lead_step *s)
         return false;
     if (call == NULL) {
         if (lead->job->call_count > 0)
-            release_engines(s);
+            release_engines(s, 0);
         return lead->train_due && propose_call(s);
     }
     lead->train_due = false;
+    release_engines(s, call->call);
     if (lead->snapshot_due) {
         struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_SNAPSHOT);
 
@@ -411,7 +413,7 @@ static bool finish_result(struct lead_step *s)
             place = &lead->job->placements[i];
     if (!lead->manifest_ok || lead->manifest_call != 0) {
         ask_manifest(s, place == NULL || host_lost(lead_host(lead, place->node)) ? lead->options.self : place->node, 0);
-        release_engines(s);
+        release_engines(s, 0);
         return false;
     }
     entry = lead_entry(s, SHOAL_JOB_ENTRY_RESULT);
@@ -516,9 +518,9 @@ static bool follow_state(struct lead_step *s)
     }
     if (job->state == SHOAL_JOB_RUNNING && !main_lives && !main_ran)
         return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false, "the driver was lost; its successor starts");
-    if (job->state == SHOAL_JOB_RUNNING && call != NULL && call->state == SHOAL_CALL_RUNNING && !members_live)
+    if (job->state == SHOAL_JOB_RUNNING && call != NULL && call->state >= SHOAL_CALL_RUNNING && !members_live)
         return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false, "all engines were lost");
-    if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives && (call == NULL || call->state != SHOAL_CALL_RUNNING || members_live))
+    if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives && (call == NULL || call->state < SHOAL_CALL_RUNNING || members_live))
         return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
     return false;
 }

@@ -2,14 +2,17 @@
  *
  *   epoch e runs --(a death, a CLOSED, a lost host, a joiner, a leaver)--> REVOKE to all
  *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1 committed
- *                --(nobody can close: all dead or leases over)-----------> everyone from the newest snapshot, or the bundle
+ *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries, else
+ *                                                                          from the newest snapshot, else from the bundle
  *
  * E1 (L3). Some member of e has reported CLOSED, or every member is gone. Then no step completes in e any more: a step
  *     needs every member, and a member that closed publishes nothing.
  * E2 (L4). D is the highest step that a member of e+1 carries (applied or complete). If anyone who is not gone has reported
  *     a higher one, e+1 waits for it, or for its end.
  * E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed it cannot have applied more
- *     than the one that closed has completed, so I3 brings it to D. */
+ *     than the one that closed has completed, so I3 brings it to D.
+ * E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be the last to carry
+ *     anything. Then it is killed; it never joins again (its state may be of a step that was taken back). */
 #include "job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
@@ -89,7 +92,13 @@ static int joiner_cmp(const struct lworker *a, const struct lworker *b)
     return order != 0 ? order : a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
 }
 
-/* Survivors in their old order, then joiners by host and slot. */
+/* It was in an epoch of this call, and is not in the last one (E4). */
+static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *last)
+{
+    return w->report.epoch.e != 0 && member_of(last, w->place.worker_id) == NULL;
+}
+
+/* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
 static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
                          struct plan *plan)
 {
@@ -112,7 +121,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
-        if (!w->used || member_of(last, w->place.worker_id) != NULL || !eligible(s, w, call))
+        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) || !eligible(s, w, call))
             continue;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
@@ -271,9 +280,31 @@ static bool others_come(const struct shoal_lead *lead, const struct shoal_call *
     return false;
 }
 
+/* All members of the last epoch are gone, but somebody of an earlier one still carries a state: from there. */
+static bool propose_carried(struct lead_step *s, const struct shoal_call *call, const struct plan *plan, uint64_t decided)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+
+    if (next == NULL)
+        return true;
+    next->decided_step = decided;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct lworker *w = plan->workers[i];
+
+        next->members[i].has_state = w->report.applied_step > 0 && w->report.applied_step + 1 >= decided;
+        if (next->holder == 0 && carried(w) >= decided)
+            next->holder = w->place.worker_id;
+        if (next->donor == 0 && next->members[i].has_state)
+            next->donor = w->place.worker_id;
+    }
+    ranges_balanced(next, call->sizes.virtual_workers);
+    return commit_epoch(s);
+}
+
 static bool first_epoch(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
 {
     struct shoal_lead *lead = s->lead;
+    uint64_t decided = 0;
 
     if (plan->count == 0)
         return false;
@@ -283,7 +314,10 @@ static bool first_epoch(struct lead_step *s, const struct shoal_call *call, cons
         lead_wake(s, lead->first_ready_ns + lead->options.first_gather_ns);
         return false;
     }
-    return propose_fresh(s, call, plan);
+    for (uint32_t i = 0; i < plan->count; i++) /* a state, not only a result: step 1 alone can be redone from the bundle */
+        if (plan->workers[i]->report.applied_step > 0 && carried(plan->workers[i]) > decided)
+            decided = carried(plan->workers[i]);
+    return decided > call->snapshot_step ? propose_carried(s, call, plan, decided) : propose_fresh(s, call, plan);
 }
 
 /* ---- The next epoch ------------------------------------------------------------------------------------------------ */
@@ -323,7 +357,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
-        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && eligible(s, w, call));
+        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) && eligible(s, w, call));
     }
     if (joiner && last->member_count < SHOAL_RANKS_MAX) {
         if (lead->joiner_ns == 0)
@@ -556,6 +590,25 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
     }
 }
 
+/* E4. */
+static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (last == NULL || lead->step_call != last->call || lead->step <= last->decided_step)
+        return;
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported || w->leaving || !outcast(w, last) ||
+            w->report.ready_call != last->call || w->report.done_call == last->call)
+            continue;
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, "", SHOAL_STOP_SUPERSEDED, 0);
+    }
+}
+
 static bool any_done(const struct shoal_lead *lead, const struct shoal_call *call)
 {
     for (uint32_t i = 0; i < LEAD_WORKERS; i++)
@@ -587,6 +640,7 @@ bool lead_epoch(struct lead_step *s)
     check_sizes(s, call);
     last = running(lead, call);
     send_leavers_off(s, last);
+    kill_outcasts(s, last);
     if (lead->fail_text[0] != '\0')
         return false;
     if (call->state == SHOAL_CALL_DONE ? any_writer(lead, call) : any_done(lead, call))

@@ -31,6 +31,14 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
     return held;
 }
 
+static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
 void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
 {
     const struct shoal_job *job = lead->job;
@@ -53,7 +61,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
         *max = min_u32(*max, call->engines_max);
     if (call != NULL && call->sizes.virtual_workers > 0)
         *max = min_u32(*max, call->sizes.virtual_workers); /* more would stand idle */
-    if (call != NULL && call->state == SHOAL_CALL_DONE)
+    if (call != NULL && call->state == SHOAL_CALL_DONE && any_writer(lead, call)) /* only the final files are missing */
         *max = min_u32(*max, held_engines(lead, true));
     *min = min_u32(*min, *max);
 }
@@ -129,13 +137,8 @@ static bool may_ask(struct lead_step *s, struct lhost *host)
 {
     if (host->health != SHOAL_LEAD_HOST_WELL || host->excluded)
         return false;
-    if (host->request != 0) {
-        if (s->now_ns < host->request_ns + ANSWER_NS) {
-            lead_wake(s, host->request_ns + ANSWER_NS);
-            return false;
-        }
-        host->request = 0;
-    }
+    if (host->request != 0)
+        return false;
     if (host->refused_ns != 0 && host->slots_version <= host->refused_version) {
         if (s->now_ns < host->refused_ns + REFUSED_NS) {
             lead_wake(s, host->refused_ns + REFUSED_NS);
@@ -213,7 +216,7 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
     if (driver) {
         struct lhost *host = lead_host(lead, lead->options.self);
 
-        if (host != NULL && (host->request == 0 || s->now_ns >= host->request_ns + ANSWER_NS))
+        if (host != NULL && host->request == 0)
             ask(s, host, 0, true);
     }
 }
@@ -346,6 +349,21 @@ static void back_off(struct lead_step *s)
     lead->backoff_ns = s->now_ns + wait_ns / 2 + shoal_rand_below(&lead->rand, wait_ns);
 }
 
+/* A request or its answer was lost: the slots may be asked for again. */
+static void forget_requests(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &s->lead->hosts[i];
+
+        if (!host->used || host->request == 0)
+            continue;
+        if (s->now_ns >= host->request_ns + ANSWER_NS)
+            host->request = 0;
+        else
+            lead_wake(s, host->request_ns + ANSWER_NS);
+    }
+}
+
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
 static bool propose_pending(struct lead_step *s)
@@ -439,6 +457,7 @@ bool lead_place(struct lead_step *s)
     uint32_t min, max;
 
     lead_want(lead, &min, &max);
+    forget_requests(s);
     if (lead->job->stop || lead->job->result_wanted || lead->fail_text[0] != '\0') {
         lead_cancel(s);
         return false;
@@ -529,9 +548,13 @@ void lead_confirm(struct lead_step *s)
     for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
         if (lead->hosts[i].used && lead->hosts[i].stamp != 0 && !host_lost(&lead->hosts[i]))
             confirm_host(s, &lead->hosts[i]);
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
-        if (lworker_lives(&lead->workers[i]) && !lead->workers[i].reported && lead->workers[i].confirm_ns != 0)
-            lead_wake(s, lead->workers[i].confirm_ns + CONFIRM_NS);
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+        const struct lhost *host = lworker_lives(w) && !w->reported ? lead_host(lead, w->place.node) : NULL;
+
+        if (host != NULL && host->stamp != 0 && !host_lost(host))
+            lead_wake(s, w->confirm_ns + CONFIRM_NS);
+    }
 }
 
 static void renew_host(struct lead_step *s, struct lhost *host)

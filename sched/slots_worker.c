@@ -280,7 +280,8 @@ static void tell_call(struct slots_step *s, struct worker *worker, const struct 
 {
     struct shoal_worker_message *message;
 
-    if (job->call == 0 || job->bundle_state != BLOB_HERE || worker->sent_call >= job->call)
+    /* An engine serves one call: one that has loaded another is released by the leader. */
+    if (job->call == 0 || job->bundle_state != BLOB_HERE || worker->sent_call != 0)
         return;
     message = new_message(s, SHOAL_WORKER_CALL, sizeof(message->call));
     if (message == NULL)

@@ -987,7 +987,7 @@ static inline void w_run_for(struct world *w, uint64_t ns)
         turns = w->now_ns == before ? turns + 1 : 0;
         before = w->now_ns;
         if (turns > 20000)
-            W_FAIL(w, "time stands still");
+            W_FAIL(w, "time stands still: lead %lld, hosts %lld %lld %lld", w->lead == NULL ? -1 : (long long)(shoal_lead_deadline_ns(w->lead) - w->now_ns), w->hosts[0].up ? (long long)(shoal_slots_deadline_ns(w->hosts[0].slots) - w->now_ns) : -1, w->hosts[1].up ? (long long)(shoal_slots_deadline_ns(w->hosts[1].slots) - w->now_ns) : -1, w->hosts[2].up ? (long long)(shoal_slots_deadline_ns(w->hosts[2].slots) - w->now_ns) : -1);
     }
 }
 

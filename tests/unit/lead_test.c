@@ -480,7 +480,7 @@ static void test_chaos(void **state)
         chaos(strtoull(one, NULL, 0));
         return;
     }
-    for (uint64_t seed = 1; seed <= 30; seed++)
+    for (uint64_t seed = 1; seed <= (getenv("SEEDS") != NULL ? strtoull(getenv("SEEDS"), NULL, 0) : 30); seed++)
         chaos(seed);
 }
 
