@@ -173,7 +173,7 @@ def test_training_alone(alone, capsys, tmp_path):
     assert [t[:2] for t in curve.tests] == [(0, 0), (0, 1), (0, 2)]
     assert curve.tests[-1][2] < curve.tests[0][2]
     assert out.index("--------START TRAINING--------") < out.index("--------END TRAINING: completed 45 iterations --------")
-    assert "--------END TRAINING: completed epoch 3 in time " in out
+    assert "--------END TRAINING: completed epoch 3 in time " in out and "tag train_loss" not in out
     folder = tmp_path / "result" / "model" / "train"
     assert sorted(os.listdir(folder)) == sorted(
         "model_epoch_%s%s.pth" % (n, k) for n in ("2", "final") for k in ("", "_optimizer_state"))

@@ -22,32 +22,43 @@ def datasets():
 class Net(torch.nn.Module):
     def forward(self, x):
         return guard
-{setup}
-try:
-    _bundle.dumps({parts})
-except TypeError as error:
-    print(error)
+def make():
+    h = threading.Lock()
+    return lambda: h
+linear = torch.nn.Linear(1, 1)
+linear.log = threading.Lock()
+for parts in (dict(datasets=inner), dict(datasets=datasets), dict(model=Net()), dict(model=linear), dict(loss=make()),
+              dict(callbacks=[1, threading.Lock()])):
+    try:
+        _bundle.dumps(parts)
+    except TypeError as error:
+        print(str(error).replace("\\n", " "))
 """
-CULPRITS = [  # what, set-up, parts, words of the message
-    ("a global used by a function", "", "dict(datasets=inner)", ["global 'guard' used by function inner", "_thread.lock"]),
-    ("a global used further down", "", "dict(datasets=datasets)", ["global 'guard' used by function inner"]),
-    ("a global used by a method", "", "dict(model=Net())", ["global 'guard' used by function Net.forward"]),
-    ("an attribute of the model", "m = torch.nn.Linear(1, 1); m.log = threading.Lock()", "dict(model=m)",
-     ["attribute 'log' of model", "_thread.lock"]),
-    ("a captured variable", "def make():\\n    h = threading.Lock()\\n    return lambda: h", "dict(loss=make())",
-     ["variable 'h' captured by function"]),
-    ("an item of the callbacks", "", "dict(callbacks=[1, threading.Lock()])", ["item 1 of callbacks", "_thread.lock"]),
+CULPRITS = [  # what, words of the message; in the order of the script
+    ("a global used by a function", ["global 'guard' used by function inner", "_thread.lock"]),
+    ("a global used further down", ["global 'guard' used by function inner"]),
+    ("a global used by a method", ["global 'guard' used by function Net.forward"]),
+    ("an attribute of the model", ["attribute 'log' of model", "_thread.lock"]),
+    ("a captured variable", ["variable 'h' captured by function"]),
+    ("an item of the callbacks", ["item 1 of callbacks", "_thread.lock"]),
 ]
 
 
-@pytest.mark.parametrize("what,setup,parts,words", CULPRITS, ids=[c[0] for c in CULPRITS])
-def test_what_cannot_travel_is_named(tmp_path, what, setup, parts, words):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(setup=setup.replace("\\n", "\n"), parts=parts))
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory):
+    script = tmp_path_factory.mktemp("culprits") / "script.py"
+    script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(CULPRITS)
+    return dict(zip([what for what, _ in CULPRITS], lines))
+
+
+@pytest.mark.parametrize("what,words", CULPRITS, ids=[c[0] for c in CULPRITS])
+def test_what_cannot_travel_is_named(messages, what, words):
     for word in words:
-        assert word in done.stdout
+        assert word in messages[what]
 
 
 def write(tmp_path, parts, **header):

@@ -29,24 +29,34 @@ def main():
 """
 
 
-@pytest.fixture
-def server(tmp_path):
+def start_server(code):
+    """(our socket, process) of a server that runs after `code`; its engines fall to us."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.set_inheritable(True)
-    start = ("import sys; sys.path.insert(0, %r)\nimport pyedt._engine as e\nexec(open(%r).read(), e.__dict__)\n"
-             "import pyedt.engine_server as s\ns.main()" % (PACKAGES, str(tmp_path / "engine.py")))
-    (tmp_path / "engine.py").write_text(ENGINE)
     environment = dict(os.environ, SHOAL_SERVER_FD=str(theirs.fileno()), FIRST="1")
     for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
         environment.pop(name, None)
-    process = subprocess.Popen([sys.executable, "-c", start], env=environment, pass_fds=[theirs.fileno()])
+    process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
+                               env=environment, pass_fds=[theirs.fileno()])
     theirs.close()
     ours.settimeout(60)
-    yield ours, process
+    return ours, process
+
+
+def stop_server(ours, process):
     ours.close()
     process.wait(60)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("server")
+    (tmp_path / "engine.py").write_text(ENGINE)
+    ours, process = start_server("import sys; sys.path.insert(0, %r)\nimport pyedt._engine as e\n"
+                                 "exec(open(%r).read(), e.__dict__)" % (PACKAGES, str(tmp_path / "engine.py")))
+    yield ours, process
+    stop_server(ours, process)
 
 
 def command(tmp_path, slot, **others):
@@ -96,7 +106,6 @@ def test_engines_are_forked_belong_to_us_and_hold_their_slots_lock(server, tmp_p
 
 def test_the_lock_stands_while_the_engine_lives(server, tmp_path):
     ours, _ = server
-    (tmp_path / "engine.py").write_text(ENGINE)
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     fifo = tmp_path / "fifo"
@@ -129,6 +138,16 @@ def test_a_bad_directory_ends_the_engine_and_not_the_server(server, tmp_path):
     assert ended(answer["pid"]) == 1
     assert "nowhere" in open(tmp_path / "engine-0" / "log" / "stderr").read()
     assert ended(ask(ours, command(tmp_path, 1))["pid"]) == 7
+
+
+def test_a_server_with_a_thread_starts_engines_afresh(tmp_path):
+    ours, process = start_server("import threading, time\n"
+                                 "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")
+    environment = dict(command(tmp_path, 0)["env"], PYTHONPATH=os.environ["PYTHONPATH"])
+    answer = ask(ours, command(tmp_path, 1, env=environment))
+    assert ended(answer["pid"]) == 2, "the real engine, which has no agent here"
+    assert "started by Shoal's agent" in open(tmp_path / "engine-1" / "log" / "stderr").read()
+    stop_server(ours, process)
 
 
 def test_the_marks_of_the_first_worker_leave_the_servers_environment(monkeypatch):
