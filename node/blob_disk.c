@@ -19,8 +19,9 @@ static enum shoal_err fail_disk(struct shoal_msg *msg, const char *what, const c
     int error = errno;
 
     if (error == ENOSPC || error == EDQUOT)
-        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot %s %.250s: no space left; free space on that disk, or remove finished jobs",
-                          what, path);
+        return shoal_fail(msg, SHOAL_ERR_FULL,
+                          "cannot %s %.250s: no space left; free space on that disk, or remove finished jobs", what,
+                          path);
     return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %.250s: %s; %s", what, path, strerror(error),
                       error == EIO ? "the disk is failing, replace it" : "make it writable for the agent's user");
 }
@@ -120,13 +121,14 @@ static enum shoal_err check_space(const char *dir, uint64_t bytes, uint64_t rese
     free_bytes = (uint64_t)st.f_bavail * st.f_frsize;
     if (free_bytes >= bytes && free_bytes - bytes >= reserve)
         return SHOAL_OK;
-    return shoal_fail(msg, SHOAL_ERR_FULL, "%.250s: %llu MiB are free and %llu MiB are kept for the store; free space on that disk, "
-                      "or remove finished jobs", dir, (unsigned long long)(free_bytes / SHOAL_MIB),
-                      (unsigned long long)(reserve / SHOAL_MIB));
+    return shoal_fail(msg, SHOAL_ERR_FULL,
+                      "%.250s: %llu MiB are free and %llu MiB are kept for the store; free space on that disk, "
+                      "or remove finished jobs",
+                      dir, (unsigned long long)(free_bytes / SHOAL_MIB), (unsigned long long)(reserve / SHOAL_MIB));
 }
 
-enum shoal_err blob_disk_write(const char *dir, struct shoal_hash hash, struct shoal_view bytes, uint64_t reserve, bool *shared,
-                               struct shoal_msg *msg)
+enum shoal_err blob_disk_write(const char *dir, struct shoal_hash hash, struct shoal_view bytes, uint64_t reserve,
+                               bool *shared, struct shoal_msg *msg)
 {
     char path[PATH_MAX], folder[PATH_MAX], part[PATH_MAX], name[SHOAL_HASH_TEXT_BYTES];
     enum shoal_err err;
@@ -200,8 +202,10 @@ enum shoal_err blob_disk_read(const char *dir, struct shoal_hash hash, struct sh
     (void)path_of(aside, dir, "damaged", name);
     if (rename(path, aside) != 0)
         (void)unlink(path);
-    return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%.250s no longer has the content of its name and is moved to damaged/; the disk "
-                      "may be failing", path);
+    return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                      "%.250s no longer has the content of its name and is moved to damaged/; the disk "
+                      "may be failing",
+                      path);
 }
 
 void blob_disk_remove(const char *dir, struct shoal_hash hash)
@@ -244,7 +248,8 @@ enum shoal_err blob_disk_hold(const char *dir, struct shoal_job_id owner, struct
     return err;
 }
 
-enum shoal_err blob_disk_release(const char *dir, struct shoal_job_id owner, struct shoal_hash blob, struct shoal_msg *msg)
+enum shoal_err blob_disk_release(const char *dir, struct shoal_job_id owner, struct shoal_hash blob,
+                                 struct shoal_msg *msg)
 {
     char path[PATH_MAX], folder[PATH_MAX];
     size_t len;
@@ -279,7 +284,8 @@ enum shoal_err blob_disk_release_all(const char *dir, struct shoal_job_id owner,
     return flush_folder(path) ? SHOAL_OK : fail_disk(msg, "flush", path);
 }
 
-static enum shoal_err each_chunk_of(const char *path, enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
+static enum shoal_err each_chunk_of(const char *path,
+                                    enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
                                     void *arg, struct shoal_msg *msg)
 {
     DIR *folder = opendir(path);
@@ -301,7 +307,8 @@ static enum shoal_err each_chunk_of(const char *path, enum shoal_err (*each)(voi
     return err;
 }
 
-enum shoal_err blob_disk_each_chunk(const char *dir, enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
+enum shoal_err blob_disk_each_chunk(const char *dir,
+                                    enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
                                     void *arg, struct shoal_msg *msg)
 {
     enum shoal_err err = SHOAL_OK;
@@ -318,8 +325,8 @@ enum shoal_err blob_disk_each_chunk(const char *dir, enum shoal_err (*each)(void
 }
 
 static enum shoal_err each_hold_of(const char *path, struct shoal_job_id owner,
-                                   enum shoal_err (*each)(void *arg, struct shoal_job_id owner, struct shoal_hash blob), void *arg,
-                                   struct shoal_msg *msg)
+                                   enum shoal_err (*each)(void *arg, struct shoal_job_id owner, struct shoal_hash blob),
+                                   void *arg, struct shoal_msg *msg)
 {
     DIR *folder = opendir(path);
     const struct dirent *entry;
@@ -338,8 +345,8 @@ static enum shoal_err each_hold_of(const char *path, struct shoal_job_id owner,
 }
 
 enum shoal_err blob_disk_each_hold(const char *dir,
-                                   enum shoal_err (*each)(void *arg, struct shoal_job_id owner, struct shoal_hash blob), void *arg,
-                                   struct shoal_msg *msg)
+                                   enum shoal_err (*each)(void *arg, struct shoal_job_id owner, struct shoal_hash blob),
+                                   void *arg, struct shoal_msg *msg)
 {
     char held[PATH_MAX], path[PATH_MAX];
     const struct dirent *entry;

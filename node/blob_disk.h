@@ -21,12 +21,13 @@ SHOAL_MUST_CHECK enum shoal_err blob_disk_hold(const char *dir, struct shoal_job
 SHOAL_MUST_CHECK enum shoal_err blob_disk_release(const char *dir, struct shoal_job_id owner, struct shoal_hash blob,
                                                   struct shoal_msg *msg);
 /* Every hold of the owner. */
-SHOAL_MUST_CHECK enum shoal_err blob_disk_release_all(const char *dir, struct shoal_job_id owner, struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err blob_disk_release_all(const char *dir, struct shoal_job_id owner,
+                                                      struct shoal_msg *msg);
 
 /* Call `each` for every chunk, or every hold; it returns an error to stop. Foreign names are left alone. */
-SHOAL_MUST_CHECK enum shoal_err blob_disk_each_chunk(const char *dir,
-                                                     enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
-                                                     void *arg, struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err
+blob_disk_each_chunk(const char *dir, enum shoal_err (*each)(void *arg, struct shoal_hash hash, uint32_t bytes),
+                     void *arg, struct shoal_msg *msg);
 SHOAL_MUST_CHECK enum shoal_err blob_disk_each_hold(const char *dir,
                                                     enum shoal_err (*each)(void *arg, struct shoal_job_id owner,
                                                                            struct shoal_hash blob),

@@ -122,8 +122,8 @@ struct held_blob *blob_index_blob(const struct blob_index *index, struct shoal_h
     return blob;
 }
 
-enum shoal_err blob_index_blob_make(struct blob_index *index, struct shoal_hash hash, const struct shoal_manifest *manifest,
-                                    struct held_blob **blob)
+enum shoal_err blob_index_blob_make(struct blob_index *index, struct shoal_hash hash,
+                                    const struct shoal_manifest *manifest, struct held_blob **blob)
 {
     struct chunk *own = blob_index_chunk_make(index, hash);
     struct held_blob *made;
@@ -158,7 +158,8 @@ bool blob_index_is_whole(const struct blob_index *index, struct shoal_hash hash,
     return chunk != NULL && chunk->present;
 }
 
-static void unref(struct blob_index *index, struct shoal_hash hash, void (*orphan)(void *arg, struct shoal_hash hash), void *arg)
+static void unref(struct blob_index *index, struct shoal_hash hash, void (*orphan)(void *arg, struct shoal_hash hash),
+                  void *arg)
 {
     struct chunk *chunk = blob_index_chunk(index, hash);
 

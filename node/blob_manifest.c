@@ -20,8 +20,7 @@ enum shoal_err shoal_manifest_decode(struct shoal_view view, struct shoal_manife
         decoded.bytes > (uint64_t)SHOAL_BLOB_CHUNKS_MAX * SHOAL_CHUNK_BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
     decoded.hashes = shoal_get_space(&r, 32 * (size_t)decoded.count);
-    if (!shoal_reader_done(&r) ||
-        decoded.count != (decoded.bytes + SHOAL_CHUNK_BYTES_MAX - 1) / SHOAL_CHUNK_BYTES_MAX)
+    if (!shoal_reader_done(&r) || decoded.count != (decoded.bytes + SHOAL_CHUNK_BYTES_MAX - 1) / SHOAL_CHUNK_BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
     *manifest = decoded;
     return SHOAL_OK;

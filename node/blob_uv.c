@@ -2,10 +2,10 @@
  *
  *   put, get, hold, release (loop) --> queue --> one thread: files (blob_disk.c) --> ended (loop): index, callback
  *
- * I1. The index belongs to the loop's thread, the files to the blob thread; requests are done in the order of submission.
- *     So a removal that was submitted before a write of the same chunk is done before it, and the other way round.
- * I2. A chunk's removal is submitted only when the index shows neither refs nor pins, and the index forgets it then.
- * I3. A hold is written after its blob's chunks are known to be present, and they have refs from then on. */
+ * I1. The index belongs to the loop's thread, the files to the blob thread; requests are done in the order of
+ * submission. So a removal that was submitted before a write of the same chunk is done before it, and the other way
+ * round. I2. A chunk's removal is submitted only when the index shows neither refs nor pins, and the index forgets it
+ * then. I3. A hold is written after its blob's chunks are known to be present, and they have refs from then on. */
 #include "blob_shell.h"
 
 #include "blob_disk.h"
@@ -14,7 +14,8 @@
 
 #define RESERVE_DEFAULT (64 * SHOAL_MIB)
 
-/* ---- the thread ------------------------------------------------------------------------------------------------------------ */
+/* ---- the thread
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static enum shoal_err get_blob(struct request *request)
 {
@@ -86,7 +87,8 @@ static struct writer_job *run_jobs(void *arg, struct writer_job *first)
     return first->next;
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void maybe_stop(struct shoal_blobs *blobs);
 
@@ -171,7 +173,9 @@ enum shoal_err blobs_admit(struct shoal_blobs *blobs, size_t weight)
     return SHOAL_OK;
 }
 
-/* ---- chunks --------------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 /* I2. Without memory the file stays until the next start. */
 static void orphan(void *arg, struct shoal_hash hash)
@@ -297,7 +301,8 @@ static enum shoal_err get_submit(struct shoal_blobs *blobs, enum request_kind ki
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_blobs_get_chunk(struct shoal_blobs *blobs, struct shoal_hash hash, shoal_blob_get_fn *done, void *arg)
+enum shoal_err shoal_blobs_get_chunk(struct shoal_blobs *blobs, struct shoal_hash hash, shoal_blob_get_fn *done,
+                                     void *arg)
 {
     return get_submit(blobs, REQUEST_GET, hash, SHOAL_CHUNK_BYTES_MAX, done, arg);
 }
@@ -308,7 +313,8 @@ enum shoal_err shoal_blobs_get(struct shoal_blobs *blobs, struct shoal_hash blob
     return get_submit(blobs, REQUEST_GET_BLOB, blob, max, done, arg);
 }
 
-/* ---- holding and letting go --------------------------------------------------------------------------------------------------------- */
+/* ---- holding and letting go
+ * --------------------------------------------------------------------------------------------------------- */
 
 static bool is_held(const struct held_blob *blob)
 {
@@ -507,7 +513,8 @@ enum shoal_err shoal_blobs_release(struct shoal_blobs *blobs, struct shoal_job_i
     return SHOAL_OK;
 }
 
-/* ---- start and stop ------------------------------------------------------------------------------------------------------------------ */
+/* ---- start and stop
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 struct loading {
     struct shoal_blobs *blobs;
@@ -577,7 +584,8 @@ static void sweep(struct shoal_blobs *blobs)
     }
 }
 
-enum shoal_err shoal_blobs_create(struct shoal_blobs **blobs, const struct shoal_blobs_options *options, struct shoal_msg *msg)
+enum shoal_err shoal_blobs_create(struct shoal_blobs **blobs, const struct shoal_blobs_options *options,
+                                  struct shoal_msg *msg)
 {
     struct shoal_blobs *made = calloc(1, sizeof(*made));
     struct loading loading = { .blobs = made, .msg = msg };

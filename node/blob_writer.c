@@ -49,8 +49,8 @@ static void writer_free(struct shoal_blob_writer *writer, bool remove)
     free(writer);
 }
 
-enum shoal_err shoal_blob_writer_create(struct shoal_blobs *blobs, struct shoal_job_id owner, void (*on_writable)(void *arg),
-                                        void *arg, struct shoal_blob_writer **writer)
+enum shoal_err shoal_blob_writer_create(struct shoal_blobs *blobs, struct shoal_job_id owner,
+                                        void (*on_writable)(void *arg), void *arg, struct shoal_blob_writer **writer)
 {
     struct shoal_blob_writer *made;
 
@@ -105,7 +105,8 @@ static enum shoal_err chunk_submit(struct shoal_blob_writer *writer)
 
     if (request == NULL)
         return SHOAL_ERR_FULL;
-    if (shoal_buf_reserve(&writer->hashes, sizeof(hash.bytes)) != SHOAL_OK || chunk_pin(writer->blobs, hash) != SHOAL_OK) {
+    if (shoal_buf_reserve(&writer->hashes, sizeof(hash.bytes)) != SHOAL_OK ||
+        chunk_pin(writer->blobs, hash) != SHOAL_OK) {
         free(request);
         return SHOAL_ERR_FULL;
     }
@@ -139,7 +140,8 @@ static enum shoal_err take_bytes(struct shoal_blob_writer *writer, struct shoal_
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_blob_writer_append(struct shoal_blob_writer *writer, struct shoal_view bytes, struct shoal_msg *msg)
+enum shoal_err shoal_blob_writer_append(struct shoal_blob_writer *writer, struct shoal_view bytes,
+                                        struct shoal_msg *msg)
 {
     SHOAL_ASSERT(!writer->finishing && !writer->aborted);
     if (writer->err != SHOAL_OK)
@@ -159,7 +161,8 @@ enum shoal_err shoal_blob_writer_append(struct shoal_blob_writer *writer, struct
     return SHOAL_OK;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the end
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void writer_end(struct shoal_blob_writer *writer)
 {

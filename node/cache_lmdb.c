@@ -1,5 +1,5 @@
-/* The rebuildable environment (store.h): LMDB without flushes. Whatever happens to the agent, the kernel still holds the
- * pages; when the host has rebooted, they may be in any order, so the folder is wiped. */
+/* The rebuildable environment (store.h): LMDB without flushes. Whatever happens to the agent, the kernel still holds
+ * the pages; when the host has rebooted, they may be in any order, so the folder is wiped. */
 #include "shoal/store.h"
 
 #include "format.h"
@@ -130,8 +130,10 @@ enum shoal_err shoal_cache_open(struct shoal_cache **cache, const char *dir, con
         wipe(dir);
         if (!env_open(made, dir, boot_id, map_bytes)) {
             free(made);
-            return shoal_fail(msg, SHOAL_ERR_STORAGE, "%.200s: cannot open the cache; is the disk full, or the folder not "
-                              "writable?", dir);
+            return shoal_fail(msg, SHOAL_ERR_STORAGE,
+                              "%.200s: cannot open the cache; is the disk full, or the folder not "
+                              "writable?",
+                              dir);
         }
         if (was_there)
             (void)shoal_fail(msg, SHOAL_OK, "%.200s: the cache was of another boot, or damaged, and starts empty", dir);
@@ -219,7 +221,8 @@ enum shoal_err shoal_cache_each(struct shoal_cache *cache, enum shoal_cache_tabl
     rc = mdb_cursor_open(txn, cache->tables[table], &cursor);
     if (rc == 0) {
         rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
-        while (rc == 0 && each(arg, shoal_view_of(key.mv_data, key.mv_size), shoal_view_of(value.mv_data, value.mv_size)))
+        while (rc == 0 &&
+               each(arg, shoal_view_of(key.mv_data, key.mv_size), shoal_view_of(value.mv_data, value.mv_size)))
             rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
         mdb_cursor_close(cursor);
     }

@@ -13,7 +13,8 @@ _Static_assert(crypto_pwhash_STRBYTES <= SHOAL_PASSWORD_HASH_BYTES, "a password 
 enum shoal_err shoal_crypto_init(struct shoal_msg *msg)
 {
     if (sodium_init() < 0)
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "libsodium found no source of random bytes; is /dev/urandom readable?");
+        return shoal_fail(msg, SHOAL_ERR_STORAGE,
+                          "libsodium found no source of random bytes; is /dev/urandom readable?");
     return SHOAL_OK;
 }
 
@@ -41,8 +42,8 @@ struct shoal_node_id shoal_node_id_of(const struct shoal_public_key *public_key)
 {
     struct shoal_node_id id;
 
-    SHOAL_ASSERT(crypto_generichash_blake2b(id.bytes, sizeof(id.bytes), public_key->bytes, sizeof(public_key->bytes), NULL,
-                                            0) == 0);
+    SHOAL_ASSERT(crypto_generichash_blake2b(id.bytes, sizeof(id.bytes), public_key->bytes, sizeof(public_key->bytes),
+                                            NULL, 0) == 0);
     return id;
 }
 
@@ -90,8 +91,8 @@ enum shoal_err shoal_password_hash(struct shoal_view password, char text[SHOAL_P
     char hashed[SHOAL_PASSWORD_HASH_BYTES] = { 0 };
 
     if (password.len == 0 || password.len > SHOAL_PASSWORD_BYTES_MAX)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "a password has 1 to %d bytes, this one has %zu", SHOAL_PASSWORD_BYTES_MAX,
-                          password.len);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "a password has 1 to %d bytes, this one has %zu",
+                          SHOAL_PASSWORD_BYTES_MAX, password.len);
     if (crypto_pwhash_str_alg(hashed, (const char *)password.bytes, password.len, crypto_pwhash_OPSLIMIT_INTERACTIVE,
                               crypto_pwhash_MEMLIMIT_INTERACTIVE, crypto_pwhash_ALG_ARGON2ID13) != 0)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory to hash a password (it takes %u MiB); try again",

@@ -4,16 +4,16 @@
  *   WHO   kind version oldest 0 | sender's Ed25519 key 32 | nonce 24 | sealed node id asked for 16, tag 16
  *   IAM   as WHO, with the asker's node id sealed
  *
- * DATA is sealed by XChaCha20-Poly1305 under the pair's key; the nonce is (start, salt, sequence) and everything before the
- * payload is authenticated. start = (host epoch, incarnation), which rises durably with each start of the agent; salt is
- * random, so that a data folder that was rolled back does not repeat a nonce. WHO and IAM are sealed under a key of the
- * whole mesh: they say no more than "a member of the mesh answers here, with this key".
+ * DATA is sealed by XChaCha20-Poly1305 under the pair's key; the nonce is (start, salt, sequence) and everything before
+ * the payload is authenticated. start = (host epoch, incarnation), which rises durably with each start of the agent;
+ * salt is random, so that a data folder that was rolled back does not repeat a nonce. WHO and IAM are sealed under a
+ * key of the whole mesh: they say no more than "a member of the mesh answers here, with this key".
  *
- * I1. A pair's key is BLAKE2b-256, keyed by a derivation of the mesh secret, of (X25519 of both static keys, sender's key,
- *     receiver's key): each direction has its own.
- * I2. Nothing of a datagram is believed, and no record of its sender made, before it has been opened.
- * I3. A (start, sequence) is delivered once: sequences at or below the window are dropped, and so are earlier starts.
- *     What a restarted receiver has forgotten, the layers above name by incarnations. */
+ * I1. A pair's key is BLAKE2b-256, keyed by a derivation of the mesh secret, of (X25519 of both static keys, sender's
+ * key, receiver's key): each direction has its own. I2. Nothing of a datagram is believed, and no record of its sender
+ * made, before it has been opened. I3. A (start, sequence) is delivered once: sequences at or below the window are
+ * dropped, and so are earlier starts. What a restarted receiver has forgotten, the layers above name by incarnations.
+ */
 #include "shoal/datagram.h"
 
 #include "shoal/noise.h"
@@ -86,7 +86,8 @@ struct shoal_datagram {
     uint8_t plain[SHOAL_DATAGRAM_BYTES_MAX];
 };
 
-/* ---- keys --------------------------------------------------------------------------------------------------------------- */
+/* ---- keys
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void pair_key(const struct shoal_datagram *d, const uint8_t shared[32], const struct shoal_public_key *from,
                      const struct shoal_public_key *to, uint8_t key[32])
@@ -221,7 +222,8 @@ static bool stranger_allowed(struct shoal_datagram *d)
     return d->unknown_in_second++ < SHOAL_DATAGRAM_UNKNOWN_PER_S;
 }
 
-/* ---- sending -------------------------------------------------------------------------------------------------------------- */
+/* ---- sending
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static enum shoal_err transmit(struct shoal_datagram *d, struct shoal_address address, uint8_t *bytes, size_t len)
 {
@@ -259,8 +261,8 @@ static enum shoal_err send_data(struct shoal_datagram *d, struct known *to, stru
     shoal_put_raw(&w, d->identity.public_key.bytes, 32);
     put_data_nonce(&w, d->start, d->salt, ++d->sequence);
     SHOAL_ASSERT(!w.failed && w.len == DATA_HEAD_BYTES);
-    SHOAL_ASSERT(crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + DATA_HEAD_BYTES, &sealed, payload.bytes, payload.len,
-                                                            bytes, DATA_HEAD_BYTES, NULL,
+    SHOAL_ASSERT(crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + DATA_HEAD_BYTES, &sealed, payload.bytes,
+                                                            payload.len, bytes, DATA_HEAD_BYTES, NULL,
                                                             bytes + DATA_HEAD_BYTES - NONCE_BYTES, to->send_key) == 0);
     return transmit(d, address, bytes, DATA_HEAD_BYTES + (size_t)sealed);
 }
@@ -332,7 +334,8 @@ enum shoal_err shoal_datagram_send(struct shoal_datagram *d, struct shoal_node_i
     return SHOAL_ERR_NOT_FOUND;
 }
 
-/* ---- receiving ------------------------------------------------------------------------------------------------------------ */
+/* ---- receiving
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void note_unopened(struct shoal_datagram *d, struct shoal_address from)
 {
@@ -344,10 +347,11 @@ static void note_unopened(struct shoal_datagram *d, struct shoal_address from)
         return;
     d->noted_ns = now_ns;
     shoal_address_text(from, where);
-    (void)snprintf(line, sizeof(line),
-                   "datagrams from %s do not open (%llu so far): it has another mesh secret, or sends to a node that was "
-                   "here before; join it again with this mesh's key",
-                   where, (unsigned long long)d->stats.drop_unopened);
+    (void)snprintf(
+        line, sizeof(line),
+        "datagrams from %s do not open (%llu so far): it has another mesh secret, or sends to a node that was "
+        "here before; join it again with this mesh's key",
+        where, (unsigned long long)d->stats.drop_unopened);
     d->handlers.on_note(d->handlers.arg, line);
 }
 
@@ -386,9 +390,9 @@ static bool window_take(struct shoal_datagram *d, struct known *known, uint64_t 
 
 static bool open_data(const struct known *known, struct shoal_view bytes, uint8_t *plain)
 {
-    return crypto_aead_xchacha20poly1305_ietf_decrypt(plain, NULL, NULL, bytes.bytes + DATA_HEAD_BYTES,
-                                                      bytes.len - DATA_HEAD_BYTES, bytes.bytes, DATA_HEAD_BYTES,
-                                                      bytes.bytes + DATA_HEAD_BYTES - NONCE_BYTES, known->receive_key) == 0;
+    return crypto_aead_xchacha20poly1305_ietf_decrypt(
+               plain, NULL, NULL, bytes.bytes + DATA_HEAD_BYTES, bytes.len - DATA_HEAD_BYTES, bytes.bytes,
+               DATA_HEAD_BYTES, bytes.bytes + DATA_HEAD_BYTES - NONCE_BYTES, known->receive_key) == 0;
 }
 
 static void receive_data(struct shoal_datagram *d, struct shoal_address from, struct shoal_view bytes,
@@ -435,9 +439,9 @@ static void receive_who(struct shoal_datagram *d, struct shoal_address from, str
         d->stats.drop_malformed++;
         return;
     }
-    if (crypto_aead_xchacha20poly1305_ietf_decrypt(about.bytes, NULL, NULL, bytes.bytes + WHO_HEAD_BYTES,
-                                                   bytes.len - WHO_HEAD_BYTES, bytes.bytes, WHO_HEAD_BYTES,
-                                                   bytes.bytes + WHO_HEAD_BYTES - NONCE_BYTES, d->mesh_key.bytes) != 0) {
+    if (crypto_aead_xchacha20poly1305_ietf_decrypt(
+            about.bytes, NULL, NULL, bytes.bytes + WHO_HEAD_BYTES, bytes.len - WHO_HEAD_BYTES, bytes.bytes,
+            WHO_HEAD_BYTES, bytes.bytes + WHO_HEAD_BYTES - NONCE_BYTES, d->mesh_key.bytes) != 0) {
         note_unopened(d, from);
         return;
     }
@@ -463,8 +467,7 @@ void shoal_datagram_receive(struct shoal_datagram *d, struct shoal_address from,
 
     d->stats.in++;
     d->stats.bytes_in += bytes.len;
-    if (bytes.len > SHOAL_DATAGRAM_BYTES_MAX ||
-        (kind != FORMAT_DATAGRAM && kind != FORMAT_WHO && kind != FORMAT_IAM)) {
+    if (bytes.len > SHOAL_DATAGRAM_BYTES_MAX || (kind != FORMAT_DATAGRAM && kind != FORMAT_WHO && kind != FORMAT_IAM)) {
         d->stats.drop_malformed++;
         return;
     }
@@ -503,7 +506,8 @@ static void on_receive(uv_udp_t *udp, ssize_t got, const uv_buf_t *buf, const st
     shoal_datagram_receive(d, address, shoal_view_of(buf->base, (size_t)got));
 }
 
-/* ---- start and stop -------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void on_close(uv_handle_t *handle)
 {
@@ -544,8 +548,8 @@ static enum shoal_err socket_start(struct shoal_datagram *d, struct shoal_addres
     if (rc == 0)
         rc = uv_udp_getsockname(&d->udp, (struct sockaddr *)&at, &len);
     if (rc != 0)
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot bind %s (UDP): %s; does another agent use the port?", text,
-                          uv_strerror(rc));
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot bind %s (UDP): %s; does another agent use the port?",
+                          text, uv_strerror(rc));
     if (shoal_address_of_sockaddr((const struct sockaddr *)&at, &bound) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "binding %s gave no IP address", text);
     d->port = bound.port;

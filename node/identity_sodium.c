@@ -1,4 +1,5 @@
-/* The data folder's small files (identity.h). Every file is replaced whole, so a crash leaves the old or the new one. */
+/* The data folder's small files (identity.h). Every file is replaced whole, so a crash leaves the old or the new one.
+ */
 #include "shoal/identity.h"
 
 #include "shoal/hash.h"
@@ -17,7 +18,7 @@
 #define FILE_VERSION 1
 #define FILE_BYTES_MAX 512
 
-/* ---- whole files ---------------------------------------------------------------------------------------------------- */
+/* ---- whole files -------------------------------------------------------------------------------- */
 
 static const char *storage_remedy(int error)
 {
@@ -34,7 +35,8 @@ static enum shoal_err fail_errno(struct shoal_msg *msg, const char *what, const 
 {
     int error = errno;
 
-    return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %s: %s; %s", what, path, strerror(error), storage_remedy(error));
+    return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %s: %s; %s", what, path, strerror(error),
+                      storage_remedy(error));
 }
 
 static bool write_all(int fd, struct shoal_view view)
@@ -140,7 +142,8 @@ enum shoal_err shoal_file_read(const char *path, size_t max, struct shoal_buf *b
     return SHOAL_OK;
 }
 
-/* ---- the three files: header, fields, CRC-32C ------------------------------------------------------------------------ */
+/* ---- the three files: header, fields, CRC-32C
+ * ------------------------------------------------------------------------ */
 
 static enum shoal_err path_of(const char *data_dir, const char *name, char path[PATH_MAX], struct shoal_msg *msg)
 {
@@ -176,7 +179,8 @@ static enum shoal_err fields_load(const char *data_dir, const char *name, enum f
     if (err != SHOAL_OK)
         return err;
     if (buf->len < FORMAT_HEADER_BYTES + 4)
-        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s is cut short; restore it, or join with a new data folder", path);
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s is cut short; restore it, or join with a new data folder",
+                          path);
     tail = shoal_reader_init(shoal_view_of(buf->bytes + buf->len - 4, 4));
     if (shoal_get_u32(&tail) != shoal_crc32c(0, shoal_view_of(buf->bytes, buf->len - 4)))
         return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s is damaged; restore it, or join with a new data folder", path);
@@ -190,8 +194,8 @@ static enum shoal_err fields_end(struct shoal_reader *r, const char *data_dir, c
 {
     if (shoal_reader_done(r))
         return SHOAL_OK;
-    return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s/%s does not decode; restore it, or join with a new data folder", data_dir,
-                      name);
+    return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s/%s does not decode; restore it, or join with a new data folder",
+                      data_dir, name);
 }
 
 static enum shoal_err identity_save(const char *data_dir, const struct shoal_identity *identity, struct shoal_msg *msg)
@@ -294,7 +298,8 @@ static enum shoal_err boot_read(const char *data_dir, char boot_id[SHOAL_BOOT_ID
     return err;
 }
 
-/* ---- the contract ----------------------------------------------------------------------------------------------------- */
+/* ---- the contract
+ * ----------------------------------------------------------------------------------------------------- */
 
 bool shoal_mesh_name_is_valid(const char *name)
 {
@@ -319,7 +324,8 @@ enum shoal_err shoal_identity_create(const struct shoal_identity_options *option
     if (mkdir(options->data_dir, 0700) != 0 && errno != EEXIST)
         return fail_errno(msg, "make the data folder", options->data_dir);
     if (access(path, F_OK) == 0)
-        return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s belongs to a mesh already; use another data folder, or remove this one",
+        return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                          "%s belongs to a mesh already; use another data folder, or remove this one",
                           options->data_dir);
     shoal_key_create(&made.public_key, &made.secret_key);
     made.node = shoal_node_id_of(&made.public_key);
@@ -374,8 +380,8 @@ static enum shoal_err boot_raise(const char *data_dir, const char *given, struct
     return boot_save(data_dir, current, *i, msg);
 }
 
-enum shoal_err shoal_identity_load(const char *data_dir, const char *boot_id, bool raise, struct shoal_identity *identity,
-                                   struct shoal_msg *msg)
+enum shoal_err shoal_identity_load(const char *data_dir, const char *boot_id, bool raise,
+                                   struct shoal_identity *identity, struct shoal_msg *msg)
 {
     struct shoal_identity loaded = { 0 };
     char stored[SHOAL_BOOT_ID_BYTES] = "";
@@ -408,7 +414,8 @@ enum shoal_err shoal_folder_lock(const char *data_dir, int *fd, struct shoal_msg
         return fail_errno(msg, "open", path);
     if (flock(opened, LOCK_EX | LOCK_NB) != 0) {
         err = errno == EWOULDBLOCK
-                  ? shoal_fail(msg, SHOAL_ERR_EXISTS, "another agent runs on %s; stop it, or use another data folder", data_dir)
+                  ? shoal_fail(msg, SHOAL_ERR_EXISTS, "another agent runs on %s; stop it, or use another data folder",
+                               data_dir)
                   : fail_errno(msg, "lock", path);
         (void)close(opened);
         return err;
@@ -444,9 +451,11 @@ enum shoal_err shoal_mesh_key_parse(const char *text, char name[SHOAL_MESH_NAME_
         return shoal_fail(msg, SHOAL_ERR_INVALID, "a mesh key is name:secret, as `shoal init` prints it");
     memcpy(parsed, text, (size_t)(colon - text));
     if (!shoal_mesh_name_is_valid(parsed))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "the mesh key's name is not 1 to %d of a-z, 0-9 and -", SHOAL_MESH_NAME_MAX);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "the mesh key's name is not 1 to %d of a-z, 0-9 and -",
+                          SHOAL_MESH_NAME_MAX);
     if (!shoal_hex_parse(colon + 1, bytes.bytes, sizeof(bytes.bytes)))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "the mesh key's secret is not 64 lower-case hex digits; copy it whole");
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "the mesh key's secret is not 64 lower-case hex digits; copy it whole");
     memcpy(name, parsed, sizeof(parsed));
     *secret = bytes;
     return SHOAL_OK;

@@ -34,7 +34,7 @@ struct conn {
     bool ending; /* a refusal is on its way out; nothing is read any more */
     unsigned shaken;
     struct shoal_noise *noise;
-    struct link_hello hello; /* the peer's, as far as it is known */
+    struct link_hello hello;       /* the peer's, as far as it is known */
     struct shoal_node_id node;     /* the peer's, proven */
     struct shoal_node_id expected; /* zero: any */
     struct shoal_address address;

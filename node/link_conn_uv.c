@@ -9,10 +9,10 @@
  *
  * `len` is a u16; everything behind it is one Noise message. A frame is its channel and its bytes, cut into pieces.
  *
- * I1. A connection is OPEN only when both sides proved an Ed25519 key whose X25519 form is their Noise static key, and the
- *     mesh secret: the dialler by the third message, the responder by the WELCOME, which needs it to be sealed.
- * I2. Bytes are sealed in the order in which they are sent; `writing` holds what libuv has, `out` what comes after.
- * I3. A CLOSED connection is touched by its close callback alone. */
+ * I1. A connection is OPEN only when both sides proved an Ed25519 key whose X25519 form is their Noise static key, and
+ * the mesh secret: the dialler by the third message, the responder by the WELCOME, which needs it to be sealed. I2.
+ * Bytes are sealed in the order in which they are sent; `writing` holds what libuv has, `out` what comes after. I3. A
+ * CLOSED connection is touched by its close callback alone. */
 #include "link_conn.h"
 
 #include "format.h"
@@ -89,7 +89,8 @@ void conn_close(struct conn *conn)
     uv_close((uv_handle_t *)&conn->tcp, on_close);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void buf_empty(struct shoal_buf *buf)
 {
@@ -143,7 +144,8 @@ static void conn_flush(struct conn *conn)
 }
 
 /* One sealed message, a kind and up to two parts, appended to `out`. */
-static enum shoal_err seal_record(struct conn *conn, enum link_record kind, struct shoal_view head, struct shoal_view body)
+static enum shoal_err seal_record(struct conn *conn, enum link_record kind, struct shoal_view head,
+                                  struct shoal_view body)
 {
     size_t len = 1 + head.len + body.len;
     size_t sealed = len + SHOAL_NOISE_TAG_BYTES;
@@ -209,7 +211,8 @@ void conn_ping(struct conn *conn)
         conn_flush(conn);
 }
 
-/* ---- handshake --------------------------------------------------------------------------------------------------------- */
+/* ---- handshake
+ * --------------------------------------------------------------------------------------------------------- */
 
 static enum shoal_err noise_start(struct conn *conn, const uint8_t preamble[3])
 {
@@ -260,8 +263,11 @@ static struct link_hello own_hello(const struct conn *conn)
 {
     const struct shoal_link *link = conn->link;
 
-    return (struct link_hello){ .key = link->identity.public_key, .lane = conn->lane, .session = conn->session,
-                                .store = link->identity.store, .incarnation = link->identity.incarnation,
+    return (struct link_hello){ .key = link->identity.public_key,
+                                .lane = conn->lane,
+                                .session = conn->session,
+                                .store = link->identity.store,
+                                .incarnation = link->identity.incarnation,
                                 .listen_port = link->port };
 }
 
@@ -408,7 +414,8 @@ void conn_refuse(struct conn *conn, enum link_refusal why)
         conn_close(conn);
 }
 
-/* ---- records ------------------------------------------------------------------------------------------------------------ */
+/* ---- records
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void read_welcome(struct conn *conn, struct shoal_view body)
 {
@@ -463,7 +470,8 @@ static void read_record(struct conn *conn, struct shoal_view plain)
 
     if (kind == LINK_RECORD_WELCOME && !is_open && conn->dialled) {
         read_welcome(conn, body);
-    } else if (kind == LINK_RECORD_REFUSE && !is_open && conn->dialled && body.len == 1 && body.bytes[0] < LINK_REFUSALS) {
+    } else if (kind == LINK_RECORD_REFUSE && !is_open && conn->dialled && body.len == 1 &&
+               body.bytes[0] < LINK_REFUSALS) {
         link_on_refused(conn, (enum link_refusal)body.bytes[0]);
     } else if ((kind == LINK_RECORD_LAST || kind == LINK_RECORD_MORE) && is_open) {
         read_piece(conn, body, kind == LINK_RECORD_LAST);
@@ -559,7 +567,8 @@ static void read_ended(struct conn *conn, ssize_t got)
     else if (in_handshake)
         link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false, "it closed the connection during the handshake");
     else
-        link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false, got == UV_EOF ? "closed by the peer" : uv_strerror((int)got));
+        link_on_broken(conn, SHOAL_ERR_UNREACHABLE, false,
+                       got == UV_EOF ? "closed by the peer" : uv_strerror((int)got));
 }
 
 static void conn_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
@@ -579,7 +588,8 @@ static void conn_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
     read_all(conn);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static enum shoal_err stream_start(struct conn *conn)
 {
@@ -621,8 +631,9 @@ enum shoal_err conn_dial(struct conn *conn)
     conn->started_ns = conn_now_ns();
     conn->connect.data = conn;
     conn->link->stats.dials++;
-    return uv_tcp_connect(&conn->connect, &conn->tcp, (const struct sockaddr *)&to, on_connect) == 0 ? SHOAL_OK
-                                                                                                     : SHOAL_ERR_UNREACHABLE;
+    return uv_tcp_connect(&conn->connect, &conn->tcp, (const struct sockaddr *)&to, on_connect) == 0
+               ? SHOAL_OK
+               : SHOAL_ERR_UNREACHABLE;
 }
 
 enum shoal_err conn_accept(struct conn *conn, uv_stream_t *server)

@@ -5,12 +5,12 @@
  *      any of the two breaks, or is silent too long: both close, on_down, dial again after a jittered, doubled pause
  *
  * I1. A peer has at most one link: one CONTROL and one BULK connection of one session.
- * I2. Two agents that dial each other at once keep the dial of the lower node id. The lower one refuses the other's dial
- *     when its own has come as far as an answer, or has just opened; otherwise it gives its own up. The higher one always
- *     gives way. Since the lower sends its third message only after that answer, not both dials can be kept.
- * I3. Otherwise a new CONTROL connection replaces an old one: who dials has none.
- * I4. A peer record without a connection that nobody wants is forgotten by the tick, never inside a callback.
- * I5. Owner's callbacks run from the stream's or the timer's callbacks only, never from inside the owner's own calls. */
+ * I2. Two agents that dial each other at once keep the dial of the lower node id. The lower one refuses the other's
+ * dial when its own has come as far as an answer, or has just opened; otherwise it gives its own up. The higher one
+ * always gives way. Since the lower sends its third message only after that answer, not both dials can be kept. I3.
+ * Otherwise a new CONTROL connection replaces an old one: who dials has none. I4. A peer record without a connection
+ * that nobody wants is forgotten by the tick, never inside a callback. I5. Owner's callbacks run from the stream's or
+ * the timer's callbacks only, never from inside the owner's own calls. */
 #include "shoal/link.h"
 
 #include "link_conn.h"
@@ -41,7 +41,7 @@ struct peer {
 
 static void on_tick(uv_timer_t *timer);
 
-/* ---- peers ---------------------------------------------------------------------------------------------------------- */
+/* ---- peers -------------------------------------------------------------------------------------- */
 
 static struct peer **bucket_of(const struct shoal_link *link, struct shoal_node_id node)
 {
@@ -159,15 +159,20 @@ static void peer_up(struct shoal_link *link, struct peer *peer, struct conn *con
     conn->peer = peer;
     peer->up = true;
     peer->up_ns = conn_now_ns();
-    peer->info = (struct shoal_link_peer){ .node = conn->node, .key = conn->hello.key, .store = conn->hello.store,
-                                           .incarnation = conn->hello.incarnation, .address = conn->address,
-                                           .listen_port = conn->hello.listen_port, .dialled = conn->dialled };
+    peer->info = (struct shoal_link_peer){ .node = conn->node,
+                                           .key = conn->hello.key,
+                                           .store = conn->hello.store,
+                                           .incarnation = conn->hello.incarnation,
+                                           .address = conn->address,
+                                           .listen_port = conn->hello.listen_port,
+                                           .dialled = conn->dialled };
     link->stats.ups++;
     link->stats.peers_up++;
     link->options.handlers.on_up(link->options.handlers.arg, &peer->info);
 }
 
-/* ---- dialling --------------------------------------------------------------------------------------------------------- */
+/* ---- dialling
+ * --------------------------------------------------------------------------------------------------------- */
 
 static struct conn *dial_create(struct shoal_link *link, struct shoal_address address, enum shoal_lane lane)
 {
@@ -301,7 +306,8 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
     }
 }
 
-/* ---- being dialled ------------------------------------------------------------------------------------------------------ */
+/* ---- being dialled
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* I2, on the responder's side: does the dial that arrived lose against ours? */
 static bool inbound_loses(struct shoal_link *link, struct peer *peer, uint64_t now_ns)
@@ -405,7 +411,8 @@ static void on_connection(uv_stream_t *server, int status)
     kick(link);
 }
 
-/* ---- frames --------------------------------------------------------------------------------------------------------------- */
+/* ---- frames
+ * --------------------------------------------------------------------------------------------------------------- */
 
 void link_on_frame(struct conn *conn, uint8_t channel, struct shoal_view frame)
 {
@@ -464,8 +471,8 @@ static void flush_early(struct shoal_link *link, struct peer *peer)
         link_on_writable(conn);
 }
 
-enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel,
-                               struct shoal_view frame)
+enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node, enum shoal_lane lane,
+                               uint8_t channel, struct shoal_view frame)
 {
     struct peer *peer = peer_find(link, node);
     struct conn *conn;
@@ -480,7 +487,9 @@ enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id nod
     return conn_send(conn, channel, frame);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------------------------------- */
+/* ---- ends
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void inbound_broken(struct shoal_link *link, struct conn *conn, enum shoal_err err, const char *text)
 {
@@ -621,7 +630,8 @@ static void on_tick(uv_timer_t *timer)
     (void)uv_timer_start(&link->timer, on_tick, link->period_ns / SHOAL_MS, link->period_ns / SHOAL_MS);
 }
 
-/* ---- the owner's calls -------------------------------------------------------------------------------------------------------- */
+/* ---- the owner's calls
+ * -------------------------------------------------------------------------------------------------------- */
 
 enum shoal_err shoal_link_want(struct shoal_link *link, struct shoal_node_id node, struct shoal_address address)
 {
@@ -688,7 +698,8 @@ const struct shoal_link_peer *shoal_link_find(const struct shoal_link *link, str
     return peer != NULL && peer->up ? &peer->info : NULL;
 }
 
-void shoal_link_each(const struct shoal_link *link, void (*each)(void *arg, const struct shoal_link_peer *peer), void *arg)
+void shoal_link_each(const struct shoal_link *link, void (*each)(void *arg, const struct shoal_link_peer *peer),
+                     void *arg)
 {
     for (unsigned i = 0; i < BUCKETS; i++)
         for (const struct peer *peer = link->buckets[i]; peer != NULL; peer = peer->next)
@@ -700,7 +711,8 @@ const struct shoal_link_stats *shoal_link_stats(const struct shoal_link *link) {
 
 uint16_t shoal_link_port(const struct shoal_link *link) { return link->port; }
 
-/* ---- start and stop ------------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop
+ * ------------------------------------------------------------------------------------------------------------- */
 
 void link_on_closed(struct shoal_link *link)
 {
@@ -782,15 +794,16 @@ static enum shoal_err listen_start(struct shoal_link *link, struct shoal_msg *ms
     if (rc == 0)
         rc = uv_tcp_getsockname(&link->server, (struct sockaddr *)&at, &len);
     if (rc != 0)
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s (TCP): %s; does another agent use the port?", text,
-                          uv_strerror(rc));
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot listen on %s (TCP): %s; does another agent use the port?",
+                          text, uv_strerror(rc));
     if (shoal_address_of_sockaddr((const struct sockaddr *)&at, &bound) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "listening on %s gave no IP address", text);
     link->port = bound.port;
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_link_create(struct shoal_link **link, const struct shoal_link_options *options, struct shoal_msg *msg)
+enum shoal_err shoal_link_create(struct shoal_link **link, const struct shoal_link_options *options,
+                                 struct shoal_msg *msg)
 {
     struct shoal_link *made = calloc(1, sizeof(*made));
     struct shoal_secret psk;

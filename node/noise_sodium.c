@@ -53,7 +53,7 @@ struct shoal_noise {
     unsigned step; /* handshake messages done; 3: ready */
 };
 
-/* ---- hashes (section 4.3) ------------------------------------------------------------------------------------------- */
+/* ---- hashes (section 4.3) ----------------------------------------------------------------------- */
 
 static void hash_two(uint8_t out[HASH_BYTES], struct shoal_view a, struct shoal_view b)
 {
@@ -133,7 +133,7 @@ static void mix_psk(struct shoal_noise *noise)
     sodium_memzero(out, sizeof(out));
 }
 
-/* ---- ciphers (section 5.1) ------------------------------------------------------------------------------------------ */
+/* ---- ciphers (section 5.1) ---------------------------------------------------------------------- */
 
 static void nonce_of(uint64_t counter, uint8_t nonce[12])
 {
@@ -148,8 +148,8 @@ static void cipher_seal(struct cipher *cipher, struct shoal_view ad, struct shoa
 
     SHOAL_ASSERT(cipher->has_key && cipher->counter != UINT64_MAX);
     nonce_of(cipher->counter++, nonce);
-    SHOAL_ASSERT(crypto_aead_chacha20poly1305_ietf_encrypt(out, NULL, plain.bytes, plain.len, ad.bytes, ad.len, NULL, nonce,
-                                                           cipher->key) == 0);
+    SHOAL_ASSERT(crypto_aead_chacha20poly1305_ietf_encrypt(out, NULL, plain.bytes, plain.len, ad.bytes, ad.len, NULL,
+                                                           nonce, cipher->key) == 0);
 }
 
 static bool cipher_open(struct cipher *cipher, struct shoal_view ad, struct shoal_view sealed, uint8_t *out)
@@ -185,7 +185,7 @@ static bool open_and_hash(struct shoal_noise *noise, struct shoal_view sealed, u
     return true;
 }
 
-/* ---- the handshake (section 5.3) ------------------------------------------------------------------------------------ */
+/* ---- the handshake (section 5.3) ---------------------------------------------------------------- */
 
 static bool mix_dh(struct shoal_noise *noise, const uint8_t secret[KEY_BYTES], const uint8_t public_key[KEY_BYTES])
 {
@@ -327,7 +327,8 @@ static bool read_tokens(struct shoal_noise *noise, struct shoal_reader *r)
     return true;
 }
 
-enum shoal_err shoal_noise_read(struct shoal_noise *noise, struct shoal_view message, uint8_t *out, size_t cap, size_t *len)
+enum shoal_err shoal_noise_read(struct shoal_noise *noise, struct shoal_view message, uint8_t *out, size_t cap,
+                                size_t *len)
 {
     struct shoal_reader r = shoal_reader_init(message);
     size_t left;
@@ -356,9 +357,13 @@ bool shoal_noise_is_ready(const struct shoal_noise *noise) { return noise->step 
 
 void shoal_noise_remote_static(const struct shoal_noise *noise, uint8_t key[32]) { memcpy(key, noise->rs, KEY_BYTES); }
 
-void shoal_noise_handshake_hash(const struct shoal_noise *noise, uint8_t hash[64]) { memcpy(hash, noise->h, HASH_BYTES); }
+void shoal_noise_handshake_hash(const struct shoal_noise *noise, uint8_t hash[64])
+{
+    memcpy(hash, noise->h, HASH_BYTES);
+}
 
-/* ---- transport ------------------------------------------------------------------------------------------------------- */
+/* ---- transport
+ * ------------------------------------------------------------------------------------------------------- */
 
 enum shoal_err shoal_noise_seal(struct shoal_noise *noise, struct shoal_view plain, uint8_t *out)
 {

@@ -131,7 +131,8 @@ static void decode_part(struct shoal_reader *r, struct frame *frame)
     frame->count = 1;
     if (frame->first == 0 || frame->first == UINT64_MAX || frame->term == 0 || frame->total > SHOAL_ENTRY_BYTES_MAX ||
         frame->part.len == 0 || frame->offset % FRAME_PART_MAX != 0 || frame->offset >= frame->total ||
-        frame->part.len != (frame->total - frame->offset < FRAME_PART_MAX ? frame->total - frame->offset : FRAME_PART_MAX))
+        frame->part.len !=
+            (frame->total - frame->offset < FRAME_PART_MAX ? frame->total - frame->offset : FRAME_PART_MAX))
         r->failed = true;
 }
 

@@ -8,7 +8,8 @@
 
 #define HARD_VERSION 1
 
-/* ---- groups ------------------------------------------------------------------------------------------------------------ */
+/* ---- groups
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static unsigned bucket_of(struct shoal_job_id id)
 {
@@ -67,7 +68,8 @@ void index_deinit(struct store_index *index)
             index_remove(index, index->buckets[i]->id);
 }
 
-/* ---- spans --------------------------------------------------------------------------------------------------------------- */
+/* ---- spans
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t span_end(const struct span *span) { return span->first + span->count; }
 
@@ -197,7 +199,8 @@ void group_move(struct group *group, size_t i, uint64_t seq)
     group->oldest_known = false;
 }
 
-/* ---- the scan -------------------------------------------------------------------------------------------------------------- */
+/* ---- the scan
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* The cleaner's copy takes the place of the span it was made from, or the gap that its trimming left. */
 static enum shoal_err replay_copy(struct store_index *index, struct group *group, struct span span)
@@ -246,7 +249,8 @@ static enum shoal_err replay_span(struct store_index *index, struct group *group
 }
 
 /* A piece behind the first of a long entry. */
-static enum shoal_err replay_more(struct store_index *index, struct group *group, uint64_t seq, const struct frame *frame)
+static enum shoal_err replay_more(struct store_index *index, struct group *group, uint64_t seq,
+                                  const struct frame *frame)
 {
     size_t i = span_place(group, frame->first);
     struct span *span = &group->spans[i];
@@ -273,7 +277,7 @@ enum shoal_err index_replay(struct store_index *index, uint64_t seq, const struc
         /* The first pieces of an entry that was released may be trimmed away: then the rest means nothing. */
         if (frame->offset > 0)
             return group == NULL || group_span_of(group, frame->first) == NULL ? SHOAL_OK
-                                                                              : replay_more(index, group, seq, frame);
+                                                                               : replay_more(index, group, seq, frame);
         err = index_make(index, frame->group, &group);
         return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
     case FRAME_TRUNCATE:
@@ -299,7 +303,8 @@ bool group_settle(struct store_index *index, struct group *group)
     return true;
 }
 
-/* ---- the hard row ------------------------------------------------------------------------------------------------------------ */
+/* ---- the hard row
+ * ------------------------------------------------------------------------------------------------------------ */
 
 size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
 {

@@ -1,7 +1,8 @@
-/* Where each group's live entries lie in the store's log, and its hard row. In memory; rebuilt by one forward scan. Pure.
+/* Where each group's live entries lie in the store's log, and its hard row. In memory; rebuilt by one forward scan.
+ * Pure.
  *
- * A span is one frame, or the frames of one long entry. Spans of a group are ordered by index and do not overlap; outside
- * a scan they follow each other without a gap, from behind the snapshot to the last entry. */
+ * A span is one frame, or the frames of one long entry. Spans of a group are ordered by index and do not overlap;
+ * outside a scan they follow each other without a gap, from behind the snapshot to the last entry. */
 #ifndef NODE_STORE_INDEX_H
 #define NODE_STORE_INDEX_H
 
@@ -52,7 +53,10 @@ void index_remove(struct store_index *index, struct shoal_job_id id);
 void index_deinit(struct store_index *index);
 
 static inline size_t group_spans(const struct group *group) { return group->len - group->head; }
-static inline const struct span *group_span(const struct group *group, size_t i) { return &group->spans[group->head + i]; }
+static inline const struct span *group_span(const struct group *group, size_t i)
+{
+    return &group->spans[group->head + i];
+}
 /* Of the last entry; the snapshot's where there is none. */
 uint64_t group_last(const struct group *group);
 uint64_t group_first(const struct group *group);

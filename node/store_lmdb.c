@@ -2,10 +2,9 @@
  *
  *   append (loop) --ops--> queue --> writer thread: one transaction of many batches, two flushes --> done (loop)
  *
- *   log    8-byte big-endian sequence -> frame (store_frame.h), appended in order: the tree only ever grows to the right
- *   hard   group -> its row: term, vote, configuration, snapshot (store_index.h)
- *   snap   group, generation, piece -> bytes of its snapshot
- *   meta   "store" -> whose this is
+ *   log    8-byte big-endian sequence -> frame (store_frame.h), appended in order: the tree only ever grows to the
+ * right hard   group -> its row: term, vote, configuration, snapshot (store_index.h) snap   group, generation, piece ->
+ * bytes of its snapshot meta   "store" -> whose this is
  *
  * I1. The loop's thread gives out sequences, in the order of the queue; so the log is in order, and MDB_APPEND holds.
  * I2. A batch is one transaction or part of one, never of two.
@@ -134,7 +133,7 @@ static MDB_val val_of(const void *bytes, size_t len)
     return val;
 }
 
-/* ---- the thread ----------------------------------------------------------------------------------------------------------- */
+/* ---- the thread --------------------------------------------------------------------------------- */
 
 /* Delete keys from `key` on while they begin with its first `prefix` bytes and are below `end` (compared as bytes). */
 static int remove_range(MDB_txn *txn, MDB_dbi dbi, struct shoal_view from, size_t prefix, struct shoal_view end)
@@ -156,7 +155,8 @@ static int remove_range(MDB_txn *txn, MDB_dbi dbi, struct shoal_view from, size_
     return rc == MDB_NOTFOUND ? 0 : rc;
 }
 
-static int apply_op(struct shoal_store *store, MDB_txn *txn, enum op op, struct shoal_view key_view, struct shoal_view value)
+static int apply_op(struct shoal_store *store, MDB_txn *txn, enum op op, struct shoal_view key_view,
+                    struct shoal_view value)
 {
     MDB_val key = val_of(key_view.bytes, key_view.len), val = val_of(value.bytes, value.len);
     int rc = 0;
@@ -210,8 +210,10 @@ static void write_fails(struct shoal_store *store, int rc)
                                             : "see the system's log";
 
     store->write_failed = true;
-    (void)snprintf(store->failure, sizeof(store->failure), "%.200s: a flush failed: %s; the agent stops, nothing unflushed was "
-                   "acknowledged; %s", store->dir, mdb_strerror(rc), remedy);
+    (void)snprintf(store->failure, sizeof(store->failure),
+                   "%.200s: a flush failed: %s; the agent stops, nothing unflushed was "
+                   "acknowledged; %s",
+                   store->dir, mdb_strerror(rc), remedy);
 }
 
 static struct store_job *job_of(struct writer_job *job) { return (struct store_job *)(void *)job; }
@@ -256,7 +258,8 @@ static struct writer_job *run_jobs(void *arg, struct writer_job *first)
     return job;
 }
 
-/* ---- jobs, on the loop's thread ---------------------------------------------------------------------------------------------- */
+/* ---- jobs, on the loop's thread
+ * ---------------------------------------------------------------------------------------------- */
 
 static void job_done(struct writer_job *done);
 static void maintain(struct shoal_store *store);
@@ -280,7 +283,8 @@ static void job_free(struct store_job *job)
     free(job);
 }
 
-static enum shoal_err job_put(struct store_job *job, enum op op, const void *key, size_t key_len, struct shoal_view value)
+static enum shoal_err job_put(struct store_job *job, enum op op, const void *key, size_t key_len,
+                              struct shoal_view value)
 {
     uint8_t head[9];
     struct shoal_writer w = shoal_writer_init(head, 5);
@@ -386,7 +390,7 @@ static void job_done(struct writer_job *done)
         callback(arg, &result);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------------ */
 
 typedef void entry_fn(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry);
 
@@ -402,8 +406,8 @@ static enum shoal_err get_frame(struct shoal_store *store, MDB_txn *txn, uint64_
 }
 
 /* A long entry, put together in `whole`. */
-static enum shoal_err get_long(struct shoal_store *store, MDB_txn *txn, const struct span *span, struct shoal_buf *whole,
-                               struct shoal_store_entry *entry)
+static enum shoal_err get_long(struct shoal_store *store, MDB_txn *txn, const struct span *span,
+                               struct shoal_buf *whole, struct shoal_store_entry *entry)
 {
     whole->len = 0;
     for (uint32_t i = 0; i < span->frames; i++) {
@@ -479,8 +483,9 @@ enum shoal_err shoal_store_read(struct shoal_store *store, struct shoal_job_id g
                                 size_t bytes_max, entry_fn *on_entry, void *arg, size_t *count)
 {
     struct group *group = index_find(&store->index, group_id);
-    struct reading reading = { .store = store, .group = group_id, .from = from, .to = to, .bytes_left = bytes_max,
-                               .each = on_entry, .arg = arg };
+    struct reading reading = {
+        .store = store, .group = group_id, .from = from, .to = to, .bytes_left = bytes_max, .each = on_entry, .arg = arg
+    };
     enum shoal_err err = SHOAL_OK;
     bool more = true;
 
@@ -503,7 +508,8 @@ enum shoal_err shoal_store_read(struct shoal_store *store, struct shoal_job_id g
     return err == SHOAL_OK ? SHOAL_OK : SHOAL_ERR_STORAGE;
 }
 
-static enum shoal_err snapshot_read(struct shoal_store *store, MDB_txn *txn, const struct group *group, struct shoal_buf *buf)
+static enum shoal_err snapshot_read(struct shoal_store *store, MDB_txn *txn, const struct group *group,
+                                    struct shoal_buf *buf)
 {
     size_t start = buf->len;
 
@@ -551,7 +557,7 @@ enum shoal_err shoal_store_read_snapshot(struct shoal_store *store, struct shoal
     return SHOAL_OK;
 }
 
-/* ---- trimming and cleaning ---------------------------------------------------------------------------------------------------------- */
+/* ---- trimming and cleaning ---------------------------------------------------------------------- */
 
 static uint64_t oldest_live(struct shoal_store *store, struct group **pinning)
 {
@@ -615,8 +621,14 @@ static bool copy_span(struct shoal_store *store, MDB_txn *txn, struct group *gro
                       struct store_job *job)
 {
     struct copying *copying = calloc(1, sizeof(*copying));
-    struct reading reading = { .store = store, .txn = txn, .group = group->id, .from = span->first,
-                               .to = span->first + span->count, .bytes_left = SIZE_MAX, .each = copy_entry, .arg = copying };
+    struct reading reading = { .store = store,
+                               .txn = txn,
+                               .group = group->id,
+                               .from = span->first,
+                               .to = span->first + span->count,
+                               .bytes_left = SIZE_MAX,
+                               .each = copy_entry,
+                               .arg = copying };
     uint8_t bytes[SHOAL_STORE_VALUE_MAX];
     bool more, ok = copying != NULL && read_span(&reading, span, &more) == SHOAL_OK && !copying->failed;
     size_t taken = 0, at = 0;
@@ -632,7 +644,8 @@ static bool copy_span(struct shoal_store *store, MDB_txn *txn, struct group *gro
             ok = job_put_frame(job, bytes, len) == SHOAL_OK;
         }
     } else if (ok) {
-        size_t len = frame_encode_entries(group->id, true, copying->entries, copying->count, job->next_seq, bytes, &taken);
+        size_t len =
+            frame_encode_entries(group->id, true, copying->entries, copying->count, job->next_seq, bytes, &taken);
 
         ok = taken == copying->count && job_put_frame(job, bytes, len) == SHOAL_OK;
     }
@@ -662,8 +675,8 @@ static void clean(struct shoal_store *store, struct group *group, uint64_t below
 
         if (span->seq >= below)
             continue;
-        job->moves[job->moves_count++] = (struct move){ .group = group->id, .first = span->first, .from_seq = span->seq,
-                                                        .to_seq = job->next_seq };
+        job->moves[job->moves_count++] =
+            (struct move){ .group = group->id, .first = span->first, .from_seq = span->seq, .to_seq = job->next_seq };
         ok = copy_span(store, txn, group, span, job);
     }
     mdb_txn_abort(txn);
@@ -695,30 +708,34 @@ static void maintain(struct shoal_store *store)
         clean(store, pinning, store->log_first + total / 2);
 }
 
-/* ---- appending ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- appending ---------------------------------------------------------------------------------- */
 
-static enum shoal_err check_batch(struct shoal_store *store, const struct shoal_store_batch *batch, struct shoal_msg *msg)
+static enum shoal_err check_batch(struct shoal_store *store, const struct shoal_store_batch *batch,
+                                  struct shoal_msg *msg)
 {
     size_t bytes = batch->snapshot != NULL ? batch->snapshot->bytes.len : 0;
 
     if (store->fatal || store->stopping)
         return shoal_fail(msg, SHOAL_ERR_STALE, "%.200s takes nothing any more; the agent stops", store->dir);
     if (bytes > SHOAL_SNAPSHOT_BYTES_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a snapshot of %zu bytes is larger than %u", bytes, SHOAL_SNAPSHOT_BYTES_MAX);
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a snapshot of %zu bytes is larger than %u", bytes,
+                          SHOAL_SNAPSHOT_BYTES_MAX);
     if (batch->hard != NULL && batch->hard->config.len > SHOAL_STORE_CONFIG_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a configuration of %zu bytes is larger than %u", batch->hard->config.len,
-                          SHOAL_STORE_CONFIG_MAX);
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a configuration of %zu bytes is larger than %u",
+                          batch->hard->config.len, SHOAL_STORE_CONFIG_MAX);
     for (size_t i = 0; i < batch->entries_count; i++) {
         if (batch->entries[i].bytes.len > SHOAL_ENTRY_BYTES_MAX)
-            return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "an entry of %zu bytes is larger than %u", batch->entries[i].bytes.len,
-                              SHOAL_ENTRY_BYTES_MAX);
+            return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "an entry of %zu bytes is larger than %u",
+                              batch->entries[i].bytes.len, SHOAL_ENTRY_BYTES_MAX);
         bytes += batch->entries[i].bytes.len;
     }
     /* What frees space is always taken: 40 % of the map is kept for it. */
     if (batch->entries_count > 0 && store->stats.used_bytes / FULL_PERCENT > store->map_bytes / 100) {
         store->stats.refused_full++;
-        return shoal_fail(msg, SHOAL_ERR_FULL, "%.200s: %llu of %llu MiB are in use; remove finished jobs, or raise "
-                          "store.map_mib", store->dir, (unsigned long long)(store->stats.used_bytes / SHOAL_MIB),
+        return shoal_fail(msg, SHOAL_ERR_FULL,
+                          "%.200s: %llu of %llu MiB are in use; remove finished jobs, or raise "
+                          "store.map_mib",
+                          store->dir, (unsigned long long)(store->stats.used_bytes / SHOAL_MIB),
                           (unsigned long long)(store->map_bytes / SHOAL_MIB));
     }
     if (store->pending != NULL && store->pending_bytes + bytes > SHOAL_STORE_PENDING_BYTES_MAX) {
@@ -735,8 +752,11 @@ static enum shoal_err put_snapshot(struct store_job *job, struct shoal_job_id gr
     uint8_t key[SNAP_KEY_BYTES], end[SNAP_KEY_BYTES];
     enum shoal_err err;
 
-    *row = (struct snapshot_row){ .index = snapshot->index, .term = snapshot->term, .generation = row->generation + 1,
-                                  .bytes = (uint32_t)snapshot->bytes.len, .crc = shoal_crc32c(0, snapshot->bytes) };
+    *row = (struct snapshot_row){ .index = snapshot->index,
+                                  .term = snapshot->term,
+                                  .generation = row->generation + 1,
+                                  .bytes = (uint32_t)snapshot->bytes.len,
+                                  .crc = shoal_crc32c(0, snapshot->bytes) };
     key_of_snap(group, 0, 0, key);
     key_of_snap(group, row->generation, 0, end);
     err = job_put(job, OP_SNAP_REMOVE, key, sizeof(key), shoal_view_of(end, sizeof(end)));
@@ -744,8 +764,9 @@ static enum shoal_err put_snapshot(struct store_job *job, struct shoal_job_id gr
         size_t left = snapshot->bytes.len - at;
 
         key_of_snap(group, row->generation, (uint32_t)(at / SHOAL_STORE_VALUE_MAX), key);
-        err = job_put(job, OP_SNAP, key, sizeof(key),
-                      shoal_view_of(snapshot->bytes.bytes + at, left < SHOAL_STORE_VALUE_MAX ? left : SHOAL_STORE_VALUE_MAX));
+        err = job_put(
+            job, OP_SNAP, key, sizeof(key),
+            shoal_view_of(snapshot->bytes.bytes + at, left < SHOAL_STORE_VALUE_MAX ? left : SHOAL_STORE_VALUE_MAX));
         job->frames++;
     }
     return err;
@@ -765,16 +786,17 @@ static enum shoal_err put_entries(struct store_job *job, const struct shoal_stor
         size_t taken = 1;
 
         if (entry->bytes.len <= FRAME_ENTRY_MAX) {
-            size_t len = frame_encode_entries(batch->group, false, entry, batch->entries_count - i, job->next_seq, bytes,
-                                              &taken);
+            size_t len = frame_encode_entries(batch->group, false, entry, batch->entries_count - i, job->next_seq,
+                                              bytes, &taken);
 
             err = job_put_frame(job, bytes, len);
             span.count = (uint32_t)taken;
         } else {
             span.frames = frame_parts(entry->bytes.len);
             for (uint32_t part = 0; err == SHOAL_OK && part < span.frames; part++)
-                err = job_put_frame(job, bytes, frame_encode_part(batch->group, false, entry, part * FRAME_PART_MAX,
-                                                                  job->next_seq, bytes));
+                err = job_put_frame(
+                    job, bytes,
+                    frame_encode_part(batch->group, false, entry, part * FRAME_PART_MAX, job->next_seq, bytes));
         }
         store->scratch[(*spans)++] = span;
         i += taken;
@@ -807,7 +829,8 @@ static void hard_take(struct group *row, const struct shoal_store_hard *hard)
 }
 
 /* All of the batch in the job, `row` brought up to date; nothing of the index is changed. */
-static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_batch *batch, struct group *row, size_t *spans)
+static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_batch *batch, struct group *row,
+                                size_t *spans)
 {
     uint8_t bytes[SHOAL_STORE_VALUE_MAX];
     enum shoal_err err = SHOAL_OK;
@@ -815,15 +838,16 @@ static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_
     if (batch->snapshot != NULL)
         err = put_snapshot(job, batch->group, batch->snapshot, &row->snapshot);
     if (err == SHOAL_OK && batch->truncate_from > 0)
-        err = job_put_frame(job, bytes, frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq,
-                                                          bytes));
+        err = job_put_frame(
+            job, bytes, frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq, bytes));
     if (err == SHOAL_OK)
         err = put_entries(job, batch, spans);
     if (batch->hard != NULL)
         hard_take(row, batch->hard);
     if (err == SHOAL_OK && (batch->hard != NULL || batch->snapshot != NULL)) {
         row->has_row = true;
-        err = job_put(job, OP_HARD, batch->group.bytes, sizeof(batch->group.bytes), shoal_view_of(bytes, hard_encode(row, bytes)));
+        err = job_put(job, OP_HARD, batch->group.bytes, sizeof(batch->group.bytes),
+                      shoal_view_of(bytes, hard_encode(row, bytes)));
     }
     return err;
 }
@@ -882,14 +906,16 @@ static struct shoal_store_done result_of(const struct shoal_store_batch *batch)
 static void assert_batch(const struct shoal_store_batch *batch)
 {
     if (batch->remove)
-        SHOAL_ASSERT(batch->snapshot == NULL && batch->truncate_from == 0 && batch->entries_count == 0 && batch->hard == NULL);
+        SHOAL_ASSERT(batch->snapshot == NULL && batch->truncate_from == 0 && batch->entries_count == 0 &&
+                     batch->hard == NULL);
     for (size_t i = 0; i < batch->entries_count; i++) {
         SHOAL_ASSERT(batch->entries[i].index > 0 && batch->entries[i].term > 0);
         SHOAL_ASSERT(i == 0 || batch->entries[i].index == batch->entries[i - 1].index + 1);
     }
 }
 
-enum shoal_err shoal_store_append(struct shoal_store *store, const struct shoal_store_batch *batch, struct shoal_msg *msg)
+enum shoal_err shoal_store_append(struct shoal_store *store, const struct shoal_store_batch *batch,
+                                  struct shoal_msg *msg)
 {
     struct store_job *job;
     struct group *group = NULL, *row = NULL;
@@ -948,21 +974,25 @@ const struct shoal_store_stats *shoal_store_stats(struct shoal_store *store)
     return &store->stats;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------ */
 
 static enum shoal_err fail_lmdb(struct shoal_store *store, int rc, const char *what, struct shoal_msg *msg)
 {
     if (rc == MDB_CORRUPTED || rc == MDB_INVALID || rc == MDB_PAGE_NOTFOUND || rc == MDB_VERSION_MISMATCH)
-        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%.200s: %s: %s; this store is lost: leave the mesh with it and join with a "
-                          "new data folder", store->dir, what, mdb_strerror(rc));
-    return shoal_fail(msg, SHOAL_ERR_STORAGE, "%.200s: %s: %s; is the disk full, or the folder not writable?", store->dir, what,
-                      mdb_strerror(rc));
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                          "%.200s: %s: %s; this store is lost: leave the mesh with it and join with a "
+                          "new data folder",
+                          store->dir, what, mdb_strerror(rc));
+    return shoal_fail(msg, SHOAL_ERR_STORAGE, "%.200s: %s: %s; is the disk full, or the folder not writable?",
+                      store->dir, what, mdb_strerror(rc));
 }
 
 static enum shoal_err fail_damaged(struct shoal_store *store, const char *what, uint64_t seq, struct shoal_msg *msg)
 {
-    return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%.200s: %s (frame %llu) is damaged, or was written by a newer shoal; start that "
-                      "version, or join with a new data folder", store->dir, what, (unsigned long long)seq);
+    return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                      "%.200s: %s (frame %llu) is damaged, or was written by a newer shoal; start that "
+                      "version, or join with a new data folder",
+                      store->dir, what, (unsigned long long)seq);
 }
 
 static enum shoal_err prefill(struct shoal_store *store, size_t bytes, struct shoal_msg *msg)
@@ -988,8 +1018,9 @@ static enum shoal_err prefill(struct shoal_store *store, size_t bytes, struct sh
     }
     ok = ok && fsync(fd) == 0;
     if (!ok)
-        (void)shoal_fail(msg, SHOAL_ERR_STORAGE, "%.200s: cannot reserve %zu MiB: %s; free space, or lower store.prefill_mib",
-                         store->dir, bytes / SHOAL_MIB, strerror(errno));
+        (void)shoal_fail(msg, SHOAL_ERR_STORAGE,
+                         "%.200s: cannot reserve %zu MiB: %s; free space, or lower store.prefill_mib", store->dir,
+                         bytes / SHOAL_MIB, strerror(errno));
     free(zeroes);
     if (fd >= 0)
         (void)close(fd);
@@ -1021,8 +1052,8 @@ static enum shoal_err meta_open(struct shoal_store *store, MDB_txn *txn, struct 
     if (!shoal_reader_done(&r))
         return fail_damaged(store, "the store's name", 0, msg);
     if (!shoal_store_id_equal(found, id))
-        return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%.200s is the store of another data folder; put it back where it came from",
-                          store->dir);
+        return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                          "%.200s is the store of another data folder; put it back where it came from", store->dir);
     return SHOAL_OK;
 }
 
@@ -1088,7 +1119,8 @@ static enum shoal_err scan_hard(struct shoal_store *store, MDB_txn *txn, struct 
         if (err == SHOAL_OK)
             err = index_make(&store->index, row->id, &group);
         if (err == SHOAL_OK) {
-            const struct shoal_store_hard hard = { .term = row->term, .vote_node = row->vote_node,
+            const struct shoal_store_hard hard = { .term = row->term,
+                                                   .vote_node = row->vote_node,
                                                    .vote_store = row->vote_store,
                                                    .config = shoal_view_of(row->config, row->config_len) };
 
@@ -1113,9 +1145,16 @@ static void ignore_entry(void *arg, struct shoal_job_id group, const struct shoa
 static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, struct group *group,
                                    const struct shoal_store_replay *replay)
 {
-    struct reading reading = { .store = store, .txn = txn, .group = group->id, .to = UINT64_MAX, .bytes_left = SIZE_MAX,
-                               .each = replay->on_entry != NULL ? replay->on_entry : ignore_entry, .arg = replay->arg };
-    struct shoal_store_hard hard = { .term = group->term, .vote_node = group->vote_node, .vote_store = group->vote_store,
+    struct reading reading = { .store = store,
+                               .txn = txn,
+                               .group = group->id,
+                               .to = UINT64_MAX,
+                               .bytes_left = SIZE_MAX,
+                               .each = replay->on_entry != NULL ? replay->on_entry : ignore_entry,
+                               .arg = replay->arg };
+    struct shoal_store_hard hard = { .term = group->term,
+                                     .vote_node = group->vote_node,
+                                     .vote_store = group->vote_store,
                                      .config = shoal_view_of(group->config, group->config_len) };
     struct shoal_buf snapshot = { 0 };
     enum shoal_err err = SHOAL_OK;
@@ -1127,7 +1166,8 @@ static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, stru
         err = snapshot_read(store, txn, group, &snapshot);
         if (err == SHOAL_OK && replay->on_snapshot != NULL)
             replay->on_snapshot(replay->arg, group->id,
-                                &(struct shoal_store_snapshot){ .index = group->snapshot.index, .term = group->snapshot.term,
+                                &(struct shoal_store_snapshot){ .index = group->snapshot.index,
+                                                                .term = group->snapshot.term,
                                                                 .bytes = shoal_buf_view(&snapshot) });
         shoal_buf_deinit(&snapshot);
     }
@@ -1147,8 +1187,10 @@ static enum shoal_err replay_all(struct shoal_store *store, MDB_txn *txn, const 
             if (group_settle(&store->index, group) && replay_group(store, txn, group, replay) == SHOAL_OK)
                 continue;
             shoal_job_id_text(group->id, name);
-            return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%.200s: entries or the snapshot of %s are missing; join with a new data "
-                              "folder", store->dir, name);
+            return shoal_fail(msg, SHOAL_ERR_MALFORMED,
+                              "%.200s: entries or the snapshot of %s are missing; join with a new data "
+                              "folder",
+                              store->dir, name);
         }
     }
     return SHOAL_OK;
@@ -1170,7 +1212,8 @@ static enum shoal_err tables_open(struct shoal_store *store, const struct shoal_
         rc = mdb_dbi_open(txn, "snap", MDB_CREATE, &store->snap);
     if (rc == 0)
         rc = mdb_dbi_open(txn, "meta", MDB_CREATE, &store->meta);
-    err = rc == 0 ? meta_open(store, txn, options->store_id, is_new, msg) : fail_lmdb(store, rc, "cannot open its tables", msg);
+    err = rc == 0 ? meta_open(store, txn, options->store_id, is_new, msg)
+                  : fail_lmdb(store, rc, "cannot open its tables", msg);
     if (err != SHOAL_OK) {
         mdb_txn_abort(txn);
         return err;
@@ -1211,7 +1254,8 @@ static void store_free(struct shoal_store *store)
     free(store);
 }
 
-static enum shoal_err store_load(struct shoal_store *store, const struct shoal_store_options *options, struct shoal_msg *msg)
+static enum shoal_err store_load(struct shoal_store *store, const struct shoal_store_options *options,
+                                 struct shoal_msg *msg)
 {
     bool is_new = false;
     MDB_txn *txn;
@@ -1236,7 +1280,8 @@ static enum shoal_err store_load(struct shoal_store *store, const struct shoal_s
     return err;
 }
 
-enum shoal_err shoal_store_open(struct shoal_store **store, const struct shoal_store_options *options, struct shoal_msg *msg)
+enum shoal_err shoal_store_open(struct shoal_store **store, const struct shoal_store_options *options,
+                                struct shoal_msg *msg)
 {
     struct shoal_store *made;
     enum shoal_err err;

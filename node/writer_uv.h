@@ -19,7 +19,8 @@ struct writer_job {
 typedef struct writer_job *writer_run_fn(void *arg, struct writer_job *first);
 
 /* FULL: no memory, or no thread. */
-SHOAL_MUST_CHECK enum shoal_err writer_create(struct writer **writer, struct uv_loop_s *loop, writer_run_fn *run, void *arg);
+SHOAL_MUST_CHECK enum shoal_err writer_create(struct writer **writer, struct uv_loop_s *loop, writer_run_fn *run,
+                                              void *arg);
 void writer_push(struct writer *writer, struct writer_job *job);
 /* Do what waits, end the thread, run what is left of `done`s, then `stopped`; the writer is gone then. No push from now
  * on. */

@@ -51,8 +51,8 @@ static inline struct shoal_address shoal_get_address(struct shoal_reader *r)
 
 /* "1.2.3.4:5", "[::1]:5", or without a port where `port_default` is not 0. Numeric only: names are resolved by the
  * caller, outside the loop's thread. INVALID: the message says what is wrong. */
-SHOAL_MUST_CHECK enum shoal_err shoal_address_parse(const char *text, uint16_t port_default, struct shoal_address *address,
-                                                    struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err shoal_address_parse(const char *text, uint16_t port_default,
+                                                    struct shoal_address *address, struct shoal_msg *msg);
 void shoal_address_text(struct shoal_address address, char text[SHOAL_ADDRESS_TEXT_BYTES]);
 void shoal_address_to_sockaddr(struct shoal_address address, struct sockaddr_storage *to);
 /* INVALID: neither IPv4 nor IPv6. */

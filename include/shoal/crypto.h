@@ -40,7 +40,8 @@ struct shoal_secret shoal_secret_random(void);
 
 void shoal_key_create(struct shoal_public_key *public_key, struct shoal_secret_key *secret_key);
 /* The same key for the same seed: for tests and the simulator. */
-void shoal_key_of_seed(const uint8_t seed[32], struct shoal_public_key *public_key, struct shoal_secret_key *secret_key);
+void shoal_key_of_seed(const uint8_t seed[32], struct shoal_public_key *public_key,
+                       struct shoal_secret_key *secret_key);
 struct shoal_node_id shoal_node_id_of(const struct shoal_public_key *public_key);
 
 /* What is signed begins with its own (kind, version), so that no record passes for one of another kind. */

@@ -28,26 +28,28 @@ struct shoal_datagram_options {
     const struct shoal_identity *identity; /* copied */
     struct shoal_address listen;           /* port 0: any */
     struct shoal_datagram_handlers handlers;
-    unsigned peers_max;                    /* keys kept, least recently used forgotten first; 0: 4,096 */
+    unsigned peers_max; /* keys kept, least recently used forgotten first; 0: 4,096 */
 };
 
 struct shoal_datagram_stats {
     uint64_t in, out, bytes_in, bytes_out;
-    uint64_t drop_malformed;  /* too short, too long, another kind or version */
-    uint64_t drop_unopened;   /* another mesh secret, not for us, or altered */
-    uint64_t drop_replayed;   /* seen before, or older than the window */
-    uint64_t drop_stale;      /* from an earlier start of the sender */
-    uint64_t drop_unsent;     /* the socket took no more, or the kernel refused */
-    uint64_t drop_busy;       /* more unknown senders in one second than are worth a key */
+    uint64_t drop_malformed; /* too short, too long, another kind or version */
+    uint64_t drop_unopened;  /* another mesh secret, not for us, or altered */
+    uint64_t drop_replayed;  /* seen before, or older than the window */
+    uint64_t drop_stale;     /* from an earlier start of the sender */
+    uint64_t drop_unsent;    /* the socket took no more, or the kernel refused */
+    uint64_t drop_busy;      /* more unknown senders in one second than are worth a key */
     uint64_t keys_asked, keys_derived, keys_forgotten;
 };
 
 SHOAL_MUST_CHECK enum shoal_err shoal_datagram_create(struct shoal_datagram **datagram,
-                                                      const struct shoal_datagram_options *options, struct shoal_msg *msg);
+                                                      const struct shoal_datagram_options *options,
+                                                      struct shoal_msg *msg);
 uint16_t shoal_datagram_port(const struct shoal_datagram *datagram);
 
 /* A peer's key, heard elsewhere (a link, gossip). DENIED: not a key. */
-SHOAL_MUST_CHECK enum shoal_err shoal_datagram_learn(struct shoal_datagram *datagram, const struct shoal_public_key *key);
+SHOAL_MUST_CHECK enum shoal_err shoal_datagram_learn(struct shoal_datagram *datagram,
+                                                     const struct shoal_public_key *key);
 bool shoal_datagram_knows(const struct shoal_datagram *datagram, struct shoal_node_id node);
 
 /* `to` zero: whoever is at the address, once a question has been answered from there.

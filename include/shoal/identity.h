@@ -31,8 +31,8 @@ struct shoal_identity {
 
 struct shoal_identity_options {
     const char *data_dir;
-    const char *mesh_name;                   /* 1 to 63 of a-z 0-9 - */
-    const struct shoal_secret *mesh_secret;  /* NULL: make one (init) */
+    const char *mesh_name;                  /* 1 to 63 of a-z 0-9 - */
+    const struct shoal_secret *mesh_secret; /* NULL: make one (init) */
 };
 
 /* Make the folder (its parent must exist) and its files. The incarnation stays 0 until the first load.
@@ -40,9 +40,9 @@ struct shoal_identity_options {
 SHOAL_MUST_CHECK enum shoal_err shoal_identity_create(const struct shoal_identity_options *options,
                                                       struct shoal_identity *identity, struct shoal_msg *msg);
 
-/* Read the folder; with `raise`, raise the incarnation (and the host epoch, when the kernel's boot id changed) and flush
- * that before returning: only an agent that holds the lock does so. `boot_id` NULL: the kernel's.
- * NOT_FOUND: no mesh here yet. MALFORMED: a file is damaged or newer than this binary. STORAGE: cannot read or write. */
+/* Read the folder; with `raise`, raise the incarnation (and the host epoch, when the kernel's boot id changed) and
+ * flush that before returning: only an agent that holds the lock does so. `boot_id` NULL: the kernel's. NOT_FOUND: no
+ * mesh here yet. MALFORMED: a file is damaged or newer than this binary. STORAGE: cannot read or write. */
 SHOAL_MUST_CHECK enum shoal_err shoal_identity_load(const char *data_dir, const char *boot_id, bool raise,
                                                     struct shoal_identity *identity, struct shoal_msg *msg);
 

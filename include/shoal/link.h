@@ -27,18 +27,18 @@ struct shoal_link_peer {
     struct shoal_public_key key;
     struct shoal_store_id store;
     struct shoal_incarnation incarnation;
-    struct shoal_address address;    /* where the connection goes, the port of a dialled one only */
-    uint16_t listen_port;            /* where the peer listens */
-    bool dialled;                    /* by us */
+    struct shoal_address address; /* where the connection goes, the port of a dialled one only */
+    uint16_t listen_port;         /* where the peer listens */
+    bool dialled;                 /* by us */
 };
 
 /* A dial that came to nothing. */
 struct shoal_link_failure {
     struct shoal_node_id node; /* zero: first contact */
     struct shoal_address address;
-    enum shoal_err err;  /* UNREACHABLE, TIMEOUT, DENIED (another mesh secret, or not the node expected), MALFORMED */
-    bool refused;        /* the host answered that nothing listens there: the agent is down, the host is not */
-    const char *text;    /* for a person, with the remedy */
+    enum shoal_err err; /* UNREACHABLE, TIMEOUT, DENIED (another mesh secret, or not the node expected), MALFORMED */
+    bool refused;       /* the host answered that nothing listens there: the agent is down, the host is not */
+    const char *text;   /* for a person, with the remedy */
 };
 
 struct shoal_link_handlers {
@@ -46,7 +46,8 @@ struct shoal_link_handlers {
     /* The control lane is open; bulk follows, frames sent on it before that are queued. */
     void (*on_up)(void *arg, const struct shoal_link_peer *peer);
     void (*on_down)(void *arg, struct shoal_node_id node);
-    void (*on_frame)(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel, struct shoal_view frame);
+    void (*on_frame)(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel,
+                     struct shoal_view frame);
     /* After a send was answered FULL: half of the lane's queue is free. May be NULL. */
     void (*on_writable)(void *arg, struct shoal_node_id node, enum shoal_lane lane);
     /* May be NULL. */
@@ -70,14 +71,14 @@ struct shoal_link_options {
 
 struct shoal_link_stats {
     uint64_t frames_in, frames_out, bytes_in, bytes_out;
-    uint64_t drop_malformed;     /* a connection ended by bytes that do not decode or authenticate, replays included */
-    uint64_t drop_truncated;     /* a connection ended inside a message */
-    uint64_t drop_refused;       /* handshakes without the mesh secret, or with another node's key */
-    uint64_t drop_crowded;       /* unauthenticated connections closed to make room */
-    uint64_t drop_duplicate;     /* simultaneous dials that lost */
+    uint64_t drop_malformed; /* a connection ended by bytes that do not decode or authenticate, replays included */
+    uint64_t drop_truncated; /* a connection ended inside a message */
+    uint64_t drop_refused;   /* handshakes without the mesh secret, or with another node's key */
+    uint64_t drop_crowded;   /* unauthenticated connections closed to make room */
+    uint64_t drop_duplicate; /* simultaneous dials that lost */
     uint64_t dials, dial_failures, ups, downs, send_full;
-    uint64_t handshakes_open;    /* now */
-    uint64_t peers_up;           /* now */
+    uint64_t handshakes_open; /* now */
+    uint64_t peers_up;        /* now */
 };
 
 /* Bind and listen. STORAGE never; UNREACHABLE: cannot bind, the message says what holds the port. */
@@ -99,17 +100,19 @@ SHOAL_MUST_CHECK enum shoal_err shoal_link_contact(struct shoal_link *link, stru
 
 /* The frame is copied. FULL: the lane's queue is full, wait for on_writable. UNREACHABLE: no link. TOO_BIG: larger than
  * SHOAL_FRAME_BYTES_MAX. */
-SHOAL_MUST_CHECK enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node, enum shoal_lane lane,
-                                                uint8_t channel, struct shoal_view frame);
+SHOAL_MUST_CHECK enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id node,
+                                                enum shoal_lane lane, uint8_t channel, struct shoal_view frame);
 
 bool shoal_link_is_up(const struct shoal_link *link, struct shoal_node_id node);
 /* NULL: no link. Valid until the loop's next turn. */
 const struct shoal_link_peer *shoal_link_find(const struct shoal_link *link, struct shoal_node_id node);
 const struct shoal_link_stats *shoal_link_stats(const struct shoal_link *link);
 /* Each peer that is up, in no order. */
-void shoal_link_each(const struct shoal_link *link, void (*each)(void *arg, const struct shoal_link_peer *peer), void *arg);
+void shoal_link_each(const struct shoal_link *link, void (*each)(void *arg, const struct shoal_link_peer *peer),
+                     void *arg);
 
-/* Close everything; no callback but `stopped` runs from now on. `stopped` may free the loop's owner: the link is gone. */
+/* Close everything; no callback but `stopped` runs from now on. `stopped` may free the loop's owner: the link is gone.
+ */
 void shoal_link_stop(struct shoal_link *link, void (*stopped)(void *arg), void *arg);
 
 #endif

@@ -27,7 +27,8 @@ struct shoal_noise_options {
 };
 
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err shoal_noise_create(struct shoal_noise **noise, const struct shoal_noise_options *options);
+SHOAL_MUST_CHECK enum shoal_err shoal_noise_create(struct shoal_noise **noise,
+                                                   const struct shoal_noise_options *options);
 void shoal_noise_destroy(struct shoal_noise *noise);
 
 /* One handshake message, written or read in turn. Any failure ends this handshake for good.

@@ -1,5 +1,5 @@
-/* The durable store: Raft logs, hard states and snapshots of all groups of this node, in one environment, flushed by one
- * writer thread; and the cache, a second environment for what can be rebuilt.
+/* The durable store: Raft logs, hard states and snapshots of all groups of this node, in one environment, flushed by
+ * one writer thread; and the cache, a second environment for what can be rebuilt.
  *
  * An append is asynchronous. Its completion comes on the loop's thread after the flush, in the order of the appends.
  * A flush that fails is reported once (on_fatal) and never tried again: the agent must stop and restart from disk. */
@@ -22,7 +22,7 @@ struct shoal_store_entry {
 /* What a replica must not forget, besides its log. */
 struct shoal_store_hard {
     uint64_t term;
-    struct shoal_node_id vote_node;   /* zero: no vote */
+    struct shoal_node_id vote_node; /* zero: no vote */
     struct shoal_store_id vote_store;
     struct shoal_view config; /* the owner's bytes, at most SHOAL_STORE_CONFIG_MAX */
 };
@@ -104,11 +104,10 @@ uint64_t shoal_store_oldest_pending_ns(const struct shoal_store *store);
 
 /* Durable entries [from, to), each as on_entry, until `bytes_max` are passed (at least one). `*count`: how many.
  * NOT_FOUND: `from` is below the snapshot or above the log. Entries not flushed yet are left out. */
-SHOAL_MUST_CHECK enum shoal_err shoal_store_read(struct shoal_store *store, struct shoal_job_id group, uint64_t from,
-                                                 uint64_t to, size_t bytes_max,
-                                                 void (*on_entry)(void *arg, struct shoal_job_id group,
-                                                                  const struct shoal_store_entry *entry),
-                                                 void *arg, size_t *count);
+SHOAL_MUST_CHECK enum shoal_err
+shoal_store_read(struct shoal_store *store, struct shoal_job_id group, uint64_t from, uint64_t to, size_t bytes_max,
+                 void (*on_entry)(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry),
+                 void *arg, size_t *count);
 /* The durable snapshot, appended to `buf`. NOT_FOUND: none. */
 SHOAL_MUST_CHECK enum shoal_err shoal_store_read_snapshot(struct shoal_store *store, struct shoal_job_id group,
                                                           uint64_t *index, uint64_t *term, struct shoal_buf *buf);
@@ -118,7 +117,7 @@ const struct shoal_store_stats *shoal_store_stats(struct shoal_store *store);
 /* Flush what waits, run its completions, close. `stopped` comes last; the store is gone then. */
 void shoal_store_stop(struct shoal_store *store, void (*stopped)(void *arg), void *arg);
 
-/* --- The cache: survives the agent's death, not the host's. ------------------------------------------------------- */
+/* --- The cache: survives the agent's death, not the host's. -------------------------------------- */
 
 struct shoal_cache;
 
@@ -146,8 +145,8 @@ SHOAL_MUST_CHECK enum shoal_err shoal_cache_get(struct shoal_cache *cache, enum 
 SHOAL_MUST_CHECK enum shoal_err shoal_cache_remove(struct shoal_cache *cache, enum shoal_cache_table table,
                                                    struct shoal_view key);
 /* In key order, until `each` returns false. `each` must not write to the cache. */
-SHOAL_MUST_CHECK enum shoal_err shoal_cache_each(struct shoal_cache *cache, enum shoal_cache_table table,
-                                                 bool (*each)(void *arg, struct shoal_view key, struct shoal_view value),
-                                                 void *arg);
+SHOAL_MUST_CHECK enum shoal_err
+shoal_cache_each(struct shoal_cache *cache, enum shoal_cache_table table,
+                 bool (*each)(void *arg, struct shoal_view key, struct shoal_view value), void *arg);
 
 #endif

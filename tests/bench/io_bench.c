@@ -1,5 +1,5 @@
-/* Numbers of the agent's I/O on this machine: durable commits, link throughput and round trips, datagrams. They never pass
- * or fail. Usage: io_bench [folder on the disk to measure; default /tmp] */
+/* Numbers of the agent's I/O on this machine: durable commits, link throughput and round trips, datagrams. They never
+ * pass or fail. Usage: io_bench [folder on the disk to measure; default /tmp] */
 #include "shoal/datagram.h"
 #include "shoal/link.h"
 #include "shoal/store.h"
@@ -33,7 +33,8 @@ static void begin(struct bench *b)
     b->done = b->bytes = b->worst_ns = 0;
 }
 
-/* ---- store: one group, one commit after the other ---------------------------------------------------------------------- */
+/* ---- store: one group, one commit after the other
+ * ---------------------------------------------------------------------- */
 
 static void append(struct bench *b);
 
@@ -54,11 +55,13 @@ static void append(struct bench *b)
     static uint8_t bytes[256];
     static struct shoal_store_entry entries[256];
     static struct shoal_store_snapshot snapshot = { .term = 1 };
-    struct shoal_store_batch batch = { .group = { { 1 } }, .entries = entries, .entries_count = b->entries, .done = on_flushed,
-                                       .arg = b };
+    struct shoal_store_batch batch = {
+        .group = { { 1 } }, .entries = entries, .entries_count = b->entries, .done = on_flushed, .arg = b
+    };
 
     for (size_t i = 0; i < b->entries; i++)
-        entries[i] = (struct shoal_store_entry){ .index = b->next_index + i, .term = 1,
+        entries[i] = (struct shoal_store_entry){ .index = b->next_index + i,
+                                                 .term = 1,
                                                  .bytes = shoal_view_of(bytes, sizeof(bytes)) };
     if (b->next_index > snapshot.index + 4096) { /* the steady state: trimmed as it grows */
         snapshot.index = b->next_index - 1;
@@ -105,7 +108,8 @@ static void bench_store(struct bench *b, const char *folder)
     (void)rmdir(dir);
 }
 
-/* ---- links ---------------------------------------------------------------------------------------------------------------- */
+/* ---- links
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void on_up(void *arg, const struct shoal_link_peer *peer)
 {
@@ -119,7 +123,8 @@ static void on_down(void *arg, struct shoal_node_id node)
     abort();
 }
 
-static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel, struct shoal_view frame)
+static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel,
+                     struct shoal_view frame)
 {
     struct bench *b = arg;
     bool at_b = shoal_node_id_equal(node, b->ids[0].node);
@@ -135,8 +140,8 @@ static void fill(struct bench *b)
 {
     static uint8_t bytes[SHOAL_MIB];
 
-    while (running(b) &&
-           shoal_link_send(b->links[0], b->ids[1].node, SHOAL_LANE_BULK, 1, shoal_view_of(bytes, sizeof(bytes))) == SHOAL_OK) {
+    while (running(b) && shoal_link_send(b->links[0], b->ids[1].node, SHOAL_LANE_BULK, 1,
+                                         shoal_view_of(bytes, sizeof(bytes))) == SHOAL_OK) {
     }
 }
 
@@ -158,9 +163,11 @@ static struct shoal_address loopback(uint16_t port)
 
 static void bench_link(struct bench *b)
 {
-    struct shoal_link_options options = { .loop = &b->loop, .listen = loopback(0),
-                                          .handlers = { .arg = b, .on_up = on_up, .on_down = on_down, .on_frame = on_frame,
-                                                        .on_writable = on_writable } };
+    struct shoal_link_options options = {
+        .loop = &b->loop,
+        .listen = loopback(0),
+        .handlers = { .arg = b, .on_up = on_up, .on_down = on_down, .on_frame = on_frame, .on_writable = on_writable }
+    };
 
     for (unsigned i = 0; i < 2; i++) {
         options.identity = &b->ids[i];
@@ -186,13 +193,15 @@ static void bench_link(struct bench *b)
         abort();
     while (running(b))
         (void)uv_run(&b->loop, UV_RUN_ONCE);
-    (void)printf("link: %.1f us a round trip of control\n", (double)RUN_NS / 1e3 / (double)(b->done == 0 ? 1 : b->done));
+    (void)printf("link: %.1f us a round trip of control\n",
+                 (double)RUN_NS / 1e3 / (double)(b->done == 0 ? 1 : b->done));
     shoal_link_stop(b->links[0], NULL, NULL);
     shoal_link_stop(b->links[1], NULL, NULL);
     (void)uv_run(&b->loop, UV_RUN_DEFAULT);
 }
 
-/* ---- datagrams --------------------------------------------------------------------------------------------------------------- */
+/* ---- datagrams
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void on_datagram(void *arg, struct shoal_node_id from, struct shoal_address address, struct shoal_view payload)
 {
@@ -205,7 +214,8 @@ static void on_datagram(void *arg, struct shoal_node_id from, struct shoal_addre
 static void bench_datagram(struct bench *b)
 {
     static uint8_t bytes[100];
-    struct shoal_datagram_options options = { .loop = &b->loop, .listen = loopback(0),
+    struct shoal_datagram_options options = { .loop = &b->loop,
+                                              .listen = loopback(0),
                                               .handlers = { .arg = b, .on_datagram = on_datagram } };
 
     for (unsigned i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-/* libFuzzer: what anyone who can reach a port may send: the stream's header, the hello, handshake messages of both sides
- * at each step, and datagrams. The first byte chooses.
+/* libFuzzer: what anyone who can reach a port may send: the stream's header, the hello, handshake messages of both
+ * sides at each step, and datagrams. The first byte chooses.
  *
  *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_link.c node/link_wire.c \
  *       node/noise_sodium.c node/datagram_uv.c node/crypto_sodium.c node/address.c -lsodium -luv */
@@ -15,8 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 static struct shoal_noise *side(bool initiator)
 {
     static const uint8_t ephemeral[32] = { 9 };
-    struct shoal_noise_options options = { .initiator = initiator, .static_secret = { initiator }, .psk = { 3 },
-                                           .ephemeral_secret = ephemeral };
+    struct shoal_noise_options options = {
+        .initiator = initiator, .static_secret = { initiator }, .psk = { 3 }, .ephemeral_secret = ephemeral
+    };
     struct shoal_noise *noise;
 
     SHOAL_ASSERT(shoal_noise_create(&noise, &options) == SHOAL_OK);
@@ -31,7 +32,8 @@ static void handshake(unsigned step, struct shoal_view view)
     size_t n, got;
 
     for (unsigned i = 0; i < step; i++) {
-        SHOAL_ASSERT(shoal_noise_write(i % 2 ? b : a, (struct shoal_view){ 0 }, message, sizeof(message), &n) == SHOAL_OK);
+        SHOAL_ASSERT(shoal_noise_write(i % 2 ? b : a, (struct shoal_view){ 0 }, message, sizeof(message), &n) ==
+                     SHOAL_OK);
         SHOAL_ASSERT(shoal_noise_read(i % 2 ? a : b, shoal_view_of(message, n), out, sizeof(out), &got) == SHOAL_OK);
     }
     if (step < 3) {
@@ -54,7 +56,9 @@ static struct shoal_datagram *datagrams(void)
     static struct shoal_datagram *datagram;
     static struct shoal_identity identity;
     static uv_loop_t loop;
-    struct shoal_datagram_options options = { .loop = &loop, .identity = &identity, .handlers = { .on_datagram = on_datagram } };
+    struct shoal_datagram_options options = { .loop = &loop,
+                                              .identity = &identity,
+                                              .handlers = { .on_datagram = on_datagram } };
     struct shoal_msg msg;
 
     if (datagram != NULL)
@@ -87,7 +91,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     case 4: (void)link_stream_decode(view); break;
     case 5:
         if (link_hello_decode(view, &hello) == SHOAL_OK)
-            SHOAL_ASSERT(link_hello_encode(&hello, again) == view.len && memcmp(again + 3, view.bytes + 3, view.len - 3) == 0);
+            SHOAL_ASSERT(link_hello_encode(&hello, again) == view.len &&
+                         memcmp(again + 3, view.bytes + 3, view.len - 3) == 0);
         break;
     default: shoal_datagram_receive(datagram, (struct shoal_address){ { 1 }, 9 }, view); break;
     }

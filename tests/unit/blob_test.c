@@ -34,13 +34,13 @@ struct fixture {
     bool late;
 };
 
-#define RUN_UNTIL(f, condition)                                                                                                \
-    do {                                                                                                                       \
-        while (!(condition)) {                                                                                                 \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                             \
-            if ((f)->late)                                                                                                     \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                             \
-        }                                                                                                                      \
+#define RUN_UNTIL(f, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition)) {                                                                                         \
+            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
+            if ((f)->late)                                                                                             \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
     } while (0)
 
 static const struct shoal_job_id job_a = { { 1 } }, job_b = { { 2 } };
@@ -245,7 +245,12 @@ static void path_of(const struct fixture *f, struct shoal_hash hash, char *path,
 
 static void blobs_of_every_size_come_back(void **state)
 {
-    static const size_t lens[] = { 0, 1, 1000, SHOAL_CHUNK_BYTES_MAX - 1, SHOAL_CHUNK_BYTES_MAX, SHOAL_CHUNK_BYTES_MAX + 1,
+    static const size_t lens[] = { 0,
+                                   1,
+                                   1000,
+                                   SHOAL_CHUNK_BYTES_MAX - 1,
+                                   SHOAL_CHUNK_BYTES_MAX,
+                                   SHOAL_CHUNK_BYTES_MAX + 1,
                                    3 * SHOAL_CHUNK_BYTES_MAX + 17 };
     struct fixture *f = *state;
     struct shoal_hash hashes[sizeof(lens) / sizeof(lens[0])];
@@ -308,8 +313,9 @@ static void chunks_that_nobody_holds_go_at_the_next_start(void **state)
     char path[256];
     int fd;
 
-    assert_int_equal(shoal_blobs_put_chunk(f->blobs, shoal_hash_of(shoal_buf_view(&chunk)), shoal_buf_view(&chunk), on_put, f),
-                     SHOAL_OK);
+    assert_int_equal(
+        shoal_blobs_put_chunk(f->blobs, shoal_hash_of(shoal_buf_view(&chunk)), shoal_buf_view(&chunk), on_put, f),
+        SHOAL_OK);
     settle(f);
     assert_true(shoal_blobs_has_chunk(f->blobs, shoal_hash_of(shoal_buf_view(&chunk))));
     (void)snprintf(path, sizeof(path), "%s/part/half", f->blobs_dir);
@@ -346,15 +352,18 @@ static void a_blob_travels_chunk_by_chunk(void **state)
     assert_int_equal(release(f, job_a, blob), SHOAL_OK);
     /* Another node: everything but one chunk, then that one. */
     for (unsigned i = 1; i < 4; i++)
-        assert_int_equal(shoal_blobs_put_chunk(f->blobs, (struct shoal_hash){ { 0 } }, shoal_buf_view(&chunks[i]), on_put, f),
-                         SHOAL_OK);
+        assert_int_equal(
+            shoal_blobs_put_chunk(f->blobs, (struct shoal_hash){ { 0 } }, shoal_buf_view(&chunks[i]), on_put, f),
+            SHOAL_OK);
     settle(f);
     assert_int_equal(hold(f, job_b, blob), SHOAL_ERR_NOT_FOUND);
     assert_false(shoal_blobs_holds(f->blobs, job_b, blob));
-    assert_int_equal(shoal_blobs_put_chunk(f->blobs, shoal_manifest_chunk(&manifest, 0), shoal_buf_view(&chunks[1]), on_put, f),
-                     SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_blobs_put_chunk(f->blobs, shoal_manifest_chunk(&manifest, 0), shoal_buf_view(&chunks[0]), on_put, f),
-                     SHOAL_OK);
+    assert_int_equal(
+        shoal_blobs_put_chunk(f->blobs, shoal_manifest_chunk(&manifest, 0), shoal_buf_view(&chunks[1]), on_put, f),
+        SHOAL_ERR_INVALID);
+    assert_int_equal(
+        shoal_blobs_put_chunk(f->blobs, shoal_manifest_chunk(&manifest, 0), shoal_buf_view(&chunks[0]), on_put, f),
+        SHOAL_OK);
     settle(f);
     assert_int_equal(hold(f, job_b, blob), SHOAL_OK);
     assert_int_equal(hold(f, job_b, blob), SHOAL_OK);
@@ -466,8 +475,10 @@ static void an_aborted_writer_leaves_nothing(void **state)
 
     assert_int_equal(shoal_blob_writer_create(f->blobs, job_a, on_writable, f, &writer), SHOAL_OK);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(shoal_blob_writer_append(writer, shoal_view_of(all.bytes + i * SHOAL_CHUNK_BYTES_MAX,
-                                                                        SHOAL_CHUNK_BYTES_MAX), &f->msg), SHOAL_OK);
+        assert_int_equal(
+            shoal_blob_writer_append(
+                writer, shoal_view_of(all.bytes + i * SHOAL_CHUNK_BYTES_MAX, SHOAL_CHUNK_BYTES_MAX), &f->msg),
+            SHOAL_OK);
     shoal_blob_writer_abort(writer);
     settle(f);
     assert_int_equal(shoal_blobs_stats(f->blobs)->chunks, chunks);
@@ -535,7 +546,9 @@ static void a_write_that_fails_leaves_nothing_half_written(void **state)
             _exit(1);
         RUN_UNTIL(f, f->ended == 1);
         settle(f);
-        _exit(f->err == SHOAL_ERR_STORAGE && walk(f->blobs_dir, false) == 0 && shoal_blobs_stats(f->blobs)->chunks == 0 ? 0 : 2);
+        _exit(f->err == SHOAL_ERR_STORAGE && walk(f->blobs_dir, false) == 0 && shoal_blobs_stats(f->blobs)->chunks == 0
+                  ? 0
+                  : 2);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
@@ -593,7 +606,8 @@ static void bounds_are_kept(void **state)
 
     assert_int_equal(shoal_blobs_put(f->blobs, job_a, shoal_buf_view(&big), on_put, f), SHOAL_ERR_TOO_BIG);
     assert_int_equal(shoal_blobs_put_chunk(f->blobs, (struct shoal_hash){ { 0 } },
-                                           shoal_view_of(big.bytes, SHOAL_CHUNK_BYTES_MAX + 1), on_put, f), SHOAL_ERR_TOO_BIG);
+                                           shoal_view_of(big.bytes, SHOAL_CHUNK_BYTES_MAX + 1), on_put, f),
+                     SHOAL_ERR_TOO_BIG);
     while (err == SHOAL_OK && taken < 2 * SHOAL_BLOB_QUEUE_MAX) {
         err = shoal_blobs_get_chunk(f->blobs, (struct shoal_hash){ { 1 } }, on_get, f);
         taken += err == SHOAL_OK;

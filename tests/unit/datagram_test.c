@@ -50,13 +50,13 @@ static void on_note(void *arg, const char *text)
 static void on_stopped(void *arg) { ((struct end *)arg)->stopped++; }
 static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
 
-#define RUN_UNTIL(f, condition)                                                                                                \
-    do {                                                                                                                       \
-        while (!(condition)) {                                                                                                 \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                             \
-            if ((f)->late)                                                                                                     \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                             \
-        }                                                                                                                      \
+#define RUN_UNTIL(f, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition)) {                                                                                         \
+            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
+            if ((f)->late)                                                                                             \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
     } while (0)
 
 static struct shoal_address loopback(uint16_t port)
@@ -468,8 +468,9 @@ static void an_answer_that_nobody_asked_for_teaches_nothing(void **state)
         start(f, i, 0);
     tap = tap_start(f);
     /* c asks the tap; its question, handed to b as if from the tap, makes b answer there. */
-    assert_int_equal(shoal_datagram_send(f->ends[2].datagram, a->identity.node, loopback(tap->port), shoal_view_text("x")),
-                     SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(
+        shoal_datagram_send(f->ends[2].datagram, a->identity.node, loopback(tap->port), shoal_view_text("x")),
+        SHOAL_ERR_NOT_FOUND);
     RUN_UNTIL(f, tap->count == 1);
     shoal_datagram_receive(f->ends[1].datagram, loopback(tap->port), shoal_view_of(tap->kept[0], tap->lens[0]));
     RUN_UNTIL(f, tap->count == 2);

@@ -160,7 +160,12 @@ static void one_agent_holds_the_folder(void **state)
 
 static void a_mesh_key_travels_as_text(void **state)
 {
-    static const char *bad[] = { "", "reef", "reef:", "reef:12", ":00", "Reef:00",
+    static const char *bad[] = { "",
+                                 "reef",
+                                 "reef:",
+                                 "reef:12",
+                                 ":00",
+                                 "Reef:00",
                                  "reef:g000000000000000000000000000000000000000000000000000000000000000",
                                  "reef:00000000000000000000000000000000000000000000000000000000000000001" };
     struct fixture *f = *state;

@@ -65,7 +65,8 @@ static void on_down(void *arg, struct shoal_node_id node)
 
 static void on_stopped(void *arg) { ((struct end *)arg)->stopped++; }
 
-static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel, struct shoal_view frame)
+static void on_frame(void *arg, struct shoal_node_id node, enum shoal_lane lane, uint8_t channel,
+                     struct shoal_view frame)
 {
     struct end *end = arg;
     bool intact = true;
@@ -112,13 +113,13 @@ static void on_note(void *arg, const char *text)
 
 static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
 
-#define RUN_UNTIL(f, condition)                                                                                                \
-    do {                                                                                                                       \
-        while (!(condition)) {                                                                                                 \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                             \
-            if ((f)->late)                                                                                                     \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                             \
-        }                                                                                                                      \
+#define RUN_UNTIL(f, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition)) {                                                                                         \
+            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
+            if ((f)->late)                                                                                             \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
     } while (0)
 
 /* As RUN_UNTIL, with the second loop, which may be frozen. */
@@ -147,8 +148,13 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
         .loop = end->loop != NULL ? end->loop : &f->loop,
         .identity = &end->identity,
         .listen = loopback(port),
-        .handlers = { .arg = end, .on_up = on_up, .on_down = on_down, .on_frame = on_frame, .on_writable = on_writable,
-                      .on_failure = on_failure, .on_note = on_note },
+        .handlers = { .arg = end,
+                      .on_up = on_up,
+                      .on_down = on_down,
+                      .on_frame = on_frame,
+                      .on_writable = on_writable,
+                      .on_failure = on_failure,
+                      .on_note = on_note },
         .redial_min_ns = 10 * SHOAL_MS,
         .redial_max_ns = 40 * SHOAL_MS,
     };
@@ -279,7 +285,9 @@ static void a_wanted_link_comes_up_and_says_who_is_there(void **state)
 
 static void frames_of_every_size_arrive_whole_and_in_order(void **state)
 {
-    static const size_t sizes[] = { 4, 5, 1000, 65516, 65517, 65518, 65519, 131034, 131035, 262144, SHOAL_FRAME_BYTES_MAX };
+    static const size_t sizes[] = {
+        4, 5, 1000, 65516, 65517, 65518, 65519, 131034, 131035, 262144, SHOAL_FRAME_BYTES_MAX
+    };
     struct fixture *f = *state;
     struct end *b = &f->ends[1];
     uint32_t number = 0;
@@ -504,8 +512,10 @@ static void garbage_is_dropped_and_counted(void **state)
         { "a version too new", "L\x09\x09", 3, true, false },
         { "a first message too short", "L\x01\x01\x05\x00hello", 10, true, false },
         { "a first message too long", "L\x01\x01\xff\xff", 5, true, false },
-        { "a first message of zeroes", "L\x01\x01\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
-                                       "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 53, true, false },
+        { "a first message of zeroes",
+          "L\x01\x01\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+          "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+          53, true, false },
         { "a stream cut short", "L\x01\x01\x30", 4, false, true },
     };
     struct fixture *f = *state;
@@ -524,7 +534,8 @@ static void garbage_is_dropped_and_counted(void **state)
             RUN_UNTIL(f, raw.shut);
         raw_stop(f, &raw);
         RUN_UNTIL(f, stats->handshakes_open == 0);
-        if (stats->drop_malformed - malformed != cases[i].malformed || stats->drop_truncated - truncated != cases[i].truncated)
+        if (stats->drop_malformed - malformed != cases[i].malformed ||
+            stats->drop_truncated - truncated != cases[i].truncated)
             fail_msg("%s: malformed +%llu, truncated +%llu", cases[i].name,
                      (unsigned long long)(stats->drop_malformed - malformed),
                      (unsigned long long)(stats->drop_truncated - truncated));
@@ -593,7 +604,8 @@ static void nobody_is_believed_with_another_nodes_key(void **state)
     RUN_UNTIL(f, a->failures >= 1);
     assert_true(shoal_link_stats(b->link)->drop_refused >= 1);
     shoal_link_unwant(a->link, node(f, 1));
-    assert_int_equal(shoal_link_want(b->link, node(f, 2), loopback(shoal_link_port(a->link))), SHOAL_OK); /* in its answer */
+    assert_int_equal(shoal_link_want(b->link, node(f, 2), loopback(shoal_link_port(a->link))),
+                     SHOAL_OK); /* in its answer */
     RUN_UNTIL(f, b->failures >= 1);
     assert_int_equal(b->failure.err, SHOAL_ERR_DENIED);
     assert_int_equal(a->ups + b->ups, 0);

@@ -26,13 +26,16 @@ struct message {
 
 static const struct message messages[] = {
     { "1: e, from the initiator", "4c756477696720766f6e204d69736573",
-      "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c79440aa831d1e3bbd16bd7ffda87e9f7b6eeca2510006499a573ac"
+      "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c79440aa831d1e3bbd16bd7ffda87e9f7b6eeca2510006499a573"
+      "ac"
       "27af3392ed1b69" },
     { "2: e, ee, s, es, from the responder", "4d757272617920526f746862617264",
-      "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f14480884381a78489d56c9e2ac962826f25684980b25244dbfd505b7d90"
+      "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f14480884381a78489d56c9e2ac962826f25684980b25244dbfd505b7d"
+      "90"
       "3a94d4f4fd84004a1c7fbe94d686bc4c1f67259364f6f2a41cb40bf5198b9b3975be2cdd49d3e065a554e12c477d82029fabc6555bc1" },
     { "3: s, se, psk, from the initiator", "462e20412e20486179656b",
-      "291dfeff6eff386e29adb0bdbd5a1ae9e09de4449c8695d109adcb63e80e489555792a3e9150eff75d6d45571f824ed231173cb66e31e7da91"
+      "291dfeff6eff386e29adb0bdbd5a1ae9e09de4449c8695d109adcb63e80e489555792a3e9150eff75d6d45571f824ed231173cb66e31e7da"
+      "91"
       "4241f86d0cbb678335ffe768a7445d2f5bc1" },
     { "4: transport, from the responder", "4361726c204d656e676572",
       "6579dd60eb5e6a8b29dd60004289f5d3c2f69fcdbf683a869f59a8" },
@@ -91,13 +94,15 @@ static void published_vectors_come_out_to_the_byte(void **state)
         size_t len = payload_len + SHOAL_NOISE_TAG_BYTES, opened_len = payload_len;
 
         if (i < 3)
-            assert_int_equal(shoal_noise_write(from, shoal_view_of(payload, payload_len), got, sizeof(got), &len), SHOAL_OK);
+            assert_int_equal(shoal_noise_write(from, shoal_view_of(payload, payload_len), got, sizeof(got), &len),
+                             SHOAL_OK);
         else
             assert_int_equal(shoal_noise_seal(from, shoal_view_of(payload, payload_len), got), SHOAL_OK);
         if (len != want_len || memcmp(got, want, len) != 0)
             fail_msg("message %s differs", messages[i].name);
         if (i < 3)
-            assert_int_equal(shoal_noise_read(to, shoal_view_of(want, len), opened, sizeof(opened), &opened_len), SHOAL_OK);
+            assert_int_equal(shoal_noise_read(to, shoal_view_of(want, len), opened, sizeof(opened), &opened_len),
+                             SHOAL_OK);
         else
             assert_int_equal(shoal_noise_open(to, shoal_view_of(want, len), opened), SHOAL_OK);
         assert_int_equal(opened_len, payload_len);
@@ -141,7 +146,8 @@ static size_t until(unsigned which, struct shoal_noise **a, struct shoal_noise *
     for (unsigned i = 0; i <= which; i++) {
         assert_int_equal(shoal_noise_write(i % 2 ? *b : *a, shoal_view_of("hello", 5), bytes, cap, &len), SHOAL_OK);
         if (i < which)
-            assert_int_equal(shoal_noise_read(i % 2 ? *a : *b, shoal_view_of(bytes, len), out, sizeof(out), &got), SHOAL_OK);
+            assert_int_equal(shoal_noise_read(i % 2 ? *a : *b, shoal_view_of(bytes, len), out, sizeof(out), &got),
+                             SHOAL_OK);
     }
     return len;
 }

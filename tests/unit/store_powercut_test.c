@@ -84,7 +84,10 @@ EXPORTED ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t offset)
     return syscall(SYS_pwrite64, fd, bytes, len, offset);
 }
 
-EXPORTED ssize_t pwrite(int fd, const void *bytes, size_t len, off_t offset) { return pwrite64(fd, bytes, len, offset); }
+EXPORTED ssize_t pwrite(int fd, const void *bytes, size_t len, off_t offset)
+{
+    return pwrite64(fd, bytes, len, offset);
+}
 
 EXPORTED off64_t lseek64(int fd, off64_t offset, int whence)
 {
@@ -115,7 +118,8 @@ EXPORTED int fdatasync(int fd)
     return rc;
 }
 
-/* ---- the load ---------------------------------------------------------------------------------------------------------- */
+/* ---- the load
+ * ---------------------------------------------------------------------------------------------------------- */
 
 struct mark {
     unsigned group;
@@ -149,8 +153,12 @@ static void on_done(void *arg, const struct shoal_store_done *done)
     struct mark *mark = arg;
 
     (void)done;
-    record((struct event){ .kind = EVENT_ACK, .group = mark->group, .index = mark->index, .term = mark->term,
-                           .snapshot = mark->snapshot, .removed = mark->removed });
+    record((struct event){ .kind = EVENT_ACK,
+                           .group = mark->group,
+                           .index = mark->index,
+                           .term = mark->term,
+                           .snapshot = mark->snapshot,
+                           .removed = mark->removed });
     free(mark);
 }
 
@@ -172,7 +180,8 @@ static void load_step(struct fixture *f)
     assert_non_null(mark);
     if (choice == 0 && live > 0) { /* a snapshot, and nothing else */
         snapshot = (struct shoal_store_snapshot){ .index = f->snapshot[g] + 1 + shoal_rand_below(chance, live),
-                                                  .term = f->term[g], .bytes = shoal_view_of(state, sizeof(state)) };
+                                                  .term = f->term[g],
+                                                  .bytes = shoal_view_of(state, sizeof(state)) };
         for (size_t i = 0; i < sizeof(state); i++)
             state[i] = byte_of(g, snapshot.index, snapshot.term, i);
         batch.snapshot = &snapshot;
@@ -185,7 +194,8 @@ static void load_step(struct fixture *f)
     for (size_t i = 0; i < count; i++) {
         for (size_t b = 0; b < len; b++)
             bytes[i * len + b] = byte_of(g, from + i, f->term[g], b);
-        entries[i] = (struct shoal_store_entry){ .index = from + i, .term = f->term[g],
+        entries[i] = (struct shoal_store_entry){ .index = from + i,
+                                                 .term = f->term[g],
                                                  .bytes = shoal_view_of(bytes + i * len, len) };
     }
     batch.entries = entries;
@@ -207,7 +217,8 @@ static void close_store(struct fixture *f)
         (void)uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-/* ---- the images ---------------------------------------------------------------------------------------------------------- */
+/* ---- the images
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void on_group(void *arg, struct shoal_job_id id, const struct shoal_store_hard *hard)
 {
@@ -244,7 +255,10 @@ static void on_entry(void *arg, struct shoal_job_id id, const struct shoal_store
 
 static void open_store(struct fixture *f, const char *dir)
 {
-    struct shoal_store_options options = { .loop = &f->loop, .dir = dir, .map_bytes = 64 * SHOAL_MIB, .prefill_bytes = SHOAL_MIB,
+    struct shoal_store_options options = { .loop = &f->loop,
+                                           .dir = dir,
+                                           .map_bytes = 64 * SHOAL_MIB,
+                                           .prefill_bytes = SHOAL_MIB,
                                            .replay = { f, on_group, on_snapshot, on_entry } };
 
     memset(f->exists, 0, sizeof(f->exists));
@@ -300,7 +314,8 @@ static size_t read_file(const char *dir, uint8_t *image)
     return len;
 }
 
-/* The power goes before event `cut`: `stable` holds what was flushed, events from `pending` on may or may not be there. */
+/* The power goes before event `cut`: `stable` holds what was flushed, events from `pending` on may or may not be there.
+ */
 static void cut_power(struct fixture *f, const uint8_t *stable, uint8_t *image, size_t len, size_t pending, size_t cut,
                       const struct event *acked)
 {
@@ -319,11 +334,11 @@ static void cut_power(struct fixture *f, const uint8_t *stable, uint8_t *image, 
             continue;
         /* Later batches may be there too, whole; the hard state names the batch, the log must be of the same. */
         if (!f->exists[g] || f->got_term[g] < acked[g].term || f->got_snapshot[g] < acked[g].snapshot)
-            fail_msg("cut before event %zu of %zu: group %u has term %llu, %llu was acknowledged", cut, recorder.count, g,
-                     (unsigned long long)f->got_term[g], (unsigned long long)acked[g].term);
+            fail_msg("cut before event %zu of %zu: group %u has term %llu, %llu was acknowledged", cut, recorder.count,
+                     g, (unsigned long long)f->got_term[g], (unsigned long long)acked[g].term);
         if (f->got_term[g] == acked[g].term && f->got_last[g] != acked[g].index)
-            fail_msg("cut before event %zu of %zu: group %u ends at %llu, %llu was acknowledged", cut, recorder.count, g,
-                     (unsigned long long)f->got_last[g], (unsigned long long)acked[g].index);
+            fail_msg("cut before event %zu of %zu: group %u ends at %llu, %llu was acknowledged", cut, recorder.count,
+                     g, (unsigned long long)f->got_last[g], (unsigned long long)acked[g].index);
         if (f->got_entry_term[g] > f->got_term[g])
             fail_msg("cut before event %zu of %zu: group %u has entries of a batch whose hard state is lost", cut,
                      recorder.count, g);
@@ -406,8 +421,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    static const char *const names[] = { "store/data.mdb", "store/lock.mdb", "store", "image/data.mdb", "image/lock.mdb",
-                                         "image", "." };
+    static const char *const names[] = { "store/data.mdb", "store/lock.mdb", "store", "image/data.mdb",
+                                         "image/lock.mdb", "image",          "." };
     struct fixture *f = *state;
     char path[128];
 

@@ -52,16 +52,19 @@ struct fixture {
     bool in_child;
 };
 
-#define RUN_UNTIL(f, condition)                                                                                                \
-    do {                                                                                                                       \
-        while (!(condition)) {                                                                                                 \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                             \
-            if ((f)->late)                                                                                                     \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                             \
-        }                                                                                                                      \
+#define RUN_UNTIL(f, condition)                                                                                        \
+    do {                                                                                                               \
+        while (!(condition)) {                                                                                         \
+            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
+            if ((f)->late)                                                                                             \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
     } while (0)
 
-static struct shoal_job_id group_id(unsigned group) { return (struct shoal_job_id){ { 1, 2, 3, 4, 5, 6, 7, 8, 9, (uint8_t)group } }; }
+static struct shoal_job_id group_id(unsigned group)
+{
+    return (struct shoal_job_id){ { 1, 2, 3, 4, 5, 6, 7, 8, 9, (uint8_t)group } };
+}
 
 /* The bytes of an entry follow from its group, index and term. */
 static uint8_t byte_of(unsigned group, uint64_t index, uint64_t term, size_t i)
@@ -165,10 +168,10 @@ static void reopen_and_compare(struct fixture *f)
 
         if (want->exists != got->exists || want->last != got->last || want->hard_term != got->hard_term ||
             want->snapshot_index != got->snapshot_index || want->vote != got->vote)
-            fail_msg("group %u: exists %d %d, last %llu %llu, term %llu %llu, snapshot %llu %llu", g, want->exists, got->exists,
-                     (unsigned long long)want->last, (unsigned long long)got->last, (unsigned long long)want->hard_term,
-                     (unsigned long long)got->hard_term, (unsigned long long)want->snapshot_index,
-                     (unsigned long long)got->snapshot_index);
+            fail_msg("group %u: exists %d %d, last %llu %llu, term %llu %llu, snapshot %llu %llu", g, want->exists,
+                     got->exists, (unsigned long long)want->last, (unsigned long long)got->last,
+                     (unsigned long long)want->hard_term, (unsigned long long)got->hard_term,
+                     (unsigned long long)want->snapshot_index, (unsigned long long)got->snapshot_index);
         for (uint64_t i = want->snapshot_index + 1; i <= want->last; i++)
             if (want->entries[i].term != got->entries[i].term || want->entries[i].len != got->entries[i].len)
                 fail_msg("group %u entry %llu: term %llu %llu, length %zu %zu", g, (unsigned long long)i,
@@ -199,20 +202,24 @@ static enum shoal_err append(struct fixture *f, struct shoal_store_batch *batch)
 }
 
 /* `count` entries of `len` bytes behind the last one, and the model follows. */
-static enum shoal_err add(struct fixture *f, unsigned g, uint64_t term, size_t count, size_t len, uint64_t truncate_from)
+static enum shoal_err add(struct fixture *f, unsigned g, uint64_t term, size_t count, size_t len,
+                          uint64_t truncate_from)
 {
     struct model *want = &f->want[g];
     uint64_t from = truncate_from > 0 && truncate_from <= want->last ? truncate_from : want->last + 1;
     struct shoal_store_entry *entries = calloc(count + 1, sizeof(*entries));
     uint8_t *bytes = malloc(count * len + 1);
-    struct shoal_store_batch batch = { .group = group_id(g), .truncate_from = truncate_from, .entries = entries,
-                                       .entries_count = count };
+    struct shoal_store_batch batch = {
+        .group = group_id(g), .truncate_from = truncate_from, .entries = entries, .entries_count = count
+    };
     enum shoal_err err;
 
     assert_non_null(entries);
     assert_non_null(bytes);
     for (size_t i = 0; i < count; i++) {
-        entries[i] = (struct shoal_store_entry){ .index = from + i, .term = term, .kind = (uint8_t)((from + i) % 3),
+        entries[i] = (struct shoal_store_entry){ .index = from + i,
+                                                 .term = term,
+                                                 .kind = (uint8_t)((from + i) % 3),
                                                  .bytes = shoal_view_of(bytes + i * len, len) };
         for (size_t b = 0; b < len; b++)
             bytes[i * len + b] = byte_of(g, from + i, term, b);
@@ -233,8 +240,9 @@ static enum shoal_err add(struct fixture *f, unsigned g, uint64_t term, size_t c
 
 static void set_hard(struct fixture *f, unsigned g, uint64_t term, uint8_t vote)
 {
-    struct shoal_store_hard hard = { .term = term, .vote_node = { { vote } }, .vote_store = { { 0, vote } },
-                                     .config = shoal_view_text("config") };
+    struct shoal_store_hard hard = {
+        .term = term, .vote_node = { { vote } }, .vote_store = { { 0, vote } }, .config = shoal_view_text("config")
+    };
     struct shoal_store_batch batch = { .group = group_id(g), .hard = &hard };
 
     assert_int_equal(append(f, &batch), SHOAL_OK);
@@ -243,7 +251,8 @@ static void set_hard(struct fixture *f, unsigned g, uint64_t term, uint8_t vote)
     f->want[g].vote = vote;
 }
 
-static void set_snapshot(struct fixture *f, unsigned g, uint64_t index, uint64_t term, size_t len, uint64_t truncate_from)
+static void set_snapshot(struct fixture *f, unsigned g, uint64_t index, uint64_t term, size_t len,
+                         uint64_t truncate_from)
 {
     uint8_t *bytes = malloc(len + 1);
     struct shoal_store_snapshot snapshot = { .index = index, .term = term, .bytes = shoal_view_of(bytes, len) };
@@ -321,12 +330,21 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------------------------- */
+/* ---- cases
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void what_was_appended_is_there_after_a_restart(void **state)
 {
-    static const size_t lens[] = { 0, 1, 200, FRAME_ENTRY_MAX, FRAME_ENTRY_MAX + 1, FRAME_PART_MAX, FRAME_PART_MAX + 1,
-                                   2 * FRAME_PART_MAX, 50000, SHOAL_ENTRY_BYTES_MAX };
+    static const size_t lens[] = { 0,
+                                   1,
+                                   200,
+                                   FRAME_ENTRY_MAX,
+                                   FRAME_ENTRY_MAX + 1,
+                                   FRAME_PART_MAX,
+                                   FRAME_PART_MAX + 1,
+                                   2 * FRAME_PART_MAX,
+                                   50000,
+                                   SHOAL_ENTRY_BYTES_MAX };
     struct fixture *f = *state;
 
     open_store(f);
@@ -484,14 +502,16 @@ static void a_range_is_read_back_within_its_bounds(void **state)
 
         f->read_first = 0;
         f->read_last = 0;
-        assert_int_equal(shoal_store_read(f->store, group_id(0), cases[i].from, cases[i].to, cases[i].bytes_max, count_entry,
-                                          f, &count), cases[i].want);
+        assert_int_equal(shoal_store_read(f->store, group_id(0), cases[i].from, cases[i].to, cases[i].bytes_max,
+                                          count_entry, f, &count),
+                         cases[i].want);
         if (f->read_first != cases[i].first || f->read_last != cases[i].last ||
             count != (cases[i].first == 0 ? 0 : cases[i].last + 1 - cases[i].first))
             fail_msg("%s: %llu to %llu, %zu", cases[i].name, (unsigned long long)f->read_first,
                      (unsigned long long)f->read_last, count);
     }
-    assert_int_equal(shoal_store_read(f->store, group_id(3), 1, 2, 1, count_entry, f, &(size_t){ 0 }), SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(shoal_store_read(f->store, group_id(3), 1, 2, 1, count_entry, f, &(size_t){ 0 }),
+                     SHOAL_ERR_NOT_FOUND);
 }
 
 static void old_entries_are_trimmed_and_a_pinning_group_is_moved(void **state)
@@ -505,7 +525,7 @@ static void old_entries_are_trimmed_and_a_pinning_group_is_moved(void **state)
     assert_int_equal(add(f, 3, 1, 3, 100, 0), SHOAL_OK);
     assert_int_equal(add(f, 3, 1, 1, 10000, 0), SHOAL_OK);
     assert_int_equal(add(f, 3, 1, 10, 100, 0), SHOAL_OK);
-    set_snapshot(f, 3, 1, 1, 10, 0);                 /* its first span begins inside a frame */
+    set_snapshot(f, 3, 1, 1, 10, 0);                    /* its first span begins inside a frame */
     assert_int_equal(add(f, 3, 2, 0, 0, 12), SHOAL_OK); /* and its last one ends inside one */
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned g = 0; g < 2; g++)
@@ -558,7 +578,9 @@ static void what_is_too_big_is_refused(void **state)
 {
     struct fixture *f = *state;
     uint8_t *big = calloc(1, SHOAL_SNAPSHOT_BYTES_MAX + 1u);
-    struct shoal_store_snapshot snapshot = { .index = 1, .term = 1, .bytes = shoal_view_of(big, SHOAL_SNAPSHOT_BYTES_MAX + 1u) };
+    struct shoal_store_snapshot snapshot = { .index = 1,
+                                             .term = 1,
+                                             .bytes = shoal_view_of(big, SHOAL_SNAPSHOT_BYTES_MAX + 1u) };
     struct shoal_store_hard hard = { .term = 1, .config = shoal_view_of(big, SHOAL_STORE_CONFIG_MAX + 1) };
     struct shoal_store_batch batch = { .group = group_id(0), .snapshot = &snapshot };
 
@@ -774,8 +796,9 @@ static void every_prefix_and_flipped_bit_of_a_frame_is_refused(void **state)
     (void)state;
     for (unsigned what = 0; what < FRAME_WHATS; what++) {
         size_t whole = what == FRAME_ENTRIES ? frame_encode_entries(group_id(1), false, entries, 2, 5, bytes, &taken)
-                       : what == FRAME_PART  ? frame_encode_part(group_id(1), true, &long_entry, FRAME_PART_MAX, 5, bytes)
-                                             : frame_encode_mark((enum frame_what)what, group_id(1), 3, 5, bytes);
+                       : what == FRAME_PART
+                           ? frame_encode_part(group_id(1), true, &long_entry, FRAME_PART_MAX, 5, bytes)
+                           : frame_encode_mark((enum frame_what)what, group_id(1), 3, 5, bytes);
         struct frame frame;
 
         assert_int_equal(frame_decode(5, shoal_view_of(bytes, whole), &frame), SHOAL_OK);
@@ -796,8 +819,8 @@ static void every_prefix_and_flipped_bit_of_a_frame_is_refused(void **state)
     }
 }
 
-/* A seeded life of four groups against the model, with a restart now and then. Group 2 does little, and so pins the log:
- * the cleaner has work. */
+/* A seeded life of four groups against the model, with a restart now and then. Group 2 does little, and so pins the
+ * log: the cleaner has work. */
 static void random_step(struct fixture *f, struct shoal_rand *chance)
 {
     unsigned g = shoal_rand_below(chance, 60) == 0 ? 2 : (unsigned)(shoal_rand_below(chance, 3) * 3 / 2);
@@ -861,7 +884,8 @@ static void random_lives_agree_with_the_model(void **state)
     assert_true(trimmed > 0 && copied > 0);
 }
 
-/* ---- the cache ------------------------------------------------------------------------------------------------------------ */
+/* ---- the cache
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static bool each(void *arg, struct shoal_view key, struct shoal_view value)
 {
@@ -890,8 +914,10 @@ static void the_cache_puts_gets_removes_and_iterates(void **state)
     assert_int_equal(shoal_cache_remove(cache, SHOAL_CACHE_SLOTS, shoal_view_text("b")), SHOAL_ERR_NOT_FOUND);
     assert_int_equal(shoal_cache_each(cache, SHOAL_CACHE_SLOTS, each, text), SHOAL_OK);
     assert_string_equal(text, "acd");
-    assert_int_equal(shoal_cache_put(cache, SHOAL_CACHE_SLOTS, shoal_view_text(""), shoal_view_text("x")), SHOAL_ERR_INVALID);
-    assert_int_equal(shoal_cache_put(cache, SHOAL_CACHE_SLOTS, shoal_view_of(big, 65), shoal_view_text("x")), SHOAL_ERR_TOO_BIG);
+    assert_int_equal(shoal_cache_put(cache, SHOAL_CACHE_SLOTS, shoal_view_text(""), shoal_view_text("x")),
+                     SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_cache_put(cache, SHOAL_CACHE_SLOTS, shoal_view_of(big, 65), shoal_view_text("x")),
+                     SHOAL_ERR_TOO_BIG);
     assert_int_equal(shoal_cache_put(cache, SHOAL_CACHE_SLOTS, shoal_view_text("x"), shoal_view_of(big, sizeof(big))),
                      SHOAL_ERR_TOO_BIG);
     shoal_buf_deinit(&buf);
@@ -935,7 +961,8 @@ static void a_full_cache_refuses(void **state)
 
     assert_int_equal(shoal_cache_open(&cache, f->cache_dir, "boot-a", SHOAL_MIB, &f->msg), SHOAL_OK);
     for (uint16_t i = 0; i < 1000 && err == SHOAL_OK; i++)
-        err = shoal_cache_put(cache, SHOAL_CACHE_OTHER, shoal_view_of(&i, sizeof(i)), shoal_view_of(value, sizeof(value)));
+        err = shoal_cache_put(cache, SHOAL_CACHE_OTHER, shoal_view_of(&i, sizeof(i)),
+                              shoal_view_of(value, sizeof(value)));
     assert_int_equal(err, SHOAL_ERR_FULL);
     shoal_cache_close(cache);
 }
