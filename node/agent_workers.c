@@ -441,6 +441,10 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         (void)snprintf(event.u.worker_exited.text, sizeof(event.u.worker_exited.text), "%.199s", text);
     else if (run != NULL && (status != 0 || signalled))
         last_words(job, run, event.u.worker_exited.text, sizeof(event.u.worker_exited.text));
+    if (run != NULL)
+        agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
+                  (int)run->slot, signalled ? "signal" : "status", status, event.u.worker_exited.text[0] == '\0' ? "" : ": ",
+                  event.u.worker_exited.text);
     if (run != NULL) {
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
         run->used = false;

@@ -167,6 +167,7 @@ def run(options, screen):
         screen.say("starts a fourth host, delta")
         places = {}
         reached = False
+        unchanged = {}
         end = time.monotonic() + SECONDS_MAX
         while True:
             seen = look(mesh, job, mesh.hosts, screen)
@@ -175,7 +176,7 @@ def run(options, screen):
                 places.update({w: v[0].name for w, v in workers.items()})
                 if facts["hasEnded"]:
                     break
-                unchanged = {w: v[:3] for w, v in workers.items() if w in survivors}
+                unchanged.update({w: v[:3] for w, v in workers.items() if w in survivors})
                 mine = sum(v[3]["applied"] >= STEPS_OF_THE_NEW_HOST and v[3]["minibatches"] >= STEPS_OF_THE_NEW_HOST
                            for v in workers.values() if v[0] is fourth)
                 if mine and not reached:
