@@ -32,6 +32,7 @@
 #define NACKS_PER_STEP 4
 #define SEEDS_PER_STEP 5
 #define FORGET_PER_STEP 24
+#define SEED_WAIT_MAX_NS (2 * SHOAL_S) /* a mesh whose hosts all boot at once should not wait long for the slowest */
 #define FANOUT_MAX 5
 #define HELPERS_MAX 5
 _Static_assert(2 + HELPERS_MAX + NACKS_PER_STEP + FANOUT_MAX + 1 + SEEDS_PER_STEP + 2 <= SHOAL_SWIM_SENDS_MAX,
@@ -459,7 +460,7 @@ static void seeds_timer(struct shoal_swim *swim, struct shoal_swim_actions *acti
     for (uint32_t i = 0; i < swim->seed_count && i < SEEDS_PER_STEP; i++)
         seed_ping(swim, actions, &swim->seeds[(from + i) % swim->seed_count]);
     swim->seed_ns = swim->now_ns + swim->seed_wait_ns + shoal_rand_below(&swim->chance, swim->seed_wait_ns / 4 + 1);
-    swim->seed_wait_ns = swim->seed_wait_ns * 2 > 10 * SHOAL_S ? 10 * SHOAL_S : swim->seed_wait_ns * 2;
+    swim->seed_wait_ns = swim->seed_wait_ns * 2 > SEED_WAIT_MAX_NS ? SEED_WAIT_MAX_NS : swim->seed_wait_ns * 2;
 }
 
 /* One of the dead, from a random place on; SWIM_NONE: there is none. */

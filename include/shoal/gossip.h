@@ -107,7 +107,8 @@ struct shoal_swim_env {
 };
 
 /* Signed statements by content, each held once. One per agent; a simulator gives the same one to all its cores, so
- * that ten thousand views of ten thousand members fit one machine. Only verified statements enter it. */
+ * that ten thousand views of ten thousand members fit one machine. Only verified statements enter it. Its cores must
+ * run on one thread. */
 struct shoal_gossip_pool;
 
 /* NULL: no memory. `bytes_max` is taken at once (untouched pages cost nothing); 0 means 32 MiB. When it is full, new
@@ -197,7 +198,7 @@ struct shoal_swim_event {
 enum shoal_swim_action_kind {
     SHOAL_SWIM_SEND,
     SHOAL_SWIM_MEMBER, /* a member is new, changed its state, or has a new incarnation */
-    SHOAL_SWIM_RECORD, /* a record of another node was accepted */
+    SHOAL_SWIM_RECORD, /* a record was accepted: another node's, or one of ours from before a restart */
     SHOAL_SWIM_CLONED, /* our store lives elsewhere, later: "this data folder was rolled back or cloned"; stop */
     SHOAL_SWIM_NOTE,   /* for the log and for scenarios; nothing to do */
 };
