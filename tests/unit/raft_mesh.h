@@ -307,8 +307,10 @@ static inline void mesh_check_log(struct mesh *mesh, uint32_t i)
     for (uint64_t at = from; at <= status.last; at++) {
         struct shoal_entry *entry = shoal_raft_entry(node->raft, at);
 
-        if (at == status.first && at > 1) /* right behind a snapshot, and so of what is committed */
+        if (at == status.first && at > 1) { /* right behind a snapshot, and so of what is committed */
             node->seen_chain[at - 1] = mesh->committed_chain[at - 1];
+            node->seen_term[at - 1] = mesh->committed_term[at - 1];
+        }
         node->seen[at] = entry;
         node->seen_term[at] = entry->term;
         node->seen_chain[at] = mesh_entry_hash(at == 1 ? 0 : node->seen_chain[at - 1], entry);
