@@ -101,7 +101,8 @@ static bool base_of(const char *path, char *out, size_t cap)
     return ok;
 }
 
-static char *make_args(const struct cli *cli, const char *top)
+/* `absolute`: the main file is not sent; it lies on the job's file system. */
+static char *make_args(const struct cli *cli, const char *top, bool absolute)
 {
     struct args args = { .failed = false };
 
@@ -111,7 +112,12 @@ static char *make_args(const struct cli *cli, const char *top)
         add(&args, "--model-dir");
         add(&args, top);
     }
-    add_option(&args, cli, "model-main", "--model-main");
+    if (cli_value(cli, "model-main") != NULL) {
+        const char *slash = top[0] == '\0' && !absolute ? strrchr(cli_value(cli, "model-main"), '/') : NULL;
+
+        add(&args, "--model-main");
+        add(&args, slash != NULL ? slash + 1 : cli_value(cli, "model-main"));
+    }
     add_option(&args, cli, "workers", "--numWorker");
     add_option(&args, cli, "device", "--workerDeviceType");
     add_option(&args, cli, "memory", "--workerMemory");
@@ -308,7 +314,7 @@ int cli_job_run(struct cli *cli)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --model-main FILE, or --command and words after --");
     code = find_upload(cli, &upload);
     if (code == SHOAL_EXIT_OK) {
-        args = make_args(cli, upload.top);
+        args = make_args(cli, upload.top, upload.file == NULL);
         data = args == NULL ? NULL : make_data(args);
         code = data == NULL ? cli_fail(SHOAL_EXIT_FAILED, "out of memory") : submit(cli, &upload, data, &answer);
     }

@@ -467,7 +467,11 @@ static bool fill_from_tls(struct http_conn *conn)
         conn->in_len += len;
         any = true;
     }
-    if (conn_flush_tls(conn) != SHOAL_OK || conn->in == NULL || (ended && !any && conn->phase == CONN_HEAD))
+    if (conn_flush_tls(conn) != SHOAL_OK || conn->in == NULL)
+        http_conn_close(conn);
+    else if (ended && !any && conn->phase == CONN_HEAD && conn->write_pending > 0)
+        conn->finish = true;
+    else if (ended && !any && conn->phase == CONN_HEAD)
         http_conn_close(conn);
     return any;
 }

@@ -449,6 +449,16 @@ static enum shoal_err settle_work_dir(struct submit *s)
     return o->work_dir != NULL ? SHOAL_OK : shoal_fail(&s->msg, SHOAL_ERR_FULL, "out of memory; try again later");
 }
 
+/* From here on the paths mean the bundle, not the client's machine. */
+static void resolve_paths(struct submit *s)
+{
+    struct shoal_job_options *o = &s->args.options;
+
+    if (o->main_path[0] != '\0')
+        o->main = o->main_path;
+    o->model_dir = o->work_dir;
+}
+
 static enum shoal_err read_small_bundle(struct submit *s)
 {
     size_t len = (size_t)s->info.bundle_bytes;
@@ -498,6 +508,8 @@ static void bundle_work(uv_work_t *work)
         s->err = settle_work_dir(s);
     if (s->err == SHOAL_OK)
         s->err = read_small_bundle(s);
+    if (s->err == SHOAL_OK)
+        resolve_paths(s);
 }
 
 static void hash_text(crypto_generichash_state *state, const char *text)

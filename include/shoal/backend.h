@@ -80,8 +80,8 @@ struct shoal_texts {
 struct shoal_job_options {
     const char *framework; /* canonical name */
     const char *app_name;
-    const char *main;      /* as given to --model-main: relative below the bundle, or absolute */
-    const char *model_dir; /* top directory name inside the bundle */
+    const char *main; /* --model-main: in a submit equal to main_path, or an absolute path on the job's file system */
+    const char *model_dir; /* --model-dir: in a submit equal to work_dir */
     const char *main_path; /* where it was found in the bundle; "" for an absolute main and for user_cmd */
     const char *work_dir;  /* the work directory inside the bundle (execs-api 4.8); "" = its root */
     const char *submit_user;

@@ -175,6 +175,28 @@ def test_shapes(server, shape):
     assert b'"id":"shoal-' in SHAPES[shape](server)
 
 
+# execs-api 4.8: files in the archive, args, the work directory below _submitted_code.
+WORK_DIRS = [
+    (["md/main.py"], "--model-main main.py --model-dir md", "md"),
+    (["md/src/main.py"], "--model-main src/main.py --model-dir md", "md"),
+    (["main.py", "x.txt"], "--model-main main.py --model-dir md", "md"),
+    (["src/main.py", "x.txt"], "--model-main src/main.py --model-dir md", "md/src"),
+    (["main.py", "x.txt"], "--model-main main.py", ""),
+    (["md/main.py"], "--model-main main.py", "md"),
+    (["md/main.py", "._md"], "--model-main ./main.py --model-dir md", "md"),
+    (["md/main.py"], "--model-main /home/ada/md/main.py --model-dir md", "md"),
+    (["md/run.sh"], "--user-cmd --model-dir md -- sh run.sh", "md"),
+    (["run.sh", "x.txt"], "--user-cmd -- sh run.sh", ""),
+]
+
+
+@pytest.mark.parametrize("files,args,want", WORK_DIRS)
+def test_work_dirs(server, files, args, want):
+    query = "?args=--exec-start%20PyTorch%20" + args.replace(" ", "%20")
+    answer = server.post([("file", "x.modelDir.tar", archive({name: b"1" for name in files}))], query)
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["workDir"] == "/_submitted_code/" + want
+
+
 REFUSALS = {
     "main is missing": (lambda s: s.post([("file", "x.tar", archive({"md/other.py": b"1"}))]), b"is not in the upload"),
     "unknown framework": (lambda s: s.post([("file", "x.tar", GOOD)], "?args=--exec-start%20foo"), b"unknown framework foo; known: "),
