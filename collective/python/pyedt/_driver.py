@@ -165,7 +165,7 @@ class MeshTraining:
             raise RuntimeError("training failed: %s" % _comm.event_text(event.text))
         if event.state == _comm.FINISHED:
             self._finished = (event.final_step, os.fsdecode(event.files_path))
-        elif event.engines != self._engines and event.state == _comm.RUNNING:
+        elif event.engines not in (0, self._engines) and event.state == _comm.RUNNING:
             self._engines = event.engines
             print("Engines now: %d" % event.engines, flush=True)
 
