@@ -7,11 +7,14 @@
 #include "lead_state.h"
 #include "shoal/banned.h"
 
+#define SURPLUS_NS (1 * SHOAL_S)
+
 #define TENTATIVE_NS (1700 * SHOAL_MS) /* of the hosts' 2 s, counted from the request: what is left is for the commit */
 #define ANSWER_NS (500 * SHOAL_MS)     /* a RESERVE unanswered so long is asked again */
 #define COLLECT_NS (100 * SHOAL_MS)    /* grants wait so long for the other hosts' */
 #define REFUSED_NS (5 * SHOAL_S)       /* asked again even if its record did not change: it may have been lost */
 #define CONFIRM_NS SHOAL_S
+#define LOW_NS (500 * SHOAL_MS)
 #define BACKOFF_MIN_NS (50 * SHOAL_MS)
 #define BACKOFF_MAX_NS (2 * SHOAL_S)
 
@@ -81,17 +84,38 @@ static bool in_target(const struct shoal_lead *lead, const struct shoal_placemen
     return false;
 }
 
-/* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one that
- * was to leave and has not been told yet may stay when the wind turns. */
-static void mark_leaving(struct shoal_lead *lead, uint32_t goal)
+/* On a host that is heard: the allocation counts no others, so it says nothing about workers there. */
+static bool counts(struct shoal_lead *lead, const struct lworker *w)
 {
-    uint32_t have = held_engines(lead, false);
+    const struct lhost *host = lead_host(lead, w->place.node);
 
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->ended_ns == 0 && host != NULL &&
+           host->health == SHOAL_LEAD_HOST_WELL;
+}
+
+/* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one that
+ * was to leave and has not been told yet may stay when the wind turns. A surplus counts only when it has lasted: hosts
+ * that fall silent and come back change the allocation for a moment, and nobody should be sent away for that. */
+static void mark_leaving(struct lead_step *s, uint32_t goal)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t have = 0;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        have += counts(lead, &lead->workers[i]) && !lead->workers[i].leaving;
+    if (have <= goal)
+        lead->surplus_ns = 0;
+    else if (lead->surplus_ns == 0)
+        lead->surplus_ns = s->now_ns;
+    if (have > goal && s->now_ns < lead->surplus_ns + SURPLUS_NS) {
+        lead_wake(s, lead->surplus_ns + SURPLUS_NS);
+        return;
+    }
     for (unsigned pass = 0; pass < 2; pass++) {
         for (uint32_t i = LEAD_WORKERS; i > 0; i--) {
             struct lworker *w = &lead->workers[i - 1];
 
-            if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || w->ended_ns != 0)
+            if (!counts(lead, w))
                 continue;
             if (have > goal && !w->leaving && (pass == 1 || !in_target(lead, &w->place))) {
                 w->leaving = true;
@@ -421,7 +445,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
         return propose_pending(s);
     goal = min_u32(lead->target, max);
     if (max > 0)
-        mark_leaving(lead, goal > min ? goal : min);
+        mark_leaving(s, goal > min ? goal : min);
     have = held_engines(lead, true);
     if (max > 0 && have == 0 && goal < min) {
         lead_pending(lead, "%s", lead->target_why);

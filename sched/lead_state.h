@@ -47,7 +47,7 @@ struct lhost {
     uint32_t call_sent;
     uint64_t epoch_sent;
     uint64_t mark_sent;
-    bool report_sent;
+    bool returned; /* it was out of reach: to be asked what it has */
     bool involved; /* it has, or had, workers of this job in this leader's time */
 };
 
@@ -81,6 +81,7 @@ struct shoal_lead {
     uint32_t target_slot_count;
     struct shoal_lead_slot target_slots[SHOAL_PLACEMENTS_MAX];
     char target_why[256];
+    uint64_t low_ns; /* since when the allocation yields less than is held; 0: it does not */
     /* Placement. */
     uint32_t grant_count;
     struct lgrant grants[SHOAL_PLACEMENTS_MAX];
@@ -133,6 +134,7 @@ struct shoal_lead {
 
     bool blocked;
     uint64_t deadline_ns;
+    uint64_t surplus_ns; /* since when the allocation yields less than is held; 0: it does not */
     struct lworker workers[SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX];
     struct lhost hosts[LEAD_HOSTS_MAX];
     struct shoal_host_message in, out; /* scratch */
@@ -162,6 +164,7 @@ bool lead_propose(struct lead_step *s);
 struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind);
 bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, bool result_wanted, const char *reason);
 struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node); /* found or added; NULL: full */
+struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node);
 struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id);
 /* Order `worker`, again after a second while it does not follow. */
 void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
