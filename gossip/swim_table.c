@@ -222,7 +222,7 @@ void swim_table_move(struct shoal_swim *swim, uint32_t member, enum shoal_member
         swim->dead_count++;
     m->state = (uint8_t)state;
     m->since_ns = since_ns;
-    if (is_live && (m->flags & MEMBER_FADED) != 0) {
+    if (state != SHOAL_MEMBER_NONE && (m->flags & MEMBER_FADED) != 0) { /* news of it: its age begins anew */
         m->flags &= (uint8_t)~MEMBER_FADED;
         swim_records_unfade(swim, member);
     }

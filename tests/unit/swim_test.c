@@ -687,6 +687,73 @@ static void from_half_the_grace_on_the_dead_cost_nothing(void **state)
     }
 }
 
+static void who_returns_after_half_the_grace_is_whole_again(void **state)
+{
+    struct shoal_record record = { .kind = SHOAL_RECORD_NODE_FACTS, .version = { { 1, 1, 1 } } };
+    struct net_node *back, *late;
+
+    (void)state;
+    net_init(&net, 9);
+    net_mesh(&net, 4);
+    back = &net.nodes[3];
+    (void)net_step(back, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = &record });
+    net_run(&net, SHOAL_S);
+    back->up = false;
+    net_run(&net, 400 * SHOAL_S);
+    shoal_swim_destroy(back->swim);
+    back->options.agent++;
+    net_start(back);
+    net_join(back, &net.nodes[1]);
+    assert_false(shoal_swim_is_joined(back->swim));
+    net_run(&net, 5 * SHOAL_S);
+    assert_true(shoal_swim_is_joined(back->swim));
+    late = net_add(&net, "late"); /* what faded with its author is offered again */
+    net_start(late);
+    net_join(late, &net.nodes[0]);
+    net_run(&net, 5 * SHOAL_S);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(net_state(&net.nodes[i], back), SHOAL_MEMBER_ALIVE);
+        assert_true(shoal_records_find(net.nodes[i].swim, SHOAL_RECORD_NODE_FACTS, back->options.id,
+                                       (struct shoal_record_key){ { 0 } }, &record));
+    }
+    net.on_datagram = count_buckets;
+    buckets_seen = 0;
+    net_run(&net, 60 * SHOAL_S);
+    assert_int_equal(buckets_seen, 0);
+    net_deinit(&net);
+}
+
+static void next_gives_every_member_once_ourselves_first(void **state)
+{
+    struct shoal_member member;
+    uint32_t cursor = 0;
+    unsigned seen = 0, count = 0;
+
+    (void)state;
+    net_init(&net, 9);
+    net_mesh(&net, 6);
+    while (shoal_swim_member_next(net.nodes[2].swim, &cursor, &member)) {
+        if (count++ == 0)
+            assert_string_equal(member.name, "n2");
+        for (int i = 0; i < 6; i++) {
+            const struct shoal_swim_options *options = &net.nodes[i].options;
+
+            if (!shoal_node_id_equal(options->id, member.id))
+                continue;
+            seen |= 1u << i;
+            assert_string_equal(member.name, options->name);
+            assert_true(shoal_store_id_equal(member.store, options->store));
+            assert_true(shoal_address_equal(member.address, options->address));
+            assert_memory_equal(&member.public_key, &options->public_key, sizeof(member.public_key));
+            assert_int_equal(member.link_port, 7001);
+            assert_int_equal(member.http_port, 7002);
+        }
+    }
+    assert_int_equal(count, 6);
+    assert_int_equal(seen, 0x3f);
+    net_deinit(&net);
+}
+
 /* Two cards of one incarnation: nobody here can decide, so the difference stays until that node speaks. */
 static void a_difference_that_stays_costs_little(void **state)
 {
@@ -1032,6 +1099,8 @@ int main(void)
         cmocka_unit_test(a_full_pool_drops_and_counts_and_recovers),
         cmocka_unit_test(the_dead_are_forgotten_after_the_grace_and_stay_so),
         cmocka_unit_test(from_half_the_grace_on_the_dead_cost_nothing),
+        cmocka_unit_test(who_returns_after_half_the_grace_is_whole_again),
+        cmocka_unit_test(next_gives_every_member_once_ourselves_first),
         cmocka_unit_test(a_difference_that_stays_costs_little),
         cmocka_unit_test(options_out_of_range_are_refused_with_their_name),
         cmocka_unit_test(no_prefix_and_no_damage_hurts),
