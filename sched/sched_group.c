@@ -80,6 +80,8 @@ void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
     deadline = sooner(deadline, g->lead_ns);
     if (g->snap.bytes != NULL)
         deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
+    if (deadline < g->floor_ns)
+        deadline = g->floor_ns;
     if (deadline == g->deadline_ns)
         return;
     g->deadline_ns = deadline;
@@ -577,6 +579,12 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
         shoal_buf_deinit(&g->snap);
     if (g->role_changed)
         sched_group_dirty(s, g);
+    g->due_count = g->due_ns == s->now ? g->due_count + 1 : 0;
+    g->due_ns = s->now;
+    if (g->due_count >= SCHED_DUE_MAX) {
+        g->floor_ns = s->now + SCHED_DUE_PAUSE_NS;
+        s->stats.pauses++;
+    }
     sched_group_rearm(s, g);
 }
 

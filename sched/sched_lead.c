@@ -729,8 +729,11 @@ static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 uint64_t sched_jobs_deadline(const struct shoal_sched *s)
 {
-    uint64_t deadline = sooner(shoal_slots_deadline_ns(s->slots), s->view->interest_ns);
+    uint64_t deadline = shoal_slots_deadline_ns(s->slots);
 
+    if (deadline < s->slots_floor_ns)
+        deadline = s->slots_floor_ns;
+    deadline = sooner(deadline, s->view->interest_ns);
     if (shoal_slots_version(s->slots) != s->slots_kept)
         deadline = sooner(deadline, s->slots_kept_ns + SLOTS_KEEP_NS);
     return deadline;
@@ -742,8 +745,15 @@ void sched_slots_due(struct shoal_sched *s)
 
     if (s->now >= s->view->interest_ns)
         update_interest(s);
-    if (s->now >= shoal_slots_deadline_ns(s->slots))
+    if (s->now >= shoal_slots_deadline_ns(s->slots)) {
         (void)!slots_step(s, &timer);
+        s->slots_due_count = s->slots_due_ns == s->now ? s->slots_due_count + 1 : 0;
+        s->slots_due_ns = s->now;
+        if (s->slots_due_count >= SCHED_DUE_MAX) {
+            s->slots_floor_ns = s->now + SCHED_DUE_PAUSE_NS;
+            s->stats.pauses++;
+        }
+    }
     if (shoal_slots_version(s->slots) != s->slots_kept && s->now >= s->slots_kept_ns + SLOTS_KEEP_NS)
         keep_slots(s);
 }

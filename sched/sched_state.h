@@ -46,6 +46,9 @@
 #define SCHED_ROOM_ENTRIES 64
 /* Sends stop here, so that what must not be lost still fits. */
 #define SCHED_POOL_KEPT (512 * SHOAL_KIB)
+/* Due so often at one instant, a part of the core is made to wait this long: settling must come to an end. */
+#define SCHED_DUE_MAX 32
+#define SCHED_DUE_PAUSE_NS SHOAL_MS
 /* Rounds of settling in one step; what is left comes in the next one. */
 #define SCHED_TURNS_MAX 4096
 
@@ -140,6 +143,9 @@ struct sched_group {
     struct sched_told told[SCHED_TOLD_MAX];
     bool dirty;
     struct sched_group *next_dirty;
+    uint64_t due_ns; /* when it was due last, and how often at that instant */
+    uint32_t due_count;
+    uint64_t floor_ns; /* not due again before */
     uint64_t deadline_ns;
     size_t heap_at;
 
@@ -300,6 +306,8 @@ struct shoal_sched {
     struct shoal_lead_actions *lead_actions;
     struct shoal_job_entry *job_scratch;
     struct shoal_buf scratch; /* of snapshots and answers, taken at create */
+    uint64_t slots_due_ns, slots_floor_ns;
+    uint32_t slots_due_count;
     uint64_t slots_kept; /* version of the table that was kept last */
     uint64_t slots_kept_ns;
     struct shoal_buf slots_bytes;

@@ -508,6 +508,7 @@ struct shoal_sched_stats {
     uint64_t foundings, foundings_refused, terms_led;
     uint64_t snapshots, snapshots_sent;
     uint64_t digest_mismatches;
+    uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
 };
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);

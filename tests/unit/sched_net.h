@@ -872,7 +872,7 @@ static struct net *net_create_with(uint64_t seed, unsigned count, bool joined, u
     return net;
 }
 
-static struct net *net_create(uint64_t seed, unsigned count, bool joined)
+static inline struct net *net_create(uint64_t seed, unsigned count, bool joined)
 {
     return net_create_with(seed, count, joined, 0);
 }
