@@ -170,22 +170,40 @@ void lead_blob_text(struct shoal_hash hash, char *text)
 
 /* ---- Tables ----------------------------------------------------------------------------------------------------- */
 
-struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
+struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node)
 {
-    struct lhost *free_one = NULL;
-
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
         if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, node))
             return &lead->hosts[i];
-        if (!lead->hosts[i].used && free_one == NULL)
-            free_one = &lead->hosts[i];
-    }
-    if (free_one == NULL)
-        return NULL;
-    memset(free_one, 0, sizeof(*free_one));
-    free_one->used = true;
-    free_one->node = node;
-    return free_one;
+    return NULL;
+}
+
+/* Nothing of the job is there, and nothing is under way: it may be forgotten for another. */
+static bool host_idle(const struct shoal_lead *lead, const struct lhost *host)
+{
+    bool idle = !host->involved && host->request == 0;
+
+    for (uint32_t i = 0; idle && i < lead->grant_count; i++)
+        idle = !shoal_node_id_equal(lead->grants[i].node, host->node);
+    return idle;
+}
+
+struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
+{
+    struct lhost *host = lead_find_host(lead, node);
+
+    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+        if (!lead->hosts[i].used)
+            host = &lead->hosts[i];
+    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+        if (host_idle(lead, &lead->hosts[i]))
+            host = &lead->hosts[i];
+    if (host == NULL || (host->used && shoal_node_id_equal(host->node, node)))
+        return host;
+    memset(host, 0, sizeof(*host));
+    host->used = true;
+    host->node = node;
+    return host;
 }
 
 struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
@@ -276,6 +294,7 @@ static void on_worker(struct lead_step *s, struct lhost *host)
         return;
     }
     worker->reported = true;
+    worker->stale = host_lost(host);
     worker->seq = lead->in.seq;
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->gone) {
@@ -471,7 +490,7 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 
 static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
 {
-    struct lhost *host = lead_host(s->lead, event->u.host.node);
+    struct lhost *host = lead_find_host(s->lead, event->u.host.node); /* of the others: nothing is asked of them now */
 
     if (host == NULL)
         return;
@@ -481,12 +500,18 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     if (event->u.host.slots_version > host->slots_version)
         host->slots_version = event->u.host.slots_version;
     if (host->health == SHOAL_LEAD_HOST_WELL) {
-        if (host->silent_ns != 0)
-            s->lead->renew_ns = s->now_ns; /* its agent is up again: its leases are renewed at once */
+        if (host->silent_ns != 0) { /* its agent is up again: leases are renewed at once, and it tells what it still has */
+            s->lead->renew_ns = s->now_ns;
+            host->returned = true;
+            host->end_ns = 0;
+        }
         host->silent_ns = 0;
     }
     if (host->health != SHOAL_LEAD_HOST_WELL && host->silent_ns == 0)
         host->silent_ns = s->now_ns;
+    for (uint32_t i = 0; host->silent_ns != 0 && i < LEAD_WORKERS; i++)
+        if (s->lead->workers[i].used && shoal_node_id_equal(s->lead->workers[i].place.node, host->node))
+            s->lead->workers[i].stale = true;
 }
 
 static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_event *event)
@@ -564,6 +589,21 @@ static void bury(struct lead_step *s)
     }
 }
 
+/* A host that was out of reach may hold workers that this job has dropped meanwhile: its report brings them to light, and
+ * they are told to end. */
+static void ask_returned(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &s->lead->hosts[i];
+
+        if (!host->used || !host->returned)
+            continue;
+        s->lead->out.kind = SHOAL_HOST_REPORT;
+        if (lead_send(s, host->node, 0))
+            host->returned = false;
+    }
+}
+
 /* A new leader asks each host once, and again each second while it owes a report. */
 static void ask_reports(struct lead_step *s)
 {
@@ -631,6 +671,7 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
     bury(&s);
     propose_next(&s);
     ask_reports(&s);
+    ask_returned(&s);
     lead_confirm(&s);
     lead_tell_call(&s);
     lead_tell_epoch(&s);

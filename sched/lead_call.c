@@ -378,7 +378,7 @@ static void finish_ended(struct lead_step *s)
     for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
         struct lhost *host = &lead->hosts[i];
 
-        if (!host->used || !host->involved || host->end_ns != 0)
+        if (!host->used || !host->involved || host->end_ns != 0 || host_lost(host))
             continue;
         lead->out.kind = SHOAL_HOST_END;
         if (lead_send(s, host->node, 0))

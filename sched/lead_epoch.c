@@ -71,7 +71,7 @@ static bool out_of_reach(struct lead_step *s, const struct lworker *w)
 /* May be a member of the next epoch. */
 static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call)
 {
-    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->leaving && w->ended_ns == 0 &&
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale && !w->leaving && w->ended_ns == 0 &&
            w->report.phase == SHOAL_PHASE_READY && w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
            !w->report.failed && !w->report.stuck && !w->report.frozen && !host_lost(lead_host(s->lead, w->place.node)) &&
            strcmp(w->report.sizes.numeric_class, call->sizes.numeric_class) == 0;
@@ -95,7 +95,13 @@ static int joiner_cmp(const struct lworker *a, const struct lworker *b)
 /* It was in an epoch of this call, and is not in the last one (E4). */
 static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *last)
 {
-    return w->report.epoch.e != 0 && member_of(last, w->place.worker_id) == NULL;
+    return (w->was_member || w->report.epoch.e != 0) && member_of(last, w->place.worker_id) == NULL;
+}
+
+/* What it carries is known: it was in no epoch, or has said where it left. */
+static bool known(const struct lworker *w)
+{
+    return (!w->was_member && w->report.epoch.e == 0) || w->report.closed;
 }
 
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
@@ -121,7 +127,8 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
-        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) || !eligible(s, w, call))
+        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) || !known(w) ||
+            !eligible(s, w, call))
             continue;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
@@ -566,6 +573,9 @@ static void see_epoch(struct lead_step *s)
     lead->closed_ns = 0;
     for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
         lead->hosts[i].epoch_ns = 0;
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && member_of(lead->job->epoch, lead->workers[i].place.worker_id) != NULL)
+            lead->workers[i].was_member = true;
 }
 
 /* Leavers go when the epoch without them has completed a step; what they carried is then not needed any more. */

@@ -57,8 +57,8 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     lead_want(lead, &summary->want_min, &summary->want_max);
     summary->workers_min = job->spec.workers_min;
     summary->workers_max = job->spec.workers_max;
-    if (call != NULL && call->sizes.virtual_workers > 0)
-        summary->class_hash = shoal_class_hash(call->sizes.numeric_class);
+    /* class_hash stays 0: engines name their framework's build in it, which no host's record does. A host whose engines turn
+     * out to be of another class is left out by the controller itself. */
     summary->leader = lead->options.self;
     summary->term = lead->options.term;
     if (job->epoch != NULL)

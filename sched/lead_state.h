@@ -12,6 +12,8 @@
 struct lworker {
     bool used;
     bool reported;     /* the host has told this leader of it */
+    bool stale;        /* its host was out of reach since: the report may be old, nothing is built on it */
+    bool was_member;   /* of an epoch that this leader saw */
     bool leaving;      /* the allocation takes its slot away, or its host asks for it */
     bool gone;         /* confirmed dead, or its lease has ended: to be dropped */
     bool lost;         /* gone without an exit status: its host or its lease was lost */

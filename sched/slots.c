@@ -457,6 +457,10 @@ static void time_worker(struct slots_step *s, struct worker *worker)
         s->slots->stats.freezes++;
         worker_changed(s->slots, worker);
     }
+    if (worker->expired != (s->now_ns >= worker->deadline_ns)) { /* its slot may be claimed: that kills it */
+        worker->expired = !worker->expired;
+        slots_changed(s->slots);
+    }
     if (worker->frozen && s->now_ns >= worker->deadline_ns + o->kill_ns) {
         s->slots->stats.expired++;
         worker_kill(worker, 0, s->now_ns);
@@ -467,7 +471,7 @@ static void time_worker(struct slots_step *s, struct worker *worker)
     }
     if (worker->kill_ns != 0 && !worker->killed)
         wake(s->slots, worker->kill_ns);
-    wake(s->slots, worker->frozen ? worker->deadline_ns + o->kill_ns : freeze_ns);
+    wake(s->slots, !worker->frozen ? freeze_ns : !worker->expired ? worker->deadline_ns : worker->deadline_ns + o->kill_ns);
 }
 
 static void emit_wants(struct slots_step *s, struct worker *worker)

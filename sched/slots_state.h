@@ -37,6 +37,7 @@ struct worker {
     bool run;      /* RUN was emitted, or the runner has it */
     bool frozen;
     bool killed;   /* KILL without grace was emitted */
+    bool expired;  /* its lease is over: the slot is published as free, and whoever claims it has it cleared */
     bool unproven; /* from the store: no runner has confirmed it yet */
     uint8_t want;
     uint32_t job; /* index */

@@ -236,6 +236,9 @@ void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_reco
     for (uint32_t i = 0; i < slots->options.slots; i++) {
         if (slots->slots[i].state == SHOAL_SLOT_FREE)
             record->free |= 1ull << i;
+        for (uint32_t w = 0; w < SHOAL_HOST_WORKERS_MAX; w++)
+            if (worker_lives(&slots->workers[w]) && slots->workers[w].expired && slots->workers[w].place.slot == i)
+                record->free |= 1ull << i;
         if (slots->slots[i].state == SHOAL_SLOT_DRAINING)
             record->draining |= 1ull << i;
     }

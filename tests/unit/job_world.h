@@ -24,7 +24,7 @@
 #define W_QUEUE 8192
 #define W_V 6
 
-enum w_kind { W_MESSAGE, W_APPLY, W_STARTED, W_HELLO, W_READY, W_CLOSED, W_EXIT, W_IDLE, W_BLOB, W_MANIFEST, W_FILES, W_TRAIN, W_STEP, W_HEALTH };
+enum w_kind { W_MESSAGE, W_APPLY, W_STARTED, W_HELLO, W_READY, W_CLOSED, W_EXIT, W_IDLE, W_BLOB, W_MANIFEST, W_FILES, W_TRAIN, W_STEP, W_HEALTH, W_TOLD };
 
 struct w_event {
     uint64_t at_ns;
@@ -66,7 +66,7 @@ struct w_host {
     uint32_t life, host_epoch;
     struct shoal_slots *slots;
     uint64_t revoked;
-    uint64_t idle_seen;
+    uint64_t well_ns; /* since when the lead knows that it is well */
 };
 
 struct world {
@@ -367,8 +367,20 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
     struct w_worker *worker = w_worker(w, worker_id);
     struct w_event *e;
 
-    if (worker == NULL || !worker->alive || worker->frozen)
+    if (worker == NULL || !worker->alive)
         return;
+    if (worker->frozen) { /* it waits in the socket */
+        size_t bytes = m->kind == SHOAL_WORKER_EPOCH ? sizeof(*m) : offsetof(struct shoal_worker_message, hello) +
+                       (m->kind == SHOAL_WORKER_TRAIN_STATE ? sizeof(m->train_state) : m->kind == SHOAL_WORKER_CALL ? sizeof(m->call) :
+                        m->kind == SHOAL_WORKER_STOP || m->kind == SHOAL_WORKER_RELEASE ? sizeof(m->stop) : sizeof(m->acked));
+
+        e = w_push(w, W_TOLD, host, 20 * SHOAL_MS);
+        e->worker_id = worker_id;
+        e->len = bytes;
+        e->bytes = malloc(sizeof(*m));
+        memcpy(e->bytes, m, bytes);
+        return;
+    }
     switch ((enum shoal_worker_kind)m->kind) {
     case SHOAL_WORKER_CALL:
         if (strncmp(m->call.bundle_path, "blob:", 5) != 0)
@@ -661,6 +673,10 @@ static inline void w_health(struct world *w, uint32_t host, uint64_t version)
                               SHOAL_LEAD_HOST_WELL : SHOAL_LEAD_HOST_SILENT;
     event.u.host.host_epoch = event.u.host.health == SHOAL_LEAD_HOST_WELL ? w->hosts[host].host_epoch : 0;
     event.u.host.slots_version = version;
+    if (event.u.host.health != SHOAL_LEAD_HOST_WELL)
+        w->hosts[host].well_ns = UINT64_MAX;
+    else if (w->hosts[host].well_ns == UINT64_MAX)
+        w->hosts[host].well_ns = w->now_ns;
     w_lead(w, &event);
 }
 
@@ -696,7 +712,8 @@ static inline void w_see_epoch(struct world *w)
     for (uint32_t i = 0; i < w->worker_count; i++) {
         const struct w_worker *worker = &w->workers[i];
 
-        if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut && worker->call == epoch->call &&
+        if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut && w->now_ns >= w->hosts[worker->host].well_ns &&
+            w->now_ns - w->hosts[worker->host].well_ns > 200 * SHOAL_MS && worker->call == epoch->call &&
             worker->role == SHOAL_JOB_ENGINE && worker->applied > epoch->decided_step)
             W_FAIL(w, "epoch %u begins from step %llu, but worker %llx carries %llu", epoch->epoch.e,
                    (unsigned long long)epoch->decided_step, (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied);
@@ -882,6 +899,7 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
     case W_BLOB:
     case W_MANIFEST:
     case W_STEP:
+    case W_TOLD:
     case W_HEALTH: return;
     }
 }
@@ -921,6 +939,7 @@ static inline void w_event(struct world *w, const struct w_event *e)
         w_slots(w, e->host, &event);
         return;
     case W_STEP: w_step_all(w); return;
+    case W_TOLD: w_told(w, e->host, e->worker_id, (const struct shoal_worker_message *)(const void *)e->bytes); return;
     case W_HEALTH:
         w_health(w, e->host, e->word);
         w_target(w);
