@@ -104,7 +104,6 @@ struct records {
     uint64_t waits; /* times that training had to wait for room */
 };
 
-#define FABRIC_TAG_EPOCH_MASK 0xffff000000000000ull
 struct fabric;
 struct exchange;
 struct between;
@@ -199,6 +198,7 @@ struct shoal_comm {
     const struct transport_ops *transport_ops;
     struct transport *transport;
     struct fabric *fabric;
+    bool fabric_moved; /* progress() had something to do */
 
     /* scratch of exchange.c, taken at ready */
     struct exchange *exchange;

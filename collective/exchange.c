@@ -509,21 +509,20 @@ static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *excha
     return err;
 }
 
-/* A turn of all streams; true when all are over. Used as the condition of comm_wait, which looks at the revoke word. */
-static bool between_turn(struct shoal_comm *comm, uint64_t arg)
+/* Grows with everything that a turn gets done. */
+static uint64_t between_progress(const struct between *between)
 {
-    struct exchange *exchange = comm->exchange;
-    struct between *between = comm->between;
+    uint64_t done = between->owned.posted + between->owned.summed;
+
+    for (uint32_t i = 0; i < between->outgoing_count; i++)
+        done += between->outgoing[i].sent + between->outgoing[i].posted + between->outgoing[i].received;
+    return done;
+}
+
+static bool streams_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between)
+{
     bool over = true;
 
-    (void)arg;
-    (void)pthread_mutex_lock(&comm->fabric_lock);
-    if (!fabric_turn(comm)) {
-        (void)pthread_mutex_unlock(&comm->fabric_lock);
-        return false;
-    }
-    if (!between->ready)
-        between->ready = exchange->ready == NULL || exchange->ready(comm, exchange);
     for (uint32_t i = 0; i < between->outgoing_count; i++)
         over = outgoing_turn(comm, exchange, between, &between->outgoing[i]) && over;
     if (between->owned.chunks > 0) {
@@ -533,8 +532,30 @@ static bool between_turn(struct shoal_comm *comm, uint64_t arg)
             owned_over = false; /* revoked: the next look at the word ends the wait */
         over = owned_over && over;
     }
+    return over;
+}
+
+/* A turn of all streams; true when all are over. Used as the condition of comm_wait, which looks at the revoke word, and
+ * which may sleep afterwards: so it goes on for as long as something moves. */
+static bool between_turn(struct shoal_comm *comm, uint64_t arg)
+{
+    struct exchange *exchange = comm->exchange;
+    struct between *between = comm->between;
+    bool over = false;
+    uint64_t before;
+
+    (void)arg;
+    (void)pthread_mutex_lock(&comm->fabric_lock);
+    do {
+        before = between_progress(between);
+        if (!fabric_turn(comm))
+            break;
+        if (!between->ready)
+            between->ready = exchange->ready == NULL || exchange->ready(comm, exchange);
+        over = streams_turn(comm, exchange, between) && between->ready;
+    } while (!over && between_progress(between) != before && !epoch_is_revoked(comm));
     (void)pthread_mutex_unlock(&comm->fabric_lock);
-    return over && between->ready;
+    return over;
 }
 
 static enum shoal_err run_between(struct shoal_comm *comm, struct exchange *exchange)

@@ -67,6 +67,7 @@ struct fabric {
 enum shoal_err fabric_create(struct shoal_comm *comm)
 {
     const char *devices = getenv(SHOAL_ENV_FABRIC);
+    const char *name = getenv("SHOAL_TRANSPORT");
     enum shoal_err err;
 
     if (comm->transport != NULL)
@@ -75,7 +76,7 @@ enum shoal_err fabric_create(struct shoal_comm *comm)
         comm->fabric = calloc(1, sizeof(*comm->fabric));
     if (comm->fabric == NULL)
         return comm_fail(comm, SHOAL_ERR_FULL, "no memory for a fabric");
-    comm->transport_ops = &transport_ucx;
+    comm->transport_ops = name != NULL && strcmp(name, "ucx") == 0 ? &transport_ucx : &transport_tcp;
     err =
         comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices, &comm->msg);
     if (err == SHOAL_OK)
@@ -205,7 +206,14 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
     struct fabric *fabric = comm->fabric;
     const struct epoch *epoch = &comm->epoch;
     const struct peer *peer = &epoch->peers[rank];
-    enum shoal_err err = comm->transport_ops->connect(comm->transport, rank, peer->address, peer->address_len);
+    struct transport_peer to = { .epoch = fabric_tag(comm, FABRIC_HELLO, 0, 0, 0) & TRANSPORT_EPOCH_MASK,
+                                 .rank = rank,
+                                 .my_rank = epoch->rank,
+                                 .token = peer->token,
+                                 .my_token = comm->hello.token,
+                                 .address = peer->address,
+                                 .address_len = peer->address_len };
+    enum shoal_err err = comm->transport_ops->connect(comm->transport, &to);
 
     if (err != SHOAL_OK)
         return err;
@@ -248,7 +256,7 @@ void fabric_leave(struct shoal_comm *comm)
     if (fabric == NULL || !fabric->active)
         return;
     (void)pthread_mutex_lock(&comm->fabric_lock);
-    comm->transport_ops->reset(comm->transport, fabric_tag(comm, FABRIC_HELLO, 0, 0, 0), FABRIC_TAG_EPOCH_MASK);
+    comm->transport_ops->reset(comm->transport, fabric_tag(comm, FABRIC_HELLO, 0, 0, 0), TRANSPORT_EPOCH_MASK);
     fabric->active = fabric->broken = false;
     fabric->greeted_count = 0;
     memset(fabric->greeted, 0, sizeof(fabric->greeted));
@@ -319,7 +327,7 @@ bool fabric_turn(struct shoal_comm *comm)
     if (fabric == NULL || !fabric->active)
         return true;
     (void)pthread_mutex_lock(&comm->fabric_lock);
-    (void)comm->transport_ops->progress(comm->transport);
+    comm->fabric_moved = comm->transport_ops->progress(comm->transport) > 0 || comm->fabric_moved;
     if (comm->transport_ops->failed(comm->transport, &comm->msg))
         fabric->broken = true;
     for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {

@@ -15,6 +15,20 @@
 struct transport;
 struct transport_request;
 
+/* The bits of a tag that name the epoch. */
+#define TRANSPORT_EPOCH_MASK 0xffff000000000000ull
+
+/* One member of another host, as this epoch names it. */
+struct transport_peer {
+    uint64_t epoch; /* in the bits of TRANSPORT_EPOCH_MASK */
+    uint32_t rank;
+    uint32_t my_rank;
+    const uint8_t *token;    /* 16 bytes: what it must show */
+    const uint8_t *my_token; /* what I show */
+    const uint8_t *address;
+    size_t address_len;
+};
+
 enum transport_state { TRANSPORT_PENDING, TRANSPORT_DONE, TRANSPORT_FAILED };
 
 struct transport_ops {
@@ -23,7 +37,7 @@ struct transport_ops {
     enum shoal_err (*create)(struct transport **transport, const char *devices, struct shoal_msg *msg);
     void (*destroy)(struct transport *transport);
     enum shoal_err (*address)(struct transport *transport, uint8_t *bytes, size_t cap, size_t *len);
-    enum shoal_err (*connect)(struct transport *transport, uint32_t peer, const uint8_t *address, size_t len);
+    enum shoal_err (*connect)(struct transport *transport, const struct transport_peer *peer);
     /* NULL: refused (no memory, no connection); the transport counts as failed then. The memory is borrowed until the
      * request is done. */
     struct transport_request *(*send)(struct transport *transport, uint32_t peer, uint64_t tag, const void *bytes,
@@ -41,6 +55,7 @@ struct transport_ops {
     void (*reset)(struct transport *transport, uint64_t stale_tag, uint64_t stale_mask);
 };
 
+extern const struct transport_ops transport_tcp;
 extern const struct transport_ops transport_ucx;
 
 #endif

@@ -234,7 +234,7 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
     connection->transport->failed_peer = connection->peer;
 }
 
-static enum shoal_err ucx_connect(struct transport *t, uint32_t peer, const uint8_t *address, size_t len)
+static enum shoal_err ucx_connect(struct transport *t, const struct transport_peer *peer)
 {
     struct connection *connection = calloc(1, sizeof(*connection));
     ucp_ep_params_t params = {
@@ -244,19 +244,19 @@ static enum shoal_err ucx_connect(struct transport *t, uint32_t peer, const uint
         .err_handler = { .cb = on_error, .arg = connection },
     };
 
-    SHOAL_ASSERT(peer < SHOAL_RANKS_MAX && t->connections[peer] == NULL);
-    if (connection == NULL || len == 0) {
+    SHOAL_ASSERT(peer->rank < SHOAL_RANKS_MAX && t->connections[peer->rank] == NULL);
+    if (connection == NULL || peer->address_len == 0) {
         free(connection);
         return SHOAL_ERR_FULL;
     }
     connection->transport = t;
-    connection->peer = peer;
-    params.address = (const ucp_address_t *)(const void *)address;
+    connection->peer = peer->rank;
+    params.address = (const ucp_address_t *)(const void *)peer->address;
     if (t->ucx.ep_create(t->worker, &params, &connection->ep) != UCS_OK) {
         free(connection);
         return SHOAL_ERR_UNREACHABLE;
     }
-    t->connections[peer] = connection;
+    t->connections[peer->rank] = connection;
     return SHOAL_OK;
 }
 

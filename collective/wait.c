@@ -81,6 +81,10 @@ enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
             epoch_close(comm);
             return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
         }
+        if (fabric && comm->fabric_moved) { /* what came may have to be answered before anything else comes */
+            comm->fabric_moved = false;
+            turn = 0;
+        }
         if (turn < comm->spin_max)
             pause_cpu();
         else if (turn < comm->spin_max + YIELDS)
