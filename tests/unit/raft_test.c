@@ -272,6 +272,13 @@ static struct rig *leader(const char *voters, const char *learners)
     return rig;
 }
 
+static void snapshot_ready(struct rig *rig, uint64_t index, enum shoal_err want)
+{
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_SNAPSHOT_READY, .u.snapshot_ready.index = index };
+
+    assert_int_equal(step(rig, &event), want);
+}
+
 /* A leader whose first entry is committed everywhere. */
 static struct rig *settled_leader(const char *voters, const char *learners)
 {
@@ -1226,6 +1233,29 @@ static void a_configuration_is_rolled_back_with_its_entry(void **state)
     rig_destroy(rig);
 }
 
+static void a_configuration_is_rolled_back_to_what_the_snapshot_holds(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+    struct shoal_raft_message message = append_of('b', 'a', 2, 2, 2, "2", 2);
+    struct shoal_raft_config config = config_of("abc", "d");
+    uint8_t bytes[SHOAL_RAFT_CONFIG_BYTES_MAX];
+
+    (void)state;
+    hear_append(rig, 'b', 2, 0, 0, "22", 2);
+    shoal_entry_unref(message.u.append.entries[0]);
+    message.u.append.entries[0] =
+        shoal_entry_create_at(2, 3, SHOAL_ENTRY_CONFIG, shoal_view_of(bytes, shoal_raft_config_encode(&config, bytes)));
+    assert_int_equal(hear(rig, message), SHOAL_OK);
+    shoal_raft_message_deinit(&message);
+    snapshot_ready(rig, 2, SHOAL_OK); /* entry 3 is in force, and behind it nothing is held but the snapshot */
+    assert_int_equal(shoal_raft_config_at(rig->raft, 2, &config), SHOAL_OK);
+    assert_int_equal(config.count, 3);
+    assert_int_equal(shoal_raft_config_at(rig->raft, 3, &config), SHOAL_ERR_INVALID); /* not committed */
+    hear_append(rig, 'c', 3, 2, 2, "3", 2);
+    assert_int_equal(shoal_raft_config(rig->raft)->count, 3);
+    rig_destroy(rig);
+}
+
 static void one_who_is_no_member_any_more_is_told(void **state)
 {
     struct rig *rig = settled_leader("abc", "");
@@ -1363,13 +1393,6 @@ static void a_snapshot_that_makes_no_sense_is_refused(void **state)
             fail_msg("FAIL unit/raft: a snapshot %s is taken", cases[i].name);
     }
     rig_destroy(rig);
-}
-
-static void snapshot_ready(struct rig *rig, uint64_t index, enum shoal_err want)
-{
-    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_SNAPSHOT_READY, .u.snapshot_ready.index = index };
-
-    assert_int_equal(step(rig, &event), want);
 }
 
 static void a_follower_that_needs_what_is_forgotten_gets_the_snapshot(void **state)
@@ -1665,6 +1688,7 @@ int main(void)
         cmocka_unit_test(the_joint_phase_needs_both_majorities_and_ends_after_its_commit),
         cmocka_unit_test(a_leader_that_is_removed_hands_over),
         cmocka_unit_test(a_configuration_is_rolled_back_with_its_entry),
+        cmocka_unit_test(a_configuration_is_rolled_back_to_what_the_snapshot_holds),
         cmocka_unit_test(one_who_is_no_member_any_more_is_told),
         cmocka_unit_test(leadership_is_handed_to_one_who_has_the_whole_log),
         cmocka_unit_test(the_heir_campaigns_at_once_against_standing_support),
