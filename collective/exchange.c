@@ -22,7 +22,7 @@
 #include "shoal/banned.h"
 
 #define OPS_MAX (SHOAL_RANKS_MAX * TREE_NODES_MAX + 8)
-#define CHUNK_BYTES (256 * SHOAL_KIB)
+#define CHUNK_BYTES (1024 * SHOAL_KIB)
 #define CHUNKS_MAX 256u /* of a slice: 8 bits in the tag; larger slices have larger chunks */
 #define WINDOW 4u       /* chunks under way per slice where they need memory of their own */
 #define REMOTE_NODES_MAX 31u

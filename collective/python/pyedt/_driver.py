@@ -18,7 +18,7 @@ import time
 import numpy as np
 import torch
 
-from pyedt import _bundle, _comm, _compute, _engine, _loader, _records, _trainer
+from pyedt import _bundle, _comm, _compute, _engine, _records, _trainer
 from pyedt._loggers import DriverReports
 
 WAIT_MS = 200

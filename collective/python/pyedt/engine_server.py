@@ -5,10 +5,11 @@
 
 S1. The server makes no tensor and no CUDA call; before each fork it has exactly one task and no /dev/nvidia* open.
     Otherwise the engine is started by exec: slower, never wrong.
-S2. An engine is a session of its own and belongs to the runner; it dies neither with the server nor for it.
+S2. An engine is a session of its own and belongs to the runner: it outlives the server, and dies with the runner.
 S3. The slot's lock stays open in the engine and in everything it starts."""
 
 import array
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import sys
 import traceback
 
 COMMAND_BYTES_MAX = 256 * 1024
+PR_SET_PDEATHSIG = 1
 OWN_VARIABLES = ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN")
 
 
@@ -77,6 +79,7 @@ def become_engine(command, lock, direct):
     status = 1
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the parent is the runner by now
         replace_streams(command["stdout"], command["stderr"])
         os.environ.clear()
         os.environ.update(command["env"])
