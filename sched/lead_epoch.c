@@ -5,12 +5,12 @@
  *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries, else
  *                                                                          from the newest snapshot, else from the bundle
  *
- * E1 (L3). Some member of e has reported CLOSED, or every member is gone. Then no step completes in e any more: a step
- *     needs every member, and a member that closed publishes nothing.
+ * E1 (L3). Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes in e
+ *     any more: a step needs every member, and a member that closed publishes nothing.
  * E2 (L4). D is the highest step that a member of e+1 carries (applied or complete). If anyone who is not gone has reported
  *     a higher one, e+1 waits for it, or for its end.
  * E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed it cannot have applied more
- *     than the one that closed has completed, so I3 brings it to D.
+ *     than the one that closed has completed or, if that is more, the step decided for e; so I3 brings it to D.
  * E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be the last to carry
  *     anything. Then it is killed; it never joins again (its state may be of a step that was taken back). */
 #include "job_wire.h"
@@ -409,30 +409,41 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
     }
 }
 
-/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. */
-static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *all_gone)
+/* It left the epoch with a state: it had one when it entered, or was given one in it. */
+static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
+{
+    return m->has_state || (last->decided_step > 0 && w->report.applied_step >= last->decided_step);
+}
+
+/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. `none` is set when nobody who lives can
+ * carry a state out of it. Slow ones are left to catch up (E3) only once somebody carries what the epoch began with: a step
+ * decided for it may have been applied by the slow one alone. */
+static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *none)
 {
     struct shoal_lead *lead = s->lead;
     bool owing = false, closed = false;
+    uint64_t highest = 0;
 
-    *all_gone = true;
+    *none = true;
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->gone)
+        if (w == NULL || w->gone || (closed_in(w, last->epoch) && !carrier(w, &last->members[i], last)))
             continue;
-        *all_gone = false;
-        if (closed_in(w, last->epoch))
+        *none = false;
+        if (closed_in(w, last->epoch)) {
             closed = true;
-        else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed)
+            highest = carried(w) > highest ? carried(w) : highest;
+        } else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed) {
             owing = true;
+        }
     }
-    if (*all_gone)
-        return true;
     if (!closed)
-        return false;
+        return *none;
     if (lead->closed_ns == 0)
         lead->closed_ns = s->now_ns;
+    if (owing && highest < last->decided_step)
+        return false;
     if (owing && s->now_ns < lead->closed_ns + lead->options.slow_ns) {
         lead_wake(s, lead->closed_ns + lead->options.slow_ns);
         return false;
@@ -461,7 +472,7 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
 static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_epoch *last)
 {
     for (uint32_t i = 0; i < plan->count; i++)
-        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch))
+        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) && carrier(plan->workers[i], plan->before[i], last))
             return true;
     return false;
 }
@@ -471,7 +482,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     struct shoal_lead *lead = s->lead;
     struct plan plan;
     uint64_t decided;
-    bool all_gone;
+    bool none;
 
     if (!lead->revoking) {
         if (find_breach(s, call, last) == BREACH_NONE)
@@ -482,14 +493,14 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
             lead->hosts[i].revoke_ns = 0;
     }
     revoke(s, last);
-    if (!closed_enough(s, last, &all_gone))
+    if (!closed_enough(s, last, &none))
         return false;
-    plan_members(s, call, all_gone ? NULL : last, &plan);
+    plan_members(s, call, none ? NULL : last, &plan);
     if (plan.count == 0) {
         lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
         return false;
     }
-    if (all_gone)
+    if (none)
         return first_epoch(s, call, &plan);
     if (!plan_has_closed(&plan, last)) {
         lead_pending(lead, "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
