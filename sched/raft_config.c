@@ -216,7 +216,7 @@ bool raft_quorum(const struct shoal_raft *raft, bool (*has)(const struct shoal_r
 static uint64_t value_of(const struct shoal_raft *raft, uint8_t bit,
                          uint64_t (*value)(const struct shoal_raft *, uint32_t))
 {
-    uint64_t values[SHOAL_GROUP_NODES_MAX];
+    uint64_t values[SHOAL_GROUP_NODES_MAX] = { 0 };
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < raft->config.count; i++) {

@@ -77,21 +77,24 @@ static void say_role(uint32_t node, const struct shoal_raft_action *action)
     }
 }
 
+/* The names of the members that have `bit`. */
+static void names_with(const struct shoal_raft_config *config, uint8_t bit, char *names)
+{
+    for (uint32_t i = 0; i < config->count; i++) {
+        if (config->members[i].bits & bit)
+            *names++ = (char)config->members[i].id.node.bytes[0];
+    }
+    *names = '\0';
+}
+
 static void say_config(const struct mesh *mesh, uint32_t node)
 {
     const struct shoal_raft_config *config = shoal_raft_config(mesh->nodes[node].raft);
-    char voters[16] = "", old[16] = "", learners[16] = "";
+    char voters[SHOAL_GROUP_NODES_MAX + 1], old[SHOAL_GROUP_NODES_MAX + 1], learners[SHOAL_GROUP_NODES_MAX + 1];
 
-    for (uint32_t i = 0; i < config->count; i++) {
-        char name[2] = { (char)config->members[i].id.node.bytes[0], '\0' };
-
-        if (config->members[i].bits & SHOAL_RAFT_VOTER)
-            strncat(voters, name, 1);
-        if (config->members[i].bits & SHOAL_RAFT_VOTER_OLD)
-            strncat(old, name, 1);
-        if (config->members[i].bits & SHOAL_RAFT_LEARNER)
-            strncat(learners, name, 1);
-    }
+    names_with(config, SHOAL_RAFT_VOTER, voters);
+    names_with(config, SHOAL_RAFT_VOTER_OLD, old);
+    names_with(config, SHOAL_RAFT_LEARNER, learners);
     say(node, "configuration %s%s%s%s%s", voters, config->joint ? " and " : "", old,
         learners[0] == '\0' ? "" : ", learners ", learners);
 }
