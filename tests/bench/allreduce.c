@@ -91,6 +91,7 @@ static void work(const struct bench *bench)
         for (uint64_t e = 0; e < elems; e++)
             values[e] = (float)(entry.rank + 1) * (float)(e % 1024);
         must(shoal_comm_barrier(comm), comm, "barrier");
+        must(shoal_comm_barrier(comm), comm, "barrier"); /* who slept in the first one is awake in the second */
         begin = now_ns();
         must(shoal_comm_all_reduce(comm, values, elems, SHOAL_FLOAT32), comm, "all_reduce");
         bench->shared->times[entry.rank][i] = now_ns() - begin;
