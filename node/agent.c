@@ -11,6 +11,7 @@
 
 #include "shoal/mesh.h"
 
+#include "agent_conf.h"
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
@@ -107,11 +108,15 @@ static void seeds_read(struct agent_settings *settings)
         (void)fclose(file);
 }
 
-static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *options,
+static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
                                   struct shoal_msg *msg)
 {
+    struct shoal_cli_agent kept = *given;
+    const struct shoal_cli_agent *options = &kept;
     enum shoal_err err = data_folder(settings, options->data, msg);
 
+    if (err == SHOAL_OK)
+        err = agent_conf_read(&kept, msg);
     if (err == SHOAL_OK)
         err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host, options->port == 0 ? DEFAULT_PORT : options->port,
                       &settings->address, msg);
@@ -125,6 +130,11 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
                    options->api_host[0] != '\0' ? options->api_host : options->host[0] != '\0' ? options->host : "127.0.0.1");
     settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
     settings->api_plain = options->api_plain;
+    if (settings->api_plain && strncmp(settings->api_host, "127.", 4) != 0 && strcmp(settings->api_host, "::1") != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "--api-plain on %s: HTTP without TLS is served on a loopback address only; leave --api-plain out, "
+                          "or put a TLS proxy in front of 127.0.0.1",
+                          settings->api_host);
     settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
     (void)snprintf(settings->domain, sizeof(settings->domain), "%s", options->domain);
     (void)snprintf(settings->fabric_trusted, sizeof(settings->fabric_trusted), "%s",
@@ -583,6 +593,8 @@ int agent_init_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK)
         err = shoal_identity_create(&create, &identity, &msg);
     if (err == SHOAL_OK)
+        err = agent_conf_write(options, &msg);
+    if (err == SHOAL_OK)
         err = write_init(options->data, options, password, &made, &msg);
     if (err != SHOAL_OK)
         return refused("init", err, &msg);
@@ -632,6 +644,8 @@ int agent_join_main(const struct shoal_cli_agent *options)
         (void)snprintf(line, sizeof(line), "%.150s\n", options->join);
         err = shoal_file_replace(path, shoal_view_text(line), 0600, &msg);
     }
+    if (err == SHOAL_OK)
+        err = agent_conf_write(options, &msg);
     shoal_wipe(&secret, sizeof(secret));
     if (err != SHOAL_OK)
         return refused("join", err, &msg);

@@ -1,0 +1,12 @@
+/* The options of an agent, kept in its data folder (agent_conf.c). */
+#ifndef SHOAL_NODE_AGENT_CONF_H
+#define SHOAL_NODE_AGENT_CONF_H
+
+#include "agent.h"
+
+/* STORAGE: the data folder cannot be written. */
+SHOAL_MUST_CHECK enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct shoal_msg *msg);
+/* Fills what was not given. No file is no error. */
+SHOAL_MUST_CHECK enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_msg *msg);
+
+#endif
