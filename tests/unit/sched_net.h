@@ -112,6 +112,7 @@ struct net {
     struct net_node nodes[NET_NODES_MAX];
     bool cut[NET_NODES_MAX][NET_NODES_MAX];
     unsigned loss_per_mille;
+    unsigned damage_per_mille; /* frames with a bit flipped: members that lie. Nothing is promised then but to live on */
     uint64_t delay_ns, delay_jitter_ns;
     struct net_event **queue; /* heap */
     size_t queue_count, queue_cap;
@@ -384,6 +385,8 @@ static void net_send(struct net *net, unsigned from, const struct shoal_sched_ac
     event = net_event_of(net, kind, to, net->delay_ns + jitter);
     event->from = from;
     net_bytes(event, action->u.send.bytes);
+    if (kind == NET_FRAME && event->len > 0 && shoal_rand_below(&net->chance, 1000) < net->damage_per_mille)
+        event->bytes[shoal_rand_below(&net->chance, event->len)] ^= (uint8_t)(1u << shoal_rand_below(&net->chance, 8));
     net_push(net, event);
 }
 
@@ -609,7 +612,7 @@ static void net_led(struct net *net, unsigned at, struct shoal_job_id group, uin
 
         if (t->term != term || !shoal_job_id_equal(t->group, group))
             continue;
-        if (t->node == at)
+        if (t->node == at || net->damage_per_mille > 0)
             return;
         net_print_group(net, group);
         fail_msg("seed %llu: nodes %u and %u both lead term %llu of a group", (unsigned long long)net->seed, t->node, at,
@@ -681,7 +684,7 @@ static void net_step(struct net *net, unsigned at, const struct shoal_sched_even
     copy.wall_ms = 1700000000000ull + net->now / NET_MS;
     err = shoal_sched_step(net->nodes[at].sched, &copy, net->now, net->actions);
     net->steps++;
-    if (event->kind == SHOAL_SCHED_FRAME || event->kind == SHOAL_SCHED_RESTORE)
+    if ((event->kind == SHOAL_SCHED_FRAME && net->damage_per_mille == 0) || event->kind == SHOAL_SCHED_RESTORE)
         assert_int_equal(err, SHOAL_OK);
     for (uint32_t i = 0; i < net->actions->count; i++)
         net_act(net, at, &net->actions->list[i]);

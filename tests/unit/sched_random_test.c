@@ -285,9 +285,35 @@ static void test_random_meshes(void **state)
     }
 }
 
+/* Members whose every fifth frame has a flipped bit: nobody falls over, and every request is answered. */
+static void test_damaged_frames_kill_nobody(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct story *story = calloc(1, sizeof(*story));
+        struct net *net = net_create_with(seed, 4, true, 2);
+
+        assert_non_null(story);
+        story->net = net;
+        net->damage_per_mille = 200;
+        for (unsigned i = 0; i < 200; i++) {
+            do_request(story, (unsigned)shoal_rand_below(&net->chance, 4));
+            net_run(net, shoal_rand_below(&net->chance, 300 * NET_MS));
+            collect(story);
+        }
+        net_run(net, 40 * NET_S);
+        check_answers(story);
+        net_destroy(net);
+        free(story);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_meshes) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_meshes),
+        cmocka_unit_test(test_damaged_frames_kill_nobody),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
