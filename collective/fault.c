@@ -1,7 +1,9 @@
 #include "fault.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,6 +41,8 @@ static bool parse_rule(const char *text, size_t len, struct fault_rule *rule)
 {
     const char *first = memchr(text, ':', len);
     const char *second = first == NULL ? NULL : memchr(first + 1, ':', len - (size_t)(first + 1 - text));
+    const char *third = second == NULL ? NULL : memchr(second + 1, ':', len - (size_t)(second + 1 - text));
+    const char *limit = third == NULL ? text + len : third;
     char *end;
     int point;
     int action;
@@ -46,9 +50,18 @@ static bool parse_rule(const char *text, size_t len, struct fault_rule *rule)
     if (second == NULL)
         return false;
     point = find_name(point_names, FAULT_POINT_COUNT, text, (size_t)(first - text));
-    action = find_name(action_names, 3, second + 1, len - (size_t)(second + 1 - text));
+    action = find_name(action_names, 3, second + 1, (size_t)(limit - second) - 1);
     if (point < 0 || action < 0)
         return false;
+    rule->once[0] = '\0';
+    if (third != NULL) {
+        size_t path_len = (size_t)(text + len - third) - 1;
+
+        if (path_len == 0 || path_len >= sizeof(rule->once))
+            return false;
+        memcpy(rule->once, third + 1, path_len);
+        rule->once[path_len] = '\0';
+    }
     rule->point = (uint32_t)point;
     rule->action = (uint32_t)action;
     rule->step = UINT64_MAX;
@@ -65,11 +78,27 @@ enum shoal_err fault_init(struct fault *fault, const char *text, struct shoal_ms
         size_t len = strcspn(text, ",");
 
         if (fault->count == FAULT_RULES_MAX || !parse_rule(text, len, &fault->rules[fault->count]))
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "SHOAL_FAULT: \"%s\" is not point:step:action", text);
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "SHOAL_FAULT: \"%s\" is not point:step:action[:once]", text);
         fault->count++;
         text += len + (text[len] == ',');
     }
     return SHOAL_OK;
+}
+
+/* Whether this process is the one that strikes. */
+static bool fault_is_mine(const struct fault_rule *rule)
+{
+    char pid[16];
+    int fd;
+
+    if (rule->once[0] == '\0')
+        return true;
+    fd = open(rule->once, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return false;
+    (void)!write(fd, pid, (size_t)snprintf(pid, sizeof(pid), "%d\n", (int)getpid()));
+    (void)close(fd);
+    return true;
 }
 
 void fault_strike(const struct fault *fault, enum fault_point point, uint64_t step)
@@ -79,7 +108,7 @@ void fault_strike(const struct fault *fault, enum fault_point point, uint64_t st
     for (uint32_t i = 0; i < fault->count; i++) {
         const struct fault_rule *rule = &fault->rules[i];
 
-        if (rule->point != point || (rule->step != UINT64_MAX && rule->step != step))
+        if (rule->point != point || (rule->step != UINT64_MAX && rule->step != step) || !fault_is_mine(rule))
             continue;
         if (rule->action == 2)
             _exit(3);

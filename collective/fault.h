@@ -1,5 +1,7 @@
-/* Faults at named points, for tests: SHOAL_FAULT="point:step:action[,point:step:action]". `step` may be * for any.
- * Actions: kill (SIGKILL), stop (SIGSTOP), exit (status 3). Compiled in: a point costs one comparison when unset. */
+/* Faults at named points, for tests: SHOAL_FAULT="point:step:action[:once][,...]". `step` may be * for any. Actions: kill
+ * (SIGKILL), stop (SIGSTOP), exit (status 3). Many workers share one environment: with `once`, the path of a file, only
+ * the process that creates the file strikes, and it writes its pid there. Compiled in: a point costs one comparison when
+ * unset. */
 #ifndef COLLECTIVE_FAULT_H
 #define COLLECTIVE_FAULT_H
 
@@ -25,13 +27,13 @@ enum fault_point {
     FAULT_POINT_COUNT,
 };
 
+#define FAULT_RULES_MAX 4
 struct fault_rule {
     uint32_t point;
     uint32_t action;
     uint64_t step; /* UINT64_MAX: any */
+    char once[112]; /* empty: every process strikes */
 };
-
-#define FAULT_RULES_MAX 4
 struct fault {
     uint32_t count;
     struct fault_rule rules[FAULT_RULES_MAX];

@@ -13,7 +13,7 @@
 #include "shoal/banned.h"
 
 #define YIELDS 8
-#define SPINS_ROOMY 4000 /* about 0.1 ms */
+#define SPINS_ROOMY 400 /* about 20 us: where others use the cores, too, two workers may share one */
 #define SPINS_FABRIC 50  /* turns of progress(), each some microseconds; then the kernel wakes us when bytes arrive */
 #define SLEEP_MS 10
 
