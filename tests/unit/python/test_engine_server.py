@@ -20,9 +20,12 @@ PR_SET_CHILD_SUBREAPER = 36
 ENGINE = """
 import os, sys, threading
 def main():
-    import torch
+    import ctypes, torch
+    signal = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(signal), 0, 0, 0)
     print(os.getpid(), os.getppid(), os.getsid(0), os.getpriority(os.PRIO_PROCESS, 0), os.getcwd(), os.environ["SHOAL_SLOT"],
-          len(os.listdir("/proc/self/task")), torch.get_num_threads(), "FIRST" in os.environ, flush=True)
+          len(os.listdir("/proc/self/task")), torch.get_num_threads(), "FIRST" in os.environ,
+          signal.value, flush=True)
     print("trouble", file=sys.stderr, flush=True)
     input_is_null = sys.stdin.read() == ""
     return 7 if input_is_null else 1
@@ -94,10 +97,11 @@ def test_engines_are_forked_belong_to_us_and_hold_their_slots_lock(server, tmp_p
         os.close(lock)
         assert answer["forked"] == slot
         assert ended(answer["pid"]) == 7
-        pid, parent, session, nice, cwd, own_slot, tasks, threads, first = open(order["stdout"]).read().split()
+        pid, parent, session, nice, cwd, own_slot, tasks, threads, first, death = open(order["stdout"]).read().split()
         assert int(pid) == answer["pid"] == int(session)
         assert int(parent) == os.getpid() and int(parent) != process.pid, "it fell to the subreaper"
         assert (int(nice), cwd, own_slot, int(tasks), int(threads), first) == (5, order["cwd"], str(slot), 1, 1, "False")
+        assert int(death) == 9, "it dies with the runner"
         assert open(order["stderr"]).read() == "trouble\n"
         again = os.open(lock_path, os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
