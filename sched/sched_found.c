@@ -506,8 +506,8 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", survives(total));
     else if (2 * (total - refused) <= total)
         sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, (struct shoal_view){ 0 },
-                          "%u of %u guardians did not take the job: %s; try again with the ticket, or without", refused,
-                          total, f->text);
+                          "%u of %u guardians did not take the job (%s); the outcome is open, try again with the ticket",
+                          refused, total, f->text);
 }
 
 static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, uint64_t nonce,

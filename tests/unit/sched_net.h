@@ -124,6 +124,7 @@ struct net {
     size_t summary_count;
     struct shoal_sched_actions *actions;
     uint64_t grow_ns, replace_ns;
+    uint32_t groups_max;
     uint64_t steps;
     struct net_term *terms;
     size_t term_count, term_cap;
@@ -761,6 +762,7 @@ static void net_start(struct net *net, unsigned at)
         .slots = node->slots,
         .grow_ns = net->grow_ns,
         .replace_ns = net->replace_ns,
+        .groups_max = net->groups_max,
     };
 
     node->incarnation.host_epoch = 1;

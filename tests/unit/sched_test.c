@@ -554,6 +554,94 @@ static void test_a_script_survives_its_leader(void **state)
     net_destroy(net);
 }
 
+/* ---- Bounds and bad replicas ---- */
+
+static void test_a_full_node_takes_no_more_jobs(void **state)
+{
+    struct net *net = net_create(21, 1, true);
+    struct net_reply *reply;
+    struct shoal_sched_stats stats;
+
+    (void)state;
+    net_crash(net, 0);
+    net->groups_max = 3;
+    net_start(net, 0);
+    for (unsigned i = 0; i < 3; i++)
+        (void)submit(net, 0, i);
+    reply = net_wait(net, net_submit(net, 0, 3, no_ticket), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(reply->text, "as many jobs as it can"));
+    shoal_sched_stats(net->nodes[0].sched, &stats);
+    assert_int_equal(stats.groups_refused_full, 1);
+    net_destroy(net);
+}
+
+static void test_the_book_of_requests_is_bounded(void **state)
+{
+    struct net *net = net_create(22, 3, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    unsigned full = 0;
+
+    (void)state;
+    for (unsigned i = 1; i < 3; i++)
+        net->cut[0][i] = net->cut[i][0] = true;
+    net_run(net, NET_S); /* no leader any more: everything waits */
+    for (unsigned i = 0; i < SHOAL_SCHED_REQUESTS_MAX + 10; i++) {
+        uint64_t id = net_ask(net, 0, SHOAL_SCHED_GET, job, true);
+
+        full += net_reply_find(net, id)->count == 1 && net_reply_find(net, id)->err == SHOAL_ERR_FULL ? 1 : 0;
+    }
+    assert_int_equal(full, 10);
+    net_run(net, 4 * NET_S);
+    for (size_t i = 0; i < net->reply_count; i++)
+        assert_int_equal(net->replies[i].count, 1);
+    assert_int_equal(ask(net, 1, SHOAL_SCHED_GET, job)->err, SHOAL_OK); /* the others have a leader */
+    net_destroy(net);
+}
+
+static void test_a_replica_that_differs_stops(void **state)
+{
+    struct net *net = net_create(23, 3, true);
+    struct shoal_sched_group_status status;
+    struct shoal_sched_stats stats;
+    uint8_t bytes[64];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+
+    (void)state;
+    init_mesh(net);
+    net_run(net, 30 * NET_S);
+    for (unsigned i = 0; i < 1100; i++) {
+        struct shoal_mesh_command command = { .kind = SHOAL_MESH_REVOKE, .now_s = 100 };
+
+        command.revocation.exp_s = 200;
+        memcpy(command.revocation.token, &i, sizeof(i));
+        assert_int_equal(net_wait(net, net_mesh(net, 0, SHOAL_SCHED_MESH_CHANGE, &command), 3 * NET_S)->err, SHOAL_OK);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        shoal_sched_stats(net->nodes[i].sched, &stats);
+        assert_int_equal(stats.digest_mismatches, 0); /* compared at 1024, and alike */
+    }
+    assert_int_equal(net_leader(net, mesh_id), 0);
+    /* The leader's digest as it would be if replica 1 had gone astray: kind, version, oldest, group, index, digest. */
+    shoal_put_u8(&w, 11);
+    shoal_put_u8(&w, 1);
+    shoal_put_u8(&w, 1);
+    shoal_put_job_id(&w, mesh_id);
+    shoal_put_u64(&w, 1024);
+    shoal_put_u64(&w, 42);
+    event.u.frame.from = net->nodes[0].id;
+    event.u.frame.bytes = shoal_writer_view(&w);
+    net_step(net, 1, &event);
+    assert_true(shoal_sched_group_find(net->nodes[1].sched, mesh_id, &status));
+    assert_true(status.stopped);
+    shoal_sched_stats(net->nodes[1].sched, &stats);
+    assert_int_equal(stats.digest_mismatches, 1);
+    net_run(net, 5 * NET_S); /* the other two go on */
+    assert_int_equal(net_leader(net, mesh_id), 0);
+    net_destroy(net);
+}
+
 static void test_quiet_meshes_are_cheap(void **state)
 {
     struct net *net = net_create(18, 3, true);
@@ -595,6 +683,9 @@ int main(void)
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
         cmocka_unit_test(test_scripts_run_and_finish),
         cmocka_unit_test(test_a_script_survives_its_leader),
+        cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
+        cmocka_unit_test(test_the_book_of_requests_is_bounded),
+        cmocka_unit_test(test_a_replica_that_differs_stops),
         cmocka_unit_test(test_quiet_meshes_are_cheap),
     };
 
