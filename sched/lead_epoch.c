@@ -611,6 +611,22 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
     }
 }
 
+/* An engine that says it cannot go on is replaced. */
+static void stop_failed(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &s->lead->workers[i];
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
+            continue;
+        if (w->ended_ns == 0) {
+            w->ended_ns = s->now_ns;
+            s->lead->failures++;
+        }
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, "it failed", SHOAL_STOP_ERROR, SHOAL_S);
+    }
+}
+
 /* E4. */
 static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
@@ -662,6 +678,7 @@ bool lead_epoch(struct lead_step *s)
     last = running(lead, call);
     send_leavers_off(s, last);
     kill_outcasts(s, last);
+    stop_failed(s);
     if (lead->fail_text[0] != '\0')
         return false;
     if (call->state == SHOAL_CALL_DONE ? any_writer(lead, call) : any_done(lead, call))

@@ -107,6 +107,7 @@ struct world {
     uint64_t step_epoch[4][512]; /* by call and step: word of the epoch in which it was completed */
     uint64_t steps_done[4];
     uint64_t redone;
+    uint64_t epoch_before; /* word of the epoch before the newest */
     uint32_t summaries, deletes;
     uint32_t runs;
     bool trace;
@@ -702,7 +703,7 @@ static inline void w_new_lead(struct world *w, uint32_t host)
     w_target(w);
 }
 
-/* A fresh start goes back; it is right only when nobody at hand carries more. */
+/* A fresh start goes back; it is right only when nobody at hand carries more. (Outcasts of older epochs are to be killed.) */
 static inline void w_see_epoch(struct world *w)
 {
     const struct shoal_worker_epoch *epoch = w->job->epoch;
@@ -713,7 +714,7 @@ static inline void w_see_epoch(struct world *w)
         const struct w_worker *worker = &w->workers[i];
 
         if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut && w->now_ns >= w->hosts[worker->host].well_ns &&
-            w->now_ns - w->hosts[worker->host].well_ns > 200 * SHOAL_MS && worker->call == epoch->call &&
+            w->now_ns - w->hosts[worker->host].well_ns > 200 * SHOAL_MS && worker->epoch == w->epoch_before &&
             worker->role == SHOAL_JOB_ENGINE && worker->applied > epoch->decided_step)
             W_FAIL(w, "epoch %u begins from step %llu, but worker %llx carries %llu", epoch->epoch.e,
                    (unsigned long long)epoch->decided_step, (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied);
@@ -726,6 +727,8 @@ static inline void w_commit(struct world *w, struct shoal_view bytes)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_APPLIED, .wall_ms = 1000 + w->now_ns / SHOAL_MS };
     uint8_t state = w->job->state;
 
+    if (w->job->epoch != NULL)
+        w->epoch_before = shoal_epoch_word(w->job->epoch->epoch);
     event.u.changed = shoal_job_apply(w->job, ++w->index, bytes, &w->scratch);
     W_TRACE(w, "log %llu: kind %u changed %x%s%s", (unsigned long long)w->index, bytes.bytes[0], event.u.changed,
             w->job->state != state ? ", state " : "", w->job->state != state ? shoal_job_state_name((enum shoal_job_state)w->job->state) : "");
