@@ -1,0 +1,489 @@
+/* The simulator: whole meshes of production cores on virtual time.
+ *
+ *      script or swarm of faults          one heap of events, keyed (time, sequence)
+ *      -------------------------   --->   ------------------------------------------------------------------
+ *      kill, crash, cut, stall ...        host 1..N: shoal_swim + shoal_sched, each on its own drifting clock
+ *                                           | datagrams, links         | PERSIST          | RUN, KILL, ...
+ *                                           v                          v                  v
+ *                                         sim_net.c: loss, delay,    sim_store.c:       sim_worker.c: processes that
+ *                                         cuts, links up and down    unsynced is lost   follow shoal/worker.h
+ *                                                     \                |                 /
+ *                                                      sim_check.c: after every event, in true time
+ *
+ * I1. One seed decides everything: chance comes from streams split by label and host, so that a draw more in one place
+ *     changes nothing elsewhere; no clock, address or hash order of this process reaches a decision.
+ * I2. Bytes between cores, and between agent and worker, pass through the production codecs.
+ * I3. Cores do not see true time: only their host's clock, which drifts and starts anew at a boot.
+ * I4. The end is bounded: all faults are healed, and the mesh must converge within SIM_SETTLE_NS. */
+#ifndef SHOAL_SIM_INTERNAL_H
+#define SHOAL_SIM_INTERNAL_H
+
+#include "shoal/gossip.h"
+#include "shoal/job.h"
+#include "shoal/mesh.h"
+#include "shoal/rand.h"
+#include "shoal/sched.h"
+#include "shoal/slots.h"
+
+#define SIM_HOSTS_MAX 32
+#define SIM_JOBS_MAX 32
+#define SIM_COMMANDS_MAX 256
+#define SIM_PARTS_MAX SIM_HOSTS_MAX
+#define SIM_REQUESTS_MAX 8192
+#define SIM_SETTLE_NS (180 * SHOAL_S)
+#define SIM_READY_NS (30 * SHOAL_S)
+#define SIM_VIRTUAL_WORKERS 6
+
+/* ---- events ---- */
+
+enum sim_kind {
+    SIM_GOSSIP,       /* a datagram */
+    SIM_SUPPORT,      /* a datagram of the control plane */
+    SIM_PUMP,         /* the next frame of a link's lane is due */
+    SIM_LINK,         /* a link went up (1), down (0) or was refused (2) */
+    SIM_LINK_CHECK,   /* a cut lasts: the link breaks */
+    SIM_DIAL,
+    SIM_WRITTEN,      /* the disk has flushed a batch */
+    SIM_SWIM_TIMER,
+    SIM_SCHED_TIMER,
+    SIM_HEALTH,
+    SIM_PUBLISH,      /* a record of ours goes to gossip */
+    SIM_ANSWER,       /* a prepared event for the control plane */
+    SIM_RUNNERS,      /* after an agent's restart: what lives here */
+    SIM_TO_AGENT,     /* a worker's message */
+    SIM_TO_WORKER,    /* the worker's inbox holds a message */
+    SIM_RUNNER_TIMER, /* the runner freezes or kills by the lease */
+    SIM_EXIT,         /* the process ends */
+    SIM_SLOT_IDLE,
+    SIM_WORK,         /* a worker does what it is about to */
+    SIM_TRAIN,        /* engines of a job go on */
+    SIM_COMMAND,
+    SIM_RETRY,        /* a client asks again */
+    SIM_KINDS,
+};
+
+struct sim_write;
+
+struct sim_event {
+    uint64_t at_ns;
+    uint64_t seq;
+    enum sim_kind kind;
+    uint32_t to;   /* host */
+    uint32_t from; /* host, or what the kind says */
+    uint32_t life; /* of the agent at `to`; 0: for the host, whoever runs there */
+    uint64_t word;
+    struct shoal_view bytes; /* owned */
+    struct sim_write *write;
+    struct shoal_sched_event *answer;
+    struct shoal_record *record; /* its payload is `bytes` */
+};
+
+/* ---- network ---- */
+
+enum { SIM_LANE_CONTROL, SIM_LANE_BULK, SIM_LANES };
+
+struct sim_frame {
+    struct sim_frame *next;
+    uint64_t due_ns;
+    size_t len;
+    uint8_t bytes[];
+};
+
+struct sim_lane {
+    struct sim_frame *first, *last;
+    uint64_t due_ns; /* of the last one: a lane keeps its order */
+    bool pumping;
+};
+
+/* One direction between two hosts. */
+struct sim_path {
+    bool cut;
+    bool dialing;
+    bool wanted;
+    uint64_t clog_ns; /* nothing passes before */
+    struct shoal_rand chance;
+    struct sim_lane lanes[SIM_LANES];
+};
+
+/* A connection; kept at [lower host][higher host]. */
+struct sim_link {
+    bool up;
+    uint64_t number;
+};
+
+/* ---- store ---- */
+
+struct sim_disk_group {
+    struct shoal_job_id id;
+    bool used;
+    bool has_hard;
+    struct shoal_sched_hard hard;
+    uint8_t hard_config[SHOAL_SCHED_CONFIG_BYTES_MAX];
+    bool has_snapshot;
+    struct shoal_sched_snapshot snapshot; /* bytes owned */
+    struct shoal_sched_entry *entries;    /* bytes owned */
+    size_t entry_count, entry_cap;
+};
+
+/* A batch on its way to the disk. */
+struct sim_write {
+    struct sim_write *next; /* of this host, in order */
+    uint64_t begun_ns;
+    bool remove;
+    uint64_t truncate_from;
+    struct shoal_sched_mark mark;
+    struct sim_disk_group add; /* `id`: the group */
+};
+
+struct sim_disk {
+    struct sim_disk_group *groups;
+    size_t count;
+    struct sim_write *first, *last; /* not flushed */
+    uint64_t free_ns;               /* when it has written all it was given */
+    uint64_t stall_ns;              /* nothing is flushed before */
+    uint64_t flush_ns;              /* mean */
+    struct shoal_buf mesh_copy;
+    struct shoal_buf slots_copy;
+    struct shoal_rand chance;
+};
+
+/* ---- workers ---- */
+
+struct sim_message {
+    struct sim_message *next;
+    size_t len;
+    uint8_t bytes[];
+};
+
+enum sim_work {
+    SIM_WORK_HELLO = 1,
+    SIM_WORK_READY,
+    SIM_WORK_TRAIN,
+    SIM_WORK_CLOSED,
+    SIM_WORK_DONE,
+    SIM_WORK_FILES,
+    SIM_WORK_SNAPSHOT,
+    SIM_WORK_END, /* by itself, with status 0 */
+};
+
+struct sim_worker {
+    uint64_t id;
+    uint32_t job; /* index */
+    uint32_t host;
+    uint32_t slot;
+    uint8_t role; /* enum shoal_sched_run_role */
+    uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
+    uint32_t generation;
+    uint64_t lease_generation;
+    uint32_t attempt;
+    int32_t pid;
+    bool alive, frozen, connected, dying;
+    uint64_t freeze_at_ns, kill_at_ns; /* the host's clock, as the runner holds them */
+    uint32_t call;                     /* loaded */
+    bool ready;
+    uint64_t epoch; /* word of the epoch it is in; 0: none */
+    bool closed, entered;
+    uint64_t applied, complete;
+    uint64_t snapshot_said;
+    bool done;
+    bool train_done; /* driver */
+    uint64_t blocked_ns; /* since when its epoch does not move because a member is away */
+    struct shoal_worker_epoch *record;
+    struct sim_message *inbox, *inbox_last;
+    struct sim_worker *next;
+};
+
+/* A runner: one per job with workers here, until JOB_CLOSED. */
+struct sim_runner {
+    bool used;
+    uint32_t job;
+    uint32_t generation;
+    uint64_t revoked;
+};
+
+/* ---- hosts ---- */
+
+struct sim_log_mark {
+    uint64_t term;
+    uint64_t hash;
+};
+
+/* What a replica believed last: for the checks. */
+struct sim_replica {
+    struct shoal_job_id id;
+    bool used;
+    uint64_t commit, applied;
+    uint64_t term;
+    uint64_t epoch;   /* word of the newest epoch applied */
+    uint64_t first;   /* index of log[0] */
+    struct sim_log_mark *log;
+    size_t count, cap;
+};
+
+struct sim_host {
+    struct sim *sim;
+    uint32_t index;
+    char name[16];
+    bool exists; /* has been started once */
+    bool powered;
+    bool agent; /* runs */
+    uint32_t life;
+    struct shoal_incarnation incarnation;
+    uint64_t boot_true_ns;
+    int64_t drift_ppm;
+    uint64_t paused_ns; /* the agent does nothing before */
+    struct shoal_public_key key;
+    struct shoal_node_id id;
+    struct shoal_store_id store;
+    struct shoal_address address;
+    uint32_t slots;
+    struct shoal_swim *swim;
+    struct shoal_sched *sched;
+    uint64_t swim_timer_ns, sched_timer_ns; /* armed for; UINT64_MAX: not */
+    uint64_t record_sequence;
+    uint64_t health_due_ns;
+    struct sim_disk disk;
+    struct sim_worker *workers; /* alive */
+    struct sim_runner runners[SIM_JOBS_MAX];
+    struct sim_replica *replicas;
+    size_t replica_count;
+    struct shoal_rand chance;
+    uint64_t sched_steps, swim_steps;
+};
+
+/* ---- jobs, groups, requests ---- */
+
+struct sim_job {
+    bool script;
+    uint32_t from, workers_min, workers_max;
+    uint64_t steps;
+    bool asked, acknowledged, refused, stop_asked, delete_asked;
+    bool known; /* id is set */
+    struct shoal_job_id id;
+    struct shoal_buf ticket;
+    uint64_t request;
+    uint64_t steps_done;
+    bool training; /* a TRAIN event is under way */
+    bool ended;
+    uint64_t ended_index;
+    uint8_t ended_state;
+    struct shoal_rand chance;
+};
+
+struct sim_term {
+    uint64_t term;
+    uint32_t host;
+};
+
+struct sim_group {
+    struct shoal_job_id id;
+    struct sim_term *terms;
+    size_t term_count, term_cap;
+    struct sim_log_mark *committed; /* by index - 1; term 0: not seen */
+    uint64_t *digests;              /* by index - 1, as applied; 0: not seen */
+    size_t cap;
+    uint64_t commit;
+};
+
+struct sim_request {
+    uint32_t host, life;
+    uint32_t job; /* UINT32_MAX: none */
+    enum shoal_sched_request_kind kind;
+    bool answered;
+    enum shoal_err err;
+    uint64_t asked_ns;
+};
+
+/* ---- scripts ---- */
+
+enum sim_verb {
+    SIM_SUBMIT,
+    SIM_KILL,
+    SIM_CRASH,
+    SIM_START,
+    SIM_PAUSE,
+    SIM_STALL,
+    SIM_CUT,
+    SIM_CLOG,
+    SIM_PARTITION,
+    SIM_HEAL,
+    SIM_LOSS,
+    SIM_STOP,
+    SIM_DELETE,
+    SIM_USER,
+    SIM_EXPECT_FINISHED,
+    SIM_EXPECT_ENGINES,
+    SIM_EXPECT_STATE,
+};
+
+#define SIM_LEADER 1000u   /* in place of a host: who leads job 1, or the mesh before there is a job */
+#define SIM_FOLLOWER 1001u /* another guardian of it */
+#define SIM_DRIVER 1002u   /* where the driver of job 1 runs */
+#define SIM_ALL 1003u
+
+struct sim_command {
+    uint64_t at_ns;
+    enum sim_verb verb;
+    unsigned line;
+    uint32_t a, b; /* hosts from 0, or as above */
+    bool one_way;
+    bool script;
+    uint32_t workers_min, workers_max;
+    uint64_t number; /* steps, per mille, nanoseconds, engines */
+    uint32_t job;
+    uint8_t state;
+    uint32_t part[SIM_PARTS_MAX]; /* PARTITION: group of each host */
+};
+
+struct sim_options {
+    uint64_t seed;
+    uint32_t hosts;
+    uint32_t slots;
+    uint64_t latency_ns, jitter_ns;
+    uint32_t loss, duplicate, slow; /* per mille */
+    uint64_t flush_ns;
+    uint32_t drift_ppm; /* at most, either way */
+};
+
+struct sim_script {
+    const char *name;
+    struct sim_options options;
+    struct sim_command commands[SIM_COMMANDS_MAX];
+    size_t count;
+};
+
+/* ---- the mesh ---- */
+
+struct sim {
+    const struct sim_script *script;
+    struct sim_options options;
+    bool trace;
+    uint64_t now_ns;
+    uint64_t base_ns; /* when the mesh was ready: script times count from here; UINT64_MAX: not yet */
+    uint64_t seq;
+    uint64_t events;
+    uint64_t hash;
+    struct sim_event **queue;
+    size_t queue_count, queue_cap;
+    struct sim_host hosts[SIM_HOSTS_MAX];
+    uint32_t host_count; /* those that exist or may be started later */
+    struct sim_path paths[SIM_HOSTS_MAX][SIM_HOSTS_MAX];
+    struct sim_link links[SIM_HOSTS_MAX][SIM_HOSTS_MAX];
+    uint64_t link_number;
+    struct sim_job jobs[SIM_JOBS_MAX];
+    uint32_t job_count;
+    struct sim_group *groups;
+    size_t group_count;
+    struct sim_request requests[SIM_REQUESTS_MAX];
+    uint64_t request_count;
+    uint64_t mesh_request;
+    bool mesh_made;
+    bool settling;
+    struct shoal_gossip_pool *pool;
+    struct shoal_sched_actions *sched_actions;
+    struct shoal_swim_actions *swim_actions;
+    struct shoal_worker_message *message; /* scratch */
+    struct shoal_rand command_chance;
+    /* What happened, for the summary line. */
+    uint64_t runs, epochs, datagrams, lost, elections, restarts;
+    bool failed;
+    char failure[1024];
+};
+
+/* sim.c */
+struct sim_event *sim_push(struct sim *sim, enum sim_kind kind, uint32_t to, uint64_t delay_ns);
+void sim_event_bytes(struct sim_event *event, struct shoal_view bytes);
+struct shoal_view sim_copy(struct shoal_view bytes);
+void *sim_alloc(size_t bytes);
+void *sim_grow(void *array, size_t *cap, size_t need, size_t item);
+void sim_stream(const struct sim *sim, struct shoal_rand *rand, const char *label, uint64_t a, uint64_t b);
+uint64_t sim_about(struct shoal_rand *rand, uint64_t mean_ns); /* 1/2 to 3/2 of the mean */
+void sim_mix(struct sim *sim, uint64_t word);
+uint64_t sim_hash_bytes(struct shoal_view bytes);
+bool sim_run(struct sim *sim); /* false: it failed */
+struct sim *sim_create(const struct sim_script *script, bool trace);
+void sim_destroy(struct sim *sim);
+__attribute__((format(printf, 2, 3))) void sim_trace(const struct sim *sim, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void sim_fail(struct sim *sim, const char *format, ...);
+
+/* sim_host.c */
+void sim_host_init(struct sim *sim, uint32_t index);
+void sim_host_boot(struct sim_host *host);  /* power on, and start the agent */
+void sim_agent_start(struct sim_host *host);
+void sim_agent_kill(struct sim_host *host); /* workers live on */
+void sim_host_crash(struct sim_host *host); /* power off */
+uint64_t sim_host_now(const struct sim_host *host);
+uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns); /* when the host's clock shows it */
+void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event);
+void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event);
+void sim_host_event(struct sim_host *host, struct sim_event *event);
+void sim_answer(struct sim_host *host, const struct shoal_sched_event *event, uint64_t delay_ns);
+uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id); /* UINT32_MAX: none */
+uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job);
+void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user);
+
+/* sim_net.c */
+bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b); /* both ways, both powered */
+void sim_datagram(struct sim *sim, enum sim_kind kind, uint32_t from, uint32_t to, struct shoal_view bytes);
+void sim_frame(struct sim *sim, uint32_t from, uint32_t to, bool bulk, struct shoal_view bytes);
+void sim_pump(struct sim *sim, const struct sim_event *event);
+void sim_want(struct sim *sim, uint32_t from, uint32_t to, bool wanted);
+void sim_dial(struct sim *sim, const struct sim_event *event);
+void sim_links_lost(struct sim *sim, uint32_t host, bool powered);
+void sim_link_check(struct sim *sim, const struct sim_event *event);
+void sim_cut(struct sim *sim, uint32_t from, uint32_t to);
+void sim_net_heal(struct sim *sim);
+void sim_net_deinit(struct sim *sim);
+
+/* sim_store.c */
+void sim_persist(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_remove_group(struct sim_host *host, struct shoal_job_id group);
+void sim_written(struct sim_host *host);
+void sim_disk_crash(struct sim_host *host);
+void sim_disk_restore(struct sim_host *host);
+uint64_t sim_disk_flush_age(const struct sim_host *host);
+void sim_keep(struct shoal_buf *to, struct shoal_view bytes);
+void sim_disk_deinit(struct sim_host *host);
+
+/* sim_worker.c */
+void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_worker_order(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_worker_told(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_revoke(struct sim_host *host, struct shoal_job_id job, uint64_t word);
+void sim_job_open(struct sim_host *host, struct shoal_job_id job, uint32_t generation, struct shoal_view spec);
+void sim_job_closed(struct sim_host *host, struct shoal_job_id job);
+void sim_runners_found(struct sim_host *host);
+void sim_workers_crash(struct sim_host *host);
+void sim_worker_event(struct sim_host *host, const struct sim_event *event);
+uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id); /* UINT32_MAX: none */
+
+/* sim_train.c */
+void sim_train(struct sim *sim, uint32_t job);
+void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct shoal_worker_epoch *epoch);
+void sim_close(struct sim_host *host, struct sim_worker *worker);
+struct sim_worker *sim_worker_find(struct sim *sim, uint64_t id);
+void sim_work_later(struct sim_host *host, const struct sim_worker *worker, enum sim_work work, uint64_t delay_ns);
+
+/* sim_check.c */
+void sim_check_led(struct sim_host *host, struct shoal_job_id group, uint64_t term);
+void sim_check_host(struct sim_host *host);
+void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_check_restored(struct sim_host *host, const struct sim_disk_group *group);
+void sim_check_forget(struct sim_host *host);
+void sim_check_run(struct sim_host *host, const struct sim_worker *fresh);
+void sim_check_fence(struct sim *sim);
+bool sim_converged(struct sim *sim, char *why, size_t cap);
+bool sim_job_state(struct sim *sim, uint32_t job, uint8_t *state); /* by the newest replica; false: none */
+uint32_t sim_job_engines(struct sim *sim, uint32_t job);
+uint32_t sim_leader(struct sim *sim, struct shoal_job_id group); /* UINT32_MAX: none */
+void sim_check_deinit(struct sim *sim);
+
+/* sim_script.c */
+bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap);
+void sim_script_random(struct sim_script *script, uint64_t seed);
+void sim_command(struct sim *sim, const struct sim_command *command);
+void sim_submit(struct sim *sim, uint32_t job);
+void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action);
+void sim_heal(struct sim *sim);
+
+#endif
