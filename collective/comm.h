@@ -182,10 +182,10 @@ struct shoal_comm {
     bool finished;   /* done() was called */
     bool main_waits; /* the caller is receiving: the library thread only sends */
     struct step_state step;
-    uint64_t closed_ns;
-    uint8_t *copy_result; /* private, committed buffers */
-    uint8_t *touched;     /* private */
-    uint64_t op;          /* phases of collectives in this epoch */
+    _Atomic uint64_t closed_ns; /* when the last epoch was closed; 0: the pause is over */
+    uint8_t *copy_result;       /* private, committed buffers */
+    uint8_t *touched;           /* private */
+    uint64_t op;                /* phases of collectives in this epoch */
     uint64_t state_sequence;
     struct arena_chunk chunk; /* of the joiner: the one to be taken next */
     bool chunk_valid;
@@ -198,7 +198,8 @@ struct shoal_comm {
     const struct transport_ops *transport_ops;
     struct transport *transport;
     struct fabric *fabric;
-    bool fabric_moved; /* progress() had something to do */
+    _Atomic bool fabric_moved; /* progress() had something to do */
+    _Atomic bool main_turns;   /* the caller waits and progresses by itself */
 
     /* scratch of exchange.c, taken at ready */
     struct exchange *exchange;

@@ -535,8 +535,8 @@ static bool streams_turn(struct shoal_comm *comm, struct exchange *exchange, str
     return over;
 }
 
-/* A turn of all streams; true when all are over. Used as the condition of comm_wait, which looks at the revoke word, and
- * which may sleep afterwards: so it goes on for as long as something moves. */
+/* A turn of all streams; true when all are over. Used as the condition of comm_wait, which looks at the revoke word,
+ * and which may sleep afterwards: so it goes on for as long as something moves. */
 static bool between_turn(struct shoal_comm *comm, uint64_t arg)
 {
     struct exchange *exchange = comm->exchange;

@@ -327,7 +327,8 @@ bool fabric_turn(struct shoal_comm *comm)
     if (fabric == NULL || !fabric->active)
         return true;
     (void)pthread_mutex_lock(&comm->fabric_lock);
-    comm->fabric_moved = comm->transport_ops->progress(comm->transport) > 0 || comm->fabric_moved;
+    if (comm->transport_ops->progress(comm->transport) > 0)
+        atomic_store(&comm->fabric_moved, true);
     if (comm->transport_ops->failed(comm->transport, &comm->msg))
         fabric->broken = true;
     for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {

@@ -1,7 +1,7 @@
-/* Faults at named points, for tests: SHOAL_FAULT="point:step:action[:once][,...]". `step` may be * for any. Actions: kill
- * (SIGKILL), stop (SIGSTOP), exit (status 3). Many workers share one environment: with `once`, the path of a file, only
- * the process that creates the file strikes, and it writes its pid there. Compiled in: a point costs one comparison when
- * unset. */
+/* Faults at named points, for tests: SHOAL_FAULT="point:step:action[:once][,...]". `step` may be * for any. Actions:
+ * kill (SIGKILL), stop (SIGSTOP), exit (status 3). Many workers share one environment: with `once`, the path of a file,
+ * only the process that creates the file strikes, and it writes its pid there. Compiled in: a point costs one
+ * comparison when unset. */
 #ifndef COLLECTIVE_FAULT_H
 #define COLLECTIVE_FAULT_H
 
@@ -31,7 +31,7 @@ enum fault_point {
 struct fault_rule {
     uint32_t point;
     uint32_t action;
-    uint64_t step; /* UINT64_MAX: any */
+    uint64_t step;  /* UINT64_MAX: any */
     char once[112]; /* empty: every process strikes */
 };
 struct fault {

@@ -337,7 +337,8 @@ static void *library_thread(void *arg)
         link_turn(comm, comm->main_waits ? 0 : THREAD_TURNS);
         epoch_check_locked(comm);
         (void)pthread_mutex_unlock(&comm->lock);
-        fabric_try_turn(comm);
+        if (!atomic_load(&comm->main_turns)) /* else an event taken here would not wake the caller */
+            fabric_try_turn(comm);
         (void)syscall(SYS_futex, &comm->page->revoke_futex, FUTEX_WAIT, seen,
                       &(struct timespec){ .tv_nsec = (long)BEAT_NS }, NULL, 0);
     }

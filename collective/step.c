@@ -95,6 +95,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
 {
     struct step_state *state = &comm->step;
     enum shoal_err err = check_step(comm, step);
+    uint64_t closed_ns;
 
     if (err == SHOAL_OK && cap < step->v_count)
         err = comm_fail(comm, SHOAL_ERR_INVALID, "room for %u of %u mini-batches", cap, step->v_count);
@@ -116,10 +117,9 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     atomic_store(&comm->words->started_step, step->step);
     atomic_store(&comm->words->activity,
                  step->kind == SHOAL_STEP_TRAIN ? SHOAL_ACTIVITY_COMPUTING : SHOAL_ACTIVITY_VALIDATING);
-    if (comm->closed_ns != 0) {
-        atomic_store(&comm->words->join_pause_ns, comm_now_ns() - comm->closed_ns);
-        comm->closed_ns = 0;
-    }
+    closed_ns = atomic_exchange(&comm->closed_ns, 0);
+    if (closed_ns != 0)
+        atomic_store(&comm->words->join_pause_ns, comm_now_ns() - closed_ns);
     return SHOAL_OK;
 }
 

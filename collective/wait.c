@@ -14,7 +14,7 @@
 
 #define YIELDS 8
 #define SPINS_ROOMY 400 /* about 20 us: where others use the cores, too, two workers may share one */
-#define SPINS_FABRIC 50  /* turns of progress(), each some microseconds; then the kernel wakes us when bytes arrive */
+#define SPINS_FABRIC 50 /* turns of progress(), each some microseconds; then the kernel wakes us when bytes arrive */
 #define SLEEP_MS 10
 
 uint64_t comm_now_ns(void)
@@ -70,7 +70,7 @@ static void sleep_on_bell(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
     atomic_fetch_sub(&head->waiters, 1);
 }
 
-enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
+static enum shoal_err wait_turns(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
 {
     bool fabric = comm->epoch.hosts > 1;
 
@@ -81,10 +81,8 @@ enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
             epoch_close(comm);
             return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
         }
-        if (fabric && comm->fabric_moved) { /* what came may have to be answered before anything else comes */
-            comm->fabric_moved = false;
-            turn = 0;
-        }
+        if (fabric && atomic_exchange(&comm->fabric_moved, false))
+            turn = 0; /* what came may have to be answered before anything else comes */
         if (turn < comm->spin_max)
             pause_cpu();
         else if (turn < comm->spin_max + YIELDS)
@@ -94,6 +92,15 @@ enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
         else
             sleep_on_bell(comm, ready, arg);
     }
+}
+
+enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg)
+{
+    bool before = atomic_exchange(&comm->main_turns, true);
+    enum shoal_err err = wait_turns(comm, ready, arg);
+
+    atomic_store(&comm->main_turns, before);
+    return err;
 }
 
 static void ring(struct shoal_comm *comm)

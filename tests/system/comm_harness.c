@@ -6,7 +6,7 @@
  *   - every step is recorded exactly once, with the digest that one worker alone computed for it
  *   - the sample ids of every mini-batch are the ones that the permutation names (recomputed here)
  *
- *   comm_harness CWORKER [scenario=NAME] [seed=N] [rounds=N] [verbose=1]
+ *   comm_harness CWORKER [scenario=NAME] [options="OF THE WORKERS"] [seed=N] [rounds=N] [verbose=1]
  *
  * Planted bugs in the worker must turn it red; that is a scenario too. */
 #include <errno.h>
@@ -64,6 +64,7 @@ struct scenario {
     struct event events[EVENTS_MAX];
     bool want_red;
     bool time_kill;
+    bool time_join;
 };
 
 struct host {
@@ -107,11 +108,13 @@ struct worker {
     uint64_t beat_ns;
     int status;
     char times_path[128];
+    uint64_t started_ns;
 };
 
 struct agent {
     const struct scenario *scenario;
     const char *program;
+    const char *options;
     uint64_t seed;
     struct shoal_rand rand;
     bool verbose;
@@ -144,7 +147,7 @@ struct agent {
     uint64_t files_asked; /* worker id + 1 */
     bool files_written;
     uint64_t kill_ns;
-    uint64_t kill_step;
+    uint64_t kill_epoch;
     uint32_t epochs_made;
     int watch_pipe[2];
     _Atomic bool over;
@@ -291,9 +294,9 @@ static void worker_exec(struct agent *agent, struct worker *w, const char *fault
         (void)setenv("SHOAL_FAULT", fault, 1);
     if (agent->scenario->bug != NULL)
         (void)setenv("CWORKER_BUG", agent->scenario->bug, 1);
-    if (agent->scenario->time_kill)
+    if (agent->scenario->time_kill || agent->scenario->time_join)
         (void)setenv("CWORKER_TIMES", w->times_path, 1);
-    (void)snprintf(words, sizeof(words), "%s", agent->scenario->options);
+    (void)snprintf(words, sizeof(words), "%s", agent->options);
     argv[argc++] = (char *)(uintptr_t)agent->program;
     for (char *at = words; *at != '\0' && argc < 19;) {
         size_t len = strcspn(at, " ");
@@ -325,6 +328,7 @@ static void worker_start(struct agent *agent, uint32_t host, const char *fault)
         w->token[i] = (uint8_t)shoal_rand_u64(&agent->rand);
     (void)snprintf(w->times_path, sizeof(w->times_path), "%s/times%" PRIu64, agent->dir, w->id);
     w->out = memfd_create("out", MFD_CLOEXEC);
+    w->started_ns = now_ns();
     w->pid = fork();
     if (w->pid == 0)
         worker_exec(agent, w, fault);
@@ -671,7 +675,7 @@ static void act(struct agent *agent, struct event *event)
         w = pick(agent, 1);
         if (w != NULL) {
             say(agent, "[kill] %" PRIu64 "\n", w->id);
-            agent->kill_step = progress(agent);
+            agent->kill_epoch = agent->epoch.e;
             agent->kill_ns = now_ns();
             w->doomed = true;
             (void)kill(w->pid, SIGKILL); /* the watch reports it */
@@ -745,7 +749,7 @@ static void watch_beats(struct agent *agent)
         struct worker *w = &agent->workers[i];
         uint64_t beat;
 
-        if (!alive(w) || !w->ready)
+        if (!alive(w) || !w->ready || w->reaped)
             continue;
         beat = atomic_load(&agent->hosts[w->host].page->slots[w->slot].heartbeat);
         if (beat != w->beat || w->beat_ns == 0) {
@@ -997,7 +1001,7 @@ static bool reference(struct agent *agent)
     (void)snprintf(log, sizeof(log), "%s/log", agent->dir);
     (void)snprintf(command, sizeof(command),
                    "env -u SHOAL_FAULT -u CWORKER_BUG CWORKER_LOG=%s %s %s seed=%" PRIu64 " compute_us=0 ballast=0",
-                   log, agent->program, agent->scenario->options, agent->job_seed);
+                   log, agent->program, agent->options, agent->job_seed);
     file = popen(command, "r");
     if (file == NULL || fgets(line, sizeof(line), file) == NULL ||
         sscanf(line, "digest %llx updates %llu", &a, &b) != 2) {
@@ -1050,27 +1054,91 @@ static void random_events(struct agent *agent)
     }
 }
 
-/* From the kill to the next step that every survivor has completed. */
+#define ROWS_MAX 65536
+
+struct time_row {
+    uint64_t step; /* 0: a mini-batch was computed from begin to end */
+    uint64_t begin;
+    uint64_t end;
+    uint64_t epoch;
+};
+
+static size_t read_times(const struct worker *w, struct time_row *rows)
+{
+    FILE *file = fopen(w->times_path, "r");
+    size_t count = file == NULL ? 0 : fread(rows, sizeof(*rows), ROWS_MAX, file);
+
+    if (file != NULL)
+        (void)fclose(file);
+    return count;
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct time_row *x = a;
+    const struct time_row *y = b;
+
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* How much of [from, to] some survivor spent on mini-batches: while one computes, no other can be complete. */
+static uint64_t computing(struct time_row *rows, size_t count, uint64_t from, uint64_t to)
+{
+    uint64_t sum = 0;
+
+    qsort(rows, count, sizeof(*rows), by_begin);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t begin = rows[i].begin > from ? rows[i].begin : from;
+        uint64_t end = rows[i].end < to ? rows[i].end : to;
+
+        if (end <= begin)
+            continue;
+        sum += end - begin;
+        from = end;
+    }
+    return sum;
+}
+
+/* From the kill to the moment when the last survivor has completed its first step of a new epoch. */
 static void report_kill(struct agent *agent)
 {
+    static struct time_row rows[ROWS_MAX];
+    static struct time_row all[ROWS_MAX];
     uint64_t worst = 0;
+    size_t spans = 0;
 
     for (uint32_t i = 0; i < agent->worker_count; i++) {
-        const struct worker *w = &agent->workers[i];
-        FILE *file = w->dead ? NULL : fopen(w->times_path, "r");
-        uint64_t pair[2];
+        size_t count = agent->workers[i].dead ? 0 : read_times(&agent->workers[i], rows);
         uint64_t first = 0;
 
-        if (file == NULL)
-            continue;
-        while (fread(pair, sizeof(pair), 1, file) == 1)
-            if (pair[1] > agent->kill_ns && pair[0] > agent->kill_step + 1 && first == 0)
-                first = pair[1] - agent->kill_ns;
-        (void)fclose(file);
+        for (size_t r = 0; r < count; r++) {
+            if (rows[r].step == 0 && spans < ROWS_MAX)
+                all[spans++] = rows[r];
+            if (rows[r].step != 0 && rows[r].end > agent->kill_ns && rows[r].epoch > agent->kill_epoch && first == 0)
+                first = rows[r].end;
+        }
         worst = first > worst ? first : worst;
     }
-    (void)printf("  SIGKILL to the next complete step of all survivors: %.2f ms (%s)\n", (double)worst / 1e6,
-                 agent->scenario->options);
+    if (worst == 0)
+        return;
+    (void)printf("  SIGKILL to the last survivor's next complete step: %.2f ms, of these computing %.2f ms (%s)\n",
+                 (double)(worst - agent->kill_ns) / 1e6, (double)computing(all, spans, agent->kill_ns, worst) / 1e6,
+                 agent->options);
+}
+
+/* From fork() of the worker that joined to its first complete step. */
+static void report_join(struct agent *agent)
+{
+    static struct time_row rows[ROWS_MAX];
+    const struct worker *w = &agent->workers[agent->scenario->workers];
+    size_t count = agent->worker_count > agent->scenario->workers ? read_times(w, rows) : 0;
+
+    for (size_t r = 0; r < count; r++)
+        if (rows[r].step != 0) {
+            (void)printf("  fork of a joiner to its first complete step: %.2f ms (%s)\n",
+                         (double)(rows[r].end - w->started_ns) / 1e6, agent->options);
+            return;
+        }
 }
 
 static void clean_up(struct agent *agent)
@@ -1100,13 +1168,15 @@ static void clean_up(struct agent *agent)
         (void)fprintf(stderr, "cannot remove %s\n", agent->dir);
 }
 
-static bool run_scenario(const struct scenario *scenario, const char *program, uint64_t seed, bool verbose)
+static bool run_scenario(const struct scenario *scenario, const char *program, const char *options, uint64_t seed,
+                         bool verbose)
 {
     struct agent *agent = calloc(1, sizeof(*agent));
     bool green;
 
     agent->scenario = scenario;
     agent->program = program;
+    agent->options = options == NULL ? scenario->options : options;
     agent->seed = seed;
     agent->verbose = verbose;
     agent->job_seed = seed | 1;
@@ -1118,11 +1188,11 @@ static bool run_scenario(const struct scenario *scenario, const char *program, u
     (void)snprintf(agent->dir, sizeof(agent->dir), "/tmp/shoal-harness-XXXXXX");
     if (mkdtemp(agent->dir) == NULL || pipe2(agent->watch_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         exit(2);
-    agent->elems = option(scenario->options, "elems=", 1000);
-    agent->v = option(scenario->options, " v=", 8);
-    agent->samples = option(scenario->options, "samples=", 500);
-    agent->minibatch = option(scenario->options, "minibatch=", 4);
-    agent->epochs = option(scenario->options, "epochs=", 2);
+    agent->elems = option(agent->options, "elems=", 1000);
+    agent->v = option(agent->options, " v=", 8);
+    agent->samples = option(agent->options, "samples=", 500);
+    agent->minibatch = option(agent->options, "minibatch=", 4);
+    agent->epochs = option(agent->options, "epochs=", 2);
     agent->minibatches = shoal_minibatch_count(agent->samples, agent->minibatch);
     agent->steps_per_epoch = (agent->minibatches + agent->v - 1) / agent->v;
     agent->total_steps = (agent->steps_per_epoch + 1) * agent->epochs;
@@ -1151,6 +1221,8 @@ static bool run_scenario(const struct scenario *scenario, const char *program, u
                      scenario->want_red ? "; noticed: " : "", scenario->want_red ? agent->why : "");
     if (scenario->time_kill && green)
         report_kill(agent);
+    if (scenario->time_join && green)
+        report_join(agent);
     (void)fflush(stdout);
     clean_up(agent);
     free(agent->in);
@@ -1313,6 +1385,12 @@ static const struct scenario scenarios[] = {
       .workers = 3,
       .events = { { .kind = EVENT_KILL, .step = 20, .delay_us = 500 } },
       .time_kill = true },
+    { .name = "time_join",
+      .options = "elems=262144 v=6 samples=600 minibatch=2 epochs=1",
+      .hosts = 1,
+      .workers = 2,
+      .events = { { .kind = EVENT_JOIN, .step = 10, .delay_us = 500 } },
+      .time_join = true },
 };
 
 static const struct scenario random_one = {
@@ -1325,6 +1403,7 @@ static const struct scenario random_two = {
 int main(int argc, char **argv)
 {
     const char *only = NULL;
+    const char *options = NULL;
     uint64_t seed = 1;
     uint64_t rounds = 2;
     bool verbose = false;
@@ -1337,6 +1416,8 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc; i++) {
         if (strncmp(argv[i], "scenario=", 9) == 0)
             only = argv[i] + 9;
+        else if (strncmp(argv[i], "options=", 8) == 0)
+            options = argv[i] + 8;
         else if (strncmp(argv[i], "seed=", 5) == 0)
             seed = strtoull(argv[i] + 5, NULL, 0);
         else if (strncmp(argv[i], "rounds=", 7) == 0)
@@ -1347,12 +1428,12 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN);
     for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
         if (only == NULL || strcmp(only, scenarios[i].name) == 0)
-            green = run_scenario(&scenarios[i], argv[1], seed, verbose) && green;
+            green = run_scenario(&scenarios[i], argv[1], options, seed, verbose) && green;
     for (uint64_t r = 0; r < rounds; r++) {
         if (only == NULL || strcmp(only, random_one.name) == 0)
-            green = run_scenario(&random_one, argv[1], seed + r, verbose) && green;
+            green = run_scenario(&random_one, argv[1], options, seed + r, verbose) && green;
         if (only == NULL || strcmp(only, random_two.name) == 0)
-            green = run_scenario(&random_two, argv[1], seed + r, verbose) && green;
+            green = run_scenario(&random_two, argv[1], options, seed + r, verbose) && green;
     }
     return green ? 0 : 1;
 }
