@@ -101,14 +101,14 @@ static void on_materialised(void *arg, enum shoal_err err, const char *path)
     (void)uv_timer_start(timer, on_retry, FILE_RETRY_MS * sending->tries, 0);
 }
 
-/* The final files of a call: the result folder holds them on every host of the job; the manifest says what belongs to
- * them. What is not here yet is on its way (agent_tree.c), so they are taken from the manifest. */
+/* The final files of a call, in a folder of their own: the result folder may hold those of a later call by now. */
 struct restoring {
     struct agent *agent;
     struct shoal_job_id job;
     struct sending *sending;
     char *lines;
     char *at;
+    char root[AGENT_PATH_BYTES];
     char path[AGENT_PATH_BYTES + 300];
 };
 
@@ -120,7 +120,7 @@ static void restore_end(struct restoring *r, enum shoal_err err, const char *tex
     struct sending *sending = r->sending;
 
     if (err == SHOAL_OK && job != NULL && !r->agent->stopping) {
-        (void)snprintf(sending->message.train_state.files_path, SHOAL_PATH_TEXT_BYTES, "%s/model/train", job->result_dir);
+        (void)snprintf(sending->message.train_state.files_path, SHOAL_PATH_TEXT_BYTES, "%s/model/train", r->root);
         feed_note(r->agent, sending->worker_id, job, &sending->message);
     } else {
         agent_log(r->agent, "the final files of a call did not come: %s", text);
@@ -143,10 +143,9 @@ static void on_restored(void *arg, enum shoal_err err, const char *path)
 
 static void restore_next(struct restoring *r)
 {
-    struct agent_job *job = agent_job_find(r->agent, r->job);
     struct shoal_hash hash;
 
-    while (job != NULL && r->at != NULL && *r->at != '\0') {
+    while (r->at != NULL && *r->at != '\0') {
         char *line = r->at;
         char *end = strchr(line, '\n');
         char name[256];
@@ -158,10 +157,10 @@ static void restore_next(struct restoring *r)
         r->at = end + 1;
         if (sscanf(line, "%64s %*u %*u %*c %255[^\n]", hex, name) != 2 || !shoal_hex_parse(hex, hash.bytes, 32))
             continue;
-        (void)snprintf(r->path, sizeof(r->path), "%s/%s", job->result_dir, name);
+        (void)snprintf(r->path, sizeof(r->path), "%s/%s", r->root, name);
         if (access(r->path, R_OK) == 0)
             continue;
-        for (char *slash = strchr(r->path + strlen(job->result_dir) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        for (char *slash = strchr(r->path + strlen(r->root) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
             *slash = '\0';
             (void)mkdir(r->path, 0700);
             *slash = '/';
@@ -196,6 +195,10 @@ static void restore_files(struct agent *agent, struct agent_job *job, struct sen
     r->agent = agent;
     r->job = job->id;
     r->sending = sending;
+    agent_job_folder(agent, job->id, r->root, sizeof(r->root) - 40);
+    memcpy(r->root + strlen(r->root), "/files-", 8);
+    shoal_hex_text(manifest.bytes, 8, r->root + strlen(r->root));
+    (void)mkdir(r->root, 0700);
     agent_read_blob(agent, job->id, manifest, 4 * SHOAL_MIB, on_manifest, r);
 }
 

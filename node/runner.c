@@ -431,6 +431,12 @@ static enum shoal_err server_start(struct runner *runner, const struct shoal_run
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return shoal_fail(msg, SHOAL_ERR_FULL, "cannot make the engine server's socket: %s", strerror(errno));
     server = *start;
+    server.envc = 0; /* all but what marks one worker: the kernel shows it for every engine forked from here */
+    for (uint32_t i = 0; i < start->envc; i++)
+        if (strncmp(start->env[i], SHOAL_ENV_WORKER "=", sizeof(SHOAL_ENV_WORKER)) != 0 &&
+            strncmp(start->env[i], SHOAL_ENV_SLOT "=", sizeof(SHOAL_ENV_SLOT)) != 0 &&
+            strncmp(start->env[i], SHOAL_ENV_TOKEN "=", sizeof(SHOAL_ENV_TOKEN)) != 0)
+            server.env[server.envc++] = start->env[i];
     server.nice = 0; /* imports at once; its engines set their own */
     (void)snprintf(fd_text, sizeof(fd_text), "SHOAL_SERVER_FD=%d", pair[1]);
     if (server.envc == SHOAL_RUNNER_STRINGS_MAX) {
