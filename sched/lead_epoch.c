@@ -20,6 +20,7 @@
 #define REPEAT_NS (300 * SHOAL_MS)
 #define SETTLE_NS (200 * SHOAL_MS) /* an epoch is left alone so long before a planned change */
 #define LEAVE_NS (3 * SHOAL_S)
+#define STEP_NS (30 * SHOAL_S) /* a planned change waits so long for the running epoch's first step */
 
 static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
 {
@@ -68,10 +69,10 @@ static bool out_of_reach(struct lead_step *s, const struct lworker *w)
     return false;
 }
 
-/* May be a member of the next epoch. */
-static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call)
+/* May be a member of the next epoch; `leavers`: also who is about to leave. */
+static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
 {
-    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale && !w->leaving && w->ended_ns == 0 &&
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale && (leavers || !w->leaving) && w->ended_ns == 0 &&
            w->report.phase == SHOAL_PHASE_READY && w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
            !w->report.failed && !w->report.stuck && !w->report.frozen && !host_lost(lead_host(s->lead, w->place.node)) &&
            strcmp(w->report.sizes.numeric_class, call->sizes.numeric_class) == 0;
@@ -106,7 +107,7 @@ static bool known(const struct lworker *w)
 
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
 static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
-                         struct plan *plan)
+                         bool leavers, struct plan *plan)
 {
     uint32_t survivors;
 
@@ -114,7 +115,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
     for (uint32_t i = 0; last != NULL && i < last->member_count; i++) {
         struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
-        if (w == NULL || !eligible(s, w, call))
+        if (w == NULL || !eligible(s, w, call, leavers))
             continue;
         /* E3: who has not closed yet comes along only if it had the state. */
         if (!closed_in(w, last->epoch) && !last->members[i].has_state)
@@ -128,7 +129,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         uint32_t at;
 
         if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) || !known(w) ||
-            !eligible(s, w, call))
+            !eligible(s, w, call, false))
             continue;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
@@ -331,9 +332,16 @@ static bool first_epoch(struct lead_step *s, const struct shoal_call *call, cons
 
 enum breach { BREACH_NONE, BREACH_PLANNED, BREACH_LOSS };
 
-/* Every member has the epoch: a planned change now disturbs nobody's entry. */
+/* Every member has the epoch, and it has completed a step: joiners have their state, so that a planned change can neither
+ * disturb their entry nor take away the last who carries one. */
 static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
+    bool stepped = s->lead->step_call == last->call && s->lead->step > last->decided_step;
+
+    if (!stepped && s->now_ns < s->lead->epoch_seen_ns + STEP_NS) {
+        lead_wake(s, s->lead->epoch_seen_ns + STEP_NS);
+        return false;
+    }
     if (s->now_ns < s->lead->epoch_seen_ns + SETTLE_NS) {
         lead_wake(s, s->lead->epoch_seen_ns + SETTLE_NS);
         return false;
@@ -364,7 +372,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
-        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) && eligible(s, w, call));
+        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) && eligible(s, w, call, false));
     }
     if (joiner && last->member_count < SHOAL_RANKS_MAX) {
         if (lead->joiner_ns == 0)
@@ -495,13 +503,17 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     revoke(s, last);
     if (!closed_enough(s, last, &none))
         return false;
-    plan_members(s, call, none ? NULL : last, &plan);
+    plan_members(s, call, none ? NULL : last, false, &plan);
+    if (plan.count == 0 && !none)
+        plan_members(s, call, last, true, &plan);
     if (plan.count == 0) {
         lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
         return false;
     }
     if (none)
         return first_epoch(s, call, &plan);
+    if (!plan_has_closed(&plan, last)) /* leavers alone carry the state: they stay until others have it */
+        plan_members(s, call, last, true, &plan);
     if (!plan_has_closed(&plan, last)) {
         lead_pending(lead, "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
         return false;
@@ -684,7 +696,7 @@ bool lead_epoch(struct lead_step *s)
     if (call->state == SHOAL_CALL_DONE ? any_writer(lead, call) : any_done(lead, call))
         return false; /* it is over: lead_calls */
     if (last == NULL) {
-        plan_members(s, call, NULL, &plan);
+        plan_members(s, call, NULL, false, &plan);
         return first_epoch(s, call, &plan);
     }
     return next_epoch(s, call, last);
