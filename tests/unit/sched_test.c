@@ -180,6 +180,57 @@ static void test_a_retry_founds_when_the_issuer_died(void **state)
     net_destroy(net);
 }
 
+static uint64_t term_of(struct net *net, struct shoal_job_id job)
+{
+    struct shoal_sched_group_status status;
+    unsigned leader = net_leader(net, job);
+
+    return leader < NET_NODES_MAX && shoal_sched_group_find(net->nodes[leader].sched, job, &status) ? status.term : 0;
+}
+
+static void test_another_life_of_the_issuer_is_elected(void **state)
+{
+    struct net *net = net_create(24, 3, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net_reply *ticket = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct net_reply *reply;
+
+    (void)state;
+    net_crash(net, 0);
+    net_start(net, 0);
+    net_run(net, NET_S);
+    reply = net_wait(net, net_submit(net, 0, 9, shoal_buf_view(&ticket->ticket)), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_run(net, 3 * NET_S);
+    assert_true(term_of(net, ticket->job) >= 2); /* term 1 belongs to a life that is over */
+    assert_false(shoal_job_state_ended(state_of(net, 1, ticket->job)));
+    net_destroy(net);
+}
+
+static void test_acknowledged_means_flushed(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 100; seed < 110; seed++) {
+        struct net *net = net_create(seed, 3, true);
+        struct net_reply *reply;
+        uint64_t id;
+
+        for (unsigned i = 0; i < 3; i++)
+            net->nodes[i].flush_ns = 40 * NET_MS;
+        id = net_submit(net, 0, 1, no_ticket);
+        while ((reply = net_reply_find(net, id))->count == 0)
+            net_run(net, NET_MS / 10);
+        assert_int_equal(reply->err, SHOAL_OK);
+        for (unsigned i = 0; i < 3; i++)
+            net_crash(net, i);
+        for (unsigned i = 0; i < 3; i++)
+            net_start(net, i);
+        net_run(net, 5 * NET_S);
+        assert_false(shoal_job_state_ended(state_of(net, 1, reply->job)));
+        net_destroy(net);
+    }
+}
+
 static void test_no_majority_says_so(void **state)
 {
     struct net *net = net_create(6, 3, true);
@@ -439,6 +490,46 @@ static void test_a_lost_guardian_is_replaced(void **state)
     net_destroy(net);
 }
 
+static void test_an_old_configuration_does_not_come_back_to_life(void **state)
+{
+    struct net *net = net_create(25, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    unsigned before = guardian_set(net, job);
+    unsigned a = 0, b = 0;
+
+    (void)state;
+    for (unsigned i = 1; i < 5; i++) {
+        if (before & 1u << i) {
+            a = b;
+            b = i;
+        }
+    }
+    assert_true(a > 0 && b > a);
+    net_crash(net, b); /* it never hears of any change: its configuration stays the first one */
+    net_run(net, 80 * NET_S);
+    net_crash(net, a);
+    net_run(net, 80 * NET_S);
+    assert_int_equal(__builtin_popcount(guardian_set(net, job)), 3);
+    net_start(net, a); /* learns that it is a guardian no more, and forgets its replica */
+    net_run(net, 20 * NET_S);
+    assert_false(guardian_set(net, job) & 1u << a);
+    for (unsigned i = 0; i < 5; i++) {
+        if (i != a && i != b)
+            net_crash(net, i);
+    }
+    net_start(net, b);
+    net_run(net, 30 * NET_S);
+    assert_int_equal(net_leader(net, job), NET_NODES_MAX); /* a and b were a majority once */
+    for (unsigned i = 0; i < 5; i++) {
+        if (!net->nodes[i].up)
+            net_start(net, i);
+    }
+    net_run(net, 30 * NET_S);
+    assert_false(shoal_job_state_ended(state_of(net, b, job)));
+    assert_false(guardian_set(net, job) & 1u << b);
+    net_destroy(net);
+}
+
 static void test_two_nodes(void **state)
 {
     struct net *net = net_create(15, 2, true);
@@ -669,6 +760,8 @@ int main(void)
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),
         cmocka_unit_test(test_a_retry_founds_when_the_issuer_died),
+        cmocka_unit_test(test_another_life_of_the_issuer_is_elected),
+        cmocka_unit_test(test_acknowledged_means_flushed),
         cmocka_unit_test(test_no_majority_says_so),
         cmocka_unit_test(test_stop_and_delete),
         cmocka_unit_test(test_unknown_needs_everybody),
@@ -678,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_every_node_serves_and_changes_the_mesh),
         cmocka_unit_test(test_a_long_mesh_log_is_cut_and_installed),
         cmocka_unit_test(test_a_lost_guardian_is_replaced),
+        cmocka_unit_test(test_an_old_configuration_does_not_come_back_to_life),
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_a_job_of_one_node_grows),
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
