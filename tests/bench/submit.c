@@ -1,6 +1,7 @@
-/* Durable submits over kept HTTPS connections: as many clients as asked for, spread over the nodes, each with one submit
- * under way at a time. Every bundle is another one (a number stands in it), and every job stays pending, since it asks
- * for a device that no node has. Prints one line: submits, seconds, rate, p50, p99 and worst in milliseconds, refusals.
+/* Durable submits over kept HTTPS connections: as many clients as asked for, spread over the nodes, each with one
+ * submit under way at a time. Every bundle is another one (a number stands in it), and every job stays pending, since
+ * it asks for a device that no node has. Prints one line: submits, seconds, rate, p50, p99 and worst in milliseconds,
+ * refusals.
  *
  *   submit TOKEN_FILE clients=8 seconds=3 warm=8 PORT [PORT ...]      (all on 127.0.0.1) */
 #include <arpa/inet.h>
@@ -72,7 +73,8 @@ static void die(const char *what)
 static void connect_client(struct client *client)
 {
     const struct bench *bench = client->bench;
-    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(bench->ports[client->number % bench->port_count]) };
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_port = htons(bench->ports[client->number % bench->port_count]) };
     int one = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -97,11 +99,12 @@ static int make_request(struct client *client)
                             "Content-Type: application/octet-stream\r\n\r\n%.*s\r\n--shoal--\r\n",
                             script_len, script);
 
-    return snprintf(client->request, sizeof(client->request),
-                    "POST /platform/rest/deeplearning/v1/execs?args=--exec-start%%20PyTorch%%20--workerDeviceType%%20gpu%%20"
-                    "--model-main%%20main.py HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
-                    "Content-Type: multipart/form-data; boundary=shoal\r\nContent-Length: %d\r\n\r\n%s",
-                    bench->token, body_len, body);
+    return snprintf(
+        client->request, sizeof(client->request),
+        "POST /platform/rest/deeplearning/v1/execs?args=--exec-start%%20PyTorch%%20--workerDeviceType%%20gpu%%20"
+        "--model-main%%20main.py HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+        "Content-Type: multipart/form-data; boundary=shoal\r\nContent-Length: %d\r\n\r\n%s",
+        bench->token, body_len, body);
 }
 
 /* The status of one answer whose body is Content-Length long. */

@@ -675,7 +675,7 @@ static void act(struct agent *agent, struct event *event)
         w = pick(agent, 1);
         if (w != NULL) {
             say(agent, "[kill] %" PRIu64 "\n", w->id);
-            agent->kill_epoch = agent->epoch.e;
+            agent->kill_epoch = shoal_epoch_word(agent->epoch);
             agent->kill_ns = now_ns();
             w->doomed = true;
             (void)kill(w->pid, SIGKILL); /* the watch reports it */

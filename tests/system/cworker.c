@@ -8,7 +8,7 @@
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
  * mini-batch). CWORKER_BUG plants one of four bugs at step 5, v = 1, for tests of the tests. CWORKER_LOG: a file for
- * the records' digests; CWORKER_TIMES: a file of (step, monotonic ns) pairs, one per completed step. */
+ * the records' digests; CWORKER_TIMES: a file of rows of four 64-bit numbers, see note_time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +51,7 @@ struct run {
     uint64_t minibatches; /* of a data epoch */
     FILE *log;
     FILE *times;
+    uint64_t epoch; /* e and k of the one that was entered last */
     const char *bug;
 };
 
@@ -102,6 +103,17 @@ static uint64_t now_ns(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* `step` 0: a mini-batch was computed from `begin` to `end`; else: the step was complete at `end`. */
+static void note_time(const struct run *run, uint64_t step, uint64_t begin)
+{
+    uint64_t row[4] = { step, begin, now_ns(), run->epoch };
+
+    if (run->times != NULL) {
+        (void)fwrite(row, sizeof(row), 1, run->times);
+        (void)fflush(run->times);
+    }
 }
 
 /* ---- the model ---- */
@@ -193,6 +205,7 @@ static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
     float *grad = shoal_comm_work(run->comm);
     double *buffers = (double *)(void *)shoal_comm_copy_work(run->comm);
     struct shoal_sample_sum sum = { 0, 0 };
+    uint64_t begin = now_ns();
     double loss = 0;
     struct shoal_minibatch minibatch = { .v = v, .samples = (uint32_t)count, .values = &loss };
     enum shoal_err err;
@@ -219,6 +232,7 @@ static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
         buffers[b] = run->model.buffers[b] * 0.9 + loss * (double)(b + 1);
     if (run->o.compute_us > 0)
         (void)usleep((useconds_t)run->o.compute_us);
+    note_time(run, 0, begin);
     minibatch.id_low = sum.low;
     minibatch.id_high = sum.high;
     err = shoal_step_publish(run->comm, &minibatch);
@@ -245,12 +259,8 @@ static enum shoal_err one_step(struct run *run, uint64_t step)
         err = shoal_step_reduce(run->comm);
     if (err == SHOAL_OK)
         err = shoal_step_complete(run->comm);
-    if (err == SHOAL_OK && run->times != NULL) {
-        uint64_t pair[2] = { step, now_ns() };
-
-        (void)fwrite(pair, sizeof(pair), 1, run->times);
-        (void)fflush(run->times);
-    }
+    if (err == SHOAL_OK)
+        note_time(run, step, 0);
     if (err == SHOAL_OK)
         err = shoal_step_apply_allowed(run->comm);
     if (err == SHOAL_OK)
@@ -293,6 +303,7 @@ static bool enter(struct run *run, struct shoal_comm_entry *entry)
             die(run, "enter");
         if (entry->event != SHOAL_EVENT_ENTERED)
             return false;
+        run->epoch = shoal_epoch_word((struct shoal_epoch){ entry->e, entry->k });
         if (entry->apply_result)
             apply(run);
         if (entry->state == SHOAL_STATE_LOAD)
