@@ -7,8 +7,9 @@
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch). CWORKER_BUG plants one of four bugs at step 5, v = 1, for tests of the tests. CWORKER_LOG: a file for
- * the records' digests; CWORKER_TIMES: a file of rows of four 64-bit numbers, see note_time. */
+ * mini-batch), ops (1: try the collectives outside of steps first). CWORKER_BUG plants one of four bugs at step 5, v =
+ * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
+ * numbers, see note_time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ struct options {
     uint64_t ballast;
     uint64_t compute_us;
     uint64_t seed;
+    uint64_t ops; /* 1: try the collectives outside of steps first */
 };
 
 struct model {
@@ -73,7 +75,7 @@ static void set_option(struct options *o, const char *text)
         { "samples=", &o->samples }, { "minibatch=", &o->minibatch },
         { "epochs=", &o->epochs },   { "buffers=", &o->buffers },
         { "ballast=", &o->ballast }, { "compute_us=", &o->compute_us },
-        { "seed=", &o->seed },
+        { "seed=", &o->seed },       { "ops=", &o->ops },
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -268,6 +270,81 @@ static enum shoal_err one_step(struct run *run, uint64_t step)
     return err;
 }
 
+/* ---- collectives outside of steps, against plain loops ---- */
+
+static void check_sum_f32(struct run *run, float *values, uint64_t elems)
+{
+    uint32_t size = shoal_comm_size(run->comm);
+    uint32_t rank = shoal_comm_rank(run->comm);
+
+    for (uint64_t i = 0; i < elems; i++)
+        values[i] = (float)(rank + 1) * (float)(i % 4096);
+    if (shoal_comm_all_reduce(run->comm, values, elems, SHOAL_FLOAT32) != SHOAL_OK)
+        die(run, "all_reduce");
+    for (uint64_t i = 0; i < elems; i++)
+        if (values[i] != (float)(size * (size + 1) / 2) * (float)(i % 4096)) /* small integers: exact */
+            die(run, "all_reduce of float32 is wrong");
+}
+
+static void check_sum_others(struct run *run, uint64_t elems)
+{
+    uint32_t size = shoal_comm_size(run->comm);
+    double *doubles = malloc((elems + 1) * sizeof(double));
+    int32_t *integers = malloc((elems + 1) * sizeof(int32_t));
+
+    if (doubles == NULL || integers == NULL)
+        die(run, "memory");
+    for (uint64_t i = 0; i < elems; i++) {
+        doubles[i] = (double)i;
+        integers[i] = INT32_MAX - (int32_t)i; /* wraps */
+    }
+    if (shoal_comm_all_reduce(run->comm, doubles, elems, SHOAL_FLOAT64) != SHOAL_OK ||
+        shoal_comm_all_reduce(run->comm, integers, elems, SHOAL_INT32) != SHOAL_OK)
+        die(run, "all_reduce");
+    for (uint64_t i = 0; i < elems; i++)
+        if (doubles[i] != (double)i * size || (uint32_t)integers[i] != (INT32_MAX - (uint32_t)i) * size)
+            die(run, "all_reduce of float64 or int32 is wrong");
+    free(doubles);
+    free(integers);
+}
+
+static void check_broadcast(struct run *run, uint32_t root, uint64_t len)
+{
+    uint8_t *bytes = malloc(len + 1);
+
+    if (bytes == NULL)
+        die(run, "memory");
+    for (uint64_t i = 0; i < len; i++)
+        bytes[i] = shoal_comm_rank(run->comm) == root ? (uint8_t)(i * 7 + root) : 0;
+    if (shoal_comm_broadcast(run->comm, bytes, len, root) != SHOAL_OK)
+        die(run, "broadcast");
+    for (uint64_t i = 0; i < len; i++)
+        if (bytes[i] != (uint8_t)(i * 7 + root))
+            die(run, "broadcast is wrong");
+    free(bytes);
+}
+
+static void check_ops(struct run *run)
+{
+    static const uint64_t sizes[] = { 0, 1, 1000, 1025, 131072, 300001 };
+    float *private = malloc(300001 * sizeof(float));
+    uint64_t scratch_bytes;
+    float *scratch = shoal_comm_scratch(run->comm, &scratch_bytes);
+
+    if (private == NULL)
+        die(run, "memory");
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        check_sum_f32(run, private, sizes[i]);
+        if (sizes[i] * sizeof(float) <= scratch_bytes)
+            check_sum_f32(run, scratch, sizes[i]);
+        check_sum_others(run, sizes[i]);
+        check_broadcast(run, (uint32_t)i % shoal_comm_size(run->comm), sizes[i] * 9);
+        if (shoal_comm_barrier(run->comm) != SHOAL_OK)
+            die(run, "barrier");
+    }
+    free(private);
+}
+
 /* ---- epochs ---- */
 
 static enum shoal_err transfer(struct run *run, bool give)
@@ -324,6 +401,8 @@ static void train(struct run *run)
     struct shoal_comm_entry entry;
     bool in = enter(run, &entry);
 
+    if (in && run->o.ops == 1)
+        check_ops(run);
     while (in) {
         uint64_t step = shoal_comm_applied_step(run->comm) + 1;
         enum shoal_err err;
