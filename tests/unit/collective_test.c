@@ -633,6 +633,8 @@ static void faults_are_parsed(void **state)
         { "done:x:kill", SHOAL_ERR_INVALID },
         { "done:1", SHOAL_ERR_INVALID },
         { "done:1:melt", SHOAL_ERR_INVALID },
+        { "done:1:kill:/tmp/once,join_copy:*:exit", SHOAL_OK },
+        { "done:1:kill:", SHOAL_ERR_INVALID },
     };
     struct fault fault;
 
