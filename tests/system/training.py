@@ -1,0 +1,266 @@
+"""One small seeded elastic job, what it leaves behind, and who worked on it.
+
+The job trains a little network with BatchNorm and dropout on handwritten digits: 19 train steps and a validation per data
+epoch. Each sample may take a while (PACE seconds) until the file FAST is there, so that a test has time to disturb it."""
+
+import io
+import os
+import pathlib
+import sys
+
+from helpers import submit
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "collective" / "python"))
+
+from mesh import Failed  # noqa: E402
+from pyedt import _records, _schedule  # noqa: E402
+
+EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION = 6, 8, 8, 1200, 160
+SCHEDULE = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, EPOCHS, 1, 2)
+SCRIPT = """
+import os
+import sys
+import time
+import torch
+from callbacks import Callback
+from fabric_model import FabricModel
+from sklearn.datasets import load_digits
+from torch import nn
+
+EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION = %d, %d, %d, %d, %d
+
+class Digits(torch.utils.data.Dataset):
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+        self.pace, self.fast = float(os.environ.get("PACE", "0")), os.environ.get("FAST", "")
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, i):
+        if self.pace and not os.path.exists(self.fast):
+            time.sleep(self.pace)
+        return self.images[i], self.labels[i]
+
+def datasets():
+    bunch = load_digits()
+    images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
+    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    return Digits(images[:TRAIN], labels[:TRAIN]), Digits(images[TRAIN:TRAIN + VALIDATION], labels[TRAIN:TRAIN + VALIDATION])
+
+def die_once(where):
+    # The first engine that comes to the place DIE_AT ends there, as if its process were killed.
+    path = os.environ.get("DIE_ONCE")
+    if path and os.environ.get("DIE_AT") == where:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), 9)
+
+class Counter(Callback):
+    def on_epoch_end(self, epoch, save_model=False):
+        if epoch >= 1:
+            die_once("on_epoch_end of the files" if save_model else "on_epoch_end")
+
+def main():
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                          nn.Dropout(0.2), nn.Linear(128, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    fabric = FabricModel(model, datasets, nn.CrossEntropyLoss(), optimizer, user_callback=[Counter()])
+    fabric.train(EPOCHS, BATCH, VIRTUAL, validation_freq=1, checkpoint_freq=2)
+
+if __name__ == "__main__":
+    main()
+""" % (EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION)
+PARAMETERS = 10  # tensors that the optimizer updates at each step
+
+
+class Run:
+    """A job under way: who works on it, as far as anyone looked."""
+
+    def __init__(self, mesh, host, folder, workers=6, pace=0.004, fast=None, env=(), seed_hosts=None):
+        self.mesh, self.fast = mesh, fast or mesh.folder / "fast"
+        self.fast.unlink(missing_ok=True)
+        environment = {"PACE": pace, "FAST": self.fast, "OMP_NUM_THREADS": 1, **dict(env)}
+        options = [word for name, value in environment.items() for word in ("--env", "%s=%s" % (name, value))]
+        self.job = submit(mesh, host, folder, "--workers", workers, *options, framework="edtPyTorch")
+        self.seen = {}  # worker -> (host, pid, start time)
+        self.last = {}  # worker -> its control page's words when last seen
+        self.lost = set()  # workers that a test took away
+        self.facts = None
+
+    def look(self):
+        """What the job is doing now. A worker that is another process than before is a failure at once."""
+        facts = self.mesh.job(self.job)
+        for worker, (host, pid, start, words) in self.mesh.workers(self.job).items():
+            known = self.seen.setdefault(worker, (host, pid, start))
+            assert known == (host, pid, start), "worker %d was restarted: %s, then %s" % (worker, known, (host, pid, start))
+            assert words["updates"] % PARAMETERS == 0 and words["updates"] <= PARAMETERS * words["applied"], words
+            self.last[worker] = words
+        if facts is not None:
+            self.facts = facts
+            if facts["hasEnded"] and facts["state"] != "FINISHED":
+                raise Failed("%s ended as %s: %s" % (self.job, facts["state"], facts["detail"]))
+        return facts
+
+    def until(self, condition, seconds, what):
+        """The facts once condition(facts) holds of the running job."""
+        def there():
+            facts = self.look()
+            if facts and facts["hasEnded"]:
+                raise Failed("%s ended before: %s" % (self.job, what))
+            return facts and condition(facts) and facts
+        try:
+            return self.mesh.until(there, seconds, what, pause=0.1)
+        except Failed as error:
+            raise Failed("%s; the job: %s; its workers: %s" % (error, self.facts, self.last)) from None
+
+    def step(self, number, seconds=60, workers=None):
+        """The facts once that step is committed, with that many workers in the epoch if it is said."""
+        def there(facts):
+            return facts["steps"] >= number and (
+                workers is None or (facts["workers"] == workers and self.members() == workers))
+        return self.until(there, seconds, "step %d%s" % (number, " with %d workers" % workers if workers else ""))
+
+    def members(self):
+        """Workers alive that have applied something."""
+        return sum(words[3]["applied"] > 0 for words in self.mesh.workers(self.job).values())
+
+    def on(self, host):
+        """{worker: its control page's words} on that host."""
+        return {worker: words for worker, (_, _, _, words) in self.mesh.workers(self.job, [host]).items()}
+
+    def finish(self, seconds=60):
+        """To the end, as fast as it goes."""
+        self.fast.touch()
+        return self.mesh.until(lambda: (f := self.look()) and f["hasEnded"] and f, seconds, "the end of %s" % self.job, pause=0.1)
+
+    def engine_logs(self):
+        """{worker: text} of the engines whose log is on a host that still has its folder."""
+        found = {}
+        for host in self.mesh.hosts:
+            for path in host.data.glob("**/%s/**/stdout" % self.job):
+                found["%s %s" % (host.name, path.parent.name)] = path.read_text(errors="replace")
+        return found
+
+
+class Outcome:
+    """What must not depend on who computed it: final tensors, and each step's losses and samples."""
+
+    def __init__(self, run, host, folder):
+        import torch
+        from helpers import result_of
+
+        files = result_of(run.mesh, host, run.job, folder)
+        by_name = {name.rsplit("/", 1)[-1]: data for name, data in files.items()}
+        self.files = sorted(by_name)
+        self.weights = torch.load(io.BytesIO(by_name["model_epoch_final.pth"]), weights_only=True)
+        self.optimizer = torch.load(io.BytesIO(by_name["model_epoch_final_optimizer_state.pth"]), weights_only=True)
+        self.ledger = run.mesh.cli(host, "job", "ledger", run.job)
+        self.records = records(run)
+        self.steps = [comparable(record) for record in self.records]
+        self.shares = {share["worker"]: share["samples"] for share in self.ledger["shares"]}
+
+
+def records(run):
+    """Of the fullest ledger file among the hosts that are left; the others must be beginnings of it."""
+    files = []
+    for host in run.mesh.hosts:
+        path = host.data / "jobs" / run.job / "ledger"
+        if path.exists():
+            files.append(parse_ledger(path.read_bytes()))
+    assert files, "no host keeps a ledger of %s" % run.job
+    longest = max(files, key=len)
+    for other in files:
+        assert [comparable(r) for r in other] == [comparable(r) for r in longest[:len(other)]], "two ledgers differ"
+    return longest
+
+
+def parse_ledger(data):
+    """u32 length, then the record of step_record.h, again and again."""
+    found, at = [], 0
+    while at < len(data):
+        length = int.from_bytes(data[at:at + 4], "little")
+        record, end = _records.decode(data[at + 4:at + 4 + length])
+        assert end == length and length > 0
+        found.append(record)
+        at += 4 + length
+    return found
+
+
+def comparable(record):
+    """All of a step but who computed it in which epoch of the communicator."""
+    return (record.step, record.kind, record.call, record.epoch, record.index, record.digest,
+            tuple((samples, low, high, values) for samples, low, high, _, values in record.parts))
+
+
+def difference(mine, theirs, path=""):
+    """Where two nested values differ in a bit; None if nowhere."""
+    import torch
+
+    if isinstance(mine, torch.Tensor):
+        same = isinstance(theirs, torch.Tensor) and mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        return None if same else path
+    if isinstance(mine, dict):
+        if not isinstance(theirs, dict) or list(mine) != list(theirs):
+            return path + " (keys)"
+        return next((d for key in mine if (d := difference(mine[key], theirs[key], "%s/%s" % (path, key)))), None)
+    if isinstance(mine, (list, tuple)):
+        if len(mine) != len(theirs):
+            return path + " (length)"
+        return next((d for i in range(len(mine)) if (d := difference(mine[i], theirs[i], "%s/%d" % (path, i)))), None)
+    return None if mine == theirs else path
+
+
+def assert_same_bits(outcome, reference):
+    for i, (mine, theirs) in enumerate(zip(outcome.steps, reference.steps)):
+        assert mine == theirs, "step %d differs from the undisturbed run's" % (i + 1)
+    assert len(outcome.steps) == len(reference.steps)
+    assert difference(outcome.weights, reference.weights) is None, "weights and buffers"
+    assert difference(outcome.optimizer, reference.optimizer) is None, "optimizer state"
+
+
+def assert_exact(outcome):
+    """Every sample of every data epoch exactly once, no step missing or repeated."""
+    assert outcome.ledger["exact"] is True, outcome.ledger["errors"]
+    assert outcome.ledger["data_epochs"] == outcome.ledger["data_epochs_wanted"] == EPOCHS
+    assert [record.step for record in outcome.records] == list(range(1, SCHEDULE.last + 1))
+    assert sum(sum(part[0] for part in r.parts) for r in outcome.records if r.kind == _schedule.TRAIN) == EPOCHS * TRAIN
+
+
+def assert_training_was_one(run, outcome, founders=()):
+    """Distinct processes, each with a share, each with as many updates as it applied steps; no state from a file."""
+    assert len({(pid, start) for _, pid, start in run.seen.values()}) == len(run.seen), "two ranks share a process"
+    for worker in founders:
+        words = run.last[worker]
+        assert words["updates"] == PARAMETERS * SCHEDULE.train_steps_until(words["applied"]), \
+            "worker %d: %s, so it repeated or left out an update" % (worker, words)
+    workers = {part[3] for record in outcome.records for part in record.parts}
+    assert set(outcome.shares) == workers and all(outcome.shares.values())
+    applied = {worker for worker, words in run.last.items() if words["applied"] > 0}
+    assert applied <= workers | run.lost, "workers %s were in an epoch and committed nothing" % (applied - workers)
+    for name, log in run.engine_logs().items():
+        if "Engine leaves call" in log:
+            line = log.rpartition("Engine leaves call")[2]
+            updates, applied = int(line.split()[1]), int(line.split()[5])
+            assert updates == PARAMETERS * applied, "%s: %s" % (name, line)
+    for host in run.mesh.hosts:
+        assert not list(host.data.glob("**/snapshot-*.state")), "a snapshot was written, so one may have been read"
+
+
+def lives(pid, start):
+    """Whether that very process is there and no zombie."""
+    try:
+        with open("/proc/%d/stat" % pid) as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[19]) == start and fields[0] != "Z"
+
+
+def environment_pid(path):
+    """The pid that a fault's once file holds."""
+    return int(pathlib.Path(path).read_text())
+
+
