@@ -12,7 +12,7 @@
 
 #include "shoal/banned.h"
 
-#define GUARD_BYTES (64u * 4096u)
+#define GUARD_BYTES (512u * 4096u) /* more than a frame */
 
 static uint8_t *page_end;
 
