@@ -29,8 +29,8 @@ struct shoal_mesh {
     uint32_t framework_count;
     uint32_t revocation_count;
     uint32_t eviction_count;
-    struct shoal_mesh_user users[SHOAL_MESH_USERS_MAX];                /* in name order */
-    struct shoal_mesh_framework frameworks[SHOAL_MESH_FRAMEWORKS_MAX]; /* in order of arrival */
+    struct shoal_mesh_user users[SHOAL_MESH_USERS_MAX];                   /* in name order */
+    struct shoal_mesh_framework frameworks[SHOAL_MESH_FRAMEWORKS_MAX];    /* in order of arrival */
     struct shoal_mesh_revocation revocations[SHOAL_MESH_REVOCATIONS_MAX]; /* in token order */
     struct shoal_node_id evictions[SHOAL_MESH_EVICTIONS_MAX];             /* in order of ids */
 };
@@ -137,7 +137,8 @@ static void get_revocation(struct shoal_reader *r, struct shoal_mesh_revocation 
     revocation->exp_s = shoal_get_u64(r);
 }
 
-enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *command, uint8_t *bytes, size_t cap, size_t *len)
+enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *command, uint8_t *bytes, size_t cap,
+                                         size_t *len)
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
@@ -152,29 +153,15 @@ enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *comman
         break;
     case SHOAL_MESH_ADD_USER:
     case SHOAL_MESH_SET_USER:
-    case SHOAL_MESH_SET_PASSWORD:
-        put_user(&w, &command->user);
-        break;
+    case SHOAL_MESH_SET_PASSWORD: put_user(&w, &command->user); break;
     case SHOAL_MESH_REMOVE_USER:
-    case SHOAL_MESH_VOID_TOKENS:
-        shoal_put_text(&w, command->user.name);
-        break;
-    case SHOAL_MESH_ROTATE_KEY:
-        shoal_put_raw(&w, command->key, sizeof(command->key));
-        break;
-    case SHOAL_MESH_SET_FRAMEWORK:
-        put_framework(&w, &command->framework);
-        break;
-    case SHOAL_MESH_REMOVE_FRAMEWORK:
-        shoal_put_text(&w, command->framework.name);
-        break;
-    case SHOAL_MESH_REVOKE:
-        put_revocation(&w, &command->revocation);
-        break;
+    case SHOAL_MESH_VOID_TOKENS: shoal_put_text(&w, command->user.name); break;
+    case SHOAL_MESH_ROTATE_KEY: shoal_put_raw(&w, command->key, sizeof(command->key)); break;
+    case SHOAL_MESH_SET_FRAMEWORK: put_framework(&w, &command->framework); break;
+    case SHOAL_MESH_REMOVE_FRAMEWORK: shoal_put_text(&w, command->framework.name); break;
+    case SHOAL_MESH_REVOKE: put_revocation(&w, &command->revocation); break;
     case SHOAL_MESH_EVICT:
-    case SHOAL_MESH_READMIT:
-        shoal_put_node_id(&w, command->node);
-        break;
+    case SHOAL_MESH_READMIT: shoal_put_node_id(&w, command->node); break;
     }
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
@@ -199,29 +186,15 @@ enum shoal_err shoal_mesh_command_decode(struct shoal_view bytes, struct shoal_m
         break;
     case SHOAL_MESH_ADD_USER:
     case SHOAL_MESH_SET_USER:
-    case SHOAL_MESH_SET_PASSWORD:
-        get_user(&r, &c.user);
-        break;
+    case SHOAL_MESH_SET_PASSWORD: get_user(&r, &c.user); break;
     case SHOAL_MESH_REMOVE_USER:
-    case SHOAL_MESH_VOID_TOKENS:
-        shoal_get_text(&r, c.user.name, sizeof(c.user.name));
-        break;
-    case SHOAL_MESH_ROTATE_KEY:
-        shoal_get_raw(&r, c.key, sizeof(c.key));
-        break;
-    case SHOAL_MESH_SET_FRAMEWORK:
-        get_framework(&r, &c.framework);
-        break;
-    case SHOAL_MESH_REMOVE_FRAMEWORK:
-        shoal_get_text(&r, c.framework.name, sizeof(c.framework.name));
-        break;
-    case SHOAL_MESH_REVOKE:
-        get_revocation(&r, &c.revocation);
-        break;
+    case SHOAL_MESH_VOID_TOKENS: shoal_get_text(&r, c.user.name, sizeof(c.user.name)); break;
+    case SHOAL_MESH_ROTATE_KEY: shoal_get_raw(&r, c.key, sizeof(c.key)); break;
+    case SHOAL_MESH_SET_FRAMEWORK: get_framework(&r, &c.framework); break;
+    case SHOAL_MESH_REMOVE_FRAMEWORK: shoal_get_text(&r, c.framework.name, sizeof(c.framework.name)); break;
+    case SHOAL_MESH_REVOKE: get_revocation(&r, &c.revocation); break;
     case SHOAL_MESH_EVICT:
-    case SHOAL_MESH_READMIT:
-        c.node = shoal_get_node_id(&r);
-        break;
+    case SHOAL_MESH_READMIT: c.node = shoal_get_node_id(&r); break;
     }
     if (!shoal_reader_done(&r))
         return SHOAL_ERR_MALFORMED;
@@ -474,10 +447,12 @@ static enum shoal_err check_new_user(const struct shoal_mesh *mesh, const struct
     return SHOAL_OK;
 }
 
-static enum shoal_err check_user(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c, struct shoal_msg *msg)
+static enum shoal_err check_user(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c,
+                                 struct shoal_msg *msg)
 {
     const struct shoal_mesh_user *user = shoal_mesh_user_find(mesh, c->user.name);
-    bool stays_admin = c->kind == SHOAL_MESH_SET_USER ? c->user.admin && !c->user.disabled : c->kind != SHOAL_MESH_REMOVE_USER;
+    bool stays_admin =
+        c->kind == SHOAL_MESH_SET_USER ? c->user.admin && !c->user.disabled : c->kind != SHOAL_MESH_REMOVE_USER;
 
     if (user == NULL)
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "no user '%s'", c->user.name);
@@ -488,7 +463,8 @@ static enum shoal_err check_user(const struct shoal_mesh *mesh, const struct sho
     return SHOAL_OK;
 }
 
-static enum shoal_err check_init(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c, struct shoal_msg *msg)
+static enum shoal_err check_init(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c,
+                                 struct shoal_msg *msg)
 {
     if (mesh->initialised)
         return shoal_fail(msg, SHOAL_ERR_EXISTS, "this mesh is '%s' already", mesh->name);
@@ -516,13 +492,11 @@ static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_me
     if (!mesh->initialised)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "this mesh has not been set up; run `shoal init`");
     switch (c->kind) {
-    case SHOAL_MESH_ADD_USER:
-        return check_new_user(mesh, &c->user, msg);
+    case SHOAL_MESH_ADD_USER: return check_new_user(mesh, &c->user, msg);
     case SHOAL_MESH_SET_USER:
     case SHOAL_MESH_SET_PASSWORD:
     case SHOAL_MESH_REMOVE_USER:
-    case SHOAL_MESH_VOID_TOKENS:
-        return check_user(mesh, c, msg);
+    case SHOAL_MESH_VOID_TOKENS: return check_user(mesh, c, msg);
     case SHOAL_MESH_SET_FRAMEWORK:
         if (!name_is_valid(c->framework.name))
             return shoal_fail(msg, SHOAL_ERR_INVALID, "framework name '%s' is not valid", c->framework.name);
@@ -550,8 +524,7 @@ static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_me
             return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "that node is not evicted");
         return SHOAL_OK;
     case SHOAL_MESH_INIT:
-    case SHOAL_MESH_ROTATE_KEY:
-        return SHOAL_OK;
+    case SHOAL_MESH_ROTATE_KEY: return SHOAL_OK;
     }
     return SHOAL_ERR_MALFORMED;
 }
@@ -695,7 +668,8 @@ static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     }
 }
 
-enum shoal_err shoal_mesh_apply(struct shoal_mesh *mesh, uint64_t index, struct shoal_view command, struct shoal_msg *msg)
+enum shoal_err shoal_mesh_apply(struct shoal_mesh *mesh, uint64_t index, struct shoal_view command,
+                                struct shoal_msg *msg)
 {
     struct shoal_mesh_command c;
     enum shoal_err err;

@@ -200,7 +200,8 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s);
 }
 
-/* ---- The step ------------------------------------------------------------------------------------------------------ */
+/* ---- The step ------------------------------------------------------------------------------------------------------
+ */
 
 static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
 {
@@ -369,7 +370,8 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     return sooner(deadline, sched_jobs_deadline(s));
 }
 
-/* ---- Looking inside ----------------------------------------------------------------------------------------------- */
+/* ---- Looking inside -----------------------------------------------------------------------------------------------
+ */
 
 const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots; }
 const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s) { return s->mesh; }
@@ -426,7 +428,8 @@ bool shoal_sched_group_at(const struct shoal_sched *s, size_t i, struct shoal_sc
     return true;
 }
 
-bool shoal_sched_group_find(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_group_status *status)
+bool shoal_sched_group_find(const struct shoal_sched *s, struct shoal_job_id id,
+                            struct shoal_sched_group_status *status)
 {
     const struct sched_group *g = sched_group_find(s, id);
 

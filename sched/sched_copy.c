@@ -1,7 +1,7 @@
 /* The mesh's state on every node (PROTOCOLS 4): the newest signed copy, which logons and reads are served from.
  *
- *   guardian: applied something --> encode, sign, keep, publish the version      any node that has it: MESH_GET -> MESH_PART
- *   others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
+ *   guardian: applied something --> encode, sign, keep, publish the version      any node that has it: MESH_GET ->
+ * MESH_PART others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
  *
  * K1. A copy replaces another only with a higher version, and only with the signature of a node known here.
  * K2. It holds the token key and password hashes: it travels over links, and gossip carries its version alone. */
@@ -118,7 +118,8 @@ enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, b
     return SHOAL_OK;
 }
 
-/* ---- Fetching ------------------------------------------------------------------------------------------------------- */
+/* ---- Fetching -------------------------------------------------------------------------------------------------------
+ */
 
 static void ask_part(struct shoal_sched *s)
 {
@@ -174,8 +175,8 @@ void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const s
     part.u.mesh_part.version = s->copy_version;
     part.u.mesh_part.offset = offset;
     part.u.mesh_part.total = s->copy.len;
-    part.u.mesh_part.bytes = shoal_view_of(s->copy.bytes + offset,
-                                           s->copy.len - offset < PART_BYTES ? s->copy.len - offset : PART_BYTES);
+    part.u.mesh_part.bytes =
+        shoal_view_of(s->copy.bytes + offset, s->copy.len - offset < PART_BYTES ? s->copy.len - offset : PART_BYTES);
     sched_send(s, from, &part);
 }
 

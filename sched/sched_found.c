@@ -1,9 +1,9 @@
 /* Founding a job, once (PROTOCOLS 2).
  *
  *   conductor (any node)                     guardian of the ticket
- *     | FOUND (record: ticket, spec, bundle) -> | checks the ticket, fetches a large bundle, makes entries 1 and 2 of term 1
- *     | <------------- FOUND_REPLY(stored) ---- | after the flush
- *     majority stored: "submitted"              | the issuer, in the incarnation named, leads term 1; else they elect
+ *     | FOUND (record: ticket, spec, bundle) -> | checks the ticket, fetches a large bundle, makes entries 1 and 2 of
+ * term 1 | <------------- FOUND_REPLY(stored) ---- | after the flush majority stored: "submitted"              | the
+ * issuer, in the incarnation named, leads term 1; else they elect
  *
  * F1. The record is computed from ticket and body alone: every guardian's entries 1 and 2 are the same bytes, whoever
  *     conducts. A retry finds what is there; another body for the same id is refused (OTHER, 409).
@@ -15,7 +15,8 @@
 
 #include "shoal/banned.h"
 
-/* ---- Guardians and tickets ------------------------------------------------------------------------------------------ */
+/* ---- Guardians and tickets ------------------------------------------------------------------------------------------
+ */
 
 struct candidate {
     const struct sched_node *node;
@@ -171,7 +172,8 @@ void sched_ticket(struct shoal_sched *s, struct sched_request *r, const struct s
     sched_request_end(s, r, SHOAL_OK, ticket_bytes(s, &ticket), "%s", "");
 }
 
-/* ---- The guardian's side ----------------------------------------------------------------------------------------------- */
+/* ---- The guardian's side
+ * ----------------------------------------------------------------------------------------------- */
 
 static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, uint64_t nonce,
                         enum found_answer answer, const char *text);
@@ -255,8 +257,8 @@ static enum shoal_err make_group(struct shoal_sched *s, const struct founding_re
             .id = { .node = t->guardians[i].node, .store = t->guardians[i].store },
             .bits = SHOAL_RAFT_VOTER,
         };
-    entries[0] = shoal_entry_create_at(1, 1, SHOAL_ENTRY_CONFIG,
-                                       shoal_view_of(config_bytes, shoal_raft_config_encode(&options.config, config_bytes)));
+    entries[0] = shoal_entry_create_at(
+        1, 1, SHOAL_ENTRY_CONFIG, shoal_view_of(config_bytes, shoal_raft_config_encode(&options.config, config_bytes)));
     entries[1] = shoal_entry_create_at(1, 2, SHOAL_ENTRY_USER, bytes);
     err = entries[0] == NULL || entries[1] == NULL ? SHOAL_ERR_FULL : shoal_raft_create(&g->raft, &options);
     if (err == SHOAL_OK) {
@@ -293,8 +295,8 @@ static struct sched_fetching *fetching_find(struct shoal_sched *s, struct shoal_
 }
 
 /* F2: a large bundle first. The record waits meanwhile; the conductor repeats anyway. */
-static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id from, const struct founding_record *record,
-                                  struct shoal_view bytes)
+static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id from,
+                                  const struct founding_record *record, struct shoal_view bytes)
 {
     struct sched_fetching *f = fetching_find(s, record->bundle_hash, record->ticket.nonce);
     struct shoal_sched_action *action;
@@ -377,7 +379,8 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     }
     if (g == NULL)
         why = why_not(s, record);
-    if (why == NULL && g == NULL && !bundle_here && record->bundle.len == 0 && !shoal_hash_is_zero(record->bundle_hash)) {
+    if (why == NULL && g == NULL && !bundle_here && record->bundle.len == 0 &&
+        !shoal_hash_is_zero(record->bundle_hash)) {
         if (fetch_first(s, from, record, bytes) == SHOAL_OK)
             return;
         why = "too many foundings wait for their bundles here";
@@ -452,7 +455,8 @@ void sched_found_complete(struct shoal_sched *s, struct sched_group *g)
     g->complete_ns = s->now + (g->complete_tries < 6 ? SHOAL_S << g->complete_tries : 60 * SHOAL_S);
 }
 
-/* ---- The conductor's side -------------------------------------------------------------------------------------------------- */
+/* ---- The conductor's side
+ * -------------------------------------------------------------------------------------------------- */
 
 struct sched_founding *sched_founding_of(const struct shoal_sched *s, uint64_t request)
 {
@@ -505,9 +509,10 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
     else if (2 * stored > total)
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", survives(total));
     else if (2 * (total - refused) <= total)
-        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, (struct shoal_view){ 0 },
-                          "%u of %u guardians did not take the job (%s); the outcome is open, try again with the ticket",
-                          refused, total, f->text);
+        sched_request_end(
+            s, r, SHOAL_ERR_UNREACHABLE, (struct shoal_view){ 0 },
+            "%u of %u guardians did not take the job (%s); the outcome is open, try again with the ticket", refused,
+            total, f->text);
 }
 
 static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, uint64_t nonce,
@@ -541,7 +546,8 @@ void sched_on_found_reply(struct shoal_sched *s, struct shoal_node_id from, cons
                 (enum found_answer)frame->u.found_reply.answer, frame->u.found_reply.text);
 }
 
-/* The record to every guardian that has not answered. Ends (and frees) the founding when this node's own answer does. */
+/* The record to every guardian that has not answered. Ends (and frees) the founding when this node's own answer does.
+ */
 static void offer(struct shoal_sched *s, struct sched_founding *f)
 {
     struct frame frame = { .kind = FRAME_FOUND };
@@ -561,7 +567,8 @@ static void offer(struct shoal_sched *s, struct sched_founding *f)
     f->retry_ns = s->now + SCHED_FOUND_RETRY_NS;
     if (f->retry_ns < s->foundings_ns)
         s->foundings_ns = f->retry_ns;
-    if (self && sched_record_decode(shoal_buf_view(&f->record), &record) == SHOAL_OK && sched_request_get(s, request) != NULL)
+    if (self && sched_record_decode(shoal_buf_view(&f->record), &record) == SHOAL_OK &&
+        sched_request_get(s, request) != NULL)
         found_here(s, s->self, &record, shoal_buf_view(&f->record), true);
 }
 
@@ -580,13 +587,15 @@ void sched_foundings_due(struct shoal_sched *s)
     }
 }
 
-static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sched_request *request, struct shoal_msg *msg)
+static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sched_request *request,
+                                   struct shoal_msg *msg)
 {
     struct shoal_job_spec spec;
 
     (void)s;
     if (request->spec.len > SHOAL_SCHED_SPEC_BYTES_MAX || request->bundle.len > SHOAL_BUNDLE_INLINE_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "specification of %zu bytes, bundle of %zu; at most %u and %u fit a record",
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "specification of %zu bytes, bundle of %zu; at most %u and %u fit a record",
                           request->spec.len, request->bundle.len, (unsigned)SHOAL_SCHED_SPEC_BYTES_MAX,
                           (unsigned)SHOAL_BUNDLE_INLINE_MAX);
     if (shoal_job_spec_decode(request->spec, &spec) != SHOAL_OK)
@@ -602,9 +611,11 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
     if (!ticket_is_genuine(s, ticket))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the ticket was not issued by a node of this mesh");
     if (!shoal_hash_equal(ticket->spec_hash, request->spec_hash))
-        return shoal_fail(msg, SHOAL_ERR_EXISTS, "the ticket was issued for another body; take a new ticket for this one");
+        return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                          "the ticket was issued for another body; take a new ticket for this one");
     if (sched_is_gone(s, ticket->job) || shoal_job_id_cmp(ticket->job, s->gone_floor) <= 0)
-        return shoal_fail(msg, SHOAL_ERR_STALE, "this ticket's job was removed, or the ticket is too old; take a new one");
+        return shoal_fail(msg, SHOAL_ERR_STALE,
+                          "this ticket's job was removed, or the ticket is too old; take a new one");
     return SHOAL_OK;
 }
 
@@ -625,8 +636,8 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
         if (!s->foundings[i].used)
             f = &s->foundings[i];
     }
-    if (f == NULL || shoal_buf_reserve(&f->record, SHOAL_SCHED_TICKET_BYTES_MAX + request->spec.len + request->bundle.len +
-                                                       128) != SHOAL_OK)
+    if (f == NULL || shoal_buf_reserve(&f->record, SHOAL_SCHED_TICKET_BYTES_MAX + request->spec.len +
+                                                       request->bundle.len + 128) != SHOAL_OK)
         return NULL;
     w = shoal_writer_init(f->record.bytes, f->record.cap);
     SHOAL_ASSERT(sched_record_encode(&record, &w));
@@ -657,8 +668,8 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
     r->job = ticket.job;
     f = take_founding(s, request, &ticket);
     if (f == NULL) {
-        sched_request_end(s, r, SHOAL_ERR_FULL, request->ticket, "this node conducts %u foundings; try again in a second",
-                          SHOAL_SCHED_FOUNDINGS_MAX);
+        sched_request_end(s, r, SHOAL_ERR_FULL, request->ticket,
+                          "this node conducts %u foundings; try again in a second", SHOAL_SCHED_FOUNDINGS_MAX);
         return;
     }
     f->request = r->serial;
@@ -666,7 +677,8 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
     offer(s, f);
 }
 
-/* ---- The mesh ------------------------------------------------------------------------------------------------------------- */
+/* ---- The mesh
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* One voter, this node; it grows as nodes join. Only where no mesh is known: `shoal init`. */
 void sched_mesh_init(struct shoal_sched *s, struct sched_request *r)
@@ -688,9 +700,9 @@ void sched_mesh_init(struct shoal_sched *s, struct sched_request *r)
         sched_raft_options(s, &options);
         options.config.count = 1;
         options.config.members[0] = (struct shoal_raft_member){ .id = options.self, .bits = SHOAL_RAFT_VOTER };
-        entries[0] = shoal_entry_create_at(
-            1, 1, SHOAL_ENTRY_CONFIG,
-            shoal_view_of(config_bytes, shoal_raft_config_encode(&options.config, config_bytes)));
+        entries[0] =
+            shoal_entry_create_at(1, 1, SHOAL_ENTRY_CONFIG,
+                                  shoal_view_of(config_bytes, shoal_raft_config_encode(&options.config, config_bytes)));
         entries[1] = shoal_entry_create_at(1, 2, SHOAL_ENTRY_USER, shoal_buf_view(&r->command));
         err = shoal_mesh_check(g->mesh, shoal_buf_view(&r->command), &msg);
         if (err == SHOAL_OK)

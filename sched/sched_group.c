@@ -1,6 +1,7 @@
 /* The table of groups, and one group's raft driven.
  *
- *     event --> support's news told first --> raft --> actions: SEND framed, PERSIST handed on, COMMIT applied, the rest noted
+ *     event --> support's news told first --> raft --> actions: SEND framed, PERSIST handed on, COMMIT applied, the
+ * rest noted
  *
  * G1. Entries are applied once, in order, and only when committed; what waits for them is answered right then.
  * G2. Carrying out never steps a raft: what asks for it is noted and done after (the scratch of actions is one).
@@ -139,7 +140,8 @@ void sched_group_free(struct sched_group *g)
     free(g);
 }
 
-/* Forget the group in memory; what the store does is the caller's. Only while settling (C3), or when nobody holds it. */
+/* Forget the group in memory; what the store does is the caller's. Only while settling (C3), or when nobody holds it.
+ */
 void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
 {
     size_t at = group_place(s, g->id);
@@ -224,7 +226,8 @@ void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *option
     shoal_rand_init(&options->chance, shoal_rand_u64(&s->chance));
 }
 
-/* ---- Applying ----------------------------------------------------------------------------------------------------- */
+/* ---- Applying -----------------------------------------------------------------------------------------------------
+ */
 
 uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g)
 {
@@ -324,7 +327,8 @@ static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct
         g->refused = true;
         sched_group_doom(s, g, SCHED_DOOM_NS, true);
     } else if (kind == RECORD_COMMAND && g->job != NULL) {
-        g->changed |= shoal_job_apply(g->job, entry->index, shoal_view_of(bytes.bytes + 1, bytes.len - 1), s->job_scratch);
+        g->changed |=
+            shoal_job_apply(g->job, entry->index, shoal_view_of(bytes.bytes + 1, bytes.len - 1), s->job_scratch);
     }
     sched_requests_applied(s, g, entry->index, entry->term, SHOAL_OK, "");
 }
@@ -362,7 +366,8 @@ static void apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto)
         sched_group_dirty(s, g);
 }
 
-/* ---- Carrying out --------------------------------------------------------------------------------------------------- */
+/* ---- Carrying out ---------------------------------------------------------------------------------------------------
+ */
 
 static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_message *message)
 {
@@ -394,7 +399,7 @@ static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct
 
 static void note_need(struct sched_group *g, const struct shoal_raft_action *action)
 {
-    if (g->need_count < SHOAL_GROUP_NODES_MAX)
+    if (g->need_count < SCHED_NEEDS_MAX)
         g->needs[g->need_count++] = (struct sched_need){
             .peer = action->u.need_snapshot.peer,
             .index = action->u.need_snapshot.index,
@@ -538,7 +543,8 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
 /* A leader that does not claim the group is none: a learner, which never campaigns, would believe in it for ever. */
 static void look_for_leader(struct shoal_sched *s, struct sched_group *g)
 {
-    bool led = g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0);
+    bool led =
+        g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0);
 
     if (led)
         g->orphan_ns = SCHED_NEVER;
@@ -588,10 +594,11 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     sched_group_rearm(s, g);
 }
 
-/* ---- From outside --------------------------------------------------------------------------------------------------- */
+/* ---- From outside ---------------------------------------------------------------------------------------------------
+ */
 
-/* A leader speaks of a group that is not here: this node was made a member. It starts as a learner with nothing, and the
- * leader's log or snapshot tells the rest. */
+/* A leader speaks of a group that is not here: this node was made a member. It starts as a learner with nothing, and
+ * the leader's log or snapshot tells the rest. */
 static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_id id,
                                         const struct shoal_raft_message *message)
 {
@@ -622,8 +629,8 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
     sched_send(s, to, &frame);
 }
 
-/* G5. Only a committed configuration says so, and names its index: who holds a newer one was added again since, and what
- * it has acknowledged as a member must not be forgotten. */
+/* G5. Only a committed configuration says so, and names its index: who holds a newer one was added again since, and
+ * what it has acknowledged as a member must not be forgotten. */
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_GONE };

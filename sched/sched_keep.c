@@ -4,11 +4,11 @@
  *     voter unreachable for replace_ns, left, or evicted  --> learner --caught up--> voter in its place, in one change
  *     learner unreachable for replace_ns, left or evicted --> dropped
  *
- * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration that
- *     names it: the change does not lower what survives, and a voter that crashes comes back as one.
- * U2. A voter is dropped only together with its replacement's promotion, or when it has left or was evicted and the rest
- *     has a majority that is heard.
- * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look again. */
+ * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
+ * that names it: the change does not lower what survives, and a voter that crashes comes back as one. U2. A voter is
+ * dropped only together with its replacement's promotion, or when it has left or was evicted and the rest has a
+ * majority that is heard. U3. A group that needs nothing has no deadline here: nodes that come or go, and support's
+ * edges, make it look again. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -20,12 +20,12 @@ struct census {
     struct shoal_raft_progress list[SHOAL_GROUP_NODES_MAX];
     size_t count;
     unsigned voters;
-    unsigned heard;          /* voters, this node too, that are not silent */
-    int learner;             /* index, or -1 */
-    int lost;                /* a voter to replace, or -1 */
-    bool lost_for_good;      /* it has left, or was evicted */
-    uint64_t next_loss_ns;   /* when the next silent one must be replaced */
-    unsigned available;      /* nodes that could be members, members included */
+    unsigned heard;        /* voters, this node too, that are not silent */
+    int learner;           /* index, or -1 */
+    int lost;              /* a voter to replace, or -1 */
+    bool lost_for_good;    /* it has left, or was evicted */
+    uint64_t next_loss_ns; /* when the next silent one must be replaced */
+    unsigned available;    /* nodes that could be members, members included */
 };
 
 static bool left_or_evicted(const struct shoal_sched *s, struct shoal_node_id id)

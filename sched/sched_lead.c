@@ -1,13 +1,13 @@
-/* Jobs on this node: a lead for each job's group led here, the slots of this host, and the allocation that tells both who
- * deserves what.
+/* Jobs on this node: a lead for each job's group led here, the slots of this host, and the allocation that tells both
+ * who deserves what.
  *
  *     committed entries, hosts' health, targets --> lead --> proposals, host messages, summaries
  *     host messages, workers' events            --> slots --> host messages, workers' orders
  *     nodes, summaries, own leads --> view --> allocate --> TARGET to each lead, TARGET to the slots
  *
- * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was committed.
- * J2. What lead and slots of one node tell each other waits in a queue: neither is stepped inside the other's step.
- * J3. A lead is told whether a quorum supports it before it may renew a lease. */
+ * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was
+ * committed. J2. What lead and slots of one node tell each other waits in a queue: neither is stepped inside the
+ * other's step. J3. A lead is told whether a quorum supports it before it may renew a lease. */
 #include "sched_state.h"
 
 #include "shoal/allocate.h"
@@ -53,7 +53,8 @@ struct sched_view {
     uint64_t interest_ns;
 };
 
-/* ---- Life -------------------------------------------------------------------------------------------------------------- */
+/* ---- Life
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void slots_options(const struct shoal_sched *s, struct shoal_slots_options *options)
 {
@@ -77,7 +78,8 @@ enum shoal_err sched_jobs_create(struct shoal_sched *s)
     s->lead_actions = malloc(sizeof(*s->lead_actions));
     s->job_scratch = malloc(sizeof(*s->job_scratch));
     s->view = calloc(1, sizeof(*s->view));
-    if (err != SHOAL_OK || s->slots_actions == NULL || s->lead_actions == NULL || s->job_scratch == NULL || s->view == NULL)
+    if (err != SHOAL_OK || s->slots_actions == NULL || s->lead_actions == NULL || s->job_scratch == NULL ||
+        s->view == NULL)
         return SHOAL_ERR_FULL;
     s->view->interest_ns = SCHED_NEVER;
     slots_options(s, &options);
@@ -106,7 +108,8 @@ void sched_jobs_destroy(struct shoal_sched *s)
     free(s->view);
 }
 
-/* ---- Messages between leads and slots ------------------------------------------------------------------------------------ */
+/* ---- Messages between leads and slots
+ * ------------------------------------------------------------------------------------ */
 
 static void local_put(struct shoal_sched *s, struct shoal_view bytes)
 {
@@ -136,7 +139,8 @@ static void host_send(struct shoal_sched *s, struct shoal_node_id to, struct sho
     sched_send(s, to, &frame);
 }
 
-/* ---- Leads ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Leads
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone)
 {
@@ -395,7 +399,9 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
     facts->applied = g->applied;
 }
 
-/* ---- Slots --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static void act_run(struct shoal_sched *s, const struct shoal_slots_action *from)
 {
@@ -638,7 +644,8 @@ void sched_local_run(struct shoal_sched *s)
         s->stats.frames_malformed++;
 }
 
-/* ---- The table for the cache, and support for jobs' hosts ------------------------------------------------------------------------- */
+/* ---- The table for the cache, and support for jobs' hosts
+ * ------------------------------------------------------------------------- */
 
 static void keep_slots(struct shoal_sched *s)
 {
@@ -758,7 +765,8 @@ void sched_slots_due(struct shoal_sched *s)
         keep_slots(s);
 }
 
-/* ---- Summaries ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Summaries
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
 {
@@ -826,7 +834,8 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
     sched_view_changed(s);
 }
 
-/* ---- Allocation ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Allocation
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 void sched_view_changed(struct shoal_sched *s)
 {

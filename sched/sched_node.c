@@ -1,10 +1,11 @@
 /* Nodes as gossip knows them, and support between hosts (PROTOCOLS 5) as groups hear of it.
  *
- *     support core: edges --> groups of that host become dirty --> each tells its raft the difference before its next event
+ *     support core: edges --> groups of that host become dirty --> each tells its raft the difference before its next
+ * event
  *
- * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the difference
- *     is told before any other event (C1), so that an edge can neither be lost nor come late.
- * N2. A host is a peer of interest once per group it shares with this one. */
+ * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the
+ * difference is told before any other event (C1), so that an edge can neither be lost nor come late. N2. A host is a
+ * peer of interest once per group it shares with this one. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -153,8 +154,9 @@ static void support_actions(struct shoal_sched *s)
                 sched_group_dirty(s, g);
             break;
         case SHOAL_SUPPORT_ROLLED_BACK:
-            fatal(s, "another node knows a later life of this one: this data folder was rolled back or cloned; stop it, "
-                     "remove the folder, and join again as a new node");
+            fatal(s,
+                  "another node knows a later life of this one: this data folder was rolled back or cloned; stop it, "
+                  "remove the folder, and join again as a new node");
             break;
         }
     }
@@ -226,7 +228,8 @@ uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id no
     return peer->heard_ns > s->options.start_ns ? peer->heard_ns : s->options.start_ns;
 }
 
-/* ---- What groups tell and are told --------------------------------------------------------------------------------- */
+/* ---- What groups tell and are told ---------------------------------------------------------------------------------
+ */
 
 static struct sched_told *told_find(struct sched_group *g, struct shoal_node_id node)
 {

@@ -17,7 +17,8 @@
 
 static const struct shoal_view nothing;
 
-/* ---- The book --------------------------------------------------------------------------------------------------------- */
+/* ---- The book
+ * --------------------------------------------------------------------------------------------------------- */
 
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial)
 {
@@ -112,7 +113,8 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
     s->request_count--;
 }
 
-/* ---- Serving here -------------------------------------------------------------------------------------------------------- */
+/* ---- Serving here
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void end_with_facts(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g)
 {
@@ -120,7 +122,8 @@ static void end_with_facts(struct shoal_sched *s, struct sched_request *r, const
     size_t len;
 
     if (g->job == NULL) {
-        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing, "the founding of this job is not settled yet; try again");
+        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                          "the founding of this job is not settled yet; try again");
         return;
     }
     if (g->job->deleted && shoal_job_state_ended((enum shoal_job_state)g->job->state)) {
@@ -219,7 +222,8 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
     }
 }
 
-/* ---- Where to -------------------------------------------------------------------------------------------------------------- */
+/* ---- Where to
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
 {
@@ -330,7 +334,8 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
 {
     struct shoal_node_id to = r->hint;
 
-    if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) && r->hops == 0)
+    if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) &&
+        r->hops == 0)
         to = s->mesh_leader;
     for (unsigned i = 0; shoal_node_id_is_zero(to) && i < s->mesh_hint.count; i++) {
         struct shoal_node_id guardian = s->mesh_hint.guardians[(i + r->hops) % s->mesh_hint.count];
@@ -374,8 +379,8 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
     s->request_count--;
 }
 
-/* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while who
- * leads by gossip is asked too. */
+/* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
+ * who leads by gossip is asked too. */
 static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
@@ -428,7 +433,8 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
         pause_for_election(s, r);
 }
 
-/* ---- Ends of waiting --------------------------------------------------------------------------------------------------------- */
+/* ---- Ends of waiting
+ * --------------------------------------------------------------------------------------------------------- */
 
 static void add_name(char *text, size_t cap, struct shoal_node_id node)
 {
@@ -495,9 +501,11 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
             if (f->answers[i] == GUARDIAN_SILENT)
                 add_name(names, sizeof(names), f->ticket.guardians[i].node);
         }
-        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
-                          "no majority of the guardians has answered (silent: %s); the outcome is open, try again with the "
-                          "ticket", names);
+        sched_request_end(
+            s, r, SHOAL_ERR_UNREACHABLE, nothing,
+            "no majority of the guardians has answered (silent: %s); the outcome is open, try again with the "
+            "ticket",
+            names);
         return;
     }
     if (r->sent && r->kind == SHOAL_SCHED_MESH_CHANGE) {
@@ -520,7 +528,8 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
         add_name(names, sizeof(names), r->asked);
     for (unsigned i = 0; g != NULL && i < g->told_count; i++)
         add_name(names, sizeof(names), g->told[i].node);
-    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing, "no leader of the group has answered (asked: %s); try again",
+    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                      "no leader of the group has answered (asked: %s); try again",
                       names[0] == '\0' ? "nobody is known" : names);
 }
 
@@ -589,10 +598,11 @@ void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
     }
 }
 
-/* ---- Of a group -------------------------------------------------------------------------------------------------------------- */
+/* ---- Of a group
+ * -------------------------------------------------------------------------------------------------------------- */
 
-void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term, enum shoal_err err,
-                            const char *text)
+void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term,
+                            enum shoal_err err, const char *text)
 {
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
@@ -693,13 +703,15 @@ void sched_requests_copy(struct shoal_sched *s)
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
-        if (r->state == REQUEST_COPY && r->version <= s->copy_version && s->actions->count + 64 < SHOAL_SCHED_ACTIONS_MAX)
-            sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing, "%s",
-                              "");
+        if (r->state == REQUEST_COPY && r->version <= s->copy_version &&
+            s->actions->count + 64 < SHOAL_SCHED_ACTIONS_MAX)
+            sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing,
+                              "%s", "");
     }
 }
 
-/* ---- In and out ---------------------------------------------------------------------------------------------------------------- */
+/* ---- In and out
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static bool take_command(struct sched_request *r, struct shoal_view command)
 {
@@ -786,7 +798,8 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
             s->request_count--;
         }
         s->stats.requests_refused_full++;
-        respond(s, from, frame->u.request.id, SHOAL_ERR_FULL, "the leader has too many requests open; try again", nothing, 0);
+        respond(s, from, frame->u.request.id, SHOAL_ERR_FULL, "the leader has too many requests open; try again",
+                nothing, 0);
         return;
     }
     r->id = frame->u.request.id;

@@ -41,6 +41,7 @@
 #define SCHED_ASKED_MAX 8
 #define SCHED_TOLD_MAX (SHOAL_GROUP_NODES_MAX + 4)
 #define SCHED_WAITERS_MAX 8
+#define SCHED_NEEDS_MAX 4
 /* Room that one raft step may need. */
 #define SCHED_ROOM_ACTIONS (SHOAL_RAFT_ACTIONS_MAX + 64)
 #define SCHED_ROOM_ENTRIES 64
@@ -91,8 +92,8 @@ struct sched_group {
     bool snapshot_saving;
 
     bool leads;
-    bool founded;     /* a founding record or snapshot was applied */
-    bool stopped;     /* its digest differs: takes no part any more */
+    bool founded; /* a founding record or snapshot was applied */
+    bool stopped; /* its digest differs: takes no part any more */
     bool refused;
     bool record_known; /* spec_hash and target are set */
     bool bundle_asked;
@@ -122,7 +123,7 @@ struct sched_group {
     struct shoal_buf part;
     uint64_t part_index;
     uint8_t need_count;
-    struct sched_need needs[SHOAL_GROUP_NODES_MAX];
+    struct sched_need needs[SCHED_NEEDS_MAX]; /* beyond it the raft asks again */
 
     /* Digests of the machine at the newest multiple of SCHED_DIGEST_ENTRIES. */
     uint64_t digest_index, digest;
@@ -149,7 +150,7 @@ struct sched_group {
     uint64_t deadline_ns;
     size_t heap_at;
 
-    unsigned changed;      /* of the job, not yet told to the lead */
+    unsigned changed; /* of the job, not yet told to the lead */
     bool lead_refused;
     uint64_t lead_ns;
 };
@@ -167,7 +168,7 @@ enum request_state {
     REQUEST_PROPOSED,  /* answered when (index, term) is applied */
     REQUEST_READING,   /* waits for a read round of its group */
     REQUEST_FOUNDING,
-    REQUEST_COPY,      /* waits for this node's copy of the mesh to reach `version` */
+    REQUEST_COPY, /* waits for this node's copy of the mesh to reach `version` */
 };
 
 struct sched_request {
@@ -275,8 +276,8 @@ struct shoal_sched {
     uint64_t foundings_ns;
     struct sched_fetching *fetching;
 
-    /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of its
-     * own. */
+    /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of
+     * its own. */
     struct sched_gone *gone;
     size_t gone_count;
     struct shoal_job_id gone_floor; /* newest forgotten */
@@ -358,7 +359,7 @@ void sched_group_free(struct sched_group *g);
 void sched_group_remove(struct shoal_sched *s, struct sched_group *g);
 void sched_group_dirty(struct shoal_sched *s, struct sched_group *g);
 void sched_group_rearm(struct shoal_sched *s, struct sched_group *g);
-void sched_group_clean(struct shoal_sched *s, struct sched_group *g);  /* take it from the dirty queue's head */
+void sched_group_clean(struct shoal_sched *s, struct sched_group *g); /* take it from the dirty queue's head */
 void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *options);
 /* Tell support's news, then step; carries the actions out. */
 SHOAL_MUST_CHECK enum shoal_err sched_group_step(struct shoal_sched *s, struct sched_group *g,
@@ -426,13 +427,13 @@ __attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched 
 void sched_requests_due(struct shoal_sched *s);
 void sched_requests_wake(struct shoal_sched *s, struct shoal_job_id job); /* its leader may be known now */
 void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node);
-void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term, enum shoal_err err,
-                            const char *text);
+void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term,
+                            enum shoal_err err, const char *text);
 void sched_requests_rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err);
 void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t serial, uint64_t index);
 void sched_requests_readable(struct shoal_sched *s, struct sched_group *g); /* applied has moved */
 void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g);
-void sched_requests_copy(struct shoal_sched *s);                            /* the copy is newer */
+void sched_requests_copy(struct shoal_sched *s); /* the copy is newer */
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);
 
 /* sched_keep.c */

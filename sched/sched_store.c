@@ -1,12 +1,12 @@
-/* What goes to the store and comes back: PERSISTs, snapshots of machines, installs to followers, the restore at start, and
- * the ids that are gone.
+/* What goes to the store and comes back: PERSISTs, snapshots of machines, installs to followers, the restore at start,
+ * and the ids that are gone.
  *
  * T1. A snapshot is of the applied index, with the configuration as of it; the raft forgets entries only after STORED.
  * T2. While a follower is being given a snapshot, that one stays; a newer one is taken beside it, for the store alone.
- * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts as
- *     gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones.
- * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record taken
- *     again, by a node that has forgotten its log would let an old configuration come back to life beside the new one. */
+ * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts
+ * as gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones. T4. A group that has
+ * moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record taken again, by a
+ * node that has forgotten its log would let an old configuration come back to life beside the new one. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -17,7 +17,8 @@
 
 static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
 
-/* ---- PERSIST ------------------------------------------------------------------------------------------------------- */
+/* ---- PERSIST -------------------------------------------------------------------------------------------------------
+ */
 
 static struct shoal_view hard_config(struct shoal_sched *s, const struct shoal_raft_hard_state *hard)
 {
@@ -72,7 +73,8 @@ void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct sh
         to->u.persist.snapshot.term = action->u.persist.snapshot.term;
         to->u.persist.snapshot.bytes = shoal_buf_view(&g->part); /* stays until the next snapshot's first piece */
         to->u.persist.truncate_from = action->u.persist.snapshot.index + 1;
-        restore_machine(s, g, shoal_buf_view(&g->part), action->u.persist.snapshot.index, action->u.persist.snapshot.term);
+        restore_machine(s, g, shoal_buf_view(&g->part), action->u.persist.snapshot.index,
+                        action->u.persist.snapshot.term);
     }
     if (action->u.persist.truncate_from != 0)
         to->u.persist.truncate_from = action->u.persist.truncate_from;
@@ -88,7 +90,8 @@ void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct sh
         g->found_seq = action->u.persist.mark.seq; /* the first one carries the founding record */
 }
 
-/* ---- Snapshots of our own ------------------------------------------------------------------------------------------- */
+/* ---- Snapshots of our own -------------------------------------------------------------------------------------------
+ */
 
 static enum shoal_err machine_encode(struct shoal_sched *s, const struct sched_group *g, struct shoal_buf *bytes)
 {
@@ -162,7 +165,8 @@ void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_snapshot at;
     struct shoal_view bytes;
 
-    if (g->snapshot_saving || g->applied <= g->snapshot_index || !g->founded || s->actions->count + 8 > SHOAL_SCHED_ACTIONS_MAX)
+    if (g->snapshot_saving || g->applied <= g->snapshot_index || !g->founded ||
+        s->actions->count + 8 > SHOAL_SCHED_ACTIONS_MAX)
         return;
     if (snapshot_encode(s, g, &aside, &at) != SHOAL_OK) {
         shoal_buf_deinit(&aside);
@@ -197,7 +201,8 @@ bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct 
     return true;
 }
 
-/* ---- To followers ---------------------------------------------------------------------------------------------------- */
+/* ---- To followers
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void give(struct shoal_sched *s, struct sched_group *g, const struct sched_need *need)
 {
@@ -232,7 +237,7 @@ static void give(struct shoal_sched *s, struct sched_group *g, const struct sche
 
 void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g)
 {
-    struct sched_need needs[SHOAL_GROUP_NODES_MAX];
+    struct sched_need needs[SCHED_NEEDS_MAX];
     unsigned count = g->need_count;
 
     memcpy(needs, g->needs, sizeof(needs));
@@ -241,7 +246,8 @@ void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g)
         give(s, g, &needs[i]);
 }
 
-/* ---- From a leader ---------------------------------------------------------------------------------------------------- */
+/* ---- From a leader
+ * ---------------------------------------------------------------------------------------------------- */
 
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action)
 {
@@ -296,7 +302,8 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
         sched_bundle_want(s, g);
 }
 
-/* ---- Restore at start --------------------------------------------------------------------------------------------------- */
+/* ---- Restore at start
+ * --------------------------------------------------------------------------------------------------- */
 
 static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
 {
@@ -480,7 +487,8 @@ void sched_on_restored(struct shoal_sched *s)
         s->copy_dirty = s->copy_dirty || sched_group_find(s, (struct shoal_job_id){ { 0 } }) != NULL;
 }
 
-/* ---- Ids that are gone --------------------------------------------------------------------------------------------------- */
+/* ---- Ids that are gone
+ * --------------------------------------------------------------------------------------------------- */
 
 static struct sched_gone *gone_find(const struct shoal_sched *s, struct shoal_job_id id)
 {

@@ -206,7 +206,8 @@ enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame)
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- Tickets ------------------------------------------------------------------------------------------------------ */
+/* ---- Tickets ------------------------------------------------------------------------------------------------------
+ */
 
 bool sched_ticket_encode_body(const struct shoal_sched_ticket *t, struct shoal_writer *w)
 {
@@ -227,7 +228,8 @@ bool sched_ticket_encode_body(const struct shoal_sched_ticket *t, struct shoal_w
     return !w->failed;
 }
 
-enum shoal_err shoal_sched_ticket_encode(const struct shoal_sched_ticket *ticket, uint8_t *bytes, size_t cap, size_t *len)
+enum shoal_err shoal_sched_ticket_encode(const struct shoal_sched_ticket *ticket, uint8_t *bytes, size_t cap,
+                                         size_t *len)
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
@@ -273,7 +275,8 @@ enum shoal_err shoal_sched_ticket_decode(struct shoal_view bytes, struct shoal_s
     return SHOAL_OK;
 }
 
-/* ---- Founding records --------------------------------------------------------------------------------------------- */
+/* ---- Founding records ---------------------------------------------------------------------------------------------
+ */
 
 bool sched_record_encode(const struct founding_record *record, struct shoal_writer *w)
 {
@@ -316,7 +319,8 @@ enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_reco
     return shoal_reader_done(&r) && record->generation > 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- Snapshots ----------------------------------------------------------------------------------------------------- */
+/* ---- Snapshots -----------------------------------------------------------------------------------------------------
+ */
 
 bool sched_head_encode(const struct group_head *head, struct shoal_writer *w)
 {
@@ -346,7 +350,8 @@ enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *hea
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- The mesh's copy ------------------------------------------------------------------------------------------------ */
+/* ---- The mesh's copy ------------------------------------------------------------------------------------------------
+ */
 
 static void put_guardians(struct shoal_writer *w, uint8_t count, const struct shoal_node_id *guardians)
 {

@@ -15,12 +15,12 @@ enum frame_kind {
     FRAME_HOST,        /* a host_wire message: a job's leader to a host's slots, back, or host to host */
     FRAME_REQUEST,     /* a client's request, forwarded */
     FRAME_RESPONSE,
-    FRAME_WHO,         /* do you know this job? */
+    FRAME_WHO, /* do you know this job? */
     FRAME_WHO_REPLY,
-    FRAME_GONE,        /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
-    FRAME_MESH_GET,    /* the copy of the mesh's state, from this offset */
+    FRAME_GONE,     /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
+    FRAME_MESH_GET, /* the copy of the mesh's state, from this offset */
     FRAME_MESH_PART,
-    FRAME_DIGEST,      /* leader to follower: my state at this index */
+    FRAME_DIGEST, /* leader to follower: my state at this index */
 };
 #define FRAME_KINDS 12
 
@@ -63,9 +63,9 @@ struct frame {
         struct {
             uint64_t id;
             uint16_t err;
-            bool retry; /* not the leader: nothing was done, ask elsewhere */
+            bool retry;                  /* not the leader: nothing was done, ask elsewhere */
             struct shoal_node_id leader; /* retry: who might be, zero if unknown */
-            uint64_t version; /* MESH_*: of the mesh once done */
+            uint64_t version;            /* MESH_*: of the mesh once done */
             char text[SCHED_TEXT_BYTES];
             struct shoal_view bytes;
         } response;
@@ -105,8 +105,8 @@ SHOAL_MUST_CHECK enum shoal_err sched_frame_decode(struct shoal_view bytes, stru
 /* What a ticket's signature covers. */
 bool sched_ticket_encode_body(const struct shoal_sched_ticket *ticket, struct shoal_writer *w);
 
-/* Entry 2 of term 1: the founding record of a job, computed from ticket and body alone, so that all guardians' are equal.
- * In the log every USER entry of a job begins with a byte of enum record_kind. */
+/* Entry 2 of term 1: the founding record of a job, computed from ticket and body alone, so that all guardians' are
+ * equal. In the log every USER entry of a job begins with a byte of enum record_kind. */
 enum record_kind { RECORD_COMMAND, RECORD_FOUND, RECORD_REFUSED };
 #define RECORD_KINDS 3
 
@@ -152,6 +152,7 @@ struct mesh_copy {
     uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]; /* over all before the key */
 };
 bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w);
-SHOAL_MUST_CHECK enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy, size_t *signed_len);
+SHOAL_MUST_CHECK enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy,
+                                                       size_t *signed_len);
 
 #endif

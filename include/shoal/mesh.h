@@ -3,8 +3,9 @@
  *     mesh group: commands in log order --> shoal_mesh_apply() on each of its guardians
  *     every node: the newest signed copy, shoal_mesh_decode(), serves logons and reads from it
  *
- * A replicated state machine: pure, bit-identical on all replicas, no clock (times ride in the commands). The copy holds
- * password hashes and the token key: it travels over links only, never in gossip, and lies in a file of mode 0600. */
+ * A replicated state machine: pure, bit-identical on all replicas, no clock (times ride in the commands). The copy
+ * holds password hashes and the token key: it travels over links only, never in gossip, and lies in a file of mode
+ * 0600. */
 #ifndef SHOAL_MESH_H
 #define SHOAL_MESH_H
 
@@ -19,7 +20,7 @@
 
 struct shoal_mesh; /* state: its fields live in sched/mesh.c */
 
-#define SHOAL_MESH_USER_BYTES 64     /* with the NUL, as SHOAL_USER_BYTES_MAX */
+#define SHOAL_MESH_USER_BYTES 64      /* with the NUL, as SHOAL_USER_BYTES_MAX */
 #define SHOAL_MESH_PASSWORD_BYTES 128 /* text of crypto_pwhash_str, with the NUL */
 #define SHOAL_MESH_KEY_BYTES 32
 #define SHOAL_MESH_KEYS_MAX 2
@@ -38,9 +39,9 @@ struct shoal_mesh; /* state: its fields live in sched/mesh.c */
 #define SHOAL_MESH_COMMAND_BYTES_MAX 2048
 
 struct shoal_mesh_user {
-    char name[SHOAL_MESH_USER_BYTES];          /* 1 to 63 of A-Z a-z 0-9 . _ @ - */
-    char password[SHOAL_MESH_PASSWORD_BYTES];  /* Argon2id text */
-    uint32_t uid;                              /* given by the group, from 1000 on; never used again */
+    char name[SHOAL_MESH_USER_BYTES];         /* 1 to 63 of A-Z a-z 0-9 . _ @ - */
+    char password[SHOAL_MESH_PASSWORD_BYTES]; /* Argon2id text */
+    uint32_t uid;                             /* given by the group, from 1000 on; never used again */
     bool admin;
     bool disabled;
     uint64_t tokens_from_s; /* tokens issued before this time (epoch seconds) are void; 0: all stand */
@@ -58,27 +59,27 @@ struct shoal_mesh_revocation {
 };
 
 enum shoal_mesh_command_kind {
-    SHOAL_MESH_INIT,           /* first command: `name`, `user` (an administrator), `key`, `now_s` */
-    SHOAL_MESH_ADD_USER,       /* EXISTS */
-    SHOAL_MESH_SET_USER,       /* role, disabled; NOT_FOUND; INVALID: the last administrator stays one */
-    SHOAL_MESH_SET_PASSWORD,   /* voids older tokens: tokens_from_s = now_s */
+    SHOAL_MESH_INIT,         /* first command: `name`, `user` (an administrator), `key`, `now_s` */
+    SHOAL_MESH_ADD_USER,     /* EXISTS */
+    SHOAL_MESH_SET_USER,     /* role, disabled; NOT_FOUND; INVALID: the last administrator stays one */
+    SHOAL_MESH_SET_PASSWORD, /* voids older tokens: tokens_from_s = now_s */
     SHOAL_MESH_REMOVE_USER,
-    SHOAL_MESH_ROTATE_KEY,     /* `key` becomes the newest, the newest the older one */
-    SHOAL_MESH_SET_FRAMEWORK,  /* adds or replaces */
+    SHOAL_MESH_ROTATE_KEY,    /* `key` becomes the newest, the newest the older one */
+    SHOAL_MESH_SET_FRAMEWORK, /* adds or replaces */
     SHOAL_MESH_REMOVE_FRAMEWORK,
-    SHOAL_MESH_REVOKE,         /* `token` until `exp_s` */
-    SHOAL_MESH_VOID_TOKENS,    /* all tokens of `user.name` issued before now_s */
-    SHOAL_MESH_EVICT,          /* `node` guards nothing and runs nothing from now on */
+    SHOAL_MESH_REVOKE,      /* `token` until `exp_s` */
+    SHOAL_MESH_VOID_TOKENS, /* all tokens of `user.name` issued before now_s */
+    SHOAL_MESH_EVICT,       /* `node` guards nothing and runs nothing from now on */
     SHOAL_MESH_READMIT,
 };
 #define SHOAL_MESH_COMMAND_KINDS 12
 
 struct shoal_mesh_command {
     enum shoal_mesh_command_kind kind;
-    uint64_t now_s;                     /* wall clock of who asked: for tokens_from_s and for forgetting revocations */
-    char name[SHOAL_MESH_TEXT_BYTES];   /* INIT: of the mesh */
-    struct shoal_mesh_user user;        /* by kind: name; name and password; ... */
-    uint8_t key[SHOAL_MESH_KEY_BYTES];  /* INIT, ROTATE_KEY */
+    uint64_t now_s;                    /* wall clock of who asked: for tokens_from_s and for forgetting revocations */
+    char name[SHOAL_MESH_TEXT_BYTES];  /* INIT: of the mesh */
+    struct shoal_mesh_user user;       /* by kind: name; name and password; ... */
+    uint8_t key[SHOAL_MESH_KEY_BYTES]; /* INIT, ROTATE_KEY */
     struct shoal_mesh_framework framework;
     struct shoal_mesh_revocation revocation;
     struct shoal_node_id node;

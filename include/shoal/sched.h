@@ -9,10 +9,11 @@
  *     event + time --> shoal_sched_step() --> actions, to be carried out in array order; replies come as later events
  *
  * Rules for the shell:
- *   - `now_ns` is the host's CLOCK_BOOTTIME; it never goes back. `wall_ms` (in the options of a step) is only for job ids,
- *     claims' order and display.
- *   - At start: create, MESH_COPY and SLOTS_COPY if kept, RESTORE for each stored group, RESTORED, RUNNER for each runner
- *     found, NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has passed.
+ *   - `now_ns` is the host's CLOCK_BOOTTIME; it never goes back. `wall_ms` (in the options of a step) is only for job
+ * ids, claims' order and display.
+ *   - At start: create, MESH_COPY and SLOTS_COPY if kept, RESTORE for each stored group, RESTORED, RUNNER for each
+ * runner found, NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has
+ * passed.
  *   - Everything in an event is borrowed for the step; everything in an action is borrowed until the next step.
  *   - What a step says in PERSIST is done before what depends on it: nothing is acknowledged until STORED.
  *   - The core allocates only where a group, an entry or a copy is admitted (founding, restore, frames, requests); when
@@ -48,21 +49,21 @@ struct shoal_mesh;
 /* ---- Events --------------------------------------------------------------------------------------------------- */
 
 enum shoal_sched_event_kind {
-    SHOAL_SCHED_TIMER,     /* the deadline has passed (or not: never harmful) */
-    SHOAL_SCHED_HEALTH,    /* about once per 100 ms */
-    SHOAL_SCHED_NODE,      /* a member of the mesh as gossip knows it, this node too; whenever it changes */
-    SHOAL_SCHED_SUMMARY,   /* a job summary heard by gossip (payload as some node published it) */
+    SHOAL_SCHED_TIMER,      /* the deadline has passed (or not: never harmful) */
+    SHOAL_SCHED_HEALTH,     /* about once per 100 ms */
+    SHOAL_SCHED_NODE,       /* a member of the mesh as gossip knows it, this node too; whenever it changes */
+    SHOAL_SCHED_SUMMARY,    /* a job summary heard by gossip (payload as some node published it) */
     SHOAL_SCHED_MESH_HEARD, /* a mesh version heard by gossip (payload as PUBLISH_MESH gave it) */
-    SHOAL_SCHED_MESH_COPY, /* at start: the copy that KEEP_MESH gave last */
+    SHOAL_SCHED_MESH_COPY,  /* at start: the copy that KEEP_MESH gave last */
     SHOAL_SCHED_SLOTS_COPY, /* at start, before the first RUNNER: what KEEP_SLOTS gave last */
     SHOAL_SCHED_LINK,
-    SHOAL_SCHED_FRAME,     /* from an authenticated link */
-    SHOAL_SCHED_DATAGRAM,  /* opened: authenticated */
+    SHOAL_SCHED_FRAME,    /* from an authenticated link */
+    SHOAL_SCHED_DATAGRAM, /* opened: authenticated */
     SHOAL_SCHED_RESTORE,
-    SHOAL_SCHED_RESTORED,  /* every stored group has been restored */
+    SHOAL_SCHED_RESTORED, /* every stored group has been restored */
     SHOAL_SCHED_STORED,
     SHOAL_SCHED_REQUEST,
-    SHOAL_SCHED_BLOB,      /* the answer to FETCH */
+    SHOAL_SCHED_BLOB,          /* the answer to FETCH */
     SHOAL_SCHED_MANIFEST_MADE, /* the answer to MANIFEST */
     /* This host's workers. */
     SHOAL_SCHED_WORKER_STARTED,
@@ -94,9 +95,9 @@ struct shoal_sched_node {
     uint64_t slots_free; /* bit i: slot i is free, by the node's own word */
     uint8_t device;      /* of its slots: enum shoal_sched_device */
     uint32_t cpus;
-    uint64_t slot_stamp; /* the host's slot clock in its record */
-    uint64_t record_seq; /* version of its slots record (shoal_slots_record): a refusal names it */
-    char domain[SHOAL_SCHED_DOMAIN_BYTES];        /* failure domain; "": a domain of its own */
+    uint64_t slot_stamp;                   /* the host's slot clock in its record */
+    uint64_t record_seq;                   /* version of its slots record (shoal_slots_record): a refusal names it */
+    char domain[SHOAL_SCHED_DOMAIN_BYTES]; /* failure domain; "": a domain of its own */
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
 };
 
@@ -133,9 +134,9 @@ struct shoal_sched_mark {
 };
 
 enum shoal_sched_request_kind {
-    SHOAL_SCHED_SUBMIT,      /* found a job. Reply: `job`; after TIMEOUT or UNREACHABLE `ticket` is set, retry with it */
-    SHOAL_SCHED_TICKET,      /* reply: `job` and `ticket`, nothing is stored */
-    SHOAL_SCHED_GET,         /* reply: encoded shoal_job_facts (job.h) in `bytes` */
+    SHOAL_SCHED_SUBMIT, /* found a job. Reply: `job`; after TIMEOUT or UNREACHABLE `ticket` is set, retry with it */
+    SHOAL_SCHED_TICKET, /* reply: `job` and `ticket`, nothing is stored */
+    SHOAL_SCHED_GET,    /* reply: encoded shoal_job_facts (job.h) in `bytes` */
     SHOAL_SCHED_STOP,
     SHOAL_SCHED_DELETE,      /* an active job is stopped first */
     SHOAL_SCHED_WHY,         /* reply: `bytes` = text, lines for a person */
@@ -150,12 +151,12 @@ struct shoal_sched_request {
     uint64_t id; /* chosen by the shell, unique while it is open; exactly one REPLY names it */
     enum shoal_sched_request_kind kind;
     struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER */
-    bool linearizable;       /* GET: by read-index at the leader; else the newest replica or summary known here will do */
-    bool local_only;         /* GET: never leave this node */
-    uint32_t deadline_ms;    /* 0: 2.5 s (submits: 30 s) */
-    /* SUBMIT and TICKET: the specification that the hash names. SUBMIT: `spec` = encoded shoal_job_spec (job.h), at most
-     * SHOAL_SCHED_SPEC_BYTES_MAX, in which bundle hash and size stand; `bundle`: the bundle itself when it is at most
-     * SHOAL_BUNDLE_INLINE_MAX, else empty, and this node's blob store holds it already. */
+    bool linearizable;    /* GET: by read-index at the leader; else the newest replica or summary known here will do */
+    bool local_only;      /* GET: never leave this node */
+    uint32_t deadline_ms; /* 0: 2.5 s (submits: 30 s) */
+    /* SUBMIT and TICKET: the specification that the hash names. SUBMIT: `spec` = encoded shoal_job_spec (job.h), at
+     * most SHOAL_SCHED_SPEC_BYTES_MAX, in which bundle hash and size stand; `bundle`: the bundle itself when it is at
+     * most SHOAL_BUNDLE_INLINE_MAX, else empty, and this node's blob store holds it already. */
     struct shoal_hash spec_hash;
     struct shoal_view spec;
     struct shoal_view bundle;
@@ -274,10 +275,10 @@ struct shoal_sched_event {
 /* ---- Actions -------------------------------------------------------------------------------------------------- */
 
 enum shoal_sched_action_kind {
-    SHOAL_SCHED_SEND,          /* a frame; may be lost, the core repeats what matters */
+    SHOAL_SCHED_SEND, /* a frame; may be lost, the core repeats what matters */
     SHOAL_SCHED_SEND_DATAGRAM,
-    SHOAL_SCHED_PERSIST,       /* asynchronous; per group in order; answer with STORED(mark) unless mark.seq is 0 */
-    SHOAL_SCHED_REMOVE_GROUP,  /* forget the group in the store */
+    SHOAL_SCHED_PERSIST,      /* asynchronous; per group in order; answer with STORED(mark) unless mark.seq is 0 */
+    SHOAL_SCHED_REMOVE_GROUP, /* forget the group in the store */
     SHOAL_SCHED_REPLY,
     SHOAL_SCHED_PUBLISH_SUMMARY,
     SHOAL_SCHED_PUBLISH_SLOTS, /* this host's free slots changed: into its own record */
@@ -286,12 +287,12 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_KEEP_SLOTS,    /* replace the kept table of this host's slots (rebuildable: no flush is needed) */
     SHOAL_SCHED_BLOB_PUT,      /* an inline bundle: put it into the blob store, held by the job */
     SHOAL_SCHED_FETCH,         /* fetch and hold a blob for the job -> BLOB (at once if it is here) */
-    SHOAL_SCHED_MANIFEST,      /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
-    SHOAL_SCHED_JOB_OPEN,      /* prepare local files of a job that will run here; `spec` = encoded shoal_job_spec */
-    SHOAL_SCHED_JOB_CLOSED,    /* nothing of it runs here any more: the runner may end */
-    SHOAL_SCHED_JOB_DELETED,   /* remove its files and blobs for good */
-    SHOAL_SCHED_ROLE,          /* for logs: this node leads the group now, or not any more */
-    SHOAL_SCHED_FATAL,         /* log the text and stop the agent */
+    SHOAL_SCHED_MANIFEST,    /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
+    SHOAL_SCHED_JOB_OPEN,    /* prepare local files of a job that will run here; `spec` = encoded shoal_job_spec */
+    SHOAL_SCHED_JOB_CLOSED,  /* nothing of it runs here any more: the runner may end */
+    SHOAL_SCHED_JOB_DELETED, /* remove its files and blobs for good */
+    SHOAL_SCHED_ROLE,        /* for logs: this node leads the group now, or not any more */
+    SHOAL_SCHED_FATAL,       /* log the text and stop the agent */
     /* This host's workers. */
     SHOAL_SCHED_RUN,
     SHOAL_SCHED_RENEW,
@@ -325,8 +326,9 @@ struct shoal_sched_action {
             struct shoal_job_id group;
             struct shoal_sched_mark mark;
             bool has_snapshot;
-            struct shoal_sched_snapshot snapshot; /* drops the entries up to its index; `truncate_from` may drop the rest */
-            uint64_t truncate_from;               /* 0: none; else drop entries from here on, before adding */
+            struct shoal_sched_snapshot
+                snapshot;           /* drops the entries up to its index; `truncate_from` may drop the rest */
+            uint64_t truncate_from; /* 0: none; else drop entries from here on, before adding */
             const struct shoal_sched_entry *entries;
             size_t entry_count;
             bool has_hard;
@@ -356,7 +358,7 @@ struct shoal_sched_action {
         struct {
             struct shoal_job_id job;
             struct shoal_hash hash;
-            struct shoal_view bytes; /* BLOB_PUT */
+            struct shoal_view bytes;                               /* BLOB_PUT */
             struct shoal_node_id sources[SHOAL_SCHED_SOURCES_MAX]; /* FETCH */
             uint8_t source_count;
         } blob; /* BLOB_PUT, FETCH */
@@ -428,7 +430,8 @@ struct shoal_sched_actions {
 struct shoal_sched_env {
     void *arg;
     struct shoal_hash (*hash)(void *arg, struct shoal_view bytes); /* BLAKE2b-256 */
-    void (*sign)(void *arg, struct shoal_view bytes, uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]); /* with the node's key */
+    void (*sign)(void *arg, struct shoal_view bytes,
+                 uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]); /* with the node's key */
     bool (*verify)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
                    const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]);
     struct shoal_node_id (*node_of_key)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES]);
@@ -448,14 +451,15 @@ struct shoal_sched_options {
     uint8_t device;           /* enum shoal_sched_device */
     uint64_t support_interval_ns; /* 0: defaults of support.h */
     uint64_t support_ns;
-    uint64_t lease_ns;        /* 0: 15 s */
-    uint64_t freeze_ns;       /* 0: 10 s unrenewed */
-    uint64_t grow_ns;         /* 0: 10 s below the target before a group grows */
-    uint64_t replace_ns;      /* 0: 60 s unreachable before a guardian is replaced */
+    uint64_t lease_ns;   /* 0: 15 s */
+    uint64_t freeze_ns;  /* 0: 10 s unrenewed */
+    uint64_t grow_ns;    /* 0: 10 s below the target before a group grows */
+    uint64_t replace_ns; /* 0: 60 s unreachable before a guardian is replaced */
 };
 
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal_sched_options *options);
+SHOAL_MUST_CHECK enum shoal_err shoal_sched_create(struct shoal_sched **sched,
+                                                   const struct shoal_sched_options *options);
 void shoal_sched_destroy(struct shoal_sched *sched); /* accepts NULL */
 
 /* Advance by one event. `actions` is emptied first. The result is about the event alone: MALFORMED frames and datagrams
@@ -479,9 +483,9 @@ bool shoal_sched_mesh_writable(const struct shoal_sched *sched);
 struct shoal_sched_group_status {
     struct shoal_job_id id;
     bool leads;
-    bool founded;          /* false: the founding record is not here (yet) */
+    bool founded; /* false: the founding record is not here (yet) */
     bool asleep;
-    bool stopped;          /* its digest differed from the others', or it was refused */
+    bool stopped; /* its digest differed from the others', or it was refused */
     uint8_t voters;
     uint8_t learners;
     uint64_t term;
@@ -493,16 +497,18 @@ struct shoal_sched_group_status {
 };
 size_t shoal_sched_group_count(const struct shoal_sched *sched);
 bool shoal_sched_group_at(const struct shoal_sched *sched, size_t i, struct shoal_sched_group_status *status);
-bool shoal_sched_group_find(const struct shoal_sched *sched, struct shoal_job_id id, struct shoal_sched_group_status *status);
+bool shoal_sched_group_find(const struct shoal_sched *sched, struct shoal_job_id id,
+                            struct shoal_sched_group_status *status);
 /* Rolling hash of all that the group has applied, and up to where: replicas at the same index must agree. */
 /* The job's replica held here; NULL: none, or its founding record is not applied yet. */
 struct shoal_job;
 const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct shoal_job_id id);
-bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied, uint64_t *digest);
+bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied,
+                              uint64_t *digest);
 
 struct shoal_sched_stats {
     uint64_t frames_in, frames_out, frames_malformed, frames_unknown;
-    uint64_t sends_dropped;     /* the action pool was full; the core repeats */
+    uint64_t sends_dropped; /* the action pool was full; the core repeats */
     uint64_t requests, replies, requests_refused_full, requests_timed_out, forwarded;
     uint64_t groups, groups_led, groups_refused_full;
     uint64_t foundings, foundings_refused, terms_led;

@@ -1,6 +1,7 @@
-/* libFuzzer: what other nodes may send to one node's control plane. The input is a row of pieces; each begins with a byte
- * that says what it is: a frame, a support datagram, a job summary, a mesh hint, a kept copy, a request, or a pause in which
- * writes become durable. Whatever comes, no assertion may fail, nothing may leak, and no frame decodes past its end.
+/* libFuzzer: what other nodes may send to one node's control plane. The input is a row of pieces; each begins with a
+ * byte that says what it is: a frame, a support datagram, a job summary, a mesh hint, a kept copy, a request, or a
+ * pause in which writes become durable. Whatever comes, no assertion may fail, nothing may leak, and no frame decodes
+ * past its end.
  *
  *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_sched.c \
  *       $(ls sched/(all).c)

@@ -233,7 +233,8 @@ static void test_replicas_are_alike(void **state)
 
         (void)snprintf(name, sizeof(name), "%c%c", (int)('a' + shoal_rand_below(&chance, 20)),
                        (int)('a' + shoal_rand_below(&chance, 3)));
-        c = command_of((enum shoal_mesh_command_kind)(1 + shoal_rand_below(&chance, SHOAL_MESH_COMMAND_KINDS - 1)), name);
+        c = command_of((enum shoal_mesh_command_kind)(1 + shoal_rand_below(&chance, SHOAL_MESH_COMMAND_KINDS - 1)),
+                       name);
         c.now_s = i;
         c.user.admin = shoal_rand_below(&chance, 2) == 0;
         assert_int_equal(apply(a, &c), apply(b, &c));

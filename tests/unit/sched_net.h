@@ -112,7 +112,8 @@ struct net {
     struct net_node nodes[NET_NODES_MAX];
     bool cut[NET_NODES_MAX][NET_NODES_MAX];
     unsigned loss_per_mille;
-    unsigned damage_per_mille; /* frames with a bit flipped: members that lie. Nothing is promised then but to live on */
+    unsigned
+        damage_per_mille; /* frames with a bit flipped: members that lie. Nothing is promised then but to live on */
     uint64_t delay_ns, delay_jitter_ns;
     struct net_event **queue; /* heap */
     size_t queue_count, queue_cap;
@@ -351,8 +352,8 @@ static void disk_write(struct net_node *node, const struct net_event *event)
         disk_drop(g, keep, g->entry_count - keep);
     }
     for (size_t i = 0; i < w->entry_count; i++) {
-        uint64_t last = g->entry_count > 0 ? g->entries[g->entry_count - 1].index
-                                           : (g->has_snapshot ? g->snapshot.index : 0);
+        uint64_t last =
+            g->entry_count > 0 ? g->entries[g->entry_count - 1].index : (g->has_snapshot ? g->snapshot.index : 0);
 
         assert_int_equal(w->entries[i].index, last + 1);
         disk_add(g, w->entries[i]);
@@ -371,7 +372,8 @@ static void net_step(struct net *net, unsigned at, const struct shoal_sched_even
 
 static bool net_lost(struct net *net, unsigned from, unsigned to)
 {
-    return net->cut[from][to] || (net->loss_per_mille > 0 && shoal_rand_below(&net->chance, 1000) < net->loss_per_mille);
+    return net->cut[from][to] ||
+           (net->loss_per_mille > 0 && shoal_rand_below(&net->chance, 1000) < net->loss_per_mille);
 }
 
 static void net_send(struct net *net, unsigned from, const struct shoal_sched_action *action, enum net_kind kind)
@@ -439,11 +441,13 @@ static void net_reply(struct net *net, const struct shoal_sched_action *action)
     reply->job = action->u.reply.job;
     reply->at_ns = net->now;
     (void)snprintf(reply->text, sizeof(reply->text), "%s", action->u.reply.text);
-    assert_int_equal(shoal_buf_append(&reply->ticket, action->u.reply.ticket.bytes, action->u.reply.ticket.len), SHOAL_OK);
+    assert_int_equal(shoal_buf_append(&reply->ticket, action->u.reply.ticket.bytes, action->u.reply.ticket.len),
+                     SHOAL_OK);
     assert_int_equal(shoal_buf_append(&reply->bytes, action->u.reply.bytes.bytes, action->u.reply.bytes.len), SHOAL_OK);
 }
 
-static void net_rumour(struct net *net, unsigned from, enum net_kind kind, struct shoal_view bytes, struct shoal_job_id job)
+static void net_rumour(struct net *net, unsigned from, enum net_kind kind, struct shoal_view bytes,
+                       struct shoal_job_id job)
 {
     for (unsigned i = 0; i < net->count; i++) {
         struct net_event *event;
@@ -616,8 +620,8 @@ static void net_led(struct net *net, unsigned at, struct shoal_job_id group, uin
         if (t->node == at || net->damage_per_mille > 0)
             return;
         net_print_group(net, group);
-        fail_msg("seed %llu: nodes %u and %u both lead term %llu of a group", (unsigned long long)net->seed, t->node, at,
-                 (unsigned long long)term);
+        fail_msg("seed %llu: nodes %u and %u both lead term %llu of a group", (unsigned long long)net->seed, t->node,
+                 at, (unsigned long long)term);
     }
     if (net->term_count == net->term_cap) {
         net->term_cap = net->term_cap == 0 ? 256 : net->term_cap * 2;
@@ -671,9 +675,7 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     case SHOAL_SCHED_THAW:
     case SHOAL_SCHED_KILL:
     case SHOAL_SCHED_WORKER_SEND:
-    case SHOAL_SCHED_REVOKE:
-        net_on_host_action(net, at, action);
-        break;
+    case SHOAL_SCHED_REVOKE: net_on_host_action(net, at, action); break;
     }
 }
 
@@ -757,7 +759,11 @@ static void net_start(struct net *net, unsigned at)
     struct shoal_sched_options options = {
         .self = node->id,
         .store = node->store,
-        .env = { .arg = node, .hash = net_hash, .sign = net_sign, .verify = net_verify, .node_of_key = net_node_of_key },
+        .env = { .arg = node,
+                 .hash = net_hash,
+                 .sign = net_sign,
+                 .verify = net_verify,
+                 .node_of_key = net_node_of_key },
         .start_ns = net->now,
         .slots = node->slots,
         .grow_ns = net->grow_ns,
@@ -1077,7 +1083,9 @@ static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
 static inline uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
 {
     static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX];
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = net_spec_hash(number), .ticket = ticket };
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT,
+                                           .spec_hash = net_spec_hash(number),
+                                           .ticket = ticket };
 
     request.spec = shoal_view_of(spec, net_spec(number, spec, sizeof(spec)));
     request.bundle = shoal_view_text("the bundle");
@@ -1086,8 +1094,8 @@ static inline uint64_t net_submit(struct net *net, unsigned at, unsigned number,
     return net_request(net, at, &request);
 }
 
-static inline uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_job_id job,
-                        bool linearizable)
+static inline uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_request_kind kind,
+                               struct shoal_job_id job, bool linearizable)
 {
     struct shoal_sched_request request = { .kind = kind, .job = job, .linearizable = linearizable };
 
@@ -1095,7 +1103,8 @@ static inline uint64_t net_ask(struct net *net, unsigned at, enum shoal_sched_re
     return net_request(net, at, &request);
 }
 
-static inline uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_kind kind, struct shoal_mesh_command *command)
+static inline uint64_t net_mesh(struct net *net, unsigned at, enum shoal_sched_request_kind kind,
+                                struct shoal_mesh_command *command)
 {
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     struct shoal_sched_request request = { .kind = kind };

@@ -1,6 +1,6 @@
-/* Random meshes under faults: nodes crash and come back, links are cut, frames get lost, disks are slow; then all is healed,
- * and what was acknowledged must be there, on every node, with all replicas alike. SHOAL_SEED=n replays one mesh,
- * SHOAL_MESHES=n runs more of them. */
+/* Random meshes under faults: nodes crash and come back, links are cut, frames get lost, disks are slow; then all is
+ * healed, and what was acknowledged must be there, on every node, with all replicas alike. SHOAL_SEED=n replays one
+ * mesh, SHOAL_MESHES=n runs more of them. */
 #include "sched_net.h"
 
 #include "shoal/banned.h"
@@ -24,7 +24,7 @@ struct story {
     uint64_t user_requests[USERS_MAX];
     unsigned user_nodes[USERS_MAX];
     unsigned user_count;
-    unsigned char asked_by[NET_REPLIES_MAX];  /* node + 1 */
+    unsigned char asked_by[NET_REPLIES_MAX]; /* node + 1 */
     uint32_t asked_life[NET_REPLIES_MAX];
 };
 
@@ -201,7 +201,8 @@ static void check_users(struct story *story)
         (void)snprintf(name, sizeof(name), "u%u", i);
         for (unsigned at = 0; at < net->count && reply->count == 1 && reply->err == SHOAL_OK; at++) {
             if (shoal_mesh_user_find(shoal_sched_mesh(net->nodes[at].sched), name) == NULL)
-                fail_msg("seed %llu: user %s, acknowledged, is not on node %u", (unsigned long long)net->seed, name, at);
+                fail_msg("seed %llu: user %s, acknowledged, is not on node %u", (unsigned long long)net->seed, name,
+                         at);
         }
     }
 }
@@ -221,8 +222,8 @@ static void check_replicas(struct story *story)
                 if (shoal_sched_group_digest(net->nodes[a].sched, status.id, &applied_a, &digest_a) &&
                     shoal_sched_group_digest(net->nodes[b].sched, status.id, &applied_b, &digest_b) &&
                     applied_a == applied_b && digest_a != digest_b)
-                    fail_msg("seed %llu: replicas %u and %u of a job differ at %llu", (unsigned long long)net->seed, a, b,
-                             (unsigned long long)applied_a);
+                    fail_msg("seed %llu: replicas %u and %u of a job differ at %llu", (unsigned long long)net->seed, a,
+                             b, (unsigned long long)applied_a);
             }
         }
     }

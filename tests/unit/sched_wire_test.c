@@ -170,8 +170,9 @@ static void test_a_guardian_twice_is_no_ticket(void **state)
 
 static void test_records(void **state)
 {
-    struct founding_record in = { .ticket = a_ticket(3), .generation = 1, .spec = shoal_view_text("spec"),
-                                  .bundle = shoal_view_text("bundle") };
+    struct founding_record in = {
+        .ticket = a_ticket(3), .generation = 1, .spec = shoal_view_text("spec"), .bundle = shoal_view_text("bundle")
+    };
     struct founding_record out;
     uint8_t bytes[2048];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
@@ -193,8 +194,9 @@ static void test_records(void **state)
 
 static void test_heads_hints_and_copies(void **state)
 {
-    struct group_head head = { .config = shoal_view_text("config"), .config_index = 3, .target = 3,
-                               .machine = shoal_view_text("machine") };
+    struct group_head head = {
+        .config = shoal_view_text("config"), .config_index = 3, .target = 3, .machine = shoal_view_text("machine")
+    };
     struct mesh_hint hint = { .version = 4, .count = 2 };
     struct mesh_copy copy = { .version = 4, .count = 1, .state = shoal_view_text("state") };
     struct group_head head_out;
