@@ -416,7 +416,7 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_HOST_OFFER: lead_on_offer(s, host); break;
     case SHOAL_HOST_WORKER: on_worker(s, host); break;
     case SHOAL_HOST_DRAIN: on_drain(s); break;
-    case SHOAL_HOST_TRAIN: lead_on_train(s, &m->u.train.call); break;
+    case SHOAL_HOST_TRAIN: lead_on_train(s, m->u.train.worker_id, &m->u.train.call); break;
     case SHOAL_HOST_PROGRESS: on_progress(s); break;
     case SHOAL_HOST_MANIFEST: on_manifest(s); break;
     case SHOAL_HOST_SNAPSHOT: on_snapshot(s); break;

@@ -16,11 +16,18 @@
 
 /* ---- train() ----------------------------------------------------------------------------------------------------- */
 
-void lead_on_train(struct lead_step *s, const struct shoal_call *train)
+void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_call *train)
 {
     struct shoal_lead *lead = s->lead;
     const struct shoal_call *call = shoal_job_call(lead->job, train->call);
+    const struct shoal_placement *driver = shoal_job_driver(lead->job);
 
+    /* Late ones: of a driver that is gone, or of a call that this one has left behind. */
+    if (driver == NULL || driver->worker_id != worker_id || (lead->driver_worker == worker_id && train->call < lead->driver_call)) {
+        lead->stats.stale++;
+        return;
+    }
+    lead->driver_worker = worker_id;
     lead->driver_call = train->call;
     lead->train_state_key = 0;
     if (call != NULL) {

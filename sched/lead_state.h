@@ -112,6 +112,7 @@ struct shoal_lead {
     bool train_due; /* the driver called train() and that is not in the log yet */
     struct shoal_call train;
     uint32_t driver_call; /* the call that the present driver waits for; 0: none */
+    uint64_t driver_worker;
     uint64_t manifest_ns; /* last asked for, and for which call */
     uint32_t manifest_asked;
     bool snapshot_due;
@@ -195,7 +196,7 @@ void lead_tell_epoch(struct lead_step *s);
 bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id);
 
 /* lead_call.c */
-void lead_on_train(struct lead_step *s, const struct shoal_call *call);
+void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_call *call);
 bool lead_calls(struct lead_step *s);
 void lead_tell_call(struct lead_step *s);
 void lead_tell_driver(struct lead_step *s);
