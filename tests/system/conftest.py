@@ -28,6 +28,8 @@ def new_mesh():
 
     yield make
     for mesh in made:
+        for host in mesh.hosts:  # pytest shows it with a failure
+            print("---- log of %s\n%s" % (host.name, host.log.read_text()[-4000:]))
         mesh.__exit__(None, None, None)
 
 

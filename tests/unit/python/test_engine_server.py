@@ -36,7 +36,8 @@ def start_server(code):
     """(our socket, process) of a server that runs after `code`; its engines fall to us."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = dict(os.environ, SHOAL_SERVER_FD=str(theirs.fileno()), FIRST="1")
+    environment = dict(os.environ, SHOAL_SERVER_FD=str(theirs.fileno()), FIRST="1",
+                       OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # as an agent sets them
     for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
         environment.pop(name, None)
     process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
