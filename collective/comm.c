@@ -407,6 +407,7 @@ enum shoal_err shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uin
 
 enum shoal_err shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_step)
 {
+    fault_point(&comm->fault, FAULT_BEFORE_FILES, final_step);
     (void)pthread_mutex_lock(&comm->lock);
     comm->files = (struct shoal_worker_acked){ .call = comm->plan.call, .step = final_step };
     link_fact(comm, FACT_FILES);

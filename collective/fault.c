@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shoal/banned.h"
@@ -25,9 +26,11 @@ static const char *const point_names[FAULT_POINT_COUNT] = {
     [FAULT_JOIN_COPY] = "join_copy",
     [FAULT_GIVE_COPY] = "give_copy",
     [FAULT_DONE] = "done",
+    [FAULT_BEFORE_FILES] = "before_files",
 };
 
-static const char *const action_names[] = { "kill", "stop", "exit" };
+enum fault_action { ACTION_KILL, ACTION_STOP, ACTION_EXIT, ACTION_PAUSE, ACTION_COUNT };
+static const char *const action_names[ACTION_COUNT] = { "kill", "stop", "exit", "pause" };
 
 static int find_name(const char *const *names, size_t count, const char *text, size_t len)
 {
@@ -50,7 +53,7 @@ static bool parse_rule(const char *text, size_t len, struct fault_rule *rule)
     if (second == NULL)
         return false;
     point = find_name(point_names, FAULT_POINT_COUNT, text, (size_t)(first - text));
-    action = find_name(action_names, 3, second + 1, (size_t)(limit - second) - 1);
+    action = find_name(action_names, ACTION_COUNT, second + 1, (size_t)(limit - second) - 1);
     if (point < 0 || action < 0)
         return false;
     rule->once[0] = '\0';
@@ -103,15 +106,17 @@ static bool fault_is_mine(const struct fault_rule *rule)
 
 void fault_strike(const struct fault *fault, enum fault_point point, uint64_t step)
 {
-    static const int signals[] = { SIGKILL, SIGSTOP };
-
     for (uint32_t i = 0; i < fault->count; i++) {
         const struct fault_rule *rule = &fault->rules[i];
 
         if (rule->point != point || (rule->step != UINT64_MAX && rule->step != step) || !fault_is_mine(rule))
             continue;
-        if (rule->action == 2)
-            _exit(3);
-        (void)kill(getpid(), signals[rule->action]);
+        switch ((enum fault_action)rule->action) {
+        case ACTION_KILL: (void)kill(getpid(), SIGKILL); break;
+        case ACTION_STOP: (void)kill(getpid(), SIGSTOP); break;
+        case ACTION_EXIT: _exit(3);
+        case ACTION_PAUSE: (void)nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL); break;
+        case ACTION_COUNT: break;
+        }
     }
 }

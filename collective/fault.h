@@ -24,6 +24,7 @@ enum fault_point {
     FAULT_JOIN_COPY,
     FAULT_GIVE_COPY,
     FAULT_DONE,
+    FAULT_BEFORE_FILES,
     FAULT_POINT_COUNT,
 };
 

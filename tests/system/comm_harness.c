@@ -58,7 +58,8 @@ struct scenario {
     const char *options; /* of the workers */
     uint32_t hosts;
     uint32_t workers;
-    const char *fault; /* of worker 2 (index 1) */
+    const char *fault; /* of worker 2 (index 1), or of `faulty` */
+    uint32_t faulty;
     const char *bug;
     uint32_t random_events;
     struct event events[EVENTS_MAX];
@@ -133,6 +134,7 @@ struct agent {
     uint64_t closing_since;
     uint64_t decided;
     uint64_t acked;
+    uint64_t deaf_until;    /* the agent reads nothing more, and then goes */
     uint64_t restart_until; /* the agent is away */
 
     /* the call */
@@ -701,16 +703,7 @@ static void act(struct agent *agent, struct event *event)
         return;
     case EVENT_REFORM: revoke_epoch(agent, "planned, same members"); return;
     case EVENT_RESTART_AGENT:
-        agent->restart_until = now_ns() + 200 * SHOAL_MS;
-        for (uint32_t i = 0; i < agent->scenario->hosts; i++) {
-            (void)close(agent->hosts[i].listener);
-            agent->hosts[i].listener = -1;
-        }
-        for (uint32_t i = 0; i < agent->worker_count; i++) {
-            if (agent->workers[i].conn >= 0)
-                (void)close(agent->workers[i].conn);
-            agent->workers[i].conn = -1;
-        }
+        agent->deaf_until = now_ns() + 30 * SHOAL_MS; /* what is said until then is lost */
         return;
     case EVENT_KILL_ALL:
         for (uint32_t i = 0; i < agent->worker_count; i++)
@@ -867,12 +860,31 @@ static void accept_all(struct agent *agent, struct host *host)
     }
 }
 
+static void go_away(struct agent *agent)
+{
+    agent->deaf_until = 0;
+    agent->restart_until = now_ns() + 200 * SHOAL_MS;
+    for (uint32_t i = 0; i < agent->scenario->hosts; i++) {
+        (void)close(agent->hosts[i].listener);
+        agent->hosts[i].listener = -1;
+    }
+    for (uint32_t i = 0; i < agent->worker_count; i++) {
+        if (agent->workers[i].conn >= 0)
+            (void)close(agent->workers[i].conn);
+        agent->workers[i].conn = -1;
+    }
+}
+
 static void poll_all(struct agent *agent)
 {
     struct pollfd p[HOSTS_MAX + WORKERS_MAX + 1];
     uint32_t n = 0;
     uint64_t id;
 
+    if (agent->deaf_until != 0) {
+        (void)usleep(1000);
+        return;
+    }
     p[n++] = (struct pollfd){ .fd = agent->watch_pipe[0], .events = POLLIN };
     for (uint32_t i = 0; i < agent->scenario->hosts; i++)
         p[n++] = (struct pollfd){ .fd = agent->hosts[i].listener, .events = POLLIN };
@@ -953,6 +965,8 @@ static void loop(struct agent *agent)
                  agent->epoch.k, agent->closing ? " closing" : "", agent->acked, agent->total_steps);
             break;
         }
+        if (agent->deaf_until != 0 && now_ns() > agent->deaf_until)
+            go_away(agent);
         if (agent->restart_until != 0 && now_ns() > agent->restart_until) {
             agent->restart_until = 0;
             for (uint32_t i = 0; i < agent->scenario->hosts; i++)
@@ -1203,7 +1217,8 @@ static bool run_scenario(const struct scenario *scenario, const char *program, c
         host_init(agent, i);
     if (reference(agent)) {
         for (uint32_t i = 0; i < scenario->workers; i++)
-            worker_start(agent, i * scenario->hosts / scenario->workers, i == 1 ? scenario->fault : NULL);
+            worker_start(agent, i * scenario->hosts / scenario->workers,
+                         i + 1 == (scenario->faulty == 0 ? 2 : scenario->faulty) ? scenario->fault : NULL);
         loop(agent);
         for (uint32_t i = 0; i < agent->worker_count && !agent->failed; i++)
             check_worker(agent, &agent->workers[i]);
@@ -1357,6 +1372,32 @@ static const struct scenario scenarios[] = {
     { .name = "ops_one_host", .options = SMALL " ops=1", .hosts = 1, .workers = 3 },
     { .name = "ops_two_hosts", .options = SMALL " ops=1", .hosts = 2, .workers = 2 },
     { .name = "ops_three_hosts", .options = SMALL " ops=1", .hosts = 3, .workers = 5 },
+    { .name = "fetch_on_a_host",
+      .options = SMALL,
+      .hosts = 1,
+      .workers = 3,
+      .fault = "before_complete:4:pause",
+      .events = { { .kind = EVENT_REFORM, .step = 3, .delay_us = 40000 } } },
+    { .name = "fetch_between_hosts",
+      .options = "elems=700001 v=8 samples=301 minibatch=4 epochs=1",
+      .hosts = 2,
+      .workers = 2,
+      .fault = "before_complete:4:pause",
+      .events = { { .kind = EVENT_REFORM, .step = 3, .delay_us = 60000 } } },
+    { .name = "joiner_is_interrupted",
+      .options = SLOWER,
+      .hosts = 1,
+      .workers = 2,
+      .fault = "give_copy:*:pause",
+      .faulty = 1,
+      .events = { { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_REFORM, .step = 3, .delay_us = 250000 } } },
+    { .name = "joiner_between_hosts_is_interrupted",
+      .options = SLOWER,
+      .hosts = 2,
+      .workers = 2,
+      .fault = "give_copy:*:pause",
+      .faulty = 1,
+      .events = { { .kind = EVENT_JOIN, .step = 3 }, { .kind = EVENT_REFORM, .step = 3, .delay_us = 250000 } } },
     { .name = "bug_skip_sample", .options = SMALL, .hosts = 1, .workers = 2, .bug = "skip_sample", .want_red = true },
     { .name = "bug_double_sample",
       .options = SMALL,
