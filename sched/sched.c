@@ -12,6 +12,8 @@
 
 #include "shoal/banned.h"
 
+#define FOUND_IN_ORDER_MAX (16 * SHOAL_KIB)
+
 /* ---- Actions ---------------------------------------------------------------------------------------------------- */
 
 struct shoal_sched_action *sched_act(struct shoal_sched *s, enum shoal_sched_action_kind kind)
@@ -84,7 +86,10 @@ void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct fra
         return;
     }
     s->actions->pool_used = at + w.len;
-    sched_send_view(s, to, shoal_writer_view(&w), frame->kind == FRAME_FOUND || frame->kind == FRAME_MESH_PART);
+    /* A small founding record travels in order with the appends to its group: overtaken by those, it would be passed
+     * over (the group is there, its record is not) and wait for the conductor's next try. */
+    sched_send_view(s, to, shoal_writer_view(&w),
+                    frame->kind == FRAME_MESH_PART || (frame->kind == FRAME_FOUND && w.len > FOUND_IN_ORDER_MAX));
 }
 
 struct shoal_hash sched_hash(const struct shoal_sched *s, struct shoal_view bytes)
