@@ -18,6 +18,8 @@
 /* Views are evaluated in batches, and not more often than this. */
 #define VIEW_GATHER_NS (20 * SHOAL_MS)
 #define VIEW_PAUSE_NS (100 * SHOAL_MS)
+/* A view of many jobs costs more: the pause grows with them, so that evaluating takes a bounded share of a core. */
+#define VIEW_PAUSE_JOB_NS (100 * 1000ull)
 #define SLOTS_KEEP_NS (200 * SHOAL_MS)
 #define INTEREST_MAX 256
 #define INTEREST_NS (100 * SHOAL_MS)
@@ -33,6 +35,7 @@ struct told_host {
 struct sched_side {
     bool supported;
     uint64_t config_index;
+    struct shoal_hash target; /* of the newest TARGET */
     size_t host_count, host_cap;
     struct told_host *hosts;
 };
@@ -808,6 +811,19 @@ static bool summary_room(struct shoal_sched *s)
     return true;
 }
 
+/* For the allocation; progress of a job changes nothing in it. */
+static bool same_demand(const struct shoal_job_summary *a, const struct shoal_job_summary *b)
+{
+    if (a->want_min != b->want_min || a->want_max != b->want_max || a->priority != b->priority || a->held != b->held ||
+        a->class_hash != b->class_hash || a->host_count != b->host_count)
+        return false;
+    for (unsigned i = 0; i < a->host_count; i++) {
+        if (!shoal_node_id_equal(a->hosts[i].node, b->hosts[i].node) || a->hosts[i].slots != b->hosts[i].slots)
+            return false;
+    }
+    return true;
+}
+
 void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload)
 {
     size_t at = summary_place(s, job);
@@ -829,9 +845,11 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
     if (!known) {
         memmove(&s->summaries[at + 1], &s->summaries[at], (s->summary_count - at) * sizeof(s->summaries[0]));
         s->summary_count++;
+        sched_view_changed(s);
+    } else if (!same_demand(&s->summaries[at], &summary)) {
+        sched_view_changed(s);
     }
     s->summaries[at] = summary;
-    sched_view_changed(s);
 }
 
 /* ---- Allocation
@@ -839,10 +857,11 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
 
 void sched_view_changed(struct shoal_sched *s)
 {
+    uint64_t pause = VIEW_PAUSE_NS + s->view->job_count * VIEW_PAUSE_JOB_NS;
     uint64_t at = s->now + VIEW_GATHER_NS;
 
-    if (at < s->view_done_ns + VIEW_PAUSE_NS && s->view_done_ns != 0)
-        at = s->view_done_ns + VIEW_PAUSE_NS;
+    if (at < s->view_done_ns + pause && s->view_done_ns != 0)
+        at = s->view_done_ns + pause;
     if (at < s->view_ns)
         s->view_ns = at;
 }
@@ -1015,17 +1034,37 @@ static uint32_t list_slots(struct sched_view *view, int32_t job)
     return count;
 }
 
+/* A lead keeps its target: only another one is told. */
+static struct shoal_hash target_hash(const struct shoal_sched *s, const struct shoal_lead_event *event)
+{
+    uint8_t bytes[SHOAL_JOB_REASON_BYTES + 8 + SHOAL_RANKS_MAX * 20];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    shoal_put_u32(&w, event->u.target.count);
+    shoal_put_raw(&w, event->u.target.why, strlen(event->u.target.why));
+    for (uint32_t i = 0; i < event->u.target.slot_count && i < SHOAL_RANKS_MAX; i++) {
+        shoal_put_node_id(&w, event->u.target.slots[i].node);
+        shoal_put_u32(&w, event->u.target.slots[i].slot);
+    }
+    return sched_hash(s, shoal_writer_view(&w));
+}
+
 static void tell_target(struct shoal_sched *s, struct sched_group *g, const struct shoal_allocate_view *view,
                         const struct shoal_allocate_out *out, uint32_t job)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
     char why[SHOAL_JOB_REASON_BYTES] = "";
+    struct shoal_hash hash;
 
     shoal_allocate_explain(view, out, job, why, sizeof(why));
     event.u.target.count = out->grants[job].count;
     event.u.target.slot_count = list_slots(s->view, (int32_t)job);
     event.u.target.slots = s->view->list;
     event.u.target.why = why;
+    hash = target_hash(s, &event);
+    if (shoal_hash_equal(hash, g->side->target))
+        return;
+    g->side->target = hash;
     lead_event(s, g, &event);
     if (g->lead != NULL)
         g->lead_ns = shoal_lead_deadline_ns(g->lead);
