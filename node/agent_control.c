@@ -544,10 +544,9 @@ void agent_event(struct agent *agent, struct shoal_sched_event *event)
 
 /* ---- start ---- */
 
-/* One stored group, gathered until the next one begins. */
-struct replay {
-    struct agent *agent;
-    bool open;
+/* A stored group. All are gathered while the store opens, and restored once it can take what their steps write. */
+struct stored_group {
+    struct stored_group *next;
     struct shoal_job_id group;
     struct shoal_sched_hard hard;
     uint8_t config[SHOAL_STORE_CONFIG_MAX];
@@ -559,69 +558,80 @@ struct replay {
     size_t count, cap;
 };
 
-static void replay_flush(struct replay *replay)
+struct replay {
+    struct stored_group *first;
+    struct stored_group *last;
+};
+
+static void restore_group(struct agent *agent, struct stored_group *stored)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
     size_t at = 0;
 
-    if (!replay->open)
-        return;
-    for (size_t i = 0; i < replay->count; i++) { /* the buffer may have moved while it grew */
-        replay->entries[i].bytes.bytes = replay->bytes.bytes + at;
-        at += replay->entries[i].bytes.len;
+    for (size_t i = 0; i < stored->count; i++) { /* the buffer may have moved while it grew */
+        stored->entries[i].bytes.bytes = stored->bytes.bytes + at;
+        at += stored->entries[i].bytes.len;
     }
-    event.u.restore.group = replay->group;
+    event.u.restore.group = stored->group;
     event.u.restore.has_hard = true;
-    event.u.restore.hard = replay->hard;
-    event.u.restore.has_snapshot = replay->has_snapshot;
-    event.u.restore.snapshot = replay->snapshot;
-    event.u.restore.snapshot.bytes = shoal_buf_view(&replay->snapshot_bytes);
-    event.u.restore.entries = replay->entries;
-    event.u.restore.entry_count = replay->count;
-    agent_event(replay->agent, &event);
-    replay->open = false;
-    replay->has_snapshot = false;
-    replay->count = 0;
-    replay->bytes.len = 0;
-    replay->snapshot_bytes.len = 0;
+    event.u.restore.hard = stored->hard;
+    event.u.restore.has_snapshot = stored->has_snapshot;
+    event.u.restore.snapshot = stored->snapshot;
+    event.u.restore.snapshot.bytes = shoal_buf_view(&stored->snapshot_bytes);
+    event.u.restore.entries = stored->entries;
+    event.u.restore.entry_count = stored->count;
+    agent_event(agent, &event);
+}
+
+static void stored_group_free(struct stored_group *stored)
+{
+    shoal_buf_deinit(&stored->bytes);
+    shoal_buf_deinit(&stored->snapshot_bytes);
+    free(stored->entries);
+    free(stored);
 }
 
 static void replay_group(void *arg, struct shoal_job_id group, const struct shoal_store_hard *hard)
 {
     struct replay *replay = arg;
+    struct stored_group *stored = calloc(1, sizeof(*stored));
 
-    replay_flush(replay);
-    replay->open = true;
-    replay->group = group;
-    replay->hard = (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node,
+    SHOAL_ASSERT(stored != NULL);
+    stored->group = group;
+    stored->hard = (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node,
                                               .vote_store = hard->vote_store };
     if (hard->config.len > 0)
-        memcpy(replay->config, hard->config.bytes, hard->config.len);
-    replay->hard.config = shoal_view_of(replay->config, hard->config.len);
+        memcpy(stored->config, hard->config.bytes, hard->config.len);
+    stored->hard.config = shoal_view_of(stored->config, hard->config.len);
+    if (replay->last == NULL)
+        replay->first = stored;
+    else
+        replay->last->next = stored;
+    replay->last = stored;
 }
 
 static void replay_snapshot(void *arg, struct shoal_job_id group, const struct shoal_store_snapshot *snapshot)
 {
-    struct replay *replay = arg;
+    struct stored_group *stored = ((struct replay *)arg)->last;
 
     (void)group;
-    replay->has_snapshot = true;
-    replay->snapshot = (struct shoal_sched_snapshot){ .index = snapshot->index, .term = snapshot->term };
-    SHOAL_ASSERT(shoal_buf_append(&replay->snapshot_bytes, snapshot->bytes.bytes, snapshot->bytes.len) == SHOAL_OK);
+    stored->has_snapshot = true;
+    stored->snapshot = (struct shoal_sched_snapshot){ .index = snapshot->index, .term = snapshot->term };
+    SHOAL_ASSERT(shoal_buf_append(&stored->snapshot_bytes, snapshot->bytes.bytes, snapshot->bytes.len) == SHOAL_OK);
 }
 
 static void replay_entry(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry)
 {
-    struct replay *replay = arg;
+    struct stored_group *stored = ((struct replay *)arg)->last;
 
     (void)group;
-    if (replay->count == replay->cap) {
-        replay->cap = replay->cap == 0 ? 64 : 2 * replay->cap;
-        replay->entries = realloc(replay->entries, replay->cap * sizeof(*replay->entries));
-        SHOAL_ASSERT(replay->entries != NULL);
+    if (stored->count == stored->cap) {
+        stored->cap = stored->cap == 0 ? 16 : 2 * stored->cap;
+        stored->entries = realloc(stored->entries, stored->cap * sizeof(*stored->entries));
+        SHOAL_ASSERT(stored->entries != NULL);
     }
-    SHOAL_ASSERT(shoal_buf_append(&replay->bytes, entry->bytes.bytes, entry->bytes.len) == SHOAL_OK);
-    replay->entries[replay->count++] =
+    SHOAL_ASSERT(shoal_buf_append(&stored->bytes, entry->bytes.bytes, entry->bytes.len) == SHOAL_OK);
+    stored->entries[stored->count++] =
         (struct shoal_sched_entry){ .index = entry->index, .term = entry->term, .kind = entry->kind,
                                     .bytes = { .len = entry->bytes.len } };
 }
@@ -686,25 +696,25 @@ static void copy_restore(struct agent *agent, enum shoal_sched_event_kind kind, 
 
 static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
 {
-    struct replay *replay = calloc(1, sizeof(*replay));
+    struct replay replay = { 0 };
     char path[AGENT_PATH_BYTES + 32];
     struct shoal_store_options options = { .loop = &agent->loop, .dir = path, .store_id = agent->identity.store,
                                            .prefill_bytes = agent->settings.prefill_bytes,
                                            .on_fatal = on_store_fatal, .fatal_arg = agent };
     enum shoal_err err;
 
-    SHOAL_ASSERT(replay != NULL);
-    replay->agent = agent;
     (void)snprintf(path, sizeof(path), "%s/store", agent->settings.data);
-    options.replay = (struct shoal_store_replay){ .arg = replay, .on_group = replay_group,
+    options.replay = (struct shoal_store_replay){ .arg = &replay, .on_group = replay_group,
                                                   .on_snapshot = replay_snapshot, .on_entry = replay_entry };
     err = shoal_store_open(&agent->store, &options, msg);
-    if (err == SHOAL_OK)
-        replay_flush(replay);
-    shoal_buf_deinit(&replay->bytes);
-    shoal_buf_deinit(&replay->snapshot_bytes);
-    free(replay->entries);
-    free(replay);
+    while (replay.first != NULL) {
+        struct stored_group *stored = replay.first;
+
+        replay.first = stored->next;
+        if (err == SHOAL_OK)
+            restore_group(agent, stored);
+        stored_group_free(stored);
+    }
     return err;
 }
 
