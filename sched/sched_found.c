@@ -203,7 +203,7 @@ void sched_found_durable(struct shoal_sched *s, struct sched_group *g)
 {
     unsigned count = g->waiter_count;
 
-    if (!g->found_durable || bundle_pending(g))
+    if (!g->record_known || !g->found_durable || bundle_pending(g))
         return;
     g->waiter_count = 0;
     for (unsigned i = 0; i < count; i++)
@@ -371,8 +371,11 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     const char *why = NULL;
     enum shoal_err err;
 
-    if (g != NULL && !g->record_known)
-        return; /* it comes to this node as a member already: say so when its record is here */
+    if (g != NULL && !g->record_known) {
+        wait_for_flush(s, g, from,
+                       record->ticket.nonce); /* the group came first: its leader's entries bring the record */
+        return;
+    }
     if (g != NULL && !shoal_hash_equal(g->spec_hash, record->ticket.spec_hash)) {
         answer(s, from, job, record->ticket.nonce, FOUND_OTHER, "");
         return;

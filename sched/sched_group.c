@@ -313,7 +313,9 @@ static void apply_found(struct shoal_sched *s, struct sched_group *g, struct sho
     g->bundle_hash = record.bundle_hash;
     g->target = record.ticket.target;
     g->complete_ns = SCHED_NEVER;
+    g->found_durable = true; /* on a majority: it is committed */
     sched_bundle_want(s, g);
+    sched_found_durable(s, g);
 }
 
 static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct shoal_entry *entry)

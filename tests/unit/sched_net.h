@@ -115,6 +115,7 @@ struct net {
     unsigned
         damage_per_mille; /* frames with a bit flipped: members that lie. Nothing is promised then but to live on */
     uint64_t delay_ns, delay_jitter_ns;
+    uint64_t bulk_ns;         /* what the bulk lane takes longer: frames overtake each other */
     struct net_event **queue; /* heap */
     size_t queue_count, queue_cap;
     uint64_t seq;
@@ -385,6 +386,8 @@ static void net_send(struct net *net, unsigned from, const struct shoal_sched_ac
     net->frames++;
     if (to == NET_NODES_MAX || !net->nodes[to].up || net_lost(net, from, to))
         return;
+    if (kind == NET_FRAME && action->u.send.bulk)
+        jitter += net->bulk_ns;
     event = net_event_of(net, kind, to, net->delay_ns + jitter);
     event->from = from;
     net_bytes(event, action->u.send.bytes);
