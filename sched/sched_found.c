@@ -372,8 +372,8 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     enum shoal_err err;
 
     if (g != NULL && !g->record_known) {
-        wait_for_flush(s, g, from,
-                       record->ticket.nonce); /* the group came first: its leader's entries bring the record */
+        /* The group came first: its leader's entries bring the record. */
+        wait_for_flush(s, g, from, record->ticket.nonce);
         return;
     }
     if (g != NULL && !shoal_hash_equal(g->spec_hash, record->ticket.spec_hash)) {
