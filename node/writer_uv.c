@@ -54,18 +54,14 @@ static void list_append(struct list *list, struct writer_job *first, struct writ
     }
 }
 
-/* Whatever the thread left comes before what was pushed meanwhile. */
-static void list_prepend(struct list *list, struct writer_job *first)
+/* Whatever the thread left comes before what was pushed meanwhile. `end` is where the last of it ends. */
+static void list_prepend(struct list *list, struct writer_job *first, struct writer_job **end)
 {
-    struct writer_job *last = first;
-
     if (first == NULL)
         return;
-    while (last->next != NULL)
-        last = last->next;
-    last->next = list->first;
+    *end = list->first;
     if (list->first == NULL)
-        list->end = &last->next;
+        list->end = end;
     list->first = first;
 }
 
@@ -75,19 +71,21 @@ static void thread_main(void *arg)
 
     uv_mutex_lock(&writer->mutex);
     while (true) {
-        struct writer_job *first, *left;
+        struct list taken;
+        struct writer_job *left;
 
         while (writer->waiting.first == NULL && !writer->stopping)
             uv_cond_wait(&writer->wake, &writer->mutex);
-        first = list_take(&writer->waiting);
-        if (first == NULL)
+        taken = writer->waiting;
+        list_init(&writer->waiting);
+        if (taken.first == NULL)
             break;
         uv_mutex_unlock(&writer->mutex);
-        left = writer->run(writer->arg, first);
-        SHOAL_ASSERT(left != first);
+        left = writer->run(writer->arg, taken.first);
+        SHOAL_ASSERT(left != taken.first);
         uv_mutex_lock(&writer->mutex);
-        list_append(&writer->finished, first, left);
-        list_prepend(&writer->waiting, left);
+        list_append(&writer->finished, taken.first, left);
+        list_prepend(&writer->waiting, left, taken.end);
         (void)uv_async_send(&writer->async);
     }
     writer->exited = true;
