@@ -480,6 +480,8 @@ static enum shoal_err owned_sum(struct shoal_comm *comm, struct exchange *exchan
                             fabric_tag(comm, exchange->result_kind, comm->epoch.rank, exchange->op, owned->summed),
                             exchange->into[0] + at, len);
     owned->summed++;
+    if (exchange->may_fault && owned->summed == owned->chunks)
+        fault_point(&comm->fault, FAULT_SLICES_DONE, exchange->op);
     return err;
 }
 

@@ -19,6 +19,7 @@ static const char *const point_names[FAULT_POINT_COUNT] = {
     [FAULT_AFTER_PUBLISH] = "after_publish",
     [FAULT_BEFORE_REDUCE] = "before_reduce",
     [FAULT_MID_REDUCE] = "mid_reduce",
+    [FAULT_SLICES_DONE] = "slices_done",
     [FAULT_AFTER_REDUCE] = "after_reduce",
     [FAULT_BEFORE_COMPLETE] = "before_complete",
     [FAULT_AFTER_COMPLETE] = "after_complete",

@@ -17,6 +17,7 @@ enum fault_point {
     FAULT_AFTER_PUBLISH,
     FAULT_BEFORE_REDUCE,
     FAULT_MID_REDUCE,
+    FAULT_SLICES_DONE, /* my slices are, the others' I do not have yet */
     FAULT_AFTER_REDUCE,
     FAULT_BEFORE_COMPLETE,
     FAULT_AFTER_COMPLETE,

@@ -418,6 +418,8 @@ enum shoal_err shoal_step_reduce(struct shoal_comm *comm)
     err = sum_vector(comm, my_commit(comm));
     if (err == SHOAL_OK)
         err = comm_say(comm, &arena_my_words(&comm->arena)->reduced, state->step.step, all_reduced);
+    if (comm->epoch.hosts == 1)
+        fault_point(&comm->fault, FAULT_SLICES_DONE, state->step.step);
     if (err == SHOAL_OK)
         err = comm_wait(comm, all_reduced, state->step.step);
     if (err == SHOAL_OK)

@@ -75,12 +75,12 @@ static enum shoal_err wait_turns(struct shoal_comm *comm, wait_fn *ready, uint64
     bool fabric = comm->epoch.hosts > 1;
 
     for (uint64_t turn = 0;; turn++) {
-        if (ready(comm, arg))
-            return SHOAL_OK;
         if (epoch_is_revoked(comm) || (fabric && turn % 8 == 0 && !fabric_turn(comm))) {
             epoch_close(comm);
             return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
         }
+        if (ready(comm, arg))
+            return SHOAL_OK;
         if (fabric && atomic_exchange(&comm->fabric_moved, false))
             turn = 0; /* what came may have to be answered before anything else comes */
         if (turn < comm->spin_max)

@@ -146,6 +146,7 @@ static void add_gradient(const struct run *run, float *grad, uint64_t id, float 
 static void apply(struct run *run)
 {
     const float *g = shoal_comm_result(run->comm);
+    uint64_t bytes = run->o.elems * sizeof(float);
     struct shoal_committed committed;
 
     if (shoal_step_committed(run->comm, &committed) != SHOAL_OK)
@@ -156,6 +157,10 @@ static void apply(struct run *run)
             run->model.weights[p] = run->model.weights[p] - run->model.momentum[p] * 0.1f;
         }
         memcpy(run->model.buffers, shoal_comm_copy_result(run->comm), run->o.buffers * sizeof(double));
+        if (committed.digest !=
+            shoal_digest(g, bytes, 0) +
+                shoal_digest(run->model.buffers, run->o.buffers * sizeof(double), (bytes + 4095) / 4096 * 4096))
+            die(run, "the result slot is not what the record says");
         run->model.updates++;
     }
     if (run->log != NULL) {
