@@ -127,9 +127,10 @@ static void print_job(const struct json_value *job, bool wide)
 
     if (json_input_number(job, "loss", &loss))
         (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
-    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %-10s %s\n", text_at(job, "id"),
+    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", text_at(job, "id"),
                  text_at(job, "state"), int_at(job, "workers"), int_at(job, "workersMax"), text_at(job, "epoch"),
-                 int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics, text_at(job, "leader"),
+                 int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
+                 (double)int_at(job, "joinPauseUs") / 1000, text_at(job, "leader"),
                  wide ? text_at(job, "pending")[0] != '\0' ? text_at(job, "pending") : text_at(job, "detail") : "");
 }
 
@@ -145,8 +146,8 @@ static void draw_top(const struct json_value *top, bool terminal)
                  text_at(top, "node"), int_at(top, "membersAlive"), int_at(top, "membersKnown"),
                  writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
     print_nodes(json_input_get(top, "nodes"), true);
-    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS",
-                 "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "LEADER");
+    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS",
+                 "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
     for (size_t i = 0; i < json_input_count(jobs); i++)
         print_job(json_input_at(jobs, i), true);
     if (terminal)

@@ -20,6 +20,7 @@
 #define DEFAULT_API_PORT 9243
 #define HEALTH_MS 100
 #define LAG_NOTED_MS 100
+#define LOAD_TICKS 30 /* load is told each 3 s */
 /* A socket's path is at most 107 bytes: <data>/jobs/shoal-<16 digits>/runner.sock must fit. */
 #define DATA_PATH_MAX 60
 
@@ -313,6 +314,8 @@ static void on_health(uv_timer_t *timer)
     event.u.health.loop_lag_ns = lag;
     event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
     agent_event(agent, &event);
+    if (++agent->health_ticks % LOAD_TICKS == 0 && agent->membership != NULL)
+        agent_publish_load(agent);
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
 }

@@ -29,6 +29,8 @@
 /* Jobs of which this host keeps files: as worker host, guardian or both. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
+/* Jobs whose pauses one load record tells. */
+#define AGENT_LOAD_JOBS_MAX 16
 #define AGENT_DATAGRAM_GOSSIP 'g'
 #define AGENT_DATAGRAM_SUPPORT 's'
 
@@ -120,6 +122,7 @@ struct agent {
     struct shoal_http *http;
     uv_timer_t health_timer;
     uint64_t health_due_ns;
+    unsigned health_ticks;
     uint64_t loop_lag_ns; /* worst of the last second */
     uv_signal_t signals[2];
     char scheduling[64]; /* the class we got */
@@ -151,6 +154,9 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
 void agent_publish_facts(struct agent *agent);
+void agent_publish_load(struct agent *agent);
+bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
+                   uint32_t *pause_us);
 uint64_t agent_now_ns(void);
 uint64_t agent_wall_ms(void);
 void agent_log(const struct agent *agent, const char *format, ...) __attribute__((format(printf, 2, 3)));

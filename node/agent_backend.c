@@ -159,6 +159,17 @@ static void paths_of(struct agent *agent, struct backend_info *out, struct shoal
         (void)snprintf(out->work_dir, sizeof(out->work_dir), "%.500s/_submitted_code", out->result_dir);
 }
 
+/* The longest of the last pauses that its hosts tell of. */
+static void pause_of(struct agent *agent, struct backend_info *out, struct shoal_job_id id)
+{
+    struct shoal_member member;
+    uint32_t cursor = 0;
+    uint32_t load;
+
+    while (!out->info.ended && shoal_swim_member_next(membership_swim(agent->membership), &cursor, &member))
+        (void)agent_load_of(agent, member.id, id, &load, &out->info.join_pause_us);
+}
+
 static void progress_of(struct agent *agent, struct backend_info *out, struct shoal_job_id id)
 {
     struct agent_job *job = agent_job_find(agent, id);
@@ -215,6 +226,7 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->loss = (double)facts->loss_micro / 1e6;
     info->accuracy = (double)facts->metric_micro / 1e6;
     paths_of(agent, out, facts->id);
+    pause_of(agent, out, facts->id);
     progress_of(agent, out, facts->id);
     info_texts(out);
 }
@@ -252,6 +264,7 @@ static void info_of_summary(struct agent *agent, const struct shoal_job_summary 
     info->loss = (double)summary->loss_micro / 1e6;
     info->accuracy = (double)summary->metric_micro / 1e6;
     paths_of(agent, out, summary->id);
+    pause_of(agent, out, summary->id);
     progress_of(agent, out, summary->id);
     info_texts(out);
 }
@@ -903,8 +916,11 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
 {
     static const char *const states[] = { "unknown", "alive", "suspect", "dead", "left" };
     const struct shoal_swim *swim = membership_swim(agent->membership);
+    static struct shoal_job_summary summary;
     struct shoal_slots_record slots;
     struct shoal_record record;
+    uint32_t cursor = 0;
+    uint32_t pause = 0;
 
     *info = (struct shoal_node_info){ .id = member->id, .incarnation = member->incarnation };
     (void)snprintf(info->name, sizeof(info->name), "%s", member->name);
@@ -918,6 +934,10 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
         info->slots_free = (unsigned)__builtin_popcountll(slots.free);
         info->gpus = slots.device == SHOAL_JOB_DEVICE_GPU ? slots.slots : 0;
     }
+    (void)agent_load_of(agent, member->id, (struct shoal_job_id){ { 0 } }, &info->load_milli, &pause);
+    while (summary_next(agent, &cursor, &summary))
+        info->jobs_led += shoal_node_id_equal(summary.leader, member->id) &&
+                          !shoal_job_state_ended((enum shoal_job_state)summary.state);
     if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, member->id, (struct shoal_record_key){ { 0 } }, &record)) {
         struct shoal_reader r = shoal_reader_init(record.payload);
         char text[SHOAL_CLASS_TEXT_BYTES];

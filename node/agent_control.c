@@ -127,6 +127,68 @@ void agent_publish_facts(struct agent *agent)
                 (struct shoal_record_version){ { 0 } }, false, shoal_writer_view(&w));
 }
 
+/* u8 version, u32 load average x 1000, u8 count, count times: job id, u32 microseconds of the last pause of its workers
+ * here for a join or another change of epoch. A hint for people, every few seconds. */
+void agent_publish_load(struct agent *agent)
+{
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    double load[3] = { 0, 0, 0 };
+    uint8_t count = 0;
+    size_t count_at;
+
+    uv_loadavg(load);
+    shoal_put_u8(&w, FACTS_VERSION);
+    shoal_put_u32(&w, (uint32_t)(load[0] * 1000));
+    count_at = w.len;
+    shoal_put_u8(&w, 0);
+    for (unsigned i = 0; i < AGENT_JOBS_MAX && count < AGENT_LOAD_JOBS_MAX; i++) {
+        const struct agent_job *job = agent->jobs[i];
+        const struct shoal_control_page *page = job == NULL || !job->opened ? NULL : workers_page(agent->workers, job->id);
+        uint64_t pause_ns = 0;
+
+        for (unsigned slot = 0; page != NULL && slot < SHOAL_SLOTS_MAX; slot++)
+            if (page->slots[slot].worker_id != 0 && page->slots[slot].join_pause_ns > pause_ns)
+                pause_ns = page->slots[slot].join_pause_ns;
+        if (pause_ns == 0)
+            continue;
+        shoal_put_job_id(&w, job->id);
+        shoal_put_u32(&w, pause_ns / 1000 > UINT32_MAX ? UINT32_MAX : (uint32_t)(pause_ns / 1000));
+        count++;
+    }
+    if (w.failed)
+        return;
+    bytes[count_at] = count;
+    publish(agent, SHOAL_RECORD_NODE_LOAD, (struct shoal_record_key){ { 0 } }, (struct shoal_record_version){ { 0 } },
+            false, shoal_writer_view(&w));
+}
+
+/* False: nothing heard of this node. `pause_us` is raised to the pause of `job` there. */
+bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
+                   uint32_t *pause_us)
+{
+    struct shoal_record record;
+    struct shoal_reader r;
+    uint8_t count;
+
+    if (!shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_LOAD, node,
+                            (struct shoal_record_key){ { 0 } }, &record) ||
+        record.tombstone)
+        return false;
+    r = shoal_reader_init(record.payload);
+    (void)shoal_get_u8(&r);
+    *load_milli = shoal_get_u32(&r);
+    count = shoal_get_u8(&r);
+    for (unsigned i = 0; i < count && !r.failed; i++) {
+        struct shoal_job_id id = shoal_get_job_id(&r);
+        uint32_t us = shoal_get_u32(&r);
+
+        if (!r.failed && shoal_job_id_equal(id, job) && us > *pause_us)
+            *pause_us = us;
+    }
+    return !r.failed;
+}
+
 static enum shoal_sched_node_state node_state(enum shoal_member_state state)
 {
     switch (state) {
