@@ -1041,7 +1041,7 @@ static void check_worker(struct agent *agent, const struct worker *w)
     unsigned long long digest;
     unsigned long long updates;
 
-    if (w->dead || w->dropped || !w->joined)
+    if (w->dead || w->doomed || w->dropped || !w->joined)
         return;
     if (!WIFEXITED(w->status) || WEXITSTATUS(w->status) != 0) {
         fail(agent, "worker %" PRIu64 " ended with status %x", w->id, (unsigned)w->status);
