@@ -1,0 +1,629 @@
+/* One host's slots: reservations, leases, freezing, restarts, the workers' messages. */
+#include "shoal/slots.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static struct shoal_slots *slots;
+static struct shoal_slots_actions actions;
+static struct shoal_host_message out, in;
+static uint8_t bytes[SHOAL_HOST_MESSAGE_MAX];
+static uint64_t now;
+static uint64_t term = 1;
+
+static const struct shoal_node_id self = { { 1 } }, leader = { { 2 } }, other = { { 3 } };
+static const struct shoal_job_id job_a = { { 0xa } }, job_b = { { 0xb } };
+
+static void setup(void)
+{
+    now = 1000 * SHOAL_S;
+    term = 1;
+    assert_int_equal(shoal_slots_create(&slots, &(struct shoal_slots_options){ .self = self, .host_epoch = 4, .slots = 4,
+                                                                                .device = SHOAL_JOB_DEVICE_CPU, .start_ns = now }),
+                     SHOAL_OK);
+}
+
+static void step(const struct shoal_slots_event *event) { assert_int_equal(shoal_slots_step(slots, event, now, &actions), SHOAL_OK); }
+
+static void tick(uint64_t ns)
+{
+    now += ns;
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_TIMER });
+}
+
+static void send_from(struct shoal_node_id from)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_FRAME };
+    size_t len;
+
+    out.generation = out.generation == 0 ? 1 : out.generation;
+    out.term = term;
+    assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+    event.u.frame.from = from;
+    event.u.frame.bytes = shoal_view_of(bytes, len);
+    step(&event);
+}
+
+static void start(uint8_t kind, struct shoal_job_id job)
+{
+    memset(&out, 0, sizeof(out));
+    out.kind = kind;
+    out.job = job;
+}
+
+static const struct shoal_slots_action *find(enum shoal_slots_action_kind kind)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].kind == kind)
+            return &actions.list[i];
+    return NULL;
+}
+
+static uint32_t count(enum shoal_slots_action_kind kind)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < actions.count; i++)
+        n += actions.list[i].kind == kind;
+    return n;
+}
+
+/* The message of this kind among what was sent: in `in`. */
+static bool sent(uint8_t kind)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].kind == SHOAL_SLOTS_SEND && shoal_host_decode(actions.list[i].u.send.bytes, &in) == SHOAL_OK && in.kind == kind)
+            return true;
+    return false;
+}
+
+static bool sent_to(uint8_t kind, struct shoal_node_id to)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].kind == SHOAL_SLOTS_SEND && shoal_node_id_equal(actions.list[i].u.send.to, to) &&
+            shoal_host_decode(actions.list[i].u.send.bytes, &in) == SHOAL_OK && in.kind == kind)
+            return true;
+    return false;
+}
+
+static bool told(uint64_t worker, uint8_t kind)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].kind == SHOAL_SLOTS_WORKER_SEND && actions.list[i].u.worker_send.worker_id == worker &&
+            actions.list[i].u.worker_send.message->kind == kind)
+            return true;
+    return false;
+}
+
+/* Returns the generation granted; 0: refused. */
+static uint64_t reserve(struct shoal_job_id job, uint8_t slot, uint32_t priority, uint64_t ticket)
+{
+    start(SHOAL_HOST_RESERVE, job);
+    out.u.reserve.request = 7;
+    out.u.reserve.priority = priority;
+    out.u.reserve.ticket_ms = ticket;
+    out.u.reserve.slot_count = 1;
+    out.u.reserve.slots[0] = slot;
+    send_from(leader);
+    assert_true(sent(SHOAL_HOST_OFFER));
+    assert_int_equal(in.u.offer.request, 7);
+    return in.u.offer.slot_count == 1 ? in.u.offer.generations[0] : 0;
+}
+
+static void confirm_at(struct shoal_job_id job, uint64_t worker, uint32_t slot, uint64_t generation, uint64_t echo)
+{
+    start(SHOAL_HOST_CONFIRM, job);
+    out.u.confirm.placement_count = 1;
+    out.u.confirm.placements[0] = (struct shoal_placement){ .worker_id = worker, .node = self, .slot = slot, .host_epoch = 4,
+                                                            .lease_generation = generation, .token = { 9 },
+                                                            .role = slot == SHOAL_SLOT_NONE ? SHOAL_JOB_DRIVER : SHOAL_JOB_ENGINE };
+    out.u.confirm.spec = shoal_view_text("spec");
+    out.u.confirm.echo = echo;
+    send_from(leader);
+}
+
+static void confirm(struct shoal_job_id job, uint64_t worker, uint32_t slot, uint64_t generation)
+{
+    confirm_at(job, worker, slot, generation, now);
+}
+
+static uint64_t lease(struct shoal_job_id job, uint64_t worker, uint8_t slot)
+{
+    uint64_t generation = reserve(job, slot, 0, 0);
+
+    assert_true(generation != 0);
+    confirm(job, worker, slot, generation);
+    assert_non_null(find(SHOAL_SLOTS_RUN));
+    return generation;
+}
+
+static void renew(struct shoal_job_id job, uint64_t worker, uint64_t generation, uint64_t echo)
+{
+    start(SHOAL_HOST_RENEW, job);
+    out.u.renew.echo = echo;
+    out.u.renew.lease_count = 1;
+    out.u.renew.leases[0] = (struct shoal_lease_name){ worker, generation };
+    send_from(leader);
+}
+
+static enum shoal_slot_state state_of(uint32_t slot)
+{
+    struct shoal_slot_status status;
+
+    shoal_slots_slot(slots, slot, &status);
+    return status.state;
+}
+
+static void exited(uint64_t worker)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER_EXITED };
+
+    event.u.exited.worker_id = worker;
+    step(&event);
+}
+
+static void idle(uint32_t slot)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_SLOT_IDLE };
+
+    event.u.slot = slot;
+    step(&event);
+}
+
+static void hello(uint64_t worker)
+{
+    static struct shoal_worker_message m;
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+
+    m.kind = SHOAL_WORKER_HELLO;
+    m.hello = (struct shoal_worker_hello){ .worker_id = worker, .token = { 9 } };
+    event.u.worker.worker_id = worker;
+    event.u.worker.message = &m;
+    step(&event);
+}
+
+static void teardown(void)
+{
+    shoal_slots_destroy(slots);
+    slots = NULL;
+}
+
+static void test_life_of_a_lease(void **state)
+{
+    uint64_t first, second;
+
+    (void)state;
+    setup();
+    first = lease(job_a, 11, 2);
+    assert_int_equal(state_of(2), SHOAL_SLOT_LEASED);
+    assert_non_null(find(SHOAL_SLOTS_JOB_OPEN));
+    assert_true(find(SHOAL_SLOTS_RUN)->u.run.deadline_ns == now + 15 * SHOAL_S);
+    assert_int_equal(reserve(job_b, 2, 9, 0), 0); /* leased */
+    exited(11);
+    assert_int_equal(state_of(2), SHOAL_SLOT_HELD);
+    assert_int_equal(reserve(job_b, 2, 9, 0), 0); /* the kernel's lock is held */
+    idle(2);
+    assert_int_equal(state_of(2), SHOAL_SLOT_FREE);
+    second = lease(job_b, 12, 2);
+    assert_true(second > first); /* S1 */
+    confirm(job_a, 13, 2, first); /* an old grant */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_EXITED && !in.u.worker.ran);
+    teardown();
+}
+
+static void test_tentative(void **state)
+{
+    uint64_t a, b;
+
+    (void)state;
+    setup();
+    a = reserve(job_a, 0, 5, 10);
+    assert_true(reserve(job_a, 0, 5, 10) == a);  /* asked again: the same promise */
+    assert_int_equal(reserve(job_b, 0, 5, 11), 0); /* a later ticket waits */
+    b = reserve(job_b, 0, 6, 11);                  /* a higher priority wounds */
+    assert_true(b > a);
+    confirm(job_a, 11, 0, a);
+    assert_null(find(SHOAL_SLOTS_RUN));
+    confirm(job_b, 12, 0, b);
+    assert_non_null(find(SHOAL_SLOTS_RUN));
+    confirm(job_b, 12, 0, b); /* repeated */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_LEASED);
+
+    a = reserve(job_a, 1, 5, 10);
+    tick(2 * SHOAL_S);
+    assert_int_equal(state_of(1), SHOAL_SLOT_FREE);
+    confirm(job_a, 13, 1, a); /* late, but nobody else has got it */
+    assert_non_null(find(SHOAL_SLOTS_RUN));
+
+    a = reserve(job_a, 3, 5, 10);
+    start(SHOAL_HOST_CANCEL, job_a);
+    send_from(leader);
+    assert_int_equal(state_of(3), SHOAL_SLOT_FREE);
+    confirm(job_a, 14, 3, a); /* given back: void */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    teardown();
+}
+
+static void test_confirm_is_late(void **state)
+{
+    uint64_t a;
+
+    (void)state;
+    setup();
+    a = reserve(job_a, 0, 0, 0);
+    now += 10 * SHOAL_S;
+    confirm_at(job_a, 11, 0, a, now - 10 * SHOAL_S); /* its lease would be over before it is frozen */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    a = reserve(job_a, 0, 0, 0);
+    confirm_at(job_a, 12, 0, a, now + 1); /* a stamp that this host has not made yet */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_int_equal(state_of(0), SHOAL_SLOT_TENTATIVE);
+    confirm_at(job_a, 12, 0, a, now - 4 * SHOAL_S);
+    assert_true(find(SHOAL_SLOTS_RUN)->u.run.deadline_ns == now + 11 * SHOAL_S);
+    teardown();
+}
+
+static void test_freeze_thaw_kill(void **state)
+{
+    uint64_t a, begun;
+
+    (void)state;
+    setup();
+    a = lease(job_a, 11, 0);
+    begun = now;
+    tick(8 * SHOAL_S);
+    renew(job_a, 11, a, begun); /* delayed: echoes an old stamp, extends nothing */
+    assert_null(find(SHOAL_SLOTS_RENEW));
+    tick(2 * SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_FREEZE));
+    tick(SHOAL_S);
+    assert_null(find(SHOAL_SLOTS_FREEZE)); /* once */
+    renew(job_a, 11, a, begun + 500 * SHOAL_MS); /* would be frozen anyway: stays */
+    assert_null(find(SHOAL_SLOTS_THAW));
+    renew(job_a, 11, a, now - SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_THAW));
+    assert_true(find(SHOAL_SLOTS_RENEW)->u.worker.deadline_ns == now + 14 * SHOAL_S);
+    tick(20 * SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_FREEZE));
+    assert_null(find(SHOAL_SLOTS_KILL)); /* memory kept */
+    tick(593 * SHOAL_S);
+    assert_null(find(SHOAL_SLOTS_KILL));
+    tick(2 * SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_KILL)); /* ten minutes after its lease ended */
+    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.grace_ns, 0);
+    tick(SHOAL_S);
+    assert_null(find(SHOAL_SLOTS_KILL));
+    teardown();
+}
+
+static void test_claim_of_an_expired_lease(void **state)
+{
+    struct shoal_slots_record record;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    tick(14 * SHOAL_S);
+    shoal_slots_record(slots, &record);
+    assert_int_equal(record.free & 1, 0);
+    assert_int_equal(reserve(job_b, 0, 0, 0), 0);
+    assert_null(find(SHOAL_SLOTS_KILL)); /* frozen, but leased */
+    tick(SHOAL_S);
+    shoal_slots_record(slots, &record);
+    assert_int_equal(record.free & 1, 1); /* to be claimed */
+    assert_non_null(find(SHOAL_SLOTS_PUBLISH));
+    assert_int_equal(reserve(job_b, 0, 0, 0), 0);
+    assert_non_null(find(SHOAL_SLOTS_KILL)); /* first it is cleared */
+    assert_int_equal(reserve(job_b, 0, 0, 0), 0);
+    exited(11);
+    idle(0);
+    assert_true(reserve(job_b, 0, 0, 0) != 0);
+    teardown();
+}
+
+static void test_terms(void **state)
+{
+    uint64_t a;
+
+    (void)state;
+    setup();
+    term = 5;
+    a = lease(job_a, 11, 0);
+    tick(5 * SHOAL_S);
+    term = 4;
+    renew(job_a, 11, a, now);
+    assert_null(find(SHOAL_SLOTS_RENEW)); /* S4 */
+    term = 6;
+    start(SHOAL_HOST_REPORT, job_a);
+    send_from(other); /* a new leader: it is told all */
+    assert_true(sent(SHOAL_HOST_WORKER));
+    term = 5;
+    renew(job_a, 11, a, now);
+    assert_null(find(SHOAL_SLOTS_RENEW));
+    term = 7;
+    renew(job_a, 11, a, now); /* a later term voids nothing */
+    assert_non_null(find(SHOAL_SLOTS_RENEW));
+    start(SHOAL_HOST_REPORT, job_a);
+    out.generation = 2; /* the job was recovered elsewhere: all of before is void */
+    send_from(other);
+    assert_non_null(find(SHOAL_SLOTS_KILL));
+    teardown();
+}
+
+static void test_unknown_is_a_promise(void **state)
+{
+    uint64_t a;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 10, 3);
+    a = reserve(job_a, 0, 0, 0);
+    renew(job_a, 11, a, now); /* the CONFIRM is still under way */
+    assert_true(sent(SHOAL_HOST_UNKNOWN) && in.u.drain.worker_id == 11);
+    confirm(job_a, 11, 0, a);
+    assert_null(find(SHOAL_SLOTS_RUN));
+    renew(job_b, 12, 5, now); /* a job that is not here at all */
+    assert_true(sent(SHOAL_HOST_UNKNOWN) && in.u.drain.worker_id == 12);
+    teardown();
+}
+
+static void test_drain(void **state)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TARGET };
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    assert_int_equal(reserve(job_b, 0, 9, 0), 0);
+    assert_false(sent(SHOAL_HOST_DRAIN)); /* this host's own allocation does not say so */
+    event.u.target.jobs[0] = job_b;
+    step(&event);
+    assert_int_equal(reserve(job_b, 0, 9, 0), 0);
+    assert_true(sent(SHOAL_HOST_DRAIN) && in.u.drain.worker_id == 11);
+    assert_int_equal(state_of(0), SHOAL_SLOT_DRAINING);
+    event.u.target.jobs[0] = job_a;
+    step(&event);
+    assert_int_equal(state_of(0), SHOAL_SLOT_LEASED);
+    teardown();
+}
+
+static void test_driver(void **state)
+{
+    uint64_t generation;
+
+    (void)state;
+    setup();
+    start(SHOAL_HOST_RESERVE, job_a);
+    out.u.reserve.driver = true;
+    send_from(leader);
+    assert_true(sent(SHOAL_HOST_OFFER) && in.u.offer.driver);
+    generation = in.u.offer.driver_generation;
+    confirm(job_b, 11, SHOAL_SLOT_NONE, generation); /* promised to another job */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    confirm(job_a, 12, SHOAL_SLOT_NONE, generation);
+    assert_non_null(find(SHOAL_SLOTS_RUN));
+    confirm(job_a, 13, SHOAL_SLOT_NONE, generation); /* used up */
+    assert_null(find(SHOAL_SLOTS_RUN));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(state_of(i), SHOAL_SLOT_FREE);
+    teardown();
+}
+
+static void test_reports_repeat(void **state)
+{
+    uint64_t seq;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    seq = in.seq;
+    tick(100 * SHOAL_MS);
+    assert_false(sent(SHOAL_HOST_WORKER));
+    tick(400 * SHOAL_MS);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.seq == seq);
+    start(SHOAL_HOST_ACK, job_a);
+    out.seq = seq + 1; /* of something else */
+    send_from(leader);
+    tick(500 * SHOAL_MS);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    start(SHOAL_HOST_ACK, job_a);
+    out.seq = seq;
+    send_from(leader);
+    tick(600 * SHOAL_MS);
+    assert_false(sent(SHOAL_HOST_WORKER));
+    exited(11);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.seq > seq && in.u.worker.phase == SHOAL_PHASE_EXITED);
+    teardown();
+}
+
+static void test_epoch_and_death(void **state)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+    static struct shoal_worker_message m;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    (void)lease(job_a, 12, 1);
+    hello(11);
+    hello(12);
+    start(SHOAL_HOST_CALL, job_a);
+    out.u.call.call = 1;
+    out.u.call.bundle.bytes[0] = 5;
+    send_from(leader);
+    assert_non_null(find(SHOAL_SLOTS_FETCH));
+    assert_int_equal(count(SHOAL_SLOTS_WORKER_SEND), 0); /* not before the bundle is here */
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
+    assert_true(told(11, SHOAL_WORKER_CALL) && told(12, SHOAL_WORKER_CALL));
+    m.kind = SHOAL_WORKER_READY;
+    m.ready = (struct shoal_worker_ready){ .call = 1, .virtual_workers = 6 };
+    event.u.worker.message = &m;
+    for (uint64_t w = 11; w <= 12; w++) {
+        event.u.worker.worker_id = w;
+        step(&event);
+    }
+    start(SHOAL_HOST_EPOCH, job_a);
+    out.u.epoch.epoch.e = 3;
+    out.u.epoch.call = 1;
+    out.u.epoch.member_count = 3;
+    out.u.epoch.members[0].worker_id = 11;
+    out.u.epoch.members[1].worker_id = 12;
+    out.u.epoch.members[2].worker_id = 13;
+    out.u.epoch.members[2].node = other;
+    send_from(leader);
+    assert_true(told(11, SHOAL_WORKER_EPOCH) && told(12, SHOAL_WORKER_EPOCH));
+    exited(12);
+    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
+    assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));
+    assert_true(sent_to(SHOAL_HOST_WORKER, leader));
+    start(SHOAL_HOST_EPOCH, job_a); /* an older one comes late */
+    out.u.epoch.epoch.e = 2;
+    out.u.epoch.call = 1;
+    out.u.epoch.member_count = 1;
+    out.u.epoch.members[0].worker_id = 11;
+    send_from(leader);
+    assert_false(told(11, SHOAL_WORKER_EPOCH));
+    teardown();
+}
+
+/* The agent restarts: table from the store, then the runner says who lives. */
+static void test_restart(void **state)
+{
+    static uint8_t table[SHOAL_SLOTS_STATE_BYTES_MAX];
+    struct shoal_slots_options options = { .self = self, .host_epoch = 4, .slots = 4, .device = SHOAL_JOB_DEVICE_CPU };
+    struct shoal_slots_live live = { .worker_id = 11, .slot = 0, .role = SHOAL_JOB_ENGINE, .token = { 9 } };
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
+    struct shoal_job_id job;
+    uint8_t token[16] = { 9 };
+    uint64_t a;
+    size_t len;
+
+    (void)state;
+    setup();
+    a = lease(job_a, 11, 0);
+    (void)lease(job_a, 12, 1);
+    (void)lease(job_a, 14, 2);
+    assert_int_equal(shoal_slots_encode(slots, table, sizeof(table), &len), SHOAL_OK);
+    teardown();
+    now += SHOAL_S;
+    options.start_ns = now;
+    options.host_epoch = 5;
+    assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, len)), SHOAL_ERR_STALE); /* the host was booted */
+    options.host_epoch = 4;
+    for (size_t n = 0; n < len; n += 7)
+        assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, n)), SHOAL_ERR_MALFORMED);
+    assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, len)), SHOAL_OK);
+    event.u.runner.job = job_a;
+    event.u.runner.generation = 1;
+    event.u.runner.workers = &live;
+    event.u.runner.worker_count = 1;
+    live.lease_generation = a;
+    step(&event);
+    assert_int_equal(state_of(0), SHOAL_SLOT_LEASED);
+    assert_int_equal(state_of(1), SHOAL_SLOT_HELD); /* ended meanwhile */
+    assert_true(shoal_slots_worker_job(slots, 11, token, &job) && shoal_job_id_equal(job, job_a));
+    token[3] = 1;
+    assert_false(shoal_slots_worker_job(slots, 11, token, &job));
+    renew(job_a, 11, a, now);
+    assert_non_null(find(SHOAL_SLOTS_RENEW)); /* the token was not voided */
+    assert_null(find(SHOAL_SLOTS_RUN));       /* nothing is started twice */
+    teardown();
+
+    /* Without the table: the runner's word is enough. */
+    assert_int_equal(shoal_slots_create(&slots, &options), SHOAL_OK);
+    step(&event);
+    assert_int_equal(state_of(0), SHOAL_SLOT_LEASED);
+    assert_true(reserve(job_b, 3, 0, 0) > a);
+    live.slot = 77; /* nonsense from a runner */
+    live.worker_id = 99;
+    step(&event);
+    teardown();
+}
+
+static void test_orders(void **state)
+{
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    hello(11);
+    start(SHOAL_HOST_ORDER, job_a);
+    out.u.order.worker_id = 11;
+    out.u.order.order = SHOAL_ORDER_STOP;
+    out.u.order.reason = SHOAL_STOP_SHRUNK;
+    out.u.order.grace_ns = 30 * SHOAL_S;
+    send_from(leader);
+    assert_true(told(11, SHOAL_WORKER_STOP));
+    assert_null(find(SHOAL_SLOTS_KILL));
+    send_from(leader); /* repeated: said once, the grace is not prolonged */
+    assert_false(told(11, SHOAL_WORKER_STOP));
+    for (uint32_t i = 0; i < 9; i++) {
+        tick(3 * SHOAL_S);
+        assert_null(find(SHOAL_SLOTS_KILL));
+        send_from(leader);
+    }
+    tick(3 * SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_KILL));
+    exited(11);
+    start(SHOAL_HOST_ORDER, job_a);
+    out.u.order.worker_id = 11;
+    out.u.order.order = SHOAL_ORDER_FORGET;
+    send_from(leader);
+    tick(11 * SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_JOB_CLOSED)); /* nothing of it is left */
+    teardown();
+}
+
+static void test_stuck(void **state)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_STUCK };
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    hello(11);
+    event.u.worker.worker_id = 11;
+    step(&event);
+    assert_non_null(find(SHOAL_SLOTS_KILL));
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.stuck);
+    teardown();
+}
+
+static void test_malformed(void **state)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_FRAME };
+    struct shoal_slots_stats stats;
+    size_t len;
+
+    (void)state;
+    setup();
+    event.u.frame.bytes = shoal_view_text("garbage");
+    assert_int_equal(shoal_slots_step(slots, &event, now, &actions), SHOAL_ERR_MALFORMED);
+    start(SHOAL_HOST_OFFER, job_a); /* a message for leaders */
+    assert_int_equal(shoal_host_encode(&out, bytes, sizeof(bytes), &len), SHOAL_OK);
+    event.u.frame.bytes = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_slots_step(slots, &event, now, &actions), SHOAL_ERR_MALFORMED);
+    shoal_slots_stats(slots, &stats);
+    assert_int_equal(stats.malformed, 2);
+    exited(77); /* of a worker that is not here */
+    teardown();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_life_of_a_lease), cmocka_unit_test(test_tentative), cmocka_unit_test(test_confirm_is_late),
+        cmocka_unit_test(test_freeze_thaw_kill), cmocka_unit_test(test_claim_of_an_expired_lease), cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_unknown_is_a_promise), cmocka_unit_test(test_drain), cmocka_unit_test(test_driver),
+        cmocka_unit_test(test_reports_repeat), cmocka_unit_test(test_epoch_and_death), cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_orders), cmocka_unit_test(test_stuck), cmocka_unit_test(test_malformed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
