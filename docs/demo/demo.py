@@ -121,7 +121,7 @@ def lose_the_leader(mesh, job, screen):
     screen.say("step %d, epoch %s, %d ranks: training goes on %.2f s after the kill" %
                (stepped["steps"], stepped["epoch"], stepped["workers"], time.monotonic() - began))
     mesh.hosts.remove(victim)
-    return survivors
+    return survivors, {w: v[0].name for w, v in workers.items()}
 
 
 def check_result(mesh, job, host, screen):
@@ -162,10 +162,9 @@ def run(options, screen):
         for node in mesh.hosts[1].get("/v1/nodes"):
             screen.say("  %-8s %-6s %s, %d slots" % (node["name"], node["state"], node["address"], node["slots"]))
         job = submit(mesh, mesh.hosts[1], screen)
-        survivors = lose_the_leader(mesh, job, screen)
+        survivors, places = lose_the_leader(mesh, job, screen)
         fourth = mesh.add("delta", seed=mesh.hosts[0])
         screen.say("starts a fourth host, delta")
-        places = {}
         reached = False
         unchanged = {}
         end = time.monotonic() + SECONDS_MAX
