@@ -471,7 +471,7 @@ void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *a
 void sim_check_restored(struct sim_host *host, const struct sim_disk_group *group);
 void sim_check_forget(struct sim_host *host);
 void sim_check_run(struct sim_host *host, const struct sim_worker *fresh);
-void sim_check_fence(struct sim *sim);
+void sim_check_alone(struct sim_host *host, const struct sim_worker *runs);
 bool sim_converged(struct sim *sim, char *why, size_t cap);
 bool sim_job_state(struct sim *sim, uint32_t job, uint8_t *state); /* by the newest replica; false: none */
 uint32_t sim_job_engines(struct sim *sim, uint32_t job);

@@ -1,0 +1,353 @@
+/* Virtual time: the heap of events and the loop. What an event means is said in the other files.
+ *
+ * Run: boot the hosts, found the mesh, then the script's times count; after its last command every fault is healed and
+ * the mesh must converge (sim_check.c) within SIM_SETTLE_NS. */
+#include "sim.h"
+
+#include <stdarg.h>
+
+#include "shoal/banned.h"
+
+#define SETTLE_CHECK_NS (250 * SHOAL_MS)
+/* More events than this at one instant: something spins. */
+#define SAME_INSTANT_MAX 200000u
+
+void *sim_alloc(size_t bytes)
+{
+    void *memory = calloc(1, bytes);
+
+    SHOAL_ASSERT(memory != NULL);
+    return memory;
+}
+
+void *sim_grow(void *array, size_t *cap, size_t need, size_t item)
+{
+    size_t grown = *cap == 0 ? 16 : *cap;
+
+    if (need <= *cap)
+        return array;
+    while (grown < need)
+        grown *= 2;
+    array = realloc(array, grown * item);
+    SHOAL_ASSERT(array != NULL);
+    memset((uint8_t *)array + *cap * item, 0, (grown - *cap) * item);
+    *cap = grown;
+    return array;
+}
+
+struct shoal_view sim_copy(struct shoal_view view)
+{
+    uint8_t *bytes = sim_alloc(view.len + 1);
+
+    if (view.len > 0)
+        memcpy(bytes, view.bytes, view.len);
+    return shoal_view_of(bytes, view.len);
+}
+
+void sim_mix(struct sim *sim, uint64_t word)
+{
+    sim->hash = (sim->hash ^ word) * 0x100000001b3u;
+    sim->hash ^= sim->hash >> 29;
+}
+
+uint64_t sim_hash_bytes(struct shoal_view bytes)
+{
+    uint64_t h = 0xcbf29ce484222325u ^ bytes.len;
+    size_t i = 0;
+
+    for (; i + 8 <= bytes.len; i += 8) {
+        uint64_t word = 0;
+
+        for (unsigned b = 0; b < 8; b++)
+            word |= (uint64_t)bytes.bytes[i + b] << (8 * b);
+        h = (h ^ word) * 0x100000001b3u;
+        h ^= h >> 32;
+    }
+    for (; i < bytes.len; i++)
+        h = (h ^ bytes.bytes[i]) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+void sim_stream(const struct sim *sim, struct shoal_rand *rand, const char *label, uint64_t a, uint64_t b)
+{
+    uint64_t state = sim->options.seed ^ sim_hash_bytes(shoal_view_text(label));
+    uint64_t seed = shoal_splitmix64(&state) ^ a * 0x9e3779b97f4a7c15u;
+
+    seed = shoal_splitmix64(&seed) ^ b;
+    shoal_rand_init(rand, shoal_splitmix64(&seed));
+}
+
+uint64_t sim_about(struct shoal_rand *rand, uint64_t mean_ns)
+{
+    return mean_ns / 2 + shoal_rand_below(rand, mean_ns + 1);
+}
+
+void sim_trace(const struct sim *sim, const char *format, ...)
+{
+    uint64_t us = sim->base_ns == UINT64_MAX || sim->now_ns < sim->base_ns ? 0 : (sim->now_ns - sim->base_ns) / 1000;
+    va_list args;
+
+    if (!sim->trace)
+        return;
+    (void)printf("[%4llu.%06llu] ", (unsigned long long)(us / 1000000), (unsigned long long)(us % 1000000));
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)putchar('\n');
+}
+
+void sim_fail(struct sim *sim, const char *format, ...)
+{
+    uint64_t ms = sim->base_ns == UINT64_MAX || sim->now_ns < sim->base_ns ? 0 : (sim->now_ns - sim->base_ns) / SHOAL_MS;
+    va_list args;
+    int used;
+
+    if (sim->failed)
+        return; /* the first one is the cause */
+    sim->failed = true;
+    used = snprintf(sim->failure, sizeof(sim->failure), "at %llu.%03llu s, event %llu: ", (unsigned long long)(ms / 1000),
+                    (unsigned long long)(ms % 1000), (unsigned long long)sim->events);
+    va_start(args, format);
+    (void)vsnprintf(sim->failure + used, sizeof(sim->failure) - (size_t)used, format, args);
+    va_end(args);
+    sim_trace(sim, "FAIL %s", sim->failure);
+}
+
+/* ---- the heap ---- */
+
+static bool before(const struct sim_event *a, const struct sim_event *b)
+{
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->seq < b->seq;
+}
+
+static void insert(struct sim *sim, struct sim_event *event)
+{
+    size_t at = sim->queue_count++;
+
+    event->seq = ++sim->seq;
+    sim->queue = sim_grow(sim->queue, &sim->queue_cap, sim->queue_count, sizeof(*sim->queue));
+    while (at > 0 && before(event, sim->queue[(at - 1) / 2])) {
+        sim->queue[at] = sim->queue[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    sim->queue[at] = event;
+}
+
+struct sim_event *sim_push(struct sim *sim, enum sim_kind kind, uint32_t to, uint64_t delay_ns)
+{
+    struct sim_event *event = sim_alloc(sizeof(*event));
+
+    event->kind = kind;
+    event->to = to;
+    event->life = sim->hosts[to].life;
+    event->at_ns = sim->now_ns + delay_ns;
+    insert(sim, event);
+    return event;
+}
+
+static struct sim_event *pop(struct sim *sim)
+{
+    struct sim_event *first = sim->queue[0];
+    struct sim_event *last = sim->queue[--sim->queue_count];
+    size_t at = 0;
+
+    while (2 * at + 1 < sim->queue_count) {
+        size_t child = 2 * at + 1;
+
+        if (child + 1 < sim->queue_count && before(sim->queue[child + 1], sim->queue[child]))
+            child++;
+        if (!before(sim->queue[child], last))
+            break;
+        sim->queue[at] = sim->queue[child];
+        at = child;
+    }
+    if (sim->queue_count > 0)
+        sim->queue[at] = last;
+    return first;
+}
+
+void sim_event_bytes(struct sim_event *event, struct shoal_view bytes) { event->bytes = sim_copy(bytes); }
+
+static void event_free(struct sim_event *event)
+{
+    free((void *)(uintptr_t)event->bytes.bytes);
+    free(event->answer);
+    free(event->record);
+    free(event);
+}
+
+/* ---- the loop ---- */
+
+static void handle(struct sim *sim, struct sim_event *event)
+{
+    sim_mix(sim, event->at_ns);
+    sim_mix(sim, (uint64_t)event->kind << 48 | (uint64_t)event->to << 32 | event->from);
+    sim_mix(sim, event->word);
+    if (event->bytes.len > 0)
+        sim_mix(sim, sim_hash_bytes(event->bytes));
+    switch (event->kind) {
+    case SIM_PUMP: sim_pump(sim, event); break;
+    case SIM_LINK_CHECK: sim_link_check(sim, event); break;
+    case SIM_DIAL: sim_dial(sim, event); break;
+    case SIM_TRAIN: sim_train(sim, (uint32_t)event->word); break;
+    case SIM_COMMAND: sim_command(sim, &sim->script->commands[event->word]); break;
+    case SIM_RETRY: sim_submit(sim, (uint32_t)event->word); break;
+    default: sim_host_event(&sim->hosts[event->to], event); break;
+    }
+}
+
+/* What an agent would do waits while it is stopped; processes, disks and the network go on. */
+static bool for_agent(enum sim_kind kind)
+{
+    return kind != SIM_PUMP && kind != SIM_LINK_CHECK && kind != SIM_DIAL && kind != SIM_TRAIN && kind != SIM_COMMAND &&
+           kind != SIM_RETRY && kind != SIM_RUNNER_TIMER && kind != SIM_EXIT && kind != SIM_WORK && kind != SIM_TO_WORKER;
+}
+
+/* Until `until_ns`, a failure, or nothing is left. */
+static void run_until(struct sim *sim, uint64_t until_ns)
+{
+    uint64_t instant_ns = UINT64_MAX;
+    unsigned same = 0;
+
+    while (!sim->failed && sim->queue_count > 0 && sim->queue[0]->at_ns <= until_ns) {
+        struct sim_event *event = pop(sim);
+
+        if (event->at_ns != instant_ns)
+            same = 0;
+        instant_ns = event->at_ns;
+        if (++same > SAME_INSTANT_MAX)
+            sim_fail(sim, "more than %u events at one instant; the last is of kind %d at host %u", SAME_INSTANT_MAX,
+                     (int)event->kind, event->to + 1);
+        sim->now_ns = event->at_ns;
+        if (for_agent(event->kind) && sim->hosts[event->to].paused_ns > sim->now_ns) {
+            event->at_ns = sim->hosts[event->to].paused_ns;
+            insert(sim, event);
+            continue;
+        }
+        sim->events++;
+        handle(sim, event);
+        event_free(event);
+    }
+    if (!sim->failed)
+        sim->now_ns = until_ns;
+}
+
+/* The mesh is founded and everyone sees everyone. */
+static bool is_ready(struct sim *sim)
+{
+    if (!sim->mesh_made)
+        return false;
+    for (uint32_t i = 0; i < sim->options.hosts; i++)
+        if (shoal_swim_live_count(sim->hosts[i].swim) != sim->options.hosts || !shoal_sched_mesh_writable(sim->hosts[i].sched))
+            return false;
+    return true;
+}
+
+static void commands_arm(struct sim *sim)
+{
+    sim->base_ns = sim->now_ns;
+    for (size_t i = 0; i < sim->script->count; i++)
+        sim_push(sim, SIM_COMMAND, 0, sim->script->commands[i].at_ns)->word = i;
+}
+
+static void boot(struct sim *sim)
+{
+    uint64_t end_ns = sim->now_ns + SIM_READY_NS;
+
+    for (uint32_t i = 0; i < sim->options.hosts; i++)
+        sim_host_boot(&sim->hosts[i]);
+    run_until(sim, sim->now_ns + 200 * SHOAL_MS);
+    if (!sim->failed)
+        sim_ask_mesh(sim, 0, NULL);
+    while (!sim->failed && !is_ready(sim)) {
+        run_until(sim, sim->now_ns + 50 * SHOAL_MS);
+        if (sim->now_ns > end_ns)
+            sim_fail(sim, "the mesh of %u was not ready within %u s", sim->options.hosts, (unsigned)(SIM_READY_NS / SHOAL_S));
+    }
+}
+
+bool sim_run(struct sim *sim)
+{
+    char why[512] = "";
+    uint64_t last_ns = 0;
+    uint64_t end_ns;
+    unsigned calm = 0;
+
+    boot(sim);
+    if (sim->failed)
+        return false;
+    sim_trace(sim, "the mesh of %u hosts is ready", sim->options.hosts);
+    sim->options.loss = sim->script->options.loss;
+    commands_arm(sim);
+    for (size_t i = 0; i < sim->script->count; i++)
+        if (sim->script->commands[i].at_ns > last_ns)
+            last_ns = sim->script->commands[i].at_ns;
+    run_until(sim, sim->base_ns + last_ns);
+    if (!sim->failed)
+        sim_heal(sim);
+    end_ns = sim->now_ns + SIM_SETTLE_NS;
+    while (!sim->failed && calm < 4) {
+        run_until(sim, sim->now_ns + SETTLE_CHECK_NS);
+        calm = !sim->failed && sim_converged(sim, why, sizeof(why)) ? calm + 1 : 0;
+        if (sim->now_ns > end_ns && calm == 0)
+            sim_fail(sim, "no convergence within %u s of the last fault: %s", (unsigned)(SIM_SETTLE_NS / SHOAL_S), why);
+    }
+    return !sim->failed;
+}
+
+/* ---- life ---- */
+
+struct sim *sim_create(const struct sim_script *script, bool trace)
+{
+    struct sim *sim = sim_alloc(sizeof(*sim));
+
+    sim->script = script;
+    sim->options = script->options;
+    sim->options.loss = 0; /* the script's loss begins when the mesh is ready */
+    sim->trace = trace;
+    sim->now_ns = 1000 * SHOAL_S;
+    sim->base_ns = UINT64_MAX;
+    sim->hash = 0xcbf29ce484222325u;
+    sim->host_count = SIM_HOSTS_MAX;
+    sim->pool = shoal_gossip_pool_create(0);
+    sim->sched_actions = sim_alloc(sizeof(*sim->sched_actions));
+    sim->swim_actions = sim_alloc(sizeof(*sim->swim_actions));
+    sim->message = sim_alloc(sizeof(*sim->message));
+    SHOAL_ASSERT(sim->pool != NULL);
+    sim_stream(sim, &sim->command_chance, "commands", 0, 0);
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+        sim_host_init(sim, i);
+        for (uint32_t j = 0; j < SIM_HOSTS_MAX; j++)
+            sim_stream(sim, &sim->paths[i][j].chance, "path", i, j);
+    }
+    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+        sim_stream(sim, &sim->jobs[i].chance, "job", i, 0);
+    return sim;
+}
+
+void sim_destroy(struct sim *sim)
+{
+    for (size_t i = 0; i < sim->queue_count; i++)
+        event_free(sim->queue[i]);
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+        struct sim_host *host = &sim->hosts[i];
+
+        sim_workers_crash(host);
+        shoal_sched_destroy(host->sched);
+        shoal_swim_destroy(host->swim);
+        sim_disk_deinit(host);
+        for (size_t r = 0; r < host->replica_count; r++)
+            free(host->replicas[r].log);
+        free(host->replicas);
+    }
+    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+        shoal_buf_deinit(&sim->jobs[i].ticket);
+    sim_net_deinit(sim);
+    sim_check_deinit(sim);
+    shoal_gossip_pool_destroy(sim->pool);
+    free(sim->queue);
+    free(sim->sched_actions);
+    free(sim->swim_actions);
+    free(sim->message);
+    free(sim);
+}

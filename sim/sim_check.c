@@ -1,0 +1,412 @@
+/* What must hold, looked at after every event, in true time.
+ *
+ * C1. One leader per (group, term), and whoever begins to lead holds every entry that was committed (Raft 5.2, 5.4).
+ * C2. An index that was committed keeps its entry on every replica, and no replica's commit goes back.
+ * C3. Replicas that have applied the same index have the same digest.
+ * C4. An ended job keeps its end; its epochs only rise.
+ * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
+ * C6. At the end, all faults healed: everyone sees everyone, every group has a leader and equal replicas, every job that
+ *     was acknowledged has finished, every request of an agent that lived on was answered once. */
+#include "sim.h"
+
+#include "shoal/banned.h"
+
+static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id)
+{
+    for (size_t i = 0; i < sim->group_count; i++)
+        if (shoal_job_id_equal(sim->groups[i].id, id))
+            return &sim->groups[i];
+    sim->groups = realloc(sim->groups, (sim->group_count + 1) * sizeof(*sim->groups));
+    SHOAL_ASSERT(sim->groups != NULL);
+    memset(&sim->groups[sim->group_count], 0, sizeof(sim->groups[0]));
+    sim->groups[sim->group_count].id = id;
+    return &sim->groups[sim->group_count++];
+}
+
+static void group_need(struct sim_group *group, uint64_t index)
+{
+    size_t cap = group->cap;
+
+    group->committed = sim_grow(group->committed, &cap, index, sizeof(*group->committed));
+    cap = group->cap;
+    group->digests = sim_grow(group->digests, &cap, index, sizeof(*group->digests));
+    group->cap = cap;
+}
+
+static struct sim_replica *replica_of(struct sim_host *host, struct shoal_job_id id)
+{
+    struct sim_replica *replica;
+
+    for (size_t i = 0; i < host->replica_count; i++)
+        if (shoal_job_id_equal(host->replicas[i].id, id))
+            return &host->replicas[i];
+    host->replicas = realloc(host->replicas, (host->replica_count + 1) * sizeof(*host->replicas));
+    SHOAL_ASSERT(host->replicas != NULL);
+    replica = &host->replicas[host->replica_count++];
+    *replica = (struct sim_replica){ .id = id };
+    return replica;
+}
+
+static const char *name_of(struct shoal_job_id id, char text[SHOAL_JOB_ID_TEXT_BYTES])
+{
+    shoal_job_id_text(id, text);
+    return shoal_job_id_is_mesh(id) ? "the mesh" : text;
+}
+
+/* ---- the log ---- */
+
+static void log_drop_from(struct sim_replica *replica, uint64_t index)
+{
+    if (index <= replica->first)
+        replica->count = 0;
+    else if (index < replica->first + replica->count)
+        replica->count = (size_t)(index - replica->first);
+}
+
+static void log_drop_to(struct sim_replica *replica, uint64_t index)
+{
+    size_t gone = index < replica->first ? 0 : (size_t)(index - replica->first + 1);
+
+    if (gone > replica->count)
+        gone = replica->count;
+    if (gone == 0)
+        return;
+    memmove(replica->log, replica->log + gone, (replica->count - gone) * sizeof(*replica->log));
+    replica->count -= gone;
+    replica->first += gone;
+}
+
+static void log_add(struct sim_replica *replica, const struct shoal_sched_entry *entry)
+{
+    if (replica->count == 0)
+        replica->first = entry->index;
+    log_drop_from(replica, entry->index);
+    if (replica->first + replica->count != entry->index)
+        return; /* the disk says so when it is asked to write it */
+    replica->log = sim_grow(replica->log, &replica->cap, replica->count + 1, sizeof(*replica->log));
+    replica->log[replica->count++] = (struct sim_log_mark){ .term = entry->term,
+                                                            .hash = sim_hash_bytes(entry->bytes) + entry->kind };
+}
+
+void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct sim_replica *replica = replica_of(host, action->u.persist.group);
+
+    if (action->u.persist.has_snapshot)
+        log_drop_to(replica, action->u.persist.snapshot.index);
+    if (action->u.persist.truncate_from != 0) {
+        if (replica->used && action->u.persist.truncate_from <= replica->commit)
+            sim_fail(host->sim, "%s drops entries from %llu on, but %llu are committed", host->name,
+                     (unsigned long long)action->u.persist.truncate_from, (unsigned long long)replica->commit);
+        log_drop_from(replica, action->u.persist.truncate_from);
+    }
+    for (size_t i = 0; i < action->u.persist.entry_count; i++)
+        log_add(replica, &action->u.persist.entries[i]);
+}
+
+void sim_check_restored(struct sim_host *host, const struct sim_disk_group *group)
+{
+    struct sim_replica *replica = replica_of(host, group->id);
+
+    replica->count = 0;
+    for (size_t i = 0; i < group->entry_count; i++)
+        log_add(replica, &group->entries[i]);
+}
+
+/* The agent ends: what it believed is gone. */
+void sim_check_forget(struct sim_host *host)
+{
+    for (size_t i = 0; i < host->replica_count; i++) {
+        host->replicas[i].used = false;
+        host->replicas[i].commit = host->replicas[i].applied = host->replicas[i].term = 0;
+        host->replicas[i].epoch = 0;
+        host->replicas[i].count = 0;
+    }
+}
+
+/* ---- leaders ---- */
+
+void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
+{
+    struct sim_group *group = group_of(host->sim, id);
+    struct shoal_sched_group_status status;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (shoal_sched_group_find(host->sched, id, &status) && status.last < group->commit)
+        sim_fail(host->sim, "%s leads %s in term %llu with %llu entries, but %llu were committed", host->name,
+                 name_of(id, text), (unsigned long long)term, (unsigned long long)status.last,
+                 (unsigned long long)group->commit);
+    for (size_t i = group->term_count; i > 0; i--) {
+        if (group->terms[i - 1].term != term)
+            continue;
+        if (group->terms[i - 1].host != host->index)
+            sim_fail(host->sim, "h%u and %s both lead %s in term %llu", group->terms[i - 1].host + 1, host->name,
+                     name_of(id, text), (unsigned long long)term);
+        return;
+    }
+    group->terms = sim_grow(group->terms, &group->term_cap, group->term_count + 1, sizeof(*group->terms));
+    group->terms[group->term_count++] = (struct sim_term){ .term = term, .host = host->index };
+}
+
+/* ---- after every step of a host ---- */
+
+static void check_commit(struct sim_host *host, struct sim_replica *replica, uint64_t commit)
+{
+    struct sim_group *group = group_of(host->sim, replica->id);
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    group_need(group, commit);
+    for (uint64_t index = replica->commit + 1; index <= commit; index++) {
+        struct sim_log_mark *known = &group->committed[index - 1];
+        const struct sim_log_mark *mine;
+
+        if (index < replica->first || index >= replica->first + replica->count)
+            continue; /* came in a snapshot */
+        mine = &replica->log[index - replica->first];
+        if (known->term == 0)
+            *known = *mine;
+        else if (known->term != mine->term || known->hash != mine->hash)
+            sim_fail(host->sim, "%s commits another entry %llu of %s (term %llu) than was committed (term %llu)", host->name,
+                     (unsigned long long)index, name_of(replica->id, text), (unsigned long long)mine->term,
+                     (unsigned long long)known->term);
+    }
+    replica->commit = commit;
+    if (commit > group->commit)
+        group->commit = commit;
+}
+
+static void check_job(struct sim_host *host, struct sim_replica *replica, const struct shoal_job *replicated)
+{
+    struct sim *sim = host->sim;
+    uint32_t index = sim_job_find(sim, replica->id);
+    struct sim_job *job = index == UINT32_MAX ? NULL : &sim->jobs[index];
+    uint64_t epoch = replicated->epoch == NULL ? 0 : shoal_epoch_word(replicated->epoch->epoch);
+    const char *state = shoal_job_state_name((enum shoal_job_state)replicated->state);
+
+    if (epoch < replica->epoch)
+        sim_fail(sim, "%s: the epoch goes back", host->name);
+    if (epoch > replica->epoch)
+        sim->epochs++;
+    replica->epoch = epoch;
+    if (job == NULL)
+        return;
+    if (shoal_job_state_ended((enum shoal_job_state)replicated->state)) {
+        if (!job->ended) {
+            sim_trace(sim, "job %u has ended: %s %s", index + 1, state, replicated->reason);
+            job->ended = true;
+            job->ended_state = replicated->state;
+            job->ended_index = replicated->applied;
+        } else if (job->ended_state != replicated->state) {
+            sim_fail(sim, "job %u ended as %s, and on %s as %s", index + 1,
+                     shoal_job_state_name((enum shoal_job_state)job->ended_state), host->name, state);
+        }
+    } else if (job->ended && replicated->applied >= job->ended_index) {
+        sim_fail(sim, "job %u had ended at %llu, but is %s at %llu on %s", index + 1, (unsigned long long)job->ended_index,
+                 state, (unsigned long long)replicated->applied, host->name);
+    }
+}
+
+static void check_applied(struct sim_host *host, struct sim_replica *replica, uint64_t applied, uint64_t digest)
+{
+    struct sim_group *group = group_of(host->sim, replica->id);
+    const struct shoal_job *job = shoal_sched_job(host->sched, replica->id);
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    replica->applied = applied;
+    if (applied == 0)
+        return;
+    group_need(group, applied);
+    if (group->digests[applied - 1] == 0)
+        group->digests[applied - 1] = digest;
+    else if (group->digests[applied - 1] != digest)
+        sim_fail(host->sim, "%s has another state of %s at index %llu than a replica had", host->name,
+                 name_of(replica->id, text), (unsigned long long)applied);
+    if (job != NULL)
+        check_job(host, replica, job);
+}
+
+void sim_check_host(struct sim_host *host)
+{
+    struct shoal_sched_group_status status;
+
+    for (size_t i = 0; shoal_sched_group_at(host->sched, i, &status); i++) {
+        struct sim_replica *replica = replica_of(host, status.id);
+        uint64_t applied, digest;
+        char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+        if (replica->used && (status.commit < replica->commit || status.term < replica->term))
+            sim_fail(host->sim, "%s: %s goes back from term %llu commit %llu to term %llu commit %llu", host->name,
+                     name_of(status.id, text), (unsigned long long)replica->term, (unsigned long long)replica->commit,
+                     (unsigned long long)status.term, (unsigned long long)status.commit);
+        replica->used = true;
+        replica->term = status.term;
+        if (status.commit > replica->commit)
+            check_commit(host, replica, status.commit);
+        if (shoal_sched_group_digest(host->sched, status.id, &applied, &digest) && applied != replica->applied)
+            check_applied(host, replica, applied, digest);
+    }
+}
+
+/* ---- workers ---- */
+
+/* It runs: no other driver of the job may, and no other attempt. */
+void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
+{
+    struct sim *sim = host->sim;
+
+    if (runs->role == SHOAL_SCHED_RUN_ENGINE)
+        return;
+    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+        for (const struct sim_worker *other = sim->hosts[h].workers; other != NULL; other = other->next) {
+            if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen || other->dying)
+                continue;
+            if (runs->role == SHOAL_SCHED_RUN_DRIVER || other->attempt != runs->attempt)
+                sim_fail(sim, "worker %llx runs on %s while worker %llx of attempt %u runs on h%u",
+                         (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt, h + 1);
+        }
+}
+
+void sim_check_run(struct sim_host *host, const struct sim_worker *fresh)
+{
+    if (fresh->slot != UINT32_MAX)
+        for (const struct sim_worker *other = host->workers; other != NULL; other = other->next)
+            if (other->slot == fresh->slot)
+                sim_fail(host->sim, "slot %u of %s has two workers, %llx and %llx", fresh->slot, host->name,
+                         (unsigned long long)other->id, (unsigned long long)fresh->id);
+    if (sim_worker_find(host->sim, fresh->id) != NULL)
+        sim_fail(host->sim, "worker %llx runs twice", (unsigned long long)fresh->id);
+    sim_check_alone(host, fresh);
+}
+
+/* ---- questions of scripts ---- */
+
+uint32_t sim_leader(struct sim *sim, struct shoal_job_id group)
+{
+    struct shoal_sched_group_status status;
+    uint32_t leader = UINT32_MAX;
+    uint64_t term = 0;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        if (sim->hosts[i].agent && shoal_sched_group_find(sim->hosts[i].sched, group, &status) && status.leads &&
+            status.term >= term) {
+            leader = i;
+            term = status.term;
+        }
+    return leader;
+}
+
+static const struct shoal_job *newest(struct sim *sim, uint32_t index)
+{
+    const struct shoal_job *best = NULL;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX && sim->jobs[index].known; i++) {
+        const struct shoal_job *job = sim->hosts[i].agent ? shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) : NULL;
+
+        if (job != NULL && (best == NULL || job->applied > best->applied))
+            best = job;
+    }
+    return best;
+}
+
+bool sim_job_state(struct sim *sim, uint32_t index, uint8_t *state)
+{
+    const struct shoal_job *job = newest(sim, index);
+
+    if (job != NULL)
+        *state = job->state;
+    return job != NULL;
+}
+
+uint32_t sim_job_engines(struct sim *sim, uint32_t index)
+{
+    const struct shoal_job *job = newest(sim, index);
+
+    return job == NULL || job->epoch == NULL ? 0 : job->epoch->member_count;
+}
+
+/* ---- the end ---- */
+
+static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, size_t cap)
+{
+    struct shoal_sched_group_status leads, status;
+    uint32_t leader = sim_leader(sim, id);
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (leader == UINT32_MAX) {
+        (void)snprintf(why, cap, "%s has no leader", name_of(id, text));
+        return false;
+    }
+    (void)shoal_sched_group_find(sim->hosts[leader].sched, id, &leads);
+    for (unsigned i = 0; i < leads.voters; i++) {
+        uint32_t host = sim_host_find(sim, leads.guardians[i]);
+
+        if (host == UINT32_MAX || !shoal_sched_group_find(sim->hosts[host].sched, id, &status) ||
+            status.applied != leads.applied || leads.commit != leads.last || status.stopped) {
+            (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1, leader + 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
+{
+    const struct sim_job *job = &sim->jobs[index];
+    uint8_t state = 0;
+
+    if (!job->acknowledged || job->delete_asked)
+        return true;
+    if (!sim_job_state(sim, index, &state)) {
+        (void)snprintf(why, cap, "job %u was acknowledged, but nobody has it", index + 1);
+        return false;
+    }
+    (void)snprintf(why, cap, "job %u is %s, %llu steps of %llu", index + 1,
+                   shoal_job_state_name((enum shoal_job_state)state), (unsigned long long)job->steps_done,
+                   (unsigned long long)job->steps);
+    return state == SHOAL_JOB_FINISHED || (job->stop_asked && state == SHOAL_JOB_KILLED);
+}
+
+static bool answered(struct sim *sim, char *why, size_t cap)
+{
+    for (uint64_t id = 1; id <= sim->request_count; id++) {
+        const struct sim_request *request = &sim->requests[id];
+
+        if (!request->answered && sim->hosts[request->host].life == request->life) {
+            (void)snprintf(why, cap, "request %llu at h%u waits for its answer", (unsigned long long)id, request->host + 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool sim_converged(struct sim *sim, char *why, size_t cap)
+{
+    struct shoal_sched_group_status status;
+    uint32_t up = 0;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        up += sim->hosts[i].agent;
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        if (sim->hosts[i].agent && shoal_swim_live_count(sim->hosts[i].swim) != up) {
+            (void)snprintf(why, cap, "h%u sees %u of %u hosts", i + 1, shoal_swim_live_count(sim->hosts[i].swim), up);
+            return false;
+        }
+    for (uint32_t i = 0; i < sim->job_count; i++)
+        if (!job_is_done(sim, i, why, cap))
+            return false;
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        for (size_t g = 0; sim->hosts[i].agent && shoal_sched_group_at(sim->hosts[i].sched, g, &status); g++)
+            if (status.founded && !replicas_equal(sim, status.id, why, cap))
+                return false;
+    return answered(sim, why, cap);
+}
+
+void sim_check_deinit(struct sim *sim)
+{
+    for (size_t i = 0; i < sim->group_count; i++) {
+        free(sim->groups[i].terms);
+        free(sim->groups[i].committed);
+        free(sim->groups[i].digests);
+    }
+    free(sim->groups);
+}

@@ -1,0 +1,728 @@
+/* A host: the shells of node/agent_control.c and node/membership_uv.c again, on virtual time. It translates and decides
+ * nothing. Steps do not nest: what an action brings about comes as a later event. */
+#include "sim.h"
+
+#include "shoal/banned.h"
+
+#define CLOCK_START_NS (10 * SHOAL_S)
+#define HEALTH_NS (100 * SHOAL_MS)
+#define WALL_START_MS 1700000000000ull
+#define FACTS_VERSION 1
+
+/* ---- toy cryptography: stable, and a wrong key does not verify ---- */
+
+static struct shoal_hash toy_hash(void *arg, struct shoal_view bytes)
+{
+    struct shoal_hash hash;
+    uint64_t state = sim_hash_bytes(bytes);
+
+    (void)arg;
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t word = shoal_splitmix64(&state);
+
+        for (unsigned b = 0; b < 8; b++)
+            hash.bytes[8 * i + b] = (uint8_t)(word >> (8 * b));
+    }
+    return hash;
+}
+
+static void toy_signature(const uint8_t key[32], struct shoal_view bytes, uint8_t signature[64])
+{
+    struct shoal_hash hash = toy_hash(NULL, bytes);
+    uint8_t both[64];
+
+    memcpy(both, key, 32);
+    memcpy(both + 32, hash.bytes, 32);
+    hash = toy_hash(NULL, shoal_view_of(both, sizeof(both)));
+    memcpy(signature, hash.bytes, 32);
+    memcpy(signature + 32, hash.bytes, 32);
+}
+
+static struct shoal_node_id toy_node(const uint8_t key[32])
+{
+    struct shoal_hash hash = toy_hash(NULL, shoal_view_of(key, 32));
+    struct shoal_node_id id;
+
+    memcpy(id.bytes, hash.bytes, sizeof(id.bytes));
+    return id;
+}
+
+static void sched_sign(void *arg, struct shoal_view bytes, uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    toy_signature(((const struct sim_host *)arg)->key.bytes, bytes, signature);
+}
+
+static bool sched_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                         const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    uint8_t want[SHOAL_SCHED_SIGNATURE_BYTES];
+
+    (void)arg;
+    toy_signature(key, bytes, want);
+    return memcmp(want, signature, sizeof(want)) == 0;
+}
+
+static struct shoal_node_id sched_node_of_key(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES])
+{
+    (void)arg;
+    return toy_node(key);
+}
+
+static struct shoal_signature swim_sign(void *arg, struct shoal_view bytes)
+{
+    struct shoal_signature signature;
+
+    toy_signature(((const struct sim_host *)arg)->key.bytes, bytes, signature.bytes);
+    return signature;
+}
+
+static bool swim_verify(void *arg, const struct shoal_public_key *key, struct shoal_view bytes,
+                        const struct shoal_signature *signature)
+{
+    return sched_verify(arg, key->bytes, bytes, signature->bytes);
+}
+
+static struct shoal_node_id swim_node_id(void *arg, const struct shoal_public_key *key)
+{
+    (void)arg;
+    return toy_node(key->bytes);
+}
+
+/* ---- clocks and timers ---- */
+
+uint64_t sim_host_now(const struct sim_host *host)
+{
+    uint64_t gone = host->sim->now_ns - host->boot_true_ns;
+
+    return CLOCK_START_NS + (uint64_t)((int64_t)gone + (int64_t)gone / 1000 * host->drift_ppm / 1000);
+}
+
+uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns)
+{
+    uint64_t gone = at_ns < CLOCK_START_NS ? 0 : at_ns - CLOCK_START_NS;
+    uint64_t at = host->boot_true_ns + (uint64_t)((int64_t)gone - (int64_t)gone / 1000 * host->drift_ppm / 1000);
+
+    return at + gone / 1000000 + 1; /* never early by more than the rounding */
+}
+
+static void timer_arm(struct sim_host *host, enum sim_kind kind, uint64_t deadline_ns, uint64_t *armed_ns)
+{
+    struct sim *sim = host->sim;
+    uint64_t now_ns = sim_host_now(host);
+    uint64_t at_ns;
+
+    if (deadline_ns == UINT64_MAX)
+        return;
+    /* As the event loop: whole milliseconds, never early. */
+    at_ns = deadline_ns <= now_ns ? now_ns : now_ns + ((deadline_ns - now_ns) / SHOAL_MS + 1) * SHOAL_MS;
+    if (*armed_ns <= at_ns)
+        return; /* it looks again then */
+    *armed_ns = at_ns;
+    at_ns = deadline_ns <= now_ns ? sim->now_ns + 1000 : sim_host_true(host, at_ns);
+    sim_push(sim, kind, host->index, at_ns > sim->now_ns ? at_ns - sim->now_ns : 1)->word = *armed_ns;
+}
+
+uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id)
+{
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        if (shoal_node_id_equal(sim->hosts[i].id, id))
+            return i;
+    return UINT32_MAX;
+}
+
+/* ---- records ---- */
+
+static void publish(struct sim_host *host, enum shoal_record_kind kind, struct shoal_record_key key,
+                    struct shoal_record_version version, bool tombstone, struct shoal_view payload)
+{
+    struct sim_event *event = sim_push(host->sim, SIM_PUBLISH, host->index, 10000);
+
+    event->record = sim_alloc(sizeof(*event->record));
+    *event->record = (struct shoal_record){ .kind = kind, .tombstone = tombstone, .key = key, .version = version };
+    if (payload.len > 0)
+        sim_event_bytes(event, payload);
+}
+
+static void publish_facts(struct sim_host *host)
+{
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    shoal_put_u8(&w, FACTS_VERSION);
+    shoal_put_u32(&w, 4);
+    shoal_put_bool(&w, true);
+    shoal_put_text(&w, "");
+    shoal_put_text(&w, "simulated");
+    shoal_put_text(&w, "http://simulated");
+    publish(host, SHOAL_RECORD_NODE_FACTS, (struct shoal_record_key){ { 0 } }, (struct shoal_record_version){ { 0 } },
+            false, shoal_writer_view(&w));
+}
+
+static enum shoal_sched_node_state node_state(enum shoal_member_state state)
+{
+    switch (state) {
+    case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
+    case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
+    case SHOAL_MEMBER_LEFT: return SHOAL_SCHED_NODE_LEFT;
+    case SHOAL_MEMBER_DEAD:
+    case SHOAL_MEMBER_NONE:
+    case SHOAL_MEMBER_STATES: break;
+    }
+    return SHOAL_SCHED_NODE_DEAD;
+}
+
+static void node_of_records(struct sim_host *host, struct shoal_sched_node *node)
+{
+    struct shoal_slots_record slots;
+    struct shoal_record record;
+
+    if (shoal_records_find(host->swim, SHOAL_RECORD_NODE_SLOTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
+        !record.tombstone && shoal_slots_record_decode(record.payload, &slots) == SHOAL_OK) {
+        node->slots = slots.slots;
+        node->slots_free = slots.free;
+        node->device = slots.device == SHOAL_JOB_DEVICE_GPU ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
+        node->slot_stamp = slots.stamp;
+        node->record_seq = slots.version;
+    }
+    if (shoal_records_find(host->swim, SHOAL_RECORD_NODE_FACTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
+        !record.tombstone) {
+        struct shoal_reader r = shoal_reader_init(record.payload);
+
+        (void)shoal_get_u8(&r);
+        node->cpus = shoal_get_u32(&r);
+        (void)shoal_get_bool(&r);
+        shoal_get_text(&r, node->domain, sizeof(node->domain));
+        shoal_get_text(&r, node->numeric_class, sizeof(node->numeric_class));
+    }
+}
+
+static void node_event(struct sim_host *host, const struct shoal_member *member)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_NODE };
+
+    event.u.node.id = member->id;
+    event.u.node.store = member->store;
+    event.u.node.state = node_state(member->state);
+    event.u.node.incarnation = member->incarnation;
+    node_of_records(host, &event.u.node);
+    sim_sched_step(host, &event);
+}
+
+static void on_record(struct sim_host *host, const struct shoal_record *record)
+{
+    struct shoal_sched_event event = { 0 };
+    struct shoal_member member;
+
+    if (record->kind == SHOAL_RECORD_NODE_FACTS || record->kind == SHOAL_RECORD_NODE_SLOTS) {
+        if (shoal_swim_member_find(host->swim, record->author, &member))
+            node_event(host, &member);
+    } else if (record->kind == SHOAL_RECORD_JOB_SUMMARY) {
+        event.kind = SHOAL_SCHED_SUMMARY;
+        memcpy(event.u.summary.job.bytes, record->key.bytes, sizeof(event.u.summary.job.bytes));
+        event.u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
+        sim_sched_step(host, &event);
+    } else if (record->kind == SHOAL_RECORD_MESH_STATE) {
+        event.kind = SHOAL_SCHED_MESH_HEARD;
+        event.u.mesh_heard.author = record->author;
+        event.u.mesh_heard.payload = record->payload;
+        sim_sched_step(host, &event);
+    }
+}
+
+static void on_publish(struct sim_host *host, struct sim_event *event)
+{
+    static const struct shoal_record_version none;
+    struct shoal_record *record = event->record;
+    struct shoal_member self;
+
+    record->payload = event->bytes;
+    if (shoal_record_version_cmp(record->version, none) == 0)
+        record->version = (struct shoal_record_version){
+            { host->incarnation.host_epoch, host->incarnation.agent, ++host->record_sequence }
+        };
+    sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = record });
+    if (record->kind != SHOAL_RECORD_NODE_SLOTS && record->kind != SHOAL_RECORD_NODE_FACTS)
+        return;
+    shoal_swim_self(host->swim, &self); /* what we say of ourselves does not come back as news */
+    node_event(host, &self);
+}
+
+static void publish_action(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct shoal_record_key key = { { 0 } };
+
+    if (action->kind == SHOAL_SCHED_PUBLISH_SUMMARY) {
+        memcpy(key.bytes, action->u.summary.job.bytes, sizeof(action->u.summary.job.bytes));
+        publish(host, SHOAL_RECORD_JOB_SUMMARY, key,
+                (struct shoal_record_version){ { action->u.summary.version.config, action->u.summary.version.term,
+                                                 action->u.summary.version.applied } },
+                action->u.summary.tombstone, action->u.summary.payload);
+    } else if (action->kind == SHOAL_SCHED_PUBLISH_SLOTS) {
+        publish(host, SHOAL_RECORD_NODE_SLOTS, key, (struct shoal_record_version){ { 0 } }, false,
+                action->u.publish.payload);
+    } else {
+        publish(host, SHOAL_RECORD_MESH_STATE, key, (struct shoal_record_version){ { action->u.publish.version, 0, 0 } },
+                false, action->u.publish.payload);
+    }
+}
+
+/* ---- actions ---- */
+
+void sim_answer(struct sim_host *host, const struct shoal_sched_event *event, uint64_t delay_ns)
+{
+    struct sim_event *later = sim_push(host->sim, SIM_ANSWER, host->index, delay_ns);
+
+    later->answer = sim_alloc(sizeof(*later->answer));
+    *later->answer = *event;
+    later->word = (uint64_t)event->kind;
+}
+
+/* A blob comes from any of its sources that can be reached. */
+static void fetch(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_BLOB };
+
+    event.u.blob.hash = action->u.blob.hash;
+    for (uint8_t i = 0; i < action->u.blob.source_count && !event.u.blob.ok; i++) {
+        uint32_t source = sim_host_find(host->sim, action->u.blob.sources[i]);
+
+        event.u.blob.ok = source != UINT32_MAX && host->sim->hosts[source].agent &&
+                          sim_can_talk(host->sim, source, host->index);
+    }
+    if (!event.u.blob.ok)
+        (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "no source of the blob can be reached");
+    sim_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));
+}
+
+static void manifest(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MANIFEST_MADE };
+    struct shoal_view job = shoal_view_of(action->u.manifest.job.bytes, sizeof(action->u.manifest.job.bytes));
+
+    event.u.manifest.job = action->u.manifest.job;
+    event.u.manifest.call = action->u.manifest.call;
+    event.u.manifest.ok = true;
+    event.u.manifest.hash = toy_hash(NULL, job);
+    event.u.manifest.hash.bytes[31] = (uint8_t)(action->u.manifest.call + 1);
+    event.u.manifest.bytes = 1000;
+    sim_answer(host, &event, 10 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
+}
+
+static void on_role(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(action->u.role.group, text);
+    if (action->u.role.leads) {
+        host->sim->elections++;
+        sim_trace(host->sim, "%s leads %s in term %llu", host->name,
+                  shoal_job_id_is_mesh(action->u.role.group) ? "the mesh" : text, (unsigned long long)action->u.role.term);
+        sim_check_led(host, action->u.role.group, action->u.role.term);
+    }
+}
+
+static void send_datagram(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct shoal_member member;
+    uint32_t to = sim_host_find(host->sim, action->u.send.to);
+
+    if (to != UINT32_MAX && host->swim != NULL && shoal_swim_member_find(host->swim, action->u.send.to, &member))
+        sim_datagram(host->sim, SIM_SUPPORT, host->index, to, action->u.send.bytes);
+}
+
+static void send_frame(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    uint32_t to = sim_host_find(host->sim, action->u.send.to);
+
+    if (to != UINT32_MAX && to != host->index)
+        sim_frame(host->sim, host->index, to, action->u.send.bulk, action->u.send.bytes);
+}
+
+static void carry_out(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    switch (action->kind) {
+    case SHOAL_SCHED_SEND: send_frame(host, action); break;
+    case SHOAL_SCHED_SEND_DATAGRAM: send_datagram(host, action); break;
+    case SHOAL_SCHED_PERSIST:
+        sim_check_persist(host, action);
+        sim_persist(host, action);
+        break;
+    case SHOAL_SCHED_REMOVE_GROUP: sim_remove_group(host, action->u.group.group); break;
+    case SHOAL_SCHED_REPLY: sim_on_reply(host->sim, action); break;
+    case SHOAL_SCHED_PUBLISH_SUMMARY:
+    case SHOAL_SCHED_PUBLISH_SLOTS:
+    case SHOAL_SCHED_PUBLISH_MESH: publish_action(host, action); break;
+    case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_BLOB_PUT: break; /* blobs are where their sources are */
+    case SHOAL_SCHED_FETCH: fetch(host, action); break;
+    case SHOAL_SCHED_MANIFEST: manifest(host, action); break;
+    case SHOAL_SCHED_JOB_OPEN:
+        sim_job_open(host, action->u.job_open.job, action->u.job_open.generation, action->u.job_open.spec);
+        break;
+    case SHOAL_SCHED_JOB_CLOSED: sim_job_closed(host, action->u.group.group); break;
+    case SHOAL_SCHED_JOB_DELETED: break;
+    case SHOAL_SCHED_ROLE: on_role(host, action); break;
+    case SHOAL_SCHED_FATAL: sim_fail(host->sim, "%s stops: %s", host->name, action->u.fatal.text); break;
+    case SHOAL_SCHED_RUN: sim_worker_run(host, action); break;
+    case SHOAL_SCHED_RENEW:
+    case SHOAL_SCHED_FREEZE:
+    case SHOAL_SCHED_THAW:
+    case SHOAL_SCHED_KILL: sim_worker_order(host, action); break;
+    case SHOAL_SCHED_WORKER_SEND: sim_worker_told(host, action); break;
+    case SHOAL_SCHED_REVOKE: sim_revoke(host, action->u.revoke.job, action->u.revoke.epoch_word); break;
+    }
+}
+
+/* ---- steps ---- */
+
+void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event)
+{
+    struct sim *sim = host->sim;
+    struct shoal_sched_event copy = *event;
+    enum shoal_err err;
+
+    copy.wall_ms = WALL_START_MS + sim->now_ns / SHOAL_MS + host->index * 3u;
+    err = shoal_sched_step(host->sched, &copy, sim_host_now(host), sim->sched_actions);
+    host->sched_steps++;
+    if (err == SHOAL_ERR_MALFORMED)
+        sim_fail(sim, "%s finds an event of kind %d malformed", host->name, (int)event->kind);
+    sim_mix(sim, sim->sched_actions->count);
+    for (uint32_t i = 0; i < sim->sched_actions->count && !sim->failed; i++)
+        carry_out(host, &sim->sched_actions->list[i]);
+    sim_check_host(host);
+    timer_arm(host, SIM_SCHED_TIMER, shoal_sched_deadline_ns(host->sched), &host->sched_timer_ns);
+}
+
+static void on_member(struct sim_host *host, const struct shoal_swim_action *action)
+{
+    static const char *const names[] = { "unknown", "alive", "suspected", "dead", "gone" };
+    const struct shoal_member *member = &action->member.member;
+    uint32_t peer = sim_host_find(host->sim, member->id);
+
+    if (peer == UINT32_MAX)
+        return;
+    if (peer != host->index) {
+        if (member->state != action->member.old)
+            sim_trace(host->sim, "%s: %s is %s", host->name, member->name, names[member->state]);
+        sim_want(host->sim, host->index, peer,
+                 member->state == SHOAL_MEMBER_ALIVE || member->state == SHOAL_MEMBER_SUSPECT);
+    }
+    node_event(host, member);
+}
+
+/* A datagram goes to an address; a named receiver must be the one there, else the seal does not open. */
+static void gossip_send(struct sim_host *host, const struct shoal_swim_action *action)
+{
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+        const struct sim_host *peer = &host->sim->hosts[i];
+
+        if (!shoal_address_equal(peer->address, action->send.address))
+            continue;
+        if (shoal_node_id_is_zero(action->send.to) || shoal_node_id_equal(action->send.to, peer->id))
+            sim_datagram(host->sim, SIM_GOSSIP, host->index, i, action->send.bytes);
+        return;
+    }
+}
+
+void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event)
+{
+    struct sim *sim = host->sim;
+    struct shoal_swim_actions *actions = sim->swim_actions;
+    enum shoal_err err = shoal_swim_step(host->swim, event, sim_host_now(host), actions);
+
+    host->swim_steps++;
+    if (err == SHOAL_ERR_MALFORMED)
+        sim_fail(sim, "%s finds a gossip datagram malformed", host->name);
+    sim_mix(sim, actions->count);
+    for (size_t i = 0; i < actions->count && !sim->failed; i++) {
+        const struct shoal_swim_action *action = &actions->items[i];
+
+        switch (action->kind) {
+        case SHOAL_SWIM_SEND: gossip_send(host, action); break;
+        case SHOAL_SWIM_MEMBER: on_member(host, action); break;
+        case SHOAL_SWIM_RECORD: on_record(host, &action->record); break;
+        case SHOAL_SWIM_CLONED: sim_fail(sim, "%s believes that its store was cloned", host->name); break;
+        case SHOAL_SWIM_NOTE: break;
+        }
+    }
+    timer_arm(host, SIM_SWIM_TIMER, shoal_swim_deadline_ns(host->swim), &host->swim_timer_ns);
+}
+
+/* ---- events ---- */
+
+static void on_health(struct sim_host *host)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
+    uint64_t now_ns = host->sim->now_ns;
+    uint64_t lag_ns = now_ns > host->health_due_ns ? now_ns - host->health_due_ns : 0;
+
+    host->health_due_ns = now_ns + HEALTH_NS;
+    (void)sim_push(host->sim, SIM_HEALTH, host->index, HEALTH_NS);
+    event.u.health.loop_lag_ns = lag_ns;
+    event.u.health.flush_age_ns = sim_disk_flush_age(host);
+    sim_sched_step(host, &event);
+    if (lag_ns > 20 * SHOAL_MS) {
+        struct shoal_swim_event health = { .kind = SHOAL_SWIM_HEALTH };
+
+        health.health.loop_lag_ns = lag_ns;
+        sim_swim_step(host, &health);
+    }
+}
+
+static void on_link(struct sim_host *host, const struct sim_event *from)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_LINK };
+    uint32_t peer = from->from;
+    const struct sim *sim = host->sim;
+    const struct sim_link *link = host->index < peer ? &sim->links[host->index][peer] : &sim->links[peer][host->index];
+
+    event.u.link.node = host->sim->hosts[peer].id;
+    event.u.link.state = (enum shoal_sched_link_state)(from->word >> 48);
+    if (event.u.link.state != SHOAL_SCHED_LINK_REFUSED && (from->word & 0xffffffffffffu) != link->number)
+        return; /* of a link that another has replaced */
+    if (event.u.link.state == SHOAL_SCHED_LINK_UP && !link->up)
+        return;
+    if (event.u.link.state == SHOAL_SCHED_LINK_REFUSED)
+        sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_REFUSED, .peer = event.u.link.node });
+    sim_sched_step(host, &event);
+}
+
+static void on_gossip(struct sim_host *host, const struct sim_event *from)
+{
+    struct shoal_swim_event event = { .kind = SHOAL_SWIM_DATAGRAM };
+
+    event.datagram.from = host->sim->hosts[from->from].id;
+    event.datagram.address = host->sim->hosts[from->from].address;
+    event.datagram.bytes = from->bytes;
+    sim_swim_step(host, &event);
+}
+
+static void on_support(struct sim_host *host, const struct sim_event *from)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_DATAGRAM };
+
+    event.u.frame.from = host->sim->hosts[from->from].id;
+    event.u.frame.bytes = from->bytes;
+    sim_sched_step(host, &event);
+}
+
+static void on_timer(struct sim_host *host, const struct sim_event *event)
+{
+    bool swim = event->kind == SIM_SWIM_TIMER;
+    uint64_t *armed_ns = swim ? &host->swim_timer_ns : &host->sched_timer_ns;
+    uint64_t deadline_ns;
+
+    if (event->word != *armed_ns)
+        return; /* an earlier one took its place */
+    *armed_ns = UINT64_MAX;
+    deadline_ns = swim ? shoal_swim_deadline_ns(host->swim) : shoal_sched_deadline_ns(host->sched);
+    if (deadline_ns > sim_host_now(host))
+        timer_arm(host, event->kind, deadline_ns, armed_ns);
+    else if (swim)
+        sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_TIMER });
+    else
+        sim_sched_step(host, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_TIMER });
+}
+
+void sim_host_event(struct sim_host *host, struct sim_event *event)
+{
+    if (event->kind == SIM_EXIT || event->kind == SIM_WORK || event->kind == SIM_RUNNER_TIMER ||
+        event->kind == SIM_TO_WORKER) {
+        sim_worker_event(host, event);
+        return;
+    }
+    if (!host->agent || (event->life != 0 && event->life != host->life))
+        return;
+    switch (event->kind) {
+    case SIM_GOSSIP: on_gossip(host, event); break;
+    case SIM_SUPPORT: on_support(host, event); break;
+    case SIM_LINK: on_link(host, event); break;
+    case SIM_WRITTEN: sim_written(host); break;
+    case SIM_SWIM_TIMER:
+    case SIM_SCHED_TIMER: on_timer(host, event); break;
+    case SIM_HEALTH: on_health(host); break;
+    case SIM_PUBLISH: on_publish(host, event); break;
+    case SIM_ANSWER: sim_sched_step(host, event->answer); break;
+    case SIM_RUNNERS: sim_runners_found(host); break;
+    case SIM_TO_AGENT:
+    case SIM_SLOT_IDLE: sim_worker_event(host, event); break;
+    default: SHOAL_ASSERT(false);
+    }
+}
+
+/* ---- requests ---- */
+
+uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job)
+{
+    struct sim *sim = host->sim;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_REQUEST };
+
+    if (sim->request_count + 1 == SIM_REQUESTS_MAX)
+        return 0;
+    request->id = ++sim->request_count;
+    sim->requests[request->id] = (struct sim_request){ .host = host->index, .life = host->life, .job = job,
+                                                       .kind = request->kind, .asked_ns = sim->now_ns };
+    event.u.request = *request;
+    sim_sched_step(host, &event);
+    return request->id;
+}
+
+/* Found the mesh, or add a user to it. */
+void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user)
+{
+    struct shoal_mesh_command command = { .kind = user == NULL ? SHOAL_MESH_INIT : SHOAL_MESH_ADD_USER, .now_s = 1 };
+    struct shoal_sched_request request = { .kind = user == NULL ? SHOAL_SCHED_MESH_INIT : SHOAL_SCHED_MESH_CHANGE };
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    size_t len;
+
+    (void)snprintf(command.name, sizeof(command.name), "simulated");
+    (void)snprintf(command.user.name, sizeof(command.user.name), "%.63s", user == NULL ? "admin" : user);
+    (void)snprintf(command.user.password, sizeof(command.user.password), "x");
+    command.user.admin = user == NULL;
+    SHOAL_ASSERT(shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len) == SHOAL_OK);
+    request.command = shoal_view_of(bytes, len);
+    if (sim->hosts[at].agent)
+        sim->mesh_request = sim_request(&sim->hosts[at], &request, UINT32_MAX);
+}
+
+/* ---- life ---- */
+
+void sim_host_init(struct sim *sim, uint32_t index)
+{
+    struct sim_host *host = &sim->hosts[index];
+    struct shoal_rand rand;
+
+    host->sim = sim;
+    host->index = index;
+    host->slots = sim->options.slots;
+    (void)snprintf(host->name, sizeof(host->name), "h%u", index + 1);
+    sim_stream(sim, &rand, "identity", index, 0);
+    for (unsigned i = 0; i < 32; i++)
+        host->key.bytes[i] = (uint8_t)shoal_rand_u64(&rand);
+    for (unsigned i = 0; i < 16; i++)
+        host->store.bytes[i] = (uint8_t)shoal_rand_u64(&rand);
+    host->id = toy_node(host->key.bytes);
+    host->address.ip[10] = host->address.ip[11] = 0xff;
+    host->address.ip[12] = 10;
+    host->address.ip[15] = (uint8_t)(index + 1);
+    host->address.port = 7000;
+    host->disk.flush_ns = sim->options.flush_ns;
+    sim_stream(sim, &host->disk.chance, "disk", index, 0);
+    sim_stream(sim, &host->chance, "host", index, 0);
+    if (sim->options.drift_ppm > 0)
+        host->drift_ppm = (int64_t)shoal_rand_below(&rand, 2 * sim->options.drift_ppm + 1) - sim->options.drift_ppm;
+}
+
+static void sched_create(struct sim_host *host)
+{
+    struct shoal_sched_options options = { .self = host->id, .store = host->store, .incarnation = host->incarnation,
+                                           .start_ns = sim_host_now(host), .groups_max = 128, .slots = host->slots };
+
+    memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));
+    options.env = (struct shoal_sched_env){ .arg = host, .hash = toy_hash, .sign = sched_sign, .verify = sched_verify,
+                                            .node_of_key = sched_node_of_key };
+    sim_stream(host->sim, &options.chance, "sched", host->index, host->life);
+    SHOAL_ASSERT(shoal_sched_create(&host->sched, &options) == SHOAL_OK);
+}
+
+static void swim_create(struct sim_host *host)
+{
+    struct sim *sim = host->sim;
+    struct shoal_swim_options options = { .id = host->id, .public_key = host->key, .store = host->store,
+                                          .host_epoch = host->incarnation.host_epoch, .agent = host->incarnation.agent,
+                                          .address = host->address, .link_port = 7000, .http_port = 7001,
+                                          .pool = sim->pool, .members_max = 64, .records_max = 1024 };
+    struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];
+    struct shoal_swim_event event = { .kind = SHOAL_SWIM_JOIN };
+    struct shoal_rand rand;
+    struct shoal_msg msg;
+
+    options.env = (struct shoal_swim_env){ .arg = host, .sign = swim_sign, .verify = swim_verify, .node_id = swim_node_id };
+    (void)snprintf(options.name, sizeof(options.name), "%s", host->name);
+    sim_stream(sim, &rand, "swim", host->index, host->life);
+    options.seed = shoal_rand_u64(&rand);
+    SHOAL_ASSERT(shoal_swim_create(&host->swim, &options, &msg) == SHOAL_OK);
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX && event.join.count < SHOAL_SWIM_SEEDS_MAX; i++)
+        if (i != host->index && sim->hosts[i].exists)
+            seeds[event.join.count++] = sim->hosts[i].address;
+    event.join.addresses = seeds;
+    if (event.join.count > 0)
+        sim_swim_step(host, &event);
+}
+
+void sim_agent_start(struct sim_host *host)
+{
+    struct sim *sim = host->sim;
+    struct shoal_member self;
+
+    if (!host->powered || host->agent)
+        return;
+    host->life++;
+    host->incarnation.agent++;
+    host->agent = true;
+    host->paused_ns = 0;
+    host->swim_timer_ns = host->sched_timer_ns = UINT64_MAX;
+    host->record_sequence = 0;
+    host->health_due_ns = sim->now_ns + HEALTH_NS;
+    sim->restarts += host->life > 1;
+    sim_trace(sim, "%s: the agent starts, life %u", host->name, host->life);
+    sched_create(host);
+    sim_disk_restore(host);
+    (void)sim_push(sim, SIM_RUNNERS, host->index, 5 * SHOAL_MS);
+    swim_create(host);
+    publish_facts(host);
+    shoal_swim_self(host->swim, &self);
+    node_event(host, &self);
+    (void)sim_push(sim, SIM_HEALTH, host->index, HEALTH_NS);
+    timer_arm(host, SIM_SWIM_TIMER, shoal_swim_deadline_ns(host->swim), &host->swim_timer_ns);
+}
+
+void sim_host_boot(struct sim_host *host)
+{
+    if (host->powered) {
+        sim_agent_start(host);
+        return;
+    }
+    host->exists = true;
+    host->powered = true;
+    host->boot_true_ns = host->sim->now_ns;
+    host->incarnation.host_epoch++;
+    sim_agent_start(host);
+}
+
+static void agent_end(struct sim_host *host, bool powered)
+{
+    host->agent = false;
+    host->life++; /* nothing of this life arrives in the next */
+    sim_disk_crash(host);
+    shoal_sched_destroy(host->sched);
+    shoal_swim_destroy(host->swim);
+    host->sched = NULL;
+    host->swim = NULL;
+    sim_check_forget(host);
+    sim_links_lost(host->sim, host->index, powered);
+    for (struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
+        worker->connected = false;
+}
+
+void sim_agent_kill(struct sim_host *host)
+{
+    if (!host->agent)
+        return;
+    sim_trace(host->sim, "%s: the agent is killed", host->name);
+    agent_end(host, true);
+}
+
+void sim_host_crash(struct sim_host *host)
+{
+    if (!host->powered)
+        return;
+    sim_trace(host->sim, "%s: the power fails", host->name);
+    if (host->agent)
+        agent_end(host, false);
+    host->powered = false;
+    if (shoal_rand_below(&host->chance, 2) == 0)
+        shoal_buf_deinit(&host->disk.slots_copy); /* it had not been flushed */
+    sim_workers_crash(host);
+}

@@ -1,0 +1,627 @@
+/* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
+ *
+ *     hosts 5                      slots 2            seed 42          latency 1ms       jitter 500us
+ *     loss 20                      duplicate 5        slow 2           flush 3ms         drift 200        (percent; ppm)
+ *     submit from 2 workers 4..6 steps 300            script from 1 workers 2 steps 100  (10 ms each)
+ *     at 5s kill leader            (the agent; its workers live on)     at 5s crash 3    (the power)
+ *     at 8s start 6                at 8s start all    at 5s pause 2 3s  at 5s stall 1 2s (the disk)
+ *     at 5s cut 1 2 [one-way]      at 5s partition 1 2 | 3 4 5          at 5s clog 1 2 800ms
+ *     at 9s heal                   at 6s loss 0       at 6s stop 1      at 6s delete 1   at 6s user 3
+ *     at 60s expect finished       at 9s expect 6 engines               at 9s expect job 1 killed
+ *
+ * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job. After the last
+ * line every fault is healed, every host that was started runs, and the mesh must converge. */
+#include "sim.h"
+
+#include <ctype.h>
+
+#include "shoal/banned.h"
+
+#define WORDS_MAX 64
+
+struct reader {
+    struct sim_script *script;
+    unsigned line;
+    char *words[WORDS_MAX];
+    size_t count;
+    uint64_t at_ns;
+    char *error;
+    size_t error_cap;
+    bool failed;
+};
+
+__attribute__((format(printf, 2, 3))) static void wrong(struct reader *r, const char *format, ...)
+{
+    va_list args;
+    int used;
+
+    if (r->failed)
+        return;
+    r->failed = true;
+    used = snprintf(r->error, r->error_cap, "%s:%u: ", r->script->name, r->line);
+    va_start(args, format);
+    (void)vsnprintf(r->error + used, r->error_cap - (size_t)used, format, args);
+    va_end(args);
+}
+
+static const char *word(struct reader *r, size_t i)
+{
+    if (i >= r->count)
+        wrong(r, "a word is missing after %s", r->words[r->count - 1]);
+    return i < r->count ? r->words[i] : "";
+}
+
+static uint64_t number(struct reader *r, size_t i, uint64_t max)
+{
+    char *end;
+    unsigned long long n = strtoull(word(r, i), &end, 0);
+
+    if (end == word(r, i) || *end != '\0' || n > max)
+        wrong(r, "%s is not a number up to %llu", word(r, i), (unsigned long long)max);
+    return n;
+}
+
+static uint64_t duration(struct reader *r, size_t i)
+{
+    char *end;
+    unsigned long long n = strtoull(word(r, i), &end, 10);
+    uint64_t unit = strcmp(end, "s") == 0 ? SHOAL_S : strcmp(end, "ms") == 0 ? SHOAL_MS : strcmp(end, "us") == 0 ? 1000 : 0;
+
+    if (unit == 0 || end == word(r, i) || n > 86400000000u || (unit == SHOAL_S && n > 86400))
+        wrong(r, "%s is not a time such as 5s, 200ms or 50us", word(r, i));
+    return n * unit;
+}
+
+static uint32_t host_word(struct reader *r, size_t i)
+{
+    const char *text = word(r, i);
+    uint64_t n;
+
+    if (strcmp(text, "leader") == 0)
+        return SIM_LEADER;
+    if (strcmp(text, "follower") == 0)
+        return SIM_FOLLOWER;
+    if (strcmp(text, "driver") == 0)
+        return SIM_DRIVER;
+    if (strcmp(text, "all") == 0)
+        return SIM_ALL;
+    n = number(r, i, SIM_HOSTS_MAX);
+    if (n == 0)
+        wrong(r, "hosts count from 1");
+    return (uint32_t)n - 1;
+}
+
+static struct sim_command *command(struct reader *r, enum sim_verb verb)
+{
+    struct sim_script *script = r->script;
+    struct sim_command *c = &script->commands[script->count];
+
+    if (script->count == SIM_COMMANDS_MAX) {
+        wrong(r, "more than %d lines", SIM_COMMANDS_MAX);
+        return &script->commands[0];
+    }
+    script->count++;
+    *c = (struct sim_command){ .at_ns = r->at_ns, .verb = verb, .line = r->line };
+    return c;
+}
+
+/* submit from H workers N[..M] steps S */
+static void read_submit(struct reader *r, size_t i, bool script)
+{
+    struct sim_command *c = command(r, SIM_SUBMIT);
+    const char *range;
+
+    if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "workers") != 0 || strcmp(word(r, i + 4), "steps") != 0) {
+        wrong(r, "the form is: submit from HOST workers N..M steps S");
+        return;
+    }
+    c->a = host_word(r, i + 1);
+    c->script = script;
+    range = word(r, i + 3);
+    if (sscanf(range, "%u..%u", &c->workers_min, &c->workers_max) != 2)
+        c->workers_min = c->workers_max = (uint32_t)number(r, i + 3, SHOAL_RANKS_MAX);
+    if (!script && strchr(range, '.') == NULL)
+        c->workers_min = 1;
+    c->number = number(r, i + 5, 100000);
+    if (c->workers_min == 0 || c->workers_min > c->workers_max || (!script && c->workers_max > SIM_VIRTUAL_WORKERS))
+        wrong(r, "workers: 1 to %d", SIM_VIRTUAL_WORKERS);
+}
+
+static void read_partition(struct reader *r, size_t i)
+{
+    struct sim_command *c = command(r, SIM_PARTITION);
+    uint32_t part = 1;
+
+    for (; i < r->count; i++) {
+        uint32_t host;
+
+        if (strcmp(r->words[i], "|") == 0) {
+            part++;
+            continue;
+        }
+        host = host_word(r, i);
+        if (host >= SIM_PARTS_MAX)
+            wrong(r, "partition takes numbers");
+        else
+            c->part[host] = part;
+    }
+}
+
+static void read_expect(struct reader *r, size_t i)
+{
+    struct sim_command *c;
+
+    if (strcmp(word(r, i), "finished") == 0) {
+        c = command(r, SIM_EXPECT_FINISHED);
+        if (i + 2 < r->count && strcmp(r->words[i + 1], "by") == 0)
+            c->at_ns = duration(r, i + 2);
+    } else if (strcmp(word(r, i), "job") == 0) {
+        c = command(r, SIM_EXPECT_STATE);
+        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+        for (c->state = 0; c->state < SHOAL_JOB_STATE_COUNT; c->state++)
+            if (strcasecmp(shoal_job_state_name((enum shoal_job_state)c->state), word(r, i + 2)) == 0)
+                return;
+        wrong(r, "%s is no state of a job", word(r, i + 2));
+    } else {
+        c = command(r, SIM_EXPECT_ENGINES);
+        c->number = number(r, i, SHOAL_RANKS_MAX);
+        if (strcmp(word(r, i + 1), "engines") != 0)
+            wrong(r, "expected: N engines, finished, or job N STATE");
+    }
+}
+
+static bool read_setting(struct reader *r)
+{
+    struct sim_options *o = &r->script->options;
+    const char *text = word(r, 0);
+
+    if (strcmp(text, "hosts") == 0)
+        o->hosts = (uint32_t)number(r, 1, SIM_HOSTS_MAX);
+    else if (strcmp(text, "slots") == 0)
+        o->slots = (uint32_t)number(r, 1, SHOAL_SLOTS_MAX);
+    else if (strcmp(text, "seed") == 0)
+        o->seed = number(r, 1, UINT64_MAX);
+    else if (strcmp(text, "latency") == 0)
+        o->latency_ns = duration(r, 1);
+    else if (strcmp(text, "jitter") == 0)
+        o->jitter_ns = duration(r, 1);
+    else if (strcmp(text, "loss") == 0 && r->at_ns == 0)
+        o->loss = 10 * (uint32_t)number(r, 1, 100);
+    else if (strcmp(text, "duplicate") == 0)
+        o->duplicate = 10 * (uint32_t)number(r, 1, 100);
+    else if (strcmp(text, "slow") == 0)
+        o->slow = 10 * (uint32_t)number(r, 1, 100);
+    else if (strcmp(text, "flush") == 0)
+        o->flush_ns = duration(r, 1);
+    else if (strcmp(text, "drift") == 0)
+        o->drift_ppm = (uint32_t)number(r, 1, 1000);
+    else
+        return false;
+    return true;
+}
+
+static void read_words(struct reader *r)
+{
+    static const struct {
+        const char *word;
+        enum sim_verb verb;
+    } simple[] = { { "kill", SIM_KILL }, { "crash", SIM_CRASH }, { "start", SIM_START }, { "pause", SIM_PAUSE },
+                   { "stall", SIM_STALL }, { "user", SIM_USER } };
+    size_t i = 0;
+    struct sim_command *c;
+
+    if (strcmp(word(r, 0), "at") == 0) {
+        r->at_ns = duration(r, 1);
+        i = 2;
+    }
+    if (i == 0 && read_setting(r))
+        return;
+    for (size_t v = 0; v < sizeof(simple) / sizeof(simple[0]); v++) {
+        if (strcmp(word(r, i), simple[v].word) != 0)
+            continue;
+        c = command(r, simple[v].verb);
+        c->a = host_word(r, i + 1);
+        if (c->verb == SIM_PAUSE || c->verb == SIM_STALL)
+            c->number = duration(r, i + 2);
+        return;
+    }
+    if (strcmp(word(r, i), "submit") == 0 || strcmp(word(r, i), "script") == 0) {
+        read_submit(r, i + 1, word(r, i)[1] == 'c');
+    } else if (strcmp(word(r, i), "partition") == 0) {
+        read_partition(r, i + 1);
+    } else if (strcmp(word(r, i), "expect") == 0) {
+        read_expect(r, i + 1);
+    } else if (strcmp(word(r, i), "heal") == 0) {
+        (void)command(r, SIM_HEAL);
+    } else if (strcmp(word(r, i), "loss") == 0) {
+        command(r, SIM_LOSS)->number = 10 * number(r, i + 1, 100);
+    } else if (strcmp(word(r, i), "cut") == 0 || strcmp(word(r, i), "clog") == 0) {
+        c = command(r, word(r, i)[1] == 'u' ? SIM_CUT : SIM_CLOG);
+        c->a = host_word(r, i + 1);
+        c->b = host_word(r, i + 2);
+        c->one_way = c->verb == SIM_CUT && i + 3 < r->count && strcmp(r->words[i + 3], "one-way") == 0;
+        c->number = c->verb == SIM_CLOG ? duration(r, i + 3) : 0;
+    } else if (strcmp(word(r, i), "stop") == 0 || strcmp(word(r, i), "delete") == 0) {
+        c = command(r, word(r, i)[0] == 's' ? SIM_STOP : SIM_DELETE);
+        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+    } else {
+        wrong(r, "%s is not understood", word(r, i));
+    }
+}
+
+static void defaults(struct sim_script *script, const char *name)
+{
+    *script = (struct sim_script){ .name = name };
+    script->options = (struct sim_options){ .seed = 1, .hosts = 5, .slots = 2, .latency_ns = 500000, .jitter_ns = 500000,
+                                            .flush_ns = 2 * SHOAL_MS };
+}
+
+bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap)
+{
+    struct reader r = { .script = script, .error = error, .error_cap = cap };
+    char line[512];
+    FILE *file = fopen(path, "re");
+
+    defaults(script, path);
+    if (file == NULL) {
+        (void)snprintf(error, cap, "%s cannot be read; give the path of a script, or the word random", path);
+        return false;
+    }
+    while (!r.failed && fgets(line, sizeof(line), file) != NULL) {
+        char *rest = line;
+
+        r.line++;
+        r.count = 0;
+        line[strcspn(line, "#\n")] = '\0';
+        for (char *text; r.count < WORDS_MAX && (text = strtok_r(rest, " \t", &rest)) != NULL;)
+            r.words[r.count++] = text;
+        if (r.count > 0)
+            read_words(&r);
+    }
+    (void)fclose(file);
+    if (!r.failed && (script->options.hosts == 0 || script->options.slots == 0))
+        wrong(&r, "a mesh has at least one host and one slot");
+    return !r.failed;
+}
+
+/* ---- faults by chance: a swarm. Each seed enables some kinds of faults, at its own rate ---- */
+
+static struct sim_command *random_command(struct sim_script *script, enum sim_verb verb, uint64_t at_ns)
+{
+    struct sim_command *c = &script->commands[script->count++];
+
+    *c = (struct sim_command){ .at_ns = at_ns, .verb = verb };
+    return c;
+}
+
+static uint32_t random_host(const struct sim_script *script, struct shoal_rand *rand)
+{
+    uint64_t n = shoal_rand_below(rand, script->options.hosts + 3);
+
+    return n < script->options.hosts ? (uint32_t)n : SIM_LEADER + (uint32_t)(n - script->options.hosts);
+}
+
+static void random_fault(struct sim_script *script, struct shoal_rand *rand, unsigned enabled, uint64_t at_ns)
+{
+    static const enum sim_verb verbs[] = { SIM_KILL, SIM_CRASH, SIM_PAUSE, SIM_STALL, SIM_CUT,
+                                           SIM_PARTITION, SIM_CLOG, SIM_LOSS, SIM_USER };
+    unsigned kind = (unsigned)shoal_rand_below(rand, sizeof(verbs) / sizeof(verbs[0]));
+    uint64_t heal_ns = at_ns + shoal_rand_below(rand, 8 * SHOAL_S);
+    struct sim_command *c;
+
+    if ((enabled >> kind & 1) == 0)
+        return;
+    c = random_command(script, verbs[kind], at_ns);
+    c->a = random_host(script, rand);
+    c->b = random_host(script, rand);
+    c->one_way = shoal_rand_below(rand, 3) == 0;
+    c->number = shoal_rand_below(rand, 4 * SHOAL_S);
+    for (uint32_t i = 0; i < script->options.hosts; i++)
+        c->part[i] = 1 + (uint32_t)shoal_rand_below(rand, 2);
+    if (c->verb == SIM_LOSS)
+        c->number = shoal_rand_below(rand, 300);
+    if (c->verb == SIM_KILL || c->verb == SIM_CRASH)
+        random_command(script, SIM_START, heal_ns)->a = SIM_ALL;
+    else if (c->verb == SIM_CUT || c->verb == SIM_PARTITION)
+        (void)random_command(script, SIM_HEAL, heal_ns);
+    else if (c->verb == SIM_LOSS)
+        (void)random_command(script, SIM_LOSS, heal_ns);
+}
+
+void sim_script_random(struct sim_script *script, uint64_t seed)
+{
+    struct shoal_rand rand;
+    unsigned jobs, faults, enabled;
+    uint64_t span_ns;
+
+    defaults(script, "random");
+    shoal_rand_init(&rand, seed ^ 0x73686f616c);
+    script->options.seed = seed;
+    script->options.hosts = 3 + (uint32_t)shoal_rand_below(&rand, 5);
+    script->options.slots = 1 + (uint32_t)shoal_rand_below(&rand, 3);
+    script->options.latency_ns = 100000u << shoal_rand_below(&rand, 7);
+    script->options.jitter_ns = 100000u << shoal_rand_below(&rand, 7);
+    script->options.flush_ns = 200000u << shoal_rand_below(&rand, 7);
+    script->options.loss = (uint32_t)shoal_rand_below(&rand, 3) * (uint32_t)shoal_rand_below(&rand, 50);
+    script->options.duplicate = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 50);
+    script->options.slow = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 20);
+    script->options.drift_ppm = (uint32_t)shoal_rand_below(&rand, 2) * 200;
+    jobs = 1 + (unsigned)shoal_rand_below(&rand, 3);
+    faults = (unsigned)shoal_rand_below(&rand, 16);
+    enabled = (unsigned)shoal_rand_below(&rand, 512) | (unsigned)shoal_rand_below(&rand, 512);
+    span_ns = (5 + shoal_rand_below(&rand, 25)) * SHOAL_S;
+    for (unsigned i = 0; i < jobs; i++) {
+        struct sim_command *c = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
+
+        c->script = shoal_rand_below(&rand, 3) == 0;
+        c->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
+        c->workers_min = 1;
+        c->workers_max = 1 + (uint32_t)shoal_rand_below(&rand, SIM_VIRTUAL_WORKERS);
+        if (c->script) /* a gang must fit the mesh */
+            c->workers_min = c->workers_max = 1 + (uint32_t)shoal_rand_below(&rand, 2);
+        c->number = 50 + shoal_rand_below(&rand, 500);
+    }
+    for (unsigned i = 0; i < faults; i++)
+        random_fault(script, &rand, enabled, shoal_rand_below(&rand, span_ns));
+    (void)random_command(script, SIM_HEAL, span_ns + 8 * SHOAL_S);
+}
+
+/* ---- what a command does ---- */
+
+static struct shoal_job_id first_group(struct sim *sim)
+{
+    return sim->job_count > 0 && sim->jobs[0].known ? sim->jobs[0].id : (struct shoal_job_id){ { 0 } };
+}
+
+static uint32_t driver_host(struct sim *sim)
+{
+    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+        for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
+            if (worker->role == SHOAL_SCHED_RUN_DRIVER && worker->job == 0)
+                return h;
+    return UINT32_MAX;
+}
+
+static uint32_t resolve(struct sim *sim, uint32_t host)
+{
+    uint32_t leader = host == SIM_LEADER || host == SIM_FOLLOWER ? sim_leader(sim, first_group(sim)) : UINT32_MAX;
+    struct shoal_sched_group_status status;
+
+    if (host < SIM_HOSTS_MAX)
+        return host;
+    if (host == SIM_DRIVER)
+        return driver_host(sim);
+    if (host == SIM_LEADER || leader == UINT32_MAX)
+        return leader;
+    if (!shoal_sched_group_find(sim->hosts[leader].sched, first_group(sim), &status))
+        return UINT32_MAX;
+    for (unsigned i = 0; i < status.voters; i++)
+        if (sim_host_find(sim, status.guardians[i]) != leader)
+            return sim_host_find(sim, status.guardians[i]);
+    return UINT32_MAX;
+}
+
+static struct shoal_hash named_hash(uint32_t job, uint8_t what)
+{
+    struct shoal_hash hash = { { 0 } };
+
+    hash.bytes[0] = (uint8_t)(job + 1);
+    hash.bytes[1] = what;
+    return hash;
+}
+
+static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes, size_t cap)
+{
+    struct shoal_job_spec spec = { .elastic = !job->script, .user_cmd = job->script, .workers_min = job->workers_min,
+                                   .workers_max = job->workers_max, .devices_per_worker = 1, .submit_ms = 1 };
+    size_t len;
+
+    if (job->script)
+        spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
+    (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
+    (void)snprintf(spec.creator, sizeof(spec.creator), "ann");
+    (void)snprintf(spec.submit_user, sizeof(spec.submit_user), "ann");
+    (void)snprintf(spec.app_name, sizeof(spec.app_name), "sim %u", index);
+    (void)snprintf(spec.main_file, sizeof(spec.main_file), "main.py");
+    (void)snprintf(spec.model_dir, sizeof(spec.model_dir), "model");
+    spec.args = shoal_view_text("--model-main main.py");
+    spec.bundle_hash = named_hash(index, 2);
+    spec.bundle_bytes = 10;
+    SHOAL_ASSERT(shoal_job_spec_encode(&spec, bytes, cap, &len) == SHOAL_OK);
+    return len;
+}
+
+/* The client asks, and asks again with its ticket until it is told; its agent may be down for a while. */
+void sim_submit(struct sim *sim, uint32_t index)
+{
+    static uint8_t bytes[SHOAL_JOB_SPEC_BYTES_MAX];
+    struct sim_job *job = &sim->jobs[index];
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = named_hash(index, 1) };
+    const struct sim_request *last = &sim->requests[job->request];
+
+    if (job->acknowledged || job->refused)
+        return;
+    sim_push(sim, SIM_RETRY, job->from, SHOAL_S)->word = index;
+    if (!sim->hosts[job->from].agent ||
+        (job->request != 0 && !last->answered && last->life == sim->hosts[job->from].life))
+        return;
+    request.spec = shoal_view_of(bytes, job_spec(job, index, bytes, sizeof(bytes)));
+    request.bundle = shoal_view_text("the bundle");
+    request.bundle_hash = named_hash(index, 2);
+    request.ticket = shoal_buf_view(&job->ticket);
+    (void)snprintf(request.by, sizeof(request.by), "ann");
+    /* The number first: the answer may come within the step. */
+    job->request = sim->request_count + 1;
+    (void)sim_request(&sim->hosts[job->from], &request, index);
+}
+
+static void new_job(struct sim *sim, const struct sim_command *c)
+{
+    uint32_t index = sim->job_count;
+    struct sim_job *job = &sim->jobs[index];
+    uint32_t from = resolve(sim, c->a);
+
+    if (index == SIM_JOBS_MAX || from == UINT32_MAX)
+        return;
+    sim->job_count++;
+    job->script = c->script;
+    job->from = from;
+    job->workers_min = c->workers_min;
+    job->workers_max = c->workers_max;
+    job->steps = c->number;
+    sim_submit(sim, index);
+}
+
+void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
+{
+    struct sim_request *request = &sim->requests[action->u.reply.request];
+    struct sim_job *job = request->job == UINT32_MAX ? NULL : &sim->jobs[request->job];
+
+    if (action->u.reply.request == 0 || action->u.reply.request > sim->request_count || request->answered) {
+        sim_fail(sim, "request %llu is answered twice or was never asked", (unsigned long long)action->u.reply.request);
+        return;
+    }
+    request->answered = true;
+    request->err = action->u.reply.err;
+    sim_trace(sim, "h%u answers request %llu: %s %s", request->host + 1, (unsigned long long)action->u.reply.request,
+              shoal_err_name(request->err), action->u.reply.text);
+    if (request->kind == SHOAL_SCHED_MESH_INIT) {
+        sim->mesh_made = request->err == SHOAL_OK;
+        if (!sim->mesh_made)
+            sim_fail(sim, "the mesh is not founded: %s", action->u.reply.text);
+    }
+    if (job == NULL || request->kind != SHOAL_SCHED_SUBMIT)
+        return;
+    if (request->err == SHOAL_OK) {
+        if (job->known && !shoal_job_id_equal(job->id, action->u.reply.job))
+            sim_fail(sim, "job %u is acknowledged under a second id", request->job + 1);
+        job->acknowledged = job->known = true;
+        job->id = action->u.reply.job;
+    } else if (action->u.reply.ticket.len > 0) {
+        sim_keep(&job->ticket, action->u.reply.ticket);
+    } else if (request->err == SHOAL_ERR_INVALID || request->err == SHOAL_ERR_UNSUPPORTED) {
+        job->refused = true;
+    }
+}
+
+static void ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_kind kind)
+{
+    struct shoal_sched_request request = { .kind = kind };
+    struct sim_job *job = &sim->jobs[index];
+
+    if (index >= sim->job_count || !job->known)
+        return;
+    request.job = job->id;
+    (void)snprintf(request.by, sizeof(request.by), "ann");
+    job->stop_asked = true;
+    job->delete_asked = job->delete_asked || kind == SHOAL_SCHED_DELETE;
+    if (sim->hosts[job->from].agent)
+        (void)sim_request(&sim->hosts[job->from], &request, index);
+}
+
+/* Hosts that nobody has named are in part 0 and reach everyone. */
+static void partition(struct sim *sim, const struct sim_command *c)
+{
+    for (uint32_t i = 0; i < SIM_PARTS_MAX; i++)
+        for (uint32_t j = 0; j < SIM_PARTS_MAX; j++)
+            if (c->part[i] != 0 && c->part[j] != 0 && c->part[i] != c->part[j] && (!c->one_way || c->part[i] < c->part[j]))
+                sim_cut(sim, i, j);
+}
+
+static void expect(struct sim *sim, const struct sim_command *c)
+{
+    uint8_t state = 0;
+
+    if (c->verb == SIM_EXPECT_ENGINES && sim_job_engines(sim, 0) != c->number)
+        sim_fail(sim, "line %u: expected %llu engines, there are %u", c->line, (unsigned long long)c->number,
+                 sim_job_engines(sim, 0));
+    if (c->verb == SIM_EXPECT_STATE && (!sim_job_state(sim, c->job, &state) || state != c->state))
+        sim_fail(sim, "line %u: job %u is %s", c->line, c->job + 1, shoal_job_state_name((enum shoal_job_state)state));
+    for (uint32_t i = 0; c->verb == SIM_EXPECT_FINISHED && i < sim->job_count; i++)
+        if (!sim_job_state(sim, i, &state) || state != SHOAL_JOB_FINISHED)
+            sim_fail(sim, "line %u: job %u is %s after %llu of %llu steps", c->line, i + 1,
+                     shoal_job_state_name((enum shoal_job_state)state), (unsigned long long)sim->jobs[i].steps_done,
+                     (unsigned long long)sim->jobs[i].steps);
+}
+
+void sim_heal(struct sim *sim)
+{
+    sim_trace(sim, "everything is healed");
+    sim_net_heal(sim);
+    sim->options.loss = sim->options.duplicate = sim->options.slow = 0;
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+        sim->hosts[i].disk.stall_ns = 0;
+        if (sim->hosts[i].exists)
+            sim_host_boot(&sim->hosts[i]);
+    }
+}
+
+static void fault(struct sim *sim, const struct sim_command *c, struct sim_host *host, uint32_t other)
+{
+    switch (c->verb) {
+    case SIM_KILL: sim_agent_kill(host); break;
+    case SIM_CRASH: sim_host_crash(host); break;
+    case SIM_START: sim_host_boot(host); break;
+    case SIM_PAUSE:
+        sim_trace(sim, "%s: the agent stands still for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
+        host->paused_ns = sim->now_ns + c->number;
+        break;
+    case SIM_STALL:
+        sim_trace(sim, "%s: the disk hangs for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
+        host->disk.stall_ns = sim->now_ns + c->number;
+        break;
+    case SIM_CUT:
+        if (other == UINT32_MAX || other == host->index)
+            break;
+        sim_trace(sim, "%s and h%u are cut%s", host->name, other + 1, c->one_way ? ", one way" : "");
+        sim_cut(sim, host->index, other);
+        if (!c->one_way)
+            sim_cut(sim, other, host->index);
+        break;
+    case SIM_CLOG:
+        if (other != UINT32_MAX && other != host->index)
+            sim->paths[host->index][other].clog_ns = sim->now_ns + c->number;
+        break;
+    default: break;
+    }
+}
+
+void sim_command(struct sim *sim, const struct sim_command *c)
+{
+    char user[32];
+    uint32_t host;
+
+    switch (c->verb) {
+    case SIM_SUBMIT: new_job(sim, c); return;
+    case SIM_HEAL:
+        sim_trace(sim, "paths are healed");
+        sim_net_heal(sim);
+        return;
+    case SIM_PARTITION:
+        sim_trace(sim, "the mesh is partitioned");
+        partition(sim, c);
+        return;
+    case SIM_LOSS: sim->options.loss = (uint32_t)c->number; return;
+    case SIM_STOP: ask_about(sim, c->job, SHOAL_SCHED_STOP); return;
+    case SIM_DELETE: ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
+    case SIM_EXPECT_ENGINES:
+    case SIM_EXPECT_STATE:
+    case SIM_EXPECT_FINISHED: expect(sim, c); return;
+    default: break;
+    }
+    if (c->a == SIM_ALL) {
+        for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+            if (sim->hosts[i].exists)
+                fault(sim, c, &sim->hosts[i], UINT32_MAX);
+        return;
+    }
+    host = resolve(sim, c->a);
+    if (host == UINT32_MAX)
+        return; /* nobody is that now */
+    if (c->verb == SIM_USER) {
+        (void)snprintf(user, sizeof(user), "u%llu", (unsigned long long)sim->request_count);
+        sim_ask_mesh(sim, host, user);
+        return;
+    }
+    fault(sim, c, &sim->hosts[host], resolve(sim, c->b));
+}

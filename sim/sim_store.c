@@ -1,0 +1,245 @@
+/* The disk of a host: batches are flushed in order, later; what was not flushed when the agent or the host ends is lost,
+ * but for some of the oldest batches, which had reached the disk although nobody had been told. */
+#include "sim.h"
+
+#include "shoal/banned.h"
+
+static void group_clear(struct sim_disk_group *g)
+{
+    for (size_t i = 0; i < g->entry_count; i++)
+        free((void *)(uintptr_t)g->entries[i].bytes.bytes);
+    free(g->entries);
+    free((void *)(uintptr_t)g->snapshot.bytes.bytes);
+    memset(g, 0, sizeof(*g));
+}
+
+static struct sim_disk_group *group_find(struct sim_disk *disk, struct shoal_job_id id)
+{
+    for (size_t i = 0; i < disk->count; i++)
+        if (disk->groups[i].used && shoal_job_id_equal(disk->groups[i].id, id))
+            return &disk->groups[i];
+    disk->groups = realloc(disk->groups, (disk->count + 1) * sizeof(*disk->groups));
+    SHOAL_ASSERT(disk->groups != NULL);
+    memset(&disk->groups[disk->count], 0, sizeof(disk->groups[0]));
+    disk->groups[disk->count].id = id;
+    disk->groups[disk->count].used = true;
+    return &disk->groups[disk->count++];
+}
+
+static void entry_add(struct sim_disk_group *g, struct shoal_sched_entry entry)
+{
+    g->entries = sim_grow(g->entries, &g->entry_cap, g->entry_count + 1, sizeof(*g->entries));
+    entry.bytes = sim_copy(entry.bytes);
+    g->entries[g->entry_count++] = entry;
+}
+
+static void entries_drop(struct sim_disk_group *g, size_t from, size_t count)
+{
+    if (count == 0)
+        return;
+    for (size_t i = from; i < from + count; i++)
+        free((void *)(uintptr_t)g->entries[i].bytes.bytes);
+    memmove(&g->entries[from], &g->entries[from + count], (g->entry_count - from - count) * sizeof(g->entries[0]));
+    g->entry_count -= count;
+}
+
+/* Durable from now on: snapshot, truncate, entries, hard. */
+static void apply(struct sim_host *host, const struct sim_write *write)
+{
+    struct sim_disk_group *g = group_find(&host->disk, write->add.id);
+    const struct sim_disk_group *add = &write->add;
+    size_t keep = 0;
+
+    if (write->remove) {
+        group_clear(g);
+        return;
+    }
+    if (add->has_snapshot) {
+        while (keep < g->entry_count && g->entries[keep].index <= add->snapshot.index)
+            keep++;
+        entries_drop(g, 0, keep);
+        free((void *)(uintptr_t)g->snapshot.bytes.bytes);
+        g->snapshot = add->snapshot;
+        g->snapshot.bytes = sim_copy(add->snapshot.bytes);
+        g->has_snapshot = true;
+    }
+    if (write->truncate_from != 0) {
+        for (keep = 0; keep < g->entry_count && g->entries[keep].index < write->truncate_from;)
+            keep++;
+        entries_drop(g, keep, g->entry_count - keep);
+    }
+    for (size_t i = 0; i < add->entry_count; i++) {
+        uint64_t last = g->entry_count > 0 ? g->entries[g->entry_count - 1].index : g->has_snapshot ? g->snapshot.index : 0;
+
+        if (add->entries[i].index != last + 1) {
+            sim_fail(host->sim, "host %u stores entry %llu behind entry %llu", host->index + 1,
+                     (unsigned long long)add->entries[i].index, (unsigned long long)last);
+            return;
+        }
+        entry_add(g, add->entries[i]);
+    }
+    if (add->has_hard) {
+        g->has_hard = true;
+        g->hard = add->hard;
+        memcpy(g->hard_config, add->hard_config, sizeof(g->hard_config));
+    }
+}
+
+static void write_free(struct sim_write *write)
+{
+    group_clear(&write->add);
+    free(write);
+}
+
+static void append(struct sim_host *host, struct sim_write *write)
+{
+    struct sim_disk *disk = &host->disk;
+    uint64_t now_ns = host->sim->now_ns;
+    uint64_t done_ns = now_ns > disk->free_ns ? now_ns : disk->free_ns;
+
+    if (done_ns < disk->stall_ns)
+        done_ns = disk->stall_ns;
+    done_ns += sim_about(&disk->chance, disk->flush_ns);
+    disk->free_ns = done_ns;
+    write->begun_ns = now_ns;
+    if (disk->last == NULL)
+        disk->first = write;
+    else
+        disk->last->next = write;
+    disk->last = write;
+    (void)sim_push(host->sim, SIM_WRITTEN, host->index, done_ns - now_ns);
+}
+
+void sim_persist(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct sim_write *write = sim_alloc(sizeof(*write));
+    struct sim_disk_group *add = &write->add;
+
+    add->id = action->u.persist.group;
+    write->mark = action->u.persist.mark;
+    write->truncate_from = action->u.persist.truncate_from;
+    if (action->u.persist.has_snapshot) {
+        add->has_snapshot = true;
+        add->snapshot = action->u.persist.snapshot;
+        add->snapshot.bytes = sim_copy(action->u.persist.snapshot.bytes);
+    }
+    for (size_t i = 0; i < action->u.persist.entry_count; i++)
+        entry_add(add, action->u.persist.entries[i]);
+    if (action->u.persist.has_hard) {
+        SHOAL_ASSERT(action->u.persist.hard.config.len <= SHOAL_SCHED_CONFIG_BYTES_MAX);
+        add->has_hard = true;
+        add->hard = action->u.persist.hard;
+        if (add->hard.config.len > 0)
+            memcpy(add->hard_config, add->hard.config.bytes, add->hard.config.len);
+        add->hard.config.bytes = NULL;
+    }
+    append(host, write);
+}
+
+void sim_remove_group(struct sim_host *host, struct shoal_job_id group)
+{
+    struct sim_write *write = sim_alloc(sizeof(*write));
+
+    write->add.id = group;
+    write->remove = true;
+    append(host, write);
+}
+
+static struct sim_write *take(struct sim_disk *disk)
+{
+    struct sim_write *write = disk->first;
+
+    if (write == NULL)
+        return NULL;
+    disk->first = write->next;
+    if (disk->first == NULL)
+        disk->last = NULL;
+    return write;
+}
+
+/* The oldest batch is flushed; events of an earlier life do not come here. */
+void sim_written(struct sim_host *host)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_STORED };
+    struct sim_write *write = take(&host->disk);
+
+    SHOAL_ASSERT(write != NULL);
+    apply(host, write);
+    event.u.stored.group = write->add.id;
+    event.u.stored.mark = write->mark;
+    if (write->mark.seq != 0)
+        sim_sched_step(host, &event);
+    write_free(write);
+}
+
+void sim_disk_crash(struct sim_host *host)
+{
+    struct sim_disk *disk = &host->disk;
+    struct sim_write *write;
+    bool reached = true;
+
+    while ((write = take(disk)) != NULL) {
+        reached = reached && shoal_rand_below(&disk->chance, 2) == 0;
+        if (reached)
+            apply(host, write);
+        write_free(write);
+    }
+    disk->free_ns = 0;
+}
+
+uint64_t sim_disk_flush_age(const struct sim_host *host)
+{
+    return host->disk.first == NULL ? 0 : host->sim->now_ns - host->disk.first->begun_ns;
+}
+
+void sim_keep(struct shoal_buf *to, struct shoal_view bytes)
+{
+    to->len = 0;
+    SHOAL_ASSERT(shoal_buf_append(to, bytes.bytes, bytes.len) == SHOAL_OK);
+}
+
+void sim_disk_restore(struct sim_host *host)
+{
+    struct sim_disk *disk = &host->disk;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MESH_COPY };
+
+    event.u.mesh_copy.bytes = shoal_buf_view(&disk->mesh_copy);
+    if (disk->mesh_copy.len > 0)
+        sim_sched_step(host, &event);
+    event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_SLOTS_COPY };
+    event.u.mesh_copy.bytes = shoal_buf_view(&disk->slots_copy);
+    if (disk->slots_copy.len > 0)
+        sim_sched_step(host, &event);
+    for (size_t i = 0; i < disk->count; i++) {
+        const struct sim_disk_group *g = &disk->groups[i];
+
+        if (!g->used)
+            continue;
+        event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORE };
+        event.u.restore.group = g->id;
+        event.u.restore.has_hard = g->has_hard;
+        event.u.restore.hard = g->hard;
+        event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
+        event.u.restore.has_snapshot = g->has_snapshot;
+        event.u.restore.snapshot = g->snapshot;
+        event.u.restore.entries = g->entries;
+        event.u.restore.entry_count = g->entry_count;
+        sim_check_restored(host, g);
+        sim_sched_step(host, &event);
+    }
+    event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORED };
+    sim_sched_step(host, &event);
+}
+
+void sim_disk_deinit(struct sim_host *host)
+{
+    struct sim_write *write;
+
+    while ((write = take(&host->disk)) != NULL)
+        write_free(write);
+    for (size_t i = 0; i < host->disk.count; i++)
+        group_clear(&host->disk.groups[i]);
+    free(host->disk.groups);
+    shoal_buf_deinit(&host->disk.mesh_copy);
+    shoal_buf_deinit(&host->disk.slots_copy);
+}

@@ -1,0 +1,252 @@
+/* Training, as its members see it: enter with D, complete a step one after the other, apply it, report (PROTOCOLS 11, 12).
+ *
+ * T1. The ranges of an epoch cover 0..V-1 once; epochs of a worker only rise.
+ * T2. A member that is said to have the state has it; a decided step was completed by somebody; nobody is taken back
+ *     except by a snapshot or a fresh start.
+ * T3. A step is applied only after the one before it. */
+#include "sim.h"
+
+#include "shoal/banned.h"
+
+#define TICK_NS (4 * SHOAL_MS)
+/* A member that cannot be reached for so long breaks the data links: the others leave the epoch. */
+#define LINKS_BREAK_NS (1500 * SHOAL_MS)
+#define SNAPSHOT_STEPS 50
+
+void sim_close(struct sim_host *host, struct sim_worker *worker)
+{
+    if (worker->closed || worker->epoch == 0)
+        return;
+    worker->closed = true;
+    worker->entered = false;
+    sim_work_later(host, worker, SIM_WORK_CLOSED, SHOAL_MS + shoal_rand_below(&host->chance, 5 * SHOAL_MS));
+}
+
+static const struct shoal_rank_member *check_record(struct sim_host *host, const struct sim_worker *worker,
+                                                    const struct shoal_worker_epoch *epoch)
+{
+    const struct shoal_rank_member *me = NULL;
+    uint32_t covered = 0;
+
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        if (epoch->members[i].v_begin != covered || epoch->members[i].v_end < covered)
+            sim_fail(host->sim, "epoch %u: ranges do not join at member %u", epoch->epoch.e, i);
+        covered = epoch->members[i].v_end;
+        if (epoch->members[i].worker_id == worker->id)
+            me = &epoch->members[i];
+    }
+    if (covered != SIM_VIRTUAL_WORKERS)
+        sim_fail(host->sim, "epoch %u covers %u of %u", epoch->epoch.e, covered, (unsigned)SIM_VIRTUAL_WORKERS);
+    return me;
+}
+
+void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct shoal_worker_epoch *epoch)
+{
+    struct sim *sim = host->sim;
+    struct sim_job *job = &sim->jobs[worker->job];
+    uint64_t word = shoal_epoch_word(epoch->epoch);
+    const struct shoal_rank_member *me;
+    bool snapshot = epoch->snapshot_path[0] != '\0';
+
+    if (word <= worker->epoch)
+        return;
+    me = check_record(host, worker, epoch);
+    if (me == NULL || worker->epoch != 0)
+        sim_close(host, worker);
+    if (me == NULL)
+        return;
+    if (me->has_state && !snapshot && epoch->decided_step > 0 && worker->applied + 1 < epoch->decided_step)
+        sim_fail(sim, "epoch %u: worker %llx applied %llu, the record says that it has the state of %llu", epoch->epoch.e,
+                 (unsigned long long)worker->id, (unsigned long long)worker->applied, (unsigned long long)epoch->decided_step);
+    if (worker->applied > epoch->decided_step && !snapshot)
+        sim_fail(sim, "epoch %u decides step %llu, but worker %llx has applied %llu", epoch->epoch.e,
+                 (unsigned long long)epoch->decided_step, (unsigned long long)worker->id, (unsigned long long)worker->applied);
+    worker->epoch = word;
+    worker->closed = false;
+    worker->entered = true;
+    worker->blocked_ns = 0;
+    memcpy(worker->record, epoch, sizeof(*epoch));
+    if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
+        worker->applied = worker->complete = epoch->decided_step;
+        job->steps_done = epoch->decided_step;
+    }
+    sim_trace(sim, "%s: worker %llx enters epoch (%u,%u) of %u members at step %llu", host->name,
+              (unsigned long long)worker->id, epoch->epoch.e, epoch->epoch.k, epoch->member_count,
+              (unsigned long long)epoch->decided_step);
+    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+        if (host->runners[i].used && host->runners[i].job == worker->job && host->runners[i].revoked >= word)
+            sim_close(host, worker);
+    if (!job->training) {
+        job->training = true;
+        sim_push(sim, SIM_TRAIN, host->index, TICK_NS)->word = worker->job;
+    }
+}
+
+struct team {
+    const struct shoal_worker_epoch *epoch;
+    uint32_t count;
+    struct sim_worker *members[SHOAL_RANKS_MAX];
+    bool holder_here;
+};
+
+/* A member has ended or cannot be reached; a frozen one only waits. */
+static bool links_broken(struct sim *sim, const struct sim_worker *worker)
+{
+    for (uint32_t i = 0; i < worker->record->member_count; i++) {
+        const struct sim_worker *member = sim_worker_find(sim, worker->record->members[i].worker_id);
+
+        if (member == NULL || !sim_can_talk(sim, member->host, worker->host))
+            return true;
+    }
+    return false;
+}
+
+/* A library that does not reach a peer for long leaves the epoch. */
+static void watch_links(struct sim *sim, struct sim_worker *worker)
+{
+    if (!links_broken(sim, worker))
+        worker->blocked_ns = 0;
+    else if (worker->blocked_ns == 0)
+        worker->blocked_ns = sim->now_ns;
+    else if (sim->now_ns - worker->blocked_ns > LINKS_BREAK_NS)
+        sim_close(&sim->hosts[worker->host], worker);
+}
+
+/* The members that live; false: one cannot take part now. */
+static bool gather(struct sim *sim, const struct sim_worker *first, struct team *team)
+{
+    const struct shoal_worker_epoch *epoch = first->record;
+
+    *team = (struct team){ .epoch = epoch, .count = epoch->member_count, .holder_here = epoch->holder == 0 };
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        struct sim_worker *member = sim_worker_find(sim, epoch->members[i].worker_id);
+
+        if (member == NULL || member->frozen || !member->entered || member->epoch != first->epoch ||
+            !sim_can_talk(sim, member->host, first->host))
+            return false;
+        team->holder_here = team->holder_here || (member->id == epoch->holder && (member->complete >= epoch->decided_step ||
+                                                                                  member->applied >= epoch->decided_step));
+        team->members[i] = member;
+    }
+    return true;
+}
+
+static void complete_some(struct sim_job *job, const struct team *team, uint64_t step, uint64_t *budget)
+{
+    uint32_t first = (uint32_t)shoal_rand_below(&job->chance, team->count);
+
+    for (uint32_t n = 0; n < team->count && *budget > 0; n++) {
+        struct sim_worker *member = team->members[(first + n) % team->count];
+
+        if (member->complete >= step)
+            continue;
+        member->complete = step;
+        (*budget)--;
+    }
+}
+
+static void mark_records(struct sim *sim, struct sim_worker *first, uint64_t step)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RECORDS_MARK };
+
+    event.u.records_mark.job = sim->jobs[first->job].id;
+    event.u.records_mark.call = first->call;
+    event.u.records_mark.step = step;
+    if (sim->hosts[first->host].agent)
+        sim_answer(&sim->hosts[first->host], &event, 20 * SHOAL_MS);
+}
+
+static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *member, uint32_t rank, uint64_t step)
+{
+    if (job->steps_done + 1 < step)
+        sim_fail(sim, "step %llu is applied, but %llu was the last", (unsigned long long)step,
+                 (unsigned long long)job->steps_done);
+    member->applied = step;
+    if (step > job->steps_done)
+        job->steps_done = step;
+    if (rank == 0 && step % 20 == 0)
+        mark_records(sim, member, step);
+    if (rank == 0 && step % SNAPSHOT_STEPS == 0 && member->snapshot_said < step) {
+        member->snapshot_said = step;
+        sim_work_later(&sim->hosts[member->host], member, SIM_WORK_SNAPSHOT, 10 * SHOAL_MS);
+    }
+}
+
+/* Everyone applies D before step D + 1. */
+static bool decide(struct sim *sim, struct sim_job *job, const struct team *team)
+{
+    const struct shoal_worker_epoch *epoch = team->epoch;
+
+    for (uint32_t i = 0; i < team->count; i++) {
+        struct sim_worker *member = team->members[i];
+
+        if (member->applied >= epoch->decided_step)
+            continue;
+        if (!team->holder_here)
+            sim_fail(sim, "epoch %u: the holder does not have step %llu", epoch->epoch.e,
+                     (unsigned long long)epoch->decided_step);
+        if (!epoch->members[i].has_state && epoch->donor == 0)
+            sim_fail(sim, "epoch %u: a joiner and no donor", epoch->epoch.e);
+        if (epoch->decided_step > job->steps_done + 1)
+            sim_fail(sim, "epoch %u decides step %llu, but %llu was the last", epoch->epoch.e,
+                     (unsigned long long)epoch->decided_step, (unsigned long long)job->steps_done);
+        member->applied = member->complete = epoch->decided_step;
+        if (epoch->decided_step > job->steps_done)
+            job->steps_done = epoch->decided_step;
+        return false;
+    }
+    return true;
+}
+
+static void advance(struct sim *sim, struct sim_worker *first)
+{
+    struct sim_job *job = &sim->jobs[first->job];
+    struct team team;
+    uint64_t step = UINT64_MAX;
+    uint64_t budget;
+
+    if (!gather(sim, first, &team) || !decide(sim, job, &team))
+        return;
+    for (uint32_t i = 0; i < team.count; i++)
+        if (team.members[i]->applied < step)
+            step = team.members[i]->applied;
+    if (++step > job->steps) {
+        for (uint32_t i = 0; i < team.count; i++)
+            if (!team.members[i]->done) {
+                team.members[i]->done = true;
+                sim_work_later(&sim->hosts[team.members[i]->host], team.members[i], SIM_WORK_DONE, SHOAL_MS);
+            }
+        return;
+    }
+    budget = 1 + shoal_rand_below(&job->chance, 2u * team.count);
+    complete_some(job, &team, step, &budget);
+    for (uint32_t i = 0; i < team.count; i++)
+        if (team.members[i]->complete < step)
+            return;
+    for (uint32_t i = 0; i < team.count && budget > 0; i++) {
+        if (team.members[i]->applied >= step)
+            continue;
+        applied(sim, job, team.members[i], i, step);
+        budget--;
+    }
+}
+
+void sim_train(struct sim *sim, uint32_t index)
+{
+    bool some = false;
+
+    for (uint32_t h = 0; h < SIM_HOSTS_MAX && !sim->failed; h++) {
+        for (struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next) {
+            if (worker->job != index || worker->role != SHOAL_SCHED_RUN_ENGINE)
+                continue;
+            some = true;
+            if (worker->entered && !worker->frozen)
+                watch_links(sim, worker);
+            if (worker->entered && !worker->frozen && worker->record->members[0].worker_id == worker->id)
+                advance(sim, worker);
+        }
+    }
+    sim->jobs[index].training = some;
+    if (some)
+        sim_push(sim, SIM_TRAIN, 0, TICK_NS)->word = index;
+}

@@ -1,0 +1,574 @@
+/* Processes of a host, as the runner keeps them and as shoal/worker.h says that they behave.
+ *
+ * W1. They are the host's, not the agent's: an agent's death leaves them, a new agent finds them again (RUNNER).
+ * W2. The runner freezes and kills by the lease without the agent, on the host's clock.
+ * W3. A frozen process does nothing and hears nothing; its messages wait. */
+#include "sim.h"
+
+#include "shoal/worker_wire.h"
+
+#include "shoal/banned.h"
+
+#define MESSAGE_BYTES_MAX (128 * SHOAL_KIB)
+#define FROZEN_AGAIN_NS (20 * SHOAL_MS)
+/* S5 of slots.h: frozen 5 s before the lease ends, killed 10 minutes later. */
+#define FREEZE_BEFORE_NS (5 * SHOAL_S)
+#define KILL_AFTER_NS (595 * SHOAL_S)
+
+uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id)
+{
+    for (uint32_t i = 0; i < sim->job_count; i++)
+        if (sim->jobs[i].known && shoal_job_id_equal(sim->jobs[i].id, id))
+            return i;
+    return UINT32_MAX;
+}
+
+struct sim_worker *sim_worker_find(struct sim *sim, uint64_t id)
+{
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        for (struct sim_worker *worker = sim->hosts[i].workers; worker != NULL; worker = worker->next)
+            if (worker->id == id)
+                return worker;
+    return NULL;
+}
+
+static struct sim_worker *here(struct sim_host *host, uint64_t id)
+{
+    struct sim_worker *worker = host->workers;
+
+    while (worker != NULL && worker->id != id)
+        worker = worker->next;
+    return worker;
+}
+
+static struct sim_runner *runner_of(struct sim_host *host, uint32_t job, bool make)
+{
+    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+        if (host->runners[i].used && host->runners[i].job == job)
+            return &host->runners[i];
+    for (uint32_t i = 0; make && i < SIM_JOBS_MAX; i++)
+        if (!host->runners[i].used) {
+            host->runners[i] = (struct sim_runner){ .used = true, .job = job };
+            return &host->runners[i];
+        }
+    return NULL;
+}
+
+void sim_work_later(struct sim_host *host, const struct sim_worker *worker, enum sim_work work, uint64_t delay_ns)
+{
+    struct sim_event *event = sim_push(host->sim, SIM_WORK, host->index, delay_ns);
+
+    event->word = worker->id;
+    event->from = work;
+}
+
+static void worker_free(struct sim_worker *worker)
+{
+    while (worker->inbox != NULL) {
+        struct sim_message *message = worker->inbox;
+
+        worker->inbox = message->next;
+        free(message);
+    }
+    free(worker->record);
+    free(worker);
+}
+
+static void process_end(struct sim_host *host, struct sim_worker *worker, int32_t status, bool signalled)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct sim_worker **at = &host->workers;
+
+    sim_trace(host->sim, "%s: worker %llx of slot %d ends: %s %d", host->name, (unsigned long long)worker->id, (int)worker->slot,
+              signalled ? "signal" : "status", status);
+    while (*at != worker)
+        at = &(*at)->next;
+    *at = worker->next;
+    if (host->agent) {
+        event.u.worker_exited.worker_id = worker->id;
+        event.u.worker_exited.status = status;
+        event.u.worker_exited.signalled = signalled;
+        sim_answer(host, &event, SHOAL_MS);
+        if (worker->slot != UINT32_MAX)
+            sim_push(host->sim, SIM_SLOT_IDLE, host->index, 3 * SHOAL_MS)->word = worker->slot;
+    }
+    worker_free(worker);
+}
+
+void sim_workers_crash(struct sim_host *host)
+{
+    while (host->workers != NULL) {
+        struct sim_worker *worker = host->workers;
+
+        host->workers = worker->next;
+        worker_free(worker);
+    }
+    memset(host->runners, 0, sizeof(host->runners));
+}
+
+/* ---- what a worker says ---- */
+
+static void say(struct sim_host *host, const struct sim_worker *worker, const struct shoal_worker_message *message)
+{
+    static uint8_t bytes[MESSAGE_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct sim_event *event;
+
+    if (!host->agent || !worker->connected)
+        return; /* said again after the next HELLO */
+    SHOAL_ASSERT(shoal_worker_encode(message, &w) == SHOAL_OK);
+    event = sim_push(host->sim, SIM_TO_AGENT, host->index, 100000);
+    event->word = worker->id;
+    sim_event_bytes(event, shoal_writer_view(&w));
+}
+
+static struct shoal_worker_message *fresh(struct sim *sim, uint8_t kind)
+{
+    memset(sim->message, 0, sizeof(*sim->message));
+    sim->message->kind = kind;
+    return sim->message;
+}
+
+static void say_hello(struct sim_host *host, struct sim_worker *worker)
+{
+    struct shoal_worker_message *m = fresh(host->sim, SHOAL_WORKER_HELLO);
+
+    m->hello.job = host->sim->jobs[worker->job].id;
+    m->hello.generation = worker->generation;
+    m->hello.role = worker->role == SHOAL_SCHED_RUN_DRIVER ? SHOAL_ROLE_DRIVER : SHOAL_ROLE_ENGINE;
+    m->hello.worker_id = worker->id;
+    m->hello.slot = worker->slot == UINT32_MAX ? 0 : worker->slot;
+    m->hello.pid = worker->pid;
+    memcpy(m->hello.token, worker->token, sizeof(m->hello.token));
+    (void)snprintf(m->hello.numeric_class, sizeof(m->hello.numeric_class), "simulated");
+    m->hello.call = worker->ready ? worker->call : 0;
+    m->hello.epoch = shoal_epoch_of_word(worker->epoch);
+    m->hello.closed = worker->closed;
+    m->hello.applied_step = worker->applied;
+    m->hello.complete_step = worker->complete;
+    worker->connected = true;
+    say(host, worker, m);
+    if (worker->role == SHOAL_SCHED_RUN_DRIVER && !worker->train_done)
+        sim_work_later(host, worker, SIM_WORK_TRAIN, 10 * SHOAL_MS);
+    if (worker->ready)
+        sim_work_later(host, worker, SIM_WORK_READY, SHOAL_MS);
+    if (worker->done)
+        sim_work_later(host, worker, SIM_WORK_DONE, 2 * SHOAL_MS);
+}
+
+static void say_ready(struct sim_host *host, struct sim_worker *worker)
+{
+    struct shoal_worker_message *m = fresh(host->sim, SHOAL_WORKER_READY);
+
+    worker->ready = true;
+    m->ready.call = worker->call;
+    m->ready.virtual_workers = SIM_VIRTUAL_WORKERS;
+    m->ready.sum_elems = 1000;
+    m->ready.samples = 6000;
+    m->ready.minibatch = 10;
+    m->ready.data_epochs = 1;
+    m->ready.steps_per_epoch = host->sim->jobs[worker->job].steps;
+    m->ready.metric_count = 1;
+    memcpy(m->ready.metric_names[0], "loss", 5);
+    m->ready.address = shoal_view_of(worker->token, 8);
+    say(host, worker, m);
+}
+
+static void blob_text(uint64_t number, char *text)
+{
+    uint8_t hash[32] = { 7 };
+
+    for (unsigned i = 0; i < 8; i++)
+        hash[1 + i] = (uint8_t)(number >> (8 * i));
+    memcpy(text, "blob:", 5);
+    shoal_hex_text(hash, sizeof(hash), text + 5);
+}
+
+static void say_train(struct sim_host *host, struct sim_worker *worker)
+{
+    struct shoal_worker_message *m = fresh(host->sim, SHOAL_WORKER_TRAIN);
+
+    if (worker->train_done)
+        return;
+    m->train.call = 1;
+    m->train.job_seed = 42;
+    blob_text(worker->job, m->train.bundle_path);
+    (void)snprintf(m->train.signature, sizeof(m->train.signature), "net of job %u", worker->job);
+    say(host, worker, m);
+}
+
+static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work what)
+{
+    struct shoal_worker_message *m;
+
+    switch (what) {
+    case SIM_WORK_HELLO: say_hello(host, worker); return;
+    case SIM_WORK_READY: say_ready(host, worker); return;
+    case SIM_WORK_TRAIN: say_train(host, worker); return;
+    case SIM_WORK_CLOSED:
+        m = fresh(host->sim, SHOAL_WORKER_CLOSED);
+        m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch), .applied_step = worker->applied,
+                                                  .complete_step = worker->complete };
+        if (worker->closed)
+            say(host, worker, m);
+        return;
+    case SIM_WORK_DONE:
+        m = fresh(host->sim, SHOAL_WORKER_DONE);
+        m->done = (struct shoal_worker_done){ .call = worker->call, .final_step = host->sim->jobs[worker->job].steps,
+                                              .state_digest = 0xd16e57 };
+        say(host, worker, m);
+        return;
+    case SIM_WORK_FILES:
+        m = fresh(host->sim, SHOAL_WORKER_FILES);
+        m->acked = (struct shoal_worker_acked){ .call = worker->call };
+        say(host, worker, m);
+        return;
+    case SIM_WORK_SNAPSHOT:
+        m = fresh(host->sim, SHOAL_WORKER_SNAPSHOT);
+        m->snapshot.call = worker->call;
+        m->snapshot.step = worker->snapshot_said;
+        blob_text(1000000u + worker->snapshot_said * 1000u + worker->job, m->snapshot.path);
+        say(host, worker, m);
+        return;
+    case SIM_WORK_END: process_end(host, worker, 0, false); return;
+    }
+}
+
+/* ---- what a worker is told ---- */
+
+static void told(struct sim_host *host, struct sim_worker *worker, const struct shoal_worker_message *m)
+{
+    switch ((enum shoal_worker_kind)m->kind) {
+    case SHOAL_WORKER_CALL:
+        if (strncmp(m->call.bundle_path, "blob:", 5) != 0)
+            sim_fail(host->sim, "%s: a call without its bundle", host->name);
+        if (m->call.call <= worker->call)
+            return;
+        worker->call = m->call.call;
+        sim_work_later(host, worker, SIM_WORK_READY, sim_about(&host->chance, 40 * SHOAL_MS));
+        return;
+    case SHOAL_WORKER_EPOCH: sim_enter(host, worker, &m->epoch); return;
+    case SHOAL_WORKER_WRITE_FINAL:
+        if (!worker->done)
+            sim_fail(host->sim, "%s: WRITE_FINAL to a worker that is not done", host->name);
+        sim_work_later(host, worker, SIM_WORK_FILES, 5 * SHOAL_MS);
+        return;
+    case SHOAL_WORKER_RELEASE:
+    case SHOAL_WORKER_STOP: sim_work_later(host, worker, SIM_WORK_END, 2 * SHOAL_MS); return;
+    case SHOAL_WORKER_TRAIN_STATE:
+        if (worker->role != SHOAL_SCHED_RUN_DRIVER || m->train_state.state != SHOAL_TRAIN_FINISHED || worker->train_done)
+            return;
+        worker->train_done = true;
+        sim_work_later(host, worker, SIM_WORK_END, 20 * SHOAL_MS);
+        return;
+    case SHOAL_WORKER_RECORDS_ACKED:
+    case SHOAL_WORKER_TRAIN_RECORDS: return;
+    default: sim_fail(host->sim, "%s: the agent says %u to a worker", host->name, m->kind); return;
+    }
+}
+
+static void inbox_read(struct sim_host *host, uint64_t id)
+{
+    struct sim_worker *worker = here(host, id);
+
+    while (worker != NULL && !worker->frozen && worker->inbox != NULL) {
+        struct sim_message *message = worker->inbox;
+
+        worker->inbox = message->next;
+        if (worker->inbox == NULL)
+            worker->inbox_last = NULL;
+        if (shoal_worker_decode(shoal_view_of(message->bytes, message->len), host->sim->message) != SHOAL_OK)
+            sim_fail(host->sim, "%s: a worker cannot read what its agent says", host->name);
+        else
+            told(host, worker, host->sim->message);
+        free(message);
+        worker = here(host, id);
+    }
+}
+
+void sim_worker_told(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    static uint8_t bytes[MESSAGE_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct sim_worker *worker = here(host, action->u.worker_send.worker_id);
+    struct sim_message *message;
+
+    if (worker == NULL || !worker->connected)
+        return; /* no connection: nothing arrives */
+    if (shoal_worker_encode(action->u.worker_send.message, &w) != SHOAL_OK) {
+        sim_fail(host->sim, "%s: a message of kind %u to a worker cannot be encoded", host->name,
+                 action->u.worker_send.message->kind);
+        return;
+    }
+    message = sim_alloc(sizeof(*message) + w.len);
+    message->len = w.len;
+    memcpy(message->bytes, bytes, w.len);
+    if (worker->inbox_last == NULL)
+        worker->inbox = message;
+    else
+        worker->inbox_last->next = message;
+    worker->inbox_last = message;
+    sim_push(host->sim, SIM_TO_WORKER, host->index, 100000)->word = worker->id;
+}
+
+/* ---- the runner ---- */
+
+static void runner_timer(struct sim_host *host, const struct sim_worker *worker)
+{
+    uint64_t at_ns = sim_host_true(host, worker->frozen ? worker->kill_at_ns : worker->freeze_at_ns);
+
+    if (worker->frozen ? worker->kill_at_ns == 0 : worker->freeze_at_ns == 0)
+        return;
+    sim_push(host->sim, SIM_RUNNER_TIMER, host->index, at_ns > host->sim->now_ns ? at_ns - host->sim->now_ns : 0)->word =
+        worker->id;
+}
+
+static void set_frozen(struct sim_host *host, struct sim_worker *worker, bool frozen, const char *by)
+{
+    if (worker->frozen == frozen)
+        return;
+    worker->frozen = frozen;
+    sim_trace(host->sim, "%s: worker %llx is %s by the %s", host->name, (unsigned long long)worker->id,
+              frozen ? "frozen" : "thawed", by);
+    if (frozen)
+        runner_timer(host, worker);
+    else
+        sim_check_alone(host, worker);
+    if (!frozen)
+        sim_push(host->sim, SIM_TO_WORKER, host->index, 0)->word = worker->id;
+    if (!frozen && worker->epoch != 0) {
+        const struct sim_runner *runner = runner_of(host, worker->job, false);
+
+        if (runner != NULL && runner->revoked >= worker->epoch)
+            sim_close(host, worker);
+    }
+}
+
+static void on_runner_timer(struct sim_host *host, struct sim_worker *worker)
+{
+    uint64_t now_ns = sim_host_now(host);
+
+    if (worker->kill_at_ns != 0 && worker->kill_at_ns <= now_ns) {
+        process_end(host, worker, 9, true);
+        return;
+    }
+    if (worker->freeze_at_ns != 0 && worker->freeze_at_ns <= now_ns && !worker->frozen) {
+        worker->freeze_at_ns = 0;
+        set_frozen(host, worker, true, "runner");
+    }
+}
+
+static void lease(struct sim_host *host, struct sim_worker *worker, uint64_t deadline_ns)
+{
+    if (worker->dying)
+        return;
+    worker->freeze_at_ns = deadline_ns - FREEZE_BEFORE_NS;
+    worker->kill_at_ns = deadline_ns + KILL_AFTER_NS;
+    runner_timer(host, worker);
+}
+
+static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
+{
+    uint64_t in_ns = grace_ns == 0 ? 3 * SHOAL_MS : worker->frozen || grace_ns < 30 * SHOAL_MS ? grace_ns : 30 * SHOAL_MS;
+    struct sim_event *event;
+
+    if (worker->dying && grace_ns > 0)
+        return;
+    worker->dying = true;
+    worker->freeze_at_ns = worker->kill_at_ns = 0;
+    event = sim_push(host->sim, SIM_EXIT, host->index, in_ns);
+    event->word = worker->id;
+    event->from = grace_ns == 0 || worker->frozen ? 9 : 15;
+}
+
+void sim_worker_order(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct sim_worker *worker = here(host, action->u.worker.worker_id);
+
+    if (worker == NULL)
+        return;
+    if (action->kind == SHOAL_SCHED_RENEW)
+        lease(host, worker, action->u.worker.deadline_ns);
+    else if (action->kind == SHOAL_SCHED_KILL)
+        kill_worker(host, worker, action->u.worker.grace_ns);
+    else
+        set_frozen(host, worker, action->kind == SHOAL_SCHED_FREEZE, "agent");
+}
+
+void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct sim *sim = host->sim;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
+    uint32_t job = sim_job_find(sim, action->u.run.job);
+    struct sim_runner *runner;
+    struct sim_worker *worker;
+
+    if (here(host, action->u.run.worker_id) != NULL)
+        return; /* asked for again */
+    if (job == UINT32_MAX) {
+        sim_fail(sim, "%s runs a worker of a job that it has not opened", host->name);
+        return;
+    }
+    worker = sim_alloc(sizeof(*worker));
+    *worker = (struct sim_worker){ .id = action->u.run.worker_id, .job = job, .host = host->index, .slot = action->u.run.slot,
+                                   .role = action->u.run.role, .generation = action->u.run.generation,
+                                   .lease_generation = action->u.run.lease_generation, .attempt = action->u.run.attempt,
+                                   .alive = true, .pid = (int32_t)(1000 + ++sim->runs) };
+    memcpy(worker->token, action->u.run.token, sizeof(worker->token));
+    worker->record = sim_alloc(sizeof(*worker->record));
+    sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id, job + 1,
+              worker->role, (int)worker->slot);
+    sim_check_run(host, worker);
+    worker->next = host->workers;
+    host->workers = worker;
+    runner = runner_of(host, job, true);
+    SHOAL_ASSERT(runner != NULL);
+    runner->generation = worker->generation;
+    lease(host, worker, action->u.run.deadline_ns);
+    event.u.worker_started.worker_id = worker->id;
+    event.u.worker_started.pid = worker->pid;
+    sim_answer(host, &event, 3 * SHOAL_MS);
+    if (worker->role == SHOAL_SCHED_RUN_SCRIPT)
+        sim_work_later(host, worker, SIM_WORK_END, sim_about(&host->chance, sim->jobs[job].steps * 10 * SHOAL_MS));
+    else
+        sim_work_later(host, worker, SIM_WORK_HELLO, sim_about(&host->chance, 40 * SHOAL_MS));
+}
+
+void sim_revoke(struct sim_host *host, struct shoal_job_id id, uint64_t word)
+{
+    uint32_t job = sim_job_find(host->sim, id);
+    struct sim_runner *runner = job == UINT32_MAX ? NULL : runner_of(host, job, false);
+
+    if (runner == NULL)
+        return;
+    if (word > runner->revoked)
+        runner->revoked = word;
+    for (struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
+        if (worker->job == job && !worker->frozen && worker->epoch != 0 && worker->epoch <= runner->revoked)
+            sim_close(host, worker);
+}
+
+/* The job of a script is known by its name. */
+void sim_job_open(struct sim_host *host, struct shoal_job_id id, uint32_t generation, struct shoal_view bytes)
+{
+    struct shoal_job_spec spec;
+    struct sim_runner *runner;
+    unsigned number = 0;
+
+    if (shoal_job_spec_decode(bytes, &spec) != SHOAL_OK || sscanf(spec.app_name, "sim %u", &number) != 1 ||
+        number >= SIM_JOBS_MAX) {
+        sim_fail(host->sim, "%s opens a job whose specification is not as submitted", host->name);
+        return;
+    }
+    if (host->sim->jobs[number].known && !shoal_job_id_equal(host->sim->jobs[number].id, id)) {
+        sim_fail(host->sim, "%s opens job %u under a second id", host->name, number + 1);
+        return;
+    }
+    host->sim->jobs[number].known = true;
+    host->sim->jobs[number].id = id;
+    runner = runner_of(host, number, true);
+    SHOAL_ASSERT(runner != NULL);
+    runner->generation = generation;
+}
+
+void sim_job_closed(struct sim_host *host, struct shoal_job_id id)
+{
+    uint32_t job = sim_job_find(host->sim, id);
+    struct sim_runner *runner = job == UINT32_MAX ? NULL : runner_of(host, job, false);
+
+    if (runner != NULL)
+        runner->used = false;
+}
+
+/* An agent that starts finds the runners; their workers connect again a little later. */
+void sim_runners_found(struct sim_host *host)
+{
+    struct shoal_sched_runner_worker live[SHOAL_SLOTS_MAX + 2];
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RUNNER };
+    uint64_t busy = 0;
+
+    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++) {
+        const struct sim_runner *runner = &host->runners[i];
+        size_t count = 0;
+
+        for (struct sim_worker *worker = host->workers; runner->used && worker != NULL; worker = worker->next) {
+            if (worker->job != runner->job || count == SHOAL_SLOTS_MAX + 2)
+                continue;
+            live[count] = (struct shoal_sched_runner_worker){
+                .worker_id = worker->id, .slot = worker->slot, .pid = worker->pid, .role = worker->role,
+                .frozen = worker->frozen, .lease_generation = worker->lease_generation,
+                .deadline_ns = worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - KILL_AFTER_NS
+            };
+            memcpy(live[count++].token, worker->token, sizeof(worker->token));
+            busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot;
+            sim_work_later(host, worker, SIM_WORK_HELLO, 20 * SHOAL_MS + sim_about(&host->chance, 100 * SHOAL_MS));
+        }
+        if (!runner->used)
+            continue;
+        event.u.runner.job = host->sim->jobs[runner->job].id;
+        event.u.runner.generation = runner->generation;
+        event.u.runner.workers = live;
+        event.u.runner.worker_count = count;
+        sim_sched_step(host, &event);
+    }
+    for (uint32_t slot = 0; slot < host->slots; slot++) /* whose locks are free */
+        if ((busy >> slot & 1) == 0)
+            sim_push(host->sim, SIM_SLOT_IDLE, host->index, 5 * SHOAL_MS)->word = slot;
+}
+
+/* ---- events ---- */
+
+static void to_agent(struct sim_host *host, const struct sim_event *from)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER };
+
+    if (here(host, from->word) == NULL)
+        return; /* it has ended */
+    if (shoal_worker_decode(from->bytes, host->sim->message) != SHOAL_OK) {
+        sim_fail(host->sim, "%s cannot read what a worker says", host->name);
+        return;
+    }
+    event.u.worker.worker_id = from->word;
+    event.u.worker.message = host->sim->message;
+    sim_sched_step(host, &event);
+}
+
+static void slot_idle(struct sim_host *host, uint32_t slot)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SLOT_IDLE };
+
+    for (const struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
+        if (worker->slot == slot)
+            return;
+    event.u.slot_idle.slot = slot;
+    sim_sched_step(host, &event);
+}
+
+void sim_worker_event(struct sim_host *host, const struct sim_event *event)
+{
+    struct sim_worker *worker = event->kind == SIM_SLOT_IDLE ? NULL : here(host, event->word);
+
+    if (event->kind == SIM_SLOT_IDLE) {
+        slot_idle(host, (uint32_t)event->word);
+        return;
+    }
+    if (event->kind == SIM_TO_AGENT) {
+        to_agent(host, event);
+        return;
+    }
+    if (worker == NULL)
+        return;
+    if (event->kind == SIM_EXIT) {
+        process_end(host, worker, (int32_t)event->from, true);
+    } else if (event->kind == SIM_RUNNER_TIMER) {
+        on_runner_timer(host, worker);
+    } else if (event->kind == SIM_TO_WORKER) {
+        inbox_read(host, worker->id);
+    } else if (worker->frozen) {
+        sim_work_later(host, worker, (enum sim_work)event->from, FROZEN_AGAIN_NS);
+    } else {
+        if (event->from == SIM_WORK_HELLO && (!host->agent || worker->connected))
+            return;
+        work(host, worker, (enum sim_work)event->from);
+    }
+}
