@@ -59,7 +59,7 @@ struct net_node {
     size_t disk_count;
     struct shoal_buf mesh_copy;
     struct shoal_buf mesh_said; /* newest PUBLISH_MESH */
-    uint64_t disk_free_ns;      /* when the disk has written all it was given */
+    uint64_t flush_end_ns, next_end_ns; /* one flush runs; what comes meanwhile shares the next one */
     uint64_t flush_ns;
     uint32_t slots;
     uint64_t slots_free, slots_version;
@@ -396,15 +396,29 @@ static void net_send(struct net *net, unsigned from, const struct shoal_sched_ac
     net_push(net, event);
 }
 
+/* When a write given to the disk now is durable. */
+static uint64_t net_flushed(struct net *net, struct net_node *node)
+{
+    uint64_t flush = node->flush_ns / 2 + shoal_rand_below(&net->chance, node->flush_ns);
+
+    if (net->now >= node->next_end_ns) {
+        node->flush_end_ns = net->now + flush;
+        node->next_end_ns = node->flush_end_ns;
+    } else if (net->now >= node->flush_end_ns) {
+        node->flush_end_ns = node->next_end_ns;
+        node->next_end_ns += flush;
+    } else if (node->next_end_ns == node->flush_end_ns) {
+        node->next_end_ns += flush;
+    }
+    return node->next_end_ns;
+}
+
 static void net_persist(struct net *net, unsigned at, const struct shoal_sched_action *action)
 {
     struct net_node *node = &net->nodes[at];
     struct net_event *event = net_event_of(net, NET_WRITE, at, 0);
-    uint64_t done = net->now > node->disk_free_ns ? net->now : node->disk_free_ns;
 
-    done += node->flush_ns / 2 + shoal_rand_below(&net->chance, node->flush_ns);
-    node->disk_free_ns = done;
-    event->at = done;
+    event->at = net_flushed(net, node);
     event->job = action->u.persist.group;
     event->mark = action->u.persist.mark;
     event->truncate_from = action->u.persist.truncate_from;
@@ -646,8 +660,7 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     case SHOAL_SCHED_PERSIST: net_persist(net, at, action); break;
     case SHOAL_SCHED_REMOVE_GROUP:
         event = net_event_of(net, NET_REMOVE, at, 0);
-        event->at = (net->now > node->disk_free_ns ? net->now : node->disk_free_ns) + 1;
-        node->disk_free_ns = event->at;
+        event->at = net_flushed(net, node);
         event->job = action->u.group.group;
         net_push(net, event);
         break;
@@ -777,7 +790,8 @@ static void net_start(struct net *net, unsigned at)
     node->incarnation.host_epoch = 1;
     node->incarnation.agent++;
     node->life++;
-    node->disk_free_ns = net->now;
+    node->flush_end_ns = net->now;
+    node->next_end_ns = net->now;
     options.incarnation = node->incarnation;
     memcpy(options.public_key, node->key, sizeof(options.public_key));
     memcpy(options.domain, node->domain, sizeof(node->domain));
