@@ -36,6 +36,17 @@ static void keep(struct shoal_sched *s)
     action->u.publish.payload = shoal_buf_view(&s->copy);
 }
 
+/* Guardians change without any command: the newest configuration heard of tells where changes go to. */
+static void learn_guardians(struct shoal_sched *s, uint64_t config, uint8_t count,
+                            const struct shoal_node_id *guardians)
+{
+    if (count == 0 || (s->mesh_hint.count > 0 && config <= s->mesh_hint.config))
+        return;
+    s->mesh_hint.config = config;
+    s->mesh_hint.count = count;
+    memcpy(s->mesh_hint.guardians, guardians, count * sizeof(guardians[0]));
+}
+
 static enum shoal_err decode_state(struct shoal_sched *s, struct shoal_view state)
 {
     if (s->mesh == NULL)
@@ -57,6 +68,7 @@ void sched_copy_make(struct shoal_sched *s)
     if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) < s->copy_version || shoal_mesh_version(g->mesh) == 0)
         return;
     copy.version = shoal_mesh_version(g->mesh);
+    copy.config = g->config_index;
     copy.count = (uint8_t)sched_group_guardians(g, copy.guardians, SHOAL_SCHED_SOURCES_MAX);
     if (shoal_mesh_encode(g->mesh, &state) == SHOAL_OK && decode_state(s, shoal_buf_view(&state)) == SHOAL_OK &&
         shoal_buf_reserve(&s->copy, state.len + 512) == SHOAL_OK) {
@@ -69,8 +81,7 @@ void sched_copy_make(struct shoal_sched *s)
         SHOAL_ASSERT(!w.failed);
         s->copy.len = w.len;
         s->copy_version = copy.version;
-        s->mesh_hint.count = copy.count;
-        memcpy(s->mesh_hint.guardians, copy.guardians, sizeof(copy.guardians));
+        learn_guardians(s, copy.config, copy.count, copy.guardians);
         keep(s);
         publish(s);
         sched_requests_copy(s);
@@ -109,8 +120,7 @@ enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, b
     if (err != SHOAL_OK)
         return err;
     s->copy_version = copy.version;
-    s->mesh_hint.count = copy.count;
-    memcpy(s->mesh_hint.guardians, copy.guardians, sizeof(copy.guardians));
+    learn_guardians(s, copy.config, copy.count, copy.guardians);
     if (!trusted)
         keep(s);
     publish(s);
@@ -153,8 +163,7 @@ void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, str
 
     if (sched_is_self(s, author) || sched_mesh_hint_decode(payload, &hint) != SHOAL_OK)
         return;
-    if (hint.version > s->mesh_hint.version || s->mesh_hint.count == 0)
-        s->mesh_hint = hint;
+    learn_guardians(s, hint.config, hint.count, hint.guardians);
     if (hint.version <= s->copy_version || hint.version <= s->getting.heard)
         return;
     s->getting.heard = hint.version;

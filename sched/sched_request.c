@@ -16,6 +16,7 @@
 #include "shoal/banned.h"
 
 static const struct shoal_view nothing;
+static const struct shoal_node_id nobody;
 
 /* ---- The book
  * --------------------------------------------------------------------------------------------------------- */
@@ -249,7 +250,7 @@ static void forward(struct shoal_sched *s, struct sched_request *r, struct shoal
     s->stats.forwarded++;
     r->state = REQUEST_FORWARDED;
     r->asked = to;
-    r->hint = (struct shoal_node_id){ { 0 } };
+    r->hint = nobody;
     if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
         r->sent = true;
         wait = r->deadline_ns - s->now; /* R2 */
@@ -329,6 +330,19 @@ static void ask_around(struct shoal_sched *s, struct sched_request *r)
         s->requests_ns = r->retry_ns;
 }
 
+static struct shoal_node_id any_alive(struct shoal_sched *s)
+{
+    size_t first = s->node_count == 0 ? 0 : shoal_rand_below(&s->chance, s->node_count);
+
+    for (size_t i = 0; i < s->node_count; i++) {
+        const struct shoal_sched_node *node = &s->nodes[(first + i) % s->node_count].info;
+
+        if (node->state == SHOAL_SCHED_NODE_ALIVE && !sched_is_self(s, node->id))
+            return node->id;
+    }
+    return nobody;
+}
+
 /* A mesh request from a node outside the group: to the leader heard of, else to one guardian after the other. */
 static void try_mesh(struct shoal_sched *s, struct sched_request *r)
 {
@@ -343,6 +357,8 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
         if (!sched_is_self(s, guardian) && !node_is_dead(s, guardian))
             to = guardian;
     }
+    if (shoal_node_id_is_zero(to))
+        to = any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
     if (shoal_node_id_is_zero(to))
         sched_request_retry(s, r, SCHED_RETRY_NS);
     else
@@ -422,7 +438,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (r->foreign) {
-        redirect(s, r, g == NULL ? (struct shoal_node_id){ { 0 } } : g->leader);
+        redirect(s, r, g != NULL ? g->leader : shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody);
         return;
     }
     if (g == NULL)
@@ -830,7 +846,7 @@ void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const s
         r->ask_count = 0;
         r->hint = frame->u.response.leader;
         if (sched_is_self(s, r->hint) || shoal_node_id_equal(r->hint, from))
-            r->hint = (struct shoal_node_id){ { 0 } };
+            r->hint = nobody;
         if (shoal_job_id_is_mesh(r->job) && !shoal_node_id_is_zero(r->hint))
             s->mesh_leader = r->hint;
         /* At most 3 hops in one go; then a pause, in which an election may end. */
@@ -912,7 +928,7 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
         r->rumour = frame->u.who_reply.leader;
     if (r->answered == all && !shoal_node_id_is_zero(r->rumour)) {
         r->hint = r->rumour;
-        r->rumour = (struct shoal_node_id){ { 0 } };
+        r->rumour = nobody;
         sched_request_retry(s, r, 0);
         return;
     }

@@ -373,6 +373,7 @@ bool sched_mesh_hint_encode(const struct mesh_hint *hint, struct shoal_writer *w
 {
     put_head(w, KIND_MESH_HINT);
     shoal_put_u64(w, hint->version);
+    shoal_put_u64(w, hint->config);
     put_guardians(w, hint->count, hint->guardians);
     return !w->failed;
 }
@@ -383,6 +384,7 @@ enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint 
 
     get_head(&r, KIND_MESH_HINT);
     hint->version = shoal_get_u64(&r);
+    hint->config = shoal_get_u64(&r);
     hint->count = get_guardians(&r, hint->guardians);
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
@@ -391,6 +393,7 @@ bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writ
 {
     put_head(w, KIND_MESH_COPY);
     shoal_put_u64(w, copy->version);
+    shoal_put_u64(w, copy->config);
     put_guardians(w, copy->count, copy->guardians);
     shoal_put_bytes(w, copy->state);
     return !w->failed;
@@ -403,6 +406,7 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
 
     get_head(&r, KIND_MESH_COPY);
     copy->version = shoal_get_u64(&r);
+    copy->config = shoal_get_u64(&r);
     copy->count = get_guardians(&r, copy->guardians);
     copy->state = shoal_get_bytes(&r, SHOAL_SNAPSHOT_BYTES_MAX);
     len = r.at;

@@ -136,6 +136,7 @@ SHOAL_MUST_CHECK enum shoal_err sched_head_decode(struct shoal_view bytes, struc
 /* What a mesh version says in gossip. */
 struct mesh_hint {
     uint64_t version;
+    uint64_t config; /* index of the configuration that names these guardians: the higher one is the newer */
     uint8_t count;
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as this node knows */
 };
@@ -145,6 +146,7 @@ SHOAL_MUST_CHECK enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, 
 /* A copy of the mesh's state, as nodes keep and exchange it: signed by a guardian. */
 struct mesh_copy {
     uint64_t version;
+    uint64_t config;
     uint8_t count;
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX];
     struct shoal_view state;

@@ -474,6 +474,29 @@ static void test_every_node_serves_and_changes_the_mesh(void **state)
     net_destroy(net);
 }
 
+static void test_changes_find_the_mesh_after_it_has_moved(void **state)
+{
+    struct net *net = net_create(28, 6, false);
+    struct shoal_mesh_command command = user_command(1);
+    struct net_reply *reply;
+
+    (void)state;
+    for (unsigned i = 0; i < 4; i++)
+        net_join(net, i);
+    init_mesh(net); /* node 3 learns of the group while node 0 is all of it */
+    net_run(net, 40 * NET_S);
+    assert_int_equal(mesh_voters(net), 3);
+    net_crash(net, 0);
+    net_run(net, 5 * NET_S);
+    for (unsigned i = 1; i < 4; i++) {
+        command = user_command(i);
+        reply = net_wait(net, net_mesh(net, i, SHOAL_SCHED_MESH_CHANGE, &command), 4 * NET_S);
+        if (reply->err != SHOAL_OK)
+            fail_msg("node %u: %s: %s", i, shoal_err_name(reply->err), reply->text);
+    }
+    net_destroy(net);
+}
+
 static void test_a_long_mesh_log_is_cut_and_installed(void **state)
 {
     struct net *net = net_create(13, 3, true);
@@ -815,6 +838,7 @@ int main(void)
         cmocka_unit_test(test_restart_keeps_what_was_acknowledged),
         cmocka_unit_test(test_the_mesh_grows_as_nodes_join),
         cmocka_unit_test(test_every_node_serves_and_changes_the_mesh),
+        cmocka_unit_test(test_changes_find_the_mesh_after_it_has_moved),
         cmocka_unit_test(test_a_long_mesh_log_is_cut_and_installed),
         cmocka_unit_test(test_a_lost_guardian_is_replaced),
         cmocka_unit_test(test_an_old_configuration_does_not_come_back_to_life),
