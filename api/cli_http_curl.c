@@ -1,7 +1,9 @@
 /* Requests of the command line. All that knows libcurl. */
 #include "cli_internal.h"
 
+#define CURL_DISABLE_TYPECHECK /* it knows the functions by name only, and we call them through the table below */
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -13,6 +15,65 @@
 
 #define NODE_DEFAULT "https://127.0.0.1:9243"
 #define ANSWER_BYTES_MAX (64u << 20)
+
+/* libcurl, loaded at the first request: an agent is the same binary and makes none, and libcurl with all that it links
+ * would cost every agent several MB. */
+static struct {
+    void *handle;
+    void (*easy_cleanup)(CURL *);
+    CURLcode (*easy_getinfo)(CURL *, CURLINFO, ...);
+    CURL *(*easy_init)(void);
+    CURLcode (*easy_perform)(CURL *);
+    CURLcode (*easy_setopt)(CURL *, CURLoption, ...);
+    const char *(*easy_strerror)(CURLcode);
+    CURLcode (*global_init)(long);
+    curl_mimepart *(*mime_addpart)(curl_mime *);
+    CURLcode (*mime_data)(curl_mimepart *, const char *, size_t);
+    CURLcode (*mime_filedata)(curl_mimepart *, const char *);
+    CURLcode (*mime_filename)(curl_mimepart *, const char *);
+    void (*mime_free)(curl_mime *);
+    curl_mime *(*mime_init)(CURL *);
+    CURLcode (*mime_name)(curl_mimepart *, const char *);
+    struct curl_slist *(*slist_append)(struct curl_slist *, const char *);
+    void (*slist_free_all)(struct curl_slist *);
+} lib;
+
+static bool load_curl(void)
+{
+    static const struct {
+        const char *name;
+        void *slot;
+    } symbols[] = {
+        { "curl_easy_cleanup", &lib.easy_cleanup },
+        { "curl_easy_getinfo", &lib.easy_getinfo },
+        { "curl_easy_init", &lib.easy_init },
+        { "curl_easy_perform", &lib.easy_perform },
+        { "curl_easy_setopt", &lib.easy_setopt },
+        { "curl_easy_strerror", &lib.easy_strerror },
+        { "curl_global_init", &lib.global_init },
+        { "curl_mime_addpart", &lib.mime_addpart },
+        { "curl_mime_data", &lib.mime_data },
+        { "curl_mime_filedata", &lib.mime_filedata },
+        { "curl_mime_filename", &lib.mime_filename },
+        { "curl_mime_free", &lib.mime_free },
+        { "curl_mime_init", &lib.mime_init },
+        { "curl_mime_name", &lib.mime_name },
+        { "curl_slist_append", &lib.slist_append },
+        { "curl_slist_free_all", &lib.slist_free_all },
+    };
+
+    if (lib.handle != NULL)
+        return true;
+    lib.handle = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; lib.handle != NULL && i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *found = dlsym(lib.handle, symbols[i].name);
+
+        if (found == NULL)
+            return false;
+        memcpy(symbols[i].slot, &found, sizeof(found));
+    }
+    return lib.handle != NULL;
+}
 
 struct transfer {
     const struct cli_call *call;
@@ -27,7 +88,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *arg)
     struct transfer *transfer = arg;
     long status = 0;
 
-    (void)curl_easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)lib.easy_getinfo(transfer->curl, CURLINFO_RESPONSE_CODE, &status);
     if (transfer->call->sink != NULL && status < 400) {
         transfer->sink_failed = fwrite(bytes, size, count, transfer->call->sink) != count;
         return transfer->sink_failed ? 0 : size * count;
@@ -141,9 +202,9 @@ static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **head
             password = asked;
         if (password == NULL)
             return cli_fail(SHOAL_EXIT_USAGE, "no password for %s: set SHOAL_PASSWORD, or give --password-file", user);
-        (void)curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
-        (void)curl_easy_setopt(curl, CURLOPT_USERNAME, user);
-        (void)curl_easy_setopt(curl, CURLOPT_PASSWORD, password);
+        (void)lib.easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+        (void)lib.easy_setopt(curl, CURLOPT_USERNAME, user);
+        (void)lib.easy_setopt(curl, CURLOPT_PASSWORD, password);
         return SHOAL_EXIT_OK;
     }
     if (token_file == NULL)
@@ -153,7 +214,7 @@ static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **head
     if (token_file == NULL || !read_line(token_file, token, sizeof(token)))
         return cli_fail(SHOAL_EXIT_DENIED, "no token: log on first (shoal logon USER), or give --user");
     (void)snprintf(line, sizeof(line), "Authorization: Bearer %s", token);
-    *headers = curl_slist_append(*headers, line);
+    *headers = lib.slist_append(*headers, line);
     return SHOAL_EXIT_OK;
 }
 
@@ -177,17 +238,17 @@ static curl_mime *make_form(const struct cli_call *call, CURL *curl)
 
     if (call->data == NULL && call->file == NULL)
         return NULL;
-    form = curl_mime_init(curl);
+    form = lib.mime_init(curl);
     if (call->data != NULL) {
-        part = curl_mime_addpart(form);
-        (void)curl_mime_name(part, "data");
-        (void)curl_mime_data(part, call->data, CURL_ZERO_TERMINATED);
+        part = lib.mime_addpart(form);
+        (void)lib.mime_name(part, "data");
+        (void)lib.mime_data(part, call->data, CURL_ZERO_TERMINATED);
     }
     if (call->file != NULL) {
-        part = curl_mime_addpart(form);
-        (void)curl_mime_name(part, "file");
-        (void)curl_mime_filedata(part, call->file);
-        (void)curl_mime_filename(part, call->file_name);
+        part = lib.mime_addpart(form);
+        (void)lib.mime_name(part, "file");
+        (void)lib.mime_filedata(part, call->file);
+        (void)lib.mime_filename(part, call->file_name);
     }
     return form;
 }
@@ -203,34 +264,34 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
 
     if (ca == NULL)
         ca = getenv("SHOAL_CA");
-    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
-    (void)curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    (void)curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
-    (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
-    (void)curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, call->method);
-    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
-    (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
-    (void)curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
-    (void)curl_easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
-    (void)curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, timeout < 5 ? timeout : 5L);
+    (void)lib.easy_setopt(curl, CURLOPT_URL, url);
+    (void)lib.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    (void)lib.easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_NOPROXY, "*");
+    (void)lib.easy_setopt(curl, CURLOPT_CUSTOMREQUEST, call->method);
+    (void)lib.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    (void)lib.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+    (void)lib.easy_setopt(curl, CURLOPT_WRITEDATA, transfer);
+    (void)lib.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
+    (void)lib.easy_setopt(curl, CURLOPT_HEADERDATA, transfer);
+    (void)lib.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, timeout < 5 ? timeout : 5L);
     if (moves_bytes) { /* as long as it moves */
-        (void)curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        (void)curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, timeout > 60 ? timeout : 60L);
+        (void)lib.easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        (void)lib.easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, timeout > 60 ? timeout : 60L);
     }
     if (!moves_bytes || cli->timeout_s > 0)
-        (void)curl_easy_setopt(curl, CURLOPT_TIMEOUT, timeout);
+        (void)lib.easy_setopt(curl, CURLOPT_TIMEOUT, timeout);
     if (ca != NULL && ca[0] != '\0') {
-        (void)curl_easy_setopt(curl, CURLOPT_CAINFO, ca);
+        (void)lib.easy_setopt(curl, CURLOPT_CAINFO, ca);
     } else {
-        (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
-        (void)curl_easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+        (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+        (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
     }
     if (form != NULL)
-        (void)curl_easy_setopt(curl, CURLOPT_MIMEPOST, form);
+        (void)lib.easy_setopt(curl, CURLOPT_MIMEPOST, form);
     else if (strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0)
-        (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDS, "");
+        (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
 }
 
 static int exit_of_status(const struct cli_answer *answer)
@@ -243,7 +304,10 @@ static int exit_of_status(const struct cli_answer *answer)
     case 409: return SHOAL_EXIT_CONFLICT;
     case 503: return SHOAL_EXIT_UNREACHABLE;
     case 400:
-        return strstr(cli_answer_text(answer), "does not exist") != NULL ? SHOAL_EXIT_NOT_FOUND : SHOAL_EXIT_FAILED;
+        return strstr(cli_answer_text(answer), "does not exist") != NULL ||
+                       strstr(cli_answer_text(answer), "no such job") != NULL
+                   ? SHOAL_EXIT_NOT_FOUND
+                   : SHOAL_EXIT_FAILED;
     default: return SHOAL_EXIT_FAILED;
     }
 }
@@ -290,7 +354,7 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
         break;
     default: break;
     }
-    return hush ? exit_code : cli_fail(exit_code, "%s: %s: %s", url, curl_easy_strerror(code), remedy);
+    return hush ? exit_code : cli_fail(exit_code, "%s: %s: %s", url, lib.easy_strerror(code), remedy);
 }
 
 static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer,
@@ -309,22 +373,22 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         node_len--;
     (void)snprintf(url, sizeof(url), "%s%.*s%s", strstr(node, "://") == NULL ? "https://" : "", (int)node_len, node,
                    call->path);
-    transfer.curl = curl_easy_init();
+    transfer.curl = lib.easy_init();
     if (transfer.curl == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "out of memory");
     (void)snprintf(line, sizeof(line), "Accept: %s", call->accept == NULL ? "application/json" : call->accept);
-    headers = curl_slist_append(headers, line);
+    headers = lib.slist_append(headers, line);
     if (call->ticket != NULL) {
         (void)snprintf(line, sizeof(line), "Shoal-Ticket: %s", call->ticket);
-        headers = curl_slist_append(headers, line);
+        headers = lib.slist_append(headers, line);
     }
     if (!call->anonymous)
         result = set_credentials(cli, transfer.curl, &headers);
     if (result == SHOAL_EXIT_OK) {
         form = make_form(call, transfer.curl);
         set_options(cli, &transfer, url, headers, form);
-        code = curl_easy_perform(transfer.curl);
-        (void)curl_easy_getinfo(transfer.curl, CURLINFO_RESPONSE_CODE, &answer->status);
+        code = lib.easy_perform(transfer.curl);
+        (void)lib.easy_getinfo(transfer.curl, CURLINFO_RESPONSE_CODE, &answer->status);
         if (shoal_buf_append(&answer->body, "", 1) == SHOAL_OK) /* a NUL beyond its length */
             answer->body.len--;
         *try_next = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST;
@@ -335,9 +399,9 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         if (code == CURLE_OK && result != SHOAL_EXIT_OK && !hush)
             cli_refused(answer);
     }
-    curl_mime_free(form);
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(transfer.curl);
+    lib.mime_free(form);
+    lib.slist_free_all(headers);
+    lib.easy_cleanup(transfer.curl);
     return result;
 }
 
@@ -349,8 +413,8 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
     bool try_next = true;
 
     *answer = (struct cli_answer){ .status = 0 };
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0)
-        return cli_fail(SHOAL_EXIT_FAILED, "libcurl cannot start");
+    if (!load_curl() || lib.global_init(CURL_GLOBAL_DEFAULT) != 0)
+        return cli_fail(SHOAL_EXIT_FAILED, "libcurl cannot be loaded; install the package libcurl4");
     node_list(cli, nodes, sizeof(nodes));
     while (try_next && at != NULL) {
         char *comma = strchr(at, ',');
