@@ -53,9 +53,13 @@ class Host:
         self.mesh, self.name = mesh, name
         self.data = mesh.folder / name
         self.port, self.api_port = free_port(), free_port()
-        self.url = "https://127.0.0.1:%d" % self.api_port
+        self.address, self.within = "127.0.0.1", []  # within: words before the agent's command, of a host with its own world
         self.log = mesh.folder / (name + ".log")
         self.process = None
+
+    @property
+    def url(self):
+        return "https://%s:%d" % (self.address, self.api_port)
 
     def prepare(self, seed=None):
         if seed is None:
@@ -63,12 +67,12 @@ class Host:
                             "--admin-password-file", self.mesh.password_file)
             shutil.copy(self.data / "mesh.key", self.mesh.key)  # as an operator carries it to other hosts
         else:
-            self.mesh.shoal("join", "127.0.0.1:%d" % seed.port, "--data", self.data, "--secret-file",
+            self.mesh.shoal("join", "%s:%d" % (seed.address, seed.port), "--data", self.data, "--secret-file",
                             self.mesh.key)
 
     def start(self, *options):
-        command = [str(self.mesh.binary), "agent", "--data", str(self.data), "--name", self.name, "--host", "127.0.0.1",
-                   "--port", str(self.port), "--api-host", "127.0.0.1", "--api-port", str(self.api_port),
+        command = [*self.within, str(self.mesh.binary), "agent", "--data", str(self.data), "--name", self.name,
+                   "--host", self.address, "--port", str(self.port), "--api-host", self.address, "--api-port", str(self.api_port),
                    "--inventory", "cpu:%d" % self.mesh.slots, "--prefill", "16", "--python", self.mesh.python,
                    *map(str, self.mesh.agent_options), *map(str, options)]
         with open(self.log, "ab") as log:
@@ -132,6 +136,8 @@ class Host:
 class Mesh:
     """`with Mesh(...) as mesh:` — three hosts by default; everything is ended and removed at the end."""
 
+    host_class = Host
+
     def __init__(self, binary=None, slots=2, python=None, keep=False, agent_options=()):
         self.binary = pathlib.Path(binary or ROOT / "build/release/shoal").resolve()
         self.slots, self.keep, self.agent_options = slots, keep, agent_options
@@ -157,7 +163,7 @@ class Mesh:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, name, *options, seed=None):
-        host = Host(self, name)
+        host = self.host_class(self, name)
         host.prepare(seed or (self.hosts[0] if self.hosts else None))
         self.hosts.append(host)
         return host.start(*options)

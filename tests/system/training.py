@@ -6,18 +6,20 @@ epoch. Each sample may take a while (PACE seconds) until the file FAST is there,
 import io
 import os
 import pathlib
+import signal
 import sys
 
-from helpers import submit
+import pytest
+from helpers import result_of, submit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "collective" / "python"))
 
-from mesh import Failed  # noqa: E402
+from mesh import Failed, descendants  # noqa: E402
 from pyedt import _records, _schedule  # noqa: E402
 
-EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION = 6, 8, 8, 1200, 160
-SCHEDULE = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, EPOCHS, 1, 2)
+torch = pytest.importorskip("torch")
+BATCH, VIRTUAL, TRAIN, VALIDATION = 8, 8, 1200, 160
 SCRIPT = """
 import os
 import sys
@@ -28,7 +30,8 @@ from fabric_model import FabricModel
 from sklearn.datasets import load_digits
 from torch import nn
 
-EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION = %d, %d, %d, %d, %d
+EPOCHS = int(os.environ["EPOCHS"])
+BATCH, VIRTUAL, TRAIN, VALIDATION = %d, %d, %d, %d
 
 class Digits(torch.utils.data.Dataset):
     def __init__(self, images, labels):
@@ -72,18 +75,21 @@ def main():
 
 if __name__ == "__main__":
     main()
-""" % (EPOCHS, BATCH, VIRTUAL, TRAIN, VALIDATION)
+""" % (BATCH, VIRTUAL, TRAIN, VALIDATION)
 PARAMETERS = 10  # tensors that the optimizer updates at each step
 
 
 class Run:
     """A job under way: who works on it, as far as anyone looked."""
 
-    def __init__(self, mesh, host, folder, workers=6, pace=0.004, fast=None, env=(), seed_hosts=None):
-        self.mesh, self.fast = mesh, fast or mesh.folder / "fast"
-        self.fast.unlink(missing_ok=True)
-        environment = {"PACE": pace, "FAST": self.fast, "OMP_NUM_THREADS": 1, **dict(env)}
+    def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=(), fast=None):
+        self.mesh, self.fast, self.epochs = mesh, fast or mesh.folder / "fast", epochs
+        self.schedule = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, epochs, 1, 2)
+        if fast is None:
+            self.fast.unlink(missing_ok=True)
+        environment = {"EPOCHS": epochs, "PACE": pace, "FAST": self.fast, "OMP_NUM_THREADS": 1, **dict(env)}
         options = [word for name, value in environment.items() for word in ("--env", "%s=%s" % (name, value))]
+        self.submitter = host
         self.job = submit(mesh, host, folder, "--workers", workers, *options, framework="edtPyTorch")
         self.seen = {}  # worker -> (host, pid, start time)
         self.last = {}  # worker -> its control page's words when last seen
@@ -131,10 +137,47 @@ class Run:
         """{worker: its control page's words} on that host."""
         return {worker: words for worker, (_, _, _, words) in self.mesh.workers(self.job, [host]).items()}
 
+    def hurry(self):
+        self.fast.touch()
+
     def finish(self, seconds=60):
         """To the end, as fast as it goes."""
-        self.fast.touch()
+        self.hurry()
         return self.mesh.until(lambda: (f := self.look()) and f["hasEnded"] and f, seconds, "the end of %s" % self.job, pause=0.1)
+
+    def host(self, name):
+        return next(host for host in self.mesh.hosts if host.name == name)
+
+    def kill(self, worker, number=signal.SIGKILL):
+        """One worker; SIGSTOP ends it, too, for it is left behind."""
+        self.look()
+        self.lost.add(worker)
+        os.kill(self.seen[worker][1], number)
+
+    def lose(self, host):
+        """The whole host, its folder too."""
+        self.look()
+        self.lost |= {worker for worker, (place, _, _) in self.seen.items() if place is host}
+        self.mesh.hosts.remove(host)
+        host.lose()
+
+    def until_struck(self, paths):
+        """Until every fault of a worker has struck; the last one may do so at the very end."""
+        self.hurry()
+        self.mesh.until(lambda: (self.look() or True) and all(path.exists() for path in paths), 60, "every fault strikes", pause=0.1)
+
+    def driver(self):
+        """(host, pid) of the process that runs the script, or None."""
+        for host in self.mesh.hosts:
+            for runner in host.runners():
+                for pid in descendants(runner)[1:]:
+                    try:
+                        environment = pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0")
+                    except OSError:
+                        continue
+                    if b"DLI_IS_DRIVER=true" in environment and b"SHOAL_JOB_ID=" + self.job.encode() in environment:
+                        return host, pid
+        return None
 
     def engine_logs(self):
         """{worker: text} of the engines whose log is on a host that still has its folder."""
@@ -149,14 +192,12 @@ class Outcome:
     """What must not depend on who computed it: final tensors, and each step's losses and samples."""
 
     def __init__(self, run, host, folder):
-        import torch
-        from helpers import result_of
-
         files = result_of(run.mesh, host, run.job, folder)
         by_name = {name.rsplit("/", 1)[-1]: data for name, data in files.items()}
         self.files = sorted(by_name)
         self.weights = torch.load(io.BytesIO(by_name["model_epoch_final.pth"]), weights_only=True)
         self.optimizer = torch.load(io.BytesIO(by_name["model_epoch_final_optimizer_state.pth"]), weights_only=True)
+        self.epochs, self.last = run.epochs, run.schedule.last
         self.ledger = run.mesh.cli(host, "job", "ledger", run.job)
         self.records = records(run)
         self.steps = [comparable(record) for record in self.records]
@@ -197,8 +238,6 @@ def comparable(record):
 
 def difference(mine, theirs, path=""):
     """Where two nested values differ in a bit; None if nowhere."""
-    import torch
-
     if isinstance(mine, torch.Tensor):
         same = isinstance(theirs, torch.Tensor) and mine.dtype == theirs.dtype and torch.equal(mine, theirs)
         return None if same else path
@@ -224,9 +263,9 @@ def assert_same_bits(outcome, reference):
 def assert_exact(outcome):
     """Every sample of every data epoch exactly once, no step missing or repeated."""
     assert outcome.ledger["exact"] is True, outcome.ledger["errors"]
-    assert outcome.ledger["data_epochs"] == outcome.ledger["data_epochs_wanted"] == EPOCHS
-    assert [record.step for record in outcome.records] == list(range(1, SCHEDULE.last + 1))
-    assert sum(sum(part[0] for part in r.parts) for r in outcome.records if r.kind == _schedule.TRAIN) == EPOCHS * TRAIN
+    assert outcome.ledger["data_epochs"] == outcome.ledger["data_epochs_wanted"] == outcome.epochs
+    assert [record.step for record in outcome.records] == list(range(1, outcome.last + 1))
+    assert sum(sum(part[0] for part in r.parts) for r in outcome.records if r.kind == _schedule.TRAIN) == outcome.epochs * TRAIN
 
 
 def assert_training_was_one(run, outcome, founders=()):
@@ -234,7 +273,7 @@ def assert_training_was_one(run, outcome, founders=()):
     assert len({(pid, start) for _, pid, start in run.seen.values()}) == len(run.seen), "two ranks share a process"
     for worker in founders:
         words = run.last[worker]
-        assert words["updates"] == PARAMETERS * SCHEDULE.train_steps_until(words["applied"]), \
+        assert words["updates"] == PARAMETERS * run.schedule.train_steps_until(words["applied"]), \
             "worker %d: %s, so it repeated or left out an update" % (worker, words)
     workers = {part[3] for record in outcome.records for part in record.parts}
     assert set(outcome.shares) == workers and all(outcome.shares.values())
@@ -257,10 +296,3 @@ def lives(pid, start):
     except OSError:
         return False
     return int(fields[19]) == start and fields[0] != "Z"
-
-
-def environment_pid(path):
-    """The pid that a fault's once file holds."""
-    return int(pathlib.Path(path).read_text())
-
-

@@ -1,0 +1,133 @@
+"""Hosts that share nothing but a wire: each has its own network and mount namespace with its own /sys, /tmp and /dev/shm, its
+own user and a folder that nobody else may enter.
+
+    test --+-- bridge --+-- veth | alpha's namespaces: lo, sX, its folder, nothing of the others
+           |            +-- veth | beta's ..."""
+
+import itertools
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+import mesh
+
+_numbers = itertools.count(os.getpid() % 199)
+
+
+def why_not():
+    """Why hosts cannot be apart here, or ''."""
+    if os.geteuid() != 0:
+        return "only root may make namespaces"
+    if not shutil.which("ip") or not shutil.which("setpriv"):
+        return "needs ip (iproute2) and setpriv (util-linux)"
+    probe = "shoal%d" % os.getpid()
+    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if done.returncode == 0:
+        done = subprocess.run(["ip", "link", "add", probe, "type", "bridge"], capture_output=True, text=True)
+        subprocess.run(["ip", "link", "del", probe], capture_output=True)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True)
+    return "" if done.returncode == 0 else "this kernel makes no namespace or bridge: " + done.stderr.strip()
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def traversable(folder):
+    return all(parent.stat().st_mode & 0o001 for parent in [folder, *folder.parents])
+
+
+class ApartHost(mesh.Host):
+    def __init__(self, owner, name):
+        super().__init__(owner, name)
+        self.number = len(owner.namespaces) + 2
+        self.namespace = "%s%d" % (owner.bridge, self.number)
+        self.inner, self.outer = self.namespace + "i", self.namespace + "o"
+        self.address = "%s.%d" % (owner.subnet, self.number)
+        self.user = 61000 + self.number
+        self._wire()
+
+    def _wire(self):
+        ip("netns", "add", self.namespace)
+        self.mesh.namespaces.append(self.namespace)
+        ip("link", "add", self.outer, "type", "veth", "peer", "name", self.inner)
+        ip("link", "set", self.inner, "netns", self.namespace)
+        ip("link", "set", self.outer, "master", self.mesh.bridge, "up")
+        ip("-n", self.namespace, "link", "set", "lo", "up")
+        ip("-n", self.namespace, "addr", "add", self.address + "/24", "dev", self.inner)
+        ip("-n", self.namespace, "link", "set", self.inner, "up")
+
+    def prepare(self, seed=None):
+        super().prepare(seed)
+        self.log.touch()
+        subprocess.run(["chown", "-R", "%d:%d" % (self.user, self.user), str(self.data)], check=True)
+        self.data.chmod(0o700)
+        self.within = ["ip", "netns", "exec", self.namespace, "sh", "-ec", self._world(), "host"]
+
+    def _world(self):
+        """A shell's words: hide what hosts must not share, keep the programs and this host's folder, become the user."""
+        programs = {pathlib.Path(path).resolve() for path in (
+            mesh.ROOT, self.mesh.binary.parent, sys.base_prefix, pathlib.Path(self.mesh.python).parent.parent)}
+        keep = [self.data, *sorted(programs)]
+        hidden = [pathlib.Path("/tmp"), pathlib.Path("/dev/shm")]
+        for folder in programs:
+            hidden += [parent for parent in folder.parents if not parent.stat().st_mode & 0o001]
+        hidden = sorted(set(hidden))
+        kept = [folder for folder in keep if any(above in folder.parents for above in hidden)]
+        kept = [folder for folder in kept if not any(above in folder.parents for above in kept)]
+        words = ["mount -t tmpfs none /mnt"]
+        for i, folder in enumerate(kept):
+            words += ["mkdir /mnt/%d" % i, "mount --bind %s /mnt/%d" % (shlex.quote(str(folder)), i)]
+        for folder in hidden:
+            mode = 1777 if str(folder) in ("/tmp", "/dev/shm") else 755
+            words.append("mount -t tmpfs -o mode=%d none %s" % (mode, shlex.quote(str(folder))))
+        for i, folder in enumerate(kept):
+            place = shlex.quote(str(folder))
+            words += ["mkdir -p %s" % place, "mount --bind /mnt/%d %s" % (i, place), "umount /mnt/%d" % i]
+        words += ["umount /mnt", "cd /", "exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all --bounding-set=-all "
+                  "--no-new-privs -- \"$@\"" % (self.user, self.user)]
+        return "; ".join(words)
+
+    def start(self, *options):
+        return super().start("--fabric-trusted", self.inner, *options)
+
+    def inside(self, path):
+        """A path of this host's own world, as the test may reach it."""
+        return pathlib.Path("/proc/%d/root%s" % (self.process.pid, path))
+
+    def cut(self, off=True):
+        """The wire is unplugged: packets are lost in silence, nobody is told."""
+        ip("link", "set", self.outer, "down" if off else "up")
+
+    def run(self, *words, timeout=30):
+        """A command in this host's network."""
+        return subprocess.run(["ip", "netns", "exec", self.namespace, *map(str, words)], capture_output=True, text=True, timeout=timeout)
+
+    def as_user(self, *words):
+        """A command as this host's user, outside of its namespaces."""
+        return subprocess.run(["setpriv", "--reuid", str(self.user), "--regid", str(self.user), "--clear-groups", "--inh-caps=-all",
+                               "--bounding-set=-all", "--", *map(str, words)], capture_output=True, text=True)
+
+
+class ApartMesh(mesh.Mesh):
+    host_class = ApartHost
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.folder.chmod(0o711)
+        self.namespaces = []
+        number = next(_numbers)
+        self.bridge = "s%xn%d" % (os.getpid(), number % 10)
+        self.subnet = "10.%d.%d" % (60 + os.getpid() // 250 % 100, number % 250)
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("addr", "add", self.subnet + ".1/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+
+    def __exit__(self, kind, error, trace):
+        super().__exit__(kind, error, trace)
+        for namespace in self.namespaces:
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)

@@ -1,0 +1,137 @@
+"""Hosts with their own network, mounts, user and folder: nothing passes between them but messages, and training neither
+needs more nor minds when a host is lost, cut off or added."""
+
+import os
+import pathlib
+import time
+
+import apart
+import pytest
+import training
+from conftest import OUT
+from training import Outcome, Run
+
+REASON = apart.why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON or "hosts can be apart")
+
+
+@pytest.fixture
+def apart_mesh():
+    """Three hosts apart."""
+    with apart.ApartMesh(OUT / "shoal") as made:
+        made.grow(("alpha", "beta", "gamma"))
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "main.py").write_text(training.SCRIPT)
+    return path
+
+
+class ApartRun(Run):
+    """Its engines look for the file FAST in their own host's /tmp."""
+
+    def __init__(self, mesh, host, folder, **options):
+        super().__init__(mesh, host, folder, fast=pathlib.Path("/tmp/fast"), **options)
+
+    def hurry(self):
+        for host in self.mesh.hosts:
+            if host.process.poll() is None:
+                host.inside("/tmp/fast").touch()
+
+
+def shared_memory(host):
+    """(device, inode) of everything that this host's processes map shared and writable."""
+    found = {}
+    for pid in host.everything():
+        try:
+            lines = pathlib.Path("/proc/%d/maps" % pid).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split(None, 5)
+            if words[1].startswith("rw") and words[1].endswith("s"):
+                found[(words[3], words[4])] = words[-1]
+    return found
+
+
+def open_paths(host):
+    """Files that this host's processes hold open."""
+    found = set()
+    for pid in host.everything():
+        for fd in pathlib.Path("/proc/%d/fd" % pid).glob("*"):
+            try:
+                found.add(os.readlink(fd))
+            except OSError:
+                pass
+    return found
+
+
+def test_nothing_passes_between_hosts_but_messages(apart_mesh, folder):
+    mesh = apart_mesh
+    run = ApartRun(mesh, mesh.hosts[0], folder, epochs=2)
+    run.step(5, workers=6)
+    for host in mesh.hosts:
+        for pid in host.everything():
+            assert pathlib.Path("/proc/%d" % pid).stat().st_uid == host.user, "process %d of %s" % (pid, host.name)
+        interfaces = {path.name for path in host.inside("/sys/class/net").iterdir()}
+        assert interfaces == {"lo", host.inner}, "its /sys shows only its own network"
+        for other in mesh.hosts:
+            if other is host:
+                continue
+            assert not host.inside(str(other.data)).exists(), "%s sees the folder of %s" % (host.name, other.name)
+            assert host.as_user("ls", other.data).returncode != 0, "%s may read the folder of %s" % (host.name, other.name)
+            assert not set(shared_memory(host)) & set(shared_memory(other)), "they share memory"
+            assert not [p for p in open_paths(host) if p.startswith(str(other.data))]
+            for name in ("net", "mnt"):
+                mine, theirs = (os.readlink("/proc/%d/ns/%s" % (h.process.pid, name)) for h in (host, other))
+                assert mine != theirs
+    assert run.finish(60)["state"] == "FINISHED"
+
+
+def test_a_host_is_lost_and_another_joins_between_hosts_apart(apart_mesh, folder, tmp_path):
+    mesh = apart_mesh
+    run = ApartRun(mesh, mesh.hosts[1], folder, pace=0.01)
+    founders = set(run.step(5, workers=6) and run.seen)
+    facts = run.step(10)
+    run.lose(run.host(facts["leader"]))
+    run.step(facts["steps"] + 5)
+    fourth = mesh.add("delta", seed=mesh.hosts[0])
+    run.until(lambda facts: any(words["minibatches"] > 10 for words in run.on(fourth).values()), 60, "delta takes part")
+    run.finish(90)
+    outcome = Outcome(run, fourth, tmp_path)
+    training.assert_exact(outcome)
+    training.assert_training_was_one(run, outcome, founders - run.lost)
+
+
+def test_a_host_that_is_cut_off_stands_still_while_the_others_go_on(apart_mesh, folder, tmp_path):
+    mesh = apart_mesh
+    run = ApartRun(mesh, mesh.hosts[1], folder, pace=0.01)
+    founders = set(run.step(5, workers=6) and run.seen)
+    facts = run.step(10)
+    victim = next(host for host in mesh.hosts if host.name != facts["leader"])
+    run.look()
+    cut_off = {worker for worker, (host, _, _) in run.seen.items() if host is victim}
+    run.lost |= cut_off
+    rest = [host for host in mesh.hosts if host is not victim]
+    applied = lambda: max(words[3]["applied"] for words in mesh.workers(run.job, rest).values())  # noqa: E731
+    mesh.hosts.remove(victim)
+    victim.cut()
+    began, steps = time.monotonic(), applied()
+    # Two steps more: one may have been complete when the wire went.
+    mesh.until(lambda: applied() > steps + 2, 10, "steps without the host", pause=0.01)
+    took = time.monotonic() - began
+    print("training went on %.2f s after the cut" % took)
+    facts = run.step(steps + 10)
+    mesh.until(lambda: not any(training.lives(*run.seen[worker][1:]) for worker in cut_off), 20, "the cut-off host ends its workers")
+    victim.cut(off=False)
+    mesh.hosts.append(victim)
+    mesh.until(lambda: mesh.knows(rest[0], 3), 30, "the host is back")
+    run.finish(90)
+    outcome = Outcome(run, victim, tmp_path)
+    training.assert_exact(outcome)
+    training.assert_training_was_one(run, outcome, founders - run.lost)
+    assert took <= 1.5, "training stood for %.2f s" % took
