@@ -420,7 +420,6 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_HOST_PROGRESS: on_progress(s); break;
     case SHOAL_HOST_MANIFEST: on_manifest(s); break;
     case SHOAL_HOST_SNAPSHOT: on_snapshot(s); break;
-    case SHOAL_HOST_SHRUNK: break; /* the committed epoch that follows the death stands above it */
     case SHOAL_HOST_UNKNOWN: on_unknown(s); break;
     case SHOAL_HOST_RESERVE:
     case SHOAL_HOST_CANCEL:

@@ -599,12 +599,6 @@ static void report_job(struct slots_step *s, struct hjob *job)
         if (slots_send(s, job, job->leader, job->snap.seq))
             item_sent(s, &job->snap);
     }
-    if (item_due(s, job, &job->shrunk)) {
-        m->kind = SHOAL_HOST_SHRUNK;
-        memcpy(&m->u.epoch, slots_epoch(s->slots, job), sizeof(m->u.epoch));
-        if (slots_send(s, job, job->leader, job->shrunk.seq))
-            item_sent(s, &job->shrunk);
-    }
     report_progress(s, job);
 }
 

@@ -395,7 +395,6 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
     }
     /* What was before it is over, also for workers that the revoke has not reached. */
     job_revoke(s, job, shoal_epoch_word(in->epoch) - 1);
-    job->shrunk.seq = 0;
     s->slots->table_version++;
 }
 
@@ -453,7 +452,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
 static void on_ack(struct slots_step *s, struct hjob *job)
 {
     uint64_t seq = s->slots->in.seq;
-    struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
+    struct item *const items[] = { &job->train, &job->manifest, &job->snap };
 
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++)
         if (items[i]->seq == seq)
@@ -469,7 +468,7 @@ static void on_ack(struct slots_step *s, struct hjob *job)
 /* All is to be said anew: to a new leader, or to one that asks. */
 static void report_all(struct shoal_slots *slots, struct hjob *job)
 {
-    struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
+    struct item *const items[] = { &job->train, &job->manifest, &job->snap };
 
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         items[i]->acked = 0;
@@ -617,7 +616,6 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     case SHOAL_HOST_PROGRESS:
     case SHOAL_HOST_MANIFEST:
     case SHOAL_HOST_SNAPSHOT:
-    case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_UNKNOWN:
     case SHOAL_HOST_KIND_COUNT: return;
     }

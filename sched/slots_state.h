@@ -102,7 +102,6 @@ struct hjob {
     uint32_t snap_call;
     uint64_t snap_step;
     struct shoal_hash snap_hash;
-    struct item shrunk;
     /* Progress, from rank 0's records. */
     bool progress_new;
     uint64_t progress_ns; /* last sent */
@@ -185,7 +184,5 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from);
 /* slots_worker.c: local workers. */
 void slots_on_worker(struct slots_step *s, struct worker *worker, const struct shoal_worker_message *message);
 void slots_drive_worker(struct slots_step *s, struct worker *worker);
-/* An epoch whose members are all here lost one: publish (e, k+1) without it (PROTOCOLS 12). */
-bool slots_shrink(struct slots_step *s, struct hjob *job);
 
 #endif

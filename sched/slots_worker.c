@@ -1,4 +1,4 @@
-/* The workers of this host: what they say, what they are told, and the shrink of an epoch that is all here. */
+/* The workers of this host: what they say, and what they are told. */
 #include "job_wire.h"
 #include "slots_state.h"
 #include "shoal/rand.h"

@@ -49,7 +49,6 @@ enum shoal_host_kind {
     SHOAL_HOST_PROGRESS,
     SHOAL_HOST_MANIFEST,
     SHOAL_HOST_SNAPSHOT,
-    SHOAL_HOST_SHRUNK, /* this host published (e, k+1) */
     SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of the job */
     SHOAL_HOST_KIND_COUNT,
 };
@@ -117,7 +116,7 @@ struct shoal_host_message {
     /* From a host (H3); from a leader: host_epoch 0, stamp 0. */
     uint32_t host_epoch;
     uint64_t stamp;
-    uint64_t seq; /* WORKER, TRAIN, MANIFEST, SNAPSHOT, SHRUNK: the report's number on this host and job; ACK: seen up to */
+    uint64_t seq; /* WORKER, TRAIN, MANIFEST, SNAPSHOT: the report's number on this host and job; ACK: seen up to */
     union {
         struct {
             uint64_t request; /* the leader's number; OFFER repeats it */
@@ -159,7 +158,7 @@ struct shoal_host_message {
             uint8_t source_count;
             struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX];
         } call;
-        struct shoal_worker_epoch epoch; /* EPOCH, SHRUNK */
+        struct shoal_worker_epoch epoch;
         struct shoal_epoch revoke;
         struct {
             uint64_t worker_id;

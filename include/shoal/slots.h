@@ -12,7 +12,7 @@
  * S5. Unrenewed for freeze_ns: frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which
  *     it is a member. Killed before the slot goes to another, or kill_ns after the lease ended.
  * S6. A worker's death revokes the running epoch of its job here at once, and is told to the leader and to the hosts of the
- *     other members. An epoch with all members here may be shrunk here (12), never after a higher one was handed out.
+ *     other members. Every epoch that is handed out here was committed: no host shrinks one by itself (k is always 0).
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
@@ -266,7 +266,6 @@ struct shoal_slots_stats {
     uint64_t stale_terms, malformed, unknown_workers;
     uint64_t reports, repeats;
     uint64_t actions_full, jobs_full;
-    uint64_t shrunk; /* epochs published here */
 };
 void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats);
 

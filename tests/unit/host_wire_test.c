@@ -43,7 +43,6 @@ static void fill(uint8_t kind)
         out.u.renew.epoch.e = 7;
         break;
     case SHOAL_HOST_EPOCH:
-    case SHOAL_HOST_SHRUNK:
         out.u.epoch.epoch.e = 4;
         out.u.epoch.member_count = 2;
         out.u.epoch.members[1].worker_id = 12;
