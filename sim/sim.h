@@ -162,6 +162,7 @@ enum sim_work {
     SIM_WORK_CLOSED,
     SIM_WORK_DONE,
     SIM_WORK_FILES,
+    SIM_WORK_RECORDS,
     SIM_WORK_SNAPSHOT,
     SIM_WORK_END, /* by itself, with status 0 */
 };

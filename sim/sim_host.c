@@ -289,6 +289,8 @@ static void fetch(struct sim_host *host, const struct shoal_sched_action *action
         event.u.blob.ok = source != UINT32_MAX && host->sim->hosts[source].agent &&
                           sim_can_talk(host->sim, source, host->index);
     }
+    sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, action->u.blob.source_count,
+              event.u.blob.ok ? "fetched" : "out of reach");
     if (!event.u.blob.ok)
         (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "no source of the blob can be reached");
     sim_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));

@@ -12,6 +12,7 @@
 /* A member that cannot be reached for so long breaks the data links: the others leave the epoch. */
 #define LINKS_BREAK_NS (1500 * SHOAL_MS)
 #define SNAPSHOT_STEPS 50
+#define RECORDS_STEPS 5
 
 void sim_close(struct sim_host *host, struct sim_worker *worker)
 {
@@ -164,6 +165,8 @@ static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *mem
     member->applied = step;
     if (step > job->steps_done)
         job->steps_done = step;
+    if (rank == 0 && step % RECORDS_STEPS == 0)
+        sim_work_later(&sim->hosts[member->host], member, SIM_WORK_RECORDS, SHOAL_MS);
     if (rank == 0 && step % 20 == 0)
         mark_records(sim, member, step);
     if (rank == 0 && step % SNAPSHOT_STEPS == 0 && member->snapshot_said < step) {

@@ -5,6 +5,7 @@
  * W3. A frozen process does nothing and hears nothing; its messages wait. */
 #include "sim.h"
 
+#include "shoal/step_record.h"
 #include "shoal/worker_wire.h"
 
 #include "shoal/banned.h"
@@ -108,6 +109,16 @@ void sim_workers_crash(struct sim_host *host)
 
 /* ---- what a worker says ---- */
 
+static const char *said(uint8_t kind)
+{
+    static const char *const names[SHOAL_WORKER_KIND_COUNT] = {
+        "HELLO", "CALL", "READY", "EPOCH", "CLOSED", "RECORDS", "RECORDS_ACKED", "DONE", "WRITE_FINAL", "FILES", "RELEASE",
+        "STOP", "FAILED", "SNAPSHOT", "TRAIN", "TRAIN_STATE", "TRAIN_RECORDS", "TRAIN_ACKED"
+    };
+
+    return kind < SHOAL_WORKER_KIND_COUNT ? names[kind] : "?";
+}
+
 static void say(struct sim_host *host, const struct sim_worker *worker, const struct shoal_worker_message *message)
 {
     static uint8_t bytes[MESSAGE_BYTES_MAX];
@@ -117,6 +128,8 @@ static void say(struct sim_host *host, const struct sim_worker *worker, const st
     if (!host->agent || !worker->connected)
         return; /* said again after the next HELLO */
     SHOAL_ASSERT(shoal_worker_encode(message, &w) == SHOAL_OK);
+    if (message->kind != SHOAL_WORKER_RECORDS)
+        sim_trace(host->sim, "%s: worker %llx says %s", host->name, (unsigned long long)worker->id, said(message->kind));
     event = sim_push(host->sim, SIM_TO_AGENT, host->index, 100000);
     event->word = worker->id;
     sim_event_bytes(event, shoal_writer_view(&w));
@@ -174,6 +187,23 @@ static void say_ready(struct sim_host *host, struct sim_worker *worker)
     say(host, worker, m);
 }
 
+/* The record of the step applied last. */
+static void say_records(struct sim_host *host, const struct sim_worker *worker)
+{
+    static uint8_t bytes[256];
+    struct shoal_worker_message *m = fresh(host->sim, SHOAL_WORKER_RECORDS);
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_step_head head = { .step = worker->applied, .kind = SHOAL_STEP_TRAIN, .call = worker->call, .v_count = 1,
+                                    .value_count = 1 };
+    struct shoal_step_tuple tuple = { .samples = 10, .worker_id = worker->id, .values = { 0.5 } };
+
+    shoal_put_step_head(&w, &head);
+    shoal_put_step_tuple(&w, &tuple, 1);
+    m->records = (struct shoal_worker_records){ .call = worker->call, .first_step = worker->applied, .count = 1,
+                                                .records = shoal_writer_view(&w) };
+    say(host, worker, m);
+}
+
 static void blob_text(uint64_t number, char *text)
 {
     uint8_t hash[32] = { 7 };
@@ -223,6 +253,7 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
         m->acked = (struct shoal_worker_acked){ .call = worker->call };
         say(host, worker, m);
         return;
+    case SIM_WORK_RECORDS: say_records(host, worker); return;
     case SIM_WORK_SNAPSHOT:
         m = fresh(host->sim, SHOAL_WORKER_SNAPSHOT);
         m->snapshot.call = worker->call;
@@ -238,6 +269,8 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
 
 static void told(struct sim_host *host, struct sim_worker *worker, const struct shoal_worker_message *m)
 {
+    if (m->kind != SHOAL_WORKER_RECORDS_ACKED)
+        sim_trace(host->sim, "%s: worker %llx hears %s", host->name, (unsigned long long)worker->id, said(m->kind));
     switch ((enum shoal_worker_kind)m->kind) {
     case SHOAL_WORKER_CALL:
         if (strncmp(m->call.bundle_path, "blob:", 5) != 0)
