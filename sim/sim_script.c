@@ -438,13 +438,20 @@ void sim_submit(struct sim *sim, uint32_t index)
     struct sim_job *job = &sim->jobs[index];
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = named_hash(index, 1) };
     const struct sim_request *last = &sim->requests[job->request];
+    bool ticketed = index % 2 == 1; /* asks for a ticket before it submits */
 
     if (job->acknowledged || job->refused)
+        return;
+    if (job->request != 0 && !last->answered && last->life != sim->hosts[job->from].life && job->ticket.len == 0 && !ticketed)
+        job->refused = true; /* whether it was founded is not known; another try would be another job */
+    if (job->refused)
         return;
     sim_push(sim, SIM_RETRY, job->from, SHOAL_S)->word = index;
     if (!sim->hosts[job->from].agent ||
         (job->request != 0 && !last->answered && last->life == sim->hosts[job->from].life))
         return;
+    if (ticketed && job->ticket.len == 0)
+        request.kind = SHOAL_SCHED_TICKET;
     request.spec = shoal_view_of(bytes, job_spec(job, index, bytes, sizeof(bytes)));
     request.bundle = shoal_view_text("the bundle");
     request.bundle_hash = named_hash(index, 2);
@@ -490,6 +497,10 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
         if (!sim->mesh_made)
             sim_fail(sim, "the mesh is not founded: %s", action->u.reply.text);
     }
+    if (job != NULL && request->kind == SHOAL_SCHED_TICKET && request->err == SHOAL_OK) {
+        sim_keep(&job->ticket, action->u.reply.ticket);
+        sim_push(sim, SIM_RETRY, job->from, SHOAL_MS)->word = request->job;
+    }
     if (job == NULL || request->kind != SHOAL_SCHED_SUBMIT)
         return;
     if (request->err == SHOAL_OK) {
@@ -499,6 +510,8 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
         job->id = action->u.reply.job;
     } else if (action->u.reply.ticket.len > 0) {
         sim_keep(&job->ticket, action->u.reply.ticket);
+    } else if (request->err == SHOAL_ERR_TIMEOUT || request->err == SHOAL_ERR_UNREACHABLE) {
+        sim_fail(sim, "job %u: the outcome is not known, and there is no ticket to ask again with", request->job + 1);
     } else if (request->err == SHOAL_ERR_INVALID || request->err == SHOAL_ERR_UNSUPPORTED) {
         job->refused = true;
     }

@@ -1,0 +1,71 @@
+"""Whole meshes on virtual time: every script twice to the same trace, and meshes with faults by chance."""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+SHOAL = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")) / "shoal"
+SEED = int(os.environ.get("SEED", "1"), 0)
+
+
+def sim(*arguments, seconds=120):
+    return subprocess.run([str(SHOAL), "sim", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=seconds)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in HERE.glob("*.sim")))
+def test_script_twice_to_the_same_trace(script):
+    done = sim(HERE / script, "--twice")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + 30, 10))
+def test_faults_by_chance(first):
+    done = sim("random", "--seed", first, "--count", 10, "--twice")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len(re.findall(r"^seed \d+: ok", done.stdout, re.M)) == 10
+
+
+@pytest.mark.soak
+def test_many_faults_by_chance():
+    done = sim("random", "--seed", SEED + 1000, "--count", 2000, seconds=1200)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_another_seed_gives_another_trace():
+    traces = {re.search(r"trace ([0-9a-f]{16})", sim("random", "--seed", seed).stdout).group(1) for seed in (1, 2, 3)}
+    assert len(traces) == 3
+
+
+def test_a_failure_says_how_to_see_it_again(tmp_path):
+    script = tmp_path / "too_soon.sim"
+    script.write_text("hosts 3\nsubmit from 1 workers 2 steps 1000\nat 1s expect finished\n")
+    done = sim(script, "--seed", 5)
+    assert done.returncode == 1
+    assert "FAIL at 1.000 s" in done.stdout
+    assert "again: shoal sim %s --seed 5 --trace" % script in done.stdout
+
+
+@pytest.mark.parametrize("text, error", [
+    ("hosts 99\n", ":1: 99 is not a number up to 32"),
+    ("hosts 3\nat 5 kill 1\n", ":2: 5 is not a time"),
+    ("hosts 3\nat 5s explode 1\n", ":2: explode is not understood"),
+    ("hosts 3\nat 5s kill\n", ":2: a word is missing"),
+    ("submit from 1 workers 9 steps 1\n", ":1: workers: 1 to 6"),
+])
+def test_a_wrong_script_is_refused(tmp_path, text, error):
+    script = tmp_path / "wrong.sim"
+    script.write_text(text)
+    done = sim(script)
+    assert done.returncode == 2
+    assert error in done.stderr
+
+
+def test_usage():
+    assert sim().returncode == 2
+    assert sim("random", "--count", "0").returncode == 2
