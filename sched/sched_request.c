@@ -764,7 +764,8 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
         wait = request->deadline_ms * SHOAL_MS;
     r->id = request->id;
     r->kind = request->kind;
-    r->job = mesh ? (struct shoal_job_id){ { 0 } } : request->job;
+    if (!mesh) /* the mesh group's id is all zeroes */
+        r->job = request->job;
     r->linearizable = request->linearizable;
     r->local_only = request->local_only;
     memcpy(r->by, request->by, sizeof(r->by));
