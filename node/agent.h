@@ -177,6 +177,14 @@ uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec);
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */
 void agent_blobs_create(struct agent *agent);
+
+/* agent_bundles.c: inline bundles, put into the blob store when it has time, or when they are asked for. */
+typedef void agent_bundle_fn(void *arg, enum shoal_err err, const char *text);
+void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, struct shoal_view bytes);
+/* True: it waited and is put now; `done` says when. False: none such waits. */
+bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg);
+void agent_bundle_cut(struct shoal_job_id job);  /* the group's log is about to lose its first entries */
+void agent_bundle_drop(struct shoal_job_id job); /* the group is gone */
 void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
                  const struct shoal_node_id *sources, unsigned source_count);
 void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call);

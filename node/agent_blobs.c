@@ -134,12 +134,22 @@ static void on_manifest_bytes(void *arg, enum shoal_err err, const struct shoal_
     fetch_end(fetch, SHOAL_ERR_MALFORMED, err == SHOAL_OK ? "that blob is not a manifest" : msg->text);
 }
 
+static void on_late_bundle(void *arg, enum shoal_err err, const char *text)
+{
+    if (err != SHOAL_OK)
+        fetch_end(arg, err, text);
+    else
+        fetch_step(arg);
+}
+
 static void fetch_step(struct fetch *fetch)
 {
     struct shoal_blobs *blobs = fetch->agent->blobs;
     enum shoal_err err;
 
     if (!shoal_blobs_has_chunk(blobs, fetch->hash)) {
+        if (agent_bundle_now(fetch->hash, on_late_bundle, fetch))
+            return;
         want_chunk(fetch, fetch->hash);
         return;
     }
@@ -760,6 +770,7 @@ void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t gener
 struct serving {
     struct agent *agent;
     struct peer_question *question;
+    struct shoal_hash hash; /* asked for */
 };
 
 static struct serving *serve(struct agent *agent, struct peer_question *question)
@@ -767,7 +778,7 @@ static struct serving *serve(struct agent *agent, struct peer_question *question
     struct serving *s = malloc(sizeof(*s));
 
     SHOAL_ASSERT(s != NULL);
-    *s = (struct serving){ agent, question };
+    *s = (struct serving){ .agent = agent, .question = question };
     return s;
 }
 
@@ -792,13 +803,23 @@ static void on_served_hold(void *arg, enum shoal_err err, const struct shoal_msg
     on_served(arg, err, msg, (struct shoal_view){ 0 });
 }
 
+static void serve_chunk(void *arg, enum shoal_err err, const char *text)
+{
+    struct serving *s = arg;
+
+    (void)text;
+    if (err == SHOAL_OK && !s->agent->stopping)
+        err = shoal_blobs_get_chunk(s->agent->blobs, s->hash, on_served, s);
+    if (err != SHOAL_OK || s->agent->stopping)
+        on_served(s, err, NULL, (struct shoal_view){ 0 });
+}
+
 static void serve_get(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_hash hash = shoal_get_hash(&r);
     struct serving *s;
-    enum shoal_err err;
 
     (void)from;
     if (!shoal_reader_done(&r)) {
@@ -806,9 +827,10 @@ static void serve_get(void *arg, struct shoal_node_id from, struct shoal_view ar
         return;
     }
     s = serve(agent, question);
-    err = shoal_blobs_get_chunk(agent->blobs, hash, on_served, s);
-    if (err != SHOAL_OK)
-        on_served(s, err, NULL, (struct shoal_view){ 0 });
+    s->hash = hash;
+    if (!shoal_blobs_has_chunk(agent->blobs, hash) && agent_bundle_now(hash, serve_chunk, s))
+        return;
+    serve_chunk(s, SHOAL_OK, "");
 }
 
 static void serve_put(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)

@@ -362,6 +362,8 @@ static void persist(struct agent *agent, const struct shoal_sched_action *action
                                                  .term = action->u.persist.entries[i].term,
                                                  .kind = action->u.persist.entries[i].kind,
                                                  .bytes = action->u.persist.entries[i].bytes };
+    if (action->u.persist.has_snapshot)
+        agent_bundle_cut(action->u.persist.group);
     if (stored != NULL) {
         *stored = (struct stored_arg){ .agent = agent, .mark = action->u.persist.mark };
         batch.snapshot = action->u.persist.has_snapshot ? &snapshot : NULL;
@@ -382,6 +384,7 @@ static void remove_group(struct agent *agent, struct shoal_job_id group)
     struct shoal_store_batch batch = { .group = group, .remove = true };
     struct shoal_msg msg;
 
+    agent_bundle_drop(group);
     if (shoal_store_append(agent->store, &batch, &msg) != SHOAL_OK)
         agent_log(agent, "a group's log stays on disk: %s", msg.text);
 }
@@ -479,16 +482,6 @@ static void carry_out_publish(struct agent *agent, const struct shoal_sched_acti
     }
 }
 
-static void on_bundle_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
-{
-    struct agent *agent = arg;
-
-    (void)hash;
-    (void)bytes;
-    if (err != SHOAL_OK)
-        agent_log(agent, "an inline bundle is not in the blob store: %s", msg->text);
-}
-
 static void carry_out(struct agent *agent, const struct shoal_sched_action *action)
 {
     switch (action->kind) {
@@ -503,8 +496,7 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
     case SHOAL_SCHED_KEEP_SLOTS: keep_slots(agent, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: keep_mesh(agent, action->u.publish.payload); break;
     case SHOAL_SCHED_BLOB_PUT:
-        if (shoal_blobs_put(agent->blobs, action->u.blob.job, action->u.blob.bytes, on_bundle_put, agent) != SHOAL_OK)
-            agent_log(agent, "an inline bundle is not in the blob store: too much waits");
+        agent_bundle_put(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.bytes);
         break;
     case SHOAL_SCHED_FETCH:
         agent_fetch(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.sources, action->u.blob.source_count);

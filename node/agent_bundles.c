@@ -1,0 +1,182 @@
+/* Inline bundles on their way into the blob store.
+ *
+ * The founding record holds the bundle already, durable on a majority, so the store's copy is not urgent: it costs
+ * several flushes, and a burst of submits shares its disk and cores with them. Hence a bundle waits here while the
+ * store is busy.
+ *
+ * B1. Whoever asks for a bundle that waits gets it: it is put at once, and the asker goes on when that is done.
+ * B2. A bundle that waits is put before its group's log is cut behind a snapshot, and dropped with the group.
+ * B3. When too many wait, the store gets them at once; what the store refuses waits and is tried again.
+ * B4. After a restart the core asks for all of it again. */
+#include "agent.h"
+
+#include "shoal/banned.h"
+
+#define LATE_MAX 16384
+#define LATE_BYTES_MAX (16 * SHOAL_MIB)
+#define BUSY_REQUESTS 4 /* of the store: from then on bundles wait */
+#define TURN_MS 100
+#define QUIET_NS SHOAL_S /* after the last bundle that came */
+#define PUTS_A_TURN 32
+
+struct waiter {
+    struct waiter *next;
+    agent_bundle_fn *done;
+    void *arg;
+};
+
+struct late {
+    struct late *next;
+    struct agent *agent;
+    struct shoal_job_id job;
+    struct shoal_hash hash;
+    struct shoal_buf bytes;
+    struct waiter *waiters;
+    bool putting;
+    bool said; /* that it failed */
+};
+
+static struct {
+    struct late *first; /* of this process's one agent; owned by its loop */
+    struct late **end;
+    size_t count;
+    uint64_t bytes;
+    uint64_t came_ns;
+    uv_timer_t timer;
+    bool running;
+} bundles = { .end = &bundles.first };
+
+static void unlink_late(struct late *late)
+{
+    struct late **at = &bundles.first;
+
+    while (*at != late)
+        at = &(*at)->next;
+    *at = late->next;
+    if (bundles.end == &late->next)
+        bundles.end = at;
+    bundles.count--;
+    bundles.bytes -= late->bytes.len;
+    shoal_buf_deinit(&late->bytes);
+    free(late);
+}
+
+static void tell_waiters(struct late *late, enum shoal_err err, const char *text)
+{
+    struct waiter *waiter = late->waiters;
+
+    late->waiters = NULL;
+    while (waiter != NULL) {
+        struct waiter *next = waiter->next;
+
+        waiter->done(waiter->arg, err, text);
+        free(waiter);
+        waiter = next;
+    }
+}
+
+static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+{
+    struct late *late = arg;
+
+    (void)hash;
+    (void)bytes;
+    late->putting = false;
+    tell_waiters(late, err, err == SHOAL_OK ? "" : msg->text);
+    if (err == SHOAL_OK) {
+        unlink_late(late);
+        return;
+    }
+    bundles.came_ns = agent_now_ns(); /* not again at once */
+    if (!late->said)
+        agent_log(late->agent, "an inline bundle is not in the blob store yet: %s", msg->text);
+    late->said = true;
+}
+
+static enum shoal_err put_now(struct late *late)
+{
+    enum shoal_err err = SHOAL_OK;
+
+    if (late->putting)
+        return SHOAL_OK;
+    late->putting = true;
+    err = shoal_blobs_put(late->agent->blobs, late->job, shoal_buf_view(&late->bytes), on_put, late);
+    if (err != SHOAL_OK)
+        late->putting = false;
+    return err;
+}
+
+static void on_turn(uv_timer_t *timer)
+{
+    struct agent *agent = timer->data;
+    unsigned puts = 0;
+
+    if (bundles.first == NULL) {
+        (void)uv_timer_stop(timer);
+        bundles.running = false;
+        return;
+    }
+    if (shoal_blobs_stats(agent->blobs)->queued > 0 || agent_now_ns() - bundles.came_ns < QUIET_NS)
+        return;
+    for (struct late *late = bundles.first; late != NULL && puts < PUTS_A_TURN; late = late->next, puts++)
+        if (put_now(late) != SHOAL_OK)
+            return;
+}
+
+void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, struct shoal_view bytes)
+{
+    bool busy = shoal_blobs_stats(agent->blobs)->queued >= BUSY_REQUESTS;
+    struct late *late = calloc(1, sizeof(*late));
+
+    SHOAL_ASSERT(late != NULL && shoal_buf_append(&late->bytes, bytes.bytes, bytes.len) == SHOAL_OK);
+    late->agent = agent;
+    late->job = job;
+    late->hash = hash;
+    *bundles.end = late;
+    bundles.end = &late->next;
+    bundles.count++;
+    bundles.bytes += bytes.len;
+    bundles.came_ns = agent_now_ns();
+    if (!busy || bundles.count > LATE_MAX || bundles.bytes > LATE_BYTES_MAX)
+        shoal_ignore(put_now(late)); /* refused: it waits */
+    if (bundles.running)
+        return;
+    bundles.running = true;
+    bundles.timer.data = agent;
+    (void)uv_timer_init(&agent->loop, &bundles.timer);
+    (void)uv_timer_start(&bundles.timer, on_turn, TURN_MS, TURN_MS);
+}
+
+bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg)
+{
+    struct late *late = bundles.first;
+    struct waiter *waiter;
+
+    while (late != NULL && !shoal_hash_equal(late->hash, hash))
+        late = late->next;
+    if (late == NULL || put_now(late) != SHOAL_OK)
+        return false;
+    waiter = calloc(1, sizeof(*waiter));
+    SHOAL_ASSERT(waiter != NULL);
+    *waiter = (struct waiter){ .next = late->waiters, .done = done, .arg = arg };
+    late->waiters = waiter;
+    return true;
+}
+
+void agent_bundle_cut(struct shoal_job_id job)
+{
+    for (struct late *late = bundles.first; late != NULL; late = late->next)
+        if (shoal_job_id_equal(late->job, job))
+            shoal_ignore(put_now(late));
+}
+
+void agent_bundle_drop(struct shoal_job_id job)
+{
+    struct late *next;
+
+    for (struct late *late = bundles.first; late != NULL; late = next) {
+        next = late->next;
+        if (shoal_job_id_equal(late->job, job) && !late->putting)
+            unlink_late(late);
+    }
+}
