@@ -229,7 +229,7 @@ class Elastic:
         self.pages = {}
 
     def steady(self, hosts=None, count=None, seconds=60):
-        """Until all workers have applied a step and no epoch has changed for a second."""
+        """Until all workers (or `count` at least) have applied a step and no epoch has changed for a second."""
         hosts, count = hosts or self.mesh.hosts, count or self.wanted
         since, word = time.monotonic(), None
         end = since + seconds
@@ -241,7 +241,7 @@ class Elastic:
                     self.pages[host.name] = Page(pid)
             now = sorted(self.live(hosts).values())
             words = [w[0] for w in now]
-            if len(now) != count or len(set(words)) != 1 or min(w[2] for w in now) == 0 or words != word:
+            if len(now) < count or len(set(words)) != 1 or min(w[2] for w in now) == 0 or words != word:
                 since, word = time.monotonic(), words
             elif time.monotonic() - since > 1:
                 return seen
@@ -402,9 +402,10 @@ def node_lost(table, options):
     with new_mesh(options) as mesh:
         job = Elastic(mesh, DIGITS, 6)
         for i in range(2 * options.few):
-            job.steady()
+            time.sleep(1)
             leader = mesh.job(job.job)["leader"]
-            victim = [host for host in mesh.hosts if host.name != leader][i // 2 % 2]
+            job.steady(count=4)
+            victim = max((host for host in mesh.hosts if host.name != leader), key=lambda host: len(job.live([host])))
             rest = [host for host in mesh.hosts if host is not victim]
             before = job.live(mesh.hosts)
             lost = {w for w, v in job.live([victim]).items()}
@@ -427,13 +428,13 @@ def node_lost(table, options):
 def leader_lost(table, options):
     killed, stopped = [], []
     with new_mesh(options) as mesh:
-        client = Client(mesh, mesh.hosts[0])
-        jobs = [client.submit("PyTorch", "print(%d)" % i, "--workerDeviceType", "gpu") for i in range(12)]
+        clients = [Client(mesh, host) for host in mesh.hosts]
+        jobs = [clients[i % 3].submit("PyTorch", "print(%d)" % i, "--workerDeviceType", "gpu") for i in range(12)]
         for i in range(2 * options.few):
             time.sleep(2)
-            victim = mesh.hosts[i // 2 % 3]
-            rest = [host for host in mesh.hosts if host is not victim]
-            led = {g["group"] for g in victim.get("/v1/debug/groups") if g["leads"]} & set(jobs)
+            leads = {host: {g["group"] for g in host.get("/v1/debug/groups") if g["leads"]} & set(jobs) for host in mesh.hosts}
+            victim = max(mesh.hosts, key=lambda host: len(leads[host]))
+            rest, led = [host for host in mesh.hosts if host is not victim], leads[victim]
             clients = [Client(mesh, host) for host in rest]
             for one in clients:
                 one.get("/v1/debug/groups")
