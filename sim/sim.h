@@ -264,6 +264,7 @@ struct sim_job {
     struct shoal_buf ticket;
     uint64_t request;
     uint64_t steps_done;
+    uint64_t newest_epoch; /* word of the newest that a member has entered */
     bool training; /* a TRAIN event is under way */
     bool ended;
     uint64_t ended_index;
@@ -471,6 +472,7 @@ void sim_check_host(struct sim_host *host);
 void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *action);
 void sim_check_restored(struct sim_host *host, const struct sim_disk_group *group);
 void sim_check_forget(struct sim_host *host);
+void sim_check_removed(struct sim_host *host, struct shoal_job_id group);
 void sim_check_run(struct sim_host *host, const struct sim_worker *fresh);
 void sim_check_alone(struct sim_host *host, const struct sim_worker *runs);
 bool sim_converged(struct sim *sim, char *why, size_t cap);

@@ -113,15 +113,24 @@ void sim_check_restored(struct sim_host *host, const struct sim_disk_group *grou
         log_add(replica, &group->entries[i]);
 }
 
+static void replica_forget(struct sim_replica *replica)
+{
+    replica->used = false;
+    replica->commit = replica->applied = replica->term = replica->epoch = 0;
+    replica->count = 0;
+}
+
 /* The agent ends: what it believed is gone. */
 void sim_check_forget(struct sim_host *host)
 {
-    for (size_t i = 0; i < host->replica_count; i++) {
-        host->replicas[i].used = false;
-        host->replicas[i].commit = host->replicas[i].applied = host->replicas[i].term = 0;
-        host->replicas[i].epoch = 0;
-        host->replicas[i].count = 0;
-    }
+    for (size_t i = 0; i < host->replica_count; i++)
+        replica_forget(&host->replicas[i]);
+}
+
+/* Not a guardian any more; it may become one again, from nothing. */
+void sim_check_removed(struct sim_host *host, struct shoal_job_id group)
+{
+    replica_forget(replica_of(host, group));
 }
 
 /* ---- leaders ---- */

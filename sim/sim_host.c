@@ -349,7 +349,10 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
         sim_check_persist(host, action);
         sim_persist(host, action);
         break;
-    case SHOAL_SCHED_REMOVE_GROUP: sim_remove_group(host, action->u.group.group); break;
+    case SHOAL_SCHED_REMOVE_GROUP:
+        sim_check_removed(host, action->u.group.group);
+        sim_remove_group(host, action->u.group.group);
+        break;
     case SHOAL_SCHED_REPLY: sim_on_reply(host->sim, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY:
     case SHOAL_SCHED_PUBLISH_SLOTS:

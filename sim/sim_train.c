@@ -69,8 +69,11 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     memcpy(worker->record, epoch, sizeof(*epoch));
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
-        job->steps_done = epoch->decided_step;
+        if (word > job->newest_epoch)
+            job->steps_done = epoch->decided_step;
     }
+    if (word > job->newest_epoch)
+        job->newest_epoch = word;
     sim_trace(sim, "%s: worker %llx enters epoch (%u,%u) of %u members at step %llu", host->name,
               (unsigned long long)worker->id, epoch->epoch.e, epoch->epoch.k, epoch->member_count,
               (unsigned long long)epoch->decided_step);
