@@ -1,9 +1,9 @@
 /* Who deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
- * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools form a
- * group. flow[g][p] counts the units of group g in pool p; one more unit of g is feasible if a chain
- *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
- * exists (augment). That is a polymatroid: what once cannot grow never can again, so a greedy order needs no way back. */
+ * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools
+ * form a group. flow[g][p] counts the units of group g in pool p; one more unit of g is feasible if a chain g -> p1, g1
+ * has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room exists (augment). That is a polymatroid: what
+ * once cannot grow never can again, so a greedy order needs no way back. */
 #include "shoal/allocate.h"
 
 #include <stdlib.h>
@@ -22,10 +22,10 @@ struct pool {
 };
 
 struct host_work {
-    int32_t pool;      /* -1: not used */
-    uint32_t free;     /* slots that nobody holds */
-    uint32_t vacant;   /* slots that their holders give back */
-    uint32_t held;     /* scratch: slots of the job in hand */
+    int32_t pool;    /* -1: not used */
+    uint32_t free;   /* slots that nobody holds */
+    uint32_t vacant; /* slots that their holders give back */
+    uint32_t held;   /* scratch: slots of the job in hand */
 };
 
 struct job_work {
@@ -35,9 +35,9 @@ struct job_work {
     uint32_t min, max;
     bool running;
     bool admitted;
-    bool full; /* cannot grow */
-    uint32_t first_slot;      /* its slots: held_slots[first_slot..], in canonical order */
-    uint32_t slots;           /* how many, on any host */
+    bool full;                 /* cannot grow */
+    uint32_t first_slot;       /* its slots: held_slots[first_slot..], in canonical order */
+    uint32_t slots;            /* how many, on any host */
     uint32_t pool_kept[POOLS]; /* held, later kept, in each pool */
     uint32_t pin[POOLS];       /* a gang's units: decided when it is admitted, no chain moves them (else A2 fails) */
     uint32_t kept;
@@ -61,7 +61,8 @@ struct shoal_allocate {
     struct shoal_allocate_out *out;
 };
 
-enum shoal_err shoal_allocate_create(struct shoal_allocate **out, uint32_t hosts_max, uint32_t slots_max, uint32_t jobs_max)
+enum shoal_err shoal_allocate_create(struct shoal_allocate **out, uint32_t hosts_max, uint32_t slots_max,
+                                     uint32_t jobs_max)
 {
     struct shoal_allocate *work = calloc(1, sizeof(*work));
 
@@ -76,8 +77,8 @@ enum shoal_err shoal_allocate_create(struct shoal_allocate **out, uint32_t hosts
     work->held_slots = calloc((size_t)slots_max + 1, sizeof(*work->held_slots));
     work->hosts = calloc((size_t)hosts_max + 1, sizeof(*work->hosts));
     work->jobs = calloc((size_t)jobs_max + 1, sizeof(*work->jobs));
-    if (work->host_order == NULL || work->job_order == NULL || work->slot_host == NULL ||
-        work->held_slots == NULL || work->hosts == NULL || work->jobs == NULL) {
+    if (work->host_order == NULL || work->job_order == NULL || work->slot_host == NULL || work->held_slots == NULL ||
+        work->hosts == NULL || work->jobs == NULL) {
         shoal_allocate_destroy(work);
         return SHOAL_ERR_FULL;
     }
@@ -170,7 +171,8 @@ static enum shoal_err check(struct shoal_allocate *work)
         }
     }
     for (uint32_t i = 0; i < v->slot_count; i++)
-        if (v->slots[i] < SHOAL_ALLOCATE_OTHER || v->slots[i] >= (int32_t)v->job_count || work->slot_host[i] == UINT32_MAX)
+        if (v->slots[i] < SHOAL_ALLOCATE_OTHER || v->slots[i] >= (int32_t)v->job_count ||
+            work->slot_host[i] == UINT32_MAX)
             return SHOAL_ERR_INVALID;
     sort(work, true, work->host_order, v->host_count);
     sort(work, false, work->job_order, v->job_count);
@@ -269,7 +271,8 @@ static void make_groups(struct shoal_allocate *work)
     memset(work->flow, 0, sizeof(work->flow));
 }
 
-/* ---- Flow --------------------------------------------------------------------------------------------------------- */
+/* ---- Flow ---------------------------------------------------------------------------------------------------------
+ */
 
 /* Room for one more unit of group g: true and done, or false and nothing changed. Breadth first over pools. */
 static bool augment(struct shoal_allocate *work, uint32_t g)
@@ -338,7 +341,8 @@ static uint32_t pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
     return got;
 }
 
-/* ---- Counts ------------------------------------------------------------------------------------------------------- */
+/* ---- Counts -------------------------------------------------------------------------------------------------------
+ */
 
 static void count_held(struct shoal_allocate *work)
 {
@@ -496,7 +500,8 @@ static void share_rest(struct shoal_allocate *work)
     }
 }
 
-/* ---- Places ------------------------------------------------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t rendezvous(struct shoal_job_id job, struct shoal_node_id node)
 {
@@ -546,8 +551,8 @@ static bool counts(const struct shoal_allocate *work, const struct job_work *jw,
     return pool >= 0 && (work->group_mask[jw->group] >> pool & 1) != 0;
 }
 
-/* Give back the slots of job j that go beyond its count: those on the hosts where it has the fewest, later hosts and slots
- * first. out->slots holds what is kept; hosts count what becomes vacant. */
+/* Give back the slots of job j that go beyond its count: those on the hosts where it has the fewest, later hosts and
+ * slots first. out->slots holds what is kept; hosts count what becomes vacant. */
 static void give_back(struct shoal_allocate *work, uint32_t j)
 {
     struct job_work *jw = &work->jobs[j];
@@ -624,7 +629,8 @@ static void make_room(struct shoal_allocate *work)
     }
 }
 
-/* Pools of the final counts: what is kept stays, except where a chain has to move it. A gang's slots leave the pools. */
+/* Pools of the final counts: what is kept stays, except where a chain has to move it. A gang's slots leave the pools.
+ */
 static void final_flow(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
@@ -696,7 +702,8 @@ static uint32_t best_host(const struct shoal_allocate *work, uint32_t j, uint32_
         if (a->pool != (int32_t)p || a->free + a->vacant == 0)
             continue;
         if (b != NULL && (a->held != b->held || a->free != b->free || a->vacant != b->vacant)) {
-            if (a->held > b->held || (a->held == b->held && (a->free > b->free || (a->free == b->free && a->vacant > b->vacant))))
+            if (a->held > b->held ||
+                (a->held == b->held && (a->free > b->free || (a->free == b->free && a->vacant > b->vacant))))
                 best = h;
             continue;
         }
@@ -720,7 +727,8 @@ static void take_slot(struct shoal_allocate *work, uint32_t h, uint32_t j)
     uint32_t taken = UINT32_MAX;
 
     for (uint32_t s = host->first_slot + host->slot_count; s > host->first_slot; s--)
-        if (work->out->slots[s - 1] == SHOAL_ALLOCATE_FREE && (hw->free == 0 || work->view->slots[s - 1] == SHOAL_ALLOCATE_FREE))
+        if (work->out->slots[s - 1] == SHOAL_ALLOCATE_FREE &&
+            (hw->free == 0 || work->view->slots[s - 1] == SHOAL_ALLOCATE_FREE))
             taken = s - 1;
     SHOAL_ASSERT(taken != UINT32_MAX);
     if (hw->free > 0)
@@ -772,7 +780,8 @@ static void place(struct shoal_allocate *work)
     for (uint32_t h = 0; h < v->host_count; h++) {
         work->hosts[h].free = 0;
         work->hosts[h].vacant = 0;
-        for (uint32_t s = v->hosts[h].first_slot; work->hosts[h].pool >= 0 && s < v->hosts[h].first_slot + v->hosts[h].slot_count; s++)
+        for (uint32_t s = v->hosts[h].first_slot;
+             work->hosts[h].pool >= 0 && s < v->hosts[h].first_slot + v->hosts[h].slot_count; s++)
             work->hosts[h].free += v->slots[s] == SHOAL_ALLOCATE_FREE;
     }
     for (uint32_t j = 0; j < v->job_count; j++)
@@ -783,7 +792,8 @@ static void place(struct shoal_allocate *work)
         place_job(work, work->job_order[i]);
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------------------- */
+/* ---- The whole -----------------------------------------------------------------------------------------------------
+ */
 
 static void make_grants(struct shoal_allocate *work)
 {
@@ -810,7 +820,8 @@ static void finish_grants(struct shoal_allocate *work)
     }
 }
 
-enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_view *view, struct shoal_allocate_out *out)
+enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_view *view,
+                              struct shoal_allocate_out *out)
 {
     enum shoal_err err;
 
@@ -833,7 +844,9 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
 
 static const char *kind_text(const struct shoal_allocate_job *job)
 {
-    return job->device == SHOAL_JOB_DEVICE_GPU ? "GPU slots" : job->device == SHOAL_JOB_DEVICE_CPU ? "CPU slots" : "slots";
+    return job->device == SHOAL_JOB_DEVICE_GPU   ? "GPU slots"
+           : job->device == SHOAL_JOB_DEVICE_CPU ? "CPU slots"
+                                                 : "slots";
 }
 
 void shoal_allocate_explain(const struct shoal_allocate_view *view, const struct shoal_allocate_out *out, uint32_t job,
@@ -850,25 +863,29 @@ void shoal_allocate_explain(const struct shoal_allocate_view *view, const struct
         (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j));
         return;
     case SHOAL_ALLOCATE_SHARED:
-        (void)snprintf(text, cap, "given %u %s of at most %u: its fair share among the running jobs of the %u in the mesh",
+        (void)snprintf(text, cap,
+                       "given %u %s of at most %u: its fair share among the running jobs of the %u in the mesh",
                        grant->count, kind_text(j), j->max, grant->mesh);
         return;
     case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
     case SHOAL_ALLOCATE_TOO_LARGE:
-        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or add hosts", j->min,
-                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh);
+        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or add hosts",
+                       j->min, kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh);
         return;
     case SHOAL_ALLOCATE_HEAD:
-        (void)snprintf(text, cap, "first in the queue: needs %u %s, %u are held for it so far; it starts when running jobs end",
+        (void)snprintf(text, cap,
+                       "first in the queue: needs %u %s, %u are held for it so far; it starts when running jobs end",
                        j->min, kind_text(j), grant->avail);
         return;
     case SHOAL_ALLOCATE_BEHIND:
-        (void)snprintf(text, cap, "needs %u %s: what is free is held for %s, which is before it in the queue; raise its priority "
-                                  "to go first", j->min, kind_text(j), head);
+        (void)snprintf(text, cap,
+                       "needs %u %s: what is free is held for %s, which is before it in the queue; raise its priority "
+                       "to go first",
+                       j->min, kind_text(j), head);
         return;
     case SHOAL_ALLOCATE_FULL:
-        (void)snprintf(text, cap, "needs %u %s: all %u of the mesh are taken by running jobs; it starts when one ends", j->min,
-                       kind_text(j), grant->mesh);
+        (void)snprintf(text, cap, "needs %u %s: all %u of the mesh are taken by running jobs; it starts when one ends",
+                       j->min, kind_text(j), grant->mesh);
         return;
     }
     (void)snprintf(text, cap, "%s", "");

@@ -13,11 +13,12 @@
 /* Bit N set: may become state N. */
 static const unsigned job_moves[SHOAL_JOB_STATE_COUNT] = {
     [SHOAL_JOB_NEW] = BIT(SHOAL_JOB_SUBMITTED) | ENDS,
-    [SHOAL_JOB_SUBMITTED] = BIT(SHOAL_JOB_PENDING_JOB_SCHEDULER) | BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) |
-                            BIT(SHOAL_JOB_LAUNCHING) | ENDS,
+    [SHOAL_JOB_SUBMITTED] =
+        BIT(SHOAL_JOB_PENDING_JOB_SCHEDULER) | BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_LAUNCHING) | ENDS,
     [SHOAL_JOB_PENDING_JOB_SCHEDULER] = BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_LAUNCHING) | ENDS,
     [SHOAL_JOB_PENDING_CRD_SCHEDULER] = BIT(SHOAL_JOB_PENDING_JOB_SCHEDULER) | BIT(SHOAL_JOB_LAUNCHING) | ENDS,
-    [SHOAL_JOB_LAUNCHING] = BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_RUNNING) | BIT(SHOAL_JOB_RECOVERING) | ENDS,
+    [SHOAL_JOB_LAUNCHING] =
+        BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_RUNNING) | BIT(SHOAL_JOB_RECOVERING) | ENDS,
     [SHOAL_JOB_RUNNING] = BIT(SHOAL_JOB_RECOVERING) | ENDS,
     [SHOAL_JOB_RECOVERING] = BIT(SHOAL_JOB_RUNNING) | ENDS,
     [SHOAL_JOB_FINISHED] = 0,
@@ -192,7 +193,8 @@ static void drop_worker(struct shoal_job *job, uint64_t worker_id)
     for (uint32_t i = 0; i < job->placement_count; i++) {
         if (job->placements[i].worker_id != worker_id)
             continue;
-        memmove(&job->placements[i], &job->placements[i + 1], (job->placement_count - i - 1) * sizeof(job->placements[0]));
+        memmove(&job->placements[i], &job->placements[i + 1],
+                (job->placement_count - i - 1) * sizeof(job->placements[0]));
         job->placement_count--;
         return;
     }
@@ -216,8 +218,8 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
 {
     uint32_t adds = entry->u.place.add_count;
 
-    if (adds > 0 && (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || entry->u.place.attempt < job->attempt ||
-                     place_kept(job, entry) + adds > SHOAL_PLACEMENTS_MAX))
+    if (adds > 0 && (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop ||
+                     entry->u.place.attempt < job->attempt || place_kept(job, entry) + adds > SHOAL_PLACEMENTS_MAX))
         return SHOAL_JOB_CHANGED_REFUSED;
     for (uint32_t i = 0; i < adds; i++) {
         if (shoal_job_find_worker(job, entry->u.place.add[i].worker_id) != NULL)
@@ -244,8 +246,9 @@ static unsigned apply_call(struct shoal_job *job, const struct shoal_job_entry *
     const struct shoal_call *before = shoal_job_call(job, job->call_count);
     struct shoal_call *call;
 
-    if (job->calls == NULL || shoal_job_state_ended((enum shoal_job_state)job->state) || job->call_count == SHOAL_CALLS_MAX ||
-        entry->u.call.call != job->call_count + 1 || (before != NULL && before->state < SHOAL_CALL_FINISHED))
+    if (job->calls == NULL || shoal_job_state_ended((enum shoal_job_state)job->state) ||
+        job->call_count == SHOAL_CALLS_MAX || entry->u.call.call != job->call_count + 1 ||
+        (before != NULL && before->state < SHOAL_CALL_FINISHED))
         return SHOAL_JOB_CHANGED_REFUSED;
     call = &job->calls[job->call_count++];
     memset(call, 0, sizeof(*call));
@@ -274,7 +277,8 @@ static bool epoch_valid(const struct shoal_job *job, const struct shoal_worker_e
 
     if (job->epoch == NULL || call == NULL || call->call != job->call_count || call->state > SHOAL_CALL_DONE ||
         call->sizes.virtual_workers == 0 || epoch->member_count == 0 ||
-        shoal_job_state_ended((enum shoal_job_state)job->state) || shoal_epoch_cmp(epoch->epoch, job->epoch->epoch) <= 0)
+        shoal_job_state_ended((enum shoal_job_state)job->state) ||
+        shoal_epoch_cmp(epoch->epoch, job->epoch->epoch) <= 0)
         return false;
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         const struct shoal_placement *place = shoal_job_find_worker(job, epoch->members[i].worker_id);
@@ -391,7 +395,8 @@ static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entr
     job->generation = entry->u.generation;
     job->placement_count = 0;
     if (job->state == SHOAL_JOB_RUNNING || job->state == SHOAL_JOB_LAUNCHING)
-        return move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms) | SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES;
+        return move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms) | SHOAL_JOB_CHANGED_FLAGS |
+               SHOAL_JOB_CHANGED_PLACES;
     return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES;
 }
 
@@ -444,7 +449,8 @@ static void move_digest(struct shoal_job *job, uint64_t index, struct shoal_view
     job->digest = digest;
 }
 
-unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_view bytes, struct shoal_job_entry *scratch)
+unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_view bytes,
+                         struct shoal_job_entry *scratch)
 {
     unsigned changed = SHOAL_JOB_CHANGED_REFUSED;
 

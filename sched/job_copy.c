@@ -146,7 +146,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->attempt = job->attempt;
     facts->workers_min = job->spec.workers_min;
     facts->workers_max = job->spec.workers_max;
-    facts->workers_now = job->epoch != NULL && call != NULL && call->state == SHOAL_CALL_RUNNING ? job->epoch->member_count : 0;
+    facts->workers_now =
+        job->epoch != NULL && call != NULL && call->state == SHOAL_CALL_RUNNING ? job->epoch->member_count : 0;
     if (!job->spec.elastic)
         facts->workers_now = shoal_job_held(job);
     facts->priority = job->spec.priority;

@@ -135,7 +135,8 @@ enum shoal_err shoal_job_entry_decode(struct shoal_view bytes, struct shoal_job_
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-static size_t small_entry(uint8_t *bytes, size_t cap, uint8_t kind, uint64_t wall_ms, const char *by, uint32_t generation)
+static size_t small_entry(uint8_t *bytes, size_t cap, uint8_t kind, uint64_t wall_ms, const char *by,
+                          uint32_t generation)
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 

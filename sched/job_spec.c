@@ -119,7 +119,8 @@ enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_s
 enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg)
 {
     if (spec->workers_min == 0 || spec->workers_min > spec->workers_max)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "%u to %u workers make no sense: at least 1, and not more than the maximum",
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "%u to %u workers make no sense: at least 1, and not more than the maximum",
                           spec->workers_min, spec->workers_max);
     if (spec->workers_max > SHOAL_RANKS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "%u workers: a job has at most %d; ask for fewer", spec->workers_max,

@@ -283,8 +283,10 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     struct lworker *worker = lead_worker(lead, report->worker_id);
 
     if (worker == NULL) { /* not in the log: it ends, and its host forgets it */
-        struct lworker stray = { .used = true, .place = { .worker_id = report->worker_id, .node = host->node,
-                                                          .lease_generation = report->lease_generation } };
+        struct lworker stray = { .used = true,
+                                 .place = { .worker_id = report->worker_id,
+                                            .node = host->node,
+                                            .lease_generation = report->lease_generation } };
 
         lead_order(s, &stray, SHOAL_ORDER_FORGET, 0, "", 0, 0);
         return;
@@ -342,9 +344,12 @@ static void on_progress(struct lead_step *s)
         return;
     if (m->u.progress.data_epoch > lead->data_epoch && lead->has_metrics) {
         lead->data_epoch_due = true;
-        lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call, .data_epoch = lead->data_epoch,
-                                                           .step = lead->step, .engines = lead->engines,
-                                                           .loss_micro = lead->loss_micro, .metric_micro = lead->metric_micro };
+        lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call,
+                                                           .data_epoch = lead->data_epoch,
+                                                           .step = lead->step,
+                                                           .engines = lead->engines,
+                                                           .loss_micro = lead->loss_micro,
+                                                           .metric_micro = lead->metric_micro };
     }
     lead->step = m->u.progress.step;
     lead->step_ns = s->now_ns;
@@ -499,7 +504,8 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     if (event->u.host.slots_version > host->slots_version)
         host->slots_version = event->u.host.slots_version;
     if (host->health == SHOAL_LEAD_HOST_WELL) {
-        if (host->silent_ns != 0) { /* its agent is up again: leases are renewed at once, and it tells what it still has */
+        if (host->silent_ns !=
+            0) { /* its agent is up again: leases are renewed at once, and it tells what it still has */
             s->lead->renew_ns = s->now_ns;
             host->returned = true;
             host->end_ns = 0;
@@ -534,15 +540,16 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
         lead->supported = event->u.supported;
         return SHOAL_OK;
     case SHOAL_LEAD_GUARDIANS:
-        lead->guardian_count =
-            event->u.guardians.count < SHOAL_HOST_SOURCES_MAX ? (uint8_t)event->u.guardians.count : SHOAL_HOST_SOURCES_MAX;
+        lead->guardian_count = event->u.guardians.count < SHOAL_HOST_SOURCES_MAX ? (uint8_t)event->u.guardians.count
+                                                                                 : SHOAL_HOST_SOURCES_MAX;
         if (lead->guardian_count > 0)
             memcpy(lead->guardians, event->u.guardians.nodes, lead->guardian_count * sizeof(lead->guardians[0]));
         return SHOAL_OK;
     case SHOAL_LEAD_RECORDS_MARK:
         if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {
             lead->records_acked = event->u.records_mark.step;
-            lead->step_call = event->u.records_mark.call > lead->step_call ? event->u.records_mark.call : lead->step_call;
+            lead->step_call =
+                event->u.records_mark.call > lead->step_call ? event->u.records_mark.call : lead->step_call;
         }
         return SHOAL_OK;
     }
@@ -588,8 +595,8 @@ static void bury(struct lead_step *s)
     }
 }
 
-/* A host that was out of reach may hold workers that this job has dropped meanwhile: its report brings them to light, and
- * they are told to end. */
+/* A host that was out of reach may hold workers that this job has dropped meanwhile: its report brings them to light,
+ * and they are told to end. */
 static void ask_returned(struct lead_step *s)
 {
     for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {

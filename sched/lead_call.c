@@ -23,7 +23,8 @@ void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_c
     const struct shoal_placement *driver = shoal_job_driver(lead->job);
 
     /* Late ones: of a driver that is gone, or of a call that this one has left behind. */
-    if (driver == NULL || driver->worker_id != worker_id || (lead->driver_worker == worker_id && train->call < lead->driver_call)) {
+    if (driver == NULL || driver->worker_id != worker_id ||
+        (lead->driver_worker == worker_id && train->call < lead->driver_call)) {
         lead->stats.stale++;
         return;
     }
@@ -32,13 +33,16 @@ void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_c
     lead->train_state_key = 0;
     if (call != NULL) {
         if (strcmp(call->signature, train->signature) != 0)
-            lead_fail(lead, -1, "train() call %u differs from the one before the driver's restart: %.120s; before: %.120s. A script "
-                                "must give the same model and arguments each time it runs",
-                      train->call, train->signature, call->signature);
+            lead_fail(
+                lead, -1,
+                "train() call %u differs from the one before the driver's restart: %.120s; before: %.120s. A script "
+                "must give the same model and arguments each time it runs",
+                train->call, train->signature, call->signature);
         return;
     }
     if (train->call != lead->job->call_count + 1) {
-        lead_fail(lead, -1, "train() call %u came, but call %u is the next one", train->call, lead->job->call_count + 1);
+        lead_fail(lead, -1, "train() call %u came, but call %u is the next one", train->call,
+                  lead->job->call_count + 1);
         return;
     }
     lead->train = *train;
@@ -97,8 +101,8 @@ static bool owes_call(const struct shoal_lead *lead, const struct lhost *host)
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
-        if (lworker_lives(w) && w->reported && w->place.role == SHOAL_JOB_ENGINE && shoal_node_id_equal(w->place.node, host->node) &&
-            w->report.ready_call == 0)
+        if (lworker_lives(w) && w->reported && w->place.role == SHOAL_JOB_ENGINE &&
+            shoal_node_id_equal(w->place.node, host->node) && w->report.ready_call == 0)
             return true;
     }
     return false;
@@ -155,7 +159,8 @@ void lead_tell_call(struct lead_step *s)
     }
 }
 
-/* ---- The end of a call -------------------------------------------------------------------------------------------- */
+/* ---- The end of a call --------------------------------------------------------------------------------------------
+ */
 
 static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_t call)
 {
@@ -175,7 +180,8 @@ static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_
     lead_wake(s, s->now_ns + MANIFEST_NS);
 }
 
-/* All who live are done, or those who are not have left the epoch: the last step is applied, nothing can take it back. */
+/* All who live are done, or those who are not have left the epoch: the last step is applied, nothing can take it back.
+ */
 static bool all_done(struct lead_step *s, const struct shoal_call *call, struct lworker **done)
 {
     struct shoal_lead *lead = s->lead;
@@ -190,7 +196,8 @@ static bool all_done(struct lead_step *s, const struct shoal_call *call, struct 
         if (w->report.done_call == call->call) {
             if (*done != NULL && ((*done)->report.state_digest != w->report.state_digest ||
                                   (*done)->report.final_step != w->report.final_step))
-                lead_fail(lead, -1, "two engines ended the training with different states (digests %016llx and %016llx)",
+                lead_fail(lead, -1,
+                          "two engines ended the training with different states (digests %016llx and %016llx)",
                           (unsigned long long)(*done)->report.state_digest, (unsigned long long)w->report.state_digest);
             if (*done == NULL || (w->gone && !(*done)->gone))
                 *done = *done == NULL ? w : *done;
@@ -202,7 +209,8 @@ static bool all_done(struct lead_step *s, const struct shoal_call *call, struct 
     return all && *done != NULL;
 }
 
-static bool propose_call_state(struct lead_step *s, const struct shoal_call *call, uint8_t state, const struct lworker *done)
+static bool propose_call_state(struct lead_step *s, const struct shoal_call *call, uint8_t state,
+                               const struct lworker *done)
 {
     struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_CALL_STATE);
 
@@ -251,7 +259,8 @@ static void release_engines(struct lead_step *s, uint32_t call)
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         struct lworker *w = &lead->workers[i];
 
-        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || (call != 0 && (w->report.ready_call == 0 || w->report.ready_call == call)))
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE ||
+            (call != 0 && (w->report.ready_call == 0 || w->report.ready_call == call)))
             continue;
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
@@ -308,8 +317,11 @@ bool lead_calls(struct lead_step *s)
     if (call->state == SHOAL_CALL_RUNNING && lead->job->epoch->call == call->call && all_done(s, call, &done)) {
         if (lead->has_metrics && lead->step_call == call->call) {
             lead->data_epoch_due = true;
-            lead->data_epoch_done = (struct shoal_data_epoch){ .call = call->call, .data_epoch = lead->data_epoch, .step = lead->step,
-                                                               .engines = lead->engines, .loss_micro = lead->loss_micro,
+            lead->data_epoch_done = (struct shoal_data_epoch){ .call = call->call,
+                                                               .data_epoch = lead->data_epoch,
+                                                               .step = lead->step,
+                                                               .engines = lead->engines,
+                                                               .loss_micro = lead->loss_micro,
                                                                .metric_micro = lead->metric_micro };
         }
         return lead->fail_text[0] == '\0' && propose_call_state(s, call, SHOAL_CALL_DONE, done);
@@ -323,7 +335,8 @@ bool lead_progress(struct lead_step *s)
     const struct shoal_call *call = shoal_job_call(lead->job, lead->step_call);
     struct shoal_job_entry *entry;
 
-    if (call == NULL || (!lead->data_epoch_due && lead->logged_step <= call->logged_step && lead->records_acked <= call->records_acked))
+    if (call == NULL ||
+        (!lead->data_epoch_due && lead->logged_step <= call->logged_step && lead->records_acked <= call->records_acked))
         return false;
     if (!lead->data_epoch_due && s->now_ns < lead->progress_ns + PROGRESS_NS) {
         lead_wake(s, lead->progress_ns + PROGRESS_NS);
@@ -344,7 +357,8 @@ bool lead_progress(struct lead_step *s)
     return true;
 }
 
-/* ---- The end of the job -------------------------------------------------------------------------------------------- */
+/* ---- The end of the job --------------------------------------------------------------------------------------------
+ */
 
 bool lead_rerun(const struct shoal_lead *lead)
 {
@@ -364,7 +378,8 @@ static void order_all(struct lead_step *s, enum shoal_order order, uint8_t reaso
             continue;
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
-        /* A frozen worker hears nothing, and the host's own grace begins only with its connection: this one does not. */
+        /* A frozen worker hears nothing, and the host's own grace begins only with its connection: this one does not.
+         */
         if (s->now_ns >= w->ended_ns + s->lead->options.stop_grace_ns)
             lead_order(s, w, SHOAL_ORDER_KILL, 0, "", 0, 0);
         else if (order == SHOAL_ORDER_RELEASE && w->place.role != SHOAL_JOB_ENGINE)
@@ -379,7 +394,8 @@ static void finish_ended(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     bool well = lead->job->state == SHOAL_JOB_FINISHED;
 
-    order_all(s, well ? SHOAL_ORDER_RELEASE : SHOAL_ORDER_STOP, well ? SHOAL_STOP_USER : SHOAL_STOP_ERROR, "the job has ended");
+    order_all(s, well ? SHOAL_ORDER_RELEASE : SHOAL_ORDER_STOP, well ? SHOAL_STOP_USER : SHOAL_STOP_ERROR,
+              "the job has ended");
     if (lead->job->placement_count > 0)
         return;
     for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
@@ -435,10 +451,11 @@ static void exit_text(const struct lworker *w, const char *who, char *text, size
     const char *line = w->report.text;
 
     if (w->report.signalled)
-        (void)snprintf(text, cap, "the %s was ended by signal %d%s%.200s", who, w->report.status, line[0] != '\0' ? ": " : "", line);
+        (void)snprintf(text, cap, "the %s was ended by signal %d%s%.200s", who, w->report.status,
+                       line[0] != '\0' ? ": " : "", line);
     else
-        (void)snprintf(text, cap, "the %s ended with exit status %d%s%.200s", who, w->report.status, line[0] != '\0' ? ": " : "",
-                       line);
+        (void)snprintf(text, cap, "the %s ended with exit status %d%s%.200s", who, w->report.status,
+                       line[0] != '\0' ? ": " : "", line);
 }
 
 /* True when the driver or the scripts ended well: then the result is wanted. */
@@ -463,8 +480,8 @@ static bool judge_scripts(struct lead_step *s)
         }
         well += w->report.status == 0 && !w->report.signalled;
         exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
-        /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only when
-         * their host was lost. */
+        /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
+         * when their host was lost. */
         if ((w->report.signalled && !elastic) || (!w->report.signalled && w->report.status != 0))
             lead_fail(lead, w->report.signalled ? 128 + w->report.status : w->report.status, "%s", text);
     }
@@ -488,7 +505,8 @@ static void judge_engines(struct shoal_lead *lead)
         if (w->report.user_code)
             lead_fail(lead, 1, "an engine failed in the user's code: %.300s", w->report.text);
         if (lead->failures >= FAILURES_MAX)
-            lead_fail(lead, -1, "%u workers died without one step between them; the last one: %.250s", lead->failures, w->report.text);
+            lead_fail(lead, -1, "%u workers died without one step between them; the last one: %.250s", lead->failures,
+                      w->report.text);
     }
     if (lead->failures >= FAILURES_MAX)
         lead_fail(lead, -1, "%u workers died without one step between them; see their logs", lead->failures);
@@ -508,8 +526,9 @@ static bool follow_state(struct lead_step *s)
         if (!w->used)
             continue;
         if (w->place.role != SHOAL_JOB_ENGINE) {
-            main_ran = main_ran || (w->reported && (w->report.phase == SHOAL_PHASE_EXITED ? w->report.ran && !w->lost
-                                                                                         : w->report.phase >= SHOAL_PHASE_STARTED));
+            main_ran = main_ran || (w->reported &&
+                                    (w->report.phase == SHOAL_PHASE_EXITED ? w->report.ran && !w->lost
+                                                                           : w->report.phase >= SHOAL_PHASE_STARTED));
             main_lives = main_lives || lworker_lives(w);
         }
         members_live = members_live || (lworker_lives(w) && lead_is_member(lead, w->place.worker_id));
@@ -518,7 +537,8 @@ static bool follow_state(struct lead_step *s)
         return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
     if (!job->spec.elastic) {
         if (job->state == SHOAL_JOB_RUNNING && lead_rerun(lead))
-            return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false, "its host was lost; it starts again when its lease has ended");
+            return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false,
+                                      "its host was lost; it starts again when its lease has ended");
         if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives && !lead_rerun(lead))
             return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
         return false;
@@ -527,7 +547,8 @@ static bool follow_state(struct lead_step *s)
         return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false, "the driver was lost; its successor starts");
     if (job->state == SHOAL_JOB_RUNNING && call != NULL && call->state >= SHOAL_CALL_RUNNING && !members_live)
         return lead_propose_state(s, SHOAL_JOB_RECOVERING, -1, false, "all engines were lost");
-    if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives && (call == NULL || call->state < SHOAL_CALL_RUNNING || members_live))
+    if (job->state == SHOAL_JOB_RECOVERING && main_ran && main_lives &&
+        (call == NULL || call->state < SHOAL_CALL_RUNNING || members_live))
         return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
     return false;
 }

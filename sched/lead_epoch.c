@@ -1,18 +1,19 @@
 /* Epochs of the running call's communicator (PROTOCOLS 7 and 12; I1 to I4 of shoal/worker.h).
  *
  *   epoch e runs --(a death, a CLOSED, a lost host, a joiner, a leaver)--> REVOKE to all
- *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1 committed
- *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries, else
- *                                                                          from the newest snapshot, else from the bundle
+ *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1
+ * committed
+ *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries,
+ * else from the newest snapshot, else from the bundle
  *
- * E1 (L3). Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes in e
- *     any more: a step needs every member, and a member that closed publishes nothing.
- * E2 (L4). D is the highest step that a member of e+1 carries (applied or complete). If anyone who is not gone has reported
- *     a higher one, e+1 waits for it, or for its end.
- * E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed it cannot have applied more
- *     than the one that closed has completed or, if that is more, the step decided for e; so I3 brings it to D.
- * E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be the last to carry
- *     anything. Then it is killed; it never joins again (its state may be of a step that was taken back). */
+ * E1 (L3). Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes
+ * in e any more: a step needs every member, and a member that closed publishes nothing. E2 (L4). D is the highest step
+ * that a member of e+1 carries (applied or complete). If anyone who is not gone has reported a higher one, e+1 waits
+ * for it, or for its end. E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed
+ * it cannot have applied more than the one that closed has completed or, if that is more, the step decided for e; so I3
+ * brings it to D. E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be
+ * the last to carry anything. Then it is killed; it never joins again (its state may be of a step that was taken back).
+ */
 #include "job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
@@ -50,8 +51,8 @@ static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
     return w->reported && w->report.closed && shoal_epoch_cmp(w->report.epoch, epoch) == 0;
 }
 
-/* Silent for a while, and the job does not get on: its members cannot be waited for. An agent that is only being restarted
- * does not stop the steps of its workers, and is left alone (PROTOCOLS 12). */
+/* Silent for a while, and the job does not get on: its members cannot be waited for. An agent that is only being
+ * restarted does not stop the steps of its workers, and is left alone (PROTOCOLS 12). */
 static bool out_of_reach(struct lead_step *s, const struct lworker *w)
 {
     const struct shoal_lead *lead = s->lead;
@@ -72,9 +73,11 @@ static bool out_of_reach(struct lead_step *s, const struct lworker *w)
 /* May be a member of the next epoch; `leavers`: also who is about to leave. */
 static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
 {
-    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale && (leavers || !w->leaving) && w->ended_ns == 0 &&
-           w->report.phase == SHOAL_PHASE_READY && w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
-           !w->report.failed && !w->report.stuck && !w->report.frozen && !host_lost(lead_host(s->lead, w->place.node)) &&
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale &&
+           (leavers || !w->leaving) && w->ended_ns == 0 && w->report.phase == SHOAL_PHASE_READY &&
+           w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
+           !w->report.failed && !w->report.stuck && !w->report.frozen &&
+           !host_lost(lead_host(s->lead, w->place.node)) &&
            strcmp(w->report.sizes.numeric_class, call->sizes.numeric_class) == 0;
 }
 
@@ -100,10 +103,7 @@ static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *la
 }
 
 /* What it carries is known: it was in no epoch, or has said where it left. */
-static bool known(const struct lworker *w)
-{
-    return (!w->was_member && w->report.epoch.e == 0) || w->report.closed;
-}
+static bool known(const struct lworker *w) { return (!w->was_member && w->report.epoch.e == 0) || w->report.closed; }
 
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
 static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
@@ -128,8 +128,8 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
-        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) || !known(w) ||
-            !eligible(s, w, call, false))
+        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) ||
+            !known(w) || !eligible(s, w, call, false))
             continue;
         for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
             plan->workers[at] = plan->workers[at - 1];
@@ -155,16 +155,16 @@ static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual
 
 /* Survivors keep what they computed; a gap between two goes half to each, one at an end to the neighbour. Joiners get
  * nothing in this step. */
-static void ranges_after(struct shoal_worker_epoch *next, const struct plan *plan, const struct shoal_worker_epoch *last,
-                         uint32_t virtual_workers, uint64_t decided)
+static void ranges_after(struct shoal_worker_epoch *next, const struct plan *plan,
+                         const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided)
 {
     uint32_t survivors = 0;
 
     while (survivors < plan->count && plan->before[survivors] != NULL)
         survivors++;
     for (uint32_t i = 0; i < survivors; i++)
-        range_before(last, virtual_workers, decided, (uint32_t)(plan->before[i] - last->members), &next->members[i].v_begin,
-                     &next->members[i].v_end);
+        range_before(last, virtual_workers, decided, (uint32_t)(plan->before[i] - last->members),
+                     &next->members[i].v_begin, &next->members[i].v_end);
     next->members[0].v_begin = 0;
     for (uint32_t i = 0; i + 1 < survivors; i++) {
         uint32_t from = next->members[i].v_end, to = next->members[i + 1].v_begin;
@@ -186,7 +186,8 @@ static void ranges_after(struct shoal_worker_epoch *next, const struct plan *pla
 static void ranges_balanced(struct shoal_worker_epoch *next, uint32_t virtual_workers)
 {
     for (uint32_t i = 0; i < next->member_count; i++)
-        shoal_balanced_range(virtual_workers, next->member_count, i, &next->members[i].v_begin, &next->members[i].v_end);
+        shoal_balanced_range(virtual_workers, next->member_count, i, &next->members[i].v_begin,
+                             &next->members[i].v_end);
 }
 
 /* ---- Proposing --------------------------------------------------------------------------------------------------- */
@@ -201,8 +202,9 @@ static struct shoal_worker_epoch *new_epoch(struct lead_step *s, const struct sh
     next = &entry->u.epoch;
     next->epoch.e = s->lead->job->epoch->epoch.e + 1;
     next->call = call->call;
-    next->records_acked = s->lead->step_call == call->call && s->lead->records_acked > call->records_acked ?
-                              s->lead->records_acked : call->records_acked;
+    next->records_acked = s->lead->step_call == call->call && s->lead->records_acked > call->records_acked
+                              ? s->lead->records_acked
+                              : call->records_acked;
     next->member_count = plan->count;
     for (uint32_t i = 0; i < plan->count; i++) {
         struct shoal_rank_member *m = &next->members[i];
@@ -245,8 +247,8 @@ static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, co
     return commit_epoch(s);
 }
 
-static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
-                               const struct plan *plan, uint64_t decided)
+static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *call,
+                               const struct shoal_worker_epoch *last, const struct plan *plan, uint64_t decided)
 {
     struct shoal_worker_epoch *next = new_epoch(s, call, plan);
 
@@ -260,7 +262,8 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
         if (plan->before[i] != NULL && !closed_in(w, last->epoch))
             m->has_state = true; /* E3 */
         else if (plan->before[i] != NULL)
-            m->has_state = w->report.applied_step + 1 >= decided && (plan->before[i]->has_state || w->report.applied_step > 0);
+            m->has_state =
+                w->report.applied_step + 1 >= decided && (plan->before[i]->has_state || w->report.applied_step > 0);
         else
             m->has_state = decided == 0;
         if (next->holder == 0 && decided > 0 && w->report.closed && carried(w) >= decided)
@@ -273,7 +276,8 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
     return commit_epoch(s);
 }
 
-/* ---- The first epoch of a call ------------------------------------------------------------------------------------ */
+/* ---- The first epoch of a call ------------------------------------------------------------------------------------
+ */
 
 /* Workers that were placed and may still become ready soon. */
 static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
@@ -289,7 +293,8 @@ static bool others_come(const struct shoal_lead *lead, const struct shoal_call *
 }
 
 /* All members of the last epoch are gone, but somebody of an earlier one still carries a state: from there. */
-static bool propose_carried(struct lead_step *s, const struct shoal_call *call, const struct plan *plan, uint64_t decided)
+static bool propose_carried(struct lead_step *s, const struct shoal_call *call, const struct plan *plan,
+                            uint64_t decided)
 {
     struct shoal_worker_epoch *next = new_epoch(s, call, plan);
 
@@ -322,18 +327,20 @@ static bool first_epoch(struct lead_step *s, const struct shoal_call *call, cons
         lead_wake(s, lead->first_ready_ns + lead->options.first_gather_ns);
         return false;
     }
-    for (uint32_t i = 0; i < plan->count; i++) /* a state, not only a result: step 1 alone can be redone from the bundle */
+    for (uint32_t i = 0; i < plan->count;
+         i++) /* a state, not only a result: step 1 alone can be redone from the bundle */
         if (plan->workers[i]->report.applied_step > 0 && carried(plan->workers[i]) > decided)
             decided = carried(plan->workers[i]);
     return decided > call->snapshot_step ? propose_carried(s, call, plan, decided) : propose_fresh(s, call, plan);
 }
 
-/* ---- The next epoch ------------------------------------------------------------------------------------------------ */
+/* ---- The next epoch ------------------------------------------------------------------------------------------------
+ */
 
 enum breach { BREACH_NONE, BREACH_PLANNED, BREACH_LOSS };
 
-/* Every member has the epoch, and it has completed a step: joiners have their state, so that a planned change can neither
- * disturb their entry nor take away the last who carries one. */
+/* Every member has the epoch, and it has completed a step: joiners have their state, so that a planned change can
+ * neither disturb their entry nor take away the last who carries one. */
 static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
     bool stepped = s->lead->step_call == last->call && s->lead->step > last->decided_step;
@@ -355,7 +362,8 @@ static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
     return true;
 }
 
-static enum breach find_breach(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+static enum breach find_breach(struct lead_step *s, const struct shoal_call *call,
+                               const struct shoal_worker_epoch *last)
 {
     struct shoal_lead *lead = s->lead;
     enum breach breach = BREACH_NONE;
@@ -364,7 +372,8 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed || out_of_reach(s, w))
+        if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
+            out_of_reach(s, w))
             return BREACH_LOSS;
         if (w->leaving)
             breach = BREACH_PLANNED;
@@ -372,7 +381,8 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
-        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) && eligible(s, w, call, false));
+        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
+                            eligible(s, w, call, false));
     }
     if (joiner && last->member_count < SHOAL_RANKS_MAX) {
         if (lead->joiner_ns == 0)
@@ -423,9 +433,9 @@ static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, 
     return m->has_state || (last->decided_step > 0 && w->report.applied_step >= last->decided_step);
 }
 
-/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. `none` is set when nobody who lives can
- * carry a state out of it. Slow ones are left to catch up (E3) only once somebody carries what the epoch began with: a step
- * decided for it may have been applied by the slow one alone. */
+/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. `none` is set when nobody who lives
+ * can carry a state out of it. Slow ones are left to catch up (E3) only once somebody carries what the epoch began
+ * with: a step decided for it may have been applied by the slow one alone. */
 static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *none)
 {
     struct shoal_lead *lead = s->lead;
@@ -460,7 +470,8 @@ static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *
 }
 
 /* E2. The highest step that the new members carry; false: somebody else may carry a higher one, and is not gone. */
-static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, const struct plan *plan, uint64_t *decided)
+static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, const struct plan *plan,
+                   uint64_t *decided)
 {
     uint64_t highest = 0;
 
@@ -480,7 +491,8 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
 static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_epoch *last)
 {
     for (uint32_t i = 0; i < plan->count; i++)
-        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) && carrier(plan->workers[i], plan->before[i], last))
+        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) &&
+            carrier(plan->workers[i], plan->before[i], last))
             return true;
     return false;
 }
@@ -515,7 +527,8 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     if (!plan_has_closed(&plan, last)) /* leavers alone carry the state: they stay until others have it */
         plan_members(s, call, last, true, &plan);
     if (!plan_has_closed(&plan, last)) {
-        lead_pending(lead, "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
+        lead_pending(lead,
+                     "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
         return false;
     }
     if (!decide(s, last, &plan, &decided)) {
@@ -535,8 +548,8 @@ static bool propose_sizes(struct lead_step *s, const struct shoal_call *call)
         const struct lworker *w = &s->lead->workers[i];
         struct shoal_job_entry *entry;
 
-        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported || w->report.phase != SHOAL_PHASE_READY ||
-            w->report.ready_call != call->call)
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported ||
+            w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call)
             continue;
         entry = lead_entry(s, SHOAL_JOB_ENTRY_SIZES);
         if (entry == NULL)
@@ -576,7 +589,8 @@ static void check_sizes(struct lead_step *s, const struct shoal_call *call)
             has->copy_bytes != want->copy_bytes || has->samples != want->samples || has->minibatch != want->minibatch ||
             has->data_epochs != want->data_epochs || has->steps_per_epoch != want->steps_per_epoch)
             lead_fail(lead, -1,
-                      "engines disagree: one has %llu samples, %llu gradient elements, %u mini-batches a step; another %llu, %llu, "
+                      "engines disagree: one has %llu samples, %llu gradient elements, %u mini-batches a step; another "
+                      "%llu, %llu, "
                       "%u. The data set function and the model must give the same on every host",
                       (unsigned long long)want->samples, (unsigned long long)want->sum_elems, want->virtual_workers,
                       (unsigned long long)has->samples, (unsigned long long)has->sum_elems, has->virtual_workers);
@@ -619,7 +633,8 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
         }
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
-        lead_order(s, w, SHOAL_ORDER_STOP, 0, "its slot goes to another job", SHOAL_STOP_SHRUNK, lead->options.stop_grace_ns);
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, "its slot goes to another job", SHOAL_STOP_SHRUNK,
+                   lead->options.stop_grace_ns);
     }
 }
 
@@ -720,7 +735,8 @@ void lead_tell_epoch(struct lead_step *s)
             owes = owes || (lworker_lives(worker) && worker->place.role == SHOAL_JOB_ENGINE &&
                             shoal_node_id_equal(worker->place.node, host->node) &&
                             (host->epoch_sent != shoal_epoch_word(last->epoch) ||
-                             (member_of(last, worker->place.worker_id) != NULL && shoal_epoch_cmp(worker->report.epoch, last->epoch) < 0)));
+                             (member_of(last, worker->place.worker_id) != NULL &&
+                              shoal_epoch_cmp(worker->report.epoch, last->epoch) < 0)));
         }
         if (!owes)
             continue;

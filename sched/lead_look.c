@@ -29,7 +29,8 @@ static const char *waits_for(const struct shoal_lead *lead)
         return "";
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->target_why[0] != '\0')
         return lead->target_why;
-    if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER || lead->job->state == SHOAL_JOB_RECOVERING || lead->revoking)
+    if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER || lead->job->state == SHOAL_JOB_RECOVERING ||
+        lead->revoking)
         return lead->pending[0] != '\0' ? lead->pending : lead->target_why;
     return "";
 }
@@ -57,8 +58,8 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     lead_want(lead, &summary->want_min, &summary->want_max);
     summary->workers_min = job->spec.workers_min;
     summary->workers_max = job->spec.workers_max;
-    /* class_hash stays 0: engines name their framework's build in it, which no host's record does. A host whose engines turn
-     * out to be of another class is left out by the controller itself. */
+    /* class_hash stays 0: engines name their framework's build in it, which no host's record does. A host whose engines
+     * turn out to be of another class is left out by the controller itself. */
     summary->leader = lead->options.self;
     summary->term = lead->options.term;
     if (job->epoch != NULL)
@@ -111,10 +112,12 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
         (void)snprintf(text, cap, "%s. %s\n", shoal_job_state_name((enum shoal_job_state)job->state), job->reason);
         return;
     }
-    (void)snprintf(text, cap, "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u slots%s%s%s%s\n",
-                   shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term, alive, silent,
-                   lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why, lead->pending[0] != '\0' ? "\n" : "",
-                   lead->pending);
+    (void)snprintf(
+        text, cap,
+        "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u slots%s%s%s%s\n",
+        shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term, alive, silent,
+        lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why, lead->pending[0] != '\0' ? "\n" : "",
+        lead->pending);
 }
 
 size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nodes, size_t cap)

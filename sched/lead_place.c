@@ -9,7 +9,8 @@
 
 #define SURPLUS_NS (1 * SHOAL_S)
 
-#define TENTATIVE_NS (1700 * SHOAL_MS) /* of the hosts' 2 s, counted from the request: what is left is for the commit */
+#define TENTATIVE_NS (1700 * SHOAL_MS) /* of the hosts' 2 s, counted from the request: what is left is for the commit  \
+                                        */
 #define ANSWER_NS (500 * SHOAL_MS)     /* a RESERVE unanswered so long is asked again */
 #define COLLECT_NS (100 * SHOAL_MS)    /* grants wait so long for the other hosts' */
 #define REFUSED_NS (5 * SHOAL_S)       /* asked again even if its record did not change: it may have been lost */
@@ -49,7 +50,8 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
 
     *min = 0;
     *max = 0;
-    if (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || job->result_wanted || lead->fail_text[0] != '\0')
+    if (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || job->result_wanted ||
+        lead->fail_text[0] != '\0')
         return;
     *min = job->spec.workers_min;
     *max = job->spec.workers_max;
@@ -63,7 +65,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
     if (call != NULL && call->engines_max > 0)
         *max = min_u32(*max, call->engines_max);
     if (call != NULL && call->sizes.virtual_workers > 0)
-        *max = min_u32(*max, call->sizes.virtual_workers); /* more would stand idle */
+        *max = min_u32(*max, call->sizes.virtual_workers);                        /* more would stand idle */
     if (call != NULL && call->state == SHOAL_CALL_DONE && any_writer(lead, call)) /* only the final files are missing */
         *max = min_u32(*max, held_engines(lead, true));
     *min = min_u32(*min, *max);
@@ -93,9 +95,9 @@ static bool counts(struct shoal_lead *lead, const struct lworker *w)
            host->health == SHOAL_LEAD_HOST_WELL;
 }
 
-/* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one that
- * was to leave and has not been told yet may stay when the wind turns. A surplus counts only when it has lasted: hosts
- * that fall silent and come back change the allocation for a moment, and nobody should be sent away for that. */
+/* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one
+ * that was to leave and has not been told yet may stay when the wind turns. A surplus counts only when it has lasted:
+ * hosts that fall silent and come back change the allocation for a moment, and nobody should be sent away for that. */
 static void mark_leaving(struct lead_step *s, uint32_t goal)
 {
     struct shoal_lead *lead = s->lead;
@@ -227,8 +229,8 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
         if (host == NULL || slot_taken(lead, &lead->target_slots[i]) || !may_ask(s, host))
             continue;
         for (uint32_t j = i; j < lead->target_slot_count && need > 0; j++) {
-            if (!shoal_node_id_equal(lead->target_slots[j].node, host->node) || slot_taken(lead, &lead->target_slots[j]) ||
-                lead->target_slots[j].slot >= SHOAL_SLOTS_MAX)
+            if (!shoal_node_id_equal(lead->target_slots[j].node, host->node) ||
+                slot_taken(lead, &lead->target_slots[j]) || lead->target_slots[j].slot >= SHOAL_SLOTS_MAX)
                 continue;
             slots |= 1ull << lead->target_slots[j].slot;
             need--;
@@ -253,7 +255,9 @@ static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t sl
         return;
     if (lead->grant_count == 0)
         lead->gather_ns = s->now_ns;
-    lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node, .slot = slot, .generation = generation,
+    lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node,
+                                                         .slot = slot,
+                                                         .generation = generation,
                                                          .host_epoch = lead->in.host_epoch,
                                                          .until_ns = host->request_ns + TENTATIVE_NS };
 }
@@ -472,7 +476,8 @@ static bool pending_too_long(const struct lead_step *s)
     const struct shoal_lead *lead = s->lead;
     uint64_t timeout_ns = lead->job->spec.pending_timeout_ms * SHOAL_MS;
 
-    return lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && timeout_ns != 0 && s->now_ns >= lead->started_ns + timeout_ns;
+    return lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && timeout_ns != 0 &&
+           s->now_ns >= lead->started_ns + timeout_ns;
 }
 
 bool lead_place(struct lead_step *s)
@@ -497,7 +502,8 @@ bool lead_place(struct lead_step *s)
     return lead->job->spec.elastic ? place_elastic(s, min, max) : place_gang(s, min);
 }
 
-/* Dead workers leave the log. A driver or script that ended well stays until the result is stored: it names its host. */
+/* Dead workers leave the log. A driver or script that ended well stays until the result is stored: it names its host.
+ */
 bool lead_drop(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
@@ -613,7 +619,8 @@ void lead_renew(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state) || lead->job->placement_count == 0)
+    if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state) ||
+        lead->job->placement_count == 0)
         return;
     if (s->now_ns < lead->renew_ns) {
         lead_wake(s, lead->renew_ns);

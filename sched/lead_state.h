@@ -11,17 +11,17 @@
 /* A placement of the job, and what is known of it. */
 struct lworker {
     bool used;
-    bool reported;     /* the host has told this leader of it */
-    bool stale;        /* its host was out of reach since: the report may be old, nothing is built on it */
-    bool was_member;   /* of an epoch that this leader saw */
-    bool leaving;      /* the allocation takes its slot away, or its host asks for it */
-    bool gone;         /* confirmed dead, or its lease has ended: to be dropped */
-    bool lost;         /* gone without an exit status: its host or its lease was lost */
+    bool reported;   /* the host has told this leader of it */
+    bool stale;      /* its host was out of reach since: the report may be old, nothing is built on it */
+    bool was_member; /* of an epoch that this leader saw */
+    bool leaving;    /* the allocation takes its slot away, or its host asks for it */
+    bool gone;       /* confirmed dead, or its lease has ended: to be dropped */
+    bool lost;       /* gone without an exit status: its host or its lease was lost */
     struct shoal_placement place;
-    uint64_t lapse_ns; /* its lease has ended by then, by this leader's clock (L2) */
-    uint64_t seq;      /* newest report seen */
+    uint64_t lapse_ns;   /* its lease has ended by then, by this leader's clock (L2) */
+    uint64_t seq;        /* newest report seen */
     uint64_t confirm_ns; /* last CONFIRM sent; 0: never */
-    uint8_t order;     /* the order last sent, and when */
+    uint8_t order;       /* the order last sent, and when */
     uint64_t order_ns;
     uint64_t ready_ns; /* when it first was ready for the running call; 0: not */
     uint64_t ended_ns; /* when it was first told to end; 0: never */
@@ -87,7 +87,7 @@ struct shoal_lead {
     /* Placement. */
     uint32_t grant_count;
     struct lgrant grants[SHOAL_PLACEMENTS_MAX];
-    uint64_t gather_ns; /* when the first of the grants came */
+    uint64_t gather_ns;  /* when the first of the grants came */
     uint64_t backoff_ns; /* a gang that did not come together waits until then */
     uint32_t backoffs;
     /* Epochs. */
@@ -107,7 +107,7 @@ struct shoal_lead {
     bool data_epoch_due;
     struct shoal_data_epoch data_epoch_done;
     uint64_t progress_ns; /* last PROGRESS entry */
-    uint32_t failures; /* of engines or drivers since the last step */
+    uint32_t failures;    /* of engines or drivers since the last step */
     /* Calls. */
     bool train_due; /* the driver called train() and that is not in the log yet */
     struct shoal_call train;
@@ -202,7 +202,8 @@ void lead_tell_call(struct lead_step *s);
 void lead_tell_driver(struct lead_step *s);
 bool lead_finish(struct lead_step *s);
 bool lead_progress(struct lead_step *s);
-bool lead_rerun(const struct shoal_lead *lead); /* a script of the gang was lost: all of it goes, the next attempt follows */
+bool lead_rerun(
+    const struct shoal_lead *lead); /* a script of the gang was lost: all of it goes, the next attempt follows */
 
 /* lead_look.c */
 void lead_publish(struct lead_step *s);

@@ -7,7 +7,7 @@
 #include "slots_state.h"
 #include "shoal/banned.h"
 
-#define EMPTY_NS (10 * SHOAL_S)  /* a job without workers here is forgotten */
+#define EMPTY_NS (10 * SHOAL_S) /* a job without workers here is forgotten */
 #define PROGRESS_NS (500 * SHOAL_MS)
 
 /* ---- Emitting --------------------------------------------------------------------------------------------------- */
@@ -212,7 +212,8 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     worker->want = 0;
     worker->unproven = false;
     worker_changed(slots, worker);
-    if (worker->place.slot != SHOAL_SLOT_NONE && slots->slots[worker->place.slot].generation == worker->place.lease_generation)
+    if (worker->place.slot != SHOAL_SLOT_NONE &&
+        slots->slots[worker->place.slot].generation == worker->place.lease_generation)
         slot_release(slots, &slots->slots[worker->place.slot]);
 }
 
@@ -263,8 +264,11 @@ static void adopt(struct slots_step *s, const struct shoal_slots_event *event, c
 {
     struct shoal_slots *slots = s->slots;
     struct hjob *job = slots_find_job(slots, event->u.runner.job);
-    struct shoal_placement place = { .worker_id = live->worker_id, .node = slots->options.self, .slot = live->slot,
-                                     .host_epoch = slots->options.host_epoch, .lease_generation = live->lease_generation,
+    struct shoal_placement place = { .worker_id = live->worker_id,
+                                     .node = slots->options.self,
+                                     .slot = live->slot,
+                                     .host_epoch = slots->options.host_epoch,
+                                     .lease_generation = live->lease_generation,
                                      .role = live->role };
     struct worker *worker;
 
@@ -343,7 +347,8 @@ static void on_manifest(struct slots_step *s, const struct shoal_slots_event *ev
     job->manifest_made = true;
     job->manifest_ok = event->u.manifest.ok;
     job->manifest_hash = event->u.manifest.hash;
-    job_cut_text(job->manifest_text, sizeof(job->manifest_text), event->u.manifest.text == NULL ? "" : event->u.manifest.text);
+    job_cut_text(job->manifest_text, sizeof(job->manifest_text),
+                 event->u.manifest.text == NULL ? "" : event->u.manifest.text);
     item_touch(job, &job->manifest);
 }
 
@@ -384,7 +389,8 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
     switch (event->kind) {
     case SHOAL_SLOTS_TIMER: return SHOAL_OK;
     case SHOAL_SLOTS_FRAME:
-        if (shoal_host_decode(event->u.frame.bytes, &slots->in) != SHOAL_OK || !shoal_host_kind_to_host(slots->in.kind)) {
+        if (shoal_host_decode(event->u.frame.bytes, &slots->in) != SHOAL_OK ||
+            !shoal_host_kind_to_host(slots->in.kind)) {
             slots->stats.malformed++;
             return SHOAL_ERR_MALFORMED;
         }
@@ -471,7 +477,9 @@ static void time_worker(struct slots_step *s, struct worker *worker)
     }
     if (worker->kill_ns != 0 && !worker->killed)
         wake(s->slots, worker->kill_ns);
-    wake(s->slots, !worker->frozen ? freeze_ns : !worker->expired ? worker->deadline_ns : worker->deadline_ns + o->kill_ns);
+    wake(s->slots, !worker->frozen    ? freeze_ns
+                   : !worker->expired ? worker->deadline_ns
+                                      : worker->deadline_ns + o->kill_ns);
 }
 
 static void emit_wants(struct slots_step *s, struct worker *worker)
@@ -479,8 +487,11 @@ static void emit_wants(struct slots_step *s, struct worker *worker)
     static const struct {
         uint8_t want;
         enum shoal_slots_action_kind kind;
-    } table[] = { { WANT_RUN, SHOAL_SLOTS_RUN },       { WANT_RENEW, SHOAL_SLOTS_RENEW }, { WANT_FREEZE, SHOAL_SLOTS_FREEZE },
-                  { WANT_THAW, SHOAL_SLOTS_THAW }, { WANT_KILL, SHOAL_SLOTS_KILL } };
+    } table[] = { { WANT_RUN, SHOAL_SLOTS_RUN },
+                  { WANT_RENEW, SHOAL_SLOTS_RENEW },
+                  { WANT_FREEZE, SHOAL_SLOTS_FREEZE },
+                  { WANT_THAW, SHOAL_SLOTS_THAW },
+                  { WANT_KILL, SHOAL_SLOTS_KILL } };
     const struct hjob *job = &s->slots->jobs[worker->job];
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -621,7 +632,8 @@ static void flood(struct slots_step *s, struct hjob *job)
     job->flood_word = 0;
 }
 
-static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash, enum blob_state *state, uint64_t *again_ns)
+static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash, enum blob_state *state,
+                  uint64_t *again_ns)
 {
     struct shoal_slots_action *action;
 
@@ -649,8 +661,8 @@ static void drive_job(struct slots_step *s, struct hjob *job)
     if (!job->opened && job->spec_len > 0 && (action = slots_emit(s, SHOAL_SLOTS_JOB_OPEN)) != NULL) {
         action->u.job.job = job->id;
         action->u.job.generation = job->generation;
-        action->u.job.spec = shoal_view_of(s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX,
-                                           job->spec_len);
+        action->u.job.spec = shoal_view_of(
+            s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX, job->spec_len);
         job->opened = true;
     }
     if (job->revoked > job->revoked_sent && (action = slots_emit(s, SHOAL_SLOTS_REVOKE)) != NULL) {

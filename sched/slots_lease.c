@@ -262,8 +262,8 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
     const struct shoal_host_message *m = &s->slots->in;
 
     if (job->spec_len == 0 && m->u.confirm.spec.len > 0) {
-        memcpy(s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX, m->u.confirm.spec.bytes,
-               m->u.confirm.spec.len);
+        memcpy(s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX,
+               m->u.confirm.spec.bytes, m->u.confirm.spec.len);
         job->spec_len = m->u.confirm.spec.len;
     }
     job->source_count = m->u.confirm.source_count;
@@ -290,7 +290,8 @@ static bool may_thaw(const struct slots_step *s, const struct hjob *job, const s
     for (uint32_t i = 0; i < epoch->member_count; i++)
         if (epoch->members[i].worker_id == worker->place.worker_id)
             return shoal_epoch_cmp(epoch->epoch, s->slots->in.u.renew.epoch) == 0;
-    /* Outside the epoch it may still tell the leader where it stands: it is told that its epoch is over when it runs. */
+    /* Outside the epoch it may still tell the leader where it stands: it is told that its epoch is over when it runs.
+     */
     return worker->report.closed || shoal_epoch_word(worker->report.epoch) <= job->revoked;
 }
 
@@ -358,7 +359,8 @@ static void on_renew(struct slots_step *s, struct hjob *job, struct shoal_node_i
     }
 }
 
-/* ---- Calls, epochs, orders ---------------------------------------------------------------------------------------- */
+/* ---- Calls, epochs, orders ----------------------------------------------------------------------------------------
+ */
 
 static void on_call(struct slots_step *s, struct hjob *job)
 {
@@ -405,8 +407,10 @@ static void order_stop(struct slots_step *s, struct worker *worker)
     worker->stop = true;
     worker->stop_reason = m->u.order.reason;
     memcpy(worker->stop_text, m->u.order.text, sizeof(worker->stop_text));
-    /* Engines that are connected get the message first and the signal at the end of the grace; others the signal now. */
-    if (worker->place.role == SHOAL_JOB_ENGINE && worker->report.phase >= SHOAL_PHASE_HELLO && m->u.order.grace_ns > 0) {
+    /* Engines that are connected get the message first and the signal at the end of the grace; others the signal now.
+     */
+    if (worker->place.role == SHOAL_JOB_ENGINE && worker->report.phase >= SHOAL_PHASE_HELLO &&
+        m->u.order.grace_ns > 0) {
         if (worker->kill_ns == 0)
             worker->kill_ns = s->now_ns + m->u.order.grace_ns;
         return;
@@ -500,7 +504,7 @@ static void on_make_manifest(struct slots_step *s, struct hjob *job)
 
     if (job->manifest_call == m->u.manifest.call && (job->manifest.seq != 0 || job->manifest_wanted)) {
         if (!job->manifest_made)
-            return; /* under way */
+            return;             /* under way */
         if (job->manifest_ok) { /* the answer was lost */
             job->manifest.acked = 0;
             job->manifest.sent = 0;

@@ -34,7 +34,7 @@ struct item {
 
 struct worker {
     bool used;
-    bool run;      /* RUN was emitted, or the runner has it */
+    bool run; /* RUN was emitted, or the runner has it */
     bool frozen;
     bool killed;   /* KILL without grace was emitted */
     bool expired;  /* its lease is over: the slot is published as free, and whoever claims it has it cleared */
@@ -44,7 +44,7 @@ struct worker {
     struct shoal_placement place;
     uint64_t term;
     uint64_t deadline_ns;
-    uint64_t kill_ns; /* 0: none; the end of a grace */
+    uint64_t kill_ns;  /* 0: none; the end of a grace */
     uint64_t grace_ns; /* of the wanted KILL */
     uint64_t proof_ns; /* unproven until then */
     struct item item;
@@ -122,7 +122,7 @@ struct driver_promise {
 
 struct shoal_slots {
     struct shoal_slots_options options;
-    uint64_t version;      /* of the record */
+    uint64_t version; /* of the record */
     uint64_t published;
     uint64_t table_version; /* of what encode() writes */
     uint64_t last_generation;
@@ -131,10 +131,10 @@ struct shoal_slots {
     struct worker workers[SHOAL_HOST_WORKERS_MAX];
     uint32_t jobs_max;
     struct hjob *jobs;
-    struct shoal_worker_epoch *epochs;           /* one per job */
+    struct shoal_worker_epoch *epochs;             /* one per job */
     struct shoal_worker_train_state *train_states; /* one per job */
-    uint8_t *specs;                              /* SHOAL_JOB_SPEC_BYTES_MAX per job */
-    bool blocked;                                /* actions were full: step again at once */
+    uint8_t *specs;                                /* SHOAL_JOB_SPEC_BYTES_MAX per job */
+    bool blocked;                                  /* actions were full: step again at once */
     uint64_t deadline_ns;
     struct shoal_host_message in;  /* scratch */
     struct shoal_host_message out; /* scratch */

@@ -174,7 +174,8 @@ enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *byte
     return SHOAL_OK;
 }
 
-enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_slots_options *options, struct shoal_view bytes)
+enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_slots_options *options,
+                                   struct shoal_view bytes)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
     struct shoal_slots *slots;
@@ -231,8 +232,10 @@ enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_s
 
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record)
 {
-    *record = (struct shoal_slots_record){ .version = slots->version, .host_epoch = slots->options.host_epoch,
-                                           .slots = slots->options.slots, .device = slots->options.device };
+    *record = (struct shoal_slots_record){ .version = slots->version,
+                                           .host_epoch = slots->options.host_epoch,
+                                           .slots = slots->options.slots,
+                                           .device = slots->options.device };
     for (uint32_t i = 0; i < slots->options.slots; i++) {
         if (slots->slots[i].state == SHOAL_SLOT_FREE)
             record->free |= 1ull << i;
@@ -251,8 +254,10 @@ void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct sh
     const struct slot *slot = &slots->slots[index];
 
     SHOAL_ASSERT(index < slots->options.slots);
-    *status = (struct shoal_slot_status){ .state = (enum shoal_slot_state)slot->state, .job = slot->job,
-                                          .worker_id = slot->worker_id, .lease_generation = slot->generation };
+    *status = (struct shoal_slot_status){ .state = (enum shoal_slot_state)slot->state,
+                                          .job = slot->job,
+                                          .worker_id = slot->worker_id,
+                                          .lease_generation = slot->generation };
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         const struct worker *worker = &slots->workers[i];
 

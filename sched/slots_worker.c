@@ -112,7 +112,8 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
     worker->sent_release = false;
     worker->sent_stop = false;
     worker->sent_mark = 0;
-    if (worker->place.role == SHOAL_JOB_DRIVER && s->slots->jobs[worker->job].train_state_worker == worker->place.worker_id)
+    if (worker->place.role == SHOAL_JOB_DRIVER &&
+        s->slots->jobs[worker->job].train_state_worker == worker->place.worker_id)
         s->slots->jobs[worker->job].train_state_wanted = true;
     worker_changed(s->slots, worker);
 }
@@ -184,7 +185,8 @@ static void on_snapshot(struct slots_step *s, struct hjob *job, const struct sho
 {
     struct shoal_hash hash;
 
-    if (strncmp(snapshot->path, "blob:", 5) != 0 || !shoal_hex_parse(snapshot->path + 5, hash.bytes, sizeof(hash.bytes))) {
+    if (strncmp(snapshot->path, "blob:", 5) != 0 ||
+        !shoal_hex_parse(snapshot->path + 5, hash.bytes, sizeof(hash.bytes))) {
         s->slots->stats.malformed++;
         return;
     }
@@ -245,7 +247,8 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
 /* Room for a message in the pool; NULL: full. */
 static struct shoal_worker_message *new_message(struct slots_step *s, uint8_t kind, size_t body)
 {
-    const size_t bytes = offsetof(struct shoal_worker_message, hello) + body; /* not the whole union: an epoch is large */
+    const size_t bytes =
+        offsetof(struct shoal_worker_message, hello) + body; /* not the whole union: an epoch is large */
     size_t at = (s->actions->pool_used + 15) & ~(size_t)15;
     void *memory = s->actions->pool + at;
     struct shoal_worker_message *message = memory;
@@ -322,7 +325,8 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
     send_message(s, worker, message);
     worker->sent_epoch = word;
     for (uint32_t i = 0; i < epoch->member_count; i++) {
-        if (epoch->members[i].worker_id != worker->place.worker_id || shoal_epoch_cmp(worker->report.epoch, epoch->epoch) >= 0)
+        if (epoch->members[i].worker_id != worker->place.worker_id ||
+            shoal_epoch_cmp(worker->report.epoch, epoch->epoch) >= 0)
             continue;
         worker->report.epoch = epoch->epoch;
         worker->report.closed = false;
@@ -347,11 +351,13 @@ static void tell_orders(struct slots_step *s, struct worker *worker, const struc
         send_message(s, worker, message);
         worker->sent_mark = job->mark;
     }
-    if (worker->release && !worker->sent_release && (message = new_message(s, SHOAL_WORKER_RELEASE, sizeof(message->stop))) != NULL) {
+    if (worker->release && !worker->sent_release &&
+        (message = new_message(s, SHOAL_WORKER_RELEASE, sizeof(message->stop))) != NULL) {
         send_message(s, worker, message);
         worker->sent_release = true;
     }
-    if (worker->stop && !worker->sent_stop && (message = new_message(s, SHOAL_WORKER_STOP, sizeof(message->stop))) != NULL) {
+    if (worker->stop && !worker->sent_stop &&
+        (message = new_message(s, SHOAL_WORKER_STOP, sizeof(message->stop))) != NULL) {
         message->stop.reason = worker->stop_reason;
         memcpy(message->stop.text, worker->stop_text, sizeof(message->stop.text));
         send_message(s, worker, message);
@@ -368,7 +374,8 @@ static void tell_driver(struct slots_step *s, struct worker *worker, struct hjob
     message = new_message(s, SHOAL_WORKER_TRAIN_STATE, sizeof(message->train_state));
     if (message == NULL)
         return;
-    memcpy(&message->train_state, &s->slots->train_states[slots_job_index(s->slots, job)], sizeof(message->train_state));
+    memcpy(&message->train_state, &s->slots->train_states[slots_job_index(s->slots, job)],
+           sizeof(message->train_state));
     send_message(s, worker, message);
     job->train_state_wanted = false;
 }

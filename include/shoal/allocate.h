@@ -1,22 +1,23 @@
-/* Who deserves which slots: a pure function of a view, the same on every node that has the same view (DESIGN 3, idea 3).
+/* Who deserves which slots: a pure function of a view, the same on every node that has the same view (DESIGN 3, idea
+ * 3).
  *
  *     hosts, slots, jobs --canonical order--> counts --> places
  *
  * Counts do not look at who holds what, except that a running job keeps its minimum:
  *   1. A running job (it holds its minimum) keeps that minimum. Not elastic: minimum = maximum, it is never moved.
- *   2. Waiting jobs get their minimum, all or nothing, in the order (priority descending, ticket time, id). The first that
- *      finds too little holds what there is for it: later ones are admitted only out of what it could not use. One that
+ *   2. Waiting jobs get their minimum, all or nothing, in the order (priority descending, ticket time, id). The first
+ * that finds too little holds what there is for it: later ones are admitted only out of what it could not use. One that
  *      asks for more than the whole mesh has, holds nothing.
- *   3. The rest goes to elastic jobs, one slot at a time to the job with the fewest, higher priorities first; also what is
- *      held in step 2, since one resize gives it back.
- * Places: a job keeps what it holds as far as its count goes, then takes slots on hosts where it is already, then on the
- * hosts with the most free slots, ties by rendezvous of job and host.
+ *   3. The rest goes to elastic jobs, one slot at a time to the job with the fewest, higher priorities first; also what
+ * is held in step 2, since one resize gives it back. Places: a job keeps what it holds as far as its count goes, then
+ * takes slots on hosts where it is already, then on the hosts with the most free slots, ties by rendezvous of job and
+ * host.
  *
  * A1. The order of hosts and jobs in the view does not matter.
  * A2. f(apply(f(v))) = f(v): what it yields, once done, yields itself.
  * A3. Integers only; no chance, no clock; memory is taken at create.
- * Source: max-min fairness on a polymatroid (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2): a set of
- * counts is feasible if it flows from jobs to pools of alike slots, and a greedy step never has to be taken back. */
+ * Source: max-min fairness on a polymatroid (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2): a set
+ * of counts is feasible if it flows from jobs to pools of alike slots, and a greedy step never has to be taken back. */
 #ifndef SHOAL_ALLOCATE_H
 #define SHOAL_ALLOCATE_H
 
@@ -49,8 +50,8 @@ struct shoal_allocate_job {
     struct shoal_job_id id;
     uint32_t priority;
     uint64_t ticket_ms;
-    uint32_t min, max; /* 0, 0: wants nothing */
-    uint8_t device;    /* AUTO: any */
+    uint32_t min, max;   /* 0, 0: wants nothing */
+    uint8_t device;      /* AUTO: any */
     uint32_t class_hash; /* 0: any */
     bool elastic;
 };
@@ -93,8 +94,8 @@ struct shoal_allocate_out {
 
 struct shoal_allocate; /* working memory */
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err shoal_allocate_create(struct shoal_allocate **work, uint32_t hosts_max, uint32_t slots_max,
-                                                      uint32_t jobs_max);
+SHOAL_MUST_CHECK enum shoal_err shoal_allocate_create(struct shoal_allocate **work, uint32_t hosts_max,
+                                                      uint32_t slots_max, uint32_t jobs_max);
 void shoal_allocate_destroy(struct shoal_allocate *work); /* accepts NULL */
 
 /* TOO_BIG: larger than at create. INVALID: indices that do not fit together; two hosts or two jobs with one id. */

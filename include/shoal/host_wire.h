@@ -13,8 +13,8 @@
  *
  * H1. Reports and orders are states, not deltas: a message lost, repeated or late does no harm; both sides repeat until
  *     the other's state shows that it arrived.
- * H2. Every message names job, recovery generation and term; a host refuses a term below the newest it has seen of the job.
- * H3. Every message of a host carries its slot clock (`stamp`) and host epoch: the source of what RENEW echoes. */
+ * H2. Every message names job, recovery generation and term; a host refuses a term below the newest it has seen of the
+ * job. H3. Every message of a host carries its slot clock (`stamp`) and host epoch: the source of what RENEW echoes. */
 #ifndef SHOAL_HOST_WIRE_H
 #define SHOAL_HOST_WIRE_H
 
@@ -38,7 +38,7 @@ enum shoal_host_kind {
     SHOAL_HOST_TRAIN_STATE,
     SHOAL_HOST_MAKE_MANIFEST,
     SHOAL_HOST_ACK,
-    SHOAL_HOST_MARK, /* the ledger holds the records up to here (progress.call, records_acked): tell the workers */
+    SHOAL_HOST_MARK,   /* the ledger holds the records up to here (progress.call, records_acked): tell the workers */
     SHOAL_HOST_REPORT, /* tell me all */
     SHOAL_HOST_END,    /* the job has ended: drop what is left of it */
     /* host to leader */
@@ -49,7 +49,8 @@ enum shoal_host_kind {
     SHOAL_HOST_PROGRESS,
     SHOAL_HOST_MANIFEST,
     SHOAL_HOST_SNAPSHOT,
-    SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of the job */
+    SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of
+                           the job */
     SHOAL_HOST_KIND_COUNT,
 };
 
@@ -82,17 +83,17 @@ struct shoal_worker_report {
     uint8_t phase; /* enum shoal_phase */
     uint32_t slot;
     uint64_t lease_generation;
-    bool ran;    /* RUN was asked for; false in EXITED: it never started, nothing was lost */
+    bool ran; /* RUN was asked for; false in EXITED: it never started, nothing was lost */
     bool frozen;
-    bool stuck;       /* its heartbeat word stands still: to be fenced */
-    int32_t status;   /* EXITED */
+    bool stuck;     /* its heartbeat word stands still: to be fenced */
+    int32_t status; /* EXITED */
     bool signalled;
-    uint32_t call;    /* newest call that it was given and has said HELLO or READY for */
+    uint32_t call; /* newest call that it was given and has said HELLO or READY for */
     uint32_t ready_call;
-    struct shoal_epoch epoch; /* newest epoch it was given (or said it is in) */
-    bool closed;      /* it left that epoch */
+    struct shoal_epoch epoch;             /* newest epoch it was given (or said it is in) */
+    bool closed;                          /* it left that epoch */
     uint64_t applied_step, complete_step; /* as of the newest HELLO or CLOSED */
-    uint32_t done_call; /* DONE was said for this call */
+    uint32_t done_call;                   /* DONE was said for this call */
     uint64_t final_step, state_digest;
     uint32_t files_call; /* final files of this call are written */
     bool failed, user_code;

@@ -1,7 +1,7 @@
 /* The replicated state of one job: what its guardians agree on (PROTOCOLS 6 to 8, 12 to 14).
  *
- *   NEW -> SUBMITTED -> PENDING_JOB_SCHEDULER -> PENDING_CRD_SCHEDULER -> LAUNCHING -> RUNNING -> FINISHED | ERROR | KILLED
- *                                                       ^                    |          | ^
+ *   NEW -> SUBMITTED -> PENDING_JOB_SCHEDULER -> PENDING_CRD_SCHEDULER -> LAUNCHING -> RUNNING -> FINISHED | ERROR |
+ * KILLED ^                    |          | ^
  *                                                       +--------------------+          v |
  *   any active state -> KILLED | ERROR                   (nothing started)            RECOVERING
  *
@@ -26,11 +26,11 @@
 
 /* ---- The specification ----------------------------------------------------------------------------------------- */
 
-#define SHOAL_JOB_TEXT_BYTES 64   /* names: user, plan, framework */
+#define SHOAL_JOB_TEXT_BYTES 64 /* names: user, plan, framework */
 #define SHOAL_JOB_APP_BYTES 128
-#define SHOAL_JOB_FILE_BYTES 512  /* paths inside the bundle */
+#define SHOAL_JOB_FILE_BYTES 512 /* paths inside the bundle */
 #define SHOAL_JOB_REASON_BYTES 400
-#define SHOAL_JOB_LIST_MAX 1024   /* texts in argv, env */
+#define SHOAL_JOB_LIST_MAX 1024 /* texts in argv, env */
 
 enum shoal_job_device { SHOAL_JOB_DEVICE_AUTO, SHOAL_JOB_DEVICE_CPU, SHOAL_JOB_DEVICE_GPU, SHOAL_JOB_DEVICE_COUNT };
 
@@ -56,12 +56,12 @@ struct shoal_job_spec {
     uint32_t workers_min;
     uint32_t workers_max; /* not elastic: the gang, equal to workers_min */
     uint32_t devices_per_worker;
-    uint8_t device; /* enum shoal_job_device */
-    uint32_t priority; /* higher goes first */
+    uint8_t device;              /* enum shoal_job_device */
+    uint32_t priority;           /* higher goes first */
     uint64_t pending_timeout_ms; /* 0: none */
     uint64_t worker_memory_bytes;
     uint64_t driver_memory_bytes;
-    uint64_t submit_ms; /* wall clock, display */
+    uint64_t submit_ms;            /* wall clock, display */
     struct shoal_hash bundle_hash; /* zero: no files */
     uint64_t bundle_bytes;
     struct shoal_view args; /* as received, secrets removed */
@@ -157,8 +157,8 @@ struct shoal_call {
     struct shoal_call_sizes sizes;
     uint64_t final_step;
     uint64_t state_digest;
-    uint64_t logged_step;   /* the driver's loggers saw the records up to here */
-    uint64_t records_acked; /* the ledger held the records up to here */
+    uint64_t logged_step;       /* the driver's loggers saw the records up to here */
+    uint64_t records_acked;     /* the ledger held the records up to here */
     struct shoal_hash snapshot; /* zero: none */
     uint64_t snapshot_step;
     struct shoal_hash files; /* manifest of the final files; zero: none */
@@ -231,15 +231,15 @@ void shoal_job_destroy(struct shoal_job *job); /* accepts NULL */
 /* ---- Log entries ----------------------------------------------------------------------------------------------- */
 
 enum shoal_job_entry_kind {
-    SHOAL_JOB_ENTRY_STATE,   /* state, exit code, wall time, reason */
-    SHOAL_JOB_ENTRY_PLACE,   /* workers that come, workers that went */
-    SHOAL_JOB_ENTRY_CALL,    /* train() was called */
-    SHOAL_JOB_ENTRY_SIZES,   /* the first engine loaded it */
-    SHOAL_JOB_ENTRY_EPOCH,   /* a communicator's epoch; authorises it */
+    SHOAL_JOB_ENTRY_STATE, /* state, exit code, wall time, reason */
+    SHOAL_JOB_ENTRY_PLACE, /* workers that come, workers that went */
+    SHOAL_JOB_ENTRY_CALL,  /* train() was called */
+    SHOAL_JOB_ENTRY_SIZES, /* the first engine loaded it */
+    SHOAL_JOB_ENTRY_EPOCH, /* a communicator's epoch; authorises it */
     SHOAL_JOB_ENTRY_CALL_STATE,
     SHOAL_JOB_ENTRY_PROGRESS, /* loggers, ledger, data epoch */
     SHOAL_JOB_ENTRY_SNAPSHOT,
-    SHOAL_JOB_ENTRY_RESULT,  /* manifest of RESULT_DIR, then the end */
+    SHOAL_JOB_ENTRY_RESULT, /* manifest of RESULT_DIR, then the end */
     SHOAL_JOB_ENTRY_STOP,
     SHOAL_JOB_ENTRY_DELETE,
     SHOAL_JOB_ENTRY_RECOVER, /* recovery generation + 1: every lease and epoch of before is void */
@@ -267,8 +267,9 @@ struct shoal_job_entry {
             uint32_t drop_count;
             uint64_t drop[SHOAL_PLACEMENTS_MAX];
         } place;
-        struct shoal_call call; /* CALL: call, job_seed, engines_max, bundle, signature; CALL_STATE: call, state, final_step,
-                                 * state_digest, files; SNAPSHOT: call, snapshot, snapshot_step; SIZES: call, sizes */
+        struct shoal_call
+            call; /* CALL: call, job_seed, engines_max, bundle, signature; CALL_STATE: call, state, final_step,
+                   * state_digest, files; SNAPSHOT: call, snapshot, snapshot_step; SIZES: call, sizes */
         struct shoal_worker_epoch epoch;
         struct {
             uint32_t call;
@@ -280,7 +281,7 @@ struct shoal_job_entry {
         struct shoal_hash result;
         struct {
             char by[SHOAL_JOB_TEXT_BYTES];
-        } stop; /* DELETE too */
+        } stop;              /* DELETE too */
         uint32_t generation; /* RECOVER */
     } u;
 };
@@ -304,12 +305,14 @@ size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, 
 #define SHOAL_JOB_CHANGED_CALLS 8u
 #define SHOAL_JOB_CHANGED_PROGRESS 16u
 #define SHOAL_JOB_CHANGED_RESULT 32u
-#define SHOAL_JOB_CHANGED_FLAGS 64u   /* stop, deleted, generation */
-#define SHOAL_JOB_CHANGED_REFUSED 128u /* decoded, but makes no sense in this state (or did not decode): nothing changed */
+#define SHOAL_JOB_CHANGED_FLAGS 64u /* stop, deleted, generation */
+#define SHOAL_JOB_CHANGED_REFUSED                                                                                      \
+    128u /* decoded, but makes no sense in this state (or did not decode): nothing changed */
 
-/* Apply the entry at `index` (above `applied`). Deterministic; allocates nothing. `scratch` is the caller's memory for the
- * decoded entry. Also moves the digest for entries refused. */
-unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_view bytes, struct shoal_job_entry *scratch);
+/* Apply the entry at `index` (above `applied`). Deterministic; allocates nothing. `scratch` is the caller's memory for
+ * the decoded entry. Also moves the digest for entries refused. */
+unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_view bytes,
+                         struct shoal_job_entry *scratch);
 
 /* ---- Snapshots, copies for others ------------------------------------------------------------------------------- */
 
@@ -350,7 +353,7 @@ struct shoal_job_facts {
     int64_t loss_micro, metric_micro;
     uint32_t join_pause_us;
     struct shoal_hash result;
-    struct shoal_hash files; /* of the newest finished call */
+    struct shoal_hash files;           /* of the newest finished call */
     struct shoal_view args, data_json; /* into the job, or into the decoded bytes */
 };
 #define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB)
@@ -395,17 +398,18 @@ struct shoal_job_summary {
     } hosts[SHOAL_SUMMARY_HOSTS_MAX];
 };
 /* At most SHOAL_RECORD_PAYLOAD_MAX bytes. */
-SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *summary, uint8_t *bytes, size_t cap,
-                                                         size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *summary, uint8_t *bytes,
+                                                         size_t cap, size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_decode(struct shoal_view bytes, struct shoal_job_summary *summary);
 uint32_t shoal_class_hash(const char *numeric_class); /* never 0 for a text that is not empty */
 
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
 
 const struct shoal_placement *shoal_job_find_worker(const struct shoal_job *job, uint64_t worker_id);
-const struct shoal_placement *shoal_job_driver(const struct shoal_job *job); /* NULL: none */
+const struct shoal_placement *shoal_job_driver(const struct shoal_job *job);   /* NULL: none */
 struct shoal_call *shoal_job_call(const struct shoal_job *job, uint32_t call); /* NULL: not called */
-const struct shoal_call *shoal_job_running_call(const struct shoal_job *job);  /* WAITING or RUNNING or DONE; NULL: none */
-uint32_t shoal_job_held(const struct shoal_job *job);                         /* placements with a slot */
+const struct shoal_call *
+shoal_job_running_call(const struct shoal_job *job);  /* WAITING or RUNNING or DONE; NULL: none */
+uint32_t shoal_job_held(const struct shoal_job *job); /* placements with a slot */
 
 #endif

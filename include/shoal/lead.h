@@ -9,14 +9,15 @@
  * L2. A new leader starts from the committed state and asks every host for its reports; it needs nothing else. What it
  *     does not know yet of a host it does not decide on, until the leases there must have ended (lease + 1 s by its own
  *     clock, counted from its election).
- * L3. Epoch e+1 is proposed only when epoch e is closed (one member's CLOSED, or all its members are confirmed dead), or
- *     every lease of its members has ended.
- * L4. The decided step D is the highest step that a report calls complete; a member holds it.
- * L5. A lease is dropped from the job only when the host says that the worker is dead, or lease + 1 s has passed.
+ * L3. Epoch e+1 is proposed only when epoch e is closed (one member's CLOSED, or all its members are confirmed dead),
+ * or every lease of its members has ended. L4. The decided step D is the highest step that a report calls complete; a
+ * member holds it. L5. A lease is dropped from the job only when the host says that the worker is dead, or lease + 1 s
+ * has passed.
  *
- * Pure: no I/O, no clock; chance from the given rand (tokens: the owner seeds it from the system); allocates in create only.
- * The owner creates it when this node leads and the state machine has applied an entry of the new term (or everything
- * before it), steps it with every event, and destroys it when leadership ends. Messages to this node itself are SENDs too. */
+ * Pure: no I/O, no clock; chance from the given rand (tokens: the owner seeds it from the system); allocates in create
+ * only. The owner creates it when this node leads and the state machine has applied an entry of the new term (or
+ * everything before it), steps it with every event, and destroys it when leadership ends. Messages to this node itself
+ * are SENDs too. */
 #ifndef SHOAL_LEAD_H
 #define SHOAL_LEAD_H
 
@@ -31,22 +32,22 @@ struct shoal_lead_options {
     uint64_t term;
     uint64_t now_ns;
     struct shoal_rand rand;
-    uint64_t lease_ns;  /* 0: 15 s, as on the hosts */
-    uint64_t renew_ns;  /* 0: 3 s */
-    uint64_t gather_ns; /* 0: 50 ms; joiners that come together enter together */
+    uint64_t lease_ns;        /* 0: 15 s, as on the hosts */
+    uint64_t renew_ns;        /* 0: 3 s */
+    uint64_t gather_ns;       /* 0: 50 ms; joiners that come together enter together */
     uint64_t first_gather_ns; /* 0: 1 s; the first epoch of a call waits so long for workers already granted */
-    uint64_t slow_ns;   /* 0: 300 ms; a closed epoch waits so long for reports of the others */
-    uint64_t stop_grace_ns; /* 0: 30 s */
-    uint32_t attempts_max;  /* 0: 3; of a script whose host was lost */
+    uint64_t slow_ns;         /* 0: 300 ms; a closed epoch waits so long for reports of the others */
+    uint64_t stop_grace_ns;   /* 0: 30 s */
+    uint32_t attempts_max;    /* 0: 3; of a script whose host was lost */
 };
 
 enum shoal_lead_event_kind {
     SHOAL_LEAD_TIMER,
-    SHOAL_LEAD_APPLIED,  /* entries of this job were applied: `changed` = OR of what shoal_job_apply returned */
-    SHOAL_LEAD_REFUSED,  /* the proposal under way was not taken (FULL, leadership in doubt): worked out again later */
-    SHOAL_LEAD_FRAME,    /* a host_wire message for this job's leader */
-    SHOAL_LEAD_TARGET,   /* the allocation of the newest view */
-    SHOAL_LEAD_HOST,     /* health of a host */
+    SHOAL_LEAD_APPLIED,   /* entries of this job were applied: `changed` = OR of what shoal_job_apply returned */
+    SHOAL_LEAD_REFUSED,   /* the proposal under way was not taken (FULL, leadership in doubt): worked out again later */
+    SHOAL_LEAD_FRAME,     /* a host_wire message for this job's leader */
+    SHOAL_LEAD_TARGET,    /* the allocation of the newest view */
+    SHOAL_LEAD_HOST,      /* health of a host */
     SHOAL_LEAD_SUPPORTED, /* whether a quorum supports this leader now; only then are leases renewed (start: true) */
     SHOAL_LEAD_GUARDIANS,
     SHOAL_LEAD_RECORDS_MARK,
@@ -55,7 +56,7 @@ enum shoal_lead_event_kind {
 enum shoal_lead_health {
     SHOAL_LEAD_HOST_WELL,   /* heard; slots may be asked for */
     SHOAL_LEAD_HOST_SILENT, /* support lost for its silent time: its workers enter no new epoch */
-    SHOAL_LEAD_HOST_GONE,   /* gossip: dead or left, or a connection is refused. As silent, and nothing new goes there */
+    SHOAL_LEAD_HOST_GONE, /* gossip: dead or left, or a connection is refused. As silent, and nothing new goes there */
 };
 
 struct shoal_lead_slot {
@@ -73,7 +74,7 @@ struct shoal_lead_event {
             struct shoal_view bytes;
         } frame;
         struct {
-            uint32_t count; /* slots this job deserves; may be more than listed */
+            uint32_t count;                      /* slots this job deserves; may be more than listed */
             const struct shoal_lead_slot *slots; /* where: those held and kept, then those to ask for */
             uint32_t slot_count;
             const char *why; /* shoal_allocate_explain */
@@ -81,7 +82,7 @@ struct shoal_lead_event {
         struct {
             struct shoal_node_id node;
             enum shoal_lead_health health;
-            uint32_t host_epoch; /* as known; a higher one than a lease's voids the lease: the workers are dead */
+            uint32_t host_epoch;    /* as known; a higher one than a lease's voids the lease: the workers are dead */
             uint64_t slots_version; /* of its newest slots record: a refusal names it */
         } host;
         bool supported;
@@ -123,8 +124,8 @@ struct shoal_lead_actions {
 SHOAL_MUST_CHECK enum shoal_err shoal_lead_create(struct shoal_lead **lead, const struct shoal_lead_options *options);
 void shoal_lead_destroy(struct shoal_lead *lead); /* accepts NULL */
 /* MALFORMED: a frame that does not decode or is of another job. `actions` is emptied first. */
-SHOAL_MUST_CHECK enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_event *event, uint64_t now_ns,
-                                                struct shoal_lead_actions *actions);
+SHOAL_MUST_CHECK enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_event *event,
+                                                uint64_t now_ns, struct shoal_lead_actions *actions);
 /* UINT64_MAX: only an event can change anything (an ended job whose workers are all gone). */
 uint64_t shoal_lead_deadline_ns(const struct shoal_lead *lead);
 

@@ -6,20 +6,21 @@
  *       +-----------------+                   +--> DRAINING --------------+
  *
  * S1. A slot's generation rises with every grant; a CONFIRM or RENEW of another generation is refused.
- * S2. A lease ends `lease_ns` after the newest stamp of this host that a renewal echoed: a late renewal extends nothing.
- * S3. No grant while a lease stands, a worker of the slot lives, or the kernel's lock is held (HELD until SLOT_IDLE).
- * S4. Terms and recovery generations below those seen of a job are refused.
- * S5. Unrenewed for freeze_ns: frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which
- *     it is a member. Killed before the slot goes to another, or kill_ns after the lease ended.
- * S6. A worker's death revokes the running epoch of its job here at once, and is told to the leader and to the hosts of the
- *     other members. Every epoch that is handed out here was committed: no host shrinks one by itself (k is always 0).
+ * S2. A lease ends `lease_ns` after the newest stamp of this host that a renewal echoed: a late renewal extends
+ * nothing. S3. No grant while a lease stands, a worker of the slot lives, or the kernel's lock is held (HELD until
+ * SLOT_IDLE). S4. Terms and recovery generations below those seen of a job are refused. S5. Unrenewed for freeze_ns:
+ * frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which it is a member. Killed
+ * before the slot goes to another, or kill_ns after the lease ended. S6. A worker's death revokes the running epoch of
+ * its job here at once, and is told to the leader and to the hosts of the other members. Every epoch that is handed out
+ * here was committed: no host shrinks one by itself (k is always 0).
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
  *
- * Files in worker messages: a text "blob:<64 hex digits>" in bundle_path, snapshot_path or files_path stands for a blob.
- * Towards workers the shell puts the local path in its place (the core has had it fetched before). From workers, the shell
- * first stores the file (TRAIN: bundle_path; SNAPSHOT: path), on two hosts, then hands the message over with the text. */
+ * Files in worker messages: a text "blob:<64 hex digits>" in bundle_path, snapshot_path or files_path stands for a
+ * blob. Towards workers the shell puts the local path in its place (the core has had it fetched before). From workers,
+ * the shell first stores the file (TRAIN: bundle_path; SNAPSHOT: path), on two hosts, then hands the message over with
+ * the text. */
 #ifndef SHOAL_SLOTS_H
 #define SHOAL_SLOTS_H
 
@@ -30,14 +31,14 @@ struct shoal_slots; /* state: its fields live in sched/slots.c */
 struct shoal_slots_options {
     struct shoal_node_id self;
     uint32_t host_epoch;
-    uint32_t slots;     /* at most SHOAL_SLOTS_MAX */
-    uint8_t device;     /* enum shoal_job_device: CPU or GPU */
-    uint32_t jobs_max;  /* 0: 64; jobs with workers here at one time */
-    uint64_t lease_ns;  /* 0: 15 s */
-    uint64_t freeze_ns; /* 0: 10 s */
+    uint32_t slots;        /* at most SHOAL_SLOTS_MAX */
+    uint8_t device;        /* enum shoal_job_device: CPU or GPU */
+    uint32_t jobs_max;     /* 0: 64; jobs with workers here at one time */
+    uint64_t lease_ns;     /* 0: 15 s */
+    uint64_t freeze_ns;    /* 0: 10 s */
     uint64_t tentative_ns; /* 0: 2 s */
-    uint64_t kill_ns;   /* 0: 10 min frozen */
-    uint64_t repeat_ns; /* 0: 500 ms; reports not acknowledged are sent again */
+    uint64_t kill_ns;      /* 0: 10 min frozen */
+    uint64_t repeat_ns;    /* 0: 500 ms; reports not acknowledged are sent again */
     uint64_t start_ns;
 };
 
@@ -121,7 +122,7 @@ struct shoal_slots_event {
 };
 
 enum shoal_slots_action_kind {
-    SHOAL_SLOTS_SEND, /* a host_wire message to `to` (maybe this node: hand it to the lead here) */
+    SHOAL_SLOTS_SEND,    /* a host_wire message to `to` (maybe this node: hand it to the lead here) */
     SHOAL_SLOTS_PUBLISH, /* the slots record changed */
     SHOAL_SLOTS_JOB_OPEN,
     SHOAL_SLOTS_JOB_CLOSED,
@@ -188,8 +189,8 @@ struct shoal_slots_action {
 #define SHOAL_SLOTS_ACTIONS_MAX 384
 #define SHOAL_SLOTS_POOL_BYTES (SHOAL_MIB)
 
-/* Memory of the caller: taken once. Views in actions point into `pool` or into the core: valid until the next step. What
- * finds no room is made again by the next step (the deadline is then in the past). */
+/* Memory of the caller: taken once. Views in actions point into `pool` or into the core: valid until the next step.
+ * What finds no room is made again by the next step (the deadline is then in the past). */
 struct shoal_slots_actions {
     uint32_t count;
     size_t pool_used;
@@ -198,11 +199,12 @@ struct shoal_slots_actions {
 };
 
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err shoal_slots_create(struct shoal_slots **slots, const struct shoal_slots_options *options);
-/* After an agent's restart in the same host epoch, from the rebuildable store; then RUNNER events reconcile. MALFORMED, or
- * STALE (another host epoch: every lease of it is void): as if nothing had been kept, use create. */
-SHOAL_MUST_CHECK enum shoal_err shoal_slots_restore(struct shoal_slots **slots, const struct shoal_slots_options *options,
-                                                    struct shoal_view bytes);
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_create(struct shoal_slots **slots,
+                                                   const struct shoal_slots_options *options);
+/* After an agent's restart in the same host epoch, from the rebuildable store; then RUNNER events reconcile. MALFORMED,
+ * or STALE (another host epoch: every lease of it is void): as if nothing had been kept, use create. */
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_restore(struct shoal_slots **slots,
+                                                    const struct shoal_slots_options *options, struct shoal_view bytes);
 void shoal_slots_destroy(struct shoal_slots *slots); /* accepts NULL */
 
 /* MALFORMED: a frame that does not decode. `actions` is emptied first. */
@@ -213,7 +215,8 @@ uint64_t shoal_slots_deadline_ns(const struct shoal_slots *slots);
 /* The table for the rebuildable store: write it (without sync) when the version differs from the last written. */
 #define SHOAL_SLOTS_STATE_BYTES_MAX (4 * SHOAL_MIB)
 uint64_t shoal_slots_version(const struct shoal_slots *slots);
-SHOAL_MUST_CHECK enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *bytes, size_t cap, size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *bytes, size_t cap,
+                                                   size_t *len);
 
 /* What PUBLISH carries. */
 struct shoal_slots_record {

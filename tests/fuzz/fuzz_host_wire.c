@@ -25,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         SHOAL_ASSERT(memcmp(again + 3, bytes + 3, len - 3) == 0);
     }
     if (slots == NULL &&
-        shoal_slots_create(&slots, &(struct shoal_slots_options){ .self = { { 1 } }, .slots = 8, .start_ns = now_ns }) != SHOAL_OK)
+        shoal_slots_create(
+            &slots, &(struct shoal_slots_options){ .self = { { 1 } }, .slots = 8, .start_ns = now_ns }) != SHOAL_OK)
         return 0;
     event.u.frame.from = (struct shoal_node_id){ { 2 } };
     event.u.frame.bytes = shoal_view_of(bytes, len);

@@ -39,8 +39,9 @@ static void add_host(struct scene *s, uint8_t name, uint8_t device, uint32_t slo
 {
     struct shoal_allocate_host *host = &s->hosts[s->view.host_count++];
 
-    *host = (struct shoal_allocate_host){ .id = { { name } }, .device = device, .usable = true, .first_slot = s->view.slot_count,
-                                          .slot_count = slots };
+    *host = (struct shoal_allocate_host){
+        .id = { { name } }, .device = device, .usable = true, .first_slot = s->view.slot_count, .slot_count = slots
+    };
     for (uint32_t i = 0; i < slots; i++)
         s->slots[s->view.slot_count++] = SHOAL_ALLOCATE_FREE;
 }
@@ -49,16 +50,22 @@ static void add_job(struct scene *s, uint32_t priority, uint64_t ticket, bool el
 {
     uint32_t i = s->view.job_count++;
 
-    s->jobs[i] = (struct shoal_allocate_job){ .id = { { 0, (uint8_t)i } }, .priority = priority, .ticket_ms = ticket, .min = min,
-                                              .max = max, .elastic = elastic };
+    s->jobs[i] = (struct shoal_allocate_job){ .id = { { 0, (uint8_t)i } },
+                                              .priority = priority,
+                                              .ticket_ms = ticket,
+                                              .min = min,
+                                              .max = max,
+                                              .elastic = elastic };
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 struct row {
     const char *name;
-    uint32_t hosts[3];                                                       /* slots of each */
-    struct { uint32_t priority, elastic, min, max, held; } jobs[5];          /* max 0 ends the list; tickets in order */
+    uint32_t hosts[3]; /* slots of each */
+    struct {
+        uint32_t priority, elastic, min, max, held;
+    } jobs[5]; /* max 0 ends the list; tickets in order */
     uint32_t want[5];
     enum shoal_allocate_why why[5];
 };
@@ -67,22 +74,57 @@ struct row {
 #define S SHOAL_ALLOCATE_SHARED
 static const struct row rows[] = {
     { "one elastic job takes its maximum", { 4 }, { { 0, 1, 1, 3, 0 } }, { 3 }, { G } },
-    { "two elastic jobs of 4 on four slots settle at 2 and 2", { 4 }, { { 0, 1, 1, 4, 4 }, { 0, 1, 1, 4, 0 } }, { 2, 2 }, { S, S } },
-    { "of three slots the earlier ticket gets two", { 3 }, { { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } }, { 2, 1 }, { S, S } },
-    { "a small maximum leaves its rest to the other", { 6 }, { { 0, 1, 1, 2, 0 }, { 0, 1, 1, 9, 0 } }, { 2, 4 }, { G, S } },
+    { "two elastic jobs of 4 on four slots settle at 2 and 2",
+      { 4 },
+      { { 0, 1, 1, 4, 4 }, { 0, 1, 1, 4, 0 } },
+      { 2, 2 },
+      { S, S } },
+    { "of three slots the earlier ticket gets two",
+      { 3 },
+      { { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } },
+      { 2, 1 },
+      { S, S } },
+    { "a small maximum leaves its rest to the other",
+      { 6 },
+      { { 0, 1, 1, 2, 0 }, { 0, 1, 1, 9, 0 } },
+      { 2, 4 },
+      { G, S } },
     { "a gang takes elastic surplus back", { 4 }, { { 0, 1, 1, 4, 4 }, { 0, 0, 3, 3, 0 } }, { 1, 3 }, { S, G } },
-    { "a running gang is never taken from", { 4 }, { { 0, 0, 3, 3, 3 }, { 9, 0, 2, 2, 0 } }, { 3, 0 }, { G, SHOAL_ALLOCATE_HEAD } },
-    { "a running minimum stands against a higher priority", { 2 }, { { 0, 1, 2, 2, 2 }, { 9, 0, 2, 2, 0 } }, { 2, 0 },
+    { "a running gang is never taken from",
+      { 4 },
+      { { 0, 0, 3, 3, 3 }, { 9, 0, 2, 2, 0 } },
+      { 3, 0 },
       { G, SHOAL_ALLOCATE_HEAD } },
-    { "a higher priority goes first", { 4 }, { { 0, 0, 3, 3, 0 }, { 5, 0, 3, 3, 0 } }, { 0, 3 }, { SHOAL_ALLOCATE_HEAD, G } },
-    { "the head holds what there is; a later gang waits behind it", { 4 },
-      { { 0, 0, 2, 2, 2 }, { 0, 0, 3, 3, 0 }, { 0, 0, 1, 1, 0 } }, { 2, 0, 0 }, { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_BEHIND } },
-    { "what is held for the head is lent to elastic surplus", { 4 },
-      { { 0, 0, 1, 1, 1 }, { 0, 0, 4, 4, 0 }, { 0, 1, 1, 4, 1 } }, { 1, 0, 3 }, { G, SHOAL_ALLOCATE_HEAD, S } },
-    { "one that asks for more than the mesh has holds nothing", { 4 }, { { 0, 0, 9, 9, 0 }, { 0, 0, 4, 4, 0 } }, { 0, 4 },
+    { "a running minimum stands against a higher priority",
+      { 2 },
+      { { 0, 1, 2, 2, 2 }, { 9, 0, 2, 2, 0 } },
+      { 2, 0 },
+      { G, SHOAL_ALLOCATE_HEAD } },
+    { "a higher priority goes first",
+      { 4 },
+      { { 0, 0, 3, 3, 0 }, { 5, 0, 3, 3, 0 } },
+      { 0, 3 },
+      { SHOAL_ALLOCATE_HEAD, G } },
+    { "the head holds what there is; a later gang waits behind it",
+      { 4 },
+      { { 0, 0, 2, 2, 2 }, { 0, 0, 3, 3, 0 }, { 0, 0, 1, 1, 0 } },
+      { 2, 0, 0 },
+      { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_BEHIND } },
+    { "what is held for the head is lent to elastic surplus",
+      { 4 },
+      { { 0, 0, 1, 1, 1 }, { 0, 0, 4, 4, 0 }, { 0, 1, 1, 4, 1 } },
+      { 1, 0, 3 },
+      { G, SHOAL_ALLOCATE_HEAD, S } },
+    { "one that asks for more than the mesh has holds nothing",
+      { 4 },
+      { { 0, 0, 9, 9, 0 }, { 0, 0, 4, 4, 0 } },
+      { 0, 4 },
       { SHOAL_ALLOCATE_TOO_LARGE, G } },
     { "priority decides over the surplus too", { 6 }, { { 0, 1, 1, 6, 0 }, { 5, 1, 1, 4, 0 } }, { 2, 4 }, { S, G } },
-    { "all slots taken by minima", { 2 }, { { 0, 0, 2, 2, 2 }, { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } }, { 2, 0, 0 },
+    { "all slots taken by minima",
+      { 2 },
+      { { 0, 0, 2, 2, 2 }, { 0, 1, 1, 4, 0 }, { 0, 1, 1, 4, 0 } },
+      { 2, 0, 0 },
       { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_FULL } },
 };
 
@@ -97,7 +139,8 @@ static void test_table(void **state)
         for (unsigned h = 0; h < 3 && rows[r].hosts[h] > 0; h++)
             add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, rows[r].hosts[h]);
         for (unsigned j = 0; j < 5 && rows[r].jobs[j].max > 0; j++) {
-            add_job(&s, rows[r].jobs[j].priority, j, rows[r].jobs[j].elastic != 0, rows[r].jobs[j].min, rows[r].jobs[j].max);
+            add_job(&s, rows[r].jobs[j].priority, j, rows[r].jobs[j].elastic != 0, rows[r].jobs[j].min,
+                    rows[r].jobs[j].max);
             for (uint32_t i = 0; i < rows[r].jobs[j].held; i++)
                 s.slots[at++] = (int32_t)j;
         }
@@ -107,13 +150,14 @@ static void test_table(void **state)
 
             shoal_allocate_explain(&s.view, &s.out, j, text, sizeof(text));
             if (s.grants[j].count != rows[r].want[j] || s.grants[j].why != rows[r].why[j] || text[0] == '\0')
-                fail_msg("%s: job %u: want %u (why %d) got %u (why %d: %s)", rows[r].name, j, rows[r].want[j], (int)rows[r].why[j],
-                         s.grants[j].count, (int)s.grants[j].why, text);
+                fail_msg("%s: job %u: want %u (why %d) got %u (why %d: %s)", rows[r].name, j, rows[r].want[j],
+                         (int)rows[r].why[j], s.grants[j].count, (int)s.grants[j].why, text);
         }
     }
 }
 
-/* ---- Random views -------------------------------------------------------------------------------------------------- */
+/* ---- Random views --------------------------------------------------------------------------------------------------
+ */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each)
 {
@@ -158,7 +202,8 @@ static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
     const struct shoal_allocate_host *host = &s->hosts[host_of(s, slot)];
     const struct shoal_allocate_job *j = &s->jobs[job];
 
-    return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER && (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device) &&
+    return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER &&
+           (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device) &&
            (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash);
 }
 
@@ -311,7 +356,8 @@ static void check_places(const struct scene *s, uint64_t seed)
     }
     for (uint32_t j = 0; j < s->view.job_count; j++)
         if (counts[j] != s->grants[j].count)
-            fail_msg("seed %llu: job %u has count %u but %u places", (unsigned long long)seed, j, s->grants[j].count, counts[j]);
+            fail_msg("seed %llu: job %u has count %u but %u places", (unsigned long long)seed, j, s->grants[j].count,
+                     counts[j]);
 }
 
 static void test_brute_force(void **state)
@@ -332,7 +378,8 @@ static void test_brute_force(void **state)
         for (uint32_t j = 0; j < s.view.job_count; j++) {
             got[j] = s.grants[j].count;
             if (in[j] != (got[j] > 0))
-                fail_msg("seed %llu: job %u: by hand %s, got %u", (unsigned long long)seed, j, in[j] ? "in" : "out", got[j]);
+                fail_msg("seed %llu: job %u: by hand %s, got %u", (unsigned long long)seed, j, in[j] ? "in" : "out",
+                         got[j]);
             if (in[j] && s.jobs[j].elastic && (got[j] < s.jobs[j].min || got[j] > s.jobs[j].max))
                 fail_msg("seed %llu: job %u: %u is out of bounds", (unsigned long long)seed, j, got[j]);
         }
@@ -462,7 +509,9 @@ static void test_large(void **state)
     (void)state;
     assert_int_equal(shoal_allocate_create(&large, H, N, J), SHOAL_OK);
     for (uint32_t i = 0; i < H; i++) {
-        hosts[i] = (struct shoal_allocate_host){ .device = SHOAL_JOB_DEVICE_GPU, .usable = true, .first_slot = i * 8, .slot_count = 8 };
+        hosts[i] = (struct shoal_allocate_host){
+            .device = SHOAL_JOB_DEVICE_GPU, .usable = true, .first_slot = i * 8, .slot_count = 8
+        };
         memcpy(hosts[i].id.bytes, &i, sizeof(i));
     }
     for (uint32_t i = 0; i < J; i++) {
@@ -474,13 +523,18 @@ static void test_large(void **state)
     for (unsigned pass = 0; pass < 3; pass++) {
         if (pass < 2)
             for (uint32_t i = 0; i < N; i++)
-                slots[i] = pass == 0 ? SHOAL_ALLOCATE_FREE : i % 3 == 0 ? (int32_t)(i * 7919u % J) : SHOAL_ALLOCATE_FREE;
+                slots[i] = pass == 0    ? SHOAL_ALLOCATE_FREE
+                           : i % 3 == 0 ? (int32_t)(i * 7919u % J)
+                                        : SHOAL_ALLOCATE_FREE;
         else
             memcpy(slots, after, N * sizeof(*slots));
         clock_gettime(CLOCK_MONOTONIC, &a);
         assert_int_equal(shoal_allocate(large, &view, &out), SHOAL_OK);
         clock_gettime(CLOCK_MONOTONIC, &b);
-        print_message("allocate: 10,000 slots, 1,000 jobs, %s: %.2f ms\n", pass == 0 ? "empty mesh" : pass == 1 ? "scattered" : "settled",
+        print_message("allocate: 10,000 slots, 1,000 jobs, %s: %.2f ms\n",
+                      pass == 0   ? "empty mesh"
+                      : pass == 1 ? "scattered"
+                                  : "settled",
                       (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6);
     }
     shoal_allocate_destroy(large);
@@ -494,8 +548,8 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),    cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
-        cmocka_unit_test(test_order),    cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
+        cmocka_unit_test(test_order), cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
     };
     int failed;
 

@@ -31,8 +31,10 @@ static void fill(uint8_t kind)
         break;
     case SHOAL_HOST_CONFIRM:
         out.u.confirm.placement_count = 2;
-        out.u.confirm.placements[0] = (struct shoal_placement){ .worker_id = 8, .slot = 3, .lease_generation = 4, .token = { 1 } };
-        out.u.confirm.placements[1] = (struct shoal_placement){ .worker_id = 9, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_DRIVER };
+        out.u.confirm.placements[0] =
+            (struct shoal_placement){ .worker_id = 8, .slot = 3, .lease_generation = 4, .token = { 1 } };
+        out.u.confirm.placements[1] =
+            (struct shoal_placement){ .worker_id = 9, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_DRIVER };
         out.u.confirm.source_count = 1;
         out.u.confirm.spec = shoal_view_text("a specification");
         out.u.confirm.echo = 99;
@@ -111,7 +113,8 @@ static void test_there_and_back(void **state)
         assert_memory_equal(again, bytes, len);
         assert_true(shoal_host_peek(shoal_view_of(bytes, len), &peeked, &job));
         assert_int_equal(peeked, kind);
-        for (size_t n = 0; n < len; n++) { /* each prefix in memory of just its size: a byte beyond is an error of the sanitizer */
+        for (size_t n = 0; n < len;
+             n++) { /* each prefix in memory of just its size: a byte beyond is an error of the sanitizer */
             edge = malloc(n + (n == 0));
             memcpy(edge, bytes, n);
             if (shoal_host_decode(shoal_view_of(edge, n), &in) != SHOAL_ERR_MALFORMED)

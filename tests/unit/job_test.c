@@ -14,13 +14,18 @@ static uint8_t bytes[SHOAL_JOB_SNAPSHOT_BYTES_MAX], more[SHOAL_JOB_SNAPSHOT_BYTE
 
 static struct shoal_job_spec sample_spec(bool elastic)
 {
-    struct shoal_job_spec spec = { .elastic = elastic, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1, .priority = 5 };
+    struct shoal_job_spec spec = {
+        .elastic = elastic, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1, .priority = 5
+    };
 
     memcpy(spec.framework, "edtPyTorch", 11);
     memcpy(spec.creator, "ada", 4);
     memcpy(spec.main_file, "t.py", 5);
     spec.args = shoal_view_text("--exec-start edtPyTorch");
-    spec.argv = (struct shoal_job_texts){ .count = 2, .bytes = shoal_view_of("--lr\0" "0.1", 9) };
+    spec.argv = (struct shoal_job_texts){ .count = 2,
+                                          .bytes = shoal_view_of("--lr\0"
+                                                                 "0.1",
+                                                                 9) };
     return spec;
 }
 
@@ -64,8 +69,9 @@ static unsigned place(struct shoal_job *job, uint64_t worker, uint8_t role)
 {
     start(SHOAL_JOB_ENTRY_PLACE)->u.place.add_count = 1;
     entry.u.place.attempt = job->attempt;
-    entry.u.place.add[0] = (struct shoal_placement){ .worker_id = worker, .role = role,
-                                                     .slot = role == SHOAL_JOB_DRIVER ? SHOAL_SLOT_NONE : (uint32_t)worker % 8 };
+    entry.u.place.add[0] = (struct shoal_placement){
+        .worker_id = worker, .role = role, .slot = role == SHOAL_JOB_DRIVER ? SHOAL_SLOT_NONE : (uint32_t)worker % 8
+    };
     return apply(job);
 }
 
@@ -108,12 +114,13 @@ static void test_moves(void **state)
         for (uint8_t to = 0; to < SHOAL_JOB_STATE_COUNT; to++) {
             struct shoal_job *job = new_job(false);
             const char *name = shoal_job_state_name((enum shoal_job_state)to);
-            bool want = from == to ? !shoal_job_state_ended((enum shoal_job_state)from) && from != SHOAL_JOB_FINISHED :
-                                     strstr(allowed[from], name) != NULL;
+            bool want = from == to ? !shoal_job_state_ended((enum shoal_job_state)from) && from != SHOAL_JOB_FINISHED
+                                   : strstr(allowed[from], name) != NULL;
 
             job->state = from;
             if (((to_state(job, to) & SHOAL_JOB_CHANGED_REFUSED) == 0) != want)
-                fail_msg("%s -> %s: want %s", shoal_job_state_name((enum shoal_job_state)from), name, want ? "taken" : "refused");
+                fail_msg("%s -> %s: want %s", shoal_job_state_name((enum shoal_job_state)from), name,
+                         want ? "taken" : "refused");
             if (job->state != (want ? to : from))
                 fail_msg("%s -> %s ended in %s", shoal_job_state_name((enum shoal_job_state)from), name,
                          shoal_job_state_name((enum shoal_job_state)job->state));
@@ -227,12 +234,14 @@ static void test_recover(void **state)
     (void)state;
     (void)place(job, 1, SHOAL_JOB_ENGINE);
     (void)to_state(job, SHOAL_JOB_RUNNING);
-    assert_int_equal(shoal_job_apply(job, job->applied + 1, shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
+    assert_int_equal(shoal_job_apply(job, job->applied + 1,
+                                     shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
                      SHOAL_JOB_CHANGED_STATE | SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES);
     assert_int_equal(job->generation, 2);
     assert_int_equal(job->placement_count, 0);
     assert_int_equal(job->state, SHOAL_JOB_RECOVERING);
-    assert_int_equal(shoal_job_apply(job, job->applied + 1, shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
+    assert_int_equal(shoal_job_apply(job, job->applied + 1,
+                                     shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
                      SHOAL_JOB_CHANGED_REFUSED);
     shoal_job_destroy(job);
 }
@@ -273,7 +282,9 @@ static void random_entry(struct shoal_rand *rand, const struct shoal_job *job)
         entry.u.progress.logged_step = shoal_rand_below(rand, 50);
         break;
     case SHOAL_JOB_ENTRY_RESULT: entry.u.result.bytes[0] = 1; break;
-    case SHOAL_JOB_ENTRY_RECOVER: entry.u.generation = job->generation + (uint32_t)(shoal_rand_below(rand, 20) == 0); break;
+    case SHOAL_JOB_ENTRY_RECOVER:
+        entry.u.generation = job->generation + (uint32_t)(shoal_rand_below(rand, 20) == 0);
+        break;
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE:
         if (shoal_rand_below(rand, 20) != 0)
@@ -331,7 +342,8 @@ static void test_garbage(void **state)
             garbage[0] = (uint8_t)(garbage[0] % SHOAL_JOB_ENTRY_KIND_COUNT);
             garbage[2] = 1;
         }
-        refused += (shoal_job_apply(job, job->applied + 1, shoal_view_of(garbage, len), &scratch) & SHOAL_JOB_CHANGED_REFUSED) != 0;
+        refused += (shoal_job_apply(job, job->applied + 1, shoal_view_of(garbage, len), &scratch) &
+                    SHOAL_JOB_CHANGED_REFUSED) != 0;
     }
     assert_true(job->refused == refused && refused > 2900);
     assert_true(job->digest != digest); /* refused entries count too: replicas must refuse the same */
@@ -389,7 +401,8 @@ static void test_prefixes(void **state)
     (void)state;
     for (uint8_t kind = 0; kind < SHOAL_JOB_ENTRY_KIND_COUNT; kind++) {
         start(kind);
-        if (kind == SHOAL_JOB_ENTRY_CALL || kind == SHOAL_JOB_ENTRY_SIZES || kind == SHOAL_JOB_ENTRY_CALL_STATE || kind == SHOAL_JOB_ENTRY_SNAPSHOT)
+        if (kind == SHOAL_JOB_ENTRY_CALL || kind == SHOAL_JOB_ENTRY_SIZES || kind == SHOAL_JOB_ENTRY_CALL_STATE ||
+            kind == SHOAL_JOB_ENTRY_SNAPSHOT)
             entry.u.call.call = 1;
         assert_int_equal(shoal_job_entry_encode(&entry, bytes, sizeof(bytes), &len), SHOAL_OK);
         assert_int_equal(decode_entry(shoal_view_of(bytes, len)), SHOAL_OK);
@@ -412,7 +425,8 @@ static void test_prefixes(void **state)
 /* The largest summary fits one gossip record. */
 static void test_summary(void **state)
 {
-    struct shoal_job_summary s = { .host_count = SHOAL_SUMMARY_HOSTS_MAX, .held = 9, .step = 77, .loss_micro = -3 }, back;
+    struct shoal_job_summary s = { .host_count = SHOAL_SUMMARY_HOSTS_MAX, .held = 9, .step = 77, .loss_micro = -3 },
+                             back;
     size_t len;
 
     (void)state;
@@ -485,10 +499,17 @@ static void test_spec_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moves),      cmocka_unit_test(test_placements), cmocka_unit_test(test_calls_and_epochs),
-        cmocka_unit_test(test_result_and_end), cmocka_unit_test(test_recover), cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_garbage),    cmocka_unit_test(test_prefixes),   cmocka_unit_test(test_summary),
-        cmocka_unit_test(test_spec_check), cmocka_unit_test(test_spec_lists),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_calls_and_epochs),
+        cmocka_unit_test(test_result_and_end),
+        cmocka_unit_test(test_recover),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_summary),
+        cmocka_unit_test(test_spec_check),
+        cmocka_unit_test(test_spec_lists),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

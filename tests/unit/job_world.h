@@ -1,8 +1,8 @@
-/* A small world for the tests of the job's controller: one log, one lead, a few hosts with the production slots core, and
- * workers that behave as shoal/worker.h says. Virtual time, seeded chance; messages may be late, repeated or lost.
+/* A small world for the tests of the job's controller: one log, one lead, a few hosts with the production slots core,
+ * and workers that behave as shoal/worker.h says. Virtual time, seeded chance; messages may be late, repeated or lost.
  *
- * It checks in true time, after every event: no slot has two live workers, a step is completed in one epoch only and by all
- * its members, every member begins step D + 1 from the state after D, the ranges of an epoch cover 0..V-1 once. */
+ * It checks in true time, after every event: no slot has two live workers, a step is completed in one epoch only and by
+ * all its members, every member begins step D + 1 from the state after D, the ranges of an epoch cover 0..V-1 once. */
 #ifndef SHOAL_JOB_WORLD_H
 #define SHOAL_JOB_WORLD_H
 
@@ -24,7 +24,23 @@
 #define W_QUEUE 8192
 #define W_V 6
 
-enum w_kind { W_MESSAGE, W_APPLY, W_STARTED, W_HELLO, W_READY, W_CLOSED, W_EXIT, W_IDLE, W_BLOB, W_MANIFEST, W_FILES, W_TRAIN, W_STEP, W_HEALTH, W_TOLD };
+enum w_kind {
+    W_MESSAGE,
+    W_APPLY,
+    W_STARTED,
+    W_HELLO,
+    W_READY,
+    W_CLOSED,
+    W_EXIT,
+    W_IDLE,
+    W_BLOB,
+    W_MANIFEST,
+    W_FILES,
+    W_TRAIN,
+    W_STEP,
+    W_HEALTH,
+    W_TOLD
+};
 
 struct w_event {
     uint64_t at_ns;
@@ -113,29 +129,27 @@ struct world {
     bool trace;
 };
 
-static inline struct shoal_node_id w_node(uint32_t host)
-{
-    return (struct shoal_node_id){ { (uint8_t)(host + 1) } };
-}
+static inline struct shoal_node_id w_node(uint32_t host) { return (struct shoal_node_id){ { (uint8_t)(host + 1) } }; }
 
 static inline uint32_t w_host_of(struct shoal_node_id node) { return (uint32_t)node.bytes[0] - 1; }
 
-#define W_FAIL(w, ...)                                                                                                             \
-    do {                                                                                                                           \
-        print_error("[%llu ms, seed %llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS), (unsigned long long)(w)->seed);         \
-        print_error(__VA_ARGS__);                                                                                                  \
-        print_error("\n");                                                                                                         \
-        fail();                                                                                                                    \
+#define W_FAIL(w, ...)                                                                                                 \
+    do {                                                                                                               \
+        print_error("[%llu ms, seed %llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS),                             \
+                    (unsigned long long)(w)->seed);                                                                    \
+        print_error(__VA_ARGS__);                                                                                      \
+        print_error("\n");                                                                                             \
+        fail();                                                                                                        \
     } while (0)
 
-#define W_TRACE(w, ...)                                                                                                            \
-    do {                                                                                                                           \
-        if ((w)->trace) {                                                                                                          \
-            print_message("[%6llu.%03llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS),                                         \
-                          (unsigned long long)((w)->now_ns / 1000 % 1000));                                                        \
-            print_message(__VA_ARGS__);                                                                                            \
-            print_message("\n");                                                                                                   \
-        }                                                                                                                          \
+#define W_TRACE(w, ...)                                                                                                \
+    do {                                                                                                               \
+        if ((w)->trace) {                                                                                              \
+            print_message("[%6llu.%03llu] ", (unsigned long long)((w)->now_ns / SHOAL_MS),                             \
+                          (unsigned long long)((w)->now_ns / 1000 % 1000));                                            \
+            print_message(__VA_ARGS__);                                                                                \
+            print_message("\n");                                                                                       \
+        }                                                                                                              \
     } while (0)
 
 static inline struct w_event *w_push(struct world *w, enum w_kind kind, uint32_t host, uint64_t in_ns)
@@ -170,12 +184,15 @@ static inline void w_send(struct world *w, uint32_t from, struct shoal_node_id t
     if (host >= W_HOSTS)
         return;
     if (from != host) {
-        copies = shoal_rand_below(&w->rand, 100) < w->lose_pct ? 0 : shoal_rand_below(&w->rand, 100) < w->repeat_pct ? 2 : 1;
+        copies = shoal_rand_below(&w->rand, 100) < w->lose_pct     ? 0
+                 : shoal_rand_below(&w->rand, 100) < w->repeat_pct ? 2
+                                                                   : 1;
         if (w->hosts[from].cut || w->hosts[host].cut)
             copies = 0;
     }
     for (uint32_t i = 0; i < copies; i++) {
-        struct w_event *e = w_push(w, W_MESSAGE, host, SHOAL_MS / 2 + (w->delay_ns > 0 ? shoal_rand_below(&w->rand, w->delay_ns) : 0));
+        struct w_event *e =
+            w_push(w, W_MESSAGE, host, SHOAL_MS / 2 + (w->delay_ns > 0 ? shoal_rand_below(&w->rand, w->delay_ns) : 0));
 
         e->from = from;
         e->len = bytes.len;
@@ -192,7 +209,8 @@ static inline void w_exit(struct world *w, struct w_worker *worker, int32_t stat
 
     if (!worker->alive)
         return;
-    W_TRACE(w, "host %u: worker %llx exits %d%s", worker->host, (unsigned long long)worker->id & 0xff, status, signalled ? " (signal)" : "");
+    W_TRACE(w, "host %u: worker %llx exits %d%s", worker->host, (unsigned long long)worker->id & 0xff, status,
+            signalled ? " (signal)" : "");
     worker->alive = false;
     e = w_push(w, W_EXIT, worker->host, SHOAL_MS);
     e->worker_id = worker->id;
@@ -211,7 +229,8 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_slot
     struct w_event *e;
 
     for (uint32_t i = 0; i < w->worker_count; i++)
-        if (w->workers[i].alive && w->workers[i].host == host && w->workers[i].slot == p->slot && p->slot != SHOAL_SLOT_NONE)
+        if (w->workers[i].alive && w->workers[i].host == host && w->workers[i].slot == p->slot &&
+            p->slot != SHOAL_SLOT_NONE)
             W_FAIL(w, "host %u slot %u has two live workers", host, p->slot);
     if (w_worker(w, p->worker_id) != NULL)
         W_FAIL(w, "worker %llx runs twice", (unsigned long long)p->worker_id);
@@ -226,12 +245,15 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_slot
     if (w->worker_count == W_WORKERS)
         W_FAIL(w, "too many workers were started");
     worker = &w->workers[w->worker_count++];
-    *worker = (struct w_worker){ .used = true, .alive = true, .id = p->worker_id, .host = host, .slot = p->slot, .role = p->role };
+    *worker = (struct w_worker){
+        .used = true, .alive = true, .id = p->worker_id, .host = host, .slot = p->slot, .role = p->role
+    };
     memcpy(worker->token, p->token, 16);
     worker->record = calloc(1, sizeof(*worker->record));
     worker->call = p->role == SHOAL_JOB_SCRIPT ? p->attempt : 0;
     w->runs++;
-    W_TRACE(w, "host %u: runs worker %llx role %u slot %d", host, (unsigned long long)p->worker_id & 0xff, p->role, (int)p->slot);
+    W_TRACE(w, "host %u: runs worker %llx role %u slot %d", host, (unsigned long long)p->worker_id & 0xff, p->role,
+            (int)p->slot);
     e = w_push(w, W_STARTED, host, 3 * SHOAL_MS);
     e->worker_id = worker->id;
     if (p->role != SHOAL_JOB_SCRIPT) {
@@ -371,9 +393,13 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
     if (worker == NULL || !worker->alive)
         return;
     if (worker->frozen) { /* it waits in the socket */
-        size_t bytes = m->kind == SHOAL_WORKER_EPOCH ? sizeof(*m) : offsetof(struct shoal_worker_message, hello) +
-                       (m->kind == SHOAL_WORKER_TRAIN_STATE ? sizeof(m->train_state) : m->kind == SHOAL_WORKER_CALL ? sizeof(m->call) :
-                        m->kind == SHOAL_WORKER_STOP || m->kind == SHOAL_WORKER_RELEASE ? sizeof(m->stop) : sizeof(m->acked));
+        size_t bytes = m->kind == SHOAL_WORKER_EPOCH
+                           ? sizeof(*m)
+                           : offsetof(struct shoal_worker_message, hello) +
+                                 (m->kind == SHOAL_WORKER_TRAIN_STATE ? sizeof(m->train_state)
+                                  : m->kind == SHOAL_WORKER_CALL      ? sizeof(m->call)
+                                  : m->kind == SHOAL_WORKER_STOP || m->kind == SHOAL_WORKER_RELEASE ? sizeof(m->stop)
+                                                                                                    : sizeof(m->acked));
 
         e = w_push(w, W_TOLD, host, 20 * SHOAL_MS);
         e->worker_id = worker_id;
@@ -436,14 +462,20 @@ static inline void w_records(struct world *w, struct w_worker *worker, uint64_t 
     static struct shoal_worker_message m;
     static uint8_t bytes[256];
     struct shoal_writer out = shoal_writer_init(bytes, sizeof(bytes));
-    struct shoal_step_head head = { .step = step, .kind = SHOAL_STEP_TRAIN, .call = worker->call, .v_count = 1, .value_count = 1,
+    struct shoal_step_head head = { .step = step,
+                                    .kind = SHOAL_STEP_TRAIN,
+                                    .call = worker->call,
+                                    .v_count = 1,
+                                    .value_count = 1,
                                     .data_epoch = (uint32_t)(step / 10) };
     struct shoal_step_tuple tuple = { .samples = 10, .worker_id = worker->id, .values = { 0.5 } };
 
     shoal_put_step_head(&out, &head);
     shoal_put_step_tuple(&out, &tuple, 1);
     m.kind = SHOAL_WORKER_RECORDS;
-    m.records = (struct shoal_worker_records){ .call = worker->call, .first_step = step, .count = 1, .records = shoal_writer_view(&out) };
+    m.records = (struct shoal_worker_records){
+        .call = worker->call, .first_step = step, .count = 1, .records = shoal_writer_view(&out)
+    };
     w_say(w, worker, &m);
 }
 
@@ -471,21 +503,22 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
         if (members[i] == NULL || !members[i]->alive || members[i]->frozen || !members[i]->entered ||
             members[i]->epoch != lead_worker->epoch || w->hosts[members[i]->host].cut)
             return;
-        holder_here = holder_here || (members[i]->id == epoch->holder &&
-                                      (members[i]->complete >= epoch->decided_step || members[i]->applied >= epoch->decided_step));
+        holder_here = holder_here || (members[i]->id == epoch->holder && (members[i]->complete >= epoch->decided_step ||
+                                                                          members[i]->applied >= epoch->decided_step));
     }
     for (uint32_t i = 0; i < epoch->member_count; i++) { /* I3 */
         if (members[i]->applied >= epoch->decided_step)
             continue;
         if (!holder_here)
-            W_FAIL(w, "epoch %u: the holder does not have step %llu", epoch->epoch.e, (unsigned long long)epoch->decided_step);
+            W_FAIL(w, "epoch %u: the holder does not have step %llu", epoch->epoch.e,
+                   (unsigned long long)epoch->decided_step);
         if (!epoch->members[i].has_state && epoch->donor == 0)
             W_FAIL(w, "epoch %u: a joiner and no donor", epoch->epoch.e);
         members[i]->applied = epoch->decided_step;
         members[i]->complete = epoch->decided_step;
         if (epoch->decided_step > w->steps_done[epoch->call] + 1 && epoch->snapshot_path[0] == '\0')
-            W_FAIL(w, "epoch %u decides step %llu, but %llu was the last", epoch->epoch.e, (unsigned long long)epoch->decided_step,
-                   (unsigned long long)w->steps_done[epoch->call]);
+            W_FAIL(w, "epoch %u decides step %llu, but %llu was the last", epoch->epoch.e,
+                   (unsigned long long)epoch->decided_step, (unsigned long long)w->steps_done[epoch->call]);
         if (epoch->decided_step > w->steps_done[epoch->call])
             w->steps_done[epoch->call] = epoch->decided_step;
         return;
@@ -534,7 +567,8 @@ static inline void w_step_all(struct world *w)
     for (uint32_t i = 0; i < w->worker_count; i++) {
         struct w_worker *worker = &w->workers[i];
 
-        if (worker->alive && worker->role == SHOAL_JOB_ENGINE && worker->entered && worker->record->members[0].worker_id == worker->id)
+        if (worker->alive && worker->role == SHOAL_JOB_ENGINE && worker->entered &&
+            worker->record->members[0].worker_id == worker->id)
             w_advance(w, worker);
     }
     (void)w_push(w, W_STEP, 0, w->step_ns);
@@ -561,7 +595,8 @@ static inline void w_slots_action(struct world *w, uint32_t host, const struct s
         worker = w_worker(w, a->u.worker.worker_id);
         if (worker != NULL) {
             worker->frozen = a->kind == SHOAL_SLOTS_FREEZE;
-            W_TRACE(w, "host %u: worker %llx %s", host, (unsigned long long)worker->id & 0xff, worker->frozen ? "frozen" : "thawed");
+            W_TRACE(w, "host %u: worker %llx %s", host, (unsigned long long)worker->id & 0xff,
+                    worker->frozen ? "frozen" : "thawed");
             if (!worker->frozen && worker->epoch != 0 && w->hosts[host].revoked >= worker->epoch)
                 w_close(w, worker);
         }
@@ -614,7 +649,8 @@ static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
     if (w->lead == NULL)
         return;
     for (uint32_t h = 0; h < W_HOSTS; h++)
-        if (w->hosts[h].up && w->hosts[h].agent_up && (h == w->lead_host || (!w->hosts[h].cut && !w->hosts[w->lead_host].cut)))
+        if (w->hosts[h].up && w->hosts[h].agent_up &&
+            (h == w->lead_host || (!w->hosts[h].cut && !w->hosts[w->lead_host].cut)))
             shoal_lead_stamp(w->lead, w_node(h), w->hosts[h].host_epoch, w->now_ns - SHOAL_MS);
     assert_int_equal(shoal_lead_step(w->lead, event, w->now_ns, actions), SHOAL_OK);
     for (uint32_t i = 0; i < actions->count; i++) {
@@ -652,7 +688,8 @@ static inline void w_target(struct world *w)
 
                 for (uint32_t p = 0; p < w->job->placement_count; p++)
                     held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
-                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
+                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || (w->slot_banned >> (h * 8 + s) & 1) ||
+                    count >= w->target)
                     continue;
                 slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
             }
@@ -670,8 +707,9 @@ static inline void w_health(struct world *w, uint32_t host, uint64_t version)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
 
     event.u.host.node = w_node(host);
-    event.u.host.health = w->hosts[host].up && w->hosts[host].agent_up && (!w->hosts[host].cut || host == w->lead_host) ?
-                              SHOAL_LEAD_HOST_WELL : SHOAL_LEAD_HOST_SILENT;
+    event.u.host.health = w->hosts[host].up && w->hosts[host].agent_up && (!w->hosts[host].cut || host == w->lead_host)
+                              ? SHOAL_LEAD_HOST_WELL
+                              : SHOAL_LEAD_HOST_SILENT;
     event.u.host.host_epoch = event.u.host.health == SHOAL_LEAD_HOST_WELL ? w->hosts[host].host_epoch : 0;
     event.u.host.slots_version = version;
     if (event.u.host.health != SHOAL_LEAD_HOST_WELL)
@@ -703,7 +741,8 @@ static inline void w_new_lead(struct world *w, uint32_t host)
     w_target(w);
 }
 
-/* A fresh start goes back; it is right only when nobody at hand carries more. (Outcasts of older epochs are to be killed.) */
+/* A fresh start goes back; it is right only when nobody at hand carries more. (Outcasts of older epochs are to be
+ * killed.) */
 static inline void w_see_epoch(struct world *w)
 {
     const struct shoal_worker_epoch *epoch = w->job->epoch;
@@ -713,11 +752,13 @@ static inline void w_see_epoch(struct world *w)
     for (uint32_t i = 0; i < w->worker_count; i++) {
         const struct w_worker *worker = &w->workers[i];
 
-        if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut && w->now_ns >= w->hosts[worker->host].well_ns &&
+        if (worker->alive && !worker->frozen && !w->hosts[worker->host].cut &&
+            w->now_ns >= w->hosts[worker->host].well_ns &&
             w->now_ns - w->hosts[worker->host].well_ns > 200 * SHOAL_MS && worker->epoch == w->epoch_before &&
             worker->role == SHOAL_JOB_ENGINE && worker->applied > epoch->decided_step)
             W_FAIL(w, "epoch %u begins from step %llu, but worker %llx carries %llu", epoch->epoch.e,
-                   (unsigned long long)epoch->decided_step, (unsigned long long)worker->id & 0xff, (unsigned long long)worker->applied);
+                   (unsigned long long)epoch->decided_step, (unsigned long long)worker->id & 0xff,
+                   (unsigned long long)worker->applied);
     }
     w->steps_done[epoch->call] = epoch->decided_step;
 }
@@ -731,7 +772,8 @@ static inline void w_commit(struct world *w, struct shoal_view bytes)
         w->epoch_before = shoal_epoch_word(w->job->epoch->epoch);
     event.u.changed = shoal_job_apply(w->job, ++w->index, bytes, &w->scratch);
     W_TRACE(w, "log %llu: kind %u changed %x%s%s", (unsigned long long)w->index, bytes.bytes[0], event.u.changed,
-            w->job->state != state ? ", state " : "", w->job->state != state ? shoal_job_state_name((enum shoal_job_state)w->job->state) : "");
+            w->job->state != state ? ", state " : "",
+            w->job->state != state ? shoal_job_state_name((enum shoal_job_state)w->job->state) : "");
     if (w->trace && w->scratch.kind == SHOAL_JOB_ENTRY_EPOCH)
         W_TRACE(w, "  epoch %u: D %llu, %u members, holder %llx donor %llx %s", w->job->epoch->epoch.e,
                 (unsigned long long)w->job->epoch->decided_step, w->job->epoch->member_count,
@@ -747,7 +789,9 @@ static inline void w_commit(struct world *w, struct shoal_view bytes)
 
 static inline void w_host_up(struct world *w, uint32_t host)
 {
-    struct shoal_slots_options options = { .self = w_node(host), .slots = W_SLOTS, .device = SHOAL_JOB_DEVICE_CPU, .jobs_max = 4 };
+    struct shoal_slots_options options = {
+        .self = w_node(host), .slots = W_SLOTS, .device = SHOAL_JOB_DEVICE_CPU, .jobs_max = 4
+    };
 
     w->hosts[host].up = true;
     w->hosts[host].agent_up = true;
@@ -775,8 +819,12 @@ static inline void w_host_down(struct world *w, uint32_t host)
 
 static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t min, uint32_t max)
 {
-    struct shoal_job_spec spec = { .elastic = elastic, .workers_min = min, .workers_max = max, .devices_per_worker = 1 };
-    struct shoal_job_founding founding = { .id = { { 1, 2, 3, (uint8_t)seed } }, .ticket_ms = 5, .create_ms = 7, .founder = w_node(0) };
+    struct shoal_job_spec spec = {
+        .elastic = elastic, .workers_min = min, .workers_max = max, .devices_per_worker = 1
+    };
+    struct shoal_job_founding founding = {
+        .id = { { 1, 2, 3, (uint8_t)seed } }, .ticket_ms = 5, .create_ms = 7, .founder = w_node(0)
+    };
     static uint8_t bytes[4096];
     size_t len;
 
@@ -874,7 +922,8 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
     case W_TRAIN: w_train(w, worker); return;
     case W_CLOSED:
         m.kind = SHOAL_WORKER_CLOSED;
-        m.closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(e->word), .applied_step = worker->applied,
+        m.closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(e->word),
+                                                 .applied_step = worker->applied,
                                                  .complete_step = worker->complete };
         w_say(w, worker, &m);
         return;
@@ -1009,7 +1058,11 @@ static inline void w_run_for(struct world *w, uint64_t ns)
         turns = w->now_ns == before ? turns + 1 : 0;
         before = w->now_ns;
         if (turns > 20000)
-            W_FAIL(w, "time stands still: lead %lld, hosts %lld %lld %lld", w->lead == NULL ? -1 : (long long)(shoal_lead_deadline_ns(w->lead) - w->now_ns), w->hosts[0].up ? (long long)(shoal_slots_deadline_ns(w->hosts[0].slots) - w->now_ns) : -1, w->hosts[1].up ? (long long)(shoal_slots_deadline_ns(w->hosts[1].slots) - w->now_ns) : -1, w->hosts[2].up ? (long long)(shoal_slots_deadline_ns(w->hosts[2].slots) - w->now_ns) : -1);
+            W_FAIL(w, "time stands still: lead %lld, hosts %lld %lld %lld",
+                   w->lead == NULL ? -1 : (long long)(shoal_lead_deadline_ns(w->lead) - w->now_ns),
+                   w->hosts[0].up ? (long long)(shoal_slots_deadline_ns(w->hosts[0].slots) - w->now_ns) : -1,
+                   w->hosts[1].up ? (long long)(shoal_slots_deadline_ns(w->hosts[1].slots) - w->now_ns) : -1,
+                   w->hosts[2].up ? (long long)(shoal_slots_deadline_ns(w->hosts[2].slots) - w->now_ns) : -1);
     }
 }
 
@@ -1026,7 +1079,8 @@ static inline void w_run_to_end(struct world *w, uint64_t ns)
             if (w->lead != NULL)
                 shoal_lead_why(w->lead, why, sizeof(why));
             W_FAIL(w, "not ended after %llu s: %s; step %llu; %s", (unsigned long long)(ns / SHOAL_S),
-                   shoal_job_state_name((enum shoal_job_state)w->job->state), (unsigned long long)w->steps_done[w->job->call_count], why);
+                   shoal_job_state_name((enum shoal_job_state)w->job->state),
+                   (unsigned long long)w->steps_done[w->job->call_count], why);
         }
     }
 }
@@ -1043,7 +1097,8 @@ static inline void w_run_to_step(struct world *w, uint32_t call, uint64_t step, 
             if (w->lead != NULL)
                 shoal_lead_why(w->lead, why, sizeof(why));
             W_FAIL(w, "step %llu of call %u not reached (%llu): %s; %s", (unsigned long long)step, call,
-                   (unsigned long long)w->steps_done[call], shoal_job_state_name((enum shoal_job_state)w->job->state), why);
+                   (unsigned long long)w->steps_done[call], shoal_job_state_name((enum shoal_job_state)w->job->state),
+                   why);
         }
     }
 }

@@ -1,4 +1,5 @@
-/* One lead and three slots cores run jobs end to end with workers that behave, under deaths, joins, cuts and lost messages. */
+/* One lead and three slots cores run jobs end to end with workers that behave, under deaths, joins, cuts and lost
+ * messages. */
 #include "job_world.h"
 
 static struct world w;
@@ -10,8 +11,8 @@ static void expect_state(uint8_t state)
                shoal_job_state_name((enum shoal_job_state)w.job->state), w.job->reason);
 }
 
-/* An ended job leaves nothing behind: no worker, no lease, and its leader sleeps. Except where the job gave a lease up while
- * its host was out of reach: there a frozen worker waits for its slot to be claimed, or for its ten minutes. */
+/* An ended job leaves nothing behind: no worker, no lease, and its leader sleeps. Except where the job gave a lease up
+ * while its host was out of reach: there a frozen worker waits for its slot to be claimed, or for its ten minutes. */
 static void expect_clean(void)
 {
     w_run_for(&w, 60 * SHOAL_S);
@@ -205,7 +206,8 @@ static void test_host_dies(void **state)
     step = w.steps_done[1];
     w_run_to_step(&w, 1, step + 5, 10 * SHOAL_S);
     if (w.now_ns - died_ns > 2500 * SHOAL_MS)
-        W_FAIL(&w, "training went on only %llu ms after the host's death", (unsigned long long)((w.now_ns - died_ns) / SHOAL_MS));
+        W_FAIL(&w, "training went on only %llu ms after the host's death",
+               (unsigned long long)((w.now_ns - died_ns) / SHOAL_MS));
     w_host_up(&w, 2); /* a new life: its old leases are void at once */
     w_health(&w, 2, 1);
     w_target(&w);
@@ -395,7 +397,8 @@ static void test_attempts_end(void **state)
     for (uint32_t attempt = 1; attempt <= 3; attempt++) {
         w_run_for(&w, 20 * SHOAL_S);
         if (w_any(&w, SHOAL_JOB_SCRIPT, 0) == NULL)
-            W_FAIL(&w, "attempt %u does not run: %s", attempt, shoal_job_state_name((enum shoal_job_state)w.job->state));
+            W_FAIL(&w, "attempt %u does not run: %s", attempt,
+                   shoal_job_state_name((enum shoal_job_state)w.job->state));
         assert_int_equal(w.job->attempt, attempt);
         uint32_t host = w_any(&w, SHOAL_JOB_SCRIPT, 0)->host;
         w_host_down(&w, host);
@@ -409,7 +412,8 @@ static void test_attempts_end(void **state)
     w_deinit(&w);
 }
 
-/* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated messages. */
+/* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated
+ * messages. */
 static void chaos(uint64_t seed)
 {
     start(seed, true, 1, 6);
@@ -488,13 +492,27 @@ static void test_chaos(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elastic),        cmocka_unit_test(test_script),          cmocka_unit_test(test_script_fails),
-        cmocka_unit_test(test_gang),           cmocka_unit_test(test_gang_waits),      cmocka_unit_test(test_pending_timeout),
-        cmocka_unit_test(test_engine_dies),    cmocka_unit_test(test_all_engines_die), cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_host_dies),      cmocka_unit_test(test_leader_host_dies), cmocka_unit_test(test_leader_changes),
-        cmocka_unit_test(test_driver_dies),    cmocka_unit_test(test_driver_fails),    cmocka_unit_test(test_join_and_shrink),
-        cmocka_unit_test(test_stop),           cmocka_unit_test(test_stop_pending),    cmocka_unit_test(test_freeze_and_thaw),
-        cmocka_unit_test(test_script_host_lost), cmocka_unit_test(test_attempts_end),  cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_elastic),
+        cmocka_unit_test(test_script),
+        cmocka_unit_test(test_script_fails),
+        cmocka_unit_test(test_gang),
+        cmocka_unit_test(test_gang_waits),
+        cmocka_unit_test(test_pending_timeout),
+        cmocka_unit_test(test_engine_dies),
+        cmocka_unit_test(test_all_engines_die),
+        cmocka_unit_test(test_snapshot),
+        cmocka_unit_test(test_host_dies),
+        cmocka_unit_test(test_leader_host_dies),
+        cmocka_unit_test(test_leader_changes),
+        cmocka_unit_test(test_driver_dies),
+        cmocka_unit_test(test_driver_fails),
+        cmocka_unit_test(test_join_and_shrink),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop_pending),
+        cmocka_unit_test(test_freeze_and_thaw),
+        cmocka_unit_test(test_script_host_lost),
+        cmocka_unit_test(test_attempts_end),
+        cmocka_unit_test(test_chaos),
     };
 
     if (getenv("ONLY") != NULL)

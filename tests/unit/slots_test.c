@@ -22,12 +22,18 @@ static void setup(void)
 {
     now = 1000 * SHOAL_S;
     term = 1;
-    assert_int_equal(shoal_slots_create(&slots, &(struct shoal_slots_options){ .self = self, .host_epoch = 4, .slots = 4,
-                                                                                .device = SHOAL_JOB_DEVICE_CPU, .start_ns = now }),
+    assert_int_equal(shoal_slots_create(&slots, &(struct shoal_slots_options){ .self = self,
+                                                                               .host_epoch = 4,
+                                                                               .slots = 4,
+                                                                               .device = SHOAL_JOB_DEVICE_CPU,
+                                                                               .start_ns = now }),
                      SHOAL_OK);
 }
 
-static void step(const struct shoal_slots_event *event) { assert_int_equal(shoal_slots_step(slots, event, now, &actions), SHOAL_OK); }
+static void step(const struct shoal_slots_event *event)
+{
+    assert_int_equal(shoal_slots_step(slots, event, now, &actions), SHOAL_OK);
+}
 
 static void tick(uint64_t ns)
 {
@@ -76,7 +82,8 @@ static uint32_t count(enum shoal_slots_action_kind kind)
 static bool sent(uint8_t kind)
 {
     for (uint32_t i = 0; i < actions.count; i++)
-        if (actions.list[i].kind == SHOAL_SLOTS_SEND && shoal_host_decode(actions.list[i].u.send.bytes, &in) == SHOAL_OK && in.kind == kind)
+        if (actions.list[i].kind == SHOAL_SLOTS_SEND &&
+            shoal_host_decode(actions.list[i].u.send.bytes, &in) == SHOAL_OK && in.kind == kind)
             return true;
     return false;
 }
@@ -118,9 +125,14 @@ static void confirm_at(struct shoal_job_id job, uint64_t worker, uint32_t slot, 
 {
     start(SHOAL_HOST_CONFIRM, job);
     out.u.confirm.placement_count = 1;
-    out.u.confirm.placements[0] = (struct shoal_placement){ .worker_id = worker, .node = self, .slot = slot, .host_epoch = 4,
-                                                            .lease_generation = generation, .token = { 9 },
-                                                            .role = slot == SHOAL_SLOT_NONE ? SHOAL_JOB_DRIVER : SHOAL_JOB_ENGINE };
+    out.u.confirm.placements[0] =
+        (struct shoal_placement){ .worker_id = worker,
+                                  .node = self,
+                                  .slot = slot,
+                                  .host_epoch = 4,
+                                  .lease_generation = generation,
+                                  .token = { 9 },
+                                  .role = slot == SHOAL_SLOT_NONE ? SHOAL_JOB_DRIVER : SHOAL_JOB_ENGINE };
     out.u.confirm.spec = shoal_view_text("spec");
     out.u.confirm.echo = echo;
     send_from(leader);
@@ -209,7 +221,7 @@ static void test_life_of_a_lease(void **state)
     idle(2);
     assert_int_equal(state_of(2), SHOAL_SLOT_FREE);
     second = lease(job_b, 12, 2);
-    assert_true(second > first); /* S1 */
+    assert_true(second > first);  /* S1 */
     confirm(job_a, 13, 2, first); /* an old grant */
     assert_null(find(SHOAL_SLOTS_RUN));
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_EXITED && !in.u.worker.ran);
@@ -223,7 +235,7 @@ static void test_tentative(void **state)
     (void)state;
     setup();
     a = reserve(job_a, 0, 5, 10);
-    assert_true(reserve(job_a, 0, 5, 10) == a);  /* asked again: the same promise */
+    assert_true(reserve(job_a, 0, 5, 10) == a);    /* asked again: the same promise */
     assert_int_equal(reserve(job_b, 0, 5, 11), 0); /* a later ticket waits */
     b = reserve(job_b, 0, 6, 11);                  /* a higher priority wounds */
     assert_true(b > a);
@@ -283,7 +295,7 @@ static void test_freeze_thaw_kill(void **state)
     tick(2 * SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_FREEZE));
     tick(SHOAL_S);
-    assert_null(find(SHOAL_SLOTS_FREEZE)); /* once */
+    assert_null(find(SHOAL_SLOTS_FREEZE));       /* once */
     renew(job_a, 11, a, begun + 500 * SHOAL_MS); /* would be frozen anyway: stays */
     assert_null(find(SHOAL_SLOTS_THAW));
     renew(job_a, 11, a, now - SHOAL_S);
@@ -515,7 +527,8 @@ static void test_restart(void **state)
     now += SHOAL_S;
     options.start_ns = now;
     options.host_epoch = 5;
-    assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, len)), SHOAL_ERR_STALE); /* the host was booted */
+    assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, len)),
+                     SHOAL_ERR_STALE); /* the host was booted */
     options.host_epoch = 4;
     for (size_t n = 0; n < len; n += 7)
         assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, n)), SHOAL_ERR_MALFORMED);
@@ -618,11 +631,21 @@ static void test_malformed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life_of_a_lease), cmocka_unit_test(test_tentative), cmocka_unit_test(test_confirm_is_late),
-        cmocka_unit_test(test_freeze_thaw_kill), cmocka_unit_test(test_claim_of_an_expired_lease), cmocka_unit_test(test_terms),
-        cmocka_unit_test(test_unknown_is_a_promise), cmocka_unit_test(test_drain), cmocka_unit_test(test_driver),
-        cmocka_unit_test(test_reports_repeat), cmocka_unit_test(test_epoch_and_death), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_orders), cmocka_unit_test(test_stuck), cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_life_of_a_lease),
+        cmocka_unit_test(test_tentative),
+        cmocka_unit_test(test_confirm_is_late),
+        cmocka_unit_test(test_freeze_thaw_kill),
+        cmocka_unit_test(test_claim_of_an_expired_lease),
+        cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_unknown_is_a_promise),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_driver),
+        cmocka_unit_test(test_reports_repeat),
+        cmocka_unit_test(test_epoch_and_death),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_malformed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
