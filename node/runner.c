@@ -1,9 +1,12 @@
 /* The runner's loop (runner.h): epoll over the agent's socket, the engine server's socket, a signalfd for SIGCHLD and
  * one timerfd for the nearest deadline. It holds no job state beyond its own children, asks nobody, and needs no agent.
  *
- * How a slot is emptied: SIGKILL to the worker's process group and, where it has one, to its cgroup; then every child
- * of the runner in that session that was left behind is found in /proc by its inherited lock descriptor's slot mark
- * (the SHOAL_WORKER_ID of its environment) and killed too. The slot's lock says when it is really empty. */
+ * How a slot is emptied: SIGKILL to the worker's process group and, where it has one, to its cgroup; then whoever it left
+ * behind, which by R2 has become a child of the runner, is told from the living workers' own by what it inherited: the
+ * descriptor of the slot's lock, or the SHOAL_WORKER_ID that it was started with (an engine has none: the engine server
+ * was started for all of them). What bears neither goes when the last worker has ended. The children of those who are
+ * killed so come to the runner in turn, hence each death of a stranger begins another sweep. The slot's lock says when
+ * it is really empty. */
 #include "shoal/runner.h"
 
 #include "shoal/worker.h"
@@ -29,6 +32,13 @@
 
 /* Ends by itself when nothing runs and no agent came back for this long. */
 #define ORPHAN_NS (60 * SHOAL_S)
+
+/* The file of a slot's lock, as long as the runner lives. */
+struct lock_file {
+    bool used;
+    dev_t device;
+    ino_t inode;
+};
 
 struct child {
     bool used;
@@ -59,6 +69,7 @@ struct runner {
     int arena_fd;
     struct shoal_control_page *page;
     struct child children[SHOAL_RUNNER_WORKERS_MAX];
+    struct lock_file locks[SHOAL_SLOTS_MAX];
     bool closing;
     uint64_t idle_since_ns;
     char server_line[8192];
@@ -178,27 +189,98 @@ static struct child *child_of_pid(struct runner *runner, pid_t pid)
     return NULL;
 }
 
-/* Is `pid` marked as a process of this worker? Its environment as it was started with says so. */
-static bool belongs_to(pid_t pid, uint64_t worker_id)
+static bool worker_lives(const struct runner *runner, uint64_t worker_id)
 {
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (runner->children[i].used && !runner->children[i].exited && runner->children[i].worker_id == worker_id)
+            return true;
+    return false;
+}
+
+static bool slot_lives(const struct runner *runner, uint32_t slot)
+{
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (runner->children[i].used && !runner->children[i].exited && runner->children[i].slot == slot)
+            return true;
+    return false;
+}
+
+static bool anyone_alive(const struct runner *runner)
+{
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (runner->children[i].used && !runner->children[i].exited)
+            return true;
+    return false;
+}
+
+/* The worker in whose environment `pid` was started. False: it says none. */
+static bool marked_worker(pid_t pid, uint64_t *worker_id)
+{
+    static char environ_bytes[128 * SHOAL_KIB + 1];
+    static const char mark[] = SHOAL_ENV_WORKER "=";
     char path[64];
-    char want[64];
-    static char environ_bytes[64 * SHOAL_KIB];
-    ssize_t len;
+    const char *at;
+    ssize_t len = -1;
     int fd;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (fd >= 0) {
+        len = read(fd, environ_bytes, sizeof(environ_bytes) - 1);
+        (void)close(fd);
+    }
+    if (len <= 0)
         return false;
-    len = read(fd, environ_bytes, sizeof(environ_bytes));
-    (void)close(fd);
-    (void)snprintf(want, sizeof(want), SHOAL_ENV_WORKER "=%llu", (unsigned long long)worker_id);
-    return len > 0 && memmem(environ_bytes, (size_t)len, want, strlen(want) + 1) != NULL;
+    environ_bytes[len] = '\0';
+    for (at = environ_bytes; at < environ_bytes + len; at += strlen(at) + 1) {
+        if (strncmp(at, mark, sizeof(mark) - 1) != 0)
+            continue;
+        *worker_id = strtoull(at + sizeof(mark) - 1, NULL, 10);
+        return true;
+    }
+    return false;
 }
 
-/* R2: processes that a worker left behind are our children by now; those that bear its mark go with it. */
-static void kill_left_behind(uint64_t worker_id, pid_t self)
+/* The slot whose lock `pid` holds open. SHOAL_SLOT_NONE: none. */
+static uint32_t marked_slot(const struct runner *runner, pid_t pid)
+{
+    char path[64 + NAME_MAX];
+    uint32_t slot = SHOAL_SLOT_NONE;
+    const struct dirent *entry;
+    DIR *dir;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    dir = opendir(path);
+    while (dir != NULL && slot == SHOAL_SLOT_NONE && (entry = readdir(dir)) != NULL) {
+        struct stat file;
+
+        (void)snprintf(path, sizeof(path), "/proc/%d/fd/%s", (int)pid, entry->d_name);
+        if (entry->d_name[0] == '.' || stat(path, &file) != 0)
+            continue;
+        for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++)
+            if (runner->locks[i].used && runner->locks[i].inode == file.st_ino && runner->locks[i].device == file.st_dev)
+                slot = i;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return slot;
+}
+
+/* Has a child of the runner that is no worker of the table nobody alive to belong to? */
+static bool left_behind(const struct runner *runner, pid_t pid)
+{
+    uint64_t worker_id;
+    uint32_t slot = marked_slot(runner, pid);
+
+    if (slot != SHOAL_SLOT_NONE)
+        return !slot_lives(runner, slot);
+    if (marked_worker(pid, &worker_id))
+        return !worker_lives(runner, worker_id);
+    return !anyone_alive(runner);
+}
+
+/* R2: processes that a worker left behind are our children by now. None of them can be another's pid: only we reap. */
+static void kill_left_behind(struct runner *runner)
 {
     char path[64];
     char text[4096];
@@ -206,7 +288,7 @@ static void kill_left_behind(uint64_t worker_id, pid_t self)
     ssize_t len;
     int fd;
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)self, (int)self);
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)getpid(), (int)getpid());
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return;
@@ -215,12 +297,12 @@ static void kill_left_behind(uint64_t worker_id, pid_t self)
     if (len <= 0)
         return;
     text[len] = '\0';
-    for (unsigned i = 0; i < 1024 && *at != '\0'; i++) {
+    for (;;) {
         pid_t pid = (pid_t)strtol(at, &at, 10);
 
-        while (*at == ' ')
-            at++;
-        if (pid > 0 && belongs_to(pid, worker_id))
+        if (pid <= 0 || *at == '\0') /* the last number may be cut short: the next sweep sees it whole */
+            return;
+        if (pid != runner->server_pid && child_of_pid(runner, pid) == NULL && left_behind(runner, pid))
             (void)kill(pid, SIGKILL);
     }
 }
@@ -283,14 +365,6 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     if (a == 0)
         return b;
     return b == 0 || a < b ? a : b;
-}
-
-static bool anyone_alive(const struct runner *runner)
-{
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
-        if (runner->children[i].used && !runner->children[i].exited)
-            return true;
-    return false;
 }
 
 /* Carry out what is due and arm the timer for the next deadline. */
@@ -370,8 +444,12 @@ static void become(const struct shoal_runner_start *start, const int fds[3], con
 }
 
 /* The slot's lock, held by the descriptor that the worker inherits. FULL: somebody of an earlier lease still lives. */
-static enum shoal_err slot_lock(const char *path, int *fd, struct shoal_msg *msg)
+static enum shoal_err slot_lock(struct runner *runner, const struct shoal_runner_start *start, int *fd,
+                                struct shoal_msg *msg)
 {
+    const char *path = start->lock_path;
+    struct stat file;
+
     *fd = -1;
     if (path[0] == '\0')
         return SHOAL_OK;
@@ -384,6 +462,8 @@ static enum shoal_err slot_lock(const char *path, int *fd, struct shoal_msg *msg
         *fd = -1;
         return shoal_fail(msg, SHOAL_ERR_FULL, "%s: a process of an earlier lease still holds this slot", path);
     }
+    if (start->slot < SHOAL_SLOTS_MAX && fstat(*fd, &file) == 0)
+        runner->locks[start->slot] = (struct lock_file){ .used = true, .device = file.st_dev, .inode = file.st_ino };
     return SHOAL_OK;
 }
 
@@ -584,7 +664,7 @@ static void child_ended(struct runner *runner, struct child *child, int status, 
     cgroup_write(child->cgroup, "cgroup.kill", "1");
     if (child->pid > 0)
         (void)kill(-child->pid, SIGKILL);
-    kill_left_behind(child->worker_id, getpid());
+    kill_left_behind(runner);
     runner->idle_since_ns = boottime_ns();
     tell_exited(runner, child);
 }
@@ -612,7 +692,7 @@ static void on_start(struct runner *runner, const struct shoal_runner_start *sta
     *child = (struct child){ .used = true, .worker_id = start->worker_id, .slot = start->slot,
                              .freeze_at_ns = start->freeze_at_ns, .kill_at_ns = start->kill_at_ns };
     (void)snprintf(child->cgroup, sizeof(child->cgroup), "%s", start->cgroup);
-    err = slot_lock(start->lock_path, &lock, &msg);
+    err = slot_lock(runner, start, &lock, &msg);
     if (err == SHOAL_OK)
         slot_claim(runner, start);
     if (err == SHOAL_OK && start->how == SHOAL_START_EXEC)
@@ -683,6 +763,7 @@ static void on_server(struct runner *runner)
 static void on_children(struct runner *runner)
 {
     struct signalfd_siginfo info;
+    bool strangers = false;
 
     while (read(runner->signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
         continue;
@@ -696,13 +777,17 @@ static void on_children(struct runner *runner)
         if (pid == runner->server_pid)
             runner->server_pid = 0;
         child = child_of_pid(runner, pid);
-        if (child == NULL)
-            continue; /* somebody a worker left behind */
+        if (child == NULL) {
+            strangers = true; /* somebody a worker left behind, whose children are ours now */
+            continue;
+        }
         if (WIFSIGNALED(status))
             child_ended(runner, child, WTERMSIG(status), true);
         else
             child_ended(runner, child, WEXITSTATUS(status), false);
     }
+    if (strangers)
+        kill_left_behind(runner);
     timer_turn(runner);
 }
 

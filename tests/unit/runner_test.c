@@ -1,0 +1,549 @@
+/* The runner's messages, and a real runner process with real children before an agent that this test plays. */
+#include "shoal/runner.h"
+
+#include "shoal/rand.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shoal/banned.h"
+
+#define JOB "shoal-0123456789abcdef"
+#define PATIENCE_MS 20000
+
+/* ---- the bytes ---- */
+
+static struct shoal_runner_message sent, got;
+
+static void message_fill(uint8_t kind)
+{
+    sent = (struct shoal_runner_message){ .kind = kind, .worker_id = 77, .slot = 3, .pid = 1234, .status = -1,
+                                          .signalled = true, .start_ticks = 5, .freeze_at_ns = 6, .kill_at_ns = 7,
+                                          .grace_ns = 8, .text = "why" };
+    if (kind != SHOAL_RUNNER_START)
+        return;
+    sent.start = (struct shoal_runner_start){ .worker_id = 77, .slot = 3, .how = SHOAL_START_FORK, .nice = 5,
+                                              .freeze_at_ns = 9, .kill_at_ns = 10, .cwd = "/", .stdout_path = "/o",
+                                              .stderr_path = "/e", .lock_path = "", .cgroup = "", .argc = 2,
+                                              .argv = { "a", "" }, .envc = 1, .env = { "X=1" } };
+}
+
+static void each_message_comes_back_and_none_of_its_prefixes(void **state)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+
+    (void)state;
+    for (uint8_t kind = 0; kind < SHOAL_RUNNER_KIND_COUNT; kind++) {
+        size_t len;
+
+        message_fill(kind);
+        assert_int_equal(shoal_runner_encode(&sent, bytes, sizeof(bytes), &len), SHOAL_OK);
+        assert_int_equal(shoal_runner_decode(shoal_view_of(bytes, len), &got), SHOAL_OK);
+        assert_int_equal(got.kind, kind);
+        assert_int_equal(got.worker_id, 77);
+        assert_int_equal(got.status, -1);
+        assert_string_equal(got.text, "why");
+        if (kind == SHOAL_RUNNER_START) {
+            assert_int_equal(got.start.argc, 2);
+            assert_string_equal(got.start.argv[0], "a");
+            assert_string_equal(got.start.argv[1], "");
+            assert_null(got.start.argv[2]);
+            assert_string_equal(got.start.env[0], "X=1");
+            assert_string_equal(got.start.stderr_path, "/e");
+        }
+        for (size_t cut = 0; cut < len; cut++) {
+            uint8_t *exact = malloc(cut + 1); /* so that a sanitizer sees a read beyond it */
+
+            assert_non_null(exact);
+            memcpy(exact, bytes, cut);
+            assert_int_not_equal(shoal_runner_decode(shoal_view_of(exact, cut), &got), SHOAL_OK);
+            free(exact);
+        }
+    }
+}
+
+static void random_bytes_are_refused_or_decoded_within_bounds(void **state)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    struct shoal_rand chance;
+    size_t len;
+
+    (void)state;
+    shoal_rand_init(&chance, 41);
+    message_fill(SHOAL_RUNNER_START);
+    for (unsigned i = 0; i < 20000; i++) {
+        assert_int_equal(shoal_runner_encode(&sent, bytes, sizeof(bytes), &len), SHOAL_OK);
+        for (unsigned change = 0; change <= i % 4; change++)
+            bytes[shoal_rand_u64(&chance) % len] = (uint8_t)shoal_rand_u64(&chance);
+        if (shoal_runner_decode(shoal_view_of(bytes, len), &got) != SHOAL_OK || got.kind != SHOAL_RUNNER_START)
+            continue;
+        assert_in_range(got.start.argc, 1, SHOAL_RUNNER_STRINGS_MAX);
+        assert_null(got.start.argv[got.start.argc]);
+        assert_null(got.start.env[got.start.envc]);
+    }
+}
+
+static void a_message_beyond_the_limit_is_not_sent(void **state)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    static char large[SHOAL_RUNNER_MESSAGE_MAX];
+    size_t len;
+
+    (void)state;
+    message_fill(SHOAL_RUNNER_START);
+    memset(large, 'x', sizeof(large) - 1);
+    sent.start.env[0] = large;
+    assert_int_equal(shoal_runner_encode(&sent, bytes, sizeof(bytes), &len), SHOAL_ERR_TOO_BIG);
+}
+
+/* ---- the process ---- */
+
+struct fixture {
+    char dir[64];
+    struct sockaddr_un name;
+    pid_t runner;
+    int agent;
+};
+
+static uint64_t boottime_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * SHOAL_S + (uint64_t)now.tv_nsec;
+}
+
+static void connect_agent(struct fixture *f)
+{
+    f->agent = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(f->agent, (const struct sockaddr *)&f->name, sizeof(f->name)), 0);
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    char listener_text[16];
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+    if (f == NULL || listener < 0)
+        return -1;
+    (void)snprintf(f->dir, sizeof(f->dir), "/tmp/shoal-runner-XXXXXX");
+    if (mkdtemp(f->dir) == NULL)
+        return -1;
+    f->name.sun_family = AF_UNIX;
+    (void)snprintf(f->name.sun_path, sizeof(f->name.sun_path), "%s/sock", f->dir);
+    if (bind(listener, (const struct sockaddr *)&f->name, sizeof(f->name)) != 0 || listen(listener, 4) != 0)
+        return -1;
+    (void)snprintf(listener_text, sizeof(listener_text), "%d", listener);
+    f->runner = fork();
+    if (f->runner == 0) {
+        char words[5][64] = { "runner", "", JOB, "0", "" };
+        char *argv[6] = { words[0], words[1], words[2], words[3], words[4], NULL };
+
+        (void)snprintf(words[1], sizeof(words[1]), "%s", f->dir);
+        (void)snprintf(words[4], sizeof(words[4]), "%s", listener_text);
+        _exit(shoal_runner_main(5, argv));
+    }
+    (void)close(listener);
+    connect_agent(f);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[128];
+
+    (void)close(f->agent);
+    (void)kill(f->runner, SIGKILL);
+    (void)waitpid(f->runner, NULL, 0);
+    (void)snprintf(command, sizeof(command), "rm -rf %s", f->dir);
+    (void)!system(command);
+    free(f);
+    return 0;
+}
+
+static void hear(struct fixture *f, uint8_t kind)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    struct pollfd waiting = { .fd = f->agent, .events = POLLIN };
+    ssize_t len;
+
+    if (poll(&waiting, 1, PATIENCE_MS) != 1)
+        fail_msg("nothing came instead of a message of kind %u", kind);
+    len = recv(f->agent, bytes, sizeof(bytes), 0);
+    assert_true(len > 0);
+    assert_int_equal(shoal_runner_decode(shoal_view_of(bytes, (size_t)len), &got), SHOAL_OK);
+    assert_int_equal(got.kind, kind);
+}
+
+static void say(struct fixture *f)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    size_t len;
+
+    assert_int_equal(shoal_runner_encode(&sent, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(send(f->agent, bytes, len, MSG_NOSIGNAL), (ssize_t)len);
+}
+
+static void order(struct fixture *f, uint8_t kind, uint64_t worker, uint64_t freeze, uint64_t kill_at, uint64_t grace)
+{
+    sent = (struct shoal_runner_message){ .kind = kind, .worker_id = worker, .freeze_at_ns = freeze,
+                                          .kill_at_ns = kill_at, .grace_ns = grace };
+    say(f);
+}
+
+/* Starts `sh -c script` as worker `id` in slot `id`. */
+static void start(struct fixture *f, uint64_t id, const char *script, uint64_t freeze, uint64_t kill_at)
+{
+    static char out[128], lock[128], mark[64];
+
+    (void)snprintf(out, sizeof(out), "%s/out", f->dir);
+    (void)snprintf(lock, sizeof(lock), "%s/slot.%llu", f->dir, (unsigned long long)id);
+    (void)snprintf(mark, sizeof(mark), "SHOAL_WORKER_ID=%llu", (unsigned long long)id);
+    sent = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = id, .slot = (uint32_t)id };
+    sent.start = (struct shoal_runner_start){ .worker_id = id, .slot = (uint32_t)id, .how = SHOAL_START_EXEC,
+                                              .freeze_at_ns = freeze, .kill_at_ns = kill_at, .cwd = f->dir,
+                                              .stdout_path = out, .stderr_path = out, .lock_path = lock, .cgroup = "",
+                                              .argc = 3, .argv = { "/bin/sh", "-c", script }, .envc = 2,
+                                              .env = { mark, "PATH=/usr/bin:/bin" } };
+    say(f);
+}
+
+static char state_of(pid_t pid)
+{
+    char path[64];
+    char line[256] = "";
+    const char *at;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return '-';
+    (void)!fgets(line, sizeof(line), file);
+    (void)fclose(file);
+    at = strrchr(line, ')');
+    return at == NULL ? '-' : at[2];
+}
+
+static void pause_ms(unsigned ms)
+{
+    struct timespec time = { .tv_nsec = (long)ms * 1000000 };
+
+    (void)nanosleep(&time, NULL);
+}
+
+#define UNTIL(condition)                                                                                               \
+    do {                                                                                                               \
+        unsigned waited = 0;                                                                                           \
+        while (!(condition)) {                                                                                         \
+            pause_ms(2);                                                                                               \
+            if (waited++ > PATIENCE_MS / 2)                                                                            \
+                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
+        }                                                                                                              \
+    } while (0)
+
+/* The number that a script wrote to a file of the folder; 0: not yet. */
+static pid_t number_in(const struct fixture *f, const char *name)
+{
+    char path[128];
+    int number = 0;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", f->dir, name);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%d\n", &number) != 1)
+        number = 0;
+    (void)fclose(file);
+    return number;
+}
+
+/* 1: somebody holds the slot's lock. */
+static int locked(const struct fixture *f, uint64_t slot)
+{
+    char path[128];
+    int fd;
+    int held;
+
+    (void)snprintf(path, sizeof(path), "%s/slot.%llu", f->dir, (unsigned long long)slot);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    held = flock(fd, LOCK_EX | LOCK_NB) != 0;
+    (void)close(fd);
+    return held;
+}
+
+static void an_exit_status_and_a_signal_are_told(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exit 7", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    assert_int_equal(got.worker_id, 1);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, 7);
+    assert_false(got.signalled);
+    start(f, 2, "kill -11 $$", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, SIGSEGV);
+    assert_true(got.signalled);
+}
+
+static void a_worker_is_frozen_at_its_deadline_and_thawed(void **state)
+{
+    struct fixture *f = *state;
+    pid_t pid;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exec sleep 12345", boottime_ns() + 50 * SHOAL_MS, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    pid = got.pid;
+    UNTIL(state_of(pid) == 'T');
+    order(f, SHOAL_RUNNER_RENEW, 1, boottime_ns() + 1000 * SHOAL_S, 0, 0);
+    order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0);
+    UNTIL(state_of(pid) == 'S');
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, SIGKILL);
+}
+
+static void a_worker_is_killed_at_its_deadline_though_frozen(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t now = boottime_ns();
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "trap '' TERM; exec sleep 12345", now + 20 * SHOAL_MS, now + 120 * SHOAL_MS);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_true(boottime_ns() >= now + 120 * SHOAL_MS);
+    assert_int_equal(got.status, SIGKILL);
+}
+
+static void a_kill_with_grace_lets_a_worker_end_itself_even_if_frozen(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "trap 'exit 5' TERM; echo $$ > ready; while :; do :; done", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    UNTIL(number_in(f, "ready") != 0);
+    order(f, SHOAL_RUNNER_FREEZE, 1, 0, 0, 0);
+    UNTIL(state_of(number_in(f, "ready")) == 'T');
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 100 * SHOAL_S);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, 5);
+    assert_false(got.signalled);
+}
+
+struct left_row {
+    const char *name;
+    const char *script;
+};
+
+/* Each leaves a process whose number lies in the file `left`, in a session of its own. */
+static const struct left_row left_rows[] = {
+    { "with its mark and its lock", "setsid sh -c 'echo $$ > left; exec sleep 12345' & while [ ! -s left ]; do :; done" },
+    { "with its lock alone",
+      "setsid env -i sh -c 'echo $$ > left; exec /bin/sleep 12345' & while [ ! -s left ]; do :; done" },
+    { "with its mark alone",
+      "setsid bash -c 'for n in /proc/$$/fd/*; do n=${n##*/}; [ $n -gt 2 ] && eval \"exec $n>&-\"; done; echo $$ > left; "
+      "exec sleep 12345' & while [ ! -s left ]; do :; done" },
+    { "a child of one that is killed",
+      "setsid env -i sh -c 'setsid sh -c \"echo \\$\\$ > left; exec /bin/sleep 12345\" & /bin/sleep 12345' & "
+      "while [ ! -s left ]; do :; done" },
+};
+
+static void left_behind_row(struct fixture *f, const char *script)
+{
+    pid_t left;
+    char path[128];
+
+    start(f, 1, script, 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    left = number_in(f, "left");
+    assert_true(left > 0);
+    UNTIL(state_of(left) == '-' || state_of(left) == 'Z');
+    UNTIL(!locked(f, 1));
+    (void)snprintf(path, sizeof(path), "%s/left", f->dir);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void whom_a_worker_leaves_behind_goes_with_it(void **state)
+{
+    struct fixture *f = *state;
+    pid_t bystander;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 9, "setsid env -i sh -c 'echo $$ > bystander; exec /bin/sleep 12345' & exec sleep 12345", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    UNTIL(number_in(f, "bystander") != 0);
+    bystander = number_in(f, "bystander");
+    for (size_t i = 0; i < sizeof(left_rows) / sizeof(left_rows[0]); i++) {
+        print_message("left behind: %s\n", left_rows[i].name);
+        left_behind_row(f, left_rows[i].script);
+    }
+    assert_int_equal(state_of(bystander), 'S');
+    order(f, SHOAL_RUNNER_KILL, 9, 0, 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(state_of(bystander) == '-');
+}
+
+/* No mark, no lock, its parent gone: nobody can say whose it is until nobody else is left. */
+static void who_bears_no_mark_goes_with_the_last_worker(void **state)
+{
+    struct fixture *f = *state;
+    pid_t left;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1,
+          "(setsid env -i bash -c 'for n in /proc/$$/fd/*; do n=${n##*/}; [ $n -gt 2 ] && eval \"exec $n>&-\"; done; "
+          "echo $$ > left; exec /bin/sleep 12345' &); while [ ! -s left ]; do :; done; exec sleep 12345",
+          0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    UNTIL(number_in(f, "left") != 0);
+    left = number_in(f, "left");
+    start(f, 2, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(state_of(left), 'S');
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(state_of(left) == '-');
+}
+
+static void a_slot_is_locked_while_any_heir_lives(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+    int fd;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exec sleep 12345", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    assert_int_equal(locked(f, 1), 1);
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(!locked(f, 1));
+    (void)snprintf(path, sizeof(path), "%s/slot.1", f->dir);
+    fd = open(path, O_RDWR | O_CLOEXEC); /* an heir whom no signal reaches */
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    start(f, 1, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, -1);
+    assert_non_null(strstr(got.text, "earlier lease"));
+    (void)close(fd);
+    start(f, 1, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, 0);
+}
+
+static void a_new_agent_hears_who_lives_and_whose_end_was_missed(void **state)
+{
+    struct fixture *f = *state;
+    pid_t pid;
+    bool seen[2] = { false, false };
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exec sleep 12345", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    pid = got.pid;
+    start(f, 2, "while [ ! -e go ]; do sleep 0.01; done; exit 6", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    (void)close(f->agent);
+    {
+        char path[128];
+        int fd;
+
+        (void)snprintf(path, sizeof(path), "%s/go", f->dir);
+        fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+        (void)close(fd);
+    }
+    UNTIL(!locked(f, 2));
+    connect_agent(f);
+    hear(f, SHOAL_RUNNER_WELCOME);
+    for (unsigned i = 0; i < 2; i++) {
+        static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+        ssize_t len = recv(f->agent, bytes, sizeof(bytes), 0);
+
+        assert_true(len > 0);
+        assert_int_equal(shoal_runner_decode(shoal_view_of(bytes, (size_t)len), &got), SHOAL_OK);
+        if (got.kind == SHOAL_RUNNER_STARTED && got.worker_id == 1 && got.pid == pid && got.start_ticks != 0)
+            seen[0] = true;
+        if (got.kind == SHOAL_RUNNER_EXITED && got.worker_id == 2 && got.status == 6)
+            seen[1] = true;
+    }
+    assert_true(seen[0] && seen[1]);
+    order(f, SHOAL_RUNNER_CLOSE, 0, 0, 0, 0);
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(state_of(f->runner) == 'Z'); /* closed, and the last has ended */
+}
+
+static void what_does_not_decode_or_cannot_start_harms_nobody(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    assert_int_equal(send(f->agent, "rubbish", 7, MSG_NOSIGNAL), 7);
+    order(f, SHOAL_RUNNER_KILL, 4711, 0, 0, 0);
+    start(f, 1, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    start(f, 2, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    message_fill(SHOAL_RUNNER_START);
+    sent.worker_id = 3;
+    sent.start.how = SHOAL_START_EXEC;
+    sent.start.stdout_path = "/proc/nothing/here";
+    say(f);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, -1);
+    assert_non_null(strstr(got.text, "log"));
+}
+
+#define PROCESS(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_message_comes_back_and_none_of_its_prefixes),
+        cmocka_unit_test(random_bytes_are_refused_or_decoded_within_bounds),
+        cmocka_unit_test(a_message_beyond_the_limit_is_not_sent),
+        PROCESS(an_exit_status_and_a_signal_are_told),
+        PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
+        PROCESS(a_worker_is_killed_at_its_deadline_though_frozen),
+        PROCESS(a_kill_with_grace_lets_a_worker_end_itself_even_if_frozen),
+        PROCESS(whom_a_worker_leaves_behind_goes_with_it),
+        PROCESS(who_bears_no_mark_goes_with_the_last_worker),
+        PROCESS(a_slot_is_locked_while_any_heir_lives),
+        PROCESS(a_new_agent_hears_who_lives_and_whose_end_was_missed),
+        PROCESS(what_does_not_decode_or_cannot_start_harms_nobody),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
