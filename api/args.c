@@ -973,7 +973,7 @@ static enum shoal_err check_command(struct parse *p)
     const struct shoal_job_options *o = &p->out->options;
 
     if (p->framework == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "args: --exec-start with a framework's name is missing");
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "args: no framework; begin with --exec-start and its name (GET /execs/frameworks lists them)");
     if (!p->framework->supported)
         return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch or edtPyTorch",
                           p->framework->name);
@@ -987,7 +987,7 @@ static enum shoal_err check_command(struct parse *p)
     if (!o->user_cmd && o->main[0] == '\0' && o->model_dir[0] != '\0')
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--model-dir alone says not what to start; add --model-main");
     if (!o->user_cmd && o->main[0] == '\0')
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "nothing to run: give --model-main, or --user-cmd and a command");
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "nothing to run; give --model-main, or --user-cmd and a command");
     return SHOAL_OK;
 }
 

@@ -427,7 +427,7 @@ static enum shoal_err take_upload(struct bundler *b, const struct shoal_bundle_u
     for (size_t i = 0; i < sizeof(archive_names) / sizeof(archive_names[0]); i++)
         if (ends_with(upload->name, archive_names[i]))
             return shoal_fail(b->msg, SHOAL_ERR_MALFORMED,
-                              "upload: \"%.80s\" is not an archive: send a tar, a tar packed with gzip, or a zip",
+                              "upload: \"%.80s\" is not an archive; send a tar, a tar packed with gzip, or a zip",
                               upload->name);
     return take_file(b, upload);
 }

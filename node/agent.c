@@ -21,6 +21,7 @@
 #define HEALTH_MS 100
 #define LAG_NOTED_MS 100
 #define LOAD_TICKS 30 /* load is told each 3 s */
+#define ALONE_MS 3000 /* so long after its start a host that found no mesh says so */
 /* A socket's path is at most 107 bytes: <data>/jobs/shoal-<16 digits>/runner.sock must fit. */
 #define DATA_PATH_MAX 60
 
@@ -316,6 +317,10 @@ static void on_health(uv_timer_t *timer)
     agent_event(agent, &event);
     if (++agent->health_ticks % LOAD_TICKS == 0 && agent->membership != NULL)
         agent_publish_load(agent);
+    if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.seed_count > 0 && agent->membership != NULL &&
+        !shoal_swim_is_joined(membership_swim(agent->membership)))
+        agent_log(agent, "no host answers that this one was told to join; is its agent running, is the address right, and is "
+                         "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
 }
