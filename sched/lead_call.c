@@ -366,7 +366,10 @@ bool lead_rerun(const struct shoal_lead *lead)
         if (lead->workers[i].used && lead->workers[i].place.role == SHOAL_JOB_SCRIPT && lead->workers[i].gone &&
             lead->workers[i].lost)
             return true;
-    return false;
+    /* A gang is placed whole: one of it was dropped already, maybe by the leader before. The others' ends are no
+     * verdict. */
+    return !lead->job->spec.elastic && lead->job->placement_count > 0 &&
+           lead->job->placement_count < lead->job->spec.workers_max;
 }
 
 static void order_all(struct lead_step *s, enum shoal_order order, uint8_t reason, const char *text)
@@ -482,7 +485,7 @@ static bool judge_scripts(struct lead_step *s)
         exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
         /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
          * when their host was lost. */
-        if ((w->report.signalled && !elastic) || (!w->report.signalled && w->report.status != 0))
+        if ((w->report.signalled && !elastic && !lead_rerun(lead)) || (!w->report.signalled && w->report.status != 0))
             lead_fail(lead, w->report.signalled ? 128 + w->report.status : w->report.status, "%s", text);
     }
     if (!elastic && lead_rerun(lead)) {
