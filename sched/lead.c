@@ -11,6 +11,7 @@
 #define PROPOSAL_NS (3 * SHOAL_S) /* an unanswered proposal is worked out anew */
 #define RETRY_NS (100 * SHOAL_MS)
 #define ORDER_NS SHOAL_S
+#define FAILURE_NS (300 * SHOAL_MS)
 #define MARGIN_NS SHOAL_S /* lease + 1 s */
 
 /* ---- Emitting --------------------------------------------------------------------------------------------------- */
@@ -139,6 +140,14 @@ void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order or
     worker->order = (uint8_t)order;
     worker->order_ns = s->now_ns;
     lead_wake(s, s->now_ns + ORDER_NS);
+}
+
+void lead_failure(struct lead_step *s)
+{
+    if (s->lead->failures > 0 && s->now_ns < s->lead->failure_ns + FAILURE_NS)
+        return; /* one kick at a host ends many workers: that is one */
+    s->lead->failures++;
+    s->lead->failure_ns = s->now_ns;
 }
 
 void lead_fail(struct shoal_lead *lead, int32_t code, const char *format, ...)
@@ -301,7 +310,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->gone) {
         worker->gone = true;
-        lead->failures += report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0;
+        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
+            lead_failure(s);
     }
     if (report->phase == SHOAL_PHASE_EXITED && report->status < 0)
         worker->lost = true;

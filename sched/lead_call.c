@@ -508,11 +508,11 @@ static void judge_engines(struct shoal_lead *lead)
         if (w->report.user_code)
             lead_fail(lead, 1, "an engine failed in the user's code: %.300s", w->report.text);
         if (lead->failures >= FAILURES_MAX)
-            lead_fail(lead, -1, "%u workers died without one step between them; the last one: %.250s", lead->failures,
-                      w->report.text);
+            lead_fail(lead, -1, "workers died %u times without one step in between; the last one: %.250s",
+                      lead->failures, w->report.text);
     }
     if (lead->failures >= FAILURES_MAX)
-        lead_fail(lead, -1, "%u workers died without one step between them; see their logs", lead->failures);
+        lead_fail(lead, -1, "workers died %u times without one step in between; see their logs", lead->failures);
 }
 
 /* LAUNCHING, RUNNING and RECOVERING follow what lives. */

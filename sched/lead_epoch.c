@@ -648,7 +648,7 @@ static void stop_failed(struct lead_step *s)
             continue;
         if (w->ended_ns == 0) {
             w->ended_ns = s->now_ns;
-            s->lead->failures++;
+            lead_failure(s);
         }
         lead_order(s, w, SHOAL_ORDER_STOP, 0, "it failed", SHOAL_STOP_ERROR, SHOAL_S);
     }

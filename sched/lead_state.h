@@ -107,7 +107,8 @@ struct shoal_lead {
     bool data_epoch_due;
     struct shoal_data_epoch data_epoch_done;
     uint64_t progress_ns; /* last PROGRESS entry */
-    uint32_t failures;    /* of engines or drivers since the last step */
+    uint32_t failures;    /* rounds of deaths since the last step: many at once are one */
+    uint64_t failure_ns;
     /* Calls. */
     bool train_due; /* the driver called train() and that is not in the log yet */
     struct shoal_call train;
@@ -172,6 +173,8 @@ struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id);
 /* Order `worker`, again after a second while it does not follow. */
 void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
                 uint8_t reason, uint64_t grace_ns);
+/* A worker died, or says that it cannot go on. */
+void lead_failure(struct lead_step *s);
 __attribute__((format(printf, 3, 4))) void lead_fail(struct shoal_lead *lead, int32_t code, const char *format, ...);
 __attribute__((format(printf, 2, 3))) void lead_pending(struct shoal_lead *lead, const char *format, ...);
 void lead_blob_text(struct shoal_hash hash, char *text);

@@ -105,6 +105,7 @@ struct hjob {
     /* Progress, from rank 0's records. */
     bool progress_new;
     uint64_t progress_ns; /* last sent */
+    uint32_t progress_e;  /* epoch of the newest record */
     uint64_t rate_step, rate_ns;
     uint32_t progress_call, data_epoch, engines, rate_milli;
     uint64_t step, logged_step;

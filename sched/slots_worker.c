@@ -70,6 +70,9 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
         }
         if (head.kind == SHOAL_STEP_FILES || (job->progress_call == head.call && head.step < job->step))
             continue;
+        if (head.e != job->progress_e)
+            job->progress_ns = 0; /* the first step of an epoch is told at once: planned changes wait for it */
+        job->progress_e = head.e;
         job->progress_call = head.call;
         job->step = head.step;
         job->data_epoch = head.data_epoch;

@@ -111,6 +111,7 @@ struct world {
     int32_t driver_status, script_status;
     uint64_t script_ns;
     bool scripts_hang;
+    bool steps_stop; /* workers do everything but compute */
     bool user_fails;
     uint64_t step_ns;
     uint32_t target; /* slots that the allocation yields, taken from the hosts in order */
@@ -466,6 +467,7 @@ static inline void w_records(struct world *w, struct w_worker *worker, uint64_t 
                                     .kind = SHOAL_STEP_TRAIN,
                                     .call = worker->call,
                                     .v_count = 1,
+                                    .e = (uint32_t)(worker->epoch >> 32),
                                     .value_count = 1,
                                     .data_epoch = (uint32_t)(step / 10) };
     struct shoal_step_tuple tuple = { .samples = 10, .worker_id = worker->id, .values = { 0.5 } };
@@ -567,7 +569,7 @@ static inline void w_step_all(struct world *w)
     for (uint32_t i = 0; i < w->worker_count; i++) {
         struct w_worker *worker = &w->workers[i];
 
-        if (worker->alive && worker->role == SHOAL_JOB_ENGINE && worker->entered &&
+        if (!w->steps_stop && worker->alive && worker->role == SHOAL_JOB_ENGINE && worker->entered &&
             worker->record->members[0].worker_id == worker->id)
             w_advance(w, worker);
     }

@@ -412,6 +412,29 @@ static void test_attempts_end(void **state)
     w_deinit(&w);
 }
 
+/* Engines that die over and over without a step end the job; many that die together do not. */
+static void test_crash_loop(void **state)
+{
+    (void)state;
+    start(21, true, 1, 12);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    for (uint32_t i = 0; i < 11; i++)
+        kill_worker(w_any(&w, SHOAL_JOB_ENGINE, 1));
+    w_run_to_step(&w, 1, 100, 10 * SHOAL_S);
+    w.steps_stop = true;
+    for (uint32_t i = 0; i < 14 && !shoal_job_state_ended((enum shoal_job_state)w.job->state); i++) {
+        w_run_for(&w, 600 * SHOAL_MS);
+        if (w_any(&w, SHOAL_JOB_ENGINE, 0) != NULL)
+            kill_worker(w_any(&w, SHOAL_JOB_ENGINE, 0));
+    }
+    w_run_to_end(&w, 10 * SHOAL_S);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_non_null(strstr(w.job->reason, "without one step"));
+    expect_clean();
+    w_deinit(&w);
+}
+
 /* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated
  * messages. */
 static void chaos(uint64_t seed)
@@ -492,27 +515,17 @@ static void test_chaos(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elastic),
-        cmocka_unit_test(test_script),
-        cmocka_unit_test(test_script_fails),
-        cmocka_unit_test(test_gang),
-        cmocka_unit_test(test_gang_waits),
-        cmocka_unit_test(test_pending_timeout),
-        cmocka_unit_test(test_engine_dies),
-        cmocka_unit_test(test_all_engines_die),
-        cmocka_unit_test(test_snapshot),
-        cmocka_unit_test(test_host_dies),
-        cmocka_unit_test(test_leader_host_dies),
-        cmocka_unit_test(test_leader_changes),
-        cmocka_unit_test(test_driver_dies),
-        cmocka_unit_test(test_driver_fails),
-        cmocka_unit_test(test_join_and_shrink),
-        cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_stop_pending),
-        cmocka_unit_test(test_freeze_and_thaw),
-        cmocka_unit_test(test_script_host_lost),
-        cmocka_unit_test(test_attempts_end),
-        cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_elastic),          cmocka_unit_test(test_script),
+        cmocka_unit_test(test_script_fails),     cmocka_unit_test(test_gang),
+        cmocka_unit_test(test_gang_waits),       cmocka_unit_test(test_pending_timeout),
+        cmocka_unit_test(test_engine_dies),      cmocka_unit_test(test_all_engines_die),
+        cmocka_unit_test(test_snapshot),         cmocka_unit_test(test_host_dies),
+        cmocka_unit_test(test_leader_host_dies), cmocka_unit_test(test_leader_changes),
+        cmocka_unit_test(test_driver_dies),      cmocka_unit_test(test_driver_fails),
+        cmocka_unit_test(test_join_and_shrink),  cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop_pending),     cmocka_unit_test(test_freeze_and_thaw),
+        cmocka_unit_test(test_script_host_lost), cmocka_unit_test(test_attempts_end),
+        cmocka_unit_test(test_crash_loop),       cmocka_unit_test(test_chaos),
     };
 
     if (getenv("ONLY") != NULL)
