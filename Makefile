@@ -1,4 +1,4 @@
-# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fmt | make lint
+# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make fmt | make lint
 # FLAVOUR=release (default), debug or asan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
 
 FLAVOUR ?= release
@@ -76,9 +76,37 @@ bench: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all tools
 	@$(PYTHON) tests/bench/run.py --out build/release
 
-soak: setup
+# The unit tests and three agents once more, under the address and undefined-behaviour sanitizers.
+asan: setup
+	@$(MAKE) --no-print-directory FLAVOUR=release all
+	@$(MAKE) --no-print-directory FLAVOUR=asan all units tools
+	@$(PYTHON) tests/run.py --out build/asan --only unit
+	@$(PYTHON) tests/run.py --out build/release --only system/asan
+
+soak: setup asan
 	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
 	@$(PYTHON) tests/run.py --out build/release --soak $(if $(SEED),--seed $(SEED))
+
+# Every decoder of foreign bytes under libFuzzer: FUZZ_SECONDS each, T=NAME for one. What it finds stays in build/fuzz/NAME.
+FUZZ_SECONDS ?= 20
+FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python%,$(T)),$(T),).c))
+FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%)
+
+build/fuzz/%.o: %.c
+	@mkdir -p $(@D)
+	@clang-14 $(WARN) $(FUZZ_FLAGS) -Iinclude -MMD -MP -c $< -o $@
+
+build/fuzz/core.a: $(FUZZ_OBJ)
+	@rm -f $@ && ar rcs $@ $^
+
+build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/core.a
+	@clang-14 $(FUZZ_FLAGS) -fsanitize=fuzzer -Wl,--as-needed $^ $(LIBS) -o $@
+
+fuzz: $(FUZZ_NAMES:%=build/fuzz/fuzz_%)
+	@for name in $(FUZZ_NAMES); do mkdir -p build/fuzz/corpus/$$name && echo "fuzz/$$name" && \
+	    build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 -verbosity=0 \
+	        -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name || exit 1; done; echo "$(words $(FUZZ_NAMES)) fuzzed"
 
 fmt:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
@@ -92,5 +120,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all units tools setup test demo bench soak fmt lint clean
--include $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
+.PHONY: all units tools setup test demo bench soak asan fuzz fmt lint clean
+-include $(FUZZ_OBJ:.o=.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
