@@ -262,7 +262,7 @@ class Elastic:
 
     def until_next_step(self, names, lost, before):
         """From now until every worker but the lost ones has completed a step of another epoch."""
-        pages = [self.pages[name] for name in names]
+        pages = [self.pages[name] for name in names if name in self.pages]
 
         def all_on():
             now = {w: v for page in pages for w, v in page.workers().items() if w in before and w not in lost}
@@ -358,13 +358,14 @@ def joins(table, options):
         job = Elastic(mesh, DIGITS, 3)
         for _ in range(options.few):
             seen = job.steady()
-            page, old = next(iter(job.pages.values())), set(seen)
+            page = next(iter(job.pages.values()))
+            old = set(seen) | set(page.workers())
             victim = sorted(seen)[-1]
             os.kill(seen[victim][1], signal.SIGKILL)
             died = time.monotonic()
-            _, new = watch(lambda: set(page.workers()) - old)
+            watch(lambda: set(page.workers()) - old)
             granted = time.monotonic()
-            watch(lambda: page.workers().get(min(new), (0, 0, 0, 0))[2])
+            watch(lambda: any(v[2] for w, v in page.workers().items() if w not in old))
             torch.append(time.monotonic() - granted)
             from_death.append(time.monotonic() - died)
         job.end()
@@ -400,11 +401,15 @@ def worker_killed(table, options):
 def node_lost(table, options):
     killed, stopped = [], []
     with new_mesh(options) as mesh:
-        job = Elastic(mesh, DIGITS, 6)
+        job, why = Elastic(mesh, DIGITS, 6), ""
         for i in range(2 * options.few):
             time.sleep(1)
             leader = mesh.job(job.job)["leader"]
-            job.steady(count=4)
+            try:
+                job.steady(count=4)
+            except Failed as error:
+                why = "ended early: %s" % str(error)[:100]
+                break
             victim = max((host for host in mesh.hosts if host.name != leader), key=lambda host: len(job.live([host])))
             rest = [host for host in mesh.hosts if host is not victim]
             before = job.live(mesh.hosts)
@@ -420,7 +425,7 @@ def node_lost(table, options):
             else:
                 signal_all(pids, signal.SIGCONT)
         job.end()
-    table.row("node lost (every process of a host that does not lead killed): time to the next step, torch", "<= 1.5 s", spread(killed, "s", 1), "")
+    table.row("node lost (every process of a host that does not lead killed): time to the next step, torch", "<= 1.5 s", spread(killed, "s", 1), why)
     table.row("node silent (every process of it stopped, in place of packets dropped): time to the next step, torch", "<= 1.5 s",
               spread(stopped, "s", 1), "C worker: unmeasured, it has no agent")
 
