@@ -401,7 +401,7 @@ static void make_parents(const char *path)
 {
     char part[SHOAL_PATH_TEXT_BYTES];
 
-    for (size_t i = 1; path[i] != '\0' && i < sizeof(part) - 1; i++) {
+    for (size_t i = 1; i < sizeof(part) - 1 && path[i] != '\0'; i++) {
         if (path[i] != '/')
             continue;
         memcpy(part, path, i);
