@@ -28,7 +28,7 @@ def undisturbed(mesh, folder, tmp_path_factory):
 
     def outcome(epochs):
         if epochs not in known:
-            run = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=epochs, pace=0)
+            run = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=epochs)
             run.finish(120)
             known[epochs] = Outcome(run, mesh.hosts[0], tmp_path_factory.mktemp("undisturbed"))
         return known[epochs]
@@ -42,12 +42,6 @@ def check(run, undisturbed, tmp_path, founders=()):
     training.assert_exact(outcome)
     training.assert_training_was_one(run, outcome, founders)
     training.assert_same_bits(outcome, undisturbed(run.epochs))
-
-
-def founders_of(run):
-    """Workers of the first epoch, as they were before anything happens to them."""
-    run.step(1, workers=6)
-    return set(run.seen)
 
 
 @pytest.mark.parametrize("rules", [
@@ -65,11 +59,13 @@ def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, t
     if rules.endswith("entering:*"):
         once[1].touch()  # nobody dies in the first epoch
     fault = ",".join("%s:kill:%s" % (rule, path) for rule, path in zip(rules.split(), once))
-    run = Run(mesh, mesh.hosts[1], folder, epochs=3, env={"SHOAL_FAULT": fault}.items())
+    copies = rules.endswith("copy:*")  # successors take their time to come: the others must not end before
+    run = Run(mesh, mesh.hosts[1], folder, epochs=6 if copies else 3, pace=training.SLOW if copies else 0.004,
+              env={"SHOAL_FAULT": fault}.items())
+    run.gather()
     if rules.endswith("entering:*"):
-        run.step(5, workers=6)
         once[1].unlink()
-    run.until_struck(once)
+    run.until_struck(once, training.SLOW if copies else 0)
     check(run, undisturbed, tmp_path)
 
 
@@ -77,7 +73,8 @@ def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, t
 def test_a_worker_killed_in_a_callback_leaves_no_trace(mesh, folder, undisturbed, tmp_path, where):
     once = tmp_path / "once"
     run = Run(mesh, mesh.hosts[2], folder, epochs=3, env={"DIE_AT": where, "DIE_ONCE": once}.items())
-    run.until_struck([once])
+    run.gather()
+    run.until_struck([once], 0)
     check(run, undisturbed, tmp_path)
 
 
@@ -112,7 +109,7 @@ def lose_leader(run, facts):
 ])
 def test_a_killed_process_leaves_no_trace(mesh, folder, undisturbed, tmp_path, strike):
     run = Run(mesh, mesh.hosts[1], folder, pace=0.006)
-    founders = founders_of(run)
+    founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
     run.step(facts["steps"] + 15)
@@ -126,7 +123,7 @@ def test_a_killed_process_leaves_no_trace(mesh, folder, undisturbed, tmp_path, s
 def test_a_lost_host_leaves_no_trace(new_mesh, folder, undisturbed, tmp_path, strike):
     mesh = new_mesh()
     run = Run(mesh, mesh.hosts[1], folder, pace=0.006)
-    founders = founders_of(run)
+    founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
     run.step(facts["steps"] + 15)
@@ -139,7 +136,7 @@ def test_a_lost_host_leaves_no_trace(new_mesh, folder, undisturbed, tmp_path, st
 ])
 def test_an_agent_down_for_5_s_changes_no_epoch_and_no_worker(mesh, folder, undisturbed, tmp_path, strike):
     run = Run(mesh, mesh.hosts[1], folder, pace=0.012)
-    founders = founders_of(run)
+    founders = run.gather()
     facts = run.step(10)
     before = {worker: (words["epoch"], words["k"]) for worker, words in run.last.items()}
     strike(run, facts)
@@ -178,7 +175,7 @@ def rates(run, seconds):
 
 def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, undisturbed, tmp_path):
     run = Run(mesh, mesh.hosts[1], folder, epochs=16, pace=0.006)
-    founders = founders_of(run)
+    founders = run.gather()
     run.step(5)
     before = rates(run, 5)
     pid = run.driver()[1]
@@ -220,7 +217,7 @@ def test_random_strikes_leave_no_trace(mesh, folder, undisturbed, tmp_path, stri
     print("again: make test T=system/random_strikes SEED=%d" % SEED)
     chance = random.Random(SEED)
     run = Run(mesh, mesh.hosts[chance.randrange(3)], folder, epochs=epochs, pace=0.01)
-    founders_of(run)
+    run.gather()
     for i in range(strikes):
         facts = run.step(run.facts["steps"] + 1 + chance.randrange(6), 90)
         pause = time.monotonic() + chance.random() * 0.1

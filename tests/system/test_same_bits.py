@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(mesh, folder, tmp_path_factory):
     """One worker, undisturbed."""
-    run = Run(mesh, mesh.hosts[0], folder, workers=1, pace=0)
+    run = Run(mesh, mesh.hosts[0], folder, workers=1)
     run.finish(120)
     outcome = Outcome(run, mesh.hosts[1], tmp_path_factory.mktemp("reference"))
     training.assert_exact(outcome)
@@ -33,9 +33,8 @@ def reference(mesh, folder, tmp_path_factory):
 
 def test_six_workers_on_three_hosts_compute_what_one_computes(mesh, folder, reference, tmp_path):
     run = Run(mesh, mesh.hosts[1], folder)
-    run.step(10, workers=6)
+    founders = run.gather()
     run.step(30)
-    founders = set(run.seen)
     run.finish()
     outcome = Outcome(run, mesh.hosts[2], tmp_path)
     training.assert_exact(outcome)
@@ -47,8 +46,9 @@ def test_six_workers_on_three_hosts_compute_what_one_computes(mesh, folder, refe
 
 def test_kills_stops_the_loss_of_the_leaders_host_and_a_join_leave_no_trace(new_mesh, folder, reference, tmp_path):
     mesh = new_mesh()
-    run = Run(mesh, mesh.hosts[1], folder, pace=0.02)
-    facts = run.step(5, workers=6)
+    run = Run(mesh, mesh.hosts[1], folder, pace=0.01)
+    run.gather()
+    facts = run.step(5)
     victim = next(host for host in mesh.hosts if host.name == facts["leader"])
     others = [host for host in mesh.hosts if host is not victim]
     founders = {worker for host in others for worker in run.on(host)}
@@ -70,7 +70,7 @@ def test_kills_stops_the_loss_of_the_leaders_host_and_a_join_leave_no_trace(new_
     facts = run.step(facts["steps"] + 5, 30)
 
     fourth = mesh.add("delta", seed=mesh.hosts[0])
-    run.until(lambda facts: any(words["minibatches"] > 10 for words in run.on(fourth).values()), 40, "delta takes part")
+    run.joined(fourth)
     run.finish()
     outcome = Outcome(run, fourth, tmp_path)
     training.assert_exact(outcome)

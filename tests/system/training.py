@@ -1,7 +1,7 @@
 """One small seeded elastic job, what it leaves behind, and who worked on it.
 
 The job trains a little network with BatchNorm and dropout on handwritten digits: 19 train steps and a validation per data
-epoch. Each sample may take a while (PACE seconds) until the file FAST is there, so that a test has time to disturb it."""
+epoch. Each sample takes as long as the file PACE says, so that a test has time to disturb it however slow the machine is."""
 
 import io
 import os
@@ -20,6 +20,7 @@ from pyedt import _records, _schedule  # noqa: E402
 
 torch = pytest.importorskip("torch")
 BATCH, VIRTUAL, TRAIN, VALIDATION = 8, 8, 1200, 160
+SLOW = 0.05  # seconds a sample while a test waits for hosts or workers to come: an engine may take long to start
 SCRIPT = """
 import os
 import sys
@@ -31,17 +32,19 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 EPOCHS = int(os.environ["EPOCHS"])
-BATCH, VIRTUAL, TRAIN, VALIDATION = %d, %d, %d, %d
+BATCH, VIRTUAL, TRAIN, VALIDATION, SLOW = %d, %d, %d, %d, %g
 
 class Digits(torch.utils.data.Dataset):
     def __init__(self, images, labels):
         self.images, self.labels = images, labels
-        self.pace, self.fast = float(os.environ.get("PACE", "0")), os.environ.get("FAST", "")
     def __len__(self):
         return len(self.labels)
     def __getitem__(self, i):
-        if self.pace and not os.path.exists(self.fast):
-            time.sleep(self.pace)
+        try:
+            with open(os.environ["PACE"]) as pace:
+                time.sleep(float(pace.read()))
+        except FileNotFoundError:
+            time.sleep(SLOW)
         return self.images[i], self.labels[i]
 
 def datasets():
@@ -75,19 +78,18 @@ def main():
 
 if __name__ == "__main__":
     main()
-""" % (BATCH, VIRTUAL, TRAIN, VALIDATION)
+""" % (BATCH, VIRTUAL, TRAIN, VALIDATION, SLOW)
 PARAMETERS = 10  # tensors that the optimizer updates at each step
 
 
 class Run:
     """A job under way: who works on it, as far as anyone looked."""
 
-    def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=(), fast=None):
-        self.mesh, self.fast, self.epochs = mesh, fast or mesh.folder / "fast", epochs
+    def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=()):
+        self.mesh, self.epochs, self.wanted, self.usual = mesh, epochs, workers, pace
         self.schedule = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, epochs, 1, 2)
-        if fast is None:
-            self.fast.unlink(missing_ok=True)
-        environment = {"EPOCHS": epochs, "PACE": pace, "FAST": self.fast, "OMP_NUM_THREADS": 1, **dict(env)}
+        self.pace(SLOW)
+        environment = {"EPOCHS": epochs, "PACE": self.pace_path(), "OMP_NUM_THREADS": 1, **dict(env)}
         options = [word for name, value in environment.items() for word in ("--env", "%s=%s" % (name, value))]
         self.submitter = host
         self.job = submit(mesh, host, folder, "--workers", workers, *options, framework="edtPyTorch")
@@ -137,12 +139,28 @@ class Run:
         """{worker: its control page's words} on that host."""
         return {worker: words for worker, (_, _, _, words) in self.mesh.workers(self.job, [host]).items()}
 
-    def hurry(self):
-        self.fast.touch()
+    def pace_path(self):
+        return self.mesh.folder / "pace"
+
+    def pace(self, seconds):
+        """How long a sample takes from now on."""
+        write_whole(self.pace_path(), seconds)
+
+    def gather(self):
+        """Until every worker is in one epoch; they are slow until then. Who they are."""
+        self.step(1, 90, workers=self.wanted)
+        self.pace(self.usual)
+        return set(self.seen)
+
+    def joined(self, host):
+        """Until workers of this host have a share; the others are slow until then."""
+        self.pace(SLOW)
+        self.until(lambda facts: any(words["minibatches"] > 10 for words in self.on(host).values()), 90, host.name + " takes part")
+        self.pace(self.usual)
 
     def finish(self, seconds=60):
         """To the end, as fast as it goes."""
-        self.hurry()
+        self.pace(0)
         return self.mesh.until(lambda: (f := self.look()) and f["hasEnded"] and f, seconds, "the end of %s" % self.job, pause=0.1)
 
     def host(self, name):
@@ -161,10 +179,10 @@ class Run:
         self.mesh.hosts.remove(host)
         host.lose()
 
-    def until_struck(self, paths):
-        """Until every fault of a worker has struck; the last one may do so at the very end."""
-        self.hurry()
-        self.mesh.until(lambda: (self.look() or True) and all(path.exists() for path in paths), 60, "every fault strikes", pause=0.1)
+    def until_struck(self, paths, pace):
+        """Until every fault has struck, at that pace; the last one may do so at the very end."""
+        self.pace(pace)
+        self.mesh.until(lambda: (self.look() or True) and all(path.exists() for path in paths), 120, "every fault strikes", pause=0.1)
 
     def driver(self):
         """(host, pid) of the process that runs the script, or None."""
@@ -288,11 +306,22 @@ def assert_training_was_one(run, outcome, founders=()):
         assert not list(host.data.glob("**/snapshot-*.state")), "a snapshot was written, so one may have been read"
 
 
-def lives(pid, start):
-    """Whether that very process is there and no zombie."""
+def write_whole(path, value):
+    """Whoever reads it sees the old value or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text("%s\n" % value)
+    new.rename(path)
+
+
+def state(pid, start):
+    """The letter that the kernel has for that very process; Z, too, if it is gone."""
     try:
         with open("/proc/%d/stat" % pid) as stat:
             fields = stat.read().rpartition(")")[2].split()
     except OSError:
-        return False
-    return int(fields[19]) == start and fields[0] != "Z"
+        return "Z"
+    return fields[0] if int(fields[19]) == start else "Z"
+
+
+def lives(pid, start):
+    return state(pid, start) != "Z"
