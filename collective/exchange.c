@@ -22,9 +22,9 @@
 #include "shoal/banned.h"
 
 #define OPS_MAX (SHOAL_RANKS_MAX * TREE_NODES_MAX + 8)
-#define CHUNK_BYTES (1024 * SHOAL_KIB)
-#define CHUNKS_MAX 256u /* of a slice: 8 bits in the tag; larger slices have larger chunks */
-#define WINDOW 4u       /* chunks under way per slice where they need memory of their own */
+#define CHUNK_BYTES (512 * SHOAL_KIB) /* what was read is added up and sent on while it is in the cache of its core */
+#define CHUNKS_MAX 256u               /* of a slice: 8 bits in the tag; larger slices have larger chunks */
+#define WINDOW 8u                     /* chunks under way per slice: more than a turn of the transport can bring */
 #define REMOTE_NODES_MAX 31u
 #define PART_OPS_MAX 256u
 #define CHECK_BYTES (64 * SHOAL_KIB)
@@ -431,10 +431,10 @@ static void outgoing_send(struct shoal_comm *comm, const struct exchange *exchan
     out->sent++;
 }
 
-static bool outgoing_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between,
-                          struct outgoing *out)
+/* Ask for results, in place. */
+static void outgoing_post(struct shoal_comm *comm, const struct exchange *exchange, struct outgoing *out)
 {
-    if (out->posted < out->chunks && out->posted < out->received + WINDOW) {
+    while (out->posted < out->chunks && out->posted < out->received + WINDOW) {
         uint64_t at = out->begin + out->posted * out->chunk;
 
         out->receives[out->posted % WINDOW] =
@@ -442,6 +442,11 @@ static bool outgoing_turn(struct shoal_comm *comm, struct exchange *exchange, st
                         exchange->into[0] + at, chunk_len(out->begin, out->end, out->chunk, out->posted));
         out->posted++;
     }
+}
+
+static bool outgoing_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between,
+                          struct outgoing *out)
+{
     if (out->sent < out->chunks && requests_done(comm, out->sends[out->sent % WINDOW], between->part_count))
         outgoing_send(comm, exchange, between, out);
     if (out->received < out->posted && requests_done(comm, &out->receives[out->received % WINDOW], 1)) {
@@ -485,14 +490,10 @@ static enum shoal_err owned_sum(struct shoal_comm *comm, struct exchange *exchan
     return err;
 }
 
-static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between,
-                                 bool *over)
+/* Ask for partial sums, into boxes that are free again. */
+static void owned_post(struct shoal_comm *comm, const struct exchange *exchange, struct owned *owned)
 {
-    struct owned *owned = &between->owned;
-    enum shoal_err err = SHOAL_OK;
-
-    if (owned->posted < owned->chunks && owned->posted < owned->summed + WINDOW &&
-        requests_done(comm, owned->sends[owned->posted % WINDOW], comm->epoch.hosts)) {
+    while (owned->posted < owned->chunks && owned->posted < owned->summed + WINDOW) {
         uint32_t window = owned->posted % WINDOW;
 
         for (uint32_t r = 0; r < owned->remote_count; r++)
@@ -504,7 +505,16 @@ static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *excha
                             chunk_len(owned->begin, owned->end, owned->chunk, owned->posted));
         owned->posted++;
     }
+}
+
+static enum shoal_err owned_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between,
+                                 bool *over)
+{
+    struct owned *owned = &between->owned;
+    enum shoal_err err = SHOAL_OK;
+
     if (between->ready && owned->summed < owned->posted &&
+        requests_done(comm, owned->sends[owned->summed % WINDOW], comm->epoch.hosts) &&
         requests_done(comm, owned->receives[owned->summed % WINDOW], owned->remote_count))
         err = owned_sum(comm, exchange, owned);
     *over = owned->summed == owned->chunks && requests_done(comm, &owned->sends[0][0], WINDOW * SHOAL_RANKS_MAX);
@@ -519,6 +529,14 @@ static uint64_t between_progress(const struct between *between)
     for (uint32_t i = 0; i < between->outgoing_count; i++)
         done += between->outgoing[i].sent + between->outgoing[i].posted + between->outgoing[i].received;
     return done;
+}
+
+/* Receives are posted before the transport reads: what nobody has asked for costs memory and a copy. */
+static void streams_post(struct shoal_comm *comm, const struct exchange *exchange, struct between *between)
+{
+    for (uint32_t i = 0; i < between->outgoing_count; i++)
+        outgoing_post(comm, exchange, &between->outgoing[i]);
+    owned_post(comm, exchange, &between->owned);
 }
 
 static bool streams_turn(struct shoal_comm *comm, struct exchange *exchange, struct between *between)
@@ -550,6 +568,7 @@ static bool between_turn(struct shoal_comm *comm, uint64_t arg)
     (void)pthread_mutex_lock(&comm->fabric_lock);
     do {
         before = between_progress(between);
+        streams_post(comm, exchange, between);
         if (!fabric_turn(comm))
             break;
         if (!between->ready)

@@ -30,7 +30,10 @@
 #define LISTENERS_MAX 4u
 #define INBOUND_MAX (4u * SHOAL_RANKS_MAX)
 #define ASIDE_BYTES_MAX (256ull * SHOAL_MIB)
-#define READ_BUDGET (2u * SHOAL_MIB) /* of one connection in one turn */
+#define SPARES_MAX 8u /* memory of messages put aside that is kept: fresh pages cost more than the copy */
+#define SPARE_BYTES (512u * SHOAL_KIB) /* the size of each, and the most that it holds */
+#define SEND_BUFFER (1024 * 1024) /* more than an in-house network has under way, less than a core's share of cache */
+#define READ_BUDGET (1024u * SHOAL_KIB) /* of one connection in one turn */
 #define EVENTS_MAX 64
 #define PREAMBLE_MAGIC 0x31706374616f6873ull
 #define PREAMBLE_BYTES 36u
@@ -95,15 +98,19 @@ struct transport {
     uint8_t tokens[SHOAL_RANKS_MAX][16];
     struct outbound out[SHOAL_RANKS_MAX];
     struct inbound in[INBOUND_MAX];
-    struct transport_request *posted; /* receives without bytes yet */
+    struct transport_request *posted; /* receives without bytes yet, the oldest first */
+    struct transport_request **posted_end;
     struct aside *asides;
     uint64_t aside_bytes;
+    struct aside *spares;
+    uint32_t spare_count;
     struct transport_request *requests;
     struct transport_request *free_requests;
     bool failed;
     uint32_t failed_rank;
     int failed_errno; /* 0: closed by the peer */
     uint64_t denied;  /* connections with a wrong preamble */
+    bool fixed_send_buffer;
 };
 
 /* ---- set up ---- */
@@ -186,6 +193,24 @@ static enum shoal_err listen_all(struct transport *t, const char *devices, struc
     return err;
 }
 
+/* Left to itself the kernel lets megabytes wait in a socket, which are out of the cache when they are read. A fixed
+ * size ends its own tuning, so only where it grants all of it (net.core.wmem_max). */
+static bool grants_send_buffer(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int bytes = SEND_BUFFER;
+    socklen_t len = sizeof(bytes);
+    bool granted;
+
+    if (fd < 0)
+        return false;
+    granted = setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, len) == 0 &&
+              getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &len) == 0 &&
+              bytes >= 2 * SEND_BUFFER; /* it counts its own needs, too, and says twice of what was asked for */
+    (void)close(fd);
+    return granted;
+}
+
 static void tcp_destroy(struct transport *t);
 
 static enum shoal_err tcp_create(struct transport **out, const char *devices, struct shoal_msg *msg)
@@ -199,6 +224,8 @@ static enum shoal_err tcp_create(struct transport **out, const char *devices, st
         t->out[i].fd = -1;
     for (uint32_t i = 0; i < INBOUND_MAX; i++)
         t->in[i].fd = -1;
+    t->posted_end = &t->posted;
+    t->fixed_send_buffer = grants_send_buffer();
     t->requests = calloc(REQUESTS_MAX, sizeof(*t->requests));
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (t->requests == NULL || t->epoll < 0)
@@ -326,6 +353,37 @@ static struct transport_request *tcp_send(struct transport *t, uint32_t peer, ui
 
 /* ---- receiving ---- */
 
+static bool is_spare_size(size_t len) { return len > SPARE_BYTES / 4 && len <= SPARE_BYTES; }
+
+static struct aside *take_aside(struct transport *t, uint64_t tag, size_t len)
+{
+    struct aside *aside = is_spare_size(len) ? t->spares : NULL;
+
+    if (aside != NULL) {
+        t->spares = aside->next;
+        t->spare_count--;
+    } else {
+        aside = malloc(sizeof(*aside) + (is_spare_size(len) ? SPARE_BYTES : len));
+    }
+    if (aside == NULL)
+        return NULL;
+    *aside = (struct aside){ .tag = tag, .len = len };
+    t->aside_bytes += len;
+    return aside;
+}
+
+static void free_aside(struct transport *t, struct aside *aside)
+{
+    t->aside_bytes -= aside->len;
+    if (!is_spare_size(aside->len) || t->spare_count == SPARES_MAX) {
+        free(aside);
+        return;
+    }
+    aside->next = t->spares;
+    t->spares = aside;
+    t->spare_count++;
+}
+
 static void close_in(struct transport *t, struct inbound *in)
 {
     if (in->fd < 0)
@@ -333,10 +391,8 @@ static void close_in(struct transport *t, struct inbound *in)
     (void)close(in->fd);
     if (in->request != NULL)
         in->request->failed = in->request->done = true;
-    if (in->aside != NULL) {
-        t->aside_bytes -= in->aside->len;
-        free(in->aside);
-    }
+    if (in->aside != NULL)
+        free_aside(t, in->aside);
     *in = (struct inbound){ .fd = -1 };
 }
 
@@ -347,6 +403,8 @@ static struct transport_request *take_posted(struct transport *t, uint64_t tag)
 
         if (request->tag == tag) {
             *at = request->next;
+            if (*at == NULL)
+                t->posted_end = at;
             request->next = NULL;
             return request;
         }
@@ -379,12 +437,8 @@ static bool place_message(struct transport *t, struct inbound *in)
     }
     if (t->aside_bytes + len > ASIDE_BYTES_MAX)
         return false;
-    in->aside = malloc(sizeof(*in->aside) + len);
-    if (in->aside == NULL)
-        return false;
-    *in->aside = (struct aside){ .tag = tag, .len = len };
-    t->aside_bytes += len;
-    return true;
+    in->aside = take_aside(t, tag, len);
+    return in->aside != NULL;
 }
 
 /* A receive was posted while the bytes were put aside. */
@@ -394,8 +448,7 @@ static void hand_over(struct transport *t, struct transport_request *request, st
     if (!request->failed && aside->len > 0)
         memcpy(request->into, aside->bytes, aside->len);
     request->done = true;
-    t->aside_bytes -= aside->len;
-    free(aside);
+    free_aside(t, aside);
 }
 
 static void message_over(struct transport *t, struct inbound *in)
@@ -551,8 +604,8 @@ static struct transport_request *tcp_recv(struct transport *t, uint64_t tag, voi
         resume_paused(t);
         return request;
     }
-    request->next = t->posted;
-    t->posted = request;
+    *t->posted_end = request;
+    t->posted_end = &request->next;
     resume_paused(t);
     return request;
 }
@@ -620,6 +673,7 @@ static enum shoal_err tcp_connect(struct transport *t, const struct transport_pe
     struct sockaddr_in to = { .sin_family = AF_INET };
     struct shoal_writer w;
     int yes = 1;
+    int buffer = SEND_BUFFER;
 
     SHOAL_ASSERT(peer->rank < SHOAL_RANKS_MAX && out->fd < 0);
     if (peer->address_len < ADDRESS_BYTES || peer->address_len % ADDRESS_BYTES != 0)
@@ -634,6 +688,8 @@ static enum shoal_err tcp_connect(struct transport *t, const struct transport_pe
     if (out->fd < 0)
         return SHOAL_ERR_FULL;
     (void)setsockopt(out->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    if (t->fixed_send_buffer)
+        (void)setsockopt(out->fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
     w = shoal_writer_init(out->preamble, PREAMBLE_BYTES);
     shoal_put_u64(&w, PREAMBLE_MAGIC);
     shoal_put_u64(&w, peer->epoch);
@@ -735,10 +791,10 @@ static void tcp_reset(struct transport *t, uint64_t stale_tag, uint64_t stale_ma
         struct aside *aside = t->asides;
 
         t->asides = aside->next;
-        free(aside);
+        free_aside(t, aside);
     }
-    t->aside_bytes = 0;
     t->posted = NULL;
+    t->posted_end = &t->posted;
     t->free_requests = NULL;
     for (uint32_t i = 0; i < REQUESTS_MAX; i++) {
         t->requests[i].next = t->free_requests;
@@ -758,6 +814,12 @@ static void tcp_destroy(struct transport *t)
         (void)close(t->listeners[i]);
     if (t->epoll >= 0)
         (void)close(t->epoll);
+    while (t->spares != NULL) {
+        struct aside *spare = t->spares;
+
+        t->spares = spare->next;
+        free(spare);
+    }
     free(t->requests);
     free(t);
 }
