@@ -9,11 +9,12 @@
 
 #define SURPLUS_NS (1 * SHOAL_S)
 
-#define TENTATIVE_NS (1700 * SHOAL_MS) /* of the hosts' 2 s, counted from the request: what is left is for the commit  \
-                                        */
-#define ANSWER_NS (500 * SHOAL_MS)     /* a RESERVE unanswered so long is asked again */
-#define COLLECT_NS (100 * SHOAL_MS)    /* grants wait so long for the other hosts' */
-#define REFUSED_NS (5 * SHOAL_S)       /* asked again even if its record did not change: it may have been lost */
+#define TENTATIVE_NS                                                                                                   \
+    (1700 * SHOAL_MS)               /* of the hosts' 2 s, counted from the request: what is left is for the commit     \
+                                     */
+#define ANSWER_NS (500 * SHOAL_MS)  /* a RESERVE unanswered so long is asked again */
+#define COLLECT_NS (100 * SHOAL_MS) /* grants wait so long for the other hosts' */
+#define REFUSED_NS (5 * SHOAL_S)    /* asked again even if its record did not change: it may have been lost */
 #define CONFIRM_NS SHOAL_S
 #define LOW_NS (500 * SHOAL_MS)
 #define BACKOFF_MIN_NS (50 * SHOAL_MS)
@@ -431,8 +432,8 @@ static bool place_gang(struct lead_step *s, uint32_t wanted)
         back_off(s); /* it did not come together: all is given back, nobody waits for us */
         return propose_pending(s);
     }
-    if (grants > 0)
-        lead_wake(s, lead->gather_ns + COLLECT_NS);
+    if (grants > 0 && !asking(lead))
+        lead_wake(s, lead->gather_ns + COLLECT_NS); /* else an answer, or the end of the wait for it, comes first */
     ask_hosts(s, wanted - grants > slots_asked(lead) ? wanted - grants - slots_asked(lead) : 0, false);
     return asking(lead) ? false : propose_pending(s);
 }

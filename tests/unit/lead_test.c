@@ -499,6 +499,68 @@ static void chaos(uint64_t seed)
     w_deinit(&w);
 }
 
+/* A gang under the same: each attempt whole, never two at once, and an end that is true. */
+static void chaos_gang(uint64_t seed)
+{
+    start(seed, false, 1 + (uint32_t)(seed % 5), 1 + (uint32_t)(seed % 5));
+    w.script_ns = 1 + shoal_rand_below(&w.rand, 12 * SHOAL_S);
+    w.lose_pct = (uint32_t)(seed % 4) * 3;
+    w.repeat_pct = (uint32_t)(seed % 3) * 10;
+    w.delay_ns = (1 + seed % 5 * 8) * SHOAL_MS;
+    w_new_lead(&w, 0);
+    for (uint32_t i = 0; i < 12 && !shoal_job_state_ended((enum shoal_job_state)w.job->state); i++) {
+        uint32_t host = (uint32_t)shoal_rand_below(&w.rand, W_HOSTS);
+
+        w_run_for(&w, shoal_rand_below(&w.rand, 4 * SHOAL_S));
+        switch (shoal_rand_below(&w.rand, 4)) {
+        case 0: w_new_lead(&w, w.hosts[host].up ? host : w.lead_host); break;
+        case 1:
+            if (host != w.lead_host && w.hosts[host].up)
+                w_host_down(&w, host);
+            break;
+        case 2:
+            if (!w.hosts[host].up) {
+                w_host_up(&w, host);
+                w_health(&w, host, 1);
+            }
+            break;
+        case 3:
+            if (w.hosts[host].up) {
+                w.hosts[host].cut = !w.hosts[host].cut;
+                (void)w_push(&w, W_HEALTH, host, w.hosts[host].cut ? 600 * SHOAL_MS : SHOAL_MS);
+            }
+            break;
+        }
+        w_target(&w);
+    }
+    w.lose_pct = 0;
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        w.hosts[h].cut = false;
+        if (!w.hosts[h].up)
+            w_host_up(&w, h);
+        w_health(&w, h, 1);
+    }
+    w_target(&w);
+    w_run_to_end(&w, 120 * SHOAL_S);
+    if (w.job->state != SHOAL_JOB_FINISHED && strstr(w.job->reason, "the last one allowed") == NULL)
+        expect_state(SHOAL_JOB_FINISHED);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_chaos_gang(void **state)
+{
+    const char *one = getenv("SEED");
+
+    (void)state;
+    if (one != NULL) {
+        chaos_gang(strtoull(one, NULL, 0));
+        return;
+    }
+    for (uint64_t seed = 1; seed <= (getenv("SEEDS") != NULL ? strtoull(getenv("SEEDS"), NULL, 0) : 30); seed++)
+        chaos_gang(seed);
+}
+
 static void test_chaos(void **state)
 {
     const char *one = getenv("SEED");
@@ -526,6 +588,7 @@ int main(void)
         cmocka_unit_test(test_stop_pending),     cmocka_unit_test(test_freeze_and_thaw),
         cmocka_unit_test(test_script_host_lost), cmocka_unit_test(test_attempts_end),
         cmocka_unit_test(test_crash_loop),       cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_chaos_gang),
     };
 
     if (getenv("ONLY") != NULL)
