@@ -1,6 +1,6 @@
 /* What passes between this host's workers and the control plane.
  *
- *   worker --RECORDS--> ledger (never the core)          core --CALL, EPOCH, TRAIN_STATE--> blob made a file --> worker
+ *   worker --RECORDS--> ledger, and the core: progress   core --CALL, EPOCH, TRAIN_STATE--> blob made a file --> worker
  *   worker --TRAIN, SNAPSHOT--> file stored as a blob --> core ("blob:<hash>" in place of the path)
  *   ledger --TRAIN_RECORDS--> driver, in order, at most WINDOW unacknowledged; all of them before TRAIN_STATE FINISHED
  */
@@ -382,7 +382,7 @@ static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id, co
     if (agent_run_find(agent, worker_id, &job) == NULL || !shoal_job_id_equal(job->id, id))
         return; /* not one of ours: it hears nothing and ends with its runner */
     switch (message->kind) {
-    case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); return;
+    case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); break;
     case SHOAL_WORKER_TRAIN:
     case SHOAL_WORKER_SNAPSHOT: store_then_tell(agent, id, worker_id, message); return;
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
