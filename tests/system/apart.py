@@ -43,6 +43,7 @@ def traversable(folder):
 class ApartHost(mesh.Host):
     def __init__(self, owner, name):
         super().__init__(owner, name)
+        owner.every.append(self)
         self.number = len(owner.namespaces) + 2
         self.namespace = "%s%d" % (owner.bridge, self.number)
         self.inner, self.outer = self.namespace + "i", self.namespace + "o"
@@ -87,8 +88,8 @@ class ApartHost(mesh.Host):
         for i, folder in enumerate(kept):
             place = shlex.quote(str(folder))
             words += ["mkdir -p %s" % place, "mount --bind /mnt/%d %s" % (i, place), "umount /mnt/%d" % i]
-        words += ["umount /mnt", "cd /", "exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all --bounding-set=-all "
-                  "--no-new-privs -- \"$@\"" % (self.user, self.user)]
+        words += ["umount /mnt", "cd /", "exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all,+sys_nice "
+                  "--ambient-caps=-all,+sys_nice --bounding-set=-all,+sys_nice --no-new-privs -- \"$@\"" % (self.user, self.user)]
         return "; ".join(words)
 
     def start(self, *options):
@@ -118,7 +119,7 @@ class ApartMesh(mesh.Mesh):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.folder.chmod(0o711)
-        self.namespaces = []
+        self.namespaces, self.every = [], []
         number = next(_numbers)
         self.bridge = "s%xn%d" % (os.getpid(), number % 10)
         self.subnet = "10.%d.%d" % (60 + os.getpid() // 250 % 100, number % 250)
@@ -127,6 +128,7 @@ class ApartMesh(mesh.Mesh):
         ip("link", "set", self.bridge, "up")
 
     def __exit__(self, kind, error, trace):
+        self.hosts = self.every  # those that a test had set apart, too
         super().__exit__(kind, error, trace)
         for namespace in self.namespaces:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)

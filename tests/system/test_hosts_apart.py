@@ -21,6 +21,7 @@ def apart_mesh():
     with apart.ApartMesh(OUT / "shoal") as made:
         made.grow(("alpha", "beta", "gamma"))
         yield made
+        training.Run.started.clear()
 
 
 @pytest.fixture

@@ -14,6 +14,12 @@ from training import Outcome, Run
 SEED = int(os.environ.get("SEED", "1"))
 
 
+@pytest.fixture(autouse=True)
+def no_job_stays():
+    yield
+    Run.end_all()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")

@@ -12,6 +12,12 @@ from training import Outcome, Run
 pytest.importorskip("torch")
 
 
+@pytest.fixture(autouse=True)
+def no_job_stays():
+    yield
+    Run.end_all()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")

@@ -85,6 +85,8 @@ PARAMETERS = 10  # tensors that the optimizer updates at each step
 class Run:
     """A job under way: who works on it, as far as anyone looked."""
 
+    started = []
+
     def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=()):
         self.mesh, self.epochs, self.wanted, self.usual = mesh, epochs, workers, pace
         self.schedule = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, epochs, 1, 2)
@@ -93,6 +95,7 @@ class Run:
         options = [word for name, value in environment.items() for word in ("--env", "%s=%s" % (name, value))]
         self.submitter = host
         self.job = submit(mesh, host, folder, "--workers", workers, *options, framework="edtPyTorch")
+        Run.started.append(self)
         self.seen = {}  # worker -> (host, pid, start time)
         self.last = {}  # worker -> its control page's words when last seen
         self.lost = set()  # workers that a test took away
@@ -138,6 +141,20 @@ class Run:
     def on(self, host):
         """{worker: its control page's words} on that host."""
         return {worker: words for worker, (_, _, _, words) in self.mesh.workers(self.job, [host]).items()}
+
+    @classmethod
+    def end_all(cls):
+        """After a test: a job that a failed test left must not hold the slots of the next one."""
+        for run in cls.started:
+            for host in run.mesh.hosts:
+                if host.process.poll() is not None and host.data.exists():
+                    host.start()
+            facts = run.mesh.job(run.job) if run.facts is None or not run.facts["hasEnded"] else run.facts
+            host = next((host for host in run.mesh.hosts if host.process.poll() is None), None)
+            if host is not None and facts is not None and not facts["hasEnded"]:
+                run.mesh.shoal("job", "stop", run.job, "--node", host.url, check=False)
+                run.mesh.until(lambda: (f := run.mesh.job(run.job)) is None or f["hasEnded"], 60, "the end of a failed test's job")
+        cls.started.clear()
 
     def pace_path(self):
         return self.mesh.folder / "pace"
