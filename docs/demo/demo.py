@@ -176,8 +176,8 @@ def run(options, screen):
                 if facts["hasEnded"]:
                     break
                 unchanged.update({w: v[:3] for w, v in workers.items() if w in survivors})
-                mine = sum(v[3]["applied"] >= STEPS_OF_THE_NEW_HOST and v[3]["minibatches"] >= STEPS_OF_THE_NEW_HOST
-                           for v in workers.values() if v[0] is fourth)
+                mine = sum(v[3]["minibatches"] for v in workers.values() if v[0] is fourth)
+                mine = mine >= STEPS_OF_THE_NEW_HOST
                 if mine and not reached:
                     reached = True
                     screen.say("%s has committed %d mini-batches and more" % (fourth.name, STEPS_OF_THE_NEW_HOST))
