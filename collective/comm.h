@@ -68,6 +68,7 @@ enum fact {
     FACT_SNAPSHOT = 32,
     FACT_TRAIN = 64,
     FACT_TRAIN_ACKED = 128,
+    FACT_UNHEARD = 256,
 };
 
 struct link {
@@ -161,6 +162,7 @@ struct shoal_comm {
     uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
     size_t address_len;
     struct shoal_worker_closed closed;
+    struct shoal_worker_unheard unheard;
     struct shoal_worker_done done;
     struct shoal_worker_failed *failed;
     struct shoal_worker_snapshot *snapshot;
@@ -281,6 +283,7 @@ enum fabric_kind {
     FABRIC_OP,       /* barrier and broadcast */
     FABRIC_OP_PARTIAL,
     FABRIC_OP_RESULT,
+    FABRIC_BEAT, /* I live */
     FABRIC_KIND_COUNT,
 };
 enum shoal_err fabric_create(struct shoal_comm *comm);

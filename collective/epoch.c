@@ -219,6 +219,8 @@ static enum shoal_err adopt(struct shoal_comm *comm)
         goto unlock;
     }
     build_epoch(comm, next, (uint32_t)rank);
+    comm->link.known &= ~(uint32_t)FACT_UNHEARD;
+    comm->link.unsent &= comm->link.known;
     records_ack(&comm->records, next->records_acked);
     comm->records.sent = comm->records.acked;
     atomic_store(&comm->words->epoch_word, comm->epoch.word);

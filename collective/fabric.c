@@ -5,6 +5,7 @@
  *   leader of a host --tuples of its host--> leaders of the others        (world block)
  *   leader of a host --all of mine have completed s--> leaders of the others
  *   holder --commit block, result of D--> a member that said it needs D
+ *   library thread --beat, each SHOAL_BEAT_NS--> every member of another host; who falls silent is named to the agent
  *
  * I1. Nothing of a peer is used before its greeting has shown the token that the EPOCH lists for it.
  * I2. A broken connection marks the fabric broken; the next wait closes the epoch, which tells the agent. */
@@ -20,6 +21,8 @@
 #include "shoal/banned.h"
 
 #define SERVE_WINDOW 4u
+#define BEAT_LOOK_NS (25 * SHOAL_MS)
+#define BEATS_A_LOOK 16u
 #define FETCH_CHUNK_BYTES (1024ull * SHOAL_KIB)
 #define FETCH_CHUNKS_MAX 8192u
 
@@ -44,6 +47,14 @@ struct leader_round {
     bool in[SHOAL_RANKS_MAX];
 };
 
+/* What one member of another host lets us hear. */
+struct beat {
+    uint64_t heard_ns;
+    uint64_t word; /* received; its value says nothing */
+    struct transport_request *send;
+    struct transport_request *receive;
+};
+
 struct fabric {
     bool active;
     bool broken;
@@ -58,6 +69,10 @@ struct fabric {
     struct leader_round completed;
     uint64_t completed_out;
     uint64_t completed_in[SHOAL_RANKS_MAX];
+    struct beat beats[SHOAL_RANKS_MAX];
+    uint64_t beat_word; /* sent */
+    uint64_t unheard;   /* as said */
+    uint64_t beat_look_ns, beat_send_ns; /* the last ones */
     uint8_t *blocks; /* mine to send, then one of each host */
     size_t blocks_cap;
     uint8_t *slab;
@@ -201,6 +216,13 @@ static bool lacks_result(const struct shoal_comm *comm)
            atomic_load(&comm->applied) + 1 == decided && atomic_load(&comm->complete) != decided;
 }
 
+static void beat_receive(struct shoal_comm *comm, uint32_t rank)
+{
+    struct beat *beat = &comm->fabric->beats[rank];
+
+    beat->receive = fabric_recv(comm, fabric_tag(comm, FABRIC_BEAT, rank, 0, 0), &beat->word, sizeof(beat->word));
+}
+
 static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
 {
     struct fabric *fabric = comm->fabric;
@@ -226,6 +248,8 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
         fabric_recv(comm, fabric_tag(comm, FABRIC_HELLO, rank, 0, 0), &fabric->in[rank], sizeof(fabric->in[rank]));
     fabric->greet_sends[rank] = fabric_send(comm, rank, fabric_tag(comm, FABRIC_HELLO, epoch->rank, 0, 0),
                                             &fabric->out[rank], sizeof(fabric->out[rank]));
+    fabric->beats[rank].heard_ns = comm_now_ns();
+    beat_receive(comm, rank);
     return SHOAL_OK;
 }
 
@@ -263,6 +287,8 @@ void fabric_leave(struct shoal_comm *comm)
     memset(fabric->greet_sends, 0, sizeof(fabric->greet_sends));
     memset(fabric->greet_receives, 0, sizeof(fabric->greet_receives));
     memset(fabric->serving, 0, sizeof(fabric->serving));
+    memset(fabric->beats, 0, sizeof(fabric->beats));
+    fabric->beat_look_ns = fabric->beat_send_ns = fabric->unheard = 0;
     memset(&fabric->world, 0, sizeof(fabric->world));
     memset(&fabric->completed, 0, sizeof(fabric->completed));
     (void)pthread_mutex_unlock(&comm->fabric_lock);
@@ -319,6 +345,66 @@ static void serve_turn(struct shoal_comm *comm, uint32_t rank)
     serving->next += serving->next == 0 || at < vector ? 1 : 0;
 }
 
+static void beat_one(struct shoal_comm *comm, uint32_t rank, uint64_t now, bool send)
+{
+    struct beat *beat = &comm->fabric->beats[rank];
+
+    for (unsigned i = 0; i < BEATS_A_LOOK && fabric_test(comm, &beat->receive) == TRANSPORT_DONE; i++) {
+        beat->heard_ns = now;
+        beat_receive(comm, rank);
+    }
+    if (send && fabric_test(comm, &beat->send) == TRANSPORT_DONE)
+        beat->send = fabric_send(comm, rank, fabric_tag(comm, FABRIC_BEAT, comm->epoch.rank, 0, 0),
+                                 &comm->fabric->beat_word, sizeof(comm->fabric->beat_word));
+}
+
+static void say_unheard(struct shoal_comm *comm, uint64_t ranks)
+{
+    if (ranks == comm->fabric->unheard)
+        return;
+    comm->fabric->unheard = ranks;
+    (void)pthread_mutex_lock(&comm->lock);
+    if (atomic_load(&comm->open)) {
+        comm->unheard = (struct shoal_worker_unheard){ .epoch = comm->epoch.id, .ranks = ranks };
+        link_fact(comm, FACT_UNHEARD);
+    }
+    (void)pthread_mutex_unlock(&comm->lock);
+}
+
+/* Who did not keep time itself has no right to call others silent: what they said waits to be read. */
+static void beat_turn(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    uint64_t now = comm_now_ns();
+    bool late = now >= fabric->beat_look_ns + 4 * BEAT_LOOK_NS;
+    bool send = now >= fabric->beat_send_ns + SHOAL_BEAT_NS;
+    uint64_t unheard = 0;
+
+    if (now < fabric->beat_look_ns + BEAT_LOOK_NS)
+        return;
+    for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {
+        struct beat *beat = &fabric->beats[rank];
+        uint64_t limit = fabric->greeted[rank] ? SHOAL_BEAT_UNHEARD_NS : SHOAL_BEAT_FIRST_NS;
+
+        if (comm->epoch.peers[rank].host == comm->epoch.host)
+            continue;
+        if (late && fabric->beat_look_ns != 0)
+            beat->heard_ns += now - fabric->beat_look_ns;
+        beat_one(comm, rank, now, send);
+        if (now > beat->heard_ns + limit)
+            unheard |= 1ull << rank;
+        if (now > beat->heard_ns + SHOAL_BEAT_BROKEN_NS && fabric->greeted[rank]) {
+            (void)comm_fail(comm, SHOAL_ERR_UNREACHABLE, "connection with rank %u: nothing came for %u s", rank,
+                            (unsigned)(SHOAL_BEAT_BROKEN_NS / SHOAL_S));
+            fabric->broken = true;
+        }
+    }
+    fabric->beat_look_ns = now;
+    if (send)
+        fabric->beat_send_ns = now;
+    say_unheard(comm, unheard);
+}
+
 bool fabric_turn(struct shoal_comm *comm)
 {
     struct fabric *fabric = comm->fabric;
@@ -341,6 +427,8 @@ bool fabric_turn(struct shoal_comm *comm)
         if (fabric->serving[rank].on)
             serve_turn(comm, rank);
     }
+    if (!fabric->broken)
+        beat_turn(comm);
     whole = !fabric->broken;
     (void)pthread_mutex_unlock(&comm->fabric_lock);
     return whole;

@@ -122,6 +122,10 @@ static void fill_fact(struct shoal_comm *comm, uint32_t fact, struct shoal_worke
         out->kind = SHOAL_WORKER_TRAIN;
         out->train = *comm->train;
         return;
+    case FACT_UNHEARD:
+        out->kind = SHOAL_WORKER_UNHEARD;
+        out->unheard = comm->unheard;
+        return;
     case FACT_TRAIN_ACKED:
         out->kind = SHOAL_WORKER_TRAIN_ACKED;
         out->acked = comm->train_acked;
@@ -131,8 +135,8 @@ static void fill_fact(struct shoal_comm *comm, uint32_t fact, struct shoal_worke
 
 static void send_facts(struct shoal_comm *comm)
 {
-    static const uint32_t order[] = { FACT_READY, FACT_CLOSED, FACT_SNAPSHOT, FACT_DONE,
-                                      FACT_FILES, FACT_FAILED, FACT_TRAIN,    FACT_TRAIN_ACKED };
+    static const uint32_t order[] = { FACT_READY, FACT_UNHEARD, FACT_CLOSED, FACT_SNAPSHOT,   FACT_DONE,
+                                      FACT_FILES, FACT_FAILED,  FACT_TRAIN,  FACT_TRAIN_ACKED };
     struct link *link = &comm->link;
 
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
@@ -240,6 +244,7 @@ static void on_message(struct shoal_comm *comm, const struct shoal_worker_messag
     case SHOAL_WORKER_SNAPSHOT:
     case SHOAL_WORKER_TRAIN:
     case SHOAL_WORKER_TRAIN_ACKED:
+    case SHOAL_WORKER_UNHEARD:
     case SHOAL_WORKER_KIND_COUNT: comm->link.malformed++; return; /* not for a worker */
     }
 }

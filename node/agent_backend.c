@@ -177,7 +177,8 @@ static void progress_of(struct agent *agent, struct backend_info *out, struct sh
 
     if (job == NULL || !out->info.elastic || !agent_ledger_progress(agent, job, &progress) || progress.step == 0)
         return;
-    out->info.steps = progress.train_steps;
+    /* The ledger counts train steps alone, but waits for rank 0's agent; what goes beyond it is taken as such. */
+    out->info.steps = progress.train_steps + (out->info.steps > progress.step ? out->info.steps - progress.step : 0);
     out->info.data_epoch = progress.data_epoch;
     if (!out->info.ended)
         out->info.rate_milli = progress.rate_milli;

@@ -387,6 +387,16 @@ static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id, co
     case SHOAL_WORKER_SNAPSHOT: store_then_tell(agent, id, worker_id, message); return;
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
     case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
+    case SHOAL_WORKER_UNHEARD:
+        agent_log(agent, "%s: worker %llu, epoch %u.%u: ranks %#llx on other hosts are silent", job->text,
+                  (unsigned long long)worker_id, message->unheard.epoch.e, message->unheard.epoch.k,
+                  (unsigned long long)message->unheard.ranks);
+        break;
+    case SHOAL_WORKER_CLOSED:
+        agent_log(agent, "%s: worker %llu left epoch %u.%u, step %llu applied, %llu complete", job->text,
+                  (unsigned long long)worker_id, message->closed.epoch.e, message->closed.epoch.k,
+                  (unsigned long long)message->closed.applied_step, (unsigned long long)message->closed.complete_step);
+        break;
     default: break;
     }
     tell_core(agent, worker_id, message);
@@ -473,6 +483,16 @@ static void on_stuck(void *arg, uint64_t worker_id)
     agent_event(arg, &event);
 }
 
+static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STEPPED };
+
+    event.u.worker_stepped.worker_id = worker_id;
+    event.u.worker_stepped.epoch_word = epoch_word;
+    event.u.worker_stepped.step = step;
+    agent_event(arg, &event);
+}
+
 static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, const struct workers_alive *alive,
                       size_t count)
 {
@@ -525,7 +545,8 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
     struct workers_options options = { .loop = &agent->loop, .jobs_dir = jobs, .slots_dir = slots, .socket_path = path,
                                        .slots = agent->settings.slots, .arg = agent, .on_started = on_started,
                                        .on_exited = on_exited, .on_runner = on_runner, .on_message = on_message,
-                                       .on_slot_idle = on_slot_idle, .on_stuck = on_stuck };
+                                       .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
+                                       .on_stepped = on_stepped };
 
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);

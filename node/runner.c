@@ -855,13 +855,15 @@ static void on_listener(struct runner *runner)
     runner->agent = fd;
     watch(runner, fd);
     runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_WELCOME, .pid = getpid() };
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        runner->out.status += runner->children[i].used ? 1 : 0;
     tell(runner, &runner->out, runner->control_fd);
     for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
         struct child *child = &runner->children[i];
 
         if (child->used && child->exited)
             tell_exited(runner, child);
-        else if (child->used && child->pid > 0)
+        else if (child->used)
             tell_started(runner, child);
     }
 }

@@ -39,6 +39,7 @@ struct runner_link {
     bool used;
     bool welcomed;
     bool reported;
+    int32_t awaited; /* messages about its workers that belong to WELCOME */
     struct shoal_job_id job;
     uint32_t generation;
     int fd;
@@ -47,6 +48,7 @@ struct runner_link {
     struct shoal_control_page *page;
     struct workers_alive alive[SHOAL_RUNNER_WORKERS_MAX];
     size_t alive_count;
+    uint64_t stepped_epoch, stepped; /* as told */
     uint64_t beats[SHOAL_SLOTS_MAX];
     uint8_t still[SHOAL_SLOTS_MAX];
 };
@@ -76,6 +78,7 @@ struct workers {
     void (*reattached)(void *arg);
     void *reattached_arg;
     bool stopped;
+    unsigned handles_open; /* of its own memory: libuv uses a handle until its close callback has run */
     uint64_t last_watch_ns;
     struct shoal_worker_message message;
     struct shoal_runner_message command;
@@ -185,6 +188,34 @@ static void watch_runner(struct workers *workers, struct runner_link *runner)
     }
 }
 
+/* Training needs no agent: how far it is stands in the workers' own words. */
+static void watch_steps(struct workers *workers, struct runner_link *runner)
+{
+    uint64_t epoch = 0, step = 0, worker_id = 0;
+
+    for (size_t i = 0; runner->page != NULL && i < runner->alive_count; i++) {
+        const struct shoal_control_slot *words;
+        uint64_t its_epoch, its_step;
+
+        if (runner->alive[i].slot >= SHOAL_SLOTS_MAX)
+            continue;
+        words = &runner->page->slots[runner->alive[i].slot];
+        its_epoch = atomic_load(&words->epoch_word);
+        its_step = atomic_load(&words->applied_step);
+        if (atomic_load(&words->worker_id) != runner->alive[i].worker_id || its_epoch < epoch ||
+            (its_epoch == epoch && its_step <= step))
+            continue;
+        epoch = its_epoch;
+        step = its_step;
+        worker_id = runner->alive[i].worker_id;
+    }
+    if (worker_id == 0 || (epoch == runner->stepped_epoch && step == runner->stepped))
+        return;
+    runner->stepped_epoch = epoch;
+    runner->stepped = step;
+    workers->options.on_stepped(workers->options.arg, worker_id, epoch, step);
+}
+
 static void on_watchdog(uv_timer_t *timer)
 {
     struct workers *workers = timer->data;
@@ -201,6 +232,7 @@ static void on_watchdog(uv_timer_t *timer)
             watch_runner(workers, &workers->runners[i]);
         else
             memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
+        watch_steps(workers, &workers->runners[i]);
     }
     if (!any)
         (void)uv_timer_stop(&workers->watchdog);
@@ -215,14 +247,22 @@ static void watchdog_start(struct workers *workers)
 
 /* ---- runners ---- */
 
+static void handle_closed(struct workers *workers)
+{
+    if (--workers->handles_open == 0)
+        free(workers);
+}
+
 static void on_runner_poll_closed(uv_handle_t *handle)
 {
     struct runner_link *runner = handle->data;
+    struct workers *workers = runner->workers;
 
     (void)close(runner->fd);
     if (runner->page != NULL)
         (void)munmap(runner->page, sizeof(*runner->page));
-    *runner = (struct runner_link){ .workers = runner->workers };
+    *runner = (struct runner_link){ .workers = workers };
+    handle_closed(workers);
 }
 
 static void reattach_check(struct workers *workers)
@@ -271,7 +311,7 @@ static void runner_lost(struct runner_link *runner)
     reattach_check(workers);
 }
 
-static void on_welcome(struct runner_link *runner, int control_fd)
+static void on_welcome(struct runner_link *runner, const struct shoal_runner_message *message, int control_fd)
 {
     void *page;
 
@@ -283,24 +323,27 @@ static void on_welcome(struct runner_link *runner, int control_fd)
         runner->generation = runner->page->generation;
     }
     runner->welcomed = true;
+    runner->awaited = message->status;
 }
 
 static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
 {
     struct workers *workers = runner->workers;
 
+    runner->awaited--;
     if (message->kind == SHOAL_RUNNER_STARTED) {
         for (size_t i = 0; i < runner->alive_count; i++)
             if (runner->alive[i].worker_id == message->worker_id) {
                 runner->alive[i].pid = message->pid;
-                workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
+                if (message->pid > 0)
+                    workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
                 return;
             }
         if (runner->alive_count < SHOAL_RUNNER_WORKERS_MAX)
             runner->alive[runner->alive_count++] =
                 (struct workers_alive){ .worker_id = message->worker_id, .slot = message->slot, .pid = message->pid,
                                         .frozen = message->status == 1, .freeze_at_ns = message->freeze_at_ns };
-        if (runner->reported)
+        if (runner->reported && message->pid > 0)
             workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
     } else if (message->kind == SHOAL_RUNNER_EXITED) {
         slot_watch(workers, message->slot);
@@ -352,7 +395,7 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
         }
         if (shoal_runner_decode(shoal_view_of(workers->bytes, (size_t)len), &workers->command) == SHOAL_OK) {
             if (workers->command.kind == SHOAL_RUNNER_WELCOME)
-                on_welcome(runner, passed);
+                on_welcome(runner, &workers->command, passed);
             else
                 on_runner_message(runner, &workers->command);
         }
@@ -365,7 +408,7 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
         runner_lost(runner);
         return;
     }
-    if (runner->welcomed && !runner->reported) {
+    if (runner->welcomed && runner->awaited <= 0 && !runner->reported) {
         runner->reported = true;
         workers->options.on_runner(workers->options.arg, runner->job, runner->generation, runner->alive,
                                    runner->alive_count);
@@ -414,6 +457,7 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
     *runner = (struct runner_link){ .workers = workers, .used = true, .job = job, .generation = generation, .fd = fd,
                                     .poll_open = true };
     (void)uv_poll_init(workers->options.loop, &runner->poll, fd);
+    workers->handles_open++;
     runner->poll.data = runner;
     (void)uv_poll_start(&runner->poll, UV_READABLE, on_runner_readable);
     watchdog_start(workers);
@@ -740,6 +784,7 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     workers->idle_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->watchdog);
     workers->watchdog.data = workers;
+    workers->handles_open = 3;
     *out = workers;
     return SHOAL_OK;
 release:
@@ -767,12 +812,7 @@ void workers_reattach(struct workers *workers, void (*done)(void *arg), void *ar
     reattach_check(workers);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
-{
-    struct workers *workers = handle->data;
-
-    free(workers);
-}
+static void on_handle_closed(uv_handle_t *handle) { handle_closed(handle->data); }
 
 void workers_stop(struct workers *workers)
 {
@@ -790,7 +830,7 @@ void workers_stop(struct workers *workers)
     }
     (void)uv_poll_stop(&workers->listener_poll);
     (void)close(workers->listener);
-    uv_close((uv_handle_t *)&workers->listener_poll, NULL);
-    uv_close((uv_handle_t *)&workers->idle_timer, NULL);
-    uv_close((uv_handle_t *)&workers->watchdog, on_handle_closed); /* the last one: close callbacks keep their order */
+    uv_close((uv_handle_t *)&workers->listener_poll, on_handle_closed);
+    uv_close((uv_handle_t *)&workers->idle_timer, on_handle_closed);
+    uv_close((uv_handle_t *)&workers->watchdog, on_handle_closed);
 }

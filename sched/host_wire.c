@@ -194,6 +194,7 @@ static void put_report(struct shoal_writer *w, const struct shoal_worker_report 
     shoal_put_text(w, p->text);
     job_put_sizes(w, &p->sizes);
     shoal_put_bytes(w, shoal_view_of(p->address, p->address_len));
+    shoal_put_u64(w, p->unheard);
 }
 
 static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
@@ -230,6 +231,7 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
     p->address_len = (uint16_t)address.len;
     if (address.len > 0)
         memcpy(p->address, address.bytes, address.len);
+    p->unheard = shoal_get_u64(r);
 }
 
 static void put_progress(struct shoal_writer *w, const struct shoal_host_message *m)

@@ -331,6 +331,25 @@ static void on_unknown(struct lead_step *s)
     (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host knows nothing of it");
 }
 
+/* From the records of rank 0: loss and metric, and that a data epoch has ended. */
+static void on_metrics(struct shoal_lead *lead, const struct shoal_host_message *m)
+{
+    if (m->u.progress.data_epoch > lead->data_epoch && lead->has_metrics) {
+        lead->data_epoch_due = true;
+        lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call,
+                                                           .data_epoch = lead->data_epoch,
+                                                           .step = lead->record_step,
+                                                           .engines = lead->engines,
+                                                           .loss_micro = lead->loss_micro,
+                                                           .metric_micro = lead->metric_micro };
+    }
+    lead->record_step = m->u.progress.step;
+    lead->data_epoch = m->u.progress.data_epoch;
+    lead->has_metrics = true;
+    lead->loss_micro = m->u.progress.loss_micro;
+    lead->metric_micro = m->u.progress.metric_micro;
+}
+
 static void on_progress(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
@@ -341,7 +360,7 @@ static void on_progress(struct lead_step *s)
         return;
     if (m->u.progress.call > lead->step_call) {
         lead->step_call = m->u.progress.call;
-        lead->step = 0;
+        lead->step = lead->record_step = 0;
         lead->logged_step = call->logged_step;
         lead->records_acked = call->records_acked;
         lead->data_epoch = 0;
@@ -350,28 +369,14 @@ static void on_progress(struct lead_step *s)
         lead->logged_step = m->u.progress.logged_step;
     if (m->u.progress.records_acked > lead->records_acked)
         lead->records_acked = m->u.progress.records_acked;
+    if (m->u.progress.has_metrics && m->u.progress.step > lead->record_step)
+        on_metrics(lead, m);
     if (m->u.progress.step <= lead->step)
         return;
-    if (m->u.progress.data_epoch > lead->data_epoch && lead->has_metrics) {
-        lead->data_epoch_due = true;
-        lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call,
-                                                           .data_epoch = lead->data_epoch,
-                                                           .step = lead->step,
-                                                           .engines = lead->engines,
-                                                           .loss_micro = lead->loss_micro,
-                                                           .metric_micro = lead->metric_micro };
-    }
     lead->step = m->u.progress.step;
-    lead->step_ns = s->now_ns;
     lead->failures = 0;
-    lead->data_epoch = m->u.progress.data_epoch;
     lead->engines = m->u.progress.engines;
     lead->rate_milli = m->u.progress.rate_milli;
-    if (m->u.progress.has_metrics) {
-        lead->has_metrics = true;
-        lead->loss_micro = m->u.progress.loss_micro;
-        lead->metric_micro = m->u.progress.metric_micro;
-    }
 }
 
 static void on_manifest(struct lead_step *s)

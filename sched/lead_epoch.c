@@ -13,6 +13,8 @@
  * it cannot have applied more than the one that closed has completed or, if that is more, the step decided for e; so I3
  * brings it to D. E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be
  * the last to carry anything. Then it is killed; it never joins again (its state may be of a step that was taken back).
+ * E5. A silent host alone ends nothing: its agent may only be away, and its workers train on. It takes a member's word
+ * that it hears a worker there no more (PROTOCOLS 12), or the end of the leases.
  */
 #include "job_wire.h"
 #include "lead_state.h"
@@ -51,22 +53,19 @@ static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
     return w->reported && w->report.closed && shoal_epoch_cmp(w->report.epoch, epoch) == 0;
 }
 
-/* Silent for a while, and the job does not get on: its members cannot be waited for. An agent that is only being
- * restarted does not stop the steps of its workers, and is left alone (PROTOCOLS 12). */
-static bool out_of_reach(struct lead_step *s, const struct lworker *w)
+/* E5. */
+static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank)
 {
-    const struct shoal_lead *lead = s->lead;
-    const struct lhost *host = lead_host(s->lead, w->place.node);
-    uint64_t after_ns;
-
-    if (!host_lost(host))
+    if (!host_lost(lead_find_host(s->lead, last->members[rank].node)))
         return false;
-    after_ns = host->silent_ns + lead->options.slow_ns;
-    if (lead->step_ns != 0 && lead->step_ns + 2 * lead->options.slow_ns > after_ns)
-        after_ns = lead->step_ns + 2 * lead->options.slow_ns;
-    if (s->now_ns >= after_ns)
-        return true;
-    lead_wake(s, after_ns);
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *other = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (other != NULL && lworker_lives(other) && other->reported && !other->stale &&
+            !host_lost(lead_find_host(s->lead, other->place.node)) &&
+            shoal_epoch_cmp(other->report.epoch, last->epoch) == 0 && (other->report.unheard >> rank & 1) != 0)
+            return true;
+    }
     return false;
 }
 
@@ -373,7 +372,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
         if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
-            out_of_reach(s, w))
+            out_of_reach(s, last, i))
             return BREACH_LOSS;
         if (w->leaving)
             breach = BREACH_PLANNED;

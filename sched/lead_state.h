@@ -99,7 +99,8 @@ struct shoal_lead {
     uint64_t epoch_seen;    /* word */
     /* Progress. */
     uint32_t step_call;
-    uint64_t step, step_ns;
+    uint64_t step;
+    uint64_t record_step; /* of which the metrics are */
     uint64_t logged_step, records_acked;
     uint32_t data_epoch, engines, rate_milli;
     bool has_metrics;

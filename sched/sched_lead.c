@@ -587,6 +587,11 @@ void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *fr
     } else if (from->kind == SHOAL_SCHED_WORKER_STUCK) {
         event.kind = SHOAL_SLOTS_STUCK;
         event.u.worker.worker_id = from->u.worker_stuck.worker_id;
+    } else if (from->kind == SHOAL_SCHED_WORKER_STEPPED) {
+        event.kind = SHOAL_SLOTS_STEPPED;
+        event.u.stepped.worker_id = from->u.worker_stepped.worker_id;
+        event.u.stepped.epoch_word = from->u.worker_stepped.epoch_word;
+        event.u.stepped.step = from->u.worker_stepped.step;
     } else if (from->kind == SHOAL_SCHED_RECORDS_MARK) {
         event.kind = SHOAL_SLOTS_RECORDS_MARK;
         event.u.records_mark.job = from->u.records_mark.job;

@@ -381,6 +381,24 @@ static void on_stuck(struct slots_step *s, struct worker *worker)
     worker_changed(s->slots, worker);
 }
 
+/* Rank 0's host may be away: every host says how far its members are. */
+static void on_stepped(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    const struct worker *worker = slots_find_worker(s->slots, event->u.stepped.worker_id);
+    struct hjob *job;
+
+    if (worker == NULL || !worker_lives(worker) || worker->report.closed ||
+        shoal_epoch_word(worker->report.epoch) != event->u.stepped.epoch_word)
+        return;
+    job = &s->slots->jobs[worker->job];
+    slots_progress_of(job, worker->report.ready_call, worker->report.epoch.e);
+    if (event->u.stepped.step <= job->step)
+        return;
+    job->step = event->u.stepped.step;
+    job->engines = slots_epoch(s->slots, job)->member_count;
+    job->progress_new = true;
+}
+
 static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_event *event)
 {
     struct shoal_slots *slots = s->slots;
@@ -413,6 +431,7 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
         else
             slots_on_worker(s, worker, event->u.worker.message);
         return SHOAL_OK;
+    case SHOAL_SLOTS_STEPPED: on_stepped(s, event); return SHOAL_OK;
     case SHOAL_SLOTS_STUCK: on_stuck(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
     case SHOAL_SLOTS_BLOB: on_blob(s, event); return SHOAL_OK;
     case SHOAL_SLOTS_MANIFEST_MADE: on_manifest(s, event); return SHOAL_OK;
@@ -567,17 +586,18 @@ static void report_progress(struct slots_step *s, struct hjob *job)
     m->kind = SHOAL_HOST_PROGRESS;
     memset(&m->u.progress, 0, sizeof(m->u.progress));
     m->u.progress.call = job->progress_call != 0 ? job->progress_call : job->call;
-    m->u.progress.step = job->step;
+    m->u.progress.step = job->metrics_new ? job->record_step : job->step;
     m->u.progress.records_acked = job->mark;
     m->u.progress.logged_step = job->logged_step;
     m->u.progress.data_epoch = job->data_epoch;
     m->u.progress.engines = job->engines;
     m->u.progress.rate_milli = job->rate_milli;
-    m->u.progress.has_metrics = job->has_metrics;
+    m->u.progress.has_metrics = job->metrics_new;
     m->u.progress.loss_micro = job->loss_micro;
     m->u.progress.metric_micro = job->metric_micro;
     if (slots_send(s, job, job->leader, 0)) {
-        job->progress_new = false;
+        job->progress_new = job->metrics_new && job->step > job->record_step;
+        job->metrics_new = false;
         job->progress_ns = s->now_ns;
     }
 }

@@ -486,6 +486,7 @@ static void report_all(struct shoal_slots *slots, struct hjob *job)
     }
     if (job->call != 0)
         job->progress_new = true;
+    job->metrics_new = job->has_metrics;
     job->progress_ns = 0;
 }
 

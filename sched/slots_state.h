@@ -102,14 +102,16 @@ struct hjob {
     uint32_t snap_call;
     uint64_t snap_step;
     struct shoal_hash snap_hash;
-    /* Progress, from rank 0's records. */
+    /* Progress: `step` from every worker's control page too, the rest from rank 0's records. */
     bool progress_new;
     uint64_t progress_ns; /* last sent */
-    uint32_t progress_e;  /* epoch of the newest record */
+    uint32_t progress_e;  /* epoch of `step` */
+    uint32_t record_e;    /* of the newest record */
     uint64_t rate_step, rate_ns;
     uint32_t progress_call, data_epoch, engines, rate_milli;
-    uint64_t step, logged_step;
-    bool has_metrics;
+    uint64_t step, record_step, logged_step;
+    bool has_metrics; /* of `record_step` */
+    bool metrics_new; /* not sent to this leader yet */
     int64_t loss_micro, metric_micro;
     bool report_all;
 };
@@ -183,6 +185,8 @@ void job_forget(struct shoal_slots *slots, struct hjob *job);
 void slots_on_message(struct slots_step *s, struct shoal_node_id from);
 
 /* slots_worker.c: local workers. */
+/* Progress is of this call and epoch from now on. */
+void slots_progress_of(struct hjob *job, uint32_t call, uint32_t e);
 void slots_on_worker(struct slots_step *s, struct worker *worker, const struct shoal_worker_message *message);
 void slots_drive_worker(struct slots_step *s, struct worker *worker);
 

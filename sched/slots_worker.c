@@ -56,6 +56,18 @@ static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, in
     return true;
 }
 
+void slots_progress_of(struct hjob *job, uint32_t call, uint32_t e)
+{
+    if (call != job->progress_call) {
+        job->progress_call = call;
+        job->step = job->record_step = 0;
+        job->has_metrics = job->metrics_new = false;
+    }
+    if (e != job->progress_e)
+        job->progress_ns = 0; /* the first step of an epoch is told at once: planned changes wait for it */
+    job->progress_e = e;
+}
+
 static void on_records(struct slots_step *s, struct hjob *job, const struct shoal_worker_records *records)
 {
     struct shoal_reader r = shoal_reader_init(records->records);
@@ -68,17 +80,20 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
             s->slots->stats.malformed++;
             return;
         }
-        if (head.kind == SHOAL_STEP_FILES || (job->progress_call == head.call && head.step < job->step))
+        if (head.kind == SHOAL_STEP_FILES || head.call < job->progress_call ||
+            (job->progress_call == head.call && head.step < job->record_step))
             continue;
-        if (head.e != job->progress_e)
-            job->progress_ns = 0; /* the first step of an epoch is told at once: planned changes wait for it */
-        job->progress_e = head.e;
-        job->progress_call = head.call;
-        job->step = head.step;
+        slots_progress_of(job, head.call, head.e);
+        if (head.e != job->record_e)
+            job->progress_ns = 0; /* its metrics too */
+        job->record_e = head.e;
+        job->record_step = head.step;
+        if (head.step > job->step)
+            job->step = head.step;
         job->data_epoch = head.data_epoch;
         job->engines = epoch->member_count;
         if (head.value_count > 0) {
-            job->has_metrics = true;
+            job->has_metrics = job->metrics_new = true;
             job->loss_micro = loss;
             job->metric_micro = metric;
         }
@@ -87,6 +102,14 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
 }
 
 /* ---- What workers say -------------------------------------------------------------------------------------------- */
+
+/* What it does not hear is said of one epoch alone. */
+static void report_epoch(struct shoal_worker_report *report, struct shoal_epoch epoch)
+{
+    if (shoal_epoch_cmp(epoch, report->epoch) != 0)
+        report->unheard = 0;
+    report->epoch = epoch;
+}
 
 static void on_hello(struct slots_step *s, struct worker *worker, const struct shoal_worker_hello *hello)
 {
@@ -103,7 +126,7 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
     report->call = hello->call;
     memcpy(report->numeric_class, hello->numeric_class, sizeof(report->numeric_class));
     if (shoal_epoch_cmp(hello->epoch, report->epoch) >= 0) {
-        report->epoch = hello->epoch;
+        report_epoch(report, hello->epoch);
         report->closed = hello->closed;
         report->applied_step = hello->applied_step;
         report->complete_step = hello->complete_step;
@@ -152,12 +175,22 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
 
     if (shoal_epoch_cmp(closed->epoch, report->epoch) < 0)
         return;
-    report->epoch = closed->epoch;
+    report_epoch(report, closed->epoch);
     report->closed = true;
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
     /* Who leaves ends it for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
     job_revoke(s, &s->slots->jobs[worker->job], shoal_epoch_word(closed->epoch));
+    worker_changed(s->slots, worker);
+}
+
+static void on_unheard(struct slots_step *s, struct worker *worker, const struct shoal_worker_unheard *unheard)
+{
+    struct shoal_worker_report *report = &worker->report;
+
+    if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks == report->unheard)
+        return;
+    report->unheard = unheard->ranks;
     worker_changed(s->slots, worker);
 }
 
@@ -208,6 +241,7 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
     case SHOAL_WORKER_HELLO: on_hello(s, worker, &message->hello); return;
     case SHOAL_WORKER_READY: on_ready(s, worker, &message->ready); return;
     case SHOAL_WORKER_CLOSED: on_closed(s, worker, &message->closed); return;
+    case SHOAL_WORKER_UNHEARD: on_unheard(s, worker, &message->unheard); return;
     case SHOAL_WORKER_RECORDS: on_records(s, job, &message->records); return;
     case SHOAL_WORKER_DONE:
         report->done_call = message->done.call;
@@ -331,7 +365,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
         if (epoch->members[i].worker_id != worker->place.worker_id ||
             shoal_epoch_cmp(worker->report.epoch, epoch->epoch) >= 0)
             continue;
-        worker->report.epoch = epoch->epoch;
+        report_epoch(&worker->report, epoch->epoch);
         worker->report.closed = false;
         worker_changed(s->slots, worker);
     }

@@ -160,6 +160,7 @@ enum sim_work {
     SIM_WORK_READY,
     SIM_WORK_TRAIN,
     SIM_WORK_CLOSED,
+    SIM_WORK_UNHEARD,
     SIM_WORK_DONE,
     SIM_WORK_FILES,
     SIM_WORK_RECORDS,
@@ -188,7 +189,8 @@ struct sim_worker {
     uint64_t snapshot_said;
     bool done;
     bool train_done; /* driver */
-    uint64_t blocked_ns; /* since when its epoch does not move because a member is away */
+    uint64_t silent, silent_ns; /* members that it cannot hear, since when */
+    uint64_t unheard;           /* as said */
     struct shoal_worker_epoch *record;
     struct sim_message *inbox, *inbox_last;
     struct sim_worker *next;

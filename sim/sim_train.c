@@ -9,8 +9,6 @@
 #include "shoal/banned.h"
 
 #define TICK_NS (4 * SHOAL_MS)
-/* A member that cannot be reached for so long breaks the data links: the others leave the epoch. */
-#define LINKS_BREAK_NS (1500 * SHOAL_MS)
 #define SNAPSHOT_STEPS 50
 #define RECORDS_STEPS 5
 
@@ -65,7 +63,8 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     worker->epoch = word;
     worker->closed = false;
     worker->entered = true;
-    worker->blocked_ns = 0;
+    worker->silent = worker->unheard = 0;
+    worker->silent_ns = sim->now_ns;
     memcpy(worker->record, epoch, sizeof(*epoch));
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
@@ -93,27 +92,43 @@ struct team {
     bool holder_here;
 };
 
-/* A member has ended or cannot be reached; a frozen one only waits. */
-static bool links_broken(struct sim *sim, const struct sim_worker *worker)
+/* Members of other hosts that cannot be heard: bit by rank. `ended`: the kernel of one that ended has closed its
+ * connections. */
+static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *ended)
 {
-    for (uint32_t i = 0; i < worker->record->member_count; i++) {
-        const struct sim_worker *member = sim_worker_find(sim, worker->record->members[i].worker_id);
+    uint64_t ranks = 0;
 
-        if (member == NULL || !sim_can_talk(sim, member->host, worker->host))
-            return true;
+    for (uint32_t i = 0; i < worker->record->member_count; i++) {
+        const struct shoal_rank_member *place = &worker->record->members[i];
+        const struct sim_worker *member = sim_worker_find(sim, place->worker_id);
+        uint32_t host = sim_host_find(sim, place->node);
+
+        if (host == worker->host)
+            continue;
+        if (member == NULL || member->frozen || !sim_can_talk(sim, host, worker->host))
+            ranks |= 1ull << i;
+        if (member == NULL && sim->hosts[host].powered && sim_can_talk(sim, host, worker->host))
+            *ended = true;
     }
-    return false;
+    return ranks;
 }
 
-/* A library that does not reach a peer for long leaves the epoch. */
+/* The beats between libraries, the waiting for a beat, and connections that break. */
 static void watch_links(struct sim *sim, struct sim_worker *worker)
 {
-    if (!links_broken(sim, worker))
-        worker->blocked_ns = 0;
-    else if (worker->blocked_ns == 0)
-        worker->blocked_ns = sim->now_ns;
-    else if (sim->now_ns - worker->blocked_ns > LINKS_BREAK_NS)
+    bool ended = false;
+    uint64_t ranks = silent(sim, worker, &ended);
+
+    if (ranks != worker->silent) {
+        worker->silent = ranks;
+        worker->silent_ns = sim->now_ns;
+    }
+    if (ended || (ranks != 0 && sim->now_ns - worker->silent_ns > SHOAL_BEAT_BROKEN_NS)) {
         sim_close(&sim->hosts[worker->host], worker);
+    } else if (ranks != worker->unheard && (ranks == 0 || sim->now_ns - worker->silent_ns > SHOAL_BEAT_UNHEARD_NS)) {
+        worker->unheard = ranks;
+        sim_work_later(&sim->hosts[worker->host], worker, SIM_WORK_UNHEARD, SHOAL_MS);
+    }
 }
 
 /* The members that live; false: one cannot take part now. */
@@ -160,6 +175,17 @@ static void mark_records(struct sim *sim, struct sim_worker *first, uint64_t ste
         sim_answer(&sim->hosts[first->host], &event, 20 * SHOAL_MS);
 }
 
+/* The agent looks at the control page. */
+static void see_step(struct sim *sim, const struct sim_worker *member)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STEPPED };
+
+    event.u.worker_stepped.worker_id = member->id;
+    event.u.worker_stepped.epoch_word = member->epoch;
+    event.u.worker_stepped.step = member->applied;
+    sim_answer(&sim->hosts[member->host], &event, 50 * SHOAL_MS);
+}
+
 static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *member, uint32_t rank, uint64_t step)
 {
     if (job->steps_done + 1 < step)
@@ -168,6 +194,8 @@ static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *mem
     member->applied = step;
     if (step > job->steps_done)
         job->steps_done = step;
+    if (step % RECORDS_STEPS == 0 && sim->hosts[member->host].agent)
+        see_step(sim, member);
     if (rank == 0 && step % RECORDS_STEPS == 0)
         sim_work_later(&sim->hosts[member->host], member, SIM_WORK_RECORDS, SHOAL_MS);
     if (rank == 0 && step % 20 == 0)

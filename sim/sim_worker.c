@@ -113,7 +113,7 @@ static const char *said(uint8_t kind)
 {
     static const char *const names[SHOAL_WORKER_KIND_COUNT] = {
         "HELLO", "CALL", "READY", "EPOCH", "CLOSED", "RECORDS", "RECORDS_ACKED", "DONE", "WRITE_FINAL", "FILES", "RELEASE",
-        "STOP", "FAILED", "SNAPSHOT", "TRAIN", "TRAIN_STATE", "TRAIN_RECORDS", "TRAIN_ACKED"
+        "STOP", "FAILED", "SNAPSHOT", "TRAIN", "TRAIN_STATE", "TRAIN_RECORDS", "TRAIN_ACKED", "UNHEARD"
     };
 
     return kind < SHOAL_WORKER_KIND_COUNT ? names[kind] : "?";
@@ -165,6 +165,8 @@ static void say_hello(struct sim_host *host, struct sim_worker *worker)
         sim_work_later(host, worker, SIM_WORK_TRAIN, 10 * SHOAL_MS);
     if (worker->ready)
         sim_work_later(host, worker, SIM_WORK_READY, SHOAL_MS);
+    if (worker->unheard != 0)
+        sim_work_later(host, worker, SIM_WORK_UNHEARD, SHOAL_MS);
     if (worker->done)
         sim_work_later(host, worker, SIM_WORK_DONE, 2 * SHOAL_MS);
 }
@@ -240,6 +242,12 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
         m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch), .applied_step = worker->applied,
                                                   .complete_step = worker->complete };
         if (worker->closed)
+            say(host, worker, m);
+        return;
+    case SIM_WORK_UNHEARD:
+        m = fresh(host->sim, SHOAL_WORKER_UNHEARD);
+        m->unheard = (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = worker->unheard };
+        if (!worker->closed)
             say(host, worker, m);
         return;
     case SIM_WORK_DONE:

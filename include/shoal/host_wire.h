@@ -92,6 +92,7 @@ struct shoal_worker_report {
     uint32_t ready_call;
     struct shoal_epoch epoch;             /* newest epoch it was given (or said it is in) */
     bool closed;                          /* it left that epoch */
+    uint64_t unheard;                     /* members of that epoch that it does not hear: bit by rank */
     uint64_t applied_step, complete_step; /* as of the newest HELLO or CLOSED */
     uint32_t done_call;                   /* DONE was said for this call */
     uint64_t final_step, state_digest;

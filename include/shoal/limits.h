@@ -45,6 +45,14 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
 #define SHOAL_RANKS_MAX 64
+/* Library threads of different hosts beat over their data connections, in a step or not (PROTOCOLS 12). Silent: six beats
+ * in a row are missing; before the first word of a peer, which may still be computing for the epoch before, it has longer.
+ * A link that says nothing for so long that TCP or a middlebox must have lost it counts as broken. */
+#define SHOAL_BEAT_NS (50 * SHOAL_MS)
+#define SHOAL_BEAT_UNHEARD_NS (300 * SHOAL_MS)
+#define SHOAL_BEAT_FIRST_NS (SHOAL_S)
+#define SHOAL_BEAT_BROKEN_NS (5 * SHOAL_S)
+_Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a word");
 /* Virtual workers of a job (the sync interval). */
 #define SHOAL_VIRTUAL_MAX 4096
 

@@ -8,8 +8,8 @@
  * R2. The runner is subreaper: whoever a worker forks and leaves behind comes back to it, and is killed with its slot.
  * R3. A lease's deadlines are enforced on CLOCK_BOOTTIME without the agent: freeze at `freeze_at_ns`, kill at `kill_at_ns`.
  * R4. The control page and the arena are the runner's memfds: they outlive agent and workers.
- * An agent that connects gets WELCOME (with the control page's descriptor), then STARTED for each live worker and
- * EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest, fields. */
+ * An agent that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is
+ * being started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest, fields. */
 #ifndef SHOAL_RUNNER_H
 #define SHOAL_RUNNER_H
 
@@ -69,7 +69,8 @@ struct shoal_runner_message {
     uint64_t worker_id;
     uint32_t slot;
     int32_t pid;
-    int32_t status;   /* EXITED: exit status, or the signal if `signalled`; -1: could not be started, see `text`. STARTED: 1 = frozen */
+    int32_t status;   /* EXITED: exit status, or the signal if `signalled`; -1: could not be started, see `text`. STARTED: 1 = frozen.
+                     * WELCOME: so many STARTED and EXITED belong to it; who takes fewer for all takes live workers for dead */
     bool signalled;
     uint64_t start_ticks; /* STARTED: field 22 of /proc/pid/stat, so that a pid is never mistaken for another's */
     uint64_t freeze_at_ns;

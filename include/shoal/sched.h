@@ -72,9 +72,10 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_RUNNER,
     SHOAL_SCHED_WORKER,
     SHOAL_SCHED_WORKER_STUCK,
+    SHOAL_SCHED_WORKER_STEPPED,
     SHOAL_SCHED_RECORDS_MARK,
 };
-#define SHOAL_SCHED_EVENT_KINDS 23
+#define SHOAL_SCHED_EVENT_KINDS 24
 
 /* As in shoal/swim.h. */
 enum shoal_sched_node_state {
@@ -264,6 +265,10 @@ struct shoal_sched_event {
         struct {
             uint64_t worker_id;
         } worker_stuck;
+        struct {
+            uint64_t worker_id;
+            uint64_t epoch_word, step; /* of its control page: it has applied that in this epoch */
+        } worker_stepped;
         struct {
             struct shoal_job_id job;
             uint32_t call;

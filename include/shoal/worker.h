@@ -11,6 +11,7 @@
  *          <- CALL                     there is a train() call: its bundle lies at this path
  *   READY  ->                          loaded; my transport address; may be made a member
  *          <- EPOCH                    a committed epoch; who is in it, what is decided, who has the state
+ *   UNHEARD ->                         members on other hosts from which nothing has come lately, at each change
  *   CLOSED ->                          I left epoch (e,k) for good; the last step I applied, the last I completed
  *   RECORDS -> <- RECORDS_ACKED        rank 0 ships the step records, others keep them until they are acknowledged
  *   DONE   -> <- WRITE_FINAL           the last step is applied; one worker is asked to write the final files
@@ -116,6 +117,7 @@ enum shoal_worker_kind {
     SHOAL_WORKER_TRAIN_STATE,  /* agent to driver: what became of the call */
     SHOAL_WORKER_TRAIN_RECORDS, /* agent to driver: step records for the loggers, in order */
     SHOAL_WORKER_TRAIN_ACKED,  /* driver: loggers have seen the records up to this step */
+    SHOAL_WORKER_UNHEARD,      /* engine: these members of my epoch, on other hosts, are silent */
     SHOAL_WORKER_KIND_COUNT,
 };
 
@@ -211,6 +213,13 @@ struct shoal_worker_acked {
     uint64_t step;
 };
 
+/* Who has not been heard for SHOAL_BEAT_UNHEARD_NS over its data connection, or broke it; said at each change. Alone it
+ * is no evidence of a death, with lost support it is (PROTOCOLS 12). */
+struct shoal_worker_unheard {
+    struct shoal_epoch epoch;
+    uint64_t ranks; /* bit r: member r */
+};
+
 struct shoal_worker_done {
     uint32_t call;
     uint64_t final_step;
@@ -265,6 +274,7 @@ struct shoal_worker_message {
         struct shoal_worker_ready ready;
         struct shoal_worker_epoch epoch;
         struct shoal_worker_closed closed;
+        struct shoal_worker_unheard unheard;
         struct shoal_worker_records records; /* TRAIN_RECORDS too */
         struct shoal_worker_acked acked;     /* RECORDS_ACKED, TRAIN_ACKED, WRITE_FINAL and FILES (call only) */
         struct shoal_worker_done done;

@@ -246,6 +246,10 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
         return;
     case SHOAL_WORKER_TRAIN: shoal_worker_put_train(w, &m->train); return;
     case SHOAL_WORKER_TRAIN_STATE: shoal_worker_put_train_state(w, &m->train_state); return;
+    case SHOAL_WORKER_UNHEARD:
+        shoal_put_epoch(w, m->unheard.epoch);
+        shoal_put_u64(w, m->unheard.ranks);
+        return;
     case SHOAL_WORKER_KIND_COUNT: break;
     }
     w->failed = true;
@@ -303,6 +307,10 @@ static inline void shoal_worker_get_body(struct shoal_reader *r, struct shoal_wo
         return;
     case SHOAL_WORKER_TRAIN: shoal_worker_get_train(r, &m->train); return;
     case SHOAL_WORKER_TRAIN_STATE: shoal_worker_get_train_state(r, &m->train_state); return;
+    case SHOAL_WORKER_UNHEARD:
+        m->unheard.epoch = shoal_get_epoch(r);
+        m->unheard.ranks = shoal_get_u64(r);
+        return;
     case SHOAL_WORKER_KIND_COUNT: break;
     }
     r->failed = true;

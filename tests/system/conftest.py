@@ -33,6 +33,16 @@ def new_mesh():
         mesh.__exit__(None, None, None)
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure on the shared mesh shows what its agents have logged last."""
+    report = (yield).get_result()
+    shared = getattr(item, "funcargs", {}).get("mesh")
+    if report.when == "call" and report.failed and shared is not None:
+        for host in shared.hosts:
+            report.sections.append(("log of %s" % host.name, host.log.read_text()[-4000:]))
+
+
 @pytest.fixture(scope="module")
 def mesh():
     """Three hosts that a module's tests share; none of them kills one."""

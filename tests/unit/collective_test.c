@@ -275,6 +275,7 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
     case SHOAL_WORKER_WRITE_FINAL:
     case SHOAL_WORKER_FILES:
     case SHOAL_WORKER_TRAIN_ACKED: m->acked = (struct shoal_worker_acked){ 2, 100 }; return;
+    case SHOAL_WORKER_UNHEARD: m->unheard = (struct shoal_worker_unheard){ { 5, 1 }, 1ull << 63 | 3 }; return;
     case SHOAL_WORKER_DONE: m->done = (struct shoal_worker_done){ 2, 100, shoal_rand_u64(rand) }; return;
     case SHOAL_WORKER_RELEASE:
     case SHOAL_WORKER_STOP:

@@ -74,6 +74,7 @@ struct w_worker {
     bool has_state; /* it carries the state after `applied` */
     bool done;
     uint32_t wants_call; /* driver */
+    uint64_t silent, silent_ns, unheard; /* members that it cannot hear: now, since when, as said */
     struct shoal_worker_epoch *record;
 };
 
@@ -297,6 +298,7 @@ static inline void w_hello(struct world *w, struct w_worker *worker)
     m.hello.applied_step = worker->applied;
     m.hello.complete_step = worker->complete;
     worker->connected = true;
+    worker->unheard = 0; /* said again if it still holds */
     w_say(w, worker, &m);
 }
 
@@ -381,6 +383,7 @@ static inline void w_enter(struct world *w, struct w_worker *worker, const struc
     worker->epoch = word;
     worker->closed = false;
     worker->entered = true;
+    worker->silent = worker->unheard = 0;
     memcpy(worker->record, epoch, sizeof(*epoch));
     if (w->hosts[worker->host].revoked >= word)
         w_close(w, worker);
@@ -452,6 +455,7 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
     case SHOAL_WORKER_TRAIN:
     case SHOAL_WORKER_TRAIN_RECORDS:
     case SHOAL_WORKER_TRAIN_ACKED:
+    case SHOAL_WORKER_UNHEARD:
     case SHOAL_WORKER_KIND_COUNT: W_FAIL(w, "the agent said %u to a worker", m->kind);
     }
 }
@@ -558,14 +562,46 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
         members[i]->applied = step;
         if (step > w->steps_done[epoch->call])
             w->steps_done[epoch->call] = step;
+        w_slots(w, members[i]->host,
+                &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED,
+                                             .u.stepped = { members[i]->id, members[i]->epoch, step } });
         if (i == 0)
             w_records(w, members[0], step);
         return;
     }
 }
 
+/* The beats between libraries of different hosts. */
+static inline void w_listen(struct world *w, struct w_worker *worker)
+{
+    static struct shoal_worker_message m;
+    uint64_t ranks = 0;
+
+    for (uint32_t i = 0; i < worker->record->member_count; i++) {
+        const struct w_worker *member = w_worker(w, worker->record->members[i].worker_id);
+
+        if (member != NULL && member->host != worker->host &&
+            (!member->alive || member->frozen || w->hosts[member->host].cut || w->hosts[worker->host].cut))
+            ranks |= 1ull << i;
+    }
+    if (ranks != worker->silent) {
+        worker->silent = ranks;
+        worker->silent_ns = w->now_ns;
+    }
+    if (ranks == worker->unheard || (ranks != 0 && w->now_ns - worker->silent_ns < SHOAL_BEAT_UNHEARD_NS))
+        return;
+    worker->unheard = ranks;
+    m.kind = SHOAL_WORKER_UNHEARD;
+    m.unheard = (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = ranks };
+    w_say(w, worker, &m);
+}
+
 static inline void w_step_all(struct world *w)
 {
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].alive && w->workers[i].role == SHOAL_JOB_ENGINE && w->workers[i].entered &&
+            !w->workers[i].frozen)
+            w_listen(w, &w->workers[i]);
     for (uint32_t i = 0; i < w->worker_count; i++) {
         struct w_worker *worker = &w->workers[i];
 

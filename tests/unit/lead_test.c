@@ -337,6 +337,62 @@ static void test_stop_pending(void **state)
     w_deinit(&w);
 }
 
+/* The agent beside rank 0 is away for 5 s: no step is reported, its workers train on, nothing is formed anew (E5). */
+static void test_agent_away(void **state)
+{
+    static struct shoal_job_facts facts;
+    uint32_t away;
+    uint64_t step;
+
+    (void)state;
+    start(28, true, 1, 6);
+    w.steps = 500;
+    w.step_ns = 4 * SHOAL_MS;
+    w_new_lead(&w, 2);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w_run_for(&w, SHOAL_S);
+    away = w_host_of(w.job->epoch->members[0].node);
+    assert_int_not_equal(away, w.lead_host);
+    step = w.steps_done[1];
+    w.hosts[away].agent_up = false;
+    (void)w_push(&w, W_HEALTH, away, 600 * SHOAL_MS);
+    w_run_for(&w, 5 * SHOAL_S);
+    shoal_lead_facts(w.lead, &facts);
+    assert_true(facts.step > step + 10); /* the others' hosts say how far it is */
+    w.hosts[away].agent_up = true;
+    (void)w_push(&w, W_HEALTH, away, SHOAL_MS);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w.job->epoch->epoch.e, 1);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 6);
+    finish();
+}
+
+/* A host falls silent and so do its workers: the next epoch begins without it, soon, and not before both are known. */
+static void test_host_silent(void **state)
+{
+    uint64_t cut_ns;
+    uint32_t cut;
+
+    (void)state;
+    start(29, true, 1, 6);
+    w.steps = 500;
+    w_new_lead(&w, 2);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w_run_for(&w, SHOAL_S);
+    cut = w_host_of(w.job->epoch->members[0].node);
+    w.hosts[cut].cut = true;
+    (void)w_push(&w, W_HEALTH, cut, 600 * SHOAL_MS);
+    cut_ns = w.now_ns;
+    while (w.job->epoch->epoch.e == 1 && w.now_ns - cut_ns < 5 * SHOAL_S)
+        w_turn(&w);
+    if (w.now_ns - cut_ns < 600 * SHOAL_MS || w.now_ns - cut_ns > 1100 * SHOAL_MS)
+        W_FAIL(&w, "the next epoch came %llu ms after the cut", (unsigned long long)((w.now_ns - cut_ns) / SHOAL_MS));
+    w.hosts[cut].cut = false;
+    w_health(&w, cut, 0);
+    w_target(&w);
+    finish();
+}
+
 /* The leader's host is cut off for 12 s: workers elsewhere freeze at 10 s, are thawed, and nothing is lost. */
 static void test_freeze_and_thaw(void **state)
 {
@@ -587,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_join_and_shrink),  cmocka_unit_test(test_stop),
         cmocka_unit_test(test_stop_pending),     cmocka_unit_test(test_freeze_and_thaw),
         cmocka_unit_test(test_script_host_lost), cmocka_unit_test(test_attempts_end),
+        cmocka_unit_test(test_agent_away),       cmocka_unit_test(test_host_silent),
         cmocka_unit_test(test_crash_loop),       cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_chaos_gang),
     };

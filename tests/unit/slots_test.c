@@ -491,6 +491,20 @@ static void test_epoch_and_death(void **state)
     out.u.epoch.members[2].node = other;
     send_from(leader);
     assert_true(told(11, SHOAL_WORKER_EPOCH) && told(12, SHOAL_WORKER_EPOCH));
+    event.u.worker.worker_id = 11; /* who is not heard is told, for this epoch alone */
+    m.kind = SHOAL_WORKER_UNHEARD;
+    m.unheard = (struct shoal_worker_unheard){ { 2, 0 }, 4 };
+    step(&event);
+    assert_false(sent(SHOAL_HOST_WORKER));
+    m.unheard = (struct shoal_worker_unheard){ { 3, 0 }, 4 };
+    step(&event);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.worker_id == 11 && in.u.worker.unheard == 4);
+    assert_null(find(SHOAL_SLOTS_REVOKE)); /* alone it is no evidence */
+    now += SHOAL_S;
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)2 << 32, 8 } });
+    assert_false(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8);
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32, 7 } });
+    assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 7 && in.u.progress.call == 1);
     exited(12);
     assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
     assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));

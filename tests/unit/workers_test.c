@@ -1,0 +1,250 @@
+/* The agent's side of runners and workers, with a runner that this test plays. */
+#include "../../node/workers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <cmocka.h>
+
+#include "shoal/banned.h"
+
+#define JOB "shoal-0123456789abcdef"
+
+struct fixture {
+    uv_loop_t loop;
+    char dir[32];
+    struct workers *workers;
+    int listener, agent; /* of the runner that is played */
+    struct shoal_control_page *page;
+    int page_fd;
+    unsigned runners, stepped;
+    size_t alive_count;
+    struct workers_alive alive[4];
+    uint64_t step, step_worker;
+};
+
+static void on_started(void *arg, uint64_t worker_id, int32_t pid)
+{
+    (void)arg;
+    (void)worker_id;
+    assert_true(pid > 0);
+}
+
+static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
+{
+    (void)arg;
+    (void)worker_id;
+    (void)status;
+    (void)signalled;
+    (void)text;
+}
+
+static void on_runner(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
+                      size_t count)
+{
+    struct fixture *f = arg;
+
+    (void)job;
+    assert_int_equal(generation, 3);
+    assert_true(count <= 4);
+    f->runners++;
+    f->alive_count = count;
+    memcpy(f->alive, alive, count * sizeof(*alive));
+}
+
+static void on_message(void *arg, struct shoal_job_id job, uint64_t worker_id, const struct shoal_worker_message *message)
+{
+    (void)arg;
+    (void)job;
+    (void)worker_id;
+    (void)message;
+}
+
+static void on_slot_idle(void *arg, uint32_t slot)
+{
+    (void)arg;
+    (void)slot;
+}
+
+static void on_stuck(void *arg, uint64_t worker_id)
+{
+    (void)arg;
+    (void)worker_id;
+}
+
+static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
+{
+    struct fixture *f = arg;
+
+    assert_int_equal(epoch_word, (uint64_t)2 << 32);
+    f->stepped++;
+    f->step = step;
+    f->step_worker = worker_id;
+}
+
+static void say(struct fixture *f, const struct shoal_runner_message *message, int fd_to_pass)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    struct iovec part = { .iov_base = bytes };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
+
+    assert_int_equal(shoal_runner_encode(message, bytes, sizeof(bytes), &part.iov_len), SHOAL_OK);
+    if (fd_to_pass >= 0) {
+        header.msg_control = control.space;
+        header.msg_controllen = sizeof(control.space);
+        control.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                                           .cmsg_len = CMSG_LEN(sizeof(int)) };
+        memcpy(CMSG_DATA(&control.header), &fd_to_pass, sizeof(int));
+    }
+    assert_int_equal(sendmsg(f->agent, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
+}
+
+/* What is readable is read; more turns than there are messages. */
+static void turns(struct fixture *f)
+{
+    for (unsigned i = 0; i < 20; i++)
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+}
+
+static struct shoal_runner_message *fresh(uint8_t kind, uint64_t worker_id, uint32_t slot, int32_t pid)
+{
+    static struct shoal_runner_message message;
+
+    message = (struct shoal_runner_message){ .kind = kind, .worker_id = worker_id, .slot = slot, .pid = pid };
+    return &message;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    struct workers_options options = { .slots = 4, .on_started = on_started, .on_exited = on_exited, .on_runner = on_runner,
+                                       .on_message = on_message, .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
+                                       .on_stepped = on_stepped };
+    char jobs[64], slots[64], path[64];
+    struct shoal_msg msg;
+
+    *state = f;
+    assert_int_equal(uv_loop_init(&f->loop), 0);
+    memcpy(f->dir, "/tmp/shoal-workers-XXXXXX", 26);
+    assert_non_null(mkdtemp(f->dir));
+    (void)snprintf(jobs, sizeof(jobs), "%s/jobs", f->dir);
+    (void)snprintf(slots, sizeof(slots), "%s/slots", f->dir);
+    (void)snprintf(path, sizeof(path), "%s/w.sock", f->dir);
+    options.loop = &f->loop;
+    options.arg = f;
+    options.jobs_dir = jobs;
+    options.slots_dir = slots;
+    options.socket_path = path;
+    assert_int_equal(workers_create(&f->workers, &options, &msg), SHOAL_OK);
+    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/jobs/" JOB, f->dir);
+    assert_int_equal(mkdir(name.sun_path, 0700), 0);
+    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/jobs/" JOB "/runner.sock", f->dir);
+    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(f->listener, (const struct sockaddr *)&name, sizeof(name)), 0);
+    assert_int_equal(listen(f->listener, 4), 0);
+    f->page_fd = memfd_create("page", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(f->page_fd, sizeof(*f->page)), 0);
+    f->page = mmap(NULL, sizeof(*f->page), PROT_READ | PROT_WRITE, MAP_SHARED, f->page_fd, 0);
+    assert_true(f->page != MAP_FAILED);
+    f->page->generation = 3;
+    return 0;
+}
+
+static void on_reattached(void *arg) { (void)arg; }
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const names[] = { "jobs/" JOB "/runner.sock", "jobs/" JOB, "jobs", "slots/0.lock", "slots/1.lock",
+                                         "slots/2.lock", "slots/3.lock", "slots", "w.sock", "" };
+    char path[128];
+
+    (void)close(f->agent);
+    workers_stop(f->workers);
+    turns(f);
+    (void)uv_loop_close(&f->loop);
+    (void)close(f->listener);
+    (void)close(f->page_fd);
+    (void)munmap(f->page, sizeof(*f->page));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", f->dir, names[i]);
+        (void)remove(path);
+    }
+    free(f);
+    return 0;
+}
+
+/* An agent that starts again must not take workers for dead of whom the runner has not spoken yet. */
+static void all_of_a_runner_is_heard_before_it_is_told(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *welcome;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    assert_true(f->agent >= 0);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 3;
+    say(f, welcome, f->page_fd);
+    turns(f);
+    assert_int_equal(f->runners, 0);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+    say(f, fresh(SHOAL_RUNNER_EXITED, 12, 1, 0), -1);
+    turns(f);
+    assert_int_equal(f->runners, 0);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 13, 2, 0), -1); /* it is being started: no pid yet */
+    turns(f);
+    assert_int_equal(f->runners, 1);
+    assert_int_equal(f->alive_count, 2);
+    assert_int_equal(f->alive[0].worker_id, 11);
+    assert_int_equal(f->alive[1].worker_id, 13);
+}
+
+/* The words of the worker that is furthest in the newest epoch, whoever ships the records. */
+static void steps_are_read_from_the_control_page(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *welcome;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 2;
+    say(f, welcome, f->page_fd);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 12, 1, 4712), -1);
+    turns(f);
+    for (uint64_t i = 0; i < 2; i++) {
+        f->page->slots[i].worker_id = 11 + i;
+        f->page->slots[i].epoch_word = (uint64_t)2 << 32;
+        f->page->slots[i].applied_step = 40 + i;
+    }
+    f->page->slots[0].epoch_word = (uint64_t)1 << 32; /* further, but in an older epoch */
+    f->page->slots[0].applied_step = 99;
+    while (f->stepped == 0)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->step, 41);
+    assert_int_equal(f->step_worker, 12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
