@@ -619,6 +619,7 @@ static void ask_returned(struct lead_step *s)
 
         if (!host->used || !host->returned)
             continue;
+        host->call_sent = 0;
         s->lead->out.kind = SHOAL_HOST_REPORT;
         if (lead_send(s, host->node, 0))
             host->returned = false;

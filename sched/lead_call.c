@@ -96,13 +96,16 @@ void lead_tell_driver(struct lead_step *s)
 
 /* ---- Hosts load the call ----------------------------------------------------------------------------------------- */
 
-static bool owes_call(const struct shoal_lead *lead, const struct lhost *host)
+/* Once to every host with engines, too, and again when it was away: it may have lost its table, and with it the names
+ * of those who hold the job's blobs. */
+static bool owes_call(const struct shoal_lead *lead, const struct lhost *host, uint32_t call)
 {
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (lworker_lives(w) && w->reported && w->place.role == SHOAL_JOB_ENGINE &&
-            shoal_node_id_equal(w->place.node, host->node) && w->report.ready_call == 0)
+            shoal_node_id_equal(w->place.node, host->node) &&
+            (w->report.ready_call == 0 || (w->report.ready_call == call && host->call_sent != call)))
             return true;
     }
     return false;
@@ -136,7 +139,7 @@ void lead_tell_call(struct lead_step *s)
         if (!host->used)
             continue;
         tell_mark(s, host);
-        if (!owes_call(lead, host))
+        if (!owes_call(lead, host, call->call))
             continue;
         if (host->call_sent == call->call && s->now_ns < host->call_ns + CALL_NS) {
             lead_wake(s, host->call_ns + CALL_NS);

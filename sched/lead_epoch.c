@@ -530,6 +530,8 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
                      "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
         return false;
     }
+    if (!decide(s, last, &plan, &decided)) /* a leaver alone carries the last step: it stays until others have it */
+        plan_members(s, call, last, true, &plan);
     if (!decide(s, last, &plan, &decided)) {
         lead_pending(lead, "an engine out of reach carries a later step; waiting for it, or for its lease to end");
         return false;

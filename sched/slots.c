@@ -76,6 +76,7 @@ struct hjob *slots_add_job(struct shoal_slots *slots, struct shoal_job_id id, ui
         job->used = true;
         job->id = id;
         job->generation = generation;
+        job->seq = slots->options.start_ns; /* beyond any number of an earlier life: what a leader has heard is older */
         return job;
     }
     slots->stats.jobs_full++;

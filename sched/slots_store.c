@@ -73,6 +73,8 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
     job->term = shoal_get_u64(r);
     job->leader = shoal_get_node_id(r);
     job->seq = shoal_get_u64(r);
+    if (job->seq < slots->options.start_ns) /* the last reports of the life before may not have been stored */
+        job->seq = slots->options.start_ns;
     job->opened = shoal_get_bool(r);
     job->revoked = shoal_get_u64(r);
     job->call = shoal_get_u32(r);

@@ -31,6 +31,15 @@ def test_faults_by_chance(first):
     assert len(re.findall(r"^seed \d+: ok", done.stdout, re.M)) == 10
 
 
+@pytest.mark.parametrize("seed", [
+    pytest.param(2346, id="a leaver alone has completed the last step"),
+    pytest.param(1257, id="an agent's last reports are not in its store when it starts again"),
+])
+def test_a_seed_that_once_failed(seed):
+    done = sim("random", "--seed", seed)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.soak
 def test_many_faults_by_chance():
     done = sim("random", "--seed", SEED + 1000, "--count", 2000, seconds=1200)

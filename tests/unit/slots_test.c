@@ -528,7 +528,7 @@ static void test_restart(void **state)
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
     struct shoal_job_id job;
     uint8_t token[16] = { 9 };
-    uint64_t a;
+    uint64_t a, seq;
     size_t len;
 
     (void)state;
@@ -537,6 +537,10 @@ static void test_restart(void **state)
     (void)lease(job_a, 12, 1);
     (void)lease(job_a, 14, 2);
     assert_int_equal(shoal_slots_encode(slots, table, sizeof(table), &len), SHOAL_OK);
+    for (unsigned i = 0; i < 10; i++)
+        hello(11); /* reported, not stored */
+    assert_true(sent(SHOAL_HOST_WORKER));
+    seq = in.seq;
     teardown();
     now += SHOAL_S;
     options.start_ns = now;
@@ -561,6 +565,8 @@ static void test_restart(void **state)
     renew(job_a, 11, a, now);
     assert_non_null(find(SHOAL_SLOTS_RENEW)); /* the token was not voided */
     assert_null(find(SHOAL_SLOTS_RUN));       /* nothing is started twice */
+    hello(11);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.seq > seq); /* newer than what the leader heard of the life before */
     teardown();
 
     /* Without the table: the runner's word is enough. */
