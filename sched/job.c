@@ -235,6 +235,7 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
     job->workers_made += adds;
     if (adds == 0)
         return SHOAL_JOB_CHANGED_PLACES;
+    job->unsettled = false;
     job->attempt = entry->u.place.attempt;
     if ((job_moves[job->state] & BIT(SHOAL_JOB_LAUNCHING)) != 0)
         return move_state(job, SHOAL_JOB_LAUNCHING, entry->wall_ms) | SHOAL_JOB_CHANGED_PLACES;
@@ -390,14 +391,27 @@ static unsigned apply_stop(struct shoal_job *job, const struct shoal_job_entry *
 
 static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    uint32_t kept = 0;
+
     if (entry->u.generation <= job->generation)
         return SHOAL_JOB_CHANGED_REFUSED;
     job->generation = entry->u.generation;
-    job->placement_count = 0;
+    if (shoal_job_state_ended((enum shoal_job_state)job->state))
+        return SHOAL_JOB_CHANGED_FLAGS;
+    job->unsettled = true;
+    if (job->epoch != NULL) {
+        job->epoch->epoch = (struct shoal_epoch){ .e = job->epoch->epoch.e + SHOAL_JOB_EPOCHS_SKIPPED };
+        job->epoch->member_count = 0;
+    }
+    if (job->result_wanted) /* nothing runs any more: who ended well names the host of the result */
+        return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_EPOCH;
+    for (uint32_t i = 0; i < job->placement_count; i++)
+        if (job->placements[i].role == SHOAL_JOB_ENGINE)
+            job->placements[kept++] = job->placements[i];
+    job->placement_count = kept;
     if (job->state == SHOAL_JOB_RUNNING || job->state == SHOAL_JOB_LAUNCHING)
-        return move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms) | SHOAL_JOB_CHANGED_FLAGS |
-               SHOAL_JOB_CHANGED_PLACES;
-    return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES;
+        (void)move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms);
+    return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES | SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_STATE;
 }
 
 static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry *entry)

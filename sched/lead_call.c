@@ -183,19 +183,37 @@ static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_
     lead_wake(s, s->now_ns + MANIFEST_NS);
 }
 
+/* The newest epoch's members by rank. After a recovery no epoch has any until the next one: then all engines. */
+static uint32_t ranks(struct shoal_lead *lead, struct lworker **list)
+{
+    const struct shoal_worker_epoch *epoch = lead->job->epoch;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        struct lworker *w = lead_worker(lead, epoch->members[i].worker_id);
+
+        if (w != NULL && w->reported)
+            list[count++] = w;
+    }
+    for (uint32_t i = 0; epoch->member_count == 0 && i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].place.role == SHOAL_JOB_ENGINE)
+            list[count++] = &lead->workers[i];
+    return count;
+}
+
 /* All who live are done, or those who are not have left the epoch: the last step is applied, nothing can take it back.
  */
 static bool all_done(struct lead_step *s, const struct shoal_call *call, struct lworker **done)
 {
     struct shoal_lead *lead = s->lead;
+    struct lworker *list[LEAD_WORKERS];
+    uint32_t count = ranks(lead, list);
     bool all = true;
 
     *done = NULL;
-    for (uint32_t i = 0; i < lead->job->epoch->member_count; i++) {
-        struct lworker *w = lead_worker(lead, lead->job->epoch->members[i].worker_id);
+    for (uint32_t i = 0; i < count; i++) {
+        struct lworker *w = list[i];
 
-        if (w == NULL || !w->reported)
-            continue;
         if (w->report.done_call == call->call) {
             if (*done != NULL && ((*done)->report.state_digest != w->report.state_digest ||
                                   (*done)->report.final_step != w->report.final_step))
@@ -234,13 +252,15 @@ static bool propose_call_state(struct lead_step *s, const struct shoal_call *cal
 static bool write_final(struct lead_step *s, const struct shoal_call *call)
 {
     struct shoal_lead *lead = s->lead;
+    struct lworker *list[LEAD_WORKERS];
+    uint32_t count = ranks(lead, list);
 
     if (lead->manifest_ok && lead->manifest_call == call->call)
         return propose_call_state(s, call, SHOAL_CALL_FINISHED, NULL);
-    for (uint32_t i = 0; i < lead->job->epoch->member_count; i++) {
-        struct lworker *w = lead_worker(lead, lead->job->epoch->members[i].worker_id);
+    for (uint32_t i = 0; i < count; i++) {
+        struct lworker *w = list[i];
 
-        if (w == NULL || !w->reported || w->report.done_call != call->call || host_lost(lead_host(lead, w->place.node)))
+        if (w->report.done_call != call->call || host_lost(lead_host(lead, w->place.node)))
             continue;
         if (w->report.files_call == call->call) {
             ask_manifest(s, w->place.node, call->call);

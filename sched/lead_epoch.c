@@ -285,7 +285,7 @@ static bool others_come(const struct shoal_lead *lead, const struct shoal_call *
         const struct lworker *w = &lead->workers[i];
 
         if (lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && !w->leaving &&
-            (w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call))
+            (w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call || !known(w)))
             return true;
     }
     return false;

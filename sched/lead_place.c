@@ -472,6 +472,21 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     return propose_place(s, min_u32(slot_grants(lead), goal > have ? goal - have : 0), driver);
 }
 
+/* After a recovery: a lease that this log does not name may have been confirmed by the generation before. Nobody is
+ * placed before it has ended, by the clock of a leader that was elected later (PROTOCOLS 7). */
+static bool settling(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t until_ns = lead->started_ns + lead->options.lease_ns + SHOAL_S;
+
+    if (!lead->job->unsettled || s->now_ns >= until_ns)
+        return false;
+    lead_pending(lead, "recovered as generation %u; nobody is placed before all older leases have ended",
+                 lead->job->generation);
+    lead_wake(s, until_ns);
+    return true;
+}
+
 static bool pending_too_long(const struct lead_step *s)
 {
     const struct shoal_lead *lead = s->lead;
@@ -500,6 +515,8 @@ bool lead_place(struct lead_step *s)
     }
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->job->spec.pending_timeout_ms != 0)
         lead_wake(s, lead->started_ns + lead->job->spec.pending_timeout_ms * SHOAL_MS);
+    if (settling(s))
+        return false;
     return lead->job->spec.elastic ? place_elastic(s, min, max) : place_gang(s, min);
 }
 

@@ -590,4 +590,5 @@ struct shoal_entry *shoal_raft_entry(const struct shoal_raft *raft, uint64_t ind
 
 uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index) { return raft_log_term(&raft->log, index); }
 uint64_t shoal_raft_commit(const struct shoal_raft *raft) { return raft->commit; }
+uint64_t shoal_raft_term(const struct shoal_raft *raft) { return raft->term; }
 bool shoal_raft_is_leader(const struct shoal_raft *raft) { return raft->role == SHOAL_RAFT_LEADER; }

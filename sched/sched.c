@@ -227,7 +227,9 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_WHO_REPLY: sched_on_who_reply(s, from, &frame); break;
         case FRAME_MESH_GET: sched_on_mesh_get(s, from, &frame); break;
         case FRAME_MESH_PART: sched_on_mesh_part(s, from, &frame); break;
-        case FRAME_DIGEST: sched_on_digest(s, &frame); break;
+        case FRAME_DIGEST: sched_on_digest(s, from, &frame); break;
+        case FRAME_REPLICA_ASK: sched_on_replica_ask(s, from, &frame); break;
+        case FRAME_REPLICA: sched_on_replica(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)

@@ -260,11 +260,11 @@ static void compare_digests(struct shoal_sched *s, struct sched_group *g)
     sched_group_claims(s, g);
 }
 
-void sched_on_digest(struct shoal_sched *s, const struct frame *frame)
+void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.digest.group);
 
-    if (g == NULL || g->leads)
+    if (g == NULL || g->leads || !shoal_node_id_equal(g->leader, from)) /* of another line it would say nothing */
         return;
     g->theirs_index = frame->u.digest.index;
     g->theirs = frame->u.digest.digest;
@@ -345,7 +345,7 @@ static void apply_mesh(struct shoal_sched *s, struct sched_group *g, const struc
     sched_requests_applied(s, g, entry->index, entry->term, err, msg.text);
 }
 
-static void apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto)
+void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto)
 {
     for (uint64_t i = g->applied + 1; i <= upto && !g->stopped; i++) {
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
@@ -430,7 +430,7 @@ void sched_carry_out(struct shoal_sched *s, struct sched_group *g)
         switch (action->kind) {
         case SHOAL_RAFT_ACTION_SEND: send_raft(s, g, &action->u.send); break;
         case SHOAL_RAFT_ACTION_PERSIST: sched_persist(s, g, action); break;
-        case SHOAL_RAFT_ACTION_COMMIT: apply(s, g, action->u.commit.index); break;
+        case SHOAL_RAFT_ACTION_COMMIT: sched_group_apply(s, g, action->u.commit.index); break;
         case SHOAL_RAFT_ACTION_READ_READY:
             sched_requests_read(s, g, action->u.read_ready.ctx & ~SCHED_CTX_READ, action->u.read_ready.index);
             break;
@@ -642,12 +642,19 @@ void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoa
     if (!g->founded || g->stopped || !status.config_committed || g->config_index == 0 ||
         shoal_raft_config_find(shoal_raft_config(g->raft), to) != NULL)
         return;
-    frame.u.who.id = g->config_index;
+    frame.u.who.id = sched_group_config_version(g);
     frame.u.who.job = g->id;
     sched_send(s, to, &frame);
 }
 
-/* The newest configuration that this replica holds, committed or not. */
+uint64_t sched_group_line(const struct sched_group *g) { return sched_line(shoal_raft_term(g->raft)); }
+
+uint64_t sched_group_config_version(const struct sched_group *g)
+{
+    return sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)g->config_index;
+}
+
+/* The newest configuration that this replica holds, committed or not, and its line. */
 static uint64_t newest_config(const struct sched_group *g)
 {
     struct shoal_raft_status status;
@@ -657,16 +664,49 @@ static uint64_t newest_config(const struct sched_group *g)
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
 
         if (entry != NULL && entry->kind == SHOAL_ENTRY_CONFIG)
-            return i;
+            return sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)i;
     }
-    return g->config_index;
+    return sched_group_config_version(g);
+}
+
+/* Of an earlier line than ours: whatever it holds or leads was superseded by a recovery. It goes, and may become a
+ * member anew. */
+static void say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to)
+{
+    struct frame frame = { .kind = FRAME_GONE };
+
+    frame.u.who.id = sched_group_config_version(g);
+    frame.u.who.job = g->id;
+    sched_send(s, to, &frame);
+}
+
+/* True: the message is not for this replica as it is. */
+static bool other_line(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id from,
+                       const struct shoal_raft_message *message)
+{
+    uint64_t theirs = sched_line(message->term);
+    uint64_t ours = sched_group_line(g);
+    struct shoal_raft_status status;
+
+    if (theirs == ours)
+        return false;
+    if (theirs < ours) {
+        say_superseded(s, g, from);
+        return true;
+    }
+    shoal_raft_status(g->raft, &status);
+    if (status.last == 0 && !g->record_known)
+        return false; /* a joiner that has got nothing yet joins that line */
+    if (message->kind == SHOAL_RAFT_APPEND || message->kind == SHOAL_RAFT_INSTALL)
+        sched_group_doom(s, g, 0, false); /* its leader repeats, and finds an empty place */
+    return true;
 }
 
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
 
-    if (g == NULL || g->leads)
+    if (g == NULL || (g->leads && sched_line(frame->u.who.id) <= sched_group_line(g)))
         return;
     if (frame->u.who.id != 0) {
         if (frame->u.who.id > newest_config(g))
@@ -703,7 +743,7 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         g = admit_joiner(s, frame->u.raft.group, &message);
     if (g == NULL) {
         s->stats.frames_unknown++;
-    } else {
+    } else if (!other_line(s, g, from, &message)) {
         event.u.message = &message;
         err = sched_group_step(s, g, &event);
         if (message.kind == SHOAL_RAFT_PREVOTE || message.kind == SHOAL_RAFT_VOTE)

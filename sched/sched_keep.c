@@ -259,12 +259,13 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
     if (c.voters < wanted(g, &c)) {
         if (g->below_since_ns == 0)
             g->below_since_ns = s->now;
-        if (s->now >= g->below_since_ns + s->options.grow_ns)
+        if (g->hurry || s->now >= g->below_since_ns + s->options.grow_ns)
             add_learner(s, g, &c);
         else
             g->keep_ns = g->below_since_ns + s->options.grow_ns;
     } else {
         g->below_since_ns = 0;
+        g->hurry = g->hurry && c.voters < g->target; /* on a mesh of one: until others join */
     }
     g->keep_ns = sooner(g->keep_ns, c.next_loss_ns);
 }

@@ -153,7 +153,7 @@ static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct
         return; /* the next change says the newest */
     action = sched_act(s, SHOAL_SCHED_PUBLISH_SUMMARY);
     action->u.summary.job = g->id;
-    action->u.summary.version = (struct shoal_sched_version){ g->config_index, g->term, g->applied };
+    action->u.summary.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };
     action->u.summary.tombstone = tombstone;
     action->u.summary.payload = sched_pool_copy(s, payload);
 }

@@ -300,13 +300,21 @@ static void tell(struct shoal_sched *s, struct sched_group *g, const struct shoa
     sched_carry_out(s, g);
 }
 
+/* A claim in another line says nothing to this replica: its leader's messages do (sched_recover.c). */
+static uint64_t claim_of(const struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id node)
+{
+    uint64_t claimed = shoal_support_claimed(s->support, node, g->id);
+
+    return sched_line(claimed) == sched_group_line(g) ? claimed : 0;
+}
+
 /* N1, for one host. Losses first: they may end a leadership. */
 static void sync_one(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id node)
 {
     const struct shoal_support_peer *peer = shoal_support_find(s->support, node);
     bool supported = peer != NULL && peer->supported;
     bool supporting = peer != NULL && peer->supporting;
-    uint64_t claimed = shoal_support_claimed(s->support, node, g->id);
+    uint64_t claimed = claim_of(s, g, node);
     struct sched_told *told = told_find(g, node);
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_PEER_SUPPORT };
 

@@ -233,7 +233,7 @@ static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
     return node != NULL && (node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT);
 }
 
-static void forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_REQUEST };
     uint64_t wait = SCHED_ANSWER_NS;
@@ -255,6 +255,8 @@ static void forward(struct shoal_sched *s, struct sched_request *r, struct shoal
         r->sent = true;
         wait = r->deadline_ns - s->now; /* R2 */
     }
+    if (r->kind == SHOAL_SCHED_RECOVER) /* the other one looks around for a while */
+        wait = SCHED_REQUEST_NS + SHOAL_S;
     r->retry_ns = s->now + wait;
     if (r->retry_ns < s->requests_ns)
         s->requests_ns = r->retry_ns;
@@ -362,7 +364,7 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
     if (shoal_node_id_is_zero(to))
         sched_request_retry(s, r, SCHED_RETRY_NS);
     else
-        forward(s, r, to);
+        sched_request_forward(s, r, to);
 }
 
 static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
@@ -374,9 +376,10 @@ static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (!shoal_node_id_is_zero(r->hint) && !sched_is_self(s, r->hint))
-        forward(s, r, r->hint);
-    else if (r->hops == 0 && summary != NULL && !sched_is_self(s, summary->leader) && !node_is_dead(s, summary->leader))
-        forward(s, r, summary->leader);
+        sched_request_forward(s, r, r->hint);
+    else if (r->hops == 0 && r->kind != SHOAL_SCHED_RECOVER && summary != NULL && !sched_is_self(s, summary->leader) &&
+             !node_is_dead(s, summary->leader))
+        sched_request_forward(s, r, summary->leader);
     else
         ask_around(s, r);
 }
@@ -395,6 +398,14 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
     s->request_count--;
 }
 
+void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+{
+    if (r->foreign)
+        redirect(s, r, to);
+    else
+        sched_request_forward(s, r, to);
+}
+
 /* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
  * who leads by gossip is asked too. */
 static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
@@ -407,7 +418,7 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     r->pauses = 0;
-    forward(s, r, summary->leader);
+    sched_request_forward(s, r, summary->leader);
 }
 
 static void request_try(struct shoal_sched *s, struct sched_request *r)
@@ -415,7 +426,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     struct sched_group *g = sched_group_find(s, r->job);
     bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
 
-    if (g != NULL && g->stopped)
+    if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known)))
         g = NULL;
     if (g != NULL && g->refused) {
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the founding of this job was refused; submit it again");
@@ -423,6 +434,10 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     }
     if (g != NULL && g->job != NULL && stale_read) {
         end_with_facts(s, r, g);
+        return;
+    }
+    if (g != NULL && r->kind == SHOAL_SCHED_RECOVER) {
+        sched_recover(s, r, g);
         return;
     }
     if (g != NULL && g->leads) {
@@ -444,7 +459,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     if (g == NULL)
         try_elsewhere(s, r);
     else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
-        forward(s, r, g->leader);
+        sched_request_forward(s, r, g->leader);
     else
         pause_for_election(s, r);
 }
@@ -545,7 +560,10 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
     for (unsigned i = 0; g != NULL && i < g->told_count; i++)
         add_name(names, sizeof(names), g->told[i].node);
     sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
-                      "no leader of the group has answered (asked: %s); try again",
+                      r->kind == SHOAL_SCHED_RECOVER
+                          ? "no node that could hold a replica of this job has answered (asked: %s); start one of its "
+                            "guardians, or try again"
+                          : "no leader of the group has answered (asked: %s); try again",
                       names[0] == '\0' ? "nobody is known" : names);
 }
 
@@ -576,6 +594,8 @@ void sched_requests_due(struct shoal_sched *s)
                 request_try(s, r);
             } else if (r->state == REQUEST_ASKING) {
                 ask_around(s, r);
+            } else if (r->state == REQUEST_SURVEY) {
+                sched_recover_due(s, r);
             }
         }
         if (r->state == REQUEST_FREE)
@@ -601,6 +621,16 @@ void sched_requests_wake(struct shoal_sched *s, struct shoal_job_id job)
             r->hops = 0;
             wake(s, r);
         }
+    }
+}
+
+void sched_requests_restart(struct shoal_sched *s, struct sched_group *g)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if ((r->state == REQUEST_PROPOSED || r->state == REQUEST_READING) && shoal_job_id_equal(r->job, g->id))
+            sched_request_retry(s, r, SCHED_RETRY_NS / 4);
     }
 }
 
@@ -748,11 +778,17 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
 {
     bool mesh = request->kind == SHOAL_SCHED_MESH_INIT || request->kind == SHOAL_SCHED_MESH_CHANGE ||
                 request->kind == SHOAL_SCHED_MESH_READ;
-    uint64_t wait = request->kind == SHOAL_SCHED_SUBMIT ? SCHED_SUBMIT_NS : SCHED_REQUEST_NS;
+    const uint8_t confirmed = request->confirmed ? 1 : 0;
+    uint64_t wait = request->kind == SHOAL_SCHED_SUBMIT    ? SCHED_SUBMIT_NS
+                    : request->kind == SHOAL_SCHED_RECOVER ? 4 * SCHED_REQUEST_NS
+                                                           : SCHED_REQUEST_NS;
     struct sched_request *r = book(s);
+    struct shoal_view command = mesh                                   ? request->command
+                                : request->kind == SHOAL_SCHED_RECOVER ? shoal_view_of(&confirmed, 1)
+                                                                       : nothing;
 
     s->stats.requests++;
-    if (r == NULL || !take_command(r, mesh ? request->command : nothing)) {
+    if (r == NULL || !take_command(r, command)) {
         if (r != NULL) {
             r->state = REQUEST_FREE;
             s->request_count--;
@@ -779,9 +815,6 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     case SHOAL_SCHED_TICKET: sched_ticket(s, r, request); break;
     case SHOAL_SCHED_MESH_INIT: sched_mesh_init(s, r); break;
     case SHOAL_SCHED_RECOVER:
-        sched_request_end(s, r, SHOAL_ERR_UNSUPPORTED, nothing,
-                          "recovery from a single replica is not offered yet; start a guardian of the job again");
-        break;
     case SHOAL_SCHED_GET:
     case SHOAL_SCHED_STOP:
     case SHOAL_SCHED_DELETE:
@@ -803,8 +836,7 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
     struct sched_request *r;
     uint64_t wait = frame->u.request.deadline_ms * SHOAL_MS;
 
-    if (kind == SHOAL_SCHED_SUBMIT || kind == SHOAL_SCHED_TICKET || kind == SHOAL_SCHED_MESH_INIT ||
-        kind == SHOAL_SCHED_RECOVER) {
+    if (kind == SHOAL_SCHED_SUBMIT || kind == SHOAL_SCHED_TICKET || kind == SHOAL_SCHED_MESH_INIT) {
         respond(s, from, frame->u.request.id, SHOAL_ERR_INVALID, "this request is not forwarded", nothing, 0);
         return;
     }
@@ -918,14 +950,16 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
     }
     if (frame->u.who_reply.holds) {
         r->hint = frame->u.who_reply.leader;
-        if (shoal_node_id_is_zero(r->hint) || sched_is_self(s, r->hint) || node_is_dead(s, r->hint))
+        if (r->kind == SHOAL_SCHED_RECOVER || shoal_node_id_is_zero(r->hint) || sched_is_self(s, r->hint) ||
+            node_is_dead(s, r->hint))
             r->hint = from;
         sched_request_retry(s, r, 0);
         return;
     }
     /* Hearsay counts only when nobody holds it, and not if it has just misled us. */
-    if (!shoal_node_id_is_zero(frame->u.who_reply.leader) && !sched_is_self(s, frame->u.who_reply.leader) &&
-        !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) && !node_is_dead(s, frame->u.who_reply.leader))
+    if (r->kind != SHOAL_SCHED_RECOVER && !shoal_node_id_is_zero(frame->u.who_reply.leader) &&
+        !sched_is_self(s, frame->u.who_reply.leader) && !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) &&
+        !node_is_dead(s, frame->u.who_reply.leader))
         r->rumour = frame->u.who_reply.leader;
     if (r->answered == all && !shoal_node_id_is_zero(r->rumour)) {
         r->hint = r->rumour;

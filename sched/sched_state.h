@@ -6,6 +6,7 @@
  *   sched_store.c    snapshots, installs, restore after a start, removed ids
  *   sched_found.c    tickets, guardians, founding
  *   sched_request.c  requests: here, forwarded, asked around
+ *   sched_recover.c  the next recovery generation, from a single replica
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
  *   sched_copy.c     the mesh's signed copy
  *   sched_lead.c     leads of jobs, this host's slots, allocation */
@@ -22,6 +23,11 @@
 #include "sched_wire.h"
 
 #define SCHED_NEVER UINT64_MAX
+
+/* A group's line: recovery generation - 1 (16 bits), and who founded it (16 bits); 0 as it was founded first. The high
+ * half of every term (sched_recover.c). */
+#define SCHED_LINE_SHIFT 32
+static inline uint64_t sched_line(uint64_t term) { return term >> SCHED_LINE_SHIFT; }
 
 #define SCHED_REQUEST_NS (2500 * SHOAL_MS)
 #define SCHED_SUBMIT_NS (30 * SHOAL_S)
@@ -100,6 +106,7 @@ struct sched_group {
     bool bundle_here;
     bool mesh_is;
     bool role_changed;
+    bool hurry; /* recovered: it is below its target, and grows at once */
     uint64_t term;
     struct shoal_node_id leader;
 
@@ -168,7 +175,8 @@ enum request_state {
     REQUEST_PROPOSED,  /* answered when (index, term) is applied */
     REQUEST_READING,   /* waits for a read round of its group */
     REQUEST_FOUNDING,
-    REQUEST_COPY, /* waits for this node's copy of the mesh to reach `version` */
+    REQUEST_SURVEY, /* RECOVER: what the other guardians hold */
+    REQUEST_COPY,   /* waits for this node's copy of the mesh to reach `version` */
 };
 
 struct sched_request {
@@ -183,7 +191,8 @@ struct sched_request {
     struct shoal_job_id job;
     bool linearizable;
     bool local_only;
-    bool sent; /* forwarded once: a change must not be sent twice */
+    bool sent;      /* forwarded once: a change must not be sent twice */
+    bool recovered; /* RECOVER: founded here, to be told once it leads */
     char by[SHOAL_SCHED_BY_BYTES];
     uint64_t deadline_ns;
     uint64_t retry_ns;
@@ -222,6 +231,23 @@ struct sched_fetching {
     uint64_t deadline_ns;
 };
 #define SCHED_FETCHING_MAX 64
+
+/* What a member of a group said of its replica. */
+struct sched_replica {
+    struct shoal_raft_member member;
+    bool answered;
+    bool holds;
+    uint64_t term, last_index, last_term;
+};
+
+struct sched_survey {
+    bool used;
+    uint64_t request; /* serial */
+    uint64_t end_ns;
+    unsigned count, self;
+    struct sched_replica list[SHOAL_GROUP_NODES_MAX];
+};
+#define SCHED_SURVEYS_MAX 8u
 
 struct sched_gone {
     struct shoal_job_id id;
@@ -275,6 +301,7 @@ struct shoal_sched {
     struct sched_founding *foundings;
     uint64_t foundings_ns;
     struct sched_fetching *fetching;
+    struct sched_survey surveys[SCHED_SURVEYS_MAX];
 
     /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of
      * its own. */
@@ -367,6 +394,10 @@ SHOAL_MUST_CHECK enum shoal_err sched_group_step(struct shoal_sched *s, struct s
 void sched_group_sync(struct shoal_sched *s, struct sched_group *g);
 void sched_carry_out(struct shoal_sched *s, struct sched_group *g);
 void sched_group_due(struct shoal_sched *s, struct sched_group *g);
+void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto); /* entries of the log here */
+uint64_t sched_group_line(const struct sched_group *g);                              /* of the replica here */
+/* (line, configuration): the higher one is the newer. */
+uint64_t sched_group_config_version(const struct sched_group *g);
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);
 void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good);
@@ -374,7 +405,7 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 /* To one that asks or campaigns and is no member (any more) of a group that is here. */
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to);
-void sched_on_digest(struct shoal_sched *s, const struct frame *frame);
+void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
 /* Propose a USER entry; `ctx` comes back when refused. NULL: no memory. The reference is the caller's. */
 struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes, uint64_t ctx);
@@ -390,6 +421,7 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
 /* sched_store.c */
 void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
 void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g);
+void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g); /* the whole of a new line */
 void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g);
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
 bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark);
@@ -435,6 +467,16 @@ void sched_requests_readable(struct shoal_sched *s, struct sched_group *g); /* a
 void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g);
 void sched_requests_copy(struct shoal_sched *s); /* the copy is newer */
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);
+void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
+/* To a better node: forwarded, or, of a foreign request, its origin is told to ask there. */
+void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
+void sched_requests_restart(struct shoal_sched *s, struct sched_group *g); /* its log begins anew: tried once more */
+
+/* sched_recover.c */
+void sched_recover(struct shoal_sched *s, struct sched_request *r, struct sched_group *g);
+void sched_recover_due(struct shoal_sched *s, struct sched_request *r);
+void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_replica(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 
 /* sched_keep.c */
 void sched_keep(struct shoal_sched *s, struct sched_group *g);

@@ -157,6 +157,34 @@ static void save(struct shoal_sched *s, struct sched_group *g, struct shoal_view
     s->stats.snapshots++;
 }
 
+/* All of a line that a recovery has founded here: what the log before held is dropped with the same write. */
+void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g)
+{
+    struct shoal_raft_hard_state hard = { .term = g->applied_term, .commit = g->applied };
+    struct shoal_sched_action *action;
+
+    if (snapshot_encode(s, g, &g->snap, &g->snap_at) != SHOAL_OK) {
+        action = sched_act(s, SHOAL_SCHED_FATAL); /* from disk nothing has happened yet */
+        (void)snprintf(action->u.fatal.text, sizeof(action->u.fatal.text),
+                       "no memory for the state of a recovered job; start again, and ask for the recovery once more");
+        return;
+    }
+    g->snap_used_ns = s->now;
+    g->snapshot_index = g->applied;
+    g->log_bytes = 0;
+    action = sched_act(s, SHOAL_SCHED_PERSIST);
+    action->u.persist.group = g->id;
+    action->u.persist.has_snapshot = true;
+    action->u.persist.snapshot.index = g->snap_at.index;
+    action->u.persist.snapshot.term = g->snap_at.term;
+    action->u.persist.snapshot.bytes = shoal_buf_view(&g->snap);
+    action->u.persist.truncate_from = g->applied + 1;
+    action->u.persist.has_hard = true;
+    action->u.persist.hard.term = hard.term;
+    action->u.persist.hard.config = hard_config(s, &hard);
+    s->stats.snapshots++;
+}
+
 /* T2: when the kept one is in use, the new one goes to the store through the pool, and is not kept. */
 void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g)
 {

@@ -14,6 +14,7 @@
 #define KIND_HEAD 0x43
 #define KIND_MESH_HINT 0x44
 #define KIND_MESH_COPY 0x45
+#define KIND_RECOVERY 0x46
 
 #define BODY_MAX (SHOAL_FRAME_BYTES_MAX - 1024)
 
@@ -103,6 +104,19 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_u64(w, f->u.digest.index);
         shoal_put_u64(w, f->u.digest.digest);
         break;
+    case FRAME_REPLICA_ASK:
+        shoal_put_u64(w, f->u.replica.id);
+        shoal_put_job_id(w, f->u.replica.job);
+        break;
+    case FRAME_REPLICA:
+        shoal_put_u64(w, f->u.replica.id);
+        shoal_put_job_id(w, f->u.replica.job);
+        shoal_put_store_id(w, f->u.replica.store);
+        shoal_put_bool(w, f->u.replica.holds);
+        shoal_put_u64(w, f->u.replica.term);
+        shoal_put_u64(w, f->u.replica.last_index);
+        shoal_put_u64(w, f->u.replica.last_term);
+        break;
     }
     return !w->failed;
 }
@@ -190,6 +204,19 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.digest.index = shoal_get_u64(r);
         f->u.digest.digest = shoal_get_u64(r);
         break;
+    case FRAME_REPLICA_ASK:
+        f->u.replica.id = shoal_get_u64(r);
+        f->u.replica.job = shoal_get_job_id(r);
+        break;
+    case FRAME_REPLICA:
+        f->u.replica.id = shoal_get_u64(r);
+        f->u.replica.job = shoal_get_job_id(r);
+        f->u.replica.store = shoal_get_store_id(r);
+        f->u.replica.holds = shoal_get_bool(r);
+        f->u.replica.term = shoal_get_u64(r);
+        f->u.replica.last_index = shoal_get_u64(r);
+        f->u.replica.last_term = shoal_get_u64(r);
+        break;
     }
 }
 
@@ -273,6 +300,47 @@ enum shoal_err shoal_sched_ticket_decode(struct shoal_view bytes, struct shoal_s
     }
     *ticket = t;
     return SHOAL_OK;
+}
+
+/* ---- What a recovery found ----------------------------------------------------------------------------------------
+ */
+
+size_t shoal_sched_recovery_encode(const struct shoal_sched_recovery *recovery, uint8_t *bytes)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, SHOAL_SCHED_RECOVERY_BYTES_MAX);
+
+    put_head(&w, KIND_RECOVERY);
+    shoal_put_bool(&w, recovery->done);
+    shoal_put_node_id(&w, recovery->node);
+    shoal_put_u32(&w, recovery->generation);
+    shoal_put_u64(&w, recovery->term);
+    shoal_put_u64(&w, recovery->index);
+    shoal_put_u64(&w, recovery->commit);
+    shoal_put_u8(&w, recovery->guardian_count);
+    shoal_put_u8(&w, recovery->lost_count);
+    for (unsigned i = 0; i < recovery->lost_count; i++)
+        shoal_put_node_id(&w, recovery->lost[i]);
+    SHOAL_ASSERT(!w.failed);
+    return w.len;
+}
+
+enum shoal_err shoal_sched_recovery_decode(struct shoal_view bytes, struct shoal_sched_recovery *recovery)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    *recovery = (struct shoal_sched_recovery){ 0 };
+    get_head(&r, KIND_RECOVERY);
+    recovery->done = shoal_get_bool(&r);
+    recovery->node = shoal_get_node_id(&r);
+    recovery->generation = shoal_get_u32(&r);
+    recovery->term = shoal_get_u64(&r);
+    recovery->index = shoal_get_u64(&r);
+    recovery->commit = shoal_get_u64(&r);
+    recovery->guardian_count = shoal_get_enum(&r, SHOAL_GROUP_NODES_MAX + 1);
+    recovery->lost_count = shoal_get_enum(&r, SHOAL_GROUP_NODES_MAX + 1);
+    for (unsigned i = 0; i < recovery->lost_count; i++)
+        recovery->lost[i] = shoal_get_node_id(&r);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
 /* ---- Founding records ---------------------------------------------------------------------------------------------

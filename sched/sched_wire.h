@@ -20,9 +20,11 @@ enum frame_kind {
     FRAME_GONE,     /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
     FRAME_MESH_GET, /* the copy of the mesh's state, from this offset */
     FRAME_MESH_PART,
-    FRAME_DIGEST, /* leader to follower: my state at this index */
+    FRAME_DIGEST,      /* leader to follower: my state at this index */
+    FRAME_REPLICA_ASK, /* what do you hold of this group? */
+    FRAME_REPLICA,
 };
-#define FRAME_KINDS 12
+#define FRAME_KINDS 14
 
 enum found_answer {
     FOUND_STORED,  /* flushed here */
@@ -95,6 +97,13 @@ struct frame {
             uint64_t index;
             uint64_t digest;
         } digest;
+        struct {
+            uint64_t id;
+            struct shoal_job_id job; /* REPLICA_ASK: up to here */
+            struct shoal_store_id store;
+            bool holds;
+            uint64_t term, last_index, last_term;
+        } replica;
     } u;
 };
 

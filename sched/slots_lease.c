@@ -518,6 +518,32 @@ static void on_make_manifest(struct slots_step *s, struct hjob *job)
     job->manifest.seq = 0;
 }
 
+/* S4: of an older recovery generation, or of an older term of this one. */
+static bool is_stale(const struct shoal_host_message *m, const struct hjob *job)
+{
+    return m->generation < job->generation || (m->generation == job->generation && m->term < job->term);
+}
+
+/* The job was recovered from a single replica: tokens and epochs of before are void. Engines stay, out of every epoch:
+ * the new leader gives them one, or has them ended. Scripts and drivers write by themselves, so they end. */
+static void begin_generation(struct slots_step *s, struct hjob *job, uint32_t generation)
+{
+    struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
+
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        struct worker *worker = &s->slots->workers[i];
+
+        if (worker->used && &s->slots->jobs[worker->job] == job && worker->place.role != SHOAL_JOB_ENGINE)
+            worker_kill(worker, 0, s->now_ns);
+    }
+    job_revoke(s, job, shoal_epoch_word(epoch->epoch));
+    epoch->epoch = (struct shoal_epoch){ 0 };
+    epoch->member_count = 0;
+    job->generation = generation;
+    job->term = 0;
+    s->slots->table_version++;
+}
+
 /* S4. NULL: refused. */
 static struct hjob *admit(struct slots_step *s, struct shoal_node_id from)
 {
@@ -528,19 +554,12 @@ static struct hjob *admit(struct slots_step *s, struct shoal_node_id from)
         job = slots_add_job(s->slots, m->job, m->generation);
     if (job == NULL)
         return NULL;
-    if (m->generation < job->generation || (m->generation == job->generation && m->term < job->term)) {
+    if (is_stale(m, job)) {
         s->slots->stats.stale_terms++;
         return NULL;
     }
-    if (m->generation > job->generation) { /* all of before is void */
-        for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
-            if (s->slots->workers[i].used && &s->slots->jobs[s->slots->workers[i].job] == job)
-                worker_kill(&s->slots->workers[i], 0, s->now_ns);
-        job->generation = m->generation;
-        job->term = 0;
-        job->call = 0;
-        job_revoke(s, job, shoal_epoch_word(slots_epoch(s->slots, job)->epoch));
-    }
+    if (m->generation > job->generation)
+        begin_generation(s, job, m->generation);
     if (m->term > job->term || !shoal_node_id_equal(job->leader, from)) {
         job->term = m->term;
         job->leader = from;
@@ -572,10 +591,13 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
 
     if (m->kind == SHOAL_HOST_RESERVE) {
         job = slots_find_job(s->slots, m->job);
-        if (job != NULL && (m->generation < job->generation || m->term < job->term))
+        if (job != NULL && is_stale(m, job)) {
             s->slots->stats.stale_terms++;
-        else
-            on_reserve(s, from);
+            return;
+        }
+        if (job != NULL && m->generation > job->generation) /* it hears of workers that its log does not name */
+            (void)admit(s, from);
+        on_reserve(s, from);
         return;
     }
     if (m->kind == SHOAL_HOST_REVOKE) { /* from a leader or from another member's host: only ever ends an epoch */
@@ -585,7 +607,11 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
         return;
     }
     if (m->kind == SHOAL_HOST_CANCEL) {
-        on_cancel(s);
+        job = slots_find_job(s->slots, m->job);
+        if (job != NULL && is_stale(m, job))
+            s->slots->stats.stale_terms++;
+        else
+            on_cancel(s);
         return;
     }
     job = slots_find_job(s->slots, m->job);

@@ -8,7 +8,10 @@
  * J1. Only shoal_job_apply() changes a job, entry by entry in log order; every guardian gets the same bytes.
  * J2. An ended state never changes. An entry that makes no sense in the state it meets changes nothing (REFUSED).
  * J3. Epochs only rise; a member of an epoch is a placement; the epoch's call is running.
- * J4. Memory: taken at create and restore from the specification's size; apply allocates nothing. */
+ * J5. A recovery generation begins without scripts, drivers and members of an epoch: those of before are void. Its
+ *     epochs are numbered above all of before, known here or not. Engines may come along: what they compute is fenced
+ * by epochs, and has the same bits whoever computes it. J4. Memory: taken at create and restore from the
+ * specification's size; apply allocates nothing. */
 #ifndef SHOAL_JOB_H
 #define SHOAL_JOB_H
 
@@ -174,6 +177,10 @@ struct shoal_data_epoch {
     int64_t metric_micro; /* the first metric, if any */
 };
 
+/* How far a recovery generation numbers its epochs above the newest that the surviving replica knew: the lost majority
+ * may have committed some more. Not a multiple of what a transport's tag holds of an epoch. */
+#define SHOAL_JOB_EPOCHS_SKIPPED ((1u << 20) + 512)
+
 /* Calls to train() of one job, and data epochs kept (the oldest is dropped). */
 #define SHOAL_CALLS_MAX 16
 #define SHOAL_DATA_EPOCHS_MAX 128
@@ -191,6 +198,7 @@ struct shoal_job {
     uint64_t refused;             /* entries that changed nothing */
 
     uint32_t generation; /* recovery generation, from 1 */
+    bool unsettled;      /* leases of the generation before may stand that this log does not name: see lead_place.c */
     uint8_t state;       /* enum shoal_job_state */
     bool stop;           /* a user asked for the end */
     bool deleted;        /* remove when ended */
@@ -242,7 +250,7 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_RESULT, /* manifest of RESULT_DIR, then the end */
     SHOAL_JOB_ENTRY_STOP,
     SHOAL_JOB_ENTRY_DELETE,
-    SHOAL_JOB_ENTRY_RECOVER, /* recovery generation + 1: every lease and epoch of before is void */
+    SHOAL_JOB_ENTRY_RECOVER, /* recovery generation + 1 (J5) */
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 

@@ -449,6 +449,7 @@ struct shoal_entry *shoal_raft_entry(const struct shoal_raft *raft, uint64_t ind
 /* 0 when neither held nor the snapshot's. */
 uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index);
 uint64_t shoal_raft_commit(const struct shoal_raft *raft);
+uint64_t shoal_raft_term(const struct shoal_raft *raft);
 bool shoal_raft_is_leader(const struct shoal_raft *raft);
 /* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);

@@ -141,7 +141,8 @@ enum shoal_sched_request_kind {
     SHOAL_SCHED_STOP,
     SHOAL_SCHED_DELETE,      /* an active job is stopped first */
     SHOAL_SCHED_WHY,         /* reply: `bytes` = text, lines for a person */
-    SHOAL_SCHED_RECOVER,     /* administrator: found the next recovery generation from this node's replica */
+    SHOAL_SCHED_RECOVER,     /* administrator: reply `bytes` = encoded shoal_sched_recovery: what the best replica left
+                                holds;     with `confirmed`, it has founded the next recovery generation */
     SHOAL_SCHED_MESH_INIT,   /* `shoal init`: `command` = INIT (mesh.h); only while this node knows no mesh group */
     SHOAL_SCHED_MESH_CHANGE, /* `command` = an encoded shoal_mesh_command; reply when committed and applied here */
     SHOAL_SCHED_MESH_READ,   /* linearizable: reply `bytes` = encoded mesh copy. Plain reads: shoal_sched_mesh() */
@@ -154,6 +155,7 @@ struct shoal_sched_request {
     struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER */
     bool linearizable;    /* GET: by read-index at the leader; else the newest replica or summary known here will do */
     bool local_only;      /* GET: never leave this node */
+    bool confirmed;       /* RECOVER: do it; else only say what may be missing */
     uint32_t deadline_ms; /* 0: 2.5 s (submits: 30 s) */
     /* SUBMIT and TICKET: the specification that the hash names. SUBMIT: `spec` = encoded shoal_job_spec (job.h), at
      * most SHOAL_SCHED_SPEC_BYTES_MAX, in which bundle hash and size stand; `bundle`: the bundle itself when it is at
@@ -523,6 +525,26 @@ struct shoal_sched_stats {
     uint64_t config_changes;
 };
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);
+
+/* ---- Recovery (PROTOCOLS 3) -------------------------------------------------------------------------------------- */
+
+/* What is left of a job whose guardians' majority is lost: entries up to `index` of term `term` on `node`. Whatever was
+ * acknowledged after them is missing. */
+struct shoal_sched_recovery {
+    bool done; /* founded, and led by `node` */
+    struct shoal_node_id node;
+    uint32_t generation; /* now */
+    uint64_t term, index;
+    uint64_t commit; /* known to be committed up to here; the rest is taken as committed */
+    uint8_t guardian_count;
+    uint8_t lost_count;
+    struct shoal_node_id lost[SHOAL_GROUP_NODES_MAX];
+};
+#define SHOAL_SCHED_RECOVERY_BYTES_MAX 320
+size_t shoal_sched_recovery_encode(const struct shoal_sched_recovery *recovery, uint8_t *bytes);
+/* MALFORMED. */
+SHOAL_MUST_CHECK enum shoal_err shoal_sched_recovery_decode(struct shoal_view bytes,
+                                                            struct shoal_sched_recovery *recovery);
 
 /* ---- Tickets (PROTOCOLS 2) -------------------------------------------------------------------------------------- */
 

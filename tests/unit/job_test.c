@@ -93,6 +93,14 @@ static unsigned epoch(struct shoal_job *job, uint32_t e, uint64_t worker)
     return apply(job);
 }
 
+static unsigned recover(struct shoal_job *job, uint32_t generation)
+{
+    uint8_t small[128];
+
+    return shoal_job_apply(job, job->applied + 1,
+                           shoal_view_of(small, shoal_job_entry_recover(small, 128, generation, 1)), &scratch);
+}
+
 /* Every pair of states: allowed exactly where execs-api 5.3 has an arrow. */
 static void test_moves(void **state)
 {
@@ -228,21 +236,55 @@ static void test_result_and_end(void **state)
 
 static void test_recover(void **state)
 {
-    struct shoal_job *job = new_job(true);
-    uint8_t small[128];
+    struct shoal_job *job = new_job(true), *copy;
+    size_t len;
 
     (void)state;
     (void)place(job, 1, SHOAL_JOB_ENGINE);
+    (void)place(job, 2, SHOAL_JOB_DRIVER);
     (void)to_state(job, SHOAL_JOB_RUNNING);
-    assert_int_equal(shoal_job_apply(job, job->applied + 1,
-                                     shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
-                     SHOAL_JOB_CHANGED_STATE | SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES);
+    call_with_sizes(job, 1);
+    (void)epoch(job, 4, 1);
+    assert_int_equal(recover(job, 2) & SHOAL_JOB_CHANGED_REFUSED, 0);
     assert_int_equal(job->generation, 2);
-    assert_int_equal(job->placement_count, 0);
+    assert_int_equal(job->placement_count, 1); /* the engine may come along, the driver does not */
+    assert_int_equal(job->placements[0].worker_id, 1);
     assert_int_equal(job->state, SHOAL_JOB_RECOVERING);
-    assert_int_equal(shoal_job_apply(job, job->applied + 1,
-                                     shoal_view_of(small, shoal_job_entry_recover(small, 128, 2, 1)), &scratch),
-                     SHOAL_JOB_CHANGED_REFUSED);
+    assert_true(job->unsettled);
+    assert_int_equal(job->epoch->member_count, 0);
+    assert_int_equal(recover(job, 2), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(epoch(job, 5, 1), SHOAL_JOB_CHANGED_REFUSED); /* the lost ones may have committed it */
+    assert_int_equal(epoch(job, job->epoch->epoch.e + 1, 1), SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_CALLS);
+    assert_true(job->epoch->epoch.e > 1000);
+    assert_int_equal(shoal_job_snapshot_encode(job, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_restore(&copy, shoal_view_of(bytes, len)), SHOAL_OK);
+    assert_true(copy->unsettled);
+    shoal_job_destroy(copy);
+    (void)place(job, 3, SHOAL_JOB_DRIVER);
+    assert_false(job->unsettled);
+    shoal_job_destroy(job);
+}
+
+/* What has ended stays as it ended; what only lacks its result gets it. */
+static void test_recover_after_the_end(void **state)
+{
+    struct shoal_job *job = new_job(true);
+
+    (void)state;
+    (void)place(job, 2, SHOAL_JOB_DRIVER);
+    (void)to_state(job, SHOAL_JOB_RUNNING);
+    start(SHOAL_JOB_ENTRY_STATE)->u.state.state = SHOAL_JOB_RUNNING;
+    entry.u.state.exit_code = 0;
+    entry.u.state.result_wanted = true;
+    (void)apply(job);
+    (void)recover(job, 2);
+    assert_int_equal(job->state, SHOAL_JOB_RUNNING);
+    start(SHOAL_JOB_ENTRY_RESULT)->u.result.bytes[0] = 1;
+    (void)apply(job);
+    assert_int_equal(job->state, SHOAL_JOB_FINISHED);
+    assert_int_equal(recover(job, 3), SHOAL_JOB_CHANGED_FLAGS);
+    assert_int_equal(job->state, SHOAL_JOB_FINISHED);
+    assert_int_equal(job->generation, 3);
     shoal_job_destroy(job);
 }
 
@@ -504,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_calls_and_epochs),
         cmocka_unit_test(test_result_and_end),
         cmocka_unit_test(test_recover),
+        cmocka_unit_test(test_recover_after_the_end),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_prefixes),

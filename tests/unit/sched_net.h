@@ -89,6 +89,14 @@ struct net_event {
     struct shoal_sched_event host; /* NET_HOST: what this host's shell says */
 };
 
+/* A worker that was started, while it runs. */
+struct net_worker {
+    unsigned node;
+    uint64_t id;
+    bool frozen, ended;
+};
+#define NET_WORKERS_MAX 256
+
 /* Who led which term: one node at most. */
 struct net_term {
     struct shoal_job_id group;
@@ -126,6 +134,10 @@ struct net {
     size_t summary_count;
     struct shoal_sched_actions *actions;
     uint64_t grow_ns, replace_ns;
+    uint64_t work_ns; /* how long a worker works */
+    struct net_worker workers[NET_WORKERS_MAX];
+    size_t worker_count;
+    bool generations_apart; /* no worker starts while one of another job, or recovery generation, runs */
     uint32_t groups_max;
     uint64_t steps;
     struct net_term *terms;
@@ -537,25 +549,70 @@ static void net_host_later(struct net *net, unsigned at, const struct shoal_sche
     net_push(net, later);
 }
 
-/* A worker that needs no library: it starts, works for 400 ms, and exits 0. */
+static struct net_worker *net_worker_find(struct net *net, uint64_t id)
+{
+    for (size_t i = 0; i < net->worker_count; i++) {
+        if (net->workers[i].id == id)
+            return &net->workers[i];
+    }
+    return NULL;
+}
+
+/* The high bits of a worker's name are of its job and recovery generation. */
+static void net_worker_add(struct net *net, unsigned at, uint64_t id)
+{
+    for (size_t i = 0; net->generations_apart && i < net->worker_count; i++) {
+        const struct net_worker *other = &net->workers[i];
+
+        if (other->id >> 24 != id >> 24 && !other->frozen && !other->ended)
+            fail_msg("seed %llu: worker %llx starts on node %u while %llx runs on node %u",
+                     (unsigned long long)net->seed, (unsigned long long)id, at, (unsigned long long)other->id,
+                     other->node);
+    }
+    assert_true(net->worker_count < NET_WORKERS_MAX);
+    net->workers[net->worker_count++] = (struct net_worker){ .node = at, .id = id };
+}
+
+/* Its worker exits; after a kill only the first of the two ends counts. */
+static void net_exit_worker(struct net *net, unsigned at, uint64_t worker_id, uint32_t slot, int32_t status,
+                            bool signalled, uint64_t delay)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+
+    event.u.worker_exited.worker_id = worker_id;
+    event.u.worker_exited.status = status;
+    event.u.worker_exited.signalled = signalled;
+    net_host_later(net, at, &event, delay);
+    if (slot == UINT32_MAX)
+        return;
+    memset(&event, 0, sizeof(event));
+    event.kind = SHOAL_SCHED_SLOT_IDLE;
+    event.u.slot_idle.slot = slot;
+    net_host_later(net, at, &event, delay + 2 * NET_MS);
+}
+
+static void net_kill_worker(struct net *net, unsigned at, uint64_t worker_id)
+{
+    struct shoal_slot_status slot;
+
+    for (uint32_t i = 0; i < net->nodes[at].slots; i++) {
+        shoal_slots_slot(shoal_sched_slots(net->nodes[at].sched), i, &slot);
+        if (slot.worker_id == worker_id)
+            net_exit_worker(net, at, worker_id, i, 9, true, 5 * NET_MS);
+    }
+}
+
+/* A worker that needs no library: it starts, works for a while, and exits 0. */
 static void net_run_worker(struct net *net, unsigned at, const struct shoal_sched_action *action)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
 
     net->nodes[at].runs++;
+    net_worker_add(net, at, action->u.run.worker_id);
     event.u.worker_started.worker_id = action->u.run.worker_id;
     event.u.worker_started.pid = 100;
     net_host_later(net, at, &event, 5 * NET_MS);
-    memset(&event, 0, sizeof(event));
-    event.kind = SHOAL_SCHED_WORKER_EXITED;
-    event.u.worker_exited.worker_id = action->u.run.worker_id;
-    net_host_later(net, at, &event, 400 * NET_MS);
-    if (action->u.run.slot == UINT32_MAX)
-        return;
-    memset(&event, 0, sizeof(event));
-    event.kind = SHOAL_SCHED_SLOT_IDLE;
-    event.u.slot_idle.slot = action->u.run.slot;
-    net_host_later(net, at, &event, 402 * NET_MS);
+    net_exit_worker(net, at, action->u.run.worker_id, action->u.run.slot, 0, false, net->work_ns);
 }
 
 static void net_on_host_action(struct net *net, unsigned at, const struct shoal_sched_action *action)
@@ -565,6 +622,11 @@ static void net_on_host_action(struct net *net, unsigned at, const struct shoal_
 
     switch ((int)action->kind) {
     case SHOAL_SCHED_RUN: net_run_worker(net, at, action); break;
+    case SHOAL_SCHED_KILL: net_kill_worker(net, at, action->u.worker.worker_id); break;
+    case SHOAL_SCHED_FREEZE:
+    case SHOAL_SCHED_THAW:
+        net_worker_find(net, action->u.worker.worker_id)->frozen = action->kind == SHOAL_SCHED_FREEZE;
+        break;
     case SHOAL_SCHED_MANIFEST:
         event.u.manifest.job = action->u.manifest.job;
         event.u.manifest.call = action->u.manifest.call;
@@ -833,6 +895,8 @@ static inline void net_crash(struct net *net, unsigned at)
     net_trace(net, "node %u crashes", at);
     node->up = false;
     node->life++;
+    for (size_t i = 0; i < net->worker_count; i++)
+        net->workers[i].ended = net->workers[i].ended || net->workers[i].node == at;
     shoal_sched_destroy(node->sched);
     node->sched = NULL;
     for (unsigned i = 0; i < net->count; i++) {
@@ -879,6 +943,7 @@ static struct net *net_create_with(uint64_t seed, unsigned count, bool joined, u
     net->delay_ns = 200000;
     net->delay_jitter_ns = 300000;
     net->grow_ns = 0;
+    net->work_ns = 400 * NET_MS;
     net->actions = malloc(sizeof(*net->actions));
     net->replies = calloc(NET_REPLIES_MAX, sizeof(*net->replies));
     assert_non_null(net->actions);
@@ -988,7 +1053,11 @@ static void net_deliver(struct net *net, struct net_event *event)
         if (net->nodes[event->from].up == (event->state == SHOAL_SCHED_NODE_ALIVE))
             net_tell_node(net, event->to, event->from, (enum shoal_sched_node_state)event->state);
         return;
-    case NET_HOST: net_step(net, event->to, &event->host); return;
+    case NET_HOST:
+        if (event->host.kind == SHOAL_SCHED_WORKER_EXITED)
+            net_worker_find(net, event->host.u.worker_exited.worker_id)->ended = true;
+        net_step(net, event->to, &event->host);
+        return;
     case NET_BLOB:
         out.kind = SHOAL_SCHED_BLOB;
         out.u.blob.hash = event->hash;

@@ -65,6 +65,11 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.mesh_part.bytes = shoal_view_text("part");
         break;
     case FRAME_DIGEST: f.u.digest.digest = 1234567; break;
+    case FRAME_REPLICA_ASK: f.u.replica.id = 5; break;
+    case FRAME_REPLICA:
+        f.u.replica.holds = true;
+        f.u.replica.last_index = 77;
+        break;
     }
     return f;
 }

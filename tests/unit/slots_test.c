@@ -361,10 +361,101 @@ static void test_terms(void **state)
     term = 7;
     renew(job_a, 11, a, now); /* a later term voids nothing */
     assert_non_null(find(SHOAL_SLOTS_RENEW));
+    teardown();
+}
+
+static uint64_t stale_count(void)
+{
+    struct shoal_slots_stats stats;
+
+    shoal_slots_stats(slots, &stats);
+    return stats.stale_terms;
+}
+
+/* The job was recovered from a single replica: its engine stays, out of its epoch, until the new leader says more; its
+ * driver ends; and whatever a leader of before says, in however high a term, changes nothing. */
+static void test_generations(void **state)
+{
+    uint64_t a, driver;
+
+    (void)state;
+    setup();
+    term = 900;
+    a = lease(job_a, 11, 0);
+    start(SHOAL_HOST_RESERVE, job_a);
+    out.u.reserve.driver = true;
+    send_from(leader);
+    assert_true(sent(SHOAL_HOST_OFFER));
+    driver = in.u.offer.driver_generation;
+    confirm(job_a, 12, SHOAL_SLOT_NONE, driver);
+    hello(11);
+    start(SHOAL_HOST_EPOCH, job_a);
+    out.u.epoch.epoch.e = 7;
+    out.u.epoch.member_count = 1;
+    out.u.epoch.members[0].worker_id = 11;
+    send_from(leader);
+    term = 3; /* counted anew */
     start(SHOAL_HOST_REPORT, job_a);
-    out.generation = 2; /* the job was recovered elsewhere: all of before is void */
+    out.generation = 2;
     send_from(other);
-    assert_non_null(find(SHOAL_SLOTS_KILL));
+    assert_true(sent_to(SHOAL_HOST_WORKER, other));
+    assert_int_equal(in.generation, 2);
+    assert_non_null(find(SHOAL_SLOTS_REVOKE));
+    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == 7ull << 32);
+    assert_int_equal(count(SHOAL_SLOTS_KILL), 1);
+    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12);
+    term = 1000;
+    for (uint8_t kind = SHOAL_HOST_RESERVE; kind <= SHOAL_HOST_END; kind++) {
+        uint64_t before = stale_count();
+
+        start(kind, job_a); /* of generation 1 */
+        if (kind == SHOAL_HOST_RENEW) {
+            out.u.renew.echo = now;
+            out.u.renew.lease_count = 1;
+            out.u.renew.leases[0] = (struct shoal_lease_name){ 11, a };
+        }
+        if (kind == SHOAL_HOST_ORDER) {
+            out.u.order.worker_id = 11;
+            out.u.order.lease_generation = a;
+            out.u.order.order = SHOAL_ORDER_KILL;
+        }
+        if (kind == SHOAL_HOST_EPOCH)
+            out.u.epoch.epoch.e = 8;
+        if (kind == SHOAL_HOST_REVOKE)
+            out.u.revoke.e = 9;
+        send_from(leader);
+        if (kind != SHOAL_HOST_REVOKE && stale_count() != before + 1)
+            fail_msg("message kind %u of the generation before was not refused", kind);
+        assert_int_equal(count(SHOAL_SLOTS_SEND), 0);
+        assert_null(find(SHOAL_SLOTS_RENEW));
+        assert_null(find(SHOAL_SLOTS_KILL));
+        assert_null(find(SHOAL_SLOTS_REVOKE));
+    }
+    term = 3;
+    start(SHOAL_HOST_RENEW, job_a);
+    out.generation = 2;
+    tick(SHOAL_S);
+    out.u.renew.echo = now;
+    out.u.renew.lease_count = 1;
+    out.u.renew.leases[0] = (struct shoal_lease_name){ 11, a };
+    send_from(other);
+    assert_non_null(find(SHOAL_SLOTS_RENEW)); /* the lease goes on under the new generation */
+    teardown();
+}
+
+/* A reservation may be the first that a host hears of a new generation: its leader then hears of the workers here. */
+static void test_a_reservation_begins_a_generation(void **state)
+{
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    start(SHOAL_HOST_RESERVE, job_a);
+    out.generation = 2;
+    out.u.reserve.slot_count = 1;
+    out.u.reserve.slots[0] = 1;
+    send_from(other);
+    assert_true(sent_to(SHOAL_HOST_OFFER, other));
+    assert_true(sent_to(SHOAL_HOST_WORKER, other));
     teardown();
 }
 
@@ -657,6 +748,8 @@ int main(void)
         cmocka_unit_test(test_freeze_thaw_kill),
         cmocka_unit_test(test_claim_of_an_expired_lease),
         cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_generations),
+        cmocka_unit_test(test_a_reservation_begins_a_generation),
         cmocka_unit_test(test_unknown_is_a_promise),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_driver),
