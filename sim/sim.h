@@ -228,6 +228,7 @@ struct sim_host {
     uint32_t index;
     char name[16];
     bool exists; /* has been started once */
+    bool destroyed; /* with its disk; it never comes back */
     bool powered;
     bool agent; /* runs */
     uint32_t life;
@@ -271,6 +272,7 @@ struct sim_job {
     bool ended;
     uint64_t ended_index;
     uint8_t ended_state;
+    uint32_t generation; /* newest seen */
     struct shoal_rand chance;
 };
 
@@ -281,6 +283,7 @@ struct sim_term {
 
 struct sim_group {
     struct shoal_job_id id;
+    uint64_t line; /* high half of its terms: a recovery begins a new one, without what only the lost ones had */
     struct sim_term *terms;
     size_t term_count, term_cap;
     struct sim_log_mark *committed; /* by index - 1; term 0: not seen */
@@ -294,7 +297,7 @@ struct sim_request {
     uint32_t job; /* UINT32_MAX: none */
     enum shoal_sched_request_kind kind;
     bool answered;
-    enum shoal_err err;
+    enum shoal_err err, want; /* `want`: of a recovery */
     uint64_t asked_ns;
 };
 
@@ -304,6 +307,7 @@ enum sim_verb {
     SIM_SUBMIT,
     SIM_KILL,
     SIM_CRASH,
+    SIM_DESTROY,
     SIM_START,
     SIM_PAUSE,
     SIM_STALL,
@@ -314,6 +318,7 @@ enum sim_verb {
     SIM_LOSS,
     SIM_STOP,
     SIM_DELETE,
+    SIM_RECOVER,
     SIM_USER,
     SIM_EXPECT_FINISHED,
     SIM_EXPECT_ENGINES,
@@ -416,6 +421,7 @@ void sim_host_boot(struct sim_host *host);  /* power on, and start the agent */
 void sim_agent_start(struct sim_host *host);
 void sim_agent_kill(struct sim_host *host); /* workers live on */
 void sim_host_crash(struct sim_host *host); /* power off */
+void sim_host_destroy(struct sim_host *host);
 uint64_t sim_host_now(const struct sim_host *host);
 uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns); /* when the host's clock shows it */
 void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event);
@@ -444,6 +450,7 @@ void sim_persist(struct sim_host *host, const struct shoal_sched_action *action)
 void sim_remove_group(struct sim_host *host, struct shoal_job_id group);
 void sim_written(struct sim_host *host);
 void sim_disk_crash(struct sim_host *host);
+void sim_disk_destroy(struct sim_host *host);
 void sim_disk_restore(struct sim_host *host);
 uint64_t sim_disk_flush_age(const struct sim_host *host);
 void sim_keep(struct shoal_buf *to, struct shoal_view bytes);

@@ -11,15 +11,18 @@
 
 #include "shoal/banned.h"
 
-static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id)
+static uint64_t line_of(uint64_t term) { return term >> 32; }
+
+static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id, uint64_t line)
 {
     for (size_t i = 0; i < sim->group_count; i++)
-        if (shoal_job_id_equal(sim->groups[i].id, id))
+        if (shoal_job_id_equal(sim->groups[i].id, id) && sim->groups[i].line == line)
             return &sim->groups[i];
     sim->groups = realloc(sim->groups, (sim->group_count + 1) * sizeof(*sim->groups));
     SHOAL_ASSERT(sim->groups != NULL);
     memset(&sim->groups[sim->group_count], 0, sizeof(sim->groups[0]));
     sim->groups[sim->group_count].id = id;
+    sim->groups[sim->group_count].line = line;
     return &sim->groups[sim->group_count++];
 }
 
@@ -137,7 +140,7 @@ void sim_check_removed(struct sim_host *host, struct shoal_job_id group)
 
 void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
 {
-    struct sim_group *group = group_of(host->sim, id);
+    struct sim_group *group = group_of(host->sim, id, line_of(term));
     struct shoal_sched_group_status status;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
@@ -161,7 +164,7 @@ void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
 
 static void check_commit(struct sim_host *host, struct sim_replica *replica, uint64_t commit)
 {
-    struct sim_group *group = group_of(host->sim, replica->id);
+    struct sim_group *group = group_of(host->sim, replica->id, line_of(replica->term));
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     group_need(group, commit);
@@ -199,6 +202,12 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
     replica->epoch = epoch;
     if (job == NULL)
         return;
+    if (replicated->generation > job->generation) { /* an end that only the lost guardians knew is lost */
+        job->generation = replicated->generation;
+        job->ended = job->ended && shoal_job_state_ended((enum shoal_job_state)replicated->state);
+    }
+    if (replicated->generation < job->generation)
+        return;
     if (shoal_job_state_ended((enum shoal_job_state)replicated->state)) {
         if (!job->ended) {
             sim_trace(sim, "job %u has ended: %s %s", index + 1, state, replicated->reason);
@@ -217,7 +226,7 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
 
 static void check_applied(struct sim_host *host, struct sim_replica *replica, uint64_t applied, uint64_t digest)
 {
-    struct sim_group *group = group_of(host->sim, replica->id);
+    struct sim_group *group = group_of(host->sim, replica->id, line_of(replica->term));
     const struct shoal_job *job = shoal_sched_job(host->sched, replica->id);
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
@@ -243,6 +252,12 @@ void sim_check_host(struct sim_host *host)
         uint64_t applied, digest;
         char text[SHOAL_JOB_ID_TEXT_BYTES];
 
+        if (replica->used && line_of(status.term) != line_of(replica->term)) {
+            if (status.term < replica->term)
+                sim_fail(host->sim, "%s: %s goes back to a recovery generation of before", host->name,
+                         name_of(status.id, text));
+            replica_forget(replica); /* begun anew, from the state of its founder */
+        }
         if (replica->used && (status.commit < replica->commit || status.term < replica->term))
             sim_fail(host->sim, "%s: %s goes back from term %llu commit %llu to term %llu commit %llu", host->name,
                      name_of(status.id, text), (unsigned long long)replica->term, (unsigned long long)replica->commit,
@@ -269,7 +284,8 @@ void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
         for (const struct sim_worker *other = sim->hosts[h].workers; other != NULL; other = other->next) {
             if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen || other->dying)
                 continue;
-            if (runs->role == SHOAL_SCHED_RUN_DRIVER || other->attempt != runs->attempt)
+            if (runs->role == SHOAL_SCHED_RUN_DRIVER || other->attempt != runs->attempt ||
+                other->generation != runs->generation)
                 sim_fail(sim, "worker %llx runs on %s while worker %llx of attempt %u runs on h%u",
                          (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt, h + 1);
         }
@@ -349,6 +365,8 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
     for (unsigned i = 0; i < leads.voters; i++) {
         uint32_t host = sim_host_find(sim, leads.guardians[i]);
 
+        if (host != UINT32_MAX && sim->hosts[host].destroyed)
+            continue; /* nobody may be there to take its place */
         if (host == UINT32_MAX || !shoal_sched_group_find(sim->hosts[host].sched, id, &status) ||
             status.applied != leads.applied || leads.commit != leads.last || status.stopped) {
             (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1, leader + 1);

@@ -567,7 +567,8 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
         return 0;
     request->id = ++sim->request_count;
     sim->requests[request->id] = (struct sim_request){ .host = host->index, .life = host->life, .job = job,
-                                                       .kind = request->kind, .asked_ns = sim->now_ns };
+                                                       .kind = request->kind, .asked_ns = sim->now_ns,
+                                                       .want = sim->requests[request->id].want };
     event.u.request = *request;
     sim_sched_step(host, &event);
     return request->id;
@@ -685,6 +686,8 @@ void sim_agent_start(struct sim_host *host)
 
 void sim_host_boot(struct sim_host *host)
 {
+    if (host->destroyed)
+        return;
     if (host->powered) {
         sim_agent_start(host);
         return;
@@ -730,4 +733,13 @@ void sim_host_crash(struct sim_host *host)
     if (shoal_rand_below(&host->chance, 2) == 0)
         shoal_buf_deinit(&host->disk.slots_copy); /* it had not been flushed */
     sim_workers_crash(host);
+}
+
+void sim_host_destroy(struct sim_host *host)
+{
+    sim_host_crash(host);
+    sim_disk_destroy(host);
+    sim_trace(host->sim, "%s is destroyed", host->name);
+    host->exists = false;
+    host->destroyed = true;
 }

@@ -4,6 +4,7 @@
  *     loss 20                      duplicate 5        slow 2           flush 3ms         drift 200        (percent; ppm)
  *     submit from 2 workers 4..6 steps 300            script from 1 workers 2 steps 100  (10 ms each)
  *     at 5s kill leader            (the agent; its workers live on)     at 5s crash 3    (the power)
+ *     at 5s destroy 4              (the power and the disk, for good)   at 9s recover 1 [refused] (asked of the first host)
  *     at 8s start 6                at 8s start all    at 5s pause 2 3s  at 5s stall 1 2s (the disk)
  *     at 5s cut 1 2 [one-way]      at 5s partition 1 2 | 3 4 5          at 5s clog 1 2 800ms
  *     at 9s heal                   at 6s loss 0       at 6s stop 1      at 6s delete 1   at 6s user 3
@@ -205,7 +206,7 @@ static void read_words(struct reader *r)
     static const struct {
         const char *word;
         enum sim_verb verb;
-    } simple[] = { { "kill", SIM_KILL }, { "crash", SIM_CRASH }, { "start", SIM_START }, { "pause", SIM_PAUSE },
+    } simple[] = { { "kill", SIM_KILL }, { "crash", SIM_CRASH }, { "destroy", SIM_DESTROY }, { "start", SIM_START }, { "pause", SIM_PAUSE },
                    { "stall", SIM_STALL }, { "user", SIM_USER } };
     size_t i = 0;
     struct sim_command *c;
@@ -244,6 +245,10 @@ static void read_words(struct reader *r)
     } else if (strcmp(word(r, i), "stop") == 0 || strcmp(word(r, i), "delete") == 0) {
         c = command(r, word(r, i)[0] == 's' ? SIM_STOP : SIM_DELETE);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+    } else if (strcmp(word(r, i), "recover") == 0) {
+        c = command(r, SIM_RECOVER);
+        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+        c->number = i + 2 < r->count && strcmp(r->words[i + 2], "refused") == 0;
     } else {
         wrong(r, "%s is not understood", word(r, i));
     }
@@ -497,6 +502,9 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
         if (!sim->mesh_made)
             sim_fail(sim, "the mesh is not founded: %s", action->u.reply.text);
     }
+    if (request->kind == SHOAL_SCHED_RECOVER && request->err != request->want)
+        sim_fail(sim, "the recovery of job %u: %s: %s", request->job + 1, shoal_err_name(request->err),
+                 action->u.reply.text);
     if (job != NULL && request->kind == SHOAL_SCHED_TICKET && request->err == SHOAL_OK) {
         sim_keep(&job->ticket, action->u.reply.ticket);
         sim_push(sim, SIM_RETRY, job->from, SHOAL_MS)->word = request->job;
@@ -530,6 +538,23 @@ static void ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_
     job->delete_asked = job->delete_asked || kind == SHOAL_SCHED_DELETE;
     if (sim->hosts[job->from].agent)
         (void)sim_request(&sim->hosts[job->from], &request, index);
+}
+
+/* The answer counts: see sim_on_reply. */
+static void recover(struct sim *sim, const struct sim_command *c)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .confirmed = true };
+    uint32_t at = 0;
+
+    while (at < SIM_HOSTS_MAX && !sim->hosts[at].agent)
+        at++;
+    if (at == SIM_HOSTS_MAX || c->job >= sim->job_count || !sim->jobs[c->job].known) {
+        sim_fail(sim, "line %u: there is no such job to recover", c->line);
+        return;
+    }
+    request.job = sim->jobs[c->job].id;
+    sim->requests[sim->request_count + 1].want = c->number != 0 ? SHOAL_ERR_EXISTS : SHOAL_OK;
+    (void)sim_request(&sim->hosts[at], &request, c->job);
 }
 
 /* Hosts that nobody has named are in part 0 and reach everyone. */
@@ -574,6 +599,7 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
     switch (c->verb) {
     case SIM_KILL: sim_agent_kill(host); break;
     case SIM_CRASH: sim_host_crash(host); break;
+    case SIM_DESTROY: sim_host_destroy(host); break;
     case SIM_START: sim_host_boot(host); break;
     case SIM_PAUSE:
         sim_trace(sim, "%s: the agent stands still for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
@@ -617,6 +643,7 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     case SIM_LOSS: sim->options.loss = (uint32_t)c->number; return;
     case SIM_STOP: ask_about(sim, c->job, SHOAL_SCHED_STOP); return;
     case SIM_DELETE: ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
+    case SIM_RECOVER: recover(sim, c); return;
     case SIM_EXPECT_ENGINES:
     case SIM_EXPECT_STATE:
     case SIM_EXPECT_FINISHED: expect(sim, c); return;

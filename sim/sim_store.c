@@ -231,6 +231,15 @@ void sim_disk_restore(struct sim_host *host)
     sim_sched_step(host, &event);
 }
 
+void sim_disk_destroy(struct sim_host *host)
+{
+    for (size_t i = 0; i < host->disk.count; i++)
+        group_clear(&host->disk.groups[i]);
+    host->disk.count = 0;
+    shoal_buf_deinit(&host->disk.mesh_copy);
+    shoal_buf_deinit(&host->disk.slots_copy);
+}
+
 void sim_disk_deinit(struct sim_host *host)
 {
     struct sim_write *write;
