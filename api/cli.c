@@ -100,6 +100,10 @@ static const struct cli_option delete_options[] = {
     { "all", NULL, "all jobs of yours", 0 },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option recover_options[] = {
+    { "yes", NULL, "do it; else only say what may be missing", 'y' },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option top_options[] = {
     { "interval", "SECONDS", "time between looks [1]", 'i' },
     { "count", "N", "looks; 0: no end [on a terminal 0, else 1]", 'c' },
@@ -162,6 +166,13 @@ static const struct cli_command commands[] = {
       .help = "delete it and its result; stops it first",
       .options = delete_options,
       .run = cli_job_delete },
+    { .words = "job recover",
+      .args = "ID",
+      .help = "most of its guardians are gone for good: go on from the replica that is left (administrators)",
+      .options = recover_options,
+      .run = cli_job_recover,
+      .more = "  shoal job recover 41z          what is left, and what may be missing\n"
+              "  shoal job recover 41z --yes    found the next recovery generation from it\n" },
     { .words = "job ledger",
       .args = "ID",
       .help = "which samples were trained, epoch by epoch",

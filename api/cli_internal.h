@@ -111,6 +111,7 @@ int cli_job_logs(struct cli *cli);
 int cli_job_stop(struct cli *cli);
 int cli_job_result(struct cli *cli);
 int cli_job_delete(struct cli *cli);
+int cli_job_recover(struct cli *cli);
 int cli_job_ledger(struct cli *cli);
 int cli_job_wait(struct cli *cli);
 int cli_node_list(struct cli *cli);

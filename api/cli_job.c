@@ -630,6 +630,32 @@ int cli_job_stop(struct cli *cli)
     return change(cli, "POST", path, "stopped");
 }
 
+int cli_job_recover(struct cli *cli)
+{
+    struct cli_call call = { .method = "POST" };
+    struct cli_answer answer;
+    struct json_input *input;
+    struct shoal_msg msg;
+    char path[512];
+    int code;
+
+    job_path(cli, cli_flag(cli, "yes") ? "/recover?confirm=true" : "/recover", path, sizeof(path));
+    call.path = path;
+    code = cli_call(cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_OK && cli->json) {
+        (void)printf("%.*s\n", (int)answer.body.len, (const char *)answer.body.bytes);
+    } else if (code == SHOAL_EXIT_OK) {
+        if (json_input_parse(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
+            code = cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+        } else {
+            (void)printf("%s\n", text_at(json_input_root(input), "text"));
+            json_input_free(input);
+        }
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
 int cli_job_delete(struct cli *cli)
 {
     char path[512];

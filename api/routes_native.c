@@ -68,6 +68,7 @@ void routes_job_json(struct json_writer *w, const char *key, const struct shoal_
     json_text(w, "leader", job->leader_name);
     json_text(w, "driver", job->driver_node);
     json_uint(w, "term", job->term);
+    json_uint(w, "generation", job->generation);
     epoch_json(w, "epoch", job->epoch);
     json_uint(w, "steps", job->steps);
     json_uint(w, "dataEpoch", job->data_epoch);
@@ -265,6 +266,90 @@ static void handle_job_delete(struct http_request *request)
     backend->del(backend->ctx, &request->user, request->params[0], on_done, request);
 }
 
+/* ---- recovery ---- */
+
+static void recovery_text(const struct shoal_recovery_info *recovery, const char *id, char *text, size_t cap)
+{
+    size_t used;
+
+    (void)snprintf(text, cap, "%u of %u guardians are lost:", recovery->lost_count, recovery->guardians);
+    for (unsigned i = 0; i < recovery->lost_count; i++) {
+        used = strlen(text);
+        (void)snprintf(text + used, cap - used, " %s", recovery->lost[i]);
+    }
+    used = strlen(text);
+    (void)snprintf(text + used, cap - used,
+                   ". %s holds the job's log up to entry %" PRIu64 " of term %" PRIu64 " (up to %" PRIu64
+                   " it is known to be committed). Whatever was acknowledged after that is missing: workers placed, "
+                   "checkpoints, step records, a stop, a result. ",
+                   recovery->node, recovery->index, recovery->term, recovery->commit);
+    used = strlen(text);
+    if (recovery->done)
+        (void)snprintf(text + used, cap - used,
+                       "The job goes on from there as recovery generation %" PRIu32
+                       "; the lost guardians' replicas are "
+                       "void, also if they come back",
+                       recovery->generation);
+    else
+        (void)snprintf(text + used, cap - used,
+                       "Nothing was changed. If they are gone for good: shoal job recover %s --yes", id);
+}
+
+static void on_recovery(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                        const struct shoal_recovery_info *recovery)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+    char text[1400];
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+        http_request_release(request);
+        return;
+    }
+    shoal_job_id_text(recovery->id, id);
+    recovery_text(recovery, id, text, sizeof(text));
+    json_object_begin(&w, NULL);
+    json_text(&w, "id", id);
+    json_bool(&w, "recovered", recovery->done);
+    json_uint(&w, "generation", recovery->generation);
+    json_text(&w, "node", recovery->node);
+    json_uint(&w, "term", recovery->term);
+    json_uint(&w, "index", recovery->index);
+    json_uint(&w, "committed", recovery->commit);
+    json_uint(&w, "guardians", recovery->guardians);
+    json_array_begin(&w, "lost");
+    for (unsigned i = 0; i < recovery->lost_count; i++)
+        json_text(&w, NULL, recovery->lost[i]);
+    json_end(&w);
+    json_text(&w, "text", text);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+    http_request_release(request);
+}
+
+static void handle_recover(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *confirm = http_query(request, "confirm");
+
+    if (!request->user.admin) {
+        http_respond_error(
+            request, 403,
+            "only an administrator may recover a job: it gives up what lost guardians alone knew; ask one");
+        return;
+    }
+    if (confirm != NULL && strcmp(confirm, "true") != 0 && strcmp(confirm, "false") != 0) {
+        http_respond_error(request, 400, "confirm: \"%.40s\" is not true or false", confirm);
+        return;
+    }
+    http_request_hold(request);
+    backend->recover(backend->ctx, &request->user, request->params[0], confirm != NULL && strcmp(confirm, "true") == 0,
+                     on_recovery, request);
+}
+
 static void on_text(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json)
 {
     struct http_request *request = arg;
@@ -452,6 +537,7 @@ static const struct http_route routes[] = {
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}", .handle = handle_job },
     { .method = HTTP1_DELETE, .pattern = "/v1/jobs/{}", .handle = handle_job_delete },
     { .method = HTTP1_POST, .pattern = "/v1/jobs/{}/stop", .handle = handle_job_stop },
+    { .method = HTTP1_POST, .pattern = "/v1/jobs/{}/recover", .handle = handle_recover },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/why", .handle = handle_why },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/ledger", .handle = handle_ledger },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/log", .handle = handle_log },

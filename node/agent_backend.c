@@ -218,7 +218,8 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->start_ms = facts->start_ms;
     info->end_ms = facts->end_ms;
     info->epoch = facts->epoch;
-    info->term = facts->term;
+    info->term = facts->term & UINT32_MAX; /* the rest names the recovery generation */
+    info->generation = facts->generation;
     info->steps = facts->step;
     info->data_epoch = facts->data_epoch;
     info->rate_milli = facts->rate_milli;
@@ -257,7 +258,8 @@ static void info_of_summary(struct agent *agent, const struct shoal_job_summary 
     info->start_ms = summary->start_ms;
     info->end_ms = summary->end_ms;
     info->epoch = summary->epoch;
-    info->term = summary->term;
+    info->term = summary->term & UINT32_MAX;
+    info->generation = (uint32_t)(summary->term >> 48) + 1;
     info->steps = summary->step;
     info->data_epoch = summary->data_epoch;
     info->rate_milli = summary->rate_milli;
@@ -703,6 +705,55 @@ static void backend_del(void *ctx, const struct shoal_user *caller, const char *
     change(ctx, caller, id, SHOAL_SCHED_DELETE, done, arg);
 }
 
+static void on_recovered(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct waiting *w = arg;
+    shoal_backend_recovery_fn *done = (shoal_backend_recovery_fn *)w->done;
+    struct shoal_msg msg = reply_msg(reply);
+    struct shoal_sched_recovery told;
+    struct shoal_recovery_info info = { .id = reply->u.reply.job };
+    char names[SHOAL_GROUP_NODES_MAX + 1][64];
+    const char *lost[SHOAL_GROUP_NODES_MAX];
+
+    if (err == SHOAL_OK && shoal_sched_recovery_decode(reply->u.reply.bytes, &told) != SHOAL_OK)
+        err = shoal_fail(&msg, SHOAL_ERR_MALFORMED, "the answer of the node that holds the replica does not decode");
+    if (err == SHOAL_OK) {
+        for (unsigned i = 0; i <= told.lost_count; i++) {
+            struct shoal_node_id node = i < told.lost_count ? told.lost[i] : told.node;
+
+            if (backend_node_name(w->agent, node, names[i], sizeof(names[i]))[0] == '\0')
+                shoal_hex_text(node.bytes, 4, names[i]);
+            if (i < told.lost_count)
+                lost[i] = names[i];
+        }
+        info.done = told.done;
+        info.node = names[told.lost_count];
+        info.generation = told.generation;
+        info.term = told.term & UINT32_MAX;
+        info.index = told.index;
+        info.commit = told.commit;
+        info.guardians = told.guardian_count;
+        info.lost_count = told.lost_count;
+        info.lost = lost;
+    }
+    done(w->arg, err, &msg, &info);
+    waiting_free(w);
+}
+
+static void backend_recover(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
+                            shoal_backend_recovery_fn *done, void *arg)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .confirmed = confirmed };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = backend_id(ctx, id, &request.job, &msg);
+
+    (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
+    if (err != SHOAL_OK)
+        done(arg, err, &msg, &(struct shoal_recovery_info){ .done = false });
+    else
+        agent_request(ctx, &request, on_recovered, waiting_create(ctx, (any_fn *)done, arg));
+}
+
 struct deleting {
     struct agent *agent;
     struct shoal_user caller;
@@ -1001,6 +1052,7 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .list = backend_list,
                                        .stop = backend_stop,
                                        .del = backend_del,
+                                       .recover = backend_recover,
                                        .delete_all = backend_delete_all,
                                        .log_read = backend_log_read,
                                        .result_open = backend_result_open,

@@ -36,7 +36,8 @@ struct holder {
     uint64_t step;
     uint64_t offset; /* in our file: where the next push begins */
     bool asking;
-    bool known; /* it has answered since the start: offset is right */
+    bool known;  /* it has answered since the start: offset is right */
+    bool guards; /* the job, now: who does not any more is not waited for, and does not count */
     struct ledger *ledger;
 };
 
@@ -257,13 +258,18 @@ static void acknowledge(struct ledger *ledger)
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_RECORDS_MARK };
     uint32_t call = 0;
     uint64_t step = 0;
+    bool alone = true;
 
-    for (size_t i = 0; i < ledger->holder_count; i++)
+    for (size_t i = 0; i < ledger->holder_count; i++) {
+        if (!ledger->holders[i].guards)
+            continue;
+        alone = false;
         if (!reached(call, step, ledger->holders[i].call, ledger->holders[i].step)) {
             call = ledger->holders[i].call;
             step = ledger->holders[i].step;
         }
-    if (ledger->holder_count == 0) {
+    }
+    if (alone) {
         call = ledger->call;
         step = ledger->step;
     }
@@ -350,6 +356,26 @@ static void push_to(struct ledger *ledger, struct holder *holder)
     peer_ask(ledger->agent->calls, holder->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed, holder);
 }
 
+/* Found, or in a free place, or in that of a former guardian that owes no answer; NULL: full. */
+static struct holder *holder_of(struct ledger *ledger, struct shoal_node_id node)
+{
+    struct holder *place = NULL;
+
+    for (size_t i = 0; i < ledger->holder_count; i++) {
+        struct holder *holder = &ledger->holders[i];
+
+        if (shoal_node_id_equal(holder->node, node))
+            return holder;
+        if (!holder->guards && !holder->asking && place == NULL && ledger->holder_count == PEERS_MAX)
+            place = holder;
+    }
+    if (place == NULL && ledger->holder_count < PEERS_MAX)
+        place = &ledger->holders[ledger->holder_count++];
+    if (place != NULL)
+        *place = (struct holder){ .node = node, .ledger = ledger };
+    return place;
+}
+
 static void holders_update(struct ledger *ledger)
 {
     struct shoal_node_id nodes[16];
@@ -359,15 +385,13 @@ static void holders_update(struct ledger *ledger)
     (void)count;
     if (guardians > PEERS_MAX)
         guardians = PEERS_MAX;
+    for (size_t i = 0; i < ledger->holder_count; i++)
+        ledger->holders[i].guards = false;
     for (size_t i = 0; i < guardians; i++) {
-        size_t at = 0;
+        struct holder *holder = holder_of(ledger, nodes[i]);
 
-        while (at < ledger->holder_count && !shoal_node_id_equal(ledger->holders[at].node, nodes[i]))
-            at++;
-        if (at == ledger->holder_count && at < PEERS_MAX) {
-            ledger->holders[at] = (struct holder){ .node = nodes[i], .ledger = ledger };
-            ledger->holder_count++;
-        }
+        if (holder != NULL)
+            holder->guards = true;
     }
 }
 
@@ -381,7 +405,7 @@ static void push(struct ledger *ledger)
     for (size_t i = 0; i < ledger->holder_count; i++) {
         struct holder *holder = &ledger->holders[i];
 
-        if (!behind(holder, ledger) && holder->known)
+        if (!holder->guards || (!behind(holder, ledger) && holder->known))
             continue;
         if (!holder->asking && shoal_link_is_up(ledger->agent->link, holder->node))
             push_to(ledger, holder);

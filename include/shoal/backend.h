@@ -148,7 +148,8 @@ struct shoal_job_info {
     uint64_t start_ms;
     uint64_t end_ms;
     struct shoal_epoch epoch;
-    uint64_t term;
+    uint64_t term; /* within its recovery generation */
+    uint32_t generation;
     uint64_t steps; /* committed train steps */
     uint64_t data_epoch;
     uint32_t rate_milli; /* steps per second * 1000 */
@@ -228,6 +229,19 @@ struct shoal_result_file {
 
 struct shoal_result; /* an open result: the backend's; no file in it changes any more */
 
+/* ---- recovery ---- */
+
+struct shoal_recovery_info {
+    struct shoal_job_id id;
+    bool done;
+    const char *node; /* that holds, or founded */
+    uint32_t generation;
+    uint64_t term, index, commit; /* held up to here; known to be committed up to `commit` */
+    unsigned guardians;
+    unsigned lost_count;
+    const char *const *lost; /* names */
+};
+
 /* ---- callbacks ---- */
 
 typedef void shoal_backend_done_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg);
@@ -251,6 +265,8 @@ typedef void shoal_backend_bytes_fn(void *arg, enum shoal_err err, const struct 
                                     struct shoal_view bytes);
 /* A whole JSON text. */
 typedef void shoal_backend_text_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json);
+typedef void shoal_backend_recovery_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                                       const struct shoal_recovery_info *recovery);
 typedef void shoal_backend_user_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                    const struct shoal_user *user);
 
@@ -271,6 +287,12 @@ struct shoal_backend {
     void (*stop)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
     /* `del`: an active job is stopped first. */
     void (*del)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
+    /* A majority of the job's guardians is lost for good: `recovery` says what the best replica left holds;
+     * `confirmed`: the next recovery generation is founded from it. EXISTS: nothing is lost. The API has checked that
+     * an administrator asks.
+     */
+    void (*recover)(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
+                    shoal_backend_recovery_fn *done, void *arg);
     void (*delete_all)(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg);
 
     void (*log_read)(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg);

@@ -224,6 +224,29 @@ static void fake_stop(void *ctx, const struct shoal_user *caller, const char *id
     done(arg, err, &msg);
 }
 
+/* Every job of the fake has lost its guardians b and c. */
+static void fake_recover(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
+                         shoal_backend_recovery_fn *done, void *arg)
+{
+    static const char *const lost[] = { "b", "c" };
+    struct shoal_recovery_info info = { .node = "a",
+                                        .generation = confirmed ? 2 : 1,
+                                        .term = 3,
+                                        .index = 57,
+                                        .commit = 55,
+                                        .guardians = 3,
+                                        .lost_count = 2,
+                                        .lost = lost,
+                                        .done = confirmed };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+    struct fake_job *job = find(ctx, caller, id, &err, &msg);
+
+    if (job != NULL)
+        info.id = job->id;
+    done(arg, err, &msg, &info);
+}
+
 static void fake_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
@@ -497,6 +520,7 @@ int main(int argc, char **argv)
         .list = fake_list,
         .stop = fake_stop,
         .del = fake_del,
+        .recover = fake_recover,
         .delete_all = fake_delete_all,
         .log_read = fake_log,
         .result_open = fake_result,

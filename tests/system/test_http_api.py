@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import ssl
@@ -168,6 +169,29 @@ SHAPES = {
                                        ("data", "data", b'{"args":"--exec-start PyTorch --model-main main.py"}'),
                                        ("main.py", None, b"x=1")], ""),
 }
+
+
+def test_only_an_administrator_recovers_a_job(server):
+    answer = SHAPES["1 directory"](server)
+    job = re.search(rb"shoal-[0-9a-z]{16}", answer).group(0).decode()
+    path = "/v1/jobs/%s/recover" % job
+
+    def post(path, user):
+        client = server.client()
+        client.request("POST", path, headers={"Authorization": "Basic " + base64.b64encode(user).decode(), "Content-Length": "0"})
+        answer = client.getresponse()
+        return answer.status, answer.read().decode()
+
+    status, text = post(path + "?confirm=true", b"ada:secret")
+    assert status == 403 and "only an administrator" in text
+    status, text = post(path, b"admin:secret")
+    told = json.loads(text)
+    assert status == 200 and told["recovered"] is False and told["lost"] == ["b", "c"] and told["index"] == 57
+    assert "--yes" in told["text"] and "missing" in told["text"]
+    status, text = post(path + "?confirm=true", b"admin:secret")
+    assert status == 200 and json.loads(text)["recovered"] is True and json.loads(text)["generation"] == 2
+    assert post(path + "?confirm=maybe", b"admin:secret")[0] == 400
+    assert post("/v1/jobs/shoal-0000000000000001/recover", b"admin:secret")[0] == 404
 
 
 @pytest.mark.parametrize("shape", SHAPES)
