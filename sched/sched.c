@@ -151,6 +151,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->now = options->start_ns;
     s->requests_ns = SCHED_NEVER;
     s->foundings_ns = SCHED_NEVER;
+    s->settle_ns = SCHED_NEVER;
     s->getting.retry_ns = SCHED_NEVER;
     s->view_ns = SCHED_NEVER;
     err = take_tables(s);
@@ -311,6 +312,10 @@ static bool settle_one(struct shoal_sched *s)
         sched_foundings_due(s);
         return true;
     }
+    if (s->now >= s->settle_ns) {
+        sched_settle_due(s);
+        return true;
+    }
     if (s->copy_dirty) {
         sched_copy_make(s);
         return true;
@@ -373,6 +378,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
         deadline = sooner(deadline, s->heap[0]->deadline_ns);
     deadline = sooner(deadline, s->requests_ns);
     deadline = sooner(deadline, s->foundings_ns);
+    deadline = sooner(deadline, s->settle_ns);
     deadline = sooner(deadline, s->getting.retry_ns);
     deadline = sooner(deadline, s->view_ns);
     return sooner(deadline, sched_jobs_deadline(s));

@@ -10,7 +10,8 @@
  * F2. A guardian answers "stored" only after the flush, and only with the bundle at hand.
  * F3. The issuer leads term 1 only in the incarnation that its ticket names, and only when it founds the group afresh.
  * F4. A holder of an uncommitted record goes on offering it to the other guardians: it completes the founding.
- * F5. An id that was removed or refused is not founded again. */
+ * F5. An id that was removed or refused is not founded again.
+ * What finds no majority is settled by sched_settle.c. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -344,7 +345,7 @@ static void wait_for_flush(struct shoal_sched *s, struct sched_group *g, struct 
     sched_found_durable(s, g);
 }
 
-/* NULL: fine; else why this node does not want it. */
+/* NULL: fine; else why this node is no guardian of it. */
 static const char *why_not(struct shoal_sched *s, const struct founding_record *record)
 {
     struct shoal_job_spec spec;
@@ -352,7 +353,7 @@ static const char *why_not(struct shoal_sched *s, const struct founding_record *
     if (!ticket_is_genuine(s, &record->ticket))
         return "the ticket's signature is not that of a node known here";
     if (!sched_may_found(s, record->ticket.job))
-        return "this job was removed from here before";
+        return "other nodes guard this job by now";
     for (unsigned i = 0; i < record->ticket.guardian_count; i++) {
         if (!sched_is_self(s, record->ticket.guardians[i].node))
             continue;
@@ -369,8 +370,13 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     struct shoal_job_id job = record->ticket.job;
     struct sched_group *g = sched_group_find(s, job);
     const char *why = NULL;
+    bool guardian = false;
     enum shoal_err err;
 
+    if (g != NULL ? g->refused : sched_is_gone(s, job) || shoal_job_id_cmp(job, s->gone_floor) <= 0) {
+        answer(s, from, job, record->ticket.nonce, FOUND_SETTLED, "");
+        return;
+    }
     if (g != NULL && !g->record_known) {
         /* The group came first: its leader's entries bring the record. */
         wait_for_flush(s, g, from, record->ticket.nonce);
@@ -382,6 +388,7 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     }
     if (g == NULL)
         why = why_not(s, record);
+    guardian = why == NULL;
     if (why == NULL && g == NULL && !bundle_here && record->bundle.len == 0 &&
         !shoal_hash_is_zero(record->bundle_hash)) {
         if (fetch_first(s, from, record, bytes) == SHOAL_OK)
@@ -397,9 +404,12 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     }
     if (why != NULL) {
         s->stats.foundings_refused++;
+        if (guardian)
+            sched_settle_later(s, &record->ticket);
         answer(s, from, job, record->ticket.nonce, FOUND_REFUSED, why);
         return;
     }
+    sched_settle_forget(s, job);
     wait_for_flush(s, g, from, record->ticket.nonce);
 }
 
@@ -425,10 +435,13 @@ void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, con
             continue;
         f->used = false;
         if (sched_record_decode(shoal_buf_view(&f->record), &record) == SHOAL_OK) {
-            if (ok)
+            if (ok) {
                 found_here(s, f->from, &record, shoal_buf_view(&f->record), true);
-            else
+            } else {
+                if (sched_group_find(s, record.ticket.job) == NULL)
+                    sched_settle_later(s, &record.ticket);
                 answer(s, f->from, record.ticket.job, f->nonce, FOUND_REFUSED, text);
+            }
         }
         shoal_buf_deinit(&f->record);
     }
@@ -497,18 +510,23 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
     unsigned total = f->ticket.guardian_count;
     unsigned stored = 0;
     unsigned refused = 0;
-    bool other = false;
+    bool other = false, settled = false;
 
     for (unsigned i = 0; i < total; i++) {
         stored += f->answers[i] == GUARDIAN_STORED ? 1 : 0;
         refused += f->answers[i] == GUARDIAN_REFUSED ? 1 : 0;
         other = other || f->answers[i] == GUARDIAN_OTHER;
+        settled = settled || f->answers[i] == GUARDIAN_SETTLED;
     }
     if (r == NULL)
         return;
     if (other)
         sched_request_end(s, r, SHOAL_ERR_EXISTS, (struct shoal_view){ 0 },
                           "this ticket's job exists already with another body; take a new ticket");
+    else if (settled)
+        sched_request_end(s, r, SHOAL_ERR_STALE, (struct shoal_view){ 0 },
+                          "this ticket's job was deleted, or its founding was refused by a majority of its guardians; "
+                          "take a new ticket");
     else if (2 * stored > total)
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", survives(total));
     else if (2 * (total - refused) <= total)
@@ -532,6 +550,7 @@ static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct
             switch (what) {
             case FOUND_STORED: f->answers[g] = GUARDIAN_STORED; break;
             case FOUND_OTHER: f->answers[g] = GUARDIAN_OTHER; break;
+            case FOUND_SETTLED: f->answers[g] = GUARDIAN_SETTLED; break;
             case FOUND_REFUSED:
                 f->answers[g] = GUARDIAN_REFUSED;
                 (void)snprintf(f->text, sizeof(f->text), "%s", text);

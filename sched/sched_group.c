@@ -580,6 +580,7 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     if (s->now >= g->complete_ns)
         sched_found_complete(s, g);
     look_for_leader(s, g);
+    sched_settle_lead(s, g);
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
     sched_lead_tend(s, g);
@@ -738,7 +739,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         shoal_raft_message_deinit(&message);
         return SHOAL_ERR_MALFORMED;
     }
-    if (g == NULL && (message.kind == SHOAL_RAFT_APPEND || message.kind == SHOAL_RAFT_INSTALL) &&
+    if (g == NULL && !sched_settle_waits(s, frame->u.raft.group) &&
+        (message.kind == SHOAL_RAFT_APPEND || message.kind == SHOAL_RAFT_INSTALL) &&
         shoal_node_id_equal(message.to.node, s->self) && shoal_store_id_equal(message.to.store, s->store))
         g = admit_joiner(s, frame->u.raft.group, &message);
     if (g == NULL) {

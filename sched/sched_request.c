@@ -449,7 +449,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (g == NULL && sched_is_gone(s, r->job)) {
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted, or its founding was refused");
         return;
     }
     if (r->foreign) {
@@ -945,7 +945,7 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
     }
     all = (1u << r->ask_count) - 1;
     if (frame->u.who_reply.gone) {
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted");
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted, or its founding was refused");
         return;
     }
     if (frame->u.who_reply.holds) {

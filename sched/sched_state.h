@@ -5,6 +5,7 @@
  *   sched_group.c    the table of groups; one raft driven, its actions carried out, entries applied
  *   sched_store.c    snapshots, installs, restore after a start, removed ids
  *   sched_found.c    tickets, guardians, founding
+ *   sched_settle.c   foundings that find no majority
  *   sched_request.c  requests: here, forwarded, asked around
  *   sched_recover.c  the next recovery generation, from a single replica
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
@@ -120,6 +121,7 @@ struct sched_group {
     uint8_t waiter_count;
     struct sched_waiter waiters[SCHED_WAITERS_MAX];
     uint64_t orphan_ns;   /* no leader is known: asks then whether it is a member still */
+    uint64_t refuse_term; /* REFUSED was proposed in this term */
     uint64_t complete_ns; /* a holder without a majority offers the record again then */
     uint32_t complete_tries;
 
@@ -209,7 +211,7 @@ struct sched_request {
     struct shoal_buf command;
 };
 
-enum guardian_answer { GUARDIAN_SILENT, GUARDIAN_STORED, GUARDIAN_OTHER, GUARDIAN_REFUSED };
+enum guardian_answer { GUARDIAN_SILENT, GUARDIAN_STORED, GUARDIAN_OTHER, GUARDIAN_REFUSED, GUARDIAN_SETTLED };
 
 struct sched_founding {
     bool used;
@@ -231,6 +233,15 @@ struct sched_fetching {
     uint64_t deadline_ns;
 };
 #define SCHED_FETCHING_MAX 64
+
+/* A founding that this node said no to: settled later, with it as a witness. */
+struct sched_refusal {
+    bool used;
+    struct shoal_job_id id;
+    uint64_t settle_ns;
+    struct shoal_raft_config config; /* the ticket's guardians */
+};
+#define SCHED_REFUSALS_MAX 64
 
 /* What a member of a group said of its replica. */
 struct sched_replica {
@@ -302,6 +313,8 @@ struct shoal_sched {
     uint64_t foundings_ns;
     struct sched_fetching *fetching;
     struct sched_survey surveys[SCHED_SURVEYS_MAX];
+    struct sched_refusal refusals[SCHED_REFUSALS_MAX];
+    uint64_t settle_ns; /* the earliest */
 
     /* Ids removed, refused, or moved to other guardians, oldest first; kept in the store as the snapshot of a group of
      * its own. */
@@ -421,6 +434,8 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
 /* sched_store.c */
 void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
 void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g);
+/* The configuration of a group without entries. False: no memory. */
+bool sched_snapshot_witness(struct shoal_sched *s, struct sched_group *g);
 void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g); /* the whole of a new line */
 void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g);
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
@@ -445,6 +460,13 @@ void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, con
 void sched_bundle_want(struct shoal_sched *s, struct sched_group *g);
 void sched_found_complete(struct shoal_sched *s, struct sched_group *g); /* offer the record to the other guardians */
 void sched_mesh_init(struct shoal_sched *s, struct sched_request *r);
+
+/* sched_settle.c */
+void sched_settle_later(struct shoal_sched *s, const struct shoal_sched_ticket *t); /* this node has said no */
+void sched_settle_forget(struct shoal_sched *s, struct shoal_job_id id);            /* yes after all */
+bool sched_settle_waits(struct shoal_sched *s, struct shoal_job_id id);
+void sched_settle_due(struct shoal_sched *s);
+void sched_settle_lead(struct shoal_sched *s, struct sched_group *g);
 
 /* sched_request.c */
 void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *request);

@@ -14,6 +14,7 @@
 #define LIFE_SHIFT 32
 #define SNAPSHOT_MARK ((uint64_t)1 << 31) /* in a mark's low half: an own snapshot, not a PERSIST of the raft */
 #define HARD_FORMAT 1
+#define WITNESS_BYTES (SHOAL_RAFT_CONFIG_BYTES_MAX + 256)
 
 static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
 
@@ -155,6 +156,24 @@ static void save(struct shoal_sched *s, struct sched_group *g, struct shoal_view
     g->snapshot_index = at->index;
     g->log_bytes = 0;
     s->stats.snapshots++;
+}
+
+bool sched_snapshot_witness(struct shoal_sched *s, struct sched_group *g)
+{
+    uint8_t config[SHOAL_RAFT_CONFIG_BYTES_MAX];
+    struct group_head head = { .target = g->target };
+    uint8_t *bytes = sched_pool(s, WITNESS_BYTES, 0);
+    struct shoal_writer w = shoal_writer_init(bytes, WITNESS_BYTES);
+    struct shoal_sched_action *action;
+
+    head.config = shoal_view_of(config, shoal_raft_config_encode(shoal_raft_config(g->raft), config));
+    if (bytes == NULL || !sched_head_encode(&head, &w))
+        return false;
+    action = sched_act(s, SHOAL_SCHED_PERSIST);
+    action->u.persist.group = g->id;
+    action->u.persist.has_snapshot = true; /* of index 0 */
+    action->u.persist.snapshot.bytes = shoal_writer_view(&w);
+    return true;
 }
 
 /* All of a line that a recovery has founded here: what the log before held is dropped with the same write. */
@@ -449,7 +468,7 @@ static enum shoal_err restore_group(struct shoal_sched *s, const struct shoal_sc
     if (err != SHOAL_OK)
         return err;
     g->found_durable = true;
-    if (event->u.restore.has_snapshot)
+    if (event->u.restore.has_snapshot && event->u.restore.snapshot.index > 0) /* 0: of a witness */
         restore_machine(s, g, event->u.restore.snapshot.bytes, event->u.restore.snapshot.index,
                         event->u.restore.snapshot.term);
     apply_restored(s, g);

@@ -29,7 +29,8 @@ enum frame_kind {
 enum found_answer {
     FOUND_STORED,  /* flushed here */
     FOUND_OTHER,   /* this id exists with another body */
-    FOUND_REFUSED, /* not here: full, removed before, bundle not to be had */
+    FOUND_REFUSED, /* not here: full, bundle not to be had */
+    FOUND_SETTLED, /* never: deleted, or refused by a majority */
     FOUND_ANSWERS,
 };
 

@@ -519,6 +519,7 @@ struct shoal_sched_stats {
     uint64_t requests, replies, requests_refused_full, requests_timed_out, forwarded;
     uint64_t groups, groups_led, groups_refused_full;
     uint64_t foundings, foundings_refused, terms_led;
+    uint64_t witnesses; /* foundings without a majority that this node took part in settling */
     uint64_t snapshots, snapshots_sent;
     uint64_t digest_mismatches;
     uint64_t pauses; /* a group or the slots were due too often at one instant */

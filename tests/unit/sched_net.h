@@ -19,7 +19,7 @@
 #include "shoal/slots.h"
 
 #define NET_NODES_MAX 9
-#define NET_REPLIES_MAX 4096
+#define NET_REPLIES_MAX 16384
 #define NET_MS SHOAL_MS
 #define NET_S SHOAL_S
 
@@ -142,7 +142,7 @@ struct net {
     uint64_t steps;
     struct net_term *terms;
     size_t term_count, term_cap;
-    bool blobs_fail;
+    unsigned blobs_fail; /* bit i: node i cannot fetch any */
     uint64_t frames;
 };
 
@@ -531,7 +531,7 @@ static void net_fetch(struct net *net, unsigned at, const struct shoal_sched_act
     struct net_event *event = net_event_of(net, NET_BLOB, at, 20 * NET_MS);
 
     event->hash = action->u.blob.hash;
-    event->state = net->blobs_fail ? 1 : 0;
+    event->state = net->blobs_fail >> at & 1;
     net_push(net, event);
 }
 

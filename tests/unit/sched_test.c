@@ -645,7 +645,7 @@ static void test_a_large_bundle_is_fetched_first(void **state)
     request.spec = shoal_view_of(spec, net_spec(3, spec, sizeof(spec)));
     request.bundle_hash = net_spec_hash(44);
     assert_int_equal(net_wait(net, net_request(net, 0, &request), 2 * NET_S)->err, SHOAL_OK);
-    net->blobs_fail = true;
+    net->blobs_fail = ~0u;
     request.spec_hash = net_spec_hash(4);
     request.bundle_hash = net_spec_hash(45);
     assert_int_equal(net_wait(net, net_request(net, 0, &request), 40 * NET_S)->err, SHOAL_ERR_UNREACHABLE);

@@ -414,6 +414,27 @@ static void a_snapshot_takes_the_place_of_a_prefix(void **state)
     assert_int_equal(f->got[0].last, 1003);
 }
 
+/* A witness of a founding keeps its configuration before any entry; a recovered group begins behind its old log. */
+static void a_snapshot_may_come_before_and_behind_all_entries(void **state)
+{
+    struct fixture *f = *state;
+
+    open_store(f);
+    set_snapshot(f, 0, 0, 0, 200, 0);
+    set_hard(f, 0, 2, 1);
+    reopen_and_compare(f);
+    assert_int_equal(add(f, 0, 2, 3, 100, 0), SHOAL_OK);
+    reopen_and_compare(f);
+    assert_int_equal(f->got[0].last, 3);
+    assert_int_equal(add(f, 1, 1, 20, 100, 0), SHOAL_OK);
+    set_snapshot(f, 1, 21, 9, 300, 22);
+    reopen_and_compare(f);
+    assert_int_equal(f->got[1].snapshot_index, 21);
+    assert_int_equal(add(f, 1, 10, 2, 100, 0), SHOAL_OK);
+    reopen_and_compare(f);
+    assert_int_equal(f->got[1].last, 23);
+}
+
 static void the_newest_durable_snapshot_is_read(void **state)
 {
     struct fixture *f = *state;
@@ -976,6 +997,7 @@ int main(void)
         CASE(many_batches_share_a_flush),
         CASE(a_truncated_suffix_is_gone_and_rewritten),
         CASE(a_snapshot_takes_the_place_of_a_prefix),
+        CASE(a_snapshot_may_come_before_and_behind_all_entries),
         CASE(the_newest_durable_snapshot_is_read),
         CASE(a_removed_group_is_gone_and_may_come_again),
         CASE(a_range_is_read_back_within_its_bounds),

@@ -1,0 +1,246 @@
+/* Foundings that find no majority (PROTOCOLS 2.3, sched/sched_settle.c): a holder completes them, or they are refused
+ * for good; and ids that are gone stay gone. */
+#include "sched_net.h"
+
+#include "shoal/banned.h"
+
+static uint64_t submit_large(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
+{
+    static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX];
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT,
+                                           .spec_hash = net_spec_hash(number),
+                                           .ticket = ticket };
+
+    request.spec = shoal_view_of(spec, net_spec(number, spec, sizeof(spec)));
+    request.bundle_hash = net_spec_hash(number);
+    request.bundle_hash.bytes[9] = 1;
+    return net_request(net, at, &request);
+}
+
+static bool founded(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct shoal_sched_group_status status;
+
+    return net->nodes[at].up && shoal_sched_group_find(net->nodes[at].sched, job, &status) && status.founded;
+}
+
+static struct net_reply *get(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    return net_wait(net, net_ask(net, at, SHOAL_SCHED_GET, job, true), 5 * NET_S);
+}
+
+static uint64_t term_of(struct net *net, struct shoal_job_id job)
+{
+    struct shoal_sched_group_status status;
+    unsigned leader = net_leader(net, job);
+
+    return leader < NET_NODES_MAX && shoal_sched_group_find(net->nodes[leader].sched, job, &status) ? status.term : 0;
+}
+
+/* Two of three cannot have the bundle: their no is not counted, and the issuer cannot talk them into it by its log. */
+static void test_a_no_is_not_counted_and_the_answer_is_open(void **state)
+{
+    struct net *net = net_create(60, 3, true);
+    struct net_reply *reply;
+
+    (void)state;
+    net->blobs_fail = 6;
+    reply = net_wait(net, submit_large(net, 0, 1, (struct shoal_view){ 0 }), 40 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(reply->text, "try again with the ticket"));
+    assert_true(reply->ticket.len > 0);
+    net_run(net, 25 * NET_S);
+    for (unsigned i = 0; i < 3; i++)
+        assert_false(founded(net, i, reply->job));
+    assert_int_equal(get(net, 0, reply->job)->err, SHOAL_ERR_UNREACHABLE); /* until it is settled */
+    net->blobs_fail = 0;
+    reply = net_wait(net, submit_large(net, 1, 1, shoal_buf_view(&reply->ticket)), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_destroy(net);
+}
+
+/* After 30 s the holder, alone with two that have said no, completes it: they take the record from its log. */
+static void test_a_holder_completes_it(void **state)
+{
+    struct net *net = net_create(61, 3, true);
+    struct net_reply *reply;
+
+    (void)state;
+    net->blobs_fail = 6;
+    reply = net_wait(net, submit_large(net, 0, 1, (struct shoal_view){ 0 }), 40 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    net_run(net, 40 * NET_S);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_true(founded(net, i, reply->job));
+        assert_int_equal(get(net, i, reply->job)->err, SHOAL_OK);
+    }
+    assert_true(term_of(net, reply->job) >= 2);
+    net_destroy(net);
+}
+
+/* A node that the ticket does not name. */
+static unsigned outsider(struct net *net, struct shoal_view bytes)
+{
+    struct shoal_sched_ticket ticket;
+
+    assert_int_equal(shoal_sched_ticket_decode(bytes, &ticket), SHOAL_OK);
+    for (unsigned i = 0; i < net->count; i++) {
+        bool named = false;
+
+        for (unsigned g = 0; g < ticket.guardian_count; g++)
+            named = named || shoal_node_id_equal(ticket.guardians[g].node, net->nodes[i].id);
+        if (!named)
+            return i;
+    }
+    fail_msg("all nodes are named");
+    return 0;
+}
+
+/* The only holder is lost: the two others are a majority without a record. It comes back, and finds it refused. */
+static void test_without_a_holder_it_is_refused(void **state)
+{
+    struct net *net = net_create(62, 5, true);
+    struct net_reply *reply, *again;
+    struct shoal_job_id job;
+
+    (void)state;
+    net->blobs_fail = 30;
+    reply = net_wait(net, submit_large(net, 0, 1, (struct shoal_view){ 0 }), 40 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    job = reply->job;
+    net_crash(net, 0);
+    net_run(net, 20 * NET_S);
+    again = net_wait(
+        net, submit_large(net, outsider(net, shoal_buf_view(&reply->ticket)), 1, shoal_buf_view(&reply->ticket)),
+        40 * NET_S);
+    assert_int_equal(again->err, SHOAL_ERR_UNREACHABLE); /* still open: 503 with the ticket */
+    assert_true(again->ticket.len > 0);
+    net_run(net, 30 * NET_S);
+    net->blobs_fail = 0;
+    net_start(net, 0);
+    net_run(net, 20 * NET_S);
+    for (unsigned i = 0; i < 5; i++) {
+        struct shoal_sched_group_status status;
+
+        assert_false(shoal_sched_group_find(net->nodes[i].sched, job, &status));
+        assert_int_equal(get(net, i, job)->err, SHOAL_ERR_NOT_FOUND);
+        again = net_wait(net, submit_large(net, i, 1, shoal_buf_view(&reply->ticket)), 5 * NET_S);
+        if (again->err != SHOAL_ERR_STALE)
+            fail_msg("node %u: %s: %s", i, shoal_err_name(again->err), again->text);
+    }
+    net_destroy(net);
+}
+
+/* Whatever falls over meanwhile: founded everywhere or nowhere, and an acknowledged one is founded. */
+static void test_it_is_settled_one_way(void **state)
+{
+    unsigned is_founded = 0, is_refused = 0;
+
+    (void)state;
+    for (uint64_t seed = 1000; seed < 1120; seed++) {
+        struct net *net = net_create(seed, 5, true);
+        struct shoal_rand rand;
+        struct net_reply *reply, *get_reply;
+        uint64_t id;
+        unsigned holders = 0;
+
+        shoal_rand_init(&rand, seed);
+        net->blobs_fail = (unsigned)shoal_rand_below(&rand, 32) & ~1u;
+        net->nodes[0].flush_ns = 5 * NET_MS;
+        id = submit_large(net, 0, 1, (struct shoal_view){ 0 });
+        net_run(net, shoal_rand_below(&rand, 400) * NET_MS);
+        for (unsigned n = 0; n < 12; n++) {
+            unsigned at = (unsigned)shoal_rand_below(&rand, 5);
+
+            if (net->nodes[at].up && shoal_rand_below(&rand, 2) == 0)
+                net_crash(net, at);
+            else if (!net->nodes[at].up)
+                net_start(net, at);
+            net_run(net, shoal_rand_below(&rand, 8000) * NET_MS);
+        }
+        for (unsigned i = 0; i < 5; i++) {
+            if (!net->nodes[i].up)
+                net_start(net, i);
+        }
+        net_run(net, 90 * NET_S);
+        reply = net_reply_find(net, id);
+        for (unsigned i = 0; i < 5; i++)
+            holders += founded(net, i, reply->job) ? 1 : 0;
+        if (reply->count == 1 && reply->err == SHOAL_OK && holders < 3)
+            fail_msg("seed %llu: acknowledged, but %u hold it", (unsigned long long)seed, holders);
+        if (reply->count == 1 && holders > 0 && holders < 3) {
+            net_print_group(net, reply->job);
+            fail_msg("seed %llu: %u hold it", (unsigned long long)seed, holders);
+        }
+        for (unsigned i = 0; i < 5 && reply->count == 1; i++) {
+            get_reply = get(net, i, reply->job);
+            if (get_reply->err != (holders > 0 ? SHOAL_OK : SHOAL_ERR_NOT_FOUND)) {
+                net_print_group(net, reply->job);
+                fail_msg("seed %llu, node %u, %u hold it: %s: %s", (unsigned long long)seed, i, holders,
+                         shoal_err_name(get_reply->err), get_reply->text);
+            }
+        }
+        is_founded += holders > 0 ? 1 : 0;
+        is_refused += holders == 0 ? 1 : 0;
+        net_destroy(net);
+    }
+    assert_true(is_founded > 10 && is_refused > 10);
+}
+
+/* Gone ids are remembered, the oldest forgotten first; then an id that is not newer than the newest forgotten is
+ * refused, also one that this node has never seen. */
+static void test_ids_that_are_gone_stay_gone(void **state)
+{
+    struct net *net = net_create(63, 1, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(9) };
+    struct net_reply *unused = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct net_reply *first = NULL, *reply;
+
+    (void)state;
+    net_run(net, 10 * NET_MS);
+    for (unsigned i = 0; i < SHOAL_SCHED_GONE_MAX + 2; i++) {
+        struct shoal_view ticket = { 0 };
+
+        request.spec_hash = net_spec_hash(i);
+        reply = net_wait(net, net_request(net, 0, &request), NET_S);
+        if (i == 0)
+            first = reply;
+        ticket = shoal_buf_view(&reply->ticket);
+        reply = net_wait(net, net_submit(net, 0, i, ticket), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_OK);
+        assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, reply->job, true), 2 * NET_S)->err,
+                         SHOAL_OK);
+        if (i % 64 == 63) {
+            net_run(net, NET_S);
+            if (i == SHOAL_SCHED_GONE_MAX - 1) {
+                reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&first->ticket)), 2 * NET_S);
+                assert_int_equal(reply->err, SHOAL_ERR_STALE); /* remembered */
+                reply = net_wait(net, net_submit(net, 0, 9, shoal_buf_view(&unused->ticket)), 2 * NET_S);
+                assert_int_equal(reply->err, SHOAL_OK); /* nothing is forgotten yet: an old ticket is good */
+                unused = NULL;
+            }
+        }
+    }
+    net_run(net, 2 * NET_S);
+    reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&first->ticket)), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_STALE); /* forgotten, and older than the newest forgotten */
+    net_crash(net, 0);
+    net_start(net, 0);
+    net_run(net, NET_S);
+    reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&first->ticket)), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_STALE);
+    net_destroy(net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_no_is_not_counted_and_the_answer_is_open),
+        cmocka_unit_test(test_a_holder_completes_it),
+        cmocka_unit_test(test_without_a_holder_it_is_refused),
+        cmocka_unit_test(test_it_is_settled_one_way),
+        cmocka_unit_test(test_ids_that_are_gone_stay_gone),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
