@@ -6,9 +6,9 @@
  *
  * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
  * that names it: the change does not lower what survives, and a voter that crashes comes back as one. U2. A voter is
- * dropped only together with its replacement's promotion, or when it has left or was evicted and the rest has a
- * majority that is heard. U3. A group that needs nothing has no deadline here: nodes that come or go, and support's
- * edges, make it look again. */
+ * dropped only together with its replacement's promotion, or when it votes no more (left, evicted, its store wiped:
+ * then its own node may be the replacement), and the rest has a majority that is heard. U3. A group that needs nothing
+ * has no deadline here: nodes that come or go, and support's edges, make it look again. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -23,7 +23,7 @@ struct census {
     unsigned heard;        /* voters, this node too, that are not silent */
     int learner;           /* index, or -1 */
     int lost;              /* a voter to replace, or -1 */
-    bool lost_for_good;    /* it has left, or was evicted */
+    bool lost_for_good;    /* it has left, was evicted, or has lost its store: it votes no more */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
     unsigned available;    /* nodes that could be members, members included */
 };
@@ -36,21 +36,27 @@ static bool left_or_evicted(const struct shoal_sched *s, struct shoal_node_id id
            (s->mesh != NULL && shoal_mesh_evicted(s->mesh, id));
 }
 
+/* The node is there with another store: the member that was asked to vote is gone. */
+static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_member *member)
+{
+    const struct sched_node *node = sched_node_find(s, member->id.node);
+
+    return node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
+           !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
+           !shoal_store_id_equal(node->info.store, member->id.store);
+}
+
 /* When this member must be given up; SCHED_NEVER: it is well. */
 static uint64_t loss_ns(const struct shoal_sched *s, const struct shoal_raft_member *member)
 {
-    const struct sched_node *node = sched_node_find(s, member->id.node);
     uint64_t since;
 
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
     if (left_or_evicted(s, member->id.node))
         return 0;
-    /* The node is there with another store: the member that was asked to vote is gone. */
-    if (node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
-        !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
-        !shoal_store_id_equal(node->info.store, member->id.store))
-        return node->since_ns + s->options.replace_ns;
+    if (was_wiped(s, member))
+        return sched_node_find(s, member->id.node)->since_ns + s->options.replace_ns;
     since = sched_silent_since(s, member->id.node);
     return since == 0 ? SCHED_NEVER : since + s->options.replace_ns;
 }
@@ -67,10 +73,12 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
             c->learner = (int)i;
         } else {
             c->voters++;
-            c->heard += sched_is_self(s, member->id.node) || sched_silent_since(s, member->id.node) == 0 ? 1 : 0;
+            if (sched_is_self(s, member->id.node) ||
+                (sched_silent_since(s, member->id.node) == 0 && !was_wiped(s, member)))
+                c->heard++;
             if (s->now >= loss && c->lost < 0) {
                 c->lost = (int)i;
-                c->lost_for_good = loss == 0;
+                c->lost_for_good = loss == 0 || was_wiped(s, member);
             }
         }
         if (loss < c->next_loss_ns && s->now < loss)

@@ -5,7 +5,8 @@
  * C3. Replicas that have applied the same index have the same digest.
  * C4. An ended job keeps its end; its epochs only rise.
  * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
- * C6. At the end, all faults healed: everyone sees everyone, every group has a leader and equal replicas, every job that
+ * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as there
+ *     are hosts) and equal replicas, every job that
  *     was acknowledged has finished, every request of an agent that lived on was answered once. */
 #include "sim.h"
 
@@ -355,6 +356,7 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
 {
     struct shoal_sched_group_status leads, status;
     uint32_t leader = sim_leader(sim, id);
+    uint32_t live = 0, up = 0;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     if (leader == UINT32_MAX) {
@@ -366,14 +368,18 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
         uint32_t host = sim_host_find(sim, leads.guardians[i]);
 
         if (host != UINT32_MAX && sim->hosts[host].destroyed)
-            continue; /* nobody may be there to take its place */
+            continue; /* replaced, if there is anyone: see below */
+        live++;
         if (host == UINT32_MAX || !shoal_sched_group_find(sim->hosts[host].sched, id, &status) ||
             status.applied != leads.applied || leads.commit != leads.last || status.stopped) {
             (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1, leader + 1);
             return false;
         }
     }
-    return true;
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        up += sim->hosts[i].agent;
+    (void)snprintf(why, cap, "%s has %u of 3 guardians, and %u hosts are up", name_of(id, text), live, up);
+    return live >= 3 || live >= up;
 }
 
 static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
