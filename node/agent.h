@@ -29,8 +29,6 @@
 /* Jobs of which this host keeps files: as worker host, guardian or both. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
-/* Jobs whose pauses one load record tells. */
-#define AGENT_LOAD_JOBS_MAX 16
 #define AGENT_DATAGRAM_GOSSIP 'g'
 #define AGENT_DATAGRAM_SUPPORT 's'
 

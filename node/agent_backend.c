@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "shoal/control_record.h"
 #include "shoal/mesh.h"
 #include "shoal/slots.h"
 
@@ -970,6 +971,7 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
     const struct shoal_swim *swim = membership_swim(agent->membership);
     static struct shoal_job_summary summary;
     struct shoal_slots_record slots;
+    struct shoal_facts_record facts;
     struct shoal_record record;
     uint32_t cursor = 0;
     uint32_t pause = 0;
@@ -990,17 +992,9 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
     while (summary_next(agent, &cursor, &summary))
         info->jobs_led += shoal_node_id_equal(summary.leader, member->id) &&
                           !shoal_job_state_ended((enum shoal_job_state)summary.state);
-    if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, member->id, (struct shoal_record_key){ { 0 } }, &record)) {
-        struct shoal_reader r = shoal_reader_init(record.payload);
-        char text[SHOAL_CLASS_TEXT_BYTES];
-
-        (void)shoal_get_u8(&r);
-        (void)shoal_get_u32(&r);
-        (void)shoal_get_bool(&r);
-        shoal_get_text(&r, text, SHOAL_SCHED_DOMAIN_BYTES);
-        shoal_get_text(&r, text, sizeof(text));
-        shoal_get_text(&r, info->api_url, sizeof(info->api_url));
-    }
+    if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, member->id, (struct shoal_record_key){ { 0 } }, &record) &&
+        shoal_facts_record_decode(record.payload, &facts) == SHOAL_OK)
+        memcpy(info->api_url, facts.api_url, sizeof(info->api_url));
 }
 
 static size_t backend_nodes(void *ctx, struct shoal_node_info *nodes, size_t max)

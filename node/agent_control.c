@@ -9,15 +9,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shoal/control_record.h"
 #include "shoal/hash.h"
-#include "shoal/slots.h"
 
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
 
-/* Sent each this often even when nothing changed: load and stamps. */
-#define FACTS_VERSION 1
 #define DEFERRED_TURNS_MAX 4096
 
 struct agent_publish {
@@ -74,7 +72,7 @@ static void on_publish(uv_timer_t *timer)
         err = membership_publish(agent->membership, &publish->record);
         if (err != SHOAL_OK && err != SHOAL_ERR_STALE)
             agent_log(agent, "a record of kind %d was not published: %s", (int)publish->record.kind, shoal_err_name(err));
-        if (publish->record.kind == SHOAL_RECORD_NODE_SLOTS || publish->record.kind == SHOAL_RECORD_NODE_FACTS) {
+        if (shoal_control_tells_node(publish->record.kind)) {
             struct shoal_member self; /* what we say of ourselves does not come back as news */
 
             shoal_swim_self(membership_swim(agent->membership), &self);
@@ -84,83 +82,85 @@ static void on_publish(uv_timer_t *timer)
     }
 }
 
-static void publish(struct agent *agent, enum shoal_record_kind kind, struct shoal_record_key key,
-                    struct shoal_record_version version, bool tombstone, struct shoal_view payload)
+static void publish(struct agent *agent, const struct shoal_record *record)
 {
     struct agent_publish *item;
     struct agent_publish **at = &agent->publishes;
 
-    if (payload.len > SHOAL_RECORD_PAYLOAD_MAX)
+    if (record->payload.len > SHOAL_RECORD_PAYLOAD_MAX)
         return;
-    while (*at != NULL && ((*at)->record.kind != kind || memcmp(&(*at)->record.key, &key, sizeof(key)) != 0))
+    while (*at != NULL && ((*at)->record.kind != record->kind ||
+                           memcmp(&(*at)->record.key, &record->key, sizeof(record->key)) != 0))
         at = &(*at)->next;
     item = *at; /* a newer one of the same takes the place */
     if (item == NULL)
         item = calloc(1, sizeof(*item));
     if (item == NULL)
         return;
-    item->record = (struct shoal_record){ .kind = kind, .tombstone = tombstone, .key = key, .version = version };
-    item->record.payload.len = payload.len;
-    if (payload.len > 0)
-        memcpy(item->payload, payload.bytes, payload.len);
+    item->record = *record;
+    if (record->payload.len > 0)
+        memcpy(item->payload, record->payload.bytes, record->payload.len);
     *at = item;
     (void)uv_timer_start(&agent->publish_timer, on_publish, 0, 0);
 }
 
-/* u8 version, u32 cpus, u8 simulated, text domain, text numeric class, text API URL */
-void agent_publish_facts(struct agent *agent)
+/* A record of this node's own, of which there is one. */
+static void publish_own(struct agent *agent, enum shoal_record_kind kind, const uint8_t *bytes, size_t len)
 {
-    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-    char url[96];
-
-    (void)snprintf(url, sizeof(url), "%s://%s:%u", agent->settings.api_plain ? "http" : "https", agent->settings.api_host,
-                   agent->http == NULL ? agent->settings.api_port : shoal_http_port(agent->http));
-    shoal_put_u8(&w, FACTS_VERSION);
-    shoal_put_u32(&w, (uint32_t)uv_available_parallelism());
-    shoal_put_bool(&w, agent->settings.simulated);
-    shoal_put_text(&w, agent->settings.domain);
-    shoal_put_text(&w, agent->settings.numeric_class);
-    shoal_put_text(&w, url);
-    if (!w.failed)
-        publish(agent, SHOAL_RECORD_NODE_FACTS, (struct shoal_record_key){ { 0 } },
-                (struct shoal_record_version){ { 0 } }, false, shoal_writer_view(&w));
+    publish(agent, &(struct shoal_record){ .kind = kind, .payload = shoal_view_of(bytes, len) });
 }
 
-/* u8 version, u32 load average x 1000, u8 count, count times: job id, u32 microseconds of the last pause of its workers
- * here for a join or another change of epoch. A hint for people, every few seconds. */
+void agent_publish_facts(struct agent *agent)
+{
+    const struct agent_settings *settings = &agent->settings;
+    struct shoal_facts_record facts = { .cpus = (uint32_t)uv_available_parallelism(),
+                                        .simulated = settings->simulated };
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    size_t len;
+
+    (void)snprintf(facts.domain, sizeof(facts.domain), "%s", settings->domain);
+    (void)snprintf(facts.numeric_class, sizeof(facts.numeric_class), "%s", settings->numeric_class);
+    (void)snprintf(facts.api_url, sizeof(facts.api_url), "%s://%s:%u", settings->api_plain ? "http" : "https",
+                   settings->api_host, agent->http == NULL ? settings->api_port : shoal_http_port(agent->http));
+    if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
+        publish_own(agent, SHOAL_RECORD_NODE_FACTS, bytes, len);
+}
+
 void agent_publish_load(struct agent *agent)
 {
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_load_record record = { 0 };
     double load[3] = { 0, 0, 0 };
-    uint8_t count = 0;
-    size_t count_at;
+    size_t len;
 
     uv_loadavg(load);
-    shoal_put_u8(&w, FACTS_VERSION);
-    shoal_put_u32(&w, (uint32_t)(load[0] * 1000));
-    count_at = w.len;
-    shoal_put_u8(&w, 0);
-    for (unsigned i = 0; i < AGENT_JOBS_MAX && count < AGENT_LOAD_JOBS_MAX; i++) {
+    record.load_milli = (uint32_t)(load[0] * 1000);
+    for (unsigned i = 0; i < AGENT_JOBS_MAX && record.count < SHOAL_LOAD_JOBS_MAX; i++) {
         const struct agent_job *job = agent->jobs[i];
-        const struct shoal_control_page *page = job == NULL || !job->opened ? NULL : workers_page(agent->workers, job->id);
-        uint64_t pause_ns = 0;
+        const struct shoal_control_page *page =
+            job == NULL || !job->opened ? NULL : workers_page(agent->workers, job->id);
+        uint64_t pause_us = 0;
 
         for (unsigned slot = 0; page != NULL && slot < SHOAL_SLOTS_MAX; slot++)
-            if (page->slots[slot].worker_id != 0 && page->slots[slot].join_pause_ns > pause_ns)
-                pause_ns = page->slots[slot].join_pause_ns;
-        if (pause_ns == 0)
+            if (page->slots[slot].worker_id != 0 && page->slots[slot].join_pause_ns / 1000 > pause_us)
+                pause_us = page->slots[slot].join_pause_ns / 1000;
+        if (pause_us == 0)
             continue;
-        shoal_put_job_id(&w, job->id);
-        shoal_put_u32(&w, pause_ns / 1000 > UINT32_MAX ? UINT32_MAX : (uint32_t)(pause_ns / 1000));
-        count++;
+        record.jobs[record.count].job = job->id;
+        record.jobs[record.count++].pause_us = pause_us > UINT32_MAX ? UINT32_MAX : (uint32_t)pause_us;
     }
-    if (w.failed)
-        return;
-    bytes[count_at] = count;
-    publish(agent, SHOAL_RECORD_NODE_LOAD, (struct shoal_record_key){ { 0 } }, (struct shoal_record_version){ { 0 } },
-            false, shoal_writer_view(&w));
+    if (shoal_load_record_encode(&record, bytes, sizeof(bytes), &len) == SHOAL_OK)
+        publish_own(agent, SHOAL_RECORD_NODE_LOAD, bytes, len);
+}
+
+/* The newest record of this node's own kind; NULL: none. */
+static const struct shoal_record *find_own(struct agent *agent, enum shoal_record_kind kind, struct shoal_node_id node,
+                                           struct shoal_record *record)
+{
+    return shoal_records_find(membership_swim(agent->membership), kind, node, (struct shoal_record_key){ { 0 } },
+                              record)
+               ? record
+               : NULL;
 }
 
 /* False: nothing heard of this node. `pause_us` is raised to the pause of `job` there. */
@@ -168,109 +168,41 @@ bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_
                    uint32_t *pause_us)
 {
     struct shoal_record record;
-    struct shoal_reader r;
-    uint8_t count;
+    struct shoal_load_record load;
 
-    if (!shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_LOAD, node,
-                            (struct shoal_record_key){ { 0 } }, &record) ||
-        record.tombstone)
+    if (find_own(agent, SHOAL_RECORD_NODE_LOAD, node, &record) == NULL || record.tombstone ||
+        shoal_load_record_decode(record.payload, &load) != SHOAL_OK)
         return false;
-    r = shoal_reader_init(record.payload);
-    (void)shoal_get_u8(&r);
-    *load_milli = shoal_get_u32(&r);
-    count = shoal_get_u8(&r);
-    for (unsigned i = 0; i < count && !r.failed; i++) {
-        struct shoal_job_id id = shoal_get_job_id(&r);
-        uint32_t us = shoal_get_u32(&r);
-
-        if (!r.failed && shoal_job_id_equal(id, job) && us > *pause_us)
-            *pause_us = us;
-    }
-    return !r.failed;
-}
-
-static enum shoal_sched_node_state node_state(enum shoal_member_state state)
-{
-    switch (state) {
-    case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
-    case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
-    case SHOAL_MEMBER_LEFT: return SHOAL_SCHED_NODE_LEFT;
-    case SHOAL_MEMBER_DEAD:
-    case SHOAL_MEMBER_NONE:
-    case SHOAL_MEMBER_STATES: break;
-    }
-    return SHOAL_SCHED_NODE_DEAD;
-}
-
-static void node_of_records(struct agent *agent, struct shoal_sched_node *node)
-{
-    const struct shoal_swim *swim = membership_swim(agent->membership);
-    struct shoal_slots_record slots;
-    struct shoal_record record;
-    char url[96];
-
-    if (shoal_records_find(swim, SHOAL_RECORD_NODE_SLOTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
-        !record.tombstone && shoal_slots_record_decode(record.payload, &slots) == SHOAL_OK) {
-        node->slots = slots.slots;
-        node->slots_free = slots.free;
-        node->device = slots.device == SHOAL_JOB_DEVICE_GPU ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
-        node->slot_stamp = slots.stamp;
-        node->record_seq = slots.version;
-    }
-    if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
-        !record.tombstone) {
-        struct shoal_reader r = shoal_reader_init(record.payload);
-
-        (void)shoal_get_u8(&r);
-        node->cpus = shoal_get_u32(&r);
-        (void)shoal_get_bool(&r);
-        shoal_get_text(&r, node->domain, sizeof(node->domain));
-        shoal_get_text(&r, node->numeric_class, sizeof(node->numeric_class));
-        shoal_get_text(&r, url, sizeof(url));
-    }
+    *load_milli = load.load_milli;
+    for (unsigned i = 0; i < load.count; i++)
+        if (shoal_job_id_equal(load.jobs[i].job, job) && load.jobs[i].pause_us > *pause_us)
+            *pause_us = load.jobs[i].pause_us;
+    return true;
 }
 
 void agent_node_event(struct agent *agent, const struct shoal_member *member)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_NODE };
+    struct shoal_sched_event event;
+    struct shoal_record slots, facts;
 
     if (agent->membership == NULL)
         return;
-    event.u.node.id = member->id;
-    event.u.node.store = member->store;
-    event.u.node.state = node_state(member->state);
-    event.u.node.incarnation = member->incarnation;
-    node_of_records(agent, &event.u.node);
+    shoal_control_node(member, find_own(agent, SHOAL_RECORD_NODE_SLOTS, member->id, &slots),
+                       find_own(agent, SHOAL_RECORD_NODE_FACTS, member->id, &facts), &event);
     agent_event(agent, &event);
 }
 
 void agent_on_record(struct agent *agent, const struct shoal_record *record)
 {
-    struct shoal_sched_event event = { 0 };
+    struct shoal_sched_event event;
     struct shoal_member member;
 
-    switch (record->kind) {
-    case SHOAL_RECORD_NODE_FACTS:
-    case SHOAL_RECORD_NODE_SLOTS:
+    if (shoal_control_tells_node(record->kind)) {
         if (shoal_swim_member_find(membership_swim(agent->membership), record->author, &member))
             agent_node_event(agent, &member);
-        return;
-    case SHOAL_RECORD_JOB_SUMMARY:
-        event.kind = SHOAL_SCHED_SUMMARY;
-        memcpy(event.u.summary.job.bytes, record->key.bytes, sizeof(event.u.summary.job.bytes));
-        event.u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
-        break;
-    case SHOAL_RECORD_MESH_STATE:
-        event.kind = SHOAL_SCHED_MESH_HEARD;
-        event.u.mesh_heard.author = record->author;
-        event.u.mesh_heard.payload = record->payload;
-        break;
-    case SHOAL_RECORD_NODE_LOAD:
-    case SHOAL_RECORD_SERVICE:
-    case SHOAL_RECORD_KINDS:
-        return;
+    } else if (shoal_control_heard(record, &event)) {
+        agent_event(agent, &event);
     }
-    agent_event(agent, &event);
 }
 
 /* ---- requests ---- */
@@ -465,21 +397,10 @@ static void carry_out_worker(struct agent *agent, const struct shoal_sched_actio
 
 static void carry_out_publish(struct agent *agent, const struct shoal_sched_action *action)
 {
-    struct shoal_record_key key = { { 0 } };
+    struct shoal_record record;
 
-    if (action->kind == SHOAL_SCHED_PUBLISH_SUMMARY) {
-        memcpy(key.bytes, action->u.summary.job.bytes, sizeof(action->u.summary.job.bytes));
-        publish(agent, SHOAL_RECORD_JOB_SUMMARY, key,
-                (struct shoal_record_version){ { action->u.summary.version.config, action->u.summary.version.term,
-                                                 action->u.summary.version.applied } },
-                action->u.summary.tombstone, action->u.summary.payload);
-    } else if (action->kind == SHOAL_SCHED_PUBLISH_SLOTS) {
-        publish(agent, SHOAL_RECORD_NODE_SLOTS, key, (struct shoal_record_version){ { 0 } }, false,
-                action->u.publish.payload);
-    } else {
-        publish(agent, SHOAL_RECORD_MESH_STATE, key, (struct shoal_record_version){ { action->u.publish.version, 0, 0 } },
-                false, action->u.publish.payload);
-    }
+    shoal_control_publish(action, &record);
+    publish(agent, &record);
 }
 
 static void carry_out(struct agent *agent, const struct shoal_sched_action *action)

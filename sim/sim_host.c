@@ -2,12 +2,13 @@
  * nothing. Steps do not nest: what an action brings about comes as a later event. */
 #include "sim.h"
 
+#include "shoal/control_record.h"
+
 #include "shoal/banned.h"
 
 #define CLOCK_START_NS (10 * SHOAL_S)
 #define HEALTH_NS (100 * SHOAL_MS)
 #define WALL_START_MS 1700000000000ull
-#define FACTS_VERSION 1
 
 /* ---- toy cryptography: stable, and a wrong key does not verify ---- */
 
@@ -132,99 +133,54 @@ uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id)
 
 /* ---- records ---- */
 
-static void publish(struct sim_host *host, enum shoal_record_kind kind, struct shoal_record_key key,
-                    struct shoal_record_version version, bool tombstone, struct shoal_view payload)
+static void publish(struct sim_host *host, const struct shoal_record *record)
 {
     struct sim_event *event = sim_push(host->sim, SIM_PUBLISH, host->index, 10000);
 
     event->record = sim_alloc(sizeof(*event->record));
-    *event->record = (struct shoal_record){ .kind = kind, .tombstone = tombstone, .key = key, .version = version };
-    if (payload.len > 0)
-        sim_event_bytes(event, payload);
+    *event->record = *record;
+    if (record->payload.len > 0)
+        sim_event_bytes(event, record->payload);
 }
 
 static void publish_facts(struct sim_host *host)
 {
+    static const struct shoal_facts_record facts = {
+        .cpus = 4, .simulated = true, .numeric_class = "simulated", .api_url = "http://simulated"
+    };
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    size_t len;
 
-    shoal_put_u8(&w, FACTS_VERSION);
-    shoal_put_u32(&w, 4);
-    shoal_put_bool(&w, true);
-    shoal_put_text(&w, "");
-    shoal_put_text(&w, "simulated");
-    shoal_put_text(&w, "http://simulated");
-    publish(host, SHOAL_RECORD_NODE_FACTS, (struct shoal_record_key){ { 0 } }, (struct shoal_record_version){ { 0 } },
-            false, shoal_writer_view(&w));
+    if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
+        publish(host,
+                &(struct shoal_record){ .kind = SHOAL_RECORD_NODE_FACTS, .payload = shoal_view_of(bytes, len) });
 }
 
-static enum shoal_sched_node_state node_state(enum shoal_member_state state)
+static const struct shoal_record *find_own(const struct sim_host *host, enum shoal_record_kind kind,
+                                           struct shoal_node_id node, struct shoal_record *record)
 {
-    switch (state) {
-    case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
-    case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
-    case SHOAL_MEMBER_LEFT: return SHOAL_SCHED_NODE_LEFT;
-    case SHOAL_MEMBER_DEAD:
-    case SHOAL_MEMBER_NONE:
-    case SHOAL_MEMBER_STATES: break;
-    }
-    return SHOAL_SCHED_NODE_DEAD;
-}
-
-static void node_of_records(struct sim_host *host, struct shoal_sched_node *node)
-{
-    struct shoal_slots_record slots;
-    struct shoal_record record;
-
-    if (shoal_records_find(host->swim, SHOAL_RECORD_NODE_SLOTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
-        !record.tombstone && shoal_slots_record_decode(record.payload, &slots) == SHOAL_OK) {
-        node->slots = slots.slots;
-        node->slots_free = slots.free;
-        node->device = slots.device == SHOAL_JOB_DEVICE_GPU ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
-        node->slot_stamp = slots.stamp;
-        node->record_seq = slots.version;
-    }
-    if (shoal_records_find(host->swim, SHOAL_RECORD_NODE_FACTS, node->id, (struct shoal_record_key){ { 0 } }, &record) &&
-        !record.tombstone) {
-        struct shoal_reader r = shoal_reader_init(record.payload);
-
-        (void)shoal_get_u8(&r);
-        node->cpus = shoal_get_u32(&r);
-        (void)shoal_get_bool(&r);
-        shoal_get_text(&r, node->domain, sizeof(node->domain));
-        shoal_get_text(&r, node->numeric_class, sizeof(node->numeric_class));
-    }
+    return shoal_records_find(host->swim, kind, node, (struct shoal_record_key){ { 0 } }, record) ? record : NULL;
 }
 
 static void node_event(struct sim_host *host, const struct shoal_member *member)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_NODE };
+    struct shoal_sched_event event;
+    struct shoal_record slots, facts;
 
-    event.u.node.id = member->id;
-    event.u.node.store = member->store;
-    event.u.node.state = node_state(member->state);
-    event.u.node.incarnation = member->incarnation;
-    node_of_records(host, &event.u.node);
+    shoal_control_node(member, find_own(host, SHOAL_RECORD_NODE_SLOTS, member->id, &slots),
+                       find_own(host, SHOAL_RECORD_NODE_FACTS, member->id, &facts), &event);
     sim_sched_step(host, &event);
 }
 
 static void on_record(struct sim_host *host, const struct shoal_record *record)
 {
-    struct shoal_sched_event event = { 0 };
+    struct shoal_sched_event event;
     struct shoal_member member;
 
-    if (record->kind == SHOAL_RECORD_NODE_FACTS || record->kind == SHOAL_RECORD_NODE_SLOTS) {
+    if (shoal_control_tells_node(record->kind)) {
         if (shoal_swim_member_find(host->swim, record->author, &member))
             node_event(host, &member);
-    } else if (record->kind == SHOAL_RECORD_JOB_SUMMARY) {
-        event.kind = SHOAL_SCHED_SUMMARY;
-        memcpy(event.u.summary.job.bytes, record->key.bytes, sizeof(event.u.summary.job.bytes));
-        event.u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
-        sim_sched_step(host, &event);
-    } else if (record->kind == SHOAL_RECORD_MESH_STATE) {
-        event.kind = SHOAL_SCHED_MESH_HEARD;
-        event.u.mesh_heard.author = record->author;
-        event.u.mesh_heard.payload = record->payload;
+    } else if (shoal_control_heard(record, &event)) {
         sim_sched_step(host, &event);
     }
 }
@@ -241,7 +197,7 @@ static void on_publish(struct sim_host *host, struct sim_event *event)
             { host->incarnation.host_epoch, host->incarnation.agent, ++host->record_sequence }
         };
     sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = record });
-    if (record->kind != SHOAL_RECORD_NODE_SLOTS && record->kind != SHOAL_RECORD_NODE_FACTS)
+    if (!shoal_control_tells_node(record->kind))
         return;
     shoal_swim_self(host->swim, &self); /* what we say of ourselves does not come back as news */
     node_event(host, &self);
@@ -249,21 +205,10 @@ static void on_publish(struct sim_host *host, struct sim_event *event)
 
 static void publish_action(struct sim_host *host, const struct shoal_sched_action *action)
 {
-    struct shoal_record_key key = { { 0 } };
+    struct shoal_record record;
 
-    if (action->kind == SHOAL_SCHED_PUBLISH_SUMMARY) {
-        memcpy(key.bytes, action->u.summary.job.bytes, sizeof(action->u.summary.job.bytes));
-        publish(host, SHOAL_RECORD_JOB_SUMMARY, key,
-                (struct shoal_record_version){ { action->u.summary.version.config, action->u.summary.version.term,
-                                                 action->u.summary.version.applied } },
-                action->u.summary.tombstone, action->u.summary.payload);
-    } else if (action->kind == SHOAL_SCHED_PUBLISH_SLOTS) {
-        publish(host, SHOAL_RECORD_NODE_SLOTS, key, (struct shoal_record_version){ { 0 } }, false,
-                action->u.publish.payload);
-    } else {
-        publish(host, SHOAL_RECORD_MESH_STATE, key, (struct shoal_record_version){ { action->u.publish.version, 0, 0 } },
-                false, action->u.publish.payload);
-    }
+    shoal_control_publish(action, &record);
+    publish(host, &record);
 }
 
 /* ---- actions ---- */

@@ -1,0 +1,66 @@
+/* What the control plane says and hears by gossip, translated in one place: the agent's shell and the simulator's use
+ * these functions, so that neither can know a record that the other does not.
+ *
+ *     shoal_sched_action --PUBLISH_*--> shoal_control_publish() --> shoal_record      (to gossip)
+ *     shoal_record, shoal_member    --> shoal_control_heard(), shoal_control_node() --> shoal_sched_event   (from
+ * gossip)
+ *
+ * Pure: no I/O, no allocation. Records come from other nodes: what does not decode is as if it had not been said. A
+ * later version may append fields, so what follows the known ones is passed over. */
+#ifndef SHOAL_CONTROL_RECORD_H
+#define SHOAL_CONTROL_RECORD_H
+
+#include "shoal/gossip.h"
+#include "shoal/sched.h"
+
+/* What a node says of itself at start (SHOAL_RECORD_NODE_FACTS). On the wire: u8 version, u32 cpus, u8 simulated, text
+ * domain, text numeric class, text API URL. */
+struct shoal_facts_record {
+    uint32_t cpus;
+    bool simulated;
+    char domain[SHOAL_SCHED_DOMAIN_BYTES];
+    char numeric_class[SHOAL_CLASS_TEXT_BYTES];
+    char api_url[96];
+};
+/* TOO_BIG: does not fit into `cap`; nothing is said. */
+SHOAL_MUST_CHECK enum shoal_err shoal_facts_record_encode(const struct shoal_facts_record *facts, uint8_t *bytes,
+                                                          size_t cap, size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_facts_record_decode(struct shoal_view bytes, struct shoal_facts_record *facts);
+
+/* Jobs whose pauses one load record tells. */
+#define SHOAL_LOAD_JOBS_MAX 16
+
+/* A hint for people, every few seconds (SHOAL_RECORD_NODE_LOAD). On the wire: u8 version, u32 load average x 1000, u8
+ * count, count times: job id, u32 microseconds of the last pause of its workers there for a join or another change of
+ * epoch. */
+struct shoal_load_record {
+    uint32_t load_milli;
+    uint8_t count;
+    struct {
+        struct shoal_job_id job;
+        uint32_t pause_us;
+    } jobs[SHOAL_LOAD_JOBS_MAX];
+};
+SHOAL_MUST_CHECK enum shoal_err shoal_load_record_encode(const struct shoal_load_record *load, uint8_t *bytes,
+                                                         size_t cap, size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_load_record *load);
+
+/* A PUBLISH_SUMMARY, PUBLISH_SLOTS or PUBLISH_MESH as the record to publish; its payload is the action's. A version of
+ * zeroes: gossip gives the next one of this node. */
+void shoal_control_publish(const struct shoal_sched_action *action, struct shoal_record *record);
+
+/* Does a record of this kind change what shoal_control_node() says of its author? */
+static inline bool shoal_control_tells_node(enum shoal_record_kind kind)
+{
+    return kind == SHOAL_RECORD_NODE_FACTS || kind == SHOAL_RECORD_NODE_SLOTS;
+}
+
+/* The NODE event of a member; `slots` and `facts` are its newest records, NULL where gossip has none. */
+void shoal_control_node(const struct shoal_member *member, const struct shoal_record *slots,
+                        const struct shoal_record *facts, struct shoal_sched_event *event);
+
+/* The event of a record that is heard: a job's summary or the mesh's state. False: it is of another kind. The event
+ * borrows the record's payload. */
+bool shoal_control_heard(const struct shoal_record *record, struct shoal_sched_event *event);
+
+#endif
