@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "json_input.h"
+
 #include "shoal/buf.h"
 #include "shoal/cli.h"
 #include "shoal/error.h"
@@ -98,6 +100,13 @@ void cli_answer_free(struct cli_answer *answer);
 const char *cli_answer_text(const struct cli_answer *answer);
 /* GET, and print the body as it is. */
 int cli_print(struct cli *cli, const char *path);
+/* What the answer says in JSON; "" and 0 where it does not. */
+int cli_parse(const struct cli_answer *answer, struct json_input **input);
+const char *cli_text_at(const struct json_value *object, const char *key);
+int64_t cli_int_at(const struct json_value *object, const char *key);
+/* GET, and print the body: as it is with --output json, else by `print`. */
+int cli_show(struct cli *cli, const char *path,
+             void (*print)(const struct cli *cli, const struct json_value *root));
 /* Percent-encodes one path segment. */
 void cli_encode(const char *text, char *out, size_t cap);
 

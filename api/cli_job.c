@@ -330,57 +330,24 @@ int cli_job_run(struct cli *cli)
 
 /* ---- looking ---- */
 
-static const char *text_at(const struct json_value *object, const char *key)
+static void print_jobs(const struct cli *cli, const struct json_value *jobs)
 {
-    const char *text = json_input_text(object, key);
+    if (!cli->quiet)
+        (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK", "WORKERS",
+                     "STEPS", "CREATED", "NAME");
+    for (size_t i = 0; i < json_input_count(jobs); i++) {
+        const struct json_value *job = json_input_at(jobs, i);
 
-    return text == NULL ? "" : text;
-}
-
-static int64_t int_at(const struct json_value *object, const char *key)
-{
-    int64_t value = 0;
-
-    (void)json_input_int(object, key, &value);
-    return value;
-}
-
-static int parse_answer(const struct cli_answer *answer, struct json_input **input)
-{
-    struct shoal_msg msg;
-
-    if (json_input_parse(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
-        return SHOAL_EXIT_OK;
-    return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+        (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n",
+                     cli_text_at(job, "id"), cli_text_at(job, "state"), cli_text_at(job, "creator"),
+                     cli_text_at(job, "framework"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"),
+                     cli_int_at(job, "steps"), cli_text_at(job, "created"), cli_text_at(job, "name"));
+    }
 }
 
 int cli_job_list(struct cli *cli)
 {
-    struct cli_call call = { .method = "GET", .path = cli_flag(cli, "active") ? "/v1/jobs?active=true" : "/v1/jobs" };
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = cli_call(cli, &call, &answer, false);
-
-    if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
-    if (code == SHOAL_EXIT_OK && !cli->json && (code = parse_answer(&answer, &input)) == SHOAL_EXIT_OK) {
-        const struct json_value *jobs = json_input_root(input);
-
-        if (!cli->quiet)
-            (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK",
-                         "WORKERS", "STEPS", "CREATED", "NAME");
-        for (size_t i = 0; i < json_input_count(jobs); i++) {
-            const struct json_value *job = json_input_at(jobs, i);
-
-            (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n",
-                         text_at(job, "id"), text_at(job, "state"), text_at(job, "creator"), text_at(job, "framework"),
-                         int_at(job, "workers"), int_at(job, "workersMax"), int_at(job, "steps"),
-                         text_at(job, "created"), text_at(job, "name"));
-        }
-        json_input_free(input);
-    }
-    cli_answer_free(&answer);
-    return code;
+    return cli_show(cli, cli_flag(cli, "active") ? "/v1/jobs?active=true" : "/v1/jobs", print_jobs);
 }
 
 static void print_field(void *arg, const char *key, const struct json_value *value)
@@ -396,21 +363,10 @@ static void print_field(void *arg, const char *key, const struct json_value *val
     free(dump);
 }
 
-static int print_object(struct cli *cli, const char *path)
+static void print_object(const struct cli *cli, const struct json_value *object)
 {
-    struct cli_call call = { .method = "GET", .path = path };
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = cli_call(cli, &call, &answer, false);
-
-    if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
-    if (code == SHOAL_EXIT_OK && !cli->json && (code = parse_answer(&answer, &input)) == SHOAL_EXIT_OK) {
-        json_input_each(json_input_root(input), print_field, NULL);
-        json_input_free(input);
-    }
-    cli_answer_free(&answer);
-    return code;
+    (void)cli;
+    json_input_each(object, print_field, NULL);
 }
 
 int cli_job_show(struct cli *cli)
@@ -418,10 +374,10 @@ int cli_job_show(struct cli *cli)
     char path[512];
 
     job_path(cli, "", path, sizeof(path));
-    return print_object(cli, path);
+    return cli_show(cli, path, print_object);
 }
 
-int cli_status(struct cli *cli) { return print_object(cli, "/platform/rest/deeplearning/v1/status"); }
+int cli_status(struct cli *cli) { return cli_show(cli, "/platform/rest/deeplearning/v1/status", print_object); }
 
 static void print_row(const struct json_value *row)
 {
@@ -451,21 +407,10 @@ static void print_ledger_field(void *arg, const char *key, const struct json_val
     }
 }
 
-static int print_with_lists(struct cli *cli, const char *path)
+static void print_with_lists(const struct cli *cli, const struct json_value *object)
 {
-    struct cli_call call = { .method = "GET", .path = path };
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = cli_call(cli, &call, &answer, false);
-
-    if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
-    if (code == SHOAL_EXIT_OK && !cli->json && (code = parse_answer(&answer, &input)) == SHOAL_EXIT_OK) {
-        json_input_each(json_input_root(input), print_ledger_field, NULL);
-        json_input_free(input);
-    }
-    cli_answer_free(&answer);
-    return code;
+    (void)cli;
+    json_input_each(object, print_ledger_field, NULL);
 }
 
 int cli_job_ledger(struct cli *cli)
@@ -473,7 +418,7 @@ int cli_job_ledger(struct cli *cli)
     char path[512];
 
     job_path(cli, "/ledger", path, sizeof(path));
-    return print_with_lists(cli, path);
+    return cli_show(cli, path, print_with_lists);
 }
 
 int cli_why(struct cli *cli)
@@ -481,7 +426,7 @@ int cli_why(struct cli *cli)
     char path[512];
 
     job_path(cli, "/why", path, sizeof(path));
-    return print_with_lists(cli, path);
+    return cli_show(cli, path, print_with_lists);
 }
 
 /* ---- logs ---- */
@@ -545,8 +490,8 @@ int cli_job_logs(struct cli *cli)
 
 static int exit_of_job(const struct json_value *job)
 {
-    const char *state = text_at(job, "state");
-    int64_t code = int_at(job, "exitCode");
+    const char *state = cli_text_at(job, "state");
+    int64_t code = cli_int_at(job, "exitCode");
 
     if (strcmp(state, "FINISHED") == 0)
         return SHOAL_EXIT_OK;
@@ -574,7 +519,7 @@ static int wait_for(struct cli *cli, const char *id)
         (void)snprintf(path, sizeof(path), "/v1/jobs/%s", encoded);
         code = cli_call(cli, &call, &answer, failures < 60);
         if (code == SHOAL_EXIT_OK)
-            code = parse_answer(&answer, &input);
+            code = cli_parse(&answer, &input);
         cli_answer_free(&answer);
         if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && failures++ < 60 &&
             time_is_left(cli, start)) {
@@ -585,10 +530,10 @@ static int wait_for(struct cli *cli, const char *id)
             return code == SHOAL_EXIT_NOT_FOUND ? cli_fail(code, "%s: no such job (any more)", id) : code;
         failures = 0;
         job = json_input_root(input);
-        (void)snprintf(line, sizeof(line), "%s%s%.150s", text_at(job, "state"),
-                       text_at(job, "detail")[0] == '\0' ? "" : ": ", text_at(job, "detail"));
+        (void)snprintf(line, sizeof(line), "%s%s%.150s", cli_text_at(job, "state"),
+                       cli_text_at(job, "detail")[0] == '\0' ? "" : ": ", cli_text_at(job, "detail"));
         if (strcmp(line, last) != 0)
-            cli_say(cli, "%s %s", text_at(job, "id"), line);
+            cli_say(cli, "%s %s", cli_text_at(job, "id"), line);
         (void)snprintf(last, sizeof(last), "%s", line);
         (void)json_input_bool(job, "hasEnded", &ended);
         if (ended)

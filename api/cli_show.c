@@ -16,21 +16,6 @@
 
 #include "shoal/banned.h"
 
-static const char *text_at(const struct json_value *object, const char *key)
-{
-    const char *text = json_input_text(object, key);
-
-    return text == NULL ? "" : text;
-}
-
-static int64_t int_at(const struct json_value *object, const char *key)
-{
-    int64_t value = 0;
-
-    (void)json_input_int(object, key, &value);
-    return value;
-}
-
 static double number_at(const struct json_value *object, const char *key)
 {
     double value = 0;
@@ -39,18 +24,54 @@ static double number_at(const struct json_value *object, const char *key)
     return value;
 }
 
+int cli_parse(const struct cli_answer *answer, struct json_input **input)
+{
+    struct shoal_msg msg;
+
+    if (json_input_parse(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
+        return SHOAL_EXIT_OK;
+    return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+}
+
+const char *cli_text_at(const struct json_value *object, const char *key)
+{
+    const char *text = json_input_text(object, key);
+
+    return text == NULL ? "" : text;
+}
+
+int64_t cli_int_at(const struct json_value *object, const char *key)
+{
+    int64_t value = 0;
+
+    (void)json_input_int(object, key, &value);
+    return value;
+}
+
+int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root))
+{
+    struct cli_call call = { .method = "GET", .path = path };
+    struct cli_answer answer;
+    struct json_input *input;
+    int code = cli_call(cli, &call, &answer, false);
+
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+        print(cli, json_input_root(input));
+        json_input_free(input);
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
 static int get_json(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input)
 {
     struct cli_call call = { .method = "GET", .path = path };
-    struct shoal_msg msg;
     int code = cli_call(cli, &call, answer, false);
 
     *input = NULL;
-    if (code != SHOAL_EXIT_OK)
-        return code;
-    if (json_input_parse(shoal_buf_view(&answer->body), input, &msg) != SHOAL_OK)
-        return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
-    return SHOAL_EXIT_OK;
+    return code != SHOAL_EXIT_OK ? code : cli_parse(answer, input);
 }
 
 static void print_nodes(const struct json_value *nodes, bool head)
@@ -61,53 +82,36 @@ static void print_nodes(const struct json_value *nodes, bool head)
     for (size_t i = 0; i < json_input_count(nodes); i++) {
         const struct json_value *node = json_input_at(nodes, i);
 
-        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n", text_at(node, "name"),
-                     text_at(node, "state"), text_at(node, "address"), int_at(node, "slots"), int_at(node, "slotsFree"),
-                     number_at(node, "load"), int_at(node, "jobsLed"), text_at(node, "id"));
+        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n", cli_text_at(node, "name"),
+                     cli_text_at(node, "state"), cli_text_at(node, "address"), cli_int_at(node, "slots"), cli_int_at(node, "slotsFree"),
+                     number_at(node, "load"), cli_int_at(node, "jobsLed"), cli_text_at(node, "id"));
     }
 }
 
-int cli_node_list(struct cli *cli)
-{
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = get_json(cli, "/v1/nodes", &answer, &input);
+static void print_node_list(const struct cli *cli, const struct json_value *nodes) { print_nodes(nodes, !cli->quiet); }
 
-    if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
-    else if (code == SHOAL_EXIT_OK)
-        print_nodes(json_input_root(input), !cli->quiet);
-    if (input != NULL)
-        json_input_free(input);
-    cli_answer_free(&answer);
-    return code;
+int cli_node_list(struct cli *cli) { return cli_show(cli, "/v1/nodes", print_node_list); }
+
+static void print_frameworks(const struct cli *cli, const struct json_value *frameworks)
+{
+    (void)cli;
+    for (size_t i = 0; i < json_input_count(frameworks); i++) {
+        const struct json_value *f = json_input_at(frameworks, i);
+        const struct json_value *desc = json_input_get(f, "desc");
+
+        (void)printf("%s (%s)\n", cli_text_at(f, "name"), cli_text_at(f, "appName"));
+        for (size_t line = 0; line < json_input_count(desc); line++) {
+            char buf[8];
+            const char *text = json_input_scalar(json_input_at(desc, line), buf, sizeof(buf));
+
+            (void)printf("    %s\n", text == NULL ? "" : text);
+        }
+    }
 }
 
 int cli_frameworks(struct cli *cli)
 {
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = get_json(cli, "/platform/rest/deeplearning/v1/execs/frameworks", &answer, &input);
-
-    if (code == SHOAL_EXIT_OK && cli->json) {
-        (void)printf("%s\n", cli_answer_text(&answer));
-    } else if (code == SHOAL_EXIT_OK) {
-        for (size_t i = 0; i < json_input_count(json_input_root(input)); i++) {
-            const struct json_value *f = json_input_at(json_input_root(input), i);
-            const struct json_value *desc = json_input_get(f, "desc");
-
-            (void)printf("%s (%s)\n", text_at(f, "name"), text_at(f, "appName"));
-            for (size_t line = 0; line < json_input_count(desc); line++) {
-                char buf[8];
-
-                (void)printf("    %s\n", json_input_scalar(json_input_at(desc, line), buf, sizeof(buf)));
-            }
-        }
-    }
-    if (input != NULL)
-        json_input_free(input);
-    cli_answer_free(&answer);
-    return code;
+    return cli_show(cli, "/platform/rest/deeplearning/v1/execs/frameworks", print_frameworks);
 }
 
 /* ---- top ---- */
@@ -127,11 +131,11 @@ static void print_job(const struct json_value *job, bool wide)
 
     if (json_input_number(job, "loss", &loss))
         (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
-    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", text_at(job, "id"),
-                 text_at(job, "state"), int_at(job, "workers"), int_at(job, "workersMax"), text_at(job, "epoch"),
-                 int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
-                 (double)int_at(job, "joinPauseUs") / 1000, text_at(job, "leader"),
-                 wide ? text_at(job, "pending")[0] != '\0' ? text_at(job, "pending") : text_at(job, "detail") : "");
+    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", cli_text_at(job, "id"),
+                 cli_text_at(job, "state"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"),
+                 cli_int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
+                 (double)cli_int_at(job, "joinPauseUs") / 1000, cli_text_at(job, "leader"),
+                 wide ? cli_text_at(job, "pending")[0] != '\0' ? cli_text_at(job, "pending") : cli_text_at(job, "detail") : "");
 }
 
 static void draw_top(const struct json_value *top, bool terminal)
@@ -142,8 +146,8 @@ static void draw_top(const struct json_value *top, bool terminal)
     (void)json_input_bool(top, "meshWritable", &writable);
     if (terminal)
         (void)printf("\033[H");
-    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", text_at(top, "mesh"),
-                 text_at(top, "node"), int_at(top, "membersAlive"), int_at(top, "membersKnown"),
+    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", cli_text_at(top, "mesh"),
+                 cli_text_at(top, "node"), cli_int_at(top, "membersAlive"), cli_int_at(top, "membersKnown"),
                  writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
     print_nodes(json_input_get(top, "nodes"), true);
     (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS",
@@ -275,7 +279,7 @@ int cli_logon(struct cli *cli)
     if (code == SHOAL_EXIT_OK && cli->json)
         (void)printf("%s\n", cli_answer_text(&answer));
     else if (code == SHOAL_EXIT_OK)
-        cli_say(cli, "logged on as %s", text_at(json_input_root(input), "username"));
+        cli_say(cli, "logged on as %s", cli_text_at(json_input_root(input), "username"));
     if (input != NULL)
         json_input_free(input);
     cli_answer_free(&answer);
