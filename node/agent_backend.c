@@ -410,7 +410,8 @@ static struct shoal_job_texts texts_in(const struct shoal_buf *buf, size_t *at, 
 
     for (size_t i = 0; i < texts->count; i++)
         *at += strlen(texts->items[i]) + 1;
-    list.bytes = shoal_view_of(buf->bytes + from, *at - from);
+    if (*at > from) /* no list has bytes: there is no memory to point into */
+        list.bytes = shoal_view_of(buf->bytes + from, *at - from);
     return list;
 }
 
@@ -422,35 +423,53 @@ static enum shoal_err copy_text(char *to, size_t cap, const char *from, const ch
     return SHOAL_OK;
 }
 
-static enum shoal_err spec_of(struct agent *agent, const struct shoal_submit *submit, struct shoal_hash bundle,
-                              struct shoal_buf *bytes, struct shoal_msg *msg)
+/* The texts of a specification that have a place of their own in it. */
+static enum shoal_err copy_texts(struct shoal_job_spec *spec, const struct shoal_submit *submit, struct shoal_msg *msg)
 {
     const struct shoal_job_options *o = submit->options;
-    struct shoal_job_spec *spec = calloc(1, sizeof(*spec));
-    struct shoal_buf lists = { 0 };
-    size_t at = 0;
-    size_t len;
-    enum shoal_err err;
+    const struct {
+        char *to;
+        size_t cap;
+        const char *text;
+        const char *what;
+    } texts[] = {
+        { spec->framework, sizeof(spec->framework), o->framework, "--exec-start" },
+        { spec->creator, sizeof(spec->creator), submit->caller->name, "the user's name" },
+        { spec->submit_user, sizeof(spec->submit_user), o->submit_user, "--submit-user" },
+        { spec->app_name, sizeof(spec->app_name), o->app_name, "--appName" },
+        { spec->main_file, sizeof(spec->main_file), o->main, "--model-main" },
+        { spec->model_dir, sizeof(spec->model_dir), o->model_dir, "--model-dir" },
+        { spec->data_path, sizeof(spec->data_path), o->data_path, "data_path" },
+        { spec->debug_level, sizeof(spec->debug_level), o->debug_level, "--debug-level" },
+    };
+    enum shoal_err err = SHOAL_OK;
 
-    (void)agent;
-    SHOAL_ASSERT(spec != NULL);
-    err = copy_text(spec->framework, sizeof(spec->framework), o->framework, "--exec-start", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->creator, sizeof(spec->creator), submit->caller->name, "the user's name", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->submit_user, sizeof(spec->submit_user), o->submit_user, "--submit-user", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->app_name, sizeof(spec->app_name), o->app_name, "--appName", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->main_file, sizeof(spec->main_file), o->main, "--model-main", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->model_dir, sizeof(spec->model_dir), o->model_dir, "--model-dir", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->data_path, sizeof(spec->data_path), o->data_path, "data_path", msg);
-    if (err == SHOAL_OK)
-        err = copy_text(spec->debug_level, sizeof(spec->debug_level), o->debug_level, "--debug-level", msg);
-    if (err != SHOAL_OK)
-        goto done;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]) && err == SHOAL_OK; i++)
+        err = copy_text(texts[i].to, texts[i].cap, texts[i].text, texts[i].what, msg);
+    return err;
+}
+
+/* The lists of a specification, one behind the other in `lists`, which they point into. */
+static enum shoal_err copy_lists(struct shoal_job_spec *spec, const struct shoal_job_options *o, struct shoal_buf *lists,
+                                 struct shoal_msg *msg)
+{
+    size_t at = 0;
+
+    if (!put_texts(lists, &o->script_argv) || !put_texts(lists, &o->env) || !put_texts(lists, &o->attrs) ||
+        !put_texts(lists, &o->labels) || !put_texts(lists, &o->notes))
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the lists of a job; try again later");
+    spec->argv = texts_in(lists, &at, &o->script_argv);
+    spec->env = texts_in(lists, &at, &o->env);
+    spec->attrs = texts_in(lists, &at, &o->attrs);
+    spec->labels = texts_in(lists, &at, &o->labels);
+    spec->notes = texts_in(lists, &at, &o->notes);
+    return SHOAL_OK;
+}
+
+static void copy_numbers(struct shoal_job_spec *spec, const struct shoal_submit *submit, struct shoal_hash bundle)
+{
+    const struct shoal_job_options *o = submit->options;
+
     spec->elastic = o->elastic;
     spec->user_cmd = o->user_cmd;
     spec->uid = submit->caller->uid;
@@ -467,30 +486,34 @@ static enum shoal_err spec_of(struct agent *agent, const struct shoal_submit *su
     spec->submit_ms = agent_wall_ms();
     spec->bundle_hash = bundle;
     spec->bundle_bytes = shoal_hash_is_zero(bundle) ? 0 : submit->bundle_bytes;
+}
+
+static enum shoal_err spec_of(const struct shoal_submit *submit, struct shoal_hash bundle, struct shoal_buf *bytes,
+                              struct shoal_msg *msg)
+{
+    const struct shoal_job_options *o = submit->options;
+    struct shoal_job_spec *spec = calloc(1, sizeof(*spec));
+    struct shoal_buf lists = { 0 };
+    size_t len = 0;
+    enum shoal_err err;
+
+    SHOAL_ASSERT(spec != NULL);
+    copy_numbers(spec, submit, bundle);
     spec->args = shoal_view_text(submit->args);
     spec->data_json = shoal_view_text(submit->data_json);
     spec->datastore_meta = shoal_view_text(o->datastore_meta);
-    if (!put_texts(&lists, &o->script_argv) || !put_texts(&lists, &o->env) || !put_texts(&lists, &o->attrs) ||
-        !put_texts(&lists, &o->labels) || !put_texts(&lists, &o->notes)) {
-        err = shoal_fail(msg, SHOAL_ERR_FULL, "no memory");
-        goto done;
-    }
-    spec->argv = texts_in(&lists, &at, &o->script_argv);
-    spec->env = texts_in(&lists, &at, &o->env);
-    spec->attrs = texts_in(&lists, &at, &o->attrs);
-    spec->labels = texts_in(&lists, &at, &o->labels);
-    spec->notes = texts_in(&lists, &at, &o->notes);
-    err = shoal_job_spec_check(spec, msg);
+    err = copy_texts(spec, submit, msg);
+    if (err == SHOAL_OK)
+        err = copy_lists(spec, o, &lists, msg);
+    if (err == SHOAL_OK)
+        err = shoal_job_spec_check(spec, msg);
     if (err == SHOAL_OK)
         err = shoal_buf_reserve(bytes, SHOAL_JOB_SPEC_BYTES_MAX);
-    if (err == SHOAL_OK) {
-        err = shoal_job_spec_encode(spec, bytes->bytes, bytes->cap, &len);
-        bytes->len = err == SHOAL_OK ? len : 0;
-        if (err != SHOAL_OK)
-            (void)shoal_fail(msg, err, "arguments and environment exceed %u bytes; put them into a file of the model directory",
-                             (unsigned)SHOAL_JOB_SPEC_BYTES_MAX);
-    }
-done:
+    if (err == SHOAL_OK && shoal_job_spec_encode(spec, bytes->bytes, bytes->cap, &len) != SHOAL_OK)
+        err = shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                         "arguments and environment exceed %u bytes; put them into a file of the model directory",
+                         (unsigned)SHOAL_JOB_SPEC_BYTES_MAX);
+    bytes->len = len;
     shoal_buf_deinit(&lists);
     free(spec);
     return err;
@@ -605,7 +628,7 @@ static void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_b
 
     if (!empty)
         name = inline_bundle ? shoal_blob_name(submit->bundle) : submit->bundle_hash;
-    err = spec_of(agent, submit, name, &w->spec, &msg);
+    err = spec_of(submit, name, &w->spec, &msg);
     if (err == SHOAL_OK && submit->ticket.len > 0)
         err = shoal_buf_append(&w->ticket, submit->ticket.bytes, submit->ticket.len);
     if (err != SHOAL_OK) {
