@@ -336,6 +336,8 @@ static enum shoal_err plan_owned(struct shoal_comm *comm, const struct exchange 
         nodes[i] = owned->inputs[i].node;
     for (uint32_t r = 0; r < owned->remote_count; r++)
         for (uint32_t i = 0; i < owned->input_count; i++)
+            /* remote_count counts the elements that the loop above has set; run_between() zeroed it. */
+            /* cppcheck-suppress uninitvar */
             if (owned->inputs[i].base == NULL && nodes[i].begin == remote[r].begin)
                 owned->remote_input[r] = i;
     owned->program = (struct tree_program){ .ops = comm->ops, .cap = comm->ops_cap };

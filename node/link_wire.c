@@ -22,7 +22,7 @@ size_t link_hello_encode(const struct link_hello *hello, uint8_t *bytes)
 enum shoal_err link_hello_decode(struct shoal_view view, struct link_hello *hello)
 {
     struct shoal_reader r = shoal_reader_init(view);
-    struct link_hello decoded;
+    struct link_hello decoded = { 0 };
 
     (void)format_get_header(&r, FORMAT_HELLO, LINK_VERSION);
     shoal_get_raw(&r, decoded.key.bytes, sizeof(decoded.key.bytes));

@@ -691,7 +691,7 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
     f = take_founding(s, request, &ticket);
     if (f == NULL) {
         sched_request_end(s, r, SHOAL_ERR_FULL, request->ticket,
-                          "this node conducts %u foundings; try again in a second", SHOAL_SCHED_FOUNDINGS_MAX);
+                          "this node conducts %d foundings; try again in a second", SHOAL_SCHED_FOUNDINGS_MAX);
         return;
     }
     f->request = r->serial;

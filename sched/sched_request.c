@@ -769,7 +769,7 @@ static void refuse_full(struct shoal_sched *s, const struct shoal_sched_request 
     char text[120];
 
     s->stats.requests_refused_full++;
-    (void)snprintf(text, sizeof(text), "%u requests are open on this node; try again in a second",
+    (void)snprintf(text, sizeof(text), "%d requests are open on this node; try again in a second",
                    SHOAL_SCHED_REQUESTS_MAX);
     reply(s, request->id, SHOAL_ERR_FULL, text, request->job, nothing);
 }

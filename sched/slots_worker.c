@@ -219,7 +219,7 @@ static void on_train(struct slots_step *s, struct worker *worker, const struct s
 
 static void on_snapshot(struct slots_step *s, struct hjob *job, const struct shoal_worker_snapshot *snapshot)
 {
-    struct shoal_hash hash;
+    struct shoal_hash hash = { { 0 } };
 
     if (strncmp(snapshot->path, "blob:", 5) != 0 ||
         !shoal_hex_parse(snapshot->path + 5, hash.bytes, sizeof(hash.bytes))) {
