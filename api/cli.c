@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/limits.h"
+
 #include "shoal/banned.h"
 
 static const struct cli_option global_options[] = {
@@ -37,15 +39,13 @@ static const struct cli_option global_options[] = {
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
-        { "set", "KEY=VALUE", "any other setting; may be repeated", 0 },                                               \
     {                                                                                                                  \
-        "log-level", "LEVEL", "debug, info, warn or error", 0                                                          \
+        "log-level", "LEVEL", "debug or info [info]", 0                                                          \
     }
 
 static const struct cli_option init_options[] = {
     AGENT_OPTIONS,
     { "mesh-name", "NAME", "name of the new mesh [shoal]", 0 },
-    { "secret-file", "FILE", "use this mesh secret instead of a new one", 0 },
     { "admin-user", "NAME", "first user [admin]", 0 },
     { "admin-password-file", "FILE", "its password is the first line of FILE [one is made and printed]", 0 },
     { NULL, NULL, NULL, 0 },
@@ -60,7 +60,6 @@ static const struct cli_option join_options[] = {
 static const struct cli_option agent_options[] = {
     AGENT_OPTIONS,
     { "join", "ADDRESS", "host:port of any member", 0 },
-    { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option run_options[] = {
@@ -130,7 +129,7 @@ static const struct cli_command commands[] = {
       .help = "make this host ready to join a mesh",
       .options = join_options,
       .run = run_join,
-      .more = "  shoal join 10.0.0.1:7400 --data /var/lib/shoal --secret-file mesh.secret --run\n" },
+      .more = "  shoal join 10.0.0.1:7410 --data /var/lib/shoal --secret-file mesh.key --run\n" },
     { .words = "agent",
       .args = "",
       .help = "run this node",
@@ -442,7 +441,7 @@ static int take_option(struct cli *cli, const char *text, const char *next, bool
     *took_next = false;
     if (!is_long && name[1] != '\0')
         return cli_fail(SHOAL_EXIT_USAGE, "%s: write short options one by one", text);
-    option = find_option(cli->command, name, len, is_long ? 0 : name[0]);
+    option = find_option(cli->command, name, len, (char)(is_long ? 0 : name[0]));
     if (option == NULL)
         return unknown_option(cli->command, text);
     if (option->value == NULL && is_long && name[len] == '=')
@@ -539,8 +538,9 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
     uint64_t slots = 0;
     uint64_t prefill = UINT64_MAX;
 
-    if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 0, 65535, &api_port) ||
-        !cli_number(cli, "slots", 1, 64, &slots) || !cli_number(cli, "prefill", 0, 1u << 20, &prefill))
+    if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 1, 65535, &api_port) ||
+        !cli_number(cli, "slots", 1, SHOAL_SLOTS_MAX, &slots) ||
+        !cli_number(cli, "prefill", 0, SHOAL_PREFILL_MIB_MAX, &prefill))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
         .data = text_of(cli, "data"),
@@ -565,15 +565,8 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .log_level = text_of(cli, "log-level"),
         .foreground = cli_flag(cli, "run"),
     };
-    for (unsigned i = 0; i < cli->given_count; i++) {
-        if (strcmp(cli->given[i].option->name, "set") != 0)
-            continue;
-        if (strchr(cli->given[i].value, '=') == NULL)
-            return cli_fail(SHOAL_EXIT_USAGE, "--set: \"%s\" is not KEY=VALUE", cli->given[i].value);
-        if (agent->settings_count == SHOAL_CLI_SETTINGS_MAX)
-            return cli_fail(SHOAL_EXIT_USAGE, "--set: more than %d settings", SHOAL_CLI_SETTINGS_MAX);
-        agent->settings[agent->settings_count++] = cli->given[i].value;
-    }
+    if (agent->log_level[0] != '\0' && strcmp(agent->log_level, "debug") != 0 && strcmp(agent->log_level, "info") != 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "--log-level: \"%s\" is not debug or info", agent->log_level);
     return SHOAL_EXIT_OK;
 }
 

@@ -57,20 +57,22 @@ static enum shoal_err find_python(struct agent_settings *settings, const char *w
     return SHOAL_OK;
 }
 
-static void find_fabric(struct agent_settings *settings, const char *given)
+/* Beside the program as it is built, or where `make install` puts it. */
+static void find_fabric(struct agent_settings *settings)
 {
     ssize_t len;
     char *slash;
 
-    if (given[0] != '\0') {
-        (void)snprintf(settings->fabric_home, sizeof(settings->fabric_home), "%s", given);
+    if (settings->fabric_home[0] != '\0') /* --libs */
         return;
-    }
     len = readlink("/proc/self/exe", settings->fabric_home, sizeof(settings->fabric_home) - 16);
     settings->fabric_home[len < 0 ? 0 : len] = '\0';
     slash = strrchr(settings->fabric_home, '/');
-    if (slash != NULL)
-        memcpy(slash, "/fabric", 8);
+    if (slash == NULL)
+        return;
+    memcpy(slash, "/fabric", 8);
+    if (access(settings->fabric_home, R_OK) != 0 && slash - settings->fabric_home < AGENT_PATH_BYTES - 32)
+        memcpy(slash, "/../lib/shoal/fabric", 21);
 }
 
 static enum shoal_err data_folder(struct agent_settings *settings, const char *data, struct shoal_msg *msg)
@@ -110,6 +112,33 @@ static void seeds_read(struct agent_settings *settings)
         (void)fclose(file);
 }
 
+static enum shoal_err keep_text(char *to, size_t cap, const char *option, const char *text, struct shoal_msg *msg)
+{
+    if (strlen(text) >= cap)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "--%s: \"%.20s...\" is longer than %zu bytes", option, text, cap - 1);
+    memcpy(to, text, strlen(text) + 1);
+    return SHOAL_OK;
+}
+
+static enum shoal_err settings_texts(struct agent_settings *settings, const struct shoal_cli_agent *options,
+                                     struct shoal_msg *msg)
+{
+    const char *host = options->host[0] != '\0' ? options->host : "127.0.0.1";
+    const char *trusted = options->fabric_trusted[0] == '\0' ? "lo" : options->fabric_trusted;
+    enum shoal_err err = keep_text(settings->name, sizeof(settings->name), "name", options->name, msg);
+
+    if (err == SHOAL_OK)
+        err = keep_text(settings->api_host, sizeof(settings->api_host), "api-host",
+                        options->api_host[0] != '\0' ? options->api_host : host, msg);
+    if (err == SHOAL_OK)
+        err = keep_text(settings->domain, sizeof(settings->domain), "domain", options->domain, msg);
+    if (err == SHOAL_OK)
+        err = keep_text(settings->fabric_trusted, sizeof(settings->fabric_trusted), "fabric-trusted", trusted, msg);
+    if (err == SHOAL_OK)
+        err = keep_text(settings->fabric_home, sizeof(settings->fabric_home) - 16, "libs", options->libs, msg);
+    return err;
+}
+
 static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
                                   struct shoal_msg *msg)
 {
@@ -124,12 +153,11 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
                       &settings->address, msg);
     if (err != SHOAL_OK)
         return err;
-    if (options->name[0] != '\0')
-        (void)snprintf(settings->name, sizeof(settings->name), "%s", options->name);
-    else if (gethostname(settings->name, sizeof(settings->name) - 1) != 0)
+    err = settings_texts(settings, options, msg);
+    if (err != SHOAL_OK)
+        return err;
+    if (settings->name[0] == '\0' && gethostname(settings->name, sizeof(settings->name) - 1) != 0)
         (void)snprintf(settings->name, sizeof(settings->name), "node");
-    (void)snprintf(settings->api_host, sizeof(settings->api_host), "%s",
-                   options->api_host[0] != '\0' ? options->api_host : options->host[0] != '\0' ? options->host : "127.0.0.1");
     settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
     settings->api_plain = options->api_plain;
     if (settings->api_plain && strncmp(settings->api_host, "127.", 4) != 0 && strcmp(settings->api_host, "::1") != 0)
@@ -138,13 +166,10 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
                           "or put a TLS proxy in front of 127.0.0.1",
                           settings->api_host);
     settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
-    (void)snprintf(settings->domain, sizeof(settings->domain), "%s", options->domain);
-    (void)snprintf(settings->fabric_trusted, sizeof(settings->fabric_trusted), "%s",
-                   options->fabric_trusted[0] == '\0' ? "lo" : options->fabric_trusted);
     settings->verbose = strcmp(options->log_level, "debug") == 0;
-    agent_inventory(settings, options->inventory, options->slots);
-    find_fabric(settings, options->libs);
-    if (options->join[0] != '\0') {
+    err = agent_inventory(settings, options->inventory, options->slots, msg);
+    find_fabric(settings);
+    if (err == SHOAL_OK && options->join[0] != '\0') {
         err = resolve(options->join, DEFAULT_PORT, &settings->seeds[0], msg);
         settings->seed_count = err == SHOAL_OK ? 1 : 0;
     }
@@ -510,6 +535,7 @@ int agent_main(const struct shoal_cli_agent *options)
         err = start_all(agent, &msg);
     }
     if (err != SHOAL_OK) {
+        /* What was started holds the agent, and the process ends here. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         (void)fprintf(stderr, "shoal agent: %s\n", msg.text);
         return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
     }

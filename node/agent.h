@@ -223,6 +223,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options);
 void agent_stop(struct agent *agent, int exit_code);
 
 /* inventory.c */
-void agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots);
+SHOAL_MUST_CHECK enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
+                                                struct shoal_msg *msg);
 
 #endif

@@ -27,6 +27,22 @@ static const struct text_option text_options[] = {
 };
 #define TEXT_OPTIONS (sizeof(text_options) / sizeof(text_options[0]))
 
+enum number_setting { SET_PORT, SET_API_PORT, SET_API_PLAIN, SET_SLOTS, SET_PREFILL };
+
+static const struct number_option {
+    const char *name;
+    enum number_setting setting;
+    uint64_t min;
+    uint64_t max;
+} number_options[] = {
+    { "port", SET_PORT, 1, 65535 },
+    { "api-port", SET_API_PORT, 1, 65535 },
+    { "api-plain", SET_API_PLAIN, 0, 1 },
+    { "slots", SET_SLOTS, 1, SHOAL_SLOTS_MAX },
+    { "prefill", SET_PREFILL, 0, SHOAL_PREFILL_MIB_MAX },
+};
+#define NUMBER_OPTIONS (sizeof(number_options) / sizeof(number_options[0]))
+
 static const char **text_at(struct shoal_cli_agent *options, const struct text_option *option)
 {
     return (const char **)((char *)options + option->offset);
@@ -55,9 +71,15 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
     struct shoal_cli_agent given = *options;
     char path[AGENT_PATH_BYTES];
 
-    for (size_t i = 0; i < TEXT_OPTIONS; i++)
-        if ((*text_at(&given, &text_options[i]))[0] != '\0')
-            put(&w, text_options[i].name, *text_at(&given, &text_options[i]));
+    for (size_t i = 0; i < TEXT_OPTIONS; i++) {
+        const char *text = *text_at(&given, &text_options[i]);
+
+        if (strchr(text, '\n') != NULL || strlen(text) >= AGENT_PATH_BYTES)
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "--%s: longer than %d bytes, or of more than one line",
+                              text_options[i].name, AGENT_PATH_BYTES - 1);
+        if (text[0] != '\0')
+            put(&w, text_options[i].name, text);
+    }
     if (given.port != 0)
         put_number(&w, "port", given.port);
     if (given.api_port != 0)
@@ -76,23 +98,79 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
     return shoal_file_replace(path, shoal_writer_view(&w), 0600, msg);
 }
 
-static void take(struct shoal_cli_agent *options, const char *name, const char *value)
+static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
 {
-    uint64_t number = strtoull(value, NULL, 10);
+    uint64_t value = 0;
 
-    for (size_t i = 0; i < TEXT_OPTIONS; i++)
-        if (strcmp(name, text_options[i].name) == 0 && (*text_at(options, &text_options[i]))[0] == '\0')
+    if (text[0] == '\0' || strlen(text) > 19)
+        return false;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9')
+            return false;
+        value = value * 10 + (uint64_t)(*text - '0');
+    }
+    *number = value;
+    return value >= min && value <= max;
+}
+
+/* What was given at the start stands above the file. */
+static void take_number(struct shoal_cli_agent *options, enum number_setting setting, uint64_t number)
+{
+    switch (setting) {
+    case SET_PORT: options->port = options->port == 0 ? (uint16_t)number : options->port; break;
+    case SET_API_PORT: options->api_port = options->api_port == 0 ? (uint16_t)number : options->api_port; break;
+    case SET_API_PLAIN: options->api_plain = options->api_plain || number != 0; break;
+    case SET_SLOTS: options->slots = options->slots == 0 ? (unsigned)number : options->slots; break;
+    case SET_PREFILL: options->prefill_mib = options->prefill_mib == UINT64_MAX ? number : options->prefill_mib; break;
+    }
+}
+
+static enum shoal_err take(struct shoal_cli_agent *options, const char *path, unsigned line, char *text,
+                           struct shoal_msg *msg)
+{
+    size_t len = strcspn(text, " ");
+    const char *value = text + len + (text[len] == ' ' ? 1 : 0);
+    uint64_t number;
+
+    text[len] = '\0';
+    for (size_t i = 0; i < TEXT_OPTIONS; i++) {
+        if (strcmp(text, text_options[i].name) != 0)
+            continue;
+        if ((*text_at(options, &text_options[i]))[0] == '\0')
             *text_at(options, &text_options[i]) = value;
-    if (strcmp(name, "port") == 0 && options->port == 0)
-        options->port = (uint16_t)number;
-    else if (strcmp(name, "api-port") == 0 && options->api_port == 0)
-        options->api_port = (uint16_t)number;
-    else if (strcmp(name, "api-plain") == 0)
-        options->api_plain = true;
-    else if (strcmp(name, "slots") == 0 && options->slots == 0)
-        options->slots = (unsigned)number;
-    else if (strcmp(name, "prefill") == 0 && options->prefill_mib == UINT64_MAX)
-        options->prefill_mib = number;
+        return SHOAL_OK;
+    }
+    for (size_t i = 0; i < NUMBER_OPTIONS; i++) {
+        const struct number_option *option = &number_options[i];
+
+        if (strcmp(text, option->name) != 0)
+            continue;
+        if (!parse_number(value, option->min, option->max, &number))
+            return shoal_fail(msg, SHOAL_ERR_INVALID,
+                              "%s:%u: %s: \"%.60s\" is not a number from %llu to %llu; mend the line or take it out",
+                              path, line, option->name, value, (unsigned long long)option->min,
+                              (unsigned long long)option->max);
+        take_number(options, option->setting, number);
+        return SHOAL_OK;
+    }
+    return shoal_fail(msg, SHOAL_ERR_INVALID, "%s:%u: there is no setting \"%.60s\"; shoal-agent(8) lists them", path,
+                      line, text);
+}
+
+enum shoal_err agent_conf_parse(struct shoal_cli_agent *options, char *text, const char *path, struct shoal_msg *msg)
+{
+    enum shoal_err err = SHOAL_OK;
+
+    for (unsigned line = 1; *text != '\0' && err == SHOAL_OK; line++) {
+        char *end = text + strcspn(text, "\n");
+        bool last = *end == '\0';
+
+        *end = '\0';
+        if (text[0] != '\0' && text[0] != '#')
+            err = take(options, path, line, text, msg);
+        text = last ? end : end + 1;
+    }
+    return err;
 }
 
 /* The texts live in the file's bytes, which are kept as long as the process. */
@@ -101,27 +179,15 @@ enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_msg
     static struct shoal_buf file;
     char path[AGENT_PATH_BYTES];
     enum shoal_err err;
-    char *line;
 
     (void)snprintf(path, sizeof(path), "%.400s/agent.conf", options->data);
     err = shoal_file_read(path, CONF_BYTES_MAX, &file, msg);
     if (err == SHOAL_ERR_NOT_FOUND)
         return SHOAL_OK;
+    if (err == SHOAL_OK && memchr(file.bytes, 0, file.len) != NULL)
+        err = shoal_fail(msg, SHOAL_ERR_INVALID, "%s is not text; restore it, or run `shoal init` or `shoal join` anew",
+                         path);
     if (err == SHOAL_OK)
         err = shoal_buf_append(&file, "", 1);
-    if (err != SHOAL_OK)
-        return err;
-    for (line = (char *)file.bytes; *line != '\0';) {
-        char *end = line + strcspn(line, "\n");
-        char *space = strchr(line, ' ');
-        bool last = *end == '\0';
-
-        *end = '\0';
-        if (space != NULL && space < end) {
-            *space = '\0';
-            take(options, line, space + 1);
-        }
-        line = last ? end : end + 1;
-    }
-    return SHOAL_OK;
+    return err == SHOAL_OK ? agent_conf_parse(options, (char *)file.bytes, path, msg) : err;
 }

@@ -6,7 +6,11 @@
 
 /* STORAGE: the data folder cannot be written. */
 SHOAL_MUST_CHECK enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct shoal_msg *msg);
-/* Fills what was not given. No file is no error. */
+/* Fills what was not given from `text`, which is cut into its lines and must live as long as `options`. `path` is for
+ * messages. INVALID: no such setting, or beyond its bounds; the message names file and line. */
+SHOAL_MUST_CHECK enum shoal_err agent_conf_parse(struct shoal_cli_agent *options, char *text, const char *path,
+                                                 struct shoal_msg *msg);
+/* The same from the data folder's file. No file is no error. */
 SHOAL_MUST_CHECK enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_msg *msg);
 
 #endif

@@ -33,20 +33,36 @@ static unsigned nvml_count(void)
     return count;
 }
 
-void agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots)
+/* "cpu:2": a device, a colon, a count. */
+static bool parse_declared(const char *text, struct agent_settings *settings)
+{
+    bool gpu = strncmp(text, "gpu:", 4) == 0;
+    char *end;
+    unsigned long count;
+
+    if (!gpu && strncmp(text, "cpu:", 4) != 0)
+        return false;
+    count = strtoul(text + 4, &end, 10);
+    if (text[4] < '0' || text[4] > '9' || *end != '\0' || count < 1 || count > SHOAL_SLOTS_MAX)
+        return false;
+    settings->simulated = true;
+    settings->device = gpu ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
+    settings->slots = (uint32_t)count;
+    return true;
+}
+
+enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
+                               struct shoal_msg *msg)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned gpus;
 
     settings->device = SHOAL_SCHED_CPU;
     settings->slots = cpus < 1 ? 1 : (unsigned)cpus;
-    if (declared != NULL && declared[0] != '\0') {
-        const char *colon = strchr(declared, ':');
-
-        settings->simulated = true;
-        settings->device = strncmp(declared, "gpu", 3) == 0 ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
-        if (colon != NULL)
-            settings->slots = (unsigned)strtoul(colon + 1, NULL, 10);
+    if (declared[0] != '\0') {
+        if (!parse_declared(declared, settings))
+            return shoal_fail(msg, SHOAL_ERR_INVALID,
+                              "inventory: \"%.60s\" is not cpu:N or gpu:N with N from 1 to %d", declared, SHOAL_SLOTS_MAX);
     } else if ((gpus = nvml_count()) > 0) {
         settings->device = SHOAL_SCHED_GPU;
         settings->slots = gpus;
@@ -58,4 +74,5 @@ void agent_inventory(struct agent_settings *settings, const char *declared, unsi
     /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready, and
      * a leader leaves out hosts whose engines differ. Nothing said here fits all. */
     settings->numeric_class[0] = '\0';
+    return SHOAL_OK;
 }

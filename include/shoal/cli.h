@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHOAL_CLI_SETTINGS_MAX 32
-
 /* services 3.4: what a script can rely on. */
 enum shoal_exit {
     SHOAL_EXIT_OK = 0,
@@ -42,9 +40,6 @@ struct shoal_cli_agent {
     uint64_t prefill_mib; /* UINT64_MAX: not given */
     const char *python;   /* interpreter of workers */
     const char *libs;     /* FABRIC_HOME */
-    /* --set key=value, for what has no option of its own. */
-    const char *settings[SHOAL_CLI_SETTINGS_MAX];
-    unsigned settings_count;
     const char *log_level;
     bool foreground;
 };

@@ -129,6 +129,9 @@ _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lan
 /* What may wait for the disk: then an append is answered FULL. */
 #define SHOAL_STORE_PENDING_BYTES_MAX (64 * SHOAL_MIB)
 
+/* To how much the store's file may be filled beforehand. */
+#define SHOAL_PREFILL_MIB_MAX (1024u * 1024u)
+
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)
 
