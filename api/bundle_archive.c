@@ -122,7 +122,7 @@ static enum shoal_err refuse(const struct bundler *b, enum shoal_err err, const 
     size_t len = 0;
 
     for (; *path != '\0' && len + 1 < sizeof(shown); path++)
-        shown[len++] = (unsigned char)*path < 0x20 || *path == 0x7f ? '?' : *path;
+        shown[len++] = (char)((unsigned char)*path < 0x20 || *path == 0x7f ? '?' : *path);
     shown[len] = '\0';
     return shoal_fail(b->msg, err, "upload: entry \"%s\": %s", shown, why);
 }
@@ -968,7 +968,7 @@ static enum shoal_err unpack_entry(struct scan *scan, int root, const struct sca
 static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *info, struct shoal_msg *msg)
 {
     struct scan scan;
-    struct scan_entry entry;
+    struct scan_entry entry = { 0 };
     crypto_generichash_state state;
     uint8_t *block = malloc(BLOCK_BYTES);
     enum shoal_err err;

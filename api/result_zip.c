@@ -343,6 +343,7 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     }
     zip->result = result;
     zip->files = calloc(count + 1, sizeof(*zip->files));
+    zip->count = 0;
     for (size_t i = 0; zip->files != NULL && i < count; i++) {
         if (!path_is_safe(files[i].path) || (zip->model_only && strncmp(files[i].path, "model/", 6) != 0))
             continue;

@@ -76,6 +76,7 @@ uint32_t exchange_home(const struct epoch *epoch, uint32_t rank, uint32_t host)
         return rank;
     for (uint32_t i = 0; i < epoch->size; i++)
         members += epoch->peers[i].host == host ? 1 : 0;
+    SHOAL_ASSERT(members > 0); /* hosts are numbered by their members */
     want = rank % members;
     for (uint32_t i = 0; i < epoch->size; i++)
         if (epoch->peers[i].host == host && want-- == 0)
@@ -310,7 +311,7 @@ static enum shoal_err plan_owned(struct shoal_comm *comm, const struct exchange 
     struct owned *owned = &between->owned;
     const struct epoch *epoch = &comm->epoch;
     struct tree_node nodes[SHOAL_RANKS_MAX * TREE_NODES_MAX + SHOAL_RANKS_MAX * 4];
-    struct tree_node remote[SHOAL_RANKS_MAX * 4];
+    struct tree_node remote[SHOAL_RANKS_MAX * 4] = { { 0 } };
 
     exchange_slice(epoch, exchange->bytes, epoch->rank, &owned->begin, &owned->end);
     owned->chunk = chunk_size(owned->begin, owned->end);
@@ -336,8 +337,6 @@ static enum shoal_err plan_owned(struct shoal_comm *comm, const struct exchange 
         nodes[i] = owned->inputs[i].node;
     for (uint32_t r = 0; r < owned->remote_count; r++)
         for (uint32_t i = 0; i < owned->input_count; i++)
-            /* remote_count counts the elements that the loop above has set; run_between() zeroed it. */
-            /* cppcheck-suppress uninitvar */
             if (owned->inputs[i].base == NULL && nodes[i].begin == remote[r].begin)
                 owned->remote_input[r] = i;
     owned->program = (struct tree_program){ .ops = comm->ops, .cap = comm->ops_cap };

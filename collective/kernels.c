@@ -26,6 +26,7 @@ static uint64_t digest_keys[KERNEL_DIGEST_BYTES / 8] __attribute__((aligned(64))
     into[i] = (type)(scalar_value)
 #define AT(vector, pointer) (*(const vector *)((pointer) + i))
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses. */
 #define KERNEL_FAMILY(suffix, attribute)                                                                               \
     attribute static void add_f32_##suffix(float *into, const float *a, const float *b, size_t n)                      \
     {                                                                                                                  \
@@ -75,6 +76,7 @@ static uint64_t digest_keys[KERNEL_DIGEST_BYTES / 8] __attribute__((aligned(64))
         div_f32_##suffix, scale_f32_##suffix, scale_add_f32_##suffix, digest_##suffix                                  \
     };
 
+/* NOLINTEND(bugprone-macro-parentheses) */
 KERNEL_FAMILY(plain, )
 #if defined(__x86_64__)
 KERNEL_FAMILY(avx2, __attribute__((target("avx2"))))

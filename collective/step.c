@@ -501,11 +501,15 @@ enum shoal_err shoal_step_apply_allowed(struct shoal_comm *comm)
 
 static enum shoal_err committed_block(struct shoal_comm *comm, struct arena_block **block)
 {
-    if (!comm->planned)
-        return comm_fail(comm, SHOAL_ERR_INVALID, "no step is committed");
+    if (!comm->planned) {
+        (void)comm_fail(comm, SHOAL_ERR_INVALID, "no step is committed");
+        return SHOAL_ERR_INVALID;
+    }
     *block = my_commit(comm);
-    if ((*block)->head.step == 0 || (*block)->head.step != atomic_load(&comm->applied))
-        return comm_fail(comm, SHOAL_ERR_NOT_FOUND, "no step was committed here since the last start or join");
+    if ((*block)->head.step == 0 || (*block)->head.step != atomic_load(&comm->applied)) {
+        (void)comm_fail(comm, SHOAL_ERR_NOT_FOUND, "no step was committed here since the last start or join");
+        return SHOAL_ERR_NOT_FOUND;
+    }
     return SHOAL_OK;
 }
 

@@ -162,6 +162,7 @@ static enum shoal_err put_audit(const struct audit *a, const char *id, struct sh
     uint64_t wanted = 0;
     enum shoal_err err;
 
+    SHOAL_ASSERT(a->job->call_count == 0 || a->job->calls != NULL);
     for (uint32_t i = 0; i < a->job->call_count; i++)
         wanted += a->job->calls[i].sizes.data_epochs;
     err = put(json,

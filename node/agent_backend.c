@@ -825,11 +825,12 @@ static void backend_delete_all(void *ctx, const struct shoal_user *caller, shoal
         char text[SHOAL_JOB_ID_TEXT_BYTES];
 
         shoal_job_id_text(ids[i], text);
-        d->open++;
+        /* `open` begins at 1, which is ours: no answer frees it before the end. */
+        d->open++; /* NOLINT(clang-analyzer-unix.Malloc) */
         change(agent, caller, text, SHOAL_SCHED_DELETE, deleted_one, d);
     }
     free(ids);
-    deleted_one(d, SHOAL_OK, &none);
+    deleted_one(d, SHOAL_OK, &none); /* NOLINT(clang-analyzer-unix.Malloc) */
 }
 
 static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)

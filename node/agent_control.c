@@ -121,7 +121,8 @@ void agent_publish_facts(struct agent *agent)
     (void)snprintf(facts.domain, sizeof(facts.domain), "%s", settings->domain);
     (void)snprintf(facts.numeric_class, sizeof(facts.numeric_class), "%s", settings->numeric_class);
     (void)snprintf(facts.api_url, sizeof(facts.api_url), "%s://%s:%u", settings->api_plain ? "http" : "https",
-                   settings->api_host, agent->http == NULL ? settings->api_port : shoal_http_port(agent->http));
+                   settings->api_host,
+                   (unsigned)(agent->http == NULL ? settings->api_port : shoal_http_port(agent->http)));
     if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
         publish_own(agent, SHOAL_RECORD_NODE_FACTS, bytes, len);
 }

@@ -353,7 +353,7 @@ static void on_file_stored(void *arg, enum shoal_err err, const char *text, stru
 
     /* UNREACHABLE: kept here alone; a mesh of one host, or the others are away. The leader's entry is what counts. */
     if (err == SHOAL_OK || err == SHOAL_ERR_UNREACHABLE) {
-        memcpy(path, "blob:", 5);
+        memcpy(path, "blob:", 6);
         shoal_hex_text(hash.bytes, sizeof(hash.bytes), path + 5);
         tell_core(agent, sending->worker_id, &sending->message);
     } else {

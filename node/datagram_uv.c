@@ -515,8 +515,10 @@ static void on_close(uv_handle_t *handle)
     void (*stopped)(void *arg) = d->stopped;
     void *arg = d->stopped_arg;
 
-    while (d->oldest != NULL)
-        known_forget(d, d->oldest);
+    for (struct known *known = d->oldest, *next; known != NULL; known = next) {
+        next = known->newer;
+        known_forget(d, known);
+    }
     shoal_wipe(d, sizeof(*d));
     free(d);
     if (stopped != NULL)

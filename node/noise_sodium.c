@@ -158,6 +158,7 @@ static bool cipher_open(struct cipher *cipher, struct shoal_view ad, struct shoa
 
     if (!cipher->has_key || cipher->counter == UINT64_MAX || sealed.len < TAG_BYTES)
         return false;
+    SHOAL_ASSERT(sealed.bytes != NULL);
     nonce_of(cipher->counter, nonce);
     if (crypto_aead_chacha20poly1305_ietf_decrypt(out, NULL, NULL, sealed.bytes, sealed.len, ad.bytes, ad.len, nonce,
                                                   cipher->key) != 0)

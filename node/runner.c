@@ -527,6 +527,7 @@ static enum shoal_err server_start(struct runner *runner, const struct shoal_run
     server.env[server.envc + 1] = NULL;
     (void)fcntl(pair[1], F_SETFD, 0);
     err = start_exec(runner, &server, -1, &pid, msg);
+    server.env[server.envc] = NULL; /* fd_text ends with this call */
     if (err != SHOAL_OK)
         goto close_pair;
     (void)close(pair[1]);

@@ -145,6 +145,7 @@ static int remove_range(MDB_txn *txn, MDB_dbi dbi, struct shoal_view from, size_
     if (rc != 0)
         return rc;
     rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE);
+    SHOAL_ASSERT(from.bytes != NULL && end.bytes != NULL && (rc != 0 || key.mv_data != NULL));
     while (rc == 0 && key.mv_size == end.len && memcmp(key.mv_data, from.bytes, prefix) == 0 &&
            memcmp(key.mv_data, end.bytes, end.len) < 0) {
         rc = mdb_cursor_del(cursor, 0);

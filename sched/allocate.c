@@ -418,7 +418,7 @@ static void pin_gang(struct shoal_allocate *work, struct job_work *jw)
 static void admit_waiting(struct shoal_allocate *work)
 {
     int32_t head = -1;
-    uint32_t used[POOLS];
+    uint32_t used[POOLS] = { 0 };
     uint32_t held_group = 0, held_units = 0;
 
     for (uint32_t i = 0; i < work->view->job_count; i++) {

@@ -166,6 +166,7 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     if (job->epoch != NULL)
         facts->epoch = job->epoch->epoch;
     if (call != NULL) {
+        SHOAL_ASSERT(job->epoch != NULL); /* made together with the calls */
         facts->call = call->call;
         facts->step = call->state >= SHOAL_CALL_DONE ? call->final_step : job->epoch->decided_step;
         facts->logged_step = call->logged_step;

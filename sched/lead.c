@@ -173,7 +173,7 @@ void lead_pending(struct shoal_lead *lead, const char *format, ...)
 
 void lead_blob_text(struct shoal_hash hash, char *text)
 {
-    memcpy(text, "blob:", 5);
+    memcpy(text, "blob:", 6);
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), text + 5);
 }
 

@@ -63,7 +63,7 @@ void shoal_mesh_destroy(struct shoal_mesh *mesh)
 
 /* ---- Texts ---------------------------------------------------------------------------------------------------- */
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+static char lower(char c) { return (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); }
 
 static bool text_same_folded(const char *a, const char *b)
 {
@@ -646,6 +646,9 @@ static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     uint32_t at = user_index(mesh, c->user.name);
     struct shoal_mesh_user *user = at < mesh->user_count ? &mesh->users[at] : NULL;
 
+    /* shoal_mesh_check() has refused what names nobody. */
+    SHOAL_ASSERT(user != NULL || (c->kind != SHOAL_MESH_SET_USER && c->kind != SHOAL_MESH_SET_PASSWORD &&
+                                  c->kind != SHOAL_MESH_VOID_TOKENS));
     switch (c->kind) {
     case SHOAL_MESH_INIT: init(mesh, c); break;
     case SHOAL_MESH_ADD_USER: add_user(mesh, &c->user); break;

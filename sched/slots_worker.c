@@ -312,7 +312,7 @@ static void send_message(struct slots_step *s, const struct worker *worker, cons
 
 static void blob_text(struct shoal_hash hash, char *text)
 {
-    memcpy(text, "blob:", 5);
+    memcpy(text, "blob:", 6);
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), text + 5);
 }
 

@@ -71,7 +71,7 @@ static struct shoal_node_id sched_node_of_key(void *arg, const uint8_t key[SHOAL
 
 static struct shoal_signature swim_sign(void *arg, struct shoal_view bytes)
 {
-    struct shoal_signature signature;
+    struct shoal_signature signature = { { 0 } };
 
     toy_signature(((const struct sim_host *)arg)->key.bytes, bytes, signature.bytes);
     return signature;

@@ -212,7 +212,7 @@ static void blob_text(uint64_t number, char *text)
 
     for (unsigned i = 0; i < 8; i++)
         hash[1 + i] = (uint8_t)(number >> (8 * i));
-    memcpy(text, "blob:", 5);
+    memcpy(text, "blob:", 6);
     shoal_hex_text(hash, sizeof(hash), text + 5);
 }
 
