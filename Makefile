@@ -64,9 +64,17 @@ setup:
 units: $(UNIT_BIN)
 tools: $(TOOL_BIN)
 
-# Every test. T=unit, T=unit/raft, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
+# Every decoder of foreign bytes under libFuzzer: FUZZ_SECONDS each, T=NAME for one. What it finds stays in build/fuzz/.
+# `make test` runs a few thousand inputs of each with one seed, where there is a clang.
+FUZZ_SECONDS ?= 10
+FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python% sim% fuzz%,$(T)),$(T),).c))
+FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%))
+FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport_tcp.o
+
+# Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
 test: setup
-	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
+	@$(MAKE) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
 	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED))
 
 demo: setup
@@ -85,14 +93,9 @@ asan: setup
 	@$(PYTHON) tests/run.py --out build/release --only system/asan
 
 soak: setup asan
+	@$(if $(FUZZ_READY),$(MAKE) --no-print-directory fuzz,echo "SKIP fuzz: no clang-14; .ci/setup --develop installs it")
 	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
 	@$(PYTHON) tests/run.py --out build/release --soak $(if $(SEED),--seed $(SEED))
-
-# Every decoder of foreign bytes under libFuzzer: FUZZ_SECONDS each, T=NAME for one. What it finds stays in build/fuzz/NAME.
-FUZZ_SECONDS ?= 20
-FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python%,$(T)),$(T),).c))
-FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%)
 
 build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
@@ -107,7 +110,9 @@ build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/core.a
 fuzz: $(FUZZ_NAMES:%=build/fuzz/fuzz_%)
 	@for name in $(FUZZ_NAMES); do mkdir -p build/fuzz/corpus/$$name && echo "fuzz/$$name" && \
 	    build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 -verbosity=0 \
-	        -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name || exit 1; done; echo "$(words $(FUZZ_NAMES)) fuzzed"
+	        -close_fd_mask=1 -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name 2>build/fuzz/$$name.log || \
+	        { tail -n 60 build/fuzz/$$name.log; echo "again: build/fuzz/fuzz_$$name on the file that it names"; exit 1; }; \
+	done; echo "$(words $(FUZZ_NAMES)) fuzzed"
 
 fmt:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
@@ -126,4 +131,4 @@ clean:
 
 .SECONDARY:
 .PHONY: all units tools setup test demo bench soak asan fuzz fmt lint clean
--include $(FUZZ_OBJ:.o=.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
+-include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

@@ -111,17 +111,6 @@ static void note_progress(struct ledger *ledger, const struct shoal_step_head *h
     }
 }
 
-/* One record at the start of `view`; its length, or 0 when it does not decode. */
-static size_t record_len(struct shoal_view view, struct shoal_step_head *head, struct shoal_reader *tuples)
-{
-    struct shoal_reader r = shoal_reader_init(view);
-
-    shoal_get_step_head(&r, head);
-    *tuples = r;
-    (void)shoal_get_space(&r, head->v_count * SHOAL_STEP_TUPLE_BYTES(head->value_count));
-    return r.failed ? 0 : r.at;
-}
-
 static enum shoal_err append(struct ledger *ledger, struct shoal_view record)
 {
     uint8_t length[4];
@@ -141,7 +130,7 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     while (view.len > 0) {
         struct shoal_step_head head;
         struct shoal_reader tuples;
-        size_t len = record_len(view, &head, &tuples);
+        size_t len = shoal_step_record_len(view, &head, &tuples);
 
         if (len == 0)
             return SHOAL_ERR_MALFORMED;
@@ -179,7 +168,7 @@ static void scan(struct ledger *ledger)
         struct shoal_reader tuples;
 
         if (len > RECORD_BYTES_MAX || at + 4 + len > (uint64_t)facts.st_size ||
-            record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len || !follows(ledger, &head))
+            shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len || !follows(ledger, &head))
             break;
         ledger->call = head.call;
         ledger->step = head.step;
@@ -488,7 +477,7 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
         r = shoal_reader_init(shoal_view_of(length, 4));
         len = shoal_get_u32(&r);
         if (used + len > cap || pread(ledger->fd, bytes + used, len, (off_t)(at + 4)) != (ssize_t)len ||
-            record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
+            shoal_step_record_len(shoal_view_of(bytes + used, len), &head, &tuples) != len || head.call != call)
             break;
         used += len;
         at += 4 + len;
@@ -517,7 +506,7 @@ void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_f
         struct shoal_step_head head;
         struct shoal_reader tuples;
 
-        if (at + 4 + len > ledger->bytes || record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
+        if (at + 4 + len > ledger->bytes || shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
             break;
         each(arg, &head, tuples);
         at += 4 + len;

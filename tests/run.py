@@ -1,14 +1,15 @@
 """Runs the tests and ends with one line: N passed, N failed.
 
-    tests/run.py --out build/release [--only unit|unit/NAME|python|scenario|sim|system|system/NAME] [--seed N] [--soak]
+    tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|system|system/NAME] [--seed N] [--soak]
 
-Unit programs (cmocka, TAP) run two at a time; then the Python unit tests, then the system tests, each by pytest. Every
-failure is shown with the command that repeats it."""
+Unit programs (cmocka, TAP) run two at a time; then a few inputs of each fuzz target; then the Python unit tests, the
+simulator's and the system tests, each by pytest. Every failure is shown with the command that repeats it."""
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,8 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 UNIT_SECONDS = 180
+FUZZ_RUNS = 3000  # inputs of each target: enough to reach every decoder, not to search
+FUZZ_SECONDS = 10  # ... on a slow machine
 SUITE_SECONDS = 1500
 
 
@@ -50,6 +53,31 @@ def run_units(out, only, env):
             totals[0] += passed
             totals[1] += failed
     return totals
+
+
+def run_fuzz(name, env):
+    """A few inputs of each libFuzzer target, the same each time; `make fuzz` searches."""
+    sources = sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
+    programs = [ROOT / "build" / "fuzz" / source.stem for source in sources if name in source.stem]
+    if not shutil.which("clang-14"):
+        print("SKIP fuzz: no clang-14, which builds the %d targets; .ci/setup --develop installs it" % len(programs))
+        return [0, 0]
+    passed = failed = 0
+    for program in programs:
+        command = [str(program), "-runs=%d" % FUZZ_RUNS, "-seed=1", "-max_total_time=%d" % FUZZ_SECONDS, "-max_len=2048",
+                   "-rss_limit_mb=2048", "-close_fd_mask=1", "-artifact_prefix=%s-" % program]
+        try:
+            done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
+                                  timeout=UNIT_SECONDS)
+            code, text = done.returncode, done.stderr
+        except subprocess.TimeoutExpired:
+            code, text = 124, "ran longer than %d s" % UNIT_SECONDS
+        passed, failed = passed + (code == 0), failed + (code != 0)
+        if code != 0:
+            print("\n".join(text.splitlines()[-60:]))
+            print("FAIL fuzz/%s; again: make test T=fuzz/%s" % (program.name, program.name[5:]))
+    print("%-44s %d passed%s" % ("fuzz", passed, ", %d FAILED" % failed if failed else ""), flush=True)
+    return [passed, failed]
 
 
 def run_pytest(folder, only, env, soak):
@@ -91,6 +119,7 @@ def main():
         env["SEED"] = options.seed
     totals = [0, 0]
     for here, run in (("unit", lambda: run_units(out, name if kind == "unit" else "", env)),
+                      ("fuzz", lambda: run_fuzz(name, env)),
                       ("python", lambda: run_pytest(ROOT / "tests" / "unit" / "python", name, env, options.soak)),
                       ("sim", lambda: run_pytest(ROOT / "tests" / "sim", name, env, options.soak)),
                       ("system", lambda: run_pytest(ROOT / "tests" / "system", name, env, options.soak))):

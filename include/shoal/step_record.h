@@ -100,4 +100,16 @@ static inline void shoal_get_step_tuple(struct shoal_reader *r, struct shoal_ste
     }
 }
 
+/* One record at the start of `view`: its length, or 0 when it does not decode. `tuples` reads what follows the head. */
+static inline size_t shoal_step_record_len(struct shoal_view view, struct shoal_step_head *head,
+                                           struct shoal_reader *tuples)
+{
+    struct shoal_reader r = shoal_reader_init(view);
+
+    shoal_get_step_head(&r, head);
+    *tuples = r;
+    (void)shoal_get_space(&r, head->v_count * SHOAL_STEP_TUPLE_BYTES(head->value_count));
+    return r.failed ? 0 : r.at;
+}
+
 #endif
