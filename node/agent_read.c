@@ -696,7 +696,7 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
 #undef ROW
     for (unsigned i = 0; i < count && err == SHOAL_OK; i++)
         err = put(text, "%s %llu\n", rows[i].name, (unsigned long long)rows[i].value);
-    return err == SHOAL_OK ? put(text, "# EOF\n") : err;
+    return err; /* the end mark comes behind the server's own lines */
 }
 
 static enum shoal_err debug_groups(struct agent *agent, struct shoal_buf *json)

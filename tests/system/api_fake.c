@@ -385,7 +385,9 @@ static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *
     (void)find(ctx, caller, id, &err, &msg);
     done(arg, err, &msg,
          shoal_view_text(
-             "{\"job\":\"x\",\"steps\":12,\"epochs\":[{\"epoch\":0,\"samples\":100,\"missing\":0,\"repeated\":0}]}"));
+             "{\"job\":\"x\",\"steps\":12,\"validations\":0,\"samples\":100,\"data_epochs\":1,\"data_epochs_wanted\":1,"
+             "\"samples_per_epoch\":100,\"exact\":true,\"errors\":[],"
+             "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}]}"));
 }
 
 static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
@@ -395,7 +397,7 @@ static void fake_why(void *ctx, const struct shoal_user *caller, const char *id,
 
     (void)find(ctx, caller, id, &err, &msg);
     done(arg, err, &msg,
-         shoal_view_text("{\"job\":\"x\",\"state\":\"PENDING_CRD_SCHEDULER\",\"why\":[\"2 of 4 slots are free\"]}"));
+         shoal_view_text("{\"job\":\"x\",\"why\":[\"2 of 4 slots are free\"]}"));
 }
 
 static bool fake_user(void *ctx, const char *name, struct shoal_user *user)
