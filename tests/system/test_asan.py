@@ -49,7 +49,7 @@ def test_agents_under_sanitizers_report_nothing(asan_mesh, script):
     mesh.hosts[2].kill()
     mesh.hosts[2].start()
     mesh.until(lambda: mesh.knows(mesh.hosts[2], 3), 30, "the killed agent is back")
-    run.fast.write_text("")
+    run.pace(0)
     facts = ended(mesh, run.job, 120)
     assert facts["state"] == "FINISHED", facts["detail"]
 
