@@ -24,6 +24,21 @@
 
 static uint32_t min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+/* An engine of a lost host that the epoch goes on without: since that has completed a step, it never trains again
+ * (E4). Its lease still keeps its slot from others, but the job may have another slot in its place. */
+static bool left_behind(const struct shoal_lead *lead, const struct lworker *w)
+{
+    const struct shoal_worker_epoch *epoch = lead->job->epoch;
+
+    if (w->place.role != SHOAL_JOB_ENGINE || epoch == NULL || epoch->member_count == 0 ||
+        lead_is_member(lead, w->place.worker_id) || lead->step_call != epoch->call || lead->step <= epoch->decided_step)
+        return false;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, w->place.node))
+            return host_lost(&lead->hosts[i]);
+    return false;
+}
+
 static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 {
     uint32_t held = 0;
@@ -31,7 +46,8 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
     for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
         const struct lworker *w = &lead->workers[i];
 
-        held += lworker_lives(w) && w->place.slot != SHOAL_SLOT_NONE && (leaving_too || !w->leaving);
+        held += lworker_lives(w) && w->place.slot != SHOAL_SLOT_NONE && (leaving_too || !w->leaving) &&
+                !left_behind(lead, w);
     }
     return held;
 }
@@ -443,7 +459,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     struct shoal_lead *lead = s->lead;
     bool driver = needs_driver(lead);
     bool first = lead->job->placement_count == 0 && lead->job->state < SHOAL_JOB_RUNNING;
-    uint32_t have, goal, pending;
+    uint32_t have, room, goal, pending;
 
     drop_grants(s);
     if (!lead->has_target)
@@ -452,6 +468,10 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     if (max > 0)
         mark_leaving(s, goal > min ? goal : min);
     have = held_engines(lead, true);
+    room = lead->job->placement_count + 2 < SHOAL_PLACEMENTS_MAX /* two drivers; those left behind are there still */
+               ? SHOAL_PLACEMENTS_MAX - 2 - lead->job->placement_count
+               : 0;
+    goal = min_u32(goal, have + room);
     if (max > 0 && have == 0 && goal < min) {
         lead_pending(lead, "%s", lead->target_why);
         if (first) {

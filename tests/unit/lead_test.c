@@ -214,6 +214,31 @@ static void test_host_dies(void **state)
     finish();
 }
 
+/* A lost host's engines hold their slots until their leases have ended, but not the job's place for others. */
+static void test_lost_engines_are_replaced_at_once(void **state)
+{
+    uint64_t step;
+
+    (void)state;
+    start(17, true, 1, 6);
+    w.steps = 2000;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 50, 10 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 6);
+    w_host_down(&w, 2);
+    assert_true(w_alive(&w, SHOAL_JOB_ENGINE) < 6);
+    step = w.steps_done[1];
+    w_run_to_step(&w, 1, step + 5, 10 * SHOAL_S);
+    w_run_for(&w, 2 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 6);
+    w_host_up(&w, 2);
+    w_health(&w, 2, 1);
+    w_target(&w);
+    w_run_for(&w, 2 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), 6); /* and not more when the host is back */
+    finish();
+}
+
 static void test_leader_host_dies(void **state)
 {
     (void)state;
@@ -638,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_gang_waits),       cmocka_unit_test(test_pending_timeout),
         cmocka_unit_test(test_engine_dies),      cmocka_unit_test(test_all_engines_die),
         cmocka_unit_test(test_snapshot),         cmocka_unit_test(test_host_dies),
+        cmocka_unit_test(test_lost_engines_are_replaced_at_once),
         cmocka_unit_test(test_leader_host_dies), cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),      cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_join_and_shrink),  cmocka_unit_test(test_stop),
