@@ -168,6 +168,8 @@ void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t gener
 void agent_job_closed(struct agent *agent, struct shoal_job_id id);
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
 void agent_job_run(struct agent *agent, const struct shoal_sched_action *action);
+/* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
+void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);

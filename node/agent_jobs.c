@@ -1,6 +1,7 @@
 /* The folders of a job on this host, the environment of its processes (spec/training-contract 2), and their starts.
  *
  *   <data>/jobs/<id>/              runner's socket and log, blobs made into files
+ *       call.bundle       a link to the newest call's bundle
  *   <data>/results/<user>/batchworkdir/<id>/   RESULT_DIR, the same on every host of the job
  *       _submitted_code/   checkpoint/   log/app.<task>/   model/
  *
@@ -443,9 +444,28 @@ static void env_common(struct agent *agent, struct agent_job *job, struct start_
     put_env(t, "WMLA_WORKER_NDEVICE", "%u", job->spec.devices_per_worker == 0 ? 1 : job->spec.devices_per_worker);
 }
 
+static void call_link(const struct agent *agent, const struct agent_job *job, char path[AGENT_PATH_BYTES + 32])
+{
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/call.bundle", 13);
+}
+
+void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path)
+{
+    char name[AGENT_PATH_BYTES + 32];
+    char temporary[AGENT_PATH_BYTES + 40];
+
+    call_link(agent, job, name);
+    (void)snprintf(temporary, sizeof(temporary), "%s.new", name);
+    (void)unlink(temporary);
+    if (symlink(path, temporary) != 0 || rename(temporary, name) != 0)
+        agent_log(agent, "%s: %s; engines here start without preloading", name, strerror(errno));
+}
+
 static void env_shoal(struct agent *agent, struct agent_job *job, const struct agent_run *run, struct start_text *t)
 {
     char hex[SHOAL_NODE_ID_TEXT_BYTES];
+    char path[AGENT_PATH_BYTES + 32];
 
     shoal_hex_text(agent->identity.node.bytes, sizeof(agent->identity.node.bytes), hex);
     put_env(t, SHOAL_ENV_SOCKET, "%s/w.sock", agent->settings.data);
@@ -466,6 +486,8 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     put_env(t, "MSD_POD_NAME", "%s", run->task);
     put_env(t, "HOSTNAME", "%s", run->task);
     if (job->spec.elastic) {
+        call_link(agent, job, path);
+        put_env(t, SHOAL_ENV_CALL_BUNDLE, "%s", path);
         put_env(t, "FABRIC_BACKEND", "pytorch");
         put_env(t, "RESUME_WEIGHT_PATH", "null");
         put_env(t, "RDMA_ENABLED", "false");

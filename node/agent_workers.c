@@ -81,6 +81,7 @@ static void on_materialised(void *arg, enum shoal_err err, const char *path)
 {
     struct sending *sending = arg;
     struct agent *agent = sending->agent;
+    struct agent_job *job = NULL;
     uv_timer_t *timer;
 
     if (agent->stopping || (err != SHOAL_OK && ++sending->tries == FILE_TRIES_MAX)) {
@@ -88,6 +89,8 @@ static void on_materialised(void *arg, enum shoal_err err, const char *path)
         return;
     }
     if (err == SHOAL_OK) {
+        if (sending->message.kind == SHOAL_WORKER_CALL && agent_run_find(agent, sending->worker_id, &job) != NULL)
+            agent_job_call(agent, job, path);
         (void)snprintf(file_text(&sending->message), SHOAL_PATH_TEXT_BYTES, "%s", path);
         workers_send(agent->workers, sending->worker_id, &sending->message);
         free(sending);

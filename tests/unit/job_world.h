@@ -396,6 +396,8 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
 
     if (worker == NULL || !worker->alive)
         return;
+    if (!worker->connected)
+        return; /* lost: after its HELLO it hears all again */
     if (worker->frozen) { /* it waits in the socket */
         size_t bytes = m->kind == SHOAL_WORKER_EPOCH
                            ? sizeof(*m)

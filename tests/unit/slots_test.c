@@ -719,6 +719,26 @@ static void test_stuck(void **state)
     teardown();
 }
 
+/* A call reaches the agent before the engine can hear it, so that its bundle is laid out when the engine comes. */
+static void test_call_before_hello(void **state)
+{
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    start(SHOAL_HOST_CALL, job_a);
+    out.u.call.call = 1;
+    out.u.call.bundle = (struct shoal_hash){ { 5 } };
+    send_from(leader);
+    assert_false(told(11, SHOAL_WORKER_CALL)); /* not before the bundle is here */
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
+    assert_true(told(11, SHOAL_WORKER_CALL));
+    tick(SHOAL_S);
+    assert_false(told(11, SHOAL_WORKER_CALL)); /* once */
+    hello(11);
+    assert_true(told(11, SHOAL_WORKER_CALL)); /* this one is heard */
+    teardown();
+}
+
 static void test_malformed(void **state)
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_FRAME };
@@ -758,6 +778,7 @@ int main(void)
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_call_before_hello),
         cmocka_unit_test(test_malformed),
     };
 

@@ -18,7 +18,7 @@ import time
 import numpy as np
 import torch
 
-from pyedt import _bundle, _comm, _compute, _engine, _records, _trainer
+from pyedt import _bundle, _comm, _compute, _engine, _preload, _records, _trainer
 from pyedt._loggers import DriverReports
 
 WAIT_MS = 200
@@ -42,6 +42,7 @@ def train(fabric, arguments):
     header = make_header(fabric, arguments)
     seed = torch.initial_seed() & 0xFFFFFFFFFFFFFFFF
     pickled = _bundle.dumps(make_parts(fabric))
+    header["modules"] = _preload.named_in(pickled)
     reports = DriverReports(fabric.driver_logger, header["metric_names"], header["test_names"], header["batch_size"],
                             header["virtual_workers"], None, test_by_batches=fabric.fn_test is not None)
     print("--------START TRAINING--------", flush=True)

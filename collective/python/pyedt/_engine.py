@@ -39,6 +39,35 @@ def numeric_class(device="cpu"):
         thread_count(), device)
 
 
+def step_back(nice):
+    """To the priority of a worker. Each engine is a session of its own, and where the kernel groups sessions, nice counts
+    within one only: between them it is the group's own."""
+    if nice <= os.getpriority(os.PRIO_PROCESS, 0):
+        return
+    os.setpriority(os.PRIO_PGRP, 0, nice)  # loader children and threads are there already
+    try:
+        with open("/proc/self/autogroup", "w") as group:
+            group.write("%d" % nice)
+    except OSError:
+        pass  # no groups here, or asked too often for one that is not root: a matter of speed alone
+
+
+_when_ready = None
+
+
+def when_ready(function):
+    """To be called once, when the first call is loaded."""
+    global _when_ready
+    _when_ready = function
+
+
+def loaded():
+    global _when_ready
+    function, _when_ready = _when_ready, None
+    if function is not None:
+        function()
+
+
 class SharedDirectoryLock:
     """Held while the datasets function runs: it may download into the working directory, and engines share that. The
     lock is on the directory itself, so it leaves no file."""
@@ -98,6 +127,7 @@ def run_call(comm, call, job_seed, path):
     trainer = make_trainer(comm, call, job_seed, path)
     comm.ready(trainer.header["metric_names"], **trainer.sizes())
     connect(trainer)
+    loaded()
     comm.set_activity(_comm.READY)
     trainer, entry = _trainer.serve(trainer, reload)
     trainer.end()

@@ -4,14 +4,18 @@
     runner <--{"forked": slot, "worker": id, "pid": n}----------------------------'      (exits; the runner is subreaper)
 
 S1. The server makes no tensor and no CUDA call; before each fork it has exactly one task and no /dev/nvidia* open.
-    Otherwise the engine is started by exec: slower, never wrong.
+    Otherwise the engine is started by exec: slower, never wrong. What a call's bundle imports is preloaded (_preload).
 S2. An engine is a session of its own and belongs to the runner: it outlives the server, and dies with the runner.
-S3. The slot's lock stays open in the engine and in everything it starts."""
+S3. The slot's lock stays open in the engine and in everything it starts.
+S4. The server imports at nice 0, and an engine loads at nice 0: a start waits for them. An engine that is ready steps
+    back to the priority of a worker."""
 
 import array
 import ctypes
+import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -31,13 +35,15 @@ def forget_worker():
 
 
 def import_framework():
-    """With one thread, so that no pool starts; torch._dynamo is what the first optimizer would import."""
+    """With one thread, so that no pool starts; torch._dynamo is what the first optimizer would import. What is there
+    then stays, so the collector need neither look at it while it grows nor touch (and so copy) it in engines."""
+    gc.disable()
     wanted = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update({name: "1" for name in wanted})
     import torch
     import torch._dynamo  # noqa: F401
     import cloudpickle  # noqa: F401
-    from pyedt import _bundle, _comm, _compute, _engine, _loader, _records, _state, _trainer  # noqa: F401
+    from pyedt import _bundle, _comm, _compute, _engine, _loader, _preload, _records, _state, _trainer  # noqa: F401
 
     torch.set_num_threads(1)
     for name, value in wanted.items():
@@ -45,6 +51,8 @@ def import_framework():
             del os.environ[name]
         else:
             os.environ[name] = value
+    gc.freeze()
+    gc.enable()
 
 
 def cannot_fork():
@@ -74,7 +82,7 @@ def receive(connection):
     return json.loads(data), descriptors[0] if descriptors else None
 
 
-def become_engine(command, lock, direct):
+def become_engine(command, lock, direct, preloader, changed):
     """In the new process: session, logs, directory, environment, then the engine. Never returns."""
     status = 1
     try:
@@ -83,15 +91,19 @@ def become_engine(command, lock, direct):
         replace_streams(command["stdout"], command["stderr"])
         os.environ.clear()
         os.environ.update(command["env"])
+        os.environ.update(changed)
         os.chdir(command["cwd"])
         os.environ["PWD"] = command["cwd"]
         if lock is not None:
             os.set_inheritable(lock, True)
-        os.setpriority(os.PRIO_PROCESS, 0, command.get("nice", 5))
-        if not direct:
-            os.execve(sys.executable, [sys.executable, "-m", "pyedt._engine"], dict(os.environ))
+        nice = command.get("nice", 5)
         from pyedt import _engine
 
+        if not direct:
+            _engine.step_back(nice)
+            os.execve(sys.executable, [sys.executable, "-m", "pyedt._engine"], dict(os.environ))
+        report = preloader.report()
+        _engine.when_ready(lambda: (_engine.step_back(nice), report.send()))
         status = _engine.main()
     except BaseException:  # nothing of the server may run in an engine
         traceback.print_exc()
@@ -112,7 +124,7 @@ def replace_streams(stdout, stderr):
     os.close(null)
 
 
-def fork_engine(command, lock, connection):
+def fork_engine(command, lock, connection, preloader, changed):
     """Fork twice, so that the engine's parent is gone and it falls to the runner. Returns the engine's pid. The engine
     waits until its pid is known to the runner: an exit before that would be nobody's."""
     reason = cannot_fork()
@@ -132,7 +144,7 @@ def fork_engine(command, lock, connection):
             os.close(fd)
         os.read(go_out, 1)
         os.close(go_out)
-        become_engine(command, lock, not reason)
+        become_engine(command, lock, not reason, preloader, changed)
     os.close(pid_in)
     os.close(go_out)
     text = os.read(pid_out, 32)
@@ -144,14 +156,45 @@ def fork_engine(command, lock, connection):
     return int(text), go_in
 
 
-def serve(connection):
+def start_afresh(connection, reason):
+    """As after a start by the runner, but for the preloading. Commands that came wait in the socket."""
+    print("engine server: %s, so it starts afresh and leaves imports to the engines" % reason, file=sys.stderr, flush=True)
+    connection.set_inheritable(True)
+    os.environ["SHOAL_SERVER_PLAIN"] = "1"
+    os.execve(sys.executable, [sys.executable, "-m", "pyedt.engine_server"], dict(os.environ))
+
+
+def wait_command(connection, preloader):
+    """Until a command is there; meanwhile, what engines report is imported for those that come later."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    poll.register(preloader.reports, select.POLLIN)
+    trouble = preloader.on_fork()
+    while not trouble:
+        readable = [fd for fd, _ in poll.poll()]
+        if preloader.reports.fileno() in readable:
+            trouble = preloader.on_report()
+        elif connection.fileno() in readable:
+            trouble = preloader.on_fork()
+            break
+    if trouble:
+        start_afresh(connection, trouble)
+
+
+def serve(connection, environment):
+    """`environment`: before anything was imported. What imports add to it, engines have, too."""
+    from pyedt import _preload
+
+    preloader = _preload.Preloader(cannot_fork)
     while True:
+        wait_command(connection, preloader)
         command, lock = receive(connection)
         if command is None:
             return
         answer, go = {"worker": command.get("worker", 0)}, None
+        changed = {name: value for name, value in os.environ.items() if environment.get(name) != value}
         try:
-            pid, go = fork_engine(command, lock, connection)
+            pid, go = fork_engine(command, lock, connection, preloader, changed)
             answer.update(forked=command["fork"], pid=pid)
         except Exception as error:
             answer["error"] = "%s: %s" % (type(error).__name__, error)
@@ -168,8 +211,9 @@ def main():
     connection = socket.socket(fileno=int(os.environ["SHOAL_SERVER_FD"]))
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    environment = dict(os.environ)
     import_framework()
-    serve(connection)
+    serve(connection, environment)
 
 
 if __name__ == "__main__":

@@ -13,35 +13,46 @@ import time
 
 import pytest
 from conftest import PACKAGES
+from pyedt import _bundle
 
 PR_SET_CHILD_SUBREAPER = 36
+NICE = os.getpriority(os.PRIO_PROCESS, 0)  # of this run, and so of the server
 
 # Stands in for the engine: says what it is, then ends as told.
 ENGINE = """
 import os, sys, threading
+def group_nice():
+    try:
+        return open("/proc/self/autogroup").read().split()[-1]
+    except OSError:
+        return str(os.getpriority(os.PRIO_PROCESS, 0))  # the kernel has none
 def main():
     import ctypes, torch
     signal = ctypes.c_int()
     ctypes.CDLL(None).prctl(2, ctypes.byref(signal), 0, 0, 0)
+    loading = os.getpriority(os.PRIO_PROCESS, 0)
+    loaded()
     print(os.getpid(), os.getppid(), os.getsid(0), os.getpriority(os.PRIO_PROCESS, 0), os.getcwd(), os.environ["SHOAL_SLOT"],
           len(os.listdir("/proc/self/task")), torch.get_num_threads(), "FIRST" in os.environ,
-          signal.value, flush=True)
+          signal.value, loading, group_nice(), flush=True)
     print("trouble", file=sys.stderr, flush=True)
     input_is_null = sys.stdin.read() == ""
     return 7 if input_is_null else 1
 """
 
 
-def start_server(code):
+def start_server(code, others=(), stderr=None):
     """(our socket, process) of a server that runs after `code`; its engines fall to us."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = dict(os.environ, SHOAL_SERVER_FD=str(theirs.fileno()), FIRST="1",
                        OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # as an agent sets them
+    environment.update(others)
     for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
         environment.pop(name, None)
-    process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
-                               env=environment, pass_fds=[theirs.fileno()])
+    with open(stderr or os.devnull, "w") as said:
+        process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
+                                   env=environment, pass_fds=[theirs.fileno()], stderr=said if stderr else None)
     theirs.close()
     ours.settimeout(60)
     return ours, process
@@ -67,7 +78,7 @@ def command(tmp_path, slot, **others):
     folder = tmp_path / ("engine-%d" % slot)
     folder.mkdir()
     environment = dict(PATH=os.environ["PATH"], SHOAL_SLOT=str(slot), OMP_NUM_THREADS="1")
-    return dict({"fork": slot, "worker": 100 + slot, "nice": 5, "cwd": str(folder), "env": environment,
+    return dict({"fork": slot, "worker": 100 + slot, "nice": NICE + 5, "cwd": str(folder), "env": environment,
                  "stdout": str(folder / "log" / "stdout"), "stderr": str(folder / "log" / "stderr")}, **others)
 
 
@@ -98,11 +109,12 @@ def test_engines_are_forked_belong_to_us_and_hold_their_slots_lock(server, tmp_p
         os.close(lock)
         assert answer["forked"] == slot
         assert ended(answer["pid"]) == 7
-        pid, parent, session, nice, cwd, own_slot, tasks, threads, first, death = open(order["stdout"]).read().split()
+        pid, parent, session, nice, cwd, own_slot, tasks, threads, first, death, loading, group = open(order["stdout"]).read().split()
         assert int(pid) == answer["pid"] == int(session)
         assert int(parent) == os.getpid() and int(parent) != process.pid, "it fell to the subreaper"
-        assert (int(nice), cwd, own_slot, int(tasks), int(threads), first) == (5, order["cwd"], str(slot), 1, 1, "False")
+        assert (int(nice), cwd, own_slot, int(tasks), int(threads), first) == (NICE + 5, order["cwd"], str(slot), 1, 1, "False")
         assert int(death) == 9, "it dies with the runner"
+        assert (int(loading), int(group)) == (NICE, NICE + 5), "it loads like any process, and steps back with its session when it is ready"
         assert open(order["stderr"]).read() == "trouble\n"
         again = os.open(lock_path, os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,3 +194,114 @@ def test_a_second_thread_or_an_open_gpu_forbids_forking(monkeypatch):
     monkeypatch.setattr(os, "listdir", lambda path: ["1"] if path.endswith("task") else listdir(path))
     monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidia0" if path.endswith("/1") else readlink(path))
     assert "/dev/nvidia0" in engine_server.cannot_fork()
+
+
+# Says which modules were there before it did anything, imports one of them itself, and is ready.
+LOADS = """
+import os, sys
+def main():
+    print(*[name for name in ("spice", "herb", "own") if name in sys.modules], os.environ.get("SPICED", "plain"), flush=True)
+    if os.path.exists("../wants-herb"):
+        import herb, own
+    loaded()
+    return 7
+"""
+
+
+class Kitchen:
+    """A server with modules in an environment of its own, a folder of the user's, and the bundle of a call."""
+
+    def __init__(self, folder, monkeypatch, spice, modules=("spice",), environment=()):
+        self.folder = folder
+        for name, text in (("env/spice.py", spice), ("env/herb.py", ""), ("user/own.py", ""), ("engine.py", LOADS)):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+        bundle = folder / "call-1"
+        _bundle.write(str(bundle), {"modules": list(modules)}, b"")
+        os.symlink(bundle, folder / "call.bundle")
+        monkeypatch.setenv("SHOAL_CALL_BUNDLE", str(folder / "call.bundle"))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([PACKAGES, str(folder / "env"), str(folder / "user"), str(folder / "site")]))
+        # Also of the server that starts afresh: its environment is what lies below `env`, and its engine is ours.
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(
+            "import sysconfig\nget = sysconfig.get_paths\n"
+            "sysconfig.get_paths = lambda *words: dict(get(*words), purelib=%r)\n"
+            "if __import__('os').environ.get('SHOAL_SERVER_FD'):\n"
+            "    import pyedt._engine as e\n    exec(open(%r).read(), e.__dict__)\n"
+            % (str(folder / "env"), str(folder / "engine.py")))
+        for name, value in environment:
+            monkeypatch.setenv(name, value)
+        self.ours, self.process = start_server("", dict(environment), folder / "server.stderr")
+
+    def engine(self, slot):
+        """What the engine found when it came."""
+        order = command(self.folder, slot)
+        assert ended(ask(self.ours, order)["pid"]) == 7, open(order["stderr"]).read()
+        return open(order["stdout"]).read().split()
+
+    def close(self):
+        stop_server(self.ours, self.process)
+        return (self.folder / "server.stderr").read_text()
+
+
+def test_what_a_call_imports_is_there_before_the_fork(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "import os; os.environ['SPICED'] = 'hot'")
+    assert kitchen.engine(0) == ["spice", "hot"], "and what the import left in the environment is there, too"
+    assert kitchen.close() == ""
+
+
+def test_what_the_first_engine_imported_is_there_for_the_second_but_not_the_users_own(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "", modules=())
+    (tmp_path / "wants-herb").touch()
+    assert kitchen.engine(0) == ["plain"]
+    assert kitchen.engine(1) == ["herb", "plain"]
+    assert kitchen.close() == ""
+
+
+@pytest.mark.parametrize("spice, reason", [
+    ("import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "2 threads"),
+    ("import random; random.random()", "random numbers"),
+    ("import numpy; numpy.random.rand()", "random numbers"),
+    ("import torch; torch.rand(1)", "random numbers"),
+    ("import torch; torch.manual_seed(1)", "random numbers"),
+])
+def test_an_import_that_would_tell_engines_apart_is_left_to_them(tmp_path, monkeypatch, spice, reason):
+    kitchen = Kitchen(tmp_path, monkeypatch, spice)
+    assert kitchen.engine(0) == ["plain"]
+    said = kitchen.close()
+    assert reason in said and "starts afresh" in said
+
+
+def test_a_module_that_is_the_users_own_here_is_left_to_the_engines(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "", modules=("own",))
+    assert kitchen.engine(0) == ["plain"]
+    assert "own is not of the environment" in kitchen.close()
+
+
+def test_a_module_that_cannot_be_imported_stops_nobody(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "raise SystemExit(3)")
+    assert kitchen.engine(0) == ["plain"]
+    assert kitchen.close() == ""
+
+
+def test_nothing_is_preloaded_for_slots_of_several_threads(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "", environment=[("MKL_NUM_THREADS", "2")])
+    assert kitchen.engine(0) == ["plain"], "a library would size its pool for one"
+    kitchen.close()
+
+
+def test_the_names_in_a_pickle(tmp_path, monkeypatch):
+    import colorsys
+
+    import cloudpickle
+    from pyedt import _preload
+
+    (tmp_path / "ownpaint.py").write_text("def mix(): pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import ownpaint
+
+    def datasets():
+        return colorsys.rgb_to_hsv, ownpaint.mix
+
+    names = _preload.named_in(cloudpickle.dumps({"datasets": datasets, "text": "textwrap.nothing"}))
+    assert "colorsys" in names and "ownpaint" not in names and "textwrap" not in names
