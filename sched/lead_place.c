@@ -16,6 +16,7 @@
 #define COLLECT_NS (100 * SHOAL_MS) /* grants wait so long for the other hosts' */
 #define REFUSED_NS (5 * SHOAL_S)    /* asked again even if its record did not change: it may have been lost */
 #define CONFIRM_NS SHOAL_S
+#define TARGET_NS (20 * SHOAL_MS) /* a first target that comes so soon spares the log the waiting for it */
 #define LOW_NS (500 * SHOAL_MS)
 #define BACKOFF_MIN_NS (50 * SHOAL_MS)
 #define BACKOFF_MAX_NS (2 * SHOAL_S)
@@ -422,6 +423,15 @@ static bool propose_pending(struct lead_step *s)
     return false;
 }
 
+/* Nothing is known yet of what the allocation yields. */
+static bool await_target(struct lead_step *s)
+{
+    if (s->now_ns >= s->lead->started_ns + TARGET_NS)
+        return propose_pending(s);
+    lead_wake(s, s->lead->started_ns + TARGET_NS);
+    return false;
+}
+
 static bool place_gang(struct lead_step *s, uint32_t wanted)
 {
     struct shoal_lead *lead = s->lead;
@@ -435,7 +445,7 @@ static bool place_gang(struct lead_step *s, uint32_t wanted)
         return propose_pending(s);
     }
     if (!lead->has_target)
-        return propose_pending(s);
+        return await_target(s);
     if (s->now_ns < lead->backoff_ns) {
         lead_wake(s, lead->backoff_ns);
         return propose_pending(s);
@@ -463,7 +473,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
 
     drop_grants(s);
     if (!lead->has_target)
-        return propose_pending(s);
+        return await_target(s);
     goal = min_u32(lead->target, max);
     if (max > 0)
         mark_leaving(s, goal > min ? goal : min);

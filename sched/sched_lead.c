@@ -15,8 +15,9 @@
 #include "shoal/banned.h"
 
 #define LOCAL_POOL_BYTES (2 * SHOAL_MIB)
-/* Views are evaluated in batches, and not more often than this. */
-#define VIEW_GATHER_NS (20 * SHOAL_MS)
+/* Views are evaluated in batches, and not more often than the pause; the gathering is short, since a submitted job waits
+ * for it, and what comes later is for the next evaluation. */
+#define VIEW_GATHER_NS (2 * SHOAL_MS)
 #define VIEW_PAUSE_NS (100 * SHOAL_MS)
 /* A view of many jobs costs more: the pause grows with them, so that evaluating takes a bounded share of a core. */
 #define VIEW_PAUSE_JOB_NS (100 * 1000ull)

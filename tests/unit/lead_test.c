@@ -83,6 +83,19 @@ static void test_script(void **state)
     w_deinit(&w);
 }
 
+/* A job that finds room at once is placed by the first entry of its log: it waits for no other. */
+static void test_a_script_starts_with_one_entry(void **state)
+{
+    (void)state;
+    start(18, false, 1, 1);
+    w_new_lead(&w, 1);
+    for (unsigned i = 0; i < 100 && w.runs == 0; i++)
+        w_run_for(&w, SHOAL_MS / 4);
+    assert_int_equal(w.runs, 1);
+    assert_int_equal(w.index, 3); /* two of the founding, and the placement */
+    finish();
+}
+
 static void test_script_fails(void **state)
 {
     (void)state;
@@ -664,6 +677,7 @@ int main(void)
         cmocka_unit_test(test_engine_dies),      cmocka_unit_test(test_all_engines_die),
         cmocka_unit_test(test_snapshot),         cmocka_unit_test(test_host_dies),
         cmocka_unit_test(test_lost_engines_are_replaced_at_once),
+        cmocka_unit_test(test_a_script_starts_with_one_entry),
         cmocka_unit_test(test_leader_host_dies), cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),      cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_join_and_shrink),  cmocka_unit_test(test_stop),

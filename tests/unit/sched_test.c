@@ -683,6 +683,23 @@ static void test_scripts_run_and_finish(void **state)
     net_destroy(net);
 }
 
+/* From the submit to the start, frames and flushes aside, a job waits for no timer but the gathering of the view. */
+static void test_a_script_starts_soon(void **state)
+{
+    struct net *net = net_create_with(21, 3, true, 2);
+    uint64_t began;
+
+    (void)state;
+    net_run(net, 5 * NET_S);
+    began = net->now;
+    (void)submit(net, 0, 1000);
+    while (net->nodes[0].runs + net->nodes[1].runs + net->nodes[2].runs == 0 && net->now < began + NET_S)
+        net_run(net, NET_MS);
+    if (net->now - began > 15 * NET_MS)
+        fail_msg("it started after %llu ms", (unsigned long long)((net->now - began) / NET_MS));
+    net_destroy(net);
+}
+
 static void test_a_script_survives_its_leader(void **state)
 {
     struct net *net = net_create_with(20, 5, true, 0);
@@ -823,6 +840,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node_founds_alone),
+        cmocka_unit_test(test_a_script_starts_soon),
         cmocka_unit_test(test_any_node_answers_for_any_job),
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),
