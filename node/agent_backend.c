@@ -36,8 +36,8 @@ bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_j
     struct shoal_record record;
 
     memcpy(key.bytes, id.bytes, sizeof(id.bytes));
-    return shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_JOB_SUMMARY, (struct shoal_node_id){ { 0 } },
-                              key, &record) &&
+    return shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_JOB_SUMMARY,
+                              (struct shoal_node_id){ { 0 } }, key, &record) &&
            !record.tombstone && shoal_job_summary_decode(record.payload, summary) == SHOAL_OK;
 }
 
@@ -351,7 +351,8 @@ static void backend_get(void *ctx, const struct shoal_user *caller, const char *
                         shoal_backend_job_fn *done, void *arg)
 {
     struct agent *agent = ctx;
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET, .linearizable = linearizable,
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET,
+                                           .linearizable = linearizable,
                                            .deadline_ms = REQUEST_MS };
     struct shoal_msg msg = { "" };
     struct waiting *w;
@@ -509,11 +510,14 @@ static enum shoal_err spec_of(const struct shoal_submit *submit, struct shoal_ha
         err = shoal_job_spec_check(spec, msg);
     if (err == SHOAL_OK)
         err = shoal_buf_reserve(bytes, SHOAL_JOB_SPEC_BYTES_MAX);
-    if (err == SHOAL_OK && shoal_job_spec_encode(spec, bytes->bytes, bytes->cap, &len) != SHOAL_OK)
-        err = shoal_fail(msg, SHOAL_ERR_TOO_BIG,
-                         "arguments and environment exceed %u bytes; put them into a file of the model directory",
-                         (unsigned)SHOAL_JOB_SPEC_BYTES_MAX);
-    bytes->len = len;
+    if (err == SHOAL_OK) {
+        err = shoal_job_spec_encode(spec, bytes->bytes, bytes->cap, &len);
+        bytes->len = err == SHOAL_OK ? len : 0;
+        if (err != SHOAL_OK)
+            (void)shoal_fail(msg, err,
+                             "arguments and environment exceed %u bytes; put them into a file of the model directory",
+                             (unsigned)SHOAL_JOB_SPEC_BYTES_MAX);
+    }
     shoal_buf_deinit(&lists);
     free(spec);
     return err;
@@ -649,7 +653,8 @@ static void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_b
         char path[64];
 
         if (shoal_sched_ticket_decode(shoal_buf_view(&w->ticket), &ticket) != SHOAL_OK) {
-            (void)shoal_fail(&msg, SHOAL_ERR_INVALID, "the ticket does not decode; take a new one from POST /v1/tickets");
+            (void)shoal_fail(&msg, SHOAL_ERR_INVALID,
+                             "the ticket does not decode; take a new one from POST /v1/tickets");
             submit_end(w, SHOAL_ERR_INVALID, &msg, NULL);
             return;
         }
@@ -695,8 +700,8 @@ static void on_done(void *arg, enum shoal_err err, const struct shoal_sched_acti
     waiting_free(w);
 }
 
-static enum shoal_err owned(struct agent *agent, const struct shoal_user *caller, const char *text, struct shoal_job_id *id,
-                            struct shoal_msg *msg)
+static enum shoal_err owned(struct agent *agent, const struct shoal_user *caller, const char *text,
+                            struct shoal_job_id *id, struct shoal_msg *msg)
 {
     static struct shoal_job_summary summary;
     enum shoal_err err = backend_id(agent, text, id, msg);
@@ -706,8 +711,8 @@ static enum shoal_err owned(struct agent *agent, const struct shoal_user *caller
     return err;
 }
 
-static void change(struct agent *agent, const struct shoal_user *caller, const char *id, enum shoal_sched_request_kind kind,
-                   shoal_backend_done_fn *done, void *arg)
+static void change(struct agent *agent, const struct shoal_user *caller, const char *id,
+                   enum shoal_sched_request_kind kind, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_sched_request request = { .kind = kind, .deadline_ms = REQUEST_MS };
     struct shoal_msg msg = { "" };
@@ -719,12 +724,14 @@ static void change(struct agent *agent, const struct shoal_user *caller, const c
         agent_request(agent, &request, on_done, waiting_create(agent, (any_fn *)done, arg));
 }
 
-static void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+static void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
+                         void *arg)
 {
     change(ctx, caller, id, SHOAL_SCHED_STOP, done, arg);
 }
 
-static void backend_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+static void backend_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
+                        void *arg)
 {
     change(ctx, caller, id, SHOAL_SCHED_DELETE, done, arg);
 }
@@ -847,7 +854,8 @@ static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_actio
     waiting_free(w);
 }
 
-static void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+static void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done,
+                        void *arg)
 {
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_WHY, .deadline_ms = REQUEST_MS };
     struct shoal_msg msg = { "" };
@@ -923,9 +931,10 @@ static void backend_logon(void *ctx, const char *user, const char *password, sho
     struct logon *l;
 
     if (mesh == NULL || strlen(password) > SHOAL_PASSWORD_BYTES_MAX) {
-        enum shoal_err err = mesh == NULL ? shoal_fail(&msg, SHOAL_ERR_UNREACHABLE,
-                                                       "this node has not got the mesh's users yet; try again in a second")
-                                          : shoal_fail(&msg, SHOAL_ERR_DENIED, "wrong user name or password");
+        enum shoal_err err = mesh == NULL
+                                 ? shoal_fail(&msg, SHOAL_ERR_UNREACHABLE,
+                                              "this node has not got the mesh's users yet; try again in a second")
+                                 : shoal_fail(&msg, SHOAL_ERR_DENIED, "wrong user name or password");
 
         done(arg, err, &msg, NULL);
         return;
@@ -989,36 +998,61 @@ static const struct shoal_framework *backend_frameworks(void *ctx, size_t *count
 
 /* ---- the mesh ---- */
 
+/* What the host says of its slots; all zero: nothing yet. */
+static struct shoal_slots_record slots_of(struct agent *agent, struct shoal_node_id node)
+{
+    struct shoal_slots_record slots = { 0 };
+    struct shoal_record record;
+
+    if (!shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_SLOTS, node,
+                            (struct shoal_record_key){ { 0 } }, &record) ||
+        shoal_slots_record_decode(record.payload, &slots) != SHOAL_OK)
+        slots = (struct shoal_slots_record){ 0 };
+    return slots;
+}
+
+/* All but jobs_led. */
 static void node_of(struct agent *agent, const struct shoal_member *member, struct shoal_node_info *info)
 {
     static const char *const states[] = { "unknown", "alive", "suspect", "dead", "left" };
-    const struct shoal_swim *swim = membership_swim(agent->membership);
-    static struct shoal_job_summary summary;
-    struct shoal_slots_record slots;
+    struct shoal_slots_record slots = slots_of(agent, member->id);
     struct shoal_facts_record facts;
     struct shoal_record record;
-    uint32_t cursor = 0;
     uint32_t pause = 0;
 
     *info = (struct shoal_node_info){ .id = member->id, .incarnation = member->incarnation };
     (void)snprintf(info->name, sizeof(info->name), "%s", member->name);
     shoal_address_text(member->address, info->address);
     info->self = shoal_node_id_equal(member->id, agent->identity.node);
-    (void)snprintf(info->state, sizeof(info->state), "%s", member->state < SHOAL_MEMBER_STATES ? states[member->state] : "");
+    (void)snprintf(info->state, sizeof(info->state), "%s",
+                   member->state < SHOAL_MEMBER_STATES ? states[member->state] : "");
     info->age_ms = (agent_now_ns() - member->since_ns) / SHOAL_MS;
-    if (shoal_records_find(swim, SHOAL_RECORD_NODE_SLOTS, member->id, (struct shoal_record_key){ { 0 } }, &record) &&
-        shoal_slots_record_decode(record.payload, &slots) == SHOAL_OK) {
-        info->slots_total = slots.slots;
-        info->slots_free = (unsigned)__builtin_popcountll(slots.free);
-        info->gpus = slots.device == SHOAL_JOB_DEVICE_GPU ? slots.slots : 0;
-    }
+    info->slots_total = slots.slots;
+    info->slots_free = (unsigned)__builtin_popcountll(slots.free);
+    info->gpus = slots.device == SHOAL_JOB_DEVICE_GPU ? slots.slots : 0;
     (void)agent_load_of(agent, member->id, (struct shoal_job_id){ { 0 } }, &info->load_milli, &pause);
-    while (summary_next(agent, &cursor, &summary))
-        info->jobs_led += shoal_node_id_equal(summary.leader, member->id) &&
-                          !shoal_job_state_ended((enum shoal_job_state)summary.state);
-    if (shoal_records_find(swim, SHOAL_RECORD_NODE_FACTS, member->id, (struct shoal_record_key){ { 0 } }, &record) &&
+    if (shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_FACTS, member->id,
+                           (struct shoal_record_key){ { 0 } }, &record) &&
         shoal_facts_record_decode(record.payload, &facts) == SHOAL_OK)
         memcpy(info->api_url, facts.api_url, sizeof(info->api_url));
+}
+
+/* One walk over the jobs for all nodes. */
+static void count_led(struct agent *agent, struct shoal_node_info *nodes, size_t count)
+{
+    static struct shoal_job_summary summary;
+    uint32_t cursor = 0;
+
+    while (summary_next(agent, &cursor, &summary)) {
+        size_t i = 0;
+
+        if (shoal_job_state_ended((enum shoal_job_state)summary.state))
+            continue;
+        while (i < count && !shoal_node_id_equal(summary.leader, nodes[i].id))
+            i++;
+        if (i < count)
+            nodes[i].jobs_led++;
+    }
 }
 
 static size_t backend_nodes(void *ctx, struct shoal_node_info *nodes, size_t max)
@@ -1033,9 +1067,12 @@ static size_t backend_nodes(void *ctx, struct shoal_node_info *nodes, size_t max
             node_of(agent, &member, &nodes[count]);
         count++;
     }
+    if (max > 0)
+        count_led(agent, nodes, count < max ? count : max);
     return count;
 }
 
+/* Every job that is told of asks for this: no walk over jobs in here. */
 static void backend_status(void *ctx, struct shoal_mesh_status *status)
 {
     struct agent *agent = ctx;
@@ -1046,17 +1083,17 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
     (void)snprintf(status->version, sizeof(status->version), "%s", SHOAL_VERSION);
     (void)snprintf(status->node_name, sizeof(status->node_name), "%s", agent->settings.name);
     (void)snprintf(status->mesh_name, sizeof(status->mesh_name), "%s", agent->identity.mesh_name);
-    (void)snprintf(status->api_url, sizeof(status->api_url), "%s://%.60s:%u", agent->settings.api_plain ? "http" : "https",
-                   agent->settings.api_host, shoal_http_port(agent->http));
+    (void)snprintf(status->api_url, sizeof(status->api_url), "%s://%.60s:%u",
+                   agent->settings.api_plain ? "http" : "https", agent->settings.api_host,
+                   shoal_http_port(agent->http));
     status->mesh_writable = shoal_sched_mesh_writable(agent->sched);
     while (shoal_swim_member_next(membership_swim(agent->membership), &cursor, &member)) {
-        struct shoal_node_info info;
+        struct shoal_slots_record slots = slots_of(agent, member.id);
 
         status->members_known++;
         if (member.state == SHOAL_MEMBER_ALIVE || member.state == SHOAL_MEMBER_SUSPECT)
             status->members_alive++;
-        node_of(agent, &member, &info);
-        if (info.gpus > 0)
+        if (slots.device == SHOAL_JOB_DEVICE_GPU && slots.slots > 0)
             status->has_gpu = true;
     }
 }
