@@ -1,8 +1,8 @@
 /* Inline bundles on their way into the blob store.
  *
  * The founding record holds the bundle already, durable on a majority, so the store's copy is not urgent: it costs
- * several flushes, and a burst of submits shares its disk and cores with them. Hence a bundle waits here while the
- * store is busy.
+ * several files and flushes, and a burst of submits shares its disk and cores with them. Hence a bundle that comes
+ * alone is put at once, and of those that follow each other closely all but the first wait here until no more come.
  *
  * B1. Whoever asks for a bundle that waits gets it: it is put at once, and the asker goes on when that is done.
  * B2. A bundle that waits is put before its group's log is cut behind a snapshot, and dropped with the group.
@@ -15,8 +15,9 @@
 #define LATE_MAX 16384
 #define LATE_BYTES_MAX (16 * SHOAL_MIB)
 #define BUSY_REQUESTS 4 /* of the store: from then on bundles wait */
+#define ALONE_MS 50     /* so long after the one before, while none waits, a bundle comes alone */
 #define TURN_MS 100
-#define QUIET_NS SHOAL_S /* after the last bundle that came */
+#define QUIET_MS 1000 /* after the last bundle that came */
 #define PUTS_A_TURN 32
 
 struct waiter {
@@ -27,6 +28,7 @@ struct waiter {
 
 struct late {
     struct late *next;
+    struct late **at; /* what points to this one */
     struct agent *agent;
     struct shoal_job_id job;
     struct shoal_hash hash;
@@ -40,22 +42,22 @@ static struct {
     struct late *first; /* of this process's one agent; owned by its loop */
     struct late **end;
     size_t count;
+    size_t waiting; /* of them: not being put */
     uint64_t bytes;
-    uint64_t came_ns;
+    uint64_t came_ms; /* by the loop's clock; 0: none came yet */
     uv_timer_t timer;
     bool running;
 } bundles = { .end = &bundles.first };
 
 static void unlink_late(struct late *late)
 {
-    struct late **at = &bundles.first;
-
-    while (*at != late)
-        at = &(*at)->next;
-    *at = late->next;
-    if (bundles.end == &late->next)
-        bundles.end = at;
+    *late->at = late->next;
+    if (late->next != NULL)
+        late->next->at = late->at;
+    else
+        bundles.end = late->at;
     bundles.count--;
+    bundles.waiting -= late->putting ? 0 : 1;
     bundles.bytes -= late->bytes.len;
     shoal_buf_deinit(&late->bytes);
     free(late);
@@ -82,12 +84,13 @@ static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, s
     (void)hash;
     (void)bytes;
     late->putting = false;
+    bundles.waiting++;
     tell_waiters(late, err, err == SHOAL_OK ? "" : msg->text);
     if (err == SHOAL_OK) {
         unlink_late(late);
         return;
     }
-    bundles.came_ns = agent_now_ns(); /* not again at once */
+    bundles.came_ms = uv_now(&late->agent->loop); /* not again at once */
     if (!late->said)
         agent_log(late->agent, "an inline bundle is not in the blob store yet: %s", msg->text);
     late->said = true;
@@ -95,14 +98,17 @@ static void on_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, s
 
 static enum shoal_err put_now(struct late *late)
 {
-    enum shoal_err err = SHOAL_OK;
+    enum shoal_err err;
 
     if (late->putting)
         return SHOAL_OK;
     late->putting = true;
+    bundles.waiting--;
     err = shoal_blobs_put(late->agent->blobs, late->job, shoal_buf_view(&late->bytes), on_put, late);
-    if (err != SHOAL_OK)
+    if (err != SHOAL_OK) {
         late->putting = false;
+        bundles.waiting++;
+    }
     return err;
 }
 
@@ -114,9 +120,10 @@ static void on_turn(uv_timer_t *timer)
     if (bundles.first == NULL) {
         (void)uv_timer_stop(timer);
         bundles.running = false;
+        bundles.came_ms = 0;
         return;
     }
-    if (shoal_blobs_stats(agent->blobs)->queued > 0 || agent_now_ns() - bundles.came_ns < QUIET_NS)
+    if (shoal_blobs_stats(agent->blobs)->queued > 0 || uv_now(&agent->loop) - bundles.came_ms < QUIET_MS)
         return;
     for (struct late *late = bundles.first; late != NULL && puts < PUTS_A_TURN; late = late->next, puts++)
         if (put_now(late) != SHOAL_OK)
@@ -125,19 +132,23 @@ static void on_turn(uv_timer_t *timer)
 
 void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, struct shoal_view bytes)
 {
-    bool busy = shoal_blobs_stats(agent->blobs)->queued >= BUSY_REQUESTS;
+    uint64_t now_ms = uv_now(&agent->loop);
+    bool alone = bundles.waiting == 0 && (bundles.came_ms == 0 || now_ms - bundles.came_ms >= ALONE_MS) &&
+                 shoal_blobs_stats(agent->blobs)->queued < BUSY_REQUESTS;
     struct late *late = calloc(1, sizeof(*late));
 
     SHOAL_ASSERT(late != NULL && shoal_buf_append(&late->bytes, bytes.bytes, bytes.len) == SHOAL_OK);
     late->agent = agent;
     late->job = job;
     late->hash = hash;
+    late->at = bundles.end;
     *bundles.end = late;
     bundles.end = &late->next;
     bundles.count++;
+    bundles.waiting++;
     bundles.bytes += bytes.len;
-    bundles.came_ns = agent_now_ns();
-    if (!busy || bundles.count > LATE_MAX || bundles.bytes > LATE_BYTES_MAX)
+    bundles.came_ms = now_ms;
+    if (alone || bundles.count > LATE_MAX || bundles.bytes > LATE_BYTES_MAX)
         shoal_ignore(put_now(late)); /* refused: it waits */
     if (bundles.running)
         return;
