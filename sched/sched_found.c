@@ -345,12 +345,12 @@ static void wait_for_flush(struct shoal_sched *s, struct sched_group *g, struct 
     sched_found_durable(s, g);
 }
 
-/* NULL: fine; else why this node is no guardian of it. */
-static const char *why_not(struct shoal_sched *s, const struct founding_record *record)
+        why = why_not(s, from, record);
+    guardian = why == NULL;
 {
     struct shoal_job_spec spec;
 
-    if (!ticket_is_genuine(s, &record->ticket))
+    if (!sched_is_self(s, from) && !ticket_is_genuine(s, &record->ticket))
         return "the ticket's signature is not that of a node known here";
     if (!sched_may_found(s, record->ticket.job))
         return "other nodes guard this job by now";
@@ -387,7 +387,7 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
         return;
     }
     if (g == NULL)
-        why = why_not(s, record);
+        why = why_not(s, from, record);
     guardian = why == NULL;
     if (why == NULL && g == NULL && !bundle_here && record->bundle.len == 0 &&
         !shoal_hash_is_zero(record->bundle_hash)) {

@@ -161,6 +161,22 @@ static void test_a_ticket_founds_once(void **state)
     net_destroy(net);
 }
 
+/* Each look costs 60 us: every other guardian takes one, the issuer none at its own. */
+static void test_a_ticket_is_verified_once_a_guardian(void **state)
+{
+    struct net *net = net_create(12, 3, true);
+    unsigned before[3];
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        before[i] = net->nodes[i].verified;
+    assert_int_equal(net_wait(net, net_submit(net, 1, 1, no_ticket), 10 * NET_S)->err, SHOAL_OK);
+    net_run(net, NET_S);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(net->nodes[i].verified - before[i], i == 1 ? 0 : 1);
+    net_destroy(net);
+}
+
 static void test_a_retry_founds_when_the_issuer_died(void **state)
 {
     struct net *net = net_create(5, 5, true);
@@ -844,6 +860,7 @@ int main(void)
         cmocka_unit_test(test_any_node_answers_for_any_job),
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),
+        cmocka_unit_test(test_a_ticket_is_verified_once_a_guardian),
         cmocka_unit_test(test_a_retry_founds_when_the_issuer_died),
         cmocka_unit_test(test_another_life_of_the_issuer_is_elected),
         cmocka_unit_test(test_acknowledged_means_flushed),
