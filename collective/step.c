@@ -96,6 +96,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     struct step_state *state = &comm->step;
     enum shoal_err err = check_step(comm, step);
     uint64_t closed_ns;
+    uint64_t now_ns;
 
     if (err == SHOAL_OK && cap < step->v_count)
         err = comm_fail(comm, SHOAL_ERR_INVALID, "room for %u of %u mini-batches", cap, step->v_count);
@@ -117,9 +118,11 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     atomic_store(&comm->words->started_step, step->step);
     atomic_store(&comm->words->activity,
                  step->kind == SHOAL_STEP_TRAIN ? SHOAL_ACTIVITY_COMPUTING : SHOAL_ACTIVITY_VALIDATING);
+    now_ns = comm_now_ns();
     closed_ns = atomic_exchange(&comm->closed_ns, 0);
     if (closed_ns != 0)
-        atomic_store(&comm->words->join_pause_ns, comm_now_ns() - closed_ns);
+        atomic_store(&comm->words->join_pause_ns, now_ns - closed_ns);
+    atomic_store(&comm->words->computing_ns, now_ns);
     return SHOAL_OK;
 }
 
@@ -169,6 +172,7 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
         minibatch->samples == 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u of %u samples was not assigned here", minibatch->v,
                          minibatch->samples);
+    atomic_fetch_add(&comm->words->computed_ns, comm_now_ns() - atomic_load(&comm->words->computing_ns));
     fault_point(&comm->fault, FAULT_BEFORE_PUBLISH, state->step.step);
     if (!tree_held_add(&state->held, minibatch->v, &add))
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u is held already, or out of the order of assign",
@@ -176,6 +180,7 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
     if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
         add_vector(comm, &add, minibatch->samples);
     add_tuple(comm, minibatch);
+    atomic_store(&comm->words->computing_ns, comm_now_ns());
     fault_point(&comm->fault, FAULT_AFTER_PUBLISH, state->step.step);
     if (!epoch_is_revoked(comm))
         return SHOAL_OK;
@@ -449,6 +454,10 @@ enum shoal_err shoal_step_complete(struct shoal_comm *comm)
     (void)pthread_mutex_unlock(&comm->lock);
     if (!open)
         return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
+    if (atomic_load(&comm->words->first_epoch_word) != comm->epoch.word) {
+        atomic_store(&comm->words->first_complete_ns, comm_now_ns());
+        atomic_store(&comm->words->first_epoch_word, comm->epoch.word);
+    }
     atomic_store(&comm->words->complete_step, step);
     (void)comm_say(comm, &arena_my_words(&comm->arena)->completed, step, all_completed); /* apply_allowed will notice */
     fault_point(&comm->fault, FAULT_AFTER_COMPLETE, step);

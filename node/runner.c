@@ -654,6 +654,10 @@ static void slot_claim(struct runner *runner, const struct shoal_runner_start *s
     atomic_store(&slot->applied_step, 0);
     atomic_store(&slot->minibatches, 0);
     atomic_store(&slot->updates, 0);
+    atomic_store(&slot->computed_ns, 0);
+    atomic_store(&slot->computing_ns, 0);
+    atomic_store(&slot->first_epoch_word, 0);
+    atomic_store(&slot->first_complete_ns, 0);
     atomic_store(&slot->activity, SHOAL_ACTIVITY_LOADING);
     atomic_store(&slot->frozen, 0);
     atomic_store(&slot->robust, 0);

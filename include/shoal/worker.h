@@ -79,7 +79,14 @@ struct shoal_control_slot {
     _Atomic uint32_t frozen;       /* written by the runner: stopped on purpose, the watchdog keeps away */
     _Atomic uint64_t join_pause_ns; /* the last pause of this worker for a join or a change of epoch */
     _Atomic uint64_t updates;      /* optimizer updates: applied steps x parameters */
-    uint64_t reserved[5];
+    /* For who measures, all by CLOCK_MONOTONIC: time in the caller's hands, from assign or a publish to the next publish;
+     * since when it has the present mini-batch (stands until it has another); when it first completed a step in the newest
+     * epoch in which it completed any. */
+    _Atomic uint64_t computed_ns;
+    _Atomic uint64_t computing_ns;
+    _Atomic uint64_t first_epoch_word;
+    _Atomic uint64_t first_complete_ns;
+    uint64_t reserved;
 };
 _Static_assert(sizeof(struct shoal_control_slot) == 128, "two cache lines a worker");
 

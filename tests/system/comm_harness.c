@@ -1035,6 +1035,26 @@ static bool reference(struct agent *agent)
     return true;
 }
 
+/* What the control page says of time must fit in the worker's life. */
+static void check_times(struct agent *agent, const struct worker *w)
+{
+    const struct shoal_control_slot *slot = &agent->hosts[w->host].page->slots[w->slot];
+    uint64_t life_ns = now_ns() - w->started_ns;
+    uint64_t word = atomic_load(&slot->first_epoch_word);
+    uint64_t first_ns = atomic_load(&slot->first_complete_ns);
+    uint64_t computed_ns = atomic_load(&slot->computed_ns);
+
+    if (atomic_load(&slot->worker_id) != w->id || atomic_load(&slot->applied_step) == 0)
+        return;
+    if (word == 0 && agent->epochs_made > 1)
+        return; /* it came for the last step's result */
+    if (word == 0 || word > atomic_load(&slot->epoch_word) || first_ns <= w->started_ns ||
+        first_ns - w->started_ns > life_ns)
+        fail(agent, "worker %" PRIu64 ": first step complete in epoch %" PRIx64 " at %" PRIu64, w->id, word, first_ns);
+    if (computed_ns > life_ns || (computed_ns == 0 && atomic_load(&slot->minibatches) > 0))
+        fail(agent, "worker %" PRIu64 " computed for %" PRIu64 " of its %" PRIu64 " ns", w->id, computed_ns, life_ns);
+}
+
 static void check_worker(struct agent *agent, const struct worker *w)
 {
     char text[256] = "";
@@ -1052,6 +1072,7 @@ static void check_worker(struct agent *agent, const struct worker *w)
         updates != agent->want_updates)
         fail(agent, "worker %" PRIu64 " printed \"%s\", one worker alone has digest %016" PRIx64 " updates %" PRIu64,
              w->id, text, agent->want_state, agent->want_updates);
+    check_times(agent, w);
 }
 
 static void random_events(struct agent *agent)
