@@ -545,7 +545,7 @@ def leader_lost(table, options):
 
 def all_reduce(table, options):
     ours, gloo = {}, {}
-    for _ in range(3):
+    for _ in range(options.repeat):  # in turn, so that what else runs here disturbs both
         done = subprocess.run([str(options.out / "tests/bench/allreduce"), "iterations=20"], capture_output=True, text=True, timeout=120)
         if "WRONG" in done.stdout or done.returncode != 0:
             raise Failed("a wrong sum: " + done.stdout + done.stderr)
@@ -557,7 +557,8 @@ def all_reduce(table, options):
 
     def compare(kind, kib):
         pairs = [theirs / mine for mine, theirs in zip(ours[kind, kib], gloo[kib])]
-        return "%.1fx gloo (worst of 3 rounds %.1fx), %.0f us" % (statistics.median(pairs), min(pairs), statistics.median(ours[kind, kib]))
+        return "%.2fx gloo (worst of %d rounds %.2fx), %.0f us" % (
+            statistics.median(pairs), len(pairs), min(pairs), statistics.median(ours[kind, kib]))
 
     for kib, text in ((1024, "1"), (16384, "16")):
         table.row("all-reduce %s MiB, 2 workers in one host, gradients in the arena" % text, ">= 8x gloo", compare("arena", kib),
