@@ -667,6 +667,14 @@ static const uint8_t *choose_address(const struct transport *t, const uint8_t *a
     return best;
 }
 
+/* Inside this machine nothing is congested, and a control that paces (bbr) keeps a quarter of the time from a reduction.
+ * On a network it stays what its operator chose. */
+static void no_pacing(int fd, const struct sockaddr_in *to)
+{
+    if (ntohl(to->sin_addr.s_addr) >> 24 == 127)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* what every kernel has */
+}
+
 static enum shoal_err tcp_connect(struct transport *t, const struct transport_peer *peer)
 {
     struct outbound *out = &t->out[peer->rank];
@@ -688,6 +696,7 @@ static enum shoal_err tcp_connect(struct transport *t, const struct transport_pe
     if (out->fd < 0)
         return SHOAL_ERR_FULL;
     (void)setsockopt(out->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    no_pacing(out->fd, &to);
     if (t->fixed_send_buffer)
         (void)setsockopt(out->fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
     w = shoal_writer_init(out->preamble, PREAMBLE_BYTES);

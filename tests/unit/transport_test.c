@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -123,6 +124,31 @@ static void messages_arrive_whole_and_by_tag(void **state)
     turns(&pair);
     assert_int_equal(tcp->test(pair.a, receives[0]), TRANSPORT_DONE);
     assert_int_equal(tcp->test(pair.b, sends[0]), TRANSPORT_DONE);
+    pair_deinit(&pair);
+}
+
+/* Whatever the kernel's default paces. */
+static void nothing_is_paced_inside_a_machine(void **state)
+{
+    unsigned found = 0;
+    struct pair pair;
+
+    (void)state;
+    pair_init(&pair);
+    connect_a(&pair, EPOCH(2), token_a);
+    connect_b(&pair, EPOCH(2));
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in to;
+        socklen_t len = sizeof(to);
+        char name[16] = "";
+
+        if (getpeername(fd, (struct sockaddr *)&to, &len) != 0 || to.sin_family != AF_INET)
+            continue;
+        len = sizeof(name) - 1;
+        assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+        found += strcmp(name, "reno") == 0 ? 1 : 0;
+    }
+    assert_int_equal(found, 2); /* who connects sends */
     pair_deinit(&pair);
 }
 
@@ -269,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_arrive_whole_and_by_tag),
+        cmocka_unit_test(nothing_is_paced_inside_a_machine),
         cmocka_unit_test(another_length_fails),
         cmocka_unit_test(a_wrong_token_is_not_heard),
         cmocka_unit_test(who_is_early_waits),
