@@ -2,7 +2,7 @@
  * (staged), and between two simulated hosts over UCX on loopback. Prints medians in microseconds of the slowest rank,
  * and checks every result against a plain loop.
  *
- *   allreduce [workers=2] [iterations=30] [kib=1024,16384]
+ *   allreduce [workers=2] [iterations=30] [kib=1024,16384] [hosts=2 (that alone)]
  *
  * One process forks the workers and plays the agent: it answers READY with one EPOCH. */
 #include <errno.h>
@@ -282,12 +282,15 @@ int main(int argc, char **argv)
 {
     struct bench bench = { .workers = 2, .iterations = 30 };
     const char *sizes = "1024,16384";
+    bool between_only = false;
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "workers=", 8) == 0)
             bench.workers = (uint32_t)strtoul(argv[i] + 8, NULL, 10);
         else if (strncmp(argv[i], "iterations=", 11) == 0)
             bench.iterations = (uint32_t)strtoul(argv[i] + 11, NULL, 10);
+        else if (strcmp(argv[i], "hosts=2") == 0)
+            between_only = true;
         else if (strncmp(argv[i], "kib=", 4) == 0)
             sizes = argv[i] + 4;
     }
@@ -298,9 +301,11 @@ int main(int argc, char **argv)
         bench.bytes = strtoull(at, NULL, 10) * 1024;
         bench.hosts = 1;
         bench.arena = true;
-        run(&bench);
+        if (!between_only)
+            run(&bench);
         bench.arena = false;
-        run(&bench);
+        if (!between_only)
+            run(&bench);
         bench.hosts = 2;
         bench.arena = true;
         if (bench.workers > 1)
