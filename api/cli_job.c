@@ -593,7 +593,7 @@ int cli_job_recover(struct cli *cli)
         if (json_input_parse(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
             code = cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
         } else {
-            (void)printf("%s\n", text_at(json_input_root(input), "text"));
+            (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));
             json_input_free(input);
         }
     }
