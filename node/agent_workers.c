@@ -486,6 +486,14 @@ static void on_stuck(void *arg, uint64_t worker_id)
     agent_event(arg, &event);
 }
 
+static void on_dying(void *arg, uint64_t worker_id)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_DYING };
+
+    event.u.worker_stuck.worker_id = worker_id;
+    agent_event(arg, &event);
+}
+
 static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STEPPED };
@@ -549,7 +557,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .slots = agent->settings.slots, .arg = agent, .on_started = on_started,
                                        .on_exited = on_exited, .on_runner = on_runner, .on_message = on_message,
                                        .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
-                                       .on_stepped = on_stepped };
+                                       .on_dying = on_dying, .on_stepped = on_stepped };
 
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);

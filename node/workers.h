@@ -34,6 +34,8 @@ struct workers_options {
                        const struct shoal_worker_message *message);
     void (*on_slot_idle)(void *arg, uint32_t slot);
     void (*on_stuck)(void *arg, uint64_t worker_id); /* its library thread stands still */
+    /* The process has been killed or has crashed: it is in nobody's way any more, though its end is told later. */
+    void (*on_dying)(void *arg, uint64_t worker_id);
     /* The worker of a job that is furthest has applied `step` in that epoch; at most every 100 ms. */
     void (*on_stepped)(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step);
 };

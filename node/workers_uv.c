@@ -7,6 +7,8 @@
  * before anything it says counts (on_message passes HELLO on first). */
 #include "workers.h"
 
+#include "deaths_uv.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -71,6 +73,7 @@ struct workers {
     uv_poll_t listener_poll;
     uv_timer_t idle_timer;
     uv_timer_t watchdog;
+    struct deaths *deaths;
     uint64_t slots_draining; /* bit i: slot i is watched for its lock */
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
@@ -285,6 +288,7 @@ static void alive_remove(struct workers *workers, struct runner_link *runner, ui
     for (size_t i = 0; i < runner->alive_count; i++) {
         if (runner->alive[i].worker_id != worker_id)
             continue;
+        deaths_forget(workers->deaths, worker_id);
         slot_watch(workers, runner->alive[i].slot);
         runner->alive[i] = runner->alive[--runner->alive_count];
         return;
@@ -326,12 +330,23 @@ static void on_welcome(struct runner_link *runner, const struct shoal_runner_mes
     runner->awaited = message->status;
 }
 
+static void watch_death(struct runner_link *runner, const struct shoal_runner_message *started)
+{
+    struct deaths *deaths = runner->workers->deaths;
+
+    if (runner->page == NULL || started->slot >= SHOAL_SLOTS_MAX || started->pid <= 0)
+        return;
+    deaths_forget(deaths, started->worker_id); /* told of again */
+    (void)deaths_watch(deaths, started->worker_id, &runner->page->slots[started->slot].robust);
+}
+
 static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
 {
     struct workers *workers = runner->workers;
 
     runner->awaited--;
     if (message->kind == SHOAL_RUNNER_STARTED) {
+        watch_death(runner, message);
         for (size_t i = 0; i < runner->alive_count; i++)
             if (runner->alive[i].worker_id == message->worker_id) {
                 runner->alive[i].pid = message->pid;
@@ -784,7 +799,10 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     workers->idle_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->watchdog);
     workers->watchdog.data = workers;
-    workers->handles_open = 3;
+    workers->handles_open = 4;
+    err = deaths_create(&workers->deaths, options->loop, options->on_dying, options->arg);
+    if (err != SHOAL_OK)
+        return shoal_fail(msg, err, "no memory, or no thread, for the watch over workers"); /* the process ends */
     *out = workers;
     return SHOAL_OK;
 release:
@@ -812,11 +830,14 @@ void workers_reattach(struct workers *workers, void (*done)(void *arg), void *ar
     reattach_check(workers);
 }
 
+static void on_deaths_stopped(void *arg) { handle_closed(arg); }
+
 static void on_handle_closed(uv_handle_t *handle) { handle_closed(handle->data); }
 
 void workers_stop(struct workers *workers)
 {
     workers->stopped = true;
+    deaths_stop(workers->deaths, on_deaths_stopped, workers);
     while (workers->links != NULL)
         link_close(workers->links);
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {

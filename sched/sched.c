@@ -271,6 +271,7 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
     case SHOAL_SCHED_RUNNER:
     case SHOAL_SCHED_WORKER:
     case SHOAL_SCHED_WORKER_STUCK:
+    case SHOAL_SCHED_WORKER_DYING:
     case SHOAL_SCHED_WORKER_STEPPED:
     case SHOAL_SCHED_RECORDS_MARK: sched_slots_event(s, event); return SHOAL_OK;
     }

@@ -585,8 +585,8 @@ void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *fr
         event.kind = SHOAL_SLOTS_WORKER;
         event.u.worker.worker_id = from->u.worker.worker_id;
         event.u.worker.message = from->u.worker.message;
-    } else if (from->kind == SHOAL_SCHED_WORKER_STUCK) {
-        event.kind = SHOAL_SLOTS_STUCK;
+    } else if (from->kind == SHOAL_SCHED_WORKER_STUCK || from->kind == SHOAL_SCHED_WORKER_DYING) {
+        event.kind = from->kind == SHOAL_SCHED_WORKER_STUCK ? SHOAL_SLOTS_STUCK : SHOAL_SLOTS_DYING;
         event.u.worker.worker_id = from->u.worker_stuck.worker_id;
     } else if (from->kind == SHOAL_SCHED_WORKER_STEPPED) {
         event.kind = SHOAL_SLOTS_STEPPED;

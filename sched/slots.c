@@ -181,20 +181,21 @@ void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word)
     s->slots->table_version++;
 }
 
-/* S6: the running epoch is revoked here at once; the flood follows in the same step. */
-static void revoke_for(struct slots_step *s, struct worker *worker)
+/* S6: the running epoch is revoked here at once; the flood follows in the same step. False: nothing to revoke. */
+static bool revoke_for(struct slots_step *s, struct worker *worker)
 {
     struct hjob *job = &s->slots->jobs[worker->job];
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
     uint64_t word = shoal_epoch_word(epoch->epoch);
 
     if (!epoch_has(epoch, worker->place.worker_id) || job->revoked >= word)
-        return;
+        return false;
     /* Who leaves after the last step leaves nothing behind: a released or finished worker revokes nothing. */
     if (worker->release || (worker->report.done_call != 0 && worker->report.files_call == worker->report.done_call))
-        return;
+        return false;
     job_revoke(s, job, word);
     job->flood_word = word;
+    return true;
 }
 
 void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text)
@@ -203,7 +204,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
 
     if (!worker_lives(worker))
         return;
-    revoke_for(s, worker);
+    (void)revoke_for(s, worker);
     worker->report.phase = SHOAL_PHASE_EXITED;
     worker->report.status = status;
     worker->report.signalled = signalled;
@@ -377,7 +378,18 @@ static void on_stuck(struct slots_step *s, struct worker *worker)
     worker->report.stuck = true;
     (void)snprintf(worker->report.text, sizeof(worker->report.text),
                    "its library stood still for a second (a blocked or stopped process); it was killed");
-    revoke_for(s, worker);
+    (void)revoke_for(s, worker);
+    worker_kill(worker, 0, s->now_ns);
+    worker_changed(s->slots, worker);
+}
+
+/* A death is known some 30 ms a GB before the process is reaped. The kill makes sure of the rest of it. One that leaves
+ * no epoch behind is let end as it does: its own status is told then. */
+static void on_dying(struct slots_step *s, struct worker *worker)
+{
+    if (worker == NULL || !worker_lives(worker) || worker->report.stuck || !revoke_for(s, worker))
+        return;
+    worker->report.stuck = true;
     worker_kill(worker, 0, s->now_ns);
     worker_changed(s->slots, worker);
 }
@@ -434,6 +446,7 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
         return SHOAL_OK;
     case SHOAL_SLOTS_STEPPED: on_stepped(s, event); return SHOAL_OK;
     case SHOAL_SLOTS_STUCK: on_stuck(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
+    case SHOAL_SLOTS_DYING: on_dying(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
     case SHOAL_SLOTS_BLOB: on_blob(s, event); return SHOAL_OK;
     case SHOAL_SLOTS_MANIFEST_MADE: on_manifest(s, event); return SHOAL_OK;
     case SHOAL_SLOTS_RECORDS_MARK: on_mark(s, event); return SHOAL_OK;

@@ -85,7 +85,7 @@ struct shoal_worker_report {
     uint64_t lease_generation;
     bool ran; /* RUN was asked for; false in EXITED: it never started, nothing was lost */
     bool frozen;
-    bool stuck;     /* its heartbeat word stands still: to be fenced */
+    bool stuck;     /* its heartbeat word stands still, or it is dying: it does no step any more, EXITED follows */
     int32_t status; /* EXITED */
     bool signalled;
     uint32_t call; /* newest call that it was given and has said HELLO or READY for */

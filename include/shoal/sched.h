@@ -72,10 +72,11 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_RUNNER,
     SHOAL_SCHED_WORKER,
     SHOAL_SCHED_WORKER_STUCK,
+    SHOAL_SCHED_WORKER_DYING,
     SHOAL_SCHED_WORKER_STEPPED,
     SHOAL_SCHED_RECORDS_MARK,
 };
-#define SHOAL_SCHED_EVENT_KINDS 24
+#define SHOAL_SCHED_EVENT_KINDS 25
 
 /* As in shoal/swim.h. */
 enum shoal_sched_node_state {
@@ -266,7 +267,7 @@ struct shoal_sched_event {
         } worker;
         struct {
             uint64_t worker_id;
-        } worker_stuck;
+        } worker_stuck; /* DYING too */
         struct {
             uint64_t worker_id;
             uint64_t epoch_word, step; /* of its control page: it has applied that in this epoch */

@@ -53,6 +53,7 @@ enum shoal_slots_event_kind {
     SHOAL_SLOTS_RUNNER,    /* after an agent's restart: these live; any other worker of the job here is dead */
     SHOAL_SLOTS_WORKER,    /* a worker's message */
     SHOAL_SLOTS_STUCK,     /* the watchdog: a worker's heartbeat word stands still */
+    SHOAL_SLOTS_DYING,     /* killed, or crashed: its memory is being torn down, EXITED follows */
     SHOAL_SLOTS_STEPPED,   /* a worker's control page: how far it is, whoever ships the records */
     SHOAL_SLOTS_BLOB,      /* the answer to FETCH */
     SHOAL_SLOTS_MANIFEST_MADE,
@@ -101,7 +102,7 @@ struct shoal_slots_event {
         struct {
             uint64_t worker_id;
             const struct shoal_worker_message *message;
-        } worker; /* STUCK: worker_id */
+        } worker; /* STUCK, DYING: worker_id */
         struct {
             uint64_t worker_id;
             uint64_t epoch_word, step;

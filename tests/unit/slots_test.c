@@ -596,10 +596,14 @@ static void test_epoch_and_death(void **state)
     assert_false(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8);
     step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32, 7 } });
     assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 7 && in.u.progress.call == 1);
-    exited(12);
+    event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_DYING, .u.worker = { .worker_id = 12 } };
+    step(&event);
     assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
     assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));
-    assert_true(sent_to(SHOAL_HOST_WORKER, leader));
+    assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.stuck);
+    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12); /* whatever is left of it */
+    exited(12);
+    assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.phase == SHOAL_PHASE_EXITED);
     start(SHOAL_HOST_EPOCH, job_a); /* an older one comes late */
     out.u.epoch.epoch.e = 2;
     out.u.epoch.call = 1;

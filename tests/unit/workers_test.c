@@ -4,10 +4,14 @@
 #include <setjmp.h>
 #include <stdarg.h>
 
+#include <linux/futex.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -24,7 +28,7 @@ struct fixture {
     int listener, agent; /* of the runner that is played */
     struct shoal_control_page *page;
     int page_fd;
-    unsigned runners, stepped;
+    unsigned runners, stepped, dying;
     size_t alive_count;
     struct workers_alive alive[4];
     uint64_t step, step_worker;
@@ -79,6 +83,14 @@ static void on_stuck(void *arg, uint64_t worker_id)
     (void)worker_id;
 }
 
+static void on_dying(void *arg, uint64_t worker_id)
+{
+    struct fixture *f = arg;
+
+    f->dying++;
+    f->step_worker = worker_id;
+}
+
 static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
 {
     struct fixture *f = arg;
@@ -131,7 +143,7 @@ static int setup(void **state)
     struct sockaddr_un name = { .sun_family = AF_UNIX };
     struct workers_options options = { .slots = 4, .on_started = on_started, .on_exited = on_exited, .on_runner = on_runner,
                                        .on_message = on_message, .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
-                                       .on_stepped = on_stepped };
+                                       .on_dying = on_dying, .on_stepped = on_stepped };
     char jobs[64], slots[64], path[64];
     struct shoal_msg msg;
 
@@ -239,10 +251,70 @@ static void steps_are_read_from_the_control_page(void **state)
     assert_int_equal(f->step_worker, 12);
 }
 
+/* Holds the word as a library thread does, until it is killed. */
+static pid_t hold(_Atomic uint32_t *word)
+{
+    int ready[2];
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    if (pid == 0) {
+        static struct robust_list node;
+        static struct robust_list_head head;
+
+        node.next = &head.list;
+        head.list.next = &node;
+        head.futex_offset = (long)((intptr_t)word - (intptr_t)&node);
+        atomic_store(word, (uint32_t)syscall(SYS_gettid));
+        (void)syscall(SYS_set_robust_list, &head, sizeof(head));
+        (void)!write(ready[1], "x", 1);
+        (void)close(ready[1]);
+        while (true)
+            (void)pause();
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+    return pid;
+}
+
+/* Before it is reaped: here nobody reaps it until the agent has been told. */
+static void a_death_is_known_before_the_process_is_reaped(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *welcome;
+    int status;
+    pid_t pid;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 2;
+    say(f, welcome, f->page_fd);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 12, 1, 4712), -1); /* it never takes its word */
+    turns(f);
+    pid = hold(&f->page->slots[0].robust);
+    while ((atomic_load(&f->page->slots[0].robust) & FUTEX_WAITERS) == 0) /* the watch has seen that it is held */
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    assert_int_equal(f->dying, 0);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    while (f->dying == 0)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->step_worker, 11);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    say(f, fresh(SHOAL_RUNNER_EXITED, 11, 0, 4711), -1);
+    turns(f);
+    assert_int_equal(f->dying, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
     };
 
