@@ -441,6 +441,7 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
                       (unsigned long long)action->u.role.term);
         break;
     }
+    case SHOAL_SCHED_SAY: agent_log(agent, "%s", action->u.fatal.text); break;
     case SHOAL_SCHED_FATAL:
         agent_log(agent, "stops: %s", action->u.fatal.text);
         agent_stop(agent, 1);

@@ -231,6 +231,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_DIGEST: sched_on_digest(s, from, &frame); break;
         case FRAME_REPLICA_ASK: sched_on_replica_ask(s, from, &frame); break;
         case FRAME_REPLICA: sched_on_replica(s, from, &frame); break;
+        case FRAME_REBUILD: sched_on_rebuild(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)

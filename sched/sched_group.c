@@ -78,6 +78,7 @@ void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
     deadline = sooner(deadline, g->doomed_ns);
     deadline = sooner(deadline, g->complete_ns);
     deadline = sooner(deadline, g->orphan_ns);
+    deadline = sooner(deadline, g->stopped ? g->rebuild_ns : SCHED_NEVER);
     deadline = sooner(deadline, g->lead_ns);
     if (g->snap.bytes != NULL)
         deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
@@ -229,65 +230,6 @@ void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *option
 /* ---- Applying -----------------------------------------------------------------------------------------------------
  */
 
-uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g)
-{
-    struct shoal_buf bytes = { 0 };
-    struct shoal_hash hash;
-    uint64_t digest = 0;
-
-    if (g->job != NULL)
-        return g->job->digest;
-    if (g->mesh == NULL || shoal_mesh_encode(g->mesh, &bytes) != SHOAL_OK)
-        return 0;
-    hash = sched_hash(s, shoal_buf_view(&bytes));
-    shoal_buf_deinit(&bytes);
-    for (unsigned i = 0; i < 8; i++)
-        digest = digest << 8 | hash.bytes[i];
-    return digest;
-}
-
-/* A replica that differs from its leader's takes no part any more: it must not spread what it holds. */
-static void compare_digests(struct shoal_sched *s, struct sched_group *g)
-{
-    if (g->theirs_index == 0 || g->theirs_index != g->digest_index || g->theirs == g->digest || g->stopped)
-        return;
-    s->stats.digest_mismatches++;
-    g->stopped = true;
-    g->changed = 0;
-    sched_lead_end(g);
-    g->leads = false;
-    g->keep_ns = SCHED_NEVER;
-    sched_group_claims(s, g);
-}
-
-void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
-{
-    struct sched_group *g = sched_group_find(s, frame->u.digest.group);
-
-    if (g == NULL || g->leads || !shoal_node_id_equal(g->leader, from)) /* of another line it would say nothing */
-        return;
-    g->theirs_index = frame->u.digest.index;
-    g->theirs = frame->u.digest.digest;
-    compare_digests(s, g);
-}
-
-static void take_digest(struct shoal_sched *s, struct sched_group *g)
-{
-    struct frame frame = { .kind = FRAME_DIGEST };
-
-    g->digest_index = g->applied;
-    g->digest = sched_group_state_digest(s, g);
-    if (!g->leads) {
-        compare_digests(s, g);
-        return;
-    }
-    frame.u.digest.group = g->id;
-    frame.u.digest.index = g->digest_index;
-    frame.u.digest.digest = g->digest;
-    for (unsigned i = 0; i < g->told_count; i++)
-        sched_send(s, g->told[i].node, &frame);
-}
-
 static void apply_found(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes)
 {
     struct founding_record record;
@@ -304,7 +246,8 @@ static void apply_found(struct shoal_sched *s, struct sched_group *g, struct sho
     err = shoal_job_create(&g->job, &founding);
     if (err != SHOAL_OK) {
         g->refused = err == SHOAL_ERR_MALFORMED;
-        g->stopped = !g->refused; /* no memory: a restart may have more */
+        if (!g->refused)
+            sched_group_stop(s, g, "there is no memory for it");
         return;
     }
     g->founded = true;
@@ -361,7 +304,7 @@ void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t up
         g->applied_term = entry->term;
         g->log_bytes += entry->len + 32u;
         if (i % SCHED_DIGEST_ENTRIES == 0)
-            take_digest(s, g);
+            sched_take_digest(s, g);
     }
     sched_requests_readable(s, g);
     if (g->changed != 0 || g->leads)
@@ -580,6 +523,8 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     if (s->now >= g->complete_ns)
         sched_found_complete(s, g);
     look_for_leader(s, g);
+    if (g->stopped && s->now >= g->rebuild_ns)
+        sched_rebuild_ask(s, g);
     sched_settle_lead(s, g);
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
@@ -670,9 +615,9 @@ static uint64_t newest_config(const struct sched_group *g)
     return sched_group_config_version(g);
 }
 
-/* Of an earlier line than ours: whatever it holds or leads was superseded by a recovery. It goes, and may become a
+/* Whatever it holds, or leads, is of an earlier line than ours, or of an earlier membership: it goes, and may become a
  * member anew. */
-static void say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to)
+void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_GONE };
 
@@ -692,7 +637,7 @@ static bool other_line(struct shoal_sched *s, struct sched_group *g, struct shoa
     if (theirs == ours)
         return false;
     if (theirs < ours) {
-        say_superseded(s, g, from);
+        sched_say_superseded(s, g, from);
         return true;
     }
     shoal_raft_status(g->raft, &status);

@@ -6,7 +6,7 @@
  *
  * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
  * that names it: the change does not lower what survives, and a voter that crashes comes back as one. U2. A voter is
- * dropped only together with its replacement's promotion, or when it votes no more (left, evicted, its store wiped:
+ * dropped only together with its replacement's promotion, or when it votes no more (left, evicted, stopped, wiped:
  * then its own node may be the replacement), and the rest has a majority that is heard. U3. A group that needs nothing
  * has no deadline here: nodes that come or go, and support's edges, make it look again. */
 #include "sched_state.h"
@@ -23,7 +23,7 @@ struct census {
     unsigned heard;        /* voters, this node too, that are not silent */
     int learner;           /* index, or -1 */
     int lost;              /* a voter to replace, or -1 */
-    bool lost_for_good;    /* it has left, was evicted, or has lost its store: it votes no more */
+    bool lost_for_good;    /* it has left, was evicted, has lost its store or stopped: it votes no more */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
     unsigned available;    /* nodes that could be members, members included */
 };
@@ -47,13 +47,14 @@ static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_membe
 }
 
 /* When this member must be given up; SCHED_NEVER: it is well. */
-static uint64_t loss_ns(const struct shoal_sched *s, const struct shoal_raft_member *member)
+static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g,
+                        const struct shoal_raft_member *member)
 {
     uint64_t since;
 
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
-    if (left_or_evicted(s, member->id.node))
+    if (left_or_evicted(s, member->id.node) || sched_is_broken(g, member->id.node))
         return 0;
     if (was_wiped(s, member))
         return sched_node_find(s, member->id.node)->since_ns + s->options.replace_ns;
@@ -67,14 +68,14 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
     c->count = shoal_raft_progress(g->raft, c->list, SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
         const struct shoal_raft_member *member = &c->list[i].member;
-        uint64_t loss = loss_ns(s, member);
+        uint64_t loss = loss_ns(s, g, member);
 
         if (member->bits & SHOAL_RAFT_LEARNER) {
             c->learner = (int)i;
         } else {
             c->voters++;
-            if (sched_is_self(s, member->id.node) ||
-                (sched_silent_since(s, member->id.node) == 0 && !was_wiped(s, member)))
+            if (sched_is_self(s, member->id.node) || (sched_silent_since(s, member->id.node) == 0 &&
+                                                      !was_wiped(s, member) && !sched_is_broken(g, member->id.node)))
                 c->heard++;
             if (s->now >= loss && c->lost < 0) {
                 c->lost = (int)i;
@@ -188,7 +189,7 @@ static void add_learner(struct shoal_sched *s, struct sched_group *g, const stru
 static void tend_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
 {
     const struct shoal_raft_progress *learner = &c->list[c->learner];
-    uint64_t loss = loss_ns(s, &learner->member);
+    uint64_t loss = loss_ns(s, g, &learner->member);
     struct shoal_raft_config config;
 
     g->keep_ns = s->now + LOOK_NS;

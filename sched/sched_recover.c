@@ -220,7 +220,6 @@ static void forget_old_raft(struct shoal_sched *s, struct sched_group *g)
     g->read_serial = 0;
     g->reads_waiting = false;
     g->digest_index = 0;
-    g->theirs_index = 0;
     g->complete_ns = SCHED_NEVER;
     g->orphan_ns = SCHED_NEVER;
     g->found_durable = true;

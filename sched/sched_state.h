@@ -6,6 +6,7 @@
  *   sched_store.c    snapshots, installs, restore after a start, removed ids
  *   sched_found.c    tickets, guardians, founding
  *   sched_settle.c   foundings that find no majority
+ *   sched_digest.c   replicas compared, and rebuilt
  *   sched_request.c  requests: here, forwarded, asked around
  *   sched_recover.c  the next recovery generation, from a single replica
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
@@ -67,6 +68,13 @@ struct sched_told {
     bool supporting;
     uint64_t claimed; /* its claim, as told to the raft; 0: none */
     uint64_t claim;   /* ours towards it; 0: none */
+    bool broken;      /* its replica has stopped: it is to be rebuilt (leader) */
+};
+
+/* What a guardian's machine came to. */
+struct sched_digest {
+    struct shoal_node_id node;
+    uint64_t index, digest;
 };
 
 struct sched_waiter {
@@ -136,7 +144,8 @@ struct sched_group {
 
     /* Digests of the machine at the newest multiple of SCHED_DIGEST_ENTRIES. */
     uint64_t digest_index, digest;
-    uint64_t theirs_index, theirs;
+    struct sched_digest digests[SHOAL_SCHED_SOURCES_MAX]; /* the others' newest */
+    uint64_t rebuild_ns;                                  /* stopped: asks then to be rebuilt */
 
     /* Reads: those that wait share the next round. */
     uint64_t read_serial; /* of the round under way; 0: none */
@@ -417,9 +426,8 @@ void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t aft
 void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 /* To one that asks or campaigns and is no member (any more) of a group that is here. */
+void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to);
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to);
-void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
-uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
 /* Propose a USER entry; `ctx` comes back when refused. NULL: no memory. The reference is the caller's. */
 struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes, uint64_t ctx);
 /* A copy of the job's founding record as it stands in the log; empty when it is no longer held. */
@@ -460,6 +468,15 @@ void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, con
 void sched_bundle_want(struct shoal_sched *s, struct sched_group *g);
 void sched_found_complete(struct shoal_sched *s, struct sched_group *g); /* offer the record to the other guardians */
 void sched_mesh_init(struct shoal_sched *s, struct sched_request *r);
+
+/* sched_digest.c */
+void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_take_digest(struct shoal_sched *s, struct sched_group *g);
+uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_group *g);
+void sched_group_stop(struct shoal_sched *s, struct sched_group *g, const char *why); /* this replica is no good */
+void sched_rebuild_ask(struct shoal_sched *s, struct sched_group *g);
+void sched_on_rebuild(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+bool sched_is_broken(const struct sched_group *g, struct shoal_node_id node); /* says so to this leader */
 
 /* sched_settle.c */
 void sched_settle_later(struct shoal_sched *s, const struct shoal_sched_ticket *t); /* this node has said no */

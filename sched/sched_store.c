@@ -305,7 +305,7 @@ void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const str
     if (g->part_index != action->u.part.snapshot.index || g->part.len != action->u.part.offset ||
         shoal_buf_append(&g->part, action->u.part.bytes.bytes, action->u.part.bytes.len) != SHOAL_OK) {
         /* Without memory for it this replica cannot go on; it says so instead of holding half a state. */
-        g->stopped = true;
+        sched_group_stop(s, g, "a snapshot from its leader did not fit");
         s->stats.groups_refused_full++;
     }
 }
@@ -322,8 +322,8 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
     else if (err == SHOAL_OK && head.machine.len > 0)
         err = shoal_job_restore(&job, head.machine);
     if (err != SHOAL_OK) {
-        g->stopped = true; /* what a leader sent, or the store gave back, does not decode: this replica takes no part */
         s->stats.digest_mismatches++;
+        sched_group_stop(s, g, "a snapshot, of its leader or of its store, does not decode");
         return;
     }
     if (!g->mesh_is) {

@@ -78,6 +78,7 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
     case FRAME_REQUEST: put_request(w, f); break;
     case FRAME_RESPONSE: put_response(w, f); break;
     case FRAME_WHO:
+    case FRAME_REBUILD:
     case FRAME_GONE:
         shoal_put_u64(w, f->u.who.id);
         shoal_put_job_id(w, f->u.who.job);
@@ -183,6 +184,7 @@ static void get_body(struct shoal_reader *r, struct frame *f)
     case FRAME_REQUEST: get_request(r, f); break;
     case FRAME_RESPONSE: get_response(r, f); break;
     case FRAME_WHO:
+    case FRAME_REBUILD:
     case FRAME_GONE:
         f->u.who.id = shoal_get_u64(r);
         f->u.who.job = shoal_get_job_id(r);

@@ -20,11 +20,12 @@ enum frame_kind {
     FRAME_GONE,     /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
     FRAME_MESH_GET, /* the copy of the mesh's state, from this offset */
     FRAME_MESH_PART,
-    FRAME_DIGEST,      /* leader to follower: my state at this index */
+    FRAME_DIGEST,      /* my state at this index (line above it) */
     FRAME_REPLICA_ASK, /* what do you hold of this group? */
     FRAME_REPLICA,
+    FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: line and configuration) */
 };
-#define FRAME_KINDS 14
+#define FRAME_KINDS 15
 
 enum found_answer {
     FOUND_STORED,  /* flushed here */

@@ -313,6 +313,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_JOB_CLOSED: sim_job_closed(host, action->u.group.group); break;
     case SHOAL_SCHED_JOB_DELETED: break;
     case SHOAL_SCHED_ROLE: on_role(host, action); break;
+    case SHOAL_SCHED_SAY: sim_trace(host->sim, "%s: %s", host->name, action->u.fatal.text); break;
     case SHOAL_SCHED_FATAL: sim_fail(host->sim, "%s stops: %s", host->name, action->u.fatal.text); break;
     case SHOAL_SCHED_RUN: sim_worker_run(host, action); break;
     case SHOAL_SCHED_RENEW:

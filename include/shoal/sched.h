@@ -301,6 +301,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_JOB_DELETED, /* remove its files and blobs for good */
     SHOAL_SCHED_ROLE,        /* for logs: this node leads the group now, or not any more */
     SHOAL_SCHED_FATAL,       /* log the text and stop the agent */
+    SHOAL_SCHED_SAY,         /* log the text: something an operator should know (in `fatal`) */
     /* This host's workers. */
     SHOAL_SCHED_RUN,
     SHOAL_SCHED_RENEW,
@@ -310,7 +311,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_WORKER_SEND,
     SHOAL_SCHED_REVOKE, /* raise `revoked` on the job's control page to at least this word */
 };
-#define SHOAL_SCHED_ACTION_KINDS 25
+#define SHOAL_SCHED_ACTION_KINDS 26
 
 /* As enum shoal_job_role. */
 enum shoal_sched_run_role { SHOAL_SCHED_RUN_ENGINE, SHOAL_SCHED_RUN_DRIVER, SHOAL_SCHED_RUN_SCRIPT };
@@ -388,7 +389,7 @@ struct shoal_sched_action {
         } role;
         struct {
             char text[400];
-        } fatal;
+        } fatal; /* FATAL, SAY */
         struct {
             struct shoal_job_id job;
             uint32_t generation;

@@ -67,6 +67,7 @@ struct net_node {
     unsigned blobs_put;
     unsigned verified; /* signatures looked at */
     unsigned deleted;
+    unsigned said; /* SAY actions */
     uint64_t terms_led; /* ROLE actions with leads */
 };
 
@@ -741,6 +742,10 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
         node->terms_led += action->u.role.leads ? 1 : 0;
         if (action->u.role.leads)
             net_led(net, at, action->u.role.group, action->u.role.term);
+        break;
+    case SHOAL_SCHED_SAY:
+        net_trace(net, "node %u: %s", at, action->u.fatal.text);
+        node->said++;
         break;
     case SHOAL_SCHED_FATAL: fail_msg("node %u: fatal: %s", at, action->u.fatal.text); break;
     case SHOAL_SCHED_PUBLISH_SLOTS:

@@ -825,12 +825,77 @@ static void test_a_replica_that_differs_stops(void **state)
     event.u.frame.bytes = shoal_writer_view(&w);
     net_step(net, 1, &event);
     assert_true(shoal_sched_group_find(net->nodes[1].sched, mesh_id, &status));
+    assert_false(status.stopped); /* one says this, one has said that */
+    event.u.frame.from = net->nodes[2].id;
+    net_step(net, 1, &event);
+    assert_true(shoal_sched_group_find(net->nodes[1].sched, mesh_id, &status));
     assert_true(status.stopped);
+    assert_int_equal(net->nodes[1].said, 1);
     shoal_sched_stats(net->nodes[1].sched, &stats);
     assert_int_equal(stats.digest_mismatches, 1);
-    net_run(net, 5 * NET_S); /* the other two go on */
+    net_run(net, 30 * NET_S); /* the other two go on, and take it in again */
     assert_int_equal(net_leader(net, mesh_id), 0);
+    assert_int_equal(mesh_voters(net), 3);
+    assert_true(shoal_sched_group_find(net->nodes[1].sched, mesh_id, &status));
+    assert_false(status.stopped);
     net_destroy(net);
+}
+
+static void digests_at(struct net *net, struct shoal_job_id job, unsigned count, uint64_t index)
+{
+    uint64_t want = 0, applied, digest;
+    unsigned alike = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        if (!shoal_sched_group_digest(net->nodes[i].sched, job, &applied, &digest))
+            continue;
+        assert_true(applied >= index);
+        want = alike++ == 0 ? digest : want;
+        assert_true(digest == want);
+    }
+    assert_int_equal(alike, 3);
+}
+
+/* A bit of a replica's machine is turned, of the leader's too: at the next multiple of 1,024 it stops and says so, and
+ * the others give it their state. Nothing of what it held is left. */
+static void test_a_replica_that_differs_is_rebuilt(void **state)
+{
+    (void)state;
+    for (unsigned nodes = 3; nodes <= 4; nodes++) { /* with and without another node to take its place */
+        for (unsigned leads = 0; leads < 2; leads++) {
+            struct net *net = net_create(29, nodes, true);
+            struct shoal_job_id job = submit(net, 0, 1);
+            struct shoal_sched_group_status status;
+            unsigned bad = 1, asked = 0;
+            const struct shoal_job *machine;
+
+            assert_int_equal(ask(net, 1, SHOAL_SCHED_STOP, job)->err, SHOAL_OK);
+            net_run(net, 5 * NET_S);
+            bad = net_leader(net, job);
+            for (unsigned i = 0; !leads && i < nodes; i++) {
+                if (i != net_leader(net, job) && shoal_sched_group_find(net->nodes[i].sched, job, &status))
+                    bad = i;
+            }
+            for (unsigned i = 0; i < 1100; i++) {
+                if (i == 500) {
+                    machine = shoal_sched_job(net->nodes[bad].sched, job);
+                    ((struct shoal_job *)(uintptr_t)machine)->digest ^= 4;
+                }
+                asked = (bad + 1) % nodes;
+                assert_int_equal(ask(net, asked, SHOAL_SCHED_STOP, job)->err, SHOAL_OK);
+            }
+            assert_int_equal(net->nodes[bad].said, 1);
+            net_run(net, 40 * NET_S);
+            for (unsigned i = 0; i < nodes; i++) {
+                assert_int_equal(net->nodes[i].said, i == bad ? 1 : 0);
+                if (shoal_sched_group_find(net->nodes[i].sched, job, &status))
+                    assert_false(status.stopped);
+            }
+            digests_at(net, job, nodes, 1100);
+            assert_int_equal(state_of(net, bad, job), SHOAL_JOB_KILLED);
+            net_destroy(net);
+        }
+    }
 }
 
 static void test_quiet_meshes_are_cheap(void **state)
@@ -885,6 +950,7 @@ int main(void)
         cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
         cmocka_unit_test(test_the_book_of_requests_is_bounded),
         cmocka_unit_test(test_a_replica_that_differs_stops),
+        cmocka_unit_test(test_a_replica_that_differs_is_rebuilt),
         cmocka_unit_test(test_quiet_meshes_are_cheap),
     };
 

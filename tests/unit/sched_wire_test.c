@@ -56,6 +56,7 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.response.bytes = shoal_view_text("bytes");
         break;
     case FRAME_WHO:
+    case FRAME_REBUILD:
     case FRAME_GONE: f.u.who.id = 5; break;
     case FRAME_WHO_REPLY: f.u.who_reply.holds = true; break;
     case FRAME_MESH_GET: f.u.mesh_get.offset = 6; break;
