@@ -37,6 +37,7 @@ static const struct cli_option global_options[] = {
         { "fabric-trusted", "NAMES", "interfaces that training data may use [lo]", 0 },                                \
         { "domain", "NAME", "failure domain of this host", 0 },                                                        \
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
+        { "store-map", "MIB", "the most that the store may take [8192]", 0 },                                          \
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
     {                                                                                                                  \
@@ -537,10 +538,12 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
     uint64_t api_port = 0;
     uint64_t slots = 0;
     uint64_t prefill = UINT64_MAX;
+    uint64_t store_map = 0;
 
     if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 1, 65535, &api_port) ||
         !cli_number(cli, "slots", 1, SHOAL_SLOTS_MAX, &slots) ||
-        !cli_number(cli, "prefill", 0, SHOAL_PREFILL_MIB_MAX, &prefill))
+        !cli_number(cli, "prefill", 0, SHOAL_PREFILL_MIB_MAX, &prefill) ||
+        !cli_number(cli, "store-map", SHOAL_STORE_MAP_MIB_MIN, SHOAL_PREFILL_MIB_MAX, &store_map))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
         .data = text_of(cli, "data"),
@@ -560,6 +563,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .fabric_trusted = text_of(cli, "fabric-trusted"),
         .domain = text_of(cli, "domain"),
         .prefill_mib = prefill,
+        .store_map_mib = store_map,
         .python = text_of(cli, "python"),
         .libs = text_of(cli, "libs"),
         .log_level = text_of(cli, "log-level"),

@@ -300,6 +300,7 @@ static const char *reason(int status)
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
+    case 507: return "Insufficient Storage";
     case 505: return "HTTP Version Not Supported";
     default: return "Status";
     }
@@ -417,6 +418,7 @@ static int status_of(enum shoal_err err, int not_found)
     case SHOAL_ERR_UNREACHABLE:
     case SHOAL_ERR_NOT_LEADER:
     case SHOAL_ERR_STORAGE: return 503;
+    case SHOAL_ERR_NO_SPACE: return 507;
     case SHOAL_ERR_RANK_LOST:
     case SHOAL_ERR_DEVICE: return 500;
     }

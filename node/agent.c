@@ -166,6 +166,10 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
                           "or put a TLS proxy in front of 127.0.0.1",
                           settings->api_host);
     settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
+    settings->store_map_bytes = options->store_map_mib * SHOAL_MIB;
+    if (settings->store_map_bytes != 0 && (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) >
+                                              settings->store_map_bytes / 2)
+        settings->prefill_bytes = settings->store_map_bytes / 2;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
     err = agent_inventory(settings, options->inventory, options->slots, msg);
     find_fabric(settings);
@@ -326,6 +330,14 @@ static void on_link_frame(void *arg, struct shoal_node_id node, enum shoal_lane 
     }
 }
 
+static uint8_t store_percent(const struct agent *agent)
+{
+    const struct shoal_store_stats *stats = shoal_store_stats(agent->store);
+    uint64_t percent = stats->map_bytes == 0 ? 0 : stats->used_bytes / (stats->map_bytes / 100);
+
+    return percent > 100 ? 100 : (uint8_t)percent;
+}
+
 static void on_health(uv_timer_t *timer)
 {
     struct agent *agent = timer->data;
@@ -339,6 +351,7 @@ static void on_health(uv_timer_t *timer)
     agent->loop_lag_ns = lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
     event.u.health.loop_lag_ns = lag;
     event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
+    event.u.health.store_percent = store_percent(agent);
     agent_event(agent, &event);
     if (++agent->health_ticks % LOAD_TICKS == 0 && agent->membership != NULL)
         agent_publish_load(agent);

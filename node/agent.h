@@ -54,6 +54,7 @@ struct agent_settings {
     bool simulated;
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     uint64_t prefill_bytes;
+    uint64_t store_map_bytes; /* 0: the default */
     bool verbose;
 };
 

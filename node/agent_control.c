@@ -677,6 +677,7 @@ static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
     char path[AGENT_PATH_BYTES + 32];
     struct shoal_store_options options = { .loop = &agent->loop, .dir = path, .store_id = agent->identity.store,
                                            .prefill_bytes = agent->settings.prefill_bytes,
+                                           .map_bytes = agent->settings.store_map_bytes,
                                            .on_fatal = on_store_fatal, .fatal_arg = agent };
     enum shoal_err err;
 

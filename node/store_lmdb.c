@@ -37,7 +37,6 @@
 #define MAP_DEFAULT (8ull * 1024 * SHOAL_MIB)
 #define PREFILL_DEFAULT (64ull * SHOAL_MIB)
 #define META_VERSION 1
-#define FULL_PERCENT 60
 /* Sequences deleted by one transaction, the fewest that are worth one, and frames that the cleaner moves by one. */
 #define TRIM_MAX 1024
 #define TRIM_MIN 64
@@ -731,11 +730,11 @@ static enum shoal_err check_batch(struct shoal_store *store, const struct shoal_
         bytes += batch->entries[i].bytes.len;
     }
     /* What frees space is always taken: 40 % of the map is kept for it. */
-    if (batch->entries_count > 0 && store->stats.used_bytes / FULL_PERCENT > store->map_bytes / 100) {
+    if (batch->entries_count > 0 && store->stats.used_bytes / SHOAL_STORE_FULL_PERCENT > store->map_bytes / 100) {
         store->stats.refused_full++;
         return shoal_fail(msg, SHOAL_ERR_FULL,
-                          "%.200s: %llu of %llu MiB are in use; remove finished jobs, or raise "
-                          "store.map_mib",
+                          "%.200s: %llu of %llu MiB are in use; delete finished jobs, or start the agent with a larger "
+                          "--store-map",
                           store->dir, (unsigned long long)(store->stats.used_bytes / SHOAL_MIB),
                           (unsigned long long)(store->map_bytes / SHOAL_MIB));
     }

@@ -246,6 +246,7 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
     case SHOAL_SCHED_HEALTH:
         s->health.loop_lag_ns = event->u.health.loop_lag_ns;
         s->health.flush_age_ns = event->u.health.flush_age_ns;
+        s->store_percent = event->u.health.store_percent;
         return SHOAL_OK;
     case SHOAL_SCHED_NODE: sched_on_node(s, &event->u.node); return SHOAL_OK;
     case SHOAL_SCHED_SUMMARY: sched_on_summary(s, event->u.summary.job, event->u.summary.payload); return SHOAL_OK;

@@ -390,6 +390,8 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     if (g == NULL)
         why = why_not(s, from, record);
     guardian = why == NULL;
+    if (g == NULL && guardian && s->store_percent >= SHOAL_STORE_SUBMIT_PERCENT)
+        why = "its store keeps what is left for the jobs that run; delete finished jobs";
     if (why == NULL && g == NULL && !bundle_here && record->bundle.len == 0 &&
         !shoal_hash_is_zero(record->bundle_hash)) {
         if (fetch_first(s, from, record, bytes) == SHOAL_OK)
@@ -615,7 +617,12 @@ static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sch
 {
     struct shoal_job_spec spec;
 
-    (void)s;
+    if (s->store_percent >= SHOAL_STORE_SUBMIT_PERCENT)
+        return shoal_fail(
+            msg, SHOAL_ERR_NO_SPACE,
+            "this node's store is %u %% full, and the rest is kept for the jobs that run; delete finished "
+            "jobs, submit to another node, or start the agent with a larger --store-map",
+            s->store_percent);
     if (request->spec.len > SHOAL_SCHED_SPEC_BYTES_MAX || request->bundle.len > SHOAL_BUNDLE_INLINE_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
                           "specification of %zu bytes, bundle of %zu; at most %u and %u fit a record",

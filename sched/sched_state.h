@@ -300,6 +300,7 @@ struct shoal_sched {
     bool restored; /* start-up is over */
     struct shoal_support *support;
     struct shoal_support_health health;
+    uint8_t store_percent; /* in use */
 
     struct sched_group **groups; /* in order of ids */
     size_t group_count;

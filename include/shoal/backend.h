@@ -9,7 +9,8 @@
  *   is borrowed for the callback.
  * - `msg` is never NULL. When `err` is not SHOAL_OK it says cause and remedy, for a person.
  * - Errors become HTTP statuses: INVALID, UNSUPPORTED 400; DENIED 403; NOT_FOUND 400 (execs) or 404 (/v1); EXISTS and
- *   STALE 409; TOO_BIG 413; FULL, TIMEOUT, UNREACHABLE, NOT_LEADER, STORAGE 503; anything else 500. */
+ *   STALE 409; TOO_BIG 413; FULL, TIMEOUT, UNREACHABLE, NOT_LEADER, STORAGE 503; NO_SPACE 507; anything
+ *   else 500. */
 #ifndef SHOAL_BACKEND_H
 #define SHOAL_BACKEND_H
 

@@ -36,10 +36,11 @@ struct shoal_cli_agent {
     unsigned slots;                  /* 0: from the inventory */
     const char *inventory;           /* simulated inventory for tests: "cpu:2", "gpu:4" */
     const char *fabric_trusted;
-    const char *domain;   /* failure domain */
-    uint64_t prefill_mib; /* UINT64_MAX: not given */
-    const char *python;   /* interpreter of workers */
-    const char *libs;     /* FABRIC_HOME */
+    const char *domain;     /* failure domain */
+    uint64_t prefill_mib;   /* UINT64_MAX: not given */
+    uint64_t store_map_mib; /* 0: not given */
+    const char *python;     /* interpreter of workers */
+    const char *libs;       /* FABRIC_HOME */
     const char *log_level;
     bool foreground;
 };

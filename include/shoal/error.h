@@ -30,6 +30,7 @@ enum shoal_err {
     SHOAL_ERR_DEVICE,    /* a device failed */
     /* The node: restart from disk. */
     SHOAL_ERR_STORAGE,
+    SHOAL_ERR_NO_SPACE, /* the request, nothing changed: the store keeps what is left for the jobs that run */
 };
 
 #define SHOAL_MUST_CHECK __attribute__((warn_unused_result))
@@ -58,6 +59,7 @@ static inline const char *shoal_err_name(enum shoal_err err)
     case SHOAL_ERR_RANK_LOST: return "rank lost";
     case SHOAL_ERR_DEVICE: return "device";
     case SHOAL_ERR_STORAGE: return "storage";
+    case SHOAL_ERR_NO_SPACE: return "no space";
     }
     return "unknown";
 }

@@ -126,11 +126,18 @@ _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lan
 /* One transaction takes at most this much of what waits. */
 #define SHOAL_STORE_COMMIT_FRAMES_MAX 512
 #define SHOAL_STORE_COMMIT_BYTES_MAX (SHOAL_MIB)
+/* Of its map. Above the first share no job is founded here any more, above the second no entry is taken and the agent
+ * stops: what lies between is for the jobs that run, whose entries are small. What frees space is always taken. */
+#define SHOAL_STORE_SUBMIT_PERCENT 55
+#define SHOAL_STORE_FULL_PERCENT 60
+_Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "running jobs have room to end");
 /* What may wait for the disk: then an append is answered FULL. */
 #define SHOAL_STORE_PENDING_BYTES_MAX (64 * SHOAL_MIB)
 
 /* To how much the store's file may be filled beforehand. */
 #define SHOAL_PREFILL_MIB_MAX (1024u * 1024u)
+/* The smallest map: below it not even one job's entries fit beside the free pages. */
+#define SHOAL_STORE_MAP_MIB_MIN 8u
 
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)

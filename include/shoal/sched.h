@@ -194,6 +194,7 @@ struct shoal_sched_event {
         struct {
             uint64_t loop_lag_ns;
             uint64_t flush_age_ns; /* of the oldest unfinished flush, 0: none */
+            uint8_t store_percent; /* of the durable store, in use */
         } health;
         struct shoal_sched_node node;
         struct {

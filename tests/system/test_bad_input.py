@@ -17,7 +17,7 @@ import zipfile
 
 import pytest
 from helpers import ended, log_of, submit
-from mesh import Failed, Host, Mesh
+from mesh import Failed, Host, Mesh, job_id
 
 BASE = "/platform/rest/deeplearning/v1"
 GOOD_ARGS = "--exec-start PyTorch --model-main main.py"
@@ -496,3 +496,31 @@ def test_a_full_disk_on_one_host_is_said_and_loses_nothing(new_mesh, small_disk,
                    % host.name)
     assert ended(mesh, submit(mesh, full, script("print('room again')")), 30)["state"] == "FINISHED"
     assert all(host.process.poll() is None for host in others)
+
+
+def test_a_full_store_refuses_jobs_and_lets_those_that_run_end(new_mesh, script, tmp_path):
+    mesh = new_mesh(("alone",), slots=1, agent_options=("--store-map", 16))
+    host = mesh.hosts[0]
+    release = tmp_path / "release"
+    waits = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+    running = submit(mesh, host, script(waits), script=(str(release),))
+    mesh.until(lambda: mesh.job(running)["state"] == "RUNNING", 30, "it runs")
+    folder = script("print('never run')", **{"ballast.bin": os.urandom(30000).hex()})
+    made = []
+
+    def refused():
+        done = mesh.shoal("job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir", folder,
+                          "--node", host.url, "--output", "json", check=False)
+        if done.returncode == 0:
+            made.append(job_id(done.stdout))
+        return done.returncode != 0 and done
+
+    done = mesh.until(refused, 120, "a submit is refused", pause=0)
+    assert "% full" in done.stderr and "delete finished jobs" in done.stderr and "--store-map" in done.stderr, done.stderr
+    assert len(made) > 10
+    release.touch()
+    assert ended(mesh, running)["state"] == "FINISHED"  # there was room for its end
+    for job in made:
+        mesh.shoal("job", "delete", job, "--node", host.url)
+    mesh.until(lambda: not refused(), 60, "jobs are taken again", pause=0.5)
+    assert host.process.poll() is None

@@ -232,6 +232,45 @@ static void test_ids_that_are_gone_stay_gone(void **state)
     net_destroy(net);
 }
 
+static void fill_store(struct net *net, unsigned at, uint8_t percent)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
+
+    event.u.health.store_percent = percent;
+    net_step(net, at, &event);
+}
+
+/* What runs must be able to commit: above its share a node founds nothing more, whoever asks. */
+static void test_a_full_store_founds_nothing(void **state)
+{
+    struct net *net = net_create(64, 3, true);
+    struct net_reply *reply;
+    struct shoal_job_id job;
+
+    (void)state;
+    net->delay_jitter_ns = 0; /* a lane keeps its order: the record comes before the appends */
+    fill_store(net, 0, SHOAL_STORE_SUBMIT_PERCENT - 1);
+    reply = net_wait(net, net_submit(net, 0, 1, (struct shoal_view){ 0 }), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    job = reply->job;
+    fill_store(net, 0, SHOAL_STORE_SUBMIT_PERCENT);
+    reply = net_wait(net, net_submit(net, 0, 2, (struct shoal_view){ 0 }), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_NO_SPACE);
+    assert_non_null(strstr(reply->text, "delete finished jobs"));
+    reply = net_wait(net, net_submit(net, 1, 3, (struct shoal_view){ 0 }), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK); /* two others are a majority */
+    assert_false(founded(net, 0, reply->job));
+    assert_int_equal(net_wait(net, net_ask(net, 2, SHOAL_SCHED_STOP, job, true), 4 * NET_S)->err, SHOAL_OK);
+    fill_store(net, 2, 99);
+    reply = net_wait(net, net_submit(net, 1, 4, (struct shoal_view){ 0 }), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(reply->text, "delete finished jobs"));
+    fill_store(net, 0, 10);
+    reply = net_wait(net, net_submit(net, 0, 5, (struct shoal_view){ 0 }), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_without_a_holder_it_is_refused),
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
+        cmocka_unit_test(test_a_full_store_founds_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -582,7 +582,7 @@ static void a_full_map_is_refused_and_can_be_emptied(void **state)
             settle(f);
     }
     assert_int_equal(err, SHOAL_ERR_FULL);
-    assert_non_null(strstr(f->msg.text, "store.map_mib"));
+    assert_non_null(strstr(f->msg.text, "--store-map"));
     assert_int_equal(shoal_store_stats(f->store)->refused_full, 1);
     settle(f);
     set_snapshot(f, 0, f->want[0].last, 1, 100, 0);
