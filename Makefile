@@ -1,5 +1,6 @@
-# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make fmt | make lint
-# FLAVOUR=release (default), debug or asan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
+# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make asan | make tsan |
+# make fmt | make lint | make install
+# FLAVOUR=release (default), debug, asan or tsan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
 
 FLAVOUR ?= release
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
@@ -10,6 +11,7 @@ WARN := -std=c11 -D_GNU_SOURCE -Werror -Wall -Wextra -Wpedantic -Wshadow -Wconve
 OPT_release := -O2 -g
 OPT_debug   := -O0 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden -fstack-protector-strong -Iinclude
 LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
 
@@ -92,7 +94,13 @@ asan: setup
 	@$(PYTHON) tests/run.py --out build/asan --only unit
 	@$(PYTHON) tests/run.py --out build/release --only system/asan
 
-soak: setup asan
+# What has threads of its own (libshoal's, the store's writer, the blobs'), under the thread sanitizer.
+TSAN_UNITS := collective transport blob store runner
+tsan: setup
+	@$(MAKE) --no-print-directory FLAVOUR=tsan $(TSAN_UNITS:%=build/tsan/tests/unit/%_test)
+	@for name in $(TSAN_UNITS); do $(PYTHON) tests/run.py --out build/tsan --only unit/$$name || exit 1; done
+
+soak: setup asan tsan
 	@$(if $(FUZZ_READY),$(MAKE) --no-print-directory fuzz,echo "SKIP fuzz: no clang-14; .ci/setup --develop installs it")
 	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
 	@$(PYTHON) tests/run.py --out build/release --soak $(if $(SEED),--seed $(SEED))
@@ -126,9 +134,23 @@ lint:
 	@printf '%s\n' $(AGENT_SRC) $(WORKER_SRC) | xargs -P $(JOBS) -n 1 sh -c 'out=$$(clang-tidy-14 --quiet "$$0" -- -std=c11 \
 	    -D_GNU_SOURCE -Iinclude 2>&1) || { echo "$$out"; exit 1; }'
 
+# PREFIX is where it will run, DESTDIR a folder to put it into instead of /: make install PREFIX=/usr DESTDIR=/tmp/package
+PREFIX  ?= /usr/local
+DESTDIR ?=
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/shoal $(DESTDIR)$(PREFIX)/share/man/man1 \
+	    $(DESTDIR)$(PREFIX)/share/man/man8
+	install -m 755 $(OUT)/shoal $(DESTDIR)$(PREFIX)/bin/shoal
+	rm -rf $(DESTDIR)$(PREFIX)/lib/shoal/fabric
+	cp -R $(OUT)/fabric $(DESTDIR)$(PREFIX)/lib/shoal/fabric
+	find $(DESTDIR)$(PREFIX)/lib/shoal/fabric -name __pycache__ -prune -exec rm -rf {} +
+	install -m 644 $(OUT)/libshoal.so $(DESTDIR)$(PREFIX)/lib/libshoal.so
+	install -m 644 docs/man/shoal.1 $(DESTDIR)$(PREFIX)/share/man/man1/shoal.1
+	install -m 644 docs/man/shoal-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/shoal-agent.8
+
 clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all units tools setup test demo bench soak asan fuzz fmt lint clean
+.PHONY: all units tools setup test demo bench soak asan tsan fuzz fmt lint install clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
