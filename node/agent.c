@@ -170,6 +170,7 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     if (settings->store_map_bytes != 0 && (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) >
                                               settings->store_map_bytes / 2)
         settings->prefill_bytes = settings->store_map_bytes / 2;
+    settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
     err = agent_inventory(settings, options->inventory, options->slots, msg);
     find_fabric(settings);

@@ -55,6 +55,7 @@ struct agent_settings {
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     uint64_t prefill_bytes;
     uint64_t store_map_bytes; /* 0: the default */
+    uint32_t log_max_mib;
     bool verbose;
 };
 

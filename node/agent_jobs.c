@@ -474,6 +474,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     put_env(t, SHOAL_ENV_NODE, "%s", hex);
     put_env(t, SHOAL_ENV_WORKER, "%llu", (unsigned long long)run->worker_id);
     put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
+    put_env(t, SHOAL_ENV_LOG_MIB, "%u", agent->settings.log_max_mib);
     shoal_hex_text(run->token, sizeof(run->token), hex);
     put_env(t, SHOAL_ENV_TOKEN, "%s", hex);
     /* The runner's descriptors keep their numbers: control page and arena are made before anything else is opened. */

@@ -11,6 +11,8 @@
 
 #include "shoal/worker.h"
 
+#include "runner_log.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +34,8 @@
 
 /* Ends by itself when nothing runs and no agent came back for this long. */
 #define ORPHAN_NS (60 * SHOAL_S)
+/* How long an exit waits to be told until what was printed is in its file: a disk that hangs must not hold it. */
+#define LOG_SYNC_NS (2 * SHOAL_S)
 
 /* The file of a slot's lock, as long as the runner lives. */
 struct lock_file {
@@ -51,6 +55,8 @@ struct child {
     uint64_t freeze_at_ns; /* 0: never */
     uint64_t kill_at_ns;
     uint64_t term_kill_at_ns; /* SIGTERM was sent, SIGKILL then; 0: no */
+    uint64_t tell_at_ns;      /* exited: its output is on its way to its files until then at most; 0: it is there */
+    int log_fds[2];           /* of an engine, until the engine server has forked it; 0: none */
     int status;
     bool signalled;
     char text[512];
@@ -70,6 +76,7 @@ struct runner {
     struct shoal_control_page *page;
     struct child children[SHOAL_RUNNER_WORKERS_MAX];
     struct lock_file locks[SHOAL_SLOTS_MAX];
+    struct runner_logs logs;
     bool closing;
     uint64_t idle_since_ns;
     char server_line[8192];
@@ -162,8 +169,8 @@ static void tell_started(struct runner *runner, const struct child *child)
 
 static void tell_exited(struct runner *runner, struct child *child)
 {
-    if (runner->agent < 0)
-        return; /* kept in the table until somebody listens */
+    if (runner->agent < 0 || child->tell_at_ns != 0)
+        return; /* kept in the table until somebody listens, and until its log is whole */
     runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_EXITED, .worker_id = child->worker_id,
                                                  .slot = child->slot, .pid = child->pid, .status = child->status,
                                                  .signalled = child->signalled };
@@ -377,6 +384,12 @@ static void timer_turn(struct runner *runner)
     for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
         struct child *child = &runner->children[i];
 
+        if (child->used && child->exited && child->tell_at_ns != 0 && child->tell_at_ns <= now) {
+            child->tell_at_ns = 0;
+            tell_exited(runner, child);
+        }
+        if (child->used && child->exited)
+            next = earlier(next, child->tell_at_ns);
         if (!child->used || child->exited)
             continue;
         if ((child->kill_at_ns != 0 && child->kill_at_ns <= now) ||
@@ -408,15 +421,6 @@ static void make_parents(const char *path)
         part[i] = '\0';
         (void)mkdir(part, 0700);
     }
-}
-
-static int open_log(const char *path)
-{
-    int fd;
-
-    make_parents(path);
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    return fd;
 }
 
 /* Where the kernel groups sessions, nice counts within one only, and between them it is the group's own. Best effort:
@@ -483,16 +487,42 @@ static enum shoal_err slot_lock(struct runner *runner, const struct shoal_runner
     return SHOAL_OK;
 }
 
+static void watch(struct runner *runner, int fd)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };
+
+    if (epoll_ctl(runner->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
+        note("epoll", errno);
+}
+
+static enum shoal_err logs_open(struct runner *runner, const struct shoal_runner_start *start, int fds[2],
+                                struct shoal_msg *msg)
+{
+    bool first = !runner->logs.running;
+    enum shoal_err err;
+
+    runner->logs.bytes_max = (uint64_t)SHOAL_JOB_LOG_MIB * SHOAL_MIB;
+    for (uint32_t i = 0; i < start->envc; i++) /* the first such: users' variables come later */
+        if (strncmp(start->env[i], SHOAL_ENV_LOG_MIB "=", sizeof(SHOAL_ENV_LOG_MIB)) == 0) {
+            runner->logs.bytes_max = strtoull(start->env[i] + sizeof(SHOAL_ENV_LOG_MIB), NULL, 10) * SHOAL_MIB;
+            break;
+        }
+    make_parents(start->stdout_path);
+    make_parents(start->stderr_path);
+    err = runner_logs_open(&runner->logs, start->worker_id, start->stdout_path, start->stderr_path, fds, msg);
+    if (first && runner->logs.running)
+        watch(runner, runner->logs.socket);
+    return err;
+}
+
 static enum shoal_err start_exec(struct runner *runner, const struct shoal_runner_start *start, int lock, pid_t *pid,
                                  struct shoal_msg *msg)
 {
-    int fds[3] = { open("/dev/null", O_RDONLY | O_CLOEXEC), open_log(start->stdout_path), open_log(start->stderr_path) };
+    int fds[3] = { open("/dev/null", O_RDONLY | O_CLOEXEC), -1, -1 };
     int kept[3] = { lock, runner->control_fd, runner->arena_fd };
-    enum shoal_err err = SHOAL_OK;
+    enum shoal_err err = logs_open(runner, start, fds + 1, msg);
 
-    if (fds[0] < 0 || fds[1] < 0 || fds[2] < 0) {
-        err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the log: %s", start->stdout_path, strerror(errno));
-    } else {
+    if (err == SHOAL_OK) {
         *pid = fork();
         if (*pid == 0)
             become(start, fds, kept, 3);
@@ -503,14 +533,6 @@ static enum shoal_err start_exec(struct runner *runner, const struct shoal_runne
         if (fds[i] >= 0)
             (void)close(fds[i]);
     return err;
-}
-
-static void watch(struct runner *runner, int fd)
-{
-    struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };
-
-    if (epoll_ctl(runner->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-        note("epoll", errno);
 }
 
 /* The engine server: started with the first engine, serves until the runner ends. */
@@ -583,7 +605,7 @@ static void json_field(struct shoal_writer *w, const char *name, const char *tex
 }
 
 /* One JSON line and the slot's lock descriptor: "fork an engine". The answer names its pid. */
-static enum shoal_err server_fork(struct runner *runner, const struct shoal_runner_start *start, int lock,
+static enum shoal_err server_fork(struct runner *runner, const struct shoal_runner_start *start, const int logs[2], int lock,
                                   struct shoal_msg *msg)
 {
     static uint8_t line[SHOAL_RUNNER_MESSAGE_MAX];
@@ -600,8 +622,10 @@ static enum shoal_err server_fork(struct runner *runner, const struct shoal_runn
                    (unsigned long long)start->worker_id, start->nice);
     shoal_put_raw(&w, number, strlen(number));
     json_field(&w, "cwd", start->cwd);
-    json_field(&w, "stdout", start->stdout_path);
-    json_field(&w, "stderr", start->stderr_path);
+    for (unsigned i = 0; i < 2; i++) { /* the engine opens our ends of the pipes */
+        (void)snprintf(number, sizeof(number), "/proc/%d/fd/%d", (int)getpid(), logs[i]);
+        json_field(&w, i == 0 ? "stdout" : "stderr", number);
+    }
     json_text(&w, "env");
     shoal_put_raw(&w, ":{", 2);
     for (uint32_t i = 0; i < start->envc; i++) {
@@ -665,8 +689,17 @@ static void slot_claim(struct runner *runner, const struct shoal_runner_start *s
     atomic_store(&slot->worker_id, start->worker_id);
 }
 
+static void child_logs_close(struct child *child)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (child->log_fds[i] > 0)
+            (void)close(child->log_fds[i]);
+    child->log_fds[0] = child->log_fds[1] = 0;
+}
+
 static void child_running(struct runner *runner, struct child *child, pid_t pid)
 {
+    child_logs_close(child);
     child->pid = pid;
     child->start_ticks = start_ticks_of(pid);
     if (child->slot < SHOAL_SLOTS_MAX)
@@ -687,7 +720,27 @@ static void child_ended(struct runner *runner, struct child *child, int status, 
         (void)kill(-child->pid, SIGKILL);
     kill_left_behind(runner);
     runner->idle_since_ns = boottime_ns();
+    child_logs_close(child);
+    if (runner_logs_sync(&runner->logs, child->worker_id))
+        child->tell_at_ns = boottime_ns() + LOG_SYNC_NS;
     tell_exited(runner, child);
+    timer_turn(runner);
+}
+
+/* What an ended worker printed is in its files: its end can be told. */
+static void on_logs(struct runner *runner)
+{
+    uint64_t worker_id;
+    struct child *child;
+
+    while (runner_logs_answer(&runner->logs, &worker_id)) {
+        child = child_find(runner, worker_id);
+        if (child == NULL || !child->exited)
+            continue;
+        child->tell_at_ns = 0;
+        tell_exited(runner, child);
+    }
+    timer_turn(runner);
 }
 
 static void on_start(struct runner *runner, const struct shoal_runner_start *start)
@@ -721,7 +774,9 @@ static void on_start(struct runner *runner, const struct shoal_runner_start *sta
     if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
         err = server_start(runner, start, &msg);
     if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
-        err = server_fork(runner, start, lock, &msg);
+        err = logs_open(runner, start, child->log_fds, &msg);
+    if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
+        err = server_fork(runner, start, child->log_fds, lock, &msg);
     if (lock >= 0)
         (void)close(lock); /* R1: from here on the worker's copy is the lock */
     if (err != SHOAL_OK) {
@@ -891,8 +946,9 @@ static void on_listener(struct runner *runner)
 
 static bool finished(const struct runner *runner)
 {
-    if (anyone_alive(runner))
-        return false;
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (runner->children[i].used && (!runner->children[i].exited || runner->children[i].tell_at_ns != 0))
+            return false;
     if (runner->closing)
         return true;
     return runner->agent < 0 && boottime_ns() >= runner->idle_since_ns + ORPHAN_NS;
@@ -979,6 +1035,8 @@ int shoal_runner_main(int argc, char **argv)
             on_agent(runner);
         } else if (event.data.fd == runner->server) {
             on_server(runner);
+        } else if (runner->logs.running && event.data.fd == runner->logs.socket) {
+            on_logs(runner);
         } else {
             (void)epoll_ctl(runner->epoll, EPOLL_CTL_DEL, event.data.fd, NULL);
         }

@@ -39,6 +39,7 @@ struct shoal_cli_agent {
     const char *domain;     /* failure domain */
     uint64_t prefill_mib;   /* UINT64_MAX: not given */
     uint64_t store_map_mib; /* 0: not given */
+    uint32_t log_max_mib;   /* of one job's logs on this host; 0: not given */
     const char *python;     /* interpreter of workers */
     const char *libs;       /* FABRIC_HOME */
     const char *log_level;

@@ -56,6 +56,12 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 /* Virtual workers of a job (the sync interval). */
 #define SHOAL_VIRTUAL_MAX 4096
 
+/* What the processes of one job may print into their logs on one host, in MiB, unless the operator says otherwise
+ * (log-max): room for weeks of a line a second, and no host's disk is filled by a script that floods. Beyond it output is
+ * dropped, and the log says so. */
+#define SHOAL_JOB_LOG_MIB 256
+#define SHOAL_JOB_LOG_MIB_MAX (1024u * 1024u)
+
 /* A message between agent and worker on the SEQPACKET socket: below the default socket buffer. */
 #define SHOAL_WORKER_MESSAGE_MAX (60 * SHOAL_KIB)
 /* A worker's transport address (UCX: about 100 to 300 bytes for a few interfaces). */

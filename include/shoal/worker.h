@@ -48,6 +48,7 @@
 #define SHOAL_ENV_TOKEN "SHOAL_TOKEN"             /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
 /* Of an engine: a link to the bundle of the newest call that came here, for the engine server to preload. */
 #define SHOAL_ENV_CALL_BUNDLE "SHOAL_CALL_BUNDLE"
+#define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB"         /* what the logs of the job may take on this host, decimal: for the runner */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"   /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
 
 /* What a worker is in, for `top`, `show` and the watchdog. */

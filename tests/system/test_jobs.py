@@ -130,3 +130,24 @@ def test_thirty_jobs_spread_over_many_guardian_sets_and_a_death_touches_only_its
         for group, status in groups(host).items():
             if group in before and group not in led:
                 assert status["term"] == before[group], "%s was not led by the dead one, yet its term changed" % group
+
+
+FLOOD = """
+import sys
+for i in range(40):
+    print("x" * 99999)
+print("the script went on", file=sys.stderr)
+"""
+
+
+def test_a_log_that_floods_is_cut_and_can_be_read_everywhere(new_mesh, script):
+    mesh = new_mesh(("alpha", "beta"), agent_options=("--log-max", "1"))
+    job = submit(mesh, mesh.hosts[0], script(FLOOD))
+    facts = ended(mesh, job)
+    assert facts["state"] == "FINISHED", facts["detail"]
+    for host in mesh.hosts:
+        text = mesh.until(lambda: (t := log_of(mesh, host, job)) and t.endswith("\n") and t, 10, "the log")
+        last = text.splitlines()[-1]
+        assert last.startswith("shoal: the log is cut here: the logs of this job have reached 1 MiB on this host."), last
+        assert "raise log-max in agent.conf" in last and len(text) < (1 << 20) + 400
+        assert log_of(mesh, host, job, "--which", "err").startswith("shoal: the log is cut here")

@@ -208,20 +208,23 @@ static void order(struct fixture *f, uint8_t kind, uint64_t worker, uint64_t fre
     say(f);
 }
 
+static const char *log_mib = "256";
+
 /* Starts `sh -c script` as worker `id` in slot `id`. */
 static void start(struct fixture *f, uint64_t id, const char *script, uint64_t freeze, uint64_t kill_at)
 {
-    static char out[128], lock[128], mark[64];
+    static char out[128], lock[128], mark[64], bound[64];
 
     (void)snprintf(out, sizeof(out), "%s/out", f->dir);
     (void)snprintf(lock, sizeof(lock), "%s/slot.%llu", f->dir, (unsigned long long)id);
     (void)snprintf(mark, sizeof(mark), "SHOAL_WORKER_ID=%llu", (unsigned long long)id);
+    (void)snprintf(bound, sizeof(bound), "SHOAL_LOG_MIB=%s", log_mib);
     sent = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = id, .slot = (uint32_t)id };
     sent.start = (struct shoal_runner_start){ .worker_id = id, .slot = (uint32_t)id, .how = SHOAL_START_EXEC,
                                               .freeze_at_ns = freeze, .kill_at_ns = kill_at, .cwd = f->dir,
                                               .stdout_path = out, .stderr_path = out, .lock_path = lock, .cgroup = "",
-                                              .argc = 3, .argv = { "/bin/sh", "-c", script }, .envc = 2,
-                                              .env = { mark, "PATH=/usr/bin:/bin" } };
+                                              .argc = 3, .argv = { "/bin/sh", "-c", script }, .envc = 3,
+                                              .env = { mark, "PATH=/usr/bin:/bin", bound } };
     say(f);
 }
 
@@ -308,6 +311,67 @@ static void an_exit_status_and_a_signal_are_told(void **state)
     hear(f, SHOAL_RUNNER_EXITED);
     assert_int_equal(got.status, SIGSEGV);
     assert_true(got.signalled);
+}
+
+/* The whole text of the log; free() it. */
+static char *log_text(const struct fixture *f)
+{
+    char path[128];
+    struct stat facts;
+    char *text;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/out", f->dir);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && fstat(fd, &facts) == 0);
+    text = malloc((size_t)facts.st_size + 1);
+    assert_non_null(text);
+    assert_int_equal(read(fd, text, (size_t)facts.st_size), facts.st_size);
+    text[facts.st_size] = '\0';
+    (void)close(fd);
+    return text;
+}
+
+static void an_end_is_told_when_the_log_is_whole(void **state)
+{
+    struct fixture *f = *state;
+    char *text;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    for (uint64_t id = 1; id <= 5; id++) {
+        start(f, id, "i=0; while [ $i -lt 2000 ]; do echo line $i of a log; i=$((i+1)); done; echo the end", 0, 0);
+        hear(f, SHOAL_RUNNER_STARTED);
+        hear(f, SHOAL_RUNNER_EXITED);
+        text = log_text(f);
+        assert_string_equal(text + strlen(text) - 8, "the end\n");
+        free(text);
+    }
+}
+
+static void a_flooded_log_is_cut_and_says_so_once(void **state)
+{
+    struct fixture *f = *state;
+    const char *line;
+    char *text;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    log_mib = "1";
+    start(f, 1, "head -c 1048000 /dev/zero | tr '\\0' a; head -c 9000000 /dev/zero | tr '\\0' b; echo; echo on; exit 3", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.status, 3); /* it was not held back, and not killed */
+    start(f, 2, "echo another of the job", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    log_mib = "256";
+    text = log_text(f);
+    line = strstr(text, "shoal: the log is cut here: the logs of this job have reached 1 MiB on this host.");
+    assert_non_null(line);
+    assert_int_equal(line - text, SHOAL_MIB + 1); /* and a line's end before it */
+    assert_non_null(strstr(line, "raise log-max in agent.conf"));
+    assert_null(strstr(line, "another of the job"));
+    assert_true(strlen(line) < 600);
+    free(text);
 }
 
 static void a_worker_is_frozen_at_its_deadline_and_thawed(void **state)
@@ -534,6 +598,8 @@ int main(void)
         cmocka_unit_test(each_message_comes_back_and_none_of_its_prefixes),
         cmocka_unit_test(random_bytes_are_refused_or_decoded_within_bounds),
         cmocka_unit_test(a_message_beyond_the_limit_is_not_sent),
+        PROCESS(an_end_is_told_when_the_log_is_whole),
+        PROCESS(a_flooded_log_is_cut_and_says_so_once),
         PROCESS(an_exit_status_and_a_signal_are_told),
         PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
         PROCESS(a_worker_is_killed_at_its_deadline_though_frozen),
