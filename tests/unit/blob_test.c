@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "loop_test.h"
+
 #include "shoal/crypto.h"
 
 #include "shoal/banned.h"
@@ -33,15 +35,6 @@ struct fixture {
     struct shoal_buf got;
     bool late;
 };
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
 
 static const struct shoal_job_id job_a = { { 1 } }, job_b = { { 2 } };
 
@@ -79,7 +72,6 @@ static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg)
 
 static void on_stopped(void *arg) { ((struct fixture *)arg)->stopped++; }
 static void on_writable(void *arg) { ((struct fixture *)arg)->writables++; }
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
 
 static void start(struct fixture *f)
 {
@@ -116,9 +108,7 @@ static int setup(void **state)
         return -1;
     (void)snprintf(f->blobs_dir, sizeof(f->blobs_dir), "%s/blobs", f->dir);
     f->reserve_bytes = 1;
-    (void)uv_timer_init(&f->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, 60000, 0);
+    loop_watch(&f->loop, &f->watchdog, &f->late);
     *state = f;
     start(f);
     return 0;

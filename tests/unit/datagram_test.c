@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "loop_test.h"
+
 #include "shoal/banned.h"
 
 struct end {
@@ -48,25 +50,6 @@ static void on_note(void *arg, const char *text)
 }
 
 static void on_stopped(void *arg) { ((struct end *)arg)->stopped++; }
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
-
-static struct shoal_address loopback(uint16_t port)
-{
-    struct shoal_address address;
-
-    assert_int_equal(shoal_address_parse("127.0.0.1:0", 0, &address, NULL), SHOAL_OK);
-    address.port = port;
-    return address;
-}
 
 static void start(struct fixture *f, unsigned i, unsigned peers_max)
 {
@@ -112,19 +95,9 @@ static int setup(void **state)
         identity->mesh_secret = secret;
         identity->incarnation = (struct shoal_incarnation){ 1, 1, 0 };
     }
-    (void)uv_timer_init(&f->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, 20000, 0);
+    loop_watch(&f->loop, &f->watchdog, &f->late);
     *state = f;
     return 0;
-}
-
-/* A failed case leaves sockets of its own open. */
-static void close_left(uv_handle_t *handle, void *arg)
-{
-    (void)arg;
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
 }
 
 static int teardown(void **state)
@@ -133,9 +106,7 @@ static int teardown(void **state)
 
     for (unsigned i = 0; i < 3; i++)
         stop(f, i);
-    uv_walk(&f->loop, close_left, NULL);
-    (void)uv_run(&f->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&f->loop), 0);
+    loop_end(&f->loop);
     free(f);
     return 0;
 }

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "loop_test.h"
+
 #include "shoal/banned.h"
 
 /* Two or three agents in one loop. A case runs the loop until its condition holds, or the watchdog fails it. */
@@ -111,17 +113,6 @@ static void on_note(void *arg, const char *text)
     (void)snprintf(end->note, sizeof(end->note), "%s", text);
 }
 
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
-
 /* As RUN_UNTIL, with the second loop, which may be frozen. */
 static void run_both(struct fixture *f, bool frozen)
 {
@@ -130,15 +121,6 @@ static void run_both(struct fixture *f, bool frozen)
         (void)uv_run(&f->second, UV_RUN_NOWAIT);
     if (f->late)
         fail_msg("it never came");
-}
-
-static struct shoal_address loopback(uint16_t port)
-{
-    struct shoal_address address;
-
-    assert_int_equal(shoal_address_parse("127.0.0.1:0", 0, &address, NULL), SHOAL_OK);
-    address.port = port;
-    return address;
 }
 
 static void start(struct fixture *f, unsigned i, uint16_t port)
@@ -192,9 +174,7 @@ static int setup(void **state)
         identity->store.bytes[0] = (uint8_t)i;
         f->ends[i].fixture = f;
     }
-    (void)uv_timer_init(&f->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, 20000, 0);
+    loop_watch(&f->loop, &f->watchdog, &f->late);
     *state = f;
     return 0;
 }
@@ -211,23 +191,13 @@ static void stop(struct fixture *f, unsigned i)
     RUN_UNTIL(f, end->stopped == 1);
 }
 
-/* A failed case leaves sockets of its own open. */
-static void close_left(uv_handle_t *handle, void *arg)
-{
-    (void)arg;
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
-}
-
 static int teardown(void **state)
 {
     struct fixture *f = *state;
 
     for (unsigned i = 0; i < 3; i++)
         stop(f, i);
-    uv_walk(&f->loop, close_left, NULL);
-    (void)uv_run(&f->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&f->loop), 0);
+    loop_end(&f->loop);
     free(f);
     return 0;
 }

@@ -16,43 +16,24 @@
  *   run 800ms, run 5s     time goes on */
 #include "gossip_net.h"
 
-#include <ctype.h>
-#include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
-#define TRACE_BYTES (256 * 1024)
-#define WORDS_MAX 20
+#include "scenario_script.h"
 
 struct scenario {
     struct net net;
-    const char *path;
+    struct script script;
     uint64_t zero_ns;
     bool members, notes, records, quiet;
-    char trace[TRACE_BYTES];
-    size_t len;
 };
 
 static struct scenario scenario;
 
 __attribute__((format(printf, 2, 3))) static void say(struct net_node *node, const char *format, ...)
 {
-    struct scenario *s = &scenario;
     va_list args;
-    int wrote = snprintf(s->trace + s->len, sizeof(s->trace) - s->len, "[%5llu] %s  ",
-                         (unsigned long long)((s->net.now_ns - s->zero_ns) / SHOAL_MS), node->name);
 
-    assert_true(wrote > 0);
-    s->len += (size_t)wrote;
     va_start(args, format);
-    wrote = vsnprintf(s->trace + s->len, sizeof(s->trace) - s->len, format, args);
+    script_say(&scenario.script, (scenario.net.now_ns - scenario.zero_ns) / SHOAL_MS, node->name, format, args);
     va_end(args);
-    assert_true(wrote > 0 && s->len + (size_t)wrote + 2 < sizeof(s->trace));
-    s->len += (size_t)wrote;
-    s->trace[s->len++] = '\n';
-    s->trace[s->len] = '\0';
 }
 
 static const char *because(struct net *net, const struct shoal_swim_action *action, char *text, size_t cap)
@@ -149,7 +130,7 @@ static struct net_node *node_named(const char *name)
     struct net_node *node = name == NULL ? NULL : net_find(&scenario.net, name);
 
     if (node == NULL)
-        fail_msg("%s: there is no node %s", scenario.path, name == NULL ? "named" : name);
+        fail_msg("%s: there is no node %s", scenario.script.path, name == NULL ? "named" : name);
     return node;
 }
 
@@ -278,14 +259,6 @@ static void do_event(struct net_node *node, enum shoal_swim_event_kind kind, con
     assert_int_equal(net_step(node, &event), SHOAL_OK);
 }
 
-static void do_run(const char *word)
-{
-    char *unit;
-    uint64_t n = strtoull(word, &unit, 10);
-
-    net_run(&scenario.net, strcmp(unit, "ms") == 0 ? n * SHOAL_MS : n * SHOAL_S);
-}
-
 static void command(char **words, int count, int line)
 {
     const char *verb = words[0];
@@ -319,107 +292,29 @@ static void command(char **words, int count, int line)
     } else if (strcmp(verb, "show") == 0) {
         do_show(words, count);
     } else if (strcmp(verb, "run") == 0) {
-        do_run(words[1]);
+        net_run(&scenario.net, script_time(words[1]));
     } else {
-        fail_msg("%s:%d: no such command: %s", scenario.path, line, verb);
+        fail_msg("%s:%d: no such command: %s", scenario.script.path, line, verb);
     }
 }
 
 /* ---- running -------------------------------------------------------------------------------------------------- */
 
-static int split(char *text, char **words)
-{
-    int count = 0;
-    char *hash = strchr(text, '#');
-
-    if (hash != NULL)
-        *hash = '\0';
-    while (count < WORDS_MAX) {
-        while (isspace((unsigned char)*text))
-            *text++ = '\0';
-        if (*text == '\0')
-            break;
-        words[count++] = text;
-        while (*text != '\0' && !isspace((unsigned char)*text))
-            text++;
-    }
-    if (count < WORDS_MAX)
-        words[count] = NULL;
-    return count;
-}
-
-/* Reads the script up to the dashes, running it; the line number of the dashes. */
-static int run_script(FILE *file)
-{
-    char text[512];
-    char *words[WORDS_MAX];
-    int line = 0;
-
-    while (fgets(text, sizeof(text), file) != NULL) {
-        int count;
-
-        line++;
-        if (strncmp(text, "----", 4) == 0)
-            return line;
-        count = split(text, words);
-        if (count > 0)
-            command(words, count, line);
-    }
-    fail_msg("%s: no line of dashes", scenario.path);
-    return line;
-}
-
-static void compare_trace(FILE *file, int line)
-{
-    char want[512];
-    const char *at = scenario.trace;
-
-    while (fgets(want, sizeof(want), file) != NULL) {
-        size_t want_len = strcspn(want, "\n"), len = strcspn(at, "\n");
-
-        line++;
-        if (want_len == 0)
-            continue;
-        if (want_len != len || memcmp(want, at, len) != 0)
-            fail_msg("FAIL %s:%d want \"%.*s\" got \"%.*s\"; SHOAL_SCENARIO_PRINT=1 make test T=unit/scenario_gossip",
-                     scenario.path, line, (int)want_len, want, (int)len, at);
-        at += len + (at[len] == '\n' ? 1 : 0);
-    }
-    if (*at != '\0')
-        fail_msg("FAIL %s:%d want the end got \"%.*s\"", scenario.path, line, (int)strcspn(at, "\n"), at);
-}
-
 static void run_scenario(const char *path)
 {
-    FILE *file = fopen(path, "r");
-    int line;
-
-    assert_non_null(file);
     memset(&scenario, 0, sizeof(scenario));
-    scenario.path = path;
     scenario.members = scenario.notes = true;
     net_init(&scenario.net, 1);
     scenario.net.on_action = on_action;
     scenario.zero_ns = scenario.net.now_ns;
-    line = run_script(file);
-    if (getenv("SHOAL_SCENARIO_PRINT") != NULL)
-        (void)printf("==> %s\n%s", path, scenario.trace);
-    else
-        compare_trace(file, line);
+    script_run(&scenario.script, path, command, "scenario_gossip");
     net_deinit(&scenario.net);
-    (void)fclose(file);
 }
 
 static void every_gossip_scenario_produces_its_trace(void **state)
 {
-    glob_t found;
-
     (void)state;
-    assert_int_equal(glob("tests/scenario/gossip_*.txt", 0, NULL, &found), 0);
-    assert_true(found.gl_pathc >= 6);
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        run_scenario(found.gl_pathv[i]);
-    globfree(&found);
+    script_each("tests/scenario/gossip_*.txt", 6, run_scenario);
 }
 
 int main(void)

@@ -12,52 +12,32 @@
  *   propose a text [9]    so many times; read a; change a abd [c]: voters, learners; transfer a b; snapshot a
  *   status                one line for each node, with the messages of the group that it sent since the last status
  *   run 800ms, run 5s     time goes on */
-#include <ctype.h>
-#include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "scenario_script.h"
 
 #include "raft_mesh.h"
 
 #include "shoal/banned.h"
 
-#define TRACE_BYTES (64 * 1024)
-#define WORDS_MAX 12
-
 struct scenario {
     struct mesh *mesh;
-    const char *path;
+    struct script script;
     uint64_t zero;
     bool quiet;
     uint64_t sent[MESH_NODES_MAX];
-    char trace[TRACE_BYTES];
-    size_t len;
 };
 
 static struct scenario scenario;
 
 __attribute__((format(printf, 2, 3))) static void say(uint32_t node, const char *format, ...)
 {
-    struct scenario *s = &scenario;
+    char name[2] = { (char)('a' + (int)node), '\0' };
     va_list args;
-    size_t room = sizeof(s->trace) - s->len;
-    int wrote;
 
-    if (s->quiet)
+    if (scenario.quiet)
         return;
-    wrote = snprintf(s->trace + s->len, room, "[%5llu] %c  ", (unsigned long long)((s->mesh->now - s->zero) / SHOAL_MS),
-                     'a' + (int)node);
-    s->len += (size_t)wrote;
     va_start(args, format);
-    wrote = vsnprintf(s->trace + s->len, sizeof(s->trace) - s->len, format, args);
+    script_say(&scenario.script, (scenario.mesh->now - scenario.zero) / SHOAL_MS, name, format, args);
     va_end(args);
-    assert_true(wrote > 0 && s->len + (size_t)wrote + 2 < sizeof(s->trace));
-    s->len += (size_t)wrote;
-    s->trace[s->len++] = '\n';
-    s->trace[s->len] = '\0';
 }
 
 static void say_role(uint32_t node, const struct shoal_raft_action *action)
@@ -125,20 +105,12 @@ static void on_action(void *arg, const struct mesh *mesh, uint32_t node, const s
 
 /* ---- Commands ---- */
 
-static uint64_t time_of(const char *word)
-{
-    char *unit;
-    uint64_t n = strtoull(word, &unit, 10);
-
-    return strcmp(unit, "ms") == 0 ? n * SHOAL_MS : n * SHOAL_S;
-}
-
 static uint32_t node_named(const char *name)
 {
     uint32_t node = name == NULL ? UINT32_MAX : (uint32_t)(name[0] - 'a');
 
     if (scenario.mesh == NULL || node >= scenario.mesh->count)
-        fail_msg("%s: there is no node %s", scenario.path, name == NULL ? "named" : name);
+        fail_msg("%s: there is no node %s", scenario.script.path, name == NULL ? "named" : name);
     return node;
 }
 
@@ -190,7 +162,7 @@ static void do_disk(char **words)
             node->writes[w].at = UINT64_MAX;
         return;
     }
-    node->write_ns = strcmp(words[2], "flows") == 0 ? 2 * SHOAL_MS : time_of(words[2]);
+    node->write_ns = strcmp(words[2], "flows") == 0 ? 2 * SHOAL_MS : script_time(words[2]);
     for (uint32_t w = 0; w < node->writes_count; w++) {
         if (node->writes[w].at == UINT64_MAX)
             node->writes[w].at = scenario.mesh->now + 1;
@@ -251,7 +223,7 @@ static void do_one(const char *verb, char **words, int count, int line)
     else if (strcmp(verb, "snapshot") == 0)
         mesh_snapshot(mesh, node);
     else
-        fail_msg("%s:%d: no such command: %s", scenario.path, line, verb);
+        fail_msg("%s:%d: no such command: %s", scenario.script.path, line, verb);
 }
 
 static void command(char **words, int count, int line)
@@ -271,104 +243,26 @@ static void command(char **words, int count, int line)
     else if (strcmp(verb, "status") == 0)
         do_status();
     else if (strcmp(verb, "run") == 0)
-        mesh_run(scenario.mesh, time_of(words[1]));
+        mesh_run(scenario.mesh, script_time(words[1]));
     else
         do_one(verb, words, count, line);
     if (scenario.mesh->broken[0] != '\0')
-        fail_msg("FAIL %s:%d %s", scenario.path, line, scenario.mesh->broken);
+        fail_msg("FAIL %s:%d %s", scenario.script.path, line, scenario.mesh->broken);
 }
 
 /* ---- Running ---- */
 
-static int split(char *text, char **words)
-{
-    int count = 0;
-    char *hash = strchr(text, '#');
-
-    if (hash != NULL)
-        *hash = '\0';
-    while (count < WORDS_MAX) {
-        while (isspace((unsigned char)*text))
-            *text++ = '\0';
-        if (*text == '\0')
-            break;
-        words[count++] = text;
-        while (*text != '\0' && !isspace((unsigned char)*text))
-            text++;
-    }
-    return count;
-}
-
-/* Reads the script up to the dashes, running it; the line number of the dashes. */
-static int run_script(FILE *file)
-{
-    char text[512];
-    char *words[WORDS_MAX + 1] = { 0 };
-    int line = 0;
-
-    while (fgets(text, sizeof(text), file) != NULL) {
-        int count;
-
-        line++;
-        if (strncmp(text, "----", 4) == 0)
-            return line;
-        memset(words, 0, sizeof(words));
-        count = split(text, words);
-        if (count > 0)
-            command(words, count, line);
-    }
-    fail_msg("%s: no line of dashes", scenario.path);
-    return line;
-}
-
-static void compare_trace(FILE *file, int line)
-{
-    char want[512];
-    const char *at = scenario.trace;
-
-    while (fgets(want, sizeof(want), file) != NULL) {
-        size_t want_len = strcspn(want, "\n");
-        size_t len = strcspn(at, "\n");
-
-        line++;
-        if (want_len == 0)
-            continue;
-        if (want_len != len || memcmp(want, at, len) != 0)
-            fail_msg("FAIL %s:%d want \"%.*s\" got \"%.*s\"; SHOAL_SCENARIO_PRINT=1 make test T=unit/scenario_raft",
-                     scenario.path, line, (int)want_len, want, (int)len, at);
-        at += len + (at[len] == '\n' ? 1 : 0);
-    }
-    if (*at != '\0')
-        fail_msg("FAIL %s:%d want the end got \"%.*s\"", scenario.path, line, (int)strcspn(at, "\n"), at);
-}
-
 static void run_scenario(const char *path)
 {
-    FILE *file = fopen(path, "r");
-    int line;
-
-    assert_non_null(file);
     memset(&scenario, 0, sizeof(scenario));
-    scenario.path = path;
-    line = run_script(file);
-    if (getenv("SHOAL_SCENARIO_PRINT") != NULL)
-        printf("%s\n%s", path, scenario.trace);
-    else
-        compare_trace(file, line);
-    assert_int_equal(fclose(file), 0);
+    script_run(&scenario.script, path, command, "scenario_raft");
     mesh_destroy(scenario.mesh);
 }
 
 static void every_scenario_gives_its_trace(void **state)
 {
-    const char *pattern = getenv("SHOAL_SCENARIO") != NULL ? getenv("SHOAL_SCENARIO") : "tests/scenario/raft_*.txt";
-    glob_t found;
-
     (void)state;
-    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        run_scenario(found.gl_pathv[i]);
-    globfree(&found);
+    script_each("tests/scenario/raft_*.txt", 6, run_scenario);
 }
 
 int main(void)

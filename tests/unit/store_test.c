@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "loop_test.h"
+
 #include "shoal/banned.h"
 
 #define GROUPS 4
@@ -51,15 +53,6 @@ struct fixture {
     bool late;
     bool in_child;
 };
-
-#define RUN_UNTIL(f, condition)                                                                                        \
-    do {                                                                                                               \
-        while (!(condition)) {                                                                                         \
-            (void)uv_run(&(f)->loop, UV_RUN_ONCE);                                                                     \
-            if ((f)->late)                                                                                             \
-                fail_msg("%s:%d: never came: %s", __FILE__, __LINE__, #condition);                                     \
-        }                                                                                                              \
-    } while (0)
 
 static struct shoal_job_id group_id(unsigned group)
 {
@@ -279,8 +272,6 @@ static void remove_group(struct fixture *f, unsigned g)
 
 static void settle(struct fixture *f) { RUN_UNTIL(f, shoal_store_stats(f->store)->pending == 0); }
 
-static void on_watchdog(uv_timer_t *timer) { ((struct fixture *)timer->data)->late = true; }
-
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -295,9 +286,7 @@ static int setup(void **state)
     f->map_bytes = 256 * SHOAL_MIB;
     f->prefill_bytes = SHOAL_MIB;
     f->id.bytes[0] = 9;
-    (void)uv_timer_init(&f->loop, &f->watchdog);
-    f->watchdog.data = f;
-    (void)uv_timer_start(&f->watchdog, on_watchdog, 60000, 0);
+    loop_watch(&f->loop, &f->watchdog, &f->late);
     *state = f;
     return 0;
 }
