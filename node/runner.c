@@ -423,20 +423,6 @@ static void make_parents(const char *path)
     }
 }
 
-/* Where the kernel groups sessions, nice counts within one only, and between them it is the group's own. Best effort:
- * there may be no groups, and who is not root may do this but ten times a second. */
-static void autogroup_nice(uint32_t nice)
-{
-    char text[16];
-    int fd = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return;
-    (void)snprintf(text, sizeof(text), "%u", nice);
-    (void)!write(fd, text, strlen(text));
-    (void)close(fd);
-}
-
 /* In the new process, between fork and exec. Only async-signal-safe calls; errors go to the exit status pipe. */
 static void become(const struct shoal_runner_start *start, const int fds[3], const int *kept, unsigned kept_count)
 {
@@ -453,8 +439,6 @@ static void become(const struct shoal_runner_start *start, const int fds[3], con
         if (kept[i] >= 0)
             (void)fcntl(kept[i], F_SETFD, 0);
     (void)setpriority(PRIO_PROCESS, 0, start->nice);
-    if (start->nice > 0)
-        autogroup_nice(start->nice);
     cgroup_write(start->cgroup, "cgroup.procs", "0");
     if (chdir(start->cwd) != 0)
         _exit(126);

@@ -164,8 +164,9 @@ def run(options, screen):
         job = submit(mesh, mesh.hosts[1], screen)
         survivors, places = lose_the_leader(mesh, job, screen)
         fourth = mesh.add("delta", seed=mesh.hosts[0])
+        began = time.monotonic()
         screen.say("starts a fourth host, delta")
-        reached = False
+        first = reached = False
         unchanged = {}
         end = time.monotonic() + SECONDS_MAX
         while True:
@@ -177,6 +178,10 @@ def run(options, screen):
                     break
                 unchanged.update({w: v[:3] for w, v in workers.items() if w in survivors})
                 mine = sum(v[3]["minibatches"] for v in workers.values() if v[0] is fourth)
+                if mine and not first:
+                    first = True
+                    screen.say("%s has committed its first mini-batches, %.1f s after its agent's start" %
+                               (fourth.name, time.monotonic() - began))
                 mine = mine >= STEPS_OF_THE_NEW_HOST
                 if mine and not reached:
                     reached = True

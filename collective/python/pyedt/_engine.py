@@ -9,6 +9,7 @@ import fcntl
 import os
 import platform
 import sys
+import time
 import traceback
 
 from pyedt import _comm
@@ -40,16 +41,9 @@ def numeric_class(device="cpu"):
 
 
 def step_back(nice):
-    """To the priority of a worker. Each engine is a session of its own, and where the kernel groups sessions, nice counts
-    within one only: between them it is the group's own."""
-    if nice <= os.getpriority(os.PRIO_PROCESS, 0):
-        return
-    os.setpriority(os.PRIO_PGRP, 0, nice)  # loader children and threads are there already
-    try:
-        with open("/proc/self/autogroup", "w") as group:
-            group.write("%d" % nice)
-    except OSError:
-        pass  # no groups here, or asked too often for one that is not root: a matter of speed alone
+    """To the priority of a worker, with the loader children and threads that are there already."""
+    if nice > os.getpriority(os.PRIO_PROCESS, 0):
+        os.setpriority(os.PRIO_PGRP, 0, nice)
 
 
 _when_ready = None
@@ -124,10 +118,12 @@ def run_call(comm, call, job_seed, path):
         return connect(make_trainer(comm, call, job_seed, path))
 
     comm.set_activity(_comm.LOADING)
+    started = time.monotonic()
     trainer = make_trainer(comm, call, job_seed, path)
     comm.ready(trainer.header["metric_names"], **trainer.sizes())
     connect(trainer)
     loaded()
+    print("Engine is ready for call %d: it has loaded for %.2f s" % (call, time.monotonic() - started), flush=True)
     comm.set_activity(_comm.READY)
     trainer, entry = _trainer.serve(trainer, reload)
     trainer.end()

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 
 COMMAND_BYTES_MAX = 256 * 1024
@@ -212,7 +213,9 @@ def main():
     connection.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment = dict(os.environ)
+    started = time.monotonic()
     import_framework()
+    print("Engine server has loaded the framework in %.1f s" % (time.monotonic() - started), flush=True)
     serve(connection, environment)
 
 

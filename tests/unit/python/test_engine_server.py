@@ -21,11 +21,6 @@ NICE = os.getpriority(os.PRIO_PROCESS, 0)  # of this run, and so of the server
 # Stands in for the engine: says what it is, then ends as told.
 ENGINE = """
 import os, sys, threading
-def group_nice():
-    try:
-        return open("/proc/self/autogroup").read().split()[-1]
-    except OSError:
-        return str(os.getpriority(os.PRIO_PROCESS, 0))  # the kernel has none
 def main():
     import ctypes, torch
     signal = ctypes.c_int()
@@ -34,7 +29,7 @@ def main():
     loaded()
     print(os.getpid(), os.getppid(), os.getsid(0), os.getpriority(os.PRIO_PROCESS, 0), os.getcwd(), os.environ["SHOAL_SLOT"],
           len(os.listdir("/proc/self/task")), torch.get_num_threads(), "FIRST" in os.environ,
-          signal.value, loading, group_nice(), flush=True)
+          signal.value, loading, flush=True)
     print("trouble", file=sys.stderr, flush=True)
     input_is_null = sys.stdin.read() == ""
     return 7 if input_is_null else 1
@@ -109,12 +104,12 @@ def test_engines_are_forked_belong_to_us_and_hold_their_slots_lock(server, tmp_p
         os.close(lock)
         assert answer["forked"] == slot
         assert ended(answer["pid"]) == 7
-        pid, parent, session, nice, cwd, own_slot, tasks, threads, first, death, loading, group = open(order["stdout"]).read().split()
+        pid, parent, session, nice, cwd, own_slot, tasks, threads, first, death, loading = open(order["stdout"]).read().split()
         assert int(pid) == answer["pid"] == int(session)
         assert int(parent) == os.getpid() and int(parent) != process.pid, "it fell to the subreaper"
         assert (int(nice), cwd, own_slot, int(tasks), int(threads), first) == (NICE + 5, order["cwd"], str(slot), 1, 1, "False")
         assert int(death) == 9, "it dies with the runner"
-        assert (int(loading), int(group)) == (NICE, NICE + 5), "it loads like any process, and steps back with its session when it is ready"
+        assert int(loading) == NICE, "it loads like any process, and steps back when it is ready"
         assert open(order["stderr"]).read() == "trouble\n"
         again = os.open(lock_path, os.O_RDWR)
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
