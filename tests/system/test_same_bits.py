@@ -41,6 +41,9 @@ def test_six_workers_on_three_hosts_compute_what_one_computes(mesh, folder, refe
     run = Run(mesh, mesh.hosts[1], folder)
     founders = run.gather()
     run.step(30)
+    for host in mesh.hosts:
+        bundle = host.data / "jobs" / run.job / "call.bundle"
+        assert bundle.read_bytes()[:8] == b"SHOALCB1", "the engine server looks there for what to preload"
     run.finish()
     outcome = Outcome(run, mesh.hosts[2], tmp_path)
     training.assert_exact(outcome)
