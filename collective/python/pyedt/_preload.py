@@ -1,6 +1,6 @@
 """What the engine server imports for a call before it forks engines, so that each of them need not (PROTOCOLS 13).
 
-    driver: names in the pickle --> bundle's header --> server     on a host that is new to the call, before the first fork
+    driver: names in the pickle --> bundle's header --> server     before the first fork
     engine: what loading has imported ----------------> server     for the engines that come later
 
 P1. Only modules of the interpreter's own environment (standard library, site-packages). A module of the user's may make
@@ -22,8 +22,10 @@ import sys
 import sysconfig
 import time
 
+CALL_POLL_SECONDS = 0.02
 OPS_MAX = 1 << 20  # of a pickle: what it imports is named early, numbers in lists come without end
 NAMES_MAX = 1024
+CALL_SECONDS = 5  # the first engines are asked for while the driver still imports: so long its call is waited for
 REPORT_BYTES_MAX = 128 * 1024  # one datagram
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -104,6 +106,7 @@ class Preloader:
         self.reports, self._engines_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._bundle = os.environ.get("SHOAL_CALL_BUNDLE", "")  # a link to the newest call's
         self._seen = None
+        self._waited = False
         self.off = bool(os.environ.get("SHOAL_SERVER_PLAIN")) or any(
             os.environ.get(name) != "1" for name in THREAD_VARIABLES)
 
@@ -115,6 +118,13 @@ class Preloader:
     def on_report(self):
         """What is wrong now, or ''."""
         return self._load(json.loads(self.reports.recv(REPORT_BYTES_MAX + 1)))
+
+    def wait_call(self):
+        """Once, before the first fork: engines forked ahead of the call would each import what it names."""
+        end = time.monotonic() + CALL_SECONDS
+        while self._bundle and not self.off and not self._waited:
+            self._waited = os.path.exists(self._bundle) or time.monotonic() > end
+            time.sleep(0 if self._waited else CALL_POLL_SECONDS)
 
     def on_fork(self):
         """Before a fork: a call that has come since the last one. What is wrong now, or ''."""

@@ -176,6 +176,7 @@ def wait_command(connection, preloader):
         if preloader.reports.fileno() in readable:
             trouble = preloader.on_report()
         elif connection.fileno() in readable:
+            preloader.wait_call()
             trouble = preloader.on_fork()
             break
     if trouble:

@@ -36,7 +36,7 @@ def main():
 """
 
 
-def start_server(code, others=(), stderr=None):
+def start_server(code, others=(), folder=None):
     """(our socket, process) of a server that runs after `code`; its engines fall to us."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,9 +45,11 @@ def start_server(code, others=(), stderr=None):
     environment.update(others)
     for name in ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN"):
         environment.pop(name, None)
-    with open(stderr or os.devnull, "w") as said:
-        process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
-                                   env=environment, pass_fds=[theirs.fileno()], stderr=said if stderr else None)
+    said = [open(folder / ("server." + name), "w") for name in ("stdout", "stderr")] if folder else [None, None]
+    process = subprocess.Popen([sys.executable, "-c", code + "\nimport pyedt.engine_server as s\ns.main()"],
+                               env=environment, pass_fds=[theirs.fileno()], stdout=said[0], stderr=said[1])
+    for file in filter(None, said):
+        file.close()
     theirs.close()
     ours.settimeout(60)
     return ours, process
@@ -206,14 +208,15 @@ def main():
 class Kitchen:
     """A server with modules in an environment of its own, a folder of the user's, and the bundle of a call."""
 
-    def __init__(self, folder, monkeypatch, spice, modules=("spice",), environment=()):
+    def __init__(self, folder, monkeypatch, spice, modules=("spice",), environment=(), call=True):
         self.folder = folder
         for name, text in (("env/spice.py", spice), ("env/herb.py", ""), ("user/own.py", ""), ("engine.py", LOADS)):
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         bundle = folder / "call-1"
         _bundle.write(str(bundle), {"modules": list(modules)}, b"")
-        os.symlink(bundle, folder / "call.bundle")
+        if call:
+            self.call()
         monkeypatch.setenv("SHOAL_CALL_BUNDLE", str(folder / "call.bundle"))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([PACKAGES, str(folder / "env"), str(folder / "user"), str(folder / "site")]))
         # Also of the server that starts afresh: its environment is what lies below `env`, and its engine is ours.
@@ -223,10 +226,20 @@ class Kitchen:
             "sysconfig.get_paths = lambda *words: dict(get(*words), purelib=%r)\n"
             "if __import__('os').environ.get('SHOAL_SERVER_FD'):\n"
             "    import pyedt._engine as e\n    exec(open(%r).read(), e.__dict__)\n"
+            "    import pyedt._preload as p\n    p.CALL_SECONDS = 60\n"
             % (str(folder / "env"), str(folder / "engine.py")))
         for name, value in environment:
             monkeypatch.setenv(name, value)
-        self.ours, self.process = start_server("", dict(environment), folder / "server.stderr")
+        self.ours, self.process = start_server("", dict(environment), folder)
+
+    def call(self):
+        os.symlink(self.folder / "call-1", self.folder / "call.bundle")
+
+    def until_loaded(self):
+        end = time.monotonic() + 60
+        while "has loaded" not in (self.folder / "server.stdout").read_text():
+            assert time.monotonic() < end, "the server does not come up"
+            time.sleep(0.01)
 
     def engine(self, slot):
         """What the engine found when it came."""
@@ -243,6 +256,18 @@ def test_what_a_call_imports_is_there_before_the_fork(tmp_path, monkeypatch):
     kitchen = Kitchen(tmp_path, monkeypatch, "import os; os.environ['SPICED'] = 'hot'")
     assert kitchen.engine(0) == ["spice", "hot"], "and what the import left in the environment is there, too"
     assert kitchen.close() == ""
+
+
+def test_the_first_engine_waits_for_a_call_that_is_on_its_way(tmp_path, monkeypatch):
+    kitchen = Kitchen(tmp_path, monkeypatch, "", call=False)
+    order = command(kitchen.folder, 0)
+    kitchen.until_loaded()
+    kitchen.ours.send(json.dumps(order).encode() + b"\n")
+    assert not select.select([kitchen.ours], [], [], 0.5)[0], "it could have forked by now"
+    kitchen.call()
+    assert ended(json.loads(kitchen.ours.recv(8192))["pid"]) == 7
+    assert open(order["stdout"]).read().split() == ["spice", "plain"]
+    kitchen.close()
 
 
 def test_what_the_first_engine_imported_is_there_for_the_second_but_not_the_users_own(tmp_path, monkeypatch):
