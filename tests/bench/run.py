@@ -495,14 +495,25 @@ def lost_rounds(options, silent, rounds, **workers):
     return times
 
 
-def node_lost(table, options):
+def must_be_apart():
     if apart.why_not():
         raise Failed("hosts cannot be apart here: " + apart.why_not())
-    for silent, what in ((False, "node lost (every process of the host killed)"), (True, "node silent (its packets dropped)")):
-        c, torch = (lost_rounds(options, silent, options.repeat, **workers) for workers in ({"c": C_SMALL}, {"script": DIGITS}))
-        table.row(what + ": time to the next step, 3 hosts apart, 6 workers", "<= 1.5 s", spread(c[0] + c[1], "s", 1),
-                  "one that led the job: C %s, torch %s; one that did not: C %s, torch %s" % tuple(
-                      spread(times, "s", 1) for times in (c[1], torch[1], c[0], torch[0])), torch=spread(torch[0] + torch[1], "s", 1))
+
+
+def host_lost(table, options, silent, what):
+    must_be_apart()
+    c, torch = (lost_rounds(options, silent, options.repeat, **workers) for workers in ({"c": C_SMALL}, {"script": DIGITS}))
+    table.row(what + ": time to the next step, 3 hosts apart, 6 workers", "<= 1.5 s", spread(c[0] + c[1], "s", 1),
+              "one that led the job: C %s, torch %s; one that did not: C %s, torch %s" % tuple(
+                  spread(times, "s", 1) for times in (c[1], torch[1], c[0], torch[0])), torch=spread(torch[0] + torch[1], "s", 1))
+
+
+def node_lost(table, options):
+    host_lost(table, options, False, "node lost (every process of the host killed)")
+
+
+def node_silent(table, options):
+    host_lost(table, options, True, "node silent (its packets dropped)")
 
 
 def new_leaders(mesh, jobs, silent):
@@ -528,19 +539,25 @@ def new_leaders(mesh, jobs, silent):
     return [times.get(job, STUCK_S) for job in led]
 
 
+def host_that_leads_lost(table, options, silent, what):
+    must_be_apart()
+    times = []
+    with new_mesh(options, kind=apart.ApartMesh) as mesh:
+        clients = [Client(mesh, host) for host in mesh.hosts]
+        jobs = [clients[i % 3].submit("PyTorch", "print(%d)" % i, "--workerDeviceType", "gpu") for i in range(12)]
+        for _ in range(options.repeat):
+            time.sleep(2)  # support is mutual again, and no vote is bound to a leader that was
+            times += new_leaders(mesh, jobs, silent)
+            mesh.until(lambda: all(mesh.knows(host, 3) for host in mesh.hosts), 60, "three hosts again")
+    table.row(what + ": new leader of its jobs", "median <= 0.8 s, worst 1.5 s", spread(times, "s", 1), "%d strikes" % options.repeat)
+
+
 def leader_lost(table, options):
-    if apart.why_not():
-        raise Failed("hosts cannot be apart here: " + apart.why_not())
-    for silent, what in ((False, "job leader's host killed"), (True, "job leader's host silent (its packets dropped)")):
-        times = []
-        with new_mesh(options, kind=apart.ApartMesh) as mesh:
-            clients = [Client(mesh, host) for host in mesh.hosts]
-            jobs = [clients[i % 3].submit("PyTorch", "print(%d)" % i, "--workerDeviceType", "gpu") for i in range(12)]
-            for _ in range(options.repeat):
-                time.sleep(2)  # support is mutual again, and no vote is bound to a leader that was
-                times += new_leaders(mesh, jobs, silent)
-                mesh.until(lambda: all(mesh.knows(host, 3) for host in mesh.hosts), 60, "three hosts again")
-        table.row(what + ": new leader of its jobs", "median <= 0.8 s, worst 1.5 s", spread(times, "s", 1), "%d strikes" % options.repeat)
+    host_that_leads_lost(table, options, False, "job leader's host killed")
+
+
+def leader_silent(table, options):
+    host_that_leads_lost(table, options, True, "job leader's host silent (its packets dropped)")
 
 
 def all_reduce(table, options):
@@ -580,7 +597,8 @@ def idle(table, options):
 
 
 PARTS = {"submit": submits, "first_line": first_line, "idle": idle, "all_reduce": all_reduce, "join": joins,
-         "worker_killed": worker_killed, "node_lost": node_lost, "leader_lost": leader_lost}
+         "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
+         "leader_silent": leader_silent}
 
 
 def main():

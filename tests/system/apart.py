@@ -121,7 +121,7 @@ class ApartMesh(mesh.Mesh):
         self.folder.chmod(0o711)
         self.namespaces, self.every = [], []
         number = next(_numbers)
-        self.bridge = "s%xn%d" % (os.getpid(), number % 10)
+        self.bridge = "s%xn%d" % (os.getpid(), number % 100)  # with what hosts add, at most 15 characters
         self.subnet = "10.%d.%d" % (60 + os.getpid() // 250 % 100, number % 250)
         ip("link", "add", self.bridge, "type", "bridge")
         ip("addr", "add", self.subnet + ".1/24", "dev", self.bridge)
@@ -130,6 +130,7 @@ class ApartMesh(mesh.Mesh):
     def __exit__(self, kind, error, trace):
         self.hosts = self.every  # those that a test had set apart, too
         super().__exit__(kind, error, trace)
-        for namespace in self.namespaces:
+        for namespace in self.namespaces:  # the wire first: a namespace goes when its last process has gone
+            subprocess.run(["ip", "link", "del", namespace + "o"], capture_output=True)
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)
