@@ -84,7 +84,7 @@ static void a_member_becomes_a_node(void **state)
                    { SHOAL_MEMBER_DEAD, SHOAL_SCHED_NODE_DEAD } };
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
     struct shoal_record record = { .kind = SHOAL_RECORD_NODE_FACTS };
-    struct shoal_member member = { .id = { { 1 } }, .store = { { 2 } }, .incarnation = { 3, 4 } };
+    struct shoal_member member = { .id = { { 1 } }, .store = { { 2 } }, .incarnation = { 3, 4, 0 } };
     struct shoal_sched_event event;
 
     (void)state;
