@@ -26,8 +26,8 @@ struct args_result {
     const char *data_json; /* hardwareSpec and dataSource alone; "" if neither */
 };
 
-/* Everything in `out` lives in the arena. INVALID, UNSUPPORTED, DENIED (another user), TOO_BIG: no job is to be made.
- */
+/* Everything in `out` lives in the arena. INVALID, UNSUPPORTED, DENIED (another user), TOO_BIG: no job is to be
+ * made. */
 SHOAL_MUST_CHECK enum shoal_err args_parse(struct arena *arena, const struct args_input *input, struct args_result *out,
                                            struct shoal_msg *msg);
 

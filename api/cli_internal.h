@@ -91,8 +91,8 @@ struct cli_answer {
     bool log_ended;
 };
 
-/* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a body.
- */
+/* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a
+ * body. */
 int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush);
 /* Says what the node's refusal says, without "Error 400: " and the line's end. */
 void cli_refused(const struct cli_answer *answer);

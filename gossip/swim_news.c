@@ -46,8 +46,8 @@ static bool blob_is_verdict(const struct shoal_swim *swim, uint32_t blob)
     return gossip_pool_view(swim->pool, blob).bytes[3] != SWIM_SUSPECT;
 }
 
-/* A card ends every older news about its member; a verdict ends the suspicions; the same statement is not queued twice.
- */
+/* A card ends every older news about its member; a verdict ends the suspicions; the same statement is not queued
+ * twice. */
 void swim_news_member(struct shoal_swim *swim, enum swim_news_kind kind, uint32_t member, uint32_t blob)
 {
     struct swim_queue *queue = &swim->queue_members;

@@ -8,7 +8,8 @@
  * already and are pushed only when they change.
  *
  * T1. A received file is known by its size and time, so it is never pushed back.
- * T2. Nothing outside the result folder is read or written: paths are relative, without "..", and no link is followed. */
+ * T2. Nothing outside the result folder is read or written: paths are relative, without "..", and no link is
+ *     followed. */
 #include "agent.h"
 
 #include <dirent.h>

@@ -14,8 +14,7 @@
 
 #define RESERVE_DEFAULT (64 * SHOAL_MIB)
 
-/* ---- the thread
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the thread ---- */
 
 static enum shoal_err get_blob(struct request *request)
 {
@@ -87,8 +86,7 @@ static struct writer_job *run_jobs(void *arg, struct writer_job *first)
     return first->next;
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- requests ---- */
 
 static void maybe_stop(struct shoal_blobs *blobs);
 
@@ -173,9 +171,7 @@ enum shoal_err blobs_admit(struct shoal_blobs *blobs, size_t weight)
     return SHOAL_OK;
 }
 
-/* ---- chunks
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- chunks ---- */
 
 /* I2. Without memory the file stays until the next start. */
 static void orphan(void *arg, struct shoal_hash hash)
@@ -313,8 +309,7 @@ enum shoal_err shoal_blobs_get(struct shoal_blobs *blobs, struct shoal_hash blob
     return get_submit(blobs, REQUEST_GET_BLOB, blob, max, done, arg);
 }
 
-/* ---- holding and letting go
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- holding and letting go ---- */
 
 static bool is_held(const struct held_blob *blob)
 {
@@ -513,8 +508,7 @@ enum shoal_err shoal_blobs_release(struct shoal_blobs *blobs, struct shoal_job_i
     return SHOAL_OK;
 }
 
-/* ---- start and stop
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- start and stop ---- */
 
 struct loading {
     struct shoal_blobs *blobs;

@@ -161,8 +161,7 @@ enum shoal_err shoal_blob_writer_append(struct shoal_blob_writer *writer, struct
     return SHOAL_OK;
 }
 
-/* ---- the end
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the end ---- */
 
 static void writer_end(struct shoal_blob_writer *writer)
 {

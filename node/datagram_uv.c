@@ -12,8 +12,8 @@
  * I1. A pair's key is BLAKE2b-256, keyed by a derivation of the mesh secret, of (X25519 of both static keys, sender's
  * key, receiver's key): each direction has its own. I2. Nothing of a datagram is believed, and no record of its sender
  * made, before it has been opened. I3. A (start, sequence) is delivered once: sequences at or below the window are
- * dropped, and so are earlier starts. What a restarted receiver has forgotten, the layers above name by incarnations.
- */
+ * dropped, and so are earlier starts. What a restarted receiver has forgotten, the layers above name by
+ * incarnations. */
 #include "shoal/datagram.h"
 
 #include "shoal/noise.h"
@@ -86,8 +86,7 @@ struct shoal_datagram {
     uint8_t plain[SHOAL_DATAGRAM_BYTES_MAX];
 };
 
-/* ---- keys
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- keys ---- */
 
 static void pair_key(const struct shoal_datagram *d, const uint8_t shared[32], const struct shoal_public_key *from,
                      const struct shoal_public_key *to, uint8_t key[32])
@@ -222,8 +221,7 @@ static bool stranger_allowed(struct shoal_datagram *d)
     return d->unknown_in_second++ < SHOAL_DATAGRAM_UNKNOWN_PER_S;
 }
 
-/* ---- sending
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- sending ---- */
 
 static enum shoal_err transmit(struct shoal_datagram *d, struct shoal_address address, uint8_t *bytes, size_t len)
 {
@@ -334,8 +332,7 @@ enum shoal_err shoal_datagram_send(struct shoal_datagram *d, struct shoal_node_i
     return SHOAL_ERR_NOT_FOUND;
 }
 
-/* ---- receiving
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- receiving ---- */
 
 static void note_unopened(struct shoal_datagram *d, struct shoal_address from)
 {
@@ -506,8 +503,7 @@ static void on_receive(uv_udp_t *udp, ssize_t got, const uv_buf_t *buf, const st
     shoal_datagram_receive(d, address, shoal_view_of(buf->base, (size_t)got));
 }
 
-/* ---- start and stop
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---- */
 
 static void on_close(uv_handle_t *handle)
 {

@@ -1,5 +1,5 @@
-/* The data folder's small files (identity.h). Every file is replaced whole, so a crash leaves the old or the new one.
- */
+/* The data folder's small files (identity.h). Every file is replaced whole, so a crash leaves the old or the new
+ * one. */
 #include "shoal/identity.h"
 
 #include "shoal/hash.h"
@@ -142,8 +142,7 @@ enum shoal_err shoal_file_read(const char *path, size_t max, struct shoal_buf *b
     return SHOAL_OK;
 }
 
-/* ---- the three files: header, fields, CRC-32C
- * ------------------------------------------------------------------------ */
+/* ---- the three files: header, fields, CRC-32C ---- */
 
 static enum shoal_err path_of(const char *data_dir, const char *name, char path[PATH_MAX], struct shoal_msg *msg)
 {
@@ -298,8 +297,7 @@ static enum shoal_err boot_read(const char *data_dir, char boot_id[SHOAL_BOOT_ID
     return err;
 }
 
-/* ---- the contract
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the contract ---- */
 
 bool shoal_mesh_name_is_valid(const char *name)
 {

@@ -89,8 +89,7 @@ void conn_close(struct conn *conn)
     uv_close((uv_handle_t *)&conn->tcp, on_close);
 }
 
-/* ---- writing
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---- */
 
 static void buf_empty(struct shoal_buf *buf)
 {
@@ -211,8 +210,7 @@ void conn_ping(struct conn *conn)
         conn_flush(conn);
 }
 
-/* ---- handshake
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- handshake ---- */
 
 static enum shoal_err noise_start(struct conn *conn, const uint8_t preamble[3])
 {
@@ -414,8 +412,7 @@ void conn_refuse(struct conn *conn, enum link_refusal why)
         conn_close(conn);
 }
 
-/* ---- records
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- records ---- */
 
 static void read_welcome(struct conn *conn, struct shoal_view body)
 {
@@ -588,8 +585,7 @@ static void conn_read(uv_stream_t *stream, ssize_t got, const uv_buf_t *buf)
     read_all(conn);
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static enum shoal_err stream_start(struct conn *conn)
 {

@@ -171,8 +171,7 @@ static void peer_up(struct shoal_link *link, struct peer *peer, struct conn *con
     link->options.handlers.on_up(link->options.handlers.arg, &peer->info);
 }
 
-/* ---- dialling
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- dialling ---- */
 
 static struct conn *dial_create(struct shoal_link *link, struct shoal_address address, enum shoal_lane lane)
 {
@@ -306,8 +305,7 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
     }
 }
 
-/* ---- being dialled
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- being dialled ---- */
 
 /* I2, on the responder's side: does the dial that arrived lose against ours? */
 static bool inbound_loses(struct shoal_link *link, struct peer *peer, uint64_t now_ns)
@@ -411,8 +409,7 @@ static void on_connection(uv_stream_t *server, int status)
     kick(link);
 }
 
-/* ---- frames
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- frames ---- */
 
 void link_on_frame(struct conn *conn, uint8_t channel, struct shoal_view frame)
 {
@@ -487,9 +484,7 @@ enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id nod
     return conn_send(conn, channel, frame);
 }
 
-/* ---- ends
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ends ---- */
 
 static void inbound_broken(struct shoal_link *link, struct conn *conn, enum shoal_err err, const char *text)
 {
@@ -630,8 +625,7 @@ static void on_tick(uv_timer_t *timer)
     (void)uv_timer_start(&link->timer, on_tick, link->period_ns / SHOAL_MS, link->period_ns / SHOAL_MS);
 }
 
-/* ---- the owner's calls
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the owner's calls ---- */
 
 enum shoal_err shoal_link_want(struct shoal_link *link, struct shoal_node_id node, struct shoal_address address)
 {
@@ -711,8 +705,7 @@ const struct shoal_link_stats *shoal_link_stats(const struct shoal_link *link) {
 
 uint16_t shoal_link_port(const struct shoal_link *link) { return link->port; }
 
-/* ---- start and stop
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---- */
 
 void link_on_closed(struct shoal_link *link)
 {

@@ -363,8 +363,7 @@ void shoal_noise_handshake_hash(const struct shoal_noise *noise, uint8_t hash[64
     memcpy(hash, noise->h, HASH_BYTES);
 }
 
-/* ---- transport
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- transport ---- */
 
 enum shoal_err shoal_noise_seal(struct shoal_noise *noise, struct shoal_view plain, uint8_t *out)
 {

@@ -50,8 +50,8 @@ static inline uint32_t frame_parts(size_t len) { return (uint32_t)((len + FRAME_
 
 /* Views point into `view`. MALFORMED: damaged, at another key than it was written to, or newer than this binary. */
 SHOAL_MUST_CHECK enum shoal_err frame_decode(uint64_t seq, struct shoal_view view, struct frame *frame);
-/* The next of a decoded frame's entries; false after the last. Start with `r` of frame->entries and `*index` = first.
- */
+/* The next of a decoded frame's entries; false after the last. Start with `r` of frame->entries and `*index` =
+ * first. */
 bool frame_next(struct shoal_reader *r, uint64_t *index, struct shoal_store_entry *entry);
 
 #endif

@@ -8,8 +8,7 @@
 
 #define HARD_VERSION 1
 
-/* ---- groups
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- groups ---- */
 
 static unsigned bucket_of(struct shoal_job_id id)
 {
@@ -68,8 +67,7 @@ void index_deinit(struct store_index *index)
             index_remove(index, index->buckets[i]->id);
 }
 
-/* ---- spans
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- spans ---- */
 
 static uint64_t span_end(const struct span *span) { return span->first + span->count; }
 
@@ -199,8 +197,7 @@ void group_move(struct group *group, size_t i, uint64_t seq)
     group->oldest_known = false;
 }
 
-/* ---- the scan
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- the scan ---- */
 
 /* The cleaner's copy takes the place of the span it was made from, or the gap that its trimming left. */
 static enum shoal_err replay_copy(struct store_index *index, struct group *group, struct span span)
@@ -303,8 +300,7 @@ bool group_settle(struct store_index *index, struct group *group)
     return true;
 }
 
-/* ---- the hard row
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the hard row ---- */
 
 size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
 {

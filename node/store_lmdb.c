@@ -258,8 +258,7 @@ static struct writer_job *run_jobs(void *arg, struct writer_job *first)
     return job;
 }
 
-/* ---- jobs, on the loop's thread
- * ---------------------------------------------------------------------------------------------- */
+/* ---- jobs, on the loop's thread ---- */
 
 static void job_done(struct writer_job *done);
 static void maintain(struct shoal_store *store);

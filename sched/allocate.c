@@ -271,8 +271,7 @@ static void make_groups(struct shoal_allocate *work)
     memset(work->flow, 0, sizeof(work->flow));
 }
 
-/* ---- Flow ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Flow ---- */
 
 /* Room for one more unit of group g: true and done, or false and nothing changed. Breadth first over pools. */
 static bool augment(struct shoal_allocate *work, uint32_t g)
@@ -341,8 +340,7 @@ static uint32_t pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
     return got;
 }
 
-/* ---- Counts -------------------------------------------------------------------------------------------------------
- */
+/* ---- Counts ---- */
 
 static void count_held(struct shoal_allocate *work)
 {
@@ -500,8 +498,7 @@ static void share_rest(struct shoal_allocate *work)
     }
 }
 
-/* ---- Places -------------------------------------------------------------------------------------------------------
- */
+/* ---- Places ---- */
 
 static uint64_t rendezvous(struct shoal_job_id job, struct shoal_node_id node)
 {
@@ -629,8 +626,8 @@ static void make_room(struct shoal_allocate *work)
     }
 }
 
-/* Pools of the final counts: what is kept stays, except where a chain has to move it. A gang's slots leave the pools.
- */
+/* Pools of the final counts: what is kept stays, except where a chain has to move it. A gang's slots leave the
+ * pools. */
 static void final_flow(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
@@ -792,8 +789,7 @@ static void place(struct shoal_allocate *work)
         place_job(work, work->job_order[i]);
 }
 
-/* ---- The whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- The whole ---- */
 
 static void make_grants(struct shoal_allocate *work)
 {

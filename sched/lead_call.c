@@ -162,8 +162,7 @@ void lead_tell_call(struct lead_step *s)
     }
 }
 
-/* ---- The end of a call --------------------------------------------------------------------------------------------
- */
+/* ---- The end of a call ---- */
 
 static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_t call)
 {
@@ -380,8 +379,7 @@ bool lead_progress(struct lead_step *s)
     return true;
 }
 
-/* ---- The end of the job --------------------------------------------------------------------------------------------
- */
+/* ---- The end of the job ---- */
 
 bool lead_rerun(const struct shoal_lead *lead)
 {

@@ -550,8 +550,8 @@ bool lead_place(struct lead_step *s)
     return lead->job->spec.elastic ? place_elastic(s, min, max) : place_gang(s, min);
 }
 
-/* Dead workers leave the log. A driver or script that ended well stays until the result is stored: it names its host.
- */
+/* Dead workers leave the log. A driver or script that ended well stays until the result is stored: it names its
+ * host. */
 bool lead_drop(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;

@@ -206,8 +206,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s);
 }
 
-/* ---- The step ------------------------------------------------------------------------------------------------------
- */
+/* ---- The step ---- */
 
 static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
 {
@@ -387,8 +386,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     return sooner(deadline, sched_jobs_deadline(s));
 }
 
-/* ---- Looking inside -----------------------------------------------------------------------------------------------
- */
+/* ---- Looking inside ---- */
 
 const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots; }
 const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s) { return s->mesh; }

@@ -128,8 +128,7 @@ enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, b
     return SHOAL_OK;
 }
 
-/* ---- Fetching -------------------------------------------------------------------------------------------------------
- */
+/* ---- Fetching ---- */
 
 static void ask_part(struct shoal_sched *s)
 {

@@ -16,8 +16,7 @@
 
 #include "shoal/banned.h"
 
-/* ---- Guardians and tickets ------------------------------------------------------------------------------------------
- */
+/* ---- Guardians and tickets ---- */
 
 struct candidate {
     const struct sched_node *node;
@@ -173,8 +172,7 @@ void sched_ticket(struct shoal_sched *s, struct sched_request *r, const struct s
     sched_request_end(s, r, SHOAL_OK, ticket_bytes(s, &ticket), "%s", "");
 }
 
-/* ---- The guardian's side
- * ----------------------------------------------------------------------------------------------- */
+/* ---- The guardian's side ---- */
 
 static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, uint64_t nonce,
                         enum found_answer answer, const char *text);
@@ -474,8 +472,7 @@ void sched_found_complete(struct shoal_sched *s, struct sched_group *g)
     g->complete_ns = s->now + (g->complete_tries < 6 ? SHOAL_S << g->complete_tries : 60 * SHOAL_S);
 }
 
-/* ---- The conductor's side
- * -------------------------------------------------------------------------------------------------- */
+/* ---- The conductor's side ---- */
 
 struct sched_founding *sched_founding_of(const struct shoal_sched *s, uint64_t request)
 {
@@ -571,8 +568,8 @@ void sched_on_found_reply(struct shoal_sched *s, struct shoal_node_id from, cons
                 (enum found_answer)frame->u.found_reply.answer, frame->u.found_reply.text);
 }
 
-/* The record to every guardian that has not answered. Ends (and frees) the founding when this node's own answer does.
- */
+/* The record to every guardian that has not answered. Ends (and frees) the founding when this node's own answer
+ * does. */
 static void offer(struct shoal_sched *s, struct sched_founding *f)
 {
     struct frame frame = { .kind = FRAME_FOUND };
@@ -707,8 +704,7 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
     offer(s, f);
 }
 
-/* ---- The mesh
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- The mesh ---- */
 
 /* One voter, this node; it grows as nodes join. Only where no mesh is known: `shoal init`. */
 void sched_mesh_init(struct shoal_sched *s, struct sched_request *r)

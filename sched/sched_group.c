@@ -141,8 +141,8 @@ void sched_group_free(struct sched_group *g)
     free(g);
 }
 
-/* Forget the group in memory; what the store does is the caller's. Only while settling (C3), or when nobody holds it.
- */
+/* Forget the group in memory; what the store does is the caller's. Only while settling (C3), or when nobody holds
+ * it. */
 void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
 {
     size_t at = group_place(s, g->id);
@@ -227,8 +227,7 @@ void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *option
     shoal_rand_init(&options->chance, shoal_rand_u64(&s->chance));
 }
 
-/* ---- Applying -----------------------------------------------------------------------------------------------------
- */
+/* ---- Applying ---- */
 
 static void apply_found(struct shoal_sched *s, struct sched_group *g, struct shoal_view bytes)
 {
@@ -311,8 +310,7 @@ void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t up
         sched_group_dirty(s, g);
 }
 
-/* ---- Carrying out ---------------------------------------------------------------------------------------------------
- */
+/* ---- Carrying out ---- */
 
 static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_message *message)
 {
@@ -542,8 +540,7 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     sched_group_rearm(s, g);
 }
 
-/* ---- From outside ---------------------------------------------------------------------------------------------------
- */
+/* ---- From outside ---- */
 
 /* A leader speaks of a group that is not here: this node was made a member. It starts as a learner with nothing, and
  * the leader's log or snapshot tells the rest. */

@@ -57,8 +57,7 @@ struct sched_view {
     uint64_t interest_ns;
 };
 
-/* ---- Life
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Life ---- */
 
 static void slots_options(const struct shoal_sched *s, struct shoal_slots_options *options)
 {
@@ -112,8 +111,7 @@ void sched_jobs_destroy(struct shoal_sched *s)
     free(s->view);
 }
 
-/* ---- Messages between leads and slots
- * ------------------------------------------------------------------------------------ */
+/* ---- Messages between leads and slots ---- */
 
 static void local_put(struct shoal_sched *s, struct shoal_view bytes)
 {
@@ -143,8 +141,7 @@ static void host_send(struct shoal_sched *s, struct shoal_node_id to, struct sho
     sched_send(s, to, &frame);
 }
 
-/* ---- Leads
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Leads ---- */
 
 static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone)
 {
@@ -403,9 +400,7 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
     facts->applied = g->applied;
 }
 
-/* ---- Slots
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Slots ---- */
 
 static void act_run(struct shoal_sched *s, const struct shoal_slots_action *from)
 {
@@ -653,8 +648,7 @@ void sched_local_run(struct shoal_sched *s)
         s->stats.frames_malformed++;
 }
 
-/* ---- The table for the cache, and support for jobs' hosts
- * ------------------------------------------------------------------------- */
+/* ---- The table for the cache, and support for jobs' hosts ---- */
 
 static void keep_slots(struct shoal_sched *s)
 {
@@ -774,8 +768,7 @@ void sched_slots_due(struct shoal_sched *s)
         keep_slots(s);
 }
 
-/* ---- Summaries
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Summaries ---- */
 
 static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
 {
@@ -858,8 +851,7 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
     s->summaries[at] = summary;
 }
 
-/* ---- Allocation
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Allocation ---- */
 
 void sched_view_changed(struct shoal_sched *s)
 {

@@ -228,8 +228,7 @@ uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id no
     return peer->heard_ns > s->options.start_ns ? peer->heard_ns : s->options.start_ns;
 }
 
-/* ---- What groups tell and are told ---------------------------------------------------------------------------------
- */
+/* ---- What groups tell and are told ---- */
 
 static struct sched_told *told_find(struct sched_group *g, struct shoal_node_id node)
 {

@@ -18,8 +18,7 @@
 static const struct shoal_view nothing;
 static const struct shoal_node_id nobody;
 
-/* ---- The book
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- The book ---- */
 
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial)
 {
@@ -114,8 +113,7 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
     s->request_count--;
 }
 
-/* ---- Serving here
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Serving here ---- */
 
 static void end_with_facts(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g)
 {
@@ -223,8 +221,7 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
     }
 }
 
-/* ---- Where to
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Where to ---- */
 
 static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
 {
@@ -464,8 +461,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
         pause_for_election(s, r);
 }
 
-/* ---- Ends of waiting
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Ends of waiting ---- */
 
 static void add_name(char *text, size_t cap, struct shoal_node_id node)
 {
@@ -644,8 +640,7 @@ void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
     }
 }
 
-/* ---- Of a group
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Of a group ---- */
 
 void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term,
                             enum shoal_err err, const char *text)
@@ -756,8 +751,7 @@ void sched_requests_copy(struct shoal_sched *s)
     }
 }
 
-/* ---- In and out
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- In and out ---- */
 
 static bool take_command(struct sched_request *r, struct shoal_view command)
 {

@@ -18,8 +18,7 @@
 
 static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
 
-/* ---- PERSIST -------------------------------------------------------------------------------------------------------
- */
+/* ---- PERSIST ---- */
 
 static struct shoal_view hard_config(struct shoal_sched *s, const struct shoal_raft_hard_state *hard)
 {
@@ -91,8 +90,7 @@ void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct sh
         g->found_seq = action->u.persist.mark.seq; /* the first one carries the founding record */
 }
 
-/* ---- Snapshots of our own -------------------------------------------------------------------------------------------
- */
+/* ---- Snapshots of our own ---- */
 
 static enum shoal_err machine_encode(struct shoal_sched *s, const struct sched_group *g, struct shoal_buf *bytes)
 {
@@ -248,8 +246,7 @@ bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct 
     return true;
 }
 
-/* ---- To followers
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- To followers ---- */
 
 static void give(struct shoal_sched *s, struct sched_group *g, const struct sched_need *need)
 {
@@ -293,8 +290,7 @@ void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g)
         give(s, g, &needs[i]);
 }
 
-/* ---- From a leader
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- From a leader ---- */
 
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action)
 {
@@ -349,8 +345,7 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
         sched_bundle_want(s, g);
 }
 
-/* ---- Restore at start
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Restore at start ---- */
 
 static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
 {
@@ -534,8 +529,7 @@ void sched_on_restored(struct shoal_sched *s)
         s->copy_dirty = s->copy_dirty || sched_group_find(s, (struct shoal_job_id){ { 0 } }) != NULL;
 }
 
-/* ---- Ids that are gone
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Ids that are gone ---- */
 
 static struct sched_gone *gone_find(const struct shoal_sched *s, struct shoal_job_id id)
 {

@@ -235,8 +235,7 @@ enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame)
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- Tickets ------------------------------------------------------------------------------------------------------
- */
+/* ---- Tickets ---- */
 
 bool sched_ticket_encode_body(const struct shoal_sched_ticket *t, struct shoal_writer *w)
 {
@@ -389,8 +388,7 @@ enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_reco
     return shoal_reader_done(&r) && record->generation > 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- Snapshots -----------------------------------------------------------------------------------------------------
- */
+/* ---- Snapshots ---- */
 
 bool sched_head_encode(const struct group_head *head, struct shoal_writer *w)
 {
@@ -420,8 +418,7 @@ enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *hea
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-/* ---- The mesh's copy ------------------------------------------------------------------------------------------------
- */
+/* ---- The mesh's copy ---- */
 
 static void put_guardians(struct shoal_writer *w, uint8_t count, const struct shoal_node_id *guardians)
 {

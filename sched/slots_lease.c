@@ -359,8 +359,7 @@ static void on_renew(struct slots_step *s, struct hjob *job, struct shoal_node_i
     }
 }
 
-/* ---- Calls, epochs, orders ----------------------------------------------------------------------------------------
- */
+/* ---- Calls, epochs, orders ---- */
 
 static void on_call(struct slots_step *s, struct hjob *job)
 {

@@ -111,8 +111,8 @@ const struct shoal_link_stats *shoal_link_stats(const struct shoal_link *link);
 void shoal_link_each(const struct shoal_link *link, void (*each)(void *arg, const struct shoal_link_peer *peer),
                      void *arg);
 
-/* Close everything; no callback but `stopped` runs from now on. `stopped` may free the loop's owner: the link is gone.
- */
+/* Close everything; no callback but `stopped` runs from now on. `stopped` may free the loop's owner: the link is
+ * gone. */
 void shoal_link_stop(struct shoal_link *link, void (*stopped)(void *arg), void *arg);
 
 #endif

@@ -191,7 +191,8 @@ struct shoal_rank_member {
     uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
 };
 
-/* Agent to engine. A worker that is not among the members is out: it waits for RELEASE or STOP and publishes nothing. */
+/* Agent to engine. A worker that is not among the members is out: it waits for RELEASE or STOP, and publishes
+ * nothing. */
 struct shoal_worker_epoch {
     struct shoal_epoch epoch;
     uint32_t call;
@@ -275,7 +276,8 @@ struct shoal_worker_train_state {
     char text[SHOAL_FAILURE_TEXT_BYTES];    /* FAILED: why */
 };
 
-/* One message, decoded; texts are copied, views point into the datagram. Big: keep one per connection, not on a stack. */
+/* One message, decoded; texts are copied, views point into the datagram. Big: keep one per connection, not on a
+ * stack. */
 struct shoal_worker_message {
     uint8_t kind;
     union {

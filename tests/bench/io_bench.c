@@ -33,8 +33,7 @@ static void begin(struct bench *b)
     b->done = b->bytes = b->worst_ns = 0;
 }
 
-/* ---- store: one group, one commit after the other
- * ---------------------------------------------------------------------- */
+/* ---- store: one group, one commit after the other ---- */
 
 static void append(struct bench *b);
 
@@ -108,8 +107,7 @@ static void bench_store(struct bench *b, const char *folder)
     (void)rmdir(dir);
 }
 
-/* ---- links
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- links ---- */
 
 static void on_up(void *arg, const struct shoal_link_peer *peer)
 {
@@ -200,8 +198,7 @@ static void bench_link(struct bench *b)
     (void)uv_run(&b->loop, UV_RUN_DEFAULT);
 }
 
-/* ---- datagrams
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- datagrams ---- */
 
 static void on_datagram(void *arg, struct shoal_node_id from, struct shoal_address address, struct shoal_view payload)
 {

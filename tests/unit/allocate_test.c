@@ -156,8 +156,7 @@ static void test_table(void **state)
     }
 }
 
-/* ---- Random views --------------------------------------------------------------------------------------------------
- */
+/* ---- Random views ---- */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each)
 {

@@ -391,8 +391,7 @@ static void a_forgotten_node_takes_its_records_along_and_a_dead_one_does_not(voi
     net_deinit(&net);
 }
 
-/* ---- spreading ----------------------------------------------------------------------------------------------------
- */
+/* ---- spreading ---- */
 
 static int holders(enum shoal_record_kind kind, const struct net_node *author, uint16_t key, const char *text)
 {
@@ -537,8 +536,7 @@ static void a_datagram_is_shared_by_members_and_records(void **state)
     }
 }
 
-/* ---- anti-entropy --------------------------------------------------------------------------------------------------
- */
+/* ---- anti-entropy ---- */
 
 static uint64_t session_sent[16];
 

@@ -118,8 +118,7 @@ EXPORTED int fdatasync(int fd)
     return rc;
 }
 
-/* ---- the load
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the load ---- */
 
 struct mark {
     unsigned group;
@@ -217,8 +216,7 @@ static void close_store(struct fixture *f)
         (void)uv_run(&f->loop, UV_RUN_ONCE);
 }
 
-/* ---- the images
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the images ---- */
 
 static void on_group(void *arg, struct shoal_job_id id, const struct shoal_store_hard *hard)
 {
@@ -314,8 +312,8 @@ static size_t read_file(const char *dir, uint8_t *image)
     return len;
 }
 
-/* The power goes before event `cut`: `stable` holds what was flushed, events from `pending` on may or may not be there.
- */
+/* The power goes before event `cut`: `stable` holds what was flushed, events from `pending` on may or may not be
+ * there. */
 static void cut_power(struct fixture *f, const uint8_t *stable, uint8_t *image, size_t len, size_t pending, size_t cut,
                       const struct event *acked)
 {

@@ -319,8 +319,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- cases
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- cases ---- */
 
 static void what_was_appended_is_there_after_a_restart(void **state)
 {
@@ -894,8 +893,7 @@ static void random_lives_agree_with_the_model(void **state)
     assert_true(trimmed > 0 && copied > 0);
 }
 
-/* ---- the cache
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the cache ---- */
 
 static bool each(void *arg, struct shoal_view key, struct shoal_view value)
 {
