@@ -667,12 +667,14 @@ static const uint8_t *choose_address(const struct transport *t, const uint8_t *a
     return best;
 }
 
-/* Inside this machine nothing is congested, and a control that paces (bbr) keeps a quarter of the time from a reduction.
- * On a network it stays what its operator chose. */
+/* Inside this machine nothing is congested, and a control that paces (bbr) keeps a quarter of the time from a
+ * reduction. On a network it stays what its operator chose. */
 static void no_pacing(int fd, const struct sockaddr_in *to)
 {
+    static const char every_kernel_has[] = "reno";
+
     if (ntohl(to->sin_addr.s_addr) >> 24 == 127)
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* what every kernel has */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, every_kernel_has, sizeof(every_kernel_has) - 1);
 }
 
 static enum shoal_err tcp_connect(struct transport *t, const struct transport_peer *peer)
