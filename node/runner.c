@@ -56,7 +56,7 @@ struct child {
     uint64_t kill_at_ns;
     uint64_t term_kill_at_ns; /* SIGTERM was sent, SIGKILL then; 0: no */
     uint64_t tell_at_ns;      /* exited: its output is on its way to its files until then at most; 0: it is there */
-    int log_fds[2];           /* of an engine, until the engine server has forked it; 0: none */
+    int log_fds[2];           /* of an engine, which opens them by our number some time after its fork; 0: none */
     int status;
     bool signalled;
     char text[512];
@@ -683,7 +683,6 @@ static void child_logs_close(struct child *child)
 
 static void child_running(struct runner *runner, struct child *child, pid_t pid)
 {
-    child_logs_close(child);
     child->pid = pid;
     child->start_ticks = start_ticks_of(pid);
     if (child->slot < SHOAL_SLOTS_MAX)
