@@ -973,7 +973,9 @@ static enum shoal_err check_command(struct parse *p)
     const struct shoal_job_options *o = &p->out->options;
 
     if (p->framework == NULL)
-        return shoal_fail(p->msg, SHOAL_ERR_INVALID, "args: no framework; begin with --exec-start and its name (GET /execs/frameworks lists them)");
+        return shoal_fail(
+            p->msg, SHOAL_ERR_INVALID,
+            "args: no framework; begin with --exec-start and its name (GET /execs/frameworks lists them)");
     if (!p->framework->supported)
         return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch or edtPyTorch",
                           p->framework->name);

@@ -143,7 +143,9 @@ static void check_basic(struct http_request *request, struct shoal_view text, in
                           sodium_base64_VARIANT_ORIGINAL_NO_PADDING) != 0 ||
         memchr(pair, 0, len) != NULL || (password = memchr(pair, ':', len)) == NULL) {
         http->stats.refused_auth++;
-        http_respond_error(request, malformed, "the Authorization header is not Basic base64(user:password); log on with a user's name and password");
+        http_respond_error(
+            request, malformed,
+            "the Authorization header is not Basic base64(user:password); log on with a user's name and password");
         return;
     }
     pair[len] = '\0';

@@ -42,7 +42,7 @@ static const struct cli_option global_options[] = {
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
     {                                                                                                                  \
-        "log-level", "LEVEL", "debug or info [info]", 0                                                          \
+        "log-level", "LEVEL", "debug or info [info]", 0                                                                \
     }
 
 static const struct cli_option init_options[] = {

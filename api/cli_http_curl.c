@@ -44,22 +44,14 @@ static bool load_curl(void)
         const char *name;
         void *slot;
     } symbols[] = {
-        { "curl_easy_cleanup", &lib.easy_cleanup },
-        { "curl_easy_getinfo", &lib.easy_getinfo },
-        { "curl_easy_init", &lib.easy_init },
-        { "curl_easy_perform", &lib.easy_perform },
-        { "curl_easy_setopt", &lib.easy_setopt },
-        { "curl_easy_strerror", &lib.easy_strerror },
-        { "curl_global_init", &lib.global_init },
-        { "curl_mime_addpart", &lib.mime_addpart },
-        { "curl_mime_data", &lib.mime_data },
-        { "curl_mime_filedata", &lib.mime_filedata },
-        { "curl_mime_filename", &lib.mime_filename },
-        { "curl_mime_free", &lib.mime_free },
-        { "curl_mime_init", &lib.mime_init },
-        { "curl_mime_name", &lib.mime_name },
-        { "curl_slist_append", &lib.slist_append },
-        { "curl_slist_free_all", &lib.slist_free_all },
+        { "curl_easy_cleanup", &lib.easy_cleanup },   { "curl_easy_getinfo", &lib.easy_getinfo },
+        { "curl_easy_init", &lib.easy_init },         { "curl_easy_perform", &lib.easy_perform },
+        { "curl_easy_setopt", &lib.easy_setopt },     { "curl_easy_strerror", &lib.easy_strerror },
+        { "curl_global_init", &lib.global_init },     { "curl_mime_addpart", &lib.mime_addpart },
+        { "curl_mime_data", &lib.mime_data },         { "curl_mime_filedata", &lib.mime_filedata },
+        { "curl_mime_filename", &lib.mime_filename }, { "curl_mime_free", &lib.mime_free },
+        { "curl_mime_init", &lib.mime_init },         { "curl_mime_name", &lib.mime_name },
+        { "curl_slist_append", &lib.slist_append },   { "curl_slist_free_all", &lib.slist_free_all },
     };
 
     if (lib.handle != NULL)

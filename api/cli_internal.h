@@ -105,8 +105,7 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
 int64_t cli_int_at(const struct json_value *object, const char *key);
 /* GET, and print the body: as it is with --output json, else by `print`. */
-int cli_show(struct cli *cli, const char *path,
-             void (*print)(const struct cli *cli, const struct json_value *root));
+int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
 /* Percent-encodes one path segment. */
 void cli_encode(const char *text, char *out, size_t cap);
 

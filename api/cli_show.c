@@ -82,9 +82,10 @@ static void print_nodes(const struct json_value *nodes, bool head)
     for (size_t i = 0; i < json_input_count(nodes); i++) {
         const struct json_value *node = json_input_at(nodes, i);
 
-        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n", cli_text_at(node, "name"),
-                     cli_text_at(node, "state"), cli_text_at(node, "address"), cli_int_at(node, "slots"), cli_int_at(node, "slotsFree"),
-                     number_at(node, "load"), cli_int_at(node, "jobsLed"), cli_text_at(node, "id"));
+        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n",
+                     cli_text_at(node, "name"), cli_text_at(node, "state"), cli_text_at(node, "address"),
+                     cli_int_at(node, "slots"), cli_int_at(node, "slotsFree"), number_at(node, "load"),
+                     cli_int_at(node, "jobsLed"), cli_text_at(node, "id"));
     }
 }
 
@@ -131,11 +132,12 @@ static void print_job(const struct json_value *job, bool wide)
 
     if (json_input_number(job, "loss", &loss))
         (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
-    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", cli_text_at(job, "id"),
-                 cli_text_at(job, "state"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"),
-                 cli_int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
-                 (double)cli_int_at(job, "joinPauseUs") / 1000, cli_text_at(job, "leader"),
-                 wide ? cli_text_at(job, "pending")[0] != '\0' ? cli_text_at(job, "pending") : cli_text_at(job, "detail") : "");
+    (void)printf(
+        "%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", cli_text_at(job, "id"),
+        cli_text_at(job, "state"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"),
+        cli_int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
+        (double)cli_int_at(job, "joinPauseUs") / 1000, cli_text_at(job, "leader"),
+        wide ? cli_text_at(job, "pending")[0] != '\0' ? cli_text_at(job, "pending") : cli_text_at(job, "detail") : "");
 }
 
 static void draw_top(const struct json_value *top, bool terminal)
@@ -150,8 +152,8 @@ static void draw_top(const struct json_value *top, bool terminal)
                  cli_text_at(top, "node"), cli_int_at(top, "membersAlive"), cli_int_at(top, "membersKnown"),
                  writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
     print_nodes(json_input_get(top, "nodes"), true);
-    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE", "RANKS",
-                 "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
+    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE",
+                 "RANKS", "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
     for (size_t i = 0; i < json_input_count(jobs); i++)
         print_job(json_input_at(jobs, i), true);
     if (terminal)

@@ -70,10 +70,10 @@ struct fabric {
     uint64_t completed_out;
     uint64_t completed_in[SHOAL_RANKS_MAX];
     struct beat beats[SHOAL_RANKS_MAX];
-    uint64_t beat_word; /* sent */
-    uint64_t unheard;   /* as said */
+    uint64_t beat_word;                  /* sent */
+    uint64_t unheard;                    /* as said */
     uint64_t beat_look_ns, beat_send_ns; /* the last ones */
-    uint8_t *blocks; /* mine to send, then one of each host */
+    uint8_t *blocks;                     /* mine to send, then one of each host */
     size_t blocks_cap;
     uint8_t *slab;
     size_t slab_cap;

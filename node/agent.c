@@ -27,7 +27,8 @@
 
 /* ---- settings ---- */
 
-static enum shoal_err resolve(const char *text, uint16_t port_default, struct shoal_address *address, struct shoal_msg *msg)
+static enum shoal_err resolve(const char *text, uint16_t port_default, struct shoal_address *address,
+                              struct shoal_msg *msg)
 {
     return shoal_address_parse(text, port_default, address, msg);
 }
@@ -88,8 +89,9 @@ static enum shoal_err data_folder(struct agent_settings *settings, const char *d
     (void)snprintf(settings->data, sizeof(settings->data), "%s", resolved);
     free(resolved);
     if (strlen(settings->data) > DATA_PATH_MAX)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s: longer than %d bytes, and sockets lie below it; choose a shorter path",
-                          settings->data, DATA_PATH_MAX);
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG,
+                          "%s: longer than %d bytes, and sockets lie below it; choose a shorter path", settings->data,
+                          DATA_PATH_MAX);
     return SHOAL_OK;
 }
 
@@ -149,8 +151,8 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     if (err == SHOAL_OK)
         err = agent_conf_read(&kept, msg);
     if (err == SHOAL_OK)
-        err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host, options->port == 0 ? DEFAULT_PORT : options->port,
-                      &settings->address, msg);
+        err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host,
+                      options->port == 0 ? DEFAULT_PORT : options->port, &settings->address, msg);
     if (err != SHOAL_OK)
         return err;
     err = settings_texts(settings, options, msg);
@@ -161,14 +163,15 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
     settings->api_plain = options->api_plain;
     if (settings->api_plain && strncmp(settings->api_host, "127.", 4) != 0 && strcmp(settings->api_host, "::1") != 0)
-        return shoal_fail(msg, SHOAL_ERR_INVALID,
-                          "--api-plain on %s: HTTP without TLS is served on a loopback address only; leave --api-plain out, "
-                          "or put a TLS proxy in front of 127.0.0.1",
-                          settings->api_host);
+        return shoal_fail(
+            msg, SHOAL_ERR_INVALID,
+            "--api-plain on %s: HTTP without TLS is served on a loopback address only; leave --api-plain out, "
+            "or put a TLS proxy in front of 127.0.0.1",
+            settings->api_host);
     settings->prefill_bytes = options->prefill_mib == UINT64_MAX ? 0 : options->prefill_mib * SHOAL_MIB;
     settings->store_map_bytes = options->store_map_mib * SHOAL_MIB;
-    if (settings->store_map_bytes != 0 && (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) >
-                                              settings->store_map_bytes / 2)
+    if (settings->store_map_bytes != 0 &&
+        (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) > settings->store_map_bytes / 2)
         settings->prefill_bytes = settings->store_map_bytes / 2;
     settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
@@ -349,7 +352,8 @@ static void on_health(uv_timer_t *timer)
     agent->health_due_ns = now + HEALTH_MS * SHOAL_MS;
     if (lag > LAG_NOTED_MS * SHOAL_MS)
         agent_log(agent, "the loop was %llu ms late", (unsigned long long)(lag / SHOAL_MS));
-    agent->loop_lag_ns = lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
+    agent->loop_lag_ns =
+        lag > agent->loop_lag_ns - agent->loop_lag_ns / 8 ? lag : agent->loop_lag_ns - agent->loop_lag_ns / 8;
     event.u.health.loop_lag_ns = lag;
     event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
     event.u.health.store_percent = store_percent(agent);
@@ -358,8 +362,9 @@ static void on_health(uv_timer_t *timer)
         agent_publish_load(agent);
     if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.seed_count > 0 && agent->membership != NULL &&
         !shoal_swim_is_joined(membership_swim(agent->membership)))
-        agent_log(agent, "no host answers that this one was told to join; is its agent running, is the address right, and is "
-                         "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
+        agent_log(agent,
+                  "no host answers that this one was told to join; is its agent running, is the address right, and is "
+                  "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
 }
@@ -374,20 +379,27 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static enum shoal_err start_network(struct agent *agent, struct shoal_msg *msg)
 {
-    struct shoal_link_options link = { .loop = &agent->loop, .identity = &agent->identity, .listen = agent->settings.address };
-    struct shoal_datagram_options datagram = { .loop = &agent->loop, .identity = &agent->identity,
+    struct shoal_link_options link = { .loop = &agent->loop,
+                                       .identity = &agent->identity,
+                                       .listen = agent->settings.address };
+    struct shoal_datagram_options datagram = { .loop = &agent->loop,
+                                               .identity = &agent->identity,
                                                .listen = agent->settings.address };
     enum shoal_err err;
 
-    link.handlers = (struct shoal_link_handlers){ .arg = agent, .on_up = on_link_up, .on_down = on_link_down,
-                                                  .on_frame = on_link_frame, .on_failure = on_link_failure,
+    link.handlers = (struct shoal_link_handlers){ .arg = agent,
+                                                  .on_up = on_link_up,
+                                                  .on_down = on_link_down,
+                                                  .on_frame = on_link_frame,
+                                                  .on_failure = on_link_failure,
                                                   .on_note = on_note };
     err = shoal_link_create(&agent->link, &link, msg);
     if (err != SHOAL_OK)
         return err;
     agent->settings.address.port = shoal_link_port(agent->link);
     datagram.listen.port = agent->settings.address.port;
-    datagram.handlers = (struct shoal_datagram_handlers){ .arg = agent, .on_datagram = on_datagram, .on_note = on_note };
+    datagram.handlers =
+        (struct shoal_datagram_handlers){ .arg = agent, .on_datagram = on_datagram, .on_note = on_note };
     return shoal_datagram_create(&agent->datagram, &datagram, msg);
 }
 
@@ -418,9 +430,12 @@ static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
     char tls[AGENT_PATH_BYTES + 16];
     char spool[AGENT_PATH_BYTES + 16];
     struct shoal_backend backend;
-    struct shoal_http_options options = { .host = agent->settings.api_host, .port = agent->settings.api_port,
-                                          .plain = agent->settings.api_plain, .tls_dir = tls,
-                                          .tls_name = agent->settings.api_host, .spool_dir = spool };
+    struct shoal_http_options options = { .host = agent->settings.api_host,
+                                          .port = agent->settings.api_port,
+                                          .plain = agent->settings.api_plain,
+                                          .tls_dir = tls,
+                                          .tls_name = agent->settings.api_host,
+                                          .spool_dir = spool };
 
     (void)snprintf(tls, sizeof(tls), "%s/tls", agent->settings.data);
     (void)snprintf(spool, sizeof(spool), "%s/spool", agent->settings.data);
@@ -430,13 +445,19 @@ static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
 
 static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *msg)
 {
-    struct membership_options options = { .loop = &agent->loop, .identity = &agent->identity,
+    struct membership_options options = { .loop = &agent->loop,
+                                          .identity = &agent->identity,
                                           .address = agent->settings.address,
                                           .link_port = agent->settings.address.port,
-                                          .http_port = shoal_http_port(agent->http), .name = agent->settings.name,
-                                          .seeds = agent->settings.seeds, .seed_count = agent->settings.seed_count,
-                                          .arg = agent, .send = on_gossip_send, .on_member = on_member,
-                                          .on_record = on_member_record, .on_cloned = on_cloned };
+                                          .http_port = shoal_http_port(agent->http),
+                                          .name = agent->settings.name,
+                                          .seeds = agent->settings.seeds,
+                                          .seed_count = agent->settings.seed_count,
+                                          .arg = agent,
+                                          .send = on_gossip_send,
+                                          .on_member = on_member,
+                                          .on_record = on_member_record,
+                                          .on_cloned = on_cloned };
     struct shoal_member self;
     enum shoal_err err = membership_create(&agent->membership, &options, msg);
 
@@ -556,8 +577,9 @@ int agent_main(const struct shoal_cli_agent *options)
     shoal_address_text(agent->settings.address, text);
     agent_log(agent, "mesh %s, %u slots (%s), links and gossip on %s, API on %s://%s:%u, scheduling %s",
               agent->identity.mesh_name, agent->settings.slots,
-              agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text, agent->settings.api_plain ? "http" : "https",
-              agent->settings.api_host, shoal_http_port(agent->http), agent->scheduling);
+              agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text,
+              agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
+              agent->scheduling);
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
     agent_log(agent, "stops");
     /* Everything durable is in the store already; the kernel closes the rest. */
@@ -601,7 +623,8 @@ static enum shoal_err write_init(const char *data, const struct shoal_cli_agent 
         err = read_secret_line(options->admin_password_file, password, SHOAL_PASSWORD_BYTES_MAX, msg);
     }
     command = (struct shoal_mesh_command){ .kind = SHOAL_MESH_INIT, .now_s = agent_wall_ms() / 1000 };
-    (void)snprintf(command.name, sizeof(command.name), "%s", options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name);
+    (void)snprintf(command.name, sizeof(command.name), "%s",
+                   options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name);
     (void)snprintf(command.user.name, sizeof(command.user.name), "%s",
                    options->admin_user[0] == '\0' ? "admin" : options->admin_user);
     command.user.admin = true;
@@ -628,7 +651,8 @@ int agent_init_main(const struct shoal_cli_agent *options)
 {
     struct shoal_identity identity = { 0 };
     struct shoal_identity_options create = { .data_dir = options->data,
-                                             .mesh_name = options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name };
+                                             .mesh_name =
+                                                 options->mesh_name[0] == '\0' ? "shoal" : options->mesh_name };
     char password[SHOAL_PASSWORD_BYTES_MAX];
     char key[SHOAL_MESH_KEY_TEXT_BYTES];
     char path[AGENT_PATH_BYTES];
@@ -654,7 +678,8 @@ int agent_init_main(const struct shoal_cli_agent *options)
         return refused("init", err, &msg);
     (void)printf("mesh %s is prepared in %s\n", identity.mesh_name, options->data);
     (void)printf("  start it:        shoal agent --data %s\n", options->data);
-    (void)printf("  other hosts:     shoal join --data DIR --join HOST:PORT --secret-file mesh.key   (copy %s there)\n", path);
+    (void)printf("  other hosts:     shoal join --data DIR --join HOST:PORT --secret-file mesh.key   (copy %s there)\n",
+                 path);
     if (made)
         (void)printf("  administrator:   %s, password %s   (shown this once)\n",
                      options->admin_user[0] == '\0' ? "admin" : options->admin_user, password);
@@ -677,8 +702,9 @@ int agent_join_main(const struct shoal_cli_agent *options)
     enum shoal_err err = shoal_crypto_init(&msg);
 
     if (err == SHOAL_OK && (options->data[0] == '\0' || options->join[0] == '\0' || options->secret_file[0] == '\0'))
-        err = shoal_fail(&msg, SHOAL_ERR_INVALID,
-                         "needs --data DIR, --join HOST:PORT of any member, and --secret-file with the key that `shoal init` made");
+        err = shoal_fail(
+            &msg, SHOAL_ERR_INVALID,
+            "needs --data DIR, --join HOST:PORT of any member, and --secret-file with the key that `shoal init` made");
     if (err == SHOAL_OK)
         err = resolve(options->join, DEFAULT_PORT, &seed, &msg);
     if (err == SHOAL_OK)
@@ -700,7 +726,8 @@ int agent_join_main(const struct shoal_cli_agent *options)
     shoal_identity_wipe(&identity);
     if (options->foreground)
         return agent_main(options);
-    (void)printf("%s is prepared to join mesh %s; start it: shoal agent --data %s\n", options->data, name, options->data);
+    (void)printf("%s is prepared to join mesh %s; start it: shoal agent --data %s\n", options->data, name,
+                 options->data);
     return SHOAL_EXIT_OK;
 }
 
@@ -724,7 +751,8 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     (void)uv_loop_init(&agent->loop);
     scheduling(agent);
     (void)printf("ok    data folder %s, mesh %s\n", agent->settings.data, agent->identity.mesh_name);
-    (void)printf("ok    %u slots (%s)\n", agent->settings.slots, agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+    (void)printf("ok    %u slots (%s)\n", agent->settings.slots,
+                 agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
     (void)printf("ok    Python %s\n", agent->settings.python);
     (void)printf("%s  FABRIC_HOME %s\n", access(agent->settings.fabric_home, R_OK) == 0 ? "ok  " : "bad ",
                  agent->settings.fabric_home);

@@ -83,10 +83,10 @@ struct agent_job {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
     struct shoal_buf spec_bytes;
-    struct shoal_job_spec spec; /* views into spec_bytes */
+    struct shoal_job_spec spec;                              /* views into spec_bytes */
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as a host that is none of them was told */
     unsigned guardian_count;
-    enum agent_files files;     /* of the submitted code */
+    enum agent_files files; /* of the submitted code */
     char failure[SHOAL_JOB_REASON_BYTES];
     char result_dir[AGENT_PATH_BYTES];
     char work_dir[AGENT_PATH_BYTES];
@@ -192,7 +192,8 @@ void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash
 void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call);
 typedef void agent_path_fn(void *arg, enum shoal_err err, const char *text_or_path);
 /* The blob as a local file below the job's folder; it is there when `done` runs. */
-void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done, void *arg);
+void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done,
+                       void *arg);
 typedef void agent_blob_fn(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash);
 /* Store a local file as a blob held by the job, here and on one more of its guardians if there is one. */
 void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg);

@@ -1,8 +1,9 @@
 /* The audit of a ledger: was every sample of every data epoch used exactly once?
  *
- * Which samples belong to mini-batch v of a step is a pure function of (job seed, data epoch, step, v) (permute.h), so the
- * auditor needs no list: it computes the keyed sum of the ids that should have been handed out and compares it with the
- * sum of those that were. A sample skipped, doubled or exchanged, a step missing or repeated: each makes an error line. */
+ * Which samples belong to mini-batch v of a step is a pure function of (job seed, data epoch, step, v) (permute.h), so
+ * the auditor needs no list: it computes the keyed sum of the ids that should have been handed out and compares it with
+ * the sum of those that were. A sample skipped, doubled or exchanged, a step missing or repeated: each makes an error
+ * line. */
 #include "agent_ledger.h"
 
 #include "shoal/permute.h"
@@ -22,10 +23,10 @@ struct audit {
     const struct shoal_job *job;
     const struct shoal_call *call;
     uint32_t data_epoch;
-    uint64_t next_step;         /* of the call */
-    uint64_t steps;             /* train steps, all calls */
+    uint64_t next_step; /* of the call */
+    uint64_t steps;     /* train steps, all calls */
     uint64_t validations;
-    uint64_t next_minibatch;    /* of the data epoch under way */
+    uint64_t next_minibatch; /* of the data epoch under way */
     uint64_t epoch_samples;
     uint64_t data_epochs_done;
     uint64_t samples;
@@ -75,19 +76,23 @@ static void epoch_end(struct audit *a)
     a->data_epoch++;
 }
 
-static void minibatch(struct audit *a, const struct shoal_step_head *head, uint64_t m, const struct shoal_step_tuple *tuple)
+static void minibatch(struct audit *a, const struct shoal_step_head *head, uint64_t m,
+                      const struct shoal_step_tuple *tuple)
 {
     const struct shoal_call_sizes *sizes = &a->call->sizes;
     uint64_t len = shoal_minibatch_len(sizes->samples, sizes->minibatch, m);
     struct shoal_sample_sum sum = { 0, 0 };
 
     for (uint64_t i = 0; i < len; i++)
-        shoal_sample_sum_add(&sum, a->call->job_seed,
-                             shoal_permute(a->call->job_seed, head->data_epoch, sizes->samples,
-                                           m * sizes->minibatch + i));
+        shoal_sample_sum_add(
+            &sum, a->call->job_seed,
+            shoal_permute(a->call->job_seed, head->data_epoch, sizes->samples, m * sizes->minibatch + i));
     if (tuple->samples != len || tuple->id_low != sum.low || tuple->id_high != sum.high)
-        wrong(a, "call %u, step %llu, mini-batch %llu: the samples handed out are not the ones that belong there (%u of %llu)",
-              head->call, (unsigned long long)head->step, (unsigned long long)m, tuple->samples, (unsigned long long)len);
+        wrong(a,
+              "call %u, step %llu, mini-batch %llu: the samples handed out are not the ones that belong there (%u of "
+              "%llu)",
+              head->call, (unsigned long long)head->step, (unsigned long long)m, tuple->samples,
+              (unsigned long long)len);
     a->epoch_samples += tuple->samples;
     a->samples += tuple->samples;
     share_add(a, tuple->worker_id, tuple->samples);
@@ -99,9 +104,10 @@ static void train_step(struct audit *a, const struct shoal_step_head *head, stru
     uint64_t count = shoal_minibatch_count(sizes->samples, sizes->minibatch);
 
     a->steps++;
-    if (head->data_epoch != a->data_epoch || (uint64_t)head->step_in_epoch * sizes->virtual_workers != a->next_minibatch) {
-        wrong(a, "call %u, step %llu: data epoch %u step %u does not follow", head->call, (unsigned long long)head->step,
-              head->data_epoch, head->step_in_epoch);
+    if (head->data_epoch != a->data_epoch ||
+        (uint64_t)head->step_in_epoch * sizes->virtual_workers != a->next_minibatch) {
+        wrong(a, "call %u, step %llu: data epoch %u step %u does not follow", head->call,
+              (unsigned long long)head->step, head->data_epoch, head->step_in_epoch);
         a->data_epoch = head->data_epoch;
         a->next_minibatch = (uint64_t)head->step_in_epoch * sizes->virtual_workers;
     }

@@ -451,8 +451,8 @@ static enum shoal_err copy_texts(struct shoal_job_spec *spec, const struct shoal
 }
 
 /* The lists of a specification, one behind the other in `lists`, which they point into. */
-static enum shoal_err copy_lists(struct shoal_job_spec *spec, const struct shoal_job_options *o, struct shoal_buf *lists,
-                                 struct shoal_msg *msg)
+static enum shoal_err copy_lists(struct shoal_job_spec *spec, const struct shoal_job_options *o,
+                                 struct shoal_buf *lists, struct shoal_msg *msg)
 {
     size_t at = 0;
 

@@ -36,7 +36,8 @@ void backend_result_read(void *ctx, struct shoal_result *result, size_t file, ui
                          shoal_backend_bytes_fn *done, void *arg);
 void backend_result_close(void *ctx, struct shoal_result *result);
 void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
-enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text, struct shoal_buf *json) SHOAL_MUST_CHECK;
+enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
+                                struct shoal_buf *json) SHOAL_MUST_CHECK;
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
 

@@ -1,8 +1,9 @@
 /* Blobs between hosts: fetched by hash from the job's guardians, kept on two hosts before they are promised, made into
  * files for workers, and listed in manifests.
  *
- * A fetch: the manifest chunk first, then every chunk it lists that is not here, one after the other, from the first source
- * that has it; then the job holds the blob. One fetch per (job, hash) at a time; who asks meanwhile waits with the others. */
+ * A fetch: the manifest chunk first, then every chunk it lists that is not here, one after the other, from the first
+ * source that has it; then the job holds the blob. One fetch per (job, hash) at a time; who asks meanwhile waits with
+ * the others. */
 #include "agent.h"
 
 #include <dirent.h>
@@ -34,7 +35,7 @@ struct fetch {
     unsigned source; /* tried now */
     struct shoal_buf manifest;
     struct shoal_manifest parsed;
-    uint32_t next; /* chunk */
+    uint32_t next;            /* chunk */
     struct shoal_hash wanted; /* the chunk under way */
     struct {
         fetched_fn *done;
@@ -66,7 +67,8 @@ static void on_held(void *arg, enum shoal_err err, const struct shoal_msg *msg)
     fetch_end(arg, err, err == SHOAL_OK ? "" : msg->text);
 }
 
-static void on_chunk_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+static void on_chunk_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash,
+                         uint64_t bytes)
 {
     struct fetch *fetch = arg;
 
@@ -105,8 +107,8 @@ static void ask_chunk(struct fetch *fetch)
         char hex[SHOAL_HASH_TEXT_BYTES];
 
         shoal_hex_text(fetch->hash.bytes, 8, hex);
-        (void)snprintf(text, sizeof(text), "none of the %u hosts that could hold blob %s... gave it", fetch->source_count,
-                       hex);
+        (void)snprintf(text, sizeof(text), "none of the %u hosts that could hold blob %s... gave it",
+                       fetch->source_count, hex);
         fetch_end(fetch, SHOAL_ERR_UNREACHABLE, text);
         return;
     }
@@ -373,7 +375,8 @@ static void materialise(struct agent *agent, struct materialising *m, struct sho
     fetch_start(agent, job, hash, nodes, count < 8 ? count : 8, on_fetched_for_file, m);
 }
 
-void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done, void *arg)
+void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done,
+                       void *arg)
 {
     struct materialising *m = calloc(1, sizeof(*m));
     char folder[AGENT_PATH_BYTES - 80];
@@ -481,7 +484,8 @@ static void on_copy_bytes(void *arg, enum shoal_err err, const struct shoal_msg 
     if (err == SHOAL_OK)
         err = shoal_buf_append(&args, view.bytes, view.len);
     if (err == SHOAL_OK)
-        peer_ask(s->agent->calls, s->nodes[s->node], PEER_PUT_CHUNK, shoal_buf_view(&args), CALL_TIMEOUT_NS, on_copied, s);
+        peer_ask(s->agent->calls, s->nodes[s->node], PEER_PUT_CHUNK, shoal_buf_view(&args), CALL_TIMEOUT_NS, on_copied,
+                 s);
     else
         stored(s, err, msg == NULL ? "no memory" : msg->text);
     shoal_buf_deinit(&args);
@@ -527,7 +531,8 @@ static void on_own_manifest(void *arg, enum shoal_err err, const struct shoal_ms
     copy_next(s);
 }
 
-static void on_written(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+static void on_written(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash,
+                       uint64_t bytes)
 {
     struct storing *s = arg;
     size_t guardians;
@@ -791,7 +796,8 @@ static void on_served(void *arg, enum shoal_err err, const struct shoal_msg *msg
     free(s);
 }
 
-static void on_served_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash, uint64_t bytes)
+static void on_served_put(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_hash hash,
+                          uint64_t bytes)
 {
     (void)hash;
     (void)bytes;

@@ -71,7 +71,8 @@ static void on_publish(uv_timer_t *timer)
         publish->record.payload.bytes = publish->payload;
         err = membership_publish(agent->membership, &publish->record);
         if (err != SHOAL_OK && err != SHOAL_ERR_STALE)
-            agent_log(agent, "a record of kind %d was not published: %s", (int)publish->record.kind, shoal_err_name(err));
+            agent_log(agent, "a record of kind %d was not published: %s", (int)publish->record.kind,
+                      shoal_err_name(err));
         if (shoal_control_tells_node(publish->record.kind)) {
             struct shoal_member self; /* what we say of ourselves does not come back as news */
 
@@ -89,8 +90,8 @@ static void publish(struct agent *agent, const struct shoal_record *record)
 
     if (record->payload.len > SHOAL_RECORD_PAYLOAD_MAX)
         return;
-    while (*at != NULL && ((*at)->record.kind != record->kind ||
-                           memcmp(&(*at)->record.key, &record->key, sizeof(record->key)) != 0))
+    while (*at != NULL &&
+           ((*at)->record.kind != record->kind || memcmp(&(*at)->record.key, &record->key, sizeof(record->key)) != 0))
         at = &(*at)->next;
     item = *at; /* a newer one of the same takes the place */
     if (item == NULL)
@@ -278,12 +279,15 @@ static void on_stored_mark(void *arg, const struct shoal_store_done *done)
 static void persist(struct agent *agent, const struct shoal_sched_action *action)
 {
     static struct shoal_store_entry entries[SHOAL_SCHED_ENTRIES_MAX];
-    struct shoal_store_batch batch = { .group = action->u.persist.group, .truncate_from = action->u.persist.truncate_from,
-                                       .entries = entries, .entries_count = action->u.persist.entry_count };
+    struct shoal_store_batch batch = { .group = action->u.persist.group,
+                                       .truncate_from = action->u.persist.truncate_from,
+                                       .entries = entries,
+                                       .entries_count = action->u.persist.entry_count };
     struct shoal_store_snapshot snapshot = { .index = action->u.persist.snapshot.index,
                                              .term = action->u.persist.snapshot.term,
                                              .bytes = action->u.persist.snapshot.bytes };
-    struct shoal_store_hard hard = { .term = action->u.persist.hard.term, .vote_node = action->u.persist.hard.vote_node,
+    struct shoal_store_hard hard = { .term = action->u.persist.hard.term,
+                                     .vote_node = action->u.persist.hard.vote_node,
                                      .vote_store = action->u.persist.hard.vote_store,
                                      .config = action->u.persist.hard.config };
     struct stored_arg *stored = malloc(sizeof(*stored));
@@ -421,7 +425,8 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
         agent_bundle_put(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.bytes);
         break;
     case SHOAL_SCHED_FETCH:
-        agent_fetch(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.sources, action->u.blob.source_count);
+        agent_fetch(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.sources,
+                    action->u.blob.source_count);
         break;
     case SHOAL_SCHED_MANIFEST:
         agent_manifest(agent, action->u.manifest.job, action->u.manifest.generation, action->u.manifest.call);
@@ -575,8 +580,8 @@ static void replay_group(void *arg, struct shoal_job_id group, const struct shoa
 
     SHOAL_ASSERT(stored != NULL);
     stored->group = group;
-    stored->hard = (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node,
-                                              .vote_store = hard->vote_store };
+    stored->hard =
+        (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node, .vote_store = hard->vote_store };
     if (hard->config.len > 0)
         memcpy(stored->config, hard->config.bytes, hard->config.len);
     stored->hard.config = shoal_view_of(stored->config, hard->config.len);
@@ -608,9 +613,9 @@ static void replay_entry(void *arg, struct shoal_job_id group, const struct shoa
         SHOAL_ASSERT(stored->entries != NULL);
     }
     SHOAL_ASSERT(shoal_buf_append(&stored->bytes, entry->bytes.bytes, entry->bytes.len) == SHOAL_OK);
-    stored->entries[stored->count++] =
-        (struct shoal_sched_entry){ .index = entry->index, .term = entry->term, .kind = entry->kind,
-                                    .bytes = { .len = entry->bytes.len } };
+    stored->entries[stored->count++] = (struct shoal_sched_entry){
+        .index = entry->index, .term = entry->term, .kind = entry->kind, .bytes = { .len = entry->bytes.len }
+    };
 }
 
 static void on_store_fatal(void *arg, const char *text)
@@ -675,15 +680,19 @@ static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
 {
     struct replay replay = { 0 };
     char path[AGENT_PATH_BYTES + 32];
-    struct shoal_store_options options = { .loop = &agent->loop, .dir = path, .store_id = agent->identity.store,
+    struct shoal_store_options options = { .loop = &agent->loop,
+                                           .dir = path,
+                                           .store_id = agent->identity.store,
                                            .prefill_bytes = agent->settings.prefill_bytes,
                                            .map_bytes = agent->settings.store_map_bytes,
-                                           .on_fatal = on_store_fatal, .fatal_arg = agent };
+                                           .on_fatal = on_store_fatal,
+                                           .fatal_arg = agent };
     enum shoal_err err;
 
     (void)snprintf(path, sizeof(path), "%s/store", agent->settings.data);
-    options.replay = (struct shoal_store_replay){ .arg = &replay, .on_group = replay_group,
-                                                  .on_snapshot = replay_snapshot, .on_entry = replay_entry };
+    options.replay = (struct shoal_store_replay){
+        .arg = &replay, .on_group = replay_group, .on_snapshot = replay_snapshot, .on_entry = replay_entry
+    };
     err = shoal_store_open(&agent->store, &options, msg);
     while (replay.first != NULL) {
         struct stored_group *stored = replay.first;
@@ -698,16 +707,20 @@ static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
 
 enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
 {
-    struct shoal_sched_options options = { .self = agent->identity.node, .store = agent->identity.store,
-                                           .incarnation = agent->identity.incarnation, .start_ns = agent_now_ns(),
-                                           .slots = agent->settings.slots, .device = agent->settings.device };
+    struct shoal_sched_options options = { .self = agent->identity.node,
+                                           .store = agent->identity.store,
+                                           .incarnation = agent->identity.incarnation,
+                                           .start_ns = agent_now_ns(),
+                                           .slots = agent->settings.slots,
+                                           .device = agent->settings.device };
     uint64_t seed;
     enum shoal_err err;
 
     memcpy(options.public_key, agent->identity.public_key.bytes, sizeof(options.public_key));
     memcpy(options.domain, agent->settings.domain, sizeof(options.domain));
-    options.env = (struct shoal_sched_env){ .arg = agent, .hash = env_hash, .sign = env_sign, .verify = env_verify,
-                                            .node_of_key = env_node };
+    options.env = (struct shoal_sched_env){
+        .arg = agent, .hash = env_hash, .sign = env_sign, .verify = env_verify, .node_of_key = env_node
+    };
     shoal_random(&seed, sizeof(seed));
     shoal_rand_init(&options.chance, seed);
     agent->actions = malloc(sizeof(*agent->actions));

@@ -222,7 +222,8 @@ static void fetch_files(struct agent *agent, struct agent_job *job)
     if (shoal_hash_is_zero(job->spec.bundle_hash) || job->spec.bundle_bytes == 0) {
         bool found = find_main(job, code);
 
-        files_done(agent, job, found ? SHOAL_OK : SHOAL_ERR_NOT_FOUND, "no files were submitted, so there is nothing to start");
+        files_done(agent, job, found ? SHOAL_OK : SHOAL_ERR_NOT_FOUND,
+                   "no files were submitted, so there is nothing to start");
         return;
     }
     u = calloc(1, sizeof(*u));
@@ -265,7 +266,8 @@ void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t genera
         (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, folders[i]);
         make_folders(path);
     }
-    if (strncasecmp(job->spec.framework, "tensorflow", 10) != 0 && strncasecmp(job->spec.framework, "disttensorflow", 14) != 0) {
+    if (strncasecmp(job->spec.framework, "tensorflow", 10) != 0 &&
+        strncasecmp(job->spec.framework, "disttensorflow", 14) != 0) {
         (void)snprintf(path, sizeof(path), "%s/model", job->result_dir);
         make_folders(path);
     }
@@ -364,7 +366,8 @@ static const char *keep(struct start_text *t, const char *text)
     return at;
 }
 
-__attribute__((format(printf, 3, 4))) static void put_env(struct start_text *t, const char *name, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void put_env(struct start_text *t, const char *name, const char *format,
+                                                          ...)
 {
     char value[4096];
     char pair[4300];
@@ -582,9 +585,11 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.kill_at_ns = run->deadline_ns + 595 * SHOAL_S;
     t->start.cwd = keep(t, job->work_dir);
     /* What a driver prints goes to the driver's log; $LOG_DIR/stdout of an elastic driver holds the helper's lines. */
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stdout" : "stdout");
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir,
+                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stdout" : "stdout");
     t->start.stdout_path = keep(t, path);
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir,
+                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
     t->start.stderr_path = keep(t, path);
     t->start.lock_path = "";
     if (run->slot != SHOAL_SLOT_NONE) {
@@ -694,9 +699,13 @@ void agent_job_run(struct agent *agent, const struct shoal_sched_action *action)
         not_started(agent, action->u.run.worker_id, "this host does not know the job's specification");
         return;
     }
-    *run = (struct agent_run){ .used = true, .worker_id = action->u.run.worker_id, .slot = action->u.run.slot,
-                               .role = action->u.run.role, .lease_generation = action->u.run.lease_generation,
-                               .deadline_ns = action->u.run.deadline_ns, .attempt = action->u.run.attempt };
+    *run = (struct agent_run){ .used = true,
+                               .worker_id = action->u.run.worker_id,
+                               .slot = action->u.run.slot,
+                               .role = action->u.run.role,
+                               .lease_generation = action->u.run.lease_generation,
+                               .deadline_ns = action->u.run.deadline_ns,
+                               .attempt = action->u.run.attempt };
     memcpy(run->token, action->u.run.token, sizeof(run->token));
     shoal_random(chance, sizeof(chance));
     for (unsigned i = 0; i < sizeof(chance); i++)

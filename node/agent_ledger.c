@@ -4,10 +4,10 @@
  *                          |                            |
  *                        file                         file               <data>/jobs/<id>/ledger
  *
- * A file is records as they came: u32 length, record (step_record.h). Only the record that follows the last one is taken:
- * the next step of the same call, or the first of a later call. So the same records may come from several hosts, in any
- * order and again, and every file is a prefix of the one true sequence.
- * The auditor reads it back: every sample of every data epoch exactly once, by the keyed sums of the ids. */
+ * A file is records as they came: u32 length, record (step_record.h). Only the record that follows the last one is
+ * taken: the next step of the same call, or the first of a later call. So the same records may come from several hosts,
+ * in any order and again, and every file is a prefix of the one true sequence. The auditor reads it back: every sample
+ * of every data epoch exactly once, by the keyed sums of the ids. */
 #include "agent.h"
 
 #include <errno.h>
@@ -104,8 +104,8 @@ static void note_progress(struct ledger *ledger, const struct shoal_step_head *h
     }
     if (ledger->rate_from_ns == 0 || now - ledger->rate_from_ns > 2 * SHOAL_S) {
         if (ledger->rate_from_ns != 0 && p->train_steps > ledger->rate_from_step)
-            p->rate_milli = (uint32_t)((p->train_steps - ledger->rate_from_step) * 1000 * SHOAL_S /
-                                       (now - ledger->rate_from_ns));
+            p->rate_milli =
+                (uint32_t)((p->train_steps - ledger->rate_from_step) * 1000 * SHOAL_S / (now - ledger->rate_from_ns));
         ledger->rate_from_ns = now;
         ledger->rate_from_step = p->train_steps;
     }
@@ -278,7 +278,8 @@ static uint64_t offset_after(struct ledger *ledger, uint32_t call, uint64_t step
     uint8_t head_bytes[4 + SHOAL_STEP_RECORD_HEAD_BYTES];
     uint64_t at = 0;
 
-    while (at < ledger->bytes && pread(ledger->fd, head_bytes, sizeof(head_bytes), (off_t)at) == (ssize_t)sizeof(head_bytes)) {
+    while (at < ledger->bytes &&
+           pread(ledger->fd, head_bytes, sizeof(head_bytes), (off_t)at) == (ssize_t)sizeof(head_bytes)) {
         struct shoal_reader r = shoal_reader_init(shoal_view_of(head_bytes, sizeof(head_bytes)));
         uint32_t len = shoal_get_u32(&r);
         struct shoal_step_head head;
@@ -342,7 +343,8 @@ static void push_to(struct ledger *ledger, struct holder *holder)
     }
     holder->asking = true;
     holder->offset = at; /* if it takes them all; its answer says */
-    peer_ask(ledger->agent->calls, holder->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed, holder);
+    peer_ask(ledger->agent->calls, holder->node, PEER_RECORDS, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
+             holder);
 }
 
 /* Found, or in a free place, or in that of a former guardian that owes no answer; NULL: full. */
@@ -464,7 +466,8 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
     *first = step + 1;
     if (ledger == NULL || reached(call, step, ledger->call, ledger->step))
         return 0;
-    at = ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : offset_after(ledger, call, step);
+    at =
+        ledger->read_call == call && ledger->read_step == step ? ledger->read_offset : offset_after(ledger, call, step);
     while (at < ledger->bytes) {
         uint8_t length[4];
         struct shoal_reader r;
@@ -506,7 +509,8 @@ void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_f
         struct shoal_step_head head;
         struct shoal_reader tuples;
 
-        if (at + 4 + len > ledger->bytes || shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
+        if (at + 4 + len > ledger->bytes ||
+            shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
             break;
         each(arg, &head, tuples);
         at += 4 + len;

@@ -88,7 +88,8 @@ static bool task_file(const struct agent_job *job, const struct task *task, enum
         name = "launcher";
     (void)snprintf(plain, sizeof(plain), "%s/log/%s/%s", job->result_dir, task->name, name);
     (void)snprintf(path, cap, "%s", plain);
-    /* An elastic driver's own prints lie apart; they are shown where the helper wrote nothing (training-contract 2.5). */
+    /* An elastic driver's own prints lie apart; they are shown where the helper wrote nothing (training-contract 2.5).
+     */
     if (task->driver && strcmp(name, "launcher") != 0 &&
         (kind == SHOAL_LOG_TASK_OUT || kind == SHOAL_LOG_TASK_ERR || !has_bytes(plain)))
         (void)snprintf(path, cap, "%s/log/%s/driver.%s", job->result_dir, task->name, name);
@@ -204,8 +205,8 @@ struct log_call {
 
 static void on_log_closed(uv_handle_t *handle) { free(handle->data); }
 
-static void log_end(struct log_call *call, enum shoal_err err, const char *text, struct shoal_view bytes, uint64_t cursor,
-                    bool ended)
+static void log_end(struct log_call *call, enum shoal_err err, const char *text, struct shoal_view bytes,
+                    uint64_t cursor, bool ended)
 {
     struct shoal_msg msg;
     struct shoal_log_chunk chunk = { .bytes = bytes, .cursor = cursor, .ended = ended };
@@ -301,8 +302,14 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
     }
     call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
-    *call = (struct log_call){ .agent = agent, .id = id, .kind = request->kind, .task = request->task,
-                               .cursor = request->cursor, .max = request->bytes_max, .done = done, .arg = arg,
+    *call = (struct log_call){ .agent = agent,
+                               .id = id,
+                               .kind = request->kind,
+                               .task = request->task,
+                               .cursor = request->cursor,
+                               .max = request->bytes_max,
+                               .done = done,
+                               .arg = arg,
                                .until_ns = agent_now_ns() + request->wait_ms * SHOAL_MS };
     (void)uv_timer_init(&agent->loop, &call->timer);
     call->timer.data = call;
@@ -405,9 +412,9 @@ static struct shoal_result *result_of(struct agent *agent, struct shoal_job_id i
         if (sscanf(at, "%64s %llu %llu %c %255[^\n]", hex, &size, &mtime, &mode, file->path) == 5 &&
             shoal_hex_parse(hex, file->hash.bytes, 32)) {
             file->fd = -1;
-            result->shown[result->count] = (struct shoal_result_file){ .path = file->path, .bytes = size,
-                                                                       .mtime_s = (uint32_t)mtime,
-                                                                       .executable = mode == 'x' };
+            result->shown[result->count] = (struct shoal_result_file){
+                .path = file->path, .bytes = size, .mtime_s = (uint32_t)mtime, .executable = mode == 'x'
+            };
             result->count++;
         }
         at = end + 1;
@@ -482,7 +489,8 @@ static void read_now(struct read_call *call)
     struct shoal_msg msg = { "" };
     ssize_t n = pread(call->result->files[call->file].fd, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes),
                       (off_t)call->offset);
-    enum shoal_err err = n < 0 ? shoal_fail(&msg, SHOAL_ERR_STORAGE, "cannot read the result: %s", strerror(errno)) : SHOAL_OK;
+    enum shoal_err err =
+        n < 0 ? shoal_fail(&msg, SHOAL_ERR_STORAGE, "cannot read the result: %s", strerror(errno)) : SHOAL_OK;
     struct read_call ended = *call;
 
     free(call);
@@ -515,7 +523,9 @@ void backend_result_read(void *ctx, struct shoal_result *result, size_t file, ui
     struct read_call *call = calloc(1, sizeof(*call));
 
     SHOAL_ASSERT(call != NULL && file < result->count);
-    *call = (struct read_call){ .result = result, .file = file, .offset = offset, .max = bytes_max, .done = done, .arg = arg };
+    *call = (struct read_call){
+        .result = result, .file = file, .offset = offset, .max = bytes_max, .done = done, .arg = arg
+    };
     if (result->files[file].fd >= 0)
         read_now(call);
     else
@@ -549,7 +559,8 @@ static void on_ledger_answer(void *arg, enum shoal_err err, const struct shoal_m
     call.done(call.arg, err, msg, answer);
 }
 
-void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_text, shoal_backend_text_fn *done, void *arg)
+void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_text, shoal_backend_text_fn *done,
+                    void *arg)
 {
     struct agent *agent = ctx;
     static struct shoal_job_summary summary;
@@ -578,8 +589,8 @@ void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_t
     call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
     *call = (struct ledger_call){ agent, done, arg };
-    peer_ask(agent->calls, node, PEER_LEDGER, shoal_view_of(id.bytes, sizeof(id.bytes)), READ_TIMEOUT_NS, on_ledger_answer,
-             call);
+    peer_ask(agent->calls, node, PEER_LEDGER, shoal_view_of(id.bytes, sizeof(id.bytes)), READ_TIMEOUT_NS,
+             on_ledger_answer, call);
 }
 
 static void serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -711,14 +722,16 @@ static enum shoal_err debug_groups(struct agent *agent, struct shoal_buf *json)
         if (!shoal_sched_group_at(agent->sched, i, &s))
             continue;
         shoal_job_id_text(s.id, id);
-        err = put(json, "%s{\"group\":\"%s\",\"leads\":%s,\"term\":%llu,\"leader\":\"%s\",\"commit\":%llu,\"applied\":%llu,"
-                        "\"last\":%llu,\"voters\":%u,\"learners\":%u,\"asleep\":%s,\"guardians\":[",
+        err = put(json,
+                  "%s{\"group\":\"%s\",\"leads\":%s,\"term\":%llu,\"leader\":\"%s\",\"commit\":%llu,\"applied\":%llu,"
+                  "\"last\":%llu,\"voters\":%u,\"learners\":%u,\"asleep\":%s,\"guardians\":[",
                   i == 0 ? "" : ",", shoal_job_id_is_mesh(s.id) ? "mesh" : id, s.leads ? "true" : "false",
                   (unsigned long long)s.term, backend_node_name(agent, s.leader, leader, sizeof(leader)),
                   (unsigned long long)s.commit, (unsigned long long)s.applied, (unsigned long long)s.last, s.voters,
                   s.learners, s.asleep ? "true" : "false");
         for (unsigned j = 0; j < (unsigned)s.voters + s.learners && j < SHOAL_GROUP_NODES_MAX && err == SHOAL_OK; j++)
-            err = put(json, "%s\"%s\"", j == 0 ? "" : ",", backend_node_name(agent, s.guardians[j], leader, sizeof(leader)));
+            err = put(json, "%s\"%s\"", j == 0 ? "" : ",",
+                      backend_node_name(agent, s.guardians[j], leader, sizeof(leader)));
         if (err == SHOAL_OK)
             err = put(json, "]}");
     }
@@ -733,26 +746,28 @@ static enum shoal_err debug_epochs(struct agent *agent, struct shoal_buf *json)
 
     for (unsigned i = 0; i < AGENT_JOBS_MAX && err == SHOAL_OK; i++) {
         const struct agent_job *job = agent->jobs[i];
-        const struct shoal_control_page *page = job == NULL || !job->opened ? NULL : workers_page(agent->workers, job->id);
+        const struct shoal_control_page *page =
+            job == NULL || !job->opened ? NULL : workers_page(agent->workers, job->id);
 
         if (page == NULL)
             continue;
-        err = put(json, "%s{\"job\":\"%s\",\"published\":%llu,\"revoked\":%llu,\"workers\":[", first ? "" : ",", job->text,
-                  (unsigned long long)page->published, (unsigned long long)page->revoked);
+        err = put(json, "%s{\"job\":\"%s\",\"published\":%llu,\"revoked\":%llu,\"workers\":[", first ? "" : ",",
+                  job->text, (unsigned long long)page->published, (unsigned long long)page->revoked);
         first = false;
         for (unsigned slot = 0, shown = 0; slot < agent->settings.slots && err == SHOAL_OK; slot++) {
             const struct shoal_control_slot *s = &page->slots[slot];
 
             if (s->worker_id == 0)
                 continue;
-            err = put(json,
-                      "%s{\"slot\":%u,\"worker\":%llu,\"pid\":%d,\"epoch\":%u,\"k\":%u,\"started\":%llu,\"complete\":%llu,"
-                      "\"applied\":%llu,\"minibatches\":%llu,\"updates\":%llu,\"activity\":%u,\"pause_us\":%llu}",
-                      shown++ == 0 ? "" : ",", slot, (unsigned long long)s->worker_id, (int)s->pid,
-                      (unsigned)(s->epoch_word >> 32), (unsigned)s->epoch_word, (unsigned long long)s->started_step,
-                      (unsigned long long)s->complete_step, (unsigned long long)s->applied_step,
-                      (unsigned long long)s->minibatches, (unsigned long long)s->updates, (unsigned)s->activity,
-                      (unsigned long long)s->join_pause_ns / 1000);
+            err = put(
+                json,
+                "%s{\"slot\":%u,\"worker\":%llu,\"pid\":%d,\"epoch\":%u,\"k\":%u,\"started\":%llu,\"complete\":%llu,"
+                "\"applied\":%llu,\"minibatches\":%llu,\"updates\":%llu,\"activity\":%u,\"pause_us\":%llu}",
+                shown++ == 0 ? "" : ",", slot, (unsigned long long)s->worker_id, (int)s->pid,
+                (unsigned)(s->epoch_word >> 32), (unsigned)s->epoch_word, (unsigned long long)s->started_step,
+                (unsigned long long)s->complete_step, (unsigned long long)s->applied_step,
+                (unsigned long long)s->minibatches, (unsigned long long)s->updates, (unsigned)s->activity,
+                (unsigned long long)s->join_pause_ns / 1000);
         }
         if (err == SHOAL_OK)
             err = put(json, "]}");
@@ -771,7 +786,8 @@ static enum shoal_err debug_leases(struct agent *agent, struct shoal_buf *json)
 
             if (!run->used)
                 continue;
-            err = put(json, "%s{\"job\":\"%s\",\"worker\":%llu,\"slot\":%d,\"role\":%u,\"generation\":%llu,\"task\":\"%s\"}",
+            err = put(json,
+                      "%s{\"job\":\"%s\",\"worker\":%llu,\"slot\":%d,\"role\":%u,\"generation\":%llu,\"task\":\"%s\"}",
                       shown++ == 0 ? "" : ",", agent->jobs[i]->text, (unsigned long long)run->worker_id, (int)run->slot,
                       run->role, (unsigned long long)run->lease_generation, run->task);
         }
@@ -793,9 +809,9 @@ static void link_row(void *arg, const struct shoal_link_peer *peer)
 
     shoal_address_text(peer->address, address);
     if (rows->err == SHOAL_OK)
-        rows->err = put(rows->json, "%s{\"node\":\"%s\",\"address\":\"%s\",\"dialled\":%s}", rows->count++ == 0 ? "" : ",",
-                        backend_node_name(rows->agent, peer->node, name, sizeof(name)), address,
-                        peer->dialled ? "true" : "false");
+        rows->err = put(rows->json, "%s{\"node\":\"%s\",\"address\":\"%s\",\"dialled\":%s}",
+                        rows->count++ == 0 ? "" : ",", backend_node_name(rows->agent, peer->node, name, sizeof(name)),
+                        address, peer->dialled ? "true" : "false");
 }
 
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json)

@@ -2,10 +2,10 @@
  *
  *   host that writes --PEER_PUSH_FILE, piece by piece--> guardians and the other hosts of the job
  *
- * Each host with a worker looks at its folder four times a second. What it finds changed, and did not itself receive, is
- * pushed: files below log/ by what was appended, every other file whole, under a temporary name until its last piece came.
- * A file appears elsewhere within 2 s, whole; the last writer of a path wins. The files of the bundle are on every host
- * already and are pushed only when they change.
+ * Each host with a worker looks at its folder four times a second. What it finds changed, and did not itself receive,
+ * is pushed: files below log/ by what was appended, every other file whole, under a temporary name until its last piece
+ * came. A file appears elsewhere within 2 s, whole; the last writer of a path wins. The files of the bundle are on
+ * every host already and are pushed only when they change.
  *
  * T1. A received file is known by its size and time, so it is never pushed back.
  * T2. Nothing outside the result folder is read or written: paths are relative, without "..", and no link is
@@ -35,17 +35,17 @@ struct entry {
     uint32_t mode;
     bool foreign; /* received, and not changed here since */
     bool log;
-    bool seen; /* in this scan */
-    uint32_t version; /* counted up when it changes here */
-    uint32_t sent[TARGETS_MAX];   /* version that target i has whole */
-    uint64_t offset[TARGETS_MAX]; /* bytes of it that target i has */
+    bool seen;                       /* in this scan */
+    uint32_t version;                /* counted up when it changes here */
+    uint32_t sent[TARGETS_MAX];      /* version that target i has whole */
+    uint64_t offset[TARGETS_MAX];    /* bytes of it that target i has */
     uint32_t under_way[TARGETS_MAX]; /* version of which pieces are being sent */
 };
 
 struct target {
     struct shoal_node_id node;
     bool asking;
-    size_t entry;     /* of the piece under way */
+    size_t entry; /* of the piece under way */
     uint32_t version;
     uint64_t piece_end;
     struct tree *tree;
@@ -240,7 +240,8 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     if (len == left)
         entry->sent[at] = entry->version;
     tree->open_asks++;
-    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed, target);
+    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
+             target);
     return true;
 }
 
@@ -324,10 +325,7 @@ static bool safe_path(const char *path)
     }
 }
 
-static bool safe_user(const char *user)
-{
-    return user[0] != '\0' && user[0] != '.' && strchr(user, '/') == NULL;
-}
+static bool safe_user(const char *user) { return user[0] != '\0' && user[0] != '.' && strchr(user, '/') == NULL; }
 
 /* Opens the file's folder below `root` without following a link, making folders on the way. */
 static int open_folder(const char *root, const char *path, const char **name)
@@ -374,8 +372,9 @@ static enum shoal_err write_piece(const char *root, const struct piece *piece, s
     if (dir < 0)
         return SHOAL_ERR_STORAGE;
     (void)snprintf(part, sizeof(part), "%s%s", name, piece->log ? "" : ".part");
-    fd = openat(dir, part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (piece->log || piece->offset > 0 ? 0 : O_TRUNC),
-                piece->mode & 0700);
+    fd =
+        openat(dir, part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (piece->log || piece->offset > 0 ? 0 : O_TRUNC),
+               piece->mode & 0700);
     if (fd < 0 || pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) != (ssize_t)piece->bytes.len) {
         err = SHOAL_ERR_STORAGE;
     } else if (piece->last) {

@@ -190,7 +190,8 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
     restore_next(r);
 }
 
-static void restore_files(struct agent *agent, struct agent_job *job, struct sending *sending, struct shoal_hash manifest)
+static void restore_files(struct agent *agent, struct agent_job *job, struct sending *sending,
+                          struct shoal_hash manifest)
 {
     struct restoring *r = calloc(1, sizeof(*r));
 
@@ -272,8 +273,9 @@ static void on_feed(uv_timer_t *timer)
         if (count == 0)
             break;
         message = (struct shoal_worker_message){ .kind = SHOAL_WORKER_TRAIN_RECORDS };
-        message.records = (struct shoal_worker_records){ .call = feed->call, .first_step = first, .count = count,
-                                                         .records = shoal_view_of(bytes, len) };
+        message.records = (struct shoal_worker_records){
+            .call = feed->call, .first_step = first, .count = count, .records = shoal_view_of(bytes, len)
+        };
         workers_send(agent->workers, feed->worker_id, &message);
         feed->sent += count;
     }
@@ -377,7 +379,8 @@ static void store_then_tell(struct agent *agent, struct shoal_job_id job, uint64
                      on_file_stored, sending);
 }
 
-static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id, const struct shoal_worker_message *message)
+static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
+                       const struct shoal_worker_message *message)
 {
     struct agent *agent = arg;
     struct agent_job *job = NULL;
@@ -459,8 +462,8 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         last_words(job, run, event.u.worker_exited.text, sizeof(event.u.worker_exited.text));
     if (run != NULL)
         agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
-                  (int)run->slot, signalled ? "signal" : "status", status, event.u.worker_exited.text[0] == '\0' ? "" : ": ",
-                  event.u.worker_exited.text);
+                  (int)run->slot, signalled ? "signal" : "status", status,
+                  event.u.worker_exited.text[0] == '\0' ? "" : ": ", event.u.worker_exited.text);
     if (run != NULL) {
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
         run->used = false;
@@ -529,9 +532,12 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
             workers_kill(agent->workers, alive[i].worker_id, 0); /* nobody knows its lease any more */
             continue;
         }
-        found[used] = (struct shoal_sched_runner_worker){ .worker_id = alive[i].worker_id, .slot = alive[i].slot,
-                                                          .pid = alive[i].pid, .frozen = alive[i].frozen,
-                                                          .role = run->role, .lease_generation = run->lease_generation,
+        found[used] = (struct shoal_sched_runner_worker){ .worker_id = alive[i].worker_id,
+                                                          .slot = alive[i].slot,
+                                                          .pid = alive[i].pid,
+                                                          .frozen = alive[i].frozen,
+                                                          .role = run->role,
+                                                          .lease_generation = run->lease_generation,
                                                           .deadline_ns = alive[i].freeze_at_ns + 5 * SHOAL_S };
         memcpy(found[used].token, run->token, sizeof(run->token));
         used++;
@@ -553,11 +559,20 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
     char jobs[AGENT_PATH_BYTES + 16];
     char slots[AGENT_PATH_BYTES + 16];
     char path[AGENT_PATH_BYTES + 16];
-    struct workers_options options = { .loop = &agent->loop, .jobs_dir = jobs, .slots_dir = slots, .socket_path = path,
-                                       .slots = agent->settings.slots, .arg = agent, .on_started = on_started,
-                                       .on_exited = on_exited, .on_runner = on_runner, .on_message = on_message,
-                                       .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
-                                       .on_dying = on_dying, .on_stepped = on_stepped };
+    struct workers_options options = { .loop = &agent->loop,
+                                       .jobs_dir = jobs,
+                                       .slots_dir = slots,
+                                       .socket_path = path,
+                                       .slots = agent->settings.slots,
+                                       .arg = agent,
+                                       .on_started = on_started,
+                                       .on_exited = on_exited,
+                                       .on_runner = on_runner,
+                                       .on_message = on_message,
+                                       .on_slot_idle = on_slot_idle,
+                                       .on_stuck = on_stuck,
+                                       .on_dying = on_dying,
+                                       .on_stepped = on_stepped };
 
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);

@@ -1,4 +1,5 @@
-/* Between workers_uv.c and the control plane: what workers say, and what the shell does with it before the core hears. */
+/* Between workers_uv.c and the control plane: what workers say, and what the shell does with it before the core hears.
+ */
 #ifndef SHOAL_NODE_AGENT_WORKERS_H
 #define SHOAL_NODE_AGENT_WORKERS_H
 

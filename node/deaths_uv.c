@@ -69,7 +69,8 @@ static bool look(struct deaths *deaths, struct futex_waitv *waits, unsigned *cou
         } else if ((word & FUTEX_TID_MASK) == 0) {
             *timeout_ns = NOT_HELD_NS;
         } else {
-            waits[(*count)++] = (struct futex_waitv){ .val = word | FUTEX_WAITERS, .flags = FUTEX_32,
+            waits[(*count)++] = (struct futex_waitv){ .val = word | FUTEX_WAITERS,
+                                                      .flags = FUTEX_32,
                                                       .uaddr = (uint64_t)(uintptr_t)w->word };
         }
     }
@@ -88,7 +89,8 @@ static void thread_main(void *arg)
         bool stopping;
 
         uv_mutex_lock(&deaths->mutex);
-        waits[0] = (struct futex_waitv){ .val = atomic_load(&deaths->kick), .flags = FUTEX_32 | FUTEX_PRIVATE_FLAG,
+        waits[0] = (struct futex_waitv){ .val = atomic_load(&deaths->kick),
+                                         .flags = FUTEX_32 | FUTEX_PRIVATE_FLAG,
                                          .uaddr = (uint64_t)(uintptr_t)&deaths->kick };
         stopping = deaths->stopping;
         if (!stopping && look(deaths, waits, &count, &timeout_ns))

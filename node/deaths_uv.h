@@ -1,5 +1,5 @@
-/* Deaths of workers, from the robust futex that each one's library thread holds (worker.h): the kernel marks it before it
- * tears the memory of the dead down, which takes about 30 ms a GB; only then does the runner hear of the end. */
+/* Deaths of workers, from the robust futex that each one's library thread holds (worker.h): the kernel marks it before
+ * it tears the memory of the dead down, which takes about 30 ms a GB; only then does the runner hear of the end. */
 #ifndef NODE_DEATHS_UV_H
 #define NODE_DEATHS_UV_H
 

@@ -1,4 +1,5 @@
-/* What this host can lease: GPUs by NVML when there are any, else CPU slots, else what the operator declares for a test.
+/* What this host can lease: GPUs by NVML when there are any, else CPU slots, else what the operator declares for a
+ * test.
  *
  * NVML is loaded at run time and bound by its versioned names only (the others are older layouts); our declarations are
  * these few lines, no header of NVIDIA's is read. */
@@ -61,8 +62,8 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
     settings->slots = cpus < 1 ? 1 : (unsigned)cpus;
     if (declared[0] != '\0') {
         if (!parse_declared(declared, settings))
-            return shoal_fail(msg, SHOAL_ERR_INVALID,
-                              "inventory: \"%.60s\" is not cpu:N or gpu:N with N from 1 to %d", declared, SHOAL_SLOTS_MAX);
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "inventory: \"%.60s\" is not cpu:N or gpu:N with N from 1 to %d",
+                              declared, SHOAL_SLOTS_MAX);
     } else if ((gpus = nvml_count()) > 0) {
         settings->device = SHOAL_SCHED_GPU;
         settings->slots = gpus;
@@ -71,8 +72,8 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
         settings->slots = slots;
     if (settings->slots > SHOAL_SLOTS_MAX)
         settings->slots = SHOAL_SLOTS_MAX;
-    /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready, and
-     * a leader leaves out hosts whose engines differ. Nothing said here fits all. */
+    /* What bits an engine computes depends on its framework too: it says its numeric class itself, when it is ready,
+     * and a leader leaves out hosts whose engines differ. Nothing said here fits all. */
     settings->numeric_class[0] = '\0';
     return SHOAL_OK;
 }

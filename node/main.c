@@ -16,9 +16,13 @@ static bool internal(int argc, char **argv, int *exit_code)
 
 int main(int argc, char **argv)
 {
-    static const struct shoal_cli_hooks hooks = { .init = agent_init_main, .join = agent_join_main, .agent = agent_main,
-                                                  .sim = shoal_sim_main, .doctor = agent_doctor_main,
-                                                  .internal = internal, .version = SHOAL_VERSION };
+    static const struct shoal_cli_hooks hooks = { .init = agent_init_main,
+                                                  .join = agent_join_main,
+                                                  .agent = agent_main,
+                                                  .sim = shoal_sim_main,
+                                                  .doctor = agent_doctor_main,
+                                                  .internal = internal,
+                                                  .version = SHOAL_VERSION };
 
     return shoal_cli_main(argc, argv, &hooks);
 }

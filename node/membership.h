@@ -25,8 +25,8 @@ struct membership_options {
     void (*on_cloned)(void *arg); /* this data folder was rolled back or cloned: stop */
 };
 
-SHOAL_MUST_CHECK enum shoal_err membership_create(struct membership **membership, const struct membership_options *options,
-                                                  struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err membership_create(struct membership **membership,
+                                                  const struct membership_options *options, struct shoal_msg *msg);
 void membership_stop(struct membership *membership); /* freed with its last handle */
 
 void membership_datagram(struct membership *membership, struct shoal_node_id from, struct shoal_address address,

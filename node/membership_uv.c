@@ -64,17 +64,10 @@ static void carry_out(struct membership *m, const struct shoal_swim_action *acti
     case SHOAL_SWIM_SEND:
         m->options.send(m->options.arg, action->send.to, action->send.address, action->send.bytes);
         break;
-    case SHOAL_SWIM_MEMBER:
-        m->options.on_member(m->options.arg, &action->member.member, action->member.old);
-        break;
-    case SHOAL_SWIM_RECORD:
-        m->options.on_record(m->options.arg, &action->record);
-        break;
-    case SHOAL_SWIM_CLONED:
-        m->options.on_cloned(m->options.arg);
-        break;
-    case SHOAL_SWIM_NOTE:
-        break;
+    case SHOAL_SWIM_MEMBER: m->options.on_member(m->options.arg, &action->member.member, action->member.old); break;
+    case SHOAL_SWIM_RECORD: m->options.on_record(m->options.arg, &action->record); break;
+    case SHOAL_SWIM_CLONED: m->options.on_cloned(m->options.arg); break;
+    case SHOAL_SWIM_NOTE: break;
     }
 }
 
@@ -104,10 +97,14 @@ enum shoal_err membership_create(struct membership **membership, const struct me
 {
     const struct shoal_identity *identity = options->identity;
     struct membership *m = calloc(1, sizeof(*m));
-    struct shoal_swim_options swim = { .id = identity->node, .public_key = identity->public_key,
-                                       .store = identity->store, .host_epoch = identity->incarnation.host_epoch,
-                                       .agent = identity->incarnation.agent, .address = options->address,
-                                       .link_port = options->link_port, .http_port = options->http_port,
+    struct shoal_swim_options swim = { .id = identity->node,
+                                       .public_key = identity->public_key,
+                                       .store = identity->store,
+                                       .host_epoch = identity->incarnation.host_epoch,
+                                       .agent = identity->incarnation.agent,
+                                       .address = options->address,
+                                       .link_port = options->link_port,
+                                       .http_port = options->http_port,
                                        .env = { .sign = env_sign, .verify = env_verify, .node_id = env_node_id } };
     enum shoal_err err;
 
@@ -131,8 +128,8 @@ enum shoal_err membership_create(struct membership **membership, const struct me
     (void)uv_timer_init(options->loop, &m->timer);
     m->timer.data = m;
     if (options->seed_count > 0)
-        (void)step(m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_JOIN,
-                                                  .join = { options->seeds, options->seed_count } });
+        (void)step(
+            m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_JOIN, .join = { options->seeds, options->seed_count } });
     arm(m);
     *membership = m;
     return SHOAL_OK;
@@ -178,10 +175,7 @@ void membership_health(struct membership *m, uint64_t loop_lag_ns)
     (void)step(m, &event);
 }
 
-void membership_leave(struct membership *m)
-{
-    (void)step(m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_LEAVE });
-}
+void membership_leave(struct membership *m) { (void)step(m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_LEAVE }); }
 
 enum shoal_err membership_publish(struct membership *m, struct shoal_record *record)
 {

@@ -116,8 +116,9 @@ void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_met
         done(arg, err, &msg, (struct shoal_view){ 0 });
         return;
     }
-    *call = (struct open_call){ .id = calls->next_id++, .node = node, .deadline_ns = uv_hrtime() + timeout_ns,
-                                .done = done, .arg = arg };
+    *call = (struct open_call){
+        .id = calls->next_id++, .node = node, .deadline_ns = uv_hrtime() + timeout_ns, .done = done, .arg = arg
+    };
     if (calls->open_count++ == 0)
         (void)uv_timer_start(&calls->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }

@@ -9,14 +9,14 @@
 #define PEER_CHANNEL_CALL 2  /* this file, bulk lane */
 
 enum peer_method {
-    PEER_GET_CHUNK,   /* hash -> bytes */
-    PEER_PUT_CHUNK,   /* hash, bytes -> nothing, durable */
-    PEER_HOLD,        /* job, blob -> nothing, durable */
-    PEER_PUSH_FILE,   /* a piece of a file of a job's result folder -> nothing */
-    PEER_LOG_READ,    /* job, kind, task, cursor, max -> cursor, ended, bytes */
-    PEER_RECORDS,     /* job, step records -> call, step: everything up to here is held */
+    PEER_GET_CHUNK,    /* hash -> bytes */
+    PEER_PUT_CHUNK,    /* hash, bytes -> nothing, durable */
+    PEER_HOLD,         /* job, blob -> nothing, durable */
+    PEER_PUSH_FILE,    /* a piece of a file of a job's result folder -> nothing */
+    PEER_LOG_READ,     /* job, kind, task, cursor, max -> cursor, ended, bytes */
+    PEER_RECORDS,      /* job, step records -> call, step: everything up to here is held */
     PEER_RECORDS_READ, /* job, call, step, max -> step records after that */
-    PEER_LEDGER,      /* job -> JSON */
+    PEER_LEDGER,       /* job -> JSON */
     PEER_METHOD_COUNT,
 };
 
@@ -26,7 +26,8 @@ struct peer_question; /* one to be answered: keep it, then peer_answer() exactly
 
 typedef void peer_answer_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer);
 /* `args` is borrowed for the call. */
-typedef void peer_serve_fn(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
+typedef void peer_serve_fn(void *arg, struct shoal_node_id from, struct shoal_view args,
+                           struct peer_question *question);
 
 struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *link);
 void peer_calls_stop(struct peer_calls *calls); /* open calls end UNREACHABLE; freed with the last handle */

@@ -1,12 +1,12 @@
 /* The runner's loop (runner.h): epoll over the agent's socket, the engine server's socket, a signalfd for SIGCHLD and
  * one timerfd for the nearest deadline. It holds no job state beyond its own children, asks nobody, and needs no agent.
  *
- * How a slot is emptied: SIGKILL to the worker's process group and, where it has one, to its cgroup; then whoever it left
- * behind, which by R2 has become a child of the runner, is told from the living workers' own by what it inherited: the
- * descriptor of the slot's lock, or the SHOAL_WORKER_ID that it was started with (an engine has none: the engine server
- * was started for all of them). What bears neither goes when the last worker has ended. The children of those who are
- * killed so come to the runner in turn, hence each death of a stranger begins another sweep. The slot's lock says when
- * it is really empty. */
+ * How a slot is emptied: SIGKILL to the worker's process group and, where it has one, to its cgroup; then whoever it
+ * left behind, which by R2 has become a child of the runner, is told from the living workers' own by what it inherited:
+ * the descriptor of the slot's lock, or the SHOAL_WORKER_ID that it was started with (an engine has none: the engine
+ * server was started for all of them). What bears neither goes when the last worker has ended. The children of those
+ * who are killed so come to the runner in turn, hence each death of a stranger begins another sweep. The slot's lock
+ * says when it is really empty. */
 #include "shoal/runner.h"
 
 #include "shoal/worker.h"
@@ -95,10 +95,7 @@ static uint64_t boottime_ns(void)
     return (uint64_t)now.tv_sec * SHOAL_S + (uint64_t)now.tv_nsec;
 }
 
-static void note(const char *what, int code)
-{
-    (void)dprintf(2, "runner: %s: %s\n", what, strerror(code));
-}
+static void note(const char *what, int code) { (void)dprintf(2, "runner: %s: %s\n", what, strerror(code)); }
 
 static uint64_t start_ticks_of(pid_t pid)
 {
@@ -159,9 +156,12 @@ static void tell(struct runner *runner, const struct shoal_runner_message *messa
 
 static void tell_started(struct runner *runner, const struct child *child)
 {
-    runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_STARTED, .worker_id = child->worker_id,
-                                                 .slot = child->slot, .pid = child->pid,
-                                                 .start_ticks = child->start_ticks, .status = child->frozen ? 1 : 0,
+    runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_STARTED,
+                                                 .worker_id = child->worker_id,
+                                                 .slot = child->slot,
+                                                 .pid = child->pid,
+                                                 .start_ticks = child->start_ticks,
+                                                 .status = child->frozen ? 1 : 0,
                                                  .freeze_at_ns = child->freeze_at_ns,
                                                  .kill_at_ns = child->kill_at_ns };
     tell(runner, &runner->out, -1);
@@ -171,8 +171,11 @@ static void tell_exited(struct runner *runner, struct child *child)
 {
     if (runner->agent < 0 || child->tell_at_ns != 0)
         return; /* kept in the table until somebody listens, and until its log is whole */
-    runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_EXITED, .worker_id = child->worker_id,
-                                                 .slot = child->slot, .pid = child->pid, .status = child->status,
+    runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_EXITED,
+                                                 .worker_id = child->worker_id,
+                                                 .slot = child->slot,
+                                                 .pid = child->pid,
+                                                 .status = child->status,
                                                  .signalled = child->signalled };
     memcpy(runner->out.text, child->text, sizeof(child->text));
     tell(runner, &runner->out, -1);
@@ -265,7 +268,8 @@ static uint32_t marked_slot(const struct runner *runner, pid_t pid)
         if (entry->d_name[0] == '.' || stat(path, &file) != 0)
             continue;
         for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++)
-            if (runner->locks[i].used && runner->locks[i].inode == file.st_ino && runner->locks[i].device == file.st_dev)
+            if (runner->locks[i].used && runner->locks[i].inode == file.st_ino &&
+                runner->locks[i].device == file.st_dev)
                 slot = i;
     }
     if (dir != NULL)
@@ -589,8 +593,8 @@ static void json_field(struct shoal_writer *w, const char *name, const char *tex
 }
 
 /* One JSON line and the slot's lock descriptor: "fork an engine". The answer names its pid. */
-static enum shoal_err server_fork(struct runner *runner, const struct shoal_runner_start *start, const int logs[2], int lock,
-                                  struct shoal_msg *msg)
+static enum shoal_err server_fork(struct runner *runner, const struct shoal_runner_start *start, const int logs[2],
+                                  int lock, struct shoal_msg *msg)
 {
     static uint8_t line[SHOAL_RUNNER_MESSAGE_MAX];
     struct shoal_writer w = shoal_writer_init(line, sizeof(line));
@@ -695,8 +699,7 @@ static void child_ended(struct runner *runner, struct child *child, int status, 
     child->exited = true;
     child->status = status;
     child->signalled = signalled;
-    if (child->slot < SHOAL_SLOTS_MAX &&
-        atomic_load(&runner->page->slots[child->slot].worker_id) == child->worker_id)
+    if (child->slot < SHOAL_SLOTS_MAX && atomic_load(&runner->page->slots[child->slot].worker_id) == child->worker_id)
         atomic_store(&runner->page->slots[child->slot].worker_id, 0);
     cgroup_write(child->cgroup, "cgroup.kill", "1");
     if (child->pid > 0)
@@ -746,8 +749,11 @@ static void on_start(struct runner *runner, const struct shoal_runner_start *sta
             child = &runner->children[i];
     if (child == NULL)
         return; /* cannot be: as many as slots, and two drivers; the agent's lease runs out */
-    *child = (struct child){ .used = true, .worker_id = start->worker_id, .slot = start->slot,
-                             .freeze_at_ns = start->freeze_at_ns, .kill_at_ns = start->kill_at_ns };
+    *child = (struct child){ .used = true,
+                             .worker_id = start->worker_id,
+                             .slot = start->slot,
+                             .freeze_at_ns = start->freeze_at_ns,
+                             .kill_at_ns = start->kill_at_ns };
     (void)snprintf(child->cgroup, sizeof(child->cgroup), "%s", start->cgroup);
     err = slot_lock(runner, start, &lock, &msg);
     if (err == SHOAL_OK)
@@ -800,8 +806,9 @@ static void server_lost(struct runner *runner)
         struct child *child = &runner->children[i];
 
         if (child->used && !child->exited && child->pid == 0) {
-            (void)snprintf(child->text, sizeof(child->text),
-                           "the engine server ended before it forked this engine; its last words are in the worker's stderr");
+            (void)snprintf(
+                child->text, sizeof(child->text),
+                "the engine server ended before it forked this engine; its last words are in the worker's stderr");
             child_ended(runner, child, -1, false);
         }
     }
@@ -937,7 +944,8 @@ static bool finished(const struct runner *runner)
     return runner->agent < 0 && boottime_ns() >= runner->idle_since_ns + ORPHAN_NS;
 }
 
-static enum shoal_err pages_make(struct runner *runner, const char *job_text, uint32_t generation, struct shoal_msg *msg)
+static enum shoal_err pages_make(struct runner *runner, const char *job_text, uint32_t generation,
+                                 struct shoal_msg *msg)
 {
     struct shoal_job_id job;
 

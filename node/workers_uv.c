@@ -355,9 +355,11 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
                 return;
             }
         if (runner->alive_count < SHOAL_RUNNER_WORKERS_MAX)
-            runner->alive[runner->alive_count++] =
-                (struct workers_alive){ .worker_id = message->worker_id, .slot = message->slot, .pid = message->pid,
-                                        .frozen = message->status == 1, .freeze_at_ns = message->freeze_at_ns };
+            runner->alive[runner->alive_count++] = (struct workers_alive){ .worker_id = message->worker_id,
+                                                                           .slot = message->slot,
+                                                                           .pid = message->pid,
+                                                                           .frozen = message->status == 1,
+                                                                           .freeze_at_ns = message->freeze_at_ns };
         if (runner->reported && message->pid > 0)
             workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
     } else if (message->kind == SHOAL_RUNNER_EXITED) {
@@ -376,8 +378,9 @@ static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
     } control;
-    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
-                             .msg_controllen = sizeof(control.space) };
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+    };
     ssize_t len = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct cmsghdr *c;
 
@@ -469,8 +472,9 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
         return err;
     }
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
-    *runner = (struct runner_link){ .workers = workers, .used = true, .job = job, .generation = generation, .fd = fd,
-                                    .poll_open = true };
+    *runner = (struct runner_link){
+        .workers = workers, .used = true, .job = job, .generation = generation, .fd = fd, .poll_open = true
+    };
     (void)uv_poll_init(workers->options.loop, &runner->poll, fd);
     workers->handles_open++;
     runner->poll.data = runner;
@@ -497,8 +501,12 @@ static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id 
     char path[600];
     char *args[] = { "shoal", "runner", dir, job_text, generation_text, "3", NULL };
     uv_stdio_container_t stdio[4];
-    uv_process_options_t process = { .file = "/proc/self/exe", .args = args, .flags = UV_PROCESS_DETACHED,
-                                     .stdio = stdio, .stdio_count = 4, .exit_cb = on_runner_exit };
+    uv_process_options_t process = { .file = "/proc/self/exe",
+                                     .args = args,
+                                     .flags = UV_PROCESS_DETACHED,
+                                     .stdio = stdio,
+                                     .stdio_count = 4,
+                                     .exit_cb = on_runner_exit };
     uv_process_t *handle = malloc(sizeof(*handle));
     struct sockaddr_un name;
     enum shoal_err err;
@@ -571,15 +579,16 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
     if (err != SHOAL_OK)
         return err;
     if (runner->alive_count == SHOAL_RUNNER_WORKERS_MAX)
-        return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d workers of one job on this host", SHOAL_RUNNER_WORKERS_MAX);
-    workers->command = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = start->worker_id,
-                                                      .slot = start->slot };
+        return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d workers of one job on this host",
+                          SHOAL_RUNNER_WORKERS_MAX);
+    workers->command =
+        (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = start->worker_id, .slot = start->slot };
     workers->command.start = *start;
     err = command_send(workers, runner, msg);
     if (err == SHOAL_OK)
-        runner->alive[runner->alive_count++] =
-            (struct workers_alive){ .worker_id = start->worker_id, .slot = start->slot,
-                                    .freeze_at_ns = start->freeze_at_ns };
+        runner->alive[runner->alive_count++] = (struct workers_alive){ .worker_id = start->worker_id,
+                                                                       .slot = start->slot,
+                                                                       .freeze_at_ns = start->freeze_at_ns };
     return err;
 }
 
@@ -606,7 +615,10 @@ void workers_renew(struct workers *workers, uint64_t worker_id, uint64_t freeze_
     order(workers, SHOAL_RUNNER_RENEW, worker_id, freeze_at_ns, kill_at_ns);
 }
 
-void workers_freeze(struct workers *workers, uint64_t worker_id) { order(workers, SHOAL_RUNNER_FREEZE, worker_id, 0, 0); }
+void workers_freeze(struct workers *workers, uint64_t worker_id)
+{
+    order(workers, SHOAL_RUNNER_FREEZE, worker_id, 0, 0);
+}
 void workers_thaw(struct workers *workers, uint64_t worker_id) { order(workers, SHOAL_RUNNER_THAW, worker_id, 0, 0); }
 
 void workers_kill(struct workers *workers, uint64_t worker_id, uint64_t grace_ns)

@@ -343,8 +343,8 @@ static void wait_for_flush(struct shoal_sched *s, struct sched_group *g, struct 
     sched_found_durable(s, g);
 }
 
-/* NULL: fine; else why this node is no guardian of it. What is conducted here has a ticket that was made or checked here
- * (sched_submit); a frame from a link never comes from this node. */
+/* NULL: fine; else why this node is no guardian of it. What is conducted here has a ticket that was made or checked
+ * here (sched_submit); a frame from a link never comes from this node. */
 static const char *why_not(struct shoal_sched *s, struct shoal_node_id from, const struct founding_record *record)
 {
     struct shoal_job_spec spec;

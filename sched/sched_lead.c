@@ -15,8 +15,8 @@
 #include "shoal/banned.h"
 
 #define LOCAL_POOL_BYTES (2 * SHOAL_MIB)
-/* Views are evaluated in batches, and not more often than the pause; the gathering is short, since a submitted job waits
- * for it, and what comes later is for the next evaluation. */
+/* Views are evaluated in batches, and not more often than the pause; the gathering is short, since a submitted job
+ * waits for it, and what comes later is for the next evaluation. */
 #define VIEW_GATHER_NS (2 * SHOAL_MS)
 #define VIEW_PAUSE_NS (100 * SHOAL_MS)
 /* A view of many jobs costs more: the pause grows with them, so that evaluating takes a bounded share of a core. */
@@ -958,7 +958,8 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             continue;
         shoal_lead_summary(g->lead, &summary);
         /* view_room() has put new memory where it freed the old; the analyzer loses that copy of a large struct. */
-        *job = (struct shoal_allocate_job){ /* NOLINT(clang-analyzer-unix.Malloc) */
+        *job = (struct shoal_allocate_job){
+            /* NOLINT(clang-analyzer-unix.Malloc) */
             .id = g->id,
             .priority = summary.priority,
             .ticket_ms = summary.ticket_ms,
@@ -983,7 +984,8 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
 
         if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
             continue;
-        view->jobs[view->job_count] = (struct shoal_allocate_job){ /* NOLINT(clang-analyzer-unix.Malloc): see above */
+        view->jobs[view->job_count] = (struct shoal_allocate_job){
+            /* NOLINT(clang-analyzer-unix.Malloc): see above */
             .id = summary->id,
             .priority = summary->priority,
             .ticket_ms = summary->ticket_ms,

@@ -421,8 +421,8 @@ void slots_drive_worker(struct slots_step *s, struct worker *worker)
 {
     struct hjob *job = &s->slots->jobs[worker->job];
 
-    /* Said while an engine only starts, a call reaches no one yet, but its bundle is laid out meanwhile; it is said again
-     * after the HELLO. */
+    /* Said while an engine only starts, a call reaches no one yet, but its bundle is laid out meanwhile; it is said
+     * again after the HELLO. */
     if (worker->report.phase < SHOAL_PHASE_HELLO) {
         if (worker->place.role == SHOAL_JOB_ENGINE && worker->run)
             tell_call(s, worker, job);

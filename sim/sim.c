@@ -98,15 +98,17 @@ void sim_trace(const struct sim *sim, const char *format, ...)
 
 void sim_fail(struct sim *sim, const char *format, ...)
 {
-    uint64_t ms = sim->base_ns == UINT64_MAX || sim->now_ns < sim->base_ns ? 0 : (sim->now_ns - sim->base_ns) / SHOAL_MS;
+    uint64_t ms =
+        sim->base_ns == UINT64_MAX || sim->now_ns < sim->base_ns ? 0 : (sim->now_ns - sim->base_ns) / SHOAL_MS;
     va_list args;
     int used;
 
     if (sim->failed)
         return; /* the first one is the cause */
     sim->failed = true;
-    used = snprintf(sim->failure, sizeof(sim->failure), "at %llu.%03llu s, event %llu: ", (unsigned long long)(ms / 1000),
-                    (unsigned long long)(ms % 1000), (unsigned long long)sim->events);
+    used =
+        snprintf(sim->failure, sizeof(sim->failure), "at %llu.%03llu s, event %llu: ", (unsigned long long)(ms / 1000),
+                 (unsigned long long)(ms % 1000), (unsigned long long)sim->events);
     va_start(args, format);
     (void)vsnprintf(sim->failure + used, sizeof(sim->failure) - (size_t)used, format, args);
     va_end(args);
@@ -200,7 +202,8 @@ static void handle(struct sim *sim, struct sim_event *event)
 static bool for_agent(enum sim_kind kind)
 {
     return kind != SIM_PUMP && kind != SIM_LINK_CHECK && kind != SIM_DIAL && kind != SIM_TRAIN && kind != SIM_COMMAND &&
-           kind != SIM_RETRY && kind != SIM_RUNNER_TIMER && kind != SIM_EXIT && kind != SIM_WORK && kind != SIM_TO_WORKER;
+           kind != SIM_RETRY && kind != SIM_RUNNER_TIMER && kind != SIM_EXIT && kind != SIM_WORK &&
+           kind != SIM_TO_WORKER;
 }
 
 /* Until `until_ns`, a failure, or nothing is left. */
@@ -238,7 +241,8 @@ static bool is_ready(struct sim *sim)
     if (!sim->mesh_made)
         return false;
     for (uint32_t i = 0; i < sim->options.hosts; i++)
-        if (shoal_swim_live_count(sim->hosts[i].swim) != sim->options.hosts || !shoal_sched_mesh_writable(sim->hosts[i].sched))
+        if (shoal_swim_live_count(sim->hosts[i].swim) != sim->options.hosts ||
+            !shoal_sched_mesh_writable(sim->hosts[i].sched))
             return false;
     return true;
 }
@@ -262,7 +266,8 @@ static void boot(struct sim *sim)
     while (!sim->failed && !is_ready(sim)) {
         run_until(sim, sim->now_ns + 50 * SHOAL_MS);
         if (sim->now_ns > end_ns)
-            sim_fail(sim, "the mesh of %u was not ready within %u s", sim->options.hosts, (unsigned)(SIM_READY_NS / SHOAL_S));
+            sim_fail(sim, "the mesh of %u was not ready within %u s", sim->options.hosts,
+                     (unsigned)(SIM_READY_NS / SHOAL_S));
     }
 }
 

@@ -37,13 +37,13 @@
 /* ---- events ---- */
 
 enum sim_kind {
-    SIM_GOSSIP,       /* a datagram */
-    SIM_SUPPORT,      /* a datagram of the control plane */
-    SIM_PUMP,         /* the next frame of a link's lane is due */
-    SIM_LINK,         /* a link went up (1), down (0) or was refused (2) */
-    SIM_LINK_CHECK,   /* a cut lasts: the link breaks */
+    SIM_GOSSIP,     /* a datagram */
+    SIM_SUPPORT,    /* a datagram of the control plane */
+    SIM_PUMP,       /* the next frame of a link's lane is due */
+    SIM_LINK,       /* a link went up (1), down (0) or was refused (2) */
+    SIM_LINK_CHECK, /* a cut lasts: the link breaks */
     SIM_DIAL,
-    SIM_WRITTEN,      /* the disk has flushed a batch */
+    SIM_WRITTEN, /* the disk has flushed a batch */
     SIM_SWIM_TIMER,
     SIM_SCHED_TIMER,
     SIM_HEALTH,
@@ -55,10 +55,10 @@ enum sim_kind {
     SIM_RUNNER_TIMER, /* the runner freezes or kills by the lease */
     SIM_EXIT,         /* the process ends */
     SIM_SLOT_IDLE,
-    SIM_WORK,         /* a worker does what it is about to */
-    SIM_TRAIN,        /* engines of a job go on */
+    SIM_WORK,  /* a worker does what it is about to */
+    SIM_TRAIN, /* engines of a job go on */
     SIM_COMMAND,
-    SIM_RETRY,        /* a client asks again */
+    SIM_RETRY, /* a client asks again */
     SIM_KINDS,
 };
 
@@ -188,7 +188,7 @@ struct sim_worker {
     uint64_t applied, complete;
     uint64_t snapshot_said;
     bool done;
-    bool train_done; /* driver */
+    bool train_done;            /* driver */
     uint64_t silent, silent_ns; /* members that it cannot hear, since when */
     uint64_t unheard;           /* as said */
     struct shoal_worker_epoch *record;
@@ -217,8 +217,8 @@ struct sim_replica {
     bool used;
     uint64_t commit, applied;
     uint64_t term;
-    uint64_t epoch;   /* word of the newest epoch applied */
-    uint64_t first;   /* index of log[0] */
+    uint64_t epoch; /* word of the newest epoch applied */
+    uint64_t first; /* index of log[0] */
     struct sim_log_mark *log;
     size_t count, cap;
 };
@@ -227,7 +227,7 @@ struct sim_host {
     struct sim *sim;
     uint32_t index;
     char name[16];
-    bool exists; /* has been started once */
+    bool exists;    /* has been started once */
     bool destroyed; /* with its disk; it never comes back */
     bool powered;
     bool agent; /* runs */
@@ -268,7 +268,7 @@ struct sim_job {
     uint64_t request;
     uint64_t steps_done;
     uint64_t newest_epoch; /* word of the newest that a member has entered */
-    bool training; /* a TRAIN event is under way */
+    bool training;         /* a TRAIN event is under way */
     bool ended;
     uint64_t ended_index;
     uint8_t ended_state;
@@ -417,7 +417,7 @@ __attribute__((format(printf, 2, 3))) void sim_fail(struct sim *sim, const char 
 
 /* sim_host.c */
 void sim_host_init(struct sim *sim, uint32_t index);
-void sim_host_boot(struct sim_host *host);  /* power on, and start the agent */
+void sim_host_boot(struct sim_host *host); /* power on, and start the agent */
 void sim_agent_start(struct sim_host *host);
 void sim_agent_kill(struct sim_host *host); /* workers live on */
 void sim_host_crash(struct sim_host *host); /* power off */

@@ -5,9 +5,9 @@
  * C3. Replicas that have applied the same index have the same digest.
  * C4. An ended job keeps its end; its epochs only rise.
  * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
- * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as there
- *     are hosts) and equal replicas, every job that
- *     was acknowledged has finished, every request of an agent that lived on was answered once. */
+ * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as
+ * there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
+ * lived on was answered once. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -88,8 +88,8 @@ static void log_add(struct sim_replica *replica, const struct shoal_sched_entry 
     if (replica->first + replica->count != entry->index)
         return; /* the disk says so when it is asked to write it */
     replica->log = sim_grow(replica->log, &replica->cap, replica->count + 1, sizeof(*replica->log));
-    replica->log[replica->count++] = (struct sim_log_mark){ .term = entry->term,
-                                                            .hash = sim_hash_bytes(entry->bytes) + entry->kind };
+    replica->log[replica->count++] =
+        (struct sim_log_mark){ .term = entry->term, .hash = sim_hash_bytes(entry->bytes) + entry->kind };
 }
 
 void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *action)
@@ -132,10 +132,7 @@ void sim_check_forget(struct sim_host *host)
 }
 
 /* Not a guardian any more; it may become one again, from nothing. */
-void sim_check_removed(struct sim_host *host, struct shoal_job_id group)
-{
-    replica_forget(replica_of(host, group));
-}
+void sim_check_removed(struct sim_host *host, struct shoal_job_id group) { replica_forget(replica_of(host, group)); }
 
 /* ---- leaders ---- */
 
@@ -179,8 +176,8 @@ static void check_commit(struct sim_host *host, struct sim_replica *replica, uin
         if (known->term == 0)
             *known = *mine;
         else if (known->term != mine->term || known->hash != mine->hash)
-            sim_fail(host->sim, "%s commits another entry %llu of %s (term %llu) than was committed (term %llu)", host->name,
-                     (unsigned long long)index, name_of(replica->id, text), (unsigned long long)mine->term,
+            sim_fail(host->sim, "%s commits another entry %llu of %s (term %llu) than was committed (term %llu)",
+                     host->name, (unsigned long long)index, name_of(replica->id, text), (unsigned long long)mine->term,
                      (unsigned long long)known->term);
     }
     replica->commit = commit;
@@ -220,8 +217,8 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
                      shoal_job_state_name((enum shoal_job_state)job->ended_state), host->name, state);
         }
     } else if (job->ended && replicated->applied >= job->ended_index) {
-        sim_fail(sim, "job %u had ended at %llu, but is %s at %llu on %s", index + 1, (unsigned long long)job->ended_index,
-                 state, (unsigned long long)replicated->applied, host->name);
+        sim_fail(sim, "job %u had ended at %llu, but is %s at %llu on %s", index + 1,
+                 (unsigned long long)job->ended_index, state, (unsigned long long)replicated->applied, host->name);
     }
 }
 
@@ -288,7 +285,8 @@ void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
             if (runs->role == SHOAL_SCHED_RUN_DRIVER || other->attempt != runs->attempt ||
                 other->generation != runs->generation)
                 sim_fail(sim, "worker %llx runs on %s while worker %llx of attempt %u runs on h%u",
-                         (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt, h + 1);
+                         (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt,
+                         h + 1);
         }
 }
 
@@ -326,7 +324,8 @@ static const struct shoal_job *newest(struct sim *sim, uint32_t index)
     const struct shoal_job *best = NULL;
 
     for (uint32_t i = 0; i < SIM_HOSTS_MAX && sim->jobs[index].known; i++) {
-        const struct shoal_job *job = sim->hosts[i].agent ? shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) : NULL;
+        const struct shoal_job *job =
+            sim->hosts[i].agent ? shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) : NULL;
 
         if (job != NULL && (best == NULL || job->applied > best->applied))
             best = job;
@@ -372,7 +371,8 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
         live++;
         if (host == UINT32_MAX || !shoal_sched_group_find(sim->hosts[host].sched, id, &status) ||
             status.applied != leads.applied || leads.commit != leads.last || status.stopped) {
-            (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1, leader + 1);
+            (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1,
+                           leader + 1);
             return false;
         }
     }
@@ -405,7 +405,8 @@ static bool answered(struct sim *sim, char *why, size_t cap)
         const struct sim_request *request = &sim->requests[id];
 
         if (!request->answered && sim->hosts[request->host].life == request->life) {
-            (void)snprintf(why, cap, "request %llu at h%u waits for its answer", (unsigned long long)id, request->host + 1);
+            (void)snprintf(why, cap, "request %llu at h%u waits for its answer", (unsigned long long)id,
+                           request->host + 1);
             return false;
         }
     }

@@ -152,8 +152,7 @@ static void publish_facts(struct sim_host *host)
     size_t len;
 
     if (shoal_facts_record_encode(&facts, bytes, sizeof(bytes), &len) == SHOAL_OK)
-        publish(host,
-                &(struct shoal_record){ .kind = SHOAL_RECORD_NODE_FACTS, .payload = shoal_view_of(bytes, len) });
+        publish(host, &(struct shoal_record){ .kind = SHOAL_RECORD_NODE_FACTS, .payload = shoal_view_of(bytes, len) });
 }
 
 static const struct shoal_record *find_own(const struct sim_host *host, enum shoal_record_kind kind,
@@ -193,9 +192,8 @@ static void on_publish(struct sim_host *host, struct sim_event *event)
 
     record->payload = event->bytes;
     if (shoal_record_version_cmp(record->version, none) == 0)
-        record->version = (struct shoal_record_version){
-            { host->incarnation.host_epoch, host->incarnation.agent, ++host->record_sequence }
-        };
+        record->version = (struct shoal_record_version){ { host->incarnation.host_epoch, host->incarnation.agent,
+                                                           ++host->record_sequence } };
     sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_PUBLISH, .record = record });
     if (!shoal_control_tells_node(record->kind))
         return;
@@ -231,8 +229,8 @@ static void fetch(struct sim_host *host, const struct shoal_sched_action *action
     for (uint8_t i = 0; i < action->u.blob.source_count && !event.u.blob.ok; i++) {
         uint32_t source = sim_host_find(host->sim, action->u.blob.sources[i]);
 
-        event.u.blob.ok = source != UINT32_MAX && host->sim->hosts[source].agent &&
-                          sim_can_talk(host->sim, source, host->index);
+        event.u.blob.ok =
+            source != UINT32_MAX && host->sim->hosts[source].agent && sim_can_talk(host->sim, source, host->index);
     }
     sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, action->u.blob.source_count,
               event.u.blob.ok ? "fetched" : "out of reach");
@@ -263,7 +261,8 @@ static void on_role(struct sim_host *host, const struct shoal_sched_action *acti
     if (action->u.role.leads) {
         host->sim->elections++;
         sim_trace(host->sim, "%s leads %s in term %llu", host->name,
-                  shoal_job_id_is_mesh(action->u.role.group) ? "the mesh" : text, (unsigned long long)action->u.role.term);
+                  shoal_job_id_is_mesh(action->u.role.group) ? "the mesh" : text,
+                  (unsigned long long)action->u.role.term);
         sim_check_led(host, action->u.role.group, action->u.role.term);
     }
 }
@@ -512,8 +511,11 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
     if (sim->request_count + 1 == SIM_REQUESTS_MAX)
         return 0;
     request->id = ++sim->request_count;
-    sim->requests[request->id] = (struct sim_request){ .host = host->index, .life = host->life, .job = job,
-                                                       .kind = request->kind, .asked_ns = sim->now_ns,
+    sim->requests[request->id] = (struct sim_request){ .host = host->index,
+                                                       .life = host->life,
+                                                       .job = job,
+                                                       .kind = request->kind,
+                                                       .asked_ns = sim->now_ns,
                                                        .want = sim->requests[request->id].want };
     event.u.request = *request;
     sim_sched_step(host, &event);
@@ -568,12 +570,17 @@ void sim_host_init(struct sim *sim, uint32_t index)
 
 static void sched_create(struct sim_host *host)
 {
-    struct shoal_sched_options options = { .self = host->id, .store = host->store, .incarnation = host->incarnation,
-                                           .start_ns = sim_host_now(host), .groups_max = 128, .slots = host->slots };
+    struct shoal_sched_options options = { .self = host->id,
+                                           .store = host->store,
+                                           .incarnation = host->incarnation,
+                                           .start_ns = sim_host_now(host),
+                                           .groups_max = 128,
+                                           .slots = host->slots };
 
     memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));
-    options.env = (struct shoal_sched_env){ .arg = host, .hash = toy_hash, .sign = sched_sign, .verify = sched_verify,
-                                            .node_of_key = sched_node_of_key };
+    options.env = (struct shoal_sched_env){
+        .arg = host, .hash = toy_hash, .sign = sched_sign, .verify = sched_verify, .node_of_key = sched_node_of_key
+    };
     sim_stream(host->sim, &options.chance, "sched", host->index, host->life);
     SHOAL_ASSERT(shoal_sched_create(&host->sched, &options) == SHOAL_OK);
 }
@@ -581,16 +588,24 @@ static void sched_create(struct sim_host *host)
 static void swim_create(struct sim_host *host)
 {
     struct sim *sim = host->sim;
-    struct shoal_swim_options options = { .id = host->id, .public_key = host->key, .store = host->store,
-                                          .host_epoch = host->incarnation.host_epoch, .agent = host->incarnation.agent,
-                                          .address = host->address, .link_port = 7000, .http_port = 7001,
-                                          .pool = sim->pool, .members_max = 64, .records_max = 1024 };
+    struct shoal_swim_options options = { .id = host->id,
+                                          .public_key = host->key,
+                                          .store = host->store,
+                                          .host_epoch = host->incarnation.host_epoch,
+                                          .agent = host->incarnation.agent,
+                                          .address = host->address,
+                                          .link_port = 7000,
+                                          .http_port = 7001,
+                                          .pool = sim->pool,
+                                          .members_max = 64,
+                                          .records_max = 1024 };
     struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];
     struct shoal_swim_event event = { .kind = SHOAL_SWIM_JOIN };
     struct shoal_rand rand;
     struct shoal_msg msg;
 
-    options.env = (struct shoal_swim_env){ .arg = host, .sign = swim_sign, .verify = swim_verify, .node_id = swim_node_id };
+    options.env =
+        (struct shoal_swim_env){ .arg = host, .sign = swim_sign, .verify = swim_verify, .node_id = swim_node_id };
     (void)snprintf(options.name, sizeof(options.name), "%s", host->name);
     sim_stream(sim, &rand, "swim", host->index, host->life);
     options.seed = shoal_rand_u64(&rand);

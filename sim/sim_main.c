@@ -9,11 +9,12 @@
 
 #include "shoal/banned.h"
 
-static const char usage[] = "usage: shoal sim FILE|random [--seed N] [--count N] [--twice] [--trace]\n"
-                            "  FILE     a script (tests/sim/*.sim); random: hosts, jobs and faults drawn from the seed\n"
-                            "  --seed   the first seed; --count: how many, one after the other\n"
-                            "  --twice  run each seed twice and compare the trace hashes\n"
-                            "  --trace  tell what happens\n";
+static const char usage[] =
+    "usage: shoal sim FILE|random [--seed N] [--count N] [--twice] [--trace]\n"
+    "  FILE     a script (tests/sim/*.sim); random: hosts, jobs and faults drawn from the seed\n"
+    "  --seed   the first seed; --count: how many, one after the other\n"
+    "  --twice  run each seed twice and compare the trace hashes\n"
+    "  --trace  tell what happens\n";
 
 struct arguments {
     const char *file;
@@ -79,10 +80,11 @@ static struct outcome run(const struct sim_script *script, bool trace, bool quie
     if (!quiet || !outcome.ok)
         (void)printf("seed %llu: %s, %u hosts, %u jobs, %llu.%03llu s, %llu events, %llu of %llu datagrams lost, "
                      "%llu elections, %llu restarts, %llu workers, trace %016llx\n",
-                     (unsigned long long)sim->options.seed, outcome.ok ? "ok" : "FAILED", sim->options.hosts, sim->job_count,
-                     (unsigned long long)(ms / 1000), (unsigned long long)(ms % 1000), (unsigned long long)sim->events,
-                     (unsigned long long)sim->lost, (unsigned long long)sim->datagrams, (unsigned long long)sim->elections,
-                     (unsigned long long)sim->restarts, (unsigned long long)sim->runs, (unsigned long long)outcome.hash);
+                     (unsigned long long)sim->options.seed, outcome.ok ? "ok" : "FAILED", sim->options.hosts,
+                     sim->job_count, (unsigned long long)(ms / 1000), (unsigned long long)(ms % 1000),
+                     (unsigned long long)sim->events, (unsigned long long)sim->lost, (unsigned long long)sim->datagrams,
+                     (unsigned long long)sim->elections, (unsigned long long)sim->restarts,
+                     (unsigned long long)sim->runs, (unsigned long long)outcome.hash);
     if (!outcome.ok)
         (void)printf("FAIL %s\n", sim->failure);
     sim_destroy(sim);
@@ -96,7 +98,8 @@ static bool run_seed(const struct arguments *a, struct sim_script *script, uint6
     if (strcmp(a->file, "random") == 0)
         sim_script_random(script, seed);
     script->options.seed = seed;
-    (void)snprintf(again, sizeof(again), "again: shoal sim %s --seed %llu --trace\n", a->file, (unsigned long long)seed);
+    (void)snprintf(again, sizeof(again), "again: shoal sim %s --seed %llu --trace\n", a->file,
+                   (unsigned long long)seed);
     first = run(script, a->trace, false);
     if (first.ok && a->twice) {
         second = run(script, false, true);

@@ -1,9 +1,9 @@
 /* The network: datagrams are lost, delayed, repeated and overtake each other; links are ordered and break.
  *
- * N1. A lane of a link keeps its order and loses nothing while the link stands; a lost packet is a retransmission, 200 ms.
- * N2. A path that is cut holds a link's frames; when that lasts, the link breaks and what it held is gone.
- * N3. A process that dies closes its links at once; a host that loses its power leaves them to their timeout.
- * N4. A dead agent's port refuses while its host is up; a host that is off, or behind a cut, says nothing. */
+ * N1. A lane of a link keeps its order and loses nothing while the link stands; a lost packet is a retransmission, 200
+ * ms. N2. A path that is cut holds a link's frames; when that lasts, the link breaks and what it held is gone. N3. A
+ * process that dies closes its links at once; a host that loses its power leaves them to their timeout. N4. A dead
+ * agent's port refuses while its host is up; a host that is off, or behind a cut, says nothing. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -20,7 +20,8 @@ static struct sim_link *link_of(struct sim *sim, uint32_t a, uint32_t b)
 
 bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b)
 {
-    return sim->hosts[a].powered && sim->hosts[b].powered && (a == b || (!sim->paths[a][b].cut && !sim->paths[b][a].cut));
+    return sim->hosts[a].powered && sim->hosts[b].powered &&
+           (a == b || (!sim->paths[a][b].cut && !sim->paths[b][a].cut));
 }
 
 static bool blocked(const struct sim *sim, uint32_t from, uint32_t to)
@@ -150,7 +151,8 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
     path->dialing = false;
     if (!sim->hosts[from].agent || !path->wanted || link->up)
         return;
-    if (!sim_can_talk(sim, from, to) || sim->hosts[to].paused_ns > sim->now_ns || sim->hosts[from].paused_ns > sim->now_ns) {
+    if (!sim_can_talk(sim, from, to) || sim->hosts[to].paused_ns > sim->now_ns ||
+        sim->hosts[from].paused_ns > sim->now_ns) {
         dial_later(sim, from, to, DIAL_AGAIN_NS);
     } else if (!sim->hosts[to].agent) {
         tell(sim, from, to, SHOAL_SCHED_LINK_REFUSED, delay(sim, path));

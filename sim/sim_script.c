@@ -1,17 +1,16 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
  *     hosts 5                      slots 2            seed 42          latency 1ms       jitter 500us
- *     loss 20                      duplicate 5        slow 2           flush 3ms         drift 200        (percent; ppm)
- *     submit from 2 workers 4..6 steps 300            script from 1 workers 2 steps 100  (10 ms each)
- *     at 5s kill leader            (the agent; its workers live on)     at 5s crash 3    (the power)
- *     at 5s destroy 4              (the power and the disk, for good)   at 9s recover 1 [refused] (asked of the first host)
- *     at 8s start 6                at 8s start all    at 5s pause 2 3s  at 5s stall 1 2s (the disk)
- *     at 5s cut 1 2 [one-way]      at 5s partition 1 2 | 3 4 5          at 5s clog 1 2 800ms
- *     at 9s heal                   at 6s loss 0       at 6s stop 1      at 6s delete 1   at 6s user 3
- *     at 60s expect finished       at 9s expect 6 engines               at 9s expect job 1 killed
+ *     loss 20                      duplicate 5        slow 2           flush 3ms         drift 200        (percent;
+ * ppm) submit from 2 workers 4..6 steps 300            script from 1 workers 2 steps 100  (10 ms each) at 5s kill
+ * leader            (the agent; its workers live on)     at 5s crash 3    (the power) at 5s destroy 4              (the
+ * power and the disk, for good)   at 9s recover 1 [refused] (asked of the first host) at 8s start 6                at
+ * 8s start all    at 5s pause 2 3s  at 5s stall 1 2s (the disk) at 5s cut 1 2 [one-way]      at 5s partition 1 2 | 3 4
+ * 5          at 5s clog 1 2 800ms at 9s heal                   at 6s loss 0       at 6s stop 1      at 6s delete 1   at
+ * 6s user 3 at 60s expect finished       at 9s expect 6 engines               at 9s expect job 1 killed
  *
- * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job. After the last
- * line every fault is healed, every host that was started runs, and the mesh must converge. */
+ * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job. After the
+ * last line every fault is healed, every host that was started runs, and the mesh must converge. */
 #include "sim.h"
 
 #include <ctype.h>
@@ -66,7 +65,10 @@ static uint64_t duration(struct reader *r, size_t i)
 {
     char *end;
     unsigned long long n = strtoull(word(r, i), &end, 10);
-    uint64_t unit = strcmp(end, "s") == 0 ? SHOAL_S : strcmp(end, "ms") == 0 ? SHOAL_MS : strcmp(end, "us") == 0 ? 1000 : 0;
+    uint64_t unit = strcmp(end, "s") == 0    ? SHOAL_S
+                    : strcmp(end, "ms") == 0 ? SHOAL_MS
+                    : strcmp(end, "us") == 0 ? 1000
+                                             : 0;
 
     if (unit == 0 || end == word(r, i) || n > 86400000000u || (unit == SHOAL_S && n > 86400))
         wrong(r, "%s is not a time such as 5s, 200ms or 50us", word(r, i));
@@ -112,7 +114,8 @@ static void read_submit(struct reader *r, size_t i, bool script)
     struct sim_command *c = command(r, SIM_SUBMIT);
     const char *range;
 
-    if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "workers") != 0 || strcmp(word(r, i + 4), "steps") != 0) {
+    if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "workers") != 0 ||
+        strcmp(word(r, i + 4), "steps") != 0) {
         wrong(r, "the form is: submit from HOST workers N..M steps S");
         return;
     }
@@ -206,8 +209,8 @@ static void read_words(struct reader *r)
     static const struct {
         const char *word;
         enum sim_verb verb;
-    } simple[] = { { "kill", SIM_KILL }, { "crash", SIM_CRASH }, { "destroy", SIM_DESTROY }, { "start", SIM_START }, { "pause", SIM_PAUSE },
-                   { "stall", SIM_STALL }, { "user", SIM_USER } };
+    } simple[] = { { "kill", SIM_KILL },   { "crash", SIM_CRASH }, { "destroy", SIM_DESTROY }, { "start", SIM_START },
+                   { "pause", SIM_PAUSE }, { "stall", SIM_STALL }, { "user", SIM_USER } };
     size_t i = 0;
     struct sim_command *c;
 
@@ -257,8 +260,9 @@ static void read_words(struct reader *r)
 static void defaults(struct sim_script *script, const char *name)
 {
     *script = (struct sim_script){ .name = name };
-    script->options = (struct sim_options){ .seed = 1, .hosts = 5, .slots = 2, .latency_ns = 500000, .jitter_ns = 500000,
-                                            .flush_ns = 2 * SHOAL_MS };
+    script->options = (struct sim_options){
+        .seed = 1, .hosts = 5, .slots = 2, .latency_ns = 500000, .jitter_ns = 500000, .flush_ns = 2 * SHOAL_MS
+    };
 }
 
 bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap)
@@ -308,8 +312,8 @@ static uint32_t random_host(const struct sim_script *script, struct shoal_rand *
 
 static void random_fault(struct sim_script *script, struct shoal_rand *rand, unsigned enabled, uint64_t at_ns)
 {
-    static const enum sim_verb verbs[] = { SIM_KILL, SIM_CRASH, SIM_PAUSE, SIM_STALL, SIM_CUT,
-                                           SIM_PARTITION, SIM_CLOG, SIM_LOSS, SIM_USER };
+    static const enum sim_verb verbs[] = { SIM_KILL,      SIM_CRASH, SIM_PAUSE, SIM_STALL, SIM_CUT,
+                                           SIM_PARTITION, SIM_CLOG,  SIM_LOSS,  SIM_USER };
     unsigned kind = (unsigned)shoal_rand_below(rand, sizeof(verbs) / sizeof(verbs[0]));
     uint64_t heal_ns = at_ns + shoal_rand_below(rand, 8 * SHOAL_S);
     struct sim_command *c;
@@ -417,8 +421,12 @@ static struct shoal_hash named_hash(uint32_t job, uint8_t what)
 
 static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes, size_t cap)
 {
-    struct shoal_job_spec spec = { .elastic = !job->script, .user_cmd = job->script, .workers_min = job->workers_min,
-                                   .workers_max = job->workers_max, .devices_per_worker = 1, .submit_ms = 1 };
+    struct shoal_job_spec spec = { .elastic = !job->script,
+                                   .user_cmd = job->script,
+                                   .workers_min = job->workers_min,
+                                   .workers_max = job->workers_max,
+                                   .devices_per_worker = 1,
+                                   .submit_ms = 1 };
     size_t len;
 
     if (job->script)
@@ -447,7 +455,8 @@ void sim_submit(struct sim *sim, uint32_t index)
 
     if (job->acknowledged || job->refused)
         return;
-    if (job->request != 0 && !last->answered && last->life != sim->hosts[job->from].life && job->ticket.len == 0 && !ticketed)
+    if (job->request != 0 && !last->answered && last->life != sim->hosts[job->from].life && job->ticket.len == 0 &&
+        !ticketed)
         job->refused = true; /* whether it was founded is not known; another try would be another job */
     if (job->refused)
         return;
@@ -562,7 +571,8 @@ static void partition(struct sim *sim, const struct sim_command *c)
 {
     for (uint32_t i = 0; i < SIM_PARTS_MAX; i++)
         for (uint32_t j = 0; j < SIM_PARTS_MAX; j++)
-            if (c->part[i] != 0 && c->part[j] != 0 && c->part[i] != c->part[j] && (!c->one_way || c->part[i] < c->part[j]))
+            if (c->part[i] != 0 && c->part[j] != 0 && c->part[i] != c->part[j] &&
+                (!c->one_way || c->part[i] < c->part[j]))
                 sim_cut(sim, i, j);
 }
 
@@ -602,7 +612,8 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
     case SIM_DESTROY: sim_host_destroy(host); break;
     case SIM_START: sim_host_boot(host); break;
     case SIM_PAUSE:
-        sim_trace(sim, "%s: the agent stands still for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
+        sim_trace(sim, "%s: the agent stands still for %llu ms", host->name,
+                  (unsigned long long)(c->number / SHOAL_MS));
         host->paused_ns = sim->now_ns + c->number;
         break;
     case SIM_STALL:

@@ -1,5 +1,5 @@
-/* The disk of a host: batches are flushed in order, later; what was not flushed when the agent or the host ends is lost,
- * but for some of the oldest batches, which had reached the disk although nobody had been told. */
+/* The disk of a host: batches are flushed in order, later; what was not flushed when the agent or the host ends is
+ * lost, but for some of the oldest batches, which had reached the disk although nobody had been told. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -69,7 +69,9 @@ static void apply(struct sim_host *host, const struct sim_write *write)
         entries_drop(g, keep, g->entry_count - keep);
     }
     for (size_t i = 0; i < add->entry_count; i++) {
-        uint64_t last = g->entry_count > 0 ? g->entries[g->entry_count - 1].index : g->has_snapshot ? g->snapshot.index : 0;
+        uint64_t last = g->entry_count > 0 ? g->entries[g->entry_count - 1].index
+                        : g->has_snapshot  ? g->snapshot.index
+                                           : 0;
 
         if (add->entries[i].index != last + 1) {
             sim_fail(host->sim, "host %u stores entry %llu behind entry %llu", host->index + 1,

@@ -1,4 +1,5 @@
-/* Training, as its members see it: enter with D, complete a step one after the other, apply it, report (PROTOCOLS 11, 12).
+/* Training, as its members see it: enter with D, complete a step one after the other, apply it, report (PROTOCOLS 11,
+ * 12).
  *
  * T1. The ranges of an epoch cover 0..V-1 once; epochs of a worker only rise.
  * T2. A member that is said to have the state has it; a decided step was completed by somebody; nobody is taken back
@@ -55,11 +56,13 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     if (me == NULL)
         return;
     if (me->has_state && !snapshot && epoch->decided_step > 0 && worker->applied + 1 < epoch->decided_step)
-        sim_fail(sim, "epoch %u: worker %llx applied %llu, the record says that it has the state of %llu", epoch->epoch.e,
-                 (unsigned long long)worker->id, (unsigned long long)worker->applied, (unsigned long long)epoch->decided_step);
+        sim_fail(sim, "epoch %u: worker %llx applied %llu, the record says that it has the state of %llu",
+                 epoch->epoch.e, (unsigned long long)worker->id, (unsigned long long)worker->applied,
+                 (unsigned long long)epoch->decided_step);
     if (worker->applied > epoch->decided_step && !snapshot)
         sim_fail(sim, "epoch %u decides step %llu, but worker %llx has applied %llu", epoch->epoch.e,
-                 (unsigned long long)epoch->decided_step, (unsigned long long)worker->id, (unsigned long long)worker->applied);
+                 (unsigned long long)epoch->decided_step, (unsigned long long)worker->id,
+                 (unsigned long long)worker->applied);
     worker->epoch = word;
     worker->closed = false;
     worker->entered = true;
@@ -143,8 +146,9 @@ static bool gather(struct sim *sim, const struct sim_worker *first, struct team 
         if (member == NULL || member->frozen || !member->entered || member->epoch != first->epoch ||
             !sim_can_talk(sim, member->host, first->host))
             return false;
-        team->holder_here = team->holder_here || (member->id == epoch->holder && (member->complete >= epoch->decided_step ||
-                                                                                  member->applied >= epoch->decided_step));
+        team->holder_here =
+            team->holder_here || (member->id == epoch->holder &&
+                                  (member->complete >= epoch->decided_step || member->applied >= epoch->decided_step));
         team->members[i] = member;
     }
     return true;
@@ -154,7 +158,7 @@ static void complete_some(struct sim_job *job, const struct team *team, uint64_t
 {
     uint32_t first = (uint32_t)shoal_rand_below(&job->chance, team->count);
 
-    for (uint32_t n = 0; n < team->count && *budget > 0; n++) {
+    for (uint32_t n = 0; n<team->count && * budget> 0; n++) {
         struct sim_worker *member = team->members[(first + n) % team->count];
 
         if (member->complete >= step)

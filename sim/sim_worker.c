@@ -80,8 +80,8 @@ static void process_end(struct sim_host *host, struct sim_worker *worker, int32_
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
     struct sim_worker **at = &host->workers;
 
-    sim_trace(host->sim, "%s: worker %llx of slot %d ends: %s %d", host->name, (unsigned long long)worker->id, (int)worker->slot,
-              signalled ? "signal" : "status", status);
+    sim_trace(host->sim, "%s: worker %llx of slot %d ends: %s %d", host->name, (unsigned long long)worker->id,
+              (int)worker->slot, signalled ? "signal" : "status", status);
     while (*at != worker)
         at = &(*at)->next;
     *at = worker->next;
@@ -112,8 +112,9 @@ void sim_workers_crash(struct sim_host *host)
 static const char *said(uint8_t kind)
 {
     static const char *const names[SHOAL_WORKER_KIND_COUNT] = {
-        "HELLO", "CALL", "READY", "EPOCH", "CLOSED", "RECORDS", "RECORDS_ACKED", "DONE", "WRITE_FINAL", "FILES", "RELEASE",
-        "STOP", "FAILED", "SNAPSHOT", "TRAIN", "TRAIN_STATE", "TRAIN_RECORDS", "TRAIN_ACKED", "UNHEARD"
+        "HELLO", "CALL",        "READY",         "EPOCH",       "CLOSED", "RECORDS", "RECORDS_ACKED",
+        "DONE",  "WRITE_FINAL", "FILES",         "RELEASE",     "STOP",   "FAILED",  "SNAPSHOT",
+        "TRAIN", "TRAIN_STATE", "TRAIN_RECORDS", "TRAIN_ACKED", "UNHEARD"
     };
 
     return kind < SHOAL_WORKER_KIND_COUNT ? names[kind] : "?";
@@ -129,7 +130,8 @@ static void say(struct sim_host *host, const struct sim_worker *worker, const st
         return; /* said again after the next HELLO */
     SHOAL_ASSERT(shoal_worker_encode(message, &w) == SHOAL_OK);
     if (message->kind != SHOAL_WORKER_RECORDS)
-        sim_trace(host->sim, "%s: worker %llx says %s", host->name, (unsigned long long)worker->id, said(message->kind));
+        sim_trace(host->sim, "%s: worker %llx says %s", host->name, (unsigned long long)worker->id,
+                  said(message->kind));
     event = sim_push(host->sim, SIM_TO_AGENT, host->index, 100000);
     event->word = worker->id;
     sim_event_bytes(event, shoal_writer_view(&w));
@@ -195,14 +197,16 @@ static void say_records(struct sim_host *host, const struct sim_worker *worker)
     static uint8_t bytes[256];
     struct shoal_worker_message *m = fresh(host->sim, SHOAL_WORKER_RECORDS);
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-    struct shoal_step_head head = { .step = worker->applied, .kind = SHOAL_STEP_TRAIN, .call = worker->call, .v_count = 1,
-                                    .value_count = 1 };
+    struct shoal_step_head head = {
+        .step = worker->applied, .kind = SHOAL_STEP_TRAIN, .call = worker->call, .v_count = 1, .value_count = 1
+    };
     struct shoal_step_tuple tuple = { .samples = 10, .worker_id = worker->id, .values = { 0.5 } };
 
     shoal_put_step_head(&w, &head);
     shoal_put_step_tuple(&w, &tuple, 1);
-    m->records = (struct shoal_worker_records){ .call = worker->call, .first_step = worker->applied, .count = 1,
-                                                .records = shoal_writer_view(&w) };
+    m->records = (struct shoal_worker_records){
+        .call = worker->call, .first_step = worker->applied, .count = 1, .records = shoal_writer_view(&w)
+    };
     say(host, worker, m);
 }
 
@@ -239,20 +243,23 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
     case SIM_WORK_TRAIN: say_train(host, worker); return;
     case SIM_WORK_CLOSED:
         m = fresh(host->sim, SHOAL_WORKER_CLOSED);
-        m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch), .applied_step = worker->applied,
+        m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch),
+                                                  .applied_step = worker->applied,
                                                   .complete_step = worker->complete };
         if (worker->closed)
             say(host, worker, m);
         return;
     case SIM_WORK_UNHEARD:
         m = fresh(host->sim, SHOAL_WORKER_UNHEARD);
-        m->unheard = (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = worker->unheard };
+        m->unheard =
+            (struct shoal_worker_unheard){ .epoch = shoal_epoch_of_word(worker->epoch), .ranks = worker->unheard };
         if (!worker->closed)
             say(host, worker, m);
         return;
     case SIM_WORK_DONE:
         m = fresh(host->sim, SHOAL_WORKER_DONE);
-        m->done = (struct shoal_worker_done){ .call = worker->call, .final_step = host->sim->jobs[worker->job].steps,
+        m->done = (struct shoal_worker_done){ .call = worker->call,
+                                              .final_step = host->sim->jobs[worker->job].steps,
                                               .state_digest = 0xd16e57 };
         say(host, worker, m);
         return;
@@ -297,7 +304,8 @@ static void told(struct sim_host *host, struct sim_worker *worker, const struct 
     case SHOAL_WORKER_RELEASE:
     case SHOAL_WORKER_STOP: sim_work_later(host, worker, SIM_WORK_END, 2 * SHOAL_MS); return;
     case SHOAL_WORKER_TRAIN_STATE:
-        if (worker->role != SHOAL_SCHED_RUN_DRIVER || m->train_state.state != SHOAL_TRAIN_FINISHED || worker->train_done)
+        if (worker->role != SHOAL_SCHED_RUN_DRIVER || m->train_state.state != SHOAL_TRAIN_FINISHED ||
+            worker->train_done)
             return;
         worker->train_done = true;
         sim_work_later(host, worker, SIM_WORK_END, 20 * SHOAL_MS);
@@ -360,8 +368,8 @@ static void runner_timer(struct sim_host *host, const struct sim_worker *worker)
 
     if (worker->frozen ? worker->kill_at_ns == 0 : worker->freeze_at_ns == 0)
         return;
-    sim_push(host->sim, SIM_RUNNER_TIMER, host->index, at_ns > host->sim->now_ns ? at_ns - host->sim->now_ns : 0)->word =
-        worker->id;
+    sim_push(host->sim, SIM_RUNNER_TIMER, host->index, at_ns > host->sim->now_ns ? at_ns - host->sim->now_ns : 0)
+        ->word = worker->id;
 }
 
 static void set_frozen(struct sim_host *host, struct sim_worker *worker, bool frozen, const char *by)
@@ -410,7 +418,9 @@ static void lease(struct sim_host *host, struct sim_worker *worker, uint64_t dea
 
 static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
 {
-    uint64_t in_ns = grace_ns == 0 ? 3 * SHOAL_MS : worker->frozen || grace_ns < 30 * SHOAL_MS ? grace_ns : 30 * SHOAL_MS;
+    uint64_t in_ns = grace_ns == 0                                ? 3 * SHOAL_MS
+                     : worker->frozen || grace_ns < 30 * SHOAL_MS ? grace_ns
+                                                                  : 30 * SHOAL_MS;
     struct sim_event *event;
 
     if (worker->dying && grace_ns > 0)
@@ -451,14 +461,20 @@ void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *acti
         return;
     }
     worker = sim_alloc(sizeof(*worker));
-    *worker = (struct sim_worker){ .id = action->u.run.worker_id, .job = job, .host = host->index, .slot = action->u.run.slot,
-                                   .role = action->u.run.role, .generation = action->u.run.generation,
-                                   .lease_generation = action->u.run.lease_generation, .attempt = action->u.run.attempt,
-                                   .alive = true, .pid = (int32_t)(1000 + ++sim->runs) };
+    *worker = (struct sim_worker){ .id = action->u.run.worker_id,
+                                   .job = job,
+                                   .host = host->index,
+                                   .slot = action->u.run.slot,
+                                   .role = action->u.run.role,
+                                   .generation = action->u.run.generation,
+                                   .lease_generation = action->u.run.lease_generation,
+                                   .attempt = action->u.run.attempt,
+                                   .alive = true,
+                                   .pid = (int32_t)(1000 + ++sim->runs) };
     memcpy(worker->token, action->u.run.token, sizeof(worker->token));
     worker->record = sim_alloc(sizeof(*worker->record));
-    sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id, job + 1,
-              worker->role, (int)worker->slot);
+    sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id,
+              job + 1, worker->role, (int)worker->slot);
     sim_check_run(host, worker);
     worker->next = host->workers;
     host->workers = worker;
@@ -535,11 +551,15 @@ void sim_runners_found(struct sim_host *host)
         for (struct sim_worker *worker = host->workers; runner->used && worker != NULL; worker = worker->next) {
             if (worker->job != runner->job || count == SHOAL_SLOTS_MAX + 2)
                 continue;
-            live[count] = (struct shoal_sched_runner_worker){
-                .worker_id = worker->id, .slot = worker->slot, .pid = worker->pid, .role = worker->role,
-                .frozen = worker->frozen, .lease_generation = worker->lease_generation,
-                .deadline_ns = worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - KILL_AFTER_NS
-            };
+            live[count] = (struct shoal_sched_runner_worker){ .worker_id = worker->id,
+                                                              .slot = worker->slot,
+                                                              .pid = worker->pid,
+                                                              .role = worker->role,
+                                                              .frozen = worker->frozen,
+                                                              .lease_generation = worker->lease_generation,
+                                                              .deadline_ns = worker->kill_at_ns == 0
+                                                                                 ? 0
+                                                                                 : worker->kill_at_ns - KILL_AFTER_NS };
             memcpy(live[count++].token, worker->token, sizeof(worker->token));
             busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot;
             sim_work_later(host, worker, SIM_WORK_HELLO, 20 * SHOAL_MS + sim_about(&host->chance, 100 * SHOAL_MS));

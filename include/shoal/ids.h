@@ -88,10 +88,7 @@ static inline bool shoal_hash_equal(struct shoal_hash a, struct shoal_hash b)
     return memcmp(a.bytes, b.bytes, sizeof(a.bytes)) == 0;
 }
 
-static inline bool shoal_hash_is_zero(struct shoal_hash a)
-{
-    return shoal_hash_equal(a, (struct shoal_hash){ { 0 } });
-}
+static inline bool shoal_hash_is_zero(struct shoal_hash a) { return shoal_hash_equal(a, (struct shoal_hash){ { 0 } }); }
 
 static inline int shoal_incarnation_cmp(struct shoal_incarnation a, struct shoal_incarnation b)
 {
@@ -114,10 +111,7 @@ static inline int shoal_epoch_cmp(struct shoal_epoch a, struct shoal_epoch b)
 }
 
 /* As one word, for atomics: order is kept. */
-static inline uint64_t shoal_epoch_word(struct shoal_epoch epoch)
-{
-    return (uint64_t)epoch.e << 32 | epoch.k;
-}
+static inline uint64_t shoal_epoch_word(struct shoal_epoch epoch) { return (uint64_t)epoch.e << 32 | epoch.k; }
 
 static inline struct shoal_epoch shoal_epoch_of_word(uint64_t word)
 {
@@ -161,7 +155,8 @@ static inline void shoal_job_id_text(struct shoal_job_id id, char *text)
     memcpy(text, "shoal-", 6);
     for (unsigned i = 0; i < SHOAL_JOB_ID_DIGITS; i++) {
         unsigned bit = i * 5;
-        unsigned pair = (unsigned)id.bytes[bit / 8] << 8 | (bit / 8 + 1 < sizeof(id.bytes) ? id.bytes[bit / 8 + 1] : 0u);
+        unsigned pair =
+            (unsigned)id.bytes[bit / 8] << 8 | (bit / 8 + 1 < sizeof(id.bytes) ? id.bytes[bit / 8 + 1] : 0u);
 
         text[6 + i] = digits[pair >> (11 - bit % 8) & 31];
     }
@@ -193,8 +188,14 @@ static inline bool shoal_job_id_parse(const char *text, struct shoal_job_id *id)
     return true;
 }
 
-static inline void shoal_put_node_id(struct shoal_writer *w, struct shoal_node_id id) { shoal_put_raw(w, id.bytes, 16); }
-static inline void shoal_put_store_id(struct shoal_writer *w, struct shoal_store_id id) { shoal_put_raw(w, id.bytes, 16); }
+static inline void shoal_put_node_id(struct shoal_writer *w, struct shoal_node_id id)
+{
+    shoal_put_raw(w, id.bytes, 16);
+}
+static inline void shoal_put_store_id(struct shoal_writer *w, struct shoal_store_id id)
+{
+    shoal_put_raw(w, id.bytes, 16);
+}
 static inline void shoal_put_job_id(struct shoal_writer *w, struct shoal_job_id id) { shoal_put_raw(w, id.bytes, 10); }
 static inline void shoal_put_hash(struct shoal_writer *w, struct shoal_hash hash) { shoal_put_raw(w, hash.bytes, 32); }
 

@@ -23,7 +23,8 @@
 
 /* A gossip record's payload; what is larger is a blob named by its hash. */
 #define SHOAL_RECORD_PAYLOAD_MAX 768
-_Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX, "a record with its signature fits a datagram");
+_Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX,
+               "a record with its signature fits a datagram");
 
 /* Voters and learners of one group: 5 voters, a joint change doubles the set at most, and some learners. */
 #define SHOAL_GROUP_NODES_MAX 12
@@ -45,9 +46,9 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
 #define SHOAL_RANKS_MAX 64
-/* Library threads of different hosts beat over their data connections, in a step or not (PROTOCOLS 12). Silent: six beats
- * in a row are missing; before the first word of a peer, which may still be computing for the epoch before, it has longer.
- * A link that says nothing for so long that TCP or a middlebox must have lost it counts as broken. */
+/* Library threads of different hosts beat over their data connections, in a step or not (PROTOCOLS 12). Silent: six
+ * beats in a row are missing; before the first word of a peer, which may still be computing for the epoch before, it
+ * has longer. A link that says nothing for so long that TCP or a middlebox must have lost it counts as broken. */
 #define SHOAL_BEAT_NS (50 * SHOAL_MS)
 #define SHOAL_BEAT_UNHEARD_NS (300 * SHOAL_MS)
 #define SHOAL_BEAT_FIRST_NS (SHOAL_S)
@@ -57,8 +58,8 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_VIRTUAL_MAX 4096
 
 /* What the processes of one job may print into their logs on one host, in MiB, unless the operator says otherwise
- * (log-max): room for weeks of a line a second, and no host's disk is filled by a script that floods. Beyond it output is
- * dropped, and the log says so. */
+ * (log-max): room for weeks of a line a second, and no host's disk is filled by a script that floods. Beyond it output
+ * is dropped, and the log says so. */
 #define SHOAL_JOB_LOG_MIB 256
 #define SHOAL_JOB_LOG_MIB_MAX (1024u * 1024u)
 
@@ -113,8 +114,8 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_SUPPORT_ACTIONS_MAX 64
 #define SHOAL_SUPPORT_INLINE_CLAIMS_MAX 8
 
-/* Links. Peers an agent may want or have; dials of first contact at once; connections whose handshake is open (the oldest
- * is closed to make room: an honest one lasts milliseconds). */
+/* Links. Peers an agent may want or have; dials of first contact at once; connections whose handshake is open (the
+ * oldest is closed to make room: an honest one lasts milliseconds). */
 #define SHOAL_LINK_PEERS_MAX 2048
 #define SHOAL_LINK_CONTACTS_MAX 64
 #define SHOAL_LINK_HANDSHAKES_MAX 64
@@ -160,7 +161,8 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 /* Requests that wait for the blob thread, and the bytes they hold: then a request is answered FULL. */
 #define SHOAL_BLOB_QUEUE_MAX 1024
 #define SHOAL_BLOB_QUEUE_BYTES_MAX (64 * SHOAL_MIB)
-_Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX, "a blob put in one piece fits the queue");
+_Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
+               "a blob put in one piece fits the queue");
 
 /* Gossip. Records of one agent: a few per node, one per job and service. */
 #define SHOAL_RECORDS_MAX 65536
@@ -178,8 +180,8 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_SCHED_FOUNDINGS_MAX 64
 #define SHOAL_SCHED_GONE_MAX 4096
 #define SHOAL_SCHED_SUMMARIES_MAX 16384
-/* Messages between a job's leader and the slots of the same host that wait for their turn; beyond it they are dropped and
- * repeated by who sent them. */
+/* Messages between a job's leader and the slots of the same host that wait for their turn; beyond it they are dropped
+ * and repeated by who sent them. */
 #define SHOAL_SCHED_LOCAL_MAX 256
 
 /* Step records that a worker keeps until the agent acknowledges them; a full queue pushes training back. 32 MiB are
@@ -187,8 +189,8 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_RECORD_QUEUE_BYTES (32 * SHOAL_MIB)
 #define SHOAL_RECORD_QUEUE_MAX 131072u
 
-/* One host's slots core: workers known here, ended ones that their leader has not forgotten yet included (a CONFIRM beyond
- * it is refused); jobs with workers here (about 100 KiB each, mostly a specification and an epoch). */
+/* One host's slots core: workers known here, ended ones that their leader has not forgotten yet included (a CONFIRM
+ * beyond it is refused); jobs with workers here (about 100 KiB each, mostly a specification and an epoch). */
 #define SHOAL_HOST_WORKERS_MAX 192
 #define SHOAL_HOST_JOBS_MAX 64
 _Static_assert(SHOAL_HOST_WORKERS_MAX >= SHOAL_SLOTS_MAX + SHOAL_HOST_JOBS_MAX, "every slot and every driver");

@@ -6,10 +6,11 @@
  *
  * R1. Every process of a slot inherits a descriptor with the slot's BSD lock: the lock stands while any of them lives.
  * R2. The runner is subreaper: whoever a worker forks and leaves behind comes back to it, and is killed with its slot.
- * R3. A lease's deadlines are enforced on CLOCK_BOOTTIME without the agent: freeze at `freeze_at_ns`, kill at `kill_at_ns`.
- * R4. The control page and the arena are the runner's memfds: they outlive agent and workers.
- * An agent that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is
- * being started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest, fields. */
+ * R3. A lease's deadlines are enforced on CLOCK_BOOTTIME without the agent: freeze at `freeze_at_ns`, kill at
+ * `kill_at_ns`. R4. The control page and the arena are the runner's memfds: they outlive agent and workers. An agent
+ * that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is being
+ * started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest, fields.
+ */
 #ifndef SHOAL_RUNNER_H
 #define SHOAL_RUNNER_H
 
@@ -25,7 +26,7 @@
 #define SHOAL_RUNNER_ARENA_FD 201
 
 enum shoal_runner_kind {
-    SHOAL_RUNNER_START,   /* agent to runner */
+    SHOAL_RUNNER_START, /* agent to runner */
     SHOAL_RUNNER_RENEW,
     SHOAL_RUNNER_FREEZE,
     SHOAL_RUNNER_THAW,
@@ -69,8 +70,9 @@ struct shoal_runner_message {
     uint64_t worker_id;
     uint32_t slot;
     int32_t pid;
-    int32_t status;   /* EXITED: exit status, or the signal if `signalled`; -1: could not be started, see `text`. STARTED: 1 = frozen.
-                     * WELCOME: so many STARTED and EXITED belong to it; who takes fewer for all takes live workers for dead */
+    int32_t status; /* EXITED: exit status, or the signal if `signalled`; -1: could not be started, see `text`. STARTED:
+                     * 1 = frozen. WELCOME: so many STARTED and EXITED belong to it; who takes fewer for all takes live
+                     * workers for dead */
     bool signalled;
     uint64_t start_ticks; /* STARTED: field 22 of /proc/pid/stat, so that a pid is never mistaken for another's */
     uint64_t freeze_at_ns;

@@ -1,4 +1,5 @@
-/* `shoal sim`: the cores of the agent (gossip, groups, jobs, slots) in a simulated mesh, on virtual time, from one seed. */
+/* `shoal sim`: the cores of the agent (gossip, groups, jobs, slots) in a simulated mesh, on virtual time, from one
+ * seed. */
 #ifndef SHOAL_SIM_H
 #define SHOAL_SIM_H
 

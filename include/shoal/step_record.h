@@ -57,7 +57,8 @@ static inline void shoal_put_step_head(struct shoal_writer *w, const struct shoa
     shoal_put_u8(w, head->value_count);
 }
 
-static inline void shoal_put_step_tuple(struct shoal_writer *w, const struct shoal_step_tuple *tuple, uint8_t value_count)
+static inline void shoal_put_step_tuple(struct shoal_writer *w, const struct shoal_step_tuple *tuple,
+                                        uint8_t value_count)
 {
     shoal_put_u32(w, tuple->samples);
     shoal_put_u64(w, tuple->id_low);

@@ -196,15 +196,9 @@ static inline void shoal_get_text(struct shoal_reader *r, char *text, size_t cap
     text[view.len] = '\0';
 }
 
-static inline size_t shoal_reader_left(const struct shoal_reader *r)
-{
-    return r->failed ? 0 : r->len - r->at;
-}
+static inline size_t shoal_reader_left(const struct shoal_reader *r) { return r->failed ? 0 : r->len - r->at; }
 
 /* Nothing was malformed and nothing is left over. */
-static inline bool shoal_reader_done(const struct shoal_reader *r)
-{
-    return !r->failed && r->at == r->len;
-}
+static inline bool shoal_reader_done(const struct shoal_reader *r) { return !r->failed && r->at == r->len; }
 
 #endif

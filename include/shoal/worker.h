@@ -37,19 +37,20 @@
 #define SHOAL_WORKER_VERSION 1
 
 /* The environment of a worker, set by the runner beside that of spec/training-contract 2. */
-#define SHOAL_ENV_SOCKET "SHOAL_AGENT_SOCKET"     /* path of the agent's worker socket (SOCK_SEQPACKET) */
-#define SHOAL_ENV_CONTROL_FD "SHOAL_CONTROL_FD"   /* descriptor of the control page */
-#define SHOAL_ENV_ARENA_FD "SHOAL_ARENA_FD"       /* descriptor of the host arena */
-#define SHOAL_ENV_SLOT "SHOAL_SLOT"               /* index into shoal_control_page.slots; absent for a driver */
-#define SHOAL_ENV_WORKER "SHOAL_WORKER_ID"        /* decimal */
-#define SHOAL_ENV_JOB "SHOAL_JOB_ID"              /* shoal-... */
-#define SHOAL_ENV_GENERATION "SHOAL_GENERATION"   /* recovery generation, decimal */
-#define SHOAL_ENV_NODE "SHOAL_NODE_ID"            /* 32 hex digits */
-#define SHOAL_ENV_TOKEN "SHOAL_TOKEN"             /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
+#define SHOAL_ENV_SOCKET "SHOAL_AGENT_SOCKET"   /* path of the agent's worker socket (SOCK_SEQPACKET) */
+#define SHOAL_ENV_CONTROL_FD "SHOAL_CONTROL_FD" /* descriptor of the control page */
+#define SHOAL_ENV_ARENA_FD "SHOAL_ARENA_FD"     /* descriptor of the host arena */
+#define SHOAL_ENV_SLOT "SHOAL_SLOT"             /* index into shoal_control_page.slots; absent for a driver */
+#define SHOAL_ENV_WORKER "SHOAL_WORKER_ID"      /* decimal */
+#define SHOAL_ENV_JOB "SHOAL_JOB_ID"            /* shoal-... */
+#define SHOAL_ENV_GENERATION "SHOAL_GENERATION" /* recovery generation, decimal */
+#define SHOAL_ENV_NODE "SHOAL_NODE_ID"          /* 32 hex digits */
+#define SHOAL_ENV_TOKEN "SHOAL_TOKEN" /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
 /* Of an engine: a link to the bundle of the newest call that came here, for the engine server to preload. */
 #define SHOAL_ENV_CALL_BUNDLE "SHOAL_CALL_BUNDLE"
-#define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB"         /* what the logs of the job may take on this host, decimal: for the runner */
-#define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"   /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
+#define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner   \
+                                           */
+#define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED" /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
 
 /* What a worker is in, for `top`, `show` and the watchdog. */
 enum shoal_activity {
@@ -60,7 +61,7 @@ enum shoal_activity {
     SHOAL_ACTIVITY_REDUCING,
     SHOAL_ACTIVITY_APPLYING,
     SHOAL_ACTIVITY_VALIDATING,
-    SHOAL_ACTIVITY_CALLBACK,  /* user callbacks, checkpoint */
+    SHOAL_ACTIVITY_CALLBACK, /* user callbacks, checkpoint */
     SHOAL_ACTIVITY_DONE,
     SHOAL_ACTIVITY_COUNT,
 };
@@ -73,16 +74,16 @@ struct shoal_control_slot {
     _Atomic uint64_t started_step; /* the step it works on */
     _Atomic uint64_t complete_step;
     _Atomic uint64_t applied_step;
-    _Atomic uint64_t minibatches;  /* committed mini-batches that this worker computed */
-    _Atomic uint32_t activity;     /* enum shoal_activity */
+    _Atomic uint64_t minibatches; /* committed mini-batches that this worker computed */
+    _Atomic uint32_t activity;    /* enum shoal_activity */
     _Atomic int32_t pid;
-    _Atomic uint32_t robust;       /* robust futex held by the library thread while the process lives */
-    _Atomic uint32_t frozen;       /* written by the runner: stopped on purpose, the watchdog keeps away */
+    _Atomic uint32_t robust;        /* robust futex held by the library thread while the process lives */
+    _Atomic uint32_t frozen;        /* written by the runner: stopped on purpose, the watchdog keeps away */
     _Atomic uint64_t join_pause_ns; /* the last pause of this worker for a join or a change of epoch */
-    _Atomic uint64_t updates;      /* optimizer updates: applied steps x parameters */
-    /* For who measures, all by CLOCK_MONOTONIC: time in the caller's hands, from assign or a publish to the next publish;
-     * since when it has the present mini-batch (stands until it has another); when it first completed a step in the newest
-     * epoch in which it completed any. */
+    _Atomic uint64_t updates;       /* optimizer updates: applied steps x parameters */
+    /* For who measures, all by CLOCK_MONOTONIC: time in the caller's hands, from assign or a publish to the next
+     * publish; since when it has the present mini-batch (stands until it has another); when it first completed a step
+     * in the newest epoch in which it completed any. */
     _Atomic uint64_t computed_ns;
     _Atomic uint64_t computing_ns;
     _Atomic uint64_t first_epoch_word;
@@ -98,11 +99,11 @@ struct shoal_control_page {
     uint32_t oldest;
     uint8_t job[16]; /* the job id, zero padded */
     uint32_t generation;
-    uint32_t slots_max;                /* SHOAL_SLOTS_MAX of the writer */
-    _Atomic uint64_t published;        /* newest (e,k) handed to workers here; raised by compare-and-swap */
-    _Atomic uint64_t revoked;          /* epochs up to this word are revoked. Futex on its low half */
-    _Atomic uint32_t revoke_futex;     /* counted up after every change of `revoked` or `published`; wakes waiters */
-    _Atomic uint32_t arena_lock;       /* robust futex: who grows the arena */
+    uint32_t slots_max;            /* SHOAL_SLOTS_MAX of the writer */
+    _Atomic uint64_t published;    /* newest (e,k) handed to workers here; raised by compare-and-swap */
+    _Atomic uint64_t revoked;      /* epochs up to this word are revoked. Futex on its low half */
+    _Atomic uint32_t revoke_futex; /* counted up after every change of `revoked` or `published`; wakes waiters */
+    _Atomic uint32_t arena_lock;   /* robust futex: who grows the arena */
     _Atomic uint64_t arena_bytes;
     uint64_t reserved[7];
     struct shoal_control_slot slots[SHOAL_SLOTS_MAX];
@@ -122,12 +123,12 @@ enum shoal_worker_kind {
     SHOAL_WORKER_RELEASE,
     SHOAL_WORKER_STOP,
     SHOAL_WORKER_FAILED,
-    SHOAL_WORKER_SNAPSHOT,     /* engine: a snapshot file of step D lies at this path */
-    SHOAL_WORKER_TRAIN,        /* driver: train() was called */
-    SHOAL_WORKER_TRAIN_STATE,  /* agent to driver: what became of the call */
+    SHOAL_WORKER_SNAPSHOT,      /* engine: a snapshot file of step D lies at this path */
+    SHOAL_WORKER_TRAIN,         /* driver: train() was called */
+    SHOAL_WORKER_TRAIN_STATE,   /* agent to driver: what became of the call */
     SHOAL_WORKER_TRAIN_RECORDS, /* agent to driver: step records for the loggers, in order */
-    SHOAL_WORKER_TRAIN_ACKED,  /* driver: loggers have seen the records up to this step */
-    SHOAL_WORKER_UNHEARD,      /* engine: these members of my epoch, on other hosts, are silent */
+    SHOAL_WORKER_TRAIN_ACKED,   /* driver: loggers have seen the records up to this step */
+    SHOAL_WORKER_UNHEARD,       /* engine: these members of my epoch, on other hosts, are silent */
     SHOAL_WORKER_KIND_COUNT,
 };
 
@@ -185,7 +186,7 @@ struct shoal_rank_member {
     uint32_t slot;
     uint32_t v_begin; /* of the first step of the epoch; from the next on, shoal_balanced_range() */
     uint32_t v_end;
-    bool has_state;   /* false: a joiner, takes the donor's state */
+    bool has_state; /* false: a joiner, takes the donor's state */
     uint8_t token[16];
     uint16_t address_len;
     uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
@@ -241,7 +242,13 @@ struct shoal_worker_stop {
     uint8_t reason; /* enum shoal_stop_reason */
     char text[256];
 };
-enum shoal_stop_reason { SHOAL_STOP_USER, SHOAL_STOP_SHRUNK, SHOAL_STOP_SUPERSEDED, SHOAL_STOP_ERROR, SHOAL_STOP_COUNT };
+enum shoal_stop_reason {
+    SHOAL_STOP_USER,
+    SHOAL_STOP_SHRUNK,
+    SHOAL_STOP_SUPERSEDED,
+    SHOAL_STOP_ERROR,
+    SHOAL_STOP_COUNT
+};
 
 struct shoal_worker_failed {
     uint32_t call;
@@ -264,7 +271,13 @@ struct shoal_worker_train {
     char signature[1024]; /* names, shapes, arguments: a rerun of the script must give the same, else ERROR */
 };
 
-enum shoal_train_state { SHOAL_TRAIN_WAITING, SHOAL_TRAIN_RUNNING, SHOAL_TRAIN_FINISHED, SHOAL_TRAIN_FAILED, SHOAL_TRAIN_COUNT };
+enum shoal_train_state {
+    SHOAL_TRAIN_WAITING,
+    SHOAL_TRAIN_RUNNING,
+    SHOAL_TRAIN_FINISHED,
+    SHOAL_TRAIN_FAILED,
+    SHOAL_TRAIN_COUNT
+};
 
 struct shoal_worker_train_state {
     uint32_t call;

@@ -396,8 +396,7 @@ static void fake_why(void *ctx, const struct shoal_user *caller, const char *id,
     enum shoal_err err;
 
     (void)find(ctx, caller, id, &err, &msg);
-    done(arg, err, &msg,
-         shoal_view_text("{\"job\":\"x\",\"why\":[\"2 of 4 slots are free\"]}"));
+    done(arg, err, &msg, shoal_view_text("{\"job\":\"x\",\"why\":[\"2 of 4 slots are free\"]}"));
 }
 
 static bool fake_user(void *ctx, const char *name, struct shoal_user *user)

@@ -179,9 +179,9 @@ def rates(run, seconds):
     return found
 
 
-@pytest.mark.soak
 def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, undisturbed, tmp_path):
-    run = Run(mesh, mesh.hosts[1], folder, epochs=16, pace=0.006)
+    # Slow mini-batches: the rate is that of the workers' sleep, not of what else runs on these cores.
+    run = Run(mesh, mesh.hosts[1], folder, epochs=30, pace=0.05)
     founders = run.gather()
     run.step(5)
     before = rates(run, 5)
@@ -217,7 +217,7 @@ def strike_at_random(run, chance):
 
 
 @pytest.mark.parametrize("strikes,epochs", [
-    pytest.param(4, 8, id="four strikes", marks=pytest.mark.soak),
+    pytest.param(4, 8, id="four strikes"),
     pytest.param(40, 60, id="forty strikes", marks=pytest.mark.soak),
 ])
 def test_random_strikes_leave_no_trace(mesh, folder, undisturbed, tmp_path, strikes, epochs):

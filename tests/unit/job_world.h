@@ -73,7 +73,7 @@ struct w_worker {
     uint64_t applied, complete;
     bool has_state; /* it carries the state after `applied` */
     bool done;
-    uint32_t wants_call; /* driver */
+    uint32_t wants_call;                 /* driver */
     uint64_t silent, silent_ns, unheard; /* members that it cannot hear: now, since when, as said */
     struct shoal_worker_epoch *record;
 };
@@ -397,7 +397,7 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
     if (worker == NULL || !worker->alive)
         return;
     if (!worker->connected)
-        return; /* lost: after its HELLO it hears all again */
+        return;           /* lost: after its HELLO it hears all again */
     if (worker->frozen) { /* it waits in the socket */
         size_t bytes = m->kind == SHOAL_WORKER_EPOCH
                            ? sizeof(*m)

@@ -31,15 +31,34 @@ static struct shoal_runner_message sent, got;
 
 static void message_fill(uint8_t kind)
 {
-    sent = (struct shoal_runner_message){ .kind = kind, .worker_id = 77, .slot = 3, .pid = 1234, .status = -1,
-                                          .signalled = true, .start_ticks = 5, .freeze_at_ns = 6, .kill_at_ns = 7,
-                                          .grace_ns = 8, .text = "why" };
+    sent = (struct shoal_runner_message){ .kind = kind,
+                                          .worker_id = 77,
+                                          .slot = 3,
+                                          .pid = 1234,
+                                          .status = -1,
+                                          .signalled = true,
+                                          .start_ticks = 5,
+                                          .freeze_at_ns = 6,
+                                          .kill_at_ns = 7,
+                                          .grace_ns = 8,
+                                          .text = "why" };
     if (kind != SHOAL_RUNNER_START)
         return;
-    sent.start = (struct shoal_runner_start){ .worker_id = 77, .slot = 3, .how = SHOAL_START_FORK, .nice = 5,
-                                              .freeze_at_ns = 9, .kill_at_ns = 10, .cwd = "/", .stdout_path = "/o",
-                                              .stderr_path = "/e", .lock_path = "", .cgroup = "", .argc = 2,
-                                              .argv = { "a", "" }, .envc = 1, .env = { "X=1" } };
+    sent.start = (struct shoal_runner_start){ .worker_id = 77,
+                                              .slot = 3,
+                                              .how = SHOAL_START_FORK,
+                                              .nice = 5,
+                                              .freeze_at_ns = 9,
+                                              .kill_at_ns = 10,
+                                              .cwd = "/",
+                                              .stdout_path = "/o",
+                                              .stderr_path = "/e",
+                                              .lock_path = "",
+                                              .cgroup = "",
+                                              .argc = 2,
+                                              .argv = { "a", "" },
+                                              .envc = 1,
+                                              .env = { "X=1" } };
 }
 
 static void each_message_comes_back_and_none_of_its_prefixes(void **state)
@@ -203,8 +222,9 @@ static void say(struct fixture *f)
 
 static void order(struct fixture *f, uint8_t kind, uint64_t worker, uint64_t freeze, uint64_t kill_at, uint64_t grace)
 {
-    sent = (struct shoal_runner_message){ .kind = kind, .worker_id = worker, .freeze_at_ns = freeze,
-                                          .kill_at_ns = kill_at, .grace_ns = grace };
+    sent = (struct shoal_runner_message){
+        .kind = kind, .worker_id = worker, .freeze_at_ns = freeze, .kill_at_ns = kill_at, .grace_ns = grace
+    };
     say(f);
 }
 
@@ -220,10 +240,19 @@ static void start(struct fixture *f, uint64_t id, const char *script, uint64_t f
     (void)snprintf(mark, sizeof(mark), "SHOAL_WORKER_ID=%llu", (unsigned long long)id);
     (void)snprintf(bound, sizeof(bound), "SHOAL_LOG_MIB=%s", log_mib);
     sent = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = id, .slot = (uint32_t)id };
-    sent.start = (struct shoal_runner_start){ .worker_id = id, .slot = (uint32_t)id, .how = SHOAL_START_EXEC,
-                                              .freeze_at_ns = freeze, .kill_at_ns = kill_at, .cwd = f->dir,
-                                              .stdout_path = out, .stderr_path = out, .lock_path = lock, .cgroup = "",
-                                              .argc = 3, .argv = { "/bin/sh", "-c", script }, .envc = 3,
+    sent.start = (struct shoal_runner_start){ .worker_id = id,
+                                              .slot = (uint32_t)id,
+                                              .how = SHOAL_START_EXEC,
+                                              .freeze_at_ns = freeze,
+                                              .kill_at_ns = kill_at,
+                                              .cwd = f->dir,
+                                              .stdout_path = out,
+                                              .stderr_path = out,
+                                              .lock_path = lock,
+                                              .cgroup = "",
+                                              .argc = 3,
+                                              .argv = { "/bin/sh", "-c", script },
+                                              .envc = 3,
                                               .env = { mark, "PATH=/usr/bin:/bin", bound } };
     say(f);
 }
@@ -356,7 +385,8 @@ static void a_flooded_log_is_cut_and_says_so_once(void **state)
 
     hear(f, SHOAL_RUNNER_WELCOME);
     log_mib = "1";
-    start(f, 1, "head -c 1048000 /dev/zero | tr '\\0' a; head -c 9000000 /dev/zero | tr '\\0' b; echo; echo on; exit 3", 0, 0);
+    start(f, 1, "head -c 1048000 /dev/zero | tr '\\0' a; head -c 9000000 /dev/zero | tr '\\0' b; echo; echo on; exit 3",
+          0, 0);
     hear(f, SHOAL_RUNNER_STARTED);
     hear(f, SHOAL_RUNNER_EXITED);
     assert_int_equal(got.status, 3); /* it was not held back, and not killed */
@@ -428,12 +458,13 @@ struct left_row {
 
 /* Each leaves a process whose number lies in the file `left`, in a session of its own. */
 static const struct left_row left_rows[] = {
-    { "with its mark and its lock", "setsid sh -c 'echo $$ > left; exec sleep 12345' & while [ ! -s left ]; do :; done" },
+    { "with its mark and its lock",
+      "setsid sh -c 'echo $$ > left; exec sleep 12345' & while [ ! -s left ]; do :; done" },
     { "with its lock alone",
       "setsid env -i sh -c 'echo $$ > left; exec /bin/sleep 12345' & while [ ! -s left ]; do :; done" },
-    { "with its mark alone",
-      "setsid bash -c 'for n in /proc/$$/fd/*; do n=${n##*/}; [ $n -gt 2 ] && eval \"exec $n>&-\"; done; echo $$ > left; "
-      "exec sleep 12345' & while [ ! -s left ]; do :; done" },
+    { "with its mark alone", "setsid bash -c 'for n in /proc/$$/fd/*; do n=${n##*/}; [ $n -gt 2 ] && eval \"exec "
+                             "$n>&-\"; done; echo $$ > left; "
+                             "exec sleep 12345' & while [ ! -s left ]; do :; done" },
     { "a child of one that is killed",
       "setsid env -i sh -c 'setsid sh -c \"echo \\$\\$ > left; exec /bin/sleep 12345\" & /bin/sleep 12345' & "
       "while [ ! -s left ]; do :; done" },

@@ -58,7 +58,7 @@ struct net_node {
     struct disk_group *disk;
     size_t disk_count;
     struct shoal_buf mesh_copy;
-    struct shoal_buf mesh_said; /* newest PUBLISH_MESH */
+    struct shoal_buf mesh_said;         /* newest PUBLISH_MESH */
     uint64_t flush_end_ns, next_end_ns; /* one flush runs; what comes meanwhile shares the next one */
     uint64_t flush_ns;
     uint32_t slots;
@@ -67,7 +67,7 @@ struct net_node {
     unsigned blobs_put;
     unsigned verified; /* signatures looked at */
     unsigned deleted;
-    unsigned said; /* SAY actions */
+    unsigned said;      /* SAY actions */
     uint64_t terms_led; /* ROLE actions with leads */
 };
 

@@ -63,7 +63,8 @@ static void on_runner(void *arg, struct shoal_job_id job, uint32_t generation, c
     memcpy(f->alive, alive, count * sizeof(*alive));
 }
 
-static void on_message(void *arg, struct shoal_job_id job, uint64_t worker_id, const struct shoal_worker_message *message)
+static void on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
+                       const struct shoal_worker_message *message)
 {
     (void)arg;
     (void)job;
@@ -115,8 +116,8 @@ static void say(struct fixture *f, const struct shoal_runner_message *message, i
     if (fd_to_pass >= 0) {
         header.msg_control = control.space;
         header.msg_controllen = sizeof(control.space);
-        control.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
-                                           .cmsg_len = CMSG_LEN(sizeof(int)) };
+        control.header =
+            (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
         memcpy(CMSG_DATA(&control.header), &fd_to_pass, sizeof(int));
     }
     assert_int_equal(sendmsg(f->agent, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
@@ -141,9 +142,15 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct sockaddr_un name = { .sun_family = AF_UNIX };
-    struct workers_options options = { .slots = 4, .on_started = on_started, .on_exited = on_exited, .on_runner = on_runner,
-                                       .on_message = on_message, .on_slot_idle = on_slot_idle, .on_stuck = on_stuck,
-                                       .on_dying = on_dying, .on_stepped = on_stepped };
+    struct workers_options options = { .slots = 4,
+                                       .on_started = on_started,
+                                       .on_exited = on_exited,
+                                       .on_runner = on_runner,
+                                       .on_message = on_message,
+                                       .on_slot_idle = on_slot_idle,
+                                       .on_stuck = on_stuck,
+                                       .on_dying = on_dying,
+                                       .on_stepped = on_stepped };
     char jobs[64], slots[64], path[64];
     struct shoal_msg msg;
 
@@ -179,8 +186,16 @@ static void on_reattached(void *arg) { (void)arg; }
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    static const char *const names[] = { "jobs/" JOB "/runner.sock", "jobs/" JOB, "jobs", "slots/0.lock", "slots/1.lock",
-                                         "slots/2.lock", "slots/3.lock", "slots", "w.sock", "" };
+    static const char *const names[] = { "jobs/" JOB "/runner.sock",
+                                         "jobs/" JOB,
+                                         "jobs",
+                                         "slots/0.lock",
+                                         "slots/1.lock",
+                                         "slots/2.lock",
+                                         "slots/3.lock",
+                                         "slots",
+                                         "w.sock",
+                                         "" };
     char path[128];
 
     (void)close(f->agent);
