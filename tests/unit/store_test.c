@@ -636,11 +636,17 @@ static void the_store_of_another_folder_is_refused(void **state)
 /* A child appends, and says after each completion how far it got; it is killed in the midst of it. */
 static void append_forever(struct fixture *f, int pipe_end)
 {
-    uint64_t told = 0;
+    uint64_t told = 0, ahead = 0;
 
     open_store(f);
-    for (unsigned g = 0; g < GROUPS; g++)
+    for (unsigned g = 0; g < GROUPS; g++) {
         f->want[g].last = f->got[g].last;
+        ahead = f->want[g].last > ahead ? f->want[g].last : ahead;
+    }
+    for (unsigned g = 0; g < GROUPS; g++) /* the kill before fell between the groups: side by side again */
+        while (f->want[g].last < ahead)
+            if (add(f, g, 1, 1, g == 2 ? 5000 : 200, 0) != SHOAL_OK)
+                _exit(3);
     while (f->want[0].last < ENTRIES_MAX - 10) {
         for (unsigned g = 0; g < GROUPS; g++)
             if (add(f, g, 1, 1, g == 2 ? 5000 : 200, 0) != SHOAL_OK)
