@@ -958,8 +958,8 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             continue;
         shoal_lead_summary(g->lead, &summary);
         /* view_room() has put new memory where it freed the old; the analyzer loses that copy of a large struct. */
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         *job = (struct shoal_allocate_job){
-            /* NOLINT(clang-analyzer-unix.Malloc) */
             .id = g->id,
             .priority = summary.priority,
             .ticket_ms = summary.ticket_ms,
@@ -984,8 +984,8 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
 
         if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
             continue;
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): see above */
         view->jobs[view->job_count] = (struct shoal_allocate_job){
-            /* NOLINT(clang-analyzer-unix.Malloc): see above */
             .id = summary->id,
             .priority = summary->priority,
             .ticket_ms = summary->ticket_ms,
