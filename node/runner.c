@@ -790,8 +790,11 @@ static void on_server_line(struct runner *runner, char *line)
         (void)dprintf(2, "runner: engine server says: %s\n", line);
         return;
     }
-    if (pid != NULL) {
+    if (pid != NULL && strtol(pid + 6, NULL, 10) > 1 && strtol(pid + 6, NULL, 10) <= INT32_MAX) {
         child_running(runner, child, (pid_t)strtol(pid + 6, NULL, 10));
+    } else if (pid != NULL) { /* 1 and below would be everybody's, to kill() */
+        (void)snprintf(child->text, sizeof(child->text), "the engine server names a process that cannot be: %.100s", pid);
+        child_ended(runner, child, -1, false);
     } else {
         (void)snprintf(child->text, sizeof(child->text), "the engine server could not fork: %.400s", error + 8);
         child_ended(runner, child, -1, false);
