@@ -301,6 +301,7 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
     case SHOAL_HOST_CONFIRM: put_confirm(w, m); return;
     case SHOAL_HOST_RENEW: put_renew(w, m); return;
     case SHOAL_HOST_CALL: put_call(w, m); return;
+    case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_EPOCH: shoal_worker_put_epoch(w, &m->u.epoch); return;
     case SHOAL_HOST_REVOKE: shoal_put_epoch(w, m->u.revoke); return;
     case SHOAL_HOST_ORDER: put_order(w, m); return;
@@ -341,6 +342,7 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
     case SHOAL_HOST_CONFIRM: get_confirm(r, m); return;
     case SHOAL_HOST_RENEW: get_renew(r, m); return;
     case SHOAL_HOST_CALL: get_call(r, m); return;
+    case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_EPOCH: shoal_worker_get_epoch(r, &m->u.epoch); return;
     case SHOAL_HOST_REVOKE: m->u.revoke = shoal_get_epoch(r); return;
     case SHOAL_HOST_ORDER: get_order(r, m); return;

@@ -15,7 +15,12 @@
  * the last to carry anything. Then it is killed; it never joins again (its state may be of a step that was taken back).
  * E5. A silent host alone ends nothing: its agent may only be away, and its workers train on. It takes a member's word
  * that it hears a worker there no more (PROTOCOLS 12), or the end of the leases.
+ * E6. Of an epoch (e,k) whose members are all on one host, that host may make (e,k+1), without the dead, before this
+ * group knows of the death; it reports it, and it is committed as it is, so long as nothing above it was. A member of
+ * such an epoch may have gone on in one that is not known here: nobody of it is left out for being slow (E3), and a
+ * revoke is of every k.
  */
+#include "epoch_next.h"
 #include "job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
@@ -48,9 +53,10 @@ static uint64_t carried(const struct lworker *w)
     return w->report.applied_step > w->report.complete_step ? w->report.applied_step : w->report.complete_step;
 }
 
+/* It left that epoch, or one that its host has made of it since (E6). */
 static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
 {
-    return w->reported && w->report.closed && shoal_epoch_cmp(w->report.epoch, epoch) == 0;
+    return w->reported && w->report.closed && w->report.epoch.e == epoch.e && w->report.epoch.k >= epoch.k;
 }
 
 /* E5. */
@@ -139,49 +145,6 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
 
 /* ---- Ranges ----------------------------------------------------------------------------------------------------- */
 
-/* What member `i` of the last epoch holds in the step that is broken off: its record's range in the epoch's first step,
- * the balanced one in later steps. */
-static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided, uint32_t i,
-                         uint32_t *begin, uint32_t *end)
-{
-    if (decided == last->decided_step) {
-        *begin = last->members[i].v_begin;
-        *end = last->members[i].v_end;
-        return;
-    }
-    shoal_balanced_range(virtual_workers, last->member_count, i, begin, end);
-}
-
-/* Survivors keep what they computed; a gap between two goes half to each, one at an end to the neighbour. Joiners get
- * nothing in this step. */
-static void ranges_after(struct shoal_worker_epoch *next, const struct plan *plan,
-                         const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided)
-{
-    uint32_t survivors = 0;
-
-    while (survivors < plan->count && plan->before[survivors] != NULL)
-        survivors++;
-    for (uint32_t i = 0; i < survivors; i++)
-        range_before(last, virtual_workers, decided, (uint32_t)(plan->before[i] - last->members),
-                     &next->members[i].v_begin, &next->members[i].v_end);
-    next->members[0].v_begin = 0;
-    for (uint32_t i = 0; i + 1 < survivors; i++) {
-        uint32_t from = next->members[i].v_end, to = next->members[i + 1].v_begin;
-
-        if (from < to)
-            from += (to - from + 1) / 2;
-        next->members[i].v_end = from;
-        next->members[i + 1].v_begin = from;
-        if (next->members[i + 1].v_end < from)
-            next->members[i + 1].v_end = from;
-    }
-    next->members[survivors - 1].v_end = virtual_workers;
-    for (uint32_t i = survivors; i < plan->count; i++) {
-        next->members[i].v_begin = virtual_workers;
-        next->members[i].v_end = virtual_workers;
-    }
-}
-
 static void ranges_balanced(struct shoal_worker_epoch *next, uint32_t virtual_workers)
 {
     for (uint32_t i = 0; i < next->member_count; i++)
@@ -246,32 +209,27 @@ static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, co
     return commit_epoch(s);
 }
 
+static void carriers_of(const struct plan *plan, const struct shoal_worker_epoch *last, struct epoch_carrier *carriers)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        carriers[i] = (struct epoch_carrier){ .before = plan->before[i],
+                                              .closed = closed_in(plan->workers[i], last->epoch),
+                                              .applied_step = plan->workers[i]->report.applied_step,
+                                              .complete_step = plan->workers[i]->report.complete_step };
+}
+
 static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *call,
                                const struct shoal_worker_epoch *last, const struct plan *plan, uint64_t decided)
 {
     struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+    struct epoch_carrier carriers[SHOAL_RANKS_MAX];
 
     if (next == NULL)
         return true;
     next->decided_step = decided;
-    for (uint32_t i = 0; i < plan->count; i++) {
-        const struct lworker *w = plan->workers[i];
-        struct shoal_rank_member *m = &next->members[i];
-
-        if (plan->before[i] != NULL && !closed_in(w, last->epoch))
-            m->has_state = true; /* E3 */
-        else if (plan->before[i] != NULL)
-            m->has_state =
-                w->report.applied_step + 1 >= decided && (plan->before[i]->has_state || w->report.applied_step > 0);
-        else
-            m->has_state = decided == 0;
-        if (next->holder == 0 && decided > 0 && w->report.closed && carried(w) >= decided)
-            next->holder = w->place.worker_id;
-    }
-    for (uint32_t i = 0; i < plan->count; i++)
-        if (next->donor == 0 && decided > 0 && next->members[i].has_state)
-            next->donor = next->members[i].worker_id;
-    ranges_after(next, plan, last, call->sizes.virtual_workers, decided);
+    carriers_of(plan, last, carriers);
+    epoch_next_states(next, carriers);
+    epoch_next_ranges(next, carriers, last, call->sizes.virtual_workers);
     return commit_epoch(s);
 }
 
@@ -417,7 +375,7 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
             continue;
         }
         lead->out.kind = SHOAL_HOST_REVOKE;
-        lead->out.u.revoke = last->epoch;
+        lead->out.u.revoke = (struct shoal_epoch){ .e = last->epoch.e, .k = UINT32_MAX };
         if (!lead_send(s, host->node, 0))
             continue;
         host->revoke_ns = s->now_ns;
@@ -426,10 +384,17 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
     }
 }
 
-/* It left the epoch with a state: it had one when it entered, or was given one in it. */
 static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
 {
-    return m->has_state || (last->decided_step > 0 && w->report.applied_step >= last->decided_step);
+    return epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
+}
+
+static bool one_host(const struct shoal_worker_epoch *epoch)
+{
+    for (uint32_t i = 1; i < epoch->member_count; i++)
+        if (!shoal_node_id_equal(epoch->members[i].node, epoch->members[0].node))
+            return false;
+    return true;
 }
 
 /* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. `none` is set when nobody who lives
@@ -438,7 +403,7 @@ static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, 
 static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *none)
 {
     struct shoal_lead *lead = s->lead;
-    bool owing = false, closed = false;
+    bool owing = false, awake = false, closed = false;
     uint64_t highest = 0;
 
     *none = true;
@@ -453,13 +418,14 @@ static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *
             highest = carried(w) > highest ? carried(w) : highest;
         } else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed) {
             owing = true;
+            awake = awake || !w->report.frozen;
         }
     }
     if (!closed)
         return *none;
     if (lead->closed_ns == 0)
         lead->closed_ns = s->now_ns;
-    if (owing && highest < last->decided_step)
+    if (owing && (highest < last->decided_step || (awake && one_host(last))))
         return false;
     if (owing && s->now_ns < lead->closed_ns + lead->options.slow_ns) {
         lead_wake(s, lead->closed_ns + lead->options.slow_ns);
@@ -690,6 +656,45 @@ static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *c
     return false;
 }
 
+/* E6. */
+void lead_on_shrunk(struct lead_step *s, const struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_worker_epoch *in = &lead->in.u.epoch;
+    const struct shoal_worker_epoch *last = lead->job->epoch;
+    bool ours = last != NULL && in->call == last->call && in->epoch.e == last->epoch.e && in->epoch.k > last->epoch.k &&
+                in->member_count > 0 && one_host(in) && shoal_node_id_equal(in->members[0].node, host->node);
+
+    for (uint32_t i = 0; ours && i < in->member_count; i++)
+        ours = member_of(last, in->members[i].worker_id) != NULL;
+    if (!ours) {
+        lead->stats.stale++;
+        return;
+    }
+    memcpy(&lead->shrunk, in, sizeof(*in));
+    lead->shrunk_due = true;
+}
+
+/* True: the host's epoch is on its way into the log; nothing is to be decided of the one before it. */
+static bool propose_shrunk(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_job_entry *entry;
+
+    lead->shrunk_due = lead->shrunk_due && lead->shrunk.epoch.e == lead->job->epoch->epoch.e &&
+                       lead->shrunk.epoch.k > lead->job->epoch->epoch.k;
+    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk.member_count; i++) /* one that died in it may be dropped */
+        lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk.members[i].worker_id) != NULL;
+    if (!lead->shrunk_due)
+        return false;
+    entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
+    if (entry != NULL) {
+        memcpy(&entry->u.epoch, &lead->shrunk, sizeof(entry->u.epoch));
+        (void)commit_epoch(s);
+    }
+    return true;
+}
+
 bool lead_epoch(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
@@ -715,6 +720,8 @@ bool lead_epoch(struct lead_step *s)
         plan_members(s, call, NULL, false, &plan);
         return first_epoch(s, call, &plan);
     }
+    if (propose_shrunk(s))
+        return true;
     return next_epoch(s, call, last);
 }
 

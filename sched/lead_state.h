@@ -92,6 +92,7 @@ struct shoal_lead {
     uint32_t backoffs;
     /* Epochs. */
     bool revoking;      /* the running epoch is to end */
+    bool shrunk_due;    /* `shrunk` is to be committed (E6 of lead_epoch.c) */
     uint64_t closed_ns; /* when the first member's CLOSED was known; 0: none */
     uint64_t joiner_ns; /* when the first joiner was seen; 0: none waits */
     uint64_t first_ready_ns;
@@ -142,6 +143,7 @@ struct shoal_lead {
     uint64_t surplus_ns; /* since when the allocation yields less than is held; 0: it does not */
     struct lworker workers[SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX];
     struct lhost hosts[LEAD_HOSTS_MAX];
+    struct shoal_worker_epoch shrunk;
     struct shoal_host_message in, out; /* scratch */
     struct shoal_job_entry entry;      /* scratch */
     struct shoal_lead_stats stats;
@@ -196,6 +198,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 
 /* lead_epoch.c */
 bool lead_epoch(struct lead_step *s);
+void lead_on_shrunk(struct lead_step *s, const struct lhost *host);
 void lead_tell_epoch(struct lead_step *s);
 bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id);
 

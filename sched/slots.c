@@ -195,6 +195,7 @@ static bool revoke_for(struct slots_step *s, struct worker *worker)
         return false;
     job_revoke(s, job, word);
     job->flood_word = word;
+    slots_shrink_begin(s, job);
     return true;
 }
 
@@ -575,7 +576,7 @@ static void item_sent(struct slots_step *s, struct item *item)
 
 static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
-    if (!item_due(s, job, &worker->item))
+    if (slots_shrink_withholds(s->slots, job, worker) || !item_due(s, job, &worker->item))
         return;
     s->slots->out.kind = SHOAL_HOST_WORKER;
     s->slots->out.u.worker = worker->report;
@@ -706,6 +707,13 @@ static void drive_job(struct slots_step *s, struct hjob *job)
     }
     if (job->flood_word != 0)
         flood(s, job);
+    slots_shrink_turn(s, job);
+    if (!shoal_node_id_is_zero(job->leader) && item_due(s, job, &job->shrunk)) { /* before the report of the death */
+        s->slots->out.kind = SHOAL_HOST_SHRUNK;
+        memcpy(&s->slots->out.u.epoch, slots_epoch(s->slots, job), sizeof(s->slots->out.u.epoch));
+        if (slots_send(s, job, job->leader, job->shrunk.seq))
+            item_sent(s, &job->shrunk);
+    }
     fetch(s, job, job->bundle, &job->bundle_state, &job->fetch_ns);
     fetch(s, job, job->snapshot, &job->snapshot_state, &job->snapshot_ns);
     if (job->manifest_wanted && (action = slots_emit(s, SHOAL_SLOTS_MANIFEST)) != NULL) {

@@ -279,17 +279,23 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
 
 /* ---- Renew ------------------------------------------------------------------------------------------------------- */
 
+/* A leader knows of the epochs that this host has made of its own a little later, or never (S7). */
+static bool same_epoch(struct shoal_epoch named, struct shoal_epoch here)
+{
+    return named.e == here.e && named.k <= here.k;
+}
+
 static bool may_thaw(const struct slots_step *s, const struct hjob *job, const struct worker *worker)
 {
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
     if (worker->place.role != SHOAL_JOB_ENGINE || shoal_epoch_cmp(worker->report.epoch, (struct shoal_epoch){ 0 }) == 0)
         return true;
-    if (shoal_epoch_cmp(s->slots->in.u.renew.epoch, worker->report.epoch) == 0)
+    if (same_epoch(s->slots->in.u.renew.epoch, worker->report.epoch))
         return true;
     for (uint32_t i = 0; i < epoch->member_count; i++)
         if (epoch->members[i].worker_id == worker->place.worker_id)
-            return shoal_epoch_cmp(epoch->epoch, s->slots->in.u.renew.epoch) == 0;
+            return same_epoch(s->slots->in.u.renew.epoch, epoch->epoch);
     /* Outside the epoch it may still tell the leader where it stands: it is told that its epoch is over when it runs.
      */
     return worker->report.closed || shoal_epoch_word(worker->report.epoch) <= job->revoked;
@@ -387,6 +393,8 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
     if (shoal_epoch_cmp(in->epoch, epoch->epoch) <= 0)
         return;
     memcpy(epoch, in, sizeof(*epoch));
+    job->shrinking = 0; /* it was decided elsewhere */
+    job->shrunk.seq = 0;
     if (strncmp(in->snapshot_path, "blob:", 5) == 0 && !shoal_hex_parse(in->snapshot_path + 5, snapshot.bytes, 32))
         snapshot = (struct shoal_hash){ { 0 } };
     if (!shoal_hash_equal(snapshot, job->snapshot)) {
@@ -455,7 +463,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
 static void on_ack(struct slots_step *s, struct hjob *job)
 {
     uint64_t seq = s->slots->in.seq;
-    struct item *const items[] = { &job->train, &job->manifest, &job->snap };
+    struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
 
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++)
         if (items[i]->seq == seq)
@@ -471,7 +479,7 @@ static void on_ack(struct slots_step *s, struct hjob *job)
 /* All is to be said anew: to a new leader, or to one that asks. */
 static void report_all(struct shoal_slots *slots, struct hjob *job)
 {
-    struct item *const items[] = { &job->train, &job->manifest, &job->snap };
+    struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
 
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         items[i]->acked = 0;
@@ -646,6 +654,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     case SHOAL_HOST_PROGRESS:
     case SHOAL_HOST_MANIFEST:
     case SHOAL_HOST_SNAPSHOT:
+    case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_UNKNOWN:
     case SHOAL_HOST_KIND_COUNT: return;
     }

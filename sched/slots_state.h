@@ -98,6 +98,10 @@ struct hjob {
     uint32_t manifest_call;
     struct shoal_hash manifest_hash;
     char manifest_text[200];
+    /* The epoch that this host makes of the last one by itself (S7 of slots.h). */
+    uint64_t shrinking; /* word of the epoch whose members here are closing; 0: none */
+    uint64_t shrink_ns; /* given up then */
+    struct item shrunk; /* the epoch of this job is one of ours, not known to be committed */
     struct item snap;
     uint32_t snap_call;
     uint64_t snap_step;
@@ -180,6 +184,13 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
 void slot_release(struct shoal_slots *slots, struct slot *slot);
 void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
 void job_forget(struct shoal_slots *slots, struct hjob *job);
+
+/* slots_shrink.c */
+/* `worker` of the revoked epoch has died: if all its members are here, the next one may be made here. */
+void slots_shrink_begin(struct slots_step *s, struct hjob *job);
+void slots_shrink_turn(struct slots_step *s, struct hjob *job);
+/* What is not told before the epoch without the dead is. */
+bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *job, const struct worker *worker);
 
 /* slots_lease.c: messages of leaders. */
 void slots_on_message(struct slots_step *s, struct shoal_node_id from);

@@ -88,6 +88,8 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
         memcpy(slots->specs + (size_t)index * SHOAL_JOB_SPEC_BYTES_MAX, spec.bytes, spec.len);
     job->spec_len = spec.len;
     shoal_worker_get_epoch(r, &slots->epochs[index]);
+    if (slots->epochs[index].epoch.k > 0) /* ours: who leads may not have heard of it */
+        item_touch(job, &job->shrunk);
 }
 
 static void put_worker(struct shoal_writer *w, const struct worker *worker)

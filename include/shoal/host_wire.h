@@ -51,6 +51,7 @@ enum shoal_host_kind {
     SHOAL_HOST_SNAPSHOT,
     SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of
                            the job */
+    SHOAL_HOST_SHRUNK,  /* the epoch (e,k+1) that this host has made of (e,k), since all its members are here */
     SHOAL_HOST_KIND_COUNT,
 };
 

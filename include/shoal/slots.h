@@ -11,8 +11,9 @@
  * SLOT_IDLE). S4. Terms and recovery generations below those seen of a job are refused. S5. Unrenewed for freeze_ns:
  * frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which it is a member. Killed
  * before the slot goes to another, or kill_ns after the lease ended. S6. A worker's death revokes the running epoch of
- * its job here at once, and is told to the leader and to the hosts of the other members. Every epoch that is handed out
- * here was committed: no host shrinks one by itself (k is always 0).
+ * its job here at once, and is told to the leader and to the hosts of the other members. S7. Every epoch (e,0) that is
+ * handed out here was committed. Where all its members are here, this host makes (e,k+1) itself when one dies
+ * (sched/slots_shrink.c), and reports it; what the group commits above it wins.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
@@ -275,6 +276,7 @@ struct shoal_slots_stats {
     uint64_t stale_terms, malformed, unknown_workers;
     uint64_t reports, repeats;
     uint64_t actions_full, jobs_full;
+    uint64_t shrinks; /* epochs that this host has made by itself */
 };
 void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats);
 

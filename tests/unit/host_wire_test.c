@@ -44,6 +44,7 @@ static void fill(uint8_t kind)
         out.u.renew.leases[0] = (struct shoal_lease_name){ 4, 5 };
         out.u.renew.epoch.e = 7;
         break;
+    case SHOAL_HOST_SHRUNK:
     case SHOAL_HOST_EPOCH:
         out.u.epoch.epoch.e = 4;
         out.u.epoch.member_count = 2;

@@ -66,6 +66,8 @@ struct w_worker {
     uint32_t host, slot;
     uint8_t role;
     uint8_t token[16];
+    uint64_t lease_generation;
+    bool again;     /* it connects anew: what holds is said again after HELLO */
     uint32_t call;  /* loaded */
     uint64_t epoch; /* word of the epoch it is in; 0: none */
     bool closed;
@@ -251,6 +253,7 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_slot
         .used = true, .alive = true, .id = p->worker_id, .host = host, .slot = p->slot, .role = p->role
     };
     memcpy(worker->token, p->token, 16);
+    worker->lease_generation = p->lease_generation;
     worker->record = calloc(1, sizeof(*worker->record));
     worker->call = p->role == SHOAL_JOB_SCRIPT ? p->attempt : 0;
     w->runs++;
@@ -272,7 +275,7 @@ static inline void w_say(struct world *w, const struct w_worker *worker, const s
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
 
-    if (!w->hosts[worker->host].agent_up)
+    if (!w->hosts[worker->host].agent_up || !worker->connected)
         return; /* says it again after it has connected */
     event.u.worker.worker_id = worker->id;
     event.u.worker.message = message;
@@ -787,7 +790,7 @@ static inline void w_see_epoch(struct world *w)
 {
     const struct shoal_worker_epoch *epoch = w->job->epoch;
 
-    if (epoch->holder != 0 || epoch->donor != 0 || epoch->decided_step >= w->steps_done[epoch->call])
+    if (epoch->epoch.k > 0 || epoch->holder != 0 || epoch->donor != 0 || epoch->decided_step >= w->steps_done[epoch->call])
         return;
     for (uint32_t i = 0; i < w->worker_count; i++) {
         const struct w_worker *worker = &w->workers[i];
@@ -841,6 +844,53 @@ static inline void w_host_up(struct world *w, uint32_t host)
     options.start_ns = w->now_ns;
     assert_int_equal(shoal_slots_create(&w->hosts[host].slots, &options), SHOAL_OK);
     w_slots(w, host, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_TIMER });
+}
+
+/* The agent is killed and starts again at once, without its table: its runners know who lives, and their workers connect
+ * again and say what holds. */
+static inline void w_agent_anew(struct world *w, uint32_t host)
+{
+    struct shoal_slots_options options = { .self = w_node(host),
+                                           .slots = W_SLOTS,
+                                           .device = SHOAL_JOB_DEVICE_CPU,
+                                           .jobs_max = 4,
+                                           .host_epoch = w->hosts[host].host_epoch,
+                                           .start_ns = w->now_ns };
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
+    struct shoal_slots_live live[W_WORKERS];
+    size_t count = 0;
+
+    W_TRACE(w, "host %u: the agent starts anew", host);
+    shoal_slots_destroy(w->hosts[host].slots);
+    assert_int_equal(shoal_slots_create(&w->hosts[host].slots, &options), SHOAL_OK);
+    for (uint32_t i = 0; i < w->worker_count; i++) {
+        struct w_worker *worker = &w->workers[i];
+
+        if (!worker->alive || worker->host != host)
+            continue;
+        live[count] = (struct shoal_slots_live){ .worker_id = worker->id,
+                                                 .slot = worker->slot,
+                                                 .role = worker->role,
+                                                 .frozen = worker->frozen,
+                                                 .deadline_ns = w->now_ns + 10 * SHOAL_S,
+                                                 .lease_generation = worker->lease_generation };
+        memcpy(live[count++].token, worker->token, 16);
+        worker->connected = false;
+    }
+    event.u.runner.job = w->job->id;
+    event.u.runner.generation = w->job->generation;
+    event.u.runner.workers = live;
+    event.u.runner.worker_count = count;
+    w_slots(w, host, &event);
+    for (size_t i = 0; i < count; i++) {
+        struct w_worker *worker = w_worker(w, live[i].worker_id);
+
+        if (worker->role == SHOAL_JOB_SCRIPT)
+            continue;
+        w_push(w, W_HELLO, host, SHOAL_MS + shoal_rand_below(&w->rand, 100 * SHOAL_MS))->worker_id = worker->id;
+        worker->again = true;
+    }
+    (void)w_push(w, W_HEALTH, host, SHOAL_MS);
 }
 
 /* The host dies: with it agent, workers and all that is under way there. */
@@ -953,12 +1003,25 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         return;
     case W_HELLO:
         w_hello(w, worker);
+        if (worker->again && worker->role == SHOAL_JOB_ENGINE && worker->call != 0)
+            w_push(w, W_READY, e->host, SHOAL_MS)->worker_id = worker->id;
+        if (worker->again && worker->closed) {
+            struct w_event *closed = w_push(w, W_CLOSED, e->host, 2 * SHOAL_MS);
+
+            closed->worker_id = worker->id;
+            closed->word = worker->epoch;
+        }
+        worker->again = false;
         if (worker->role == SHOAL_JOB_DRIVER) {
-            worker->wants_call = 1;
+            worker->wants_call = worker->wants_call == 0 ? 1 : worker->wants_call;
             w_push(w, W_TRAIN, e->host, 10 * SHOAL_MS)->worker_id = worker->id;
         }
         return;
-    case W_READY: w_ready(w, worker); return;
+    case W_READY:
+        w_ready(w, worker);
+        if (worker->done) /* what holds is said again to a new agent */
+            w_done(w, worker);
+        return;
     case W_TRAIN: w_train(w, worker); return;
     case W_CLOSED:
         m.kind = SHOAL_WORKER_CLOSED;

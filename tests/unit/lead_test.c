@@ -431,6 +431,47 @@ static void test_host_silent(void **state)
     finish();
 }
 
+/* Engines on host 1 alone. */
+#define ONE_HOST (~((uint64_t)((1u << W_SLOTS) - 1) << 8))
+
+/* One of three dies on the host that has them all, while who leads cannot be reached: the others go on at once, in an
+ * epoch that their host has made. The group commits it when it hears of it, and restarts nobody. */
+static void test_local_shrink(void **state)
+{
+    struct shoal_epoch local = { 1, 1 };
+    struct w_worker *left[2];
+    uint64_t step;
+
+    (void)state;
+    start(30, true, 1, 3);
+    w.slot_banned = ONE_HOST;
+    w.steps = 500;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w.job->epoch->member_count, 3);
+    w.hosts[0].cut = true;
+    step = w.steps_done[1];
+    kill_worker(w_any(&w, SHOAL_JOB_ENGINE, 1));
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_true(w.steps_done[1] > step + 5);
+    for (uint32_t i = 0; i < 2; i++) {
+        left[i] = w_any(&w, SHOAL_JOB_ENGINE, i);
+        assert_true(left[i]->epoch == shoal_epoch_word(local));
+    }
+    assert_int_equal(w.job->epoch->epoch.k, 0);
+    w.slot_banned = UINT64_MAX; /* no successor */
+    w.hosts[0].cut = false;
+    w_health(&w, 1, 0);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w.job->epoch->epoch.e, 1);
+    assert_int_equal(w.job->epoch->epoch.k, 1);
+    assert_true(left[0]->alive && left[1]->alive && left[0]->epoch == shoal_epoch_word(local));
+    w.slot_banned = ONE_HOST;
+    w_target(&w);
+    finish();
+}
+
 /* The leader's host is cut off for 12 s: workers elsewhere freeze at 10 s, are thawed, and nothing is lost. */
 static void test_freeze_and_thaw(void **state)
 {
@@ -531,9 +572,10 @@ static void test_crash_loop(void **state)
 
 /* Everything at once, by seed: deaths, restarts of hosts, leader changes, cuts, growth, shrink, lost and repeated
  * messages. */
-static void chaos(uint64_t seed)
+static void chaos(uint64_t seed, uint64_t banned)
 {
     start(seed, true, 1, 6);
+    w.slot_banned = banned;
     w.calls = 1 + (uint32_t)(seed % 2);
     w.steps = 200;
     w.lose_pct = (uint32_t)(seed % 4) * 3;
@@ -545,7 +587,7 @@ static void chaos(uint64_t seed)
         struct w_worker *worker = w_any(&w, SHOAL_JOB_ENGINE, (uint32_t)shoal_rand_below(&w.rand, 6));
 
         w_run_for(&w, shoal_rand_below(&w.rand, 1500 * SHOAL_MS));
-        switch (shoal_rand_below(&w.rand, 8)) {
+        switch (shoal_rand_below(&w.rand, 9)) {
         case 0:
         case 1:
             if (worker != NULL && worker->alive)
@@ -574,6 +616,10 @@ static void chaos(uint64_t seed)
             if (worker != NULL)
                 kill_worker(worker);
             break;
+        case 8:
+            if (w.hosts[host].up)
+                w_agent_anew(&w, host);
+            break;
         }
         w_target(&w);
     }
@@ -591,6 +637,20 @@ static void chaos(uint64_t seed)
         expect_state(SHOAL_JOB_FINISHED);
     expect_clean();
     w_deinit(&w);
+}
+
+/* The same with all engines on one host, which makes epochs of its own (E6). */
+static void test_chaos_on_one_host(void **state)
+{
+    const char *one = getenv("SEED");
+
+    (void)state;
+    if (one != NULL) {
+        chaos(strtoull(one, NULL, 0), ONE_HOST);
+        return;
+    }
+    for (uint64_t seed = 1; seed <= (getenv("SEEDS") != NULL ? strtoull(getenv("SEEDS"), NULL, 0) : 30); seed++)
+        chaos(seed, ONE_HOST);
 }
 
 /* A gang under the same: each attempt whole, never two at once, and an end that is true. */
@@ -661,11 +721,11 @@ static void test_chaos(void **state)
 
     (void)state;
     if (one != NULL) {
-        chaos(strtoull(one, NULL, 0));
+        chaos(strtoull(one, NULL, 0), 0);
         return;
     }
     for (uint64_t seed = 1; seed <= (getenv("SEEDS") != NULL ? strtoull(getenv("SEEDS"), NULL, 0) : 30); seed++)
-        chaos(seed);
+        chaos(seed, 0);
 }
 
 int main(void)
@@ -693,7 +753,8 @@ int main(void)
         cmocka_unit_test(test_freeze_and_thaw),
         cmocka_unit_test(test_script_host_lost),
         cmocka_unit_test(test_attempts_end),
-        cmocka_unit_test(test_agent_away),
+        cmocka_unit_test(test_agent_away),       cmocka_unit_test(test_local_shrink),
+        cmocka_unit_test(test_chaos_on_one_host),
         cmocka_unit_test(test_host_silent),
         cmocka_unit_test(test_crash_loop),
         cmocka_unit_test(test_chaos),
