@@ -683,7 +683,8 @@ static bool propose_shrunk(struct lead_step *s)
 
     lead->shrunk_due = lead->shrunk_due && lead->shrunk.epoch.e == lead->job->epoch->epoch.e &&
                        lead->shrunk.epoch.k > lead->job->epoch->epoch.k;
-    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk.member_count; i++) /* one that died in it may be dropped */
+    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk.member_count;
+         i++) /* one that died in it may be dropped */
         lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk.members[i].worker_id) != NULL;
     if (!lead->shrunk_due)
         return false;

@@ -1,5 +1,5 @@
-/* The local shrink (S7 of shoal/slots.h; PROTOCOLS 7 and 12): of an epoch (e,k) whose members are all on this host, this
- * host makes (e,k+1) without a dead one, and waits for no log.
+/* The local shrink (S7 of shoal/slots.h; PROTOCOLS 7 and 12): of an epoch (e,k) whose members are all on this host,
+ * this host makes (e,k+1) without a dead one, and waits for no log.
  *
  *   a member dies --> (e,k) revoked here --> the others' CLOSED --> D, holder, ranges --> EPOCH (e,k+1) to them
  *                                                                                    --> SHRUNK to the leader
@@ -27,8 +27,8 @@ static bool all_here(const struct shoal_slots *slots, const struct shoal_worker_
 /* It takes part in the next epoch, if it has closed this one. */
 static bool survives(const struct worker *worker)
 {
-    return worker != NULL && worker_lives(worker) && !worker->report.stuck && !worker->report.failed && !worker->frozen &&
-           worker->kill_ns == 0 && !worker->stop && !worker->release;
+    return worker != NULL && worker_lives(worker) && !worker->report.stuck && !worker->report.failed &&
+           !worker->frozen && worker->kill_ns == 0 && !worker->stop && !worker->release;
 }
 
 void slots_shrink_begin(struct slots_step *s, struct hjob *job)
@@ -89,8 +89,8 @@ static bool make_next(struct slots_step *s, const struct hjob *job, const struct
     bool state = false;
 
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t carried = carriers[i].applied_step > carriers[i].complete_step ? carriers[i].applied_step
-                                                                                : carriers[i].complete_step;
+        uint64_t carried =
+            carriers[i].applied_step > carriers[i].complete_step ? carriers[i].applied_step : carriers[i].complete_step;
 
         decided = carried > decided ? carried : decided;
         state = state || epoch_carries_state(&carriers[i], last);

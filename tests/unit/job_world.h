@@ -790,7 +790,8 @@ static inline void w_see_epoch(struct world *w)
 {
     const struct shoal_worker_epoch *epoch = w->job->epoch;
 
-    if (epoch->epoch.k > 0 || epoch->holder != 0 || epoch->donor != 0 || epoch->decided_step >= w->steps_done[epoch->call])
+    if (epoch->epoch.k > 0 || epoch->holder != 0 || epoch->donor != 0 ||
+        epoch->decided_step >= w->steps_done[epoch->call])
         return;
     for (uint32_t i = 0; i < w->worker_count; i++) {
         const struct w_worker *worker = &w->workers[i];
@@ -846,8 +847,8 @@ static inline void w_host_up(struct world *w, uint32_t host)
     w_slots(w, host, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_TIMER });
 }
 
-/* The agent is killed and starts again at once, without its table: its runners know who lives, and their workers connect
- * again and say what holds. */
+/* The agent is killed and starts again at once, without its table: its runners know who lives, and their workers
+ * connect again and say what holds. */
 static inline void w_agent_anew(struct world *w, uint32_t host)
 {
     struct shoal_slots_options options = { .self = w_node(host),
