@@ -3,6 +3,7 @@ survivor is restarted, no checkpoint is read, and the final bits are those of an
 
 import os
 import random
+import re
 import signal
 import statistics
 import time
@@ -120,6 +121,18 @@ def test_a_killed_process_leaves_no_trace(mesh, folder, undisturbed, tmp_path, s
     strike(run, facts)
     run.step(facts["steps"] + 15)
     check(run, undisturbed, tmp_path, founders - run.lost)
+
+
+def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, undisturbed, tmp_path):
+    mesh = new_mesh(("alpha",))
+    run = Run(mesh, mesh.hosts[0], folder, workers=2, pace=0.006)
+    founders = run.gather()
+    facts = run.step(10)
+    run.kill(sorted(run.seen)[0])
+    run.step(facts["steps"] + 20, workers=2)
+    check(run, undisturbed, tmp_path, founders - run.lost)
+    # the epoch between the death and the successor's entry was the host's own
+    assert re.search(r"left epoch \d+\.1,", mesh.hosts[0].log.read_text())
 
 
 @pytest.mark.parametrize("strike", [
