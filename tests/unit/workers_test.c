@@ -186,8 +186,8 @@ static void on_reattached(void *arg) { (void)arg; }
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    static const char *const names[] = { "jobs/" JOB "/runner.sock",
-                                         "jobs/" JOB,
+    static const char *const names[] = { ("jobs/" JOB "/runner.sock"),
+                                         ("jobs/" JOB),
                                          "jobs",
                                          "slots/0.lock",
                                          "slots/1.lock",
