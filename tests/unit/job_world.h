@@ -20,6 +20,7 @@
 
 #define W_HOSTS 3
 #define W_SLOTS 4
+#define W_STEPS_MAX 2000
 #define W_WORKERS 256
 #define W_QUEUE 8192
 #define W_V 6
@@ -124,7 +125,7 @@ struct world {
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns; /* up to */
     /* True history. */
-    uint64_t step_epoch[4][512]; /* by call and step: word of the epoch in which it was completed */
+    uint64_t step_epoch[4][W_STEPS_MAX + 2]; /* by call and step: word of the epoch in which it was completed */
     uint64_t steps_done[4];
     uint64_t redone;
     uint64_t epoch_before; /* word of the epoch before the newest */

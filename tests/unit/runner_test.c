@@ -523,7 +523,7 @@ static void who_bears_no_mark_goes_with_the_last_worker(void **state)
     start(f, 2, "exit 0", 0, 0);
     hear(f, SHOAL_RUNNER_STARTED);
     hear(f, SHOAL_RUNNER_EXITED);
-    assert_int_equal(state_of(left), 'S');
+    assert_true(state_of(left) != '-' && state_of(left) != 'Z'); /* it lives, whatever it is at */
     order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
     hear(f, SHOAL_RUNNER_EXITED);
     UNTIL(state_of(left) == '-');
