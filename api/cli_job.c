@@ -254,6 +254,8 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
         if (answer->status == 503 && answer->ticket[0] != '\0')
             (void)snprintf(ticket, sizeof(ticket), "%s", answer->ticket);
         if ((code != SHOAL_EXIT_UNREACHABLE && code != SHOAL_EXIT_TIMEOUT) || ticket[0] == '\0') {
+            if (code == SHOAL_EXIT_DENIED && answer->status == 0)
+                return code; /* no token: that has been said, and nothing was sent */
             /* Not to be repeated: say what was hushed. */
             if (answer->status >= 400) {
                 cli_refused(answer);

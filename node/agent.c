@@ -678,8 +678,7 @@ int agent_init_main(const struct shoal_cli_agent *options)
         return refused("init", err, &msg);
     (void)printf("mesh %s is prepared in %s\n", identity.mesh_name, options->data);
     (void)printf("  start it:        shoal agent --data %s\n", options->data);
-    (void)printf("  other hosts:     shoal join --data DIR --join HOST:PORT --secret-file mesh.key   (copy %s there)\n",
-                 path);
+    (void)printf("  other hosts:     shoal join HOST:PORT --data DIR --secret-file mesh.key   (copy %s there)\n", path);
     if (made)
         (void)printf("  administrator:   %s, password %s   (shown this once)\n",
                      options->admin_user[0] == '\0' ? "admin" : options->admin_user, password);

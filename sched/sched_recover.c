@@ -102,17 +102,6 @@ static void ask_members(struct shoal_sched *s, struct sched_request *r, struct s
         s->requests_ns = r->retry_ns;
 }
 
-static void add_name(char *text, size_t cap, struct shoal_node_id node)
-{
-    size_t len = strlen(text);
-
-    if (len + 12 > cap)
-        return;
-    if (len > 0)
-        text[len++] = ' ';
-    shoal_hex_text(node.bytes, 4, text + len);
-}
-
 /* Voters that hold a replica make a majority (of both sets, while the configuration is joint). */
 static bool quorum_lives(const struct sched_survey *survey)
 {
@@ -161,7 +150,7 @@ static void refuse_unsure(struct shoal_sched *s, struct sched_request *r, const 
 
     for (unsigned i = 0; i < survey->count; i++) {
         if (may_be_there(s, survey, i))
-            add_name(names, sizeof(names), survey->list[i].member.id.node);
+            sched_add_name(names, sizeof(names), survey->list[i].member.id.node);
     }
     sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
                       "a guardian is there by gossip, but has not answered (%s); nothing was done. Try again; if it is "
@@ -178,7 +167,7 @@ static void refuse_well(struct shoal_sched *s, struct sched_request *r, const st
         if (!holds(survey, i))
             continue;
         live++;
-        add_name(names, sizeof(names), survey->list[i].member.id.node);
+        sched_add_name(names, sizeof(names), survey->list[i].member.id.node);
     }
     sched_request_end(s, r, SHOAL_ERR_EXISTS, nothing,
                       "the job is not lost: %u of its %u guardians hold their replicas (%s) and can elect a leader; "

@@ -463,7 +463,7 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
 
 /* ---- Ends of waiting ---- */
 
-static void add_name(char *text, size_t cap, struct shoal_node_id node)
+void sched_add_name(char *text, size_t cap, struct shoal_node_id node)
 {
     size_t len = strlen(text);
 
@@ -526,7 +526,7 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
 
         for (unsigned i = 0; f != NULL && i < f->ticket.guardian_count; i++) {
             if (f->answers[i] == GUARDIAN_SILENT)
-                add_name(names, sizeof(names), f->ticket.guardians[i].node);
+                sched_add_name(names, sizeof(names), f->ticket.guardians[i].node);
         }
         sched_request_end(
             s, r, SHOAL_ERR_UNREACHABLE, nothing,
@@ -549,12 +549,12 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
         return;
     for (unsigned i = 0; i < r->ask_count; i++) {
         if (!(r->answered & 1u << i))
-            add_name(names, sizeof(names), r->ask[i]);
+            sched_add_name(names, sizeof(names), r->ask[i]);
     }
     if (r->state == REQUEST_FORWARDED)
-        add_name(names, sizeof(names), r->asked);
+        sched_add_name(names, sizeof(names), r->asked);
     for (unsigned i = 0; g != NULL && i < g->told_count; i++)
-        add_name(names, sizeof(names), g->told[i].node);
+        sched_add_name(names, sizeof(names), g->told[i].node);
     sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
                       r->kind == SHOAL_SCHED_RECOVER
                           ? "no node that could hold a replica of this job has answered (asked: %s); start one of its "

@@ -386,6 +386,8 @@ void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct fra
 void sched_send_view(struct shoal_sched *s, struct shoal_node_id to, struct shoal_view bytes, bool bulk);
 struct shoal_hash sched_hash(const struct shoal_sched *s, struct shoal_view bytes);
 bool sched_is_self(const struct shoal_sched *s, struct shoal_node_id node);
+/* The first digits of a node's id behind the text, for a message to people; nothing when it is full. */
+void sched_add_name(char *text, size_t cap, struct shoal_node_id node);
 
 /* sched_node.c */
 struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_node_id id);

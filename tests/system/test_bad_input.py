@@ -140,6 +140,16 @@ def test_a_logon_is_refused(mesh, tmp_path, words, code, wanted):
     assert not (tmp_path / "token").exists()
 
 
+def test_a_submit_without_a_token_says_so_and_sends_nothing(mesh, tmp_path):
+    (tmp_path / "main.py").write_text("print(1)\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    done = subprocess.run([str(mesh.binary), "job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir",
+                           str(tmp_path), "--node", mesh.hosts[0].url], env=dict(env, HOME=str(tmp_path / "none")),
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4
+    assert "log on first" in done.stderr and "may exist" not in done.stderr, done.stderr
+
+
 def forged(token):
     """The same token with its expiry, or whatever lies in its middle, changed."""
     middle = len(token) // 2
