@@ -15,12 +15,12 @@
 #include "shoal/banned.h"
 
 #define LOCAL_POOL_BYTES (2 * SHOAL_MIB)
-/* Views are evaluated in batches, and not more often than the pause; the gathering is short, since a submitted job
- * waits for it, and what comes later is for the next evaluation. */
+/* Views are evaluated in batches, and not more often than the pause. Both are short, since a submitted job waits for
+ * them, often just after the end of another; a view of many jobs and hosts costs more, and the pause grows with them,
+ * so that evaluating takes a bounded share of a core. */
 #define VIEW_GATHER_NS (2 * SHOAL_MS)
-#define VIEW_PAUSE_NS (100 * SHOAL_MS)
-/* A view of many jobs costs more: the pause grows with them, so that evaluating takes a bounded share of a core. */
-#define VIEW_PAUSE_JOB_NS (100 * 1000ull)
+#define VIEW_PAUSE_NS (5 * SHOAL_MS)
+#define VIEW_PAUSE_EACH_NS (100 * 1000ull)
 #define SLOTS_KEEP_NS (200 * SHOAL_MS)
 #define INTEREST_MAX 256
 #define INTEREST_NS (100 * SHOAL_MS)
@@ -855,7 +855,7 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
 
 void sched_view_changed(struct shoal_sched *s)
 {
-    uint64_t pause = VIEW_PAUSE_NS + s->view->job_count * VIEW_PAUSE_JOB_NS;
+    uint64_t pause = VIEW_PAUSE_NS + (s->view->job_count + s->view->host_count) * VIEW_PAUSE_EACH_NS;
     uint64_t at = s->now + VIEW_GATHER_NS;
 
     if (at < s->view_done_ns + pause && s->view_done_ns != 0)
