@@ -466,16 +466,20 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     sched_group_remove(s, g);
 }
 
-/* G4. A replica that missed its own removal has a configuration of the past, and may know nobody who is still a member:
- * it asks who leads by gossip, and who shared the group with it. */
+/* G4. A replica that missed its own removal, or the job's deletion, has a configuration of the past, and may know nobody
+ * who is or was a member since: it asks who leads by gossip, who shared the group with it, and who could know the id. */
 static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, g->id);
+    struct shoal_node_id nodes[SCHED_ASKED_MAX];
+    unsigned count = g->mesh_is ? 0 : sched_could_know(s, g->id, nodes);
     struct frame frame = { .kind = FRAME_WHO };
 
     frame.u.who.job = g->id;
     for (unsigned i = 0; i < g->told_count; i++)
         sched_send(s, g->told[i].node, &frame);
+    for (unsigned i = 0; i < count; i++)
+        sched_send(s, nodes[i], &frame);
     if (summary != NULL && !sched_is_self(s, summary->leader))
         sched_send(s, summary->leader, &frame);
     if (g->mesh_is && !sched_is_self(s, s->mesh_leader) && !shoal_node_id_is_zero(s->mesh_leader))
@@ -656,8 +660,10 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
             sched_group_doom(s, g, 0, false); /* G5 */
         return;
     }
-    /* Deleted: only from one that was a guardian with us, it knows the job's end. */
-    if (!g->mesh_is && shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL)
+    /* Deleted: whoever says so was a guardian at the end, maybe not one yet when this replica was last there, or was
+     * told so itself. After a recovery only fellow guardians know: the others may speak of the generation before. */
+    if (!g->mesh_is &&
+        (sched_group_line(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
         sched_group_doom(s, g, 0, true);
 }
 

@@ -259,17 +259,6 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
         s->requests_ns = r->retry_ns;
 }
 
-static void ask_one(const struct shoal_sched *s, struct sched_request *r, struct shoal_node_id node)
-{
-    if (r->ask_count == SCHED_ASKED_MAX || sched_is_self(s, node) || node_is_dead(s, node))
-        return;
-    for (unsigned i = 0; i < r->ask_count; i++) {
-        if (shoal_node_id_equal(r->ask[i], node))
-            return;
-    }
-    r->ask[r->ask_count++] = node;
-}
-
 static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
 {
     unsigned named = (unsigned)(job.bytes[5] & 15) << 12 | (unsigned)job.bytes[6] << 4 | job.bytes[7] >> 4;
@@ -277,42 +266,41 @@ static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
     return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
 }
 
-/* The founder named in the id, then the nearest by rendezvous. */
-static void choose_asked(const struct shoal_sched *s, struct sched_request *r)
+/* Who could know an id: the founder named in it, then the nearest by rendezvous, all of them alive and not this node. */
+unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
+                          struct shoal_node_id nodes[SCHED_ASKED_MAX])
 {
-    r->ask_count = 0;
-    r->answered = 0;
+    uint64_t scores[SCHED_ASKED_MAX];
+    unsigned count = 0;
+
     for (size_t i = 0; i < s->node_count; i++) {
-        if (founder_matches(r->job, s->nodes[i].info.id))
-            ask_one(s, r, s->nodes[i].info.id);
-    }
-    for (unsigned turn = 0; turn < SCHED_ASKED_MAX; turn++) {
-        uint64_t best = 0;
-        const struct sched_node *nearest = NULL;
+        struct shoal_node_id node = s->nodes[i].info.id;
+        uint64_t score = founder_matches(job, node) ? UINT64_MAX : sched_score(s, job, node);
+        unsigned at = count;
 
-        for (size_t i = 0; i < s->node_count; i++) {
-            uint64_t score = sched_score(s, r->job, s->nodes[i].info.id);
-            bool taken = sched_is_self(s, s->nodes[i].info.id) || node_is_dead(s, s->nodes[i].info.id);
-
-            for (unsigned a = 0; a < r->ask_count; a++)
-                taken = taken || shoal_node_id_equal(r->ask[a], s->nodes[i].info.id);
-            if (!taken && score >= best) {
-                best = score;
-                nearest = &s->nodes[i];
-            }
-        }
-        if (nearest == NULL)
-            break;
-        ask_one(s, r, nearest->info.id);
+        if (sched_is_self(s, node) || node_is_dead(s, node))
+            continue;
+        while (at > 0 && score > scores[at - 1])
+            at--;
+        if (at == SCHED_ASKED_MAX)
+            continue;
+        count += count < SCHED_ASKED_MAX ? 1 : 0;
+        memmove(&scores[at + 1], &scores[at], (count - 1 - at) * sizeof(scores[0]));
+        memmove(&nodes[at + 1], &nodes[at], (count - 1 - at) * sizeof(nodes[0]));
+        scores[at] = score;
+        nodes[at] = node;
     }
+    return count;
 }
 
 static void ask_around(struct shoal_sched *s, struct sched_request *r)
 {
     struct frame frame = { .kind = FRAME_WHO };
 
-    if (r->ask_count == 0)
-        choose_asked(s, r);
+    if (r->ask_count == 0) {
+        r->ask_count = (uint8_t)sched_could_know(s, r->job, r->ask);
+        r->answered = 0;
+    }
     if (r->ask_count == 0) {
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job (this node knows no other node to ask)");
         return;

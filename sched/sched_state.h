@@ -493,6 +493,8 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
 void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
+                          struct shoal_node_id nodes[SCHED_ASKED_MAX]);
 void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial); /* NULL: ended */
 __attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched *s, struct sched_request *r,

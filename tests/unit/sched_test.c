@@ -613,6 +613,51 @@ static void test_an_old_configuration_does_not_come_back_to_life(void **state)
     net_destroy(net);
 }
 
+/* All fellow guardians that it knows were replaced since, and heard nothing of the end. */
+static void test_a_replica_that_missed_the_deletion_learns_of_it(void **state)
+{
+    struct net *net = net_create(26, 6, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    unsigned before = guardian_set(net, job);
+    unsigned last = 5;
+
+    (void)state;
+    while (!(before & 1u << last))
+        last--;
+    assert_int_equal(__builtin_popcount(before), 3);
+    for (unsigned i = 6; i > 0; i--) { /* one after the other, the last of them first */
+        if (before & 1u << (i - 1)) {
+            net_crash(net, i - 1);
+            net_run(net, 80 * NET_S);
+        }
+    }
+    for (unsigned i = 0; i < last; i++) {
+        if (before & 1u << i)
+            net_start(net, i);
+    }
+    net_run(net, 20 * NET_S);
+    assert_int_equal(guardian_set(net, job) & before, 0);
+    for (unsigned i = 0; i < 6; i++) {
+        if (before & 1u << i && i != last)
+            net_crash(net, i);
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        if (!(before & 1u << i)) {
+            assert_int_equal(ask(net, i, SHOAL_SCHED_DELETE, job)->err, SHOAL_OK);
+            break;
+        }
+    }
+    net_run(net, 20 * NET_S);
+    for (unsigned i = 0; i < 6; i++) {
+        if (!net->nodes[i].up)
+            net_start(net, i);
+    }
+    net_run(net, 30 * NET_S);
+    assert_int_equal(guardian_set(net, job), 0);
+    assert_int_equal(ask(net, last, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_NOT_FOUND);
+    net_destroy(net);
+}
+
 static void test_two_nodes(void **state)
 {
     struct net *net = net_create(15, 2, true);
@@ -954,6 +999,7 @@ int main(void)
         cmocka_unit_test(test_a_long_mesh_log_is_cut_and_installed),
         cmocka_unit_test(test_a_lost_guardian_is_replaced),
         cmocka_unit_test(test_an_old_configuration_does_not_come_back_to_life),
+        cmocka_unit_test(test_a_replica_that_missed_the_deletion_learns_of_it),
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_a_job_of_one_node_grows),
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
