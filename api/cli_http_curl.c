@@ -319,13 +319,25 @@ void cli_refused(const struct cli_answer *answer)
         (void)cli_fail(1, "%.*s", len, text);
 }
 
+/* Nothing of the request has reached a node's routes. */
+static bool never_sent(CURLcode code)
+{
+    return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_URL_MALFORMAT ||
+           code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION ||
+           code == CURLE_SSL_CONNECT_ERROR;
+}
+
 static int exit_of_curl(CURLcode code, const char *url, const struct transfer *transfer, bool hush)
 {
+    struct cli_answer *answer = transfer->answer;
     int exit_code = SHOAL_EXIT_UNREACHABLE;
     const char *remedy = "is its agent running? try another node with --node";
 
-    if (transfer->too_big)
-        return hush ? 1 : cli_fail(SHOAL_EXIT_FAILED, "the answer is larger than this program takes");
+    answer->unsent = never_sent(code);
+    if (transfer->too_big) {
+        (void)snprintf(answer->fault, sizeof(answer->fault), "the answer is larger than this program takes");
+        return hush ? 1 : cli_fail(SHOAL_EXIT_FAILED, "%s", answer->fault);
+    }
     if (transfer->sink_failed)
         return cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written: is the disk full?");
     switch (code) {
@@ -346,7 +358,9 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
         break;
     default: break;
     }
-    return hush ? exit_code : cli_fail(exit_code, "%s: %s: %s", url, lib.easy_strerror(code), remedy);
+    (void)snprintf(answer->fault, sizeof(answer->fault), "%.*s: %s: %s", (int)strcspn(url, "?"), url,
+                   lib.easy_strerror(code), remedy);
+    return hush ? exit_code : cli_fail(exit_code, "%s", answer->fault);
 }
 
 static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer,

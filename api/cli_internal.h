@@ -89,6 +89,8 @@ struct cli_answer {
     char ticket[1600];
     char survives[400];
     bool log_ended;
+    char fault[640]; /* why there is no status, cause and remedy; "" otherwise */
+    bool unsent;     /* ... and nothing of the request has reached a node */
 };
 
 /* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a

@@ -261,9 +261,10 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
                 cli_refused(answer);
                 return code;
             }
-            return cli_fail(
-                code, "the submit had no answer (%s): the job may exist or not; see `shoal job list`, or use --ticket",
-                code == SHOAL_EXIT_TIMEOUT ? "timeout" : "node unreachable");
+            if (answer->unsent)
+                return cli_fail(code, "%s", answer->fault);
+            return cli_fail(code, "%s. The job may exist or not: see `shoal job list`; a submit with --ticket is safe to "
+                                  "repeat", answer->fault);
         }
         call.ticket = ticket;
         cli_answer_free(answer);

@@ -8,10 +8,12 @@ import io
 import json
 import os
 import pathlib
+import socket
 import ssl
 import subprocess
 import tarfile
 import tempfile
+import threading
 import urllib.parse
 import zipfile
 
@@ -148,6 +150,39 @@ def test_a_submit_without_a_token_says_so_and_sends_nothing(mesh, tmp_path):
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 4
     assert "log on first" in done.stderr and "may exist" not in done.stderr, done.stderr
+
+
+def submit_to(mesh, tmp_path, url):
+    (tmp_path / "main.py").write_text("print(1)\n")
+    return subprocess.run([str(mesh.binary), "job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir",
+                           str(tmp_path), "--node", url, "--token-file", str(mesh.folder / "token")],
+                          capture_output=True, text=True, timeout=60)
+
+
+def test_a_submit_to_nobody_says_why_and_that_nothing_was_sent(mesh, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        done = submit_to(mesh, tmp_path, "https://127.0.0.1:%d" % taken.getsockname()[1])
+    assert done.returncode == 5
+    assert "connect" in done.stderr and "is its agent running?" in done.stderr and "may exist" not in done.stderr, done.stderr
+
+
+def test_a_submit_without_an_answer_says_why_and_that_the_job_may_exist(mesh, tmp_path):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(30)
+
+        def hang_up():
+            with server.accept()[0] as connection:
+                connection.recv(100)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        done = submit_to(mesh, tmp_path, "http://127.0.0.1:%d" % server.getsockname()[1])
+        thread.join()
+    assert done.returncode == 5
+    assert "127.0.0.1" in done.stderr and "may exist" in done.stderr and "--ticket" in done.stderr, done.stderr
 
 
 def forged(token):
