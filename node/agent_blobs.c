@@ -602,15 +602,18 @@ static void store_fd(struct agent *agent, struct shoal_job_id job, int fd, agent
 
 void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a job may have put a pipe there */
     char text[AGENT_PATH_BYTES + 100];
+    struct stat facts;
 
-    if (fd < 0) {
-        (void)snprintf(text, sizeof(text), "%.400s: %s", path, strerror(errno));
-        done(arg, SHOAL_ERR_STORAGE, text, (struct shoal_hash){ { 0 } });
+    if (fd >= 0 && fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)) {
+        store_fd(agent, job, fd, done, arg);
         return;
     }
-    store_fd(agent, job, fd, done, arg);
+    (void)snprintf(text, sizeof(text), "%.400s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
+    if (fd >= 0)
+        (void)close(fd);
+    done(arg, SHOAL_ERR_STORAGE, text, (struct shoal_hash){ { 0 } });
 }
 
 /* ---- the manifest of RESULT_DIR/model ----

@@ -64,17 +64,30 @@ static void feed_note(struct agent *agent, uint64_t worker_id, struct agent_job 
                       const struct shoal_worker_message *message);
 
 static void on_materialised(void *arg, enum shoal_err err, const char *path);
+static void store_then_tell(struct agent_job *job, struct sending *sending);
 
 static void on_retry(uv_timer_t *timer)
 {
     struct sending *sending = timer->data;
     struct agent_job *job = NULL;
 
-    if (agent_run_find(sending->agent, sending->worker_id, &job) != NULL)
-        agent_materialise(sending->agent, job->id, sending->hash, on_materialised, sending);
-    else
+    if (agent_run_find(sending->agent, sending->worker_id, &job) == NULL)
         free(sending);
+    else if (sending->message.kind == SHOAL_WORKER_TRAIN || sending->message.kind == SHOAL_WORKER_SNAPSHOT)
+        store_then_tell(job, sending);
+    else
+        agent_materialise(sending->agent, job->id, sending->hash, on_materialised, sending);
     uv_close((uv_handle_t *)timer, (uv_close_cb)free);
+}
+
+static void retry_later(struct sending *sending)
+{
+    uv_timer_t *timer = malloc(sizeof(*timer));
+
+    SHOAL_ASSERT(timer != NULL);
+    (void)uv_timer_init(&sending->agent->loop, timer);
+    timer->data = sending;
+    (void)uv_timer_start(timer, on_retry, FILE_RETRY_MS * sending->tries, 0);
 }
 
 static void on_materialised(void *arg, enum shoal_err err, const char *path)
@@ -82,7 +95,6 @@ static void on_materialised(void *arg, enum shoal_err err, const char *path)
     struct sending *sending = arg;
     struct agent *agent = sending->agent;
     struct agent_job *job = NULL;
-    uv_timer_t *timer;
 
     if (agent->stopping || (err != SHOAL_OK && ++sending->tries == FILE_TRIES_MAX)) {
         free(sending);
@@ -97,11 +109,7 @@ static void on_materialised(void *arg, enum shoal_err err, const char *path)
         return;
     }
     agent_log(agent, "worker %llu does not get its file yet: %s", (unsigned long long)sending->worker_id, path);
-    timer = malloc(sizeof(*timer));
-    SHOAL_ASSERT(timer != NULL);
-    (void)uv_timer_init(&agent->loop, timer);
-    timer->data = sending;
-    (void)uv_timer_start(timer, on_retry, FILE_RETRY_MS * sending->tries, 0);
+    retry_later(sending);
 }
 
 /* The final files of a call, in a folder of their own: the result folder may hold those of a later call by now. */
@@ -349,6 +357,23 @@ static void tell_core(struct agent *agent, uint64_t worker_id, const struct shoa
     agent_event(agent, &event);
 }
 
+/* A file that is named, but cannot be kept: a call ends, and its train() says why; a snapshot is left out. */
+static void not_stored(struct sending *sending, const char *text)
+{
+    uint32_t call = sending->message.train.call;
+    struct shoal_worker_train_state *state = &sending->message.train_state;
+
+    agent_log(sending->agent, "a file of worker %llu is not kept: %s", (unsigned long long)sending->worker_id, text);
+    if (sending->message.kind != SHOAL_WORKER_TRAIN)
+        return;
+    memset(&sending->message, 0, sizeof(sending->message));
+    sending->message.kind = SHOAL_WORKER_TRAIN_STATE;
+    state->call = call;
+    state->state = SHOAL_TRAIN_FAILED;
+    (void)snprintf(state->text, sizeof(state->text), "its bundle cannot be kept on this host: %s", text);
+    workers_send(sending->agent->workers, sending->worker_id, &sending->message);
+}
+
 static void on_file_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
 {
     struct sending *sending = arg;
@@ -356,27 +381,33 @@ static void on_file_stored(void *arg, enum shoal_err err, const char *text, stru
     char *path = sending->message.kind == SHOAL_WORKER_TRAIN ? sending->message.train.bundle_path
                                                              : sending->message.snapshot.path;
 
+    if (err == SHOAL_ERR_FULL && !agent->stopping && ++sending->tries < FILE_TRIES_MAX) {
+        retry_later(sending); /* the store is busy */
+        return;
+    }
     /* UNREACHABLE: kept here alone; a mesh of one host, or the others are away. The leader's entry is what counts. */
     if (err == SHOAL_OK || err == SHOAL_ERR_UNREACHABLE) {
         memcpy(path, "blob:", 6);
         shoal_hex_text(hash.bytes, sizeof(hash.bytes), path + 5);
         tell_core(agent, sending->worker_id, &sending->message);
-    } else {
-        agent_log(agent, "a file of worker %llu is not kept: %s", (unsigned long long)sending->worker_id, text);
+    } else if (!agent->stopping) {
+        not_stored(sending, text);
     }
     free(sending);
 }
 
-static void store_then_tell(struct agent *agent, struct shoal_job_id job, uint64_t worker_id,
-                            const struct shoal_worker_message *message)
+static void store_then_tell(struct agent_job *job, struct sending *sending)
 {
-    struct sending *sending = malloc(sizeof(*sending));
+    const char *path = sending->message.kind == SHOAL_WORKER_TRAIN ? sending->message.train.bundle_path
+                                                                   : sending->message.snapshot.path;
+    char text[SHOAL_PATH_TEXT_BYTES + 60];
 
-    SHOAL_ASSERT(sending != NULL);
-    *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
-    agent_store_file(agent, job,
-                     message->kind == SHOAL_WORKER_TRAIN ? message->train.bundle_path : message->snapshot.path,
-                     on_file_stored, sending);
+    if (path[0] == '/') {
+        agent_store_file(sending->agent, job->id, path, on_file_stored, sending);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "\"%s\" is not an absolute path", path);
+    on_file_stored(sending, SHOAL_ERR_INVALID, text, (struct shoal_hash){ { 0 } });
 }
 
 static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
@@ -390,7 +421,14 @@ static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
     switch (message->kind) {
     case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); break;
     case SHOAL_WORKER_TRAIN:
-    case SHOAL_WORKER_SNAPSHOT: store_then_tell(agent, id, worker_id, message); return;
+    case SHOAL_WORKER_SNAPSHOT: {
+        struct sending *sending = malloc(sizeof(*sending));
+
+        SHOAL_ASSERT(sending != NULL);
+        *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
+        store_then_tell(job, sending);
+        return;
+    }
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
     case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
     case SHOAL_WORKER_UNHEARD:

@@ -472,6 +472,32 @@ def test_an_engine_whose_dataset_raises_ends_the_job_with_its_words(mesh, script
     assert "is rotten" in facts["detail"], facts["detail"]
 
 
+UNKEPT = """
+import os
+from pyedt import _bundle
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+    def __getitem__(self, i):
+        return torch.ones(4), i %% 2
+def datasets():
+    return Data(), Data()
+_bundle.write = lambda path, header, pickled: %s
+"""
+
+
+@pytest.mark.parametrize("write,cause", [
+    pytest.param("None", "No such file or directory", id="a file that is not there"),
+    pytest.param("os.mkfifo(path)", "not a regular file", id="a pipe that nobody writes to"),
+])
+def test_a_bundle_that_cannot_be_kept_ends_train_with_the_cause(mesh, script, write, cause):
+    pytest.importorskip("torch")
+    job = submit(mesh, mesh.hosts[2], script(ELASTIC % (UNKEPT % write)), "--workers", 2, framework="edtPyTorch")
+    facts = ended(mesh, job, 90)
+    assert facts["state"] == "ERROR", facts
+    assert "cannot be kept on this host" in facts["detail"] and cause in facts["detail"], facts["detail"]
+
+
 # ---- a full disk ----
 
 @pytest.fixture
