@@ -181,8 +181,11 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
         err = resolve(options->join, DEFAULT_PORT, &settings->seeds[0], msg);
         settings->seed_count = err == SHOAL_OK ? 1 : 0;
     }
-    if (err == SHOAL_OK)
+    if (err == SHOAL_OK) {
         seeds_read(settings);
+        settings->told_count = settings->seed_count;
+        agent_peers_read(settings);
+    }
     return err == SHOAL_OK ? find_python(settings, options->python, msg) : err;
 }
 
@@ -233,6 +236,8 @@ static void on_member(void *arg, const struct shoal_member *member, enum shoal_m
     } else if (!self) {
         shoal_link_unwant(agent->link, member->id);
     }
+    if (!self)
+        agent_peers_note(agent, member);
     agent_node_event(agent, member);
 }
 
@@ -360,7 +365,7 @@ static void on_health(uv_timer_t *timer)
     agent_event(agent, &event);
     if (++agent->health_ticks % LOAD_TICKS == 0 && agent->membership != NULL)
         agent_publish_load(agent);
-    if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.seed_count > 0 && agent->membership != NULL &&
+    if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.told_count > 0 && agent->membership != NULL &&
         !shoal_swim_is_joined(membership_swim(agent->membership)))
         agent_log(agent,
                   "no host answers that this one was told to join; is its agent running, is the address right, and is "

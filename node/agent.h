@@ -49,6 +49,7 @@ struct agent_settings {
     bool api_plain;
     struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];
     size_t seed_count;
+    size_t told_count; /* of them: by the operator; the others were members when this host last ran */
     uint32_t slots;
     uint8_t device; /* enum shoal_sched_device */
     bool simulated;
@@ -154,6 +155,10 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
 void agent_publish_facts(struct agent *agent);
+
+/* agent_peers.c: adds the members of this host's last life to the seeds. */
+void agent_peers_read(struct agent_settings *settings);
+void agent_peers_note(const struct agent *agent, const struct shoal_member *member);
 void agent_publish_load(struct agent *agent);
 bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
                    uint32_t *pause_us);
