@@ -520,13 +520,15 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     if (event->u.host.slots_version > host->slots_version)
         host->slots_version = event->u.host.slots_version;
     if (host->health == SHOAL_LEAD_HOST_WELL) {
-        if (host->silent_ns !=
-            0) { /* its agent is up again: leases are renewed at once, and it tells what it still has */
+        /* Its agent, or only its link, is up again: leases are renewed at once, and it tells what it still has. Its
+         * datagrams are heard before frames reach it, so what was sent on hearing them may be lost. */
+        if (host->silent_ns != 0 || host->links != event->u.host.links) {
             s->lead->renew_ns = s->now_ns;
             host->returned = true;
             host->end_ns = 0;
         }
         host->silent_ns = 0;
+        host->links = event->u.host.links;
     }
     if (host->health != SHOAL_LEAD_HOST_WELL && host->silent_ns == 0)
         host->silent_ns = s->now_ns;

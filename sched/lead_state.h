@@ -37,6 +37,7 @@ struct lhost {
     uint64_t stamp;      /* newest heard, and when */
     uint64_t stamp_ns;
     uint64_t silent_ns; /* since when; 0: it is not */
+    uint32_t links;     /* of its SHOAL_LEAD_HOST, when it was last well */
     uint64_t slots_version;
     uint64_t refused_version; /* not asked again before its record is newer */
     uint64_t refused_ns;      /* or before a while has passed */

@@ -29,6 +29,7 @@ struct told_host {
     struct shoal_node_id node;
     enum shoal_lead_health health;
     uint32_t host_epoch;
+    uint32_t links;
     uint64_t slots_version;
 };
 
@@ -226,6 +227,7 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
     event.u.host.node = now->node;
     event.u.host.health = now->health;
     event.u.host.host_epoch = now->host_epoch;
+    event.u.host.links = now->links;
     event.u.host.slots_version = now->slots_version;
     lead_event(s, g, &event);
 }
@@ -253,6 +255,7 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         now.node = node->info.id;
         now.health = health_of(s, node);
         now.host_epoch = node->info.incarnation.host_epoch;
+        now.links = node->links;
         now.slots_version = node->info.record_seq;
         if (sched_is_self(s, now.node)) {
             shoal_slots_record(s->slots, &record);

@@ -207,6 +207,9 @@ void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_
 
     switch (state) {
     case SHOAL_SCHED_LINK_UP:
+        if (sched_node_find(s, node) != NULL)
+            sched_node_find(s, node)->links++;
+        dirty_with(s, node); /* what leads have sent meanwhile was lost */
         up.u.link.node = node;
         sched_slots_event(s, &up);
         break;

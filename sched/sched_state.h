@@ -176,6 +176,7 @@ struct sched_group {
 struct sched_node {
     struct shoal_sched_node info;
     uint64_t since_ns; /* of its state */
+    uint32_t links;    /* how often its link came up */
 };
 
 enum request_state {

@@ -96,6 +96,35 @@ static void test_a_script_starts_with_one_entry(void **state)
     finish();
 }
 
+/* A host's datagrams are heard before its new link is up: what was sent in between is lost, so it is sent again. */
+static void test_a_link_that_comes_up_renews_leases_at_once(void **state)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
+    struct shoal_lead_stats stats;
+    uint64_t before;
+
+    (void)state;
+    start(19, true, 1, 4);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 20, 20 * SHOAL_S);
+    event.u.host.node = w.job->placements[0].node;
+    event.u.host.health = SHOAL_LEAD_HOST_WELL;
+    event.u.host.host_epoch = w.job->placements[0].host_epoch;
+    for (uint32_t links = 1; links < 3; links++) {
+        w_run_for(&w, 100 * SHOAL_MS);
+        shoal_lead_stats(w.lead, &stats);
+        before = stats.renewals;
+        w_lead(&w, &event); /* nothing new */
+        shoal_lead_stats(w.lead, &stats);
+        assert_int_equal(stats.renewals, before);
+        event.u.host.links = links;
+        w_lead(&w, &event);
+        shoal_lead_stats(w.lead, &stats);
+        assert_true(stats.renewals > before);
+    }
+    finish();
+}
+
 static void test_script_fails(void **state)
 {
     (void)state;
@@ -733,6 +762,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_elastic),
         cmocka_unit_test(test_script),
+        cmocka_unit_test(test_a_link_that_comes_up_renews_leases_at_once),
         cmocka_unit_test(test_script_fails),
         cmocka_unit_test(test_gang),
         cmocka_unit_test(test_gang_waits),
