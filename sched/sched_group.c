@@ -487,11 +487,13 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
     g->orphan_ns = s->now + SCHED_ORPHAN_NS;
 }
 
-/* A leader that does not claim the group is none: a learner, which never campaigns, would believe in it for ever. */
+/* A leader that does not claim the group, or is not heard, is none: a learner, which never campaigns, would believe in
+ * it for ever. */
 static void look_for_leader(struct shoal_sched *s, struct sched_group *g)
 {
     bool led =
-        g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0);
+        g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0 &&
+                     sched_silent_since(s, g->leader) == 0);
 
     if (led)
         g->orphan_ns = SCHED_NEVER;
@@ -579,7 +581,8 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
 }
 
 /* G5. Only a committed configuration says so, and names its index: who holds a newer one was added again since, and
- * what it has acknowledged as a member must not be forgotten. */
+ * what it has acknowledged as a member must not be forgotten. Who holds this very one has not learnt that it is
+ * committed: the leader tells members only. */
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_GONE };
@@ -656,7 +659,7 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
     if (g == NULL || (g->leads && sched_line(frame->u.who.id) <= sched_group_line(g)))
         return;
     if (frame->u.who.id != 0) {
-        if (frame->u.who.id > newest_config(g))
+        if (frame->u.who.id >= newest_config(g))
             sched_group_doom(s, g, 0, false); /* G5 */
         return;
     }
