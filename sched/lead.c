@@ -304,6 +304,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
         lead->stats.stale++;
         return;
     }
+    if (!worker->reported && report->phase > SHOAL_PHASE_LEASED) /* a new leader renews what it did not confirm */
+        lead->renew_ns = s->now_ns;
     worker->reported = true;
     worker->stale = host_lost(host);
     worker->seq = lead->in.seq;
