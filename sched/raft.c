@@ -143,6 +143,28 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
     return SHOAL_OK;
 }
 
+void shoal_raft_set_floor(struct shoal_raft *raft, struct shoal_raft_floor floor)
+{
+    raft->floor = floor;
+    if (floor.term < raft->term || (floor.term == raft->term && !shoal_raft_id_is_zero(raft->vote)))
+        return;
+    raft->term = floor.term;
+    raft->vote = raft->self; /* whom it voted for is forgotten: for nobody else in this term */
+    raft->hard_dirty = true;
+}
+
+struct shoal_raft_floor shoal_raft_floor(const struct shoal_raft *raft)
+{
+    struct shoal_raft_floor floor = raft->floor;
+
+    floor.term = raft->term;
+    if (!raft_below_floor(raft)) {
+        floor.last_index = raft_log_last(&raft->log);
+        floor.last_term = raft_log_term(&raft->log, floor.last_index);
+    }
+    return floor;
+}
+
 /* What follows a snapshot belongs to it only if the log agreed at the snapshot's index: a crash between an installed,
  * or taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
 static bool log_goes_on(const struct shoal_raft *raft, const struct shoal_raft_restored *restored)

@@ -118,8 +118,8 @@ bool raft_may_campaign(const struct shoal_raft *raft)
     struct shoal_raft_config before;
     uint64_t at;
 
-    if (raft->removed_told)
-        return false; /* until a leader appends to it again */
+    if (raft->removed_told || raft_below_floor(raft))
+        return false; /* until a leader appends to it again, or enough */
     if (raft_is_voter(raft))
         return true;
     if (raft->config_index <= raft->commit)

@@ -86,6 +86,7 @@ struct shoal_raft {
     uint64_t jitter_ns;
     uint64_t retransmit_ns;
     uint64_t quiet_until;
+    struct shoal_raft_floor floor;
 
     enum shoal_raft_role role;
     uint64_t term;
@@ -194,6 +195,7 @@ void raft_config_advance(struct shoal_raft *raft); /* leader: what follows once 
 void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_raft_id leader);
 void raft_become_leader(struct shoal_raft *raft);
 void raft_lead(struct shoal_raft *raft);
+bool raft_below_floor(const struct shoal_raft *raft); /* V6 */
 bool raft_blocked(const struct shoal_raft *raft);
 bool raft_lone_voter(const struct shoal_raft *raft);
 void raft_contact(struct shoal_raft *raft);

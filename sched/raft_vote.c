@@ -11,7 +11,8 @@
  * (transfer) stands above the support, not above the start. V4. Pre-votes change nothing, but spread terms: a reply
  * carries the replier's term, and the asker adopts a higher one (else a long log in a low term and a short log in a
  * high term block each other for ever). V5. A vote goes only to a log that is at least as new: by last term, then by
- * last index. */
+ * last index. V6. As new, too, as the log that this node forgot when it was removed from the group: as long as its own
+ * is not, it does not campaign either. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -33,12 +34,24 @@ bool raft_lone_voter(const struct shoal_raft *raft)
     return voters == 1 && raft_is_voter(raft);
 }
 
+static bool not_older(uint64_t term, uint64_t index, uint64_t than_term, uint64_t than_index)
+{
+    return term > than_term || (term == than_term && index >= than_index);
+}
+
 static bool log_is_new_enough(const struct shoal_raft *raft, uint64_t last_index, uint64_t last_term)
 {
     uint64_t own_last = raft_log_last(&raft->log);
-    uint64_t own_term = raft_log_term(&raft->log, own_last);
 
-    return last_term > own_term || (last_term == own_term && last_index >= own_last); /* V5 */
+    return not_older(last_term, last_index, raft_log_term(&raft->log, own_last), own_last) && /* V5 */
+           not_older(last_term, last_index, raft->floor.last_term, raft->floor.last_index);   /* V6 */
+}
+
+bool raft_below_floor(const struct shoal_raft *raft)
+{
+    uint64_t last = raft_log_last(&raft->log);
+
+    return !not_older(raft_log_term(&raft->log, last), last, raft->floor.last_term, raft->floor.last_index);
 }
 
 bool raft_blocked(const struct shoal_raft *raft)

@@ -456,10 +456,9 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
 {
     bool deleted = g->gone_for_good && !g->mesh_is;
 
-    if (!g->mesh_is) {
-        sched_gone_add(s, g->id, !deleted);
-        sched_gone_save(s);
-    }
+    sched_gone_add(s, g->id, !deleted);
+    sched_gone_keep_floor(s, g);
+    sched_gone_save(s);
     sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = g->id;
     if (deleted)
         sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = g->id;
@@ -567,6 +566,7 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
         sched_group_remove(s, g);
         return NULL;
     }
+    sched_gone_set_floor(s, g);
     sched_group_told(s, g);
     sched_group_rearm(s, g);
     return g;

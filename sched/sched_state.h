@@ -273,6 +273,7 @@ struct sched_survey {
 struct sched_gone {
     struct shoal_job_id id;
     bool moved; /* the group lives on elsewhere: this node may become a member again, but founds it no more */
+    struct shoal_raft_floor floor; /* moved: what its replica answered for */
 };
 
 struct sched_local {
@@ -458,6 +459,9 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id); /* for 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved);
 void sched_gone_save(struct shoal_sched *s);
+/* Of a replica that was, and may again become, a member: T5. */
+void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g);
+void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g);
 
 /* sched_found.c */
 void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct shoal_sched_request *request);

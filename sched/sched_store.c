@@ -6,7 +6,8 @@
  * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts
  * as gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones. T4. A group that has
  * moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record taken again, by a
- * node that has forgotten its log would let an old configuration come back to life beside the new one. */
+ * node that has forgotten its log would let an old configuration come back to life beside the new one. T5. With the
+ * term and the end of the log that it forgot: as a member once more it votes as if it had them still. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -361,6 +362,16 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
         s->gone[s->gone_count].id = shoal_get_job_id(&r);
         s->gone[s->gone_count++].moved = shoal_get_bool(&r);
     }
+    count = shoal_reader_left(&r) == 0 ? 0 : shoal_get_u32(&r); /* written by versions that kept no floors */
+    for (uint32_t i = 0; i < count && !r.failed; i++) {
+        uint32_t at = shoal_get_u32(&r);
+        struct shoal_raft_floor floor = { .term = shoal_get_u64(&r) };
+
+        floor.last_term = shoal_get_u64(&r);
+        floor.last_index = shoal_get_u64(&r);
+        if (!r.failed && at < s->gone_count)
+            s->gone[at].floor = floor;
+    }
 }
 
 static enum shoal_err restored_config(const struct shoal_sched_event *event, struct shoal_raft_restored *restored,
@@ -525,6 +536,8 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
 void sched_on_restored(struct shoal_sched *s)
 {
     s->restored = true;
+    for (size_t i = 0; i < s->group_count; i++)
+        sched_gone_set_floor(s, s->groups[i]);
     if (s->mesh == NULL || s->copy_version > 0)
         s->copy_dirty = s->copy_dirty || sched_group_find(s, (struct shoal_job_id){ { 0 } }) != NULL;
 }
@@ -562,13 +575,31 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved)
         return;
     }
     if (s->gone_count == SHOAL_SCHED_GONE_MAX) {
-        if (shoal_job_id_cmp(s->gone[0].id, s->gone_floor) > 0)
-            s->gone_floor = s->gone[0].id;
+        size_t oldest = shoal_job_id_is_mesh(s->gone[0].id) ? 1 : 0; /* of which there is one, for ever */
+
+        if (shoal_job_id_cmp(s->gone[oldest].id, s->gone_floor) > 0)
+            s->gone_floor = s->gone[oldest].id;
         s->gone_count--;
-        memmove(&s->gone[0], &s->gone[1], s->gone_count * sizeof(s->gone[0]));
+        memmove(&s->gone[oldest], &s->gone[oldest + 1], (s->gone_count - oldest) * sizeof(s->gone[0]));
     }
     s->gone[s->gone_count++] = (struct sched_gone){ .id = id, .moved = moved };
     s->gone_dirty = true;
+}
+
+void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g)
+{
+    struct sched_gone *gone = gone_find(s, g->id);
+
+    if (gone != NULL)
+        gone->floor = gone->moved ? shoal_raft_floor(g->raft) : (struct shoal_raft_floor){ 0 };
+}
+
+void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)
+{
+    const struct sched_gone *gone = gone_find(s, g->id);
+
+    if (gone != NULL && gone->floor.term > 0)
+        shoal_raft_set_floor(g->raft, gone->floor);
 }
 
 /* One write for all that were removed in this step. */
@@ -576,6 +607,7 @@ void sched_gone_save(struct shoal_sched *s)
 {
     struct shoal_sched_action *action;
     struct shoal_writer w;
+    uint32_t floors = 0;
 
     s->gone_dirty = false;
     if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
@@ -588,6 +620,18 @@ void sched_gone_save(struct shoal_sched *s)
     for (size_t i = 0; i < s->gone_count; i++) {
         shoal_put_job_id(&w, s->gone[i].id);
         shoal_put_bool(&w, s->gone[i].moved);
+        floors += s->gone[i].floor.term > 0;
+    }
+    shoal_put_u32(&w, floors);
+    for (size_t i = 0; i < s->gone_count; i++) {
+        const struct shoal_raft_floor *floor = &s->gone[i].floor;
+
+        if (floor->term == 0)
+            continue;
+        shoal_put_u32(&w, (uint32_t)i);
+        shoal_put_u64(&w, floor->term);
+        shoal_put_u64(&w, floor->last_term);
+        shoal_put_u64(&w, floor->last_index);
     }
     SHOAL_ASSERT(!w.failed);
     s->gone_bytes.len = w.len;

@@ -351,6 +351,15 @@ struct shoal_raft_actions {
 
 struct shoal_raft; /* state: its fields live in sched/raft_state.h */
 
+/* What a replica answered for before it was removed and forgot its log, if it becomes a member again: it votes no
+ * more in a term that it may have voted in, and for no candidate that lacks what it may have acknowledged. Without it a
+ * configuration of the past, in which it was a voter, could come back to life. All zero: it never was a member. */
+struct shoal_raft_floor {
+    uint64_t term;
+    uint64_t last_term;
+    uint64_t last_index;
+};
+
 struct shoal_raft_options {
     struct shoal_raft_id self;
     struct shoal_raft_config config; /* the founding configuration (before any CONFIG entry or snapshot) */
@@ -377,6 +386,10 @@ SHOAL_MUST_CHECK enum shoal_err shoal_raft_create(struct shoal_raft **raft, cons
  * owner applies up to shoal_raft_commit() (the snapshot, then entries). */
 SHOAL_MUST_CHECK enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_raft_options *options,
                                                    const struct shoal_raft_restored *restored);
+/* Between create or restore and the first event. */
+void shoal_raft_set_floor(struct shoal_raft *raft, struct shoal_raft_floor floor);
+/* What to remember when this replica is forgotten. */
+struct shoal_raft_floor shoal_raft_floor(const struct shoal_raft *raft);
 void shoal_raft_destroy(struct shoal_raft *raft);
 
 /* Founding (PROTOCOLS 2): `entries` are 1..count of term 1, all known before the group exists, `issuer` a voter of the

@@ -394,6 +394,57 @@ static void votes_go_to_those_who_may_have_them(void **state)
     }
 }
 
+static void a_member_anew_votes_as_if_it_had_its_log(void **state)
+{
+    static const struct {
+        const char *name;
+        const char *log;
+        struct shoal_raft_floor floor;
+        uint64_t for_term;
+        uint64_t last_index;
+        uint64_t last_term;
+        bool want;
+    } cases[] = {
+        { "a log like the forgotten one is new enough", "1", { 5, 2, 3 }, 6, 3, 2, true },
+        { "one that is older than the forgotten one is not", "1", { 5, 2, 3 }, 6, 2, 2, false },
+        { "nor one that is older than its own", "112", { 5, 1, 2 }, 6, 2, 2, false },
+        { "it may have voted in the forgotten term", "1", { 6, 2, 3 }, 6, 3, 2, false },
+        { "but not in the next one", "1", { 6, 2, 3 }, 7, 3, 2, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct shoal_raft_hard_state hard = { .term = 5 };
+        struct rig *rig = rig_restore('a', "abc", "", cases[i].log, hard, 0);
+        const struct shoal_raft_message *reply;
+
+        shoal_raft_set_floor(rig->raft, cases[i].floor);
+        assert_int_equal(hear(rig, vote_of(SHOAL_RAFT_VOTE, 'b', 'a', cases[i].for_term, cases[i].last_index,
+                                           cases[i].last_term)),
+                         SHOAL_OK);
+        stored(rig);
+        reply = sent(rig, SHOAL_RAFT_VOTE_REPLY);
+        if ((reply != NULL && reply->u.vote_reply.granted) != cases[i].want)
+            fail_msg("FAIL unit/raft: %s", cases[i].name);
+        rig_destroy(rig);
+    }
+}
+
+static void who_lacks_what_it_forgot_does_not_campaign(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct rig *rig = rig_restore('a', "abc", "", i == 0 ? "11" : "112",
+                                      (struct shoal_raft_hard_state){ .term = 5, .vote = id_of('-') }, 0);
+
+        shoal_raft_set_floor(rig->raft, (struct shoal_raft_floor){ .term = 5, .last_term = 2, .last_index = 3 });
+        rig->now += 10 * SHOAL_S;
+        happen(rig, (struct shoal_raft_event){ .kind = SHOAL_RAFT_EVENT_TIMER });
+        assert_int_equal(count_sent(rig, SHOAL_RAFT_PREVOTE), i == 0 ? 0 : 2);
+        rig_destroy(rig);
+    }
+}
+
 static void a_vote_is_told_only_when_it_is_durable(void **state)
 {
     struct rig *rig = rig_create('a', "abc", "");
@@ -1648,6 +1699,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(votes_go_to_those_who_may_have_them),
+        cmocka_unit_test(a_member_anew_votes_as_if_it_had_its_log),
+        cmocka_unit_test(who_lacks_what_it_forgot_does_not_campaign),
         cmocka_unit_test(a_vote_is_told_only_when_it_is_durable),
         cmocka_unit_test(a_vote_of_an_overtaken_term_is_never_told),
         cmocka_unit_test(a_candidate_asks_only_when_its_own_vote_is_durable),
