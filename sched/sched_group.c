@@ -580,9 +580,9 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
     sched_send(s, to, &frame);
 }
 
-/* G5. Only a committed configuration says so, and names its index: who holds a newer one was added again since, and
- * what it has acknowledged as a member must not be forgotten. Who holds this very one has not learnt that it is
- * committed: the leader tells members only. */
+/* G5. Only a committed configuration says so, and names the commit index: who holds a newer one was added again since,
+ * and what it has acknowledged as a member must not be forgotten. An older one that counts it as a member was undone, or
+ * was never committed. */
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_GONE };
@@ -592,7 +592,7 @@ void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoa
     if (!g->founded || g->stopped || !status.config_committed || g->config_index == 0 ||
         shoal_raft_config_find(shoal_raft_config(g->raft), to) != NULL)
         return;
-    frame.u.who.id = sched_group_config_version(g);
+    frame.u.who.id = sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)status.commit;
     frame.u.who.job = g->id;
     sched_send(s, to, &frame);
 }
