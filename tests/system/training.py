@@ -122,10 +122,16 @@ class Run:
             if facts and facts["hasEnded"]:
                 raise Failed("%s ended before: %s" % (self.job, what))
             return facts and condition(facts) and facts
+        return self.told(lambda: self.mesh.until(there, seconds, what, pause=0.1))
+
+    def told(self, wait):
+        """wait(), and if it fails, all that is known of the job."""
         try:
-            return self.mesh.until(there, seconds, what, pause=0.1)
+            return wait()
         except Failed as error:
-            raise Failed("%s; the job: %s; its workers: %s" % (error, self.facts, self.last)) from None
+            why = [host.name + ": " + self.mesh.shoal("why", self.job, "--node", host.url, check=False).stdout
+                   for host in self.mesh.hosts]
+            raise Failed("%s\nthe job: %s\nits workers: %s\n%s" % (error, self.facts, self.last, "\n".join(why))) from None
 
     def step(self, number, seconds=60, workers=None):
         """The facts once that step is committed, with that many workers in the epoch if it is said."""
@@ -178,7 +184,8 @@ class Run:
     def finish(self, seconds=60):
         """To the end, as fast as it goes."""
         self.pace(0)
-        return self.mesh.until(lambda: (f := self.look()) and f["hasEnded"] and f, seconds, "the end of %s" % self.job, pause=0.1)
+        return self.told(lambda: self.mesh.until(lambda: (f := self.look()) and f["hasEnded"] and f, seconds,
+                                                 "the end of %s" % self.job, pause=0.1))
 
     def host(self, name):
         return next(host for host in self.mesh.hosts if host.name == name)
