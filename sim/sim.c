@@ -312,6 +312,7 @@ struct sim *sim_create(const struct sim_script *script, bool trace)
     sim->trace = trace;
     sim->now_ns = 1000 * SHOAL_S;
     sim->base_ns = UINT64_MAX;
+    sim->struck = UINT32_MAX;
     sim->hash = 0xcbf29ce484222325u;
     sim->host_count = SIM_HOSTS_MAX;
     sim->pool = shoal_gossip_pool_create(0);

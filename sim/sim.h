@@ -55,6 +55,7 @@ enum sim_kind {
     SIM_RUNNER_TIMER, /* the runner freezes or kills by the lease */
     SIM_EXIT,         /* the process ends */
     SIM_SLOT_IDLE,
+    SIM_WATCH, /* the agent's watchdog looks at a worker that stands still */
     SIM_WORK,  /* a worker does what it is about to */
     SIM_TRAIN, /* engines of a job go on */
     SIM_COMMAND,
@@ -180,6 +181,10 @@ struct sim_worker {
     uint32_t attempt;
     int32_t pid;
     bool alive, frozen, connected, dying;
+    bool dead;      /* killed: its memory is being torn down, SIM_EXIT follows */
+    bool stopped;   /* it stands still until somebody kills it */
+    uint32_t still; /* looks of the watchdog that found it so, in one life of the agent */
+    uint32_t still_life;
     uint64_t freeze_at_ns, kill_at_ns; /* the host's clock, as the runner holds them */
     uint32_t call;                     /* loaded */
     bool ready;
@@ -267,8 +272,9 @@ struct sim_job {
     struct shoal_buf ticket;
     uint64_t request;
     uint64_t steps_done;
-    uint64_t newest_epoch; /* word of the newest that a member has entered */
-    bool training;         /* a TRAIN event is under way */
+    uint64_t newest_epoch; /* word of the newest that a member has entered, and the step that it decided */
+    uint64_t newest_decided;
+    bool training; /* a TRAIN event is under way */
     bool ended;
     uint64_t ended_index;
     uint8_t ended_state;
@@ -306,6 +312,8 @@ struct sim_request {
 enum sim_verb {
     SIM_SUBMIT,
     SIM_KILL,
+    SIM_KILL_WORKER,
+    SIM_STOP_WORKER,
     SIM_CRASH,
     SIM_DESTROY,
     SIM_START,
@@ -322,6 +330,7 @@ enum sim_verb {
     SIM_USER,
     SIM_EXPECT_FINISHED,
     SIM_EXPECT_ENGINES,
+    SIM_EXPECT_SHRINKS,
     SIM_EXPECT_STATE,
 };
 
@@ -329,6 +338,8 @@ enum sim_verb {
 #define SIM_FOLLOWER 1001u /* another guardian of it */
 #define SIM_DRIVER 1002u   /* where the driver of job 1 runs */
 #define SIM_ALL 1003u
+#define SIM_ANY 1004u    /* a host with engines, by chance */
+#define SIM_STRUCK 1005u /* where a worker was killed or stopped last */
 
 struct sim_command {
     uint64_t at_ns;
@@ -394,7 +405,8 @@ struct sim {
     struct shoal_worker_message *message; /* scratch */
     struct shoal_rand command_chance;
     /* What happened, for the summary line. */
-    uint64_t runs, epochs, datagrams, lost, elections, restarts;
+    uint64_t runs, epochs, datagrams, lost, elections, restarts, strikes, shrinks;
+    uint32_t struck; /* host, where a worker was killed or stopped last; UINT32_MAX: none */
     bool failed;
     char failure[1024];
 };
@@ -465,6 +477,11 @@ void sim_job_open(struct sim_host *host, struct shoal_job_id job, uint32_t gener
 void sim_job_closed(struct sim_host *host, struct shoal_job_id job);
 void sim_runners_found(struct sim_host *host);
 void sim_workers_crash(struct sim_host *host);
+void sim_worker_strike(struct sim_host *host, bool stop); /* one of its engines, by chance */
+static inline bool sim_worker_stands(const struct sim_worker *worker)
+{
+    return worker->frozen || worker->stopped || worker->dead;
+}
 void sim_worker_event(struct sim_host *host, const struct sim_event *event);
 uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id); /* UINT32_MAX: none */
 

@@ -478,7 +478,7 @@ static void on_timer(struct sim_host *host, const struct sim_event *event)
 void sim_host_event(struct sim_host *host, struct sim_event *event)
 {
     if (event->kind == SIM_EXIT || event->kind == SIM_WORK || event->kind == SIM_RUNNER_TIMER ||
-        event->kind == SIM_TO_WORKER) {
+        event->kind == SIM_TO_WORKER || event->kind == SIM_WATCH) {
         sim_worker_event(host, event);
         return;
     }

@@ -79,12 +79,13 @@ static struct outcome run(const struct sim_script *script, bool trace, bool quie
     outcome.hash = sim->hash;
     if (!quiet || !outcome.ok)
         (void)printf("seed %llu: %s, %u hosts, %u jobs, %llu.%03llu s, %llu events, %llu of %llu datagrams lost, "
-                     "%llu elections, %llu restarts, %llu workers, trace %016llx\n",
+                     "%llu elections, %llu restarts, %llu workers, %llu struck, %llu shrunk, trace %016llx\n",
                      (unsigned long long)sim->options.seed, outcome.ok ? "ok" : "FAILED", sim->options.hosts,
                      sim->job_count, (unsigned long long)(ms / 1000), (unsigned long long)(ms % 1000),
                      (unsigned long long)sim->events, (unsigned long long)sim->lost, (unsigned long long)sim->datagrams,
                      (unsigned long long)sim->elections, (unsigned long long)sim->restarts,
-                     (unsigned long long)sim->runs, (unsigned long long)outcome.hash);
+                     (unsigned long long)sim->runs, (unsigned long long)sim->strikes, (unsigned long long)sim->shrinks,
+                     (unsigned long long)outcome.hash);
     if (!outcome.ok)
         (void)printf("FAIL %s\n", sim->failure);
     sim_destroy(sim);

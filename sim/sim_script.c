@@ -1,16 +1,20 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
- *     hosts 5                      slots 2            seed 42          latency 1ms       jitter 500us
- *     loss 20                      duplicate 5        slow 2           flush 3ms         drift 200        (percent;
- * ppm) submit from 2 workers 4..6 steps 300            script from 1 workers 2 steps 100  (10 ms each) at 5s kill
- * leader            (the agent; its workers live on)     at 5s crash 3    (the power) at 5s destroy 4              (the
- * power and the disk, for good)   at 9s recover 1 [refused] (asked of the first host) at 8s start 6                at
- * 8s start all    at 5s pause 2 3s  at 5s stall 1 2s (the disk) at 5s cut 1 2 [one-way]      at 5s partition 1 2 | 3 4
- * 5          at 5s clog 1 2 800ms at 9s heal                   at 6s loss 0       at 6s stop 1      at 6s delete 1   at
- * 6s user 3 at 60s expect finished       at 9s expect 6 engines               at 9s expect job 1 killed
+ * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm); loss 20, duplicate 5,
+ *   slow 2 (percent)
+ * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each); at 6s stop 1; at 6s
+ *   delete 1; at 9s recover 1 [refused] (asked of the first host)
+ * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
+ *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
+ * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
+ * - paths: at 5s cut 1 2 [one-way]; at 5s partition 1 2 | 3 4 5; at 5s clog 1 2 800ms; at 6s loss 0; at 9s heal
+ * - the mesh: at 6s user 3
+ * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
+ *   itself); at 9s expect job 1 killed
  *
- * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job. After the
- * last line every fault is healed, every host that was started runs, and the mesh must converge. */
+ * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
+ * with engines, by chance; or struck: where a worker was killed or stopped last. After the last line every fault is
+ * healed, every host that was started runs, and the mesh must converge. */
 #include "sim.h"
 
 #include <ctype.h>
@@ -88,6 +92,10 @@ static uint32_t host_word(struct reader *r, size_t i)
         return SIM_DRIVER;
     if (strcmp(text, "all") == 0)
         return SIM_ALL;
+    if (strcmp(text, "any") == 0)
+        return SIM_ANY;
+    if (strcmp(text, "struck") == 0)
+        return SIM_STRUCK;
     n = number(r, i, SIM_HOSTS_MAX);
     if (n == 0)
         wrong(r, "hosts count from 1");
@@ -167,10 +175,10 @@ static void read_expect(struct reader *r, size_t i)
                 return;
         wrong(r, "%s is no state of a job", word(r, i + 2));
     } else {
-        c = command(r, SIM_EXPECT_ENGINES);
+        c = command(r, strcmp(word(r, i + 1), "shrinks") == 0 ? SIM_EXPECT_SHRINKS : SIM_EXPECT_ENGINES);
         c->number = number(r, i, SHOAL_RANKS_MAX);
-        if (strcmp(word(r, i + 1), "engines") != 0)
-            wrong(r, "expected: N engines, finished, or job N STATE");
+        if (c->verb == SIM_EXPECT_ENGINES && strcmp(word(r, i + 1), "engines") != 0)
+            wrong(r, "expected: N engines, N shrinks, finished, or job N STATE");
     }
 }
 
@@ -220,6 +228,12 @@ static void read_words(struct reader *r)
     }
     if (i == 0 && read_setting(r))
         return;
+    if (i + 1 < r->count && strcmp(r->words[i + 1], "worker") == 0) {
+        if (strcmp(r->words[i], "kill") != 0 && strcmp(r->words[i], "stop") != 0)
+            wrong(r, "a worker can be killed or stopped");
+        command(r, r->words[i][0] == 'k' ? SIM_KILL_WORKER : SIM_STOP_WORKER)->a = host_word(r, i + 2);
+        return;
+    }
     for (size_t v = 0; v < sizeof(simple) / sizeof(simple[0]); v++) {
         if (strcmp(word(r, i), simple[v].word) != 0)
             continue;
@@ -337,6 +351,42 @@ static void random_fault(struct sim_script *script, struct shoal_rand *rand, uns
         (void)random_command(script, SIM_LOSS, heal_ns);
 }
 
+/* Workers that are killed or stopped while agents and hosts go on, often two soon after each other, and now and then
+ * the agent at the same moment; one more job is long enough to meet them. From a stream of its own, and in two of three
+ * seeds: the others stay what they were. Half of those have slots enough for a job to lie on one host. */
+static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t span_ns)
+{
+    struct shoal_rand rand;
+    struct sim_command *job;
+    uint64_t strikes;
+
+    if (seed % 3 == 0)
+        return;
+    shoal_rand_init(&rand, seed ^ 0x776f726b657273);
+    if (shoal_rand_below(&rand, 2) == 0)
+        script->options.slots = 4 + (uint32_t)shoal_rand_below(&rand, 3);
+    job = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, SHOAL_S));
+    job->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
+    job->workers_min = 1;
+    job->workers_max = 2 + (uint32_t)shoal_rand_below(&rand, SIM_VIRTUAL_WORKERS - 1);
+    job->number = span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000);
+    strikes = 1 + shoal_rand_below(&rand, 8);
+    for (uint64_t i = 0; i < strikes; i++) {
+        bool stop = shoal_rand_below(&rand, 4) == 0;
+        uint64_t at_ns = SHOAL_S / 2 + shoal_rand_below(&rand, span_ns);
+        uint64_t again = shoal_rand_below(&rand, 6);
+
+        random_command(script, stop ? SIM_STOP_WORKER : SIM_KILL_WORKER, at_ns)->a = SIM_ANY;
+        at_ns += shoal_rand_below(&rand, 30 * SHOAL_MS);
+        if (again < 2) {
+            random_command(script, SIM_KILL_WORKER, at_ns)->a = SIM_STRUCK;
+        } else if (again == 2) {
+            random_command(script, SIM_KILL, at_ns)->a = SIM_STRUCK;
+            random_command(script, SIM_START, at_ns + shoal_rand_below(&rand, 3 * SHOAL_S))->a = SIM_ALL;
+        }
+    }
+}
+
 void sim_script_random(struct sim_script *script, uint64_t seed)
 {
     struct shoal_rand rand;
@@ -372,6 +422,7 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     }
     for (unsigned i = 0; i < faults; i++)
         random_fault(script, &rand, enabled, shoal_rand_below(&rand, span_ns));
+    random_strikes(script, seed, span_ns);
     (void)random_command(script, SIM_HEAL, span_ns + 8 * SHOAL_S);
 }
 
@@ -391,6 +442,19 @@ static uint32_t driver_host(struct sim *sim)
     return UINT32_MAX;
 }
 
+/* Of an engine by chance: hosts with more of them are likelier. */
+static uint32_t any_host(struct sim *sim)
+{
+    uint32_t host = UINT32_MAX;
+    uint64_t seen = 0;
+
+    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+        for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
+            if (worker->role == SHOAL_SCHED_RUN_ENGINE && shoal_rand_below(&sim->command_chance, ++seen) == 0)
+                host = h;
+    return host;
+}
+
 static uint32_t resolve(struct sim *sim, uint32_t host)
 {
     uint32_t leader = host == SIM_LEADER || host == SIM_FOLLOWER ? sim_leader(sim, first_group(sim)) : UINT32_MAX;
@@ -400,6 +464,10 @@ static uint32_t resolve(struct sim *sim, uint32_t host)
         return host;
     if (host == SIM_DRIVER)
         return driver_host(sim);
+    if (host == SIM_ANY)
+        return any_host(sim);
+    if (host == SIM_STRUCK)
+        return sim->struck;
     if (host == SIM_LEADER || leader == UINT32_MAX)
         return leader;
     if (!shoal_sched_group_find(sim->hosts[leader].sched, first_group(sim), &status))
@@ -583,6 +651,9 @@ static void expect(struct sim *sim, const struct sim_command *c)
     if (c->verb == SIM_EXPECT_ENGINES && sim_job_engines(sim, 0) != c->number)
         sim_fail(sim, "line %u: expected %llu engines, there are %u", c->line, (unsigned long long)c->number,
                  sim_job_engines(sim, 0));
+    if (c->verb == SIM_EXPECT_SHRINKS && sim->shrinks < c->number)
+        sim_fail(sim, "line %u: expected %llu shrinks, there were %llu", c->line, (unsigned long long)c->number,
+                 (unsigned long long)sim->shrinks);
     if (c->verb == SIM_EXPECT_STATE && (!sim_job_state(sim, c->job, &state) || state != c->state))
         sim_fail(sim, "line %u: job %u is %s", c->line, c->job + 1, shoal_job_state_name((enum shoal_job_state)state));
     for (uint32_t i = 0; c->verb == SIM_EXPECT_FINISHED && i < sim->job_count; i++)
@@ -608,6 +679,8 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
 {
     switch (c->verb) {
     case SIM_KILL: sim_agent_kill(host); break;
+    case SIM_KILL_WORKER:
+    case SIM_STOP_WORKER: sim_worker_strike(host, c->verb == SIM_STOP_WORKER); break;
     case SIM_CRASH: sim_host_crash(host); break;
     case SIM_DESTROY: sim_host_destroy(host); break;
     case SIM_START: sim_host_boot(host); break;
@@ -656,6 +729,7 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     case SIM_DELETE: ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
     case SIM_RECOVER: recover(sim, c); return;
     case SIM_EXPECT_ENGINES:
+    case SIM_EXPECT_SHRINKS:
     case SIM_EXPECT_STATE:
     case SIM_EXPECT_FINISHED: expect(sim, c); return;
     default: break;

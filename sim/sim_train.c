@@ -4,7 +4,9 @@
  * T1. The ranges of an epoch cover 0..V-1 once; epochs of a worker only rise.
  * T2. A member that is said to have the state has it; a decided step was completed by somebody; nobody is taken back
  *     except by a snapshot or a fresh start.
- * T3. A step is applied only after the one before it. */
+ * T3. A step is applied only after the one before it.
+ * T4. An epoch that others have left goes no further than what the newer one goes on from; (e,k) with k > 0 lies on one
+ *     host. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -35,6 +37,10 @@ static const struct shoal_rank_member *check_record(struct sim_host *host, const
         if (epoch->members[i].worker_id == worker->id)
             me = &epoch->members[i];
     }
+    for (uint32_t i = 1; epoch->epoch.k > 0 && i < epoch->member_count; i++)
+        if (!shoal_node_id_equal(epoch->members[i].node, epoch->members[0].node))
+            sim_fail(host->sim, "epoch (%u,%u) was made by one host, but has members on two", epoch->epoch.e,
+                     epoch->epoch.k);
     if (covered != SIM_VIRTUAL_WORKERS)
         sim_fail(host->sim, "epoch %u covers %u of %u", epoch->epoch.e, covered, (unsigned)SIM_VIRTUAL_WORKERS);
     return me;
@@ -74,8 +80,11 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
         if (word > job->newest_epoch)
             job->steps_done = epoch->decided_step;
     }
-    if (word > job->newest_epoch)
+    if (word > job->newest_epoch) {
         job->newest_epoch = word;
+        job->newest_decided = epoch->decided_step;
+        sim->shrinks += epoch->epoch.k > 0;
+    }
     sim_trace(sim, "%s: worker %llx enters epoch (%u,%u) of %u members at step %llu", host->name,
               (unsigned long long)worker->id, epoch->epoch.e, epoch->epoch.k, epoch->member_count,
               (unsigned long long)epoch->decided_step);
@@ -108,7 +117,7 @@ static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *e
 
         if (host == worker->host)
             continue;
-        if (member == NULL || member->frozen || !sim_can_talk(sim, host, worker->host))
+        if (member == NULL || sim_worker_stands(member) || !sim_can_talk(sim, host, worker->host))
             ranks |= 1ull << i;
         if (member == NULL && sim->hosts[host].powered && sim_can_talk(sim, host, worker->host))
             *ended = true;
@@ -143,7 +152,7 @@ static bool gather(struct sim *sim, const struct sim_worker *first, struct team 
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         struct sim_worker *member = sim_worker_find(sim, epoch->members[i].worker_id);
 
-        if (member == NULL || member->frozen || !member->entered || member->epoch != first->epoch ||
+        if (member == NULL || sim_worker_stands(member) || !member->entered || member->epoch != first->epoch ||
             !sim_can_talk(sim, member->host, first->host))
             return false;
         team->holder_here =
@@ -195,6 +204,10 @@ static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *mem
     if (job->steps_done + 1 < step)
         sim_fail(sim, "step %llu is applied, but %llu was the last", (unsigned long long)step,
                  (unsigned long long)job->steps_done);
+    if (member->epoch < job->newest_epoch && step > job->newest_decided)
+        sim_fail(sim, "worker %llx applies step %llu in epoch (%u,%u), but a newer one goes on from step %llu",
+                 (unsigned long long)member->id, (unsigned long long)step, shoal_epoch_of_word(member->epoch).e,
+                 shoal_epoch_of_word(member->epoch).k, (unsigned long long)job->newest_decided);
     member->applied = step;
     if (step > job->steps_done)
         job->steps_done = step;
@@ -278,9 +291,9 @@ void sim_train(struct sim *sim, uint32_t index)
             if (worker->job != index || worker->role != SHOAL_SCHED_RUN_ENGINE)
                 continue;
             some = true;
-            if (worker->entered && !worker->frozen)
+            if (worker->entered && !sim_worker_stands(worker))
                 watch_links(sim, worker);
-            if (worker->entered && !worker->frozen && worker->record->members[0].worker_id == worker->id)
+            if (worker->entered && !sim_worker_stands(worker) && worker->record->members[0].worker_id == worker->id)
                 advance(sim, worker);
         }
     }

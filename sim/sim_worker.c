@@ -2,7 +2,9 @@
  *
  * W1. They are the host's, not the agent's: an agent's death leaves them, a new agent finds them again (RUNNER).
  * W2. The runner freezes and kills by the lease without the agent, on the host's clock.
- * W3. A frozen process does nothing and hears nothing; its messages wait. */
+ * W3. A frozen or stopped process does nothing and hears nothing; its messages wait.
+ * W4. One that is killed does no more, but holds its slot until its memory is torn down. The agent hears of the death
+ *     before (DYING); of one that is stopped its watchdog tells after a second in which the agent itself kept time. */
 #include "sim.h"
 
 #include "shoal/step_record.h"
@@ -15,6 +17,9 @@
 /* S5 of slots.h: frozen 5 s before the lease ends, killed 10 minutes later. */
 #define FREEZE_BEFORE_NS (5 * SHOAL_S)
 #define KILL_AFTER_NS (595 * SHOAL_S)
+#define WATCH_NS (250 * SHOAL_MS)
+#define WATCH_LOOKS 4u
+#define TEARDOWN_NS (40 * SHOAL_MS) /* mean; 30 ms a GB */
 
 uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id)
 {
@@ -320,7 +325,7 @@ static void inbox_read(struct sim_host *host, uint64_t id)
 {
     struct sim_worker *worker = here(host, id);
 
-    while (worker != NULL && !worker->frozen && worker->inbox != NULL) {
+    while (worker != NULL && !sim_worker_stands(worker) && worker->inbox != NULL) {
         struct sim_message *message = worker->inbox;
 
         worker->inbox = message->next;
@@ -385,7 +390,7 @@ static void set_frozen(struct sim_host *host, struct sim_worker *worker, bool fr
         sim_check_alone(host, worker);
     if (!frozen)
         sim_push(host->sim, SIM_TO_WORKER, host->index, 0)->word = worker->id;
-    if (!frozen && worker->epoch != 0) {
+    if (!sim_worker_stands(worker) && worker->epoch != 0) {
         const struct sim_runner *runner = runner_of(host, worker->job, false);
 
         if (runner != NULL && runner->revoked >= worker->epoch)
@@ -418,18 +423,18 @@ static void lease(struct sim_host *host, struct sim_worker *worker, uint64_t dea
 
 static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64_t grace_ns)
 {
-    uint64_t in_ns = grace_ns == 0                                ? 3 * SHOAL_MS
-                     : worker->frozen || grace_ns < 30 * SHOAL_MS ? grace_ns
-                                                                  : 30 * SHOAL_MS;
+    uint64_t in_ns = grace_ns == 0                                           ? 3 * SHOAL_MS
+                     : sim_worker_stands(worker) || grace_ns < 30 * SHOAL_MS ? grace_ns
+                                                                             : 30 * SHOAL_MS;
     struct sim_event *event;
 
-    if (worker->dying && grace_ns > 0)
+    if ((worker->dying && grace_ns > 0) || worker->dead)
         return;
     worker->dying = true;
     worker->freeze_at_ns = worker->kill_at_ns = 0;
     event = sim_push(host->sim, SIM_EXIT, host->index, in_ns);
     event->word = worker->id;
-    event->from = grace_ns == 0 || worker->frozen ? 9 : 15;
+    event->from = grace_ns == 0 || sim_worker_stands(worker) ? 9 : 15;
 }
 
 void sim_worker_order(struct sim_host *host, const struct shoal_sched_action *action)
@@ -501,7 +506,7 @@ void sim_revoke(struct sim_host *host, struct shoal_job_id id, uint64_t word)
     if (word > runner->revoked)
         runner->revoked = word;
     for (struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
-        if (worker->job == job && !worker->frozen && worker->epoch != 0 && worker->epoch <= runner->revoked)
+        if (worker->job == job && !sim_worker_stands(worker) && worker->epoch != 0 && worker->epoch <= runner->revoked)
             sim_close(host, worker);
 }
 
@@ -577,6 +582,71 @@ void sim_runners_found(struct sim_host *host)
             sim_push(host->sim, SIM_SLOT_IDLE, host->index, 5 * SHOAL_MS)->word = slot;
 }
 
+/* ---- strikes ---- */
+
+static void say_worker(struct sim_host *host, const struct sim_worker *worker, enum shoal_sched_event_kind kind,
+                       uint64_t delay_ns)
+{
+    struct shoal_sched_event event = { .kind = kind };
+
+    event.u.worker_stuck.worker_id = worker->id;
+    if (host->agent)
+        sim_answer(host, &event, delay_ns);
+}
+
+static void watch_later(struct sim_host *host, const struct sim_worker *worker)
+{
+    sim_push(host->sim, SIM_WATCH, host->index, WATCH_NS)->word = worker->id;
+}
+
+/* W4. Time in which the agent is away, or the runner has frozen the process, does not count. */
+static void on_watch(struct sim_host *host, struct sim_worker *worker)
+{
+    if (!worker->stopped || worker->dead)
+        return;
+    if (!host->agent || worker->frozen || worker->still_life != host->life)
+        worker->still = 0;
+    worker->still_life = host->life;
+    if (host->agent && !worker->frozen && ++worker->still > WATCH_LOOKS) {
+        worker->still = 0;
+        say_worker(host, worker, SHOAL_SCHED_WORKER_STUCK, SHOAL_MS);
+    }
+    watch_later(host, worker);
+}
+
+static bool may_strike(const struct sim_worker *worker)
+{
+    return worker->role == SHOAL_SCHED_RUN_ENGINE && !worker->dead && !worker->stopped;
+}
+
+void sim_worker_strike(struct sim_host *host, bool stop)
+{
+    struct sim *sim = host->sim;
+    struct sim_worker *struck = NULL;
+    uint64_t seen = 0;
+    struct sim_event *event;
+
+    for (struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
+        if (may_strike(worker) && shoal_rand_below(&sim->command_chance, ++seen) == 0)
+            struck = worker;
+    if (struck == NULL)
+        return;
+    sim->strikes++;
+    sim->struck = host->index;
+    sim_trace(sim, "%s: worker %llx is %s", host->name, (unsigned long long)struck->id, stop ? "stopped" : "killed");
+    if (stop) {
+        struck->stopped = true;
+        struck->still_life = host->life;
+        watch_later(host, struck);
+        return;
+    }
+    struck->dead = true;
+    say_worker(host, struck, SHOAL_SCHED_WORKER_DYING, sim_about(&sim->command_chance, SHOAL_MS));
+    event = sim_push(sim, SIM_EXIT, host->index, 2 * SHOAL_MS + sim_about(&sim->command_chance, TEARDOWN_NS));
+    event->word = struck->id;
+    event->from = 9;
+}
+
 /* ---- events ---- */
 
 static void to_agent(struct sim_host *host, const struct sim_event *from)
@@ -625,7 +695,11 @@ void sim_worker_event(struct sim_host *host, const struct sim_event *event)
         on_runner_timer(host, worker);
     } else if (event->kind == SIM_TO_WORKER) {
         inbox_read(host, worker->id);
-    } else if (worker->frozen) {
+    } else if (event->kind == SIM_WATCH) {
+        on_watch(host, worker);
+    } else if (worker->dead) {
+        return;
+    } else if (sim_worker_stands(worker)) {
         sim_work_later(host, worker, (enum sim_work)event->from, FROZEN_AGAIN_NS);
     } else {
         if (event->from == SIM_WORK_HELLO && (!host->agent || worker->connected))
