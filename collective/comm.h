@@ -163,6 +163,8 @@ struct shoal_comm {
     size_t address_len;
     struct shoal_worker_closed closed;
     struct shoal_worker_unheard unheard;
+    _Atomic uint64_t lost_links; /* of the epoch: members to which the connection broke, or that say nothing; bit by
+                                    rank */
     struct shoal_worker_done done;
     struct shoal_worker_failed *failed;
     struct shoal_worker_snapshot *snapshot;

@@ -21,7 +21,10 @@ static void report_closed(struct shoal_comm *comm, struct shoal_epoch id)
 {
     comm->closed = (struct shoal_worker_closed){ .epoch = id,
                                                  .applied_step = atomic_load(&comm->applied),
-                                                 .complete_step = atomic_load(&comm->complete) };
+                                                 .complete_step = atomic_load(&comm->complete),
+                                                 .broken = id.e == comm->epoch.id.e && id.k == comm->epoch.id.k
+                                                               ? atomic_load(&comm->lost_links)
+                                                               : 0 };
     link_fact(comm, FACT_CLOSED);
 }
 
@@ -220,6 +223,7 @@ static enum shoal_err adopt(struct shoal_comm *comm)
     }
     build_epoch(comm, next, (uint32_t)rank);
     comm->link.known &= ~(uint32_t)FACT_UNHEARD;
+    atomic_store(&comm->lost_links, 0);
     comm->link.unsent &= comm->link.known;
     records_ack(&comm->records, next->records_acked);
     comm->records.sent = comm->records.acked;

@@ -8,7 +8,9 @@
  *   library thread --beat, each SHOAL_BEAT_NS--> every member of another host; who falls silent is named to the agent
  *
  * I1. Nothing of a peer is used before its greeting has shown the token that the EPOCH lists for it.
- * I2. A broken connection marks the fabric broken; the next wait closes the epoch, which tells the agent. */
+ * I2. A broken connection marks the fabric broken; the next wait closes the epoch, which tells the agent, and with whom
+ *     (CLOSED.broken). So does one that does not come up, or says nothing for long; who was silent for half of that
+ * when somebody else ended the epoch is named, too. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,8 +239,10 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
                                  .address_len = peer->address_len };
     enum shoal_err err = comm->transport_ops->connect(comm->transport, &to);
 
-    if (err != SHOAL_OK)
+    if (err != SHOAL_OK) {
+        (void)atomic_fetch_or(&comm->lost_links, 1ull << rank);
         return err;
+    }
     fabric->out[rank] =
         (struct greeting){ .worker_id = comm->hello.worker_id,
                            .epoch = epoch->word,
@@ -371,6 +375,15 @@ static void say_unheard(struct shoal_comm *comm, uint64_t ranks)
     (void)pthread_mutex_unlock(&comm->lock);
 }
 
+/* After how long without a word the link to `rank` counts as broken. One that stands may wait for the first word: its
+ * member may still be computing for the epoch before. */
+static uint64_t broken_ns(const struct shoal_comm *comm, uint32_t rank)
+{
+    if (comm->fabric->greeted[rank])
+        return SHOAL_BEAT_BROKEN_NS;
+    return comm->transport_ops->connected(comm->transport, rank) ? UINT64_MAX / 2 : SHOAL_LINK_CONNECT_NS;
+}
+
 /* Who did not keep time itself has no right to call others silent: what they said waits to be read. */
 static void beat_turn(struct shoal_comm *comm)
 {
@@ -378,7 +391,7 @@ static void beat_turn(struct shoal_comm *comm)
     uint64_t now = comm_now_ns();
     bool late = now >= fabric->beat_look_ns + 4 * BEAT_LOOK_NS;
     bool send = now >= fabric->beat_send_ns + SHOAL_BEAT_NS;
-    uint64_t unheard = 0;
+    uint64_t unheard = 0, lost = 0;
 
     if (now < fabric->beat_look_ns + BEAT_LOOK_NS)
         return;
@@ -393,12 +406,15 @@ static void beat_turn(struct shoal_comm *comm)
         beat_one(comm, rank, now, send);
         if (now > beat->heard_ns + limit)
             unheard |= 1ull << rank;
-        if (now > beat->heard_ns + SHOAL_BEAT_BROKEN_NS && fabric->greeted[rank]) {
+        if (now > beat->heard_ns + broken_ns(comm, rank) / 2)
+            lost |= 1ull << rank;
+        if (now > beat->heard_ns + broken_ns(comm, rank)) {
             (void)comm_fail(comm, SHOAL_ERR_UNREACHABLE, "connection with rank %u: nothing came for %u s", rank,
-                            (unsigned)(SHOAL_BEAT_BROKEN_NS / SHOAL_S));
+                            (unsigned)(broken_ns(comm, rank) / SHOAL_S));
             fabric->broken = true;
         }
     }
+    atomic_store(&comm->lost_links, lost);
     fabric->beat_look_ns = now;
     if (send)
         fabric->beat_send_ns = now;
@@ -415,8 +431,10 @@ bool fabric_turn(struct shoal_comm *comm)
     (void)pthread_mutex_lock(&comm->fabric_lock);
     if (comm->transport_ops->progress(comm->transport) > 0)
         atomic_store(&comm->fabric_moved, true);
-    if (comm->transport_ops->failed(comm->transport, &comm->msg))
+    if (comm->transport_ops->failed(comm->transport, &comm->msg)) {
+        (void)atomic_fetch_or(&comm->lost_links, comm->transport_ops->lost(comm->transport));
         fabric->broken = true;
+    }
     for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {
         if (comm->epoch.peers[rank].host == comm->epoch.host)
             continue;

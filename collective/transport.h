@@ -50,6 +50,10 @@ struct transport_ops {
     int (*wait_fd)(struct transport *transport);
     bool (*arm)(struct transport *transport);
     bool (*failed)(const struct transport *transport, struct shoal_msg *msg);
+    /* To whom the connections led that failed: bit by rank. 0: none did, or it is not known. */
+    uint64_t (*lost)(const struct transport *transport);
+    /* My connection to that rank stands: its kernel has answered, whatever its process is in. */
+    bool (*connected)(const struct transport *transport, uint32_t rank);
     /* Close every connection by force, cancel every request, forget unexpected messages with `stale_tag` in the bits
      * of `stale_mask`. */
     void (*reset)(struct transport *transport, uint64_t stale_tag, uint64_t stale_mask);

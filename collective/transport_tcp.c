@@ -39,6 +39,7 @@
 #define PREAMBLE_BYTES 36u
 #define HEADER_BYTES 16u
 #define ADDRESS_BYTES 6u
+#define RANK_UNKNOWN UINT32_MAX
 
 struct transport_request {
     struct transport_request *next; /* in a send queue, the posted list or the free list */
@@ -618,7 +619,7 @@ static enum transport_state tcp_test(struct transport *t, struct transport_reque
         return TRANSPORT_PENDING;
     free_request(t, request);
     if (failed)
-        mark_failed(t, 0, EMSGSIZE);
+        mark_failed(t, RANK_UNKNOWN, EMSGSIZE);
     return failed ? TRANSPORT_FAILED : TRANSPORT_DONE;
 }
 
@@ -782,10 +783,17 @@ static bool tcp_arm(struct transport *t)
 static bool tcp_failed(const struct transport *t, struct shoal_msg *msg)
 {
     if (t->failed)
-        (void)shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "connection with rank %u: %s", t->failed_rank,
+        (void)shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "connection with rank %d: %s", (int)t->failed_rank,
                          t->failed_errno == 0 ? "closed by the peer" : strerror(t->failed_errno));
     return t->failed;
 }
+
+static uint64_t tcp_lost(const struct transport *t)
+{
+    return t->failed && t->failed_rank < SHOAL_RANKS_MAX ? 1ull << t->failed_rank : 0;
+}
+
+static bool tcp_connected(const struct transport *t, uint32_t rank) { return t->out[rank].connected; }
 
 static void tcp_reset(struct transport *t, uint64_t stale_tag, uint64_t stale_mask)
 {
@@ -848,5 +856,7 @@ const struct transport_ops transport_tcp = {
     .wait_fd = tcp_wait_fd,
     .arm = tcp_arm,
     .failed = tcp_failed,
+    .lost = tcp_lost,
+    .connected = tcp_connected,
     .reset = tcp_reset,
 };

@@ -76,6 +76,7 @@ struct transport {
     bool failed;
     ucs_status_t failure;
     uint32_t failed_peer;
+    uint64_t lost;      /* by rank */
     uint64_t undrained; /* requests that did not end in a reset; must stay 0 */
 };
 
@@ -232,6 +233,7 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
     connection->transport->failed = true;
     connection->transport->failure = status;
     connection->transport->failed_peer = connection->peer;
+    connection->transport->lost |= 1ull << connection->peer;
 }
 
 static enum shoal_err ucx_connect(struct transport *t, const struct transport_peer *peer)
@@ -392,6 +394,16 @@ static bool ucx_failed(const struct transport *t, struct shoal_msg *msg)
     return t->failed;
 }
 
+static uint64_t ucx_lost(const struct transport *t) { return t->lost; }
+
+/* It does not say: a connection counts as standing until it fails. */
+static bool ucx_connected(const struct transport *t, uint32_t rank)
+{
+    (void)t;
+    (void)rank;
+    return true;
+}
+
 /* Receive and drop what came unasked in an epoch that is over. */
 static void drop_unexpected(struct transport *t, uint64_t tag, uint64_t mask)
 {
@@ -465,6 +477,7 @@ static void ucx_reset(struct transport *t, uint64_t stale_tag, uint64_t stale_ma
     }
     drop_unexpected(t, stale_tag, stale_mask);
     t->failed = false;
+    t->lost = 0;
 }
 
 static void ucx_destroy(struct transport *t)
@@ -493,5 +506,7 @@ const struct transport_ops transport_ucx = {
     .wait_fd = ucx_wait_fd,
     .arm = ucx_arm,
     .failed = ucx_failed,
+    .lost = ucx_lost,
+    .connected = ucx_connected,
     .reset = ucx_reset,
 };

@@ -793,7 +793,8 @@ static void on_server_line(struct runner *runner, char *line)
     if (pid != NULL && strtol(pid + 6, NULL, 10) > 1 && strtol(pid + 6, NULL, 10) <= INT32_MAX) {
         child_running(runner, child, (pid_t)strtol(pid + 6, NULL, 10));
     } else if (pid != NULL) { /* 1 and below would be everybody's, to kill() */
-        (void)snprintf(child->text, sizeof(child->text), "the engine server names a process that cannot be: %.100s", pid);
+        (void)snprintf(child->text, sizeof(child->text), "the engine server names a process that cannot be: %.100s",
+                       pid);
         child_ended(runner, child, -1, false);
     } else {
         (void)snprintf(child->text, sizeof(child->text), "the engine server could not fork: %.400s", error + 8);
@@ -964,7 +965,7 @@ static enum shoal_err pages_make(struct runner *runner, const char *job_text, ui
         return shoal_fail(msg, SHOAL_ERR_INVALID, "not a job id: %s", job_text);
     runner->page->magic = SHOAL_CONTROL_MAGIC;
     runner->page->version = SHOAL_WORKER_VERSION;
-    runner->page->oldest = SHOAL_WORKER_VERSION;
+    runner->page->oldest = SHOAL_WORKER_OLDEST;
     memcpy(runner->page->job, job.bytes, sizeof(job.bytes));
     runner->page->generation = generation;
     runner->page->slots_max = SHOAL_SLOTS_MAX;

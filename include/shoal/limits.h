@@ -53,6 +53,9 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_BEAT_UNHEARD_NS (300 * SHOAL_MS)
 #define SHOAL_BEAT_FIRST_NS (SHOAL_S)
 #define SHOAL_BEAT_BROKEN_NS (5 * SHOAL_S)
+/* A kernel answers a connection at once, whatever its process is in; this is the time for a second and a third try.
+ * Such a link breaks three times in the 10 s of sched/link_breaks.h. */
+#define SHOAL_LINK_CONNECT_NS (3 * SHOAL_S)
 _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a word");
 /* Virtual workers of a job (the sync interval). */
 #define SHOAL_VIRTUAL_MAX 4096

@@ -34,7 +34,9 @@
 #include "shoal/ids.h"
 #include "shoal/limits.h"
 
-#define SHOAL_WORKER_VERSION 1
+/* 2: CLOSED says which links broke. */
+#define SHOAL_WORKER_VERSION 2
+#define SHOAL_WORKER_OLDEST 1 /* that can read it: what was added stands at the end of a message */
 
 /* The environment of a worker, set by the runner beside that of spec/training-contract 2. */
 #define SHOAL_ENV_SOCKET "SHOAL_AGENT_SOCKET"   /* path of the agent's worker socket (SOCK_SEQPACKET) */
@@ -48,8 +50,9 @@
 #define SHOAL_ENV_TOKEN "SHOAL_TOKEN" /* 32 hex digits: secret of this worker's lease, see shoal_rank_member */
 /* Of an engine: a link to the bundle of the newest call that came here, for the engine server to preload. */
 #define SHOAL_ENV_CALL_BUNDLE "SHOAL_CALL_BUNDLE"
-#define SHOAL_ENV_LOG_MIB "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner   \
-                                           */
+#define SHOAL_ENV_LOG_MIB                                                                                              \
+    "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner                         \
+                     */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED" /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
 
 /* What a worker is in, for `top`, `show` and the watchdog. */
@@ -210,6 +213,7 @@ struct shoal_worker_closed {
     struct shoal_epoch epoch;
     uint64_t applied_step;
     uint64_t complete_step;
+    uint64_t broken; /* bit r: my data link with member r broke, or nothing passed it for long. Of version 2 */
 };
 
 /* Consecutive step records, see shoal/step_record.h. */

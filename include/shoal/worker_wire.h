@@ -7,8 +7,6 @@
 
 #include "shoal/worker.h"
 
-#define SHOAL_WORKER_OLDEST 1
-
 static inline void shoal_worker_put_hello(struct shoal_writer *w, const struct shoal_worker_hello *m)
 {
     shoal_put_job_id(w, m->job);
@@ -209,6 +207,7 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
         shoal_put_epoch(w, m->closed.epoch);
         shoal_put_u64(w, m->closed.applied_step);
         shoal_put_u64(w, m->closed.complete_step);
+        shoal_put_u64(w, m->closed.broken);
         return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
@@ -255,7 +254,7 @@ static inline void shoal_worker_put_body(struct shoal_writer *w, const struct sh
     w->failed = true;
 }
 
-static inline void shoal_worker_get_body(struct shoal_reader *r, struct shoal_worker_message *m)
+static inline void shoal_worker_get_body(struct shoal_reader *r, uint8_t version, struct shoal_worker_message *m)
 {
     switch ((enum shoal_worker_kind)m->kind) {
     case SHOAL_WORKER_HELLO: shoal_worker_get_hello(r, &m->hello); return;
@@ -270,6 +269,7 @@ static inline void shoal_worker_get_body(struct shoal_reader *r, struct shoal_wo
         m->closed.epoch = shoal_get_epoch(r);
         m->closed.applied_step = shoal_get_u64(r);
         m->closed.complete_step = shoal_get_u64(r);
+        m->closed.broken = version >= 2 ? shoal_get_u64(r) : 0;
         return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
@@ -345,7 +345,7 @@ static inline SHOAL_MUST_CHECK enum shoal_err shoal_worker_decode(struct shoal_v
         return SHOAL_ERR_UNSUPPORTED;
     if (m->kind >= SHOAL_WORKER_KIND_COUNT)
         return SHOAL_ERR_MALFORMED;
-    shoal_worker_get_body(&r, m);
+    shoal_worker_get_body(&r, version, m);
     if (r.failed || (!shoal_reader_done(&r) && version <= SHOAL_WORKER_VERSION))
         return SHOAL_ERR_MALFORMED;
     return SHOAL_OK;

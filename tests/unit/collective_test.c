@@ -266,7 +266,7 @@ static void fill_message(struct shoal_rand *rand, uint8_t kind, struct shoal_wor
         m->ready.address = shoal_view_of(some_bytes, sizeof(some_bytes));
         return;
     case SHOAL_WORKER_EPOCH: fill_epoch(rand, &m->epoch); return;
-    case SHOAL_WORKER_CLOSED: m->closed = (struct shoal_worker_closed){ { 5, 1 }, 17, 18 }; return;
+    case SHOAL_WORKER_CLOSED: m->closed = (struct shoal_worker_closed){ { 5, 1 }, 17, 18, 1ull << 63 | 2 }; return;
     case SHOAL_WORKER_RECORDS:
     case SHOAL_WORKER_TRAIN_RECORDS:
         m->records = (struct shoal_worker_records){ 1, 17, 3, shoal_view_of(some_bytes, sizeof(some_bytes)) };
@@ -335,6 +335,12 @@ static void messages_survive_and_prefixes_are_refused(void **state)
         }
         bytes[len] = 0;
         assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len + 1), back), SHOAL_ERR_MALFORMED);
+        if (kind == SHOAL_WORKER_CLOSED) { /* of version 1: nothing of links */
+            bytes[1] = 1;
+            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len), back), SHOAL_ERR_MALFORMED);
+            assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len - 8), back), SHOAL_OK);
+            assert_true(back->closed.complete_step == 18 && back->closed.broken == 0);
+        }
         bytes[1] = SHOAL_WORKER_VERSION + 1; /* a newer writer may have appended a field */
         assert_int_equal(shoal_worker_decode(shoal_view_of(bytes, len + 1), back), SHOAL_OK);
         bytes[2] = SHOAL_WORKER_VERSION + 1;

@@ -187,7 +187,9 @@ static void a_wrong_token_is_not_heard(void **state)
     assert_int_equal(tcp->test(pair.b, receive), TRANSPORT_PENDING);
     assert_int_equal(in[0], 0);
     assert_true(tcp->failed(pair.a, NULL)); /* its connection was closed */
+    assert_true(tcp->lost(pair.a) == 1u << 1);
     assert_false(tcp->failed(pair.b, NULL));
+    assert_true(tcp->lost(pair.b) == 0);
     pair_deinit(&pair);
 }
 
