@@ -330,6 +330,11 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
         shoal_put_u64(w, m->u.snapshot.step);
         shoal_put_hash(w, m->u.snapshot.hash);
         return;
+    case SHOAL_HOST_BROKEN:
+        shoal_put_u64(w, m->u.broken.worker_id);
+        shoal_put_epoch(w, m->u.broken.epoch);
+        shoal_put_u64(w, m->u.broken.ranks);
+        return;
     case SHOAL_HOST_KIND_COUNT: break;
     }
     w->failed = true;
@@ -370,6 +375,11 @@ static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
         m->u.snapshot.call = shoal_get_u32(r);
         m->u.snapshot.step = shoal_get_u64(r);
         m->u.snapshot.hash = shoal_get_hash(r);
+        return;
+    case SHOAL_HOST_BROKEN:
+        m->u.broken.worker_id = shoal_get_u64(r);
+        m->u.broken.epoch = shoal_get_epoch(r);
+        m->u.broken.ranks = shoal_get_u64(r);
         return;
     case SHOAL_HOST_KIND_COUNT: break;
     }

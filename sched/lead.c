@@ -444,6 +444,7 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_HOST_SNAPSHOT: on_snapshot(s); break;
     case SHOAL_HOST_UNKNOWN: on_unknown(s); break;
     case SHOAL_HOST_SHRUNK: lead_on_shrunk(s, host); break;
+    case SHOAL_HOST_BROKEN: lead_on_broken(s, host); break;
     case SHOAL_HOST_RESERVE:
     case SHOAL_HOST_CANCEL:
     case SHOAL_HOST_CONFIRM:

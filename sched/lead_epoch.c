@@ -19,6 +19,11 @@
  * group knows of the death; it reports it, and it is committed as it is, so long as nothing above it was. A member of
  * such an epoch may have gone on in one that is not known here: nobody of it is left out for being slow (E3), and a
  * revoke is of every k.
+ * E7. A data link that breaks between supported hosts re-forms the same members; the third time in 10 s the member goes
+ * that fewer can reach (sched/link_breaks.h), as one that E4 leaves behind. It stays if it alone carries a state. Its
+ * host is not asked for slots for 30 s, twice as long with each further time, up to 10 minutes: so it does not come
+ * back at once to break the next epochs. If it alone has completed the last step, which nobody applied, then it is
+ * killed, and the step done again.
  */
 #include "epoch_next.h"
 #include "job_wire.h"
@@ -28,6 +33,8 @@
 #define REPEAT_NS (300 * SHOAL_MS)
 #define SETTLE_NS (200 * SHOAL_MS) /* an epoch is left alone so long before a planned change */
 #define LEAVE_NS (3 * SHOAL_S)
+#define BAR_NS (30 * SHOAL_S)
+#define BAR_MAX_NS (600 * SHOAL_S)
 #define STEP_NS (30 * SHOAL_S) /* a planned change waits so long for the running epoch's first step */
 
 static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
@@ -79,7 +86,7 @@ static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_ep
 static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
 {
     return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale &&
-           (leavers || !w->leaving) && w->ended_ns == 0 && w->report.phase == SHOAL_PHASE_READY &&
+           (leavers || !w->leaving) && !w->cut_off && w->ended_ns == 0 && w->report.phase == SHOAL_PHASE_READY &&
            w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
            !w->report.failed && !w->report.stuck && !w->report.frozen &&
            !host_lost(lead_host(s->lead, w->place.node)) &&
@@ -462,6 +469,135 @@ static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_e
     return false;
 }
 
+/* E7. */
+
+static bool link_counts(struct lead_step *s, const struct lworker *w)
+{
+    return w != NULL && lworker_lives(w) && !w->report.stuck && !w->report.failed && !w->report.frozen && !w->stale &&
+           !host_lost(lead_find_host(s->lead, w->place.node));
+}
+
+/* Whom each member could not reach, though both are well. Who died or was lost broke its links that way. */
+static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, uint64_t *broken)
+{
+    uint64_t well = 0;
+
+    for (uint32_t i = 0; i < last->member_count; i++)
+        well |= (uint64_t)link_counts(s, lead_worker(s->lead, last->members[i].worker_id)) << i;
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        broken[i] =
+            (well >> i & 1) != 0 && closed_in(w, last->epoch) && shoal_epoch_cmp(w->broken_epoch, last->epoch) == 0
+                ? w->broken & well
+                : 0;
+    }
+}
+
+/* Who may be left out: others carry the state, too. */
+static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    uint64_t carriers = 0, may = 0;
+
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !eligible(s, w, call, true))
+            continue;
+        may |= 1ull << i;
+        if (closed_in(w, last->epoch) && carrier(w, &last->members[i], last))
+            carriers |= 1ull << i;
+    }
+    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : carriers == 0 ? 0 : may;
+}
+
+static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint64_t by)
+{
+    struct shoal_lead *lead = s->lead;
+    struct lworker *w = lead_worker(lead, last->members[rank].worker_id);
+    struct lhost *host = lead_host(lead, w->place.node);
+    uint64_t bar_ns = BAR_NS;
+    char name[33];
+
+    shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), name);
+    if (host != NULL) {
+        for (uint32_t i = 0; i < host->cut_offs && bar_ns < BAR_MAX_NS; i++)
+            bar_ns *= 2;
+        bar_ns = bar_ns < BAR_MAX_NS ? bar_ns : BAR_MAX_NS;
+        host->cut_offs++;
+        host->barred_ns = s->now_ns + bar_ns;
+    }
+    w->cut_off = true;
+    (void)snprintf(
+        lead->cut_off, sizeof(lead->cut_off),
+        "worker %llu (rank %u) on host %s was left out: its data links broke %u times within %u s, and %u of "
+        "%u other members could not reach it; its host gets no worker of this job for %u s. Look at the "
+        "network between the hosts' workers (fabric.trusted)",
+        (unsigned long long)w->place.worker_id, rank, name, LINK_BREAKS, (unsigned)(LINK_WINDOW_NS / SHOAL_S),
+        (unsigned)__builtin_popcountll(by), last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
+    lead->cut_off_ns = s->now_ns + bar_ns;
+    lead->stats.cut_offs++;
+}
+
+/* Once for each epoch that has closed. */
+static void judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t broken[SHOAL_RANKS_MAX];
+    uint64_t by = 0;
+    uint32_t rank;
+
+    if (lead->links_judged)
+        return;
+    lead->links_judged = true;
+    gather_broken(s, last, broken);
+    if (!link_breaks_add(&lead->links, last, broken, s->now_ns))
+        return;
+    rank = link_breaks_judge(&lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
+    if (rank != LINK_NOBODY)
+        cut_off(s, last, rank, by);
+}
+
+void lead_on_broken(struct lead_step *s, const struct lhost *host)
+{
+    struct lworker *w = lead_worker(s->lead, s->lead->in.u.broken.worker_id);
+
+    if (w == NULL || !shoal_node_id_equal(w->place.node, host->node)) {
+        s->lead->stats.stale++;
+        return;
+    }
+    w->broken_epoch = s->lead->in.u.broken.epoch;
+    w->broken = s->lead->in.u.broken.ranks;
+}
+
+/* Without them nobody carries the state after all, since others died: better over bad links than not at all. */
+static bool readmit(struct shoal_lead *lead)
+{
+    bool some = false;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        some = some || (w->used && w->cut_off && w->ended_ns == 0);
+        w->cut_off = w->cut_off && w->ended_ns != 0;
+    }
+    return some;
+}
+
+/* It alone has completed the last step, and cannot give it to anybody. */
+static void kill_cut_off(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &s->lead->workers[i];
+
+        if (!lworker_lives(w) || !w->cut_off)
+            continue;
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, "its data links broke too often", SHOAL_STOP_ERROR, 0);
+    }
+}
+
 static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
 {
     struct shoal_lead *lead = s->lead;
@@ -473,6 +609,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
         if (find_breach(s, call, last) == BREACH_NONE)
             return false;
         lead->revoking = true;
+        lead->links_judged = false;
         lead->closed_ns = 0;
         for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
             lead->hosts[i].revoke_ns = 0;
@@ -480,9 +617,12 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     revoke(s, last);
     if (!closed_enough(s, last, &none))
         return false;
+    judge_links(s, call, last);
     plan_members(s, call, none ? NULL : last, false, &plan);
     if (plan.count == 0 && !none)
         plan_members(s, call, last, true, &plan);
+    if (plan.count == 0 && readmit(lead))
+        plan_members(s, call, none ? NULL : last, true, &plan);
     if (plan.count == 0) {
         lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
         return false;
@@ -490,6 +630,8 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     if (none)
         return first_epoch(s, call, &plan);
     if (!plan_has_closed(&plan, last)) /* leavers alone carry the state: they stay until others have it */
+        plan_members(s, call, last, true, &plan);
+    if (!plan_has_closed(&plan, last) && readmit(lead))
         plan_members(s, call, last, true, &plan);
     if (!plan_has_closed(&plan, last)) {
         lead_pending(lead,
@@ -499,6 +641,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     if (!decide(s, last, &plan, &decided)) /* a leaver alone carries the last step: it stays until others have it */
         plan_members(s, call, last, true, &plan);
     if (!decide(s, last, &plan, &decided)) {
+        kill_cut_off(s);
         lead_pending(lead, "an engine out of reach carries a later step; waiting for it, or for its lease to end");
         return false;
     }
@@ -636,7 +779,8 @@ static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *
             continue;
         if (w->ended_ns == 0)
             w->ended_ns = s->now_ns;
-        lead_order(s, w, SHOAL_ORDER_KILL, 0, "", SHOAL_STOP_SUPERSEDED, 0);
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, w->cut_off ? "its data links broke too often" : "", SHOAL_STOP_SUPERSEDED,
+                   0);
     }
 }
 
@@ -706,6 +850,10 @@ bool lead_epoch(struct lead_step *s)
     if (call == NULL || lead->job->stop || lead->fail_text[0] != '\0')
         return false;
     see_epoch(s);
+    if (lead->cut_off[0] != '\0' && s->now_ns >= lead->cut_off_ns)
+        lead->cut_off[0] = '\0';
+    else if (lead->cut_off[0] != '\0')
+        lead_wake(s, lead->cut_off_ns);
     if (call->sizes.virtual_workers == 0)
         return propose_sizes(s, call);
     check_sizes(s, call);

@@ -32,7 +32,7 @@ static const char *waits_for(const struct shoal_lead *lead)
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER || lead->job->state == SHOAL_JOB_RECOVERING ||
         lead->revoking)
         return lead->pending[0] != '\0' ? lead->pending : lead->target_why;
-    return "";
+    return lead->cut_off;
 }
 
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max) { lead_want(lead, min, max); }
@@ -112,12 +112,13 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
         (void)snprintf(text, cap, "%s. %s\n", shoal_job_state_name((enum shoal_job_state)job->state), job->reason);
         return;
     }
-    (void)snprintf(
-        text, cap,
-        "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u slots%s%s%s%s\n",
-        shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term, alive, silent,
-        lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why, lead->pending[0] != '\0' ? "\n" : "",
-        lead->pending);
+    (void)snprintf(text, cap,
+                   "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u "
+                   "slots%s%s%s%s%s%s\n",
+                   shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term,
+                   alive, silent, lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why,
+                   lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
+                   lead->cut_off);
 }
 
 size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nodes, size_t cap)

@@ -181,6 +181,10 @@ static bool may_ask(struct lead_step *s, struct lhost *host)
 {
     if (host->health != SHOAL_LEAD_HOST_WELL || host->excluded)
         return false;
+    if (s->now_ns < host->barred_ns) { /* E7 of lead_epoch.c */
+        lead_wake(s, host->barred_ns);
+        return false;
+    }
     if (host->request != 0)
         return false;
     if (host->refused_ns != 0 && host->slots_version <= host->refused_version) {

@@ -2,6 +2,7 @@
 #ifndef SHOAL_LEAD_STATE_H
 #define SHOAL_LEAD_STATE_H
 
+#include "link_breaks.h"
 #include "shoal/lead.h"
 
 /* Hosts that matter to one job: of its workers, or to be asked. A host beyond it is not asked. */
@@ -14,6 +15,7 @@ struct lworker {
     bool reported;   /* the host has told this leader of it */
     bool stale;      /* its host was out of reach since: the report may be old, nothing is built on it */
     bool was_member; /* of an epoch that this leader saw */
+    bool cut_off;    /* its data links broke too often: it is left out, and ended (E7 of lead_epoch.c) */
     bool leaving;    /* the allocation takes its slot away, or its host asks for it */
     bool gone;       /* confirmed dead, or its lease has ended: to be dropped */
     bool lost;       /* gone without an exit status: its host or its lease was lost */
@@ -26,12 +28,16 @@ struct lworker {
     uint64_t ready_ns; /* when it first was ready for the running call; 0: not */
     uint64_t ended_ns; /* when it was first told to end; 0: never */
     struct shoal_worker_report report;
+    struct shoal_epoch broken_epoch; /* of which `broken` was said */
+    uint64_t broken;                 /* data links that broke, bit by rank */
 };
 
 struct lhost {
     bool used;
-    uint8_t health; /* enum shoal_lead_health */
-    bool excluded;  /* its workers are of another numeric class than the call's */
+    uint8_t health;     /* enum shoal_lead_health */
+    bool excluded;      /* its workers are of another numeric class than the call's */
+    uint32_t cut_offs;  /* members there that were left out since their links broke */
+    uint64_t barred_ns; /* not asked for a slot before */
     struct shoal_node_id node;
     uint32_t host_epoch; /* 0: not known */
     uint64_t stamp;      /* newest heard, and when */
@@ -99,6 +105,10 @@ struct shoal_lead {
     uint64_t first_ready_ns;
     uint64_t epoch_seen_ns; /* when the committed epoch was first seen here */
     uint64_t epoch_seen;    /* word */
+    bool links_judged;      /* of the epoch that is being revoked */
+    struct link_breaks links;
+    char cut_off[SHOAL_JOB_REASON_BYTES]; /* the last member that was left out for its links, and why; said until */
+    uint64_t cut_off_ns;
     /* Progress. */
     uint32_t step_call;
     uint64_t step;
@@ -200,6 +210,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 /* lead_epoch.c */
 bool lead_epoch(struct lead_step *s);
 void lead_on_shrunk(struct lead_step *s, const struct lhost *host);
+void lead_on_broken(struct lead_step *s, const struct lhost *host);
 void lead_tell_epoch(struct lead_step *s);
 bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id);
 

@@ -578,6 +578,13 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
 {
     if (slots_shrink_withholds(s->slots, job, worker) || !item_due(s, job, &worker->item))
         return;
+    if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */
+        s->slots->out.kind = SHOAL_HOST_BROKEN;
+        s->slots->out.u.broken.worker_id = worker->place.worker_id;
+        s->slots->out.u.broken.epoch = worker->report.epoch;
+        s->slots->out.u.broken.ranks = worker->broken;
+        (void)slots_send(s, job, job->leader, 0);
+    }
     s->slots->out.kind = SHOAL_HOST_WORKER;
     s->slots->out.u.worker = worker->report;
     if (slots_send(s, job, job->leader, worker->item.seq))

@@ -655,6 +655,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     case SHOAL_HOST_MANIFEST:
     case SHOAL_HOST_SNAPSHOT:
     case SHOAL_HOST_SHRUNK:
+    case SHOAL_HOST_BROKEN:
     case SHOAL_HOST_UNKNOWN:
     case SHOAL_HOST_KIND_COUNT: return;
     }

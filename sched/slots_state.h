@@ -49,6 +49,7 @@ struct worker {
     uint64_t proof_ns; /* unproven until then */
     struct item item;
     struct shoal_worker_report report;
+    uint64_t broken; /* links that broke before it closed `report.epoch`, bit by rank */
     /* Towards the worker: what it was told on its present connection, and what it is to be told. */
     uint32_t sent_call;
     uint64_t sent_epoch;

@@ -177,6 +177,7 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
         return;
     report_epoch(report, closed->epoch);
     report->closed = true;
+    worker->broken = closed->broken;
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
     /* Who leaves ends it for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
@@ -367,6 +368,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
             continue;
         report_epoch(&worker->report, epoch->epoch);
         worker->report.closed = false;
+        worker->broken = 0;
         worker_changed(s->slots, worker);
     }
 }

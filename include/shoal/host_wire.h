@@ -52,6 +52,7 @@ enum shoal_host_kind {
     SHOAL_HOST_UNKNOWN, /* answer to RENEW and ORDER: I hold no such lease, and shall not. Worker 0: I have nothing of
                            the job */
     SHOAL_HOST_SHRUNK,  /* the epoch (e,k+1) that this host has made of (e,k), since all its members are here */
+    SHOAL_HOST_BROKEN, /* a worker's links that broke before it closed its epoch; before its WORKER, on the same link */
     SHOAL_HOST_KIND_COUNT,
 };
 
@@ -206,6 +207,11 @@ struct shoal_host_message {
             uint64_t step;
             struct shoal_hash hash;
         } snapshot;
+        struct {
+            uint64_t worker_id;
+            struct shoal_epoch epoch;
+            uint64_t ranks; /* of that epoch, bit by rank */
+        } broken;
     } u;
 };
 

@@ -149,6 +149,7 @@ struct shoal_lead_stats {
     uint64_t proposals, proposals_refused;
     uint64_t reserves, offers, offers_refused, confirms, renewals;
     uint64_t epochs, revokes, repeats, stale, actions_full;
+    uint64_t cut_offs; /* members left out since their data links broke */
 };
 void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats);
 

@@ -76,6 +76,11 @@ static void fill(uint8_t kind)
         out.u.offer.generations[1] = 6;
         memcpy(out.u.offer.text, "no", 3);
         break;
+    case SHOAL_HOST_BROKEN:
+        out.u.broken.worker_id = 3;
+        out.u.broken.epoch.e = 4;
+        out.u.broken.ranks = 1ull << 63 | 2;
+        break;
     case SHOAL_HOST_ORDER: out.u.order.order = SHOAL_ORDER_KILL; break;
     case SHOAL_HOST_PROGRESS:
     case SHOAL_HOST_MARK: out.u.progress.loss_micro = -5; break;
@@ -173,6 +178,7 @@ static void test_routing(void **state)
     assert_true(shoal_host_kind_to_host(SHOAL_HOST_END));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_OFFER));
     assert_false(shoal_host_kind_to_host(SHOAL_HOST_UNKNOWN));
+    assert_false(shoal_host_kind_to_host(SHOAL_HOST_BROKEN));
 }
 
 int main(void)

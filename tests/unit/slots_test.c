@@ -611,6 +611,16 @@ static void test_epoch_and_death(void **state)
     out.u.epoch.members[0].worker_id = 11;
     send_from(leader);
     assert_false(told(11, SHOAL_WORKER_EPOCH));
+    event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_WORKER, .u.worker = { .worker_id = 11, .message = &m } };
+    m.kind = SHOAL_WORKER_CLOSED; /* which links broke is told, as long as the CLOSED is */
+    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
+    step(&event);
+    assert_true(sent_to(SHOAL_HOST_BROKEN, leader) && in.u.broken.worker_id == 11 && in.u.broken.epoch.e == 3 &&
+                in.u.broken.ranks == 4);
+    assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.closed);
+    m.closed.broken = 0;
+    step(&event);
+    assert_false(sent(SHOAL_HOST_BROKEN));
     teardown();
 }
 
