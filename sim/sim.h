@@ -99,6 +99,7 @@ struct sim_lane {
 /* One direction between two hosts. */
 struct sim_path {
     bool cut;
+    bool data_cut; /* between workers alone: agents go on talking */
     bool dialing;
     bool wanted;
     uint64_t clog_ns; /* nothing passes before */
@@ -195,7 +196,9 @@ struct sim_worker {
     bool done;
     bool train_done;            /* driver */
     uint64_t silent, silent_ns; /* members that it cannot hear, since when */
-    uint64_t unheard;           /* as said */
+    uint64_t entered_ns;
+    uint64_t broken;  /* links that broke, as said with CLOSED */
+    uint64_t unheard; /* as said */
     struct shoal_worker_epoch *record;
     struct sim_message *inbox, *inbox_last;
     struct sim_worker *next;
@@ -320,6 +323,7 @@ enum sim_verb {
     SIM_PAUSE,
     SIM_STALL,
     SIM_CUT,
+    SIM_CUT_DATA,
     SIM_CLOG,
     SIM_PARTITION,
     SIM_HEAL,
@@ -445,7 +449,8 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
 void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user);
 
 /* sim_net.c */
-bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b); /* both ways, both powered */
+bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b);  /* both ways, both powered */
+bool sim_can_train(const struct sim *sim, uint32_t a, uint32_t b); /* workers of a with those of b */
 void sim_datagram(struct sim *sim, enum sim_kind kind, uint32_t from, uint32_t to, struct shoal_view bytes);
 void sim_frame(struct sim *sim, uint32_t from, uint32_t to, bool bulk, struct shoal_view bytes);
 void sim_pump(struct sim *sim, const struct sim_event *event);

@@ -24,6 +24,11 @@ bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b)
            (a == b || (!sim->paths[a][b].cut && !sim->paths[b][a].cut));
 }
 
+bool sim_can_train(const struct sim *sim, uint32_t a, uint32_t b)
+{
+    return sim_can_talk(sim, a, b) && (a == b || (!sim->paths[a][b].data_cut && !sim->paths[b][a].data_cut));
+}
+
 static bool blocked(const struct sim *sim, uint32_t from, uint32_t to)
 {
     return sim->paths[from][to].cut || sim->paths[from][to].clog_ns > sim->now_ns;
@@ -278,7 +283,7 @@ void sim_net_heal(struct sim *sim)
 {
     for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
         for (uint32_t j = 0; j < SIM_HOSTS_MAX; j++) {
-            sim->paths[i][j].cut = false;
+            sim->paths[i][j].cut = sim->paths[i][j].data_cut = false;
             sim->paths[i][j].clog_ns = 0;
         }
 }

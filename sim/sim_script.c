@@ -7,7 +7,8 @@
  * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
  *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
  * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
- * - paths: at 5s cut 1 2 [one-way]; at 5s partition 1 2 | 3 4 5; at 5s clog 1 2 800ms; at 6s loss 0; at 9s heal
+ * - paths: at 5s cut 1 2 [one-way]; at 5s cut data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5; at
+ * 5s clog 1 2 800ms; at 6s loss 0; at 9s heal
  * - the mesh: at 6s user 3
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
  *   itself); at 9s expect job 1 killed
@@ -253,6 +254,10 @@ static void read_words(struct reader *r)
         (void)command(r, SIM_HEAL);
     } else if (strcmp(word(r, i), "loss") == 0) {
         command(r, SIM_LOSS)->number = 10 * number(r, i + 1, 100);
+    } else if (strcmp(word(r, i), "cut") == 0 && strcmp(word(r, i + 1), "data") == 0) {
+        c = command(r, SIM_CUT_DATA);
+        c->a = host_word(r, i + 2);
+        c->b = host_word(r, i + 3);
     } else if (strcmp(word(r, i), "cut") == 0 || strcmp(word(r, i), "clog") == 0) {
         c = command(r, word(r, i)[1] == 'u' ? SIM_CUT : SIM_CLOG);
         c->a = host_word(r, i + 1);
@@ -371,6 +376,12 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
     job->workers_max = 2 + (uint32_t)shoal_rand_below(&rand, SIM_VIRTUAL_WORKERS - 1);
     job->number = span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000);
     strikes = 1 + shoal_rand_below(&rand, 8);
+    for (uint64_t i = shoal_rand_below(&rand, 4); i > 0; i--) { /* and links between workers that break */
+        struct sim_command *c = random_command(script, SIM_CUT_DATA, SHOAL_S / 2 + shoal_rand_below(&rand, span_ns));
+
+        c->a = SIM_ANY;
+        c->b = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
+    }
     for (uint64_t i = 0; i < strikes; i++) {
         bool stop = shoal_rand_below(&rand, 4) == 0;
         uint64_t at_ns = SHOAL_S / 2 + shoal_rand_below(&rand, span_ns);
@@ -700,6 +711,12 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
         sim_cut(sim, host->index, other);
         if (!c->one_way)
             sim_cut(sim, other, host->index);
+        break;
+    case SIM_CUT_DATA:
+        if (other == UINT32_MAX || other == host->index)
+            break;
+        sim_trace(sim, "%s and h%u: nothing passes between their workers", host->name, other + 1);
+        sim->paths[host->index][other].data_cut = true;
         break;
     case SIM_CLOG:
         if (other != UINT32_MAX && other != host->index)

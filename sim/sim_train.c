@@ -15,11 +15,28 @@
 #define SNAPSHOT_STEPS 50
 #define RECORDS_STEPS 5
 
+/* A link that does not come up breaks sooner than one that falls silent; a standing process's kernel answers. */
+static uint64_t link_limit_ns(const struct sim *sim, const struct sim_worker *worker)
+{
+    for (uint32_t i = 0; i < worker->record->member_count; i++) {
+        uint32_t host = sim_host_find(sim, worker->record->members[i].node);
+
+        if ((worker->silent >> i & 1) != 0 && !sim_can_train(sim, host, worker->host) &&
+            worker->silent_ns <= worker->entered_ns + 2 * TICK_NS)
+            return SHOAL_LINK_CONNECT_NS;
+    }
+    return SHOAL_BEAT_BROKEN_NS;
+}
+
 void sim_close(struct sim_host *host, struct sim_worker *worker)
 {
+    const struct sim *sim = host->sim;
+
     if (worker->closed || worker->epoch == 0)
         return;
     worker->closed = true;
+    if (worker->entered && worker->silent != 0 && sim->now_ns > worker->silent_ns + link_limit_ns(sim, worker) / 2)
+        worker->broken |= worker->silent;
     worker->entered = false;
     sim_work_later(host, worker, SIM_WORK_CLOSED, SHOAL_MS + shoal_rand_below(&host->chance, 5 * SHOAL_MS));
 }
@@ -73,7 +90,8 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     worker->closed = false;
     worker->entered = true;
     worker->silent = worker->unheard = 0;
-    worker->silent_ns = sim->now_ns;
+    worker->silent_ns = worker->entered_ns = sim->now_ns;
+    worker->broken = 0;
     memcpy(worker->record, epoch, sizeof(*epoch));
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
@@ -117,9 +135,9 @@ static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *e
 
         if (host == worker->host)
             continue;
-        if (member == NULL || sim_worker_stands(member) || !sim_can_talk(sim, host, worker->host))
+        if (member == NULL || sim_worker_stands(member) || !sim_can_train(sim, host, worker->host))
             ranks |= 1ull << i;
-        if (member == NULL && sim->hosts[host].powered && sim_can_talk(sim, host, worker->host))
+        if (member == NULL && sim->hosts[host].powered && sim_can_train(sim, host, worker->host))
             *ended = true;
     }
     return ranks;
@@ -130,12 +148,15 @@ static void watch_links(struct sim *sim, struct sim_worker *worker)
 {
     bool ended = false;
     uint64_t ranks = silent(sim, worker, &ended);
+    uint64_t limit_ns;
 
     if (ranks != worker->silent) {
         worker->silent = ranks;
         worker->silent_ns = sim->now_ns;
     }
-    if (ended || (ranks != 0 && sim->now_ns - worker->silent_ns > SHOAL_BEAT_BROKEN_NS)) {
+    limit_ns = link_limit_ns(sim, worker);
+    if (ended || (ranks != 0 && sim->now_ns - worker->silent_ns > limit_ns)) {
+        worker->broken |= ranks;
         sim_close(&sim->hosts[worker->host], worker);
     } else if (ranks != worker->unheard && (ranks == 0 || sim->now_ns - worker->silent_ns > SHOAL_BEAT_UNHEARD_NS)) {
         worker->unheard = ranks;
@@ -152,9 +173,11 @@ static bool gather(struct sim *sim, const struct sim_worker *first, struct team 
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         struct sim_worker *member = sim_worker_find(sim, epoch->members[i].worker_id);
 
-        if (member == NULL || sim_worker_stands(member) || !member->entered || member->epoch != first->epoch ||
-            !sim_can_talk(sim, member->host, first->host))
+        if (member == NULL || sim_worker_stands(member) || !member->entered || member->epoch != first->epoch)
             return false;
+        for (uint32_t j = 0; j < i; j++)
+            if (!sim_can_train(sim, member->host, team->members[j]->host))
+                return false;
         team->holder_here =
             team->holder_here || (member->id == epoch->holder &&
                                   (member->complete >= epoch->decided_step || member->applied >= epoch->decided_step));

@@ -250,7 +250,8 @@ static void work(struct sim_host *host, struct sim_worker *worker, enum sim_work
         m = fresh(host->sim, SHOAL_WORKER_CLOSED);
         m->closed = (struct shoal_worker_closed){ .epoch = shoal_epoch_of_word(worker->epoch),
                                                   .applied_step = worker->applied,
-                                                  .complete_step = worker->complete };
+                                                  .complete_step = worker->complete,
+                                                  .broken = worker->broken };
         if (worker->closed)
             say(host, worker, m);
         return;
