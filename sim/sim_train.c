@@ -5,8 +5,8 @@
  * T2. A member that is said to have the state has it; a decided step was completed by somebody; nobody is taken back
  *     except by a snapshot or a fresh start.
  * T3. A step is applied only after the one before it.
- * T4. An epoch that others have left goes no further than what the newer one goes on from; (e,k) with k > 0 lies on one
- *     host. */
+ * T4. What somebody has applied is not done again while one lives who has completed it. An epoch that others have left
+ * goes no further than what the newer one goes on from; (e,k) with k > 0 lies on one host. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -86,6 +86,11 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
         sim_fail(sim, "epoch %u decides step %llu, but worker %llx has applied %llu", epoch->epoch.e,
                  (unsigned long long)epoch->decided_step, (unsigned long long)worker->id,
                  (unsigned long long)worker->applied);
+    if (word > job->newest_epoch && !snapshot && (epoch->holder != 0 || epoch->donor != 0) &&
+        worker->complete > epoch->decided_step && job->steps_done > epoch->decided_step)
+        sim_fail(sim, "epoch %u decides step %llu, but %llu was applied, and worker %llx has completed it",
+                 epoch->epoch.e, (unsigned long long)epoch->decided_step, (unsigned long long)job->steps_done,
+                 (unsigned long long)worker->id);
     worker->epoch = word;
     worker->closed = false;
     worker->entered = true;
