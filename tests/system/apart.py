@@ -103,6 +103,14 @@ class ApartHost(mesh.Host):
         """The wire is unplugged: packets are lost in silence, nobody is told."""
         ip("link", "set", self.outer, "down" if off else "up")
 
+    def cut_data(self, peer, off=True):
+        """What this host's workers send to the peer's is lost in silence; agents go on talking."""
+        rule = lambda *words: ip("-n", self.namespace, "rule", "add" if off else "del", "to", peer.address, "ipproto", "tcp", *words)  # noqa: E731
+        ports = [(end, str(port)) for host in (self, peer) for port in (host.port, host.api_port) for end in ("sport", "dport")]
+        for end, port in ports:
+            rule(end, port, "lookup", "main", "priority", "100")
+        rule("blackhole", "priority", "200")
+
     def run(self, *words, timeout=30):
         """A command in this host's network."""
         return subprocess.run(["ip", "netns", "exec", self.namespace, *map(str, words)], capture_output=True, text=True, timeout=timeout)

@@ -25,6 +25,15 @@ def apart_mesh():
 
 
 @pytest.fixture
+def narrow_mesh():
+    """Three hosts apart, of one slot each."""
+    with apart.ApartMesh(OUT / "shoal", slots=1) as made:
+        made.grow(("alpha", "beta", "gamma"))
+        yield made
+        training.Run.started.clear()
+
+
+@pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "model"
     path.mkdir()
@@ -140,3 +149,29 @@ def test_a_host_that_is_cut_off_stands_still_while_the_others_go_on(apart_mesh, 
     training.assert_exact(outcome)
     training.assert_training_was_one(run, outcome, founders - run.lost)
     assert took <= 5, "training stood for %.2f s: it waited for more than the evidence" % took  # 1.5 s is for the bench to say
+
+
+def test_a_data_link_that_stays_broken_costs_one_worker_and_training_goes_on(narrow_mesh, folder, tmp_path):
+    mesh = narrow_mesh
+    run = ApartRun(mesh, mesh.hosts[1], folder, workers=3, pace=0.01)
+    founders = run.gather()
+    facts = run.step(5)
+    one, other = mesh.hosts[:2]
+    one.cut_data(other)
+    other.cut_data(one)
+    began = time.monotonic()
+    facts = run.until(lambda facts: run.members() == 2, 30, "one of the three is left out")
+    gone = founders - set(mesh.workers(run.job))
+    run.lost |= gone
+    assert len(gone) == 1 and run.seen[next(iter(gone))][0] in (one, other), "of the two that the cut parts"
+    run.step(facts["steps"] + 5, seconds=20, workers=2)
+    print("training went on %.1f s after the cut" % (time.monotonic() - began))
+    assert all(mesh.knows(host, 3) for host in mesh.hosts), "agents do not mind"
+    why = mesh.shoal("why", run.job, "--node", mesh.hosts[2].url).stdout
+    assert "was left out: its data links broke 3 times within 10 s" in why, why
+    one.cut_data(other, off=False)
+    other.cut_data(one, off=False)
+    run.finish(90)
+    outcome = Outcome(run, mesh.hosts[2], tmp_path)
+    training.assert_exact(outcome)
+    training.assert_training_was_one(run, outcome, founders - run.lost)
