@@ -356,13 +356,23 @@ static void random_fault(struct sim_script *script, struct shoal_rand *rand, uns
         (void)random_command(script, SIM_LOSS, heal_ns);
 }
 
+static void random_elastic(struct sim_script *script, struct shoal_rand *rand, uint64_t at_ns, uint64_t steps)
+{
+    struct sim_command *c = random_command(script, SIM_SUBMIT, at_ns);
+
+    c->a = (uint32_t)shoal_rand_below(rand, script->options.hosts);
+    c->workers_min = 1;
+    c->workers_max = 2 + (uint32_t)shoal_rand_below(rand, SIM_VIRTUAL_WORKERS - 1);
+    c->number = steps;
+}
+
 /* Workers that are killed or stopped while agents and hosts go on, often two soon after each other, and now and then
- * the agent at the same moment; one more job is long enough to meet them. From a stream of its own, and in two of three
- * seeds: the others stay what they were. Half of those have slots enough for a job to lie on one host. */
+ * the agent at the same moment, or while another job takes slots away; one more job is long enough to meet them. From a
+ * stream of its own, and in two of three seeds: the others stay what they were. Half of those have slots enough for a
+ * job to lie on one host. */
 static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t span_ns)
 {
     struct shoal_rand rand;
-    struct sim_command *job;
     uint64_t strikes;
 
     if (seed % 3 == 0)
@@ -370,11 +380,8 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
     shoal_rand_init(&rand, seed ^ 0x776f726b657273);
     if (shoal_rand_below(&rand, 2) == 0)
         script->options.slots = 4 + (uint32_t)shoal_rand_below(&rand, 3);
-    job = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, SHOAL_S));
-    job->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
-    job->workers_min = 1;
-    job->workers_max = 2 + (uint32_t)shoal_rand_below(&rand, SIM_VIRTUAL_WORKERS - 1);
-    job->number = span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000);
+    random_elastic(script, &rand, shoal_rand_below(&rand, SHOAL_S),
+                   span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000));
     strikes = 1 + shoal_rand_below(&rand, 8);
     for (uint64_t i = shoal_rand_below(&rand, 4); i > 0; i--) { /* and links between workers that break */
         struct sim_command *c = random_command(script, SIM_CUT_DATA, SHOAL_S / 2 + shoal_rand_below(&rand, span_ns));
@@ -394,6 +401,9 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
         } else if (again == 2) {
             random_command(script, SIM_KILL, at_ns)->a = SIM_STRUCK;
             random_command(script, SIM_START, at_ns + shoal_rand_below(&rand, 3 * SHOAL_S))->a = SIM_ALL;
+        } else if (again == 3) {
+            random_elastic(script, &rand, at_ns > 2 * SHOAL_S ? at_ns - shoal_rand_below(&rand, 2 * SHOAL_S) : at_ns,
+                           20 + shoal_rand_below(&rand, 200));
         }
     }
 }
