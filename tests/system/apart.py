@@ -105,11 +105,15 @@ class ApartHost(mesh.Host):
 
     def cut_data(self, peer, off=True):
         """What this host's workers send to the peer's is lost in silence; agents go on talking."""
-        rule = lambda *words: ip("-n", self.namespace, "rule", "add" if off else "del", "to", peer.address, "ipproto", "tcp", *words)  # noqa: E731
-        ports = [(end, str(port)) for host in (self, peer) for port in (host.port, host.api_port) for end in ("sport", "dport")]
-        for end, port in ports:
-            rule(end, port, "lookup", "main", "priority", "100")
-        rule("blackhole", "priority", "200")
+        verb, nowhere = "add" if off else "del", self.mesh.subnet + ".250"  # a neighbour whose hardware address nobody has
+        inside = lambda *words: ip("-n", self.namespace, *words)  # noqa: E731
+        rule = lambda *words: inside("rule", verb, "to", peer.address, "ipproto", "tcp", *words)  # noqa: E731
+        inside("neigh", "replace", nowhere, "lladdr", "02:00:00:00:00:fa", "dev", self.inner, "nud", "permanent")
+        inside("route", "replace", "default", "via", nowhere, "dev", self.inner, "table", "77")
+        for end, host in itertools.product(("sport", "dport"), (self, peer)):
+            for port in (host.port, host.api_port):
+                rule(end, str(port), "lookup", "main", "priority", "100")
+        rule("lookup", "77", "priority", "200")
 
     def run(self, *words, timeout=30):
         """A command in this host's network."""
