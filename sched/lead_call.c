@@ -61,6 +61,10 @@ void lead_tell_driver(struct lead_step *s)
 
     if (call == NULL || worker == NULL || !lworker_lives(worker) || worker->report.phase < SHOAL_PHASE_HELLO)
         return;
+    if (host_lost(lead_find_host(lead, worker->place.node))) {
+        lead->train_state_count = 0; /* what was said meanwhile may be lost: again, when it is back */
+        return;
+    }
     if (call->state == SHOAL_CALL_RUNNING && lead->job->epoch->call == call->call)
         engines = lead->job->epoch->member_count;
     key = (uint64_t)call->call << 32 | (uint64_t)call->state << 16 | engines | 1ull << 63;
