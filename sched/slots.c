@@ -477,6 +477,19 @@ static void time_slot(struct slots_step *s, struct slot *slot)
 }
 
 /* S5. The freeze is due `freeze_ns` after the newest stamp echoed; the deadline is `lease_ns` after it. */
+void worker_freeze_due(struct slots_step *s, struct worker *worker)
+{
+    const struct shoal_slots_options *o = &s->slots->options;
+
+    if (worker->frozen || s->now_ns < worker->deadline_ns - (o->lease_ns - o->freeze_ns))
+        return;
+    worker->frozen = true;
+    worker->report.frozen = true;
+    worker->want = (uint8_t)((worker->want & ~WANT_THAW) | WANT_FREEZE);
+    s->slots->stats.freezes++;
+    worker_changed(s->slots, worker);
+}
+
 static void time_worker(struct slots_step *s, struct worker *worker)
 {
     const struct shoal_slots_options *o = &s->slots->options;
@@ -490,13 +503,7 @@ static void time_worker(struct slots_step *s, struct worker *worker)
         else
             wake(s->slots, worker->proof_ns);
     }
-    if (!worker->frozen && s->now_ns >= freeze_ns) {
-        worker->frozen = true;
-        worker->report.frozen = true;
-        worker->want = (uint8_t)((worker->want & ~WANT_THAW) | WANT_FREEZE);
-        s->slots->stats.freezes++;
-        worker_changed(s->slots, worker);
-    }
+    worker_freeze_due(s, worker);
     if (worker->expired != (s->now_ns >= worker->deadline_ns)) { /* its slot may be claimed: that kills it */
         worker->expired = !worker->expired;
         slots_changed(s->slots);

@@ -307,6 +307,7 @@ static void renew_one(struct slots_step *s, const struct hjob *job, struct worke
     uint64_t freeze_ns = deadline_ns - (s->slots->options.lease_ns - s->slots->options.freeze_ns);
 
     worker->term = job->term;
+    worker_freeze_due(s, worker); /* the runner has frozen it by the clock, also while this agent stood still */
     if (deadline_ns <= worker->deadline_ns && !worker->frozen) {
         s->slots->stats.renewals_late++;
         return;

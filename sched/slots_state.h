@@ -184,6 +184,7 @@ void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns);
 void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text);
 void slot_release(struct shoal_slots *slots, struct slot *slot);
 void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
+void worker_freeze_due(struct slots_step *s, struct worker *worker);
 void job_forget(struct shoal_slots *slots, struct hjob *job);
 
 /* slots_shrink.c */

@@ -301,6 +301,9 @@ static void test_freeze_thaw_kill(void **state)
     renew(job_a, 11, a, now - SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_THAW));
     assert_true(find(SHOAL_SLOTS_RENEW)->u.worker.deadline_ns == now + 14 * SHOAL_S);
+    now += 11 * SHOAL_S; /* the agent stands still; the runner freezes by its own clock */
+    renew(job_a, 11, a, now - SHOAL_S);
+    assert_non_null(find(SHOAL_SLOTS_THAW));
     tick(20 * SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_FREEZE));
     assert_null(find(SHOAL_SLOTS_KILL)); /* memory kept */
