@@ -12,7 +12,8 @@ bool epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal
     return carrier->before->has_state || (last->decided_step > 0 && carrier->applied_step >= last->decided_step);
 }
 
-void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers)
+void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+                       const struct shoal_worker_epoch *last)
 {
     uint64_t decided = next->decided_step;
 
@@ -24,7 +25,7 @@ void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carri
         if (c->before == NULL)
             m->has_state = decided == 0;
         else if (!c->closed)
-            m->has_state = true; /* E3 of lead_epoch.c */
+            m->has_state = last->snapshot_path[0] == '\0'; /* E3 of lead_epoch.c; it may not have loaded that */
         else
             m->has_state = c->applied_step + 1 >= decided && (c->before->has_state || c->applied_step > 0);
         if (next->holder == 0 && decided > 0 && c->closed && carried(c) >= decided)

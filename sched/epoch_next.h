@@ -13,7 +13,8 @@ struct epoch_carrier {
 };
 
 /* has_state of each member, holder and donor (I3 of shoal/worker.h). */
-void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers);
+void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+                       const struct shoal_worker_epoch *last);
 /* Survivors (they come first) keep what they computed of the step that is broken off; a gap between two goes half to
  * each, one at an end to the neighbour. Joiners get nothing in this step. */
 void epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,

@@ -105,7 +105,7 @@ static bool make_next(struct slots_step *s, const struct hjob *job, const struct
     next->member_count = count;
     for (uint32_t i = 0; i < count; i++)
         memcpy(&next->members[i], carriers[i].before, sizeof(next->members[i]));
-    epoch_next_states(next, carriers);
+    epoch_next_states(next, carriers, last);
     epoch_next_ranges(next, carriers, last, first->report.sizes.virtual_workers);
     return true;
 }

@@ -1,0 +1,67 @@
+/* What a next epoch says of who has the state. */
+#include "../../sched/epoch_next.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "shoal/banned.h"
+
+static const struct row {
+    const char *says;
+    bool snapshot; /* the last epoch began from one */
+    bool had_state;
+    bool closed;
+    uint64_t applied, decided;
+    bool want;
+} rows[] = {
+    { "it left with the step before the decided one", false, true, true, 9, 10, true },
+    { "it left further behind", false, true, true, 8, 10, false },
+    { "it was given a state in the epoch", false, false, true, 10, 10, true },
+    { "it left without any", false, false, true, 0, 1, false },
+    { "it has not said where it is: at most a step behind", false, true, false, 0, 10, true },
+    { "it may not have loaded the snapshot that the epoch began from", true, true, false, 0, 650, false },
+    { "it has said that it loaded the snapshot", true, true, true, 650, 650, true },
+    { "it left before it loaded the snapshot", true, true, true, 0, 650, false },
+};
+
+static void test_states(void **state)
+{
+    static struct shoal_worker_epoch last, next;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const struct row *row = &rows[i];
+        struct epoch_carrier carriers[2] = {
+            { .before = &last.members[0], .closed = true, .applied_step = row->decided, .complete_step = row->decided },
+            { .before = &last.members[1],
+              .closed = row->closed,
+              .applied_step = row->applied,
+              .complete_step = row->applied }
+        };
+
+        memset(&last, 0, sizeof(last));
+        memset(&next, 0, sizeof(next));
+        last.member_count = next.member_count = 2;
+        last.members[0].has_state = true;
+        last.members[1].has_state = row->had_state;
+        if (row->snapshot)
+            memcpy(last.snapshot_path, "blob:ff", 8);
+        next.members[0].worker_id = 1;
+        next.members[1].worker_id = 2;
+        next.decided_step = row->decided;
+        epoch_next_states(&next, carriers, &last);
+        if (next.members[1].has_state != row->want)
+            fail_msg("%s: has_state is %d", row->says, next.members[1].has_state);
+        assert_true(next.holder == 1 && next.donor == 1 && next.members[0].has_state);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_states) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
