@@ -48,7 +48,7 @@ static void add_round(const struct link_round *round, const struct shoal_worker_
         }
     }
     for (uint32_t r = 0; r < epoch->member_count; r++)
-        rounds[r] += ends >> r & 1;
+        rounds[r] += (uint32_t)(ends >> r & 1);
 }
 
 uint32_t link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
