@@ -68,6 +68,8 @@ def test_a_failure_says_how_to_see_it_again(tmp_path):
     ("hosts 3\nat 5 kill 1\n", ":2: 5 is not a time"),
     ("hosts 3\nat 5s explode 1\n", ":2: explode is not understood"),
     ("hosts 3\nat 5s kill\n", ":2: a word is missing"),
+    ("hosts 3\nat 5s start worker 1\n", ":2: a worker can be killed or stopped"),
+    ("hosts 3\nat 5s cut data 1\n", ":2: a word is missing"),
     ("submit from 1 workers 9 steps 1\n", ":1: workers: 1 to 6"),
 ])
 def test_a_wrong_script_is_refused(tmp_path, text, error):
