@@ -410,14 +410,14 @@ static void store_then_tell(struct agent_job *job, struct sending *sending)
     on_file_stored(sending, SHOAL_ERR_INVALID, text, (struct shoal_hash){ { 0 } });
 }
 
-static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
+static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
     struct agent *agent = arg;
     struct agent_job *job = NULL;
 
     if (agent_run_find(agent, worker_id, &job) == NULL || !shoal_job_id_equal(job->id, id))
-        return; /* not one of ours: it hears nothing and ends with its runner */
+        return false; /* its runner is not found yet, or it is not one of ours, and ends with its runner */
     switch (message->kind) {
     case SHOAL_WORKER_RECORDS: agent_ledger_records(agent, job, worker_id, &message->records); break;
     case SHOAL_WORKER_TRAIN:
@@ -427,7 +427,7 @@ static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
         SHOAL_ASSERT(sending != NULL);
         *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
         store_then_tell(job, sending);
-        return;
+        return true;
     }
     case SHOAL_WORKER_TRAIN_ACKED: feed_acked(worker_id, &message->acked); break;
     case SHOAL_WORKER_HELLO: feed_restart(worker_id); break;
@@ -444,6 +444,7 @@ static void on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
     default: break;
     }
     tell_core(agent, worker_id, message);
+    return true;
 }
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)

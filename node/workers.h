@@ -30,7 +30,9 @@ struct workers_options {
     /* A runner answered: new, or found again after this agent's start. All its live workers. */
     void (*on_runner)(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
                       size_t count);
-    void (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,
+    /* False: of nobody who is known here (yet: its runner may not have answered this agent). The connection is closed,
+     * and the worker connects and says HELLO again. */
+    bool (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message);
     void (*on_slot_idle)(void *arg, uint32_t slot);
     void (*on_stuck)(void *arg, uint64_t worker_id); /* its library thread stands still */

@@ -700,12 +700,11 @@ static bool on_worker_message(struct worker_link *link, const struct shoal_worke
         link->known = true;
         if (older != NULL && older != link)
             link_close(older);
-    } else if (!link->known) {
-        link_close(link);
-        return false;
     }
-    workers->options.on_message(workers->options.arg, link->job, link->worker_id, message);
-    return true;
+    if (link->known && workers->options.on_message(workers->options.arg, link->job, link->worker_id, message))
+        return true;
+    link_close(link);
+    return false;
 }
 
 static void on_worker_readable(uv_poll_t *poll, int status, int events)

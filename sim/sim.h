@@ -257,6 +257,7 @@ struct sim_host {
     struct sim_disk disk;
     struct sim_worker *workers; /* alive */
     struct sim_runner runners[SIM_JOBS_MAX];
+    bool runners_found; /* by this life of the agent: it closes the connections of workers before */
     struct sim_replica *replicas;
     size_t replica_count;
     struct shoal_rand chance;

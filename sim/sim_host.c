@@ -628,6 +628,7 @@ void sim_agent_start(struct sim_host *host)
     host->life++;
     host->incarnation.agent++;
     host->agent = true;
+    host->runners_found = false;
     host->paused_ns = 0;
     host->swim_timer_ns = host->sched_timer_ns = UINT64_MAX;
     host->record_sequence = 0;

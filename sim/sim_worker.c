@@ -578,6 +578,7 @@ void sim_runners_found(struct sim_host *host)
         event.u.runner.worker_count = count;
         sim_sched_step(host, &event);
     }
+    host->runners_found = true;
     for (uint32_t slot = 0; slot < host->slots; slot++) /* whose locks are free */
         if ((busy >> slot & 1) == 0)
             sim_push(host->sim, SIM_SLOT_IDLE, host->index, 5 * SHOAL_MS)->word = slot;
@@ -705,6 +706,10 @@ void sim_worker_event(struct sim_host *host, const struct sim_event *event)
     } else {
         if (event->from == SIM_WORK_HELLO && (!host->agent || worker->connected))
             return;
+        if (event->from == SIM_WORK_HELLO && !host->runners_found) {
+            sim_work_later(host, worker, SIM_WORK_HELLO, 50 * SHOAL_MS);
+            return;
+        }
         work(host, worker, (enum sim_work)event->from);
     }
 }

@@ -36,6 +36,7 @@ def test_faults_by_chance(first):
     pytest.param(1257, id="an agent's last reports are not in its store when it starts again"),
     pytest.param(21802, id="a member that never entered an epoch from a snapshot is taken for one that has its state"),
     pytest.param(11060, id="a renewal comes before the clock tells an agent that stood still that its runner has frozen"),
+    pytest.param(35170, id="a worker says HELLO before its agent, started anew, has found its runner"),
     pytest.param(10589, id="the driver's host is cut off while the call finishes"),
 ])
 def test_a_seed_that_once_failed(seed):

@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,6 +17,8 @@
 #include <uv.h>
 
 #include <cmocka.h>
+
+#include "shoal/worker_wire.h"
 
 #include "shoal/banned.h"
 
@@ -32,6 +35,8 @@ struct fixture {
     size_t alive_count;
     struct workers_alive alive[4];
     uint64_t step, step_worker;
+    bool knows; /* the worker that says HELLO */
+    unsigned hellos;
 };
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
@@ -63,13 +68,16 @@ static void on_runner(void *arg, struct shoal_job_id job, uint32_t generation, c
     memcpy(f->alive, alive, count * sizeof(*alive));
 }
 
-static void on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
+static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
-    (void)arg;
+    struct fixture *f = arg;
+
     (void)job;
-    (void)worker_id;
-    (void)message;
+    assert_int_equal(worker_id, 11);
+    assert_int_equal(message->kind, SHOAL_WORKER_HELLO);
+    f->hellos++;
+    return f->knows;
 }
 
 static void on_slot_idle(void *arg, uint32_t slot)
@@ -155,6 +163,7 @@ static int setup(void **state)
     struct shoal_msg msg;
 
     *state = f;
+    f->agent = -1;
     assert_int_equal(uv_loop_init(&f->loop), 0);
     memcpy(f->dir, "/tmp/shoal-workers-XXXXXX", 26);
     assert_non_null(mkdtemp(f->dir));
@@ -198,7 +207,8 @@ static int teardown(void **state)
                                          "" };
     char path[128];
 
-    (void)close(f->agent);
+    if (f->agent >= 0)
+        (void)close(f->agent);
     workers_stop(f->workers);
     turns(f);
     (void)uv_loop_close(&f->loop);
@@ -211,6 +221,42 @@ static int teardown(void **state)
     }
     free(f);
     return 0;
+}
+
+static int say_hello(struct fixture *f)
+{
+    static struct shoal_worker_message message;
+    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/w.sock", f->dir);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
+    message = (struct shoal_worker_message){ .kind = SHOAL_WORKER_HELLO, .hello = { .worker_id = 11 } };
+    assert_int_equal(shoal_worker_encode(&message, &w), SHOAL_OK);
+    assert_int_equal(send(fd, w.bytes, w.len, MSG_NOSIGNAL), (ssize_t)w.len);
+    turns(f);
+    return fd;
+}
+
+/* Its runner has not answered an agent that has just started: a HELLO that was only dropped would never come again. */
+static void a_worker_that_is_not_known_yet_is_hung_up_on(void **state)
+{
+    struct fixture *f = *state;
+    char byte;
+    int fd = say_hello(f);
+
+    assert_int_equal(f->hellos, 1);
+    assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+    (void)close(fd);
+    f->knows = true;
+    fd = say_hello(f);
+    assert_int_equal(f->hellos, 2);
+    assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(errno, EAGAIN);
+    (void)close(fd);
+    turns(f);
 }
 
 /* An agent that starts again must not take workers for dead of whom the runner has not spoken yet. */
@@ -328,6 +374,7 @@ static void a_death_is_known_before_the_process_is_reaped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
