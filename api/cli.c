@@ -39,6 +39,7 @@ static const struct cli_option global_options[] = {
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
         { "store-map", "MIB", "the most that the store may take [8192]", 0 },                                          \
         { "log-max", "MIB", "what the logs of one job may take on this host [256]", 0 },                               \
+        { "archive-after", "SECONDS", "from a job's end to its archive [600]", 0 },                                    \
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
     {                                                                                                                  \
@@ -541,12 +542,14 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
     uint64_t prefill = UINT64_MAX;
     uint64_t store_map = 0;
     uint64_t log_max = 0;
+    uint64_t archive_s = 0;
 
     if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 1, 65535, &api_port) ||
         !cli_number(cli, "slots", 1, SHOAL_SLOTS_MAX, &slots) ||
         !cli_number(cli, "prefill", 0, SHOAL_PREFILL_MIB_MAX, &prefill) ||
         !cli_number(cli, "store-map", SHOAL_STORE_MAP_MIB_MIN, SHOAL_PREFILL_MIB_MAX, &store_map) ||
-        !cli_number(cli, "log-max", 1, SHOAL_JOB_LOG_MIB_MAX, &log_max))
+        !cli_number(cli, "log-max", 1, SHOAL_JOB_LOG_MIB_MAX, &log_max) ||
+        !cli_number(cli, "archive-after", SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX, &archive_s))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
         .data = text_of(cli, "data"),
@@ -568,6 +571,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .prefill_mib = prefill,
         .store_map_mib = store_map,
         .log_max_mib = (uint32_t)log_max,
+        .archive_s = (uint32_t)archive_s,
         .python = text_of(cli, "python"),
         .libs = text_of(cli, "libs"),
         .log_level = text_of(cli, "log-level"),

@@ -174,6 +174,7 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
         (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) > settings->store_map_bytes / 2)
         settings->prefill_bytes = settings->store_map_bytes / 2;
     settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
+    settings->archive_s = options->archive_s == 0 ? SHOAL_ARCHIVE_S : options->archive_s;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
     err = agent_inventory(settings, options->inventory, options->slots, msg);
     find_fabric(settings);
@@ -516,6 +517,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     agent_blobs_create(agent);
     agent_tree_create(agent);
     agent_ledger_create(agent);
+    agent_archive_create(agent);
     err = agent_workers_create(agent, msg);
     if (err == SHOAL_OK)
         err = agent_control_create(agent, msg);

@@ -57,6 +57,7 @@ struct agent_settings {
     uint64_t prefill_bytes;
     uint64_t store_map_bytes; /* 0: the default */
     uint32_t log_max_mib;
+    uint32_t archive_s;
     bool verbose;
 };
 
@@ -142,6 +143,8 @@ struct agent {
     uv_timer_t publish_timer;
     uint64_t mesh_heard;
 
+    struct archive_index *archive; /* agent_archive.c */
+
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
     uv_timer_t tree_timer;
@@ -174,6 +177,7 @@ void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t genera
 void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation);
 void agent_job_closed(struct agent *agent, struct shoal_job_id id);
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
+void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
 void agent_job_run(struct agent *agent, const struct shoal_sched_action *action);
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
@@ -206,6 +210,27 @@ void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *
 typedef void agent_bytes_fn(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes);
 void agent_read_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, size_t max,
                      agent_bytes_fn *done, void *arg);
+
+typedef void agent_fetched_fn(void *arg, enum shoal_err err, const char *text);
+/* One blob, fetched and held. */
+void agent_fetch_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
+                      const struct shoal_node_id *sources, size_t source_count, agent_fetched_fn *done, void *arg);
+
+/* agent_archive.c: what belongs to an ended job, as blobs; and the list of all archived jobs of the mesh */
+void agent_archive_create(struct agent *agent);
+void agent_archive_make(struct agent *agent, const struct shoal_sched_action *action);
+void agent_archive_fetch(struct agent *agent, const struct shoal_sched_action *action);
+void agent_archive_changed(struct agent *agent); /* after every step of the control plane */
+/* The result folder of a user's job. */
+void agent_archive_folder(const struct agent *agent, const char *user, struct shoal_job_id id, char *path, size_t cap);
+uint64_t agent_archive_mark(const struct agent *agent);
+void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_t mark);
+/* Archived jobs known here, newest first; NULL at the end. `source`: who told of it. */
+const struct shoal_job_summary *agent_archive_next(const struct agent *agent, size_t *cursor);
+const struct shoal_job_summary *agent_archive_find(const struct agent *agent, struct shoal_job_id id,
+                                                   struct shoal_node_id *source);
+/* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */
+size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);
 
 /* agent_tree.c: the result folder looks the same on every host of a job */
 void agent_tree_create(struct agent *agent);

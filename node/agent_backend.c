@@ -30,7 +30,7 @@ static bool summary_next(struct agent *agent, uint32_t *cursor, struct shoal_job
     return false;
 }
 
-bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary)
+static bool gossip_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary)
 {
     struct shoal_record_key key = { { 0 } };
     struct shoal_record record;
@@ -41,6 +41,49 @@ bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_j
            !record.tombstone && shoal_job_summary_decode(record.payload, summary) == SHOAL_OK;
 }
 
+bool backend_in_gossip(struct agent *agent, struct shoal_job_id id)
+{
+    static struct shoal_job_summary summary;
+
+    return gossip_summary(agent, id, &summary);
+}
+
+bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary)
+{
+    const struct shoal_job_summary *archived;
+    struct shoal_node_id source;
+
+    if (gossip_summary(agent, id, summary))
+        return true;
+    archived = agent_archive_find(agent, id, &source);
+    if (archived != NULL)
+        *summary = *archived;
+    return archived != NULL;
+}
+
+/* Every job of the mesh that is known here: those of gossip, then the archived ones, newest first. */
+struct job_cursor {
+    uint32_t gossip;
+    bool gossip_over;
+    size_t archive;
+};
+
+static bool job_next(struct agent *agent, struct job_cursor *cursor, struct shoal_job_summary *summary)
+{
+    const struct shoal_job_summary *archived;
+
+    if (!cursor->gossip_over && summary_next(agent, &cursor->gossip, summary))
+        return true;
+    cursor->gossip_over = true;
+    while ((archived = agent_archive_next(agent, &cursor->archive)) != NULL) {
+        if (backend_in_gossip(agent, archived->id))
+            continue;
+        *summary = *archived;
+        return true;
+    }
+    return false;
+}
+
 /* A full id, or an ending that only one of the known jobs has. */
 enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_job_id *id, struct shoal_msg *msg)
 {
@@ -48,7 +91,7 @@ enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_jo
     char known[SHOAL_JOB_ID_TEXT_BYTES];
     char names[300] = "";
     unsigned found = 0;
-    uint32_t cursor = 0;
+    struct job_cursor cursor = { 0 };
     size_t len;
 
     if (shoal_job_id_parse(text, id) && !shoal_job_id_is_mesh(*id))
@@ -56,7 +99,7 @@ enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_jo
     if (strncmp(text, "shoal-", 6) == 0)
         text += 6;
     len = strlen(text);
-    while (len > 0 && len < SHOAL_JOB_ID_DIGITS && summary_next(agent, &cursor, &summary)) {
+    while (len > 0 && len < SHOAL_JOB_ID_DIGITS && job_next(agent, &cursor, &summary)) {
         shoal_job_id_text(summary.id, known);
         if (strcmp(known + strlen(known) - len, text) != 0)
             continue;
@@ -99,7 +142,14 @@ size_t agent_job_nodes(struct agent *agent, struct shoal_job_id id, struct shoal
         for (unsigned i = 0; i < job->guardian_count; i++)
             all[all_count++] = job->guardians[i];
     *guardians = all_count;
-    if (agent->membership != NULL && backend_summary(agent, id, &summary)) {
+    if (agent->membership != NULL && all_count == 0 && !backend_in_gossip(agent, id)) {
+        struct shoal_node_id source;
+
+        if (agent_archive_find(agent, id, &source) != NULL)
+            all[all_count++] = source;
+        all_count += shoal_sched_archive_hosts(agent->sched, id, &all[all_count]);
+        *guardians = all_count;
+    } else if (agent->membership != NULL && gossip_summary(agent, id, &summary)) {
         all[all_count++] = summary.leader;
         for (unsigned i = 0; i < summary.host_count && i < SHOAL_SUMMARY_HOSTS_MAX; i++)
             all[all_count++] = summary.hosts[i].node;
@@ -375,11 +425,11 @@ static void backend_list(void *ctx, const struct shoal_user *caller, const struc
     struct backend_info *infos = calloc(LIST_MAX, sizeof(*infos));
     struct shoal_job_info *list = calloc(LIST_MAX, sizeof(*list));
     struct shoal_msg msg = { "" };
-    uint32_t cursor = 0;
+    struct job_cursor cursor = { 0 };
     size_t count = 0;
 
     SHOAL_ASSERT(infos != NULL && list != NULL);
-    while (count < LIST_MAX && summary_next(agent, &cursor, &summary)) {
+    while (count < LIST_MAX && job_next(agent, &cursor, &summary)) {
         bool ended = shoal_job_state_ended((enum shoal_job_state)summary.state);
 
         if (!may_see(caller, summary.creator) || (filter->active_only && ended) ||
@@ -816,7 +866,7 @@ static void backend_delete_all(void *ctx, const struct shoal_user *caller, shoal
     struct deleting *d = calloc(1, sizeof(*d));
     struct shoal_job_id *ids = calloc(LIST_MAX, sizeof(*ids));
     size_t count = 0;
-    uint32_t cursor = 0;
+    struct job_cursor cursor = { 0 };
     struct shoal_msg none = { "" };
 
     SHOAL_ASSERT(d != NULL && ids != NULL);
@@ -825,7 +875,7 @@ static void backend_delete_all(void *ctx, const struct shoal_user *caller, shoal
     d->done = done;
     d->arg = arg;
     d->open = 1;
-    while (count < LIST_MAX && summary_next(agent, &cursor, &summary))
+    while (count < LIST_MAX && job_next(agent, &cursor, &summary))
         if (strcmp(summary.creator, caller->name) == 0)
             ids[count++] = summary.id;
     for (size_t i = 0; i < count; i++) {

@@ -23,6 +23,8 @@ struct backend_info {
 
 enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_job_id *id,
                           struct shoal_msg *msg) SHOAL_MUST_CHECK;
+bool backend_in_gossip(struct agent *agent, struct shoal_job_id id);
+/* Of gossip, or of the archive. */
 bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary);
 const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap);
 void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *facts, struct backend_info *out);

@@ -208,6 +208,12 @@ static void fetch_start(struct agent *agent, struct shoal_job_id job, struct sho
         fetch_step(fetch);
 }
 
+void agent_fetch_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
+                      const struct shoal_node_id *sources, size_t source_count, agent_fetched_fn *done, void *arg)
+{
+    fetch_start(agent, job, hash, sources, source_count, done, arg);
+}
+
 struct fetch_event {
     struct agent *agent;
     struct shoal_hash hash;

@@ -27,7 +27,16 @@ static const struct text_option text_options[] = {
 };
 #define TEXT_OPTIONS (sizeof(text_options) / sizeof(text_options[0]))
 
-enum number_setting { SET_PORT, SET_API_PORT, SET_API_PLAIN, SET_SLOTS, SET_PREFILL, SET_STORE_MAP, SET_LOG_MAX };
+enum number_setting {
+    SET_PORT,
+    SET_API_PORT,
+    SET_API_PLAIN,
+    SET_SLOTS,
+    SET_PREFILL,
+    SET_STORE_MAP,
+    SET_LOG_MAX,
+    SET_ARCHIVE_AFTER
+};
 
 static const struct number_option {
     const char *name;
@@ -42,6 +51,7 @@ static const struct number_option {
     { "prefill", SET_PREFILL, 0, SHOAL_PREFILL_MIB_MAX },
     { "store-map", SET_STORE_MAP, SHOAL_STORE_MAP_MIB_MIN, SHOAL_PREFILL_MIB_MAX },
     { "log-max", SET_LOG_MAX, 1, SHOAL_JOB_LOG_MIB_MAX },
+    { "archive-after", SET_ARCHIVE_AFTER, SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX },
 };
 #define NUMBER_OPTIONS (sizeof(number_options) / sizeof(number_options[0]))
 
@@ -96,6 +106,8 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
         put_number(&w, "store-map", given.store_map_mib);
     if (given.log_max_mib != 0)
         put_number(&w, "log-max", given.log_max_mib);
+    if (given.archive_s != 0)
+        put_number(&w, "archive-after", given.archive_s);
     if (w.failed)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "the options exceed %u bytes", CONF_BYTES_MAX);
     if (w.len == 0)
@@ -129,6 +141,7 @@ static void take_number(struct shoal_cli_agent *options, enum number_setting set
     case SET_SLOTS: options->slots = options->slots == 0 ? (unsigned)number : options->slots; break;
     case SET_PREFILL: options->prefill_mib = options->prefill_mib == UINT64_MAX ? number : options->prefill_mib; break;
     case SET_STORE_MAP: options->store_map_mib = options->store_map_mib == 0 ? number : options->store_map_mib; break;
+    case SET_ARCHIVE_AFTER: options->archive_s = options->archive_s == 0 ? (uint32_t)number : options->archive_s; break;
     case SET_LOG_MAX: options->log_max_mib = options->log_max_mib == 0 ? (uint32_t)number : options->log_max_mib; break;
     }
 }

@@ -137,6 +137,7 @@ void agent_publish_load(struct agent *agent)
 
     uv_loadavg(load);
     record.load_milli = (uint32_t)(load[0] * 1000);
+    record.archive = agent_archive_mark(agent);
     for (unsigned i = 0; i < AGENT_JOBS_MAX && record.count < SHOAL_LOAD_JOBS_MAX; i++) {
         const struct agent_job *job = agent->jobs[i];
         const struct shoal_control_page *page =
@@ -197,6 +198,7 @@ void agent_node_event(struct agent *agent, const struct shoal_member *member)
 void agent_on_record(struct agent *agent, const struct shoal_record *record)
 {
     struct shoal_sched_event event;
+    struct shoal_load_record load;
     struct shoal_member member;
 
     if (shoal_control_tells_node(record->kind)) {
@@ -204,6 +206,8 @@ void agent_on_record(struct agent *agent, const struct shoal_record *record)
             agent_node_event(agent, &member);
     } else if (shoal_control_heard(record, &event)) {
         agent_event(agent, &event);
+    } else if (record->kind == SHOAL_RECORD_NODE_LOAD && shoal_load_record_decode(record->payload, &load) == SHOAL_OK) {
+        agent_archive_heard(agent, record->author, load.archive);
     }
 }
 
@@ -436,6 +440,9 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
         break;
     case SHOAL_SCHED_JOB_CLOSED: agent_job_closed(agent, action->u.group.group); break;
     case SHOAL_SCHED_JOB_DELETED: agent_job_deleted(agent, action->u.group.group); break;
+    case SHOAL_SCHED_JOB_ARCHIVED: agent_job_archived(agent, action->u.group.group, action->u.group.keep); break;
+    case SHOAL_SCHED_ARCHIVE_MAKE: agent_archive_make(agent, action); break;
+    case SHOAL_SCHED_ARCHIVE_FETCH: agent_archive_fetch(agent, action); break;
     case SHOAL_SCHED_ROLE: {
         char text[SHOAL_JOB_ID_TEXT_BYTES];
 
@@ -487,6 +494,7 @@ static void step_one(struct agent *agent, struct shoal_sched_event *event)
         agent_log(agent, "an event of kind %d was malformed", (int)event->kind);
     for (uint32_t i = 0; i < agent->actions->count && !agent->stopping; i++)
         carry_out(agent, &agent->actions->list[i]);
+    agent_archive_changed(agent);
 }
 
 static void defer(struct agent *agent, const struct shoal_sched_event *event)
@@ -712,7 +720,8 @@ enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
                                            .incarnation = agent->identity.incarnation,
                                            .start_ns = agent_now_ns(),
                                            .slots = agent->settings.slots,
-                                           .device = agent->settings.device };
+                                           .device = agent->settings.device,
+                                           .archive_ns = agent->settings.archive_s * SHOAL_S };
     uint64_t seed;
     enum shoal_err err;
 

@@ -8,6 +8,7 @@
  * RUN waits until the submitted code lies there: fetched by hash from the guardians, checked, unpacked in a thread. */
 #include "agent.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -312,7 +313,8 @@ static void remove_work(uv_work_t *work)
     char *paths = work->data;
 
     remove_tree(paths);
-    remove_tree(paths + AGENT_PATH_BYTES);
+    if (paths[AGENT_PATH_BYTES] != '\0')
+        remove_tree(paths + AGENT_PATH_BYTES);
 }
 
 static void removed(uv_work_t *work, int status)
@@ -320,6 +322,62 @@ static void removed(uv_work_t *work, int status)
     (void)status;
     free(work->data);
     free(work);
+}
+
+static void job_free(struct agent *agent, struct agent_job *job)
+{
+    agent_ledger_close(job);
+    agent_tree_stop(job);
+    for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
+        if (agent->jobs[i] == job)
+            agent->jobs[i] = NULL;
+    shoal_buf_deinit(&job->spec_bytes);
+    free(job);
+}
+
+/* Whose it was is not known any more: the folder of that name, whoever's. */
+static void find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES])
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+    char users[AGENT_PATH_BYTES];
+    const struct dirent *entry;
+    DIR *dir;
+
+    shoal_job_id_text(id, text);
+    (void)snprintf(users, sizeof(users), "%.400s/results", agent->settings.data);
+    dir = opendir(users);
+    path[0] = '\0';
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.')
+            continue;
+        (void)snprintf(path, AGENT_PATH_BYTES, "%.200s/%.200s/batchworkdir/%s", users, entry->d_name, text);
+        if (access(path, F_OK) == 0)
+            break;
+        path[0] = '\0';
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
+/* Its group has ended. Results stay where they are; the rest goes, unless this host is to keep it. */
+void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+    uv_work_t *work;
+    char *paths;
+
+    agent_job_closed(agent, id);
+    if (job != NULL)
+        job_free(agent, job);
+    if (keep)
+        return;
+    work = calloc(1, sizeof(*work));
+    paths = calloc(2, AGENT_PATH_BYTES);
+    SHOAL_ASSERT(work != NULL && paths != NULL);
+    agent_job_folder(agent, id, paths, AGENT_PATH_BYTES);
+    shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
+    work->data = paths;
+    (void)uv_queue_work(&agent->loop, work, remove_work, removed);
 }
 
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
@@ -333,14 +391,10 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
     agent_job_folder(agent, id, paths, AGENT_PATH_BYTES);
     if (job != NULL) {
         memcpy(paths + AGENT_PATH_BYTES, job->result_dir, sizeof(job->result_dir));
-        agent_ledger_close(job);
-        agent_tree_stop(job);
-        for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
-            if (agent->jobs[i] == job)
-                agent->jobs[i] = NULL;
-        shoal_buf_deinit(&job->spec_bytes);
-        free(job);
+        job_free(agent, job);
     }
+    if (paths[AGENT_PATH_BYTES] == '\0')
+        find_result_dir(agent, id, paths + AGENT_PATH_BYTES);
     shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
     work->data = paths;
     (void)uv_queue_work(&agent->loop, work, remove_work, removed);

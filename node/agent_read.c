@@ -44,14 +44,40 @@ static int by_birth(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static size_t tasks_of(const struct agent_job *job, struct task *tasks, size_t max)
+/* The order that the archive keeps where a host made the files from it: they were all born at one time. */
+static void order_of(const char *result_dir, struct task *tasks, size_t count)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    char line[128];
+    size_t placed = 0;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/log/.order", result_dir);
+    file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        for (size_t i = placed; i < count; i++) {
+            struct task task = tasks[i];
+
+            if (strcmp(task.name, line) != 0)
+                continue;
+            memmove(&tasks[placed + 1], &tasks[placed], (i - placed) * sizeof(*tasks));
+            tasks[placed++] = task;
+            break;
+        }
+    }
+    if (file != NULL)
+        (void)fclose(file);
+}
+
+static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
 {
     char path[AGENT_PATH_BYTES + 128];
     const struct dirent *entry;
     size_t count = 0;
     DIR *dir;
 
-    (void)snprintf(path, sizeof(path), "%s/log", job->result_dir);
+    (void)snprintf(path, sizeof(path), "%s/log", result_dir);
     dir = opendir(path);
     while (dir != NULL && (entry = readdir(dir)) != NULL && count < max) {
         struct statx facts;
@@ -67,6 +93,17 @@ static size_t tasks_of(const struct agent_job *job, struct task *tasks, size_t m
     if (dir != NULL)
         (void)closedir(dir);
     qsort(tasks, count, sizeof(*tasks), by_birth);
+    order_of(result_dir, tasks, count);
+    return count;
+}
+
+size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max)
+{
+    static struct task tasks[TASKS_MAX];
+    size_t count = tasks_of(result_dir, tasks, max < TASKS_MAX ? max : TASKS_MAX);
+
+    for (size_t i = 0; i < count; i++)
+        memcpy(names[i], tasks[i].name, sizeof(names[0]));
     return count;
 }
 
@@ -101,7 +138,7 @@ static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, u
                         char (*paths)[AGENT_PATH_BYTES + 160], size_t max)
 {
     static struct task tasks[TASKS_MAX];
-    size_t count = tasks_of(job, tasks, TASKS_MAX);
+    size_t count = tasks_of(job->result_dir, tasks, TASKS_MAX);
     size_t used = 0;
     unsigned parts = kind == SHOAL_LOG_OUTERR ? 2 : 1;
     bool any_driver = count > 0 && tasks[0].driver;
@@ -157,17 +194,34 @@ static size_t log_read_here(const struct agent_job *job, enum shoal_log_kind kin
 
 /* ---- who has the files ---- */
 
+/* The job with its result folder, if this node has it: as a guardian, or from the archive. Until the next call. */
+static struct agent_job *files_of(struct agent *agent, struct shoal_job_id id)
+{
+    static struct agent_job kept;
+    struct agent_job *job = agent_job_find(agent, id);
+    struct shoal_sched_group_status status;
+    struct shoal_sched_archived here;
+
+    if (job != NULL && job->result_dir[0] != '\0' && shoal_sched_group_find(agent->sched, id, &status))
+        return job;
+    if (!shoal_sched_archive_find(agent->sched, id, &here))
+        return NULL;
+    memset(&kept, 0, sizeof(kept));
+    kept.id = id;
+    shoal_job_id_text(id, kept.text);
+    agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
+    return &kept;
+}
+
 /* True: this node. Else `node` is one that has them (zero: nobody known). */
 static bool has_files(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *node)
 {
     static struct shoal_job_summary summary;
-    struct shoal_sched_group_status status;
 
     *node = (struct shoal_node_id){ { 0 } };
-    if (shoal_sched_group_find(agent->sched, id, &status) && agent_job_find(agent, id) != NULL &&
-        agent_job_find(agent, id)->result_dir[0] != '\0')
+    if (files_of(agent, id) != NULL)
         return true;
-    if (backend_summary(agent, id, &summary))
+    if (backend_in_gossip(agent, id) && backend_summary(agent, id, &summary))
         *node = summary.leader;
     if (shoal_node_id_equal(*node, agent->identity.node) || !shoal_link_is_up(agent->link, *node)) {
         struct shoal_node_id nodes[8];
@@ -181,6 +235,14 @@ static bool has_files(struct agent *agent, struct shoal_job_id id, struct shoal_
             }
     }
     return false;
+}
+
+/* What is asked of this node it may have as a host of the job too. */
+static struct agent_job *serves_files(struct agent *agent, struct shoal_job_id id)
+{
+    struct agent_job *job = files_of(agent, id);
+
+    return job != NULL ? job : agent_job_find(agent, id);
 }
 
 static bool job_ended(struct agent *agent, struct shoal_job_id id)
@@ -248,9 +310,9 @@ static void log_try(struct log_call *call)
     if (has_files(call->agent, call->id, &node)) {
         static uint8_t bytes[512 * SHOAL_KIB];
         bool ended;
-        size_t len = log_read_here(agent_job_find(call->agent, call->id), call->kind, call->task,
-                                   job_ended(call->agent, call->id), &call->cursor, bytes,
-                                   call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
+        size_t len =
+            log_read_here(files_of(call->agent, call->id), call->kind, call->task, job_ended(call->agent, call->id),
+                          &call->cursor, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
 
         if (len > 0 || ended || agent_now_ns() >= call->until_ns)
             log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
@@ -325,7 +387,7 @@ static void serve_log(void *arg, struct shoal_node_id from, struct shoal_view ar
     uint32_t task = shoal_get_u32(&r);
     uint64_t cursor = shoal_get_u64(&r);
     uint32_t max = shoal_get_u32(&r);
-    const struct agent_job *job = r.failed ? NULL : agent_job_find(agent, id);
+    const struct agent_job *job = r.failed ? NULL : serves_files(agent, id);
     static uint8_t bytes[512 * SHOAL_KIB];
     static uint8_t answer[512 * SHOAL_KIB + 32];
     struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
@@ -559,6 +621,16 @@ static void on_ledger_answer(void *arg, enum shoal_err err, const struct shoal_m
     call.done(call.arg, err, msg, answer);
 }
 
+/* An archived job's ledger is open only meanwhile. */
+static enum shoal_err audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json)
+{
+    enum shoal_err err = agent_ledger_audit(agent, job, json);
+
+    if (!job->used)
+        agent_ledger_close(job);
+    return err;
+}
+
 void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_text, shoal_backend_text_fn *done,
                     void *arg)
 {
@@ -575,7 +647,7 @@ void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_t
         strcmp(caller->name, summary.creator) != 0)
         err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
     if (err == SHOAL_OK && has_files(agent, id, &node)) {
-        err = agent_ledger_audit(agent, agent_job_find(agent, id), &json);
+        err = audit(agent, files_of(agent, id), &json);
         done(arg, err, &msg, shoal_buf_view(&json));
         shoal_buf_deinit(&json);
         return;
@@ -598,9 +670,9 @@ static void serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
-    struct agent_job *job = shoal_reader_done(&r) ? agent_job_find(agent, id) : NULL;
+    struct agent_job *job = shoal_reader_done(&r) ? serves_files(agent, id) : NULL;
     struct shoal_buf json = { 0 };
-    enum shoal_err err = job == NULL ? SHOAL_ERR_NOT_FOUND : agent_ledger_audit(agent, job, &json);
+    enum shoal_err err = job == NULL ? SHOAL_ERR_NOT_FOUND : audit(agent, job, &json);
 
     (void)from;
     peer_answer(question, err, err == SHOAL_OK ? "" : "this host keeps no ledger of the job", shoal_buf_view(&json));
@@ -699,6 +771,8 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     ROW("shoal_requests_total", sched.requests);
     ROW("shoal_requests_refused_total", sched.requests_refused_full);
     ROW("shoal_foundings_total", sched.foundings);
+    ROW("shoal_groups_archived_total", sched.archived);
+    ROW("shoal_archive_records", shoal_sched_archive_count(agent->sched));
     ROW("shoal_digest_mismatches_total", sched.digest_mismatches);
     ROW("shoal_store_commits_total", store->commits);
     ROW("shoal_store_bytes_used", store->used_bytes);
@@ -734,6 +808,24 @@ static enum shoal_err debug_groups(struct agent *agent, struct shoal_buf *json)
                       backend_node_name(agent, s.guardians[j], leader, sizeof(leader)));
         if (err == SHOAL_OK)
             err = put(json, "]}");
+    }
+    return err == SHOAL_OK ? put(json, "]") : err;
+}
+
+/* The archive's records on this node. */
+static enum shoal_err debug_archive(struct agent *agent, struct shoal_buf *json)
+{
+    enum shoal_err err = put(json, "[");
+    struct shoal_sched_archived here;
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+    unsigned shown = 0;
+
+    for (size_t i = 0; i < shoal_sched_archive_count(agent->sched) && err == SHOAL_OK; i++) {
+        if (!shoal_sched_archive_at(agent->sched, i, &here))
+            continue;
+        shoal_job_id_text(here.id, id);
+        err = put(json, "%s{\"job\":\"%s\",\"final\":%s,\"bytes\":%zu}", shown++ == 0 ? "" : ",", id,
+                  here.final ? "true" : "false", here.facts.len + here.summary.len);
     }
     return err == SHOAL_OK ? put(json, "]") : err;
 }
@@ -820,6 +912,8 @@ enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json
 
     if (strcmp(name, "groups") == 0)
         return debug_groups(agent, json);
+    if (strcmp(name, "archive") == 0)
+        return debug_archive(agent, json);
     if (strcmp(name, "epochs") == 0)
         return debug_epochs(agent, json);
     if (strcmp(name, "leases") == 0)

@@ -9,6 +9,8 @@
 
 #define FACTS_VERSION 1
 #define LOAD_VERSION 1
+/* In the last word of a tombstone's version: the job is in the archive. No later summary has a higher one. */
+#define ARCHIVED_BIT ((uint64_t)1 << 63)
 
 enum shoal_err shoal_facts_record_encode(const struct shoal_facts_record *facts, uint8_t *bytes, size_t cap,
                                          size_t *len)
@@ -57,6 +59,7 @@ enum shoal_err shoal_load_record_encode(const struct shoal_load_record *load, ui
         shoal_put_job_id(&w, load->jobs[i].job);
         shoal_put_u32(&w, load->jobs[i].pause_us);
     }
+    shoal_put_u64(&w, load->archive);
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
     *len = w.len;
@@ -76,6 +79,8 @@ enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_lo
         decoded.jobs[i].job = shoal_get_job_id(&r);
         decoded.jobs[i].pause_us = shoal_get_u32(&r);
     }
+    if (shoal_reader_left(&r) > 0) /* earlier versions ended here */
+        decoded.archive = shoal_get_u64(&r);
     if (r.failed)
         return SHOAL_ERR_MALFORMED;
     *load = decoded;
@@ -91,7 +96,7 @@ void shoal_control_publish(const struct shoal_sched_action *action, struct shoal
         memcpy(record->key.bytes, action->u.summary.job.bytes, sizeof(action->u.summary.job.bytes));
         record->version.word[0] = action->u.summary.version.config;
         record->version.word[1] = action->u.summary.version.term;
-        record->version.word[2] = action->u.summary.version.applied;
+        record->version.word[2] = action->u.summary.version.applied | (action->u.summary.archived ? ARCHIVED_BIT : 0);
         record->payload = action->u.summary.payload;
     } else if (action->kind == SHOAL_SCHED_PUBLISH_MESH) {
         record->kind = SHOAL_RECORD_MESH_STATE;
@@ -157,6 +162,7 @@ bool shoal_control_heard(const struct shoal_record *record, struct shoal_sched_e
         *event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_SUMMARY };
         memcpy(event->u.summary.job.bytes, record->key.bytes, sizeof(event->u.summary.job.bytes));
         event->u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
+        event->u.summary.archived = record->tombstone && (record->version.word[2] & ARCHIVED_BIT) != 0;
         return true;
     case SHOAL_RECORD_MESH_STATE:
         *event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_MESH_HEARD };

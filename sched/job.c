@@ -414,6 +414,16 @@ static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entr
     return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES | SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_STATE;
 }
 
+/* A deleted job has no record; the first one stands. */
+static unsigned apply_archived(struct shoal_job *job, const struct shoal_job_entry *entry)
+{
+    if (!shoal_job_state_ended((enum shoal_job_state)job->state) || job->deleted || job->placement_count > 0 ||
+        !shoal_hash_is_zero(job->archived) || shoal_hash_is_zero(entry->u.result))
+        return SHOAL_JOB_CHANGED_REFUSED;
+    job->archived = entry->u.result;
+    return SHOAL_JOB_CHANGED_FLAGS;
+}
+
 static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
     switch ((enum shoal_job_entry_kind)entry->kind) {
@@ -429,6 +439,7 @@ static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry 
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE: return apply_stop(job, entry);
     case SHOAL_JOB_ENTRY_RECOVER: return apply_recover(job, entry);
+    case SHOAL_JOB_ENTRY_ARCHIVED: return apply_archived(job, entry);
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     return SHOAL_JOB_CHANGED_REFUSED;

@@ -38,8 +38,11 @@ static void put_snapshot(struct shoal_writer *w, const struct shoal_job *job)
         job_put_data_epoch(w, &job->data_epochs[i]);
     if (job->epoch != NULL)
         shoal_worker_put_epoch(w, job->epoch);
-    if (job->generation > 1) /* as older versions wrote it, until there is something to say */
+    /* As older versions wrote it, until there is something to say. */
+    if (job->generation > 1 || !shoal_hash_is_zero(job->archived))
         shoal_put_bool(w, job->unsettled);
+    if (!shoal_hash_is_zero(job->archived))
+        shoal_put_hash(w, job->archived);
 }
 
 enum shoal_err shoal_job_snapshot_encode(const struct shoal_job *job, uint8_t *bytes, size_t cap, size_t *len)
@@ -121,8 +124,10 @@ enum shoal_err shoal_job_restore(struct shoal_job **out, struct shoal_view bytes
         return err;
     get_flags(&r, job);
     get_lists(&r, job);
-    if (job->generation > 1)
+    if (job->generation > 1 || shoal_reader_left(&r) > 0)
         job->unsettled = shoal_get_bool(&r);
+    if (shoal_reader_left(&r) > 0)
+        job->archived = shoal_get_hash(&r);
     if (!shoal_reader_done(&r)) {
         shoal_job_destroy(job);
         return SHOAL_ERR_MALFORMED;

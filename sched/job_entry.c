@@ -82,7 +82,8 @@ static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry
     case SHOAL_JOB_ENTRY_SNAPSHOT: job_put_call(w, &entry->u.call); return;
     case SHOAL_JOB_ENTRY_EPOCH: shoal_worker_put_epoch(w, &entry->u.epoch); return;
     case SHOAL_JOB_ENTRY_PROGRESS: put_progress(w, entry); return;
-    case SHOAL_JOB_ENTRY_RESULT: shoal_put_hash(w, entry->u.result); return;
+    case SHOAL_JOB_ENTRY_RESULT:
+    case SHOAL_JOB_ENTRY_ARCHIVED: shoal_put_hash(w, entry->u.result); return;
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE: shoal_put_text(w, entry->u.stop.by); return;
     case SHOAL_JOB_ENTRY_RECOVER: shoal_put_u32(w, entry->u.generation); return;
@@ -102,7 +103,8 @@ static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
     case SHOAL_JOB_ENTRY_SNAPSHOT: job_get_call(r, &entry->u.call); return;
     case SHOAL_JOB_ENTRY_EPOCH: shoal_worker_get_epoch(r, &entry->u.epoch); return;
     case SHOAL_JOB_ENTRY_PROGRESS: get_progress(r, entry); return;
-    case SHOAL_JOB_ENTRY_RESULT: entry->u.result = shoal_get_hash(r); return;
+    case SHOAL_JOB_ENTRY_RESULT:
+    case SHOAL_JOB_ENTRY_ARCHIVED: entry->u.result = shoal_get_hash(r); return;
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE: shoal_get_text(r, entry->u.stop.by, sizeof(entry->u.stop.by)); return;
     case SHOAL_JOB_ENTRY_RECOVER: entry->u.generation = shoal_get_u32(r); return;
@@ -167,4 +169,15 @@ size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms)
 {
     return small_entry(bytes, cap, SHOAL_JOB_ENTRY_RECOVER, wall_ms, NULL, generation);
+}
+
+size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash record, uint64_t wall_ms)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+
+    job_put_head(&w, SHOAL_JOB_ENTRY_ARCHIVED, SHOAL_JOB_VERSION);
+    shoal_put_u64(&w, wall_ms);
+    shoal_put_hash(&w, record);
+    SHOAL_ASSERT(!w.failed);
+    return w.len;
 }

@@ -112,8 +112,9 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->foundings = calloc(SHOAL_SCHED_FOUNDINGS_MAX, sizeof(*s->foundings));
     s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
     s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
+    s->archive = calloc(SHOAL_ARCHIVE_RECORDS_MAX, sizeof(*s->archive));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
-        s->gone == NULL)
+        s->gone == NULL || s->archive == NULL)
         return SHOAL_ERR_FULL;
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
@@ -146,6 +147,8 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->options.support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
     s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
     s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
+    s->options.archive_ns = options->archive_ns == 0 ? SHOAL_ARCHIVE_S * SHOAL_S : options->archive_ns;
+    s->archive_look_ns = SCHED_NEVER;
     s->chance = options->chance;
     s->groups_max = options->groups_max == 0 ? SHOAL_GROUPS_MAX : options->groups_max;
     s->now = options->start_ns;
@@ -191,6 +194,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s->groups);
     free(s->heap);
     free_requests(s);
+    sched_archive_destroy(s);
     sched_jobs_destroy(s);
     shoal_support_destroy(s->support);
     shoal_mesh_destroy(s->mesh);
@@ -231,6 +235,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_REPLICA_ASK: sched_on_replica_ask(s, from, &frame); break;
         case FRAME_REPLICA: sched_on_replica(s, from, &frame); break;
         case FRAME_REBUILD: sched_on_rebuild(s, from, &frame); break;
+        case FRAME_ARCHIVE: err = sched_on_archive(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)
@@ -248,7 +253,9 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
         s->store_percent = event->u.health.store_percent;
         return SHOAL_OK;
     case SHOAL_SCHED_NODE: sched_on_node(s, &event->u.node); return SHOAL_OK;
-    case SHOAL_SCHED_SUMMARY: sched_on_summary(s, event->u.summary.job, event->u.summary.payload); return SHOAL_OK;
+    case SHOAL_SCHED_SUMMARY:
+        sched_on_summary(s, event->u.summary.job, event->u.summary.payload, event->u.summary.archived);
+        return SHOAL_OK;
     case SHOAL_SCHED_MESH_HEARD:
         sched_on_mesh_heard(s, event->u.mesh_heard.author, event->u.mesh_heard.payload);
         return SHOAL_OK;
@@ -275,6 +282,8 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
     case SHOAL_SCHED_WORKER_DYING:
     case SHOAL_SCHED_WORKER_STEPPED:
     case SHOAL_SCHED_RECORDS_MARK: sched_slots_event(s, event); return SHOAL_OK;
+    case SHOAL_SCHED_ARCHIVE_MADE: sched_archive_made(s, event); return SHOAL_OK;
+    case SHOAL_SCHED_ARCHIVE_FETCHED: sched_archive_fetched(s, event); return SHOAL_OK;
     }
     return SHOAL_ERR_INVALID;
 }
@@ -324,6 +333,10 @@ static bool settle_one(struct shoal_sched *s)
     }
     if (s->now >= s->getting.retry_ns) {
         sched_copy_due(s);
+        return true;
+    }
+    if (s->now >= s->archive_look_ns) {
+        sched_archive_due(s);
         return true;
     }
     if (s->now >= s->view_ns) {
@@ -382,6 +395,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     deadline = sooner(deadline, s->foundings_ns);
     deadline = sooner(deadline, s->settle_ns);
     deadline = sooner(deadline, s->getting.retry_ns);
+    deadline = sooner(deadline, s->archive_look_ns);
     deadline = sooner(deadline, s->view_ns);
     return sooner(deadline, sched_jobs_deadline(s));
 }

@@ -370,8 +370,13 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     struct sched_group *g = sched_group_find(s, job);
     const char *why = NULL;
     bool guardian = false;
+    bool same;
     enum shoal_err err;
 
+    if (g == NULL && sched_archive_same(s, job, record->ticket.spec_hash, &same)) {
+        answer(s, from, job, record->ticket.nonce, same ? FOUND_STORED : FOUND_OTHER, "");
+        return;
+    }
     if (g != NULL ? g->refused : sched_is_gone(s, job) || shoal_job_id_cmp(job, s->gone_floor) <= 0) {
         answer(s, from, job, record->ticket.nonce, FOUND_SETTLED, "");
         return;
@@ -633,6 +638,8 @@ static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sch
 static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sched_request *request,
                                   struct shoal_sched_ticket *ticket, struct shoal_msg *msg)
 {
+    bool same;
+
     if (shoal_sched_ticket_decode(request->ticket, ticket) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the ticket does not decode");
     if (!ticket_is_genuine(s, ticket))
@@ -640,7 +647,8 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
     if (!shoal_hash_equal(ticket->spec_hash, request->spec_hash))
         return shoal_fail(msg, SHOAL_ERR_EXISTS,
                           "the ticket was issued for another body; take a new ticket for this one");
-    if (sched_is_gone(s, ticket->job) || shoal_job_id_cmp(ticket->job, s->gone_floor) <= 0)
+    if (sched_is_gone(s, ticket->job) || (shoal_job_id_cmp(ticket->job, s->gone_floor) <= 0 &&
+                                          !sched_archive_same(s, ticket->job, ticket->spec_hash, &same)))
         return shoal_fail(msg, SHOAL_ERR_STALE,
                           "this ticket's job was removed, or the ticket is too old; take a new one");
     return SHOAL_OK;

@@ -80,6 +80,7 @@ void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
     deadline = sooner(deadline, g->orphan_ns);
     deadline = sooner(deadline, g->stopped ? g->rebuild_ns : SCHED_NEVER);
     deadline = sooner(deadline, g->lead_ns);
+    deadline = sooner(deadline, g->archive_ns);
     if (g->snap.bytes != NULL)
         deadline = sooner(deadline, g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS);
     if (deadline < g->floor_ns)
@@ -118,6 +119,7 @@ enum shoal_err sched_group_admit(struct shoal_sched *s, struct shoal_job_id id, 
     g->complete_ns = SCHED_NEVER;
     g->orphan_ns = SCHED_NEVER;
     g->lead_ns = SCHED_NEVER;
+    g->archive_ns = SCHED_NEVER;
     g->deadline_ns = SCHED_NEVER;
     memmove(&s->groups[at + 1], &s->groups[at], (s->group_count - at) * sizeof(s->groups[0]));
     s->groups[at] = g;
@@ -456,13 +458,22 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
 {
     bool deleted = g->gone_for_good && !g->mesh_is;
 
-    sched_gone_add(s, g->id, !deleted);
+    bool archived = g->gone_archived && !deleted && !g->mesh_is;
+    struct shoal_job_id id = g->id;
+
+    sched_gone_add(s, id, deleted ? GONE_DELETED : archived ? GONE_ARCHIVED : GONE_MOVED, g->spec_hash);
     sched_gone_keep_floor(s, g);
     sched_gone_save(s);
-    sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = g->id;
+    sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
     if (deleted)
-        sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = g->id;
+        sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = id;
     sched_group_remove(s, g);
+    if (deleted)
+        sched_archive_deleted(s, id);
+    if (archived) {
+        s->stats.archived++;
+        sched_archive_bury(s, id);
+    }
 }
 
 /* G4. A replica that missed its own removal, or the job's deletion, has a configuration of the past, and may know nobody
@@ -473,6 +484,8 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
     struct shoal_node_id nodes[SCHED_ASKED_MAX];
     unsigned count = g->mesh_is ? 0 : sched_could_know(s, g->id, nodes);
     struct frame frame = { .kind = FRAME_WHO };
+    struct shoal_node_id holders[SHOAL_ARCHIVE_COPIES];
+    size_t holder_count = g->mesh_is ? 0 : sched_archive_hosts(s, g->id, holders);
 
     frame.u.who.job = g->id;
     for (unsigned i = 0; i < g->told_count; i++)
@@ -481,6 +494,9 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
         sched_send(s, nodes[i], &frame);
     if (summary != NULL && !sched_is_self(s, summary->leader))
         sched_send(s, summary->leader, &frame);
+    for (size_t i = 0; !g->mesh_is && i < holder_count; i++) /* it may have ended meanwhile */
+        if (!sched_is_self(s, holders[i]))
+            sched_send(s, holders[i], &frame);
     if (g->mesh_is && !sched_is_self(s, s->mesh_leader) && !shoal_node_id_is_zero(s->mesh_leader))
         sched_send(s, s->mesh_leader, &frame);
     g->orphan_ns = s->now + SCHED_ORPHAN_NS;
@@ -532,6 +548,7 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
     sched_lead_tend(s, g);
+    sched_archive_lead(s, g);
     if (g->snap.bytes != NULL && s->now >= g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS)
         shoal_buf_deinit(&g->snap);
     if (g->role_changed)
@@ -681,6 +698,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         sched_say_gone(s, from, frame->u.raft.group);
         return SHOAL_OK;
     }
+    if (g == NULL && sched_archive_say_ended(s, from, frame->u.raft.group))
+        return SHOAL_OK;
     if (!s->restored)
         return SHOAL_OK; /* what is stored comes first; the sender repeats */
     err = shoal_raft_message_decode(frame->u.raft.message, &message);
@@ -712,8 +731,14 @@ void sched_on_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal
 {
     struct sched_group *g = sched_group_find(s, id);
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_STORED };
+    struct shoal_job_id kept;
     enum shoal_err err;
 
+    if (sched_archive_is_kept(id, &kept)) {
+        if (!sched_gone_stored(s, id, mark))
+            sched_archive_stored(s, kept, mark);
+        return;
+    }
     if (g == NULL || mark.seq >> LIFE_SHIFT != g->life || sched_snapshot_stored(s, g, mark))
         return;
     event.u.stored = (struct shoal_raft_mark){

@@ -144,7 +144,8 @@ static void host_send(struct shoal_sched *s, struct shoal_node_id to, struct sho
 
 /* ---- Leads ---- */
 
-static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone)
+static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone,
+                            bool archived)
 {
     struct shoal_sched_action *action;
 
@@ -154,7 +155,13 @@ static void publish_summary(struct shoal_sched *s, struct sched_group *g, struct
     action->u.summary.job = g->id;
     action->u.summary.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };
     action->u.summary.tombstone = tombstone;
+    action->u.summary.archived = archived;
     action->u.summary.payload = sched_pool_copy(s, payload);
+}
+
+void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived)
+{
+    publish_summary(s, g, (struct shoal_view){ 0 }, true, archived);
 }
 
 /* Ended and deleted: the other guardians are told, then this one forgets it; who missed it asks, and is told (GONE). */
@@ -167,7 +174,7 @@ static void delete_group(struct shoal_sched *s, struct sched_group *g)
     frame.u.who.job = g->id;
     for (unsigned i = 0; i < g->told_count; i++)
         sched_send(s, g->told[i].node, &frame);
-    publish_summary(s, g, (struct shoal_view){ 0 }, true);
+    sched_summary_gone(s, g, false);
     sched_group_doom(s, g, 200 * SHOAL_MS, true);
 }
 
@@ -190,7 +197,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
             shoal_entry_unref(entry);
             break;
         case SHOAL_LEAD_SUMMARY:
-            publish_summary(s, g, action->bytes, false);
+            publish_summary(s, g, action->bytes, false, false);
             sched_view_changed(s);
             break;
         case SHOAL_LEAD_DELETE: delete_group(s, g); break;
@@ -826,7 +833,7 @@ static bool same_demand(const struct shoal_job_summary *a, const struct shoal_jo
     return true;
 }
 
-void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload)
+void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived)
 {
     size_t at = summary_place(s, job);
     bool known = at < s->summary_count && shoal_job_id_equal(s->summaries[at].id, job);
@@ -836,9 +843,14 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
         if (known) {
             s->summary_count--;
             memmove(&s->summaries[at], &s->summaries[at + 1], (s->summary_count - at) * sizeof(s->summaries[0]));
-            sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
+            if (!archived)
+                sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
+            else if (sched_group_find(s, job) == NULL)
+                sched_archive_bury(s, job);
             sched_view_changed(s);
         }
+        if (!archived)
+            sched_archive_deleted(s, job); /* it was on its way there */
         return;
     }
     if (shoal_job_summary_decode(payload, &summary) != SHOAL_OK || !shoal_job_id_equal(summary.id, job) ||

@@ -92,8 +92,10 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     node->info = *info;
     node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
     node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
-    if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT)
+    if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT) {
         sched_keep_all(s);
+        sched_archive_nodes(s);
+    }
     sched_view_changed(s);
 }
 

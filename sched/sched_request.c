@@ -409,8 +409,13 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
 static void request_try(struct shoal_sched *s, struct sched_request *r)
 {
     struct sched_group *g = sched_group_find(s, r->job);
+    struct sched_archived *a = sched_archive_find(s, r->job);
     bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
 
+    if (a != NULL) {
+        sched_archive_serve(s, r, a);
+        return;
+    }
     if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known)))
         g = NULL;
     if (g != NULL && g->refused) {
@@ -423,6 +428,10 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
     }
     if (g != NULL && r->kind == SHOAL_SCHED_RECOVER) {
         sched_recover(s, r, g);
+        return;
+    }
+    if (g != NULL && g->leads && g->gone_archived) {
+        sched_request_retry(s, r, SCHED_RETRY_NS); /* it ends: then the archive answers */
         return;
     }
     if (g != NULL && g->leads) {
@@ -533,6 +542,11 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
                           "committed; this node's copy is not that new yet");
         return;
     }
+    if (r->state == REQUEST_DELETING && sched_gone_is_durable(s, r->job) && r->answered != 0) {
+        sched_request_end(s, r, SHOAL_OK, nothing,
+                          "deleted; a host that does not answer forgets it when it comes back");
+        return;
+    }
     if (end_with_summary(s, r))
         return;
     for (unsigned i = 0; i < r->ask_count; i++) {
@@ -578,6 +592,8 @@ void sched_requests_due(struct shoal_sched *s)
                 request_try(s, r);
             } else if (r->state == REQUEST_ASKING) {
                 ask_around(s, r);
+            } else if (r->state == REQUEST_DELETING) {
+                sched_archive_delete_due(s, r);
             } else if (r->state == REQUEST_SURVEY) {
                 sched_recover_due(s, r);
             }
@@ -624,6 +640,21 @@ void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
         struct sched_request *r = &s->requests[i];
 
         if (r->state == REQUEST_FORWARDED && shoal_node_id_equal(r->asked, node) && r->kind != SHOAL_SCHED_MESH_CHANGE)
+            wake(s, r);
+    }
+}
+
+void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state != REQUEST_DELETING)
+            continue;
+        for (unsigned a = 0; deleted && shoal_job_id_equal(r->job, job) && a < r->ask_count; a++)
+            if (shoal_node_id_equal(r->ask[a], from))
+                r->answered |= (uint8_t)(1u << a);
+        if (r->answered == (1u << r->ask_count) - 1)
             wake(s, r);
     }
 }
@@ -901,11 +932,14 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
             sched_say_removed(s, g, from);
         else if (sched_is_gone(s, frame->u.who.job))
             sched_say_gone(s, from, frame->u.who.job);
+        else
+            (void)sched_archive_say_ended(s, from, frame->u.who.job);
         return;
     }
     answer.u.who_reply.id = frame->u.who.id;
     answer.u.who_reply.job = frame->u.who.job;
-    answer.u.who_reply.holds = g != NULL && g->record_known && !g->stopped;
+    answer.u.who_reply.holds =
+        (g != NULL && g->record_known && !g->stopped) || sched_archive_find(s, frame->u.who.job) != NULL;
     answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
     if (g != NULL)
         answer.u.who_reply.leader = g->leader;

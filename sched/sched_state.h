@@ -10,6 +10,7 @@
  *   sched_request.c  requests: here, forwarded, asked around
  *   sched_recover.c  the next recovery generation, from a single replica
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
+ *   sched_archive.c  ended jobs: from groups to records on three hosts
  *   sched_copy.c     the mesh's signed copy
  *   sched_lead.c     leads of jobs, this host's slots, allocation */
 #ifndef SCHED_STATE_H
@@ -90,6 +91,33 @@ struct sched_need {
 
 struct sched_side; /* what belongs to a lead: sched_lead.c */
 
+/* Who should hold a record, and whether it does. */
+struct sched_copy {
+    struct shoal_node_id node;
+    bool holds, final;
+};
+
+/* A record of the archive that is here, or on its way here. */
+struct sched_archived {
+    struct shoal_job_id id;
+    struct shoal_buf bytes;
+    struct archive_record record; /* points into `bytes` */
+    struct shoal_hash hash;       /* of the bytes */
+    bool final;
+    bool fetched;              /* its blobs are here */
+    uint64_t writes;           /* counts what was given to the store: its index there */
+    uint64_t written;          /* mark of the first write of this life; 0: none yet */
+    uint64_t stored;           /* mark up to which it is durable */
+    uint64_t final_at;         /* mark of the write that says final; 0: none yet */
+    uint64_t since;            /* archive_version */
+    struct shoal_node_id from; /* offered it: told when it is stored */
+    uint64_t look_ns;
+    uint64_t drop_ns; /* not fetched by then: forgotten */
+    uint8_t looks;    /* in a row that found something missing */
+    uint8_t host_count;
+    struct sched_copy hosts[SHOAL_ARCHIVE_COPIES]; /* who should hold it; this node too */
+};
+
 struct sched_group {
     struct shoal_job_id id;
     uint64_t life; /* of this group on this node: marks name it, so that an older life's are not believed */
@@ -156,6 +184,15 @@ struct sched_group {
     uint64_t keep_ns;        /* look again then */
     uint64_t doomed_ns;      /* removed then; SCHED_NEVER: lives */
     bool gone_for_good;      /* its id is remembered */
+    bool gone_archived;      /* the archive has it */
+
+    /* Ended, on its way into the archive (leader): sched_archive.c. */
+    uint64_t archive_ns;     /* look again then */
+    bool archive_due;        /* the time since its end is over */
+    bool archive_making;     /* the shell lists its blobs */
+    uint64_t archive_end_ns; /* every holder has it as final since then; 0: not yet */
+    uint8_t archive_host_count;
+    struct sched_copy archive_hosts[SHOAL_ARCHIVE_COPIES];
 
     /* Told hosts, dirty queue, deadline heap. */
     uint8_t told_count;
@@ -187,8 +224,9 @@ enum request_state {
     REQUEST_PROPOSED,  /* answered when (index, term) is applied */
     REQUEST_READING,   /* waits for a read round of its group */
     REQUEST_FOUNDING,
-    REQUEST_SURVEY, /* RECOVER: what the other guardians hold */
-    REQUEST_COPY,   /* waits for this node's copy of the mesh to reach `version` */
+    REQUEST_SURVEY,   /* RECOVER: what the other guardians hold */
+    REQUEST_COPY,     /* waits for this node's copy of the mesh to reach `version` */
+    REQUEST_DELETING, /* an archived job: waits for the other holders to forget it */
 };
 
 struct sched_request {
@@ -270,10 +308,20 @@ struct sched_survey {
 };
 #define SCHED_SURVEYS_MAX 8u
 
+enum gone_why {
+    GONE_DELETED,  /* or refused */
+    GONE_MOVED,    /* the group lives on elsewhere: this node may become a member again, but founds it no more */
+    GONE_ARCHIVED, /* the group has ended: the archive has the job */
+    GONE_WHYS,
+};
+
 struct sched_gone {
     struct shoal_job_id id;
-    bool moved; /* the group lives on elsewhere: this node may become a member again, but founds it no more */
-    struct shoal_raft_floor floor; /* moved: what its replica answered for */
+    uint8_t why;                   /* enum gone_why */
+    uint64_t spec_mark;            /* ARCHIVED: the first bytes of the specification's hash */
+    uint64_t written;              /* gone_version that holds it: durable when gone_durable is there */
+    uint64_t since;                /* archive_version */
+    struct shoal_raft_floor floor; /* MOVED: what its replica answered for */
 };
 
 struct sched_local {
@@ -335,7 +383,15 @@ struct shoal_sched {
     struct shoal_job_id gone_floor; /* newest forgotten */
     uint64_t gone_version;
     bool gone_dirty;
+    uint64_t gone_durable; /* version */
     struct shoal_buf gone_bytes;
+
+    /* The archive. */
+    struct sched_archived **archive; /* in order of ids */
+    size_t archive_count;
+    size_t archive_bytes;
+    uint64_t archive_version;
+    uint64_t archive_look_ns; /* the earliest */
 
     /* The mesh's copy. */
     struct shoal_mesh *mesh; /* decoded; NULL: none */
@@ -457,7 +513,12 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
 void sched_on_restored(struct shoal_sched *s);
 bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id); /* for good */
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id);
-void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved);
+void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why why, struct shoal_hash spec_hash);
+struct sched_gone *sched_gone_find(const struct shoal_sched *s, struct shoal_job_id id);
+uint64_t sched_spec_mark(struct shoal_hash spec_hash);
+bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group,
+                       struct shoal_sched_mark mark); /* false: not theirs */
+bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_save(struct shoal_sched *s);
 /* Of a replica that was, and may again become, a member: T5. */
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g);
@@ -515,6 +576,8 @@ void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t 
 void sched_requests_readable(struct shoal_sched *s, struct sched_group *g); /* applied has moved */
 void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g);
 void sched_requests_copy(struct shoal_sched *s); /* the copy is newer */
+/* An archived job's deletion: what `from` said of it; it is looked at again. */
+void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted);
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);
 void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
 /* To a better node: forwarded, or, of a foreign request, its origin is told to ask there. */
@@ -530,6 +593,30 @@ void sched_on_replica(struct shoal_sched *s, struct shoal_node_id from, const st
 /* sched_keep.c */
 void sched_keep(struct shoal_sched *s, struct sched_group *g);
 void sched_keep_all(struct shoal_sched *s); /* nodes came or went */
+
+/* sched_archive.c */
+void sched_archive_lead(struct shoal_sched *s, struct sched_group *g); /* an ended job that is led here */
+void sched_archive_due(struct shoal_sched *s);
+void sched_archive_nodes(struct shoal_sched *s); /* came or went */
+enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *event);
+void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event *event);
+bool sched_archive_is_kept(struct shoal_job_id stored, struct shoal_job_id *id); /* a record's place in the store */
+void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_mark mark);
+void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event *event, struct shoal_job_id id);
+/* The record that answers for the job here; NULL: none, or its group is to be asked. */
+struct sched_archived *sched_archive_find(const struct shoal_sched *s, struct shoal_job_id id);
+void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct sched_archived *a);
+void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r);
+/* Deleted while it was a group's still, or as gossip says: whoever holds a record is told. */
+void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id);
+/* To one that asks after, or speaks for, a group that has ended. False: it is not known to have ended. */
+bool sched_archive_say_ended(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
+void sched_archive_bury(struct shoal_sched *s, struct shoal_job_id id); /* no group and no summary of it is left here */
+bool sched_archive_same(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_hash spec_hash, bool *same);
+/* At most SHOAL_ARCHIVE_COPIES nodes, in order. */
+size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_node_id *nodes);
+void sched_archive_destroy(struct shoal_sched *s);
 
 /* sched_copy.c */
 void sched_copy_make(struct shoal_sched *s);
@@ -547,7 +634,8 @@ void sched_lead_end(struct sched_group *g);
 void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *event);
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
 enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
-void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload);
+void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived);
+void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived); /* its tombstone into gossip */
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);
 void sched_local_run(struct shoal_sched *s);
 void sched_slots_due(struct shoal_sched *s);

@@ -15,6 +15,7 @@
 #define LIFE_SHIFT 32
 #define SNAPSHOT_MARK ((uint64_t)1 << 31) /* in a mark's low half: an own snapshot, not a PERSIST of the raft */
 #define HARD_FORMAT 1
+#define GONE_FORMAT 2 /* 1: without the archive */
 #define WITNESS_BYTES (SHOAL_RAFT_CONFIG_BYTES_MAX + 256)
 
 static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
@@ -351,16 +352,20 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
 static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
+    uint8_t format = shoal_get_u8(&r);
     uint32_t count;
 
-    if (shoal_get_u8(&r) != HARD_FORMAT)
+    if (format == 0 || format > GONE_FORMAT)
         return;
-    s->gone_version = shoal_get_u64(&r);
+    s->gone_version = s->gone_durable = shoal_get_u64(&r);
     s->gone_floor = shoal_get_job_id(&r);
     count = shoal_get_u32(&r);
     for (uint32_t i = 0; i < count && i < SHOAL_SCHED_GONE_MAX && !r.failed; i++) {
-        s->gone[s->gone_count].id = shoal_get_job_id(&r);
-        s->gone[s->gone_count++].moved = shoal_get_bool(&r);
+        struct sched_gone *gone = &s->gone[s->gone_count++];
+
+        *gone = (struct sched_gone){ .id = shoal_get_job_id(&r) };
+        gone->why = shoal_get_enum(&r, GONE_WHYS);
+        gone->spec_mark = format == 1 ? 0 : shoal_get_u64(&r);
     }
     count = shoal_reader_left(&r) == 0 ? 0 : shoal_get_u32(&r); /* written by versions that kept no floors */
     for (uint32_t i = 0; i < count && !r.failed; i++) {
@@ -372,6 +377,8 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
         if (!r.failed && at < s->gone_count)
             s->gone[at].floor = floor;
     }
+    if (r.failed) /* damaged: nothing of it is believed */
+        s->gone_count = 0;
 }
 
 static enum shoal_err restored_config(const struct shoal_sched_event *event, struct shoal_raft_restored *restored,
@@ -502,12 +509,17 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     struct shoal_job_id id = event->u.restore.group;
     size_t count = event->u.restore.entry_count;
     struct shoal_entry **entries;
+    struct shoal_job_id kept;
     struct sched_group *g;
     enum shoal_err err;
 
     if (shoal_job_id_equal(id, gone_group)) {
         if (event->u.restore.has_snapshot)
             gone_restore(s, event->u.restore.snapshot.bytes);
+        return SHOAL_OK;
+    }
+    if (sched_archive_is_kept(id, &kept)) {
+        sched_archive_restore(s, event, kept);
         return SHOAL_OK;
     }
     err = sched_group_admit(s, id, &g);
@@ -544,7 +556,7 @@ void sched_on_restored(struct shoal_sched *s)
 
 /* ---- Ids that are gone ---- */
 
-static struct sched_gone *gone_find(const struct shoal_sched *s, struct shoal_job_id id)
+struct sched_gone *sched_gone_find(const struct shoal_sched *s, struct shoal_job_id id)
 {
     for (size_t i = s->gone_count; i > 0; i--) {
         if (shoal_job_id_equal(s->gone[i - 1].id, id))
@@ -555,22 +567,51 @@ static struct sched_gone *gone_find(const struct shoal_sched *s, struct shoal_jo
 
 bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    const struct sched_gone *gone = gone_find(s, id);
+    const struct sched_gone *gone = sched_gone_find(s, id);
 
-    return gone != NULL && !gone->moved;
+    return gone != NULL && gone->why == GONE_DELETED;
 }
 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    return shoal_job_id_cmp(id, s->gone_floor) > 0 && gone_find(s, id) == NULL; /* T3, T4 */
+    return shoal_job_id_cmp(id, s->gone_floor) > 0 && sched_gone_find(s, id) == NULL; /* T3, T4 */
 }
 
-void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved)
+bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    struct sched_gone *gone = gone_find(s, id);
+    const struct sched_gone *gone = sched_gone_find(s, id);
 
+    return gone != NULL && gone->why == GONE_DELETED && gone->written != UINT64_MAX && gone->written <= s->gone_durable;
+}
+
+uint64_t sched_spec_mark(struct shoal_hash spec_hash)
+{
+    uint64_t mark = 0;
+
+    for (unsigned i = 0; i < 8; i++)
+        mark = mark << 8 | spec_hash.bytes[i];
+    return mark;
+}
+
+/* Deleted stays so; what has moved may end in the archive, and be deleted there. */
+static bool says_more(enum gone_why old, enum gone_why why)
+{
+    return why != old && (why == GONE_DELETED || old == GONE_MOVED);
+}
+
+void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why why, struct shoal_hash spec_hash)
+{
+    struct sched_gone *gone = sched_gone_find(s, id);
+
+    if (why == GONE_DELETED && (gone == NULL || gone->why != GONE_DELETED))
+        s->archive_version++;
     if (gone != NULL) {
-        gone->moved = gone->moved && moved;
+        if (says_more((enum gone_why)gone->why, why))
+            *gone = (struct sched_gone){ .id = id,
+                                         .why = (uint8_t)why,
+                                         .spec_mark = sched_spec_mark(spec_hash),
+                                         .written = UINT64_MAX,
+                                         .since = s->archive_version };
         s->gone_dirty = true;
         return;
     }
@@ -582,21 +623,25 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, bool moved)
         s->gone_count--;
         memmove(&s->gone[oldest], &s->gone[oldest + 1], (s->gone_count - oldest) * sizeof(s->gone[0]));
     }
-    s->gone[s->gone_count++] = (struct sched_gone){ .id = id, .moved = moved };
+    s->gone[s->gone_count++] = (struct sched_gone){ .id = id,
+                                                    .why = (uint8_t)why,
+                                                    .spec_mark = sched_spec_mark(spec_hash),
+                                                    .written = UINT64_MAX,
+                                                    .since = s->archive_version };
     s->gone_dirty = true;
 }
 
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g)
 {
-    struct sched_gone *gone = gone_find(s, g->id);
+    struct sched_gone *gone = sched_gone_find(s, g->id);
 
     if (gone != NULL)
-        gone->floor = gone->moved ? shoal_raft_floor(g->raft) : (struct shoal_raft_floor){ 0 };
+        gone->floor = gone->why == GONE_MOVED ? shoal_raft_floor(g->raft) : (struct shoal_raft_floor){ 0 };
 }
 
 void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)
 {
-    const struct sched_gone *gone = gone_find(s, g->id);
+    const struct sched_gone *gone = sched_gone_find(s, g->id);
 
     if (gone != NULL && gone->floor.term > 0)
         shoal_raft_set_floor(g->raft, gone->floor);
@@ -613,13 +658,16 @@ void sched_gone_save(struct shoal_sched *s)
     if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
         return; /* not remembered beyond this life; the next removal writes all of them */
     w = shoal_writer_init(s->gone_bytes.bytes, s->gone_bytes.cap);
-    shoal_put_u8(&w, HARD_FORMAT);
+    shoal_put_u8(&w, GONE_FORMAT);
     shoal_put_u64(&w, ++s->gone_version);
     shoal_put_job_id(&w, s->gone_floor);
     shoal_put_u32(&w, (uint32_t)s->gone_count);
     for (size_t i = 0; i < s->gone_count; i++) {
         shoal_put_job_id(&w, s->gone[i].id);
-        shoal_put_bool(&w, s->gone[i].moved);
+        shoal_put_u8(&w, s->gone[i].why);
+        shoal_put_u64(&w, s->gone[i].spec_mark);
+        if (s->gone[i].written == UINT64_MAX)
+            s->gone[i].written = s->gone_version;
         floors += s->gone[i].floor.term > 0;
     }
     shoal_put_u32(&w, floors);
@@ -637,9 +685,20 @@ void sched_gone_save(struct shoal_sched *s)
     s->gone_bytes.len = w.len;
     action = sched_act(s, SHOAL_SCHED_PERSIST);
     action->u.persist.group = gone_group;
+    action->u.persist.mark = (struct shoal_sched_mark){ .seq = s->gone_version, .index = s->gone_version, .term = 1 };
     action->u.persist.has_snapshot = true;
     action->u.persist.snapshot.index = s->gone_version;
     action->u.persist.snapshot.term = 1;
     /* Another removal in this step writes a longer list: each action has its own bytes. */
     action->u.persist.snapshot.bytes = sched_pool_copy(s, shoal_buf_view(&s->gone_bytes));
+}
+
+bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark)
+{
+    if (!shoal_job_id_equal(group, gone_group))
+        return false;
+    if (mark.seq > s->gone_durable)
+        s->gone_durable = mark.seq;
+    sched_requests_deleted(s, s->self, (struct shoal_job_id){ { 0 } }, false);
+    return true;
 }

@@ -15,6 +15,8 @@
 #define KIND_MESH_HINT 0x44
 #define KIND_MESH_COPY 0x45
 #define KIND_RECOVERY 0x46
+#define KIND_ARCHIVE 0x47
+#define KIND_KEPT 0x48
 
 #define BODY_MAX (SHOAL_FRAME_BYTES_MAX - 1024)
 
@@ -118,6 +120,14 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_u64(w, f->u.replica.last_index);
         shoal_put_u64(w, f->u.replica.last_term);
         break;
+    case FRAME_ARCHIVE:
+        shoal_put_job_id(w, f->u.archive.job);
+        shoal_put_u8(w, f->u.archive.word);
+        shoal_put_bool(w, f->u.archive.final);
+        shoal_put_bool(w, f->u.archive.deleted);
+        shoal_put_hash(w, f->u.archive.hash);
+        shoal_put_bytes(w, f->u.archive.record);
+        break;
     }
     return !w->failed;
 }
@@ -218,6 +228,14 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.replica.term = shoal_get_u64(r);
         f->u.replica.last_index = shoal_get_u64(r);
         f->u.replica.last_term = shoal_get_u64(r);
+        break;
+    case FRAME_ARCHIVE:
+        f->u.archive.job = shoal_get_job_id(r);
+        f->u.archive.word = shoal_get_enum(r, ARCHIVE_WORDS);
+        f->u.archive.final = shoal_get_bool(r);
+        f->u.archive.deleted = shoal_get_bool(r);
+        f->u.archive.hash = shoal_get_hash(r);
+        f->u.archive.record = shoal_get_bytes(r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
         break;
     }
 }
@@ -434,6 +452,67 @@ static uint8_t get_guardians(struct shoal_reader *r, struct shoal_node_id *guard
     for (unsigned i = 0; i < count; i++)
         guardians[i] = shoal_get_node_id(r);
     return count;
+}
+
+/* ---- The archive ---- */
+
+bool sched_archive_encode_body(const struct archive_record *record, struct shoal_writer *w)
+{
+    put_head(w, KIND_ARCHIVE);
+    shoal_put_job_id(w, record->job);
+    shoal_put_u64(w, record->version.config);
+    shoal_put_u64(w, record->version.term);
+    shoal_put_u64(w, record->version.applied);
+    shoal_put_hash(w, record->spec_hash);
+    shoal_put_hash(w, record->list);
+    shoal_put_text(w, record->user);
+    put_guardians(w, record->guardian_count, record->guardians);
+    shoal_put_bytes(w, record->facts);
+    shoal_put_bytes(w, record->summary);
+    return !w->failed;
+}
+
+enum shoal_err sched_archive_decode(struct shoal_view bytes, struct archive_record *record, size_t *signed_len)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    size_t len;
+
+    get_head(&r, KIND_ARCHIVE);
+    record->job = shoal_get_job_id(&r);
+    record->version.config = shoal_get_u64(&r);
+    record->version.term = shoal_get_u64(&r);
+    record->version.applied = shoal_get_u64(&r);
+    record->spec_hash = shoal_get_hash(&r);
+    record->list = shoal_get_hash(&r);
+    shoal_get_text(&r, record->user, sizeof(record->user));
+    record->guardian_count = get_guardians(&r, record->guardians);
+    record->facts = shoal_get_bytes(&r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
+    record->summary = shoal_get_bytes(&r, SHOAL_SCHED_SUMMARY_BYTES_MAX);
+    len = r.at;
+    shoal_get_raw(&r, record->key, sizeof(record->key));
+    shoal_get_raw(&r, record->signature, sizeof(record->signature));
+    if (!shoal_reader_done(&r) || shoal_job_id_is_mesh(record->job) || bytes.len > SHOAL_ARCHIVE_RECORD_BYTES_MAX)
+        return SHOAL_ERR_MALFORMED;
+    *signed_len = len;
+    return SHOAL_OK;
+}
+
+bool sched_kept_encode(bool final, struct shoal_view record, struct shoal_writer *w)
+{
+    put_head(w, KIND_KEPT);
+    shoal_put_bool(w, final);
+    shoal_put_bytes(w, record);
+    return !w->failed;
+}
+
+enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct shoal_view *record)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    get_head(&r, KIND_KEPT);
+    *final = shoal_get_bool(&r);
+    *record = shoal_get_bytes(&r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
 bool sched_mesh_hint_encode(const struct mesh_hint *hint, struct shoal_writer *w)

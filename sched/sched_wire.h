@@ -24,8 +24,18 @@ enum frame_kind {
     FRAME_REPLICA_ASK, /* what do you hold of this group? */
     FRAME_REPLICA,
     FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: line and configuration) */
+    FRAME_ARCHIVE, /* about an ended job's record: sched_archive.c */
 };
-#define FRAME_KINDS 15
+#define FRAME_KINDS 16
+
+enum archive_word {
+    ARCHIVE_HAVE,   /* I hold the record of this hash. You? */
+    ARCHIVE_TAKE,   /* hold this record; I have its blobs */
+    ARCHIVE_STATE,  /* what I hold: the answer */
+    ARCHIVE_DELETE, /* it was deleted: forget it. Answered by STATE */
+    ARCHIVE_ENDED,  /* its group has ended: the job is in the archive */
+    ARCHIVE_WORDS,
+};
 
 enum found_answer {
     FOUND_STORED,  /* flushed here */
@@ -106,6 +116,14 @@ struct frame {
             bool holds;
             uint64_t term, last_index, last_term;
         } replica;
+        struct {
+            struct shoal_job_id job;
+            uint8_t word;             /* enum archive_word */
+            bool final;               /* HAVE, TAKE, STATE: the group has committed it */
+            bool deleted;             /* STATE */
+            struct shoal_hash hash;   /* of the record; zero: none. ENDED: of the specification */
+            struct shoal_view record; /* TAKE */
+        } archive;
     } u;
 };
 
@@ -130,6 +148,27 @@ struct founding_record {
 };
 bool sched_record_encode(const struct founding_record *record, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_record *record);
+
+/* An ended job as the archive keeps it; signed by who led its group. Views point into the bytes. */
+struct archive_record {
+    struct shoal_job_id job;
+    struct shoal_sched_version version; /* of what it says: of two that are not final the newer one stays */
+    struct shoal_hash spec_hash;
+    struct shoal_hash list; /* blob: a line for each blob of the job (node/agent_archive.c); zero: there are none */
+    char user[SHOAL_SCHED_BY_BYTES]; /* whose folder its results lie in */
+    uint8_t guardian_count;
+    struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* of the group as it ended */
+    struct shoal_view facts, summary;                        /* encoded as in job.h */
+    uint8_t key[SHOAL_SCHED_KEY_BYTES];
+    uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]; /* over all before the key */
+};
+bool sched_archive_encode_body(const struct archive_record *record, struct shoal_writer *w);
+SHOAL_MUST_CHECK enum shoal_err sched_archive_decode(struct shoal_view bytes, struct archive_record *record,
+                                                     size_t *signed_len);
+
+/* A record as it lies in the store. The view points into the bytes. */
+bool sched_kept_encode(bool final, struct shoal_view record, struct shoal_writer *w);
+SHOAL_MUST_CHECK enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct shoal_view *record);
 
 /* A group's snapshot: what the machine does not hold, then the machine's own bytes. */
 struct group_head {

@@ -146,6 +146,7 @@ struct sim_disk {
     uint64_t flush_ns;              /* mean */
     struct shoal_buf mesh_copy;
     struct shoal_buf slots_copy;
+    bool archived[SIM_JOBS_MAX]; /* the blobs of its archive are here */
     struct shoal_rand chance;
 };
 
@@ -271,7 +272,8 @@ struct sim_job {
     uint32_t from, workers_min, workers_max;
     uint64_t steps;
     bool asked, acknowledged, refused, stop_asked, delete_asked;
-    bool known; /* id is set */
+    bool deleted; /* acknowledged */
+    bool known;   /* id is set */
     struct shoal_job_id id;
     struct shoal_buf ticket;
     uint64_t request;
@@ -337,6 +339,8 @@ enum sim_verb {
     SIM_EXPECT_ENGINES,
     SIM_EXPECT_SHRINKS,
     SIM_EXPECT_STATE,
+    SIM_EXPECT_ARCHIVED,
+    SIM_SHOW,
 };
 
 #define SIM_LEADER 1000u   /* in place of a host: who leads job 1, or the mesh before there is a job */
@@ -367,7 +371,8 @@ struct sim_options {
     uint64_t latency_ns, jitter_ns;
     uint32_t loss, duplicate, slow; /* per mille */
     uint64_t flush_ns;
-    uint32_t drift_ppm; /* at most, either way */
+    uint32_t drift_ppm;  /* at most, either way */
+    uint64_t archive_ns; /* 0: the default */
 };
 
 struct sim_script {
@@ -508,6 +513,7 @@ void sim_check_removed(struct sim_host *host, struct shoal_job_id group);
 void sim_check_run(struct sim_host *host, const struct sim_worker *fresh);
 void sim_check_alone(struct sim_host *host, const struct sim_worker *runs);
 bool sim_converged(struct sim *sim, char *why, size_t cap);
+bool sim_job_archived(struct sim *sim, uint32_t job, char *why, size_t cap);
 bool sim_job_state(struct sim *sim, uint32_t job, uint8_t *state); /* by the newest replica; false: none */
 uint32_t sim_job_engines(struct sim *sim, uint32_t job);
 uint32_t sim_leader(struct sim *sim, struct shoal_job_id group); /* UINT32_MAX: none */

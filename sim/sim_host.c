@@ -253,6 +253,40 @@ static void manifest(struct sim_host *host, const struct shoal_sched_action *act
     sim_answer(host, &event, 10 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
 }
 
+static void blobs_here(struct sim_host *host, struct shoal_job_id id, bool here)
+{
+    uint32_t job = sim_job_find(host->sim, id);
+
+    if (job != UINT32_MAX)
+        host->disk.archived[job] = here;
+}
+
+/* What belongs to a job is made where its leader is, and comes from any source that has it and can be reached. */
+static void archive(struct sim_host *host, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
+    struct shoal_job_id id = action->u.archive.job;
+    uint32_t job = sim_job_find(host->sim, id);
+
+    event.u.archive.job = id;
+    event.u.archive.list = toy_hash(NULL, shoal_view_of(id.bytes, sizeof(id.bytes)));
+    event.u.archive.ok = job != UINT32_MAX;
+    if (action->kind == SHOAL_SCHED_ARCHIVE_FETCH) {
+        event.kind = SHOAL_SCHED_ARCHIVE_FETCHED;
+        event.u.archive.ok = false;
+        for (uint8_t i = 0; job != UINT32_MAX && i < action->u.archive.source_count && !event.u.archive.ok; i++) {
+            uint32_t source = sim_host_find(host->sim, action->u.archive.sources[i]);
+
+            event.u.archive.ok = source != UINT32_MAX && host->sim->hosts[source].agent &&
+                                 sim_can_talk(host->sim, source, host->index) &&
+                                 host->sim->hosts[source].disk.archived[job];
+        }
+    }
+    if (event.u.archive.ok)
+        blobs_here(host, id, true);
+    sim_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
+}
+
 static void on_role(struct sim_host *host, const struct shoal_sched_action *action)
 {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
@@ -310,7 +344,13 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
         sim_job_open(host, action->u.job_open.job, action->u.job_open.generation, action->u.job_open.spec);
         break;
     case SHOAL_SCHED_JOB_CLOSED: sim_job_closed(host, action->u.group.group); break;
-    case SHOAL_SCHED_JOB_DELETED: break;
+    case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
+    case SHOAL_SCHED_JOB_ARCHIVED:
+        if (!action->u.group.keep)
+            blobs_here(host, action->u.group.group, false);
+        break;
+    case SHOAL_SCHED_ARCHIVE_MAKE:
+    case SHOAL_SCHED_ARCHIVE_FETCH: archive(host, action); break;
     case SHOAL_SCHED_ROLE: on_role(host, action); break;
     case SHOAL_SCHED_SAY: sim_trace(host->sim, "%s: %s", host->name, action->u.fatal.text); break;
     case SHOAL_SCHED_FATAL: sim_fail(host->sim, "%s stops: %s", host->name, action->u.fatal.text); break;
@@ -575,6 +615,7 @@ static void sched_create(struct sim_host *host)
                                            .incarnation = host->incarnation,
                                            .start_ns = sim_host_now(host),
                                            .groups_max = 128,
+                                           .archive_ns = host->sim->options.archive_ns,
                                            .slots = host->slots };
 
     memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));

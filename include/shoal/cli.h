@@ -40,6 +40,7 @@ struct shoal_cli_agent {
     uint64_t prefill_mib;   /* UINT64_MAX: not given */
     uint64_t store_map_mib; /* 0: not given */
     uint32_t log_max_mib;   /* of one job's logs on this host; 0: not given */
+    uint32_t archive_s;     /* from a job's end to its archive; 0: not given */
     const char *python;     /* interpreter of workers */
     const char *libs;       /* FABRIC_HOME */
     const char *log_level;

@@ -32,9 +32,10 @@ SHOAL_MUST_CHECK enum shoal_err shoal_facts_record_decode(struct shoal_view byte
 
 /* A hint for people, every few seconds (SHOAL_RECORD_NODE_LOAD). On the wire: u8 version, u32 load average x 1000, u8
  * count, count times: job id, u32 microseconds of the last pause of its workers there for a join or another change of
- * epoch. */
+ * epoch; then, of later versions, u64 archive. */
 struct shoal_load_record {
     uint32_t load_milli;
+    uint64_t archive; /* another number: its part of the archive has changed; 0: not told */
     uint8_t count;
     struct {
         struct shoal_job_id job;

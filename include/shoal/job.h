@@ -210,6 +210,7 @@ struct shoal_job {
     uint64_t end_ms;
     char reason[SHOAL_JOB_REASON_BYTES]; /* why it ended, or what the last failure was */
     struct shoal_hash result;            /* manifest of RESULT_DIR; zero: none */
+    struct shoal_hash archived;          /* its record in the archive, final from here on; zero: none */
 
     uint64_t workers_made; /* counts worker ids */
     uint32_t placement_count;
@@ -250,7 +251,8 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_RESULT, /* manifest of RESULT_DIR, then the end */
     SHOAL_JOB_ENTRY_STOP,
     SHOAL_JOB_ENTRY_DELETE,
-    SHOAL_JOB_ENTRY_RECOVER, /* recovery generation + 1 (J5) */
+    SHOAL_JOB_ENTRY_RECOVER,  /* recovery generation + 1 (J5) */
+    SHOAL_JOB_ENTRY_ARCHIVED, /* its record, of this hash, is on the holders: the group ends */
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 
@@ -286,7 +288,7 @@ struct shoal_job_entry {
             bool has_data_epoch;
             struct shoal_data_epoch data_epoch;
         } progress;
-        struct shoal_hash result;
+        struct shoal_hash result; /* ARCHIVED: of the record */
         struct {
             char by[SHOAL_JOB_TEXT_BYTES];
         } stop;              /* DELETE too */
@@ -305,6 +307,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_entry_decode(struct shoal_view bytes, 
 size_t shoal_job_entry_stop(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms);
+size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash record, uint64_t wall_ms);
 
 /* What apply changed. */
 #define SHOAL_JOB_CHANGED_STATE 1u

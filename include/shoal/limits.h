@@ -183,6 +183,18 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_SCHED_FOUNDINGS_MAX 64
 #define SHOAL_SCHED_GONE_MAX 4096
 #define SHOAL_SCHED_SUMMARIES_MAX 16384
+/* The archive (sched/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node, and
+ * their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder stays
+ * in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just ended. */
+#define SHOAL_ARCHIVE_COPIES 3
+#define SHOAL_ARCHIVE_RECORDS_MAX 8192
+#define SHOAL_ARCHIVE_BYTES_MAX (64 * SHOAL_MIB)
+#define SHOAL_ARCHIVE_RECORD_BYTES_MAX (50 * SHOAL_KIB)
+#define SHOAL_ARCHIVE_S 600
+#define SHOAL_ARCHIVE_S_MIN 1
+#define SHOAL_ARCHIVE_S_MAX (30u * 24 * 3600)
+/* Archived jobs of the whole mesh that one node lists, newest first; an older one answers to its full id alone. */
+#define SHOAL_ARCHIVE_LISTED_MAX 16384
 /* Messages between a job's leader and the slots of the same host that wait for their turn; beyond it they are dropped
  * and repeated by who sent them. */
 #define SHOAL_SCHED_LOCAL_MAX 256

@@ -75,8 +75,10 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_WORKER_DYING,
     SHOAL_SCHED_WORKER_STEPPED,
     SHOAL_SCHED_RECORDS_MARK,
+    SHOAL_SCHED_ARCHIVE_MADE,    /* the answer to ARCHIVE_MAKE */
+    SHOAL_SCHED_ARCHIVE_FETCHED, /* the answer to ARCHIVE_FETCH */
 };
-#define SHOAL_SCHED_EVENT_KINDS 25
+#define SHOAL_SCHED_EVENT_KINDS 27
 
 /* As in shoal/swim.h. */
 enum shoal_sched_node_state {
@@ -200,6 +202,7 @@ struct shoal_sched_event {
         struct {
             struct shoal_job_id job;
             struct shoal_view payload; /* empty: tombstone */
+            bool archived;             /* a tombstone: the job is in the archive, not deleted */
         } summary;
         struct {
             struct shoal_node_id author;
@@ -278,6 +281,17 @@ struct shoal_sched_event {
             uint32_t call;
             uint64_t step;
         } records_mark; /* the shell's ledger holds the records up to here on a majority of the guardians */
+        struct {
+            struct shoal_job_id job;
+            bool ok;
+            struct shoal_hash list; /* FETCHED: as it was asked for. Zero: the job has no blobs */
+            char text[200];         /* why not */
+            /* MADE: what the shell's ledger knows better. */
+            bool has_progress, has_metrics;
+            uint64_t steps;
+            uint32_t data_epoch;
+            int64_t loss_micro, metric_micro;
+        } archive;
     } u;
 };
 
@@ -296,13 +310,16 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_KEEP_SLOTS,    /* replace the kept table of this host's slots (rebuildable: no flush is needed) */
     SHOAL_SCHED_BLOB_PUT,      /* an inline bundle: put it into the blob store, held by the job */
     SHOAL_SCHED_FETCH,         /* fetch and hold a blob for the job -> BLOB (at once if it is here) */
-    SHOAL_SCHED_MANIFEST,    /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
-    SHOAL_SCHED_JOB_OPEN,    /* prepare local files of a job that will run here; `spec` = encoded shoal_job_spec */
-    SHOAL_SCHED_JOB_CLOSED,  /* nothing of it runs here any more: the runner may end */
-    SHOAL_SCHED_JOB_DELETED, /* remove its files and blobs for good */
-    SHOAL_SCHED_ROLE,        /* for logs: this node leads the group now, or not any more */
-    SHOAL_SCHED_FATAL,       /* log the text and stop the agent */
-    SHOAL_SCHED_SAY,         /* log the text: something an operator should know (in `fatal`) */
+    SHOAL_SCHED_MANIFEST,     /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
+    SHOAL_SCHED_JOB_OPEN,     /* prepare local files of a job that will run here; `spec` = encoded shoal_job_spec */
+    SHOAL_SCHED_JOB_CLOSED,   /* nothing of it runs here any more: the runner may end */
+    SHOAL_SCHED_JOB_DELETED,  /* remove its files and blobs for good */
+    SHOAL_SCHED_JOB_ARCHIVED, /* forget it; its blobs too, unless `keep`: this node holds its record */
+    SHOAL_SCHED_ARCHIVE_MAKE, /* list what belongs to an ended job, as blobs held by it -> ARCHIVE_MADE */
+    SHOAL_SCHED_ARCHIVE_FETCH, /* fetch and hold all blobs of such a list, flushed -> ARCHIVE_FETCHED */
+    SHOAL_SCHED_ROLE,          /* for logs: this node leads the group now, or not any more */
+    SHOAL_SCHED_FATAL,         /* log the text and stop the agent */
+    SHOAL_SCHED_SAY,           /* log the text: something an operator should know (in `fatal`) */
     /* This host's workers. */
     SHOAL_SCHED_RUN,
     SHOAL_SCHED_RENEW,
@@ -312,7 +329,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_WORKER_SEND,
     SHOAL_SCHED_REVOKE, /* raise `revoked` on the job's control page to at least this word */
 };
-#define SHOAL_SCHED_ACTION_KINDS 26
+#define SHOAL_SCHED_ACTION_KINDS 29
 
 /* As enum shoal_job_role. */
 enum shoal_sched_run_role { SHOAL_SCHED_RUN_ENGINE, SHOAL_SCHED_RUN_DRIVER, SHOAL_SCHED_RUN_SCRIPT };
@@ -345,7 +362,8 @@ struct shoal_sched_action {
             struct shoal_sched_hard hard;
         } persist; /* order: snapshot, truncate, entries, hard */
         struct {
-            struct shoal_job_id group; /* REMOVE_GROUP, JOB_CLOSED, JOB_DELETED */
+            struct shoal_job_id group; /* REMOVE_GROUP, JOB_CLOSED, JOB_DELETED, JOB_ARCHIVED */
+            bool keep;                 /* JOB_ARCHIVED */
         } group;
         struct {
             uint64_t request;
@@ -359,6 +377,7 @@ struct shoal_sched_action {
             struct shoal_job_id job;
             struct shoal_sched_version version;
             bool tombstone;
+            bool archived;             /* a tombstone: see the event */
             struct shoal_view payload; /* at most SHOAL_SCHED_SUMMARY_BYTES_MAX */
         } summary;
         struct {
@@ -377,6 +396,14 @@ struct shoal_sched_action {
             uint32_t generation;
             uint32_t call;
         } manifest;
+        struct {
+            struct shoal_job_id job;
+            char user[SHOAL_SCHED_BY_BYTES]; /* whose folder its results lie in */
+            struct shoal_hash result, files; /* MAKE: manifests; zero: none */
+            struct shoal_hash list;          /* FETCH */
+            struct shoal_node_id sources[SHOAL_SCHED_SOURCES_MAX];
+            uint8_t source_count;
+        } archive;
         struct {
             struct shoal_job_id job;
             uint32_t generation;
@@ -465,6 +492,7 @@ struct shoal_sched_options {
     uint64_t freeze_ns;  /* 0: 10 s unrenewed */
     uint64_t grow_ns;    /* 0: 10 s below the target before a group grows */
     uint64_t replace_ns; /* 0: 60 s unreachable before a guardian is replaced */
+    uint64_t archive_ns; /* 0: SHOAL_ARCHIVE_S after its end a job goes into the archive */
 };
 
 /* FULL: no memory. */
@@ -516,6 +544,29 @@ const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct 
 bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied,
                               uint64_t *digest);
 
+/* The archive's records on this node, in order of ids. One that is not final belongs to a job whose group has yet to
+ * commit it; it answers requests only when gossip knows nothing of the job. */
+struct shoal_sched_archived {
+    struct shoal_job_id id;
+    bool final;
+    uint64_t since; /* shoal_sched_archive_version() when it was stored */
+    struct shoal_hash list;
+    char user[SHOAL_SCHED_BY_BYTES];
+    struct shoal_view facts, summary; /* encoded as in job.h */
+};
+size_t shoal_sched_archive_count(const struct shoal_sched *sched); /* those on their way here included */
+/* False: no such record, or not stored yet. */
+bool shoal_sched_archive_at(const struct shoal_sched *sched, size_t i, struct shoal_sched_archived *archived);
+bool shoal_sched_archive_find(const struct shoal_sched *sched, struct shoal_job_id id,
+                              struct shoal_sched_archived *archived);
+/* Counted up with every record that is stored, and with every deletion that is heard of. */
+uint64_t shoal_sched_archive_version(const struct shoal_sched *sched);
+/* Deleted ids that are remembered here: the i-th, and the version at which it was heard of (0: in an earlier life). */
+bool shoal_sched_deleted_at(const struct shoal_sched *sched, size_t i, struct shoal_job_id *id, uint64_t *since);
+/* Who should hold the job's record, in order; this node may be among them. */
+size_t shoal_sched_archive_hosts(const struct shoal_sched *sched, struct shoal_job_id id,
+                                 struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES]);
+
 struct shoal_sched_stats {
     uint64_t frames_in, frames_out, frames_malformed, frames_unknown;
     uint64_t sends_dropped; /* the action pool was full; the core repeats */
@@ -527,6 +578,8 @@ struct shoal_sched_stats {
     uint64_t digest_mismatches;
     uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
+    uint64_t archived; /* groups that ended here */
+    uint64_t archive_records, archive_refused_full;
 };
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);
 

@@ -323,7 +323,8 @@ static void random_entry(struct shoal_rand *rand, const struct shoal_job *job)
         entry.u.progress.call = 1;
         entry.u.progress.logged_step = shoal_rand_below(rand, 50);
         break;
-    case SHOAL_JOB_ENTRY_RESULT: entry.u.result.bytes[0] = 1; break;
+    case SHOAL_JOB_ENTRY_RESULT:
+    case SHOAL_JOB_ENTRY_ARCHIVED: entry.u.result.bytes[0] = 1; break;
     case SHOAL_JOB_ENTRY_RECOVER:
         entry.u.generation = job->generation + (uint32_t)(shoal_rand_below(rand, 20) == 0);
         break;

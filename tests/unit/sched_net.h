@@ -67,6 +67,8 @@ struct net_node {
     unsigned blobs_put;
     unsigned verified; /* signatures looked at */
     unsigned deleted;
+    struct shoal_job_id blobs[16]; /* jobs of which all archived blobs are here */
+    unsigned blob_jobs;
     unsigned said;      /* SAY actions */
     uint64_t terms_led; /* ROLE actions with leads */
 };
@@ -110,6 +112,7 @@ struct net_summary {
     struct shoal_job_id job;
     struct shoal_sched_version version;
     bool tombstone;
+    bool archived;
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
     size_t len;
 };
@@ -135,7 +138,7 @@ struct net {
     struct net_summary *summaries;
     size_t summary_count;
     struct shoal_sched_actions *actions;
-    uint64_t grow_ns, replace_ns;
+    uint64_t grow_ns, replace_ns, archive_ns;
     uint64_t work_ns; /* how long a worker works */
     struct net_worker workers[NET_WORKERS_MAX];
     size_t worker_count;
@@ -522,6 +525,7 @@ static void net_summary(struct net *net, unsigned from, const struct shoal_sched
     assert_true(action->u.summary.payload.len <= SHOAL_RECORD_PAYLOAD_MAX);
     summary->version = action->u.summary.version;
     summary->tombstone = action->u.summary.tombstone;
+    summary->archived = action->u.summary.archived;
     summary->len = action->u.summary.payload.len;
     if (summary->len > 0)
         memcpy(summary->bytes, action->u.summary.payload.bytes, summary->len);
@@ -657,6 +661,54 @@ static void net_on_host_action(struct net *net, unsigned at, const struct shoal_
 
 static inline void net_print_group(struct net *net, struct shoal_job_id job);
 
+static bool net_blobs_here(const struct net_node *node, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < node->blob_jobs; i++)
+        if (shoal_job_id_equal(node->blobs[i], job))
+            return true;
+    return false;
+}
+
+static void net_blobs_drop(struct net_node *node, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < node->blob_jobs; i++)
+        if (shoal_job_id_equal(node->blobs[i], job))
+            node->blobs[i--] = node->blobs[--node->blob_jobs];
+}
+
+static void net_blobs_add(struct net_node *node, struct shoal_job_id job)
+{
+    if (net_blobs_here(node, job))
+        return;
+    assert_true(node->blob_jobs < 16);
+    node->blobs[node->blob_jobs++] = job;
+}
+
+/* What belongs to a job is made where its leader is, and comes from any source that has it. */
+static void net_archive(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
+    struct shoal_job_id job = action->u.archive.job;
+
+    event.u.archive.job = job;
+    event.u.archive.list = net_hash(NULL, shoal_view_of(job.bytes, sizeof(job.bytes)));
+    event.u.archive.ok = (net->blobs_fail >> at & 1) == 0;
+    if (action->kind == SHOAL_SCHED_ARCHIVE_FETCH) {
+        event.kind = SHOAL_SCHED_ARCHIVE_FETCHED;
+        event.u.archive.ok = false;
+        for (unsigned i = 0; i < action->u.archive.source_count && (net->blobs_fail >> at & 1) == 0; i++) {
+            unsigned source = net_find(net, action->u.archive.sources[i]);
+
+            if (source < NET_NODES_MAX && net->nodes[source].up && !net->cut[source][at] && !net->cut[at][source] &&
+                net_blobs_here(&net->nodes[source], job))
+                event.u.archive.ok = true;
+        }
+    }
+    if (event.u.archive.ok)
+        net_blobs_add(&net->nodes[at], job);
+    net_host_later(net, at, &event, 20 * NET_MS);
+}
+
 /* SHOAL_TRACE=1 tells what happened, to find out why. */
 __attribute__((format(printf, 2, 3))) static void net_trace(const struct net *net, const char *format, ...)
 {
@@ -737,7 +789,16 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     case SHOAL_SCHED_KEEP_MESH: net_keep(&node->mesh_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_BLOB_PUT: node->blobs_put++; break;
     case SHOAL_SCHED_FETCH: net_fetch(net, at, action); break;
-    case SHOAL_SCHED_JOB_DELETED: node->deleted++; break;
+    case SHOAL_SCHED_JOB_DELETED:
+        node->deleted++;
+        net_blobs_drop(node, action->u.group.group);
+        break;
+    case SHOAL_SCHED_JOB_ARCHIVED:
+        if (!action->u.group.keep)
+            net_blobs_drop(node, action->u.group.group);
+        break;
+    case SHOAL_SCHED_ARCHIVE_MAKE:
+    case SHOAL_SCHED_ARCHIVE_FETCH: net_archive(net, at, action); break;
     case SHOAL_SCHED_ROLE:
         node->terms_led += action->u.role.leads ? 1 : 0;
         if (action->u.role.leads)
@@ -852,6 +913,7 @@ static void net_start(struct net *net, unsigned at)
         .slots = node->slots,
         .grow_ns = net->grow_ns,
         .replace_ns = net->replace_ns,
+        .archive_ns = net->archive_ns,
         .groups_max = net->groups_max,
     };
 
@@ -1046,8 +1108,10 @@ static void net_deliver(struct net *net, struct net_event *event)
         out.kind = SHOAL_SCHED_SUMMARY;
         out.u.summary.job = event->job;
         for (size_t i = 0; i < net->summary_count; i++) { /* gossip never goes back to an older version */
-            if (shoal_job_id_equal(net->summaries[i].job, event->job))
-                out.u.summary.payload = shoal_view_of(net->summaries[i].bytes, net->summaries[i].len);
+            if (!shoal_job_id_equal(net->summaries[i].job, event->job))
+                continue;
+            out.u.summary.payload = shoal_view_of(net->summaries[i].bytes, net->summaries[i].len);
+            out.u.summary.archived = net->summaries[i].archived;
         }
         break;
     case NET_MESH:

@@ -71,6 +71,11 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.replica.holds = true;
         f.u.replica.last_index = 77;
         break;
+    case FRAME_ARCHIVE:
+        f.u.archive.word = ARCHIVE_TAKE;
+        f.u.archive.final = true;
+        f.u.archive.record = shoal_view_text("a signed record");
+        break;
     }
     return f;
 }
