@@ -7,7 +7,9 @@
  * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
  * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as
  * there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
- * lived on was answered once. */
+ * lived on was answered once.
+ * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
+ * one that was deleted has neither, and no record is left that is not final. */
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -336,13 +338,72 @@ static const struct shoal_job *newest(struct sim *sim, uint32_t index)
     return best;
 }
 
+/* What the job's record says, if there is one. */
+static bool archived_state(struct sim *sim, uint32_t index, uint8_t *state)
+{
+    struct shoal_sched_archived archived;
+    struct shoal_job_facts facts;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX && sim->jobs[index].known; i++) {
+        if (!sim->hosts[i].agent || !shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived) ||
+            shoal_job_facts_decode(archived.facts, &facts) != SHOAL_OK)
+            continue;
+        *state = facts.state;
+        return true;
+    }
+    return false;
+}
+
+/* C7, of a job that has no group any more. */
+bool sim_job_archived(struct sim *sim, uint32_t index, char *why, size_t cap)
+{
+    struct shoal_sched_group_status status;
+    uint32_t finals = 0, up = 0;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+        struct shoal_sched_archived archived;
+
+        if (!sim->hosts[i].agent)
+            continue;
+        up++;
+        if (shoal_sched_group_find(sim->hosts[i].sched, sim->jobs[index].id, &status)) {
+            (void)snprintf(why, cap, "h%u still has the group of job %u", i + 1, index + 1);
+            return false;
+        }
+        if (!shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived))
+            continue;
+        if (!archived.final || !sim->hosts[i].disk.archived[index]) {
+            (void)snprintf(why, cap, "h%u has a record of job %u that is %s", i + 1, index + 1,
+                           archived.final ? "without its blobs" : "not final");
+            return false;
+        }
+        finals++;
+    }
+    (void)snprintf(why, cap, "%u hosts have the record of job %u, and %u are up", finals, index + 1, up);
+    return finals == (up < SHOAL_ARCHIVE_COPIES ? up : SHOAL_ARCHIVE_COPIES);
+}
+
+/* C7. */
+static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
+{
+    struct shoal_sched_archived archived;
+
+    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        if (sim->hosts[i].agent && (shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived) ||
+                                    shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) != NULL)) {
+            (void)snprintf(why, cap, "h%u has something of job %u, which was deleted", i + 1, index + 1);
+            return false;
+        }
+    return true;
+}
+
 bool sim_job_state(struct sim *sim, uint32_t index, uint8_t *state)
 {
     const struct shoal_job *job = newest(sim, index);
 
     if (job != NULL)
         *state = job->state;
-    return job != NULL;
+    return job != NULL || archived_state(sim, index, state);
 }
 
 uint32_t sim_job_engines(struct sim *sim, uint32_t index)
@@ -390,6 +451,8 @@ static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
     const struct sim_job *job = &sim->jobs[index];
     uint8_t state = 0;
 
+    if (job->deleted)
+        return nothing_left(sim, index, why, cap);
     if (!job->acknowledged || job->delete_asked)
         return true;
     if (!sim_job_state(sim, index, &state)) {
@@ -401,7 +464,9 @@ static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
                    (unsigned long long)job->steps);
     if (state == SHOAL_JOB_ERROR && job->script && strstr(newest(sim, index)->reason, "the last one allowed") != NULL)
         return true; /* its hosts were lost as often as it may begin anew, and it says so */
-    return state == SHOAL_JOB_FINISHED || (job->stop_asked && state == SHOAL_JOB_KILLED);
+    if (state != SHOAL_JOB_FINISHED && !(job->stop_asked && state == SHOAL_JOB_KILLED))
+        return false;
+    return sim->options.archive_ns == 0 || sim_job_archived(sim, index, why, cap);
 }
 
 static bool answered(struct sim *sim, char *why, size_t cap)

@@ -1,7 +1,7 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
- * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm); loss 20, duplicate 5,
- *   slow 2 (percent)
+ * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), archive 5s; loss 20,
+ *   duplicate 5, slow 2 (percent)
  * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each); at 6s stop 1; at 6s
  *   delete 1; at 9s recover 1 [refused] (asked of the first host)
  * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
@@ -11,7 +11,7 @@
  * 5s clog 1 2 800ms; at 6s loss 0; at 9s heal
  * - the mesh: at 6s user 3
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
- *   itself); at 9s expect job 1 killed
+ *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 20s show 1 3 (any host, any job)
  *
  * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
  * with engines, by chance; or struck: where a worker was killed or stopped last. After the last line every fault is
@@ -168,6 +168,8 @@ static void read_expect(struct reader *r, size_t i)
         c = command(r, SIM_EXPECT_FINISHED);
         if (i + 2 < r->count && strcmp(r->words[i + 1], "by") == 0)
             c->at_ns = duration(r, i + 2);
+    } else if (strcmp(word(r, i), "archived") == 0) {
+        command(r, SIM_EXPECT_ARCHIVED)->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
     } else if (strcmp(word(r, i), "job") == 0) {
         c = command(r, SIM_EXPECT_STATE);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
@@ -179,7 +181,7 @@ static void read_expect(struct reader *r, size_t i)
         c = command(r, strcmp(word(r, i + 1), "shrinks") == 0 ? SIM_EXPECT_SHRINKS : SIM_EXPECT_ENGINES);
         c->number = number(r, i, SHOAL_RANKS_MAX);
         if (c->verb == SIM_EXPECT_ENGINES && strcmp(word(r, i + 1), "engines") != 0)
-            wrong(r, "expected: N engines, N shrinks, finished, or job N STATE");
+            wrong(r, "expected: N engines, N shrinks, finished, archived N, or job N STATE");
     }
 }
 
@@ -208,6 +210,8 @@ static bool read_setting(struct reader *r)
         o->flush_ns = duration(r, 1);
     else if (strcmp(text, "drift") == 0)
         o->drift_ppm = (uint32_t)number(r, 1, 1000);
+    else if (strcmp(text, "archive") == 0)
+        o->archive_ns = duration(r, 1);
     else
         return false;
     return true;
@@ -267,6 +271,10 @@ static void read_words(struct reader *r)
     } else if (strcmp(word(r, i), "stop") == 0 || strcmp(word(r, i), "delete") == 0) {
         c = command(r, word(r, i)[0] == 's' ? SIM_STOP : SIM_DELETE);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+    } else if (strcmp(word(r, i), "show") == 0) {
+        c = command(r, SIM_SHOW);
+        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+        c->a = host_word(r, i + 2);
     } else if (strcmp(word(r, i), "recover") == 0) {
         c = command(r, SIM_RECOVER);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
@@ -410,7 +418,7 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
 
 void sim_script_random(struct sim_script *script, uint64_t seed)
 {
-    struct shoal_rand rand;
+    struct shoal_rand rand, archive;
     unsigned jobs, faults, enabled;
     uint64_t span_ns;
 
@@ -426,6 +434,9 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     script->options.duplicate = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 50);
     script->options.slow = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 20);
     script->options.drift_ppm = (uint32_t)shoal_rand_below(&rand, 2) * 200;
+    shoal_rand_init(&archive, seed ^ 0x61726368697665); /* of its own: what a seed did before, it does */
+    if (shoal_rand_below(&archive, 2) == 0)
+        script->options.archive_ns = (1 + shoal_rand_below(&archive, 10)) * SHOAL_S;
     jobs = 1 + (unsigned)shoal_rand_below(&rand, 3);
     faults = (unsigned)shoal_rand_below(&rand, 16);
     enabled = (unsigned)shoal_rand_below(&rand, 512) | (unsigned)shoal_rand_below(&rand, 512);
@@ -603,6 +614,11 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     if (request->kind == SHOAL_SCHED_RECOVER && request->err != request->want)
         sim_fail(sim, "the recovery of job %u: %s: %s", request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
+    if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
+        sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
+                 action->u.reply.text);
+    if (job != NULL && request->kind == SHOAL_SCHED_DELETE && request->err == SHOAL_OK)
+        job->deleted = true;
     if (job != NULL && request->kind == SHOAL_SCHED_TICKET && request->err == SHOAL_OK) {
         sim_keep(&job->ticket, action->u.reply.ticket);
         sim_push(sim, SIM_RETRY, job->from, SHOAL_MS)->word = request->job;
@@ -655,6 +671,21 @@ static void recover(struct sim *sim, const struct sim_command *c)
     (void)sim_request(&sim->hosts[at], &request, c->job);
 }
 
+/* Any host answers for any job that was acknowledged: see sim_on_reply. */
+static void show(struct sim *sim, const struct sim_command *c)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET, .linearizable = true };
+    uint32_t at = resolve(sim, c->a);
+
+    if (at == UINT32_MAX || !sim->hosts[at].agent || c->job >= sim->job_count || !sim->jobs[c->job].known) {
+        sim_fail(sim, "line %u: there is no such job to show, or no agent there", c->line);
+        return;
+    }
+    request.job = sim->jobs[c->job].id;
+    sim->requests[sim->request_count + 1].want = sim->jobs[c->job].delete_asked ? SHOAL_ERR_NOT_FOUND : SHOAL_OK;
+    (void)sim_request(&sim->hosts[at], &request, c->job);
+}
+
 /* Hosts that nobody has named are in part 0 and reach everyone. */
 static void partition(struct sim *sim, const struct sim_command *c)
 {
@@ -668,6 +699,7 @@ static void partition(struct sim *sim, const struct sim_command *c)
 static void expect(struct sim *sim, const struct sim_command *c)
 {
     uint8_t state = 0;
+    char why[200];
 
     if (c->verb == SIM_EXPECT_ENGINES && sim_job_engines(sim, 0) != c->number)
         sim_fail(sim, "line %u: expected %llu engines, there are %u", c->line, (unsigned long long)c->number,
@@ -675,6 +707,8 @@ static void expect(struct sim *sim, const struct sim_command *c)
     if (c->verb == SIM_EXPECT_SHRINKS && sim->shrinks < c->number)
         sim_fail(sim, "line %u: expected %llu shrinks, there were %llu", c->line, (unsigned long long)c->number,
                  (unsigned long long)sim->shrinks);
+    if (c->verb == SIM_EXPECT_ARCHIVED && !sim_job_archived(sim, c->job, why, sizeof(why)))
+        sim_fail(sim, "line %u: %s", c->line, why);
     if (c->verb == SIM_EXPECT_STATE && (!sim_job_state(sim, c->job, &state) || state != c->state))
         sim_fail(sim, "line %u: job %u is %s", c->line, c->job + 1, shoal_job_state_name((enum shoal_job_state)state));
     for (uint32_t i = 0; c->verb == SIM_EXPECT_FINISHED && i < sim->job_count; i++)
@@ -755,9 +789,11 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     case SIM_STOP: ask_about(sim, c->job, SHOAL_SCHED_STOP); return;
     case SIM_DELETE: ask_about(sim, c->job, SHOAL_SCHED_DELETE); return;
     case SIM_RECOVER: recover(sim, c); return;
+    case SIM_SHOW: show(sim, c); return;
     case SIM_EXPECT_ENGINES:
     case SIM_EXPECT_SHRINKS:
     case SIM_EXPECT_STATE:
+    case SIM_EXPECT_ARCHIVED:
     case SIM_EXPECT_FINISHED: expect(sim, c); return;
     default: break;
     }
