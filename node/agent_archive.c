@@ -1,20 +1,23 @@
 /* Ended jobs in the archive, as this host sees them: what belongs to a job is made into blobs and fetched as blobs, and
  * every host knows which jobs there are. Who holds what, and when, is decided in sched/sched_archive.c.
  *
- *   leader:  result folder's logs, ledger --> blobs --+--> list of lines, a blob too --> ARCHIVE_MADE
- *            result and final files: are blobs -------+
+ *   leader:  what other guardians have more of logs and ledger --> files here (PEER_ARCHIVE_FILES)
+ *            logs, ledger, its audit ---------> blobs --+--> list of lines, a blob too --> ARCHIVE_MADE
+ *            result and final files: are blobs ---------+
  *   holder:  the list, then every blob in it, flushed and held --> logs and ledger as files again --> ARCHIVE_FETCHED
  *   any:     records here, and what the others tell (PEER_ARCHIVE_LIST) --> index --> lists, endings, whose job it is
  *
- * A line: "<64 hex of the blob> <what> <size> <path>\n"; what: l a file below log/, g the ledger, r the result's
- * manifest or one of its files. Logs come in the order in which they are read.
+ * A line: "<64 hex of the blob> <what> <size> <path>\n"; what: l a file below log/, g the ledger, a its audit,
+ * r the result's manifest or one of its files. Logs come in the order in which they are read.
  *
  * N1. A blob is fetched from whoever holds it, by hash; a file is made from it whole, or not at all.
  * N2. A host's mark counts what its part of the archive has gained and what it heard was deleted; it is told by gossip,
  *     and who sees another one asks for what is new since. So an index is a few seconds old, and after a start complete
  *     as soon as every host has been asked; a job of 3 holders is listed while one of them answers.
  * N3. The index keeps SHOAL_ARCHIVE_LISTED_MAX jobs, the newest. What it does not keep answers to its full id.
- * N4. Only log, ledger and result are archived. Whatever else lies in RESULT_DIR stays on the hosts where it is, until
+ * N4. A guardian that was away at the end may lack what the others have: the longest copy of a file is archived, of all
+ *     guardians that can be reached.
+ * N5. Only log, ledger and result are archived. Whatever else lies in RESULT_DIR stays on the hosts where it is, until
  *     the job is deleted. */
 #include "agent.h"
 
@@ -46,6 +49,18 @@ struct line {
 };
 
 /* Of the wire: nothing of it is trusted. */
+static bool is_log_path(const char *path)
+{
+    if (strncmp(path, "log/", 4) != 0)
+        return false;
+    for (const char *part = path; part != NULL; part = strchr(part, '/')) {
+        part += *part == '/' ? 1 : 0;
+        if (*part == '.' || *part == '/' || *part == '\0')
+            return false;
+    }
+    return true;
+}
+
 static bool line_parse(const char *text, struct line *line)
 {
     char hex[SHOAL_HASH_TEXT_BYTES];
@@ -56,8 +71,8 @@ static bool line_parse(const char *text, struct line *line)
         return false;
     line->bytes = bytes;
     if (line->what == 'l')
-        return strncmp(line->path, "log/", 4) == 0 && strstr(line->path, "..") == NULL;
-    return line->what == 'g' || line->what == 'r';
+        return is_log_path(line->path);
+    return line->what == 'g' || line->what == 'a' || line->what == 'r';
 }
 
 void agent_archive_folder(const struct agent *agent, const char *user, struct shoal_job_id id, char *path, size_t cap)
@@ -67,6 +82,17 @@ void agent_archive_folder(const struct agent *agent, const char *user, struct sh
     shoal_job_id_text(id, text);
     (void)snprintf(path, cap, "%.200s/results/%.63s/batchworkdir/%s", agent->settings.data,
                    user[0] == '\0' || user[0] == '.' || strchr(user, '/') != NULL ? "nobody" : user, text);
+}
+
+static void make_parents(char *path, size_t from)
+{
+    for (size_t i = from; path[i] != '\0'; i++) {
+        if (path[i] != '/')
+            continue;
+        path[i] = '\0';
+        (void)mkdir(path, 0700);
+        path[i] = '/';
+    }
 }
 
 /* ---- lists ---- */
@@ -130,21 +156,29 @@ struct making {
     struct shoal_hash manifests[2]; /* result, final files of the newest call */
     unsigned manifest;
     char root[AGENT_PATH_BYTES];
+    char user[SHOAL_SCHED_BY_BYTES];
     struct lines lines;
     size_t next;
+    /* What the other guardians have. */
+    struct shoal_node_id nodes[8];
+    size_t node_count, node;
+    struct lines theirs;
+    size_t their;
+    uint64_t offset;
+    int fd; /* of the piece under way; -1: none */
 };
 
 static void made(struct making *m, enum shoal_err err, const char *text, struct shoal_hash list)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
-    struct agent_job *job = agent_job_find(m->agent, m->job);
+    struct agent_job *job = agent_job_need(m->agent, m->job);
     struct ledger_progress progress;
 
     event.u.archive.job = m->job;
     event.u.archive.ok = err == SHOAL_OK;
     event.u.archive.list = list;
     (void)snprintf(event.u.archive.text, sizeof(event.u.archive.text), "%.199s", text);
-    if (job != NULL && job->ledger != NULL && agent_ledger_progress(m->agent, job, &progress) && progress.step > 0) {
+    if (err == SHOAL_OK && job != NULL && agent_ledger_progress(m->agent, job, &progress) && progress.step > 0) {
         event.u.archive.has_progress = true;
         event.u.archive.steps = progress.train_steps;
         event.u.archive.data_epoch = progress.data_epoch;
@@ -155,7 +189,10 @@ static void made(struct making *m, enum shoal_err err, const char *text, struct 
     if (err != SHOAL_OK)
         agent_log(m->agent, "an ended job waits for the archive: %s", text);
     agent_event(m->agent, &event);
+    if (m->fd >= 0)
+        (void)close(m->fd);
     free(m->lines.list);
+    free(m->theirs.list);
     free(m);
 }
 
@@ -225,9 +262,9 @@ static void on_blob_here(void *arg, enum shoal_err err, const char *text)
 static void line_path(const struct agent *agent, struct shoal_job_id job, const char *root, const struct line *line,
                       char *path, size_t cap)
 {
-    if (line->what == 'g') {
+    if (line->what == 'g' || line->what == 'a') {
         agent_job_folder(agent, job, path, cap - 16);
-        memcpy(path + strlen(path), "/ledger", 8);
+        memcpy(path + strlen(path), line->what == 'g' ? "/ledger" : "/audit", line->what == 'g' ? 8 : 7);
     } else {
         (void)snprintf(path, cap, "%s/%s", root, line->path);
     }
@@ -245,6 +282,9 @@ static void store_next(struct making *m)
         made(m, SHOAL_ERR_UNREACHABLE, "this agent stops", (struct shoal_hash){ { 0 } });
         return;
     }
+    while (m->next < m->lines.count && m->lines.list[m->next].what == 'r' &&
+           shoal_blobs_holds(m->agent->blobs, m->job, m->lines.list[m->next].hash))
+        m->next++;
     if (m->next == m->lines.count) {
         store_list(m);
         return;
@@ -267,12 +307,28 @@ static void add_file(struct making *m, char what, const char *relative)
 
     (void)snprintf(line.path, sizeof(line.path), "%s", relative);
     line_path(m->agent, m->job, m->root, &line, path, sizeof(path));
-    if (stat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
+    if (lstat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
         return;
     line.bytes = (uint64_t)facts.st_size;
     added = lines_add(&m->lines);
     if (added != NULL)
         *added = line;
+}
+
+/* The auditor reads the job's replica too, which is about to go: its answer is kept, not only the ledger. */
+static void keep_audit(struct making *m)
+{
+    struct agent_job *job = agent_job_need(m->agent, m->job);
+    const struct line line = { .what = 'a' };
+    char path[AGENT_PATH_BYTES + 16];
+    struct shoal_buf json = { 0 };
+    struct shoal_msg msg;
+
+    line_path(m->agent, m->job, m->root, &line, path, sizeof(path));
+    if (job != NULL && agent_ledger_audit(m->agent, job, &json) == SHOAL_OK &&
+        shoal_file_replace(path, shoal_buf_view(&json), 0600, &msg) == SHOAL_OK)
+        add_file(m, 'a', "audit");
+    shoal_buf_deinit(&json);
 }
 
 static void list_files(struct making *m)
@@ -297,8 +353,224 @@ static void list_files(struct making *m)
         if (dir != NULL)
             (void)closedir(dir);
     }
+    keep_audit(m);
     add_file(m, 'g', "ledger");
 }
+
+/* ---- what other guardians have (N4) ---- */
+
+static void pull_node(struct making *m);
+static void pull_file(struct making *m);
+
+static void pull_path(const struct making *m, char *path, size_t cap)
+{
+    struct line line = { .what = strcmp(m->theirs.list[m->their].path, "ledger") == 0 ? 'g' : 'l' };
+
+    memcpy(line.path, m->theirs.list[m->their].path, sizeof(line.path));
+    line_path(m->agent, m->job, m->root, &line, path, cap);
+}
+
+static void pull_ask(struct making *m, const char *path, peer_answer_fn *done)
+{
+    uint8_t args[512];
+    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+
+    shoal_put_job_id(&w, m->job);
+    shoal_put_text(&w, m->user);
+    shoal_put_text(&w, path);
+    shoal_put_u64(&w, m->offset);
+    peer_ask(m->agent->calls, m->nodes[m->node], PEER_ARCHIVE_FILES, shoal_writer_view(&w), ASK_TIMEOUT_NS, done, m);
+}
+
+static void pull_next_node(struct making *m)
+{
+    if (m->fd >= 0)
+        (void)close(m->fd);
+    m->fd = -1;
+    m->node++;
+    pull_node(m);
+}
+
+static void on_piece(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct making *m = arg;
+    char path[AGENT_PATH_BYTES + PATH_BYTES + 16];
+    char part[AGENT_PATH_BYTES + PATH_BYTES + 24];
+    struct agent_job *job = agent_job_find(m->agent, m->job);
+
+    (void)msg;
+    if (err != SHOAL_OK || m->agent->stopping || (answer.len == 0 && m->offset < m->theirs.list[m->their].bytes) ||
+        pwrite(m->fd, answer.bytes, answer.len, (off_t)m->offset) != (ssize_t)answer.len) {
+        pull_next_node(m);
+        return;
+    }
+    m->offset += answer.len;
+    if (m->offset < m->theirs.list[m->their].bytes) {
+        pull_ask(m, m->theirs.list[m->their].path, on_piece);
+        return;
+    }
+    pull_path(m, path, sizeof(path));
+    (void)snprintf(part, sizeof(part), "%s.part", path);
+    if (job != NULL && strcmp(m->theirs.list[m->their].path, "ledger") == 0)
+        agent_ledger_close(job);
+    (void)rename(part, path); /* if not: as if that guardian had not had it */
+    (void)close(m->fd);
+    m->fd = -1;
+    m->their++;
+    pull_file(m);
+}
+
+/* The next file of which this guardian has more than we do. */
+static void pull_file(struct making *m)
+{
+    char path[AGENT_PATH_BYTES + PATH_BYTES + 16];
+    char part[AGENT_PATH_BYTES + PATH_BYTES + 24];
+    struct stat facts;
+
+    for (; m->their < m->theirs.count; m->their++) {
+        pull_path(m, path, sizeof(path));
+        if (lstat(path, &facts) != 0 || (uint64_t)facts.st_size < m->theirs.list[m->their].bytes)
+            break;
+    }
+    if (m->their == m->theirs.count) {
+        pull_next_node(m);
+        return;
+    }
+    make_parents(path, strlen(m->agent->settings.data) + 1);
+    (void)snprintf(part, sizeof(part), "%s.part", path);
+    m->offset = 0;
+    m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (m->fd < 0)
+        pull_next_node(m);
+    else
+        pull_ask(m, m->theirs.list[m->their].path, on_piece);
+}
+
+static void on_theirs(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct making *m = arg;
+    struct shoal_reader r = shoal_reader_init(answer);
+    uint32_t count = shoal_get_u32(&r);
+
+    (void)msg;
+    m->theirs.count = 0;
+    m->their = 0;
+    for (uint32_t i = 0; err == SHOAL_OK && i < count && !r.failed; i++) {
+        struct line *line = lines_add(&m->theirs);
+
+        if (line == NULL)
+            break;
+        shoal_get_text(&r, line->path, sizeof(line->path));
+        line->bytes = shoal_get_u64(&r);
+        if (r.failed || (!is_log_path(line->path) && strcmp(line->path, "ledger") != 0))
+            m->theirs.count--;
+    }
+    pull_file(m);
+}
+
+static void pull_node(struct making *m)
+{
+    while (m->node < m->node_count && !shoal_link_is_up(m->agent->link, m->nodes[m->node]))
+        m->node++;
+    if (m->node < m->node_count && !m->agent->stopping) {
+        m->offset = 0;
+        pull_ask(m, "", on_theirs);
+        return;
+    }
+    list_files(m);
+    store_next(m);
+}
+
+static void pull_all(struct making *m)
+{
+    size_t count = agent_job_nodes(m->agent, m->job, m->nodes, 8, &m->node_count);
+
+    if (m->node_count > count)
+        m->node_count = count;
+    m->node = 0;
+    pull_node(m);
+}
+
+static void put_files(struct shoal_writer *w, const char *root, const char *folder)
+{
+    static char names[TASKS_MAX][96];
+    size_t count = agent_log_tasks(root, names, TASKS_MAX);
+    char path[AGENT_PATH_BYTES + PATH_BYTES + 16];
+    size_t at = w->len;
+    struct stat facts;
+    uint32_t put = 0;
+
+    shoal_put_u32(w, 0);
+    (void)snprintf(path, sizeof(path), "%s/ledger", folder);
+    if (lstat(path, &facts) == 0 && S_ISREG(facts.st_mode)) {
+        shoal_put_text(w, "ledger");
+        shoal_put_u64(w, (uint64_t)facts.st_size);
+        put++;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct dirent *entry;
+        DIR *dir;
+
+        (void)snprintf(path, sizeof(path), "%.500s/log/%.95s", root, names[i]);
+        dir = opendir(path);
+        while (dir != NULL && (entry = readdir(dir)) != NULL && w->len + PATH_BYTES + 16 < w->cap) {
+            char below[PATH_BYTES];
+
+            if ((size_t)snprintf(below, sizeof(below), "log/%s/%s", names[i], entry->d_name) >= sizeof(below) ||
+                !is_log_path(below))
+                continue;
+            (void)snprintf(path, sizeof(path), "%.500s/%s", root, below);
+            if (lstat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
+                continue;
+            shoal_put_text(w, below);
+            shoal_put_u64(w, (uint64_t)facts.st_size);
+            put++;
+        }
+        if (dir != NULL)
+            (void)closedir(dir);
+    }
+    memcpy(w->bytes + at, &put, sizeof(put));
+}
+
+static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    struct shoal_job_id id = shoal_get_job_id(&r);
+    char user[SHOAL_SCHED_BY_BYTES], relative[PATH_BYTES];
+    char root[AGENT_PATH_BYTES], folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + PATH_BYTES + 16];
+    static uint8_t bytes[ANSWER_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    uint64_t offset;
+    ssize_t n;
+    int fd;
+
+    (void)from;
+    shoal_get_text(&r, user, sizeof(user));
+    shoal_get_text(&r, relative, sizeof(relative));
+    offset = shoal_get_u64(&r);
+    if (!shoal_reader_done(&r) || offset > INT64_MAX ||
+        (relative[0] != '\0' && !is_log_path(relative) && strcmp(relative, "ledger") != 0)) {
+        peer_answer(question, SHOAL_ERR_MALFORMED, "not a file of an ended job", (struct shoal_view){ 0 });
+        return;
+    }
+    agent_archive_folder(agent, user, id, root, sizeof(root));
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    if (relative[0] == '\0') {
+        put_files(&w, root, folder);
+        peer_answer(question, w.failed ? SHOAL_ERR_TOO_BIG : SHOAL_OK, "", shoal_writer_view(&w));
+        return;
+    }
+    (void)snprintf(path, sizeof(path), "%s/%s", strcmp(relative, "ledger") == 0 ? folder : root, relative);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    n = fd < 0 ? -1 : pread(fd, bytes, sizeof(bytes), (off_t)offset);
+    if (fd >= 0)
+        (void)close(fd);
+    peer_answer(question, n < 0 ? SHOAL_ERR_NOT_FOUND : SHOAL_OK, n < 0 ? "there is no such file here" : "",
+                shoal_view_of(bytes, n < 0 ? 0 : (size_t)n));
+}
+
+/* ---- the result's blobs, then all of it ---- */
 
 static void next_manifest(struct making *m);
 
@@ -343,8 +615,7 @@ static void next_manifest(struct making *m)
            (shoal_hash_is_zero(m->manifests[m->manifest]) || lines_have(&m->lines, m->manifests[m->manifest])))
         m->manifest++;
     if (m->manifest == 2) {
-        list_files(m);
-        store_next(m);
+        pull_all(m);
         return;
     }
     line = lines_add(&m->lines);
@@ -366,6 +637,8 @@ void agent_archive_make(struct agent *agent, const struct shoal_sched_action *ac
     m->job = action->u.archive.job;
     m->manifests[0] = action->u.archive.result;
     m->manifests[1] = action->u.archive.files;
+    m->fd = -1;
+    memcpy(m->user, action->u.archive.user, sizeof(m->user));
     agent_archive_folder(agent, action->u.archive.user, m->job, m->root, sizeof(m->root));
     next_manifest(m);
 }
@@ -400,17 +673,6 @@ static void taken(struct taking *t, enum shoal_err err, const char *text)
 }
 
 static void make_next(struct taking *t);
-
-static void make_parents(char *path, size_t from)
-{
-    for (size_t i = from; path[i] != '\0'; i++) {
-        if (path[i] != '/')
-            continue;
-        path[i] = '\0';
-        (void)mkdir(path, 0700);
-        path[i] = '/';
-    }
-}
 
 static void on_file(void *arg, enum shoal_err err, const char *path_or_text)
 {
@@ -499,6 +761,8 @@ static void on_blob(void *arg, enum shoal_err err, const char *text)
 
 static void fetch_next(struct taking *t)
 {
+    while (t->next < t->lines.count && shoal_blobs_holds(t->agent->blobs, t->job, t->lines.list[t->next].hash))
+        t->next++;
     if (t->agent->stopping) {
         taken(t, SHOAL_ERR_UNREACHABLE, "this agent stops");
     } else if (t->next == t->lines.count) {
@@ -878,5 +1142,6 @@ void agent_archive_create(struct agent *agent)
     SHOAL_ASSERT(agent->archive != NULL);
     (void)uv_timer_init(&agent->loop, &agent->archive->timer);
     agent->archive->timer.data = agent;
+    peer_serve(agent->calls, PEER_ARCHIVE_FILES, serve_files, agent);
     peer_serve(agent->calls, PEER_ARCHIVE_LIST, serve_part, agent);
 }

@@ -335,6 +335,7 @@ struct waiting {
     struct shoal_user caller;
     struct shoal_job_id id;
     struct shoal_sched_request request;
+    agent_reply_fn *then; /* answers the request, once the job's owner is known */
     struct shoal_buf spec;
     struct shoal_buf ticket;
     int fd;
@@ -761,17 +762,56 @@ static enum shoal_err owned(struct agent *agent, const struct shoal_user *caller
     return err;
 }
 
+static void on_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct waiting *w = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct shoal_sched_action denied = { .kind = SHOAL_SCHED_REPLY };
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err == SHOAL_OK)
+        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
+    if (err == SHOAL_OK && !may_see(&w->caller, facts->creator)) {
+        err = SHOAL_ERR_DENIED;
+        (void)snprintf(denied.u.reply.text, sizeof(denied.u.reply.text), "this job belongs to %s", facts->creator);
+        reply = &denied;
+    }
+    free(facts);
+    if (err == SHOAL_OK)
+        agent_request(w->agent, &w->request, w->then, w);
+    else
+        w->then(w, err, reply);
+}
+
+/* Whose job it is, gossip and the index may not know: then whoever has the job says so first. */
+static void request_owned(struct waiting *w, const struct shoal_user *caller, agent_reply_fn *then)
+{
+    static struct shoal_job_summary summary;
+    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = w->request.job, .deadline_ms = REQUEST_MS };
+
+    w->caller = *caller;
+    w->then = then;
+    if (caller->admin || backend_summary(w->agent, w->request.job, &summary))
+        agent_request(w->agent, &w->request, then, w);
+    else
+        agent_request(w->agent, &get, on_owner, w);
+}
+
 static void change(struct agent *agent, const struct shoal_user *caller, const char *id,
                    enum shoal_sched_request_kind kind, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_sched_request request = { .kind = kind, .deadline_ms = REQUEST_MS };
     struct shoal_msg msg = { "" };
     enum shoal_err err = owned(agent, caller, id, &request.job, &msg);
+    struct waiting *w;
 
-    if (err != SHOAL_OK)
+    if (err != SHOAL_OK) {
         done(arg, err, &msg);
-    else
-        agent_request(agent, &request, on_done, waiting_create(agent, (any_fn *)done, arg));
+        return;
+    }
+    w = waiting_create(agent, (any_fn *)done, arg);
+    w->request = request;
+    request_owned(w, caller, on_done);
 }
 
 static void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
@@ -918,7 +958,8 @@ static void backend_why(void *ctx, const struct shoal_user *caller, const char *
     }
     w = waiting_create(ctx, (any_fn *)done, arg);
     w->id = request.job;
-    agent_request(ctx, &request, on_why, w);
+    w->request = request;
+    request_owned(w, caller, on_why);
 }
 
 /* ---- users and tokens ---- */

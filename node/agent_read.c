@@ -254,6 +254,7 @@ static bool job_ended(struct agent *agent, struct shoal_job_id id)
 
 struct log_call {
     struct agent *agent;
+    struct shoal_user caller;
     struct shoal_job_id id;
     enum shoal_log_kind kind;
     unsigned task;
@@ -338,6 +339,42 @@ static void log_try(struct log_call *call)
     }
 }
 
+/* Gossip and the index know nothing of the job: whoever has it says whose it is. */
+static void ask_owner(struct agent *agent, struct shoal_job_id id, agent_reply_fn *done, void *arg)
+{
+    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = id, .deadline_ms = 5000 };
+
+    agent_request(agent, &get, done, arg);
+}
+
+/* What a GET for `caller` comes to: DENIED too. */
+static enum shoal_err owner_says(const struct shoal_user *caller, enum shoal_err err,
+                                 const struct shoal_sched_action *reply, struct shoal_msg *msg)
+{
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+
+    SHOAL_ASSERT(facts != NULL);
+    (void)snprintf(msg->text, sizeof(msg->text), "%s", reply->u.reply.text);
+    if (err == SHOAL_OK)
+        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
+    if (err == SHOAL_OK && !caller->admin && strcmp(caller->name, facts->creator) != 0)
+        err = shoal_fail(msg, SHOAL_ERR_DENIED, "this job belongs to %s", facts->creator);
+    free(facts);
+    return err;
+}
+
+static void on_log_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct log_call *call = arg;
+    struct shoal_msg msg = { "" };
+
+    err = owner_says(&call->caller, err, reply, &msg);
+    if (err == SHOAL_OK)
+        log_try(call);
+    else
+        log_end(call, err, msg.text, (struct shoal_view){ 0 }, 0, false);
+}
+
 void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg)
 {
     struct agent *agent = ctx;
@@ -345,19 +382,12 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
     struct shoal_job_id id;
     struct log_call *call;
     static struct shoal_job_summary summary;
+    bool known;
     enum shoal_err err = backend_id(agent, request->id, &id, &msg);
 
-    if (err == SHOAL_OK && backend_summary(agent, id, &summary)) {
-        if (!request->caller->admin && strcmp(request->caller->name, summary.creator) != 0)
-            err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
-    } else if (err == SHOAL_OK) {
-        struct shoal_sched_group_status status;
-        char text[SHOAL_JOB_ID_TEXT_BYTES];
-
-        shoal_job_id_text(id, text);
-        if (!shoal_sched_group_find(agent->sched, id, &status))
-            err = shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "exec %s does not exist", text);
-    }
+    known = err == SHOAL_OK && backend_summary(agent, id, &summary);
+    if (known && !request->caller->admin && strcmp(request->caller->name, summary.creator) != 0)
+        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
     if (err != SHOAL_OK) {
         done(arg, err, &msg, NULL);
         return;
@@ -373,9 +403,13 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
                                .done = done,
                                .arg = arg,
                                .until_ns = agent_now_ns() + request->wait_ms * SHOAL_MS };
+    call->caller = *request->caller;
     (void)uv_timer_init(&agent->loop, &call->timer);
     call->timer.data = call;
-    log_try(call);
+    if (known)
+        log_try(call);
+    else
+        ask_owner(agent, id, on_log_owner, call);
 }
 
 static void serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -609,6 +643,8 @@ void backend_result_close(void *ctx, struct shoal_result *result)
 
 struct ledger_call {
     struct agent *agent;
+    struct shoal_user caller;
+    struct shoal_job_id id;
     shoal_backend_text_fn *done;
     void *arg;
 };
@@ -621,14 +657,56 @@ static void on_ledger_answer(void *arg, enum shoal_err err, const struct shoal_m
     call.done(call.arg, err, msg, answer);
 }
 
-/* An archived job's ledger is open only meanwhile. */
+/* An archived job's is what its last leader found. */
 static enum shoal_err audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json)
 {
-    enum shoal_err err = agent_ledger_audit(agent, job, json);
+    char path[AGENT_PATH_BYTES + 16];
+    struct shoal_msg msg;
 
-    if (!job->used)
-        agent_ledger_close(job);
-    return err;
+    if (job->used)
+        return agent_ledger_audit(agent, job, json);
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/audit", 7);
+    return shoal_file_read(path, 4 * SHOAL_MIB, json, &msg);
+}
+
+static void ledger_read(struct ledger_call *call)
+{
+    struct agent *agent = call->agent;
+    struct ledger_call ended = *call;
+    struct shoal_msg msg = { "" };
+    struct shoal_node_id node;
+    struct shoal_buf json = { 0 };
+    enum shoal_err err;
+
+    if (has_files(agent, call->id, &node)) {
+        free(call);
+        err = audit(agent, files_of(agent, ended.id), &json);
+        ended.done(ended.arg, err, &msg, shoal_buf_view(&json));
+        shoal_buf_deinit(&json);
+    } else if (shoal_node_id_is_zero(node)) {
+        free(call);
+        err = shoal_fail(&msg, SHOAL_ERR_UNREACHABLE, "no host that keeps this job's ledger is reachable from here");
+        ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
+    } else {
+        peer_ask(agent->calls, node, PEER_LEDGER, shoal_view_of(call->id.bytes, sizeof(call->id.bytes)),
+                 READ_TIMEOUT_NS, on_ledger_answer, call);
+    }
+}
+
+static void on_ledger_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct ledger_call *call = arg;
+    struct ledger_call ended = *call;
+    struct shoal_msg msg = { "" };
+
+    err = owner_says(&call->caller, err, reply, &msg);
+    if (err == SHOAL_OK) {
+        ledger_read(call);
+        return;
+    }
+    free(call);
+    ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
 }
 
 void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_text, shoal_backend_text_fn *done,
@@ -638,31 +716,24 @@ void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_t
     static struct shoal_job_summary summary;
     struct shoal_msg msg = { "" };
     struct shoal_job_id id;
-    struct shoal_node_id node;
-    struct shoal_buf json = { 0 };
     struct ledger_call *call;
+    bool known;
     enum shoal_err err = backend_id(agent, id_text, &id, &msg);
 
-    if (err == SHOAL_OK && backend_summary(agent, id, &summary) && !caller->admin &&
-        strcmp(caller->name, summary.creator) != 0)
+    known = err == SHOAL_OK && backend_summary(agent, id, &summary);
+    if (known && !caller->admin && strcmp(caller->name, summary.creator) != 0)
         err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
-    if (err == SHOAL_OK && has_files(agent, id, &node)) {
-        err = audit(agent, files_of(agent, id), &json);
-        done(arg, err, &msg, shoal_buf_view(&json));
-        shoal_buf_deinit(&json);
-        return;
-    }
-    if (err == SHOAL_OK && shoal_node_id_is_zero(node))
-        err = shoal_fail(&msg, SHOAL_ERR_UNREACHABLE, "no host that keeps this job's ledger is reachable from here");
     if (err != SHOAL_OK) {
         done(arg, err, &msg, (struct shoal_view){ 0 });
         return;
     }
     call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
-    *call = (struct ledger_call){ agent, done, arg };
-    peer_ask(agent->calls, node, PEER_LEDGER, shoal_view_of(id.bytes, sizeof(id.bytes)), READ_TIMEOUT_NS,
-             on_ledger_answer, call);
+    *call = (struct ledger_call){ .agent = agent, .caller = *caller, .id = id, .done = done, .arg = arg };
+    if (known)
+        ledger_read(call);
+    else
+        ask_owner(agent, id, on_ledger_owner, call);
 }
 
 static void serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)

@@ -17,6 +17,7 @@ enum peer_method {
     PEER_RECORDS,      /* job, step records -> call, step: everything up to here is held */
     PEER_RECORDS_READ, /* job, call, step, max -> step records after that */
     PEER_LEDGER,       /* job -> JSON */
+    PEER_ARCHIVE_FILES, /* job, user, path, offset -> a piece of a log or of the ledger; path empty: what there is */
     PEER_ARCHIVE_LIST, /* mark -> mark, summaries of archived jobs, deleted ids: what is new since */
     PEER_METHOD_COUNT,
 };

@@ -949,14 +949,15 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
 void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct sched_archived *a)
 {
     struct shoal_job_facts facts;
-    const char *reason = "";
+    char text[SHOAL_JOB_REASON_BYTES + 64] = "";
 
     switch (r->kind) {
     case SHOAL_SCHED_GET: sched_request_end(s, r, SHOAL_OK, a->record.facts, "%s", ""); return;
     case SHOAL_SCHED_WHY:
         if (shoal_job_facts_decode(a->record.facts, &facts) == SHOAL_OK)
-            reason = facts.reason;
-        sched_request_end(s, r, SHOAL_OK, shoal_view_text(reason), "%s", "");
+            (void)snprintf(text, sizeof(text), "%s. %s\n", shoal_job_state_name((enum shoal_job_state)facts.state),
+                           facts.reason); /* as shoal_lead_why */
+        sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
         return;
     case SHOAL_SCHED_DELETE: serve_delete(s, r, a->id); return;
     case SHOAL_SCHED_RECOVER:

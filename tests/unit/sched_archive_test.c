@@ -114,7 +114,8 @@ static void expect_answers(struct net *net, struct shoal_job_id job)
         }
         reply = net_wait(net, net_ask(net, i, SHOAL_SCHED_WHY, job, true), 3 * NET_S);
         assert_int_equal(reply->err, SHOAL_OK);
-        assert_memory_equal(reply->bytes.bytes, "stopped by ann", 14);
+        assert_int_equal(reply->bytes.len, 23);
+        assert_memory_equal(reply->bytes.bytes, "KILLED. stopped by ann\n", 23);
         assert_int_equal(net_wait(net, net_ask(net, i, SHOAL_SCHED_STOP, job, true), 3 * NET_S)->err, SHOAL_OK);
     }
 }
