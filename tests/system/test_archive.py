@@ -1,0 +1,119 @@
+"""Some time after its end a job leaves gossip and Raft for the archive, and its user does not notice."""
+
+import pytest
+import training
+from helpers import ended, groups, log_of, result_of, submit
+from training import Run
+
+SCRIPT = """
+import os, sys
+print("the only line of", os.environ["DLI_EXECID"])
+print("a complaint", file=sys.stderr)
+os.makedirs(os.path.join(os.environ["RESULT_DIR"], "model", "deep"), exist_ok=True)
+with open(os.path.join(os.environ["RESULT_DIR"], "model", "deep", "weights"), "wb") as out:
+    out.write(bytes(range(256)) * 5000)
+"""
+EXECS = "/platform/rest/deeplearning/v1/execs"
+OF_A_HOST = ("workDir", "resultDir", "joinPauseUs", "stepsPerSecond", "loss", "accuracy")  # and what is rounded
+
+
+@pytest.fixture(autouse=True)
+def no_job_stays():
+    yield
+    Run.end_all()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "elastic"
+    path.mkdir()
+    (path / "main.py").write_text(training.SCRIPT)
+    return path
+
+
+def holders(mesh, job):
+    """The hosts that hold the job's final record."""
+    found = []
+    for host in mesh.hosts:
+        try:
+            found += [host for record in host.get("/v1/debug/archive") if record["job"] == job and record["final"]]
+        except OSError:
+            pass
+    return found
+
+
+def is_archived(mesh, job):
+    return len(holders(mesh, job)) == 3 and not any(job in groups(host) for host in mesh.hosts)
+
+
+def listed(host):
+    return {facts["id"]: facts["state"] for facts in host.get("/v1/jobs")}
+
+
+def answers(mesh, host, job, folder):
+    """What a user asks about a job, as one host answers it."""
+    facts = mesh.cli(host, "job", "show", job)
+    exec_facts = host.get(EXECS + "/" + job)
+    return {"show": {name: value for name, value in facts.items() if name not in OF_A_HOST},
+            "by its ending": mesh.cli(host, "job", "show", job[-9:])["id"],
+            "exec": {name: exec_facts[name] for name in ("id", "state", "creator", "args", "createTime") if name in exec_facts},
+            "out": log_of(mesh, host, job), "err": log_of(mesh, host, job, "--which", "err"),
+            "result": result_of(mesh, host, job, folder),
+            "ledger": host.get("/v1/jobs/%s/ledger" % job),
+            "why": mesh.shoal("why", job, "--node", host.url).stdout}
+
+
+def assert_answers(mesh, jobs, before, folder):
+    for host in mesh.hosts:
+        mesh.until(lambda: all(listed(host).get(job) == "FINISHED" for job in jobs), 20, "%s lists them" % host.name, pause=0.2)
+        assert sorted(facts["id"] for facts in host.get(EXECS) if facts["id"] in jobs) == sorted(jobs)
+        for job in jobs:
+            now = answers(mesh, host, job, folder)
+            for question in before[job]:
+                assert now[question] == before[job][question], (host.name, question)
+
+
+def test_nobody_notices(new_mesh, script, folder, tmp_path):
+    mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "12"))
+    run = Run(mesh, mesh.hosts[1], folder, workers=2, epochs=1)
+    run.finish(120)
+    jobs = [run.job, submit(mesh, mesh.hosts[0], script(SCRIPT))]
+    assert ended(mesh, jobs[1])["state"] == "FINISHED"
+    mesh.until(lambda: log_of(mesh, mesh.hosts[2], jobs[1]), 5, "the log")
+    before = {job: answers(mesh, mesh.hosts[2], job, tmp_path) for job in jobs}
+    assert "the only line of" in before[jobs[1]]["out"] and "a complaint" in before[jobs[1]]["err"]
+    assert len(before[jobs[1]]["result"]["model/deep/weights"]) == 1280000 and before[jobs[0]]["ledger"]["exact"] is True
+    assert all(any(job in groups(host) for host in mesh.hosts) for job in jobs)  # not yet
+    counts = [len(groups(host)) for host in mesh.hosts]
+
+    mesh.until(lambda: all(is_archived(mesh, job) for job in jobs), 60, "both are in the archive", pause=0.3)
+    assert sum(len(groups(host)) for host in mesh.hosts) <= sum(counts) - 6  # 3 guardians each
+    assert_answers(mesh, jobs, before, tmp_path)
+
+    # A holder is gone with its disk: the host that held nothing takes its place.
+    lost = next(host for host in holders(mesh, jobs[0]) if host is not mesh.hosts[0])
+    mesh.hosts.remove(lost)
+    lost.lose()
+    mesh.until(lambda: all(len(holders(mesh, job)) == 3 for job in jobs), 60, "both are on three hosts again", pause=0.3)
+    assert_answers(mesh, jobs, before, tmp_path)
+
+    # An agent restarts: it knows what it holds, and what the others hold.
+    mesh.hosts[0].kill()
+    mesh.hosts[0].start()
+    mesh.until(lambda: mesh.knows(mesh.hosts[0], 3), 30, "it is back")
+    assert_answers(mesh, jobs, before, tmp_path)
+
+    # Deleted while a holder is away: it forgets the job as well.
+    away = mesh.hosts[2]
+    away.kill()
+    mesh.until(lambda: mesh.shoal("job", "delete", jobs[1], "--node", mesh.hosts[1].url, check=False).returncode == 0, 30,
+               "it is deleted", pause=0.3)
+    away.start()
+    mesh.until(lambda: mesh.knows(away, 3) and not holders(mesh, jobs[1]), 60, "nobody holds it", pause=0.3)
+    for host in mesh.hosts:
+        mesh.until(lambda: jobs[1] not in listed(host), 20, "%s lists it no more" % host.name, pause=0.2)
+        assert mesh.shoal("job", "show", jobs[1], "--node", host.url, check=False).returncode == 3
+        mesh.until(lambda: not list(host.data.glob("results/*/batchworkdir/" + jobs[1])) and
+                   not (host.data / "jobs" / jobs[1]).exists() and not (host.data / "blobs/held" / jobs[1]).exists(), 10,
+                   "nothing of it lies on %s" % host.name, pause=0.2)
+    assert_answers(mesh, jobs[:1], before, tmp_path)
