@@ -391,6 +391,97 @@ static void test_a_crash_at_every_moment(void **state)
     }
 }
 
+/* The leader, or a holder, is lost for good at every moment of it: what it alone had is not missed. */
+static void test_a_loss_at_every_moment(void **state)
+{
+    (void)state;
+    for (unsigned moment = 0; moment < 40; moment++) {
+        struct net *net = new_net(500 + moment, 6);
+        struct shoal_buf ticket = { 0 };
+        struct shoal_job_id job = ended_job(net, moment % 6, 1, &ticket);
+        unsigned victim;
+
+        net_run(net, ARCHIVE_NS - 100 * NET_MS + (moment < 30 ? moment * 15 : (moment - 29) * 300) * NET_MS);
+        victim = net_leader(net, job);
+        if (victim == NET_NODES_MAX || moment % 3 == 2)
+            victim = holder(net, job, moment / 3 % 3);
+        net_crash(net, victim);
+        net_run(net, 8 * NET_S);
+        expect_answers(net, job);
+        wait_end(net, job, 3, 120 * NET_S);
+        expect_answers(net, job);
+        shoal_buf_deinit(&ticket);
+        net_destroy(net);
+    }
+}
+
+/* Slow disks, and the power of all fails at once: what was said to be held is held. */
+static void test_the_power_of_all_fails_at_every_moment(void **state)
+{
+    (void)state;
+    for (unsigned moment = 0; moment < 40; moment++) {
+        struct net *net = new_net(600 + moment, 5);
+        struct shoal_buf ticket = { 0 };
+        struct shoal_job_id job = ended_job(net, moment % 5, 1, &ticket);
+
+        net_run(net, ARCHIVE_NS - NET_S);
+        for (unsigned i = 0; i < 5; i++)
+            net->nodes[i].flush_ns = (50 + 40 * (moment + i) % 400) * NET_MS;
+        net_run(net, NET_S + moment * 50 * NET_MS);
+        for (unsigned i = 0; i < 5; i++)
+            net_crash(net, i);
+        for (unsigned i = 0; i < 5; i++) {
+            net->nodes[i].flush_ns = NET_MS;
+            net_start(net, i);
+        }
+        wait_end(net, job, 3, 60 * NET_S);
+        expect_answers(net, job);
+        shoal_buf_deinit(&ticket);
+        net_destroy(net);
+    }
+}
+
+/* Of three hosts that hold it one is left when three others join, all of them nearer: it does not let go before they
+ * hold it. */
+static void test_nearer_hosts_join(void **state)
+{
+    unsigned met = 0;
+
+    (void)state;
+    for (uint64_t seed = 700; met < 3; seed++) {
+        struct net *net = net_create(seed, 6, false);
+        struct shoal_buf ticket = { 0 };
+        struct shoal_node_id should[SHOAL_ARCHIVE_COPIES];
+        struct shoal_job_id job;
+        bool all_new = true;
+
+        assert_true(seed < 1000);
+        net->archive_ns = ARCHIVE_NS;
+        for (unsigned i = 0; i < 6; i++) {
+            net_crash(net, i);
+            net_start(net, i);
+        }
+        for (unsigned i = 0; i < 3; i++)
+            net_join(net, i);
+        job = ended_job(net, 0, 1, &ticket);
+        wait_end(net, job, 3, 20 * NET_S);
+        net_crash(net, 1);
+        net_crash(net, 2);
+        for (unsigned i = 3; i < 6; i++)
+            net_join(net, i);
+        (void)shoal_sched_archive_hosts(net->nodes[0].sched, job, should);
+        for (unsigned i = 0; i < 3; i++)
+            all_new = all_new && net_find(net, should[i]) >= 3;
+        if (all_new) {
+            met++;
+            wait_end(net, job, 3, 30 * NET_S);
+            expect_answers(net, job);
+        }
+        shoal_buf_deinit(&ticket);
+        net_destroy(net);
+    }
+}
+
 static void random_fault(struct net *net)
 {
     unsigned node = (unsigned)shoal_rand_below(&net->chance, net->count);
@@ -508,7 +599,7 @@ static void test_a_record_decodes_as_a_whole_or_not_at_all(void **state)
 
     (void)state;
     assert_true(sched_archive_encode_body(&record, &w));
-    assert_int_equal(w.len + 96, w.len + SHOAL_SCHED_KEY_BYTES + SHOAL_SCHED_SIGNATURE_BYTES);
+    assert_int_equal(96, SHOAL_SCHED_KEY_BYTES + SHOAL_SCHED_SIGNATURE_BYTES);
     memset(bytes + w.len, 3, 96);
     for (size_t len = 0; len < w.len + 96; len++) {
         uint8_t *end = copy + sizeof(copy) - len;
@@ -532,29 +623,131 @@ static void test_a_record_decodes_as_a_whole_or_not_at_all(void **state)
     assert_true(final && view.len == 50);
 }
 
-/* A record that nobody has signed is not taken. */
-static void test_a_forged_record_is_refused(void **state)
+/* Node 1 gives node `at` this record; `forged`: it is not signed. */
+static enum shoal_err give_record(struct net *net, unsigned at, const struct archive_record *record, bool final,
+                                  bool forged)
 {
-    struct net *net = new_net(400, 3);
-    uint8_t facts[100], body[1024], frame_bytes[2048];
-    struct archive_record record = record_of(facts);
+    uint8_t body[1024], frame_bytes[2048];
     struct shoal_writer w = shoal_writer_init(body, sizeof(body));
     struct shoal_writer out = shoal_writer_init(frame_bytes, sizeof(frame_bytes));
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
     struct frame frame = { .kind = FRAME_ARCHIVE };
+    uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES];
+    enum shoal_err err;
 
-    (void)state;
-    assert_true(sched_archive_encode_body(&record, &w));
-    memset(body + w.len, 3, 96);
-    frame.u.archive.job = record.job;
+    assert_true(sched_archive_encode_body(record, &w));
+    net_signature(net->nodes[1].key, shoal_writer_view(&w), signature);
+    signature[0] ^= forged ? 1 : 0;
+    shoal_put_raw(&w, net->nodes[1].key, sizeof(net->nodes[1].key));
+    shoal_put_raw(&w, signature, sizeof(signature));
+    frame.u.archive.job = record->job;
     frame.u.archive.word = ARCHIVE_TAKE;
-    frame.u.archive.record = shoal_view_of(body, w.len + 96);
+    frame.u.archive.final = final;
+    frame.u.archive.record = shoal_writer_view(&w);
     assert_true(sched_frame_encode(&frame, &out));
     event.u.frame.from = net->nodes[1].id;
     event.u.frame.bytes = shoal_writer_view(&out);
-    assert_int_equal(shoal_sched_step(net->nodes[0].sched, &event, net->now, net->actions), SHOAL_ERR_MALFORMED);
+    err = shoal_sched_step(net->nodes[at].sched, &event, net->now, net->actions);
+    for (uint32_t i = 0; i < net->actions->count; i++)
+        net_act(net, at, &net->actions->list[i]);
+    return err;
+}
+
+static void test_a_record_that_nobody_signed_is_refused(void **state)
+{
+    struct net *net = new_net(400, 3);
+    uint8_t facts[100];
+    struct archive_record record = record_of(facts);
+
+    (void)state;
+    assert_int_equal(give_record(net, 0, &record, false, true), SHOAL_ERR_MALFORMED);
     assert_int_equal(shoal_sched_archive_count(net->nodes[0].sched), 0);
+    assert_int_equal(give_record(net, 0, &record, false, false), SHOAL_OK);
+    assert_int_equal(shoal_sched_archive_count(net->nodes[0].sched), 1);
     net_destroy(net);
+}
+
+/* What node 0 answers to a HAVE of node 1. */
+static struct frame asked(struct net *net, struct shoal_job_id job)
+{
+    uint8_t frame_bytes[256];
+    struct shoal_writer out = shoal_writer_init(frame_bytes, sizeof(frame_bytes));
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct frame frame = { .kind = FRAME_ARCHIVE };
+
+    frame.u.archive.job = job;
+    frame.u.archive.word = ARCHIVE_HAVE;
+    assert_true(sched_frame_encode(&frame, &out));
+    event.u.frame.from = net->nodes[1].id;
+    event.u.frame.bytes = shoal_writer_view(&out);
+    assert_int_equal(shoal_sched_step(net->nodes[0].sched, &event, net->now, net->actions), SHOAL_OK);
+    for (uint32_t i = 0; i < net->actions->count; i++) {
+        const struct shoal_sched_action *action = &net->actions->list[i];
+
+        if (action->kind == SHOAL_SCHED_SEND && sched_frame_decode(action->u.send.bytes, &frame) == SHOAL_OK &&
+            frame.kind == FRAME_ARCHIVE && frame.u.archive.word == ARCHIVE_STATE)
+            return frame;
+    }
+    fail_msg("no answer");
+    return frame;
+}
+
+static void test_held_is_said_when_it_is_flushed(void **state)
+{
+    struct net *net = new_net(420, 3);
+    uint8_t facts[100];
+    struct archive_record record = record_of(facts);
+
+    (void)state;
+    net->nodes[0].flush_ns = NET_S;
+    assert_int_equal(give_record(net, 0, &record, true, false), SHOAL_OK);
+    net_run(net, 100 * NET_MS);
+    assert_true(shoal_hash_is_zero(asked(net, record.job).u.archive.hash));
+    net_run(net, 2 * NET_S);
+    assert_false(shoal_hash_is_zero(asked(net, record.job).u.archive.hash));
+    assert_true(asked(net, record.job).u.archive.final);
+    net_destroy(net);
+}
+
+/* Of two records the newer one stays, until one is final: that one stays (A1, A3). */
+static void test_which_of_two_records_stays(void **state)
+{
+    static const struct {
+        const char *name;
+        bool first_final, second_final;
+        uint64_t second_term;
+        bool replaced;
+    } rows[] = {
+        { "an older one is not taken", false, false, 1, false },
+        { "an equal one is not taken", false, false, 2, false },
+        { "a newer one is taken", false, false, 3, true },
+        { "a final one is taken, however old", false, true, 1, true },
+        { "a final one is not replaced by a newer one", true, false, 3, false },
+        { "a final one is not replaced by a final one", true, true, 3, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct net *net = new_net(410 + i, 3);
+        uint8_t facts[100];
+        struct archive_record record = record_of(facts);
+        struct shoal_sched_archived archived;
+
+        net->cut[0][1] = net->cut[0][2] = net->cut[1][0] = net->cut[2][0] = true; /* nobody else has a say */
+        assert_int_equal(give_record(net, 0, &record, rows[i].first_final, false), SHOAL_OK);
+        net_run(net, 100 * NET_MS);
+        assert_true(shoal_sched_archive_find(net->nodes[0].sched, record.job, &archived));
+        assert_string_equal(archived.user, "ann");
+        record.version.term = rows[i].second_term;
+        (void)snprintf(record.user, sizeof(record.user), "bob");
+        assert_int_equal(give_record(net, 0, &record, rows[i].second_final, false), SHOAL_OK);
+        net_run(net, 100 * NET_MS);
+        assert_true(shoal_sched_archive_find(net->nodes[0].sched, record.job, &archived));
+        if (strcmp(archived.user, rows[i].replaced ? "bob" : "ann") != 0)
+            fail_msg("%s: it is of %s now", rows[i].name, archived.user);
+        assert_true(archived.final == (rows[i].first_final || rows[i].second_final));
+        net_destroy(net);
+    }
 }
 
 int main(void)
@@ -570,10 +763,15 @@ int main(void)
         cmocka_unit_test(test_silence_is_not_absence),
         cmocka_unit_test(test_a_guardian_that_was_away_does_not_campaign),
         cmocka_unit_test(test_a_crash_at_every_moment),
+        cmocka_unit_test(test_a_loss_at_every_moment),
+        cmocka_unit_test(test_the_power_of_all_fails_at_every_moment),
+        cmocka_unit_test(test_nearer_hosts_join),
         cmocka_unit_test(test_deleted_on_its_way),
         cmocka_unit_test(test_faults_by_seed),
         cmocka_unit_test(test_a_record_decodes_as_a_whole_or_not_at_all),
-        cmocka_unit_test(test_a_forged_record_is_refused),
+        cmocka_unit_test(test_a_record_that_nobody_signed_is_refused),
+        cmocka_unit_test(test_held_is_said_when_it_is_flushed),
+        cmocka_unit_test(test_which_of_two_records_stays),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
