@@ -225,6 +225,10 @@ void agent_archive_changed(struct agent *agent); /* after every step of the cont
 void agent_archive_folder(const struct agent *agent, const char *user, struct shoal_job_id id, char *path, size_t cap);
 uint64_t agent_archive_mark(const struct agent *agent);
 void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_t mark);
+/* Another host's answer: what is new in its part. False: it does not decode, or has nothing more. */
+bool agent_archive_told(struct agent *agent, struct shoal_node_id node, struct shoal_view answer);
+/* How many lines a list of blobs has; 0: it does not decode. */
+size_t agent_archive_lines(struct shoal_view list);
 /* Archived jobs known here, newest first; NULL at the end. `source`: who told of it. */
 const struct shoal_job_summary *agent_archive_next(const struct agent *agent, size_t *cursor);
 const struct shoal_job_summary *agent_archive_find(const struct agent *agent, struct shoal_job_id id,

@@ -148,6 +148,16 @@ static bool lines_have(const struct lines *lines, struct shoal_hash hash)
     return false;
 }
 
+size_t agent_archive_lines(struct shoal_view list)
+{
+    struct lines lines = { 0 };
+    enum shoal_err err = lines_read(&lines, list);
+    size_t count = err == SHOAL_OK ? lines.count : 0;
+
+    free(lines.list);
+    return count;
+}
+
 /* ---- making ---- */
 
 struct making {
@@ -1020,13 +1030,21 @@ static bool take_part(struct known_part *part, struct shoal_view answer)
     return true;
 }
 
+bool agent_archive_told(struct agent *agent, struct shoal_node_id node, struct shoal_view answer)
+{
+    struct known_part *part = part_of(agent, node);
+
+    return part != NULL && take_part(part, answer);
+}
+
 static void on_part(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct known_part *part = arg;
 
     (void)msg;
     part->asking = false;
-    if (err == SHOAL_OK && !part->agent->stopping && take_part(part, answer) && part->known != part->heard)
+    if (err == SHOAL_OK && !part->agent->stopping && agent_archive_told(part->agent, part->node, answer) &&
+        part->known != part->heard)
         ask_part(part); /* it has more; what fails is asked again when the node is heard of again */
 }
 

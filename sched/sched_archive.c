@@ -24,8 +24,8 @@
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
- * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records of SHOAL_ARCHIVE_BYTES_MAX together, and refuses what is beyond;
- *     a job that lacks a holder stays in its group. */
+ * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records of SHOAL_ARCHIVE_BYTES_MAX together, and none of others' jobs
+ * while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -208,7 +208,7 @@ void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event
         sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = kept_id(id); /* the other holders have it */
         return;
     }
-    a = add(s, bytes);
+    a = get(s, id) == NULL ? add(s, bytes) : NULL;
     if (a == NULL)
         return;
     a->final = final;
@@ -562,6 +562,10 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
     }
     if (a != NULL)
         drop(s, a);
+    if (s->store_percent >= SHOAL_STORE_SUBMIT_PERCENT && sched_group_find(s, id) == NULL) {
+        s->stats.archive_refused_full++;
+        return SHOAL_OK;
+    }
     a = add(s, bytes);
     if (a == NULL)
         return SHOAL_OK; /* A7: it is not said to be held */

@@ -357,6 +357,7 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
 
     if (format == 0 || format > GONE_FORMAT)
         return;
+    s->gone_count = 0;
     s->gone_version = s->gone_durable = shoal_get_u64(&r);
     s->gone_floor = shoal_get_job_id(&r);
     count = shoal_get_u32(&r);

@@ -1,6 +1,6 @@
 /* libFuzzer: questions and answers of another agent of the mesh, as they come behind an authenticated link: chunks,
- * files of result folders, logs, step records. Behind them is what serves them in an agent, with a data folder in
- * memory. Whatever is asked, nothing outside that folder may be written. */
+ * files of result folders, logs, step records, what is archived. Behind them is what serves them in an agent, with a
+ * data folder in memory. Whatever is asked, nothing outside that folder may be written. */
 #include "../../node/agent.h"
 
 #include "../../node/agent_backend.h"
@@ -106,6 +106,7 @@ static void make_agent(void)
     agent_blobs_create(&agent);
     agent_tree_create(&agent);
     agent_ledger_create(&agent);
+    agent_archive_create(&agent);
     agent_backend(&agent, &backend);
 }
 
@@ -131,6 +132,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         return 0;
     if (bytes[0] == 255)
         peer_calls_frame(agent.calls, peer, shoal_view_of(bytes + 1, len - 1));
+    else if (bytes[0] == 254)
+        agent_archive_told(&agent, peer, shoal_view_of(bytes + 1, len - 1));
+    else if (bytes[0] == 253)
+        (void)agent_archive_lines(shoal_view_of(bytes + 1, len - 1));
     else
         ask(bytes[0], shoal_view_of(bytes + 1, len - 1));
     (void)uv_run(&agent.loop, UV_RUN_NOWAIT);

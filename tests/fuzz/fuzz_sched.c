@@ -1,7 +1,7 @@
 /* libFuzzer: what other nodes may send to one node's control plane. The input is a row of pieces; each begins with a
- * byte that says what it is: a frame, a support datagram, a job summary, a mesh hint, a kept copy, a request, or a
- * pause in which writes become durable. Whatever comes, no assertion may fail, nothing may leak, and no frame decodes
- * past its end.
+ * byte that says what it is: a frame, a support datagram, a job summary, a mesh hint, a kept copy, a request, what the
+ * store holds of the archive or of the ids that are gone, or a pause in which writes become durable and blobs arrive.
+ * Whatever comes, no assertion may fail, nothing may leak, and no frame decodes past its end.
  *
  *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_sched.c \
  *       $(ls sched/(all).c)
@@ -26,6 +26,8 @@ struct fuzz {
         struct shoal_sched_mark mark;
     } marks[MARKS_MAX];
     unsigned mark_count;
+    struct shoal_sched_event blobs[MARKS_MAX]; /* asked for, on their way */
+    unsigned blob_count;
     uint64_t request;
     unsigned open; /* requests without a reply */
 };
@@ -74,6 +76,16 @@ static struct shoal_node_id fuzz_node_of_key(void *arg, const uint8_t key[SHOAL_
     return fuzz_node(key[0]);
 }
 
+static void event_of_blobs(struct shoal_sched_event *event, const struct shoal_sched_action *action)
+{
+    *event =
+        (struct shoal_sched_event){ .kind = action->kind == SHOAL_SCHED_ARCHIVE_MAKE ? SHOAL_SCHED_ARCHIVE_MADE
+                                                                                     : SHOAL_SCHED_ARCHIVE_FETCHED };
+    event->u.archive.job = action->u.archive.job;
+    event->u.archive.list = action->u.archive.list;
+    event->u.archive.ok = action->u.archive.job.bytes[9] % 4 != 0;
+}
+
 static void fuzz_step(struct fuzz *fuzz, struct shoal_sched_event *event)
 {
     event->wall_ms = 1000 + fuzz->now / SHOAL_MS;
@@ -98,8 +110,23 @@ static void fuzz_step(struct fuzz *fuzz, struct shoal_sched_event *event)
                 abort();
             fuzz->open--;
             break;
+        case SHOAL_SCHED_ARCHIVE_MAKE:
+        case SHOAL_SCHED_ARCHIVE_FETCH:
+            if (fuzz->blob_count == MARKS_MAX)
+                break;
+            event_of_blobs(&fuzz->blobs[fuzz->blob_count++], action);
+            break;
         default: break;
         }
+    }
+}
+
+static void fuzz_blobs(struct fuzz *fuzz)
+{
+    while (fuzz->blob_count > 0) {
+        struct shoal_sched_event event = fuzz->blobs[--fuzz->blob_count];
+
+        fuzz_step(fuzz, &event);
     }
 }
 
@@ -182,7 +209,7 @@ static void fuzz_piece(struct fuzz *fuzz, uint8_t what, struct shoal_view piece)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_TIMER };
 
-    switch (what % 8) {
+    switch (what % 9) {
     case 0:
     case 1:
         event.kind = SHOAL_SCHED_FRAME;
@@ -209,9 +236,21 @@ static void fuzz_piece(struct fuzz *fuzz, uint8_t what, struct shoal_view piece)
         event.u.mesh_copy.bytes = piece;
         break;
     case 6: fuzz_request(fuzz, piece); return;
+    case 7:
+        event.kind = SHOAL_SCHED_RESTORE;
+        memset(event.u.restore.group.bytes, 255, sizeof(event.u.restore.group.bytes));
+        if (what / 9 % 2 == 0 && piece.len >= 18) { /* a kept record: its job's id, in its own place */
+            memcpy(event.u.restore.group.bytes, piece.bytes + 8 + 3, 10);
+            event.u.restore.group.bytes[0] |= 0x80;
+        }
+        event.u.restore.has_snapshot = true;
+        event.u.restore.snapshot.index = 1;
+        event.u.restore.snapshot.bytes = piece;
+        break;
     default:
         fuzz_flush(fuzz);
-        fuzz->now += (uint64_t)(1 + what / 8) * 50 * SHOAL_MS;
+        fuzz->now += (uint64_t)(1 + what / 9) * 50 * SHOAL_MS;
+        fuzz_blobs(fuzz);
         break;
     }
     fuzz_step(fuzz, &event);
@@ -238,6 +277,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     /* Long after, every request has had its answer. */
     for (unsigned i = 0; i < 40; i++) {
         fuzz_flush(&fuzz);
+        fuzz_blobs(&fuzz);
         fuzz.now += SHOAL_S;
         fuzz_step(&fuzz, &timer);
     }

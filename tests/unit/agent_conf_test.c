@@ -24,7 +24,7 @@ static struct shoal_cli_agent nothing_given(void)
 static void settings_are_taken_where_nothing_was_given(void **state)
 {
     char text[] = "# a comment\n\nname ada\nhost 10.0.0.1\nport 7411\napi-port 9244\napi-plain 1\nslots 4\nprefill 0\n"
-                  "domain rack 7\npython /usr/bin/python3";
+                  "archive-after 90\ndomain rack 7\npython /usr/bin/python3";
     struct shoal_cli_agent options = nothing_given();
     struct shoal_msg msg = { "" };
 
@@ -40,6 +40,7 @@ static void settings_are_taken_where_nothing_was_given(void **state)
     assert_true(options.api_plain);
     assert_int_equal(options.slots, 4);
     assert_int_equal(options.prefill_mib, 0);
+    assert_int_equal(options.archive_s, 90);
     assert_string_equal(options.domain, "rack 7");
     assert_string_equal(options.python, "/usr/bin/python3"); /* no line's end at the end */
 }
@@ -56,6 +57,7 @@ static void what_it_may_not_say_is_named_with_its_line(void **state)
         { "port\n", "port: \"\" is not a number" },
         { "port  7410\n", "\" 7410\" is not a number" },
         { "slots 65\n", "a number from 1 to 64" },
+        { "archive-after 0\n", "a number from 1 to 2592000" },
         { "slots 18446744073709551617\n", "is not a number" },
         { "api-plain yes\n", "a number from 0 to 1" },
         { "prefill 1048577\n", "a number from 0 to 1048576" },
