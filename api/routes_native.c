@@ -513,7 +513,8 @@ static void handle_debug(struct http_request *request)
     if (err == SHOAL_OK)
         http_respond(request, 200, "application/json", shoal_buf_view(&json));
     else if (err == SHOAL_ERR_NOT_FOUND)
-        http_respond_error(request, 404, "debug: \"%.40s\" is not groups, leases, links, epochs or archive", request->params[0]);
+        http_respond_error(request, 404, "debug: \"%.40s\" is not groups, leases, links, epochs or archive",
+                           request->params[0]);
     else
         http_respond_error(request, 503, "the node cannot show that now");
     shoal_buf_deinit(&json);

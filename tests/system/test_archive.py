@@ -1,5 +1,7 @@
 """Some time after its end a job leaves gossip and Raft for the archive, and its user does not notice."""
 
+import shutil
+
 import pytest
 import training
 from helpers import ended, groups, log_of, result_of, submit
@@ -117,3 +119,18 @@ def test_nobody_notices(new_mesh, script, folder, tmp_path):
                    not (host.data / "jobs" / jobs[1]).exists() and not (host.data / "blobs/held" / jobs[1]).exists(), 10,
                    "nothing of it lies on %s" % host.name, pause=0.2)
     assert_answers(mesh, jobs[:1], before, tmp_path)
+
+
+def test_a_leader_that_lacks_the_log_archives_what_the_others_have(new_mesh, script):
+    mesh = new_mesh(slots=1, agent_options=("--archive-after", "4"))
+    job = submit(mesh, mesh.hosts[0], script(SCRIPT))
+    facts = ended(mesh, job)
+    logs = "results/*/batchworkdir/%s/log" % job
+    mesh.until(lambda: all(any(path.stat().st_size for path in host.data.glob(logs + "/*/stdout")) for host in mesh.hosts), 5,
+               "every guardian has the log")
+    leader = next(host for host in mesh.hosts if host.name == facts["leader"])
+    for path in leader.data.glob(logs):  # as if it had been away at the end
+        shutil.rmtree(path)
+    mesh.until(lambda: is_archived(mesh, job), 60, "it is in the archive", pause=0.3)
+    for host in mesh.hosts:
+        assert log_of(mesh, host, job) == "the only line of %s\n" % job
