@@ -462,7 +462,8 @@ static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
     (void)snprintf(why, cap, "job %u is %s, %llu steps of %llu", index + 1,
                    shoal_job_state_name((enum shoal_job_state)state), (unsigned long long)job->steps_done,
                    (unsigned long long)job->steps);
-    if (state == SHOAL_JOB_ERROR && job->script && strstr(newest(sim, index)->reason, "the last one allowed") != NULL)
+    if (state == SHOAL_JOB_ERROR && job->script &&
+        (newest(sim, index) == NULL || strstr(newest(sim, index)->reason, "the last one allowed") != NULL))
         return true; /* its hosts were lost as often as it may begin anew, and it says so */
     if (state != SHOAL_JOB_FINISHED && !(job->stop_asked && state == SHOAL_JOB_KILLED))
         return false;
