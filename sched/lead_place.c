@@ -340,14 +340,15 @@ void lead_cancel(struct lead_step *s)
     lead->grant_count = 0;
 }
 
-/* The name of the n-th worker of a job: 40 bits of the job and its recovery generation, 24 bits that count. */
+/* The name of the n-th worker of a job: 39 bits of the job and its recovery generation, 24 bits that count. Below 2^63:
+ * readers of JSON take no larger integers. */
 static uint64_t worker_name(const struct shoal_job *job, uint64_t n)
 {
     uint64_t hash = 1469598103934665603ull + job->generation; /* FNV-1a */
 
     for (unsigned i = 0; i < sizeof(job->id.bytes); i++)
         hash = (hash ^ job->id.bytes[i]) * 1099511628211ull;
-    return hash << 24 | (n & 0xffffff);
+    return (hash << 24 | (n & 0xffffff)) & INT64_MAX;
 }
 
 static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)

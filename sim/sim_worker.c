@@ -466,6 +466,9 @@ void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *acti
         sim_fail(sim, "%s runs a worker of a job that it has not opened", host->name);
         return;
     }
+    if (action->u.run.worker_id > INT64_MAX)
+        sim_fail(sim, "%s runs worker %llu, which readers of JSON refuse", host->name,
+                 (unsigned long long)action->u.run.worker_id);
     worker = sim_alloc(sizeof(*worker));
     *worker = (struct sim_worker){ .id = action->u.run.worker_id,
                                    .job = job,
