@@ -5,8 +5,8 @@
  * left behind, which by R2 has become a child of the runner, is told from the living workers' own by what it inherited:
  * the descriptor of the slot's lock, or the SHOAL_WORKER_ID that it was started with (an engine has none: the engine
  * server was started for all of them). What bears neither goes when the last worker has ended. The children of those
- * who are killed so come to the runner in turn, hence each death of a stranger begins another sweep. The slot's lock
- * says when it is really empty. */
+ * who are killed so come to the runner in turn, hence each death of a stranger begins another sweep; one that shows no
+ * environment at all is looked at again. The slot's lock says when it is really empty. */
 #include "shoal/runner.h"
 
 #include "shoal/worker.h"
@@ -36,6 +36,9 @@
 #define ORPHAN_NS (60 * SHOAL_S)
 /* How long an exit waits to be told until what was printed is in its file: a disk that hangs must not hold it. */
 #define LOG_SYNC_NS (2 * SHOAL_S)
+/* Who is just executing a program shows no environment: looked at again, a few times after each worker's end. */
+#define SWEEP_NS (20 * SHOAL_MS)
+#define SWEEPS_MAX 20
 
 /* The file of a slot's lock, as long as the runner lives. */
 struct lock_file {
@@ -79,6 +82,8 @@ struct runner {
     struct runner_logs logs;
     bool closing;
     uint64_t idle_since_ns;
+    uint64_t sweep_at_ns; /* 0: none is due */
+    unsigned sweeps_left; /* for the sake of those that could not be told apart */
     char server_line[8192];
     struct shoal_runner_message in;
     struct shoal_runner_message out;
@@ -223,8 +228,9 @@ static bool anyone_alive(const struct runner *runner)
     return false;
 }
 
-/* The worker in whose environment `pid` was started. False: it says none. */
-static bool marked_worker(pid_t pid, uint64_t *worker_id)
+/* The worker in whose environment `pid` was started. False: it says none. `empty`: it says nothing at all, which may be
+ * so because it is just executing another program. */
+static bool marked_worker(pid_t pid, uint64_t *worker_id, bool *empty)
 {
     static char environ_bytes[128 * SHOAL_KIB + 1];
     static const char mark[] = SHOAL_ENV_WORKER "=";
@@ -239,7 +245,8 @@ static bool marked_worker(pid_t pid, uint64_t *worker_id)
         len = read(fd, environ_bytes, sizeof(environ_bytes) - 1);
         (void)close(fd);
     }
-    if (len <= 0)
+    *empty = len <= 0;
+    if (*empty)
         return false;
     environ_bytes[len] = '\0';
     for (at = environ_bytes; at < environ_bytes + len; at += strlen(at) + 1) {
@@ -278,16 +285,23 @@ static uint32_t marked_slot(const struct runner *runner, pid_t pid)
 }
 
 /* Has a child of the runner that is no worker of the table nobody alive to belong to? */
-static bool left_behind(const struct runner *runner, pid_t pid)
+static bool left_behind(struct runner *runner, pid_t pid)
 {
     uint64_t worker_id;
     uint32_t slot = marked_slot(runner, pid);
+    bool empty;
 
     if (slot != SHOAL_SLOT_NONE)
         return !slot_lives(runner, slot);
-    if (marked_worker(pid, &worker_id))
+    if (marked_worker(pid, &worker_id, &empty))
         return !worker_lives(runner, worker_id);
-    return !anyone_alive(runner);
+    if (!anyone_alive(runner))
+        return true;
+    if (empty && runner->sweep_at_ns == 0 && runner->sweeps_left > 0) {
+        runner->sweeps_left--;
+        runner->sweep_at_ns = boottime_ns() + SWEEP_NS;
+    }
+    return false;
 }
 
 /* R2: processes that a worker left behind are our children by now. None of them can be another's pid: only we reap. */
@@ -407,6 +421,11 @@ static void timer_turn(struct runner *runner)
         }
         next = earlier(next, earlier(child->freeze_at_ns, earlier(child->kill_at_ns, child->term_kill_at_ns)));
     }
+    if (runner->sweep_at_ns != 0 && runner->sweep_at_ns <= now) {
+        runner->sweep_at_ns = 0;
+        kill_left_behind(runner);
+    }
+    next = earlier(next, runner->sweep_at_ns);
     if (!anyone_alive(runner))
         next = earlier(next, runner->idle_since_ns + ORPHAN_NS);
     when.it_value.tv_sec = (time_t)(next / SHOAL_S);
@@ -704,6 +723,7 @@ static void child_ended(struct runner *runner, struct child *child, int status, 
     cgroup_write(child->cgroup, "cgroup.kill", "1");
     if (child->pid > 0)
         (void)kill(-child->pid, SIGKILL);
+    runner->sweeps_left = SWEEPS_MAX;
     kill_left_behind(runner);
     runner->idle_since_ns = boottime_ns();
     child_logs_close(child);
