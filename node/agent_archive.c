@@ -663,6 +663,9 @@ struct taking {
     size_t source_count;
     char root[AGENT_PATH_BYTES];
     char path[AGENT_PATH_BYTES + PATH_BYTES + 16]; /* of the file that is made */
+    char made[AGENT_PATH_BYTES + PATH_BYTES + 16]; /* until it is flushed */
+    int fd;
+    uv_fs_t sync;
     struct lines lines;
     size_t next;
 };
@@ -684,26 +687,37 @@ static void taken(struct taking *t, enum shoal_err err, const char *text)
 
 static void make_next(struct taking *t);
 
+static void on_synced(uv_fs_t *request)
+{
+    struct taking *t = request->data;
+    bool flushed = request->result == 0;
+
+    uv_fs_req_cleanup(request);
+    (void)close(t->fd);
+    if (!flushed || rename(t->made, t->path) != 0) {
+        taken(t, SHOAL_ERR_STORAGE, "a log or ledger of the archive cannot be written here");
+        return;
+    }
+    t->next++;
+    make_next(t);
+}
+
 static void on_file(void *arg, enum shoal_err err, const char *path_or_text)
 {
     struct taking *t = arg;
-    int fd;
 
     if (err != SHOAL_OK) {
         taken(t, err, path_or_text);
         return;
     }
-    fd = open(path_or_text, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) != 0 || rename(path_or_text, t->path) != 0)
-        err = SHOAL_ERR_STORAGE;
-    if (fd >= 0)
-        (void)close(fd);
-    if (err != SHOAL_OK) {
-        taken(t, err, "a log or ledger of the archive cannot be written here");
+    (void)snprintf(t->made, sizeof(t->made), "%s", path_or_text);
+    t->fd = open(t->made, O_RDONLY | O_CLOEXEC);
+    t->sync.data = t;
+    if (t->fd >= 0 && uv_fs_fsync(&t->agent->loop, &t->sync, t->fd, on_synced) == 0) /* it may be large */
         return;
-    }
-    t->next++;
-    make_next(t);
+    if (t->fd >= 0)
+        (void)close(t->fd);
+    taken(t, SHOAL_ERR_STORAGE, "a log or ledger of the archive cannot be flushed here");
 }
 
 static void keep_order(const struct taking *t)
