@@ -405,7 +405,7 @@ static void on_stepped(struct slots_step *s, const struct shoal_slots_event *eve
         shoal_epoch_word(worker->report.epoch) != event->u.stepped.epoch_word)
         return;
     job = &s->slots->jobs[worker->job];
-    slots_progress_of(job, worker->report.ready_call, worker->report.epoch.e);
+    slots_progress_of(job, worker->report.ready_call, worker->report.epoch);
     if (event->u.stepped.step <= job->step)
         return;
     job->step = event->u.stepped.step;

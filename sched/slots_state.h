@@ -109,9 +109,9 @@ struct hjob {
     struct shoal_hash snap_hash;
     /* Progress: `step` from every worker's control page too, the rest from rank 0's records. */
     bool progress_new;
-    uint64_t progress_ns; /* last sent */
-    uint32_t progress_e;  /* epoch of `step` */
-    uint32_t record_e;    /* of the newest record */
+    uint64_t progress_ns;    /* last sent */
+    uint64_t progress_epoch; /* of `step`: its word, since a host's own epochs (e,k) have first steps, too */
+    uint32_t record_e;       /* of the newest record */
     uint64_t rate_step, rate_ns;
     uint32_t progress_call, data_epoch, engines, rate_milli;
     uint64_t step, record_step, logged_step;
@@ -199,7 +199,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from);
 
 /* slots_worker.c: local workers. */
 /* Progress is of this call and epoch from now on. */
-void slots_progress_of(struct hjob *job, uint32_t call, uint32_t e);
+void slots_progress_of(struct hjob *job, uint32_t call, struct shoal_epoch epoch);
 void slots_on_worker(struct slots_step *s, struct worker *worker, const struct shoal_worker_message *message);
 void slots_drive_worker(struct slots_step *s, struct worker *worker);
 

@@ -56,16 +56,16 @@ static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, in
     return true;
 }
 
-void slots_progress_of(struct hjob *job, uint32_t call, uint32_t e)
+void slots_progress_of(struct hjob *job, uint32_t call, struct shoal_epoch epoch)
 {
     if (call != job->progress_call) {
         job->progress_call = call;
         job->step = job->record_step = 0;
         job->has_metrics = job->metrics_new = false;
     }
-    if (e != job->progress_e)
+    if (shoal_epoch_word(epoch) != job->progress_epoch)
         job->progress_ns = 0; /* the first step of an epoch is told at once: planned changes wait for it */
-    job->progress_e = e;
+    job->progress_epoch = shoal_epoch_word(epoch);
 }
 
 static void on_records(struct slots_step *s, struct hjob *job, const struct shoal_worker_records *records)
@@ -83,7 +83,7 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
         if (head.kind == SHOAL_STEP_FILES || head.call < job->progress_call ||
             (job->progress_call == head.call && head.step < job->record_step))
             continue;
-        slots_progress_of(job, head.call, head.e);
+        slots_progress_of(job, head.call, (struct shoal_epoch){ .e = head.e, .k = head.k });
         if (head.e != job->record_e)
             job->progress_ns = 0; /* its metrics too */
         job->record_e = head.e;

@@ -599,9 +599,22 @@ static void test_epoch_and_death(void **state)
     assert_false(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8);
     step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32, 7 } });
     assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 7 && in.u.progress.call == 1);
+    start(SHOAL_HOST_EPOCH, job_a);
+    out.u.epoch.epoch = (struct shoal_epoch){ 3, 1 };
+    out.u.epoch.call = 1;
+    out.u.epoch.member_count = 3;
+    out.u.epoch.members[0].worker_id = 11;
+    out.u.epoch.members[1].worker_id = 12;
+    out.u.epoch.members[2].worker_id = 13;
+    out.u.epoch.members[2].node = other;
+    send_from(leader);
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32 | 1, 8 } });
+    assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8); /* its first step, at once; the second is not */
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32 | 1, 9 } });
+    assert_false(sent(SHOAL_HOST_PROGRESS));
     event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_DYING, .u.worker = { .worker_id = 12 } };
     step(&event);
-    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
+    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == ((uint64_t)3 << 32 | 1)); /* S6: at once */
     assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.stuck);
     assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12); /* whatever is left of it */
@@ -616,7 +629,7 @@ static void test_epoch_and_death(void **state)
     assert_false(told(11, SHOAL_WORKER_EPOCH));
     event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_WORKER, .u.worker = { .worker_id = 11, .message = &m } };
     m.kind = SHOAL_WORKER_CLOSED; /* which links broke is told, as long as the CLOSED is */
-    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
+    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 1 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
     step(&event);
     assert_true(sent_to(SHOAL_HOST_BROKEN, leader) && in.u.broken.worker_id == 11 && in.u.broken.epoch.e == 3 &&
                 in.u.broken.ranks == 4);
