@@ -4,6 +4,7 @@ ports and identity, as a host of its own would."""
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -18,10 +19,22 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PASSWORD = "swim together"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_ports(count):
+    """Ports that the kernel does not give to outgoing connections: one of those would be taken again before its agent has
+    started, or while it is down."""
+    low, high = map(int, pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    free = []
+    for port in random.sample([*range(10000, low), *range(high + 1, 65536)] or range(10000, 65536), 1000):
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
+            try:
+                stream.bind(("127.0.0.1", port))
+                datagram.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise Failed("no %d free ports on 127.0.0.1 outside of %d to %d" % (count, low, high))
 
 
 def start_time(pid):
@@ -52,7 +65,7 @@ class Host:
     def __init__(self, mesh, name):
         self.mesh, self.name = mesh, name
         self.data = mesh.folder / name
-        self.port, self.api_port = free_port(), free_port()
+        self.port, self.api_port = free_ports(2)
         self.address, self.within = "127.0.0.1", []  # within: words before the agent's command, of a host with its own world
         self.log = mesh.folder / (name + ".log")
         self.process = None
