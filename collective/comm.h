@@ -295,6 +295,8 @@ enum shoal_err fabric_enter(struct shoal_comm *comm);
 void fabric_leave(struct shoal_comm *comm);
 /* Progress, greetings, serving. false: broken. With or without the lock held by this thread. */
 bool fabric_turn(struct shoal_comm *comm);
+/* What the last turn found, whoever made it. */
+bool fabric_is_broken(const struct shoal_comm *comm);
 /* Like fabric_turn, but gives up when another thread is at it. */
 void fabric_try_turn(struct shoal_comm *comm);
 /* Sleep until something arrives or `ms` pass. */

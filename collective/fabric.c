@@ -59,7 +59,7 @@ struct beat {
 
 struct fabric {
     bool active;
-    bool broken;
+    atomic_bool broken; /* set under the lock, also by turns within a wait's condition; read without it */
     uint32_t greeted_count;
     bool greeted[SHOAL_RANKS_MAX];
     struct greeting out[SHOAL_RANKS_MAX];
@@ -285,7 +285,8 @@ void fabric_leave(struct shoal_comm *comm)
         return;
     (void)pthread_mutex_lock(&comm->fabric_lock);
     comm->transport_ops->reset(comm->transport, fabric_tag(comm, FABRIC_HELLO, 0, 0, 0), TRANSPORT_EPOCH_MASK);
-    fabric->active = fabric->broken = false;
+    fabric->active = false;
+    fabric->broken = false;
     fabric->greeted_count = 0;
     memset(fabric->greeted, 0, sizeof(fabric->greeted));
     memset(fabric->greet_sends, 0, sizeof(fabric->greet_sends));
@@ -451,6 +452,8 @@ bool fabric_turn(struct shoal_comm *comm)
     (void)pthread_mutex_unlock(&comm->fabric_lock);
     return whole;
 }
+
+bool fabric_is_broken(const struct shoal_comm *comm) { return comm->fabric != NULL && comm->fabric->broken; }
 
 void fabric_try_turn(struct shoal_comm *comm)
 {

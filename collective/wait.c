@@ -75,7 +75,7 @@ static enum shoal_err wait_turns(struct shoal_comm *comm, wait_fn *ready, uint64
     bool fabric = comm->epoch.hosts > 1;
 
     for (uint64_t turn = 0;; turn++) {
-        if (epoch_is_revoked(comm) || (fabric && turn % 8 == 0 && !fabric_turn(comm))) {
+        if (epoch_is_revoked(comm) || (fabric && turn % 8 == 0 && !fabric_turn(comm)) || fabric_is_broken(comm)) {
             epoch_close(comm);
             return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
         }

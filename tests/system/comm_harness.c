@@ -7,6 +7,7 @@
  *   - the sample ids of every mini-batch are the ones that the permutation names (recomputed here)
  *
  *   comm_harness CWORKER [scenario=NAME] [options="OF THE WORKERS"] [seed=N] [rounds=N] [verbose=1]
+ *   comm_harness list
  *
  * Planted bugs in the worker must turn it red; that is a scenario too. */
 #include <errno.h>
@@ -43,7 +44,16 @@
 #define STEPS_MAX 4096
 #define EVENTS_MAX 32
 
-enum event_kind { EVENT_KILL, EVENT_STOP, EVENT_JOIN, EVENT_SHRINK, EVENT_REFORM, EVENT_RESTART_AGENT, EVENT_KILL_ALL };
+enum event_kind {
+    EVENT_KILL,
+    EVENT_LOSE, /* with its host: only workers of other hosts can tell, by their links to it */
+    EVENT_STOP,
+    EVENT_JOIN,
+    EVENT_SHRINK,
+    EVENT_REFORM,
+    EVENT_RESTART_AGENT,
+    EVENT_KILL_ALL,
+};
 
 struct event {
     enum event_kind kind;
@@ -91,6 +101,7 @@ struct worker {
     bool dropped;
     bool released;
     bool doomed; /* killed or stopped, but not noticed yet */
+    bool lost;   /* killed with its host */
     pid_t pid;
     uint32_t host;
     uint32_t slot;
@@ -652,6 +663,17 @@ static struct worker *pick(struct agent *agent, uint32_t spare)
     return count <= spare ? NULL : living[shoal_rand_below(&agent->rand, count)];
 }
 
+static bool linked_elsewhere(const struct agent *agent, const struct worker *w)
+{
+    for (uint32_t i = 0; i < agent->worker_count; i++) {
+        const struct worker *other = &agent->workers[i];
+
+        if (w->member && alive(other) && other->member && !other->doomed && other->host != w->host)
+            return true;
+    }
+    return false;
+}
+
 static void on_death(struct agent *agent, struct worker *w)
 {
     if (w->dead || !w->used)
@@ -661,6 +683,8 @@ static void on_death(struct agent *agent, struct worker *w)
         fail(agent, "worker %" PRIu64 " died by itself", w->id);
     (void)kill(w->pid, SIGKILL);
     say(agent, "[death] worker %" PRIu64 "\n", w->id);
+    if (w->lost && linked_elsewhere(agent, w))
+        return;
     if (w->member && !w->closed)
         revoke_epoch(agent, "a death");
     else if (w->member)
@@ -674,9 +698,11 @@ static void act(struct agent *agent, struct event *event)
     event->over = true;
     switch (event->kind) {
     case EVENT_KILL:
+    case EVENT_LOSE:
         w = pick(agent, 1);
         if (w != NULL) {
-            say(agent, "[kill] %" PRIu64 "\n", w->id);
+            say(agent, event->kind == EVENT_LOSE ? "[lose] %" PRIu64 "\n" : "[kill] %" PRIu64 "\n", w->id);
+            w->lost = event->kind == EVENT_LOSE;
             agent->kill_epoch = shoal_epoch_word(agent->epoch);
             agent->kill_ns = now_ns();
             w->doomed = true;
@@ -815,6 +841,8 @@ static void on_message(struct agent *agent, struct worker *w, const struct shoal
         on_done(agent, w, &m->done);
     } else if (m->kind == SHOAL_WORKER_FILES) {
         agent->files_written = true;
+    } else if (m->kind == SHOAL_WORKER_UNHEARD) {
+        say(agent, "[unheard] worker %" PRIu64 " does not hear ranks %" PRIx64 "\n", w->id, m->unheard.ranks);
     } else if (m->kind == SHOAL_WORKER_FAILED) {
         fail(agent, "worker %" PRIu64 " failed: %s", w->id, m->failed.text);
     } else {
@@ -1077,7 +1105,7 @@ static void check_worker(struct agent *agent, const struct worker *w)
 
 static void random_events(struct agent *agent)
 {
-    static const enum event_kind kinds[] = { EVENT_KILL,   EVENT_KILL,   EVENT_JOIN, EVENT_JOIN,
+    static const enum event_kind kinds[] = { EVENT_KILL,   EVENT_LOSE,   EVENT_JOIN, EVENT_JOIN,
                                              EVENT_SHRINK, EVENT_REFORM, EVENT_STOP, EVENT_RESTART_AGENT };
 
     for (uint32_t i = 0; i < agent->scenario->random_events && agent->event_count < EVENTS_MAX; i++) {
@@ -1362,6 +1390,13 @@ static const struct scenario scenarios[] = {
       .hosts = 2,
       .workers = 4,
       .events = { { .kind = EVENT_KILL, .step = 3 }, { .kind = EVENT_KILL, .step = 7, .delay_us = 400 } } },
+    { .name = "hosts_lost",
+      .options = SLOWER,
+      .hosts = 4,
+      .workers = 4,
+      .events = { { .kind = EVENT_LOSE, .step = 3 },
+                  { .kind = EVENT_LOSE, .step = 7, .delay_us = 400 },
+                  { .kind = EVENT_LOSE, .step = 11, .delay_us = 900 } } },
     { .name = "hosts_reform_often",
       .options = SLOWER,
       .hosts = 2,
@@ -1458,12 +1493,22 @@ static const struct scenario scenarios[] = {
       .time_join = true },
 };
 
-static const struct scenario random_one = {
-    .name = "random", .options = SLOWER, .hosts = 1, .workers = 3, .random_events = 6
+/* Once for each round, each with a seed of its own. */
+static const struct scenario random_scenarios[] = {
+    { .name = "random", .options = SLOWER, .hosts = 1, .workers = 3, .random_events = 6 },
+    { .name = "random_hosts", .options = SLOWER, .hosts = 2, .workers = 4, .random_events = 5 },
 };
-static const struct scenario random_two = {
-    .name = "random_hosts", .options = SLOWER, .hosts = 2, .workers = 4, .random_events = 5
-};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void list(void)
+{
+    for (size_t i = 0; i < COUNT(scenarios); i++)
+        if (!scenarios[i].time_kill && !scenarios[i].time_join)
+            (void)puts(scenarios[i].name);
+    for (size_t i = 0; i < COUNT(random_scenarios); i++)
+        (void)puts(random_scenarios[i].name);
+}
 
 int main(int argc, char **argv)
 {
@@ -1475,8 +1520,15 @@ int main(int argc, char **argv)
     bool green = true;
 
     if (argc < 2) {
-        (void)fprintf(stderr, "comm_harness CWORKER [scenario=NAME] [seed=N] [rounds=N] [verbose=1]\n");
+        (void)fprintf(
+            stderr,
+            "comm_harness CWORKER [scenario=NAME] [options=\"OF THE WORKERS\"] [seed=N] [rounds=N] [verbose=1] | "
+            "comm_harness list\n");
         return 2;
+    }
+    if (strcmp(argv[1], "list") == 0) {
+        list();
+        return 0;
     }
     for (int i = 2; i < argc; i++) {
         if (strncmp(argv[i], "scenario=", 9) == 0)
@@ -1491,14 +1543,12 @@ int main(int argc, char **argv)
             verbose = argv[i][8] == '1';
     }
     (void)signal(SIGPIPE, SIG_IGN);
-    for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
+    for (size_t i = 0; i < COUNT(scenarios); i++)
         if (only == NULL || strcmp(only, scenarios[i].name) == 0)
             green = run_scenario(&scenarios[i], argv[1], options, seed, verbose) && green;
-    for (uint64_t r = 0; r < rounds; r++) {
-        if (only == NULL || strcmp(only, random_one.name) == 0)
-            green = run_scenario(&random_one, argv[1], options, seed + r, verbose) && green;
-        if (only == NULL || strcmp(only, random_two.name) == 0)
-            green = run_scenario(&random_two, argv[1], options, seed + r, verbose) && green;
-    }
+    for (uint64_t r = 0; r < rounds; r++)
+        for (size_t i = 0; i < COUNT(random_scenarios); i++)
+            if (only == NULL || strcmp(only, random_scenarios[i].name) == 0)
+                green = run_scenario(&random_scenarios[i], argv[1], options, seed + r, verbose) && green;
     return green ? 0 : 1;
 }
