@@ -596,7 +596,7 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
     while (at + 64 < bytes.len) { /* each line begins with the file's hash */
         const uint8_t *end = memchr(bytes.bytes + at, '\n', bytes.len - at);
         char hex[SHOAL_HASH_TEXT_BYTES] = "";
-        struct shoal_hash hash;
+        struct shoal_hash hash = { { 0 } };
 
         memcpy(hex, bytes.bytes + at, 64);
         if (shoal_hex_parse(hex, hash.bytes, 32) && !lines_have(&m->lines, hash)) {

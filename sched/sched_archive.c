@@ -296,7 +296,7 @@ static uint8_t hosts_update(const struct shoal_sched *s, struct shoal_job_id id,
                             uint8_t host_count)
 {
     struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
-    struct sched_copy fresh[SHOAL_ARCHIVE_COPIES];
+    struct sched_copy fresh[SHOAL_ARCHIVE_COPIES] = { 0 };
     size_t count = sched_archive_hosts(s, id, nodes);
 
     for (size_t i = 0; i < count; i++) {
