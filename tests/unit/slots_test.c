@@ -549,13 +549,37 @@ static void test_reports_repeat(void **state)
     teardown();
 }
 
-static void test_epoch_and_death(void **state)
+/* Workers 11 and 12 are here, 13 is on another host. */
+static void send_epoch(struct shoal_epoch epoch)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
-    static struct shoal_worker_message m;
+    start(SHOAL_HOST_EPOCH, job_a);
+    out.u.epoch.epoch = epoch;
+    out.u.epoch.call = 1;
+    out.u.epoch.member_count = 3;
+    out.u.epoch.members[0].worker_id = 11;
+    out.u.epoch.members[1].worker_id = 12;
+    out.u.epoch.members[2].worker_id = 13;
+    out.u.epoch.members[2].node = other;
+    send_from(leader);
+}
 
-    (void)state;
-    setup();
+static void say_as(uint64_t worker_id, const struct shoal_worker_message *m)
+{
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_WORKER,
+                                      .u.worker = { .worker_id = worker_id, .message = m } });
+}
+
+static void stepped(uint64_t worker_id, struct shoal_epoch epoch, uint64_t at)
+{
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED,
+                                      .u.stepped = { worker_id, shoal_epoch_word(epoch), at } });
+}
+
+static void enter_epoch_3(void)
+{
+    static struct shoal_worker_message ready = { .kind = SHOAL_WORKER_READY,
+                                                 .ready = { .call = 1, .virtual_workers = 6 } };
+
     (void)lease(job_a, 11, 0);
     (void)lease(job_a, 12, 1);
     hello(11);
@@ -568,74 +592,79 @@ static void test_epoch_and_death(void **state)
     assert_int_equal(count(SHOAL_SLOTS_WORKER_SEND), 0); /* not before the bundle is here */
     step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
     assert_true(told(11, SHOAL_WORKER_CALL) && told(12, SHOAL_WORKER_CALL));
-    m.kind = SHOAL_WORKER_READY;
-    m.ready = (struct shoal_worker_ready){ .call = 1, .virtual_workers = 6 };
-    event.u.worker.message = &m;
-    for (uint64_t w = 11; w <= 12; w++) {
-        event.u.worker.worker_id = w;
-        step(&event);
-    }
-    start(SHOAL_HOST_EPOCH, job_a);
-    out.u.epoch.epoch.e = 3;
-    out.u.epoch.call = 1;
-    out.u.epoch.member_count = 3;
-    out.u.epoch.members[0].worker_id = 11;
-    out.u.epoch.members[1].worker_id = 12;
-    out.u.epoch.members[2].worker_id = 13;
-    out.u.epoch.members[2].node = other;
-    send_from(leader);
+    say_as(11, &ready);
+    say_as(12, &ready);
+    send_epoch((struct shoal_epoch){ 3, 0 });
     assert_true(told(11, SHOAL_WORKER_EPOCH) && told(12, SHOAL_WORKER_EPOCH));
-    event.u.worker.worker_id = 11; /* who is not heard is told, for this epoch alone */
-    m.kind = SHOAL_WORKER_UNHEARD;
+}
+
+static void test_who_is_not_heard_is_told(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_UNHEARD };
+
+    (void)state;
+    setup();
+    enter_epoch_3();
     m.unheard = (struct shoal_worker_unheard){ { 2, 0 }, 4 };
-    step(&event);
-    assert_false(sent(SHOAL_HOST_WORKER));
+    say_as(11, &m);
+    assert_false(sent(SHOAL_HOST_WORKER)); /* of another epoch */
     m.unheard = (struct shoal_worker_unheard){ { 3, 0 }, 4 };
-    step(&event);
+    say_as(11, &m);
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.worker_id == 11 && in.u.worker.unheard == 4);
     assert_null(find(SHOAL_SLOTS_REVOKE)); /* alone it is no evidence */
+    teardown();
+}
+
+static void test_progress_is_told_at_the_first_step_of_an_epoch(void **state)
+{
+    (void)state;
+    setup();
+    enter_epoch_3();
     now += SHOAL_S;
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)2 << 32, 8 } });
+    stepped(11, (struct shoal_epoch){ 2, 0 }, 8);
     assert_false(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8);
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32, 7 } });
+    stepped(11, (struct shoal_epoch){ 3, 0 }, 7);
     assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 7 && in.u.progress.call == 1);
-    start(SHOAL_HOST_EPOCH, job_a);
-    out.u.epoch.epoch = (struct shoal_epoch){ 3, 1 };
-    out.u.epoch.call = 1;
-    out.u.epoch.member_count = 3;
-    out.u.epoch.members[0].worker_id = 11;
-    out.u.epoch.members[1].worker_id = 12;
-    out.u.epoch.members[2].worker_id = 13;
-    out.u.epoch.members[2].node = other;
-    send_from(leader);
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32 | 1, 8 } });
-    assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8); /* its first step, at once; the second is not */
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED, .u.stepped = { 11, (uint64_t)3 << 32 | 1, 9 } });
+    send_epoch((struct shoal_epoch){ 3, 1 });
+    stepped(11, (struct shoal_epoch){ 3, 1 }, 8);
+    assert_true(sent(SHOAL_HOST_PROGRESS) && in.u.progress.step == 8); /* at once; the second is not */
+    stepped(11, (struct shoal_epoch){ 3, 1 }, 9);
     assert_false(sent(SHOAL_HOST_PROGRESS));
-    event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_DYING, .u.worker = { .worker_id = 12 } };
-    step(&event);
-    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == ((uint64_t)3 << 32 | 1)); /* S6: at once */
+    teardown();
+}
+
+static void test_a_death_closes_the_epoch(void **state)
+{
+    (void)state;
+    setup();
+    enter_epoch_3();
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DYING, .u.worker = { .worker_id = 12 } });
+    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
     assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.stuck);
     assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12); /* whatever is left of it */
     exited(12);
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.phase == SHOAL_PHASE_EXITED);
-    start(SHOAL_HOST_EPOCH, job_a); /* an older one comes late */
-    out.u.epoch.epoch.e = 2;
-    out.u.epoch.call = 1;
-    out.u.epoch.member_count = 1;
-    out.u.epoch.members[0].worker_id = 11;
-    send_from(leader);
+    send_epoch((struct shoal_epoch){ 2, 0 }); /* an older one comes late */
     assert_false(told(11, SHOAL_WORKER_EPOCH));
-    event = (struct shoal_slots_event){ .kind = SHOAL_SLOTS_WORKER, .u.worker = { .worker_id = 11, .message = &m } };
-    m.kind = SHOAL_WORKER_CLOSED; /* which links broke is told, as long as the CLOSED is */
-    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 1 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
-    step(&event);
+    teardown();
+}
+
+/* Which links broke is told, as long as the CLOSED is. */
+static void test_broken_links_are_told(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_CLOSED };
+
+    (void)state;
+    setup();
+    enter_epoch_3();
+    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7, .broken = 4 };
+    say_as(11, &m);
     assert_true(sent_to(SHOAL_HOST_BROKEN, leader) && in.u.broken.worker_id == 11 && in.u.broken.epoch.e == 3 &&
                 in.u.broken.ranks == 4);
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.closed);
     m.closed.broken = 0;
-    step(&event);
+    say_as(11, &m);
     assert_false(sent(SHOAL_HOST_BROKEN));
     teardown();
 }
@@ -804,7 +833,10 @@ int main(void)
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_driver),
         cmocka_unit_test(test_reports_repeat),
-        cmocka_unit_test(test_epoch_and_death),
+        cmocka_unit_test(test_who_is_not_heard_is_told),
+        cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
+        cmocka_unit_test(test_a_death_closes_the_epoch),
+        cmocka_unit_test(test_broken_links_are_told),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_stuck),
