@@ -1179,13 +1179,9 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
                    shoal_http_port(agent->http));
     status->mesh_writable = shoal_sched_mesh_writable(agent->sched);
     while (shoal_swim_member_next(membership_swim(agent->membership), &cursor, &member)) {
-        struct shoal_slots_record slots = slots_of(agent, member.id);
-
         status->members_known++;
         if (member.state == SHOAL_MEMBER_ALIVE || member.state == SHOAL_MEMBER_SUSPECT)
             status->members_alive++;
-        if (slots.device == SHOAL_JOB_DEVICE_GPU && slots.slots > 0)
-            status->has_gpu = true;
     }
 }
 

@@ -9,16 +9,15 @@
 #define PEER_CHANNEL_CALL 2  /* this file, bulk lane */
 
 enum peer_method {
-    PEER_GET_CHUNK,    /* hash -> bytes */
-    PEER_PUT_CHUNK,    /* hash, bytes -> nothing, durable */
-    PEER_HOLD,         /* job, blob -> nothing, durable */
-    PEER_PUSH_FILE,    /* a piece of a file of a job's result folder -> nothing */
-    PEER_LOG_READ,     /* job, kind, task, cursor, max -> cursor, ended, bytes */
-    PEER_RECORDS,      /* job, step records -> call, step: everything up to here is held */
-    PEER_RECORDS_READ, /* job, call, step, max -> step records after that */
-    PEER_LEDGER,       /* job -> JSON */
+    PEER_GET_CHUNK,     /* hash -> bytes */
+    PEER_PUT_CHUNK,     /* hash, bytes -> nothing, durable */
+    PEER_HOLD,          /* job, blob -> nothing, durable */
+    PEER_PUSH_FILE,     /* a piece of a file of a job's result folder -> nothing */
+    PEER_LOG_READ,      /* job, kind, task, cursor, max -> cursor, ended, bytes */
+    PEER_RECORDS,       /* job, step records -> call, step: everything up to here is held */
+    PEER_LEDGER,        /* job -> JSON */
     PEER_ARCHIVE_FILES, /* job, user, path, offset -> a piece of a log or of the ledger; path empty: what there is */
-    PEER_ARCHIVE_LIST, /* mark -> mark, summaries of archived jobs, deleted ids: what is new since */
+    PEER_ARCHIVE_LIST,  /* mark -> mark, summaries of archived jobs, deleted ids: what is new since */
     PEER_METHOD_COUNT,
 };
 

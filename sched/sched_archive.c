@@ -646,7 +646,8 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
 
 /* ---- Looking after ----------------------------------------------------------------------------------------------- */
 
-static void look(struct shoal_sched *s, struct sched_archived *a)
+/* False: it is no more. */
+static bool look(struct shoal_sched *s, struct sched_archived *a)
 {
     bool missing = false;
     bool away = false;
@@ -654,12 +655,13 @@ static void look(struct shoal_sched *s, struct sched_archived *a)
 
     if (must_write(a))
         keep(s, a);
+    if (!is_stored(a) && s->now >= a->drop_ns) {
+        drop(s, a);
+        return false;
+    }
     if (!is_stored(a)) {
-        if (s->now >= a->drop_ns)
-            drop(s, a);
-        else
-            look_at(s, a, s->now + LOOK_AWAY_NS);
-        return;
+        look_at(s, a, s->now + LOOK_AWAY_NS);
+        return true;
     }
     a->host_count = hosts_update(s, a->id, a->hosts, a->host_count);
     for (unsigned i = 0; i < a->host_count; i++) {
@@ -686,6 +688,7 @@ static void look(struct shoal_sched *s, struct sched_archived *a)
     if (copy_at(a->hosts, a->host_count, s->self) == NULL && wait > LOOK_AWAY_NS)
         wait = LOOK_AWAY_NS; /* to let go of it */
     look_at(s, a, s->now + wait - wait / 4 + shoal_rand_below(&s->chance, wait / 4 + 1));
+    return true;
 }
 
 void sched_archive_due(struct shoal_sched *s)
@@ -699,9 +702,8 @@ void sched_archive_due(struct shoal_sched *s)
                 s->archive_look_ns = s->now;
                 return;
             }
-            look(s, a);
-            if (i >= s->archive_count || s->archive[i] != a)
-                continue; /* dropped */
+            if (!look(s, a))
+                continue;
         }
         if (a->look_ns < s->archive_look_ns)
             s->archive_look_ns = a->look_ns;

@@ -224,11 +224,17 @@ static enum shoal_lead_health health_of(const struct shoal_sched *s, const struc
     return sched_silent_since(s, node->info.id) == 0 ? SHOAL_LEAD_HOST_WELL : SHOAL_LEAD_HOST_SILENT;
 }
 
+static bool is_news(const struct told_host *told, const struct told_host *now)
+{
+    return told->health != now->health || told->host_epoch != now->host_epoch || told->links != now->links ||
+           told->slots_version != now->slots_version;
+}
+
 static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, const struct told_host *now)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
 
-    if (memcmp(&g->side->hosts[at], now, sizeof(*now)) == 0)
+    if (!is_news(&g->side->hosts[at], now))
         return;
     g->side->hosts[at] = *now;
     event.u.host.node = now->node;
@@ -256,14 +262,12 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
     for (size_t i = 0; i < s->node_count && g->lead != NULL; i++, at++) {
         const struct sched_node *node = &s->nodes[i];
         struct shoal_slots_record record;
-        struct told_host now;
+        struct told_host now = { .node = node->info.id,
+                                 .health = health_of(s, node),
+                                 .host_epoch = node->info.incarnation.host_epoch,
+                                 .links = node->links,
+                                 .slots_version = node->info.record_seq };
 
-        memset(&now, 0, sizeof(now)); /* padding too: compared as bytes */
-        now.node = node->info.id;
-        now.health = health_of(s, node);
-        now.host_epoch = node->info.incarnation.host_epoch;
-        now.links = node->links;
-        now.slots_version = node->info.record_seq;
         if (sched_is_self(s, now.node)) {
             shoal_slots_record(s->slots, &record);
             now.slots_version = record.version;
@@ -271,8 +275,7 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         }
         if (at >= side->host_count || !shoal_node_id_equal(side->hosts[at].node, now.node)) {
             memmove(&side->hosts[at + 1], &side->hosts[at], (side->host_count - at) * sizeof(now));
-            memset(&side->hosts[at], 0xff, sizeof(now));
-            side->hosts[at].node = now.node;
+            side->hosts[at] = (struct told_host){ .node = now.node, .slots_version = UINT64_MAX }; /* nothing yet */
             side->host_count++;
         }
         tell_host(s, g, at, &now);

@@ -190,7 +190,6 @@ struct shoal_mesh_status {
     unsigned members_alive;
     unsigned members_known;
     bool mesh_writable; /* the mesh group has a leader that we know */
-    bool has_gpu;
 };
 
 /* ---- logs and results ---- */

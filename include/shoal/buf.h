@@ -74,6 +74,7 @@ static inline SHOAL_MUST_CHECK enum shoal_err shoal_buf_append(struct shoal_buf 
 {
     enum shoal_err err = shoal_buf_reserve(buf, len);
 
+    SHOAL_ASSERT(len == 0 || bytes != NULL);
     if (err != SHOAL_OK)
         return err;
     if (len > 0)

@@ -16,7 +16,6 @@ enum shoal_exit {
     SHOAL_EXIT_UNREACHABLE = 5,
     SHOAL_EXIT_TIMEOUT = 6,
     SHOAL_EXIT_CONFLICT = 7,
-    SHOAL_EXIT_CHANGES = 8,
 };
 
 /* shoal init, join and agent. Texts are "" and numbers 0 where not given. */

@@ -145,7 +145,7 @@ def test_a_lost_host_leaves_no_trace(new_mesh, folder, undisturbed, tmp_path, st
     founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
-    run.step(facts["steps"] + 15)
+    run.goes_on()
     check(run, undisturbed, tmp_path, founders - run.lost)
 
 

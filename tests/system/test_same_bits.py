@@ -76,7 +76,7 @@ def test_kills_stops_the_loss_of_the_leaders_host_and_a_join_leave_no_trace(new_
     run.lost |= set(run.on(victim))
     mesh.hosts.remove(victim)
     victim.lose()
-    facts = run.step(facts["steps"] + 5, 30)
+    run.goes_on()
 
     fourth = mesh.add("delta", seed=mesh.hosts[0])
     run.joined(fourth)
