@@ -87,11 +87,12 @@ bench: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all tools
 	@$(PYTHON) tests/bench/run.py --out build/release
 
-# The unit tests and three agents once more, under the address and undefined-behaviour sanitizers.
+# The unit tests, C workers and three agents once more, under the address and undefined-behaviour sanitizers.
 asan: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all
 	@$(MAKE) --no-print-directory FLAVOUR=asan all units tools
 	@$(PYTHON) tests/run.py --out build/asan --only unit
+	@$(PYTHON) tests/run.py --out build/asan --only system/test_comm
 	@$(PYTHON) tests/run.py --out build/release --only system/asan
 
 # What has threads of its own (libshoal's, the store's writer, the blobs'), under the thread sanitizer.

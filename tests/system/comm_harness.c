@@ -124,6 +124,7 @@ struct worker {
 };
 
 struct agent {
+    struct agent *before;
     const struct scenario *scenario;
     const char *program;
     const char *options;
@@ -1234,9 +1235,12 @@ static void clean_up(struct agent *agent)
 static bool run_scenario(const struct scenario *scenario, const char *program, const char *options, uint64_t seed,
                          bool verbose)
 {
+    static struct agent *all; /* they stay: a watch may write into its pipe still */
     struct agent *agent = calloc(1, sizeof(*agent));
     bool green;
 
+    agent->before = all;
+    all = agent;
     agent->scenario = scenario;
     agent->program = program;
     agent->options = options == NULL ? scenario->options : options;
@@ -1293,7 +1297,7 @@ static bool run_scenario(const struct scenario *scenario, const char *program, c
     free(agent->out);
     free(agent->bytes);
     free(agent->epoch_bytes);
-    return green != scenario->want_red; /* `agent` stays: a watch may write into its pipe still */
+    return green != scenario->want_red;
 }
 
 #define SMALL "elems=3000 v=8 samples=301 minibatch=4 epochs=2"
