@@ -392,6 +392,11 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return b == 0 || a < b ? a : b;
 }
 
+static bool lease_is_over(const struct child *child, uint64_t now)
+{
+    return child->freeze_at_ns != 0 && child->freeze_at_ns <= now;
+}
+
 /* Carry out what is due and arm the timer for the next deadline. */
 static void timer_turn(struct runner *runner)
 {
@@ -415,11 +420,10 @@ static void timer_turn(struct runner *runner)
             child_kill(child);
             continue;
         }
-        if (child->freeze_at_ns != 0 && child->freeze_at_ns <= now) {
+        if (!child->frozen && lease_is_over(child, now))
             child_freeze(runner, child);
-            child->freeze_at_ns = 0;
-        }
-        next = earlier(next, earlier(child->freeze_at_ns, earlier(child->kill_at_ns, child->term_kill_at_ns)));
+        next = earlier(
+            next, earlier(child->frozen ? 0 : child->freeze_at_ns, earlier(child->kill_at_ns, child->term_kill_at_ns)));
     }
     if (runner->sweep_at_ns != 0 && runner->sweep_at_ns <= now) {
         runner->sweep_at_ns = 0;
@@ -710,6 +714,8 @@ static void child_running(struct runner *runner, struct child *child, pid_t pid)
     child->start_ticks = start_ticks_of(pid);
     if (child->slot < SHOAL_SLOTS_MAX)
         atomic_store(&runner->page->slots[child->slot].pid, pid);
+    if (child->frozen)
+        child_signal(child, SIGSTOP); /* its time came before it did */
     tell_started(runner, child);
 }
 
@@ -901,7 +907,8 @@ static void on_command(struct runner *runner, const struct shoal_runner_message 
     } else if (message->kind == SHOAL_RUNNER_FREEZE) {
         child_freeze(runner, child);
     } else if (message->kind == SHOAL_RUNNER_THAW) {
-        child_thaw(runner, child);
+        if (child->frozen && !lease_is_over(child, boottime_ns())) /* this order may be late, and others stop it, too */
+            child_thaw(runner, child);
     } else if (message->kind == SHOAL_RUNNER_KILL) {
         if (message->grace_ns == 0) {
             child_kill(child);

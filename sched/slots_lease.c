@@ -318,6 +318,8 @@ static void renew_one(struct slots_step *s, const struct hjob *job, struct worke
         s->slots->table_version++;
     }
     s->slots->stats.renewals++;
+    if (!worker->frozen)
+        worker->want |= WANT_THAW; /* the runner's clock may come first: its freeze is not told */
     if (worker->frozen && s->now_ns < freeze_ns && may_thaw(s, job, worker)) {
         worker->frozen = false;
         worker->report.frozen = false;

@@ -431,19 +431,41 @@ static void a_flooded_log_is_cut_and_says_so_once(void **state)
     free(text);
 }
 
+/* What was ordered before has been done. */
+static void settle(struct fixture *f, uint64_t worker)
+{
+    start(f, worker, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+}
+
 static void a_worker_is_frozen_at_its_deadline_and_thawed(void **state)
 {
     struct fixture *f = *state;
+    uint64_t freeze_ns = boottime_ns() + 50 * SHOAL_MS;
     pid_t pid;
 
     hear(f, SHOAL_RUNNER_WELCOME);
-    start(f, 1, "exec sleep 12345", boottime_ns() + 50 * SHOAL_MS, 0);
+    start(f, 1, "exec sleep 12345", freeze_ns, 0);
     hear(f, SHOAL_RUNNER_STARTED);
     pid = got.pid;
     UNTIL(state_of(pid) == 'T');
+    order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0); /* late: nobody has renewed it */
+    settle(f, 2);
+    assert_int_equal(state_of(pid), 'T');
+    (void)close(f->agent);
+    connect_agent(f);
+    hear(f, SHOAL_RUNNER_WELCOME);
+    hear(f, SHOAL_RUNNER_STARTED);
+    assert_true(got.status == 1 && got.freeze_at_ns == freeze_ns); /* a new agent knows the lease that froze it */
     order(f, SHOAL_RUNNER_RENEW, 1, boottime_ns() + 1000 * SHOAL_S, 0, 0);
     order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0);
     UNTIL(state_of(pid) == 'S');
+    assert_int_equal(kill(pid, SIGSTOP), 0); /* a stranger's stop is not ours to end */
+    UNTIL(state_of(pid) == 'T');
+    order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0);
+    settle(f, 3);
+    assert_int_equal(state_of(pid), 'T');
     order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
     hear(f, SHOAL_RUNNER_EXITED);
     assert_int_equal(got.status, SIGKILL);

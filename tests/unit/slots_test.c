@@ -292,6 +292,7 @@ static void test_freeze_thaw_kill(void **state)
     tick(8 * SHOAL_S);
     renew(job_a, 11, a, begun); /* delayed: echoes an old stamp, extends nothing */
     assert_null(find(SHOAL_SLOTS_RENEW));
+    assert_null(find(SHOAL_SLOTS_THAW));
     tick(2 * SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_FREEZE));
     tick(SHOAL_S);
@@ -301,6 +302,8 @@ static void test_freeze_thaw_kill(void **state)
     renew(job_a, 11, a, now - SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_THAW));
     assert_true(find(SHOAL_SLOTS_RENEW)->u.worker.deadline_ns == now + 14 * SHOAL_S);
+    renew(job_a, 11, a, now);
+    assert_true(find(SHOAL_SLOTS_RENEW) != NULL && find(SHOAL_SLOTS_THAW) != NULL); /* the runner may have been first */
     now += 11 * SHOAL_S; /* the agent stands still; the runner freezes by its own clock */
     renew(job_a, 11, a, now - SHOAL_S);
     assert_non_null(find(SHOAL_SLOTS_THAW));
