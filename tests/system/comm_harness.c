@@ -664,12 +664,13 @@ static struct worker *pick(struct agent *agent, uint32_t spare)
     return count <= spare ? NULL : living[shoal_rand_below(&agent->rand, count)];
 }
 
+/* Who is done cares no longer: a connection that ends may be a member's that was released. */
 static bool linked_elsewhere(const struct agent *agent, const struct worker *w)
 {
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         const struct worker *other = &agent->workers[i];
 
-        if (w->member && alive(other) && other->member && !other->doomed && other->host != w->host)
+        if (w->member && alive(other) && other->member && !other->doomed && !other->done && other->host != w->host)
             return true;
     }
     return false;
