@@ -1093,6 +1093,8 @@ static void check_worker(struct agent *agent, const struct worker *w)
 
     if (w->dead || w->doomed || w->dropped || !w->joined)
         return;
+    if (!w->stateful && !w->done) /* it came when the last files were being written */
+        return;
     if (!WIFEXITED(w->status) || WEXITSTATUS(w->status) != 0) {
         fail(agent, "worker %" PRIu64 " ended with status %x", w->id, (unsigned)w->status);
         return;
