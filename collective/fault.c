@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,8 +31,10 @@ static const char *const point_names[FAULT_POINT_COUNT] = {
     [FAULT_BEFORE_FILES] = "before_files",
 };
 
-enum fault_action { ACTION_KILL, ACTION_STOP, ACTION_EXIT, ACTION_PAUSE, ACTION_COUNT };
-static const char *const action_names[ACTION_COUNT] = { "kill", "stop", "exit", "pause" };
+enum fault_action { ACTION_KILL, ACTION_STOP, ACTION_EXIT, ACTION_PAUSE, ACTION_BREAK, ACTION_COUNT };
+static const char *const action_names[ACTION_COUNT] = { "kill", "stop", "exit", "pause", "break" };
+
+#define FDS_LOOKED_AT 1024
 
 static int find_name(const char *const *names, size_t count, const char *text, size_t len)
 {
@@ -105,6 +108,20 @@ static bool fault_is_mine(const struct fault_rule *rule)
     return true;
 }
 
+/* Every data connection of this process ends, as if a middlebox had forgotten them. */
+static void break_links(void)
+{
+    for (int fd = 3; fd < FDS_LOOKED_AT; fd++) {
+        int domain = 0;
+        int listens = 0;
+        socklen_t len = sizeof(int);
+
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_INET &&
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens == 0)
+            (void)shutdown(fd, SHUT_RDWR);
+    }
+}
+
 void fault_strike(const struct fault *fault, enum fault_point point, uint64_t step)
 {
     for (uint32_t i = 0; i < fault->count; i++) {
@@ -117,6 +134,7 @@ void fault_strike(const struct fault *fault, enum fault_point point, uint64_t st
         case ACTION_STOP: (void)kill(getpid(), SIGSTOP); break;
         case ACTION_EXIT: _exit(3);
         case ACTION_PAUSE: (void)nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL); break;
+        case ACTION_BREAK: break_links(); break;
         case ACTION_COUNT: break;
         }
     }

@@ -1,7 +1,7 @@
 /* Faults at named points, for tests: SHOAL_FAULT="point:step:action[:once][,...]". `step` may be * for any. Actions:
- * kill (SIGKILL), stop (SIGSTOP), exit (status 3). Many workers share one environment: with `once`, the path of a file,
- * only the process that creates the file strikes, and it writes its pid there. Compiled in: a point costs one
- * comparison when unset. */
+ * kill (SIGKILL), stop (SIGSTOP), exit (status 3), pause (0.1 s), break (its TCP connections). Many workers share one
+ * environment: with `once`, the path of a file, only the process that creates the file strikes, and it writes its pid
+ * there. Compiled in: a point costs one comparison when unset. */
 #ifndef COLLECTIVE_FAULT_H
 #define COLLECTIVE_FAULT_H
 

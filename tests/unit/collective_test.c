@@ -636,6 +636,7 @@ static void faults_are_parsed(void **state)
         { "", SHOAL_OK },
         { "before_publish:3:kill", SHOAL_OK },
         { "mid_reduce:*:stop,done:9:exit", SHOAL_OK },
+        { "after_complete:4:break,mid_reduce:1:pause", SHOAL_OK },
         { "nowhere:1:kill", SHOAL_ERR_INVALID },
         { "done:x:kill", SHOAL_ERR_INVALID },
         { "done:1", SHOAL_ERR_INVALID },
