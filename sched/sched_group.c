@@ -446,7 +446,7 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
         g->keep_ns = SCHED_NEVER; /* a leader looks at once */
     }
     sched_group_told(s, g);
-    sched_requests_wake(s, g->id);
+    sched_requests_led(s, g->id, g->leader);
     if (g->mesh_is) {
         s->mesh_leader = g->leader;
         s->copy_dirty = s->copy_dirty || g->founded; /* its guardians may be others now */

@@ -841,6 +841,7 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
     size_t at = summary_place(s, job);
     bool known = at < s->summary_count && shoal_job_id_equal(s->summaries[at].id, job);
     struct shoal_job_summary summary;
+    bool led;
 
     if (payload.len == 0) {
         if (known) {
@@ -866,7 +867,10 @@ void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct sho
     } else if (!same_demand(&s->summaries[at], &summary)) {
         sched_view_changed(s);
     }
+    led = !known || !shoal_node_id_equal(s->summaries[at].leader, summary.leader);
     s->summaries[at] = summary;
+    if (led)
+        sched_requests_led(s, job, summary.leader);
 }
 
 /* ---- Allocation ---- */

@@ -266,7 +266,8 @@ static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
     return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
 }
 
-/* Who could know an id: the founder named in it, then the nearest by rendezvous, all of them alive and not this node. */
+/* Who could know an id: the founder named in it, then the nearest by rendezvous, all of them alive and not this node.
+ */
 unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
                           struct shoal_node_id nodes[SCHED_ASKED_MAX])
 {
@@ -612,12 +613,14 @@ static void wake(struct shoal_sched *s, struct sched_request *r)
     s->requests_ns = s->now;
 }
 
-void sched_requests_wake(struct shoal_sched *s, struct shoal_job_id job)
+void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id leader)
 {
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
+        bool misled = r->state == REQUEST_FORWARDED && r->kind != SHOAL_SCHED_MESH_CHANGE &&
+                      !shoal_node_id_is_zero(leader) && !shoal_node_id_equal(r->asked, leader);
 
-        if (r->state == REQUEST_WAITING && shoal_job_id_equal(r->job, job)) {
+        if ((r->state == REQUEST_WAITING || misled) && shoal_job_id_equal(r->job, job)) {
             r->hops = 0;
             wake(s, r);
         }

@@ -291,6 +291,32 @@ static void test_a_leader_alone_answers_no_linearizable_read(void **state)
     net_destroy(net);
 }
 
+/* Until then they asked the dead one, each at most once in 600 ms. */
+static void test_an_election_ends_the_wait_of_who_asked_the_dead(void **state)
+{
+    struct net *net = net_create(28, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    uint64_t asked[5] = { 0 };
+
+    (void)state;
+    net_run(net, NET_S);
+    assert_int_equal(net_leader(net, job), 0);
+    net_crash(net, 0);
+    net_run(net, 300 * NET_MS);
+    assert_int_equal(net_leader(net, job), NET_NODES_MAX);
+    for (unsigned i = 1; i < 5; i++)
+        asked[i] = net_ask(net, i, SHOAL_SCHED_GET, job, true);
+    for (unsigned ms = 0; ms < 2000 && net_leader(net, job) == NET_NODES_MAX; ms += 5)
+        net_run(net, 5 * NET_MS);
+    assert_true(net_leader(net, job) < 5);
+    net_run(net, 250 * NET_MS); /* the others hear of the new leader by gossip */
+    for (unsigned i = 1; i < 5; i++) {
+        assert_int_equal(net_reply_find(net, asked[i])->count, 1);
+        assert_int_equal(net_reply_find(net, asked[i])->err, SHOAL_OK);
+    }
+    net_destroy(net);
+}
+
 static void test_no_majority_says_so(void **state)
 {
     struct net *net = net_create(6, 3, true);
@@ -744,10 +770,7 @@ static void test_scripts_run_and_finish(void **state)
     net_destroy(net);
 }
 
-static unsigned runs_of(const struct net *net)
-{
-    return net->nodes[0].runs + net->nodes[1].runs + net->nodes[2].runs;
-}
+static unsigned runs_of(const struct net *net) { return net->nodes[0].runs + net->nodes[1].runs + net->nodes[2].runs; }
 
 /* From the submit to the start, frames and flushes aside, a job waits for no timer but the gathering of the view, and
  * when the view was evaluated just before, since another job has ended, for its short pause. */
@@ -988,6 +1011,7 @@ int main(void)
         cmocka_unit_test(test_acknowledged_means_flushed),
         cmocka_unit_test(test_a_record_that_is_overtaken_is_not_waited_for),
         cmocka_unit_test(test_a_leader_alone_answers_no_linearizable_read),
+        cmocka_unit_test(test_an_election_ends_the_wait_of_who_asked_the_dead),
         cmocka_unit_test(test_no_majority_says_so),
         cmocka_unit_test(test_stop_and_delete),
         cmocka_unit_test(test_unknown_needs_everybody),
