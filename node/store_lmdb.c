@@ -396,9 +396,10 @@ typedef void entry_fn(void *arg, struct shoal_job_id group, const struct shoal_s
 static enum shoal_err get_frame(struct shoal_store *store, MDB_txn *txn, uint64_t seq, struct frame *frame)
 {
     uint8_t bytes[8];
-    MDB_val key = val_of(bytes, sizeof(bytes)), value;
+    MDB_val key, value;
 
     key_of_seq(seq, bytes);
+    key = val_of(bytes, sizeof(bytes));
     if (mdb_get(txn, store->log, &key, &value) != 0)
         return SHOAL_ERR_STORAGE;
     return frame_decode(seq, shoal_view_of(value.mv_data, value.mv_size), frame);
