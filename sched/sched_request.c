@@ -617,8 +617,9 @@ void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct s
 {
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
-        bool misled = r->state == REQUEST_FORWARDED && r->kind != SHOAL_SCHED_MESH_CHANGE &&
-                      !shoal_node_id_is_zero(leader) && !shoal_node_id_equal(r->asked, leader);
+        bool reads = r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY; /* else it may be done already */
+        bool misled = reads && r->state == REQUEST_FORWARDED && !shoal_node_id_is_zero(leader) &&
+                      !shoal_node_id_equal(r->asked, leader);
 
         if ((r->state == REQUEST_WAITING || misled) && shoal_job_id_equal(r->job, job)) {
             r->hops = 0;
