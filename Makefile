@@ -12,15 +12,15 @@ OPT_release := -O2 -g
 OPT_debug   := -O0 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden -fstack-protector-strong -Iinclude
+CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden -fstack-protector-strong -I. -Iinclude
 LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
 
 # One library, one file suffix: node/x_lmdb.c is all that knows LMDB. The agent links no UCX, the worker library no libuv.
 LIBS      := -luv -lsodium -llmdb -lhttp_parser -lssl -lcrypto -ljansson -larchive -ldl -lpthread -lm
 WORKLIBS  := -lucp -lucs -ldl -lpthread -lm
 
-AGENT_SRC  := $(wildcard gossip/*.c sched/*.c api/*.c node/*.c sim/*.c)
-WORKER_SRC := $(wildcard collective/*.c)
+AGENT_SRC  := $(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c)
+WORKER_SRC := $(wildcard collective/*/*.c)
 AGENT_OBJ  := $(AGENT_SRC:%.c=$(OUT)/%.o)
 CORE_OBJ   := $(filter-out $(OUT)/node/main.o,$(AGENT_OBJ))
 WORKER_OBJ := $(WORKER_SRC:%.c=$(OUT)/%.o)
@@ -72,7 +72,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python% sim% fuzz%,$(T)),$(T),).c))
 FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%))
 FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport_tcp.o
+FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o
 
 # Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
 test: setup
@@ -108,7 +108,7 @@ soak: setup asan tsan
 
 build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
-	@clang-14 $(WARN) $(FUZZ_FLAGS) -Iinclude -MMD -MP -c $< -o $@
+	@clang-14 $(WARN) $(FUZZ_FLAGS) -I. -Iinclude -MMD -MP -c $< -o $@
 
 build/fuzz/core.a: $(FUZZ_OBJ)
 	@rm -f $@ && ar rcs $@ $^
@@ -131,9 +131,9 @@ fmt:
 lint:
 	cppcheck --quiet -j $(JOBS) --error-exitcode=1 --std=c11 --enable=warning,portability --inline-suppr \
 	    --suppress=missingIncludeSystem --suppress=uninitvar:include/shoal/ids.h \
-	    --suppress=internalAstError -Iinclude gossip sched api node collective sim
+	    --suppress=internalAstError -I. -Iinclude gossip sched api node collective sim
 	@printf '%s\n' $(AGENT_SRC) $(WORKER_SRC) | xargs -P $(JOBS) -n 1 sh -c 'out=$$(clang-tidy-14 --quiet "$$0" -- -std=c11 \
-	    -D_GNU_SOURCE -Iinclude 2>&1) || { echo "$$out"; exit 1; }'
+	    -D_GNU_SOURCE -I. -Iinclude 2>&1) || { echo "$$out"; exit 1; }'
 
 # PREFIX is where it will run, DESTDIR a folder to put it into instead of /: make install PREFIX=/usr DESTDIR=/tmp/package
 PREFIX  ?= /usr/local

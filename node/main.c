@@ -1,5 +1,5 @@
 /* One binary: the command line, the agent, and the runner's own entry. */
-#include "agent.h"
+#include "node/agent/agent.h"
 
 #include "shoal/runner.h"
 #include "shoal/sim.h"

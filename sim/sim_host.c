@@ -1,4 +1,4 @@
-/* A host: the shells of node/agent_control.c and node/membership_uv.c again, on virtual time. It translates and decides
+/* A host: the shells of node/agent/agent_control.c and node/agent/membership_uv.c again, on virtual time. It translates and decides
  * nothing. Steps do not nest: what an action brings about comes as a later event. */
 #include "sim.h"
 

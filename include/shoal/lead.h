@@ -24,7 +24,7 @@
 #include "shoal/host_wire.h"
 #include "shoal/rand.h"
 
-struct shoal_lead; /* state: its fields live in sched/lead_state.h */
+struct shoal_lead; /* state: its fields live in sched/lead/lead_state.h */
 
 struct shoal_lead_options {
     const struct shoal_job *job; /* borrowed for the lead's life: the replica, changed by apply between steps */

@@ -18,7 +18,7 @@
 #include "shoal/ids.h"
 #include "shoal/limits.h"
 
-struct shoal_mesh; /* state: its fields live in sched/mesh.c */
+struct shoal_mesh; /* state: its fields live in sched/job/mesh.c */
 
 #define SHOAL_MESH_USER_BYTES 64      /* with the NUL, as SHOAL_USER_BYTES_MAX */
 #define SHOAL_MESH_PASSWORD_BYTES 128 /* text of crypto_pwhash_str, with the NUL */

@@ -349,7 +349,7 @@ struct shoal_raft_actions {
 
 /* ---- The core ------------------------------------------------------------------------------------------------- */
 
-struct shoal_raft; /* state: its fields live in sched/raft_state.h */
+struct shoal_raft; /* state: its fields live in sched/raft/raft_state.h */
 
 /* What a replica answered for before it was removed and forgot its log, if it becomes a member again: it votes no
  * more in a term that it may have voted in, and for no candidate that lacks what it may have acknowledged. Without it a

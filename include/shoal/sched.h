@@ -32,7 +32,7 @@
 #include "shoal/rand.h"
 #include "shoal/worker.h"
 
-struct shoal_sched; /* state: its fields live in sched/sched_state.h */
+struct shoal_sched; /* state: its fields live in sched/node/sched_state.h */
 struct shoal_mesh;
 
 #define SHOAL_SCHED_DOMAIN_BYTES 64

@@ -13,7 +13,7 @@
  * before the slot goes to another, or kill_ns after the lease ended. S6. A worker's death revokes the running epoch of
  * its job here at once, and is told to the leader and to the hosts of the other members. S7. Every epoch (e,0) that is
  * handed out here was committed. Where all its members are here, this host makes (e,k+1) itself when one dies
- * (sched/slots_shrink.c), and reports it; what the group commits above it wins.
+ * (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
@@ -27,7 +27,7 @@
 
 #include "shoal/host_wire.h"
 
-struct shoal_slots; /* state: its fields live in sched/slots.c */
+struct shoal_slots; /* state: its fields live in sched/host/slots.c */
 
 struct shoal_slots_options {
     struct shoal_node_id self;

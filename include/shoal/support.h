@@ -22,7 +22,7 @@
 #include "shoal/ids.h"
 #include "shoal/limits.h"
 
-struct shoal_support; /* state: its fields live in sched/support.c */
+struct shoal_support; /* state: its fields live in sched/raft/support.c */
 
 struct shoal_support_options {
     struct shoal_node_id self;

@@ -1,7 +1,7 @@
 /* libFuzzer: a multipart body with boundary "XX". Cut in two anywhere, it must mean the same as in one piece.
  *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_multipart.c api/multipart.c */
-#include "../../api/multipart.h"
+ *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_multipart.c api/http/multipart.c */
+#include "api/http/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,9 +1,9 @@
 /* libFuzzer: questions and answers of another agent of the mesh, as they come behind an authenticated link: chunks,
  * files of result folders, logs, step records, what is archived. Behind them is what serves them in an agent, with a
  * data folder in memory. Whatever is asked, nothing outside that folder may be written. */
-#include "../../node/agent.h"
+#include "node/agent/agent.h"
 
-#include "../../node/agent_backend.h"
+#include "node/backend/agent_backend.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *       $(ls sched/(all).c)
  *
  * Frames come from an authenticated member: it may lie, but it is known. */
-#include "../../sched/sched_wire.h"
+#include "sched/node/sched_wire.h"
 #include "shoal/job.h"
 #include "shoal/mesh.h"
 

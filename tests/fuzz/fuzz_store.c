@@ -2,13 +2,13 @@
  * are given their right sum, so that the fuzzer gets behind it; frames are then replayed as a log, and the index must
  * hold its invariants whatever they say.
  *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_store.c node/store_frame.c \
- *       node/store_index.c node/blob_manifest.c node/crc32c.c */
+ *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_store.c node/store/store_frame.c \
+ *       node/store/store_index.c node/blob/blob_manifest.c node/store/crc32c.c */
 #include "shoal/blob.h"
 #include "shoal/hash.h"
 
-#include "../../node/store_frame.h"
-#include "../../node/store_index.h"
+#include "node/store/store_frame.h"
+#include "node/store/store_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

@@ -1,7 +1,7 @@
 /* libFuzzer: what comes to the port of a worker's TCP transport: a preamble (the fuzzer's, or after an even first byte
  * the right one), then messages. The bytes go through a real socket on loopback, cut where the second byte says; a
  * receive is posted and one more is not. */
-#include "../../collective/transport.h"
+#include "collective/transport/transport.h"
 
 #include "shoal/wire.h"
 

@@ -1,5 +1,5 @@
 /* agent.conf: what it may say, what it may not, and what stands above it. */
-#include "../../node/agent_conf.h"
+#include "node/agent/agent_conf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../api/args.h"
+#include "api/rest/args.h"
 
 #include "shoal/banned.h"
 

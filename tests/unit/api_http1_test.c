@@ -9,7 +9,7 @@
 
 #include "shoal/rand.h"
 
-#include "../../api/http1_parser.h"
+#include "api/http/http1_parser.h"
 
 #include "shoal/banned.h"
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../api/json_input.h"
-#include "../../api/json_writer.h"
+#include "api/http/json_input.h"
+#include "api/http/json_writer.h"
 
 #include "shoal/banned.h"
 

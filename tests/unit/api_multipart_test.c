@@ -9,7 +9,7 @@
 
 #include "shoal/rand.h"
 
-#include "../../api/multipart.h"
+#include "api/http/multipart.h"
 
 #include "shoal/banned.h"
 

@@ -1,6 +1,6 @@
 /* docs/openapi.json names every address that the server has, with its methods, and none that it has not. */
-#include "../../api/http_server.h"
-#include "../../api/json_input.h"
+#include "api/http/http_server.h"
+#include "api/http/json_input.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

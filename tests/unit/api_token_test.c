@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../api/token.h"
+#include "api/rest/token.h"
 
 #include "shoal/banned.h"
 

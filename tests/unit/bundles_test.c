@@ -2,7 +2,7 @@
 
 #include "shoal/crypto.h"
 
-#include "../../node/agent.h"
+#include "node/agent/agent.h"
 
 #include <dirent.h>
 #include <setjmp.h>

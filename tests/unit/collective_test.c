@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../collective/comm.h"
+#include "collective/comm/comm.h"
 #include "shoal/permute.h"
 #include "shoal/rand.h"
 #include "shoal/step_record.h"

@@ -1,5 +1,5 @@
 /* What a next epoch says of who has the state. */
-#include "../../sched/epoch_next.h"
+#include "sched/lead/epoch_next.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

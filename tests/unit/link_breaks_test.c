@@ -1,5 +1,5 @@
 /* Whose data links broke too often: the rule by rows. A round is written as pairs "who could not reach whom". */
-#include "../../sched/link_breaks.h"
+#include "sched/lead/link_breaks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Foundings that find no majority (PROTOCOLS 2.3, sched/sched_settle.c): a holder completes them, or they are refused
+/* Foundings that find no majority (PROTOCOLS 2.3, sched/node/sched_settle.c): a holder completes them, or they are refused
  * for good; and ids that are gone stay gone. */
 #include "sched_net.h"
 

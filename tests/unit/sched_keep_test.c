@@ -1,4 +1,4 @@
-/* Guardians for life (PROTOCOLS 3, sched/sched_keep.c): groups grow to their target, lost guardians are replaced, awake
+/* Guardians for life (PROTOCOLS 3, sched/node/sched_keep.c): groups grow to their target, lost guardians are replaced, awake
  * or asleep, one change at a time. */
 #include "sched_net.h"
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "../../sched/sched_wire.h"
+#include "sched/node/sched_wire.h"
 #include "shoal/rand.h"
 
 #include "shoal/banned.h"

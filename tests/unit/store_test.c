@@ -2,7 +2,7 @@
 
 #include "shoal/rand.h"
 
-#include "../../node/store_frame.h"
+#include "node/store/store_frame.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

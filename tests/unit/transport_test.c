@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../collective/transport.h"
+#include "collective/transport/transport.h"
 #include "shoal/wire.h"
 
 #include "shoal/banned.h"

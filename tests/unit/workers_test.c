@@ -1,5 +1,5 @@
 /* The agent's side of runners and workers, with a runner that this test plays. */
-#include "../../node/workers.h"
+#include "node/runner/workers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,135 @@
+/* Inside the command line. */
+#ifndef API_CLI_INTERNAL_H
+#define API_CLI_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "api/http/json_input.h"
+
+#include "shoal/buf.h"
+#include "shoal/cli.h"
+#include "shoal/error.h"
+
+#define CLI_GIVEN_MAX 64
+#define CLI_WORDS_MAX 1024
+
+struct cli_option {
+    const char *name;  /* without dashes */
+    const char *value; /* what stands for its value in help; NULL: a flag */
+    const char *help;
+    char letter; /* 0: none */
+};
+
+struct cli;
+
+struct cli_command {
+    const char *words;                /* "job run" */
+    const char *args;                 /* "ID [FILE]": as help shows it; [] may be left out, "..." any number */
+    const char *help;                 /* one line */
+    const char *more;                 /* examples; NULL */
+    const struct cli_option *options; /* up to one with a NULL name; NULL: none */
+    int (*run)(struct cli *cli);
+    bool rest; /* takes words after a lone -- */
+};
+
+struct cli {
+    const struct shoal_cli_hooks *hooks;
+    const struct cli_command *command;
+    int argc;
+    char **argv;
+    struct {
+        const struct cli_option *option;
+        const char *value;
+    } given[CLI_GIVEN_MAX];
+    unsigned given_count;
+    const char *words[CLI_WORDS_MAX]; /* the command's own arguments */
+    unsigned word_count;
+    const char *const *rest; /* after "--" */
+    unsigned rest_count;
+    bool json;
+    bool quiet;
+    long timeout_s; /* 0: the command's own */
+};
+
+/* The last value given for an option; NULL if none. A flag's value is "". */
+const char *cli_value(const struct cli *cli, const char *name);
+bool cli_flag(const struct cli *cli, const char *name);
+bool cli_number(const struct cli *cli, const char *name, uint64_t min, uint64_t max,
+                uint64_t *value); /* false: said so */
+const char *cli_home_file(const char *name, char *path,
+                          size_t cap); /* in the user's configuration folder; NULL: no home */
+
+/* "shoal: <text>" on stderr; hands `code` back. */
+__attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
+/* A message for people, on stderr, unless --quiet. */
+__attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *format, ...);
+
+/* ---- requests ---- */
+
+struct cli_call {
+    const char *method;
+    const char *path;
+    const char *data;      /* the form field `data`, or NULL */
+    const char *file;      /* a file to send as the form field `file`, or NULL */
+    const char *file_name; /* its name there */
+    const char *ticket;    /* NULL: none */
+    FILE *sink;            /* the body of a success goes there instead of into the answer */
+    const char *accept;
+    long timeout_s; /* 0: 30 s; without progress for uploads and downloads */
+    bool anonymous;
+};
+
+struct cli_answer {
+    long status;
+    struct shoal_buf body; /* NUL-terminated beyond its length */
+    char disposition[512];
+    char log_next[32];
+    char ticket[1600];
+    char survives[400];
+    bool log_ended;
+    char fault[640]; /* why there is no status, cause and remedy; "" otherwise */
+    bool unsent;     /* ... and nothing of the request has reached a node */
+};
+
+/* SHOAL_EXIT_OK: a success came. Otherwise what went wrong has been said, unless `hush`, and `answer` may hold a
+ * body. */
+int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *answer, bool hush);
+/* Says what the node's refusal says, without "Error 400: " and the line's end. */
+void cli_refused(const struct cli_answer *answer);
+void cli_answer_free(struct cli_answer *answer);
+const char *cli_answer_text(const struct cli_answer *answer);
+/* GET, and print the body as it is. */
+int cli_print(struct cli *cli, const char *path);
+/* What the answer says in JSON; "" and 0 where it does not. */
+int cli_parse(const struct cli_answer *answer, struct json_input **input);
+const char *cli_text_at(const struct json_value *object, const char *key);
+int64_t cli_int_at(const struct json_value *object, const char *key);
+/* GET, and print the body: as it is with --output json, else by `print`. */
+int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
+/* Percent-encodes one path segment. */
+void cli_encode(const char *text, char *out, size_t cap);
+
+/* Packs a directory as tar.gz with its base name on top, into a new temporary file; the caller removes it. */
+enum shoal_err cli_pack(const char *dir, const char *top, char *path, size_t cap, struct shoal_msg *msg);
+
+int cli_job_run(struct cli *cli);
+int cli_job_list(struct cli *cli);
+int cli_job_show(struct cli *cli);
+int cli_job_logs(struct cli *cli);
+int cli_job_stop(struct cli *cli);
+int cli_job_result(struct cli *cli);
+int cli_job_delete(struct cli *cli);
+int cli_job_recover(struct cli *cli);
+int cli_job_ledger(struct cli *cli);
+int cli_job_wait(struct cli *cli);
+int cli_node_list(struct cli *cli);
+int cli_frameworks(struct cli *cli);
+int cli_logon(struct cli *cli);
+int cli_logoff(struct cli *cli);
+int cli_top(struct cli *cli);
+int cli_why(struct cli *cli);
+int cli_status(struct cli *cli);
+
+#endif

@@ -1,0 +1,679 @@
+/* shoal job ... */
+#include "cli_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/http/json_input.h"
+#include "api/http/json_writer.h"
+
+#include "shoal/banned.h"
+
+#define EXECS "/platform/rest/deeplearning/v1/execs"
+
+static struct timespec monotonic(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return now;
+}
+
+/* False: --timeout has passed. */
+static bool time_is_left(const struct cli *cli, struct timespec start)
+{
+    return cli->timeout_s == 0 || monotonic().tv_sec - start.tv_sec < cli->timeout_s;
+}
+
+static void pause_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+}
+
+static void job_path(const struct cli *cli, const char *end, char *path, size_t cap)
+{
+    char id[256];
+
+    cli_encode(cli->words[0], id, sizeof(id));
+    (void)snprintf(path, cap, "/v1/jobs/%s%s", id, end);
+}
+
+/* ---- run: the args ---- */
+
+struct args {
+    struct shoal_buf text;
+    bool failed;
+};
+
+/* A token; white space in it is kept by _QUOTE_ marks. */
+static void add(struct args *args, const char *text)
+{
+    bool quoted = text[strcspn(text, " \t\r\n")] != '\0' || text[0] == '\0';
+    const char *pieces[4] = { args->text.len > 0 ? " " : "", quoted ? "_QUOTE_" : "", text, quoted ? "_QUOTE_" : "" };
+
+    for (unsigned i = 0; i < 4; i++)
+        if (shoal_buf_append(&args->text, pieces[i], strlen(pieces[i])) != SHOAL_OK)
+            args->failed = true;
+}
+
+static void add_option(struct args *args, const struct cli *cli, const char *ours, const char *theirs)
+{
+    const char *value = cli_value(cli, ours);
+
+    if (value == NULL)
+        return;
+    add(args, theirs);
+    add(args, value);
+}
+
+static void add_repeated(struct args *args, const struct cli *cli)
+{
+    for (unsigned i = 0; i < cli->given_count; i++) {
+        if (strcmp(cli->given[i].option->name, "env") == 0) {
+            add(args, "--msd-env");
+            add(args, cli->given[i].value);
+        } else if (strcmp(cli->given[i].option->name, "option") == 0) { /* as it is: several tokens */
+            if (shoal_buf_append(&args->text, " ", 1) != SHOAL_OK ||
+                shoal_buf_append(&args->text, cli->given[i].value, strlen(cli->given[i].value)) != SHOAL_OK)
+                args->failed = true;
+        }
+    }
+}
+
+/* Base name of a path that may end in slashes; "." and ".." are resolved by their real name. */
+static bool base_of(const char *path, char *out, size_t cap)
+{
+    char *real = realpath(path, NULL);
+    const char *base;
+    bool ok;
+
+    if (real == NULL)
+        return false;
+    base = strrchr(real, '/');
+    ok = base != NULL && base[1] != '\0' && strlen(base + 1) < cap;
+    if (ok)
+        (void)snprintf(out, cap, "%s", base + 1);
+    free(real);
+    return ok;
+}
+
+/* `absolute`: the main file is not sent; it lies on the job's file system. */
+static char *make_args(const struct cli *cli, const char *top, bool absolute)
+{
+    struct args args = { .failed = false };
+
+    add(&args, "--exec-start");
+    add(&args, cli_value(cli, "framework"));
+    if (top[0] != '\0') {
+        add(&args, "--model-dir");
+        add(&args, top);
+    }
+    if (cli_value(cli, "model-main") != NULL) {
+        const char *slash = top[0] == '\0' && !absolute ? strrchr(cli_value(cli, "model-main"), '/') : NULL;
+
+        add(&args, "--model-main");
+        add(&args, slash != NULL ? slash + 1 : cli_value(cli, "model-main"));
+    }
+    add_option(&args, cli, "workers", "--numWorker");
+    add_option(&args, cli, "device", "--workerDeviceType");
+    add_option(&args, cli, "memory", "--workerMemory");
+    add_option(&args, cli, "priority", "--msd-priority");
+    add_option(&args, cli, "pending-timeout", "--msd-pending-timeout");
+    add_option(&args, cli, "name", "--appName");
+    add_repeated(&args, cli);
+    if (cli_value(cli, "data-path") != NULL) {
+        char meta[1024];
+
+        (void)snprintf(meta, sizeof(meta), "type=fs,data_path=%.900s", cli_value(cli, "data-path"));
+        add(&args, "--cs-datastore-meta");
+        add(&args, meta);
+    }
+    if (cli_flag(cli, "command"))
+        add(&args, "--user-cmd");
+    if (cli->rest_count > 0)
+        add(&args, "--");
+    for (unsigned i = 0; i < cli->rest_count; i++)
+        add(&args, cli->rest[i]);
+    if (shoal_buf_append(&args.text, "", 1) != SHOAL_OK || args.failed) {
+        shoal_buf_deinit(&args.text);
+        return NULL;
+    }
+    return (char *)args.text.bytes;
+}
+
+static char *make_data(const char *args)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    json_object_begin(&w, NULL);
+    json_text(&w, "args", args);
+    json_end(&w);
+    if (w.failed || shoal_buf_append(&buf, "", 1) != SHOAL_OK) {
+        shoal_buf_deinit(&buf);
+        return NULL;
+    }
+    return (char *)buf.bytes;
+}
+
+/* ---- run: what is sent ---- */
+
+struct upload {
+    char top[256];     /* base name of the model directory, "" if there is none */
+    char packed[1024]; /* the temporary archive, "" if there is none */
+    const char *file;  /* what is sent, NULL for nothing */
+    char file_name[300];
+};
+
+static int find_upload(const struct cli *cli, struct upload *upload)
+{
+    const char *dir = cli_value(cli, "model-dir");
+    const char *main = cli_value(cli, "model-main");
+    struct shoal_msg msg;
+
+    if (dir != NULL) {
+        char path[4096];
+
+        if (!base_of(dir, upload->top, sizeof(upload->top)))
+            return cli_fail(SHOAL_EXIT_USAGE, "--model-dir: %s: %s", dir, strerror(errno));
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, main == NULL ? "" : main);
+        if (main != NULL && main[0] != '/' && access(path, R_OK) != 0)
+            return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s is not in %s: give it relative to the model directory",
+                            main, dir);
+        if (cli_pack(dir, upload->top, upload->packed, sizeof(upload->packed), &msg) != SHOAL_OK)
+            return cli_fail(SHOAL_EXIT_FAILED, "%s", msg.text);
+        upload->file = upload->packed;
+        (void)snprintf(upload->file_name, sizeof(upload->file_name), "%.255s.modelDir.tar", upload->top);
+        return SHOAL_EXIT_OK;
+    }
+    if (main != NULL && main[0] != '\0' && access(main, R_OK) == 0) {
+        const char *slash = strrchr(main, '/');
+
+        upload->file = main;
+        (void)snprintf(upload->file_name, sizeof(upload->file_name), "%.255s", slash == NULL ? main : slash + 1);
+        return SHOAL_EXIT_OK;
+    }
+    if (main != NULL && main[0] != '/')
+        return cli_fail(SHOAL_EXIT_USAGE, "--model-main: %s: %s; give --model-dir for a directory", main,
+                        strerror(errno));
+    return SHOAL_EXIT_OK;
+}
+
+static bool read_ticket(const struct cli_answer *answer, char *ticket, size_t cap)
+{
+    struct json_input *input;
+    struct shoal_msg msg;
+    const char *text;
+    bool ok = false;
+
+    if (json_input_parse(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
+        return false;
+    text = json_input_text(json_input_root(input), "ticket");
+    if (text != NULL && strlen(text) < cap) {
+        (void)snprintf(ticket, cap, "%s", text);
+        ok = true;
+    }
+    json_input_free(input);
+    return ok;
+}
+
+/* A 503 with a ticket, or a broken answer to a request that had one: the same again, at most 5 times. */
+static int submit(struct cli *cli, const struct upload *upload, const char *data, struct cli_answer *answer)
+{
+    struct cli_call call = { .method = "POST",
+                             .path = EXECS,
+                             .data = data,
+                             .file = upload->file,
+                             .file_name = upload->file_name,
+                             .timeout_s = 60 };
+    char ticket[1600] = "";
+    int code;
+
+    if (cli_flag(cli, "ticket")) {
+        struct cli_call first = call;
+
+        first.path = "/v1/tickets";
+        code = cli_call(cli, &first, answer, false);
+        if (code == SHOAL_EXIT_OK && !read_ticket(answer, ticket, sizeof(ticket)))
+            code = cli_fail(SHOAL_EXIT_FAILED, "the node's ticket cannot be read");
+        cli_answer_free(answer);
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        call.ticket = ticket;
+    }
+    for (unsigned turn = 0;; turn++) {
+        bool hush = turn < 5 && (ticket[0] != '\0' || turn == 0);
+
+        code = cli_call(cli, &call, answer, hush);
+        if (code == SHOAL_EXIT_OK || !hush)
+            return code;
+        if (answer->status == 503 && answer->ticket[0] != '\0')
+            (void)snprintf(ticket, sizeof(ticket), "%s", answer->ticket);
+        if ((code != SHOAL_EXIT_UNREACHABLE && code != SHOAL_EXIT_TIMEOUT) || ticket[0] == '\0') {
+            if (code == SHOAL_EXIT_DENIED && answer->status == 0)
+                return code; /* no token: that has been said, and nothing was sent */
+            /* Not to be repeated: say what was hushed. */
+            if (answer->status >= 400) {
+                cli_refused(answer);
+                return code;
+            }
+            if (answer->unsent)
+                return cli_fail(code, "%s", answer->fault);
+            return cli_fail(code, "%s. The job may exist or not: see `shoal job list`; a submit with --ticket is safe to "
+                                  "repeat", answer->fault);
+        }
+        call.ticket = ticket;
+        cli_answer_free(answer);
+        pause_ms(500L << (turn < 3 ? turn : 3));
+    }
+}
+
+static int wait_for(struct cli *cli, const char *id);
+static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on);
+
+static int after_submit(struct cli *cli, const struct cli_answer *answer)
+{
+    struct json_input *input;
+    struct shoal_msg msg;
+    const char *found;
+    char id[64];
+
+    if (json_input_parse(shoal_buf_view(&answer->body), &input, &msg) != SHOAL_OK)
+        return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+    found = json_input_text(json_input_root(input), "id");
+    (void)snprintf(id, sizeof(id), "%s", found == NULL ? "" : found);
+    json_input_free(input);
+    if (cli->json)
+        (void)printf("%s\n", cli_answer_text(answer));
+    else
+        (void)printf("%s\n", id);
+    (void)fflush(stdout);
+    if (answer->survives[0] != '\0')
+        cli_say(cli, "submitted; %s", answer->survives);
+    if (cli_flag(cli, "follow")) {
+        int code = follow(cli, id, "outerr", 0, true);
+
+        if (code != SHOAL_EXIT_OK)
+            return code;
+    }
+    return cli_flag(cli, "wait") || cli_flag(cli, "follow") ? wait_for(cli, id) : SHOAL_EXIT_OK;
+}
+
+int cli_job_run(struct cli *cli)
+{
+    struct upload upload = { .file = NULL };
+    struct cli_answer answer = { .status = 0 };
+    char *args = NULL;
+    char *data = NULL;
+    int code;
+
+    if (cli_value(cli, "framework") == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --framework NAME; `shoal frameworks` lists them");
+    if (cli_value(cli, "model-main") == NULL && !cli_flag(cli, "command"))
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --model-main FILE, or --command and words after --");
+    code = find_upload(cli, &upload);
+    if (code == SHOAL_EXIT_OK) {
+        args = make_args(cli, upload.top, upload.file == NULL);
+        data = args == NULL ? NULL : make_data(args);
+        code = data == NULL ? cli_fail(SHOAL_EXIT_FAILED, "out of memory") : submit(cli, &upload, data, &answer);
+    }
+    if (upload.packed[0] != '\0')
+        (void)unlink(upload.packed);
+    if (code == SHOAL_EXIT_OK)
+        code = after_submit(cli, &answer);
+    cli_answer_free(&answer);
+    free(args);
+    free(data);
+    return code;
+}
+
+/* ---- looking ---- */
+
+static void print_jobs(const struct cli *cli, const struct json_value *jobs)
+{
+    if (!cli->quiet)
+        (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK", "WORKERS",
+                     "STEPS", "CREATED", "NAME");
+    for (size_t i = 0; i < json_input_count(jobs); i++) {
+        const struct json_value *job = json_input_at(jobs, i);
+
+        (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n",
+                     cli_text_at(job, "id"), cli_text_at(job, "state"), cli_text_at(job, "creator"),
+                     cli_text_at(job, "framework"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"),
+                     cli_int_at(job, "steps"), cli_text_at(job, "created"), cli_text_at(job, "name"));
+    }
+}
+
+int cli_job_list(struct cli *cli)
+{
+    return cli_show(cli, cli_flag(cli, "active") ? "/v1/jobs?active=true" : "/v1/jobs", print_jobs);
+}
+
+static void print_field(void *arg, const char *key, const struct json_value *value)
+{
+    char buf[40];
+    const char *text = json_input_scalar(value, buf, sizeof(buf));
+    char *dump = text == NULL ? json_input_dump(value) : NULL;
+
+    (void)arg;
+    if (text != NULL && text[0] == '\0')
+        return;
+    (void)printf("%-16s %s\n", key, text != NULL ? text : dump != NULL ? dump : "");
+    free(dump);
+}
+
+static void print_object(const struct cli *cli, const struct json_value *object)
+{
+    (void)cli;
+    json_input_each(object, print_field, NULL);
+}
+
+int cli_job_show(struct cli *cli)
+{
+    char path[512];
+
+    job_path(cli, "", path, sizeof(path));
+    return cli_show(cli, path, print_object);
+}
+
+int cli_status(struct cli *cli) { return cli_show(cli, "/platform/rest/deeplearning/v1/status", print_object); }
+
+static void print_row(const struct json_value *row)
+{
+    json_input_each(row, print_field, NULL);
+    (void)printf("\n");
+}
+
+/* The ledger's text form: its own fields, then one block per data epoch. */
+static void print_ledger_field(void *arg, const char *key, const struct json_value *value)
+{
+    if (!json_input_is_array(value)) {
+        print_field(arg, key, value);
+        return;
+    }
+    (void)printf("%s:\n", key);
+    for (size_t i = 0; i < json_input_count(value); i++) {
+        const struct json_value *item = json_input_at(value, i);
+        char *dump;
+
+        if (json_input_count(value) <= 3 && json_input_is_object(item)) {
+            print_row(item);
+            continue;
+        }
+        dump = json_input_dump(item);
+        (void)printf("  %s\n", dump == NULL ? "" : dump);
+        free(dump);
+    }
+}
+
+static void print_with_lists(const struct cli *cli, const struct json_value *object)
+{
+    (void)cli;
+    json_input_each(object, print_ledger_field, NULL);
+}
+
+int cli_job_ledger(struct cli *cli)
+{
+    char path[512];
+
+    job_path(cli, "/ledger", path, sizeof(path));
+    return cli_show(cli, path, print_with_lists);
+}
+
+int cli_why(struct cli *cli)
+{
+    char path[512];
+
+    job_path(cli, "/why", path, sizeof(path));
+    return cli_show(cli, path, print_with_lists);
+}
+
+/* ---- logs ---- */
+
+static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on)
+{
+    struct timespec start = monotonic();
+    char cursor[32] = "0";
+    char encoded[256];
+    unsigned failures = 0;
+
+    cli_encode(id, encoded, sizeof(encoded));
+    while (true) {
+        struct cli_answer answer;
+        char path[700];
+        struct cli_call call = { .method = "GET", .path = path, .accept = "*/*", .timeout_s = 60 };
+        bool ended;
+        bool empty;
+        int code;
+
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s&task=%" PRIu64 "&cursor=%s&wait_ms=%s", encoded,
+                       which, task, cursor, go_on ? "10000" : "0");
+        code = cli_call(cli, &call, &answer, failures < 20 && go_on && cursor[0] != '0');
+        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && go_on && cursor[0] != '0' &&
+            failures++ < 20) {
+            cli_answer_free(&answer); /* another node may be elected, or this one come back */
+            pause_ms(500);
+            continue;
+        }
+        if (code != SHOAL_EXIT_OK) {
+            cli_answer_free(&answer);
+            return code;
+        }
+        failures = 0;
+        (void)fwrite(answer.body.bytes, 1, answer.body.len, stdout);
+        (void)fflush(stdout);
+        ended = answer.log_ended;
+        empty = answer.body.len == 0;
+        (void)snprintf(cursor, sizeof(cursor), "%s", answer.log_next[0] == '\0' ? "0" : answer.log_next);
+        cli_answer_free(&answer);
+        if (ended || (empty && !go_on))
+            return ferror(stdout) != 0 ? cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written") : SHOAL_EXIT_OK;
+        if (!time_is_left(cli, start))
+            return cli_fail(SHOAL_EXIT_TIMEOUT, "the log goes on; --timeout has passed");
+        if (empty)
+            pause_ms(100); /* a node that does not wait must not be asked in a tight loop */
+    }
+}
+
+int cli_job_logs(struct cli *cli)
+{
+    const char *which = cli_value(cli, "which");
+    uint64_t task = 0;
+
+    if (!cli_number(cli, "task", 0, 255, &task))
+        return SHOAL_EXIT_USAGE;
+    return follow(cli, cli->words[0], which == NULL ? "out" : which, task, cli_flag(cli, "follow"));
+}
+
+/* ---- wait ---- */
+
+static int exit_of_job(const struct json_value *job)
+{
+    const char *state = cli_text_at(job, "state");
+    int64_t code = cli_int_at(job, "exitCode");
+
+    if (strcmp(state, "FINISHED") == 0)
+        return SHOAL_EXIT_OK;
+    return code > 0 && code < 256 ? (int)code : SHOAL_EXIT_FAILED;
+}
+
+static int wait_for(struct cli *cli, const char *id)
+{
+    struct timespec start = monotonic();
+    char last[256] = "";
+    char encoded[256];
+    unsigned failures = 0;
+
+    cli_encode(id, encoded, sizeof(encoded));
+    while (true) {
+        char path[512];
+        char line[256];
+        struct cli_call call = { .method = "GET", .path = path };
+        struct cli_answer answer;
+        struct json_input *input = NULL;
+        const struct json_value *job;
+        bool ended = false;
+        int code;
+
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s", encoded);
+        code = cli_call(cli, &call, &answer, failures < 60);
+        if (code == SHOAL_EXIT_OK)
+            code = cli_parse(&answer, &input);
+        cli_answer_free(&answer);
+        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && failures++ < 60 &&
+            time_is_left(cli, start)) {
+            pause_ms(500);
+            continue;
+        }
+        if (code != SHOAL_EXIT_OK)
+            return code == SHOAL_EXIT_NOT_FOUND ? cli_fail(code, "%s: no such job (any more)", id) : code;
+        failures = 0;
+        job = json_input_root(input);
+        (void)snprintf(line, sizeof(line), "%s%s%.150s", cli_text_at(job, "state"),
+                       cli_text_at(job, "detail")[0] == '\0' ? "" : ": ", cli_text_at(job, "detail"));
+        if (strcmp(line, last) != 0)
+            cli_say(cli, "%s %s", cli_text_at(job, "id"), line);
+        (void)snprintf(last, sizeof(last), "%s", line);
+        (void)json_input_bool(job, "hasEnded", &ended);
+        if (ended)
+            code = exit_of_job(job);
+        json_input_free(input);
+        if (ended)
+            return code;
+        if (!time_is_left(cli, start))
+            return cli_fail(SHOAL_EXIT_TIMEOUT, "%s has not ended; --timeout has passed", id);
+        pause_ms(300);
+    }
+}
+
+int cli_job_wait(struct cli *cli) { return wait_for(cli, cli->words[0]); }
+
+/* ---- changing ---- */
+
+static int change(struct cli *cli, const char *method, const char *path, const char *done)
+{
+    struct cli_call call = { .method = method, .path = path };
+    struct cli_answer answer;
+    int code = cli_call(cli, &call, &answer, false);
+
+    cli_answer_free(&answer);
+    if (code != SHOAL_EXIT_OK)
+        return code;
+    if (cli->json)
+        (void)printf("{\"%s\":true}\n", done);
+    else
+        cli_say(cli, "%s", done);
+    return SHOAL_EXIT_OK;
+}
+
+int cli_job_stop(struct cli *cli)
+{
+    char path[512];
+
+    job_path(cli, "/stop", path, sizeof(path));
+    return change(cli, "POST", path, "stopped");
+}
+
+int cli_job_recover(struct cli *cli)
+{
+    struct cli_call call = { .method = "POST" };
+    struct cli_answer answer;
+    struct json_input *input;
+    struct shoal_msg msg;
+    char path[512];
+    int code;
+
+    job_path(cli, cli_flag(cli, "yes") ? "/recover?confirm=true" : "/recover", path, sizeof(path));
+    call.path = path;
+    code = cli_call(cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_OK && cli->json) {
+        (void)printf("%.*s\n", (int)answer.body.len, (const char *)answer.body.bytes);
+    } else if (code == SHOAL_EXIT_OK) {
+        if (json_input_parse(shoal_buf_view(&answer.body), &input, &msg) != SHOAL_OK) {
+            code = cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+        } else {
+            (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));
+            json_input_free(input);
+        }
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
+int cli_job_delete(struct cli *cli)
+{
+    char path[512];
+
+    if (cli_flag(cli, "all") && cli->word_count > 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job delete takes an ID or --all, not both");
+    if (cli_flag(cli, "all"))
+        return change(cli, "DELETE", EXECS, "deleted");
+    if (cli->word_count == 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job delete wants an ID, or --all");
+    job_path(cli, "", path, sizeof(path));
+    return change(cli, "DELETE", path, "deleted");
+}
+
+/* ---- result ---- */
+
+static void name_from(const struct cli_answer *answer, char *out, size_t cap)
+{
+    const char *at = strstr(answer->disposition, "filename=");
+    size_t len;
+
+    (void)snprintf(out, cap, "result.zip");
+    if (at == NULL)
+        return;
+    at += 9;
+    len = strcspn(at, ";\"/\\");
+    if (len > 0 && len < cap && at[0] != '.') {
+        memcpy(out, at, len);
+        out[len] = '\0';
+    }
+}
+
+int cli_job_result(struct cli *cli)
+{
+    const char *wanted = cli->word_count > 1 ? cli->words[1] : NULL;
+    bool to_stdout = wanted != NULL && strcmp(wanted, "-") == 0;
+    char temporary[300];
+    char name[256];
+    char path[700];
+    char id[256];
+    struct cli_call call = { .method = "GET", .path = path, .accept = "application/zip" };
+    struct cli_answer answer;
+    int code;
+
+    cli_encode(cli->words[0], id, sizeof(id));
+    if (cli_flag(cli, "all"))
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/result", id);
+    else
+        (void)snprintf(path, sizeof(path), EXECS "/%s/result", id);
+    (void)snprintf(temporary, sizeof(temporary), ".shoal-result-%ld.part", (long)getpid());
+    call.sink = to_stdout ? stdout : fopen(temporary, "wxe");
+    if (call.sink == NULL)
+        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s: change to a folder that can be written", temporary,
+                        strerror(errno));
+    code = cli_call(cli, &call, &answer, false);
+    if ((to_stdout ? fflush(stdout) : fclose(call.sink)) != 0 && code == SHOAL_EXIT_OK)
+        code = cli_fail(SHOAL_EXIT_FAILED, "the result cannot be written: %s", strerror(errno));
+    if (!to_stdout) {
+        name_from(&answer, name, sizeof(name));
+        if (wanted == NULL)
+            wanted = name;
+        if (code == SHOAL_EXIT_OK && rename(temporary, wanted) != 0)
+            code = cli_fail(SHOAL_EXIT_FAILED, "%s: %s", wanted, strerror(errno));
+        if (code != SHOAL_EXIT_OK)
+            (void)unlink(temporary);
+        else if (cli->json)
+            (void)printf("{\"file\":\"%s\"}\n", wanted);
+        else
+            (void)printf("%s\n", wanted);
+    }
+    cli_answer_free(&answer);
+    return code;
+}

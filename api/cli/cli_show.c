@@ -1,0 +1,305 @@
+/* shoal node list, frameworks, top, logon, logoff. */
+#include "cli_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "api/http/json_input.h"
+
+#include "shoal/banned.h"
+
+static double number_at(const struct json_value *object, const char *key)
+{
+    double value = 0;
+
+    (void)json_input_number(object, key, &value);
+    return value;
+}
+
+int cli_parse(const struct cli_answer *answer, struct json_input **input)
+{
+    struct shoal_msg msg;
+
+    if (json_input_parse(shoal_buf_view(&answer->body), input, &msg) == SHOAL_OK)
+        return SHOAL_EXIT_OK;
+    return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
+}
+
+const char *cli_text_at(const struct json_value *object, const char *key)
+{
+    const char *text = json_input_text(object, key);
+
+    return text == NULL ? "" : text;
+}
+
+int64_t cli_int_at(const struct json_value *object, const char *key)
+{
+    int64_t value = 0;
+
+    (void)json_input_int(object, key, &value);
+    return value;
+}
+
+int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root))
+{
+    struct cli_call call = { .method = "GET", .path = path };
+    struct cli_answer answer;
+    struct json_input *input;
+    int code = cli_call(cli, &call, &answer, false);
+
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+        print(cli, json_input_root(input));
+        json_input_free(input);
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
+static int get_json(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input)
+{
+    struct cli_call call = { .method = "GET", .path = path };
+    int code = cli_call(cli, &call, answer, false);
+
+    *input = NULL;
+    return code != SHOAL_EXIT_OK ? code : cli_parse(answer, input);
+}
+
+static void print_nodes(const struct json_value *nodes, bool head)
+{
+    if (head)
+        (void)printf("%-16s %-8s %-22s %6s %6s %6s %6s  %s\n", "NODE", "STATE", "ADDRESS", "SLOTS", "FREE", "LOAD",
+                     "LEADS", "ID");
+    for (size_t i = 0; i < json_input_count(nodes); i++) {
+        const struct json_value *node = json_input_at(nodes, i);
+
+        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n",
+                     cli_text_at(node, "name"), cli_text_at(node, "state"), cli_text_at(node, "address"),
+                     cli_int_at(node, "slots"), cli_int_at(node, "slotsFree"), number_at(node, "load"),
+                     cli_int_at(node, "jobsLed"), cli_text_at(node, "id"));
+    }
+}
+
+static void print_node_list(const struct cli *cli, const struct json_value *nodes) { print_nodes(nodes, !cli->quiet); }
+
+int cli_node_list(struct cli *cli) { return cli_show(cli, "/v1/nodes", print_node_list); }
+
+static void print_frameworks(const struct cli *cli, const struct json_value *frameworks)
+{
+    (void)cli;
+    for (size_t i = 0; i < json_input_count(frameworks); i++) {
+        const struct json_value *f = json_input_at(frameworks, i);
+        const struct json_value *desc = json_input_get(f, "desc");
+
+        (void)printf("%s (%s)\n", cli_text_at(f, "name"), cli_text_at(f, "appName"));
+        for (size_t line = 0; line < json_input_count(desc); line++) {
+            char buf[8];
+            const char *text = json_input_scalar(json_input_at(desc, line), buf, sizeof(buf));
+
+            (void)printf("    %s\n", text == NULL ? "" : text);
+        }
+    }
+}
+
+int cli_frameworks(struct cli *cli)
+{
+    return cli_show(cli, "/platform/rest/deeplearning/v1/execs/frameworks", print_frameworks);
+}
+
+/* ---- top ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static void print_job(const struct json_value *job, bool wide)
+{
+    char metrics[64] = "";
+    double loss;
+
+    if (json_input_number(job, "loss", &loss))
+        (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
+    (void)printf(
+        "%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", cli_text_at(job, "id"),
+        cli_text_at(job, "state"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"),
+        cli_int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
+        (double)cli_int_at(job, "joinPauseUs") / 1000, cli_text_at(job, "leader"),
+        wide ? cli_text_at(job, "pending")[0] != '\0' ? cli_text_at(job, "pending") : cli_text_at(job, "detail") : "");
+}
+
+static void draw_top(const struct json_value *top, bool terminal)
+{
+    const struct json_value *jobs = json_input_get(top, "jobs");
+    bool writable = false;
+
+    (void)json_input_bool(top, "meshWritable", &writable);
+    if (terminal)
+        (void)printf("\033[H");
+    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", cli_text_at(top, "mesh"),
+                 cli_text_at(top, "node"), cli_int_at(top, "membersAlive"), cli_int_at(top, "membersKnown"),
+                 writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
+    print_nodes(json_input_get(top, "nodes"), true);
+    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE",
+                 "RANKS", "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
+    for (size_t i = 0; i < json_input_count(jobs); i++)
+        print_job(json_input_at(jobs, i), true);
+    if (terminal)
+        (void)printf("\033[J");
+    (void)fflush(stdout);
+}
+
+static int look(struct cli *cli, bool terminal)
+{
+    struct cli_answer answer;
+    struct json_input *input;
+    int code = get_json(cli, "/v1/top?active=true", &answer, &input);
+
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    else if (code == SHOAL_EXIT_OK)
+        draw_top(json_input_root(input), terminal);
+    (void)fflush(stdout);
+    if (input != NULL)
+        json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
+
+int cli_top(struct cli *cli)
+{
+    bool terminal = isatty(STDOUT_FILENO) == 1 && !cli->json;
+    uint64_t interval = 1;
+    uint64_t count = terminal ? 0 : 1;
+    int code = SHOAL_EXIT_OK;
+    struct sigaction action = { .sa_handler = on_interrupt };
+
+    if (!cli_number(cli, "interval", 1, 3600, &interval) || !cli_number(cli, "count", 0, UINT32_MAX, &count))
+        return SHOAL_EXIT_USAGE;
+    (void)sigaction(SIGINT, &action, NULL);
+    if (terminal)
+        (void)printf("\033[?1049h\033[?25l\033[2J");
+    for (uint64_t i = 0; (count == 0 || i < count) && interrupted == 0; i++) {
+        code = look(cli, terminal);
+        if (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE || (code != SHOAL_EXIT_OK && !terminal))
+            break;
+        if (count == 0 || i + 1 < count)
+            (void)nanosleep(&(struct timespec){ .tv_sec = (time_t)interval }, NULL);
+    }
+    if (terminal)
+        (void)printf("\033[?25h\033[?1049l");
+    (void)fflush(stdout);
+    return code;
+}
+
+/* ---- logon ---- */
+
+static bool make_parents(const char *path)
+{
+    char copy[1024];
+
+    (void)snprintf(copy, sizeof(copy), "%s", path);
+    for (char *at = copy + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = '\0';
+        if (mkdir(copy, 0700) != 0 && errno != EEXIST)
+            return false;
+        *at = '/';
+    }
+    return true;
+}
+
+/* Whole or not at all, and for its owner alone. */
+static int keep_file(const char *path, const char *text)
+{
+    char temporary[1100];
+    int fd;
+    bool ok;
+
+    (void)snprintf(temporary, sizeof(temporary), "%s.new", path);
+    (void)unlink(temporary);
+    if (!make_parents(path) || (fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0)
+        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s", path, strerror(errno));
+    ok = dprintf(fd, "%s\n", text) > 0;
+    ok = close(fd) == 0 && ok;
+    if (!ok || rename(temporary, path) != 0)
+        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s", path, strerror(errno));
+    return SHOAL_EXIT_OK;
+}
+
+static int keep_token(struct cli *cli, const char *token)
+{
+    const char *path = cli_value(cli, "token-file");
+    const char *node = cli_value(cli, "node");
+    char own[1024];
+    char node_file[1024];
+    int code;
+
+    if (path == NULL)
+        path = getenv("SHOAL_TOKEN_FILE");
+    if (path == NULL)
+        path = cli_home_file("token", own, sizeof(own));
+    if (path == NULL)
+        return cli_fail(SHOAL_EXIT_FAILED, "no place for the token: set HOME, or give --token-file");
+    code = keep_file(path, token);
+    if (code == SHOAL_EXIT_OK && node != NULL && path == own &&
+        cli_home_file("node", node_file, sizeof(node_file)) != NULL)
+        code = keep_file(node_file, node);
+    return code;
+}
+
+int cli_logon(struct cli *cli)
+{
+    static const struct cli_option user_option = { "user", "NAME", "", 'u' };
+    struct cli_answer answer;
+    struct json_input *input;
+    const char *token;
+    int code;
+
+    if (cli->word_count > 0 && cli->given_count < CLI_GIVEN_MAX) {
+        cli->given[cli->given_count].option = &user_option;
+        cli->given[cli->given_count++].value = cli->words[0];
+    }
+    if (cli_value(cli, "user") == NULL && getenv("SHOAL_USER") == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal logon wants a user: shoal logon NAME");
+    code = get_json(cli, "/auth/v1/logon", &answer, &input);
+    if (code == SHOAL_EXIT_OK) {
+        token = json_input_text(json_input_root(input), "accessToken");
+        code = token == NULL ? cli_fail(SHOAL_EXIT_FAILED, "the node gave no token") : keep_token(cli, token);
+    }
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    else if (code == SHOAL_EXIT_OK)
+        cli_say(cli, "logged on as %s", cli_text_at(json_input_root(input), "username"));
+    if (input != NULL)
+        json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
+
+int cli_logoff(struct cli *cli)
+{
+    struct cli_call call = { .method = "POST", .path = "/auth/v1/logoff" };
+    struct cli_answer answer;
+    char path[1024];
+    int code = cli_call(cli, &call, &answer, false);
+
+    cli_answer_free(&answer);
+    if (code == SHOAL_EXIT_OK && cli_value(cli, "token-file") == NULL && getenv("SHOAL_TOKEN_FILE") == NULL &&
+        cli_home_file("token", path, sizeof(path)) != NULL)
+        (void)unlink(path);
+    if (code == SHOAL_EXIT_OK)
+        cli_say(cli, "logged off");
+    return code;
+}

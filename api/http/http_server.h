@@ -1,0 +1,172 @@
+/* Inside the server: connections and requests, for the routes.
+ *
+ *   socket -> [TLS] -> in[64 KiB] -> head -> route -> (auth) -> begin -> data* -> handle -> response -> next head
+ *
+ * H1. One request of a connection is in hand at a time; what the client sends ahead waits in the socket.
+ * H2. A request lives until nobody holds it: the connection holds it until the response is out, and whoever waits for a
+ *     thread or the backend holds it with http_request_hold. Then `state_free` runs, once.
+ * H3. A request whose connection is gone (conn == NULL) may go on; what it answers is dropped.
+ * H4. Each request is answered at most once; every handler path answers. */
+#ifndef API_HTTP_SERVER_H
+#define API_HTTP_SERVER_H
+
+#include <uv.h>
+
+#include "shoal/backend.h"
+#include "shoal/http.h"
+
+#include "arena.h"
+#include "http1_parser.h"
+#include "json_writer.h"
+#include "tls_openssl.h"
+#include "api/rest/token.h"
+
+struct http_conn;
+struct http_request;
+
+typedef void http_request_fn(struct http_request *request);
+typedef void http_data_fn(struct http_request *request, struct shoal_view content);
+
+enum http_body_mode {
+    HTTP_BODY_IGNORE, /* read and thrown away */
+    HTTP_BODY_BUFFER, /* into request->body, at most SHOAL_JSON_BYTES_MAX */
+    HTTP_BODY_STREAM, /* to route->data */
+};
+
+struct http_route {
+    enum http1_method method;
+    const char *pattern;     /* "/a/{}/b": {} is any one segment, decoded into params */
+    http_request_fn *handle; /* the whole body has come */
+    enum http_body_mode mode;
+    bool open;              /* needs no credentials */
+    http_request_fn *begin; /* STREAM: before the first byte; may answer */
+    http_data_fn *data;
+};
+
+#define HTTP_PARAMS_MAX 3
+
+struct http_request {
+    struct shoal_http *http;
+    struct http_conn *conn;
+    unsigned refs;
+    struct arena arena;
+    struct http1_head head;
+    const struct http_route *route;
+    const char *params[HTTP_PARAMS_MAX];
+    struct shoal_user user;    /* of routes that are not open */
+    struct token_claims token; /* has_token: the caller came with one */
+    bool has_token;
+    struct shoal_buf body;
+    uint64_t body_bytes;
+    void *state; /* the route's own */
+    void (*state_free)(void *state);
+    struct shoal_buf extra; /* header lines of the answer */
+    unsigned paused;
+    bool responded;
+    bool response_ended;
+    bool body_done;
+    bool chunked;         /* the answer is */
+    uint64_t stream_left; /* of an answer with a length */
+};
+
+/* ---- answering ---- */
+
+/* A header for the answer; before it starts. The value is ours: no CR or LF in it. */
+__attribute__((format(printf, 3, 4))) void http_header_add(struct http_request *request, const char *name,
+                                                           const char *format, ...);
+void http_respond(struct http_request *request, int status, const char *type, struct shoal_view body);
+/* Takes the buffer, also on failure. */
+void http_respond_json(struct http_request *request, int status, struct json_writer *writer);
+/* "Error <status>: <text>\n" as text/plain (execs-api 1.5). */
+__attribute__((format(printf, 3, 4))) void http_respond_error(struct http_request *request, int status,
+                                                              const char *format, ...);
+void http_respond_empty(struct http_request *request, int status);
+/* An error of the backend; `not_found` is the status for NOT_FOUND. */
+void http_respond_failure(struct http_request *request, enum shoal_err err, const struct shoal_msg *msg, int not_found);
+
+/* An answer in pieces. `length` UINT64_MAX: not known (chunked). Each write is followed by `next`, once, from the loop,
+ * when the bytes are in the kernel or the connection is gone (see conn): so one piece is in memory at a time. */
+#define HTTP_LENGTH_UNKNOWN UINT64_MAX
+void http_stream_start(struct http_request *request, int status, const char *type, uint64_t length);
+void http_stream_write(struct http_request *request, struct shoal_view bytes, http_request_fn *next);
+void http_stream_end(struct http_request *request);
+void http_stream_abort(struct http_request *request); /* it cannot be finished: closes the connection */
+
+/* ---- request ---- */
+
+void http_request_hold(struct http_request *request);
+void http_request_release(struct http_request *request);
+void http_body_pause(struct http_request *request);
+void http_body_resume(struct http_request *request);
+/* The value of a query key, decoded ('+' is a space); NULL if absent. */
+const char *http_query(struct http_request *request, const char *key);
+/* Percent-decodes into the arena; NULL: broken escape, NUL, or no memory. */
+char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus_is_space);
+
+const struct http_route *http_routes_execs(size_t *count);
+const struct http_route *http_routes_native(size_t *count);
+
+/* ---- the server, for its own files ---- */
+
+#define HTTP_BASIC_CACHE 64
+
+struct basic_entry {
+    uint8_t digest[32];
+    uint64_t until_ms; /* uv_now; 0: empty */
+    struct shoal_user user;
+};
+
+struct shoal_http {
+    uv_loop_t *loop;
+    uv_tcp_t listener;
+    uv_timer_t timer;
+    struct shoal_backend backend;
+    struct shoal_http_options options;
+    char *spool_dir;
+    struct tls_context *tls;
+    struct http_conn *conns;
+    struct shoal_http_stats stats;
+    uint16_t port;
+    unsigned handles_open; /* listener, timer, connections */
+    unsigned requests_open;
+    bool stopping;
+    void (*stopped)(void *arg);
+    void *stopped_arg;
+    uint8_t basic_key[32]; /* of the digests below: new in each process */
+    struct basic_entry basic[HTTP_BASIC_CACHE];
+    unsigned basic_next;
+    unsigned logons_open;   /* password checks under way */
+    uint8_t scratch[65536]; /* one read of a TLS socket */
+};
+
+/* http_conn.c */
+void http_conn_accept(struct shoal_http *http);
+void http_conn_close(struct http_conn *conn);
+void http_conn_process(struct http_conn *conn);
+void http_conn_tick(struct http_conn *conn, uint64_t now_ms);
+struct http_conn *http_conn_next(struct http_conn *conn);
+enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, struct shoal_view body,
+                               struct http_request *request, http_request_fn *next);
+void http_conn_response_ended(struct http_conn *conn, struct http_request *request);
+bool http_conn_keeps(const struct http_conn *conn, const struct http_request *request);
+
+/* http_request.c */
+struct http_request *http_request_create(struct http_conn *conn, struct shoal_http *http);
+void http_request_begin(struct http_request *request); /* its head is parsed */
+void http_request_data(struct http_request *request, struct shoal_view content);
+void http_request_complete(struct http_request *request);
+void http_request_bad(struct http_request *request, int status, const struct shoal_msg *msg);
+
+/* http_server.c */
+void http_handle_closed(struct shoal_http *http);
+void http_stop_check(struct shoal_http *http);
+
+/* auth.c: calls `ok` with request->user set, now or later, or answers 401. */
+void auth_request(struct http_request *request, http_request_fn *ok);
+/* False: too many password checks are under way, and the request was answered. Else call auth_logon_end once. */
+bool auth_logon_begin(struct http_request *request);
+void auth_logon_end(struct http_request *request);
+/* Checks Basic credentials for logon itself. */
+void auth_basic(struct http_request *request, http_request_fn *ok);
+
+#endif

@@ -1,0 +1,212 @@
+/* Who asks: Bearer, then X-Auth-Token, then Basic (execs-api 2.1).
+ *
+ * A password check costs tens of milliseconds by intent. Clients that send Basic on each request are remembered for a
+ * minute by a keyed digest of user and password, with a key of this process; the password itself is never kept. */
+#include "api/http/http_server.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "shoal/banned.h"
+
+#define BASIC_TRUST_MS 60000u
+
+static void refuse(struct http_request *request, const char *text)
+{
+    request->http->stats.refused_auth++;
+    http_respond_error(request, 401, "%s", text);
+}
+
+/* Whether `value` begins with the scheme; then only its credentials are left in it. */
+static bool take_scheme(struct shoal_view *value, const char *scheme)
+{
+    size_t len = strlen(scheme);
+
+    if (value->len <= len || strncasecmp((const char *)value->bytes, scheme, len) != 0 || value->bytes[len] != ' ')
+        return false;
+    while (len < value->len && value->bytes[len] == ' ')
+        len++;
+    value->bytes += len;
+    value->len -= len;
+    return true;
+}
+
+static void check_token(struct http_request *request, struct shoal_view text, http_request_fn *ok)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_token_keys keys = { .count = 0 };
+    struct shoal_msg msg;
+
+    backend->token_keys(backend->ctx, &keys);
+    if (token_check(text, &keys, (uint64_t)time(NULL), &request->token, &msg) != SHOAL_OK) {
+        sodium_memzero(&keys, sizeof(keys));
+        refuse(request, msg.text);
+        return;
+    }
+    sodium_memzero(&keys, sizeof(keys));
+    if (backend->token_revoked(backend->ctx, request->token.id)) {
+        refuse(request, "the token was logged off; log on again");
+        return;
+    }
+    if (!backend->user_find(backend->ctx, request->token.user, &request->user) ||
+        request->token.issued_s < request->user.tokens_from_s) {
+        refuse(request, "the token's user was changed or removed; log on again");
+        return;
+    }
+    request->has_token = true;
+    ok(request);
+}
+
+/* A check takes a thread and much memory for tens of milliseconds, and anyone may ask for one. */
+bool auth_logon_begin(struct http_request *request)
+{
+    if (request->http->logons_open >= SHOAL_LOGONS_MAX) {
+        request->http->stats.refused_busy++;
+        http_respond_error(request, 503, "too many logons at once; try again in a second, or use a token");
+        return false;
+    }
+    request->http->logons_open++;
+    return true;
+}
+
+void auth_logon_end(struct http_request *request)
+{
+    SHOAL_ASSERT(request->http->logons_open > 0);
+    request->http->logons_open--;
+}
+
+struct basic {
+    struct http_request *request;
+    http_request_fn *ok;
+    uint8_t digest[32];
+};
+
+static void basic_digest(const struct shoal_http *http, const char *user, const char *password, uint8_t digest[32])
+{
+    crypto_generichash_state state;
+
+    (void)crypto_generichash_init(&state, http->basic_key, sizeof(http->basic_key), 32);
+    (void)crypto_generichash_update(&state, (const uint8_t *)user, strlen(user) + 1);
+    (void)crypto_generichash_update(&state, (const uint8_t *)password, strlen(password));
+    (void)crypto_generichash_final(&state, digest, 32);
+    sodium_memzero(&state, sizeof(state));
+}
+
+static void on_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_user *user)
+{
+    struct basic *basic = arg;
+    struct http_request *request = basic->request;
+    struct shoal_http *http = request->http;
+    http_request_fn *ok = basic->ok;
+
+    auth_logon_end(request);
+    if (err == SHOAL_OK) {
+        struct basic_entry *entry = &http->basic[http->basic_next++ % HTTP_BASIC_CACHE];
+
+        memcpy(entry->digest, basic->digest, sizeof(entry->digest));
+        entry->until_ms = uv_now(http->loop) + BASIC_TRUST_MS;
+        entry->user = *user;
+        request->user = *user;
+        ok(request);
+    } else if (err == SHOAL_ERR_DENIED || err == SHOAL_ERR_NOT_FOUND) {
+        refuse(request, msg->text[0] == '\0' ? "wrong user or password" : msg->text);
+    } else {
+        http_respond_failure(request, err, msg, 401);
+    }
+    http_request_release(request);
+}
+
+static struct basic_entry *find_trusted(struct shoal_http *http, const uint8_t digest[32])
+{
+    for (unsigned i = 0; i < HTTP_BASIC_CACHE; i++)
+        if (http->basic[i].until_ms > uv_now(http->loop) && sodium_memcmp(http->basic[i].digest, digest, 32) == 0)
+            return &http->basic[i];
+    return NULL;
+}
+
+static void check_basic(struct http_request *request, struct shoal_view text, int malformed, http_request_fn *ok)
+{
+    struct shoal_http *http = request->http;
+    char pair[512];
+    char *password;
+    size_t len = 0;
+    struct basic *basic;
+    struct basic_entry *entry;
+    struct shoal_user user;
+
+    while (text.len > 0 && text.bytes[text.len - 1] == '=')
+        text.len--;
+    if (sodium_base642bin((uint8_t *)pair, sizeof(pair) - 1, (const char *)text.bytes, text.len, NULL, &len, NULL,
+                          sodium_base64_VARIANT_ORIGINAL_NO_PADDING) != 0 ||
+        memchr(pair, 0, len) != NULL || (password = memchr(pair, ':', len)) == NULL) {
+        http->stats.refused_auth++;
+        http_respond_error(
+            request, malformed,
+            "the Authorization header is not Basic base64(user:password); log on with a user's name and password");
+        return;
+    }
+    pair[len] = '\0';
+    *password++ = '\0';
+    basic = arena_alloc(&request->arena, sizeof(*basic));
+    if (basic == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *basic = (struct basic){ .request = request, .ok = ok };
+    basic_digest(http, pair, password, basic->digest);
+    entry = find_trusted(http, basic->digest);
+    if (entry != NULL && http->backend.user_find(http->backend.ctx, pair, &user) &&
+        user.tokens_from_s == entry->user.tokens_from_s) {
+        request->user = user;
+        sodium_memzero(pair, sizeof(pair));
+        ok(request);
+        return;
+    }
+    /* The texts must outlive this frame: the backend has them until its callback. */
+    {
+        char *kept_user = arena_text(&request->arena, pair);
+        char *kept_password = arena_text(&request->arena, password);
+
+        sodium_memzero(pair, sizeof(pair));
+        if (kept_user == NULL || kept_password == NULL) {
+            http_respond_error(request, 503, "out of memory; try again later");
+            return;
+        }
+        if (!auth_logon_begin(request))
+            return;
+        http_request_hold(request);
+        http->backend.logon(http->backend.ctx, kept_user, kept_password, on_logon, basic);
+    }
+}
+
+void auth_request(struct http_request *request, http_request_fn *ok)
+{
+    struct shoal_view authorization = { 0 };
+    struct shoal_view other;
+    bool has = http1_header_find(&request->head, "authorization", &authorization);
+
+    if (has && take_scheme(&authorization, "Bearer")) {
+        check_token(request, authorization, ok);
+    } else if (http1_header_find(&request->head, "x-auth-token", &other) && other.len > 0) {
+        check_token(request, other, ok);
+    } else if (has && take_scheme(&authorization, "Basic")) {
+        check_basic(request, authorization, 401, ok);
+    } else {
+        refuse(
+            request,
+            "no credentials; log on at /auth/v1/logon (shoal logon) and send the token as \"Authorization: Bearer\"");
+    }
+}
+
+void auth_basic(struct http_request *request, http_request_fn *ok)
+{
+    struct shoal_view authorization;
+
+    if (!http1_header_find(&request->head, "authorization", &authorization) || !take_scheme(&authorization, "Basic"))
+        http_respond_error(request, 401, "log on with the header \"Authorization: Basic base64(user:password)\"");
+    else
+        check_basic(request, authorization, 400, ok);
+}

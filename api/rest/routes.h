@@ -1,0 +1,33 @@
+/* Shared by the routes of both APIs. */
+#ifndef API_ROUTES_H
+#define API_ROUTES_H
+
+#include "api/http/http_server.h"
+
+#define ROUTES_BASE "/platform/rest/deeplearning/v1"
+
+/* A job as the native API shows it. `key` as in json_writer. */
+void routes_job_json(struct json_writer *w, const char *key, const struct shoal_job_info *job);
+/* "2031-05-01T09:30:00Z" */
+void routes_time_text(uint64_t ms, char text[32]);
+/* The state on exec objects (execs-api 5.2). */
+const char *routes_exec_state(const struct shoal_http *http, const char *state);
+
+/* Streams a log: asks the backend for piece after piece until nothing more is there now. `as_json`: one JSON string. */
+void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines,
+                       bool as_json, int not_found);
+
+/* submit.c: a multipart, form or empty body into a job (or, for POST /v1/tickets, into a ticket). */
+void submit_begin(struct http_request *request);
+void submit_data(struct http_request *request, struct shoal_view content);
+void submit_handle(struct http_request *request);
+void submit_ticket_handle(struct http_request *request);
+
+/* result_zip.c */
+void result_handle_execs(struct http_request *request);
+void result_handle_native(struct http_request *request);
+
+/* The exec object (execs-api 4.9). */
+void routes_exec_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job);
+
+#endif

@@ -1,0 +1,824 @@
+/* The REST API of WMLA's DLI v1 that its clients use: logon, /conf, /status, execs, and the scheduler calls that its
+ * log commands need (execs-api 2 to 6). */
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "api/http/json_input.h"
+#include "routes.h"
+
+#include "shoal/banned.h"
+
+#define JSON "application/json"
+
+void routes_time_text(uint64_t ms, char text[32])
+{
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm tm;
+
+    if (gmtime_r(&seconds, &tm) == NULL || strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
+        (void)snprintf(text, 32, "1970-01-01T00:00:00Z");
+}
+
+/* Notebooks loop while the state is one of three (execs-api 5.2): show them no other active one. */
+const char *routes_exec_state(const struct shoal_http *http, const char *state)
+{
+    if (http->options.exact_states)
+        return state;
+    if (strcmp(state, "NEW") == 0 || strcmp(state, "PENDING_JOB_SCHEDULER") == 0 || strcmp(state, "LAUNCHING") == 0)
+        return "PENDING_CRD_SCHEDULER";
+    if (strcmp(state, "RECOVERING") == 0 || strcmp(state, "UNKNOWN") == 0)
+        return "RUNNING";
+    return state;
+}
+
+/* Flat, no null (execs-api 4.9). */
+void routes_exec_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_mesh_status status = { .version = "" };
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+    char created[32];
+
+    backend->status(backend->ctx, &status);
+    shoal_job_id_text(job->id, id);
+    routes_time_text(job->create_ms, created);
+    json_object_begin(w, NULL);
+    json_text(w, "id", id);
+    json_text(w, "args", job->args);
+    json_text(w, "submissionId", id);
+    json_text(w, "creator", job->creator);
+    json_text(w, "state", routes_exec_state(request->http, job->state));
+    json_text(w, "stateExact", job->state);
+    json_text(w, "stateDetail", job->detail);
+    json_text(w, "appId", id);
+    json_text(w, "schedulerUrl", status.api_url);
+    json_text(w, "modelFileOwnerName", job->creator);
+    json_text(w, "workDir", job->work_dir);
+    json_text(w, "appName", job->app_name);
+    json_text(w, "createTime", created);
+    json_bool(w, "elastic", job->elastic);
+    json_text(w, "nameSpace", status.mesh_name);
+    json_uint(w, "numWorker", job->workers_max);
+    json_text(w, "framework", job->framework);
+    json_text(w, "sigName", "");
+    json_text(w, "sigId", status.mesh_name);
+    if (job->data_json != NULL && strncmp(job->data_json, "{\"dataSource\":[", 15) == 0) {
+        struct json_input *input;
+        struct shoal_msg msg;
+
+        if (json_input_parse(shoal_view_text(job->data_json), &input, &msg) == SHOAL_OK) {
+            char *text = json_input_dump(json_input_get(json_input_root(input), "dataSource"));
+
+            if (text != NULL)
+                json_raw(w, "dataSource", shoal_view_text(text));
+            free(text);
+            json_input_free(input);
+        }
+    }
+    json_end(w);
+}
+
+/* ---- logon ---- */
+
+static void answer_logon(struct http_request *request)
+{
+    struct shoal_http *http = request->http;
+    struct shoal_token_keys keys = { .count = 0 };
+    struct token_claims claims = { .uid = request->user.uid, .admin = request->user.admin };
+    char token[TOKEN_TEXT_BYTES + 1];
+    char uid[16];
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    struct shoal_msg msg;
+    enum shoal_err err;
+
+    http->backend.token_keys(http->backend.ctx, &keys);
+    if (keys.count == 0) {
+        http_respond_error(request, 503, "this node has not yet got the mesh's users; try again in some seconds");
+        return;
+    }
+    (void)snprintf(claims.user, sizeof(claims.user), "%s", request->user.name);
+    claims.issued_s = (uint64_t)time(NULL);
+    claims.exp_s = claims.issued_s + http->options.token_life_s;
+    randombytes_buf(claims.id, sizeof(claims.id));
+    err = token_make(&claims, keys.keys[0], token, &msg);
+    sodium_memzero(&keys, sizeof(keys));
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, &msg, 400);
+        return;
+    }
+    (void)snprintf(uid, sizeof(uid), "%" PRIu32, claims.uid);
+    json_object_begin(&w, NULL);
+    json_text(&w, "username", claims.user);
+    json_text(&w, "role", claims.admin ? "Admin" : "User");
+    json_array_begin(&w, "permissions");
+    json_text(&w, NULL, "deep-learning");
+    json_end(&w);
+    json_text(&w, "sub", claims.user);
+    json_text(&w, "iss", "SHOAL");
+    json_text(&w, "aud", "WMLA");
+    json_text(&w, "uid", uid);
+    json_text(&w, "authenticator", "default");
+    json_text(&w, "accessToken", token);
+    json_uint(&w, "expires", claims.exp_s);
+    json_text(&w, "_messageCode_", "success");
+    json_text(&w, "message", "success");
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
+
+static void on_body_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_user *user)
+{
+    struct http_request *request = arg;
+
+    auth_logon_end(request);
+    if (err == SHOAL_OK) {
+        request->user = *user;
+        answer_logon(request);
+    } else if (err == SHOAL_ERR_DENIED || err == SHOAL_ERR_NOT_FOUND) {
+        request->http->stats.refused_auth++;
+        http_respond_error(request, 401, "%s", msg->text[0] == '\0' ? "wrong user or password" : msg->text);
+    } else {
+        http_respond_failure(request, err, msg, 401);
+    }
+    http_request_release(request);
+}
+
+/* {"username","password"} in the body, when there is no Basic header. */
+static bool logon_by_body(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct json_input *input;
+    struct shoal_msg msg;
+    const char *user;
+    const char *password;
+
+    if (request->body.len == 0 || json_input_parse(shoal_buf_view(&request->body), &input, &msg) != SHOAL_OK)
+        return false;
+    user = json_input_text(json_input_root(input), "username");
+    password = json_input_text(json_input_root(input), "password");
+    user = user == NULL ? NULL : arena_text(&request->arena, user);
+    password = password == NULL ? NULL : arena_text(&request->arena, password);
+    json_input_free(input);
+    if (user == NULL || password == NULL)
+        return false;
+    if (!auth_logon_begin(request))
+        return true;
+    http_request_hold(request);
+    backend->logon(backend->ctx, user, password, on_body_logon, request);
+    return true;
+}
+
+static void handle_logon(struct http_request *request)
+{
+    struct shoal_view value;
+
+    if (http1_header_find(&request->head, "authorization", &value) || !logon_by_body(request))
+        auth_basic(request, answer_logon);
+}
+
+static void on_logoff(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    struct http_request *request = arg;
+
+    if (err == SHOAL_OK)
+        http_respond(request, 200, JSON, shoal_view_text("{\"message\":\"logged off\"}"));
+    else
+        http_respond_failure(request, err, msg, 400);
+    http_request_release(request);
+}
+
+static void handle_logoff(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    if (!request->has_token) {
+        http_respond_error(request, 400, "logoff wants the token that is to end, as \"Authorization: Bearer\"");
+        return;
+    }
+    http_request_hold(request);
+    backend->logoff(backend->ctx, request->token.id, request->token.exp_s, on_logoff, request);
+}
+
+/* ---- conf, status, frameworks ---- */
+
+static void handle_conf(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_mesh_status status = { .version = "" };
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    backend->status(backend->ctx, &status);
+    json_object_begin(&w, NULL);
+    json_text(&w, "MSD_ENABLED", "true");
+    json_text(&w, "CwS_REST_URL", status.api_url);
+    json_text(&w, "SHOAL_VERSION", status.version);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
+
+static void handle_status(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_mesh_status status = { .version = "" };
+    char node[SHOAL_NODE_ID_TEXT_BYTES];
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    backend->status(backend->ctx, &status);
+    shoal_hex_text(status.node_id.bytes, sizeof(status.node_id.bytes), node);
+    json_object_begin(&w, NULL);
+    json_text(&w, "status", "ok");
+    json_text(&w, "version", status.version);
+    json_text(&w, "node", status.node_name);
+    json_text(&w, "nodeId", node);
+    json_text(&w, "mesh", status.mesh_name);
+    json_uint(&w, "members", status.members_alive);
+    json_uint(&w, "membersKnown", status.members_known);
+    json_bool(&w, "leader", status.mesh_writable);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
+
+static void handle_frameworks(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    size_t count = 0;
+    const struct shoal_framework *frameworks = backend->frameworks(backend->ctx, &count);
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    json_array_begin(&w, NULL);
+    for (size_t i = 0; i < count; i++) {
+        const struct shoal_framework *f = &frameworks[i];
+
+        json_object_begin(&w, NULL);
+        json_text(&w, "name", f->name);
+        json_text(&w, "description", "");
+        json_text(&w, "frameworkVersion", f->version);
+        json_array_begin(&w, "desc");
+        for (size_t line = 0; f->desc[line] != NULL; line++)
+            json_text(&w, NULL, f->desc[line]);
+        json_end(&w);
+        json_text(&w, "deployMode", "cluster");
+        json_text(&w, "execMode", f->exec_mode);
+        json_bool(&w, "hasTask0", f->elastic);
+        json_bool(&w, "supported", f->supported);
+        json_text(&w, "appName", f->app_name);
+        json_uint(&w, "numWorkers", f->workers_default);
+        json_uint(&w, "maxWorkers", f->workers_max);
+        json_uint(&w, "maxGPUPerWorker", f->gpus_per_worker_max);
+        json_uint(&w, "numPs", 0);
+        json_text(&w, "workerMemory", f->worker_memory);
+        json_text(&w, "backend", f->backend);
+        json_end(&w);
+    }
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
+
+/* ---- lists ---- */
+
+enum sort_field { SORT_CREATED, SORT_ID, SORT_STATE, SORT_APP, SORT_FRAMEWORK, SORT_CREATOR, SORT_WORKERS };
+
+struct list {
+    struct http_request *request;
+    struct shoal_job_filter filter;
+    const char *states; /* comma list, NULL: all */
+    uint64_t limit;
+    uint64_t start;
+    enum sort_field field;
+    bool descending;
+};
+
+static bool state_is_wanted(const struct list *list, const char *state)
+{
+    const char *at = list->states;
+
+    if (at == NULL || at[0] == '\0')
+        return true;
+    while (true) {
+        size_t len = strcspn(at, ",");
+
+        if (strlen(state) == len && strncasecmp(at, state, len) == 0)
+            return true;
+        if (at[len] == '\0')
+            return false;
+        at += len + 1;
+    }
+}
+
+static int compare_jobs(const void *left, const void *right, void *arg)
+{
+    const struct shoal_job_info *a = *(const struct shoal_job_info *const *)left;
+    const struct shoal_job_info *b = *(const struct shoal_job_info *const *)right;
+    const struct list *list = arg;
+    int order = 0;
+
+    switch (list->field) {
+    case SORT_CREATED: order = a->create_ms < b->create_ms ? -1 : a->create_ms > b->create_ms; break;
+    case SORT_ID: break;
+    case SORT_STATE: order = strcmp(a->state, b->state); break;
+    case SORT_APP: order = strcmp(a->app_name, b->app_name); break;
+    case SORT_FRAMEWORK: order = strcmp(a->framework, b->framework); break;
+    case SORT_CREATOR: order = strcmp(a->creator, b->creator); break;
+    case SORT_WORKERS: order = a->workers_max < b->workers_max ? -1 : a->workers_max > b->workers_max; break;
+    }
+    if (order == 0)
+        order = shoal_job_id_cmp(a->id, b->id);
+    return list->descending ? -order : order;
+}
+
+static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                    size_t count, uint64_t age_ms)
+{
+    struct list *list = arg;
+    struct http_request *request = list->request;
+    const struct shoal_job_info **order = err == SHOAL_OK ? malloc((count + 1) * sizeof(*order)) : NULL;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    size_t kept = 0;
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 400);
+    } else if (order == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+    } else {
+        for (size_t i = 0; i < count; i++)
+            if (state_is_wanted(list, routes_exec_state(request->http, jobs[i].state)) ||
+                state_is_wanted(list, jobs[i].state))
+                order[kept++] = &jobs[i];
+        qsort_r(order, kept, sizeof(*order), compare_jobs, list);
+        json_array_begin(&w, NULL);
+        for (size_t i = 0; i < kept && i < list->limit; i++)
+            routes_exec_json(&w, request, order[i]);
+        json_end(&w);
+        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
+        http_respond_json(request, 200, &w);
+    }
+    free(order);
+    http_request_release(request);
+}
+
+static bool read_sort(struct list *list, const char *text)
+{
+    static const struct {
+        const char *name;
+        enum sort_field field;
+    } fields[] = { { "id", SORT_ID },
+                   { "state", SORT_STATE },
+                   { "createTime", SORT_CREATED },
+                   { "appName", SORT_APP },
+                   { "framework", SORT_FRAMEWORK },
+                   { "creator", SORT_CREATOR },
+                   { "numWorker", SORT_WORKERS } };
+    size_t len = strcspn(text, ":");
+
+    if (text[len] == ':' && strcasecmp(text + len + 1, "desc") == 0)
+        list->descending = true;
+    else if (text[len] == ':' && strcasecmp(text + len + 1, "asc") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        if (strlen(fields[i].name) == len && memcmp(fields[i].name, text, len) == 0) {
+            list->field = fields[i].field;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void handle_list(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *limit = http_query(request, "limit");
+    const char *sort = http_query(request, "sort_by");
+    struct list *list = arena_alloc(&request->arena, sizeof(*list));
+    char *end = NULL;
+
+    if (list == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *list = (struct list){ .request = request,
+                           .filter = { .creator = request->user.admin ? "" : request->user.name },
+                           .states = http_query(request, "state"),
+                           .limit = UINT64_MAX };
+    if (limit != NULL) {
+        list->limit = strtoull(limit, &end, 10);
+        if (limit[0] < '0' || limit[0] > '9' || *end != '\0' || list->limit == 0) {
+            http_respond_error(request, 400, "limit: \"%.40s\" is not an integer above 0", limit);
+            return;
+        }
+    }
+    if (sort != NULL && !read_sort(list, sort)) {
+        http_respond_error(
+            request, 400,
+            "sort_by: \"%.60s\" is not <field>:<asc|desc> with a field of id, state, createTime, appName, "
+            "framework, creator, numWorker",
+            sort);
+        return;
+    }
+    http_request_hold(request);
+    backend->list(backend->ctx, &request->user, &list->filter, on_list, list);
+}
+
+/* ---- one exec ---- */
+
+static void on_get(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 400);
+    } else {
+        routes_exec_json(&w, request, job);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void handle_get(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->get(backend->ctx, &request->user, request->params[0], true, on_get, request);
+}
+
+static void on_done(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    struct http_request *request = arg;
+
+    if (err == SHOAL_OK)
+        http_respond_empty(request, 204);
+    else
+        http_respond_failure(request, err, msg, 400);
+    http_request_release(request);
+}
+
+static void handle_stop(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->stop(backend->ctx, &request->user, request->params[0], on_done, request);
+}
+
+static void handle_delete(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->del(backend->ctx, &request->user, request->params[0], on_done, request);
+}
+
+static void handle_delete_all(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->delete_all(backend->ctx, &request->user, on_done, request);
+}
+
+static void handle_deploy(struct http_request *request)
+{
+    http_respond_error(request, 400, "not supported yet: deploy; there is no inference service");
+}
+
+/* ---- logs ---- */
+
+static bool wants_text(struct http_request *request)
+{
+    struct shoal_view accept;
+
+    return http1_header_find(&request->head, "accept", &accept) &&
+           memmem(accept.bytes, accept.len, "text/plain", 10) != NULL;
+}
+
+static void handle_log(struct http_request *request)
+{
+    const char *type = http_query(request, "logType");
+    enum shoal_log_kind kind = SHOAL_LOG_OUT;
+
+    if (type != NULL && strcmp(type, "errlog") == 0)
+        kind = SHOAL_LOG_ERR;
+    else if (type != NULL && strcmp(type, "outerrlog") == 0)
+        kind = SHOAL_LOG_OUTERR;
+    else if (type != NULL && strcmp(type, "outlog") != 0) {
+        http_respond_error(request, 400, "logType: \"%.40s\" is not outlog, errlog or outerrlog", type);
+        return;
+    }
+    routes_log_stream(request, kind, 0, 0, !wants_text(request), 400);
+}
+
+/* ---- scheduler ---- */
+
+static bool read_lines(struct http_request *request, unsigned *lines)
+{
+    const char *text = http_query(request, "lastlines");
+    char *end = NULL;
+    unsigned long value;
+
+    *lines = 10;
+    if (text == NULL)
+        return true;
+    value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || value < 1) {
+        http_respond_error(request, 400, "lastlines: \"%.40s\" is not an integer above 0", text);
+        return false;
+    }
+    *lines = value > 100000 ? 100000u : (unsigned)value;
+    return true;
+}
+
+static void task_log(struct http_request *request, unsigned task, const char *kind)
+{
+    unsigned lines;
+
+    if (!read_lines(request, &lines))
+        return;
+    if (strcmp(kind, "stdout") == 0)
+        routes_log_stream(request, SHOAL_LOG_TASK_OUT, task, lines, false, 400);
+    else if (strcmp(kind, "stderr") == 0)
+        routes_log_stream(request, SHOAL_LOG_TASK_ERR, task, lines, false, 400);
+    else if (strcmp(kind, "launcherlog") == 0)
+        routes_log_stream(request, SHOAL_LOG_TASK_LAUNCHER, task, lines, false, 400);
+    else
+        http_respond_error(request, 400, "log: \"%.40s\" is not launcherlog, stdout or stderr", kind);
+}
+
+static void handle_driver_log(struct http_request *request) { task_log(request, 0, request->params[1]); }
+
+static void handle_executor_log(struct http_request *request)
+{
+    char *end = NULL;
+    unsigned long task = strtoul(request->params[1], &end, 10);
+
+    if (request->params[1][0] < '0' || request->params[1][0] > '9' || *end != '\0' || task < 1 ||
+        task > SHOAL_RANKS_MAX)
+        http_respond_error(request, 400, "executor: \"%.40s\" is not a worker's number from 1 on", request->params[1]);
+    else
+        task_log(request, (unsigned)task, request->params[2]);
+}
+
+static void application_json(struct json_writer *w, const struct shoal_job_info *job)
+{
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(job->id, id);
+    json_object_begin(w, NULL);
+    json_text(w, "applicationid", id);
+    json_text(w, "applicationname", job->app_name);
+    json_text(w, "type", job->elastic ? "ELASTIC" : "PARALLEL");
+    json_text(w, "state", job->state);
+    json_text(w, "username", job->creator);
+    json_uint(w, "submittedtime", job->create_ms);
+    json_uint(w, "endtime", job->end_ms);
+    json_uint(w, "slots", job->workers_now);
+    if (job->elastic) {
+        json_object_begin(w, "task0");
+        json_text(w, "id", "0");
+        json_text(w, "host", job->driver_node);
+        json_end(w);
+    }
+    json_array_begin(w, "task12n");
+    for (unsigned i = 1; i <= (job->workers_now > 0 ? job->workers_now : job->workers_min); i++) {
+        json_object_begin(w, NULL);
+        json_uint(w, "id", i);
+        json_end(w);
+    }
+    json_end(w);
+    json_end(w);
+}
+
+static void on_application(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK && err != SHOAL_ERR_NOT_FOUND && err != SHOAL_ERR_INVALID) {
+        http_respond_failure(request, err, msg, 400);
+    } else {
+        json_array_begin(&w, NULL);
+        if (err == SHOAL_OK)
+            application_json(&w, job);
+        json_end(&w);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void on_applications(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                            const struct shoal_job_info *jobs, size_t count, uint64_t age_ms)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 400);
+    } else {
+        json_array_begin(&w, NULL);
+        for (size_t i = 0; i < count; i++)
+            application_json(&w, &jobs[i]);
+        json_end(&w);
+        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void handle_applications(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *id = http_query(request, "applicationid");
+    struct shoal_job_filter *filter = arena_alloc(&request->arena, sizeof(*filter));
+
+    if (filter == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    filter->creator = request->user.admin ? "" : request->user.name;
+    http_request_hold(request);
+    if (id != NULL)
+        backend->get(backend->ctx, &request->user, id, false, on_application, request);
+    else
+        backend->list(backend->ctx, &request->user, filter, on_applications, request);
+}
+
+/* ---- engine jobs: dlicmd --app-get, --app-wait (execs-api 6.4) ---- */
+
+static void engine_json(struct json_writer *w, const struct shoal_job_info *job)
+{
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
+    char created[32];
+    char tag[128];
+
+    shoal_job_id_text(job->id, id);
+    routes_time_text(job->create_ms, created);
+    (void)snprintf(tag, sizeof(tag), "/default/%.63s", job->creator);
+    json_object_begin(w, NULL);
+    json_text(w, "id", id);
+    json_text(w, "consumer", "/default");
+    json_text(w, "submit_user", job->creator);
+    json_text(w, "tag", tag);
+    json_text(w, "name", job->app_name);
+    json_uint(w, "priority", job->priority);
+    json_text(w, "type", job->elastic ? "ELASTIC" : "PARALLEL");
+    json_text(w, "state", job->state);
+    json_text(w, "submit_time", created);
+    json_end(w);
+}
+
+static void on_engine(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK && err != SHOAL_ERR_NOT_FOUND && err != SHOAL_ERR_INVALID) {
+        http_respond_failure(request, err, msg, 400);
+    } else {
+        json_array_begin(&w, NULL);
+        if (err == SHOAL_OK)
+            engine_json(&w, job);
+        json_end(&w);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static void handle_engine(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+
+    http_request_hold(request);
+    backend->get(backend->ctx, &request->user, request->params[0], true, on_engine, request);
+}
+
+static void on_engines(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
+                       size_t count, uint64_t age_ms)
+{
+    struct list *list = arg;
+    struct http_request *request = list->request;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    uint64_t skip = list->start;
+    uint64_t left = list->limit;
+
+    (void)age_ms;
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 400);
+        http_request_release(request);
+        return;
+    }
+    json_array_begin(&w, NULL);
+    for (size_t i = 0; i < count && left > 0; i++) { /* jobs come oldest first */
+        const struct shoal_job_info *job = &jobs[list->descending ? count - 1 - i : i];
+
+        if (!state_is_wanted(list, job->state))
+            continue;
+        if (skip > 0) {
+            skip--;
+            continue;
+        }
+        engine_json(&w, job);
+        left--;
+    }
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+    http_request_release(request);
+}
+
+static void handle_engines(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    const char *sort = http_query(request, "sort");
+    const char *start = http_query(request, "start");
+    const char *length = http_query(request, "length");
+    struct list *list = arena_alloc(&request->arena, sizeof(*list));
+
+    if (list == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    *list = (struct list){ .request = request,
+                           .filter = { .creator = request->user.admin ? "" : request->user.name },
+                           .states = http_query(request, "state"),
+                           .limit = UINT64_MAX };
+    list->descending = sort != NULL && sort[0] == '-';
+    if (start != NULL)
+        list->start = strtoull(start, NULL, 10);
+    if (length != NULL)
+        list->limit = strtoull(length, NULL, 10);
+    http_request_hold(request);
+    backend->list(backend->ctx, &request->user, &list->filter, on_engines, list);
+}
+
+static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }
+
+/* The pods and jobs of another platform: there are none here, and clients take an empty list (execs-api 6.6). */
+static void handle_kubernetes(struct http_request *request)
+{
+    http_respond(request, 200, JSON, shoal_view_text("{\"items\":[]}"));
+}
+
+#define POST_FILE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
+
+static const struct http_route routes[] = {
+    { .method = HTTP1_GET,
+      .pattern = "/auth/v1/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_POST,
+      .pattern = "/auth/v1/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_GET,
+      .pattern = "/platform/rest/conductor/v1/auth/logon",
+      .handle = handle_logon,
+      .open = true,
+      .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_POST, .pattern = "/auth/v1/logoff", .handle = handle_logoff },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/conf", .handle = handle_conf },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/status", .handle = handle_status },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs", .handle = handle_list },
+    { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs", .handle = submit_handle, POST_FILE },
+    { .method = HTTP1_DELETE, .pattern = ROUTES_BASE "/execs", .handle = handle_delete_all },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/frameworks", .handle = handle_frameworks },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/{}", .handle = handle_get },
+    { .method = HTTP1_DELETE, .pattern = ROUTES_BASE "/execs/{}", .handle = handle_delete },
+    { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/stop", .handle = handle_stop },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/{}/log", .handle = handle_log },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/{}/result", .handle = result_handle_execs },
+    { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/deploy", .handle = handle_deploy },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/applications", .handle = handle_applications },
+    { .method = HTTP1_PUT, .pattern = ROUTES_BASE "/scheduler/applications/{}/stop", .handle = handle_stop },
+    { .method = HTTP1_GET,
+      .pattern = ROUTES_BASE "/scheduler/applications/{}/driver/logs/{}",
+      .handle = handle_driver_log },
+    { .method = HTTP1_GET,
+      .pattern = ROUTES_BASE "/scheduler/applications/{}/executor/{}/logs/{}",
+      .handle = handle_executor_log },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications", .handle = handle_engines },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/engine/applications/{}", .handle = handle_engine },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/instances", .handle = handle_empty_list },
+    { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/kubernetesobjects", .handle = handle_kubernetes },
+};
+
+const struct http_route *http_routes_execs(size_t *count)
+{
+    *count = sizeof(routes) / sizeof(routes[0]);
+    return routes;
+}

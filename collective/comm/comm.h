@@ -1,0 +1,352 @@
+/* What the files of libshoal share: the communicator of one process.
+ *
+ *   comm.c    open, ready, slots            link.c    the agent's socket, the library thread
+ *   epoch.c   close, enter, fetch           wait.c    spin, yield, sleep
+ *   step.c    the step transaction          exchange.c  sums, in a host and between hosts
+ *   records.c records until acknowledged    fabric.c  tags, greetings and serving between hosts
+ *   state.c   donor and joiners             ops.c     all_reduce, broadcast, barrier       driver.c, solo.c
+ *
+ * Threads: the caller's, and the library thread. `lock` guards the link, the closing of the epoch and the words that
+ * need an open one; `fabric_lock` the transport and what hangs on it. Order: fabric_lock before lock. */
+#ifndef COLLECTIVE_COMM_H
+#define COLLECTIVE_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "shoal/collective.h"
+#include "shoal/worker.h"
+
+#include "collective/memory/arena.h"
+#include "collective/memory/fault.h"
+#include "collective/memory/kernels.h"
+#include "collective/transport/transport.h"
+#include "collective/memory/tree.h"
+
+struct peer {
+    uint64_t worker_id;
+    struct shoal_node_id node;
+    uint32_t slot;
+    uint32_t v_begin; /* of the first step of the epoch */
+    uint32_t v_end;
+    bool has_state;
+    uint8_t token[16];
+    uint16_t address_len;
+    uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
+    uint32_t host;             /* index of its host, by first appearance in rank order */
+    struct arena_words *words; /* same host only */
+    uint8_t *region;           /* same host only */
+};
+
+struct epoch {
+    struct shoal_epoch id;
+    uint64_t word;
+    uint32_t rank;
+    uint32_t size;
+    uint32_t hosts;
+    uint32_t host; /* mine */
+    uint32_t local_count;
+    uint32_t local[SHOAL_RANKS_MAX];   /* ranks of my host, ascending; the first one is its leader */
+    uint32_t local_index;              /* mine */
+    uint32_t leaders[SHOAL_RANKS_MAX]; /* rank, by host */
+    uint64_t decided_step;
+    int holder; /* ranks, or -1 */
+    int donor;
+    uint32_t joiners;
+    bool composed; /* the view shows this epoch's slices */
+    struct peer peers[SHOAL_RANKS_MAX];
+};
+
+/* What the agent must know, sent when there is a connection, again after a reconnect. */
+enum fact {
+    FACT_READY = 1,
+    FACT_CLOSED = 2,
+    FACT_DONE = 4,
+    FACT_FILES = 8,
+    FACT_FAILED = 16,
+    FACT_SNAPSHOT = 32,
+    FACT_TRAIN = 64,
+    FACT_TRAIN_ACKED = 128,
+    FACT_UNHEARD = 256,
+};
+
+struct link {
+    int fd; /* -1: none */
+    bool greeted;
+    uint64_t retry_ns;
+    uint32_t retries;
+    uint32_t unsent; /* facts */
+    uint32_t known;  /* facts that hold, to be said again after a reconnect */
+    char path[108];
+    struct shoal_worker_message *in;
+    struct shoal_worker_message *out;
+    uint8_t *bytes; /* SHOAL_WORKER_MESSAGE_MAX */
+    uint64_t malformed;
+};
+
+struct record_entry {
+    uint64_t step;
+    uint32_t at;
+    uint32_t len;
+};
+
+struct records {
+    uint8_t *bytes;               /* SHOAL_RECORD_QUEUE_BYTES */
+    struct record_entry *entries; /* ring of SHOAL_RECORD_QUEUE_MAX */
+    uint32_t first;
+    uint32_t count;
+    uint64_t acked;
+    uint64_t sent;       /* by me as rank 0 */
+    uint8_t *last_bytes; /* the newest one committed here, SHOAL_WORKER_MESSAGE_MAX: the ring may have it no more, since
+                          * others' may be acknowledged before mine is made */
+    uint64_t last_step;
+    uint32_t last_len;
+    uint64_t waits; /* times that training had to wait for room */
+};
+
+struct fabric;
+struct exchange;
+struct between;
+
+struct step_state {
+    struct shoal_step step;
+    bool assigned;
+    bool contributed;
+    bool reduced;
+    uint64_t digest;
+    struct tree_held held;
+    uint32_t begin; /* my range */
+    uint32_t end;
+};
+
+struct shoal_comm {
+    bool solo;
+    uint32_t role;
+    struct shoal_msg msg;
+    struct fault fault;
+
+    /* identity, from the environment */
+    struct shoal_worker_hello hello;
+    struct shoal_node_id node;
+    uint32_t slot;
+
+    struct shoal_control_page *page;
+    struct shoal_control_slot *words; /* mine in the page; a private one for a driver */
+    struct shoal_control_slot private_words;
+    struct arena arena;
+    int own_fd; /* of a private arena, or -1 */
+    const struct kernels *kernels;
+
+    pthread_mutex_t lock;
+    struct link link;
+    bool thread_runs;
+    pthread_t thread;
+    _Atomic bool thread_stop;
+
+    /* from the agent */
+    struct shoal_worker_epoch *next; /* newest EPOCH not entered yet */
+    bool next_valid;
+    struct shoal_worker_call call;
+    bool call_valid;
+    bool write_final;
+    _Atomic bool stop; /* STOP or RELEASE came */
+    bool released;
+    struct shoal_worker_stop stop_message;
+    struct shoal_worker_message *driver_event; /* TRAIN_STATE or TRAIN_RECORDS */
+    uint8_t *driver_bytes;
+    bool driver_event_valid;
+
+    /* to the agent */
+    struct shoal_worker_ready ready;
+    uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
+    size_t address_len;
+    struct shoal_worker_closed closed;
+    struct shoal_worker_unheard unheard;
+    _Atomic uint64_t lost_links; /* of the epoch: members to which the connection broke, or that say nothing; bit by
+                                    rank */
+    struct shoal_worker_done done;
+    struct shoal_worker_failed *failed;
+    struct shoal_worker_snapshot *snapshot;
+    struct shoal_worker_train *train;
+    struct shoal_worker_acked files;
+    struct shoal_worker_acked train_acked;
+    struct records records;
+
+    /* where training stands */
+    struct shoal_comm_plan plan;
+    bool planned;
+    struct epoch epoch;
+    _Atomic bool open;   /* the epoch is open: words may be said. Cleared under `lock` */
+    uint64_t seen_epoch; /* word of the newest epoch entered or refused */
+    _Atomic uint64_t applied;
+    _Atomic uint64_t complete;
+    bool stateless;  /* a joiner that began to take the state */
+    bool fresh;      /* loaded this call's bundle, never told to load or take a state */
+    bool finished;   /* done() was called */
+    bool main_waits; /* the caller is receiving: the library thread only sends */
+    struct step_state step;
+    _Atomic uint64_t closed_ns; /* when the last epoch was closed; 0: the pause is over */
+    uint8_t *copy_result;       /* private, committed buffers */
+    uint8_t *touched;           /* private */
+    uint64_t op;                /* phases of collectives in this epoch */
+    uint64_t state_sequence;
+    struct arena_chunk chunk; /* of the joiner: the one to be taken next */
+    bool chunk_valid;
+    uint8_t *fabric_message; /* the bytes of a chunk that came from another host */
+
+    uint32_t spin_max;
+    uint32_t cores;
+
+    pthread_mutex_t fabric_lock;
+    const struct transport_ops *transport_ops;
+    struct transport *transport;
+    struct fabric *fabric;
+    _Atomic bool fabric_moved; /* progress() had something to do */
+    _Atomic bool main_turns;   /* the caller waits and progresses by itself */
+
+    /* scratch of exchange.c, taken at ready */
+    struct exchange *exchange;
+    struct between *between; /* of exchange.c */
+    struct tree_op *ops;
+    uint32_t ops_cap;
+    uint8_t *temporaries;
+};
+
+uint64_t comm_now_ns(void);
+uint64_t comm_deadline_ns(int timeout_ms); /* < 0: never */
+/* Remember the text of a refusal. */
+#define comm_fail(comm, err, ...) shoal_fail(&(comm)->msg, err, __VA_ARGS__)
+
+/* ---- link.c ---- */
+/* One turn with the agent: reconnect when due, receive at most `turns` messages, send what is unsent. Under lock. */
+void link_turn(struct shoal_comm *comm, uint32_t turns);
+void link_fact(struct shoal_comm *comm, uint32_t fact); /* under lock: holds from now on, send it */
+void link_close(struct shoal_comm *comm);
+/* Wait at most until `deadline_ns` for a message or a change of the control page, then take a turn. Not under lock. */
+void link_wait(struct shoal_comm *comm, uint64_t deadline_ns);
+enum shoal_err link_start_thread(struct shoal_comm *comm);
+void link_stop_thread(struct shoal_comm *comm);
+/* solo: what an agent would answer to the facts. Under lock. */
+void solo_turn(struct shoal_comm *comm);
+void solo_call(struct shoal_comm *comm); /* the next call, under lock */
+
+/* ---- epoch.c ---- */
+bool epoch_is_revoked(const struct shoal_comm *comm);
+/* Close the epoch I am in and refuse a pending one that is revoked already. Under lock. */
+void epoch_close_locked(struct shoal_comm *comm);
+void epoch_check_locked(struct shoal_comm *comm);
+void epoch_close(struct shoal_comm *comm);
+/* The range of `rank` in a step of v_count mini-batches. */
+void epoch_range(const struct shoal_comm *comm, uint64_t step, uint32_t v_count, uint32_t rank, uint32_t *begin,
+                 uint32_t *end);
+
+/* ---- wait.c ---- */
+typedef bool wait_fn(struct shoal_comm *comm, uint64_t arg);
+/* Until `ready` is true. RANK_LOST: the epoch was revoked, and is closed now. */
+enum shoal_err comm_wait(struct shoal_comm *comm, wait_fn *ready, uint64_t arg);
+/* Say `value` in one of my words, if the epoch is open still; `over`, if not NULL, tells whether a phase has ended and
+ * the others must be woken. */
+enum shoal_err comm_say(struct shoal_comm *comm, _Atomic uint64_t *word, uint64_t value, wait_fn *over);
+void wait_set_spin(struct shoal_comm *comm);
+
+/* ---- records.c ---- */
+enum shoal_err records_init(struct records *records);
+void records_deinit(struct records *records);
+void records_clear(struct records *records, uint64_t acked);
+bool records_have_room(const struct records *records, uint32_t len);
+bool records_push(struct records *records, uint64_t step, const uint8_t *bytes, uint32_t len);
+void records_ack(struct records *records, uint64_t step);
+const struct record_entry *records_find(const struct records *records, uint64_t step);
+uint32_t record_bytes(uint32_t v_count, uint32_t metric_count);
+/* Build the record of the committed step from my commit block and queue it. */
+void records_commit(struct shoal_comm *comm);
+
+/* ---- step.c ---- */
+void step_reset(struct shoal_comm *comm);
+/* The commit block and the view show `step`: take over buffers, touched bits and the record, and count it as applied.
+ */
+void step_adopt(struct shoal_comm *comm, uint64_t step);
+
+struct arena_block;
+void step_merge_block(struct shoal_comm *comm, struct arena_block *into, struct arena_block *from);
+void step_merge_local(struct shoal_comm *comm, struct arena_block *block);
+
+/* ---- fabric.c ---- */
+enum fabric_kind {
+    FABRIC_HELLO,
+    FABRIC_BLOCK,    /* leader to leader: tuples of a host */
+    FABRIC_COPY,     /* leader to leader: buffers of v = 0 */
+    FABRIC_PARTIAL,  /* delegate to owner of a slice */
+    FABRIC_RESULT,   /* owner to delegates */
+    FABRIC_COMPLETE, /* leader to leader */
+    FABRIC_FETCH,    /* holder to one that lacks the result */
+    FABRIC_STATE,    /* donor to joiner */
+    FABRIC_OP,       /* barrier and broadcast */
+    FABRIC_OP_PARTIAL,
+    FABRIC_OP_RESULT,
+    FABRIC_BEAT, /* I live */
+    FABRIC_KIND_COUNT,
+};
+enum shoal_err fabric_create(struct shoal_comm *comm);
+void fabric_destroy(struct shoal_comm *comm);
+/* The epoch is entered: connect, greet. Only if it spans hosts. */
+enum shoal_err fabric_enter(struct shoal_comm *comm);
+void fabric_leave(struct shoal_comm *comm);
+/* Progress, greetings, serving. false: broken. With or without the lock held by this thread. */
+bool fabric_turn(struct shoal_comm *comm);
+/* What the last turn found, whoever made it. */
+bool fabric_is_broken(const struct shoal_comm *comm);
+/* Like fabric_turn, but gives up when another thread is at it. */
+void fabric_try_turn(struct shoal_comm *comm);
+/* Sleep until something arrives or `ms` pass. */
+void fabric_sleep(struct shoal_comm *comm, int ms);
+enum shoal_err fabric_greeted(struct shoal_comm *comm); /* wait until every remote member has shown its token */
+enum shoal_err fabric_fetch(struct shoal_comm *comm);   /* the result of the decided step, from the remote holder */
+uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32_t source, uint64_t op, uint32_t chunk);
+struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes,
+                                      size_t len);
+struct transport_request *fabric_recv(struct shoal_comm *comm, uint64_t tag, void *bytes, size_t len);
+/* A request field that is cleared when done. FAILED marks the fabric broken. */
+enum transport_state fabric_test(struct shoal_comm *comm, struct transport_request **request);
+/* Between the leaders of the hosts; true when done. With the fabric broken they stay false and comm_wait notices. */
+bool fabric_world_turn(struct shoal_comm *comm, uint64_t step);
+bool fabric_completed_turn(struct shoal_comm *comm, uint64_t step, bool local);
+/* All requests of an array are done. RANK_LOST as comm_wait. */
+enum shoal_err fabric_finish(struct shoal_comm *comm, struct transport_request **requests, uint32_t count);
+uint8_t *fabric_slab(struct shoal_comm *comm, size_t bytes); /* library-owned, reused; NULL: no memory */
+
+/* ---- exchange.c ---- */
+struct exchange_input {
+    struct tree_node node;
+    const uint8_t *base;
+};
+struct exchange {
+    uint32_t type; /* enum shoal_type */
+    uint64_t bytes;
+    uint32_t v_count;
+    float divisor;          /* 0: none; with several hosts it may be known late, see `ready` */
+    const uint32_t *begins; /* by rank: the leaves that it holds */
+    const uint32_t *ends;
+    struct exchange_input inputs[SHOAL_RANKS_MAX * TREE_NODES_MAX]; /* of my host, ascending */
+    uint32_t input_count;
+    uint8_t *into[SHOAL_RANKS_MAX]; /* the result goes to each */
+    uint32_t into_count;
+    uint64_t op; /* in the tags */
+    enum fabric_kind partial_kind;
+    enum fabric_kind result_kind;
+    bool want_digest;
+    bool may_fault;
+    uint64_t digest; /* out */
+    /* Called until it is true, before the first final sum: with several hosts the divisor comes with the tuples. */
+    bool (*ready)(struct shoal_comm *comm, struct exchange *exchange);
+};
+enum shoal_err exchange_run(struct shoal_comm *comm, struct exchange *exchange);
+/* Slice of the vector whose owner is `rank`, in bytes. */
+void exchange_slice(const struct epoch *epoch, uint64_t bytes, uint32_t rank, uint64_t *begin, uint64_t *end);
+/* Who holds the slice of `rank` on my host. */
+uint32_t exchange_home(const struct epoch *epoch, uint32_t rank, uint32_t host);
+enum shoal_err exchange_create(struct shoal_comm *comm);
+void exchange_destroy(struct shoal_comm *comm);
+
+#endif

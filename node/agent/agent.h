@@ -1,0 +1,268 @@
+/* The agent's own parts and how they hang together. One loop thread owns all of it.
+ *
+ *   datagrams --> membership (gossip) --+--> control (shoal_sched) --> workers, blobs, store, links
+ *   links ------> control, peer calls   |         ^
+ *   store ------> control               |         | requests
+ *   runners ----> control               +---- backend <--- http
+ *
+ * control decides, the others carry out. Each part below is one file, named in its comment. */
+#ifndef SHOAL_NODE_AGENT_H
+#define SHOAL_NODE_AGENT_H
+
+#include <uv.h>
+
+#include "shoal/blob.h"
+#include "shoal/cli.h"
+#include "shoal/http.h"
+#include "shoal/identity.h"
+#include "shoal/job.h"
+#include "shoal/link.h"
+#include "shoal/sched.h"
+#include "shoal/store.h"
+
+#include "membership.h"
+#include "node/link/peer_call.h"
+#include "node/runner/workers.h"
+
+#define SHOAL_VERSION "0.1"
+#define AGENT_PATH_BYTES 512
+/* Jobs of which this host keeps files: as worker host, guardian or both. */
+#define AGENT_JOBS_MAX 1024
+#define AGENT_REQUESTS_MAX 1024
+#define AGENT_DATAGRAM_GOSSIP 'g'
+#define AGENT_DATAGRAM_SUPPORT 's'
+
+struct agent;
+struct ledger;
+struct tree;
+
+struct agent_settings {
+    char data[AGENT_PATH_BYTES];
+    char name[64];
+    char domain[SHOAL_SCHED_DOMAIN_BYTES];
+    char api_host[64];
+    char fabric_home[AGENT_PATH_BYTES];
+    char python[AGENT_PATH_BYTES];
+    char fabric_trusted[64];
+    struct shoal_address address; /* to bind and advertise: datagrams and links */
+    uint16_t api_port;
+    bool api_plain;
+    struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];
+    size_t seed_count;
+    size_t told_count; /* of them: by the operator; the others were members when this host last ran */
+    uint32_t slots;
+    uint8_t device; /* enum shoal_sched_device */
+    bool simulated;
+    char numeric_class[SHOAL_CLASS_TEXT_BYTES];
+    uint64_t prefill_bytes;
+    uint64_t store_map_bytes; /* 0: the default */
+    uint32_t log_max_mib;
+    uint32_t archive_s;
+    bool verbose;
+};
+
+/* A worker that RUN asked for and that waits for its job's files, or that runs. */
+struct agent_run {
+    bool used;
+    bool started;
+    uint64_t worker_id;
+    uint32_t slot;
+    uint8_t role; /* enum shoal_sched_run_role */
+    uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
+    uint64_t lease_generation;
+    uint64_t deadline_ns;
+    uint32_t attempt;
+    char task[96]; /* <exec id>-task12n-<5 characters> */
+};
+
+enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };
+
+/* What this host knows of a job whose files it keeps. */
+struct agent_job {
+    bool used;
+    bool opened; /* JOB_OPEN: something of it runs, or will run, here */
+    struct shoal_job_id id;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+    uint32_t generation;
+    struct shoal_buf spec_bytes;
+    struct shoal_job_spec spec;                              /* views into spec_bytes */
+    struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as a host that is none of them was told */
+    unsigned guardian_count;
+    enum agent_files files; /* of the submitted code */
+    char failure[SHOAL_JOB_REASON_BYTES];
+    char result_dir[AGENT_PATH_BYTES];
+    char work_dir[AGENT_PATH_BYTES];
+    char main_path[AGENT_PATH_BYTES];
+    struct agent_run runs[SHOAL_RUNNER_WORKERS_MAX];
+    struct ledger *ledger;
+    struct tree *tree; /* of the result folder, while something runs here */
+};
+
+typedef void agent_reply_fn(void *arg, enum shoal_err err, const struct shoal_sched_action *reply);
+
+struct agent_request {
+    uint64_t id; /* 0: free */
+    agent_reply_fn *done;
+    void *arg;
+};
+
+struct agent {
+    uv_loop_t loop;
+    struct agent_settings settings;
+    struct shoal_identity identity;
+    int lock_fd;
+    bool stopping;
+    int exit_code;
+    struct shoal_link *link;
+    struct shoal_datagram *datagram;
+    struct membership *membership;
+    struct peer_calls *calls;
+    struct workers *workers;
+    struct shoal_store *store;
+    struct shoal_cache *cache;
+    struct shoal_blobs *blobs;
+    struct shoal_http *http;
+    uv_timer_t health_timer;
+    uint64_t health_due_ns;
+    unsigned health_ticks;
+    uint64_t loop_lag_ns; /* worst of the last second */
+    uv_signal_t signals[2];
+    char scheduling[64]; /* the class we got */
+
+    /* control (agent_control.c) */
+    struct shoal_sched *sched;
+    struct shoal_sched_actions *actions;
+    uv_timer_t sched_timer;
+    bool stepping;
+    struct shoal_sched_event *deferred; /* events raised by actions, for after the step; by value, without views */
+    size_t deferred_count, deferred_cap;
+    uint64_t next_request;
+    struct agent_request requests[AGENT_REQUESTS_MAX];
+    uint64_t facts_sequence;
+    struct agent_publish *publishes; /* records for the next turn: gossip's steps do not nest in ours */
+    uv_timer_t publish_timer;
+    uint64_t mesh_heard;
+
+    struct archive_index *archive; /* agent_archive.c */
+
+    /* jobs (agent_jobs.c) */
+    struct agent_job *jobs[AGENT_JOBS_MAX];
+    uv_timer_t tree_timer;
+};
+
+/* agent_control.c */
+enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg) SHOAL_MUST_CHECK;
+void agent_control_stop(struct agent *agent);
+void agent_event(struct agent *agent, struct shoal_sched_event *event);
+void agent_request(struct agent *agent, struct shoal_sched_request *request, agent_reply_fn *done, void *arg);
+void agent_node_event(struct agent *agent, const struct shoal_member *member);
+void agent_on_record(struct agent *agent, const struct shoal_record *record);
+void agent_publish_facts(struct agent *agent);
+
+/* agent_peers.c: adds the members of this host's last life to the seeds. */
+void agent_peers_read(struct agent_settings *settings);
+void agent_peers_note(const struct agent *agent, const struct shoal_member *member);
+void agent_publish_load(struct agent *agent);
+bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
+                   uint32_t *pause_us);
+uint64_t agent_now_ns(void);
+uint64_t agent_wall_ms(void);
+void agent_log(const struct agent *agent, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* agent_jobs.c: job folders, environments, starts */
+void agent_jobs_create(struct agent *agent);
+struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id);
+struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id); /* makes it; NULL: the table is full */
+void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec);
+void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation);
+void agent_job_closed(struct agent *agent, struct shoal_job_id id);
+void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
+void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
+void agent_job_run(struct agent *agent, const struct shoal_sched_action *action);
+/* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
+void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
+struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
+bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
+void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);
+uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec);
+
+/* agent_blobs.c: fetch, replicate, manifests, materialise */
+void agent_blobs_create(struct agent *agent);
+
+/* agent_bundles.c: inline bundles, put into the blob store when it has time, or when they are asked for. */
+typedef void agent_bundle_fn(void *arg, enum shoal_err err, const char *text);
+void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, struct shoal_view bytes);
+/* True: it waited and is put now; `done` says when. False: none such waits. */
+bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg);
+void agent_bundle_cut(struct shoal_job_id job);  /* the group's log is about to lose its first entries */
+void agent_bundle_drop(struct shoal_job_id job); /* the group is gone */
+void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
+                 const struct shoal_node_id *sources, unsigned source_count);
+void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call);
+typedef void agent_path_fn(void *arg, enum shoal_err err, const char *text_or_path);
+/* The blob as a local file below the job's folder; it is there when `done` runs. */
+void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, agent_path_fn *done,
+                       void *arg);
+typedef void agent_blob_fn(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash);
+/* Store a local file as a blob held by the job, here and on one more of its guardians if there is one. */
+void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg);
+/* The whole blob into memory, from here or from the job's guardians. */
+typedef void agent_bytes_fn(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes);
+void agent_read_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, size_t max,
+                     agent_bytes_fn *done, void *arg);
+
+typedef void agent_fetched_fn(void *arg, enum shoal_err err, const char *text);
+/* One blob, fetched and held. */
+void agent_fetch_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
+                      const struct shoal_node_id *sources, size_t source_count, agent_fetched_fn *done, void *arg);
+
+/* agent_archive.c: what belongs to an ended job, as blobs; and the list of all archived jobs of the mesh */
+void agent_archive_create(struct agent *agent);
+void agent_archive_make(struct agent *agent, const struct shoal_sched_action *action);
+void agent_archive_fetch(struct agent *agent, const struct shoal_sched_action *action);
+void agent_archive_changed(struct agent *agent); /* after every step of the control plane */
+/* The result folder of a user's job. */
+void agent_archive_folder(const struct agent *agent, const char *user, struct shoal_job_id id, char *path, size_t cap);
+uint64_t agent_archive_mark(const struct agent *agent);
+void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_t mark);
+/* Another host's answer: what is new in its part. False: it does not decode, or has nothing more. */
+bool agent_archive_told(struct agent *agent, struct shoal_node_id node, struct shoal_view answer);
+/* How many lines a list of blobs has; 0: it does not decode. */
+size_t agent_archive_lines(struct shoal_view list);
+/* Archived jobs known here, newest first; NULL at the end. `source`: who told of it. */
+const struct shoal_job_summary *agent_archive_next(const struct agent *agent, size_t *cursor);
+const struct shoal_job_summary *agent_archive_find(const struct agent *agent, struct shoal_job_id id,
+                                                   struct shoal_node_id *source);
+/* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */
+size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);
+
+/* agent_tree.c: the result folder looks the same on every host of a job */
+void agent_tree_create(struct agent *agent);
+void agent_tree_stop(struct agent_job *job);
+void agent_tree_scan(struct agent *agent, struct agent_job *job);
+
+/* agent_ledger.c: step records */
+void agent_ledger_create(struct agent *agent);
+void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t worker_id,
+                          const struct shoal_worker_records *records);
+void agent_ledger_close(struct agent_job *job);
+
+/* agent_backend.c */
+void agent_backend(struct agent *agent, struct shoal_backend *backend);
+
+/* Nodes of a job other than this one: its guardians, then hosts it runs on. Returns how many. */
+size_t agent_job_nodes(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *nodes, size_t cap,
+                       size_t *guardians);
+
+/* agent.c: the three hooks of the command line */
+int agent_init_main(const struct shoal_cli_agent *options);
+int agent_join_main(const struct shoal_cli_agent *options);
+int agent_main(const struct shoal_cli_agent *options);
+int agent_doctor_main(const struct shoal_cli_agent *options);
+void agent_stop(struct agent *agent, int exit_code);
+
+/* inventory.c */
+SHOAL_MUST_CHECK enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
+                                                struct shoal_msg *msg);
+
+#endif

@@ -1,0 +1,46 @@
+/* The two halves of the table behind the HTTP API: agent_backend.c (jobs, users, nodes), agent_read.c (logs, results,
+ * ledger, metrics, debug). */
+#ifndef SHOAL_NODE_AGENT_BACKEND_H
+#define SHOAL_NODE_AGENT_BACKEND_H
+
+#include "node/agent/agent.h"
+
+/* A job as the API shows it, with the memory of its texts. */
+struct backend_info {
+    struct shoal_job_info info;
+    char creator[SHOAL_JOB_TEXT_BYTES];
+    char framework[SHOAL_JOB_TEXT_BYTES];
+    char app_name[SHOAL_JOB_APP_BYTES];
+    char args[2048];
+    char data[1024];
+    char work_dir[AGENT_PATH_BYTES + 32];
+    char result_dir[AGENT_PATH_BYTES + 200];
+    char leader[64];
+    char driver[64];
+    char pending[SHOAL_JOB_REASON_BYTES];
+    char detail[SHOAL_JOB_REASON_BYTES];
+};
+
+enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_job_id *id,
+                          struct shoal_msg *msg) SHOAL_MUST_CHECK;
+bool backend_in_gossip(struct agent *agent, struct shoal_job_id id);
+/* Of gossip, or of the archive. */
+bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary);
+const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap);
+void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *facts, struct backend_info *out);
+
+/* agent_read.c */
+void agent_read_create(struct agent *agent);
+void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg);
+void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
+                         void *arg);
+void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
+                         shoal_backend_bytes_fn *done, void *arg);
+void backend_result_close(void *ctx, struct shoal_result *result);
+void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
+                                struct shoal_buf *json) SHOAL_MUST_CHECK;
+enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
+enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,355 @@
+#include "store_index.h"
+
+#include "shoal/hash.h"
+
+#include "node/format.h"
+
+#include "shoal/banned.h"
+
+#define HARD_VERSION 1
+
+/* ---- groups ---- */
+
+static unsigned bucket_of(struct shoal_job_id id)
+{
+    return (id.bytes[9] | (unsigned)id.bytes[8] << 8 | (unsigned)id.bytes[5] << 4) % INDEX_BUCKETS;
+}
+
+struct group *index_find(const struct store_index *index, struct shoal_job_id id)
+{
+    struct group *group = index->buckets[bucket_of(id)];
+
+    while (group != NULL && !shoal_job_id_equal(group->id, id))
+        group = group->next;
+    return group;
+}
+
+enum shoal_err index_make(struct store_index *index, struct shoal_job_id id, struct group **group)
+{
+    struct group *made = index_find(index, id);
+
+    if (made == NULL) {
+        made = calloc(1, sizeof(*made));
+        if (made == NULL)
+            return SHOAL_ERR_FULL;
+        made->id = id;
+        made->oldest_seq = UINT64_MAX;
+        made->oldest_known = true;
+        made->next = index->buckets[bucket_of(id)];
+        index->buckets[bucket_of(id)] = made;
+        index->groups++;
+    }
+    *group = made;
+    return SHOAL_OK;
+}
+
+void index_remove(struct store_index *index, struct shoal_job_id id)
+{
+    struct group **at = &index->buckets[bucket_of(id)];
+    struct group *group;
+
+    while (*at != NULL && !shoal_job_id_equal((*at)->id, id))
+        at = &(*at)->next;
+    group = *at;
+    if (group == NULL)
+        return;
+    group_truncate(index, group, 1);
+    *at = group->next;
+    index->groups--;
+    free(group->spans);
+    free(group);
+}
+
+void index_deinit(struct store_index *index)
+{
+    for (unsigned i = 0; i < INDEX_BUCKETS; i++)
+        while (index->buckets[i] != NULL)
+            index_remove(index, index->buckets[i]->id);
+}
+
+/* ---- spans ---- */
+
+static uint64_t span_end(const struct span *span) { return span->first + span->count; }
+
+uint64_t group_last(const struct group *group)
+{
+    return group_spans(group) == 0 ? group->snapshot.index : span_end(&group->spans[group->len - 1]) - 1;
+}
+
+uint64_t group_first(const struct group *group)
+{
+    return group_spans(group) == 0 ? group->snapshot.index + 1 : group->spans[group->head].first;
+}
+
+/* The first span that ends behind the entry, as a place in `spans`; `len`: none. */
+static size_t span_place(const struct group *group, uint64_t index)
+{
+    size_t low = group->head, high = group->len;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (span_end(&group->spans[middle]) > index)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+const struct span *group_span_of(const struct group *group, uint64_t index)
+{
+    size_t i = span_place(group, index);
+
+    return i < group->len && group->spans[i].first <= index ? &group->spans[i] : NULL;
+}
+
+uint64_t group_oldest_seq(struct group *group)
+{
+    if (group->oldest_known)
+        return group->oldest_seq;
+    group->oldest_seq = UINT64_MAX;
+    for (size_t i = group->head; i < group->len; i++)
+        if (group->spans[i].seq < group->oldest_seq)
+            group->oldest_seq = group->spans[i].seq;
+    group->oldest_known = true;
+    return group->oldest_seq;
+}
+
+enum shoal_err group_reserve(struct group *group, size_t extra)
+{
+    size_t cap = group->cap < 8 ? 8 : group->cap;
+    struct span *grown;
+
+    if (group->len + extra <= group->cap)
+        return SHOAL_OK;
+    if (group->head > 0) {
+        memmove(group->spans, group->spans + group->head, group_spans(group) * sizeof(*group->spans));
+        group->len -= group->head;
+        group->head = 0;
+    }
+    while (cap < group->len + extra)
+        cap *= 2;
+    if (cap == group->cap)
+        return SHOAL_OK;
+    grown = realloc(group->spans, cap * sizeof(*grown));
+    if (grown == NULL)
+        return SHOAL_ERR_FULL;
+    group->spans = grown;
+    group->cap = cap;
+    return SHOAL_OK;
+}
+
+void group_append(struct store_index *index, struct group *group, struct span span)
+{
+    SHOAL_ASSERT(group->len < group->cap);
+    group->spans[group->len++] = span;
+    index->entries += span.count;
+    index->frames += span.frames;
+    if (group->oldest_known && span.seq < group->oldest_seq)
+        group->oldest_seq = span.seq;
+}
+
+void group_truncate(struct store_index *index, struct group *group, uint64_t from)
+{
+    while (group_spans(group) > 0) {
+        struct span *last = &group->spans[group->len - 1];
+
+        if (span_end(last) <= from)
+            return;
+        group->oldest_known = false;
+        if (last->first < from) {
+            index->entries -= span_end(last) - from;
+            last->count = (uint32_t)(from - last->first);
+            return;
+        }
+        index->entries -= last->count;
+        index->frames -= last->frames;
+        group->len--;
+    }
+}
+
+void group_release(struct store_index *index, struct group *group, uint64_t upto)
+{
+    while (group_spans(group) > 0) {
+        struct span *first = &group->spans[group->head];
+
+        if (first->first > upto)
+            return;
+        group->oldest_known = false;
+        if (span_end(first) > upto + 1) {
+            uint32_t gone = (uint32_t)(upto + 1 - first->first);
+
+            index->entries -= gone;
+            first->first += gone;
+            first->count -= gone;
+            return;
+        }
+        index->entries -= first->count;
+        index->frames -= first->frames;
+        group->head++;
+    }
+}
+
+void group_move(struct group *group, size_t i, uint64_t seq)
+{
+    group->spans[group->head + i].seq = seq;
+    group->oldest_known = false;
+}
+
+/* ---- the scan ---- */
+
+/* The cleaner's copy takes the place of the span it was made from, or the gap that its trimming left. */
+static enum shoal_err replay_copy(struct store_index *index, struct group *group, struct span span)
+{
+    size_t i = span_place(group, span.first);
+    struct span *at = &group->spans[i];
+
+    if (i < group->len && at->first == span.first && at->count == span.count) {
+        index->frames += span.frames;
+        index->frames -= at->frames;
+        *at = span;
+        group->oldest_known = false;
+        return SHOAL_OK;
+    }
+    if (i < group->len && at->first < span.first && span_end(at) == span_end(&span)) {
+        /* The front was covered by a snapshot before the copy was made: group_settle releases it. */
+        at->count -= span.count;
+        index->entries -= span.count;
+        i++;
+        at++;
+    } else if (i < group->len && at->first < span_end(&span)) {
+        return SHOAL_ERR_MALFORMED;
+    }
+    memmove(at + 1, at, (group->len - i) * sizeof(*at));
+    *at = span;
+    group->len++;
+    index->entries += span.count;
+    index->frames += span.frames;
+    group->oldest_known = false;
+    return SHOAL_OK;
+}
+
+static enum shoal_err replay_span(struct store_index *index, struct group *group, bool copy, struct span span)
+{
+    enum shoal_err err = group_reserve(group, 1);
+
+    if (err != SHOAL_OK)
+        return err;
+    if (copy)
+        return replay_copy(index, group, span);
+    if (group_spans(group) > 0 && span.first <= group_last(group))
+        return SHOAL_ERR_MALFORMED;
+    /* A gap is filled by a copy that comes later in the log, or covered by the snapshot: group_settle checks. */
+    group_append(index, group, span);
+    return SHOAL_OK;
+}
+
+/* A piece behind the first of a long entry. */
+static enum shoal_err replay_more(struct store_index *index, struct group *group, uint64_t seq,
+                                  const struct frame *frame)
+{
+    size_t i = span_place(group, frame->first);
+    struct span *span = &group->spans[i];
+
+    if (i == group->len || span->first != frame->first || span->seq + span->frames != seq ||
+        frame->offset != span->frames * FRAME_PART_MAX)
+        return SHOAL_ERR_MALFORMED;
+    span->frames++;
+    index->frames++;
+    return SHOAL_OK;
+}
+
+enum shoal_err index_replay(struct store_index *index, uint64_t seq, const struct frame *frame)
+{
+    struct span span = { .first = frame->first, .seq = seq, .count = frame->count, .frames = 1 };
+    struct group *group = index_find(index, frame->group);
+    enum shoal_err err = SHOAL_OK;
+
+    switch (frame->what) {
+    case FRAME_ENTRIES:
+        err = index_make(index, frame->group, &group);
+        return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
+    case FRAME_PART:
+        /* The first pieces of an entry that was released may be trimmed away: then the rest means nothing. */
+        if (frame->offset > 0)
+            return group == NULL || group_span_of(group, frame->first) == NULL ? SHOAL_OK
+                                                                               : replay_more(index, group, seq, frame);
+        err = index_make(index, frame->group, &group);
+        return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
+    case FRAME_TRUNCATE:
+        if (group != NULL)
+            group_truncate(index, group, frame->first);
+        return SHOAL_OK;
+    case FRAME_REMOVE: index_remove(index, frame->group); return SHOAL_OK;
+    case FRAME_WHATS: break;
+    }
+    return SHOAL_ERR_MALFORMED;
+}
+
+bool group_settle(struct store_index *index, struct group *group)
+{
+    uint64_t next = group->snapshot.index + 1;
+
+    group_release(index, group, group->snapshot.index);
+    for (size_t i = group->head; i < group->len; i++) {
+        if (group->spans[i].first != next)
+            return false;
+        next = span_end(&group->spans[i]);
+    }
+    return true;
+}
+
+/* ---- the hard row ---- */
+
+size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
+{
+    struct shoal_writer w = shoal_writer_init(bytes, HARD_ROW_MAX);
+
+    format_put_header(&w, FORMAT_HARD, HARD_VERSION, 1);
+    shoal_put_job_id(&w, group->id);
+    shoal_put_u64(&w, group->term);
+    shoal_put_node_id(&w, group->vote_node);
+    shoal_put_store_id(&w, group->vote_store);
+    shoal_put_u64(&w, group->snapshot.index);
+    shoal_put_u64(&w, group->snapshot.term);
+    shoal_put_u64(&w, group->snapshot.generation);
+    shoal_put_u32(&w, group->snapshot.bytes);
+    shoal_put_u32(&w, group->snapshot.crc);
+    shoal_put_bytes(&w, shoal_view_of(group->config, group->config_len));
+    shoal_put_u32(&w, shoal_crc32c(0, shoal_writer_view(&w)));
+    SHOAL_ASSERT(!w.failed);
+    return w.len;
+}
+
+enum shoal_err hard_decode(struct shoal_view view, struct group *group)
+{
+    struct shoal_reader r, tail;
+    struct shoal_view config;
+
+    if (view.len < 4)
+        return SHOAL_ERR_MALFORMED;
+    view.len -= 4;
+    tail = shoal_reader_init(shoal_view_of(view.bytes + view.len, 4));
+    if (shoal_get_u32(&tail) != shoal_crc32c(0, view))
+        return SHOAL_ERR_MALFORMED;
+    r = shoal_reader_init(view);
+    (void)format_get_header(&r, FORMAT_HARD, HARD_VERSION);
+    group->id = shoal_get_job_id(&r);
+    group->term = shoal_get_u64(&r);
+    group->vote_node = shoal_get_node_id(&r);
+    group->vote_store = shoal_get_store_id(&r);
+    group->snapshot.index = shoal_get_u64(&r);
+    group->snapshot.term = shoal_get_u64(&r);
+    group->snapshot.generation = shoal_get_u64(&r);
+    group->snapshot.bytes = shoal_get_u32(&r);
+    group->snapshot.crc = shoal_get_u32(&r);
+    config = shoal_get_bytes(&r, SHOAL_STORE_CONFIG_MAX);
+    if (!shoal_reader_done(&r) || group->snapshot.bytes > SHOAL_SNAPSHOT_BYTES_MAX)
+        return SHOAL_ERR_MALFORMED;
+    if (config.len > 0)
+        memcpy(group->config, config.bytes, config.len);
+    group->config_len = (uint16_t)config.len;
+    group->has_row = true;
+    return SHOAL_OK;
+}

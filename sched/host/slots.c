@@ -1,0 +1,908 @@
+/* The core of one host's slots: create, step, time, reports. Picture and rules: shoal/slots.h. */
+#include "shoal/slots.h"
+
+#include <stdlib.h>
+
+#include "sched/job/job_wire.h"
+#include "slots_state.h"
+#include "shoal/banned.h"
+
+#define EMPTY_NS (10 * SHOAL_S) /* a job without workers here is forgotten */
+#define PROGRESS_NS (500 * SHOAL_MS)
+
+/* ---- Emitting --------------------------------------------------------------------------------------------------- */
+
+struct shoal_slots_action *slots_emit(struct slots_step *s, enum shoal_slots_action_kind kind)
+{
+    struct shoal_slots_action *action;
+
+    if (s->actions->count == SHOAL_SLOTS_ACTIONS_MAX) {
+        s->slots->blocked = true;
+        s->slots->stats.actions_full++;
+        return NULL;
+    }
+    action = &s->actions->list[s->actions->count++];
+    memset(action, 0, sizeof(*action));
+    action->kind = kind;
+    return action;
+}
+
+bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_id to, uint64_t seq)
+{
+    struct shoal_host_message *m = &s->slots->out;
+    uint8_t *at = s->actions->pool + s->actions->pool_used;
+    struct shoal_slots_action *action;
+    size_t len;
+
+    m->job = job->id;
+    m->generation = job->generation;
+    m->term = job->term;
+    m->host_epoch = s->slots->options.host_epoch;
+    m->stamp = s->now_ns;
+    m->seq = seq;
+    if (s->actions->count == SHOAL_SLOTS_ACTIONS_MAX ||
+        shoal_host_encode(m, at, SHOAL_SLOTS_POOL_BYTES - s->actions->pool_used, &len) != SHOAL_OK) {
+        s->slots->blocked = s->actions->count > 0; /* alone in its step it would never fit: then it is dropped */
+        s->slots->stats.actions_full++;
+        return false;
+    }
+    action = slots_emit(s, SHOAL_SLOTS_SEND);
+    action->u.send.to = to;
+    action->u.send.bytes = shoal_view_of(at, len);
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    return true;
+}
+
+/* ---- Tables ----------------------------------------------------------------------------------------------------- */
+
+struct hjob *slots_find_job(struct shoal_slots *slots, struct shoal_job_id id)
+{
+    for (uint32_t i = 0; i < slots->jobs_max; i++)
+        if (slots->jobs[i].used && shoal_job_id_equal(slots->jobs[i].id, id))
+            return &slots->jobs[i];
+    return NULL;
+}
+
+struct hjob *slots_add_job(struct shoal_slots *slots, struct shoal_job_id id, uint32_t generation)
+{
+    for (uint32_t i = 0; i < slots->jobs_max; i++) {
+        struct hjob *job = &slots->jobs[i];
+
+        if (job->used)
+            continue;
+        memset(job, 0, sizeof(*job));
+        slots->epochs[i].epoch = (struct shoal_epoch){ 0 };
+        slots->epochs[i].member_count = 0;
+        job->used = true;
+        job->id = id;
+        job->generation = generation;
+        job->seq = slots->options.start_ns; /* beyond any number of an earlier life: what a leader has heard is older */
+        return job;
+    }
+    slots->stats.jobs_full++;
+    return NULL;
+}
+
+struct worker *slots_find_worker(struct shoal_slots *slots, uint64_t worker_id)
+{
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
+        if (slots->workers[i].used && slots->workers[i].place.worker_id == worker_id)
+            return &slots->workers[i];
+    return NULL;
+}
+
+struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, const struct shoal_placement *place)
+{
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        struct worker *worker = &slots->workers[i];
+
+        if (worker->used)
+            continue;
+        memset(worker, 0, sizeof(*worker));
+        worker->used = true;
+        worker->job = slots_job_index(slots, job);
+        worker->place = *place;
+        worker->term = job->term;
+        worker->report.worker_id = place->worker_id;
+        worker->report.attempt = place->attempt;
+        worker->report.role = place->role;
+        worker->report.slot = place->slot;
+        worker->report.lease_generation = place->lease_generation;
+        worker->report.status = -1;
+        job->empty_ns = 0;
+        return worker;
+    }
+    slots->stats.jobs_full++;
+    return NULL;
+}
+
+void item_touch(struct hjob *job, struct item *item) { item->seq = ++job->seq; }
+
+void worker_changed(struct shoal_slots *slots, struct worker *worker)
+{
+    item_touch(&slots->jobs[worker->job], &worker->item);
+    slots->table_version++;
+}
+
+void slots_changed(struct shoal_slots *slots)
+{
+    slots->version++;
+    slots->table_version++;
+}
+
+void job_forget(struct shoal_slots *slots, struct hjob *job)
+{
+    uint32_t index = slots_job_index(slots, job);
+
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
+        if (slots->workers[i].used && slots->workers[i].job == index)
+            slots->workers[i].used = false;
+    job->used = false;
+    slots->table_version++;
+}
+
+/* ---- Slots and workers end --------------------------------------------------------------------------------------- */
+
+void slot_release(struct shoal_slots *slots, struct slot *slot)
+{
+    slot->state = slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD;
+    slot->spent = true;
+    if (slot->state == SHOAL_SLOT_FREE) {
+        slot->worker_id = 0;
+        slot->job = (struct shoal_job_id){ { 0 } };
+    }
+    slots_changed(slots);
+}
+
+void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns)
+{
+    if (!worker_lives(worker) || worker->killed)
+        return;
+    if (grace_ns > 0 && worker->kill_ns != 0)
+        return; /* a grace is running: repeated orders do not prolong it */
+    worker->want |= WANT_KILL;
+    worker->grace_ns = grace_ns;
+    worker->kill_ns = now_ns + grace_ns;
+}
+
+static bool epoch_has(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
+{
+    for (uint32_t i = 0; i < epoch->member_count; i++)
+        if (epoch->members[i].worker_id == worker_id)
+            return true;
+    return false;
+}
+
+void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word)
+{
+    if (word <= job->revoked)
+        return;
+    job->revoked = word;
+    s->slots->table_version++;
+}
+
+/* S6: the running epoch is revoked here at once; the flood follows in the same step. False: nothing to revoke. */
+static bool revoke_for(struct slots_step *s, struct worker *worker)
+{
+    struct hjob *job = &s->slots->jobs[worker->job];
+    const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
+    uint64_t word = shoal_epoch_word(epoch->epoch);
+
+    if (!epoch_has(epoch, worker->place.worker_id) || job->revoked >= word)
+        return false;
+    /* Who leaves after the last step leaves nothing behind: a released or finished worker revokes nothing. */
+    if (worker->release || (worker->report.done_call != 0 && worker->report.files_call == worker->report.done_call))
+        return false;
+    job_revoke(s, job, word);
+    job->flood_word = word;
+    slots_shrink_begin(s, job);
+    return true;
+}
+
+void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text)
+{
+    struct shoal_slots *slots = s->slots;
+
+    if (!worker_lives(worker))
+        return;
+    (void)revoke_for(s, worker);
+    worker->report.phase = SHOAL_PHASE_EXITED;
+    worker->report.status = status;
+    worker->report.signalled = signalled;
+    worker->report.frozen = false;
+    if (text != NULL && text[0] != '\0')
+        job_cut_text(worker->report.text, sizeof(worker->report.text), text);
+    worker->want = 0;
+    worker->unproven = false;
+    worker_changed(slots, worker);
+    if (worker->place.slot != SHOAL_SLOT_NONE &&
+        slots->slots[worker->place.slot].generation == worker->place.lease_generation)
+        slot_release(slots, &slots->slots[worker->place.slot]);
+}
+
+/* ---- Events of the shell ----------------------------------------------------------------------------------------- */
+
+static void on_target(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    for (uint32_t i = 0; i < s->slots->options.slots; i++) {
+        struct slot *slot = &s->slots->slots[i];
+
+        slot->target = event->u.target.jobs[i];
+        if (slot->state == SHOAL_SLOT_DRAINING && shoal_job_id_equal(slot->target, slot->job)) {
+            slot->state = SHOAL_SLOT_LEASED;
+            slots_changed(s->slots);
+        }
+    }
+}
+
+static void on_started(struct slots_step *s, uint64_t worker_id)
+{
+    struct worker *worker = slots_find_worker(s->slots, worker_id);
+
+    if (worker == NULL || !worker_lives(worker)) {
+        s->slots->stats.unknown_workers++;
+        return;
+    }
+    worker->unproven = false;
+    if (worker->report.phase < SHOAL_PHASE_STARTED) {
+        worker->report.phase = SHOAL_PHASE_STARTED;
+        worker_changed(s->slots, worker);
+    }
+}
+
+static void on_idle(struct slots_step *s, uint32_t index)
+{
+    struct slot *slot;
+
+    if (index >= s->slots->options.slots)
+        return;
+    slot = &s->slots->slots[index];
+    slot->idle = true;
+    if (slot->state == SHOAL_SLOT_HELD)
+        slot_release(s->slots, slot);
+}
+
+/* A worker that only the runner remembers: the table was lost. Its lease stands as the runner holds it. */
+static void adopt(struct slots_step *s, const struct shoal_slots_event *event, const struct shoal_slots_live *live)
+{
+    struct shoal_slots *slots = s->slots;
+    struct hjob *job = slots_find_job(slots, event->u.runner.job);
+    struct shoal_placement place = { .worker_id = live->worker_id,
+                                     .node = slots->options.self,
+                                     .slot = live->slot,
+                                     .host_epoch = slots->options.host_epoch,
+                                     .lease_generation = live->lease_generation,
+                                     .role = live->role };
+    struct worker *worker;
+
+    if (job == NULL)
+        job = slots_add_job(slots, event->u.runner.job, event->u.runner.generation);
+    if (job == NULL || (live->slot != SHOAL_SLOT_NONE && live->slot >= slots->options.slots))
+        return;
+    memcpy(place.token, live->token, sizeof(place.token));
+    worker = slots_add_worker(slots, job, &place);
+    if (worker == NULL)
+        return;
+    worker->run = true;
+    worker->report.ran = true;
+    worker->frozen = live->frozen;
+    worker->deadline_ns = live->deadline_ns;
+    worker->report.phase = SHOAL_PHASE_STARTED;
+    worker->report.frozen = live->frozen;
+    job->opened = true;
+    if (live->lease_generation > slots->last_generation)
+        slots->last_generation = live->lease_generation;
+    if (live->slot != SHOAL_SLOT_NONE) {
+        struct slot *slot = &slots->slots[live->slot];
+
+        slot->state = SHOAL_SLOT_LEASED;
+        slot->idle = false;
+        slot->spent = true;
+        slot->job = job->id;
+        slot->generation = live->lease_generation;
+        slot->worker_id = live->worker_id;
+    }
+    worker_changed(slots, worker);
+    slots_changed(slots);
+}
+
+static void on_runner(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    const struct hjob *job = slots_find_job(s->slots, event->u.runner.job);
+
+    for (uint32_t i = 0; job != NULL && i < SHOAL_HOST_WORKERS_MAX; i++) {
+        struct worker *worker = &s->slots->workers[i];
+        bool alive = false;
+
+        if (!worker_lives(worker) || &s->slots->jobs[worker->job] != job)
+            continue;
+        for (size_t n = 0; n < event->u.runner.worker_count; n++)
+            alive = alive || event->u.runner.workers[n].worker_id == worker->place.worker_id;
+        if (alive)
+            worker->unproven = false;
+        else if (worker->run && worker->unproven)
+            worker_exited(s, worker, -1, false, "ended while the agent was away");
+    }
+    for (size_t n = 0; n < event->u.runner.worker_count; n++)
+        if (slots_find_worker(s->slots, event->u.runner.workers[n].worker_id) == NULL)
+            adopt(s, event, &event->u.runner.workers[n]);
+}
+
+static void on_blob(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    for (uint32_t i = 0; i < s->slots->jobs_max; i++) {
+        struct hjob *job = &s->slots->jobs[i];
+        enum blob_state state = event->u.blob.ok ? BLOB_HERE : BLOB_NONE;
+
+        if (job->used && job->bundle_state == BLOB_FETCHING && shoal_hash_equal(job->bundle, event->u.blob.hash))
+            job->bundle_state = state;
+        if (job->used && job->snapshot_state == BLOB_FETCHING && shoal_hash_equal(job->snapshot, event->u.blob.hash))
+            job->snapshot_state = state;
+    }
+}
+
+static void on_manifest(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    struct hjob *job = slots_find_job(s->slots, event->u.manifest.job);
+
+    if (job == NULL || job->manifest_call != event->u.manifest.call || job->manifest_made)
+        return;
+    job->manifest_made = true;
+    job->manifest_ok = event->u.manifest.ok;
+    job->manifest_hash = event->u.manifest.hash;
+    job_cut_text(job->manifest_text, sizeof(job->manifest_text),
+                 event->u.manifest.text == NULL ? "" : event->u.manifest.text);
+    item_touch(job, &job->manifest);
+}
+
+static void on_mark(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    struct hjob *job = slots_find_job(s->slots, event->u.records_mark.job);
+
+    if (job == NULL || job->call != event->u.records_mark.call || event->u.records_mark.step <= job->mark)
+        return;
+    job->mark = event->u.records_mark.step;
+    job->progress_new = true;
+}
+
+static void on_link(struct slots_step *s, struct shoal_node_id node)
+{
+    for (uint32_t i = 0; i < s->slots->jobs_max; i++)
+        if (s->slots->jobs[i].used && shoal_node_id_equal(s->slots->jobs[i].leader, node))
+            s->slots->jobs[i].report_all = true;
+}
+
+static void on_stuck(struct slots_step *s, struct worker *worker)
+{
+    if (worker == NULL || !worker_lives(worker) || worker->frozen || worker->report.stuck)
+        return;
+    worker->report.stuck = true;
+    (void)snprintf(worker->report.text, sizeof(worker->report.text),
+                   "its library stood still for a second (a blocked or stopped process); it was killed");
+    (void)revoke_for(s, worker);
+    worker_kill(worker, 0, s->now_ns);
+    worker_changed(s->slots, worker);
+}
+
+/* A death is known some 30 ms a GB before the process is reaped. The kill makes sure of the rest of it. One that leaves
+ * no epoch behind is let end as it does: its own status is told then. */
+static void on_dying(struct slots_step *s, struct worker *worker)
+{
+    if (worker == NULL || !worker_lives(worker) || worker->report.stuck || !revoke_for(s, worker))
+        return;
+    worker->report.stuck = true;
+    worker_kill(worker, 0, s->now_ns);
+    worker_changed(s->slots, worker);
+}
+
+/* Rank 0's host may be away: every host says how far its members are. */
+static void on_stepped(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    const struct worker *worker = slots_find_worker(s->slots, event->u.stepped.worker_id);
+    struct hjob *job;
+
+    if (worker == NULL || !worker_lives(worker) || worker->report.closed ||
+        shoal_epoch_word(worker->report.epoch) != event->u.stepped.epoch_word)
+        return;
+    job = &s->slots->jobs[worker->job];
+    slots_progress_of(job, worker->report.ready_call, worker->report.epoch);
+    if (event->u.stepped.step <= job->step)
+        return;
+    job->step = event->u.stepped.step;
+    job->engines = slots_epoch(s->slots, job)->member_count;
+    job->progress_new = true;
+}
+
+static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_event *event)
+{
+    struct shoal_slots *slots = s->slots;
+    struct worker *worker;
+
+    switch (event->kind) {
+    case SHOAL_SLOTS_TIMER: return SHOAL_OK;
+    case SHOAL_SLOTS_FRAME:
+        if (shoal_host_decode(event->u.frame.bytes, &slots->in) != SHOAL_OK ||
+            !shoal_host_kind_to_host(slots->in.kind)) {
+            slots->stats.malformed++;
+            return SHOAL_ERR_MALFORMED;
+        }
+        slots_on_message(s, event->u.frame.from);
+        return SHOAL_OK;
+    case SHOAL_SLOTS_LINK: on_link(s, event->u.link); return SHOAL_OK;
+    case SHOAL_SLOTS_TARGET: on_target(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_WORKER_STARTED: on_started(s, event->u.started.worker_id); return SHOAL_OK;
+    case SHOAL_SLOTS_WORKER_EXITED:
+        worker = slots_find_worker(slots, event->u.exited.worker_id);
+        if (worker != NULL)
+            worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
+        return SHOAL_OK;
+    case SHOAL_SLOTS_SLOT_IDLE: on_idle(s, event->u.slot); return SHOAL_OK;
+    case SHOAL_SLOTS_RUNNER: on_runner(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_WORKER:
+        worker = slots_find_worker(slots, event->u.worker.worker_id);
+        if (worker == NULL || !worker_lives(worker))
+            slots->stats.unknown_workers++;
+        else
+            slots_on_worker(s, worker, event->u.worker.message);
+        return SHOAL_OK;
+    case SHOAL_SLOTS_STEPPED: on_stepped(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_STUCK: on_stuck(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
+    case SHOAL_SLOTS_DYING: on_dying(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
+    case SHOAL_SLOTS_BLOB: on_blob(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_MANIFEST_MADE: on_manifest(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_RECORDS_MARK: on_mark(s, event); return SHOAL_OK;
+    }
+    return SHOAL_ERR_INVALID;
+}
+
+/* ---- Time and wants ---------------------------------------------------------------------------------------------- */
+
+static void wake(struct shoal_slots *slots, uint64_t at_ns)
+{
+    if (at_ns < slots->deadline_ns)
+        slots->deadline_ns = at_ns;
+}
+
+static void time_slot(struct slots_step *s, struct slot *slot)
+{
+    if (slot->state != SHOAL_SLOT_TENTATIVE)
+        return;
+    if (s->now_ns < slot->until_ns) {
+        wake(s->slots, slot->until_ns);
+        return;
+    }
+    /* The generation stays unspent: a CONFIRM that comes late is honoured while nobody else has got the slot. */
+    slot->state = SHOAL_SLOT_FREE;
+    slots_changed(s->slots);
+}
+
+/* S5. The freeze is due `freeze_ns` after the newest stamp echoed; the deadline is `lease_ns` after it. */
+void worker_freeze_due(struct slots_step *s, struct worker *worker)
+{
+    const struct shoal_slots_options *o = &s->slots->options;
+
+    if (worker->frozen || s->now_ns < worker->deadline_ns - (o->lease_ns - o->freeze_ns))
+        return;
+    worker->frozen = true;
+    worker->report.frozen = true;
+    worker->want = (uint8_t)((worker->want & ~WANT_THAW) | WANT_FREEZE);
+    s->slots->stats.freezes++;
+    worker_changed(s->slots, worker);
+}
+
+static void time_worker(struct slots_step *s, struct worker *worker)
+{
+    const struct shoal_slots_options *o = &s->slots->options;
+    uint64_t freeze_ns = worker->deadline_ns - (o->lease_ns - o->freeze_ns);
+
+    if (!worker_lives(worker))
+        return;
+    if (worker->unproven) {
+        if (s->now_ns >= worker->proof_ns)
+            worker_exited(s, worker, -1, false, "ended while the agent was away");
+        else
+            wake(s->slots, worker->proof_ns);
+    }
+    worker_freeze_due(s, worker);
+    if (worker->expired != (s->now_ns >= worker->deadline_ns)) { /* its slot may be claimed: that kills it */
+        worker->expired = !worker->expired;
+        slots_changed(s->slots);
+    }
+    if (worker->frozen && s->now_ns >= worker->deadline_ns + o->kill_ns) {
+        s->slots->stats.expired++;
+        worker_kill(worker, 0, s->now_ns);
+    }
+    if (worker->kill_ns != 0 && !worker->killed && !(worker->want & WANT_KILL) && s->now_ns >= worker->kill_ns) {
+        worker->want |= WANT_KILL; /* the grace is over */
+        worker->grace_ns = 0;
+    }
+    if (worker->kill_ns != 0 && !worker->killed)
+        wake(s->slots, worker->kill_ns);
+    wake(s->slots, !worker->frozen    ? freeze_ns
+                   : !worker->expired ? worker->deadline_ns
+                                      : worker->deadline_ns + o->kill_ns);
+}
+
+static void emit_wants(struct slots_step *s, struct worker *worker)
+{
+    static const struct {
+        uint8_t want;
+        enum shoal_slots_action_kind kind;
+    } table[] = { { WANT_RUN, SHOAL_SLOTS_RUN },
+                  { WANT_RENEW, SHOAL_SLOTS_RENEW },
+                  { WANT_FREEZE, SHOAL_SLOTS_FREEZE },
+                  { WANT_THAW, SHOAL_SLOTS_THAW },
+                  { WANT_KILL, SHOAL_SLOTS_KILL } };
+    const struct hjob *job = &s->slots->jobs[worker->job];
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        struct shoal_slots_action *action;
+
+        if (!(worker->want & table[i].want) || (action = slots_emit(s, table[i].kind)) == NULL)
+            continue;
+        worker->want = (uint8_t)(worker->want & ~table[i].want);
+        if (table[i].want == WANT_RUN) {
+            action->u.run.job = job->id;
+            action->u.run.generation = job->generation;
+            action->u.run.placement = worker->place;
+            action->u.run.deadline_ns = worker->deadline_ns;
+            worker->run = true;
+            continue;
+        }
+        action->u.worker.worker_id = worker->place.worker_id;
+        action->u.worker.deadline_ns = worker->deadline_ns;
+        if (table[i].want == WANT_KILL) {
+            action->u.worker.grace_ns = worker->grace_ns;
+            worker->killed = worker->grace_ns == 0;
+            s->slots->stats.kills++;
+        }
+    }
+}
+
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+
+static bool item_due(struct slots_step *s, const struct hjob *job, const struct item *item)
+{
+    if (!item_open(item))
+        return false;
+    if (item->sent != item->seq || job->report_all || s->now_ns >= item->sent_ns + s->slots->options.repeat_ns)
+        return true;
+    wake(s->slots, item->sent_ns + s->slots->options.repeat_ns);
+    return false;
+}
+
+static void item_sent(struct slots_step *s, struct item *item)
+{
+    if (item->sent == item->seq)
+        s->slots->stats.repeats++;
+    s->slots->stats.reports++;
+    item->sent = item->seq;
+    item->sent_ns = s->now_ns;
+    wake(s->slots, s->now_ns + s->slots->options.repeat_ns);
+}
+
+static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
+{
+    if (slots_shrink_withholds(s->slots, job, worker) || !item_due(s, job, &worker->item))
+        return;
+    if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */
+        s->slots->out.kind = SHOAL_HOST_BROKEN;
+        s->slots->out.u.broken.worker_id = worker->place.worker_id;
+        s->slots->out.u.broken.epoch = worker->report.epoch;
+        s->slots->out.u.broken.ranks = worker->broken;
+        (void)slots_send(s, job, job->leader, 0);
+    }
+    s->slots->out.kind = SHOAL_HOST_WORKER;
+    s->slots->out.u.worker = worker->report;
+    if (slots_send(s, job, job->leader, worker->item.seq))
+        item_sent(s, &worker->item);
+}
+
+static void report_progress(struct slots_step *s, struct hjob *job)
+{
+    struct shoal_host_message *m = &s->slots->out;
+
+    if (!job->progress_new)
+        return;
+    if (s->now_ns < job->progress_ns + PROGRESS_NS) {
+        wake(s->slots, job->progress_ns + PROGRESS_NS);
+        return;
+    }
+    if (job->rate_ns != 0 && job->step > job->rate_step && s->now_ns > job->rate_ns)
+        job->rate_milli = (uint32_t)((job->step - job->rate_step) * 1000 * SHOAL_S / (s->now_ns - job->rate_ns));
+    job->rate_ns = s->now_ns;
+    job->rate_step = job->step;
+    m->kind = SHOAL_HOST_PROGRESS;
+    memset(&m->u.progress, 0, sizeof(m->u.progress));
+    m->u.progress.call = job->progress_call != 0 ? job->progress_call : job->call;
+    m->u.progress.step = job->metrics_new ? job->record_step : job->step;
+    m->u.progress.records_acked = job->mark;
+    m->u.progress.logged_step = job->logged_step;
+    m->u.progress.data_epoch = job->data_epoch;
+    m->u.progress.engines = job->engines;
+    m->u.progress.rate_milli = job->rate_milli;
+    m->u.progress.has_metrics = job->metrics_new;
+    m->u.progress.loss_micro = job->loss_micro;
+    m->u.progress.metric_micro = job->metric_micro;
+    if (slots_send(s, job, job->leader, 0)) {
+        job->progress_new = job->metrics_new && job->step > job->record_step;
+        job->metrics_new = false;
+        job->progress_ns = s->now_ns;
+    }
+}
+
+static void report_job(struct slots_step *s, struct hjob *job)
+{
+    struct shoal_host_message *m = &s->slots->out;
+
+    if (item_due(s, job, &job->train)) {
+        m->kind = SHOAL_HOST_TRAIN;
+        m->u.train.worker_id = job->train_worker;
+        m->u.train.call = job->train_call;
+        if (slots_send(s, job, job->leader, job->train.seq))
+            item_sent(s, &job->train);
+    }
+    if (item_due(s, job, &job->manifest)) {
+        m->kind = SHOAL_HOST_MANIFEST;
+        m->u.manifest.call = job->manifest_call;
+        m->u.manifest.ok = job->manifest_ok;
+        m->u.manifest.hash = job->manifest_hash;
+        memcpy(m->u.manifest.text, job->manifest_text, sizeof(m->u.manifest.text));
+        if (slots_send(s, job, job->leader, job->manifest.seq))
+            item_sent(s, &job->manifest);
+    }
+    if (item_due(s, job, &job->snap)) {
+        m->kind = SHOAL_HOST_SNAPSHOT;
+        m->u.snapshot.call = job->snap_call;
+        m->u.snapshot.step = job->snap_step;
+        m->u.snapshot.hash = job->snap_hash;
+        if (slots_send(s, job, job->leader, job->snap.seq))
+            item_sent(s, &job->snap);
+    }
+    report_progress(s, job);
+}
+
+static void flood(struct slots_step *s, struct hjob *job)
+{
+    const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
+
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        struct shoal_node_id node = epoch->members[i].node;
+        bool seen = shoal_node_id_equal(node, s->slots->options.self);
+
+        for (uint32_t j = 0; j < i; j++)
+            seen = seen || shoal_node_id_equal(node, epoch->members[j].node);
+        if (seen)
+            continue;
+        s->slots->out.kind = SHOAL_HOST_REVOKE;
+        s->slots->out.u.revoke = shoal_epoch_of_word(job->flood_word);
+        (void)slots_send(s, job, node, 0); /* a hint: the leader revokes too, and repeats */
+    }
+    job->flood_word = 0;
+}
+
+static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash, enum blob_state *state,
+                  uint64_t *again_ns)
+{
+    struct shoal_slots_action *action;
+
+    if (*state != BLOB_NONE || shoal_hash_is_zero(hash))
+        return;
+    if (s->now_ns < *again_ns) {
+        wake(s->slots, *again_ns);
+        return;
+    }
+    action = slots_emit(s, SHOAL_SLOTS_FETCH);
+    if (action == NULL)
+        return;
+    action->u.fetch.job = job->id;
+    action->u.fetch.hash = hash;
+    action->u.fetch.source_count = job->source_count;
+    memcpy(action->u.fetch.sources, job->sources, sizeof(job->sources));
+    *state = BLOB_FETCHING;
+    *again_ns = s->now_ns + SHOAL_S; /* a failed fetch is asked for again */
+}
+
+static void drive_job(struct slots_step *s, struct hjob *job)
+{
+    struct shoal_slots_action *action;
+
+    if (!job->opened && job->spec_len > 0 && (action = slots_emit(s, SHOAL_SLOTS_JOB_OPEN)) != NULL) {
+        action->u.job.job = job->id;
+        action->u.job.generation = job->generation;
+        action->u.job.spec = shoal_view_of(
+            s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX, job->spec_len);
+        job->opened = true;
+    }
+    if (job->revoked > job->revoked_sent && (action = slots_emit(s, SHOAL_SLOTS_REVOKE)) != NULL) {
+        action->u.revoke.job = job->id;
+        action->u.revoke.epoch_word = job->revoked;
+        job->revoked_sent = job->revoked;
+    }
+    if (job->flood_word != 0)
+        flood(s, job);
+    slots_shrink_turn(s, job);
+    if (!shoal_node_id_is_zero(job->leader) && item_due(s, job, &job->shrunk)) { /* before the report of the death */
+        s->slots->out.kind = SHOAL_HOST_SHRUNK;
+        memcpy(&s->slots->out.u.epoch, slots_epoch(s->slots, job), sizeof(s->slots->out.u.epoch));
+        if (slots_send(s, job, job->leader, job->shrunk.seq))
+            item_sent(s, &job->shrunk);
+    }
+    fetch(s, job, job->bundle, &job->bundle_state, &job->fetch_ns);
+    fetch(s, job, job->snapshot, &job->snapshot_state, &job->snapshot_ns);
+    if (job->manifest_wanted && (action = slots_emit(s, SHOAL_SLOTS_MANIFEST)) != NULL) {
+        action->u.manifest.job = job->id;
+        action->u.manifest.generation = job->generation;
+        action->u.manifest.call = job->manifest_call;
+        job->manifest_wanted = false;
+    }
+}
+
+static void close_job(struct slots_step *s, struct hjob *job)
+{
+    struct shoal_slots_action *action;
+    bool lives = false, any = false;
+
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        const struct worker *worker = &s->slots->workers[i];
+
+        if (worker->used && &s->slots->jobs[worker->job] == job) {
+            any = true;
+            lives = lives || worker_lives(worker);
+        }
+    }
+    if (job->closing ? lives : any) {
+        job->empty_ns = 0;
+        return;
+    }
+    if (job->empty_ns == 0)
+        job->empty_ns = s->now_ns;
+    if (!job->closing && s->now_ns < job->empty_ns + EMPTY_NS) {
+        wake(s->slots, job->empty_ns + EMPTY_NS);
+        return;
+    }
+    if (job->opened) {
+        action = slots_emit(s, SHOAL_SLOTS_JOB_CLOSED);
+        if (action == NULL)
+            return;
+        action->u.job.job = job->id;
+        action->u.job.generation = job->generation;
+    }
+    job_forget(s->slots, job);
+}
+
+static void publish(struct slots_step *s)
+{
+    struct shoal_slots_record record;
+    struct shoal_slots_action *action;
+    struct shoal_writer w;
+
+    if (s->slots->published == s->slots->version)
+        return;
+    w = shoal_writer_init(s->actions->pool + s->actions->pool_used, SHOAL_SLOTS_POOL_BYTES - s->actions->pool_used);
+    shoal_slots_record(s->slots, &record);
+    record.stamp = s->now_ns;
+    job_put_head(&w, 0, 1);
+    shoal_put_u64(&w, record.version);
+    shoal_put_u32(&w, record.host_epoch);
+    shoal_put_u32(&w, record.slots);
+    shoal_put_u8(&w, record.device);
+    shoal_put_u64(&w, record.stamp);
+    shoal_put_u64(&w, record.free);
+    shoal_put_u64(&w, record.draining);
+    if (w.failed || (action = slots_emit(s, SHOAL_SLOTS_PUBLISH)) == NULL) {
+        s->slots->blocked = true;
+        return;
+    }
+    action->u.publish.version = record.version;
+    action->u.publish.payload = shoal_writer_view(&w);
+    s->actions->pool_used += (w.len + 15) & ~(size_t)15;
+    s->slots->published = s->slots->version;
+}
+
+/* What the state says that others do not know yet. Order matters: a revoke goes out before what follows from it. */
+static void drive(struct slots_step *s)
+{
+    struct shoal_slots *slots = s->slots;
+
+    for (uint32_t i = 0; i < slots->options.slots; i++)
+        time_slot(s, &slots->slots[i]);
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
+        if (slots->workers[i].used)
+            time_worker(s, &slots->workers[i]);
+    for (uint32_t i = 0; i < slots->jobs_max; i++)
+        if (slots->jobs[i].used)
+            drive_job(s, &slots->jobs[i]);
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        struct worker *worker = &slots->workers[i];
+        struct hjob *job;
+
+        if (!worker->used)
+            continue;
+        job = &slots->jobs[worker->job];
+        emit_wants(s, worker);
+        if (worker_lives(worker))
+            slots_drive_worker(s, worker);
+        if (!shoal_node_id_is_zero(job->leader))
+            report_worker(s, job, worker);
+    }
+    for (uint32_t i = 0; i < slots->jobs_max; i++) {
+        struct hjob *job = &slots->jobs[i];
+
+        if (!job->used)
+            continue;
+        if (!shoal_node_id_is_zero(job->leader))
+            report_job(s, job);
+        job->report_all = false;
+        close_job(s, job);
+    }
+    publish(s);
+}
+
+enum shoal_err shoal_slots_step(struct shoal_slots *slots, const struct shoal_slots_event *event, uint64_t now_ns,
+                                struct shoal_slots_actions *actions)
+{
+    struct slots_step s = { .slots = slots, .now_ns = now_ns, .actions = actions };
+    enum shoal_err err;
+
+    actions->count = 0;
+    actions->pool_used = 0;
+    slots->blocked = false;
+    slots->deadline_ns = UINT64_MAX;
+    err = on_event(&s, event);
+    drive(&s);
+    if (slots->blocked)
+        slots->deadline_ns = now_ns;
+    return err;
+}
+
+uint64_t shoal_slots_deadline_ns(const struct shoal_slots *slots) { return slots->deadline_ns; }
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t or_default(uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; }
+
+enum shoal_err shoal_slots_create(struct shoal_slots **out, const struct shoal_slots_options *options)
+{
+    struct shoal_slots *slots = calloc(1, sizeof(*slots));
+
+    if (slots == NULL)
+        return SHOAL_ERR_FULL;
+    SHOAL_ASSERT(options->slots <= SHOAL_SLOTS_MAX);
+    slots->options = *options;
+    slots->options.lease_ns = or_default(options->lease_ns, 15 * SHOAL_S);
+    slots->options.freeze_ns = or_default(options->freeze_ns, 10 * SHOAL_S);
+    slots->options.tentative_ns = or_default(options->tentative_ns, 2 * SHOAL_S);
+    slots->options.kill_ns = or_default(options->kill_ns, 600 * SHOAL_S);
+    slots->options.repeat_ns = or_default(options->repeat_ns, 500 * SHOAL_MS);
+    SHOAL_ASSERT(slots->options.freeze_ns < slots->options.lease_ns);
+    slots->jobs_max = options->jobs_max != 0 ? options->jobs_max : SHOAL_HOST_JOBS_MAX;
+    slots->jobs = calloc(slots->jobs_max, sizeof(*slots->jobs));
+    slots->epochs = calloc(slots->jobs_max, sizeof(*slots->epochs));
+    slots->train_states = calloc(slots->jobs_max, sizeof(*slots->train_states));
+    slots->specs = calloc(slots->jobs_max, SHOAL_JOB_SPEC_BYTES_MAX);
+    if (slots->jobs == NULL || slots->epochs == NULL || slots->train_states == NULL || slots->specs == NULL) {
+        shoal_slots_destroy(slots);
+        return SHOAL_ERR_FULL;
+    }
+    for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++) {
+        slots->slots[i].idle = true;
+        slots->slots[i].spent = true;
+    }
+    slots->version = 1; /* one record is published at the first step */
+    slots->last_generation = options->start_ns;
+    slots->deadline_ns = options->start_ns;
+    *out = slots;
+    return SHOAL_OK;
+}
+
+void shoal_slots_destroy(struct shoal_slots *slots)
+{
+    if (slots == NULL)
+        return;
+    free(slots->jobs);
+    free(slots->epochs);
+    free(slots->train_states);
+    free(slots->specs);
+    free(slots);
+}

@@ -1,0 +1,328 @@
+/* The slots table as bytes for the rebuildable store, and looks at it. */
+#include <stdlib.h>
+
+#include "sched/job/job_wire.h"
+#include "slots_state.h"
+#include "shoal/banned.h"
+
+/* As slots.c: how long a restored worker may stay unconfirmed by its runner. */
+#define PROOF_NS (5 * SHOAL_S)
+
+static void put_slot(struct shoal_writer *w, const struct slot *slot)
+{
+    shoal_put_u8(w, slot->state);
+    shoal_put_bool(w, slot->idle);
+    shoal_put_bool(w, slot->spent);
+    shoal_put_job_id(w, slot->job);
+    shoal_put_u64(w, slot->generation);
+    shoal_put_u64(w, slot->worker_id);
+    shoal_put_u32(w, slot->priority);
+    shoal_put_u64(w, slot->ticket_ms);
+    shoal_put_u64(w, slot->until_ns);
+}
+
+static void get_slot(struct shoal_reader *r, struct slot *slot)
+{
+    slot->state = shoal_get_enum(r, SHOAL_SLOT_STATE_COUNT);
+    slot->idle = shoal_get_bool(r);
+    slot->spent = shoal_get_bool(r);
+    slot->job = shoal_get_job_id(r);
+    slot->generation = shoal_get_u64(r);
+    slot->worker_id = shoal_get_u64(r);
+    slot->priority = shoal_get_u32(r);
+    slot->ticket_ms = shoal_get_u64(r);
+    slot->until_ns = shoal_get_u64(r);
+}
+
+static void put_job(struct shoal_writer *w, const struct shoal_slots *slots, const struct hjob *job)
+{
+    uint32_t index = slots_job_index(slots, job);
+
+    shoal_put_u32(w, index);
+    shoal_put_job_id(w, job->id);
+    shoal_put_u32(w, job->generation);
+    shoal_put_u64(w, job->term);
+    shoal_put_node_id(w, job->leader);
+    shoal_put_u64(w, job->seq);
+    shoal_put_bool(w, job->opened);
+    shoal_put_u64(w, job->revoked);
+    shoal_put_u32(w, job->call);
+    shoal_put_u64(w, job->job_seed);
+    shoal_put_hash(w, job->bundle);
+    shoal_put_u8(w, job->source_count);
+    for (unsigned i = 0; i < SHOAL_HOST_SOURCES_MAX; i++)
+        shoal_put_node_id(w, job->sources[i]);
+    shoal_put_bytes(w, shoal_view_of(slots->specs + (size_t)index * SHOAL_JOB_SPEC_BYTES_MAX, job->spec_len));
+    shoal_worker_put_epoch(w, &slots->epochs[index]);
+}
+
+static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
+{
+    uint32_t index = shoal_get_u32(r);
+    struct shoal_view spec;
+    struct hjob *job;
+
+    if (r->failed || index >= slots->jobs_max || slots->jobs[index].used) {
+        r->failed = true;
+        return;
+    }
+    job = &slots->jobs[index];
+    job->used = true;
+    job->id = shoal_get_job_id(r);
+    job->generation = shoal_get_u32(r);
+    job->term = shoal_get_u64(r);
+    job->leader = shoal_get_node_id(r);
+    job->seq = shoal_get_u64(r);
+    if (job->seq < slots->options.start_ns) /* the last reports of the life before may not have been stored */
+        job->seq = slots->options.start_ns;
+    job->opened = shoal_get_bool(r);
+    job->revoked = shoal_get_u64(r);
+    job->call = shoal_get_u32(r);
+    job->job_seed = shoal_get_u64(r);
+    job->bundle = shoal_get_hash(r);
+    job->source_count = shoal_get_enum(r, SHOAL_HOST_SOURCES_MAX + 1);
+    for (unsigned i = 0; i < SHOAL_HOST_SOURCES_MAX; i++)
+        job->sources[i] = shoal_get_node_id(r);
+    spec = shoal_get_bytes(r, SHOAL_JOB_SPEC_BYTES_MAX);
+    if (spec.len > 0)
+        memcpy(slots->specs + (size_t)index * SHOAL_JOB_SPEC_BYTES_MAX, spec.bytes, spec.len);
+    job->spec_len = spec.len;
+    shoal_worker_get_epoch(r, &slots->epochs[index]);
+    if (slots->epochs[index].epoch.k > 0) /* ours: who leads may not have heard of it */
+        item_touch(job, &job->shrunk);
+}
+
+static void put_worker(struct shoal_writer *w, const struct worker *worker)
+{
+    shoal_put_u32(w, worker->job);
+    job_put_placement(w, &worker->place);
+    shoal_put_bool(w, worker->run || (worker->want & WANT_RUN) != 0);
+    shoal_put_u64(w, worker->term);
+    shoal_put_u64(w, worker->deadline_ns);
+    shoal_put_u64(w, worker->kill_ns);
+    shoal_put_u8(w, worker->report.phase);
+    shoal_put_bool(w, worker->report.frozen);
+    shoal_put_u32(w, (uint32_t)worker->report.status);
+    shoal_put_bool(w, worker->report.signalled);
+    shoal_put_epoch(w, worker->report.epoch);
+    shoal_put_bool(w, worker->report.closed);
+    shoal_put_u64(w, worker->report.applied_step);
+    shoal_put_u64(w, worker->report.complete_step);
+    shoal_put_text(w, worker->report.text);
+}
+
+static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64_t now_ns)
+{
+    struct shoal_placement place = { .worker_id = 0 };
+    uint32_t job = shoal_get_u32(r);
+    struct worker *worker;
+
+    job_get_placement(r, &place);
+    if (r->failed || job >= slots->jobs_max || !slots->jobs[job].used ||
+        (worker = slots_add_worker(slots, &slots->jobs[job], &place)) == NULL) {
+        r->failed = true;
+        return;
+    }
+    worker->run = shoal_get_bool(r);
+    worker->report.ran = worker->run;
+    worker->term = shoal_get_u64(r);
+    worker->deadline_ns = shoal_get_u64(r);
+    worker->kill_ns = shoal_get_u64(r);
+    worker->report.phase = shoal_get_enum(r, SHOAL_PHASE_COUNT);
+    worker->report.frozen = shoal_get_bool(r);
+    worker->report.status = (int32_t)shoal_get_u32(r);
+    worker->report.signalled = shoal_get_bool(r);
+    worker->report.epoch = shoal_get_epoch(r);
+    worker->report.closed = shoal_get_bool(r);
+    worker->report.applied_step = shoal_get_u64(r);
+    worker->report.complete_step = shoal_get_u64(r);
+    shoal_get_text(r, worker->report.text, sizeof(worker->report.text));
+    worker->frozen = worker->report.frozen;
+    worker->unproven = worker->report.phase != SHOAL_PHASE_EXITED;
+    worker->proof_ns = now_ns + PROOF_NS;
+    /* Its library connects again and says what it has loaded. */
+    if (worker->report.phase > SHOAL_PHASE_STARTED && worker->report.phase != SHOAL_PHASE_EXITED)
+        worker->report.phase = SHOAL_PHASE_STARTED;
+    item_touch(&slots->jobs[job], &worker->item);
+    if (worker->deadline_ns < slots->options.lease_ns)
+        r->failed = true;
+}
+
+enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *bytes, size_t cap, size_t *len)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    uint32_t jobs = 0, workers = 0;
+
+    job_put_head(&w, 0, 1);
+    shoal_put_u32(&w, slots->options.host_epoch);
+    shoal_put_u64(&w, slots->version);
+    shoal_put_u64(&w, slots->last_generation);
+    shoal_put_u32(&w, slots->options.slots);
+    for (uint32_t i = 0; i < slots->options.slots; i++)
+        put_slot(&w, &slots->slots[i]);
+    for (uint32_t i = 0; i < slots->jobs_max; i++)
+        jobs += slots->jobs[i].used;
+    shoal_put_u32(&w, jobs);
+    for (uint32_t i = 0; i < slots->jobs_max; i++)
+        if (slots->jobs[i].used)
+            put_job(&w, slots, &slots->jobs[i]);
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
+        workers += slots->workers[i].used;
+    shoal_put_u32(&w, workers);
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
+        if (slots->workers[i].used)
+            put_worker(&w, &slots->workers[i]);
+    if (w.failed)
+        return SHOAL_ERR_TOO_BIG;
+    *len = w.len;
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_slots_options *options,
+                                   struct shoal_view bytes)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    struct shoal_slots *slots;
+    enum shoal_err err;
+    uint32_t count;
+
+    (void)job_get_head(&r, 1, 1);
+    if (shoal_get_u32(&r) != options->host_epoch)
+        return r.failed ? SHOAL_ERR_MALFORMED : SHOAL_ERR_STALE;
+    err = shoal_slots_create(&slots, options);
+    if (err != SHOAL_OK)
+        return err;
+    slots->version = shoal_get_u64(&r) + 1;
+    slots->last_generation = shoal_get_u64(&r);
+    if (slots->last_generation < options->start_ns)
+        slots->last_generation = options->start_ns;
+    count = shoal_get_u32(&r);
+    if (count > SHOAL_SLOTS_MAX)
+        r.failed = true;
+    for (uint32_t i = 0; !r.failed && i < count; i++)
+        get_slot(&r, &slots->slots[i]);
+    count = shoal_get_u32(&r);
+    for (uint32_t i = 0; !r.failed && i < count; i++)
+        get_job(&r, slots);
+    count = shoal_get_u32(&r);
+    for (uint32_t i = 0; !r.failed && i < count; i++)
+        get_worker(&r, slots, options->start_ns);
+    if (!shoal_reader_done(&r)) {
+        shoal_slots_destroy(slots);
+        return SHOAL_ERR_MALFORMED;
+    }
+    *out = slots;
+    return SHOAL_OK;
+}
+
+uint64_t shoal_slots_version(const struct shoal_slots *slots) { return slots->table_version; }
+
+enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    (void)job_get_head(&r, 1, 1);
+    record->version = shoal_get_u64(&r);
+    record->host_epoch = shoal_get_u32(&r);
+    record->slots = shoal_get_u32(&r);
+    record->device = shoal_get_enum(&r, SHOAL_JOB_DEVICE_COUNT);
+    record->stamp = shoal_get_u64(&r);
+    record->free = shoal_get_u64(&r);
+    record->draining = shoal_get_u64(&r);
+    if (record->slots > SHOAL_SLOTS_MAX)
+        r.failed = true;
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record)
+{
+    *record = (struct shoal_slots_record){ .version = slots->version,
+                                           .host_epoch = slots->options.host_epoch,
+                                           .slots = slots->options.slots,
+                                           .device = slots->options.device };
+    for (uint32_t i = 0; i < slots->options.slots; i++) {
+        if (slots->slots[i].state == SHOAL_SLOT_FREE)
+            record->free |= 1ull << i;
+        for (uint32_t w = 0; w < SHOAL_HOST_WORKERS_MAX; w++)
+            if (worker_lives(&slots->workers[w]) && slots->workers[w].expired && slots->workers[w].place.slot == i)
+                record->free |= 1ull << i;
+        if (slots->slots[i].state == SHOAL_SLOT_DRAINING)
+            record->draining |= 1ull << i;
+    }
+}
+
+uint32_t shoal_slots_count(const struct shoal_slots *slots) { return slots->options.slots; }
+
+void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct shoal_slot_status *status)
+{
+    const struct slot *slot = &slots->slots[index];
+
+    SHOAL_ASSERT(index < slots->options.slots);
+    *status = (struct shoal_slot_status){ .state = (enum shoal_slot_state)slot->state,
+                                          .job = slot->job,
+                                          .worker_id = slot->worker_id,
+                                          .lease_generation = slot->generation };
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        const struct worker *worker = &slots->workers[i];
+
+        if (worker->used && worker->place.worker_id == slot->worker_id && slot->worker_id != 0) {
+            status->term = worker->term;
+            status->deadline_ns = worker->deadline_ns;
+            status->frozen = worker->frozen;
+        }
+    }
+}
+
+bool shoal_slots_worker_at(const struct shoal_slots *slots, size_t at, struct shoal_job_id *job,
+                           struct shoal_worker_report *report)
+{
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        const struct worker *worker = &slots->workers[i];
+
+        if (!worker->used || at-- != 0)
+            continue;
+        *job = slots->jobs[worker->job].id;
+        *report = worker->report;
+        return true;
+    }
+    return false;
+}
+
+bool shoal_slots_worker_job(const struct shoal_slots *slots, uint64_t worker_id, const uint8_t token[16],
+                            struct shoal_job_id *job)
+{
+    for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
+        const struct worker *worker = &slots->workers[i];
+        uint8_t differs = 0;
+
+        if (!worker_lives(worker) || worker->place.worker_id != worker_id)
+            continue;
+        for (unsigned b = 0; b < sizeof(worker->place.token); b++) /* the time must not tell how many bytes agree */
+            differs |= (uint8_t)(worker->place.token[b] ^ token[b]);
+        if (differs != 0)
+            return false;
+        *job = slots->jobs[worker->job].id;
+        return true;
+    }
+    return false;
+}
+
+size_t shoal_slots_leaders(const struct shoal_slots *slots, struct shoal_node_id *nodes, size_t cap)
+{
+    size_t count = 0;
+
+    for (uint32_t i = 0; i < slots->jobs_max; i++) {
+        bool seen = !slots->jobs[i].used || shoal_node_id_is_zero(slots->jobs[i].leader);
+
+        for (uint32_t j = 0; !seen && j < i; j++)
+            seen = slots->jobs[j].used && shoal_node_id_equal(slots->jobs[j].leader, slots->jobs[i].leader);
+        if (seen)
+            continue;
+        if (count < cap)
+            nodes[count] = slots->jobs[i].leader;
+        count++;
+    }
+    return count;
+}
+
+void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats) { *stats = slots->stats; }

@@ -1,0 +1,746 @@
+/* The controller of one job: create, step, what hosts say. Picture and rules: shoal/lead.h. */
+#include "shoal/lead.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "sched/job/job_wire.h"
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+#define PROPOSAL_NS (3 * SHOAL_S) /* an unanswered proposal is worked out anew */
+#define RETRY_NS (100 * SHOAL_MS)
+#define ORDER_NS SHOAL_S
+#define FAILURE_NS (300 * SHOAL_MS)
+#define MARGIN_NS SHOAL_S /* lease + 1 s */
+
+/* ---- Emitting --------------------------------------------------------------------------------------------------- */
+
+static struct shoal_lead_action *emit(struct lead_step *s, enum shoal_lead_action_kind kind)
+{
+    struct shoal_lead_action *action;
+
+    if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX) {
+        s->lead->blocked = true;
+        s->lead->stats.actions_full++;
+        return NULL;
+    }
+    action = &s->actions->list[s->actions->count++];
+    memset(action, 0, sizeof(*action));
+    action->kind = kind;
+    return action;
+}
+
+bool lead_send(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
+{
+    struct shoal_host_message *m = &s->lead->out;
+    uint8_t *at = s->actions->pool + s->actions->pool_used;
+    struct shoal_lead_action *action;
+    size_t len;
+
+    m->job = s->lead->job->id;
+    m->generation = s->lead->job->generation;
+    m->term = s->lead->options.term;
+    m->host_epoch = 0;
+    m->stamp = 0;
+    m->seq = seq;
+    if (shoal_host_encode(m, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) != SHOAL_OK) {
+        s->lead->blocked = s->actions->count > 0;
+        s->lead->stats.actions_full++;
+        return false;
+    }
+    action = emit(s, SHOAL_LEAD_SEND);
+    if (action == NULL)
+        return false;
+    action->to = to;
+    action->bytes = shoal_view_of(at, len);
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    return true;
+}
+
+struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind)
+{
+    struct shoal_job_entry *entry = &s->lead->entry;
+
+    if (s->lead->proposing)
+        return NULL;
+    if (s->now_ns < s->lead->retry_ns) {
+        lead_wake(s, s->lead->retry_ns);
+        return NULL;
+    }
+    if (kind == SHOAL_JOB_ENTRY_EPOCH)
+        entry->u.epoch = (struct shoal_worker_epoch){ .member_count = 0 };
+    else if (kind == SHOAL_JOB_ENTRY_PLACE)
+        memset(&entry->u.place, 0, sizeof(entry->u.place));
+    else
+        memset(&entry->u.call, 0, sizeof(entry->u.call)); /* the largest of the others */
+    entry->kind = kind;
+    entry->wall_ms = s->lead->wall_ms;
+    return entry;
+}
+
+bool lead_propose(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint8_t *at = s->actions->pool + s->actions->pool_used;
+    struct shoal_lead_action *action;
+    size_t len;
+
+    SHOAL_ASSERT(!lead->proposing);
+    if (shoal_job_entry_encode(&lead->entry, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) != SHOAL_OK) {
+        lead->blocked = true;
+        return false;
+    }
+    action = emit(s, SHOAL_LEAD_PROPOSE);
+    if (action == NULL)
+        return false;
+    action->bytes = shoal_view_of(at, len);
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    lead->proposing = true;
+    lead->proposed_ns = s->now_ns;
+    lead->stats.proposals++;
+    return true;
+}
+
+bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, bool result_wanted, const char *reason)
+{
+    struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_STATE);
+
+    if (entry == NULL)
+        return false;
+    entry->u.state.state = state;
+    entry->u.state.exit_code = exit_code;
+    entry->u.state.result_wanted = result_wanted;
+    job_cut_text(entry->u.state.reason, sizeof(entry->u.state.reason), reason);
+    return lead_propose(s);
+}
+
+void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
+                uint8_t reason, uint64_t grace_ns)
+{
+    struct shoal_host_message *m = &s->lead->out;
+
+    if (worker->order == order && s->now_ns < worker->order_ns + ORDER_NS) {
+        lead_wake(s, worker->order_ns + ORDER_NS);
+        return;
+    }
+    m->kind = SHOAL_HOST_ORDER;
+    memset(&m->u.order, 0, sizeof(m->u.order));
+    m->u.order.worker_id = worker->place.worker_id;
+    m->u.order.lease_generation = worker->place.lease_generation;
+    m->u.order.order = (uint8_t)order;
+    m->u.order.reason = reason;
+    m->u.order.call = call;
+    m->u.order.grace_ns = grace_ns;
+    job_cut_text(m->u.order.text, sizeof(m->u.order.text), text);
+    if (!lead_send(s, worker->place.node, 0))
+        return;
+    if (worker->order == order)
+        s->lead->stats.repeats++;
+    worker->order = (uint8_t)order;
+    worker->order_ns = s->now_ns;
+    lead_wake(s, s->now_ns + ORDER_NS);
+}
+
+void lead_failure(struct lead_step *s)
+{
+    if (s->lead->failures > 0 && s->now_ns < s->lead->failure_ns + FAILURE_NS)
+        return; /* one kick at a host ends many workers: that is one */
+    s->lead->failures++;
+    s->lead->failure_ns = s->now_ns;
+}
+
+void lead_fail(struct shoal_lead *lead, int32_t code, const char *format, ...)
+{
+    va_list args;
+
+    if (lead->fail_text[0] != '\0')
+        return; /* the first cause stands */
+    va_start(args, format);
+    (void)vsnprintf(lead->fail_text, sizeof(lead->fail_text), format, args);
+    va_end(args);
+    lead->fail_code = code;
+}
+
+void lead_pending(struct shoal_lead *lead, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(lead->pending, sizeof(lead->pending), format, args);
+    va_end(args);
+}
+
+void lead_blob_text(struct shoal_hash hash, char *text)
+{
+    memcpy(text, "blob:", 6);
+    shoal_hex_text(hash.bytes, sizeof(hash.bytes), text + 5);
+}
+
+/* ---- Tables ----------------------------------------------------------------------------------------------------- */
+
+struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, node))
+            return &lead->hosts[i];
+    return NULL;
+}
+
+/* Nothing of the job is there, and nothing is under way: it may be forgotten for another. */
+static bool host_idle(const struct shoal_lead *lead, const struct lhost *host)
+{
+    bool idle = !host->involved && host->request == 0;
+
+    for (uint32_t i = 0; idle && i < lead->grant_count; i++)
+        idle = !shoal_node_id_equal(lead->grants[i].node, host->node);
+    return idle;
+}
+
+struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
+{
+    struct lhost *host = lead_find_host(lead, node);
+
+    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+        if (!lead->hosts[i].used)
+            host = &lead->hosts[i];
+    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+        if (host_idle(lead, &lead->hosts[i]))
+            host = &lead->hosts[i];
+    if (host == NULL || (host->used && shoal_node_id_equal(host->node, node)))
+        return host;
+    memset(host, 0, sizeof(*host));
+    host->used = true;
+    host->node = node;
+    return host;
+}
+
+struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && lead->workers[i].place.worker_id == worker_id)
+            return &lead->workers[i];
+    return NULL;
+}
+
+/* What the log has dropped is forgotten here and on its host. */
+static void sync_out(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *worker = &s->lead->workers[i];
+
+        if (!worker->used || shoal_job_find_worker(s->lead->job, worker->place.worker_id) != NULL)
+            continue;
+        lead_order(s, worker, SHOAL_ORDER_FORGET, 0, "", 0, 0);
+        worker->used = false;
+    }
+}
+
+static void sync_in(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < lead->job->placement_count; i++) {
+        const struct shoal_placement *place = &lead->job->placements[i];
+        struct lhost *host = lead_host(lead, place->node);
+
+        if (host != NULL)
+            host->involved = true;
+        if (lead_worker(lead, place->worker_id) != NULL)
+            continue;
+        for (uint32_t w = 0; w < LEAD_WORKERS; w++) {
+            struct lworker *worker = &lead->workers[w];
+
+            if (worker->used)
+                continue;
+            memset(worker, 0, sizeof(*worker));
+            worker->used = true;
+            worker->place = *place;
+            /* A lease may have been confirmed by an earlier leader up to now (L2). */
+            worker->lapse_ns = s->now_ns + lead->options.lease_ns + MARGIN_NS;
+            worker->report.worker_id = place->worker_id;
+            worker->report.role = place->role;
+            break;
+        }
+    }
+}
+
+static void new_generation(struct shoal_lead *lead)
+{
+    lead->generation = lead->job->generation;
+    lead->grant_count = 0;
+    lead->train_due = false;
+    lead->manifest_ok = false;
+    lead->revoking = false;
+    lead->closed_ns = 0;
+}
+
+/* ---- What hosts say ---------------------------------------------------------------------------------------------- */
+
+static void ack(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
+{
+    if (seq == 0)
+        return;
+    s->lead->out.kind = SHOAL_HOST_ACK;
+    (void)lead_send(s, to, seq);
+}
+
+static void on_worker(struct lead_step *s, struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_worker_report *report = &lead->in.u.worker;
+    struct lworker *worker = lead_worker(lead, report->worker_id);
+
+    if (worker == NULL) { /* not in the log: it ends, and its host forgets it */
+        struct lworker stray = { .used = true,
+                                 .place = { .worker_id = report->worker_id,
+                                            .node = host->node,
+                                            .lease_generation = report->lease_generation } };
+
+        lead_order(s, &stray, SHOAL_ORDER_FORGET, 0, "", 0, 0);
+        return;
+    }
+    if (!shoal_node_id_equal(worker->place.node, host->node) || (worker->reported && lead->in.seq < worker->seq)) {
+        lead->stats.stale++;
+        return;
+    }
+    if (!worker->reported && report->phase > SHOAL_PHASE_LEASED) /* a new leader renews what it did not confirm */
+        lead->renew_ns = s->now_ns;
+    worker->reported = true;
+    worker->stale = host_lost(host);
+    worker->seq = lead->in.seq;
+    worker->report = *report;
+    if (report->phase == SHOAL_PHASE_EXITED && !worker->gone) {
+        worker->gone = true;
+        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
+            lead_failure(s);
+    }
+    if (report->phase == SHOAL_PHASE_EXITED && report->status < 0)
+        worker->lost = true;
+}
+
+static void on_unknown(struct lead_step *s)
+{
+    struct lworker *worker = lead_worker(s->lead, s->lead->in.u.drain.worker_id);
+
+    if (worker == NULL || worker->gone)
+        return;
+    worker->gone = true;
+    worker->lost = true;
+    worker->report.phase = SHOAL_PHASE_EXITED;
+    worker->report.ran = worker->reported;
+    worker->report.status = -1;
+    (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host knows nothing of it");
+}
+
+/* From the records of rank 0: loss and metric, and that a data epoch has ended. */
+static void on_metrics(struct shoal_lead *lead, const struct shoal_host_message *m)
+{
+    if (m->u.progress.data_epoch > lead->data_epoch && lead->has_metrics) {
+        lead->data_epoch_due = true;
+        lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call,
+                                                           .data_epoch = lead->data_epoch,
+                                                           .step = lead->record_step,
+                                                           .engines = lead->engines,
+                                                           .loss_micro = lead->loss_micro,
+                                                           .metric_micro = lead->metric_micro };
+    }
+    lead->record_step = m->u.progress.step;
+    lead->data_epoch = m->u.progress.data_epoch;
+    lead->has_metrics = true;
+    lead->loss_micro = m->u.progress.loss_micro;
+    lead->metric_micro = m->u.progress.metric_micro;
+}
+
+static void on_progress(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_host_message *m = &lead->in;
+    const struct shoal_call *call = shoal_job_call(lead->job, m->u.progress.call);
+
+    if (call == NULL || m->u.progress.call < lead->step_call)
+        return;
+    if (m->u.progress.call > lead->step_call) {
+        lead->step_call = m->u.progress.call;
+        lead->step = lead->record_step = 0;
+        lead->logged_step = call->logged_step;
+        lead->records_acked = call->records_acked;
+        lead->data_epoch = 0;
+    }
+    if (m->u.progress.logged_step > lead->logged_step)
+        lead->logged_step = m->u.progress.logged_step;
+    if (m->u.progress.records_acked > lead->records_acked)
+        lead->records_acked = m->u.progress.records_acked;
+    if (m->u.progress.has_metrics && m->u.progress.step > lead->record_step)
+        on_metrics(lead, m);
+    if (m->u.progress.step <= lead->step)
+        return;
+    lead->step = m->u.progress.step;
+    lead->failures = 0;
+    lead->engines = m->u.progress.engines;
+    lead->rate_milli = m->u.progress.rate_milli;
+}
+
+static void on_manifest(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (!lead->in.u.manifest.ok) {
+        lead_pending(lead, "the result could not be stored on two hosts: %s; trying again", lead->in.u.manifest.text);
+        return;
+    }
+    lead->manifest_ok = true;
+    lead->manifest_call = lead->in.u.manifest.call;
+    lead->manifest = lead->in.u.manifest.hash;
+}
+
+static void on_snapshot(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call *call = shoal_job_call(lead->job, lead->in.u.snapshot.call);
+
+    if (call == NULL || lead->in.u.snapshot.step <= call->snapshot_step)
+        return;
+    lead->snapshot_due = true;
+    memset(&lead->snapshot, 0, sizeof(lead->snapshot));
+    lead->snapshot.call = call->call;
+    lead->snapshot.snapshot = lead->in.u.snapshot.hash;
+    lead->snapshot.snapshot_step = lead->in.u.snapshot.step;
+}
+
+static void on_drain(struct lead_step *s)
+{
+    struct lworker *worker = lead_worker(s->lead, s->lead->in.u.drain.worker_id);
+
+    if (worker != NULL && worker->place.role == SHOAL_JOB_ENGINE)
+        worker->leaving = true;
+}
+
+static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_event *event)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_host_message *m = &lead->in;
+    struct lhost *host;
+
+    if (shoal_host_decode(event->u.frame.bytes, m) != SHOAL_OK || shoal_host_kind_to_host(m->kind) ||
+        !shoal_job_id_equal(m->job, lead->job->id))
+        return SHOAL_ERR_MALFORMED;
+    host = lead_host(lead, event->u.frame.from);
+    if (host == NULL)
+        return SHOAL_OK;
+    shoal_lead_stamp(lead, host->node, m->host_epoch, m->stamp);
+    host->stamp_ns = m->stamp == host->stamp ? s->now_ns : host->stamp_ns;
+    if (m->generation != lead->job->generation && m->kind != SHOAL_HOST_UNKNOWN && m->kind != SHOAL_HOST_WORKER) {
+        lead->stats.stale++;
+        return SHOAL_OK;
+    }
+    switch ((enum shoal_host_kind)m->kind) {
+    case SHOAL_HOST_OFFER: lead_on_offer(s, host); break;
+    case SHOAL_HOST_WORKER: on_worker(s, host); break;
+    case SHOAL_HOST_DRAIN: on_drain(s); break;
+    case SHOAL_HOST_TRAIN: lead_on_train(s, m->u.train.worker_id, &m->u.train.call); break;
+    case SHOAL_HOST_PROGRESS: on_progress(s); break;
+    case SHOAL_HOST_MANIFEST: on_manifest(s); break;
+    case SHOAL_HOST_SNAPSHOT: on_snapshot(s); break;
+    case SHOAL_HOST_UNKNOWN: on_unknown(s); break;
+    case SHOAL_HOST_SHRUNK: lead_on_shrunk(s, host); break;
+    case SHOAL_HOST_BROKEN: lead_on_broken(s, host); break;
+    case SHOAL_HOST_RESERVE:
+    case SHOAL_HOST_CANCEL:
+    case SHOAL_HOST_CONFIRM:
+    case SHOAL_HOST_RENEW:
+    case SHOAL_HOST_CALL:
+    case SHOAL_HOST_EPOCH:
+    case SHOAL_HOST_REVOKE:
+    case SHOAL_HOST_ORDER:
+    case SHOAL_HOST_TRAIN_STATE:
+    case SHOAL_HOST_MAKE_MANIFEST:
+    case SHOAL_HOST_ACK:
+    case SHOAL_HOST_MARK:
+    case SHOAL_HOST_REPORT:
+    case SHOAL_HOST_END:
+    case SHOAL_HOST_KIND_COUNT: break;
+    }
+    ack(s, event->u.frame.from, m->seq);
+    return SHOAL_OK;
+}
+
+/* ---- Other events ------------------------------------------------------------------------------------------------ */
+
+static void on_target(struct shoal_lead *lead, const struct shoal_lead_event *event)
+{
+    lead->has_target = true;
+    lead->target = event->u.target.count;
+    lead->target_slot_count =
+        event->u.target.slot_count < SHOAL_PLACEMENTS_MAX ? event->u.target.slot_count : SHOAL_PLACEMENTS_MAX;
+    if (lead->target_slot_count > 0)
+        memcpy(lead->target_slots, event->u.target.slots, lead->target_slot_count * sizeof(lead->target_slots[0]));
+    job_cut_text(lead->target_why, sizeof(lead->target_why), event->u.target.why == NULL ? "" : event->u.target.why);
+}
+
+static void host_is_new(struct lead_step *s, const struct lhost *host)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *worker = &s->lead->workers[i];
+
+        if (!lworker_lives(worker) || !shoal_node_id_equal(worker->place.node, host->node) ||
+            worker->place.host_epoch >= host->host_epoch)
+            continue;
+        worker->gone = true;
+        worker->lost = true;
+        worker->report.phase = SHOAL_PHASE_EXITED;
+        worker->report.ran = true;
+        worker->report.status = -1;
+        (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host was started anew");
+    }
+}
+
+void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32_t host_epoch, uint64_t stamp)
+{
+    struct lhost *host = lead_host(lead, node);
+
+    if (host == NULL || host_epoch < host->host_epoch)
+        return;
+    if (host_epoch > host->host_epoch) {
+        host->host_epoch = host_epoch;
+        host->stamp = 0;
+    }
+    if (stamp > host->stamp) {
+        host->stamp = stamp;
+        host->stamp_ns = LEAD_NEVER; /* the time is put in by the next step: late is safe */
+    }
+}
+
+static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
+{
+    struct lhost *host = lead_find_host(s->lead, event->u.host.node); /* of the others: nothing is asked of them now */
+
+    if (host == NULL)
+        return;
+    host->health = (uint8_t)event->u.host.health;
+    if (event->u.host.host_epoch > host->host_epoch)
+        shoal_lead_stamp(s->lead, host->node, event->u.host.host_epoch, 0);
+    if (event->u.host.slots_version > host->slots_version)
+        host->slots_version = event->u.host.slots_version;
+    if (host->health == SHOAL_LEAD_HOST_WELL) {
+        /* Its agent, or only its link, is up again: leases are renewed at once, and it tells what it still has. Its
+         * datagrams are heard before frames reach it, so what was sent on hearing them may be lost. */
+        if (host->silent_ns != 0 || host->links != event->u.host.links) {
+            s->lead->renew_ns = s->now_ns;
+            host->returned = true;
+            host->end_ns = 0;
+        }
+        host->silent_ns = 0;
+        host->links = event->u.host.links;
+    }
+    if (host->health != SHOAL_LEAD_HOST_WELL && host->silent_ns == 0)
+        host->silent_ns = s->now_ns;
+    for (uint32_t i = 0; host->silent_ns != 0 && i < LEAD_WORKERS; i++)
+        if (s->lead->workers[i].used && shoal_node_id_equal(s->lead->workers[i].place.node, host->node))
+            s->lead->workers[i].stale = true;
+}
+
+static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_event *event)
+{
+    struct shoal_lead *lead = s->lead;
+
+    switch (event->kind) {
+    case SHOAL_LEAD_TIMER: return SHOAL_OK;
+    case SHOAL_LEAD_APPLIED: lead->proposing = false; return SHOAL_OK;
+    case SHOAL_LEAD_REFUSED:
+        lead->stats.proposals_refused += lead->proposing;
+        lead->proposing = false;
+        lead->retry_ns = s->now_ns + RETRY_NS;
+        return SHOAL_OK;
+    case SHOAL_LEAD_FRAME: return on_frame(s, event);
+    case SHOAL_LEAD_TARGET: on_target(lead, event); return SHOAL_OK;
+    case SHOAL_LEAD_HOST: on_host(s, event); return SHOAL_OK;
+    case SHOAL_LEAD_SUPPORTED:
+        if (event->u.supported && !lead->supported)
+            lead->renew_ns = s->now_ns;
+        lead->supported = event->u.supported;
+        return SHOAL_OK;
+    case SHOAL_LEAD_GUARDIANS:
+        lead->guardian_count = event->u.guardians.count < SHOAL_HOST_SOURCES_MAX ? (uint8_t)event->u.guardians.count
+                                                                                 : SHOAL_HOST_SOURCES_MAX;
+        if (lead->guardian_count > 0)
+            memcpy(lead->guardians, event->u.guardians.nodes, lead->guardian_count * sizeof(lead->guardians[0]));
+        return SHOAL_OK;
+    case SHOAL_LEAD_RECORDS_MARK:
+        if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {
+            lead->records_acked = event->u.records_mark.step;
+            lead->step_call =
+                event->u.records_mark.call > lead->step_call ? event->u.records_mark.call : lead->step_call;
+        }
+        return SHOAL_OK;
+    }
+    return SHOAL_ERR_INVALID;
+}
+
+/* ---- The step ---------------------------------------------------------------------------------------------------- */
+
+/* L5: who is dead by the clock or by a new life of its host. */
+static void bury(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &lead->hosts[i];
+
+        if (!host->used)
+            continue;
+        if (host->stamp_ns == LEAD_NEVER)
+            host->stamp_ns = s->now_ns;
+        if (host->host_epoch != 0)
+            host_is_new(s, host);
+    }
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *worker = &lead->workers[i];
+        const struct lhost *host;
+
+        if (!lworker_lives(worker))
+            continue;
+        host = lead_host(lead, worker->place.node);
+        if (worker->reported && !host_lost(host))
+            continue; /* it is there, perhaps frozen for a while */
+        if (s->now_ns < worker->lapse_ns) {
+            lead_wake(s, worker->lapse_ns);
+            continue;
+        }
+        worker->gone = true;
+        worker->lost = true;
+        worker->report.phase = SHOAL_PHASE_EXITED;
+        worker->report.ran = true;
+        worker->report.status = -1;
+        (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host was lost, and its lease has ended");
+    }
+}
+
+/* A host that was out of reach may hold workers that this job has dropped meanwhile: its report brings them to light,
+ * and they are told to end. */
+static void ask_returned(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &s->lead->hosts[i];
+
+        if (!host->used || !host->returned)
+            continue;
+        host->call_sent = 0;
+        s->lead->out.kind = SHOAL_HOST_REPORT;
+        if (lead_send(s, host->node, 0))
+            host->returned = false;
+    }
+}
+
+/* A new leader asks each host once, and again each second while it owes a report. */
+static void ask_reports(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *worker = &lead->workers[i];
+        struct lhost *host;
+
+        if (!lworker_lives(worker) || worker->reported || worker->confirm_ns != 0)
+            continue;
+        host = lead_host(lead, worker->place.node);
+        if (host == NULL || host_lost(host))
+            continue;
+        if (host->report_ns != 0 && s->now_ns < host->report_ns + SHOAL_S) {
+            lead_wake(s, host->report_ns + SHOAL_S);
+            continue;
+        }
+        lead->out.kind = SHOAL_HOST_REPORT;
+        if (lead_send(s, host->node, 0))
+            host->report_ns = s->now_ns;
+        lead_wake(s, s->now_ns + SHOAL_S);
+    }
+}
+
+/* One after the other; the first that proposes ends the search (L1). */
+static void propose_next(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (lead->proposing) {
+        if (s->now_ns < lead->proposed_ns + PROPOSAL_NS) {
+            lead_wake(s, lead->proposed_ns + PROPOSAL_NS);
+            return;
+        }
+        lead->proposing = false;
+    }
+    if (lead_finish(s) || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
+        (void)0;
+    else if (lead_epoch(s) || lead_calls(s))
+        (void)0;
+    else if (lead_place(s))
+        (void)0;
+    if (!lead->proposing && !lead_drop(s))
+        (void)lead_progress(s);
+}
+
+enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_event *event, uint64_t now_ns,
+                               struct shoal_lead_actions *actions)
+{
+    struct lead_step s = { .lead = lead, .now_ns = now_ns, .actions = actions };
+    enum shoal_err err;
+
+    actions->count = 0;
+    actions->pool_used = 0;
+    lead->blocked = false;
+    lead->deadline_ns = LEAD_NEVER;
+    if (event->wall_ms != 0)
+        lead->wall_ms = event->wall_ms;
+    err = on_event(&s, event);
+    if (lead->generation != lead->job->generation)
+        new_generation(lead);
+    sync_out(&s);
+    sync_in(&s);
+    bury(&s);
+    propose_next(&s);
+    ask_reports(&s);
+    ask_returned(&s);
+    lead_confirm(&s);
+    lead_tell_call(&s);
+    lead_tell_epoch(&s);
+    lead_tell_driver(&s);
+    lead_renew(&s);
+    lead_publish(&s);
+    if (lead->blocked)
+        lead->deadline_ns = now_ns;
+    return err;
+}
+
+uint64_t shoal_lead_deadline_ns(const struct shoal_lead *lead) { return lead->deadline_ns; }
+
+static uint64_t or_default(uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; }
+
+enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lead_options *options)
+{
+    struct shoal_lead *lead = calloc(1, sizeof(*lead));
+
+    if (lead == NULL)
+        return SHOAL_ERR_FULL;
+    lead->options = *options;
+    lead->options.lease_ns = or_default(options->lease_ns, 15 * SHOAL_S);
+    lead->options.renew_ns = or_default(options->renew_ns, 3 * SHOAL_S);
+    lead->options.gather_ns = or_default(options->gather_ns, 50 * SHOAL_MS);
+    lead->options.first_gather_ns = or_default(options->first_gather_ns, SHOAL_S);
+    lead->options.slow_ns = or_default(options->slow_ns, 300 * SHOAL_MS);
+    lead->options.stop_grace_ns = or_default(options->stop_grace_ns, 30 * SHOAL_S);
+    lead->options.attempts_max = options->attempts_max != 0 ? options->attempts_max : 3;
+    lead->job = options->job;
+    lead->rand = options->rand;
+    lead->supported = true;
+    lead->started_ns = options->now_ns;
+    lead->renew_ns = options->now_ns;
+    lead->generation = options->job->generation;
+    lead->next_request = options->term << 20 | 1;
+    lead->fail_code = -1;
+    lead->summary_state = SHOAL_JOB_STATE_COUNT;
+    lead->deadline_ns = options->now_ns;
+    *out = lead;
+    return SHOAL_OK;
+}
+
+void shoal_lead_destroy(struct shoal_lead *lead) { free(lead); }

@@ -1,0 +1,911 @@
+/* Epochs of the running call's communicator (PROTOCOLS 7 and 12; I1 to I4 of shoal/worker.h).
+ *
+ *   epoch e runs --(a death, a CLOSED, a lost host, a joiner, a leaver)--> REVOKE to all
+ *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1
+ * committed
+ *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries,
+ * else from the newest snapshot, else from the bundle
+ *
+ * E1 (L3). Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes
+ * in e any more: a step needs every member, and a member that closed publishes nothing. E2 (L4). D is the highest step
+ * that a member of e+1 carries (applied or complete). If anyone who is not gone has reported a higher one, e+1 waits
+ * for it, or for its end. E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed
+ * it cannot have applied more than the one that closed has completed or, if that is more, the step decided for e; so I3
+ * brings it to D. Where e began from a snapshot, it may not have loaded that: it is given the state. E4. Who was in an
+ * epoch and is not in the newest one stays until that has completed a step: it may be the last to carry anything. Then
+ * it is killed; it never joins again (its state may be of a step that was taken back). E5. A silent host alone ends
+ * nothing: its agent may only be away, and its workers train on. It takes a member's word that it hears a worker there
+ * no more (PROTOCOLS 12), or the end of the leases. E6. Of an epoch (e,k) whose members are all on one host, that host
+ * may make (e,k+1), without the dead, before this group knows of the death; it reports it, and it is committed as it
+ * is, so long as nothing above it was. A member of such an epoch may have gone on in one that is not known here: nobody
+ * of it is left out for being slow (E3), and a revoke is of every k. E7. A data link that breaks between supported
+ * hosts re-forms the same members; the third time in 10 s the member goes that fewer can reach (sched/lead/link_breaks.h),
+ * as one that E4 leaves behind. It stays if it alone carries a state. Its host is not asked for slots for 30 s, twice
+ * as long with each further time, up to 10 minutes: so it does not come back at once to break the next epochs. If it
+ * alone has completed the last step, which nobody applied, then it is killed, and the step done again.
+ */
+#include "epoch_next.h"
+#include "sched/job/job_wire.h"
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+#define REPEAT_NS (300 * SHOAL_MS)
+#define SETTLE_NS (200 * SHOAL_MS) /* an epoch is left alone so long before a planned change */
+#define LEAVE_NS (3 * SHOAL_S)
+#define BAR_NS (30 * SHOAL_S)
+#define BAR_MAX_NS (600 * SHOAL_S)
+#define STEP_NS (30 * SHOAL_S) /* a planned change waits so long for the running epoch's first step */
+
+static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    return lead->job->epoch->call == call->call && lead->job->epoch->member_count > 0 ? lead->job->epoch : NULL;
+}
+
+static const struct shoal_rank_member *member_of(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
+{
+    for (uint32_t i = 0; epoch != NULL && i < epoch->member_count; i++)
+        if (epoch->members[i].worker_id == worker_id)
+            return &epoch->members[i];
+    return NULL;
+}
+
+bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id)
+{
+    return lead->job->epoch != NULL && member_of(lead->job->epoch, worker_id) != NULL;
+}
+
+static uint64_t carried(const struct lworker *w)
+{
+    return w->report.applied_step > w->report.complete_step ? w->report.applied_step : w->report.complete_step;
+}
+
+/* It left that epoch, or one that its host has made of it since (E6). */
+static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
+{
+    return w->reported && w->report.closed && w->report.epoch.e == epoch.e && w->report.epoch.k >= epoch.k;
+}
+
+/* E5. */
+static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank)
+{
+    if (!host_lost(lead_find_host(s->lead, last->members[rank].node)))
+        return false;
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *other = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (other != NULL && lworker_lives(other) && other->reported && !other->stale &&
+            !host_lost(lead_find_host(s->lead, other->place.node)) &&
+            shoal_epoch_cmp(other->report.epoch, last->epoch) == 0 && (other->report.unheard >> rank & 1) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* May be a member of the next epoch; `leavers`: also who is about to leave. */
+static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
+{
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale &&
+           (leavers || !w->leaving) && !w->cut_off && w->ended_ns == 0 && w->report.phase == SHOAL_PHASE_READY &&
+           w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
+           !w->report.failed && !w->report.stuck && !w->report.frozen &&
+           !host_lost(lead_host(s->lead, w->place.node)) &&
+           strcmp(w->report.sizes.numeric_class, call->sizes.numeric_class) == 0;
+}
+
+/* ---- Members ---------------------------------------------------------------------------------------------------- */
+
+struct plan {
+    uint32_t count;
+    struct lworker *workers[SHOAL_RANKS_MAX];
+    const struct shoal_rank_member *before[SHOAL_RANKS_MAX]; /* place in the last epoch; NULL: a joiner */
+};
+
+static int joiner_cmp(const struct lworker *a, const struct lworker *b)
+{
+    int order = shoal_node_id_cmp(a->place.node, b->place.node);
+
+    return order != 0 ? order : a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
+}
+
+/* It was in an epoch of this call, and is not in the last one (E4). */
+static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *last)
+{
+    return (w->was_member || w->report.epoch.e != 0) && member_of(last, w->place.worker_id) == NULL;
+}
+
+/* What it carries is known: it was in no epoch, or has said where it left. */
+static bool known(const struct lworker *w) { return (!w->was_member && w->report.epoch.e == 0) || w->report.closed; }
+
+/* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
+static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
+                         bool leavers, struct plan *plan)
+{
+    uint32_t survivors;
+
+    plan->count = 0;
+    for (uint32_t i = 0; last != NULL && i < last->member_count; i++) {
+        struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !eligible(s, w, call, leavers))
+            continue;
+        /* E3: who has not closed yet comes along only if it had the state. */
+        if (!closed_in(w, last->epoch) && !last->members[i].has_state)
+            continue;
+        plan->before[plan->count] = &last->members[i];
+        plan->workers[plan->count++] = w;
+    }
+    survivors = plan->count;
+    for (uint32_t i = 0; i < LEAD_WORKERS && plan->count < SHOAL_RANKS_MAX; i++) {
+        struct lworker *w = &s->lead->workers[i];
+        uint32_t at;
+
+        if (!w->used || member_of(last, w->place.worker_id) != NULL || (last != NULL && outcast(w, last)) ||
+            !known(w) || !eligible(s, w, call, false))
+            continue;
+        for (at = plan->count; at > survivors && joiner_cmp(w, plan->workers[at - 1]) < 0; at--)
+            plan->workers[at] = plan->workers[at - 1];
+        plan->workers[at] = w;
+        plan->before[plan->count++] = NULL;
+    }
+}
+
+/* ---- Ranges ----------------------------------------------------------------------------------------------------- */
+
+static void ranges_balanced(struct shoal_worker_epoch *next, uint32_t virtual_workers)
+{
+    for (uint32_t i = 0; i < next->member_count; i++)
+        shoal_balanced_range(virtual_workers, next->member_count, i, &next->members[i].v_begin,
+                             &next->members[i].v_end);
+}
+
+/* ---- Proposing --------------------------------------------------------------------------------------------------- */
+
+static struct shoal_worker_epoch *new_epoch(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
+    struct shoal_worker_epoch *next;
+
+    if (entry == NULL)
+        return NULL;
+    next = &entry->u.epoch;
+    next->epoch.e = s->lead->job->epoch->epoch.e + 1;
+    next->call = call->call;
+    next->records_acked = s->lead->step_call == call->call && s->lead->records_acked > call->records_acked
+                              ? s->lead->records_acked
+                              : call->records_acked;
+    next->member_count = plan->count;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct shoal_rank_member *m = &next->members[i];
+        const struct lworker *w = plan->workers[i];
+
+        memset(m, 0, sizeof(*m));
+        m->worker_id = w->place.worker_id;
+        m->node = w->place.node;
+        m->slot = w->place.slot;
+        memcpy(m->token, w->place.token, sizeof(m->token));
+        m->address_len = w->report.address_len;
+        memcpy(m->address, w->report.address, w->report.address_len);
+    }
+    return next;
+}
+
+static bool commit_epoch(struct lead_step *s)
+{
+    if (!lead_propose(s))
+        return true;
+    s->lead->stats.epochs++;
+    s->lead->joiner_ns = 0;
+    s->lead->first_ready_ns = 0;
+    return true;
+}
+
+/* Everyone from the newest snapshot, or from the bundle: nobody who counts has begun a step. */
+static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+
+    if (next == NULL)
+        return true;
+    next->decided_step = call->snapshot_step;
+    if (call->snapshot_step > 0)
+        lead_blob_text(call->snapshot, next->snapshot_path);
+    for (uint32_t i = 0; i < plan->count; i++)
+        next->members[i].has_state = true;
+    ranges_balanced(next, call->sizes.virtual_workers);
+    return commit_epoch(s);
+}
+
+static void carriers_of(const struct plan *plan, const struct shoal_worker_epoch *last, struct epoch_carrier *carriers)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        carriers[i] = (struct epoch_carrier){ .before = plan->before[i],
+                                              .closed = closed_in(plan->workers[i], last->epoch),
+                                              .applied_step = plan->workers[i]->report.applied_step,
+                                              .complete_step = plan->workers[i]->report.complete_step };
+}
+
+static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *call,
+                               const struct shoal_worker_epoch *last, const struct plan *plan, uint64_t decided)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+    struct epoch_carrier carriers[SHOAL_RANKS_MAX];
+
+    if (next == NULL)
+        return true;
+    next->decided_step = decided;
+    carriers_of(plan, last, carriers);
+    epoch_next_states(next, carriers, last);
+    epoch_next_ranges(next, carriers, last, call->sizes.virtual_workers);
+    return commit_epoch(s);
+}
+
+/* ---- The first epoch of a call ------------------------------------------------------------------------------------
+ */
+
+/* Workers that were placed and may still become ready soon. */
+static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        if (lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && !w->leaving &&
+            (w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call || !known(w)))
+            return true;
+    }
+    return false;
+}
+
+/* All members of the last epoch are gone, but somebody of an earlier one still carries a state: from there. */
+static bool propose_carried(struct lead_step *s, const struct shoal_call *call, const struct plan *plan,
+                            uint64_t decided)
+{
+    struct shoal_worker_epoch *next = new_epoch(s, call, plan);
+
+    if (next == NULL)
+        return true;
+    next->decided_step = decided;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct lworker *w = plan->workers[i];
+
+        next->members[i].has_state = w->report.applied_step > 0 && w->report.applied_step + 1 >= decided;
+        if (next->holder == 0 && carried(w) >= decided)
+            next->holder = w->place.worker_id;
+        if (next->donor == 0 && next->members[i].has_state)
+            next->donor = w->place.worker_id;
+    }
+    ranges_balanced(next, call->sizes.virtual_workers);
+    return commit_epoch(s);
+}
+
+static bool first_epoch(struct lead_step *s, const struct shoal_call *call, const struct plan *plan)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t decided = 0;
+
+    if (plan->count == 0)
+        return false;
+    if (lead->first_ready_ns == 0)
+        lead->first_ready_ns = s->now_ns;
+    if (others_come(lead, call) && s->now_ns < lead->first_ready_ns + lead->options.first_gather_ns) {
+        lead_wake(s, lead->first_ready_ns + lead->options.first_gather_ns);
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->count;
+         i++) /* a state, not only a result: step 1 alone can be redone from the bundle */
+        if (plan->workers[i]->report.applied_step > 0 && carried(plan->workers[i]) > decided)
+            decided = carried(plan->workers[i]);
+    return decided > call->snapshot_step ? propose_carried(s, call, plan, decided) : propose_fresh(s, call, plan);
+}
+
+/* ---- The next epoch ------------------------------------------------------------------------------------------------
+ */
+
+enum breach { BREACH_NONE, BREACH_PLANNED, BREACH_LOSS };
+
+/* Every member has the epoch, and it has completed a step: joiners have their state, so that a planned change can
+ * neither disturb their entry nor take away the last who carries one. */
+static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    bool stepped = s->lead->step_call == last->call && s->lead->step > last->decided_step;
+
+    if (!stepped && s->now_ns < s->lead->epoch_seen_ns + STEP_NS) {
+        lead_wake(s, s->lead->epoch_seen_ns + STEP_NS);
+        return false;
+    }
+    if (s->now_ns < s->lead->epoch_seen_ns + SETTLE_NS) {
+        lead_wake(s, s->lead->epoch_seen_ns + SETTLE_NS);
+        return false;
+    }
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !w->reported || shoal_epoch_cmp(w->report.epoch, last->epoch) < 0)
+            return false;
+    }
+    return true;
+}
+
+static enum breach find_breach(struct lead_step *s, const struct shoal_call *call,
+                               const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    enum breach breach = BREACH_NONE;
+    bool joiner = false;
+
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
+
+        if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
+            out_of_reach(s, last, i))
+            return BREACH_LOSS;
+        if (w->leaving)
+            breach = BREACH_PLANNED;
+    }
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
+                            eligible(s, w, call, false));
+    }
+    if (joiner && last->member_count < SHOAL_RANKS_MAX) {
+        if (lead->joiner_ns == 0)
+            lead->joiner_ns = s->now_ns;
+        if (s->now_ns >= lead->joiner_ns + lead->options.gather_ns)
+            breach = BREACH_PLANNED;
+        else
+            lead_wake(s, lead->joiner_ns + lead->options.gather_ns);
+    } else {
+        lead->joiner_ns = 0;
+    }
+    return breach == BREACH_PLANNED && !settled(s, last) ? BREACH_NONE : breach;
+}
+
+static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &lead->hosts[i];
+        bool owes = false;
+
+        for (uint32_t m = 0; host->used && m < last->member_count; m++) {
+            const struct lworker *w = lead_worker(lead, last->members[m].worker_id);
+
+            owes = owes || (w != NULL && lworker_lives(w) && shoal_node_id_equal(w->place.node, host->node) &&
+                            !closed_in(w, last->epoch));
+        }
+        if (!owes)
+            continue;
+        if (host->revoke_ns != 0 && s->now_ns < host->revoke_ns + REPEAT_NS) {
+            lead_wake(s, host->revoke_ns + REPEAT_NS);
+            continue;
+        }
+        lead->out.kind = SHOAL_HOST_REVOKE;
+        lead->out.u.revoke = (struct shoal_epoch){ .e = last->epoch.e, .k = UINT32_MAX };
+        if (!lead_send(s, host->node, 0))
+            continue;
+        host->revoke_ns = s->now_ns;
+        lead->stats.revokes++;
+        lead_wake(s, s->now_ns + REPEAT_NS);
+    }
+}
+
+static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
+{
+    return epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
+}
+
+static bool one_host(const struct shoal_worker_epoch *epoch)
+{
+    for (uint32_t i = 1; i < epoch->member_count; i++)
+        if (!shoal_node_id_equal(epoch->members[i].node, epoch->members[0].node))
+            return false;
+    return true;
+}
+
+/* E1. True when epoch `last` is closed and nobody is worth waiting for any longer. `none` is set when nobody who lives
+ * can carry a state out of it. Slow ones are left to catch up (E3) only once somebody carries what the epoch began
+ * with: a step decided for it may have been applied by the slow one alone. */
+static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *last, bool *none)
+{
+    struct shoal_lead *lead = s->lead;
+    bool owing = false, awake = false, closed = false;
+    uint64_t highest = 0;
+
+    *none = true;
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
+
+        if (w == NULL || w->gone || (closed_in(w, last->epoch) && !carrier(w, &last->members[i], last)))
+            continue;
+        *none = false;
+        if (closed_in(w, last->epoch)) {
+            closed = true;
+            highest = carried(w) > highest ? carried(w) : highest;
+        } else if (!host_lost(lead_host(lead, w->place.node)) && !w->report.stuck && !w->report.failed) {
+            owing = true;
+            awake = awake || !w->report.frozen;
+        }
+    }
+    if (!closed)
+        return *none;
+    if (lead->closed_ns == 0)
+        lead->closed_ns = s->now_ns;
+    if (owing && (highest < last->decided_step || (awake && one_host(last))))
+        return false;
+    if (owing && s->now_ns < lead->closed_ns + lead->options.slow_ns) {
+        lead_wake(s, lead->closed_ns + lead->options.slow_ns);
+        return false;
+    }
+    return true;
+}
+
+/* E2. The highest step that the new members carry; false: somebody else may carry a higher one, and is not gone. */
+static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, const struct plan *plan,
+                   uint64_t *decided)
+{
+    uint64_t highest = 0;
+
+    *decided = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (closed_in(plan->workers[i], last->epoch) && carried(plan->workers[i]) > *decided)
+            *decided = carried(plan->workers[i]);
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w != NULL && !w->gone && closed_in(w, last->epoch) && carried(w) > highest)
+            highest = carried(w);
+    }
+    return highest <= *decided;
+}
+
+static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_epoch *last)
+{
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) &&
+            carrier(plan->workers[i], plan->before[i], last))
+            return true;
+    return false;
+}
+
+/* E7. */
+
+static bool link_counts(struct lead_step *s, const struct lworker *w)
+{
+    return w != NULL && lworker_lives(w) && !w->report.stuck && !w->report.failed && !w->report.frozen && !w->stale &&
+           !host_lost(lead_find_host(s->lead, w->place.node));
+}
+
+/* Whom each member could not reach, though both are well. Who died or was lost broke its links that way. */
+static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *last, uint64_t *broken)
+{
+    uint64_t well = 0;
+
+    for (uint32_t i = 0; i < last->member_count; i++)
+        well |= (uint64_t)link_counts(s, lead_worker(s->lead, last->members[i].worker_id)) << i;
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        broken[i] =
+            (well >> i & 1) != 0 && closed_in(w, last->epoch) && shoal_epoch_cmp(w->broken_epoch, last->epoch) == 0
+                ? w->broken & well
+                : 0;
+    }
+}
+
+/* Who may be left out: others carry the state, too. */
+static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    uint64_t carriers = 0, may = 0;
+
+    for (uint32_t i = 0; i < last->member_count; i++) {
+        const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
+
+        if (w == NULL || !eligible(s, w, call, true))
+            continue;
+        may |= 1ull << i;
+        if (closed_in(w, last->epoch) && carrier(w, &last->members[i], last))
+            carriers |= 1ull << i;
+    }
+    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : carriers == 0 ? 0 : may;
+}
+
+static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint64_t by)
+{
+    struct shoal_lead *lead = s->lead;
+    struct lworker *w = lead_worker(lead, last->members[rank].worker_id);
+    struct lhost *host = lead_host(lead, w->place.node);
+    uint64_t bar_ns = BAR_NS;
+    char name[33];
+
+    shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), name);
+    if (host != NULL) {
+        for (uint32_t i = 0; i < host->cut_offs && bar_ns < BAR_MAX_NS; i++)
+            bar_ns *= 2;
+        bar_ns = bar_ns < BAR_MAX_NS ? bar_ns : BAR_MAX_NS;
+        host->cut_offs++;
+        host->barred_ns = s->now_ns + bar_ns;
+    }
+    w->cut_off = true;
+    (void)snprintf(
+        lead->cut_off, sizeof(lead->cut_off),
+        "worker %llu (rank %u) on host %s was left out: its data links broke %u times within %u s, and %u of "
+        "%u other members could not reach it; its host gets no worker of this job for %u s. Look at the "
+        "network between the hosts' workers (fabric.trusted)",
+        (unsigned long long)w->place.worker_id, rank, name, LINK_BREAKS, (unsigned)(LINK_WINDOW_NS / SHOAL_S),
+        (unsigned)__builtin_popcountll(by), last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
+    lead->cut_off_ns = s->now_ns + bar_ns;
+    lead->stats.cut_offs++;
+}
+
+/* Once for each epoch that has closed. */
+static void judge_links(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t broken[SHOAL_RANKS_MAX];
+    uint64_t by = 0;
+    uint32_t rank;
+
+    if (lead->links_judged)
+        return;
+    lead->links_judged = true;
+    gather_broken(s, last, broken);
+    if (!link_breaks_add(&lead->links, last, broken, s->now_ns))
+        return;
+    rank = link_breaks_judge(&lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
+    if (rank != LINK_NOBODY)
+        cut_off(s, last, rank, by);
+}
+
+void lead_on_broken(struct lead_step *s, const struct lhost *host)
+{
+    struct lworker *w = lead_worker(s->lead, s->lead->in.u.broken.worker_id);
+
+    if (w == NULL || !shoal_node_id_equal(w->place.node, host->node)) {
+        s->lead->stats.stale++;
+        return;
+    }
+    w->broken_epoch = s->lead->in.u.broken.epoch;
+    w->broken = s->lead->in.u.broken.ranks;
+}
+
+/* Without them nobody carries the state after all, since others died: better over bad links than not at all. */
+static bool readmit(struct shoal_lead *lead)
+{
+    bool some = false;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        some = some || (w->used && w->cut_off && w->ended_ns == 0);
+        w->cut_off = w->cut_off && w->ended_ns != 0;
+    }
+    return some;
+}
+
+/* It alone has completed the last step, and cannot give it to anybody. */
+static void kill_cut_off(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &s->lead->workers[i];
+
+        if (!lworker_lives(w) || !w->cut_off)
+            continue;
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, "its data links broke too often", SHOAL_STOP_ERROR, 0);
+    }
+}
+
+static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    struct plan plan;
+    uint64_t decided;
+    bool none;
+
+    if (!lead->revoking) {
+        if (find_breach(s, call, last) == BREACH_NONE)
+            return false;
+        lead->revoking = true;
+        lead->links_judged = false;
+        lead->closed_ns = 0;
+        for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+            lead->hosts[i].revoke_ns = 0;
+    }
+    revoke(s, last);
+    if (!closed_enough(s, last, &none))
+        return false;
+    judge_links(s, call, last);
+    plan_members(s, call, none ? NULL : last, false, &plan);
+    if (plan.count == 0 && !none)
+        plan_members(s, call, last, true, &plan);
+    if (plan.count == 0 && readmit(lead))
+        plan_members(s, call, none ? NULL : last, true, &plan);
+    if (plan.count == 0) {
+        lead_pending(lead, "all engines were lost; waiting for a slot to go on. %s", lead->target_why);
+        return false;
+    }
+    if (none)
+        return first_epoch(s, call, &plan);
+    if (!plan_has_closed(&plan, last)) /* leavers alone carry the state: they stay until others have it */
+        plan_members(s, call, last, true, &plan);
+    if (!plan_has_closed(&plan, last) && readmit(lead))
+        plan_members(s, call, last, true, &plan);
+    if (!plan_has_closed(&plan, last)) {
+        lead_pending(lead,
+                     "no engine at hand carries the last step; waiting for one that does, or for its lease to end");
+        return false;
+    }
+    if (!decide(s, last, &plan, &decided)) /* a leaver alone carries the last step: it stays until others have it */
+        plan_members(s, call, last, true, &plan);
+    if (!decide(s, last, &plan, &decided)) {
+        kill_cut_off(s);
+        lead_pending(lead, "an engine out of reach carries a later step; waiting for it, or for its lease to end");
+        return false;
+    }
+    if (decided < call->snapshot_step && decided < last->decided_step)
+        return propose_fresh(s, call, &plan);
+    return propose_next_epoch(s, call, last, &plan, decided);
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static bool propose_sizes(struct lead_step *s, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &s->lead->workers[i];
+        struct shoal_job_entry *entry;
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported ||
+            w->report.phase != SHOAL_PHASE_READY || w->report.ready_call != call->call)
+            continue;
+        entry = lead_entry(s, SHOAL_JOB_ENTRY_SIZES);
+        if (entry == NULL)
+            return true;
+        entry->u.call.call = call->call;
+        entry->u.call.sizes = w->report.sizes;
+        (void)lead_propose(s);
+        return true;
+    }
+    return false;
+}
+
+/* Every engine must say the same; what differs in its numeric class cannot take part. */
+static void check_sizes(struct lead_step *s, const struct shoal_call *call)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call_sizes *want = &call->sizes;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+        const struct shoal_call_sizes *has = &w->report.sizes;
+        struct lhost *host;
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || w->report.phase != SHOAL_PHASE_READY ||
+            w->report.ready_call != call->call)
+            continue;
+        if (strcmp(has->numeric_class, want->numeric_class) != 0) {
+            host = lead_host(lead, w->place.node);
+            if (host != NULL)
+                host->excluded = true;
+            w->leaving = true;
+            lead_pending(lead, "a host's engines are of another numeric class (%.100s) than this call's (%.100s)",
+                         has->numeric_class, want->numeric_class);
+            continue;
+        }
+        if (has->virtual_workers != want->virtual_workers || has->sum_elems != want->sum_elems ||
+            has->copy_bytes != want->copy_bytes || has->samples != want->samples || has->minibatch != want->minibatch ||
+            has->data_epochs != want->data_epochs || has->steps_per_epoch != want->steps_per_epoch)
+            lead_fail(lead, -1,
+                      "engines disagree: one has %llu samples, %llu gradient elements, %u mini-batches a step; another "
+                      "%llu, %llu, "
+                      "%u. The data set function and the model must give the same on every host",
+                      (unsigned long long)want->samples, (unsigned long long)want->sum_elems, want->virtual_workers,
+                      (unsigned long long)has->samples, (unsigned long long)has->sum_elems, has->virtual_workers);
+    }
+}
+
+static void see_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t word = shoal_epoch_word(lead->job->epoch->epoch);
+
+    if (word == lead->epoch_seen)
+        return;
+    lead->epoch_seen = word;
+    lead->epoch_seen_ns = s->now_ns;
+    lead->revoking = false;
+    lead->closed_ns = 0;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        lead->hosts[i].epoch_ns = 0;
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && member_of(lead->job->epoch, lead->workers[i].place.worker_id) != NULL)
+            lead->workers[i].was_member = true;
+}
+
+/* Leavers go when the epoch without them has completed a step; what they carried is then not needed any more. */
+static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+    bool moved = last == NULL || (lead->step_call == last->call && lead->step > last->decided_step) ||
+                 s->now_ns >= lead->epoch_seen_ns + LEAVE_NS;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w) || !w->leaving || member_of(last, w->place.worker_id) != NULL)
+            continue;
+        if (!moved && member_of(last, w->place.worker_id) == NULL && w->report.epoch.e != 0) {
+            lead_wake(s, lead->epoch_seen_ns + LEAVE_NS);
+            continue;
+        }
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, "its slot goes to another job", SHOAL_STOP_SHRUNK,
+                   lead->options.stop_grace_ns);
+    }
+}
+
+/* An engine that says it cannot go on is replaced. */
+static void stop_failed(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &s->lead->workers[i];
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
+            continue;
+        if (w->ended_ns == 0) {
+            w->ended_ns = s->now_ns;
+            lead_failure(s);
+        }
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, "it failed", SHOAL_STOP_ERROR, SHOAL_S);
+    }
+}
+
+/* E4. */
+static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *last)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (last == NULL || lead->step_call != last->call || lead->step <= last->decided_step)
+        return;
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported || w->leaving || !outcast(w, last) ||
+            w->report.ready_call != last->call || w->report.done_call == last->call)
+            continue;
+        if (w->ended_ns == 0)
+            w->ended_ns = s->now_ns;
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, w->cut_off ? "its data links broke too often" : "", SHOAL_STOP_SUPERSEDED,
+                   0);
+    }
+}
+
+static bool any_done(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
+static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
+/* E6. */
+void lead_on_shrunk(struct lead_step *s, const struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_worker_epoch *in = &lead->in.u.epoch;
+    const struct shoal_worker_epoch *last = lead->job->epoch;
+    bool ours = last != NULL && in->call == last->call && in->epoch.e == last->epoch.e && in->epoch.k > last->epoch.k &&
+                in->member_count > 0 && one_host(in) && shoal_node_id_equal(in->members[0].node, host->node);
+
+    for (uint32_t i = 0; ours && i < in->member_count; i++)
+        ours = member_of(last, in->members[i].worker_id) != NULL;
+    if (!ours) {
+        lead->stats.stale++;
+        return;
+    }
+    memcpy(&lead->shrunk, in, sizeof(*in));
+    lead->shrunk_due = true;
+}
+
+/* True: the host's epoch is on its way into the log; nothing is to be decided of the one before it. */
+static bool propose_shrunk(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_job_entry *entry;
+
+    lead->shrunk_due = lead->shrunk_due && lead->shrunk.epoch.e == lead->job->epoch->epoch.e &&
+                       lead->shrunk.epoch.k > lead->job->epoch->epoch.k;
+    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk.member_count;
+         i++) /* one that died in it may be dropped */
+        lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk.members[i].worker_id) != NULL;
+    if (!lead->shrunk_due)
+        return false;
+    entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
+    if (entry != NULL) {
+        memcpy(&entry->u.epoch, &lead->shrunk, sizeof(entry->u.epoch));
+        (void)commit_epoch(s);
+    }
+    return true;
+}
+
+bool lead_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+    const struct shoal_worker_epoch *last;
+    struct plan plan;
+
+    if (call == NULL || lead->job->stop || lead->fail_text[0] != '\0')
+        return false;
+    see_epoch(s);
+    if (lead->cut_off[0] != '\0' && s->now_ns >= lead->cut_off_ns)
+        lead->cut_off[0] = '\0';
+    else if (lead->cut_off[0] != '\0')
+        lead_wake(s, lead->cut_off_ns);
+    if (call->sizes.virtual_workers == 0)
+        return propose_sizes(s, call);
+    check_sizes(s, call);
+    last = running(lead, call);
+    send_leavers_off(s, last);
+    kill_outcasts(s, last);
+    stop_failed(s);
+    if (lead->fail_text[0] != '\0')
+        return false;
+    if (call->state == SHOAL_CALL_DONE ? any_writer(lead, call) : any_done(lead, call))
+        return false; /* it is over: lead_calls */
+    if (last == NULL) {
+        plan_members(s, call, NULL, false, &plan);
+        return first_epoch(s, call, &plan);
+    }
+    if (propose_shrunk(s))
+        return true;
+    return next_epoch(s, call, last);
+}
+
+void lead_tell_epoch(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+    const struct shoal_worker_epoch *last = call == NULL ? NULL : running(lead, call);
+
+    if (last == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
+        return;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &lead->hosts[i];
+        bool owes = false;
+
+        for (uint32_t w = 0; host->used && w < LEAD_WORKERS; w++) {
+            const struct lworker *worker = &lead->workers[w];
+
+            owes = owes || (lworker_lives(worker) && worker->place.role == SHOAL_JOB_ENGINE &&
+                            shoal_node_id_equal(worker->place.node, host->node) &&
+                            (host->epoch_sent != shoal_epoch_word(last->epoch) ||
+                             (member_of(last, worker->place.worker_id) != NULL &&
+                              shoal_epoch_cmp(worker->report.epoch, last->epoch) < 0)));
+        }
+        if (!owes)
+            continue;
+        if (host->epoch_ns != 0 && s->now_ns < host->epoch_ns + 2 * REPEAT_NS) {
+            lead_wake(s, host->epoch_ns + 2 * REPEAT_NS);
+            continue;
+        }
+        lead->out.kind = SHOAL_HOST_EPOCH;
+        memcpy(&lead->out.u.epoch, last, sizeof(*last));
+        if (!lead_send(s, host->node, 0))
+            continue;
+        host->epoch_ns = s->now_ns;
+        host->epoch_sent = shoal_epoch_word(last->epoch);
+        lead_wake(s, s->now_ns + 2 * REPEAT_NS);
+    }
+}

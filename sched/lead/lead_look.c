@@ -1,0 +1,174 @@
+/* What others see of a job: its summary in gossip, its facts, and why it waits. */
+#include "sched/job/job_wire.h"
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+#define SUMMARY_NS SHOAL_S
+
+static void put_holding(struct shoal_job_summary *summary, const struct shoal_placement *place)
+{
+    if (place->slot == SHOAL_SLOT_NONE)
+        return;
+    summary->held++;
+    for (uint32_t i = 0; i < summary->host_count; i++) {
+        if (shoal_node_id_equal(summary->hosts[i].node, place->node)) {
+            summary->hosts[i].slots |= 1ull << place->slot;
+            return;
+        }
+    }
+    if (summary->host_count == SHOAL_SUMMARY_HOSTS_MAX)
+        return;
+    summary->hosts[summary->host_count].node = place->node;
+    summary->hosts[summary->host_count++].slots = 1ull << place->slot;
+}
+
+/* What is the matter, newest first: the controller's own word, else the allocation's. */
+static const char *waits_for(const struct shoal_lead *lead)
+{
+    if (shoal_job_state_ended((enum shoal_job_state)lead->job->state))
+        return "";
+    if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->target_why[0] != '\0')
+        return lead->target_why;
+    if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER || lead->job->state == SHOAL_JOB_RECOVERING ||
+        lead->revoking)
+        return lead->pending[0] != '\0' ? lead->pending : lead->target_why;
+    return lead->cut_off;
+}
+
+void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max) { lead_want(lead, min, max); }
+
+void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary)
+{
+    const struct shoal_job *job = lead->job;
+    const struct shoal_call *call = shoal_job_call(job, job->call_count);
+
+    memset(summary, 0, sizeof(*summary));
+    summary->id = job->id;
+    summary->state = job->state;
+    summary->device = job->spec.device;
+    summary->elastic = job->spec.elastic;
+    summary->has_metrics = lead->has_metrics;
+    memcpy(summary->creator, job->spec.creator, sizeof(summary->creator));
+    memcpy(summary->framework, job->spec.framework, sizeof(summary->framework));
+    job_cut_text(summary->app_name, sizeof(summary->app_name), job->spec.app_name);
+    job_cut_text(summary->pending, sizeof(summary->pending),
+                 shoal_job_state_ended((enum shoal_job_state)job->state) ? job->reason : waits_for(lead));
+    summary->priority = job->spec.priority;
+    summary->ticket_ms = job->ticket_ms;
+    lead_want(lead, &summary->want_min, &summary->want_max);
+    summary->workers_min = job->spec.workers_min;
+    summary->workers_max = job->spec.workers_max;
+    /* class_hash stays 0: engines name their framework's build in it, which no host's record does. A host whose engines
+     * turn out to be of another class is left out by the controller itself. */
+    summary->leader = lead->options.self;
+    summary->term = lead->options.term;
+    if (job->epoch != NULL)
+        summary->epoch = job->epoch->epoch;
+    summary->step = call != NULL && call->state >= SHOAL_CALL_DONE ? call->final_step : lead->step;
+    summary->data_epoch = lead->data_epoch;
+    summary->rate_milli = lead->rate_milli;
+    summary->loss_micro = lead->loss_micro;
+    summary->metric_micro = lead->metric_micro;
+    summary->create_ms = job->create_ms;
+    summary->start_ms = job->start_ms;
+    summary->end_ms = job->end_ms;
+    for (uint32_t i = 0; i < job->placement_count; i++)
+        put_holding(summary, &job->placements[i]);
+}
+
+void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts)
+{
+    shoal_job_facts(lead->job, facts);
+    job_cut_text(facts->pending, sizeof(facts->pending), waits_for(lead));
+    facts->leader = lead->options.self;
+    facts->term = lead->options.term;
+    if (lead->step_call != 0 && lead->step_call == facts->call) {
+        if (lead->step > facts->step)
+            facts->step = lead->step;
+        if (lead->logged_step > facts->logged_step)
+            facts->logged_step = lead->logged_step;
+        facts->rate_milli = shoal_job_state_ended((enum shoal_job_state)facts->state) ? 0 : lead->rate_milli;
+        if (lead->has_metrics) {
+            facts->has_metrics = true;
+            facts->data_epoch = lead->data_epoch;
+            facts->loss_micro = lead->loss_micro;
+            facts->metric_micro = lead->metric_micro;
+        }
+    }
+}
+
+void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
+{
+    const struct shoal_job *job = lead->job;
+    uint32_t alive = 0, silent = 0;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        if (!lworker_lives(&lead->workers[i]))
+            continue;
+        alive++;
+        silent += !lead->workers[i].reported;
+    }
+    if (shoal_job_state_ended((enum shoal_job_state)job->state)) {
+        (void)snprintf(text, cap, "%s. %s\n", shoal_job_state_name((enum shoal_job_state)job->state), job->reason);
+        return;
+    }
+    (void)snprintf(text, cap,
+                   "%s, led here in term %llu; %u workers live (%u not heard of yet); the allocation yields %u "
+                   "slots%s%s%s%s%s%s\n",
+                   shoal_job_state_name((enum shoal_job_state)job->state), (unsigned long long)lead->options.term,
+                   alive, silent, lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why,
+                   lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
+                   lead->cut_off);
+}
+
+size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nodes, size_t cap)
+{
+    size_t count = 0;
+
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        bool works = false;
+
+        for (uint32_t p = 0; lead->hosts[i].used && p < lead->job->placement_count; p++)
+            works = works || shoal_node_id_equal(lead->job->placements[p].node, lead->hosts[i].node);
+        if (!works)
+            continue;
+        if (count < cap)
+            nodes[count] = lead->hosts[i].node;
+        count++;
+    }
+    return count;
+}
+
+void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats) { *stats = lead->stats; }
+
+/* A change of state at once, anything else at most each second. */
+void lead_publish(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_job_summary summary;
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    uint8_t *at = s->actions->pool + s->actions->pool_used;
+    size_t len;
+
+    shoal_lead_summary(lead, &summary);
+    if (shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        return;
+    if (len == lead->summary_len && memcmp(bytes, lead->summary, len) == 0)
+        return;
+    if (summary.state == lead->summary_state && s->now_ns < lead->summary_ns + SUMMARY_NS) {
+        lead_wake(s, lead->summary_ns + SUMMARY_NS);
+        return;
+    }
+    if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX || SHOAL_LEAD_POOL_BYTES - s->actions->pool_used < len) {
+        lead->blocked = true;
+        return;
+    }
+    memcpy(at, bytes, len);
+    memcpy(lead->summary, bytes, len);
+    lead->summary_len = len;
+    lead->summary_state = summary.state;
+    lead->summary_ns = s->now_ns;
+    s->actions->list[s->actions->count++] =
+        (struct shoal_lead_action){ .kind = SHOAL_LEAD_SUMMARY, .bytes = shoal_view_of(at, len) };
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
+}

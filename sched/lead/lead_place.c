@@ -1,0 +1,687 @@
+/* Placement: from the slots that the allocation yields to leases in the log, and the leases' upkeep (PROTOCOLS 6).
+ *
+ *     TARGET --> RESERVE each host --> OFFERs = grants (2 s) --> PLACE committed --> CONFIRM --> RENEW each 3 s
+ *
+ * A gang (not elastic) is placed all or nothing; an elastic job starts with its minimum and a driver, and grows. */
+#include "sched/job/job_wire.h"
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+#define SURPLUS_NS (1 * SHOAL_S)
+
+#define TENTATIVE_NS                                                                                                   \
+    (1700 * SHOAL_MS)               /* of the hosts' 2 s, counted from the request: what is left is for the commit     \
+                                     */
+#define ANSWER_NS (500 * SHOAL_MS)  /* a RESERVE unanswered so long is asked again */
+#define COLLECT_NS (100 * SHOAL_MS) /* grants wait so long for the other hosts' */
+#define REFUSED_NS (5 * SHOAL_S)    /* asked again even if its record did not change: it may have been lost */
+#define CONFIRM_NS SHOAL_S
+#define TARGET_NS (20 * SHOAL_MS) /* a first target that comes so soon spares the log the waiting for it */
+#define LOW_NS (500 * SHOAL_MS)
+#define BACKOFF_MIN_NS (50 * SHOAL_MS)
+#define BACKOFF_MAX_NS (2 * SHOAL_S)
+
+/* ---- Demand ----------------------------------------------------------------------------------------------------- */
+
+static uint32_t min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* An engine of a lost host that the epoch goes on without: since that has completed a step, it never trains again
+ * (E4). Its lease still keeps its slot from others, but the job may have another slot in its place. */
+static bool left_behind(const struct shoal_lead *lead, const struct lworker *w)
+{
+    const struct shoal_worker_epoch *epoch = lead->job->epoch;
+
+    if (w->place.role != SHOAL_JOB_ENGINE || epoch == NULL || epoch->member_count == 0 ||
+        lead_is_member(lead, w->place.worker_id) || lead->step_call != epoch->call || lead->step <= epoch->decided_step)
+        return false;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, w->place.node))
+            return host_lost(&lead->hosts[i]);
+    return false;
+}
+
+static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
+{
+    uint32_t held = 0;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        held += lworker_lives(w) && w->place.slot != SHOAL_SLOT_NONE && (leaving_too || !w->leaving) &&
+                !left_behind(lead, w);
+    }
+    return held;
+}
+
+static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
+            return true;
+    return false;
+}
+
+void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
+{
+    const struct shoal_job *job = lead->job;
+    const struct shoal_call *call = shoal_job_running_call(job);
+
+    *min = 0;
+    *max = 0;
+    if (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || job->result_wanted ||
+        lead->fail_text[0] != '\0')
+        return;
+    *min = job->spec.workers_min;
+    *max = job->spec.workers_max;
+    if (!job->spec.elastic)
+        return;
+    if (call == NULL && job->call_count > 0 && !lead->train_due) { /* between two calls: nothing to compute */
+        *min = 0;
+        *max = 0;
+        return;
+    }
+    if (call != NULL && call->engines_max > 0)
+        *max = min_u32(*max, call->engines_max);
+    if (call != NULL && call->sizes.virtual_workers > 0)
+        *max = min_u32(*max, call->sizes.virtual_workers);                        /* more would stand idle */
+    if (call != NULL && call->state == SHOAL_CALL_DONE && any_writer(lead, call)) /* only the final files are missing */
+        *max = min_u32(*max, held_engines(lead, true));
+    *min = min_u32(*min, *max);
+}
+
+static bool needs_driver(const struct shoal_lead *lead)
+{
+    return lead->job->spec.elastic && shoal_job_driver(lead->job) == NULL;
+}
+
+/* ---- Leaving ---------------------------------------------------------------------------------------------------- */
+
+static bool in_target(const struct shoal_lead *lead, const struct shoal_placement *place)
+{
+    for (uint32_t i = 0; i < lead->target_slot_count; i++)
+        if (lead->target_slots[i].slot == place->slot && shoal_node_id_equal(lead->target_slots[i].node, place->node))
+            return true;
+    return false;
+}
+
+/* On a host that is heard: the allocation counts no others, so it says nothing about workers there. */
+static bool counts(struct shoal_lead *lead, const struct lworker *w)
+{
+    const struct lhost *host = lead_host(lead, w->place.node);
+
+    return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->ended_ns == 0 && host != NULL &&
+           host->health == SHOAL_LEAD_HOST_WELL;
+}
+
+/* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one
+ * that was to leave and has not been told yet may stay when the wind turns. A surplus counts only when it has lasted:
+ * hosts that fall silent and come back change the allocation for a moment, and nobody should be sent away for that. */
+static void mark_leaving(struct lead_step *s, uint32_t goal)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t have = 0;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        have += counts(lead, &lead->workers[i]) && !lead->workers[i].leaving;
+    if (have <= goal)
+        lead->surplus_ns = 0;
+    else if (lead->surplus_ns == 0)
+        lead->surplus_ns = s->now_ns;
+    if (have > goal && s->now_ns < lead->surplus_ns + SURPLUS_NS) {
+        lead_wake(s, lead->surplus_ns + SURPLUS_NS);
+        return;
+    }
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (uint32_t i = LEAD_WORKERS; i > 0; i--) {
+            struct lworker *w = &lead->workers[i - 1];
+
+            if (!counts(lead, w))
+                continue;
+            if (have > goal && !w->leaving && (pass == 1 || !in_target(lead, &w->place))) {
+                w->leaving = true;
+                have--;
+            } else if (have < goal && w->leaving && in_target(lead, &w->place)) {
+                w->leaving = false;
+                have++;
+            }
+        }
+    }
+}
+
+/* ---- Asking ----------------------------------------------------------------------------------------------------- */
+
+static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_slot *slot)
+{
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        if (w->used && w->place.slot == slot->slot && shoal_node_id_equal(w->place.node, slot->node))
+            return true;
+    }
+    for (uint32_t i = 0; i < lead->grant_count; i++)
+        if (lead->grants[i].slot == slot->slot && shoal_node_id_equal(lead->grants[i].node, slot->node))
+            return true;
+    return false;
+}
+
+static bool has_driver_grant(const struct shoal_lead *lead)
+{
+    for (uint32_t i = 0; i < lead->grant_count; i++)
+        if (lead->grants[i].slot == SHOAL_SLOT_NONE)
+            return true;
+    return false;
+}
+
+static uint32_t slot_grants(const struct shoal_lead *lead)
+{
+    return lead->grant_count - (has_driver_grant(lead) ? 1 : 0);
+}
+
+static bool may_ask(struct lead_step *s, struct lhost *host)
+{
+    if (host->health != SHOAL_LEAD_HOST_WELL || host->excluded)
+        return false;
+    if (s->now_ns < host->barred_ns) { /* E7 of lead_epoch.c */
+        lead_wake(s, host->barred_ns);
+        return false;
+    }
+    if (host->request != 0)
+        return false;
+    if (host->refused_ns != 0 && host->slots_version <= host->refused_version) {
+        if (s->now_ns < host->refused_ns + REFUSED_NS) {
+            lead_wake(s, host->refused_ns + REFUSED_NS);
+            return false;
+        }
+        host->refused_ns = 0;
+    }
+    return true;
+}
+
+static void ask(struct lead_step *s, struct lhost *host, uint64_t slots, bool driver)
+{
+    struct shoal_host_message *m = &s->lead->out;
+
+    m->kind = SHOAL_HOST_RESERVE;
+    memset(&m->u.reserve, 0, sizeof(m->u.reserve));
+    m->u.reserve.request = s->lead->next_request;
+    m->u.reserve.priority = s->lead->job->spec.priority;
+    m->u.reserve.ticket_ms = s->lead->job->ticket_ms;
+    m->u.reserve.driver = driver;
+    for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++)
+        if (slots >> i & 1)
+            m->u.reserve.slots[m->u.reserve.slot_count++] = (uint8_t)i;
+    if (!lead_send(s, host->node, 0))
+        return;
+    host->request = s->lead->next_request++;
+    host->request_ns = s->now_ns;
+    host->asked = slots;
+    host->asked_driver = driver;
+    s->lead->stats.reserves++;
+    lead_wake(s, s->now_ns + ANSWER_NS);
+}
+
+/* Slots asked for and not answered yet. */
+static uint32_t slots_asked(const struct shoal_lead *lead)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && lead->hosts[i].request != 0)
+            count += (uint32_t)__builtin_popcountll(lead->hosts[i].asked);
+    return count;
+}
+
+static bool asking(const struct shoal_lead *lead)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && lead->hosts[i].request != 0)
+            return true;
+    return false;
+}
+
+static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < lead->target_slot_count && need > 0; i++) {
+        struct lhost *host = lead_host(lead, lead->target_slots[i].node);
+        bool here;
+        uint64_t slots = 0;
+
+        if (host == NULL || slot_taken(lead, &lead->target_slots[i]) || !may_ask(s, host))
+            continue;
+        for (uint32_t j = i; j < lead->target_slot_count && need > 0; j++) {
+            if (!shoal_node_id_equal(lead->target_slots[j].node, host->node) ||
+                slot_taken(lead, &lead->target_slots[j]) || lead->target_slots[j].slot >= SHOAL_SLOTS_MAX)
+                continue;
+            slots |= 1ull << lead->target_slots[j].slot;
+            need--;
+        }
+        here = driver && shoal_node_id_equal(host->node, lead->options.self);
+        ask(s, host, slots, here);
+        driver = driver && !here;
+    }
+    if (driver) {
+        struct lhost *host = lead_host(lead, lead->options.self);
+
+        if (host != NULL && host->request == 0)
+            ask(s, host, 0, true);
+    }
+}
+
+static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t slot, uint64_t generation)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (lead->grant_count == SHOAL_PLACEMENTS_MAX)
+        return;
+    if (lead->grant_count == 0)
+        lead->gather_ns = s->now_ns;
+    lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node,
+                                                         .slot = slot,
+                                                         .generation = generation,
+                                                         .host_epoch = lead->in.host_epoch,
+                                                         .until_ns = host->request_ns + TENTATIVE_NS };
+}
+
+void lead_on_offer(struct lead_step *s, struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_host_message *m = &lead->in;
+
+    if (m->u.offer.request != host->request) {
+        lead->stats.stale++;
+        return;
+    }
+    host->request = 0;
+    lead->stats.offers++;
+    for (uint32_t i = 0; i < m->u.offer.slot_count; i++)
+        add_grant(s, host, m->u.offer.slots[i], m->u.offer.generations[i]);
+    if (m->u.offer.driver)
+        add_grant(s, host, SHOAL_SLOT_NONE, m->u.offer.driver_generation);
+    if (m->u.offer.refused == 0)
+        return;
+    lead->stats.offers_refused++;
+    host->refused_ns = s->now_ns;
+    host->refused_version = m->u.offer.record_version;
+    lead_pending(lead, "%u slots were refused by a host: %s", m->u.offer.refused, m->u.offer.text);
+}
+
+/* ---- Grants ----------------------------------------------------------------------------------------------------- */
+
+static void drop_grants(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < lead->grant_count; i++) {
+        if (s->now_ns >= lead->grants[i].until_ns)
+            continue;
+        lead_wake(s, lead->grants[i].until_ns);
+        lead->grants[kept++] = lead->grants[i];
+    }
+    lead->grant_count = kept;
+}
+
+void lead_cancel(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < lead->grant_count; i++) {
+        bool said = false;
+
+        for (uint32_t j = 0; j < i; j++)
+            said = said || shoal_node_id_equal(lead->grants[j].node, lead->grants[i].node);
+        if (said)
+            continue;
+        lead->out.kind = SHOAL_HOST_CANCEL;
+        (void)lead_send(s, lead->grants[i].node, 0); /* lost: the promise runs out by itself */
+    }
+    lead->grant_count = 0;
+}
+
+/* The name of the n-th worker of a job: 39 bits of the job and its recovery generation, 24 bits that count. Below 2^63:
+ * readers of JSON take no larger integers. */
+static uint64_t worker_name(const struct shoal_job *job, uint64_t n)
+{
+    uint64_t hash = 1469598103934665603ull + job->generation; /* FNV-1a */
+
+    for (unsigned i = 0; i < sizeof(job->id.bytes); i++)
+        hash = (hash ^ job->id.bytes[i]) * 1099511628211ull;
+    return (hash << 24 | (n & 0xffffff)) & INT64_MAX;
+}
+
+static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_PLACE);
+    bool rerun = !lead->job->spec.elastic && lead->job->state == SHOAL_JOB_RECOVERING;
+    uint32_t rank = 0;
+
+    if (entry == NULL)
+        return true; /* nothing else either */
+    entry->u.place.attempt = lead->job->attempt + (rerun ? 1 : 0);
+    for (uint32_t i = 0; i < lead->grant_count && entry->u.place.add_count < SHOAL_PLACE_MAX; i++) {
+        const struct lgrant *grant = &lead->grants[i];
+        bool is_driver = grant->slot == SHOAL_SLOT_NONE;
+        struct shoal_placement *place;
+        uint64_t token[2] = { shoal_rand_u64(&lead->rand), shoal_rand_u64(&lead->rand) };
+
+        if (is_driver ? !driver : rank == slots)
+            continue;
+        place = &entry->u.place.add[entry->u.place.add_count++];
+        place->worker_id = worker_name(lead->job, lead->job->workers_made + entry->u.place.add_count);
+        place->node = grant->node;
+        place->slot = grant->slot;
+        place->host_epoch = grant->host_epoch;
+        place->lease_generation = grant->generation;
+        memcpy(place->token, token, sizeof(place->token));
+        place->role = is_driver ? SHOAL_JOB_DRIVER : lead->job->spec.elastic ? SHOAL_JOB_ENGINE : SHOAL_JOB_SCRIPT;
+        place->attempt = entry->u.place.attempt;
+        place->rank = is_driver || lead->job->spec.elastic ? 0 : rank;
+        rank += !is_driver;
+    }
+    if (!lead_propose(s))
+        return true;
+    lead->grant_count = 0;
+    lead->backoffs = 0;
+    return true;
+}
+
+static void back_off(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t wait_ns = BACKOFF_MIN_NS << (lead->backoffs < 5 ? lead->backoffs : 5);
+
+    lead_cancel(s);
+    if (wait_ns > BACKOFF_MAX_NS)
+        wait_ns = BACKOFF_MAX_NS;
+    lead->backoffs++;
+    lead->backoff_ns = s->now_ns + wait_ns / 2 + shoal_rand_below(&lead->rand, wait_ns);
+}
+
+/* A request or its answer was lost: the slots may be asked for again. */
+static void forget_requests(struct lead_step *s)
+{
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+        struct lhost *host = &s->lead->hosts[i];
+
+        if (!host->used || host->request == 0)
+            continue;
+        if (s->now_ns >= host->request_ns + ANSWER_NS)
+            host->request = 0;
+        else
+            lead_wake(s, host->request_ns + ANSWER_NS);
+    }
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static bool propose_pending(struct lead_step *s)
+{
+    uint8_t state = s->lead->job->state;
+
+    if (state == SHOAL_JOB_SUBMITTED || state == SHOAL_JOB_PENDING_JOB_SCHEDULER)
+        return lead_propose_state(s, SHOAL_JOB_PENDING_CRD_SCHEDULER, -1, false, "");
+    if (state == SHOAL_JOB_LAUNCHING && s->lead->job->placement_count == 0)
+        return lead_propose_state(s, SHOAL_JOB_PENDING_CRD_SCHEDULER, -1, false, "");
+    return false;
+}
+
+/* Nothing is known yet of what the allocation yields. */
+static bool await_target(struct lead_step *s)
+{
+    if (s->now_ns >= s->lead->started_ns + TARGET_NS)
+        return propose_pending(s);
+    lead_wake(s, s->lead->started_ns + TARGET_NS);
+    return false;
+}
+
+static bool place_gang(struct lead_step *s, uint32_t wanted)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t grants;
+
+    if (lead->job->placement_count > 0)
+        return false; /* placed, or the last attempt is not over yet */
+    if (lead->has_target && lead->target < wanted) {
+        lead_pending(lead, "%s", lead->target_why);
+        lead_cancel(s);
+        return propose_pending(s);
+    }
+    if (!lead->has_target)
+        return await_target(s);
+    if (s->now_ns < lead->backoff_ns) {
+        lead_wake(s, lead->backoff_ns);
+        return propose_pending(s);
+    }
+    grants = lead->grant_count;
+    if (grants >= wanted)
+        return propose_place(s, wanted, false);
+    drop_grants(s);
+    if (lead->grant_count < grants || (grants > 0 && !asking(lead) && s->now_ns >= lead->gather_ns + COLLECT_NS)) {
+        back_off(s); /* it did not come together: all is given back, nobody waits for us */
+        return propose_pending(s);
+    }
+    if (grants > 0 && !asking(lead))
+        lead_wake(s, lead->gather_ns + COLLECT_NS); /* else an answer, or the end of the wait for it, comes first */
+    ask_hosts(s, wanted - grants > slots_asked(lead) ? wanted - grants - slots_asked(lead) : 0, false);
+    return asking(lead) ? false : propose_pending(s);
+}
+
+static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
+{
+    struct shoal_lead *lead = s->lead;
+    bool driver = needs_driver(lead);
+    bool first = lead->job->placement_count == 0 && lead->job->state < SHOAL_JOB_RUNNING;
+    uint32_t have, room, goal, pending;
+
+    drop_grants(s);
+    if (!lead->has_target)
+        return await_target(s);
+    goal = min_u32(lead->target, max);
+    if (max > 0)
+        mark_leaving(s, goal > min ? goal : min);
+    have = held_engines(lead, true);
+    room = lead->job->placement_count + 2 < SHOAL_PLACEMENTS_MAX /* two drivers; those left behind are there still */
+               ? SHOAL_PLACEMENTS_MAX - 2 - lead->job->placement_count
+               : 0;
+    goal = min_u32(goal, have + room);
+    if (max > 0 && have == 0 && goal < min) {
+        lead_pending(lead, "%s", lead->target_why);
+        if (first) {
+            lead_cancel(s);
+            return propose_pending(s);
+        }
+    }
+    pending = have + slot_grants(lead) + slots_asked(lead);
+    ask_hosts(s, goal > pending ? goal - pending : 0, driver && !has_driver_grant(lead));
+    if (lead->grant_count == 0)
+        return asking(lead) ? false : propose_pending(s);
+    if (first && (!has_driver_grant(lead) || slot_grants(lead) < (min > 0 ? min : 1))) /* none without the other */
+        return false;
+    if (asking(lead) && s->now_ns < lead->gather_ns + COLLECT_NS) {
+        lead_wake(s, lead->gather_ns + COLLECT_NS);
+        return false;
+    }
+    return propose_place(s, min_u32(slot_grants(lead), goal > have ? goal - have : 0), driver);
+}
+
+/* After a recovery: a lease that this log does not name may have been confirmed by the generation before. Nobody is
+ * placed before it has ended, by the clock of a leader that was elected later (PROTOCOLS 7). */
+static bool settling(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t until_ns = lead->started_ns + lead->options.lease_ns + SHOAL_S;
+
+    if (!lead->job->unsettled || s->now_ns >= until_ns)
+        return false;
+    lead_pending(lead, "recovered as generation %u; nobody is placed before all older leases have ended",
+                 lead->job->generation);
+    lead_wake(s, until_ns);
+    return true;
+}
+
+static bool pending_too_long(const struct lead_step *s)
+{
+    const struct shoal_lead *lead = s->lead;
+    uint64_t timeout_ns = lead->job->spec.pending_timeout_ms * SHOAL_MS;
+
+    return lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && timeout_ns != 0 &&
+           s->now_ns >= lead->started_ns + timeout_ns;
+}
+
+bool lead_place(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t min, max;
+
+    lead_want(lead, &min, &max);
+    forget_requests(s);
+    if (lead->job->stop || lead->job->result_wanted || lead->fail_text[0] != '\0') {
+        lead_cancel(s);
+        return false;
+    }
+    if (pending_too_long(s)) {
+        lead_fail(lead, -1, "still pending after %llu ms, the job's pending timeout. %s",
+                  (unsigned long long)lead->job->spec.pending_timeout_ms, lead->target_why);
+        lead_wake(s, s->now_ns);
+        return false;
+    }
+    if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->job->spec.pending_timeout_ms != 0)
+        lead_wake(s, lead->started_ns + lead->job->spec.pending_timeout_ms * SHOAL_MS);
+    if (settling(s))
+        return false;
+    return lead->job->spec.elastic ? place_elastic(s, min, max) : place_gang(s, min);
+}
+
+/* Dead workers leave the log. A driver or script that ended well stays until the result is stored: it names its
+ * host. */
+bool lead_drop(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
+    struct shoal_job_entry *entry = NULL;
+
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+        bool well = w->place.role != SHOAL_JOB_ENGINE && w->report.status == 0 && !w->report.signalled && !w->lost;
+
+        if (!w->used || !w->gone || (well && !ended && !lead->job->stop && !lead_rerun(lead)))
+            continue;
+        if (entry == NULL) {
+            entry = lead_entry(s, SHOAL_JOB_ENTRY_PLACE);
+            if (entry == NULL)
+                return true;
+            entry->u.place.attempt = lead->job->attempt;
+        }
+        if (entry->u.place.drop_count < SHOAL_PLACEMENTS_MAX)
+            entry->u.place.drop[entry->u.place.drop_count++] = w->place.worker_id;
+    }
+    return entry != NULL && lead_propose(s);
+}
+
+/* ---- Upkeep ------------------------------------------------------------------------------------------------------ */
+
+static bool unconfirmed(const struct lead_step *s, const struct lworker *w, const struct lhost *host)
+{
+    return lworker_lives(w) && !w->reported && shoal_node_id_equal(w->place.node, host->node) &&
+           (w->confirm_ns == 0 || s->now_ns >= w->confirm_ns + CONFIRM_NS);
+}
+
+static void confirm_host(struct lead_step *s, struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_host_message *m = &lead->out;
+
+    m->kind = SHOAL_HOST_CONFIRM;
+    memset(&m->u.confirm, 0, sizeof(m->u.confirm));
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+        if (unconfirmed(s, &lead->workers[i], host) && m->u.confirm.placement_count <= SHOAL_SLOTS_MAX)
+            m->u.confirm.placements[m->u.confirm.placement_count++] = lead->workers[i].place;
+    if (m->u.confirm.placement_count == 0)
+        return;
+    m->u.confirm.source_count = lead->guardian_count;
+    memcpy(m->u.confirm.sources, lead->guardians, sizeof(m->u.confirm.sources));
+    m->u.confirm.spec = lead->job->spec_bytes;
+    m->u.confirm.echo = host->stamp;
+    if (!lead_send(s, host->node, 0))
+        return;
+    lead->stats.confirms++;
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+        uint64_t lapse_ns = host->stamp_ns + lead->options.lease_ns + SHOAL_S;
+
+        if (!unconfirmed(s, w, host))
+            continue;
+        w->confirm_ns = s->now_ns;
+        if (lapse_ns > w->lapse_ns)
+            w->lapse_ns = lapse_ns;
+    }
+    lead_wake(s, s->now_ns + CONFIRM_NS);
+}
+
+/* L1: placements are in the log. Also how a new leader asks after workers that it has heard nothing of. */
+void lead_confirm(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
+        return;
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && lead->hosts[i].stamp != 0 && !host_lost(&lead->hosts[i]))
+            confirm_host(s, &lead->hosts[i]);
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        const struct lworker *w = &lead->workers[i];
+        const struct lhost *host = lworker_lives(w) && !w->reported ? lead_host(lead, w->place.node) : NULL;
+
+        if (host != NULL && host->stamp != 0 && !host_lost(host))
+            lead_wake(s, w->confirm_ns + CONFIRM_NS);
+    }
+}
+
+static void renew_host(struct lead_step *s, struct lhost *host)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_host_message *m = &lead->out;
+
+    m->kind = SHOAL_HOST_RENEW;
+    memset(&m->u.renew, 0, sizeof(m->u.renew));
+    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+        struct lworker *w = &lead->workers[i];
+        uint64_t lapse_ns = host->stamp_ns + lead->options.lease_ns + SHOAL_S;
+
+        if (!lworker_lives(w) || !w->reported || !shoal_node_id_equal(w->place.node, host->node) ||
+            m->u.renew.lease_count == SHOAL_SLOTS_MAX + 2)
+            continue;
+        m->u.renew.leases[m->u.renew.lease_count++] =
+            (struct shoal_lease_name){ .worker_id = w->place.worker_id, .lease_generation = w->place.lease_generation };
+        if (lapse_ns > w->lapse_ns)
+            w->lapse_ns = lapse_ns;
+    }
+    if (m->u.renew.lease_count == 0)
+        return;
+    m->u.renew.echo = host->stamp;
+    if (lead->job->epoch != NULL)
+        m->u.renew.epoch = lead->job->epoch->epoch;
+    if (lead_send(s, host->node, 0))
+        lead->stats.renewals++;
+}
+
+void lead_renew(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state) ||
+        lead->job->placement_count == 0)
+        return;
+    if (s->now_ns < lead->renew_ns) {
+        lead_wake(s, lead->renew_ns);
+        return;
+    }
+    lead->renew_ns = s->now_ns + lead->options.renew_ns;
+    lead_wake(s, lead->renew_ns);
+    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        if (lead->hosts[i].used && lead->hosts[i].stamp != 0)
+            renew_host(s, &lead->hosts[i]);
+}
