@@ -71,6 +71,7 @@ struct shoal_link_options {
 
 struct shoal_link_stats {
     uint64_t frames_in, frames_out, bytes_in, bytes_out;
+    uint64_t writes;         /* system calls: the frames of one turn to one peer share one */
     uint64_t drop_malformed; /* a connection ended by bytes that do not decode or authenticate, replays included */
     uint64_t drop_truncated; /* a connection ended inside a message */
     uint64_t drop_refused;   /* handshakes without the mesh secret, or with another node's key */

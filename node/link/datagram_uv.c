@@ -559,6 +559,7 @@ enum shoal_err shoal_datagram_create(struct shoal_datagram **datagram, const str
 {
     struct shoal_datagram *d = calloc(1, sizeof(*d));
     enum shoal_err err;
+    int rc;
 
     if (d == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for datagrams");
@@ -571,7 +572,8 @@ enum shoal_err shoal_datagram_create(struct shoal_datagram **datagram, const str
     d->start = (uint64_t)d->identity.incarnation.host_epoch << 32 | d->identity.incarnation.agent;
     SHOAL_ASSERT(d->start > 0); /* the folder was loaded with a raise */
     shoal_random(&d->salt, sizeof(d->salt));
-    SHOAL_ASSERT(uv_udp_init(options->loop, &d->udp) == 0);
+    rc = uv_udp_init(options->loop, &d->udp);
+    SHOAL_ASSERT(rc == 0); /* without flags it takes nothing from the system */
     d->udp.data = d;
     err = socket_start(d, options->listen, msg);
     if (err != SHOAL_OK) {

@@ -47,12 +47,16 @@ struct conn {
     struct shoal_buf writing; /* with libuv */
     bool is_writing;
     bool was_full;
+    bool is_due; /* in its link's list of what is written before the loop waits again */
+    struct conn *next_due;
 };
 
 struct shoal_link {
     uv_loop_t *loop;
     uv_tcp_t server;
     uv_timer_t timer;
+    uv_prepare_t writer; /* writes what the turn has sealed; stands still while nothing is due */
+    struct conn *due;
     struct shoal_link_options options;
     struct shoal_identity identity;
     uint8_t static_secret[32];

@@ -76,9 +76,27 @@ static void on_close(uv_handle_t *handle)
     link_on_closed(link);
 }
 
+/* Take it from the list of what is due. True: it was in it. */
+static bool due_remove(struct conn *conn)
+{
+    struct conn **at = &conn->link->due;
+
+    if (!conn->is_due)
+        return false;
+    while (*at != conn) {
+        SHOAL_ASSERT(*at != NULL); /* is_due says that it is in the list */
+        at = &(*at)->next_due;
+    }
+    *at = conn->next_due;
+    conn->is_due = false;
+    return true;
+}
+
 void conn_close(struct conn *conn)
 {
     SHOAL_ASSERT(conn->state != CONN_CLOSED);
+    if (due_remove(conn))
+        conn_flush(conn); /* what was sent before the close reaches the kernel first */
     if (conn->state != CONN_OPEN)
         conn->link->stats.handshakes_open--;
     conn->state = CONN_CLOSED;
@@ -136,10 +154,41 @@ static void conn_flush(struct conn *conn)
     conn->write.data = conn;
     conn->link->stats.bytes_out += conn->writing.len;
     conn->is_writing = true;
+    conn->link->stats.writes++;
     rc = uv_write(&conn->write, (uv_stream_t *)&conn->tcp, &buf, 1, on_write);
     /* A broken stream tells its reader too; what is broken there is closed there, on its own turn. */
     if (rc != 0)
         conn->is_writing = false;
+}
+
+static void on_writer(uv_prepare_t *writer)
+{
+    struct shoal_link *link = writer->data;
+    struct conn *due = link->due;
+
+    link->due = NULL;
+    (void)uv_prepare_stop(writer);
+    while (due != NULL) {
+        struct conn *conn = due;
+
+        due = conn->next_due;
+        conn->is_due = false;
+        conn_flush(conn); /* calls nobody: what breaks is told later, by on_write or the reader */
+    }
+}
+
+/* Write before the loop waits again: one turn's frames to a peer are one system call, and none of them waits for it. */
+static void conn_flush_soon(struct conn *conn)
+{
+    int rc;
+
+    if (conn->is_due || conn->is_writing)
+        return;
+    conn->is_due = true;
+    conn->next_due = conn->link->due;
+    conn->link->due = conn;
+    rc = uv_prepare_start(&conn->link->writer, on_writer);
+    SHOAL_ASSERT(rc == 0); /* fails only without a callback */
 }
 
 /* One sealed message, a kind and up to two parts, appended to `out`. */
@@ -199,7 +248,7 @@ enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view f
             break;
     } while (true);
     conn->link->stats.frames_out++;
-    conn_flush(conn);
+    conn_flush_soon(conn);
     return SHOAL_OK;
 }
 

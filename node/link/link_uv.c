@@ -743,6 +743,7 @@ void shoal_link_stop(struct shoal_link *link, void (*stopped)(void *arg), void *
         conn_close(link->conns);
     uv_close((uv_handle_t *)&link->server, on_handle_close);
     uv_close((uv_handle_t *)&link->timer, on_handle_close);
+    uv_close((uv_handle_t *)&link->writer, on_handle_close);
 }
 
 static void defaults(struct shoal_link_options *options)
@@ -802,6 +803,7 @@ enum shoal_err shoal_link_create(struct shoal_link **link, const struct shoal_li
     struct shoal_secret psk;
     uint64_t seed;
     enum shoal_err err;
+    int rc;
 
     if (made == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for links");
@@ -821,11 +823,14 @@ enum shoal_err shoal_link_create(struct shoal_link **link, const struct shoal_li
     shoal_wipe(&psk, sizeof(psk));
     shoal_random(&seed, sizeof(seed));
     shoal_rand_init(&made->chance, seed);
-    SHOAL_ASSERT(uv_tcp_init(made->loop, &made->server) == 0);
-    SHOAL_ASSERT(uv_timer_init(made->loop, &made->timer) == 0);
+    rc = uv_tcp_init(made->loop, &made->server);
+    rc |= uv_timer_init(made->loop, &made->timer);
+    rc |= uv_prepare_init(made->loop, &made->writer);
+    SHOAL_ASSERT(rc == 0); /* none of the three takes anything from the system */
     made->server.data = made;
     made->timer.data = made;
-    made->handles_open = 2;
+    made->writer.data = made;
+    made->handles_open = 3;
     err = listen_start(made, msg);
     if (err != SHOAL_OK) {
         shoal_link_stop(made, NULL, NULL);

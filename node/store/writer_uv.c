@@ -111,6 +111,7 @@ static void on_async(uv_async_t *async)
     struct writer *writer = async->data;
     struct writer_job *job;
     bool exited;
+    int rc;
 
     uv_mutex_lock(&writer->mutex);
     job = list_take(&writer->finished);
@@ -125,7 +126,8 @@ static void on_async(uv_async_t *async)
     if (!exited || writer->joined)
         return;
     writer->joined = true;
-    SHOAL_ASSERT(uv_thread_join(&writer->thread) == 0);
+    rc = uv_thread_join(&writer->thread);
+    SHOAL_ASSERT(rc == 0); /* it was started, and nobody else joins it */
     uv_close((uv_handle_t *)async, on_close);
 }
 

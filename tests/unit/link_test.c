@@ -562,6 +562,33 @@ static void many_small_frames_go_both_ways(void **state)
     assert_int_equal(a->in_order[SHOAL_LANE_CONTROL], 2000);
 }
 
+static void the_frames_of_one_turn_share_a_write(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0], *b = &f->ends[1];
+    uint64_t writes;
+
+    link_two(f);
+    writes = shoal_link_stats(a->link)->writes;
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, i, 64), SHOAL_OK);
+    assert_int_equal(shoal_link_stats(a->link)->writes, writes); /* nothing yet: the turn is not over */
+    RUN_UNTIL(f, b->frames == 50);
+    assert_in_range(shoal_link_stats(a->link)->writes - writes, 1, 2);
+}
+
+/* What was sent just before a close is on its way. */
+static void a_frame_before_a_close_arrives(void **state)
+{
+    struct fixture *f = *state;
+    struct end *b = &f->ends[1];
+
+    link_two(f);
+    assert_int_equal(send_frame(f, 0, 1, SHOAL_LANE_CONTROL, 0, 64), SHOAL_OK);
+    shoal_link_close(f->ends[0].link, node(f, 1));
+    RUN_UNTIL(f, b->frames == 1);
+}
+
 static void nobody_is_believed_with_another_nodes_key(void **state)
 {
     struct fixture *f = *state;
@@ -665,6 +692,8 @@ int main(void)
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),
         CASE(many_small_frames_go_both_ways),
+        CASE(the_frames_of_one_turn_share_a_write),
+        CASE(a_frame_before_a_close_arrives),
         CASE(nobody_is_believed_with_another_nodes_key),
         CASE(an_idle_link_stays_and_a_silent_one_goes_down),
         CASE(a_restarted_peer_takes_the_place_of_its_old_link),
