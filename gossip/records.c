@@ -8,9 +8,9 @@
  * R3. A record is believed with its author's signature only: the key comes from the author's card, or for shared kinds
  *     (whose signer may be forgotten by now) from the record itself, if the author's id belongs to it.
  * R4. A tombstone lasts the grace, counted from the deletion and carried as an age; from half the grace on it is
- * neither offered nor taken up, so that no clock difference below that keeps one alive for ever. R5. One author's
- * records take at most their share of the table; a forgotten author's records go with it. Sources: chitchat's
- * tombstones and their bugs (#161, PR #123); DESIGN section 5, PROTOCOLS section 8. */
+ *     neither offered nor taken up, so that no clock difference below that keeps one alive for ever.
+ * R5. One author's records take at most their share of the table; a forgotten author's records go with it.
+ * Sources: chitchat's tombstones and their bugs (#161, PR #123); DESIGN section 5, PROTOCOLS section 8. */
 #include "swim_state.h"
 
 #include <string.h>

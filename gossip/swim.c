@@ -11,9 +11,10 @@
  * I4. A node that is unwell (Lifeguard's counter, or its measured loop lag) probes more slowly, and above a threshold
  *     accuses only whom it found silent several times in a row.
  * I5. A node that was itself late to its own timers abandons the probe in flight and gives all suspicions that time
- * back: it may have slept through the answers. I6. Whoever is accused is told so first in the next datagram to it
- * (buddy system); the dead are tried now and then, so that two halves of a mesh find each other again. Parameters:
- * reference/control-plane 1.7. */
+ *     back: it may have slept through the answers.
+ * I6. Whoever is accused is told so first in the next datagram to it (buddy system); the dead are tried now and then,
+ *     so that two halves of a mesh find each other again.
+ * Parameters: reference/control-plane 1.7. */
 #include "shoal/gossip.h"
 
 #include "swim_state.h"

@@ -10,11 +10,12 @@
  * M1. Only a node raises its own incarnation; a card is believed only with that node's signature.
  * M2. A suspect becomes dead here by timeout, by another member's word that it is dead, or by a refused port seen here.
  * M3. A verdict about a member that nobody suspected yet only opens a suspicion: its accuser may have missed the
- * answer. The same accuser's word does not count twice. M4. From anti-entropy, "I hold it for dead" opens a suspicion,
- * never a verdict; about a stranger it is kept as a death with its age, so that the dead are forgotten everywhere at
- * about the same time. M5. Signatures are checked only on what would change something here. M6. A second verdict does
- * not renew the time of death. Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state
- * rules. */
+ *     answer. The same accuser's word does not count twice.
+ * M4. From anti-entropy, "I hold it for dead" opens a suspicion, never a verdict; about a stranger it is kept as a
+ *     death with its age, so that the dead are forgotten everywhere at about the same time.
+ * M5. Signatures are checked only on what would change something here.
+ * M6. A second verdict does not renew the time of death.
+ * Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state rules. */
 #include "swim_state.h"
 
 #include <string.h>

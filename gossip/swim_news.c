@@ -1,7 +1,7 @@
 /* News and the datagrams that carry it.
  *
- *   heard or made here --> queue --(fewest sends first, until 4 * ceil(log10(n + 1)) sends)--> every datagram's spare
- * room
+ *   heard or made here --> queue --(fewest sends first, until 4 * ceil(log10(n + 1)) sends)--> the spare room of
+ *                                                                                             every datagram
  *
  * N1. Statements are passed on unchanged, so a receiver can check them whoever sent them.
  * N2. Members' news leave 40 % of the room to records that wait, and the reverse; in turn each goes first and may place

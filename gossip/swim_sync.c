@@ -13,6 +13,7 @@
  * S2. A step sends a bounded number of datagrams; what did not fit comes in the next round.
  * S3. A session ends: equal, no progress, no answer three times, or too many rounds.
  * S4. Nothing here decides: items are news like any other (swim_members.c, records.c) and their rules hold.
+ *
  * A range is all names whose hash begins with the same `bits` bits; a bucket is a range of 8 bits.
  * Source: reference/control-plane 1.7; memberlist's full push/pull, and why not (memberlist #253, moby #41416). */
 #include "swim_state.h"

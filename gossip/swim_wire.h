@@ -17,19 +17,21 @@
  *        ROOT     u32 session, u64 members' root, u64 records' root
  *        SAME     u32 session
  *        BUCKETS  u32 session, u8 domain, u64 root, 256 x u32 bucket hash
- *        DIGEST   u32 session, u8 domain, then ranges to the end: u8 bits, u16 prefix, u8 count, count x (u64 key, u32
- * tag) ITEMS    u32 session WANT     u32 session, u8 domain, then u64 keys to the end then, in all but ROOT, SAME,
- * BUCKETS, DIGEST and WANT, news to the end: u16 length, u16 age (seconds since the sender took it for dead, left or
- * deleted; 0xffff: it lives), statement
+ *        DIGEST   u32 session, u8 domain, then ranges to the end: u8 bits, u16 prefix, u8 count,
+ *                 count x (u64 key, u32 tag)
+ *        ITEMS    u32 session
+ *        WANT     u32 session, u8 domain, then u64 keys to the end
+ *      then, in all but ROOT, SAME, BUCKETS, DIGEST and WANT, news to the end: u16 length, u16 age (seconds since the
+ *      sender took it for dead, left or deleted; 0xffff: it lives), statement
  *
  * A statement is signed by the node it speaks for, last 64 bytes over all before them; it is passed on unchanged:
  *
  *   0  kind (enum swim_statement)   1  version   2  oldest version that can read it
- *   CARD     3 status (0 alive, 1 leaving), 4 node id, 20 incarnation, 32 public key, 64 store id, 80 address, 98 link
- * port, 100 http port, 102 u8 length, name                                       signed by that node ACCUSE   3
- * verdict, 4 target id, 20 incarnation, 32 accuser id                    signed by the accuser RECORD   3 record kind,
- * 4 flags (1: tombstone), 5 author, 21 key, 37 version (3 x u64), then for shared kinds 32 public key, then u16 length,
- * payload                                            signed by the author */
+ *   CARD     3 status (0 alive, 1 leaving), 4 node id, 20 incarnation, 32 public key, 64 store id, 80 address,
+ *            98 link port, 100 http port, 102 u8 length, name                         signed by that node
+ *   ACCUSE   3 verdict, 4 target id, 20 incarnation, 32 accuser id                    signed by the accuser
+ *   RECORD   3 record kind, 4 flags (1: tombstone), 5 author, 21 key, 37 version (3 x u64),
+ *            then for shared kinds 32 public key, then u16 length, payload            signed by the author */
 #ifndef SWIM_WIRE_H
 #define SWIM_WIRE_H
 

@@ -6,10 +6,10 @@
  * C4. An ended job keeps its end; its epochs only rise.
  * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
  * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as
- * there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
- * lived on was answered once.
+ *     there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
+ *     lived on was answered once.
  * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
- * one that was deleted has neither, and no record is left that is not final. */
+ *     one that was deleted has neither, and no record is left that is not final. */
 #include "sim.h"
 
 #include "shoal/banned.h"

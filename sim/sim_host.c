@@ -1,5 +1,5 @@
-/* A host: the shells of node/agent/agent_control.c and node/agent/membership_uv.c again, on virtual time. It translates and decides
- * nothing. Steps do not nest: what an action brings about comes as a later event. */
+/* A host: the shells of node/agent/agent_control.c and node/agent/membership_uv.c again, on virtual time. It translates
+ * and decides nothing. Steps do not nest: what an action brings about comes as a later event. */
 #include "sim.h"
 
 #include "shoal/control_record.h"

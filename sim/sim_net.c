@@ -1,9 +1,10 @@
 /* The network: datagrams are lost, delayed, repeated and overtake each other; links are ordered and break.
  *
  * N1. A lane of a link keeps its order and loses nothing while the link stands; a lost packet is a retransmission, 200
- * ms. N2. A path that is cut holds a link's frames; when that lasts, the link breaks and what it held is gone. N3. A
- * process that dies closes its links at once; a host that loses its power leaves them to their timeout. N4. A dead
- * agent's port refuses while its host is up; a host that is off, or behind a cut, says nothing. */
+ *     ms.
+ * N2. A path that is cut holds a link's frames; when that lasts, the link breaks and what it held is gone.
+ * N3. A process that dies closes its links at once; a host that loses its power leaves them to their timeout.
+ * N4. A dead agent's port refuses while its host is up; a host that is off, or behind a cut, says nothing. */
 #include "sim.h"
 
 #include "shoal/banned.h"

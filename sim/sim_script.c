@@ -8,7 +8,7 @@
  *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
  * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
  * - paths: at 5s cut 1 2 [one-way]; at 5s cut data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5; at
- * 5s clog 1 2 800ms; at 6s loss 0; at 9s heal
+ *   5s clog 1 2 800ms; at 6s loss 0; at 9s heal
  * - the mesh: at 6s user 3
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
  *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 20s show 1 3 (any host, any job)

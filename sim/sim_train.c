@@ -6,7 +6,7 @@
  *     except by a snapshot or a fresh start.
  * T3. A step is applied only after the one before it.
  * T4. What somebody has applied is not done again while one lives who has completed it. An epoch that others have left
- * goes no further than what the newer one goes on from; (e,k) with k > 0 lies on one host. */
+ *     goes no further than what the newer one goes on from; (e,k) with k > 0 lies on one host. */
 #include "sim.h"
 
 #include "shoal/banned.h"

@@ -4,7 +4,7 @@
  * M1. Bytes that may be the start of a delimiter are held back as a count (`matched`), not as a copy: they equal the
  *     delimiter's own first bytes, so they can be given out from there when the match fails.
  * M2. The delimiter starts with CR, and no other CR is in it: a failed match can only start anew at the byte that
- * failed. */
+ *     failed. */
 #include "multipart.h"
 
 #include <stdio.h>

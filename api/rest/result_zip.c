@@ -4,7 +4,8 @@
  *   per file: local header, content, descriptor (CRC and sizes: known only after the content);  then the directory
  *
  * Z1. The sizes are those of result_open; a file that gives fewer bytes breaks the connection, since the length is
- *     promised. Z2. 64-bit forms are used where a size or an offset needs them, and only there.
+ *     promised.
+ * Z2. 64-bit forms are used where a size or an offset needs them, and only there.
  * Source: PKWARE APPNOTE 6.3.9, sections 4.3.7 to 4.3.16. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,8 +3,9 @@
  *
  * T1. Every token has the same length, for all users and releases: dlicmd overwrites its token file without truncating.
  * T2. The payload's base64 holds neither '-' nor '_' and needs no padding: clients decode it with the standard
- * alphabet. ASCII bytes make a 62 or 63 only as the last of a group of three, and only '>' '?' '~' and DEL do: they are
- * escaped. T3. What follows the signature's 43 characters is ignored. */
+ *     alphabet. ASCII bytes make a 62 or 63 only as the last of a group of three, and only '>' '?' '~' and DEL do: they
+ *     are escaped.
+ * T3. What follows the signature's 43 characters is ignored. */
 #ifndef API_TOKEN_H
 #define API_TOKEN_H
 

@@ -5,7 +5,7 @@
  *   in a host        each worker reads its slice of all local inputs once and writes the sum once
  *   between hosts    for a slice owned elsewhere, one worker of the host (its home here) sends the host's partial sums
  *                    of it to the owner; the owner adds everything up in the order of the tree and sends the result
- * back
+ *                    back
  *
  *     host A: rank 0, 1            host B: rank 2
  *       slice 0, 1: owned            slice 2: owned, slices 0 and 1: home of both

@@ -10,7 +10,7 @@
  * I1. Nothing of a peer is used before its greeting has shown the token that the EPOCH lists for it.
  * I2. A broken connection marks the fabric broken; the next wait closes the epoch, which tells the agent, and with whom
  *     (CLOSED.broken). So does one that does not come up, or says nothing for long; who was silent for half of that
- * when somebody else ended the epoch is named, too. */
+ *     when somebody else ended the epoch is named, too. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>

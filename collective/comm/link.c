@@ -2,9 +2,9 @@
  *
  * I1. What the agent must know is kept as facts, not as a queue: a fact is sent when there is a connection, and every
  *     fact that still holds is sent again after a reconnect. So an agent may restart at any moment, and be away for
- * long. I2. The library thread never waits for the caller's thread: it takes `lock` for short copies only, and
- * `fabric_lock` only if it is free. Its heartbeat therefore stands still only when the process is stopped or starved.
- */
+ *     long.
+ * I2. The library thread never waits for the caller's thread: it takes `lock` for short copies only, and `fabric_lock`
+ *     only if it is free. Its heartbeat therefore stands still only when the process is stopped or starved. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>

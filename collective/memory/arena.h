@@ -2,14 +2,15 @@
  *
  *   | head | words of slot 0 | ... | words of slot 63 |  region of slot 0  |  region of slot 1  | ...
  *                                                      contribution, world, commit blocks | partial sums | work |
- * result | stage
+ *                                                      result | stage
  *
  * I1. A worker writes its own words page and its own region only, the bell in the head apart.
  * I2. Words of an epoch are written only while it is open (collective.h I2); a reader looks at `epoch` first.
  * I3. The result of a step lies in slices, each in the region of the worker that is its home on this host. What a
- * worker sees as one vector is a composed mapping of those slices (the view); it is composed anew at the first
- * reduction of an epoch, when everybody has applied what the old one showed. The file is sparse: memory is taken for
- * what is touched. It only ever grows (by a write at its new end). */
+ *     worker sees as one vector is a composed mapping of those slices (the view); it is composed anew at the first
+ *     reduction of an epoch, when everybody has applied what the old one showed.
+ *
+ * The file is sparse: memory is taken for what is touched. It only ever grows (by a write at its new end). */
 #ifndef COLLECTIVE_ARENA_H
 #define COLLECTIVE_ARENA_H
 

@@ -9,6 +9,7 @@
  *     for every placement (EasyScale, SC 2023, section 4; reference/data-plane 6).
  * I2. The held partial sums are the maximal nodes of a contiguous range; at most max(1, 2 * ceil(log2 V) - 2).
  *     Contiguity is kept by computing upwards above the held range, downwards below it.
+ *
  * Pure: no memory is taken here, no values are touched. */
 #ifndef COLLECTIVE_TREE_H
 #define COLLECTIVE_TREE_H

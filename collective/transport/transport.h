@@ -2,6 +2,7 @@
  *
  * I1. What is received goes into memory of the library only, which outlives the epoch: a late write spoils nothing.
  * I2. After reset() no request of the old peers is under way, and none of their memory is touched again.
+ *
  * All functions of one transport are called under one lock; none waits. */
 #ifndef COLLECTIVE_TRANSPORT_H
 #define COLLECTIVE_TRANSPORT_H

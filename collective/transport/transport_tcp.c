@@ -5,9 +5,10 @@
  *   preamble: magic, epoch, rank of the sender, its token         then messages: tag, length, bytes
  *
  * I1. Nothing is read from a connection beyond its preamble before the preamble's epoch is mine and its token is the
- * one that the EPOCH lists for that rank. One that comes for an epoch I have not entered yet waits, unread. I2. Bytes
- * go straight from the socket into the memory of the receive that was posted for their tag; what nobody has asked for
- * yet is put aside, up to a bound, and then left in the socket. I3. Only the named interfaces are bound. */
+ *     one that the EPOCH lists for that rank. One that comes for an epoch I have not entered yet waits, unread.
+ * I2. Bytes go straight from the socket into the memory of the receive that was posted for their tag; what nobody has
+ *     asked for yet is put aside, up to a bound, and then left in the socket.
+ * I3. Only the named interfaces are bound. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>

@@ -3,7 +3,7 @@
  * - Loaded at run time, after its settings are in the environment: loading it early would take over signal handlers and
  *   memory calls of the user's program, and a job on one host needs none of it.
  * - Error mode PEER; one set of connections per epoch. A posted receive is never ended by a dead peer, and a stopped
- * peer is never reported: the agent revokes, and reset() closes by force and cancels.
+ *   peer is never reported: the agent revokes, and reset() closes by force and cancels.
  * - The tcp transport has no authentication, and a stranger can crash it: it binds trusted interfaces only. */
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -6,12 +6,12 @@
  * Counts do not look at who holds what, except that a running job keeps its minimum:
  *   1. A running job (it holds its minimum) keeps that minimum. Not elastic: minimum = maximum, it is never moved.
  *   2. Waiting jobs get their minimum, all or nothing, in the order (priority descending, ticket time, id). The first
- * that finds too little holds what there is for it: later ones are admitted only out of what it could not use. One that
- *      asks for more than the whole mesh has, holds nothing.
+ *      that finds too little holds what there is for it: later ones are admitted only out of what it could not use. One
+ *      that asks for more than the whole mesh has, holds nothing.
  *   3. The rest goes to elastic jobs, one slot at a time to the job with the fewest, higher priorities first; also what
- * is held in step 2, since one resize gives it back. Places: a job keeps what it holds as far as its count goes, then
- * takes slots on hosts where it is already, then on the hosts with the most free slots, ties by rendezvous of job and
- * host.
+ *      is held in step 2, since one resize gives it back.
+ * Places: a job keeps what it holds as far as its count goes, then takes slots on hosts where it is already, then on
+ * the hosts with the most free slots, ties by rendezvous of job and host.
  *
  * A1. The order of hosts and jobs in the view does not matter.
  * A2. f(apply(f(v))) = f(v): what it yields, once done, yields itself.

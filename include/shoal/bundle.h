@@ -8,7 +8,8 @@
  * or 0755: only execute bits matter.
  *
  * I1. The hash is BLAKE2b-256 over the sorted (path, mode, size, BLAKE2b-256 of content): a repacked archive has it
- * too. I2. A bundle that does not unpack is never made, and unpacking never leaves its folder. */
+ *     too.
+ * I2. A bundle that does not unpack is never made, and unpacking never leaves its folder. */
 #ifndef SHOAL_BUNDLE_H
 #define SHOAL_BUNDLE_H
 

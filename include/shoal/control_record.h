@@ -1,9 +1,8 @@
 /* What the control plane says and hears by gossip, translated in one place: the agent's shell and the simulator's use
  * these functions, so that neither can know a record that the other does not.
  *
- *     shoal_sched_action --PUBLISH_*--> shoal_control_publish() --> shoal_record      (to gossip)
- *     shoal_record, shoal_member    --> shoal_control_heard(), shoal_control_node() --> shoal_sched_event   (from
- * gossip)
+ *     to gossip:    shoal_sched_action --PUBLISH_*--> shoal_control_publish() --> shoal_record
+ *     from gossip:  shoal_record, shoal_member --> shoal_control_heard(), shoal_control_node() --> shoal_sched_event
  *
  * Pure: no I/O, no allocation. Records come from other nodes: what does not decode is as if it had not been said. A
  * later version may append fields, so what follows the known ones is passed over. */

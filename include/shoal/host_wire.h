@@ -14,7 +14,8 @@
  * H1. Reports and orders are states, not deltas: a message lost, repeated or late does no harm; both sides repeat until
  *     the other's state shows that it arrived.
  * H2. Every message names job, recovery generation and term; a host refuses a term below the newest it has seen of the
- * job. H3. Every message of a host carries its slot clock (`stamp`) and host epoch: the source of what RENEW echoes. */
+ *     job.
+ * H3. Every message of a host carries its slot clock (`stamp`) and host epoch: the source of what RENEW echoes. */
 #ifndef SHOAL_HOST_WIRE_H
 #define SHOAL_HOST_WIRE_H
 

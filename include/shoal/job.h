@@ -1,17 +1,17 @@
 /* The replicated state of one job: what its guardians agree on (PROTOCOLS 6 to 8, 12 to 14).
  *
- *   NEW -> SUBMITTED -> PENDING_JOB_SCHEDULER -> PENDING_CRD_SCHEDULER -> LAUNCHING -> RUNNING -> FINISHED | ERROR |
- * KILLED ^                    |          | ^
+ *   NEW -> SUBMITTED -> PENDING_JOB_SCHEDULER -> PENDING_CRD_SCHEDULER -> LAUNCHING -> RUNNING -> FINISHED
+ *                                                       ^                    |          | ^
  *                                                       +--------------------+          v |
- *   any active state -> KILLED | ERROR                   (nothing started)            RECOVERING
+ *   any active state -> KILLED | ERROR                    (nothing started)         RECOVERING
  *
  * J1. Only shoal_job_apply() changes a job, entry by entry in log order; every guardian gets the same bytes.
  * J2. An ended state never changes. An entry that makes no sense in the state it meets changes nothing (REFUSED).
  * J3. Epochs only rise; a member of an epoch is a placement; the epoch's call is running.
  * J5. A recovery generation begins without scripts, drivers and members of an epoch: those of before are void. Its
  *     epochs are numbered above all of before, known here or not. Engines may come along: what they compute is fenced
- * by epochs, and has the same bits whoever computes it. J4. Memory: taken at create and restore from the
- * specification's size; apply allocates nothing. */
+ *     by epochs, and has the same bits whoever computes it.
+ * J4. Memory: taken at create and restore from the specification's size; apply allocates nothing. */
 #ifndef SHOAL_JOB_H
 #define SHOAL_JOB_H
 

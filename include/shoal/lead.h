@@ -10,9 +10,9 @@
  *     does not know yet of a host it does not decide on, until the leases there must have ended (lease + 1 s by its own
  *     clock, counted from its election).
  * L3. Epoch e+1 is proposed only when epoch e is closed (one member's CLOSED, or all its members are confirmed dead),
- * or every lease of its members has ended. L4. The decided step D is the highest step that a report calls complete; a
- * member holds it. L5. A lease is dropped from the job only when the host says that the worker is dead, or lease + 1 s
- * has passed.
+ *     or every lease of its members has ended.
+ * L4. The decided step D is the highest step that a report calls complete; a member holds it.
+ * L5. A lease is dropped from the job only when the host says that the worker is dead, or lease + 1 s has passed.
  *
  * Pure: no I/O, no clock; chance from the given rand (tokens: the owner seeds it from the system); allocates in create
  * only. The owner creates it when this node leads and the state machine has applied an entry of the new term (or

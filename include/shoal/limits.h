@@ -88,7 +88,8 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_MULTIPART_PARTS_MAX 16
 #define SHOAL_MULTIPART_HEAD_MAX (8u * SHOAL_KIB)
 
-/* Raft (sched/raft/raft.c). One append carries at most this many entries and payload bytes (one larger entry goes alone). */
+/* Raft (sched/raft/raft.c). One append carries at most this many entries and payload bytes (one larger entry goes
+ * alone). */
 #define SHOAL_RAFT_BATCH_ENTRIES_MAX 32
 #define SHOAL_RAFT_BATCH_BYTES_MAX (64 * SHOAL_KIB)
 _Static_assert(SHOAL_ENTRY_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "the largest append fits one frame");
@@ -110,8 +111,8 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_RAFT_CHUNK_BYTES_MAX (32 * SHOAL_KIB)
 #define SHOAL_SNAPSHOT_BYTES_MAX (64 * SHOAL_MIB)
 
-/* Host-pair support (sched/raft/support.c): peers of interest, groups that one host leads towards one peer, actions of one
- * step, and claims that ride in the heartbeat itself. */
+/* Host-pair support (sched/raft/support.c): peers of interest, groups that one host leads towards one peer, actions of
+ * one step, and claims that ride in the heartbeat itself. */
 #define SHOAL_SUPPORT_PEERS_MAX 1024
 #define SHOAL_SUPPORT_CLAIMS_MAX SHOAL_GROUPS_MAX
 #define SHOAL_SUPPORT_ACTIONS_MAX 64
@@ -176,16 +177,17 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 /* News of one sort that wait to be repeated: a join storm of 256 and its accusations. */
 #define SHOAL_GOSSIP_QUEUE_MAX 512
 
-/* The control plane (sched/node/sched.c): requests open at one time, foundings conducted at one time (a body each, up to
- * 128 KiB), removed and refused ids that are remembered, summaries of jobs heard of; beyond each a request is refused
- * (FULL), the oldest id is forgotten, the summary is not kept. */
+/* The control plane (sched/node/sched.c): requests open at one time, foundings conducted at one time (a body each, up
+ * to 128 KiB), removed and refused ids that are remembered, summaries of jobs heard of; beyond each a request is
+ * refused (FULL), the oldest id is forgotten, the summary is not kept. */
 #define SHOAL_SCHED_REQUESTS_MAX 1024
 #define SHOAL_SCHED_FOUNDINGS_MAX 64
 #define SHOAL_SCHED_GONE_MAX 4096
 #define SHOAL_SCHED_SUMMARIES_MAX 16384
-/* The archive (sched/node/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node, and
- * their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder stays
- * in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just ended. */
+/* The archive (sched/node/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node,
+ * and their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder
+ * stays in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just
+ * ended. */
 #define SHOAL_ARCHIVE_COPIES 3
 #define SHOAL_ARCHIVE_RECORDS_MAX 8192
 #define SHOAL_ARCHIVE_BYTES_MAX (64 * SHOAL_MIB)

@@ -7,10 +7,12 @@
  * R1. Every process of a slot inherits a descriptor with the slot's BSD lock: the lock stands while any of them lives.
  * R2. The runner is subreaper: whoever a worker forks and leaves behind comes back to it, and is killed with its slot.
  * R3. A lease's deadlines are enforced on CLOCK_BOOTTIME without the agent: freeze at `freeze_at_ns`, kill at
- * `kill_at_ns`. R4. The control page and the arena are the runner's memfds: they outlive agent and workers. An agent
- * that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is being
- * started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest, fields.
- */
+ *     `kill_at_ns`.
+ * R4. The control page and the arena are the runner's memfds: they outlive agent and workers.
+ *
+ * An agent that connects gets WELCOME (with the control page's descriptor), then STARTED for each worker (pid 0: it is
+ * being started) and EXITED for each that ended while nobody listened. Every message: u8 kind, u8 version, u8 oldest,
+ * fields. */
 #ifndef SHOAL_RUNNER_H
 #define SHOAL_RUNNER_H
 

@@ -10,10 +10,10 @@
  *
  * Rules for the shell:
  *   - `now_ns` is the host's CLOCK_BOOTTIME; it never goes back. `wall_ms` (in the options of a step) is only for job
- * ids, claims' order and display.
+ *     ids, claims' order and display.
  *   - At start: create, MESH_COPY and SLOTS_COPY if kept, RESTORE for each stored group, RESTORED, RUNNER for each
- * runner found, NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has
- * passed.
+ *     runner found, NODE for each member that gossip knows; then events as they come. Step TIMER when the deadline has
+ *     passed.
  *   - Everything in an event is borrowed for the step; everything in an action is borrowed until the next step.
  *   - What a step says in PERSIST is done before what depends on it: nothing is acknowledged until STORED.
  *   - The core allocates only where a group, an entry or a copy is admitted (founding, restore, frames, requests); when
@@ -145,7 +145,7 @@ enum shoal_sched_request_kind {
     SHOAL_SCHED_DELETE,      /* an active job is stopped first */
     SHOAL_SCHED_WHY,         /* reply: `bytes` = text, lines for a person */
     SHOAL_SCHED_RECOVER,     /* administrator: reply `bytes` = encoded shoal_sched_recovery: what the best replica left
-                                holds;     with `confirmed`, it has founded the next recovery generation */
+                                holds; with `confirmed`, it has founded the next recovery generation */
     SHOAL_SCHED_MESH_INIT,   /* `shoal init`: `command` = INIT (mesh.h); only while this node knows no mesh group */
     SHOAL_SCHED_MESH_CHANGE, /* `command` = an encoded shoal_mesh_command; reply when committed and applied here */
     SHOAL_SCHED_MESH_READ,   /* linearizable: reply `bytes` = encoded mesh copy. Plain reads: shoal_sched_mesh() */

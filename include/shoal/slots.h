@@ -7,13 +7,15 @@
  *
  * S1. A slot's generation rises with every grant; a CONFIRM or RENEW of another generation is refused.
  * S2. A lease ends `lease_ns` after the newest stamp of this host that a renewal echoed: a late renewal extends
- * nothing. S3. No grant while a lease stands, a worker of the slot lives, or the kernel's lock is held (HELD until
- * SLOT_IDLE). S4. Terms and recovery generations below those seen of a job are refused. S5. Unrenewed for freeze_ns:
- * frozen, memory kept; thawed only by a renewal that names its epoch or a later one in which it is a member. Killed
- * before the slot goes to another, or kill_ns after the lease ended. S6. A worker's death revokes the running epoch of
- * its job here at once, and is told to the leader and to the hosts of the other members. S7. Every epoch (e,0) that is
- * handed out here was committed. Where all its members are here, this host makes (e,k+1) itself when one dies
- * (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
+ *     nothing.
+ * S3. No grant while a lease stands, a worker of the slot lives, or the kernel's lock is held (HELD until SLOT_IDLE).
+ * S4. Terms and recovery generations below those seen of a job are refused.
+ * S5. Unrenewed for freeze_ns: frozen, memory kept; thawed only by a renewal that names its epoch or a later one in
+ *     which it is a member. Killed before the slot goes to another, or kill_ns after the lease ended.
+ * S6. A worker's death revokes the running epoch of its job here at once, and is told to the leader and to the hosts of
+ *     the other members.
+ * S7. Every epoch (e,0) that is handed out here was committed. Where all its members are here, this host makes (e,k+1)
+ *     itself when one dies (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.

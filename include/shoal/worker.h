@@ -25,6 +25,7 @@
  *     nothing, one that completed it applies, one that has not fetches the reduced result from `holder`, a joiner takes
  *     the state of `donor` after D. Then step D + 1 begins.
  * I4. All messages carry (job, recovery generation) through the connection's HELLO; older epochs are refused.
+ *
  * Every message: u8 kind, u8 version, u8 oldest readable, then the fields in the order of the struct (wire.h). */
 #ifndef SHOAL_WORKER_H
 #define SHOAL_WORKER_H

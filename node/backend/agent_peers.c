@@ -1,5 +1,5 @@
-/* Members last known, in <data>/peers, a line "ADDRESS ID" each: a host that was started again finds its mesh by them when the
- * member that it once joined through is gone, or when it founded the mesh and never joined through any.
+/* Members last known, in <data>/peers, a line "ADDRESS ID" each: a host that was started again finds its mesh by them
+ * when the member that it once joined through is gone, or when it founded the mesh and never joined through any.
  *
  * Hints: written whole but not flushed, and a missing or stale list costs no more than a datagram to nobody. */
 #include "node/agent/agent.h"

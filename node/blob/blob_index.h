@@ -2,7 +2,7 @@
  *
  * I1. A chunk's `refs` is the number of held blobs that list it or are named by it.
  * I2. A chunk with neither refs nor pins may be deleted; a pin is a write under way or a writer that is not
- * finished. */
+ *     finished. */
 #ifndef NODE_BLOB_INDEX_H
 #define NODE_BLOB_INDEX_H
 

@@ -3,9 +3,10 @@
  *   put, get, hold, release (loop) --> queue --> one thread: files (blob_disk.c) --> ended (loop): index, callback
  *
  * I1. The index belongs to the loop's thread, the files to the blob thread; requests are done in the order of
- * submission. So a removal that was submitted before a write of the same chunk is done before it, and the other way
- * round. I2. A chunk's removal is submitted only when the index shows neither refs nor pins, and the index forgets it
- * then. I3. A hold is written after its blob's chunks are known to be present, and they have refs from then on. */
+ *     submission. So a removal that was submitted before a write of the same chunk is done before it, and the other way
+ *     round.
+ * I2. A chunk's removal is submitted only when the index shows neither refs nor pins, and the index forgets it then.
+ * I3. A hold is written after its blob's chunks are known to be present, and they have refs from then on. */
 #include "blob_shell.h"
 
 #include "blob_disk.h"

@@ -10,10 +10,10 @@
  * key of the whole mesh: they say no more than "a member of the mesh answers here, with this key".
  *
  * I1. A pair's key is BLAKE2b-256, keyed by a derivation of the mesh secret, of (X25519 of both static keys, sender's
- * key, receiver's key): each direction has its own. I2. Nothing of a datagram is believed, and no record of its sender
- * made, before it has been opened. I3. A (start, sequence) is delivered once: sequences at or below the window are
- * dropped, and so are earlier starts. What a restarted receiver has forgotten, the layers above name by
- * incarnations. */
+ *     key, receiver's key): each direction has its own.
+ * I2. Nothing of a datagram is believed, and no record of its sender made, before it has been opened.
+ * I3. A (start, sequence) is delivered once: sequences at or below the window are dropped, and so are earlier starts.
+ *     What a restarted receiver has forgotten, the layers above name by incarnations. */
 #include "shoal/datagram.h"
 
 #include "shoal/noise.h"

@@ -10,9 +10,9 @@
  * `len` is a u16; everything behind it is one Noise message. A frame is its channel and its bytes, cut into pieces.
  *
  * I1. A connection is OPEN only when both sides proved an Ed25519 key whose X25519 form is their Noise static key, and
- * the mesh secret: the dialler by the third message, the responder by the WELCOME, which needs it to be sealed. I2.
- * Bytes are sealed in the order in which they are sent; `writing` holds what libuv has, `out` what comes after. I3. A
- * CLOSED connection is touched by its close callback alone. */
+ *     the mesh secret: the dialler by the third message, the responder by the WELCOME, which needs it to be sealed.
+ * I2. Bytes are sealed in the order in which they are sent; `writing` holds what libuv has, `out` what comes after.
+ * I3. A CLOSED connection is touched by its close callback alone. */
 #include "link_conn.h"
 
 #include "node/format.h"

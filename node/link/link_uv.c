@@ -6,11 +6,12 @@
  *
  * I1. A peer has at most one link: one CONTROL and one BULK connection of one session.
  * I2. Two agents that dial each other at once keep the dial of the lower node id. The lower one refuses the other's
- * dial when its own has come as far as an answer, or has just opened; otherwise it gives its own up. The higher one
- * always gives way. Since the lower sends its third message only after that answer, not both dials can be kept. I3.
- * Otherwise a new CONTROL connection replaces an old one: who dials has none. I4. A peer record without a connection
- * that nobody wants is forgotten by the tick, never inside a callback. I5. Owner's callbacks run from the stream's or
- * the timer's callbacks only, never from inside the owner's own calls. */
+ *     dial when its own has come as far as an answer, or has just opened; otherwise it gives its own up. The higher one
+ *     always gives way. Since the lower sends its third message only after that answer, not both dials can be kept.
+ * I3. Otherwise a new CONTROL connection replaces an old one: who dials has none.
+ * I4. A peer record without a connection that nobody wants is forgotten by the tick, never inside a callback.
+ * I5. Owner's callbacks run from the stream's or the timer's callbacks only, never from inside the owner's own
+ *     calls. */
 #include "shoal/link.h"
 
 #include "link_conn.h"

@@ -1,7 +1,7 @@
 /* A job's output is counted, and cut at a bound, without ever holding a script back.
  *
- *   script --pipe--> thread of the runner --> log/app.<task>/stdout      as long as the job has printed less than the
- * bound
+ *   script --pipe--> thread of the runner --> log/app.<task>/stdout      as long as the job has printed
+ *                                                                      less than the bound
  *                                         --> nowhere                    beyond it; one line in each file says so
  *
  * L1. The runner's loop never touches a log: a disk that hangs holds neither a lease nor a signal, only this thread.

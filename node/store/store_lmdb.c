@@ -2,9 +2,10 @@
  *
  *   append (loop) --ops--> queue --> writer thread: one transaction of many batches, two flushes --> done (loop)
  *
- *   log    8-byte big-endian sequence -> frame (store_frame.h), appended in order: the tree only ever grows to the
- * right hard   group -> its row: term, vote, configuration, snapshot (store_index.h) snap   group, generation, piece ->
- * bytes of its snapshot meta   "store" -> whose this is
+ *   log    8-byte big-endian sequence -> frame (store_frame.h), appended in order: the tree grows only to the right
+ *   hard   group -> its row: term, vote, configuration, snapshot (store_index.h)
+ *   snap   group, generation, piece -> bytes of its snapshot
+ *   meta   "store" -> whose this is
  *
  * I1. The loop's thread gives out sequences, in the order of the queue; so the log is in order, and MDB_APPEND holds.
  * I2. A batch is one transaction or part of one, never of two.

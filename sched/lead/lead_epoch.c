@@ -1,29 +1,32 @@
 /* Epochs of the running call's communicator (PROTOCOLS 7 and 12; I1 to I4 of shoal/worker.h).
  *
  *   epoch e runs --(a death, a CLOSED, a lost host, a joiner, a leaver)--> REVOKE to all
- *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges --> EPOCH e+1
- * committed
+ *                --(one member's CLOSED; the others' within slow_ns)-----> D, holder, donor, ranges:
+ *                                                                          EPOCH e+1 committed
  *                --(nobody can close: all dead or leases over)-----------> from the highest step that anyone carries,
- * else from the newest snapshot, else from the bundle
+ *                                                                          else from the newest snapshot,
+ *                                                                          else from the bundle
  *
- * E1 (L3). Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes
- * in e any more: a step needs every member, and a member that closed publishes nothing. E2 (L4). D is the highest step
- * that a member of e+1 carries (applied or complete). If anyone who is not gone has reported a higher one, e+1 waits
- * for it, or for its end. E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed
- * it cannot have applied more than the one that closed has completed or, if that is more, the step decided for e; so I3
- * brings it to D. Where e began from a snapshot, it may not have loaded that: it is given the state. E4. Who was in an
- * epoch and is not in the newest one stays until that has completed a step: it may be the last to carry anything. Then
- * it is killed; it never joins again (its state may be of a step that was taken back). E5. A silent host alone ends
- * nothing: its agent may only be away, and its workers train on. It takes a member's word that it hears a worker there
- * no more (PROTOCOLS 12), or the end of the leases. E6. Of an epoch (e,k) whose members are all on one host, that host
- * may make (e,k+1), without the dead, before this group knows of the death; it reports it, and it is committed as it
- * is, so long as nothing above it was. A member of such an epoch may have gone on in one that is not known here: nobody
- * of it is left out for being slow (E3), and a revoke is of every k. E7. A data link that breaks between supported
- * hosts re-forms the same members; the third time in 10 s the member goes that fewer can reach (sched/lead/link_breaks.h),
- * as one that E4 leaves behind. It stays if it alone carries a state. Its host is not asked for slots for 30 s, twice
- * as long with each further time, up to 10 minutes: so it does not come back at once to break the next epochs. If it
- * alone has completed the last step, which nobody applied, then it is killed, and the step done again.
- */
+ * E1. (L3) Some member of e that carries a state has reported CLOSED, or no such member lives. Then no step completes
+ *     in e any more: a step needs every member, and a member that closed publishes nothing.
+ * E2. (L4) D is the highest step that a member of e+1 carries (applied or complete). If anyone who is not gone has
+ *     reported a higher one, e+1 waits for it, or for its end.
+ * E3. A member of e that has not reported yet may be in e+1 if it had the state: with e closed it cannot have applied
+ *     more than the one that closed has completed or, if that is more, the step decided for e; so I3 brings it to D.
+ *     Where e began from a snapshot, it may not have loaded that: it is given the state.
+ * E4. Who was in an epoch and is not in the newest one stays until that has completed a step: it may be the last to
+ *     carry anything. Then it is killed; it never joins again (its state may be of a step that was taken back).
+ * E5. A silent host alone ends nothing: its agent may only be away, and its workers train on. It takes a member's word
+ *     that it hears a worker there no more (PROTOCOLS 12), or the end of the leases.
+ * E6. Of an epoch (e,k) whose members are all on one host, that host may make (e,k+1), without the dead, before this
+ *     group knows of the death; it reports it, and it is committed as it is, so long as nothing above it was. A member
+ *     of such an epoch may have gone on in one that is not known here: nobody of it is left out for being slow (E3),
+ *     and a revoke is of every k.
+ * E7. A data link that breaks between supported hosts re-forms the same members; the third time in 10 s the member
+ *     goes that fewer can reach (sched/lead/link_breaks.h), as one that E4 leaves behind. It stays if it alone carries
+ *     a state. Its host is not asked for slots for 30 s, twice as long with each further time, up to 10 minutes: so it
+ *     does not come back at once to break the next epochs. If it alone has completed the last step, which nobody
+ *     applied, then it is killed, and the step done again. */
 #include "epoch_next.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"

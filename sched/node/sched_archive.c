@@ -25,7 +25,7 @@
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
  * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records of SHOAL_ARCHIVE_BYTES_MAX together, and none of others' jobs
- * while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group. */
+ *     while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

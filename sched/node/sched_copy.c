@@ -1,7 +1,8 @@
 /* The mesh's state on every node (PROTOCOLS 4): the newest signed copy, which logons and reads are served from.
  *
- *   guardian: applied something --> encode, sign, keep, publish the version      any node that has it: MESH_GET ->
- * MESH_PART others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
+ *   guardian: applied something --> encode, sign, keep, publish the version
+ *   any node that has it: MESH_GET --> MESH_PART
+ *   others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
  *
  * K1. A copy replaces another only with a higher version, and only with the signature of a node known here.
  * K2. It holds the token key and password hashes: it travels over links, and gossip carries its version alone. */

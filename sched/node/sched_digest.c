@@ -1,8 +1,8 @@
 /* Replicas compare digests of their machines (PROTOCOLS 3): who differs stops, says so, and is rebuilt from the others.
  *
- *   applied 1024, 2048, ... --> DIGEST to all members --> a majority agrees on another value: stop, log, and say
- * REBUILD REBUILD --> leader: as a guardian that has lost its store: it leaves the configuration, forgets its replica,
- * and becomes a member again, from the leader's snapshot
+ *   applied 1024, 2048, ... --> DIGEST to all members --> a majority agrees on another value: stop, log, say REBUILD
+ *   REBUILD --> leader: as a guardian that has lost its store: it leaves the configuration, forgets its replica,
+ *               and becomes a member again, from the leader's snapshot
  *
  * D1. The majority decides who is wrong, the leader included. Of two guardians the one that does not lead gives way.
  * D2. A stopped replica takes part in nothing, so it cannot spread what it holds; its log and its vote stand until a

@@ -1,9 +1,10 @@
 /* Founding a job, once (PROTOCOLS 2).
  *
  *   conductor (any node)                     guardian of the ticket
- *     | FOUND (record: ticket, spec, bundle) -> | checks the ticket, fetches a large bundle, makes entries 1 and 2 of
- * term 1 | <------------- FOUND_REPLY(stored) ---- | after the flush majority stored: "submitted"              | the
- * issuer, in the incarnation named, leads term 1; else they elect
+ *     | FOUND (record: ticket, spec, bundle) -> | checks the ticket, fetches a large bundle,
+ *     |                                         | makes entries 1 and 2 of term 1
+ *     | <------------- FOUND_REPLY(stored) ---- | after the flush
+ *     majority stored: "submitted"              | the issuer, in the incarnation named, leads term 1; else they elect
  *
  * F1. The record is computed from ticket and body alone: every guardian's entries 1 and 2 are the same bytes, whoever
  *     conducts. A retry finds what is there; another body for the same id is refused (OTHER, 409).
@@ -11,6 +12,7 @@
  * F3. The issuer leads term 1 only in the incarnation that its ticket names, and only when it founds the group afresh.
  * F4. A holder of an uncommitted record goes on offering it to the other guardians: it completes the founding.
  * F5. An id that was removed or refused is not founded again.
+ *
  * What finds no majority is settled by sched_settle.c. */
 #include "sched_state.h"
 

@@ -1,11 +1,12 @@
 /* The table of groups, and one group's raft driven.
  *
- *     event --> support's news told first --> raft --> actions: SEND framed, PERSIST handed on, COMMIT applied, the
- * rest noted
+ *     event --> support's news told first --> raft --> actions: SEND framed, PERSIST handed on, COMMIT applied,
+ *                                                               the rest noted
  *
  * G1. Entries are applied once, in order, and only when committed; what waits for them is answered right then.
  * G2. Carrying out never steps a raft: what asks for it is noted and done after (the scratch of actions is one).
  * G3. A group's life is in every mark, so that a completion of a removed group says nothing to its successor.
+ *
  * G4, G5: how a replica that was left behind learns of it.
  * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
 #include "sched_state.h"
@@ -476,8 +477,9 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     }
 }
 
-/* G4. A replica that missed its own removal, or the job's deletion, has a configuration of the past, and may know nobody
- * who is or was a member since: it asks who leads by gossip, who shared the group with it, and who could know the id. */
+/* G4. A replica that missed its own removal, or the job's deletion, has a configuration of the past, and may know
+ * nobody who is or was a member since: it asks who leads by gossip, who shared the group with it, and who could know
+ * the id. */
 static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, g->id);
@@ -598,8 +600,8 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
 }
 
 /* G5. Only a committed configuration says so, and names the commit index: who holds a newer one was added again since,
- * and what it has acknowledged as a member must not be forgotten. An older one that counts it as a member was undone, or
- * was never committed. */
+ * and what it has acknowledged as a member must not be forgotten. An older one that counts it as a member was undone,
+ * or was never committed. */
 void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id to)
 {
     struct frame frame = { .kind = FRAME_GONE };

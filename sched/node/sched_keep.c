@@ -5,10 +5,11 @@
  *     learner unreachable for replace_ns, left or evicted --> dropped
  *
  * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
- * that names it: the change does not lower what survives, and a voter that crashes comes back as one. U2. A voter is
- * dropped only together with its replacement's promotion, or when it votes no more (left, evicted, stopped, wiped:
- * then its own node may be the replacement), and the rest has a majority that is heard. U3. A group that needs nothing
- * has no deadline here: nodes that come or go, and support's edges, make it look again. */
+ *     that names it: the change does not lower what survives, and a voter that crashes comes back as one.
+ * U2. A voter is dropped only together with its replacement's promotion, or when it votes no more (left, evicted,
+ *     stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
+ * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
+ *     again. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

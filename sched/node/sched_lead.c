@@ -6,8 +6,9 @@
  *     nodes, summaries, own leads --> view --> allocate --> TARGET to each lead, TARGET to the slots
  *
  * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was
- * committed. J2. What lead and slots of one node tell each other waits in a queue: neither is stepped inside the
- * other's step. J3. A lead is told whether a quorum supports it before it may renew a lease. */
+ *     committed.
+ * J2. What lead and slots of one node tell each other waits in a queue: neither is stepped inside the other's step.
+ * J3. A lead is told whether a quorum supports it before it may renew a lease. */
 #include "sched_state.h"
 
 #include "shoal/allocate.h"

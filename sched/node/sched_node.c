@@ -1,11 +1,11 @@
 /* Nodes as gossip knows them, and support between hosts (PROTOCOLS 5) as groups hear of it.
  *
- *     support core: edges --> groups of that host become dirty --> each tells its raft the difference before its next
- * event
+ *     support core: edges --> groups of that host become dirty --> each tells its raft the difference
+ *                                                                  before its next event
  *
  * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the
- * difference is told before any other event (C1), so that an edge can neither be lost nor come late. N2. A host is a
- * peer of interest once per group it shares with this one. */
+ *     difference is told before any other event (C1), so that an edge can neither be lost nor come late.
+ * N2. A host is a peer of interest once per group it shares with this one. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

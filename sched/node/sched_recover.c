@@ -3,19 +3,19 @@
  *
  *   any node                          a holder of a replica                         the other members
  *     | RECOVER --forwarded to------->  | REPLICA_ASK ------------------------------> |
- *     |   a node that answered WHO      | <--------------- REPLICA(term, last, store) |  2 s, or until all have
- * answered |                                 | a majority holds it: refused     a better replica: there | <------ what
- * may be missing --- | not confirmed | <------ founded --------------- | confirmed: every entry held here is applied,
- * RECOVER after them; a snapshot |                                 | of that, alone in its configuration, in one flush;
- * then guardians are added
+ *     |   a node that answered WHO      | <--------------- REPLICA(term, last, store) | 2 s, or until all have answered
+ *     |                                 | a majority holds it: refused; a better replica: asked there
+ *     | <------ what may be missing --- | not confirmed
+ *     | <------ founded --------------- | confirmed: every entry held here is applied, RECOVER after them; a snapshot
+ *     |                                 | of that, alone in its configuration, in one flush; then guardians are added
  *
  * C1. A line is a recovery generation and who founded it; it is the high half of every term of its group, so that all
  *     terms of a later line are above all of an earlier one, in votes, claims, summaries and on hosts.
  * C2. Messages of an earlier line change nothing here, and are answered: its replica is superseded, and goes, also if
- * it leads. A message from a leader of a later line makes ours go; the leader then sends its state. C3. The new line is
- * durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of the new leader is
- * answered once it leads, so after that flush. C4. Only nodes that gossip knows to be gone count as lost, or such as
- * answer that they hold no replica any more. */
+ *     it leads. A message from a leader of a later line makes ours go; the leader then sends its state.
+ * C3. The new line is durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of the
+ *     new leader is answered once it leads, so after that flush.
+ * C4. Only nodes that gossip knows to be gone count as lost, or such as answer that they hold no replica any more. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

@@ -8,9 +8,9 @@
  *                    a witness is elected -------> a majority has no record: REFUSED is committed, and the id is gone
  *
  * W1. Who has accepted a record never becomes a witness, and a witness never accepts one but from its leader's log:
- * what was flushed on a majority is in the log of whoever is elected. W2. A witness stores its configuration before it
- * votes, so that a restart forgets neither its vote nor what it holds. W3. REFUSED is proposed only when all of the
- * leader's log is applied, and no record is in it. */
+ *     what was flushed on a majority is in the log of whoever is elected.
+ * W2. A witness stores its configuration before it votes, so that a restart forgets neither its vote nor what it holds.
+ * W3. REFUSED is proposed only when all of the leader's log is applied, and no record is in it. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

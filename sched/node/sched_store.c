@@ -4,10 +4,11 @@
  * T1. A snapshot is of the applied index, with the configuration as of it; the raft forgets entries only after STORED.
  * T2. While a follower is being given a snapshot, that one stays; a newer one is taken beside it, for the store alone.
  * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts
- * as gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones. T4. A group that has
- * moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record taken again, by a
- * node that has forgotten its log would let an old configuration come back to life beside the new one. T5. With the
- * term and the end of the log that it forgot: as a member once more it votes as if it had them still. */
+ *     as gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones.
+ * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record
+ *     taken again, by a node that has forgotten its log would let an old configuration come back to life beside the new
+ *     one.
+ * T5. With the term and the end of the log that it forgot: as a member once more it votes as if it had them still. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"

@@ -7,8 +7,9 @@
  * C3. No change before an entry of the leader's own term is committed (Ongaro, raft-dev, 2015).
  * C4. The joint phase is left only by an entry written after the joint entry was committed.
  * C5. Who votes under the configuration before one that is not committed yet may still campaign: it may be the only one
- *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's
- * thesis, 4.2.2). C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
+ *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's thesis,
+ *     4.2.2).
+ * C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 #include "shoal/wire.h"

@@ -4,10 +4,11 @@
  *       +--the follower needs what is forgotten--> TRANSFER (raft_snapshot.c) --installed--> STREAM
  *
  * R1. An acknowledgement covers what is durable on the follower, in a term that is durable there, and equal to the log
- * of the leader that hears it; so does the leader's own count. R2. Only an entry of the leader's own term is committed
- * by counting (figure 8 of the paper). R3. What is committed is never truncated. R4. The leader is silent towards a
- * follower that has the whole log and knows the commit index; anything else has a retransmit deadline. When all are
- * silent the group sleeps. */
+ *     of the leader that hears it; so does the leader's own count.
+ * R2. Only an entry of the leader's own term is committed by counting (figure 8 of the paper).
+ * R3. What is committed is never truncated.
+ * R4. The leader is silent towards a follower that has the whole log and knows the commit index; anything else has a
+ *     retransmit deadline. When all are silent the group sleeps. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 

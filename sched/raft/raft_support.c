@@ -5,7 +5,7 @@
  * S3. Support that comes (back) makes the leader ask that peer where it is: it may have restarted.
  * S4. Support for a host stands against an election only while that host claims to lead this group in this term. Else a
  *     late message of a leader that has stepped down, on a host that is well, would keep the group silent for ever.
- * What bridges the time until the claim arrives is the leader's own contact, for one support duration. */
+ *     What bridges the time until the claim arrives is the leader's own contact, for one support duration. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 

@@ -6,13 +6,14 @@
  *
  * V1. At most one vote per term, and it is durable, with the term, before anyone hears of it.
  * V2. A candidate asks for votes, and counts its own, only when its own vote is durable: else a crash could bring it
- * back with a shorter log than the one that was voted for. V3. While a node supports the leader's host, and for one
- * support duration after its own start, it neither campaigns nor grants (PROTOCOLS 5). A leader-made election
- * (transfer) stands above the support, not above the start. V4. Pre-votes change nothing, but spread terms: a reply
- * carries the replier's term, and the asker adopts a higher one (else a long log in a low term and a short log in a
- * high term block each other for ever). V5. A vote goes only to a log that is at least as new: by last term, then by
- * last index. V6. As new, too, as the log that this node forgot when it was removed from the group: as long as its own
- * is not, it does not campaign either. */
+ *     back with a shorter log than the one that was voted for.
+ * V3. While a node supports the leader's host, and for one support duration after its own start, it neither campaigns
+ *     nor grants (PROTOCOLS 5). A leader-made election (transfer) stands above the support, not above the start.
+ * V4. Pre-votes change nothing, but spread terms: a reply carries the replier's term, and the asker adopts a higher one
+ *     (else a long log in a low term and a short log in a high term block each other for ever).
+ * V5. A vote goes only to a log that is at least as new: by last term, then by last index.
+ * V6. As new, too, as the log that this node forgot when it was removed from the group: as long as its own is not, it
+ *     does not campaign either. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 

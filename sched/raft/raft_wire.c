@@ -3,11 +3,14 @@
  *     u8 kind | u8 version 1 | u8 oldest reader 1 | id from (16 + 16) | id to (16 + 16) | u64 term | by kind:
  *     PREVOTE, VOTE              u64 for_term, last_index, last_term | bool transfer
  *     PREVOTE_REPLY, VOTE_REPLY  u64 for_term | bool granted
- *     APPEND                     u64 prev_index, prev_term, commit, seq | u8 count | count x (u64 term | u8 kind |
- * bytes) APPEND_REPLY               bool rejected | u64 index, hint, hint_term, commit, seq READ, READ_REPLY u64 seq
+ *     APPEND                     u64 prev_index, prev_term, commit, seq | u8 count |
+ *                                count x (u64 term | u8 kind | bytes)
+ *     APPEND_REPLY               bool rejected | u64 index, hint, hint_term, commit, seq
+ *     READ, READ_REPLY           u64 seq
  *     INSTALL                    u64 index, term | bytes config | u64 offset, total | bytes
  *     INSTALL_REPLY              u64 index, offset, match
  *     TIMEOUT_NOW, GONE          nothing
+ *
  * Indexes of entries are not sent: they follow prev_index. */
 #include "shoal/raft.h"
 #include "shoal/wire.h"

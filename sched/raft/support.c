@@ -13,10 +13,13 @@
  * H4. Sequences only rise within an incarnation: what is replayed or reordered is dropped.
  * H5. Claims are a set, compared by a hash that does not depend on order. A new set replaces the old one whole.
  *
- *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq, support_seq
- * | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n | n x claim flags: 1 quorum
- * connected, 2 the claims here are all there are, 4 please answer at once page:      u8 2 | u8 version 1 | u8 oldest 1
- * | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n | n x claim claim:     job id (10) | u64 term */
+ *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq,
+ *                u64 support_seq | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n |
+ *                n x claim
+ *                flags: 1 quorum connected, 2 the claims here are all there are, 4 please answer at once
+ *     page:      u8 2 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u64 claims_hash | u16 page, pages | u8 n |
+ *                n x claim
+ *     claim:     job id (10) | u64 term */
 #include "shoal/support.h"
 #include "shoal/wire.h"
 

@@ -1,9 +1,10 @@
 /* Who deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
  * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools
- * form a group. flow[g][p] counts the units of group g in pool p; one more unit of g is feasible if a chain g -> p1, g1
- * has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room exists (augment). That is a polymatroid: what
- * once cannot grow never can again, so a greedy order needs no way back. */
+ * form a group. flow[g][p] counts the units of group g in pool p; one more unit of g is feasible if a chain
+ *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
+ * exists (augment). That is a polymatroid: what once cannot grow never can again, so a greedy order needs no way
+ * back. */
 #include "shoal/allocate.h"
 
 #include <stdlib.h>

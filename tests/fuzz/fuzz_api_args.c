@@ -1,7 +1,4 @@
-/* libFuzzer: a raw query string, then the args in it, then the lenient JSON of `data` (what follows the first NUL).
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_args.c api/rest/args.c
- * api/rest/frameworks.c \ api/http/arena.c api/http/json_writer.c api/http/json_input_jansson.c -ljansson -lm */
+/* libFuzzer: a raw query string, then the args in it, then the lenient JSON of `data` (what follows the first NUL). */
 #include "api/rest/args.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

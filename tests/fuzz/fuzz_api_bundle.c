@@ -1,8 +1,5 @@
 /* libFuzzer: the first byte chooses: an uploaded archive, or a canonical bundle from a peer. What is made from an
- * archive must check.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_bundle.c api/rest/bundle_archive.c \
- *       -larchive -lsodium */
+ * archive must check. */
 #include "shoal/bundle.h"
 #include "shoal/buf.h"
 

@@ -1,7 +1,4 @@
-/* libFuzzer: an HTTP/1 connection's bytes, cut where the first byte says: heads and bodies as the server takes them.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_http1.c api/http/http1_parser.c
- * -lhttp_parser */
+/* libFuzzer: an HTTP/1 connection's bytes, cut where the first byte says: heads and bodies as the server takes them. */
 #include "api/http/http1_parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -1,6 +1,4 @@
-/* libFuzzer: a multipart body with boundary "XX". Cut in two anywhere, it must mean the same as in one piece.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_api_multipart.c api/http/multipart.c */
+/* libFuzzer: a multipart body with boundary "XX". Cut in two anywhere, it must mean the same as in one piece. */
 #include "api/http/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -1,8 +1,6 @@
 /* libFuzzer: datagrams of a sealed peer into one gossip core. The first byte of each piece says who sends and how much
  * time passes; two bytes of length follow, then the datagram. Statements need valid signatures to get anywhere, so the
- * toy verify accepts a signature whose first byte is even: the fuzzer finds those at once.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_gossip.c gossip/<all>.c */
+ * toy verify accepts a signature whose first byte is even: the fuzzer finds those at once. */
 #include "shoal/gossip.h"
 
 #include <string.h>

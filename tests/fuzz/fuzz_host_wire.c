@@ -1,7 +1,4 @@
-/* libFuzzer: messages between leader and hosts; what decodes must encode to the same bytes, and a host takes it.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_host_wire.c sched/job/host_wire.c \
- *       sched/slots*.c sched/job*.c */
+/* libFuzzer: messages between leader and hosts; what decodes must encode to the same bytes, and a host takes it. */
 #include "shoal/slots.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

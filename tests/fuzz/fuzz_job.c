@@ -1,6 +1,4 @@
-/* libFuzzer: log entries (first byte even) and snapshots, specifications, summaries (odd). What decodes is applied.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_job.c sched/job*.c */
+/* libFuzzer: log entries (first byte even) and snapshots, specifications, summaries (odd). What decodes is applied. */
 #include "shoal/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -1,8 +1,5 @@
 /* libFuzzer: what anyone who can reach a port may send: the stream's header, the hello, handshake messages of both
- * sides at each step, and datagrams. The first byte chooses.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_link.c node/link/link_wire.c \
- *       node/link/noise_sodium.c node/link/datagram_uv.c node/identity/crypto_sodium.c node/link/address.c -lsodium -luv */
+ * sides at each step, and datagrams. The first byte chooses. */
 #include "shoal/datagram.h"
 #include "shoal/noise.h"
 

@@ -2,8 +2,6 @@
  * (decoded, encoded again, and stepped), a support datagram, a configuration, or a turn of the owner: time, a durable
  * write, a proposal, a snapshot. Whatever a peer sends, no assertion may fail and nothing may leak.
  *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_raft.c sched/raft*.c sched/raft/support.c
- *
  * A member may lie about logs and terms: Raft promises nothing then, except not to crash. */
 #include "shoal/raft.h"
 #include "shoal/support.h"

@@ -3,9 +3,6 @@
  * store holds of the archive or of the ids that are gone, or a pause in which writes become durable and blobs arrive.
  * Whatever comes, no assertion may fail, nothing may leak, and no frame decodes past its end.
  *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_sched.c \
- *       $(ls sched/(all).c)
- *
  * Frames come from an authenticated member: it may lie, but it is known. */
 #include "sched/node/sched_wire.h"
 #include "shoal/job.h"

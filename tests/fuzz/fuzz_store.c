@@ -1,9 +1,6 @@
 /* libFuzzer: what the store and the blobs read back from a disk. The first byte chooses the decoder. Frames and rows
  * are given their right sum, so that the fuzzer gets behind it; frames are then replayed as a log, and the index must
- * hold its invariants whatever they say.
- *
- *   clang-14 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude tests/fuzz/fuzz_store.c node/store/store_frame.c \
- *       node/store/store_index.c node/blob/blob_manifest.c node/store/crc32c.c */
+ * hold its invariants whatever they say. */
 #include "shoal/blob.h"
 #include "shoal/hash.h"
 

@@ -271,8 +271,9 @@ static void run_story(uint64_t seed)
     free(story);
 }
 
-/* 159: an addition that was never committed kept its learner from believing that it is no member. 979: a guardian that was removed, and added again, had forgotten its log, and voted an old configuration to life.
- * 2474: a learner that was removed believed in a leader that it heard no more. */
+/* 159: an addition that was never committed kept its learner from believing that it is no member. 979: a guardian that
+ * was removed, and added again, had forgotten its log, and voted an old configuration to life. 2474: a learner that was
+ * removed believed in a leader that it heard no more. */
 static const uint64_t kept_seeds[] = { 159, 979, 2474 };
 
 static void test_random_meshes(void **state)

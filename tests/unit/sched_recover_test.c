@@ -1,5 +1,5 @@
-/* Recovery generations (PROTOCOLS 3, sched/node/sched_recover.c): a job goes on from a single replica, and what is left of
- * the generation before changes nothing any more. */
+/* Recovery generations (PROTOCOLS 3, sched/node/sched_recover.c): a job goes on from a single replica, and what is left
+ * of the generation before changes nothing any more. */
 #include "sched_net.h"
 
 #include "shoal/banned.h"
