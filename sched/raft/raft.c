@@ -69,7 +69,7 @@ bool raft_hard_durable(const struct shoal_raft *raft)
 
 uint64_t raft_later(const struct shoal_raft *raft, uint64_t ns)
 {
-    return ns > RAFT_NEVER - 1 - raft->now ? RAFT_NEVER - 1 : raft->now + ns;
+    return ns > RAFT_NEVER - 1 - raft->now_ns ? RAFT_NEVER - 1 : raft->now_ns + ns;
 }
 
 struct shoal_entry *raft_spare(struct shoal_raft *raft, enum shoal_entry_kind kind)
@@ -108,8 +108,8 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
 /* A deadline must exist before the first event, whose end may draw a later one. */
 static void first_deadline(struct shoal_raft *raft)
 {
-    raft->campaign_at =
-        raft_lone_voter(raft) ? 0 : raft->quiet_until + shoal_rand_below(&raft->chance, raft->jitter_ns);
+    raft->campaign_at_ns =
+        raft_lone_voter(raft) ? 0 : raft->quiet_until_ns + shoal_rand_below(&raft->chance, raft->jitter_ns);
 }
 
 enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_raft_options *options)
@@ -127,10 +127,10 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
     made->support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
     made->jitter_ns = options->jitter_ns == 0 ? 150 * SHOAL_MS : options->jitter_ns;
     made->retransmit_ns = options->retransmit_ns == 0 ? 100 * SHOAL_MS : options->retransmit_ns;
-    made->quiet_until = options->quiet_until_ns;
+    made->quiet_until_ns = options->quiet_until_ns;
     made->term = 1; /* the founder's; elections begin with 2 */
-    made->campaign_at = RAFT_NEVER;
-    made->commit_push_at = RAFT_NEVER;
+    made->campaign_at_ns = RAFT_NEVER;
+    made->commit_push_at_ns = RAFT_NEVER;
     made->backoff = 1;
     made->log.base = base;
     if (shoal_raft_reserve(made) != SHOAL_OK) {
@@ -399,7 +399,7 @@ static enum shoal_err on_message(struct shoal_raft *raft, const struct shoal_raf
 
 static void on_timer(struct shoal_raft *raft)
 {
-    if (raft->role != SHOAL_RAFT_LEADER && raft->campaign_at != RAFT_NEVER && raft->now >= raft->campaign_at &&
+    if (raft->role != SHOAL_RAFT_LEADER && raft->campaign_at_ns != RAFT_NEVER && raft->now_ns >= raft->campaign_at_ns &&
         raft_may_campaign(raft) && !raft_blocked(raft))
         raft_campaign(raft, false);
 }
@@ -437,8 +437,8 @@ static void begin(struct shoal_raft *raft, uint64_t now_ns, struct shoal_raft_ac
     actions->wants_snapshot = false;
     raft->actions = actions;
     raft->more = false;
-    if (now_ns > raft->now)
-        raft->now = now_ns;
+    if (now_ns > raft->now_ns)
+        raft->now_ns = now_ns;
 }
 
 static void finish(struct shoal_raft *raft)
@@ -517,7 +517,7 @@ enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *con
             if (shoal_raft_id_equal(raft->peers[i].member.id, raft->self))
                 continue; /* a leader waits for no answer of its own */
             raft->peers[i].waiting = true;
-            raft->peers[i].retransmit_at = raft_later(raft, raft->retransmit_ns);
+            raft->peers[i].retransmit_at_ns = raft_later(raft, raft->retransmit_ns);
         }
     } else if (!shoal_raft_id_equal(raft->leader, raft->self)) {
         raft->matched = count;
@@ -537,24 +537,24 @@ uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft)
     uint64_t supported;
 
     if (raft->more)
-        return raft->now;
+        return raft->now_ns;
     if (raft->role != SHOAL_RAFT_LEADER)
-        return raft->campaign_at;
+        return raft->campaign_at_ns;
     for (uint32_t i = 0; i < raft->config.count; i++) {
-        if (raft->peers[i].retransmit_at < deadline)
-            deadline = raft->peers[i].retransmit_at;
+        if (raft->peers[i].retransmit_at_ns < deadline)
+            deadline = raft->peers[i].retransmit_at_ns;
     }
-    if (raft->commit_push_at < deadline)
-        deadline = raft->commit_push_at;
-    if (raft->read_round && raft->read_retransmit_at < deadline)
-        deadline = raft->read_retransmit_at;
-    if (raft->transfer_until != 0 && raft->transfer_until < deadline)
-        deadline = raft->transfer_until;
+    if (raft->commit_push_at_ns < deadline)
+        deadline = raft->commit_push_at_ns;
+    if (raft->read_round && raft->read_retransmit_at_ns < deadline)
+        deadline = raft->read_retransmit_at_ns;
+    if (raft->transfer_until_ns != 0 && raft->transfer_until_ns < deadline)
+        deadline = raft->transfer_until_ns;
     supported = raft_quorum_supported_until(raft);
-    if (supported < raft->grace_until)
-        supported = raft->grace_until;
+    if (supported < raft->grace_until_ns)
+        supported = raft->grace_until_ns;
     /* Asleep, the loss of support comes as an event, and any event checks first (S1). */
-    if (supported < deadline && (!raft_asleep(raft) || supported == raft->grace_until))
+    if (supported < deadline && (!raft_asleep(raft) || supported == raft->grace_until_ns))
         deadline = supported;
     return deadline;
 }
@@ -577,7 +577,7 @@ void shoal_raft_status(const struct shoal_raft *raft, struct shoal_raft_status *
     status->log_cap = raft->log.cap;
     status->joint = raft->config.joint;
     status->config_committed = !raft->config.joint && raft->config_index <= raft->commit;
-    status->transferring = raft->role == SHOAL_RAFT_LEADER && raft->transfer_until != 0;
+    status->transferring = raft->role == SHOAL_RAFT_LEADER && raft->transfer_until_ns != 0;
     status->asleep = raft_asleep(raft);
     status->supported_until_ns = raft->role == SHOAL_RAFT_LEADER ? raft_quorum_supported_until(raft) : 0;
 }

@@ -326,7 +326,7 @@ void raft_on_change(struct shoal_raft *raft, uint64_t ctx, const struct shoal_ra
     }
     /* C2, C3, and a leader about to hand over starts nothing new. */
     if (raft->config.joint || raft->config_index > raft->commit || raft->commit < raft->term_start ||
-        raft->transfer_until != 0) {
+        raft->transfer_until_ns != 0) {
         raft_reject(raft, ctx, SHOAL_ERR_FULL);
         return;
     }

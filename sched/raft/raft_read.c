@@ -46,7 +46,7 @@ static void ask_round(struct shoal_raft *raft)
         message = raft_send(raft, peer->member.id, SHOAL_RAFT_READ);
         message->u.read.seq = raft->read_seq;
     }
-    raft->read_retransmit_at = raft_later(raft, raft->retransmit_ns);
+    raft->read_retransmit_at_ns = raft_later(raft, raft->retransmit_ns);
 }
 
 static void finish_round(struct shoal_raft *raft)
@@ -74,7 +74,7 @@ void raft_reads_advance(struct shoal_raft *raft)
         return;
     if (raft->read_round && raft_quorum_value(raft, read_seq_of) >= raft->read_seq)
         finish_round(raft);
-    if (raft->read_round && raft->now >= raft->read_retransmit_at) {
+    if (raft->read_round && raft->now_ns >= raft->read_retransmit_at_ns) {
         raft->counters.retransmits++;
         ask_round(raft);
     }

@@ -20,7 +20,7 @@ void raft_peer_reset(struct shoal_raft *raft, struct raft_peer *peer)
 
     *peer = (struct raft_peer){ .member = member, .flow = RAFT_PROBE };
     peer->next = raft_log_last(&raft->log) + 1;
-    peer->retransmit_at = RAFT_NEVER;
+    peer->retransmit_at_ns = RAFT_NEVER;
     peer->backoff = 1;
 }
 
@@ -48,7 +48,7 @@ void raft_on_propose(struct shoal_raft *raft, uint64_t ctx, struct shoal_entry *
         err = SHOAL_ERR_NOT_LEADER;
     else if (entry->kind != SHOAL_ENTRY_USER || entry->index != 0)
         err = SHOAL_ERR_INVALID;
-    else if (raft->transfer_until != 0 || raft_log_full(&raft->log) ||
+    else if (raft->transfer_until_ns != 0 || raft_log_full(&raft->log) ||
              raft->uncommitted_bytes + entry->len > SHOAL_RAFT_UNCOMMITTED_BYTES_MAX)
         err = SHOAL_ERR_FULL;
     if (raft_log_full(&raft->log))
@@ -237,7 +237,7 @@ static bool up_to_date(const struct shoal_raft *raft, const struct raft_peer *pe
 bool raft_asleep(const struct shoal_raft *raft)
 {
     if (raft->role != SHOAL_RAFT_LEADER || raft->commit < raft_log_last(&raft->log) || raft->reads_count > 0 ||
-        raft->transfer_until != 0)
+        raft->transfer_until_ns != 0)
         return false;
     for (uint32_t i = 0; i < raft->config.count; i++) {
         if (!is_self(raft, &raft->peers[i]) && !up_to_date(raft, &raft->peers[i]))
@@ -273,7 +273,7 @@ static void probe_from(struct raft_peer *peer, uint64_t next)
     peer->next = next > peer->match ? next : peer->match + 1;
     peer->inflight_count = 0;
     peer->inflight_bytes = 0;
-    peer->retransmit_at = RAFT_NEVER;
+    peer->retransmit_at_ns = RAFT_NEVER;
 }
 
 void raft_peer_accepted(struct shoal_raft *raft, struct raft_peer *peer, uint64_t match)
@@ -290,9 +290,9 @@ void raft_peer_accepted(struct shoal_raft *raft, struct raft_peer *peer, uint64_
     }
     if (peer->next <= peer->match)
         peer->next = peer->match + 1;
-    peer->retransmit_at = peer->inflight_count > 0 || peer->commit_sent > peer->commit_known
-                              ? raft_later(raft, raft->retransmit_ns)
-                              : RAFT_NEVER;
+    peer->retransmit_at_ns = peer->inflight_count > 0 || peer->commit_sent > peer->commit_known
+                                 ? raft_later(raft, raft->retransmit_ns)
+                                 : RAFT_NEVER;
 }
 
 static void on_rejected(struct shoal_raft *raft, struct raft_peer *peer, const struct shoal_raft_message *message)
@@ -349,8 +349,8 @@ static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
         index++;
     }
     peer->commit_sent = raft->commit;
-    if (peer->retransmit_at == RAFT_NEVER)
-        peer->retransmit_at = raft_later(raft, raft->retransmit_ns * peer->backoff);
+    if (peer->retransmit_at_ns == RAFT_NEVER)
+        peer->retransmit_at_ns = raft_later(raft, raft->retransmit_ns * peer->backoff);
     if (peer->flow == RAFT_PROBE) {
         peer->waiting = true;
         return;
@@ -367,12 +367,12 @@ static bool window_open(const struct raft_peer *peer)
 
 static void check_retransmit(struct shoal_raft *raft, struct raft_peer *peer)
 {
-    if (raft->now < peer->retransmit_at)
+    if (raft->now_ns < peer->retransmit_at_ns)
         return;
     raft->counters.retransmits++;
     if (peer->backoff < RAFT_BACKOFF_MAX)
         peer->backoff *= 2;
-    peer->retransmit_at = RAFT_NEVER;
+    peer->retransmit_at_ns = RAFT_NEVER;
     peer->waiting = false;
     if (peer->flow != RAFT_TRANSFER)
         probe_from(peer, peer->flow == RAFT_PROBE ? peer->next : peer->match + 1);
@@ -407,7 +407,7 @@ static void flush_peer(struct shoal_raft *raft, struct raft_peer *peer, bool pus
 
 void raft_flush(struct shoal_raft *raft)
 {
-    bool push = raft->now >= raft->commit_push_at;
+    bool push = raft->now_ns >= raft->commit_push_at_ns;
     bool untold = false;
 
     if (raft->role != SHOAL_RAFT_LEADER)
@@ -420,7 +420,7 @@ void raft_flush(struct shoal_raft *raft)
         untold = untold || (raft->peers[i].flow == RAFT_STREAM && raft->peers[i].commit_sent < raft->commit);
     }
     if (!untold)
-        raft->commit_push_at = RAFT_NEVER;
-    else if (push || raft->commit_push_at == RAFT_NEVER)
-        raft->commit_push_at = raft_later(raft, RAFT_COMMIT_PUSH_NS);
+        raft->commit_push_at_ns = RAFT_NEVER;
+    else if (push || raft->commit_push_at_ns == RAFT_NEVER)
+        raft->commit_push_at_ns = raft_later(raft, RAFT_COMMIT_PUSH_NS);
 }

@@ -25,7 +25,7 @@ enum shoal_err raft_on_snapshot_ready(struct shoal_raft *raft, uint64_t index)
         const struct raft_peer *peer = &raft->peers[i];
 
         if (shoal_raft_id_equal(peer->member.id, raft->self) || peer->match + RAFT_TRAIL_ENTRIES < index ||
-            raft->now >= raft_supported_until(raft, peer->member.id.node))
+            raft->now_ns >= raft_supported_until(raft, peer->member.id.node))
             continue;
         if (peer->match < upto)
             upto = peer->match;
@@ -48,7 +48,7 @@ void raft_need_snapshot(struct shoal_raft *raft, struct raft_peer *peer)
     action->u.need_snapshot.index = peer->snapshot_index;
     action->u.need_snapshot.offset = peer->snapshot_offset;
     peer->waiting = true;
-    peer->retransmit_at = raft_later(raft, raft->retransmit_ns * 2 * peer->backoff);
+    peer->retransmit_at_ns = raft_later(raft, raft->retransmit_ns * 2 * peer->backoff);
 }
 
 enum shoal_err raft_on_chunk(struct shoal_raft *raft, const struct shoal_raft_event *event)

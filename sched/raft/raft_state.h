@@ -54,7 +54,7 @@ struct raft_peer {
     uint64_t commit_sent;
     uint64_t read_seq;
     uint64_t seq_floor; /* replies to older appends are void: the peer may have restarted since */
-    uint64_t retransmit_at;
+    uint64_t retransmit_at_ns;
     uint64_t backoff;
     uint64_t inflight[SHOAL_RAFT_INFLIGHT_MAX]; /* last index of each append under way, and its size */
     uint32_t inflight_sizes[SHOAL_RAFT_INFLIGHT_MAX];
@@ -68,9 +68,9 @@ struct raft_peer {
 struct raft_support {
     struct shoal_node_id node;
     bool used;
-    bool supporting;          /* we support it */
-    uint64_t supported_until; /* it supports us */
-    uint64_t claimed;         /* the term in which it says to lead this group; 0: it does not */
+    bool supporting;             /* we support it */
+    uint64_t supported_until_ns; /* it supports us */
+    uint64_t claimed;            /* the term in which it says to lead this group; 0: it does not */
 };
 
 struct raft_read {
@@ -85,7 +85,7 @@ struct shoal_raft {
     uint64_t support_ns;
     uint64_t jitter_ns;
     uint64_t retransmit_ns;
-    uint64_t quiet_until;
+    uint64_t quiet_until_ns;
     struct shoal_raft_floor floor;
 
     enum shoal_raft_role role;
@@ -115,8 +115,8 @@ struct shoal_raft {
     bool snapshot_dirty;
 
     /* Elections. */
-    uint64_t campaign_at;
-    uint64_t contact_until; /* the leader was heard: as support, until that is told by the owner */
+    uint64_t campaign_at_ns;
+    uint64_t contact_until_ns; /* the leader was heard: as support, until that is told by the owner */
     uint64_t backoff;
     bool campaign_transfer;
     bool votes_asked;
@@ -139,22 +139,22 @@ struct shoal_raft {
 
     /* Leading. */
     uint64_t term_start; /* first index of this term */
-    uint64_t grace_until;
-    uint64_t commit_push_at;
+    uint64_t grace_until_ns;
+    uint64_t commit_push_at_ns;
     uint64_t append_seq;
     size_t uncommitted_bytes;
     struct shoal_node_id transfer_to;
-    uint64_t transfer_until; /* 0: none */
+    uint64_t transfer_until_ns; /* 0: none */
     bool transfer_sent;
     struct raft_read reads[SHOAL_RAFT_READS_MAX];
     uint32_t reads_count;
     uint64_t read_seq;
     bool read_round;
-    uint64_t read_retransmit_at;
+    uint64_t read_retransmit_at_ns;
 
     /* The step under way. */
     struct shoal_raft_actions *actions;
-    uint64_t now;
+    uint64_t now_ns;
     bool more; /* sends were left for the next step */
     bool removed_told;
 

@@ -52,7 +52,7 @@ uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_i
 {
     const struct raft_support *support = support_find(raft, node);
 
-    return support == NULL ? 0 : support->supported_until;
+    return support == NULL ? 0 : support->supported_until_ns;
 }
 
 static uint64_t member_supported_until(const struct shoal_raft *raft, uint32_t i)
@@ -69,8 +69,8 @@ uint64_t raft_quorum_supported_until(const struct shoal_raft *raft)
 
 void raft_check_support(struct shoal_raft *raft)
 {
-    if (raft->role != SHOAL_RAFT_LEADER || raft->now < raft->grace_until ||
-        raft->now < raft_quorum_supported_until(raft))
+    if (raft->role != SHOAL_RAFT_LEADER || raft->now_ns < raft->grace_until_ns ||
+        raft->now_ns < raft_quorum_supported_until(raft))
         return;
     raft_become_follower(raft, raft->term, nobody);
 }
@@ -78,12 +78,12 @@ void raft_check_support(struct shoal_raft *raft)
 void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, uint64_t until)
 {
     struct raft_support *support = support_at(raft, node);
-    bool had = raft->now < support->supported_until;
+    bool had = raft->now_ns < support->supported_until_ns;
     const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
 
-    support->supported_until = until;
+    support->supported_until_ns = until;
     raft->backoff = 1;
-    if (had || raft->now >= until || raft->role != SHOAL_RAFT_LEADER || member == NULL ||
+    if (had || raft->now_ns >= until || raft->role != SHOAL_RAFT_LEADER || member == NULL ||
         shoal_raft_id_equal(member->id, raft->self))
         return;
     for (uint32_t i = 0; i < raft->config.count; i++) {
@@ -100,7 +100,7 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
         peer->seq_floor = raft->append_seq + 1;
         peer->commit_sent = 0;
         peer->inflight_count = 0;
-        peer->retransmit_at = RAFT_NEVER;
+        peer->retransmit_at_ns = RAFT_NEVER;
         peer->backoff = 1;
     }
 }
@@ -113,9 +113,9 @@ void raft_on_supporting(struct shoal_raft *raft, struct shoal_node_id node, bool
     if (shoal_raft_id_is_zero(raft->leader) || !shoal_node_id_equal(raft->leader.node, node))
         return;
     raft->backoff = 1;
-    raft->campaign_at = RAFT_NEVER; /* drawn anew at the end of this step */
+    raft->campaign_at_ns = RAFT_NEVER; /* drawn anew at the end of this step */
     if (!on)
-        raft->contact_until = 0;
+        raft->contact_until_ns = 0;
 }
 
 void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term)
@@ -131,7 +131,7 @@ void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t 
     if (term > raft->term || (shoal_raft_id_is_zero(raft->leader) && member != NULL))
         raft_become_follower(raft, term, leader);
     raft_contact(raft);
-    raft->campaign_at = RAFT_NEVER; /* drawn anew at the end of this step */
+    raft->campaign_at_ns = RAFT_NEVER; /* drawn anew at the end of this step */
 }
 
 void raft_on_unclaimed(struct shoal_raft *raft, struct shoal_node_id node, uint64_t term)
@@ -149,8 +149,8 @@ void shoal_raft_extend_support(struct shoal_raft *raft, struct shoal_node_id nod
 {
     struct raft_support *support = support_at(raft, node);
 
-    if (until_ns > support->supported_until)
-        support->supported_until = until_ns;
+    if (until_ns > support->supported_until_ns)
+        support->supported_until_ns = until_ns;
 }
 
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns)

@@ -57,44 +57,44 @@ bool raft_below_floor(const struct shoal_raft *raft)
 
 bool raft_blocked(const struct shoal_raft *raft)
 {
-    if (raft->now < raft->quiet_until && !raft_lone_voter(raft))
+    if (raft->now_ns < raft->quiet_until_ns && !raft_lone_voter(raft))
         return true;
     if (raft->role == SHOAL_RAFT_LEADER)
-        return raft->now < raft_quorum_supported_until(raft) || raft->now < raft->grace_until;
+        return raft->now_ns < raft_quorum_supported_until(raft) || raft->now_ns < raft->grace_until_ns;
     if (shoal_raft_id_is_zero(raft->leader))
         return false;
-    return raft_supporting_leader(raft) || raft->now < raft->contact_until;
+    return raft_supporting_leader(raft) || raft->now_ns < raft->contact_until_ns;
 }
 
-void raft_contact(struct shoal_raft *raft) { raft->contact_until = raft_later(raft, raft->support_ns); }
+void raft_contact(struct shoal_raft *raft) { raft->contact_until_ns = raft_later(raft, raft->support_ns); }
 
 /* At the end of every step: when may this node campaign, given all it knows now? */
 void raft_rearm(struct shoal_raft *raft)
 {
-    uint64_t base = raft->now;
+    uint64_t base = raft->now_ns;
 
     if (raft->role == SHOAL_RAFT_LEADER || !raft_may_campaign(raft)) {
-        raft->campaign_at = RAFT_NEVER;
+        raft->campaign_at_ns = RAFT_NEVER;
         return;
     }
     if (!shoal_raft_id_is_zero(raft->leader)) {
         if (raft_supporting_leader(raft)) {
-            raft->campaign_at = RAFT_NEVER;
+            raft->campaign_at_ns = RAFT_NEVER;
             return;
         }
-        if (base < raft->contact_until)
-            base = raft->contact_until;
+        if (base < raft->contact_until_ns)
+            base = raft->contact_until_ns;
     }
-    if (base < raft->quiet_until && !raft_lone_voter(raft))
-        base = raft->quiet_until;
-    if (raft->campaign_at == RAFT_NEVER || raft->campaign_at < base)
-        raft->campaign_at = base + (raft_lone_voter(raft) ? 0 : jitter(raft, raft->jitter_ns));
+    if (base < raft->quiet_until_ns && !raft_lone_voter(raft))
+        base = raft->quiet_until_ns;
+    if (raft->campaign_at_ns == RAFT_NEVER || raft->campaign_at_ns < base)
+        raft->campaign_at_ns = base + (raft_lone_voter(raft) ? 0 : jitter(raft, raft->jitter_ns));
 }
 
 /* Not before now + ns (and some jitter); `at` given up for a fresh draw. */
 static void campaign_after(struct shoal_raft *raft, uint64_t ns)
 {
-    raft->campaign_at = raft_later(raft, ns) + jitter(raft, raft->jitter_ns);
+    raft->campaign_at_ns = raft_later(raft, ns) + jitter(raft, raft->jitter_ns);
 }
 
 void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_raft_id leader)
@@ -112,8 +112,8 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
     }
     if (led) {
         raft_reads_fail(raft);
-        raft->transfer_until = 0;
-        raft->commit_push_at = RAFT_NEVER;
+        raft->transfer_until_ns = 0;
+        raft->commit_push_at_ns = RAFT_NEVER;
     }
     if (changed) {
         /* What was said to another leader says nothing to this one. */
@@ -126,7 +126,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
         raft->backoff = 1;
     raft->role = SHOAL_RAFT_FOLLOWER;
     raft->leader = leader;
-    raft->campaign_at = changed ? RAFT_NEVER : raft->campaign_at;
+    raft->campaign_at_ns = changed ? RAFT_NEVER : raft->campaign_at_ns;
     if (changed)
         raft_role_changed(raft);
 }
@@ -148,10 +148,10 @@ void raft_lead(struct shoal_raft *raft)
     raft->role = SHOAL_RAFT_LEADER;
     raft->leader = raft->self;
     raft->backoff = 1;
-    raft->campaign_at = RAFT_NEVER;
-    raft->grace_until = raft_later(raft, raft->support_ns);
-    raft->commit_push_at = RAFT_NEVER;
-    raft->transfer_until = 0;
+    raft->campaign_at_ns = RAFT_NEVER;
+    raft->grace_until_ns = raft_later(raft, raft->support_ns);
+    raft->commit_push_at_ns = RAFT_NEVER;
+    raft->transfer_until_ns = 0;
     raft->read_round = false;
     raft->reads_count = 0;
     raft->uncommitted_bytes = raft_log_span_bytes(&raft->log, raft->commit + 1, raft_log_last(&raft->log));
@@ -298,8 +298,8 @@ void raft_on_prevote(struct shoal_raft *raft, const struct shoal_raft_message *m
     if (tell_gone(raft, message->from))
         return;
     /* Who helps another into office lets it finish; not for long, since it may reach fewer than this node does. */
-    if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at < raft_later(raft, raft->jitter_ns / 4))
-        raft->campaign_at = raft_later(raft, raft->jitter_ns / 4) + jitter(raft, raft->jitter_ns / 4);
+    if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at_ns < raft_later(raft, raft->jitter_ns / 4))
+        raft->campaign_at_ns = raft_later(raft, raft->jitter_ns / 4) + jitter(raft, raft->jitter_ns / 4);
     answer(raft, message->from, SHOAL_RAFT_PREVOTE_REPLY, for_term, granted);
 }
 
@@ -319,7 +319,7 @@ void raft_on_prevote_reply(struct shoal_raft *raft, const struct shoal_raft_mess
 void raft_on_vote(struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
     bool fits = message->u.vote.for_term == message->term;
-    bool quiet = raft->now < raft->quiet_until;
+    bool quiet = raft->now_ns < raft->quiet_until_ns;
 
     if (tell_gone(raft, message->from))
         return;
@@ -386,12 +386,12 @@ void raft_on_transfer(struct shoal_raft *raft, uint64_t ctx, struct shoal_node_i
         raft_reject(raft, ctx, SHOAL_ERR_INVALID);
         return;
     }
-    if (raft->transfer_until != 0) {
+    if (raft->transfer_until_ns != 0) {
         raft_reject(raft, ctx, SHOAL_ERR_FULL);
         return;
     }
     raft->transfer_to = to;
-    raft->transfer_until = raft_later(raft, raft->support_ns);
+    raft->transfer_until_ns = raft_later(raft, raft->support_ns);
     raft->transfer_sent = false;
     raft_transfer_advance(raft);
 }
@@ -402,11 +402,11 @@ void raft_transfer_advance(struct shoal_raft *raft)
     const struct shoal_raft_member *member;
     const struct raft_peer *peer;
 
-    if (raft->role != SHOAL_RAFT_LEADER || raft->transfer_until == 0)
+    if (raft->role != SHOAL_RAFT_LEADER || raft->transfer_until_ns == 0)
         return;
     member = shoal_raft_config_find(&raft->config, raft->transfer_to);
-    if (member == NULL || raft->now >= raft->transfer_until) {
-        raft->transfer_until = 0;
+    if (member == NULL || raft->now_ns >= raft->transfer_until_ns) {
+        raft->transfer_until_ns = 0;
         return;
     }
     peer = raft_peer_find(raft, member->id);

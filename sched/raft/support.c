@@ -65,12 +65,12 @@ struct their_claim {
 struct peer {
     struct shoal_support_peer known; /* what the owner sees; first, so that a look is a cast-free pointer */
     uint64_t seq;                    /* of the last heartbeat sent */
-    uint64_t sent_at[SUPPORT_SENT_MAX];
+    uint64_t sent_at_ns[SUPPORT_SENT_MAX];
     uint64_t seq_seen;
     uint64_t seq_echoed; /* newest own sequence it supported */
     uint64_t support_seq;
-    uint64_t next_send;
-    uint64_t last_send;
+    uint64_t next_send_ns;
+    uint64_t last_send_ns;
     /* Own claims towards it. */
     struct own_claim *own;
     uint32_t own_count;
@@ -80,7 +80,7 @@ struct peer {
     bool have_known;
     uint32_t page_next; /* pages still to send: page_next..page_end - 1 */
     uint32_t page_end;
-    uint64_t pages_after; /* the set is not sent again before this time */
+    uint64_t pages_after_ns; /* the set is not sent again before this time */
     /* Its claims. */
     uint32_t theirs;
     uint64_t theirs_hash;
@@ -98,8 +98,8 @@ struct shoal_support {
     uint64_t flush_age_max_ns;
     uint64_t loop_lag_max_ns;
     uint64_t silent_ns;
-    uint64_t now;
-    uint64_t deadline;
+    uint64_t now_ns;
+    uint64_t deadline_ns;
     bool more; /* actions were left for the next step */
     struct shoal_support_health health;
     struct peer **peers; /* sorted by node id */
@@ -135,8 +135,8 @@ enum shoal_err shoal_support_create(struct shoal_support **support, const struct
     made->flush_age_max_ns = or_default(options->flush_age_max_ns, SHOAL_S);
     made->loop_lag_max_ns = or_default(options->loop_lag_max_ns, SHOAL_S);
     made->silent_ns = or_default(options->silent_ns, 600 * SHOAL_MS);
-    made->now = options->start_ns;
-    made->deadline = UINT64_MAX;
+    made->now_ns = options->start_ns;
+    made->deadline_ns = UINT64_MAX;
     for (uint32_t i = 0; i < SUPPORT_BUCKETS; i++)
         made->buckets[i] = SUPPORT_NONE;
     /* The free list runs through the table downwards, so that untouched pages stay untouched. */
@@ -190,20 +190,20 @@ static struct peer *peer_find(const struct shoal_support *support, struct shoal_
 
 static void wake_at(struct shoal_support *support, uint64_t at)
 {
-    if (at < support->deadline)
-        support->deadline = at;
+    if (at < support->deadline_ns)
+        support->deadline_ns = at;
 }
 
 /* Bring the next heartbeat forward. */
 static void kick(struct shoal_support *support, struct peer *peer)
 {
-    uint64_t at = peer->seq == 0 ? support->now : peer->last_send + SUPPORT_KICK_NS;
+    uint64_t at = peer->seq == 0 ? support->now_ns : peer->last_send_ns + SUPPORT_KICK_NS;
 
-    if (at < support->now)
-        at = support->now;
-    if (at < peer->next_send)
-        peer->next_send = at;
-    wake_at(support, peer->next_send);
+    if (at < support->now_ns)
+        at = support->now_ns;
+    if (at < peer->next_send_ns)
+        peer->next_send_ns = at;
+    wake_at(support, peer->next_send_ns);
 }
 
 enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_node_id node)
@@ -233,13 +233,13 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
         return SHOAL_ERR_FULL;
     peer->known.node = node;
     peer->known.refs = 1;
-    peer->known.heard_ns = support->now;
+    peer->known.heard_ns = support->now_ns;
     peer->theirs = SUPPORT_NONE;
-    peer->next_send = support->now;
+    peer->next_send_ns = support->now_ns;
     memmove(support->peers + at + 1, support->peers + at, (support->peers_count - at) * sizeof(struct peer *));
     support->peers[at] = peer;
     support->peers_count++;
-    wake_at(support, support->now);
+    wake_at(support, support->now_ns);
     return SHOAL_OK;
 }
 
@@ -371,7 +371,7 @@ static void own_changed(struct shoal_support *support, struct peer *peer)
 {
     peer->page_next = 0;
     peer->page_end = 0;
-    peer->pages_after = 0;
+    peer->pages_after_ns = 0;
     kick(support, peer);
 }
 
@@ -581,7 +581,7 @@ static void take_support(struct shoal_support *support, struct peer *peer, const
         return;
     }
     peer->support_seq = beat->seq;
-    peer->known.supporting_until_ns = support->now + support->support_ns;
+    peer->known.supporting_until_ns = support->now_ns + support->support_ns;
     wake_at(support, peer->known.supporting_until_ns);
     if (peer->known.supporting)
         return;
@@ -598,11 +598,11 @@ static void take_echo(struct shoal_support *support, struct peer *peer, const st
     if (shoal_incarnation_cmp(beat->to, support->incarnation) != 0 || beat->support_seq <= peer->seq_echoed ||
         beat->support_seq > peer->seq || peer->seq - beat->support_seq >= SUPPORT_SENT_MAX)
         return;
-    sent = peer->sent_at[beat->support_seq % SUPPORT_SENT_MAX];
+    sent = peer->sent_at_ns[beat->support_seq % SUPPORT_SENT_MAX];
     peer->seq_echoed = beat->support_seq;
-    peer->known.rtt_ns = support->now - sent;
+    peer->known.rtt_ns = support->now_ns - sent;
     peer->known.supported_until_ns = sent + support->support_ns; /* H1 */
-    if (peer->known.supported_until_ns <= support->now)
+    if (peer->known.supported_until_ns <= support->now_ns)
         return;
     wake_at(support, peer->known.supported_until_ns);
     if (peer->known.supported)
@@ -642,24 +642,25 @@ static void on_heartbeat(struct shoal_support *support, struct peer *peer, const
     if (order > 0)
         peer_restarted(support, peer, beat->from, actions);
     peer->seq_seen = beat->seq;
-    peer->known.heard_ns = support->now;
+    peer->known.heard_ns = support->now_ns;
     peer->known.quorum_connected = (beat->flags & SUPPORT_FLAG_QUORUM) != 0;
     peer->known.loop_lag_ns = beat->loop_lag_ns;
     peer->known.flush_age_ns = beat->flush_age_ns;
     if (beat->slot_stamp >= peer->known.slot_stamp) {
         peer->known.slot_stamp = beat->slot_stamp;
-        peer->known.slot_stamp_heard_ns = support->now;
+        peer->known.slot_stamp_heard_ns = support->now_ns;
     }
     if (peer->known.silent) {
         peer->known.silent = false;
         (void)act(actions, SHOAL_SUPPORT_PEER_HEARD, peer->known.node);
     }
-    wake_at(support, support->now + support->silent_ns);
+    wake_at(support, support->now_ns + support->silent_ns);
     take_support(support, peer, beat, actions);
     take_echo(support, peer, beat, actions);
     peer->have_hash = beat->have_hash;
     peer->have_known = true;
-    if ((beat->flags & SUPPORT_FLAG_URGENT) || (beat->have_hash != peer->own_hash && support->now >= peer->pages_after))
+    if ((beat->flags & SUPPORT_FLAG_URGENT) ||
+        (beat->have_hash != peer->own_hash && support->now_ns >= peer->pages_after_ns))
         kick(support, peer);
     if ((beat->flags & SUPPORT_FLAG_WHOLE) && beat->claims_hash != peer->theirs_hash) {
         take_claims(support, peer, beat->claims, beat->count, beat->claims_hash);
@@ -783,11 +784,11 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
     struct shoal_writer w = pool_writer(actions);
     bool differs = !peer->have_known || peer->have_hash != peer->own_hash;
     /* Half used up: datagrams were lost. Ask twice as often, and to be answered at once. */
-    bool urgent = peer->known.supported && peer->known.supported_until_ns - support->now < support->support_ns / 2;
+    bool urgent = peer->known.supported && peer->known.supported_until_ns - support->now_ns < support->support_ns / 2;
     bool whole = differs && peer->own_count <= SHOAL_SUPPORT_INLINE_CLAIMS_MAX;
 
     peer->seq++;
-    peer->sent_at[peer->seq % SUPPORT_SENT_MAX] = support->now;
+    peer->sent_at_ns[peer->seq % SUPPORT_SENT_MAX] = support->now_ns;
     shoal_put_u8(&w, SUPPORT_HEARTBEAT);
     shoal_put_u8(&w, SUPPORT_VERSION);
     shoal_put_u8(&w, SUPPORT_VERSION);
@@ -804,12 +805,12 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
                                (whole ? SUPPORT_FLAG_WHOLE : 0) | (urgent ? SUPPORT_FLAG_URGENT : 0)));
     put_claims(&w, peer->own, whole ? peer->own_count : 0);
     pool_send(support, peer, &w, actions);
-    peer->last_send = support->now;
-    peer->next_send = support->now + (urgent ? support->interval_ns / 2 : support->interval_ns);
+    peer->last_send_ns = support->now_ns;
+    peer->next_send_ns = support->now_ns + (urgent ? support->interval_ns / 2 : support->interval_ns);
     /* Sent at most once an interval, so that two that cannot agree do not talk all the time. */
-    if (!differs || support->now < peer->pages_after)
+    if (!differs || support->now_ns < peer->pages_after_ns)
         return;
-    peer->pages_after = support->now + support->interval_ns;
+    peer->pages_after_ns = support->now_ns + support->interval_ns;
     if (whole || !peer->have_known)
         return;
     peer->page_next = 0;
@@ -841,11 +842,11 @@ static void send_pages(struct shoal_support *support, struct peer *peer, struct 
 
 static void expire(struct shoal_support *support, struct peer *peer, struct shoal_support_actions *actions)
 {
-    if (peer->known.supporting && support->now >= peer->known.supporting_until_ns)
+    if (peer->known.supporting && support->now_ns >= peer->known.supporting_until_ns)
         end_supporting(peer, actions);
-    if (peer->known.supported && support->now >= peer->known.supported_until_ns)
+    if (peer->known.supported && support->now_ns >= peer->known.supported_until_ns)
         end_supported(peer, actions);
-    if (!peer->known.silent && support->now >= peer->known.heard_ns + support->silent_ns) {
+    if (!peer->known.silent && support->now_ns >= peer->known.heard_ns + support->silent_ns) {
         peer->known.silent = true;
         (void)act(actions, SHOAL_SUPPORT_PEER_SILENT, peer->known.node);
     }
@@ -853,7 +854,7 @@ static void expire(struct shoal_support *support, struct peer *peer, struct shoa
 
 static uint64_t peer_deadline(const struct shoal_support *support, const struct peer *peer)
 {
-    uint64_t deadline = peer->next_send;
+    uint64_t deadline = peer->next_send_ns;
 
     if (peer->known.supporting && peer->known.supporting_until_ns < deadline)
         deadline = peer->known.supporting_until_ns;
@@ -868,7 +869,7 @@ static void on_timer(struct shoal_support *support, struct shoal_support_actions
 {
     /* Losses first, of all peers: no leader may act on support that has run out. */
     for (uint32_t i = 0; i < support->peers_count; i++) {
-        if (support->now < peer_deadline(support, support->peers[i]) || !room(support, actions, 4))
+        if (support->now_ns < peer_deadline(support, support->peers[i]) || !room(support, actions, 4))
             continue;
         expire(support, support->peers[i], actions);
     }
@@ -876,13 +877,13 @@ static void on_timer(struct shoal_support *support, struct shoal_support_actions
         struct peer *peer = support->peers[(support->send_turn + n) % support->peers_count];
 
         tell_claims(support, peer, actions);
-        if (support->now >= peer->next_send && pool_room(support, actions))
+        if (support->now_ns >= peer->next_send_ns && pool_room(support, actions))
             send_heartbeat(support, peer, actions);
         send_pages(support, peer, actions);
         if (support->more)
             support->send_turn = (support->send_turn + n) % support->peers_count;
     }
-    support->deadline = UINT64_MAX;
+    support->deadline_ns = UINT64_MAX;
     for (uint32_t i = 0; i < support->peers_count; i++)
         wake_at(support, peer_deadline(support, support->peers[i]));
 }
@@ -895,8 +896,8 @@ enum shoal_err shoal_support_step(struct shoal_support *support, const struct sh
 
     actions->count = 0;
     actions->used = 0;
-    if (now_ns > support->now)
-        support->now = now_ns;
+    if (now_ns > support->now_ns)
+        support->now_ns = now_ns;
     switch (event->kind) {
     case SHOAL_SUPPORT_EVENT_TIMER:
         support->more = false;
@@ -915,7 +916,7 @@ enum shoal_err shoal_support_step(struct shoal_support *support, const struct sh
 
 uint64_t shoal_support_deadline_ns(const struct shoal_support *support)
 {
-    return support->more ? support->now : support->deadline;
+    return support->more ? support->now_ns : support->deadline_ns;
 }
 
 /* ---- Looking inside ---- */
