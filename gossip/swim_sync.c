@@ -507,7 +507,7 @@ bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions,
                            .member = member };
     uint64_t theirs[SWIM_DOMAINS];
 
-    switch ((unsigned)message) {
+    switch (message) {
     case SWIM_ROOT:
         theirs[SWIM_DOMAIN_MEMBERS] = shoal_get_u64(r);
         theirs[SWIM_DOMAIN_RECORDS] = shoal_get_u64(r);
@@ -528,6 +528,13 @@ bool swim_sync_hear(struct shoal_swim *swim, struct shoal_swim_actions *actions,
     case SWIM_DIGEST: return hear_digest(swim, &reply, r);
     case SWIM_WANT: return !is_current(swim, message, member, session) || hear_want(swim, &reply, r);
     case SWIM_ITEMS: (void)is_current(swim, message, member, session); return !r->failed;
-    default: return true;
+    case SWIM_PING:
+    case SWIM_ACK:
+    case SWIM_NACK:
+    case SWIM_ASK:
+    case SWIM_NOT_ME:
+    case SWIM_GOSSIP:
+    case SWIM_MESSAGES: break; /* not anti-entropy's */
     }
+    return true;
 }

@@ -1,0 +1,253 @@
+"""The rules of the tree that a program can check: what core objects import, what names they export, which room includes
+which, where a `default:` stands, who sleeps, how long functions are, what durations are called, how much is asserted.
+
+Each rule has a table of what is allowed today. Such a table may only shrink: a new entry needs a reason beside it."""
+
+import collections
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
+FOLDERS = ("api", "collective", "gossip", "include", "node", "sched", "sim")
+CORES = ("gossip", "sched")
+LINES_MAX = 70
+
+# ---- What is allowed ---------------------------------------------------------------------------------------------------
+
+# What a core may take from outside: memory and strings, the message of an assertion, what the compiler itself adds.
+PURE = set("""memcpy memmove memset memcmp memchr strlen strnlen strcmp strncmp strchr strrchr strspn strcspn strstr
+    snprintf vsnprintf qsort bsearch abort fprintf stderr _GLOBAL_OFFSET_TABLE_ __stack_chk_fail __popcountdi2
+    __divti3 __udivti3 __modti3 __umodti3 __memcpy_chk __memset_chk __snprintf_chk __vsnprintf_chk __fprintf_chk __errno_location""".split())
+ALLOCATION = {"malloc", "calloc", "realloc", "free"}
+# Rooms whose files may allocate: when something is made or admitted, never within a step (docs/ARCHITECTURE.md, Memory).
+ALLOCATING_FILES = 24
+
+# The first words of the names that a room exports, beside shoal_. Rooms that are not named here export their own name.
+PREFIXES = {
+    "gossip": {"swim", "gossip"},
+    "sched/raft": {"raft"},
+    "sched/job": set(),
+    "sched/lead": {"lead", "epoch", "link"},
+    "sched/host": {"slots", "worker", "job", "slot", "item"},
+    "sched/node": {"sched"},
+    "sim": {"sim"},
+}
+
+# Arrows between folders: who includes a header of another room by its path. None of them may be turned round.
+ARROWS = {
+    ("api/cli", "api/http"), ("api/rest", "api/http"), ("api/http", "api/rest"),
+    ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
+    ("node", "node/agent"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
+    ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
+    ("node/blob", "node/store"),
+    ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
+}
+# Pairs of them that point both ways: to be undone.
+BOTH_WAYS = {frozenset(("api/http", "api/rest"))}
+
+# `default:` where a switch is over foreign bytes, characters or another library's numbers. Elsewhere the compiler is to
+# name every switch that a new value breaks.
+DEFAULTS = {
+    "api/cli/cli_http_curl.c": 2,  # curl's codes, HTTP's
+    "api/http/http1_parser.c": 2,  # characters
+    "api/http/http_request.c": 1,  # HTTP's codes
+    "api/http/json_writer.c": 1,  # characters
+    "api/http/multipart.c": 1,  # characters
+    "api/rest/bundle_archive.c": 1,  # libarchive's types
+    "gossip/swim.c": 1,  # the kind of a statement off the wire
+    "node/agent/agent_control.c": 1,
+    "node/agent/agent_workers.c": 1,  # a worker's message
+    "node/store/cache_lmdb.c": 1,  # LMDB's codes
+    "sched/node/sched_archive.c": 1,
+    "sim/sim.c": 1, "sim/sim_host.c": 1, "sim/sim_script.c": 2, "sim/sim_worker.c": 1,
+}
+
+# Tests that wait for a time instead of an event. Text that a test gives to others to run is not counted.
+SLEEPS = {
+    "tests/unit/runner_test.c": 1, "tests/unit/python/test_engine_server.py": 1,
+    "tests/system/comm_harness.c": 2, "tests/system/cworker.c": 1, "tests/system/training.py": 2,
+    "tests/system/test_jobs.py": 1, "tests/system/test_engines.py": 1, "tests/system/test_http_api.py": 2,
+}
+
+# Fields of cores that hold a time or a duration and do not say their unit.
+UNITLESS = {"sched/node": 2}
+
+# The least assertions a function, in hundredths, that a room of a core may have.
+ASSERTIONS = {"gossip": 5, "sched/raft": 5}
+
+# ---- Reading the tree --------------------------------------------------------------------------------------------------
+
+
+def sources(*folders, kinds=(".c", ".h")):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in kinds)
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def room_of(path):
+    return str(path.parent.relative_to(ROOT))
+
+
+def without_comments(text):
+    """The same text, the same lines, comments blank. Strings stay: no C string of ours holds a comment's start."""
+    return re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+def functions(path):
+    """(name, first line, lines, body) of each function; the formatter puts the braces of a function into column 0."""
+    found, head, lines = [], None, without_comments(path.read_text()).split("\n")
+    for number, line in enumerate(lines):
+        if re.match(r"[A-Za-z_].*\b\w+\(", line) and not line.startswith(("#", "typedef", "_Static_assert")):
+            head = number
+            one = re.match(r"[^{;=]*?\b(\w+)\([^{;]*\)\s*\{.*\}\s*$", line)
+            if one:
+                found.append((one.group(1), number + 1, 1, line))
+        elif line == "{" and head is not None:
+            end = next((i for i in range(number, len(lines)) if lines[i].startswith("}")), len(lines) - 1)
+            names = re.findall(r"(\w+)\(", "\n".join(lines[head:number]).replace("__attribute__", ""))
+            names = [n for n in names if n not in ("format", "unused", "noreturn")]
+            found.append((names[0] if names else "?", head + 1, end - head + 1, "\n".join(lines[number:end])))
+            head = None
+    return found
+
+
+def counts(pattern, paths, text_of=lambda path: without_comments(path.read_text())):
+    found = {name_of(path): len(re.findall(pattern, text_of(path), re.M)) for path in paths}
+    return {name: count for name, count in found.items() if count}
+
+
+def over(found, allowed):
+    return ["%s: %d, allowed %d" % (name, count, allowed.get(name, 0)) for name, count in sorted(found.items())
+            if count > allowed.get(name, 0)]
+
+
+def nm(path, *options):
+    done = subprocess.run(["nm", *options, str(path)], capture_output=True, text=True, check=True)
+    return {line.split()[-1] for line in done.stdout.splitlines() if line.strip() and not line.endswith(":")}
+
+
+@pytest.fixture(scope="module")
+def objects():
+    """Room to its objects, of the sources that are there now: an object of a file that was moved stays behind."""
+    rooms = collections.defaultdict(list)
+    for source in sources("gossip", "sched", "sim", kinds=(".c",)):
+        built = OUT / source.relative_to(ROOT).with_suffix(".o")
+        if built.exists():
+            rooms[room_of(source)].append(built)
+    if not rooms:
+        pytest.skip("nothing is built in %s" % OUT)
+    return rooms
+
+
+# ---- The rules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_core_objects_import_nothing_impure(objects, core):
+    own = [built for room, list_of in objects.items() if room.split("/")[0] == core for built in list_of]
+    defined = set().union(*(nm(built, "-g", "--defined-only") for built in own))
+    impure, allocating = [], []
+    for built in own:
+        taken = nm(built, "-u") - PURE - defined
+        if taken & ALLOCATION:
+            allocating.append(built.name)
+        impure += ["%s: %s" % (built.relative_to(OUT), name) for name in sorted(taken - ALLOCATION)]
+    assert not impure, "a core takes time, chance and the world as arguments:\n" + "\n".join(impure)
+    assert len(allocating) <= ALLOCATING_FILES, "more files allocate: " + " ".join(sorted(allocating))
+
+
+def test_exported_names_have_their_rooms_prefix(objects):
+    wrong = []
+    for room, list_of in sorted(objects.items()):
+        allowed = PREFIXES.get(room, {room.split("/")[-1]}) | {"shoal"}
+        for built in list_of:
+            wrong += ["%s: %s" % (built.relative_to(OUT), name) for name in sorted(nm(built, "-g", "--defined-only"))
+                      if name.split("_")[0] not in allowed]
+    assert not wrong, "static, or the prefix of its room (PREFIXES):\n" + "\n".join(wrong)
+
+
+def test_arrows_between_rooms_are_known_and_run_one_way():
+    arrows = collections.defaultdict(list)
+    for path in sources(*FOLDERS):
+        for included in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M):
+            assert ".." not in included, "%s includes %s: by its path from the root" % (name_of(path), included)
+            if "/" in included and not included.startswith("shoal/"):
+                arrows[room_of(path), str(pathlib.Path(included).parent)].append("%s: %s" % (name_of(path), included))
+    new = ["%s -> %s (%s)" % (*arrow, users[0]) for arrow, users in sorted(arrows.items()) if arrow not in ARROWS]
+    assert not new, "an arrow that ARROWS does not know:\n" + "\n".join(new)
+    back = {frozenset(arrow) for arrow in arrows if (arrow[1], arrow[0]) in arrows} - BOTH_WAYS
+    assert not back, "arrows that run both ways: %s" % [sorted(pair) for pair in back]
+    siblings = [arrow for arrow in arrows if arrow[0].split("/")[0] != arrow[1].split("/")[0]]
+    assert not siblings, "parts meet in include/shoal only: %s" % siblings
+    print("\n%d arrows between rooms" % len(arrows))
+
+
+def test_an_enum_is_switched_without_a_default():
+    wrong = over(counts(r"^\s*default:", sources(*FOLDERS)), DEFAULTS)
+    assert not wrong, "name the values, or add the file to DEFAULTS with its reason:\n" + "\n".join(wrong)
+
+
+def test_no_test_waits_for_a_time():
+    def python(path):
+        return re.sub(r"\"\"\".*?\"\"\"|\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*", "", path.read_text(), flags=re.S)
+
+    here = [path for path in sources("tests", "sim", kinds=(".c", ".h")) if "bench" not in path.parts]
+    found = counts(r"\b(?:sleep|usleep|nanosleep)\s*\(", here)
+    scripts = [path for path in sources("tests", kinds=(".py",)) if "bench" not in path.parts]
+    found.update(counts(r"\btime\.sleep\s*\(", scripts, python))
+    wrong = over(found, SLEEPS)
+    assert not wrong, "wait for the event, not for a time (SLEEPS):\n" + "\n".join(wrong)
+
+
+def test_a_function_fits_a_screen():
+    lengths = [(lines, name, name_of(path)) for path in sources(*FOLDERS) for name, _, lines, _ in functions(path)]
+    long = sorted(one for one in lengths if one[0] > LINES_MAX)
+    assert not long, "over %d lines: %s" % (LINES_MAX, long)
+    print("\n%d functions, %.1f %% up to 40 lines" % (len(lengths), 100 * sum(n <= 40 for n, _, _ in lengths) / len(lengths)))
+
+
+def test_a_time_says_its_unit():
+    word = r"timeout|interval|delay|period|deadline|lag|wait|until|after"
+    field = r"^ {4,}(?:u?int(?:32|64)_t|size_t) (?:\w+, )*\w*(?:%s)(?:, \w+)*;|^ {4,}uint64_t \w+_at;" % word
+    found = collections.Counter()
+    for name, count in counts(field, sources("gossip", "sched", "include", kinds=(".h", ".c"))).items():
+        found[str(pathlib.Path(name).parent)] += count
+    wrong = over(found, UNITLESS)
+    assert not wrong, "a field that holds a time ends in its unit (UNITLESS):\n" + "\n".join(wrong)
+
+
+def test_cores_assert_what_they_rely_on():
+    rooms = collections.defaultdict(lambda: [0, 0])
+    for path in sources(*CORES, kinds=(".c",)):
+        room = rooms[room_of(path)]
+        for _, _, _, body in functions(path):
+            room[0] += 1
+            room[1] += len(re.findall(r"\bSHOAL_ASSERT\(", body))
+    print()
+    for room, (count, asserted) in sorted(rooms.items()):
+        print("%-14s %4d functions, %4d assertions, %.2f a function" % (room, count, asserted, asserted / max(count, 1)))
+    low = ["%s: %.2f" % (room, rooms[room][1] / rooms[room][0]) for room, least in ASSERTIONS.items()
+           if room in rooms and rooms[room][1] * 100 < least * rooms[room][0]]
+    assert not low, "fewer assertions a function than ASSERTIONS asks for: " + ", ".join(low)
+
+
+def test_an_assertion_has_no_side_effect():
+    wrong = []
+    for path in sources(*FOLDERS):
+        for fact in re.findall(r"SHOAL_ASSERT\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)", without_comments(path.read_text())):
+            if re.search(r"\+\+|--|(?<![=!<>])=(?!=)", fact):
+                wrong.append("%s: %s" % (name_of(path), fact))
+    assert not wrong, "an assertion only looks:\n" + "\n".join(wrong)
+
+
+def test_the_reader_of_functions_reads_functions():
+    """The rules above are worth what their reader is worth: it finds the functions of a file that is known to it."""
+    found = {name: lines for name, _, lines, _ in functions(ROOT / "sched" / "raft" / "raft_log.c")}
+    assert found["raft_log_last"] == 1 and 5 <= found["raft_log_fit"] <= 40 and len(found) >= 15
