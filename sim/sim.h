@@ -177,7 +177,7 @@ struct sim_worker {
     uint32_t host;
     uint32_t slot;
     uint8_t role; /* enum shoal_sched_run_role */
-    uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
+    uint8_t token[SHOAL_JOB_TOKEN_BYTES];
     uint32_t generation;
     uint64_t lease_generation;
     uint32_t attempt;
@@ -450,6 +450,8 @@ void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event
 void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event);
 void sim_host_event(struct sim_host *host, struct sim_event *event);
 void sim_answer(struct sim_host *host, const struct shoal_sched_event *event, uint64_t delay_ns);
+void sim_host_answer(struct sim_host *host, const struct shoal_host_event *event, uint64_t delay_ns);
+void sim_host_step(struct sim_host *host, const struct shoal_host_event *event);
 uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id); /* UINT32_MAX: none */
 uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job);
 void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user);
@@ -480,9 +482,9 @@ void sim_keep(struct shoal_buf *to, struct shoal_view bytes);
 void sim_disk_deinit(struct sim_host *host);
 
 /* sim_worker.c */
-void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *action);
-void sim_worker_order(struct sim_host *host, const struct shoal_sched_action *action);
-void sim_worker_told(struct sim_host *host, const struct shoal_sched_action *action);
+void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order);
+void sim_worker_order(struct sim_host *host, const struct shoal_host_order *order);
+void sim_worker_told(struct sim_host *host, const struct shoal_host_order *order);
 void sim_revoke(struct sim_host *host, struct shoal_job_id job, uint64_t word);
 void sim_job_open(struct sim_host *host, struct shoal_job_id job, uint32_t generation, struct shoal_view spec);
 void sim_job_closed(struct sim_host *host, struct shoal_job_id job);

@@ -281,13 +281,13 @@ void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
 {
     struct sim *sim = host->sim;
 
-    if (runs->role == SHOAL_SCHED_RUN_ENGINE)
+    if (runs->role == SHOAL_JOB_ENGINE)
         return;
     for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
         for (const struct sim_worker *other = sim->hosts[h].workers; other != NULL; other = other->next) {
             if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen || other->dying)
                 continue;
-            if (runs->role == SHOAL_SCHED_RUN_DRIVER || other->attempt != runs->attempt ||
+            if (runs->role == SHOAL_JOB_DRIVER || other->attempt != runs->attempt ||
                 other->generation != runs->generation)
                 sim_fail(sim, "worker %llx runs on %s while worker %llx of attempt %u runs on h%u",
                          (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt,

@@ -220,37 +220,46 @@ void sim_answer(struct sim_host *host, const struct shoal_sched_event *event, ui
     later->word = (uint64_t)event->kind;
 }
 
-/* A blob comes from any of its sources that can be reached. */
-static void fetch(struct sim_host *host, const struct shoal_sched_action *action)
+void sim_host_answer(struct sim_host *host, const struct shoal_host_event *event, uint64_t delay_ns)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_BLOB };
+    sim_answer(host, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_HOST, .u.host = *event }, delay_ns);
+}
 
-    event.u.blob.hash = action->u.blob.hash;
-    for (uint8_t i = 0; i < action->u.blob.source_count && !event.u.blob.ok; i++) {
-        uint32_t source = sim_host_find(host->sim, action->u.blob.sources[i]);
+void sim_host_step(struct sim_host *host, const struct shoal_host_event *event)
+{
+    sim_sched_step(host, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_HOST, .u.host = *event });
+}
+
+/* A blob comes from any of its sources that can be reached. */
+static void fetch(struct sim_host *host, const struct shoal_host_order *order)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_BLOB };
+
+    event.u.blob.hash = order->u.fetch.hash;
+    for (uint8_t i = 0; i < order->u.fetch.source_count && !event.u.blob.ok; i++) {
+        uint32_t source = sim_host_find(host->sim, order->u.fetch.sources[i]);
 
         event.u.blob.ok =
             source != UINT32_MAX && host->sim->hosts[source].agent && sim_can_talk(host->sim, source, host->index);
     }
-    sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, action->u.blob.source_count,
+    sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, order->u.fetch.source_count,
               event.u.blob.ok ? "fetched" : "out of reach");
     if (!event.u.blob.ok)
         (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "no source of the blob can be reached");
-    sim_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));
+    sim_host_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));
 }
 
-static void manifest(struct sim_host *host, const struct shoal_sched_action *action)
+static void manifest(struct sim_host *host, const struct shoal_host_order *order)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MANIFEST_MADE };
-    struct shoal_view job = shoal_view_of(action->u.manifest.job.bytes, sizeof(action->u.manifest.job.bytes));
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MANIFEST };
+    struct shoal_view job = shoal_view_of(order->u.manifest.job.bytes, sizeof(order->u.manifest.job.bytes));
 
-    event.u.manifest.job = action->u.manifest.job;
-    event.u.manifest.call = action->u.manifest.call;
+    event.u.manifest.job = order->u.manifest.job;
+    event.u.manifest.call = order->u.manifest.call;
     event.u.manifest.ok = true;
     event.u.manifest.hash = toy_hash(NULL, job);
-    event.u.manifest.hash.bytes[31] = (uint8_t)(action->u.manifest.call + 1);
-    event.u.manifest.bytes = 1000;
-    sim_answer(host, &event, 10 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
+    event.u.manifest.hash.bytes[31] = (uint8_t)(order->u.manifest.call + 1);
+    sim_host_answer(host, &event, 10 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
 }
 
 static void blobs_here(struct sim_host *host, struct shoal_job_id id, bool here)
@@ -318,6 +327,25 @@ static void send_frame(struct sim_host *host, const struct shoal_sched_action *a
         sim_frame(host->sim, host->index, to, action->u.send.bulk, action->u.send.bytes);
 }
 
+static void carry_out_order(struct sim_host *host, const struct shoal_host_order *order)
+{
+    switch (order->kind) {
+    case SHOAL_HOST_DO_JOB_OPEN:
+        sim_job_open(host, order->u.job.job, order->u.job.generation, order->u.job.spec);
+        break;
+    case SHOAL_HOST_DO_JOB_CLOSED: sim_job_closed(host, order->u.job.job); break;
+    case SHOAL_HOST_DO_RUN: sim_worker_run(host, order); break;
+    case SHOAL_HOST_DO_RENEW:
+    case SHOAL_HOST_DO_FREEZE:
+    case SHOAL_HOST_DO_THAW:
+    case SHOAL_HOST_DO_KILL: sim_worker_order(host, order); break;
+    case SHOAL_HOST_DO_SEND: sim_worker_told(host, order); break;
+    case SHOAL_HOST_DO_REVOKE: sim_revoke(host, order->u.revoke.job, order->u.revoke.epoch_word); break;
+    case SHOAL_HOST_DO_FETCH: fetch(host, order); break;
+    case SHOAL_HOST_DO_MANIFEST: manifest(host, order); break;
+    }
+}
+
 static void carry_out(struct sim_host *host, const struct shoal_sched_action *action)
 {
     switch (action->kind) {
@@ -338,12 +366,6 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_BLOB_PUT: break; /* blobs are where their sources are */
-    case SHOAL_SCHED_FETCH: fetch(host, action); break;
-    case SHOAL_SCHED_MANIFEST: manifest(host, action); break;
-    case SHOAL_SCHED_JOB_OPEN:
-        sim_job_open(host, action->u.job_open.job, action->u.job_open.generation, action->u.job_open.spec);
-        break;
-    case SHOAL_SCHED_JOB_CLOSED: sim_job_closed(host, action->u.group.group); break;
     case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
     case SHOAL_SCHED_JOB_ARCHIVED:
         if (!action->u.group.keep)
@@ -354,13 +376,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_ROLE: on_role(host, action); break;
     case SHOAL_SCHED_SAY: sim_trace(host->sim, "%s: %s", host->name, action->u.fatal.text); break;
     case SHOAL_SCHED_FATAL: sim_fail(host->sim, "%s stops: %s", host->name, action->u.fatal.text); break;
-    case SHOAL_SCHED_RUN: sim_worker_run(host, action); break;
-    case SHOAL_SCHED_RENEW:
-    case SHOAL_SCHED_FREEZE:
-    case SHOAL_SCHED_THAW:
-    case SHOAL_SCHED_KILL: sim_worker_order(host, action); break;
-    case SHOAL_SCHED_WORKER_SEND: sim_worker_told(host, action); break;
-    case SHOAL_SCHED_REVOKE: sim_revoke(host, action->u.revoke.job, action->u.revoke.epoch_word); break;
+    case SHOAL_SCHED_ORDER: carry_out_order(host, &action->u.order); break;
     }
 }
 

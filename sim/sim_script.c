@@ -469,7 +469,7 @@ static uint32_t driver_host(struct sim *sim)
 {
     for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
         for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
-            if (worker->role == SHOAL_SCHED_RUN_DRIVER && worker->job == 0)
+            if (worker->role == SHOAL_JOB_DRIVER && worker->job == 0)
                 return h;
     return UINT32_MAX;
 }
@@ -482,7 +482,7 @@ static uint32_t any_host(struct sim *sim)
 
     for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
         for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
-            if (worker->role == SHOAL_SCHED_RUN_ENGINE && shoal_rand_below(&sim->command_chance, ++seen) == 0)
+            if (worker->role == SHOAL_JOB_ENGINE && shoal_rand_below(&sim->command_chance, ++seen) == 0)
                 host = h;
     return host;
 }

@@ -207,24 +207,24 @@ static void complete_some(struct sim_job *job, const struct team *team, uint64_t
 
 static void mark_records(struct sim *sim, struct sim_worker *first, uint64_t step)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RECORDS_MARK };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RECORDS_MARK };
 
     event.u.records_mark.job = sim->jobs[first->job].id;
     event.u.records_mark.call = first->call;
     event.u.records_mark.step = step;
     if (sim->hosts[first->host].agent)
-        sim_answer(&sim->hosts[first->host], &event, 20 * SHOAL_MS);
+        sim_host_answer(&sim->hosts[first->host], &event, 20 * SHOAL_MS);
 }
 
 /* The agent looks at the control page. */
 static void see_step(struct sim *sim, const struct sim_worker *member)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STEPPED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STEPPED };
 
-    event.u.worker_stepped.worker_id = member->id;
-    event.u.worker_stepped.epoch_word = member->epoch;
-    event.u.worker_stepped.step = member->applied;
-    sim_answer(&sim->hosts[member->host], &event, 50 * SHOAL_MS);
+    event.u.stepped.worker_id = member->id;
+    event.u.stepped.epoch_word = member->epoch;
+    event.u.stepped.step = member->applied;
+    sim_host_answer(&sim->hosts[member->host], &event, 50 * SHOAL_MS);
 }
 
 static void applied(struct sim *sim, struct sim_job *job, struct sim_worker *member, uint32_t rank, uint64_t step)
@@ -316,7 +316,7 @@ void sim_train(struct sim *sim, uint32_t index)
 
     for (uint32_t h = 0; h < SIM_HOSTS_MAX && !sim->failed; h++) {
         for (struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next) {
-            if (worker->job != index || worker->role != SHOAL_SCHED_RUN_ENGINE)
+            if (worker->job != index || worker->role != SHOAL_JOB_ENGINE)
                 continue;
             some = true;
             if (worker->entered && !sim_worker_stands(worker))

@@ -82,7 +82,7 @@ static void worker_free(struct sim_worker *worker)
 
 static void process_end(struct sim_host *host, struct sim_worker *worker, int32_t status, bool signalled)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
     struct sim_worker **at = &host->workers;
 
     sim_trace(host->sim, "%s: worker %llx of slot %d ends: %s %d", host->name, (unsigned long long)worker->id,
@@ -91,10 +91,10 @@ static void process_end(struct sim_host *host, struct sim_worker *worker, int32_
         at = &(*at)->next;
     *at = worker->next;
     if (host->agent) {
-        event.u.worker_exited.worker_id = worker->id;
-        event.u.worker_exited.status = status;
-        event.u.worker_exited.signalled = signalled;
-        sim_answer(host, &event, SHOAL_MS);
+        event.u.exited.worker_id = worker->id;
+        event.u.exited.status = status;
+        event.u.exited.signalled = signalled;
+        sim_host_answer(host, &event, SHOAL_MS);
         if (worker->slot != UINT32_MAX)
             sim_push(host->sim, SIM_SLOT_IDLE, host->index, 3 * SHOAL_MS)->word = worker->slot;
     }
@@ -155,7 +155,7 @@ static void say_hello(struct sim_host *host, struct sim_worker *worker)
 
     m->hello.job = host->sim->jobs[worker->job].id;
     m->hello.generation = worker->generation;
-    m->hello.role = worker->role == SHOAL_SCHED_RUN_DRIVER ? SHOAL_ROLE_DRIVER : SHOAL_ROLE_ENGINE;
+    m->hello.role = worker->role == SHOAL_JOB_DRIVER ? SHOAL_ROLE_DRIVER : SHOAL_ROLE_ENGINE;
     m->hello.worker_id = worker->id;
     m->hello.slot = worker->slot == UINT32_MAX ? 0 : worker->slot;
     m->hello.pid = worker->pid;
@@ -168,7 +168,7 @@ static void say_hello(struct sim_host *host, struct sim_worker *worker)
     m->hello.complete_step = worker->complete;
     worker->connected = true;
     say(host, worker, m);
-    if (worker->role == SHOAL_SCHED_RUN_DRIVER && !worker->train_done)
+    if (worker->role == SHOAL_JOB_DRIVER && !worker->train_done)
         sim_work_later(host, worker, SIM_WORK_TRAIN, 10 * SHOAL_MS);
     if (worker->ready)
         sim_work_later(host, worker, SIM_WORK_READY, SHOAL_MS);
@@ -310,8 +310,7 @@ static void told(struct sim_host *host, struct sim_worker *worker, const struct 
     case SHOAL_WORKER_RELEASE:
     case SHOAL_WORKER_STOP: sim_work_later(host, worker, SIM_WORK_END, 2 * SHOAL_MS); return;
     case SHOAL_WORKER_TRAIN_STATE:
-        if (worker->role != SHOAL_SCHED_RUN_DRIVER || m->train_state.state != SHOAL_TRAIN_FINISHED ||
-            worker->train_done)
+        if (worker->role != SHOAL_JOB_DRIVER || m->train_state.state != SHOAL_TRAIN_FINISHED || worker->train_done)
             return;
         worker->train_done = true;
         sim_work_later(host, worker, SIM_WORK_END, 20 * SHOAL_MS);
@@ -341,18 +340,18 @@ static void inbox_read(struct sim_host *host, uint64_t id)
     }
 }
 
-void sim_worker_told(struct sim_host *host, const struct shoal_sched_action *action)
+void sim_worker_told(struct sim_host *host, const struct shoal_host_order *order)
 {
     static uint8_t bytes[MESSAGE_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
-    struct sim_worker *worker = here(host, action->u.worker_send.worker_id);
+    struct sim_worker *worker = here(host, order->u.send.worker_id);
     struct sim_message *message;
 
     if (worker == NULL || !worker->connected)
         return; /* no connection: nothing arrives */
-    if (shoal_worker_encode(action->u.worker_send.message, &w) != SHOAL_OK) {
+    if (shoal_worker_encode(order->u.send.message, &w) != SHOAL_OK) {
         sim_fail(host->sim, "%s: a message of kind %u to a worker cannot be encoded", host->name,
-                 action->u.worker_send.message->kind);
+                 order->u.send.message->kind);
         return;
     }
     message = sim_alloc(sizeof(*message) + w.len);
@@ -438,49 +437,50 @@ static void kill_worker(struct sim_host *host, struct sim_worker *worker, uint64
     event->from = grace_ns == 0 || sim_worker_stands(worker) ? 9 : 15;
 }
 
-void sim_worker_order(struct sim_host *host, const struct shoal_sched_action *action)
+void sim_worker_order(struct sim_host *host, const struct shoal_host_order *order)
 {
-    struct sim_worker *worker = here(host, action->u.worker.worker_id);
+    struct sim_worker *worker = here(host, order->u.worker.worker_id);
 
     if (worker == NULL)
         return;
-    if (action->kind == SHOAL_SCHED_RENEW)
-        lease(host, worker, action->u.worker.deadline_ns);
-    else if (action->kind == SHOAL_SCHED_KILL)
-        kill_worker(host, worker, action->u.worker.grace_ns);
+    if (order->kind == SHOAL_HOST_DO_RENEW)
+        lease(host, worker, order->u.worker.deadline_ns);
+    else if (order->kind == SHOAL_HOST_DO_KILL)
+        kill_worker(host, worker, order->u.worker.grace_ns);
     else
-        set_frozen(host, worker, action->kind == SHOAL_SCHED_FREEZE, "agent");
+        set_frozen(host, worker, order->kind == SHOAL_HOST_DO_FREEZE, "agent");
 }
 
-void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *action)
+void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
 {
+    const struct shoal_placement *place = &order->u.run.placement;
     struct sim *sim = host->sim;
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
-    uint32_t job = sim_job_find(sim, action->u.run.job);
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STARTED };
+    uint32_t job = sim_job_find(sim, order->u.run.job);
     struct sim_runner *runner;
     struct sim_worker *worker;
 
-    if (here(host, action->u.run.worker_id) != NULL)
+    if (here(host, place->worker_id) != NULL)
         return; /* asked for again */
     if (job == UINT32_MAX) {
         sim_fail(sim, "%s runs a worker of a job that it has not opened", host->name);
         return;
     }
-    if (action->u.run.worker_id > INT64_MAX)
+    if (place->worker_id > INT64_MAX)
         sim_fail(sim, "%s runs worker %llu, which readers of JSON refuse", host->name,
-                 (unsigned long long)action->u.run.worker_id);
+                 (unsigned long long)place->worker_id);
     worker = sim_alloc(sizeof(*worker));
-    *worker = (struct sim_worker){ .id = action->u.run.worker_id,
+    *worker = (struct sim_worker){ .id = place->worker_id,
                                    .job = job,
                                    .host = host->index,
-                                   .slot = action->u.run.slot,
-                                   .role = action->u.run.role,
-                                   .generation = action->u.run.generation,
-                                   .lease_generation = action->u.run.lease_generation,
-                                   .attempt = action->u.run.attempt,
+                                   .slot = place->slot,
+                                   .role = place->role,
+                                   .generation = order->u.run.generation,
+                                   .lease_generation = place->lease_generation,
+                                   .attempt = place->attempt,
                                    .alive = true,
                                    .pid = (int32_t)(1000 + ++sim->runs) };
-    memcpy(worker->token, action->u.run.token, sizeof(worker->token));
+    memcpy(worker->token, place->token, sizeof(worker->token));
     worker->record = sim_alloc(sizeof(*worker->record));
     sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id,
               job + 1, worker->role, (int)worker->slot);
@@ -490,11 +490,11 @@ void sim_worker_run(struct sim_host *host, const struct shoal_sched_action *acti
     runner = runner_of(host, job, true);
     SHOAL_ASSERT(runner != NULL);
     runner->generation = worker->generation;
-    lease(host, worker, action->u.run.deadline_ns);
-    event.u.worker_started.worker_id = worker->id;
-    event.u.worker_started.pid = worker->pid;
-    sim_answer(host, &event, 3 * SHOAL_MS);
-    if (worker->role == SHOAL_SCHED_RUN_SCRIPT)
+    lease(host, worker, order->u.run.deadline_ns);
+    event.u.started.worker_id = worker->id;
+    event.u.started.pid = worker->pid;
+    sim_host_answer(host, &event, 3 * SHOAL_MS);
+    if (worker->role == SHOAL_JOB_SCRIPT)
         sim_work_later(host, worker, SIM_WORK_END, sim_about(&host->chance, sim->jobs[job].steps * 10 * SHOAL_MS));
     else
         sim_work_later(host, worker, SIM_WORK_HELLO, sim_about(&host->chance, 40 * SHOAL_MS));
@@ -549,8 +549,8 @@ void sim_job_closed(struct sim_host *host, struct shoal_job_id id)
 /* An agent that starts finds the runners; their workers connect again a little later. */
 void sim_runners_found(struct sim_host *host)
 {
-    struct shoal_sched_runner_worker live[SHOAL_SLOTS_MAX + 2];
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RUNNER };
+    struct shoal_host_live live[SHOAL_SLOTS_MAX + 2];
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
     uint64_t busy = 0;
 
     for (uint32_t i = 0; i < SIM_JOBS_MAX; i++) {
@@ -560,15 +560,15 @@ void sim_runners_found(struct sim_host *host)
         for (struct sim_worker *worker = host->workers; runner->used && worker != NULL; worker = worker->next) {
             if (worker->job != runner->job || count == SHOAL_SLOTS_MAX + 2)
                 continue;
-            live[count] = (struct shoal_sched_runner_worker){ .worker_id = worker->id,
-                                                              .slot = worker->slot,
-                                                              .pid = worker->pid,
-                                                              .role = worker->role,
-                                                              .frozen = worker->frozen,
-                                                              .lease_generation = worker->lease_generation,
-                                                              .deadline_ns = worker->kill_at_ns == 0
-                                                                                 ? 0
-                                                                                 : worker->kill_at_ns - KILL_AFTER_NS };
+            live[count] =
+                (struct shoal_host_live){ .worker_id = worker->id,
+                                          .slot = worker->slot,
+                                          .pid = worker->pid,
+                                          .role = worker->role,
+                                          .frozen = worker->frozen,
+                                          .lease_generation = worker->lease_generation,
+                                          .deadline_ns =
+                                              worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - KILL_AFTER_NS };
             memcpy(live[count++].token, worker->token, sizeof(worker->token));
             busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot;
             sim_work_later(host, worker, SIM_WORK_HELLO, 20 * SHOAL_MS + sim_about(&host->chance, 100 * SHOAL_MS));
@@ -579,7 +579,7 @@ void sim_runners_found(struct sim_host *host)
         event.u.runner.generation = runner->generation;
         event.u.runner.workers = live;
         event.u.runner.worker_count = count;
-        sim_sched_step(host, &event);
+        sim_host_step(host, &event);
     }
     host->runners_found = true;
     for (uint32_t slot = 0; slot < host->slots; slot++) /* whose locks are free */
@@ -589,14 +589,14 @@ void sim_runners_found(struct sim_host *host)
 
 /* ---- strikes ---- */
 
-static void say_worker(struct sim_host *host, const struct sim_worker *worker, enum shoal_sched_event_kind kind,
+static void say_worker(struct sim_host *host, const struct sim_worker *worker, enum shoal_host_event_kind kind,
                        uint64_t delay_ns)
 {
-    struct shoal_sched_event event = { .kind = kind };
+    struct shoal_host_event event = { .kind = kind };
 
-    event.u.worker_stuck.worker_id = worker->id;
+    event.u.worker.worker_id = worker->id;
     if (host->agent)
-        sim_answer(host, &event, delay_ns);
+        sim_host_answer(host, &event, delay_ns);
 }
 
 static void watch_later(struct sim_host *host, const struct sim_worker *worker)
@@ -614,14 +614,14 @@ static void on_watch(struct sim_host *host, struct sim_worker *worker)
     worker->still_life = host->life;
     if (host->agent && !worker->frozen && ++worker->still > WATCH_LOOKS) {
         worker->still = 0;
-        say_worker(host, worker, SHOAL_SCHED_WORKER_STUCK, SHOAL_MS);
+        say_worker(host, worker, SHOAL_HOST_ON_STUCK, SHOAL_MS);
     }
     watch_later(host, worker);
 }
 
 static bool may_strike(const struct sim_worker *worker)
 {
-    return worker->role == SHOAL_SCHED_RUN_ENGINE && !worker->dead && !worker->stopped;
+    return worker->role == SHOAL_JOB_ENGINE && !worker->dead && !worker->stopped;
 }
 
 void sim_worker_strike(struct sim_host *host, bool stop)
@@ -646,7 +646,7 @@ void sim_worker_strike(struct sim_host *host, bool stop)
         return;
     }
     struck->dead = true;
-    say_worker(host, struck, SHOAL_SCHED_WORKER_DYING, sim_about(&sim->command_chance, SHOAL_MS));
+    say_worker(host, struck, SHOAL_HOST_ON_DYING, sim_about(&sim->command_chance, SHOAL_MS));
     event = sim_push(sim, SIM_EXIT, host->index, 2 * SHOAL_MS + sim_about(&sim->command_chance, TEARDOWN_NS));
     event->word = struck->id;
     event->from = 9;
@@ -656,7 +656,7 @@ void sim_worker_strike(struct sim_host *host, bool stop)
 
 static void to_agent(struct sim_host *host, const struct sim_event *from)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MESSAGE };
 
     if (here(host, from->word) == NULL)
         return; /* it has ended */
@@ -666,18 +666,18 @@ static void to_agent(struct sim_host *host, const struct sim_event *from)
     }
     event.u.worker.worker_id = from->word;
     event.u.worker.message = host->sim->message;
-    sim_sched_step(host, &event);
+    sim_host_step(host, &event);
 }
 
 static void slot_idle(struct sim_host *host, uint32_t slot)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SLOT_IDLE };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_SLOT_IDLE };
 
     for (const struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
         if (worker->slot == slot)
             return;
-    event.u.slot_idle.slot = slot;
-    sim_sched_step(host, &event);
+    event.u.idle.slot = slot;
+    sim_host_step(host, &event);
 }
 
 void sim_worker_event(struct sim_host *host, const struct sim_event *event)

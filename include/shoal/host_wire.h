@@ -19,12 +19,11 @@
 #ifndef SHOAL_HOST_WIRE_H
 #define SHOAL_HOST_WIRE_H
 
-#include "shoal/job.h"
+#include "shoal/host.h"
 
 #define SHOAL_HOST_WIRE_VERSION 1
 /* Below SHOAL_FRAME_BYTES_MAX: a CONFIRM with a specification, or an epoch. */
 #define SHOAL_HOST_MESSAGE_MAX (64 * SHOAL_KIB)
-#define SHOAL_HOST_SOURCES_MAX 5
 
 enum shoal_host_kind {
     /* leader to host */

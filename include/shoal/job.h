@@ -113,6 +113,8 @@ enum shoal_job_role { SHOAL_JOB_ENGINE, SHOAL_JOB_DRIVER, SHOAL_JOB_SCRIPT, SHOA
 #define SHOAL_SLOT_NONE UINT32_MAX
 #endif
 
+#define SHOAL_JOB_TOKEN_BYTES 16
+
 /* A worker and the lease it lives under. */
 struct shoal_placement {
     uint64_t worker_id;
@@ -120,7 +122,7 @@ struct shoal_placement {
     uint32_t slot; /* SHOAL_SLOT_NONE: a driver */
     uint32_t host_epoch;
     uint64_t lease_generation; /* of the slot */
-    uint8_t token[16];
+    uint8_t token[SHOAL_JOB_TOKEN_BYTES];
     uint8_t role; /* enum shoal_job_role */
     uint32_t attempt;
     uint32_t rank; /* scripts: place in the gang; others 0 */

@@ -27,10 +27,10 @@
 
 #include "shoal/buf.h"
 #include "shoal/error.h"
+#include "shoal/host.h"
 #include "shoal/ids.h"
 #include "shoal/limits.h"
 #include "shoal/rand.h"
-#include "shoal/worker.h"
 
 struct shoal_sched; /* state: its fields live in sched/node/sched_state.h */
 struct shoal_mesh;
@@ -38,9 +38,8 @@ struct shoal_mesh;
 #define SHOAL_SCHED_DOMAIN_BYTES 64
 #define SHOAL_SCHED_SIGNATURE_BYTES 64
 #define SHOAL_SCHED_KEY_BYTES 32
-#define SHOAL_SCHED_TOKEN_BYTES 16
 /* Sources of a blob: the guardians. */
-#define SHOAL_SCHED_SOURCES_MAX 5
+#define SHOAL_SCHED_SOURCES_MAX SHOAL_HOST_SOURCES_MAX
 #define SHOAL_SCHED_TICKET_BYTES_MAX 640
 #define SHOAL_SCHED_BY_BYTES 64 /* a user's name, as SHOAL_JOB_TEXT_BYTES */
 /* A job's summary in gossip. */
@@ -63,22 +62,10 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_RESTORED, /* every stored group has been restored */
     SHOAL_SCHED_STORED,
     SHOAL_SCHED_REQUEST,
-    SHOAL_SCHED_BLOB,          /* the answer to FETCH */
-    SHOAL_SCHED_MANIFEST_MADE, /* the answer to MANIFEST */
-    /* This host's workers. */
-    SHOAL_SCHED_WORKER_STARTED,
-    SHOAL_SCHED_WORKER_EXITED,
-    SHOAL_SCHED_SLOT_IDLE,
-    SHOAL_SCHED_RUNNER,
-    SHOAL_SCHED_WORKER,
-    SHOAL_SCHED_WORKER_STUCK,
-    SHOAL_SCHED_WORKER_DYING,
-    SHOAL_SCHED_WORKER_STEPPED,
-    SHOAL_SCHED_RECORDS_MARK,
+    SHOAL_SCHED_HOST,            /* what the shell says of workers, blobs and the ledger: host.h */
     SHOAL_SCHED_ARCHIVE_MADE,    /* the answer to ARCHIVE_MAKE */
     SHOAL_SCHED_ARCHIVE_FETCHED, /* the answer to ARCHIVE_FETCH */
 };
-#define SHOAL_SCHED_EVENT_KINDS 27
 
 /* As in shoal/swim.h. */
 enum shoal_sched_node_state {
@@ -178,17 +165,6 @@ struct shoal_sched_request {
 _Static_assert(SHOAL_SCHED_SPEC_BYTES_MAX + SHOAL_BUNDLE_INLINE_MAX + 4 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX,
                "a founding record with specification and bundle fits one entry");
 
-struct shoal_sched_runner_worker {
-    uint64_t worker_id;
-    uint32_t slot; /* UINT32_MAX: a driver */
-    int32_t pid;
-    uint8_t role; /* enum shoal_role */
-    bool frozen;
-    uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
-    uint64_t deadline_ns; /* of its lease, as the runner holds it */
-    uint64_t lease_generation;
-};
-
 struct shoal_sched_event {
     enum shoal_sched_event_kind kind;
     uint64_t wall_ms; /* wall clock, for job ids, order of claims and display only */
@@ -233,54 +209,7 @@ struct shoal_sched_event {
             struct shoal_sched_mark mark;
         } stored;
         struct shoal_sched_request request;
-        struct {
-            struct shoal_hash hash;
-            bool ok;
-            char text[200]; /* why not */
-        } blob;
-        struct {
-            struct shoal_job_id job;
-            uint32_t call;
-            bool ok;
-            struct shoal_hash hash;
-            uint64_t bytes;
-            char text[200];
-        } manifest;
-        struct {
-            uint64_t worker_id;
-            int32_t pid;
-        } worker_started;
-        struct {
-            uint64_t worker_id;
-            int32_t status; /* exit code, or the signal */
-            bool signalled;
-            char text[200]; /* why it could not start, if so; "" */
-        } worker_exited;
-        struct {
-            uint32_t slot; /* its lock is free and its cgroup empty */
-        } slot_idle;
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            const struct shoal_sched_runner_worker *workers; /* alive now */
-            size_t worker_count;
-        } runner;
-        struct {
-            uint64_t worker_id;
-            const struct shoal_worker_message *message;
-        } worker;
-        struct {
-            uint64_t worker_id;
-        } worker_stuck; /* DYING too */
-        struct {
-            uint64_t worker_id;
-            uint64_t epoch_word, step; /* of its control page: it has applied that in this epoch */
-        } worker_stepped;
-        struct {
-            struct shoal_job_id job;
-            uint32_t call;
-            uint64_t step;
-        } records_mark; /* the shell's ledger holds the records up to here on a majority of the guardians */
+        struct shoal_host_event host;
         struct {
             struct shoal_job_id job;
             bool ok;
@@ -309,30 +238,15 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_KEEP_MESH,     /* replace the kept copy (mode 0600: it holds the token key) */
     SHOAL_SCHED_KEEP_SLOTS,    /* replace the kept table of this host's slots (rebuildable: no flush is needed) */
     SHOAL_SCHED_BLOB_PUT,      /* an inline bundle: put it into the blob store, held by the job */
-    SHOAL_SCHED_FETCH,         /* fetch and hold a blob for the job -> BLOB (at once if it is here) */
-    SHOAL_SCHED_MANIFEST,     /* make a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts -> MANIFEST_MADE */
-    SHOAL_SCHED_JOB_OPEN,     /* prepare local files of a job that will run here; `spec` = encoded shoal_job_spec */
-    SHOAL_SCHED_JOB_CLOSED,   /* nothing of it runs here any more: the runner may end */
-    SHOAL_SCHED_JOB_DELETED,  /* remove its files and blobs for good */
-    SHOAL_SCHED_JOB_ARCHIVED, /* forget it; its blobs too, unless `keep`: this node holds its record */
-    SHOAL_SCHED_ARCHIVE_MAKE, /* list what belongs to an ended job, as blobs held by it -> ARCHIVE_MADE */
+    SHOAL_SCHED_JOB_DELETED,   /* remove its files and blobs for good */
+    SHOAL_SCHED_JOB_ARCHIVED,  /* forget it; its blobs too, unless `keep`: this node holds its record */
+    SHOAL_SCHED_ARCHIVE_MAKE,  /* list what belongs to an ended job, as blobs held by it -> ARCHIVE_MADE */
     SHOAL_SCHED_ARCHIVE_FETCH, /* fetch and hold all blobs of such a list, flushed -> ARCHIVE_FETCHED */
     SHOAL_SCHED_ROLE,          /* for logs: this node leads the group now, or not any more */
     SHOAL_SCHED_FATAL,         /* log the text and stop the agent */
     SHOAL_SCHED_SAY,           /* log the text: something an operator should know (in `fatal`) */
-    /* This host's workers. */
-    SHOAL_SCHED_RUN,
-    SHOAL_SCHED_RENEW,
-    SHOAL_SCHED_FREEZE,
-    SHOAL_SCHED_THAW,
-    SHOAL_SCHED_KILL,
-    SHOAL_SCHED_WORKER_SEND,
-    SHOAL_SCHED_REVOKE, /* raise `revoked` on the job's control page to at least this word */
+    SHOAL_SCHED_ORDER,         /* for this host's workers, blobs and files: host.h */
 };
-#define SHOAL_SCHED_ACTION_KINDS 29
-
-/* As enum shoal_job_role. */
-enum shoal_sched_run_role { SHOAL_SCHED_RUN_ENGINE, SHOAL_SCHED_RUN_DRIVER, SHOAL_SCHED_RUN_SCRIPT };
 
 /* (configuration index, term, applied index) of a summary: the higher one wins, whoever signed it. */
 struct shoal_sched_version {
@@ -362,7 +276,7 @@ struct shoal_sched_action {
             struct shoal_sched_hard hard;
         } persist; /* order: snapshot, truncate, entries, hard */
         struct {
-            struct shoal_job_id group; /* REMOVE_GROUP, JOB_CLOSED, JOB_DELETED, JOB_ARCHIVED */
+            struct shoal_job_id group; /* REMOVE_GROUP, JOB_DELETED, JOB_ARCHIVED */
             bool keep;                 /* JOB_ARCHIVED */
         } group;
         struct {
@@ -387,15 +301,8 @@ struct shoal_sched_action {
         struct {
             struct shoal_job_id job;
             struct shoal_hash hash;
-            struct shoal_view bytes;                               /* BLOB_PUT */
-            struct shoal_node_id sources[SHOAL_SCHED_SOURCES_MAX]; /* FETCH */
-            uint8_t source_count;
-        } blob; /* BLOB_PUT, FETCH */
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            uint32_t call;
-        } manifest;
+            struct shoal_view bytes;
+        } blob; /* BLOB_PUT */
         struct {
             struct shoal_job_id job;
             char user[SHOAL_SCHED_BY_BYTES]; /* whose folder its results lie in */
@@ -405,11 +312,6 @@ struct shoal_sched_action {
             uint8_t source_count;
         } archive;
         struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            struct shoal_view spec;
-        } job_open;
-        struct {
             struct shoal_job_id group;
             bool leads;
             uint64_t term;
@@ -418,31 +320,7 @@ struct shoal_sched_action {
         struct {
             char text[400];
         } fatal; /* FATAL, SAY */
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            uint64_t worker_id;
-            uint32_t slot; /* UINT32_MAX: none, a driver */
-            uint8_t role;  /* enum shoal_sched_run_role */
-            uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
-            uint64_t lease_generation;
-            uint64_t deadline_ns; /* of the lease, on this host's clock */
-            uint32_t attempt;
-            uint32_t rank; /* scripts: place in the gang */
-        } run;
-        struct {
-            uint64_t worker_id;
-            uint64_t deadline_ns; /* RENEW */
-            uint64_t grace_ns;    /* KILL: SIGTERM first, SIGKILL after this; 0: SIGKILL at once */
-        } worker;                 /* RENEW, FREEZE, THAW, KILL */
-        struct {
-            uint64_t worker_id;
-            const struct shoal_worker_message *message;
-        } worker_send;
-        struct {
-            struct shoal_job_id job;
-            uint64_t epoch_word;
-        } revoke;
+        struct shoal_host_order order;
     } u;
 };
 

@@ -50,28 +50,7 @@ enum shoal_slots_event_kind {
     SHOAL_SLOTS_FRAME,  /* a host_wire message for this host (shoal_host_kind_to_host) */
     SHOAL_SLOTS_LINK,   /* to `node` is up (again): reports are repeated at once */
     SHOAL_SLOTS_TARGET, /* this host's own allocation: who deserves each slot. Zero: nobody */
-    SHOAL_SLOTS_WORKER_STARTED,
-    SHOAL_SLOTS_WORKER_EXITED,
-    SHOAL_SLOTS_SLOT_IDLE, /* lock free, cgroup empty */
-    SHOAL_SLOTS_RUNNER,    /* after an agent's restart: these live; any other worker of the job here is dead */
-    SHOAL_SLOTS_WORKER,    /* a worker's message */
-    SHOAL_SLOTS_STUCK,     /* the watchdog: a worker's heartbeat word stands still */
-    SHOAL_SLOTS_DYING,     /* killed, or crashed: its memory is being torn down, EXITED follows */
-    SHOAL_SLOTS_STEPPED,   /* a worker's control page: how far it is, whoever ships the records */
-    SHOAL_SLOTS_BLOB,      /* the answer to FETCH */
-    SHOAL_SLOTS_MANIFEST_MADE,
-    SHOAL_SLOTS_RECORDS_MARK, /* the ledger holds the records up to here on a majority */
-};
-
-struct shoal_slots_live {
-    uint64_t worker_id;
-    uint32_t slot; /* SHOAL_SLOT_NONE: a driver */
-    int32_t pid;
-    uint8_t role; /* enum shoal_job_role (RUN's) */
-    bool frozen;
-    uint8_t token[16];
-    uint64_t deadline_ns;
-    uint64_t lease_generation;
+    SHOAL_SLOTS_HOST,   /* what the shell says of workers, blobs and the ledger: host.h */
 };
 
 struct shoal_slots_event {
@@ -85,65 +64,14 @@ struct shoal_slots_event {
         struct {
             struct shoal_job_id jobs[SHOAL_SLOTS_MAX];
         } target;
-        struct {
-            uint64_t worker_id;
-            int32_t pid;
-        } started;
-        struct {
-            uint64_t worker_id;
-            int32_t status;
-            bool signalled;
-            const char *text; /* NULL or why: could not start, or the last line of stderr */
-        } exited;
-        uint32_t slot; /* SLOT_IDLE */
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            const struct shoal_slots_live *workers;
-            size_t worker_count;
-        } runner;
-        struct {
-            uint64_t worker_id;
-            const struct shoal_worker_message *message;
-        } worker; /* STUCK, DYING: worker_id */
-        struct {
-            uint64_t worker_id;
-            uint64_t epoch_word, step;
-        } stepped;
-        struct {
-            struct shoal_hash hash;
-            bool ok;
-            const char *text;
-        } blob;
-        struct {
-            struct shoal_job_id job;
-            uint32_t call;
-            bool ok;
-            struct shoal_hash hash;
-            const char *text;
-        } manifest;
-        struct {
-            struct shoal_job_id job;
-            uint32_t call;
-            uint64_t step;
-        } records_mark;
+        struct shoal_host_event host;
     } u;
 };
 
 enum shoal_slots_action_kind {
     SHOAL_SLOTS_SEND,    /* a host_wire message to `to` (maybe this node: hand it to the lead here) */
     SHOAL_SLOTS_PUBLISH, /* the slots record changed */
-    SHOAL_SLOTS_JOB_OPEN,
-    SHOAL_SLOTS_JOB_CLOSED,
-    SHOAL_SLOTS_RUN,
-    SHOAL_SLOTS_RENEW,
-    SHOAL_SLOTS_FREEZE,
-    SHOAL_SLOTS_THAW,
-    SHOAL_SLOTS_KILL,
-    SHOAL_SLOTS_WORKER_SEND,
-    SHOAL_SLOTS_REVOKE,
-    SHOAL_SLOTS_FETCH,
-    SHOAL_SLOTS_MANIFEST,
+    SHOAL_SLOTS_ORDER,   /* for the shell: host.h */
 };
 
 struct shoal_slots_action {
@@ -157,41 +85,7 @@ struct shoal_slots_action {
             uint64_t version;
             struct shoal_view payload; /* shoal_slots_record_decode */
         } publish;
-        struct {
-            struct shoal_job_id job; /* JOB_CLOSED too */
-            uint32_t generation;
-            struct shoal_view spec;
-        } job;
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            struct shoal_placement placement; /* worker id, slot, role, token, lease generation, attempt, rank */
-            uint64_t deadline_ns;
-        } run;
-        struct {
-            uint64_t worker_id;
-            uint64_t deadline_ns; /* RENEW */
-            uint64_t grace_ns;    /* KILL */
-        } worker;
-        struct {
-            uint64_t worker_id;
-            const struct shoal_worker_message *message;
-        } worker_send;
-        struct {
-            struct shoal_job_id job;
-            uint64_t epoch_word;
-        } revoke;
-        struct {
-            struct shoal_job_id job;
-            struct shoal_hash hash;
-            uint8_t source_count;
-            struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX];
-        } fetch;
-        struct {
-            struct shoal_job_id job;
-            uint32_t generation;
-            uint32_t call;
-        } manifest;
+        struct shoal_host_order order;
     } u;
 };
 

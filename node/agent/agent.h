@@ -67,8 +67,8 @@ struct agent_run {
     bool started;
     uint64_t worker_id;
     uint32_t slot;
-    uint8_t role; /* enum shoal_sched_run_role */
-    uint8_t token[SHOAL_SCHED_TOKEN_BYTES];
+    uint8_t role; /* enum shoal_job_role */
+    uint8_t token[SHOAL_JOB_TOKEN_BYTES];
     uint64_t lease_generation;
     uint64_t deadline_ns;
     uint32_t attempt;
@@ -154,6 +154,7 @@ struct agent {
 enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg) SHOAL_MUST_CHECK;
 void agent_control_stop(struct agent *agent);
 void agent_event(struct agent *agent, struct shoal_sched_event *event);
+void agent_host_event(struct agent *agent, const struct shoal_host_event *host);
 void agent_request(struct agent *agent, struct shoal_sched_request *request, agent_reply_fn *done, void *arg);
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
@@ -178,7 +179,7 @@ void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t gener
 void agent_job_closed(struct agent *agent, struct shoal_job_id id);
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
 void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
-void agent_job_run(struct agent *agent, const struct shoal_sched_action *action);
+void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);

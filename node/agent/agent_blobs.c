@@ -222,12 +222,12 @@ struct fetch_event {
 static void on_fetched(void *arg, enum shoal_err err, const char *text)
 {
     struct fetch_event *e = arg;
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_BLOB };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_BLOB };
 
     event.u.blob.hash = e->hash;
     event.u.blob.ok = err == SHOAL_OK;
     (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "%.199s", text);
-    agent_event(e->agent, &event);
+    agent_host_event(e->agent, &event);
     free(e);
 }
 
@@ -685,15 +685,14 @@ static int by_path(const void *a, const void *b)
 
 static void listing_end(struct listing *l, enum shoal_err err, const char *text, struct shoal_hash hash)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MANIFEST_MADE };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MANIFEST };
 
     event.u.manifest.job = l->job;
     event.u.manifest.call = l->call;
     event.u.manifest.ok = err == SHOAL_OK;
     event.u.manifest.hash = hash;
-    event.u.manifest.bytes = l->bytes;
     (void)snprintf(event.u.manifest.text, sizeof(event.u.manifest.text), "%.199s", text);
-    agent_event(l->agent, &event);
+    agent_host_event(l->agent, &event);
     free(l->files);
     free(l);
 }

@@ -383,24 +383,30 @@ static void send_datagram(struct agent *agent, const struct shoal_sched_action *
 static uint64_t freeze_at(uint64_t deadline_ns) { return deadline_ns - 5 * SHOAL_S; }
 static uint64_t kill_at(uint64_t deadline_ns) { return deadline_ns + 595 * SHOAL_S; }
 
-static void carry_out_worker(struct agent *agent, const struct shoal_sched_action *action)
+static void carry_out_order(struct agent *agent, const struct shoal_host_order *order)
 {
-    uint64_t worker_id = action->u.worker.worker_id;
-
-    switch (action->kind) {
-    case SHOAL_SCHED_RENEW:
-        workers_renew(agent->workers, worker_id, freeze_at(action->u.worker.deadline_ns),
-                      kill_at(action->u.worker.deadline_ns));
+    switch (order->kind) {
+    case SHOAL_HOST_DO_JOB_OPEN:
+        agent_job_open(agent, order->u.job.job, order->u.job.generation, order->u.job.spec);
         break;
-    case SHOAL_SCHED_FREEZE: workers_freeze(agent->workers, worker_id); break;
-    case SHOAL_SCHED_THAW: workers_thaw(agent->workers, worker_id); break;
-    case SHOAL_SCHED_KILL: workers_kill(agent->workers, worker_id, action->u.worker.grace_ns); break;
-    case SHOAL_SCHED_WORKER_SEND:
-        agent_worker_send(agent, action->u.worker_send.worker_id, action->u.worker_send.message);
+    case SHOAL_HOST_DO_JOB_CLOSED: agent_job_closed(agent, order->u.job.job); break;
+    case SHOAL_HOST_DO_RUN: agent_job_run(agent, order); break;
+    case SHOAL_HOST_DO_RENEW:
+        workers_renew(agent->workers, order->u.worker.worker_id, freeze_at(order->u.worker.deadline_ns),
+                      kill_at(order->u.worker.deadline_ns));
         break;
-    case SHOAL_SCHED_REVOKE: workers_revoke(agent->workers, action->u.revoke.job, action->u.revoke.epoch_word); break;
-    case SHOAL_SCHED_RUN: agent_job_run(agent, action); break;
-    default: SHOAL_ASSERT(false);
+    case SHOAL_HOST_DO_FREEZE: workers_freeze(agent->workers, order->u.worker.worker_id); break;
+    case SHOAL_HOST_DO_THAW: workers_thaw(agent->workers, order->u.worker.worker_id); break;
+    case SHOAL_HOST_DO_KILL: workers_kill(agent->workers, order->u.worker.worker_id, order->u.worker.grace_ns); break;
+    case SHOAL_HOST_DO_SEND: agent_worker_send(agent, order->u.send.worker_id, order->u.send.message); break;
+    case SHOAL_HOST_DO_REVOKE: workers_revoke(agent->workers, order->u.revoke.job, order->u.revoke.epoch_word); break;
+    case SHOAL_HOST_DO_FETCH:
+        agent_fetch(agent, order->u.fetch.job, order->u.fetch.hash, order->u.fetch.sources,
+                    order->u.fetch.source_count);
+        break;
+    case SHOAL_HOST_DO_MANIFEST:
+        agent_manifest(agent, order->u.manifest.job, order->u.manifest.generation, order->u.manifest.call);
+        break;
     }
 }
 
@@ -428,17 +434,6 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
     case SHOAL_SCHED_BLOB_PUT:
         agent_bundle_put(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.bytes);
         break;
-    case SHOAL_SCHED_FETCH:
-        agent_fetch(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.sources,
-                    action->u.blob.source_count);
-        break;
-    case SHOAL_SCHED_MANIFEST:
-        agent_manifest(agent, action->u.manifest.job, action->u.manifest.generation, action->u.manifest.call);
-        break;
-    case SHOAL_SCHED_JOB_OPEN:
-        agent_job_open(agent, action->u.job_open.job, action->u.job_open.generation, action->u.job_open.spec);
-        break;
-    case SHOAL_SCHED_JOB_CLOSED: agent_job_closed(agent, action->u.group.group); break;
     case SHOAL_SCHED_JOB_DELETED: agent_job_deleted(agent, action->u.group.group); break;
     case SHOAL_SCHED_JOB_ARCHIVED: agent_job_archived(agent, action->u.group.group, action->u.group.keep); break;
     case SHOAL_SCHED_ARCHIVE_MAKE: agent_archive_make(agent, action); break;
@@ -458,13 +453,7 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
         agent_log(agent, "stops: %s", action->u.fatal.text);
         agent_stop(agent, 1);
         break;
-    case SHOAL_SCHED_RUN:
-    case SHOAL_SCHED_RENEW:
-    case SHOAL_SCHED_FREEZE:
-    case SHOAL_SCHED_THAW:
-    case SHOAL_SCHED_KILL:
-    case SHOAL_SCHED_WORKER_SEND:
-    case SHOAL_SCHED_REVOKE: carry_out_worker(agent, action); break;
+    case SHOAL_SCHED_ORDER: carry_out_order(agent, &action->u.order); break;
     }
 }
 
@@ -499,7 +488,8 @@ static void step_one(struct agent *agent, struct shoal_sched_event *event)
 
 static void defer(struct agent *agent, const struct shoal_sched_event *event)
 {
-    SHOAL_ASSERT(event->kind != SHOAL_SCHED_FRAME && event->kind != SHOAL_SCHED_WORKER);
+    SHOAL_ASSERT(event->kind != SHOAL_SCHED_FRAME);
+    SHOAL_ASSERT(event->kind != SHOAL_SCHED_HOST || event->u.host.kind != SHOAL_HOST_ON_MESSAGE); /* N2 */
     if (agent->deferred_count == agent->deferred_cap) {
         size_t cap = agent->deferred_cap == 0 ? 16 : 2 * agent->deferred_cap;
         struct shoal_sched_event *grown = realloc(agent->deferred, cap * sizeof(*grown));
@@ -530,6 +520,11 @@ void agent_event(struct agent *agent, struct shoal_sched_event *event)
     agent->stepping = false;
     if (!agent->stopping)
         arm(agent);
+}
+
+void agent_host_event(struct agent *agent, const struct shoal_host_event *host)
+{
+    agent_event(agent, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_HOST, .u.host = *host });
 }
 
 /* ---- start ---- */

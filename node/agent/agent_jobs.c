@@ -549,7 +549,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
         put_env(t, "FABRIC_BACKEND", "pytorch");
         put_env(t, "RESUME_WEIGHT_PATH", "null");
         put_env(t, "RDMA_ENABLED", "false");
-        if (run->role == SHOAL_SCHED_RUN_DRIVER)
+        if (run->role == SHOAL_JOB_DRIVER)
             put_env(t, "DLI_IS_DRIVER", "true");
     }
 }
@@ -566,7 +566,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
 {
     const char *text = NULL;
 
-    if (run->role == SHOAL_SCHED_RUN_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
+    if (run->role == SHOAL_JOB_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
         t->start.how = SHOAL_START_FORK;
         put_argv(t, agent->settings.python);
         put_argv(t, "-m");
@@ -600,12 +600,12 @@ static void env_user(struct agent_job *job, struct start_text *t)
 
 static void not_started(struct agent *agent, uint64_t worker_id, const char *text)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
 
-    event.u.worker_exited.worker_id = worker_id;
-    event.u.worker_exited.status = -1;
-    (void)snprintf(event.u.worker_exited.text, sizeof(event.u.worker_exited.text), "%.199s", text);
-    agent_event(agent, &event);
+    event.u.exited.worker_id = worker_id;
+    event.u.exited.status = -1;
+    (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
+    agent_host_event(agent, &event);
 }
 
 static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
@@ -634,16 +634,14 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     make_folders(log_dir);
     t->start.worker_id = run->worker_id;
     t->start.slot = run->slot;
-    t->start.nice = run->role == SHOAL_SCHED_RUN_ENGINE ? WORKER_NICE : 0;
+    t->start.nice = run->role == SHOAL_JOB_ENGINE ? WORKER_NICE : 0;
     t->start.freeze_at_ns = run->deadline_ns - 5 * SHOAL_S;
     t->start.kill_at_ns = run->deadline_ns + 595 * SHOAL_S;
     t->start.cwd = keep(t, job->work_dir);
     /* What a driver prints goes to the driver's log; $LOG_DIR/stdout of an elastic driver holds the helper's lines. */
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir,
-                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stdout" : "stdout");
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_JOB_DRIVER ? "driver.stdout" : "stdout");
     t->start.stdout_path = keep(t, path);
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir,
-                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
+    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_JOB_DRIVER ? "driver.stderr" : "stderr");
     t->start.stderr_path = keep(t, path);
     t->start.lock_path = "";
     if (run->slot != SHOAL_SLOT_NONE) {
@@ -736,36 +734,37 @@ bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t work
     return run->used;
 }
 
-void agent_job_run(struct agent *agent, const struct shoal_sched_action *action)
+void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
-    struct agent_job *job = agent_job_need(agent, action->u.run.job);
+    const struct shoal_placement *place = &order->u.run.placement;
+    struct agent_job *job = agent_job_need(agent, order->u.run.job);
     struct agent_run *run = NULL;
     uint8_t chance[5];
 
     for (unsigned i = 0; job != NULL && i < SHOAL_RUNNER_WORKERS_MAX; i++) {
-        if (job->runs[i].used && job->runs[i].worker_id == action->u.run.worker_id)
+        if (job->runs[i].used && job->runs[i].worker_id == place->worker_id)
             return; /* asked for again */
         if (!job->runs[i].used && run == NULL)
             run = &job->runs[i];
     }
     if (run == NULL || job->spec_bytes.len == 0) {
-        not_started(agent, action->u.run.worker_id, "this host does not know the job's specification");
+        not_started(agent, place->worker_id, "this host does not know the job's specification");
         return;
     }
     *run = (struct agent_run){ .used = true,
-                               .worker_id = action->u.run.worker_id,
-                               .slot = action->u.run.slot,
-                               .role = action->u.run.role,
-                               .lease_generation = action->u.run.lease_generation,
-                               .deadline_ns = action->u.run.deadline_ns,
-                               .attempt = action->u.run.attempt };
-    memcpy(run->token, action->u.run.token, sizeof(run->token));
+                               .worker_id = place->worker_id,
+                               .slot = place->slot,
+                               .role = place->role,
+                               .lease_generation = place->lease_generation,
+                               .deadline_ns = order->u.run.deadline_ns,
+                               .attempt = place->attempt };
+    memcpy(run->token, place->token, sizeof(run->token));
     shoal_random(chance, sizeof(chance));
     for (unsigned i = 0; i < sizeof(chance); i++)
         chance[i] = (uint8_t)letters[chance[i] % 36];
     (void)snprintf(run->task, sizeof(run->task), "%s-%s-%.5s", job->text,
-                   run->role == SHOAL_SCHED_RUN_DRIVER ? "task0" : "task12n", (const char *)chance);
+                   run->role == SHOAL_JOB_DRIVER ? "task0" : "task12n", (const char *)chance);
     run_keep(agent, job, run);
     if (job->files == AGENT_FILES_FAILED)
         job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */

@@ -244,7 +244,7 @@ static bool reached(uint32_t a_call, uint64_t a_step, uint32_t b_call, uint64_t 
 /* Acknowledged: here and on one more host (1 of 1 alone). */
 static void acknowledge(struct ledger *ledger)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RECORDS_MARK };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RECORDS_MARK };
     uint32_t call = 0;
     uint64_t step = 0;
     bool alone = true;
@@ -269,7 +269,7 @@ static void acknowledge(struct ledger *ledger)
     event.u.records_mark.job = ledger->job->id;
     event.u.records_mark.call = call;
     event.u.records_mark.step = step;
-    agent_event(ledger->agent, &event);
+    agent_host_event(ledger->agent, &event);
 }
 
 /* Our file's offset behind (call, step). */

@@ -350,11 +350,11 @@ static void feed_restart(uint64_t worker_id)
 
 static void tell_core(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MESSAGE };
 
     event.u.worker.worker_id = worker_id;
     event.u.worker.message = message;
-    agent_event(agent, &event);
+    agent_host_event(agent, &event);
 }
 
 /* A file that is named, but cannot be kept: a call ends, and its train() says why; a snapshot is left out. */
@@ -449,11 +449,11 @@ static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
 
 static void on_started(void *arg, uint64_t worker_id, int32_t pid)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STARTED };
 
-    event.u.worker_started.worker_id = worker_id;
-    event.u.worker_started.pid = pid;
-    agent_event(arg, &event);
+    event.u.started.worker_id = worker_id;
+    event.u.started.pid = pid;
+    agent_host_event(arg, &event);
 }
 
 /* The last line that the process wrote to its stderr, for people. */
@@ -467,7 +467,7 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
 
     text[0] = '\0';
     (void)snprintf(path, sizeof(path), "%s/log/app.%s/%s", job->result_dir, run->task,
-                   run->role == SHOAL_SCHED_RUN_DRIVER ? "driver.stderr" : "stderr");
+                   run->role == SHOAL_JOB_DRIVER ? "driver.stderr" : "stderr");
     file = fopen(path, "re");
     if (file == NULL)
         return;
@@ -488,70 +488,70 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
 static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
 {
     struct agent *agent = arg;
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
     struct agent_job *job = NULL;
     struct agent_run *run = agent_run_find(agent, worker_id, &job);
 
-    event.u.worker_exited.worker_id = worker_id;
-    event.u.worker_exited.status = status;
-    event.u.worker_exited.signalled = signalled;
+    event.u.exited.worker_id = worker_id;
+    event.u.exited.status = status;
+    event.u.exited.signalled = signalled;
     if (text[0] != '\0')
-        (void)snprintf(event.u.worker_exited.text, sizeof(event.u.worker_exited.text), "%.199s", text);
+        (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
     else if (run != NULL && (status != 0 || signalled))
-        last_words(job, run, event.u.worker_exited.text, sizeof(event.u.worker_exited.text));
+        last_words(job, run, event.u.exited.text, sizeof(event.u.exited.text));
     if (run != NULL)
         agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
-                  (int)run->slot, signalled ? "signal" : "status", status,
-                  event.u.worker_exited.text[0] == '\0' ? "" : ": ", event.u.worker_exited.text);
+                  (int)run->slot, signalled ? "signal" : "status", status, event.u.exited.text[0] == '\0' ? "" : ": ",
+                  event.u.exited.text);
     if (run != NULL) {
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
         run->used = false;
     }
     shoal_ignore(shoal_cache_remove(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8)));
-    agent_event(agent, &event);
+    agent_host_event(agent, &event);
 }
 
 static void on_slot_idle(void *arg, uint32_t slot)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SLOT_IDLE };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_SLOT_IDLE };
 
-    event.u.slot_idle.slot = slot;
-    agent_event(arg, &event);
+    event.u.idle.slot = slot;
+    agent_host_event(arg, &event);
 }
 
 static void on_stuck(void *arg, uint64_t worker_id)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STUCK };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STUCK };
 
     agent_log(arg, "worker %llu stands still: its library thread has not moved for 1 s", (unsigned long long)worker_id);
-    event.u.worker_stuck.worker_id = worker_id;
-    agent_event(arg, &event);
+    event.u.worker.worker_id = worker_id;
+    agent_host_event(arg, &event);
 }
 
 static void on_dying(void *arg, uint64_t worker_id)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_DYING };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_DYING };
 
-    event.u.worker_stuck.worker_id = worker_id;
-    agent_event(arg, &event);
+    event.u.worker.worker_id = worker_id;
+    agent_host_event(arg, &event);
 }
 
 static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint64_t step)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STEPPED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STEPPED };
 
-    event.u.worker_stepped.worker_id = worker_id;
-    event.u.worker_stepped.epoch_word = epoch_word;
-    event.u.worker_stepped.step = step;
-    agent_event(arg, &event);
+    event.u.stepped.worker_id = worker_id;
+    event.u.stepped.epoch_word = epoch_word;
+    event.u.stepped.step = step;
+    agent_host_event(arg, &event);
 }
 
 static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, const struct workers_alive *alive,
                       size_t count)
 {
     struct agent *agent = arg;
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RUNNER };
-    struct shoal_sched_runner_worker found[SHOAL_RUNNER_WORKERS_MAX];
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
+    struct shoal_host_live found[SHOAL_RUNNER_WORKERS_MAX];
     struct agent_job *job = agent_job_need(agent, id);
     size_t used = 0;
 
@@ -571,13 +571,13 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
             workers_kill(agent->workers, alive[i].worker_id, 0); /* nobody knows its lease any more */
             continue;
         }
-        found[used] = (struct shoal_sched_runner_worker){ .worker_id = alive[i].worker_id,
-                                                          .slot = alive[i].slot,
-                                                          .pid = alive[i].pid,
-                                                          .frozen = alive[i].frozen,
-                                                          .role = run->role,
-                                                          .lease_generation = run->lease_generation,
-                                                          .deadline_ns = alive[i].freeze_at_ns + 5 * SHOAL_S };
+        found[used] = (struct shoal_host_live){ .worker_id = alive[i].worker_id,
+                                                .slot = alive[i].slot,
+                                                .pid = alive[i].pid,
+                                                .frozen = alive[i].frozen,
+                                                .role = run->role,
+                                                .lease_generation = run->lease_generation,
+                                                .deadline_ns = alive[i].freeze_at_ns + 5 * SHOAL_S };
         memcpy(found[used].token, run->token, sizeof(run->token));
         used++;
     }
@@ -586,7 +586,7 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
     event.u.runner.generation = generation;
     event.u.runner.workers = found;
     event.u.runner.worker_count = used;
-    agent_event(agent, &event);
+    agent_host_event(agent, &event);
 }
 
 static void on_reattached(void *arg) { (void)arg; }

@@ -27,6 +27,16 @@ struct shoal_slots_action *slots_emit(struct slots_step *s, enum shoal_slots_act
     return action;
 }
 
+struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order_kind kind)
+{
+    struct shoal_slots_action *action = slots_emit(s, SHOAL_SLOTS_ORDER);
+
+    if (action == NULL)
+        return NULL;
+    action->u.order.kind = kind;
+    return &action->u.order;
+}
+
 bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_id to, uint64_t seq)
 {
     struct shoal_host_message *m = &s->slots->out;
@@ -210,7 +220,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     worker->report.status = status;
     worker->report.signalled = signalled;
     worker->report.frozen = false;
-    if (text != NULL && text[0] != '\0')
+    if (text[0] != '\0')
         job_cut_text(worker->report.text, sizeof(worker->report.text), text);
     worker->want = 0;
     worker->unproven = false;
@@ -263,7 +273,7 @@ static void on_idle(struct slots_step *s, uint32_t index)
 }
 
 /* A worker that only the runner remembers: the table was lost. Its lease stands as the runner holds it. */
-static void adopt(struct slots_step *s, const struct shoal_slots_event *event, const struct shoal_slots_live *live)
+static void adopt(struct slots_step *s, const struct shoal_host_event *event, const struct shoal_host_live *live)
 {
     struct shoal_slots *slots = s->slots;
     struct hjob *job = slots_find_job(slots, event->u.runner.job);
@@ -306,7 +316,7 @@ static void adopt(struct slots_step *s, const struct shoal_slots_event *event, c
     slots_changed(slots);
 }
 
-static void on_runner(struct slots_step *s, const struct shoal_slots_event *event)
+static void on_runner(struct slots_step *s, const struct shoal_host_event *event)
 {
     const struct hjob *job = slots_find_job(s->slots, event->u.runner.job);
 
@@ -328,7 +338,7 @@ static void on_runner(struct slots_step *s, const struct shoal_slots_event *even
             adopt(s, event, &event->u.runner.workers[n]);
 }
 
-static void on_blob(struct slots_step *s, const struct shoal_slots_event *event)
+static void on_blob(struct slots_step *s, const struct shoal_host_event *event)
 {
     for (uint32_t i = 0; i < s->slots->jobs_max; i++) {
         struct hjob *job = &s->slots->jobs[i];
@@ -341,7 +351,7 @@ static void on_blob(struct slots_step *s, const struct shoal_slots_event *event)
     }
 }
 
-static void on_manifest(struct slots_step *s, const struct shoal_slots_event *event)
+static void on_manifest(struct slots_step *s, const struct shoal_host_event *event)
 {
     struct hjob *job = slots_find_job(s->slots, event->u.manifest.job);
 
@@ -350,12 +360,11 @@ static void on_manifest(struct slots_step *s, const struct shoal_slots_event *ev
     job->manifest_made = true;
     job->manifest_ok = event->u.manifest.ok;
     job->manifest_hash = event->u.manifest.hash;
-    job_cut_text(job->manifest_text, sizeof(job->manifest_text),
-                 event->u.manifest.text == NULL ? "" : event->u.manifest.text);
+    job_cut_text(job->manifest_text, sizeof(job->manifest_text), event->u.manifest.text);
     item_touch(job, &job->manifest);
 }
 
-static void on_mark(struct slots_step *s, const struct shoal_slots_event *event)
+static void on_mark(struct slots_step *s, const struct shoal_host_event *event)
 {
     struct hjob *job = slots_find_job(s->slots, event->u.records_mark.job);
 
@@ -396,7 +405,7 @@ static void on_dying(struct slots_step *s, struct worker *worker)
 }
 
 /* Rank 0's host may be away: every host says how far its members are. */
-static void on_stepped(struct slots_step *s, const struct shoal_slots_event *event)
+static void on_stepped(struct slots_step *s, const struct shoal_host_event *event)
 {
     const struct worker *worker = slots_find_worker(s->slots, event->u.stepped.worker_id);
     struct hjob *job;
@@ -413,10 +422,44 @@ static void on_stepped(struct slots_step *s, const struct shoal_slots_event *eve
     job->progress_new = true;
 }
 
+static void on_exited(struct slots_step *s, const struct shoal_host_event *event)
+{
+    struct worker *worker = slots_find_worker(s->slots, event->u.exited.worker_id);
+
+    if (worker != NULL)
+        worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
+}
+
+static void on_worker(struct slots_step *s, const struct shoal_host_event *event)
+{
+    struct worker *worker = slots_find_worker(s->slots, event->u.worker.worker_id);
+
+    if (worker == NULL || !worker_lives(worker))
+        s->slots->stats.unknown_workers++;
+    else
+        slots_on_worker(s, worker, event->u.worker.message);
+}
+
+static void on_host(struct slots_step *s, const struct shoal_host_event *event)
+{
+    switch (event->kind) {
+    case SHOAL_HOST_ON_STARTED: on_started(s, event->u.started.worker_id); return;
+    case SHOAL_HOST_ON_EXITED: on_exited(s, event); return;
+    case SHOAL_HOST_ON_SLOT_IDLE: on_idle(s, event->u.idle.slot); return;
+    case SHOAL_HOST_ON_RUNNER: on_runner(s, event); return;
+    case SHOAL_HOST_ON_MESSAGE: on_worker(s, event); return;
+    case SHOAL_HOST_ON_STEPPED: on_stepped(s, event); return;
+    case SHOAL_HOST_ON_STUCK: on_stuck(s, slots_find_worker(s->slots, event->u.worker.worker_id)); return;
+    case SHOAL_HOST_ON_DYING: on_dying(s, slots_find_worker(s->slots, event->u.worker.worker_id)); return;
+    case SHOAL_HOST_ON_BLOB: on_blob(s, event); return;
+    case SHOAL_HOST_ON_MANIFEST: on_manifest(s, event); return;
+    case SHOAL_HOST_ON_RECORDS_MARK: on_mark(s, event); return;
+    }
+}
+
 static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_event *event)
 {
     struct shoal_slots *slots = s->slots;
-    struct worker *worker;
 
     switch (event->kind) {
     case SHOAL_SLOTS_TIMER: return SHOAL_OK;
@@ -430,27 +473,7 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
         return SHOAL_OK;
     case SHOAL_SLOTS_LINK: on_link(s, event->u.link); return SHOAL_OK;
     case SHOAL_SLOTS_TARGET: on_target(s, event); return SHOAL_OK;
-    case SHOAL_SLOTS_WORKER_STARTED: on_started(s, event->u.started.worker_id); return SHOAL_OK;
-    case SHOAL_SLOTS_WORKER_EXITED:
-        worker = slots_find_worker(slots, event->u.exited.worker_id);
-        if (worker != NULL)
-            worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
-        return SHOAL_OK;
-    case SHOAL_SLOTS_SLOT_IDLE: on_idle(s, event->u.slot); return SHOAL_OK;
-    case SHOAL_SLOTS_RUNNER: on_runner(s, event); return SHOAL_OK;
-    case SHOAL_SLOTS_WORKER:
-        worker = slots_find_worker(slots, event->u.worker.worker_id);
-        if (worker == NULL || !worker_lives(worker))
-            slots->stats.unknown_workers++;
-        else
-            slots_on_worker(s, worker, event->u.worker.message);
-        return SHOAL_OK;
-    case SHOAL_SLOTS_STEPPED: on_stepped(s, event); return SHOAL_OK;
-    case SHOAL_SLOTS_STUCK: on_stuck(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
-    case SHOAL_SLOTS_DYING: on_dying(s, slots_find_worker(slots, event->u.worker.worker_id)); return SHOAL_OK;
-    case SHOAL_SLOTS_BLOB: on_blob(s, event); return SHOAL_OK;
-    case SHOAL_SLOTS_MANIFEST_MADE: on_manifest(s, event); return SHOAL_OK;
-    case SHOAL_SLOTS_RECORDS_MARK: on_mark(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_HOST: on_host(s, &event->u.host); return SHOAL_OK;
     }
     return SHOAL_ERR_INVALID;
 }
@@ -527,32 +550,32 @@ static void emit_wants(struct slots_step *s, struct worker *worker)
 {
     static const struct {
         uint8_t want;
-        enum shoal_slots_action_kind kind;
-    } table[] = { { WANT_RUN, SHOAL_SLOTS_RUN },
-                  { WANT_RENEW, SHOAL_SLOTS_RENEW },
-                  { WANT_FREEZE, SHOAL_SLOTS_FREEZE },
-                  { WANT_THAW, SHOAL_SLOTS_THAW },
-                  { WANT_KILL, SHOAL_SLOTS_KILL } };
+        enum shoal_host_order_kind kind;
+    } table[] = { { WANT_RUN, SHOAL_HOST_DO_RUN },
+                  { WANT_RENEW, SHOAL_HOST_DO_RENEW },
+                  { WANT_FREEZE, SHOAL_HOST_DO_FREEZE },
+                  { WANT_THAW, SHOAL_HOST_DO_THAW },
+                  { WANT_KILL, SHOAL_HOST_DO_KILL } };
     const struct hjob *job = &s->slots->jobs[worker->job];
 
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        struct shoal_slots_action *action;
+        struct shoal_host_order *order;
 
-        if (!(worker->want & table[i].want) || (action = slots_emit(s, table[i].kind)) == NULL)
+        if (!(worker->want & table[i].want) || (order = slots_order(s, table[i].kind)) == NULL)
             continue;
         worker->want = (uint8_t)(worker->want & ~table[i].want);
         if (table[i].want == WANT_RUN) {
-            action->u.run.job = job->id;
-            action->u.run.generation = job->generation;
-            action->u.run.placement = worker->place;
-            action->u.run.deadline_ns = worker->deadline_ns;
+            order->u.run.job = job->id;
+            order->u.run.generation = job->generation;
+            order->u.run.placement = worker->place;
+            order->u.run.deadline_ns = worker->deadline_ns;
             worker->run = true;
             continue;
         }
-        action->u.worker.worker_id = worker->place.worker_id;
-        action->u.worker.deadline_ns = worker->deadline_ns;
+        order->u.worker.worker_id = worker->place.worker_id;
+        order->u.worker.deadline_ns = worker->deadline_ns;
         if (table[i].want == WANT_KILL) {
-            action->u.worker.grace_ns = worker->grace_ns;
+            order->u.worker.grace_ns = worker->grace_ns;
             worker->killed = worker->grace_ns == 0;
             s->slots->stats.kills++;
         }
@@ -684,7 +707,7 @@ static void flood(struct slots_step *s, struct hjob *job)
 static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash, enum blob_state *state,
                   uint64_t *again_ns)
 {
-    struct shoal_slots_action *action;
+    struct shoal_host_order *order;
 
     if (*state != BLOB_NONE || shoal_hash_is_zero(hash))
         return;
@@ -692,31 +715,31 @@ static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash
         wake(s->slots, *again_ns);
         return;
     }
-    action = slots_emit(s, SHOAL_SLOTS_FETCH);
-    if (action == NULL)
+    order = slots_order(s, SHOAL_HOST_DO_FETCH);
+    if (order == NULL)
         return;
-    action->u.fetch.job = job->id;
-    action->u.fetch.hash = hash;
-    action->u.fetch.source_count = job->source_count;
-    memcpy(action->u.fetch.sources, job->sources, sizeof(job->sources));
+    order->u.fetch.job = job->id;
+    order->u.fetch.hash = hash;
+    order->u.fetch.source_count = job->source_count;
+    memcpy(order->u.fetch.sources, job->sources, sizeof(job->sources));
     *state = BLOB_FETCHING;
     *again_ns = s->now_ns + SHOAL_S; /* a failed fetch is asked for again */
 }
 
 static void drive_job(struct slots_step *s, struct hjob *job)
 {
-    struct shoal_slots_action *action;
+    struct shoal_host_order *order;
 
-    if (!job->opened && job->spec_len > 0 && (action = slots_emit(s, SHOAL_SLOTS_JOB_OPEN)) != NULL) {
-        action->u.job.job = job->id;
-        action->u.job.generation = job->generation;
-        action->u.job.spec = shoal_view_of(
+    if (!job->opened && job->spec_len > 0 && (order = slots_order(s, SHOAL_HOST_DO_JOB_OPEN)) != NULL) {
+        order->u.job.job = job->id;
+        order->u.job.generation = job->generation;
+        order->u.job.spec = shoal_view_of(
             s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX, job->spec_len);
         job->opened = true;
     }
-    if (job->revoked > job->revoked_sent && (action = slots_emit(s, SHOAL_SLOTS_REVOKE)) != NULL) {
-        action->u.revoke.job = job->id;
-        action->u.revoke.epoch_word = job->revoked;
+    if (job->revoked > job->revoked_sent && (order = slots_order(s, SHOAL_HOST_DO_REVOKE)) != NULL) {
+        order->u.revoke.job = job->id;
+        order->u.revoke.epoch_word = job->revoked;
         job->revoked_sent = job->revoked;
     }
     if (job->flood_word != 0)
@@ -730,17 +753,17 @@ static void drive_job(struct slots_step *s, struct hjob *job)
     }
     fetch(s, job, job->bundle, &job->bundle_state, &job->fetch_ns);
     fetch(s, job, job->snapshot, &job->snapshot_state, &job->snapshot_ns);
-    if (job->manifest_wanted && (action = slots_emit(s, SHOAL_SLOTS_MANIFEST)) != NULL) {
-        action->u.manifest.job = job->id;
-        action->u.manifest.generation = job->generation;
-        action->u.manifest.call = job->manifest_call;
+    if (job->manifest_wanted && (order = slots_order(s, SHOAL_HOST_DO_MANIFEST)) != NULL) {
+        order->u.manifest.job = job->id;
+        order->u.manifest.generation = job->generation;
+        order->u.manifest.call = job->manifest_call;
         job->manifest_wanted = false;
     }
 }
 
 static void close_job(struct slots_step *s, struct hjob *job)
 {
-    struct shoal_slots_action *action;
+    struct shoal_host_order *order;
     bool lives = false, any = false;
 
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
@@ -762,11 +785,11 @@ static void close_job(struct slots_step *s, struct hjob *job)
         return;
     }
     if (job->opened) {
-        action = slots_emit(s, SHOAL_SLOTS_JOB_CLOSED);
-        if (action == NULL)
+        order = slots_order(s, SHOAL_HOST_DO_JOB_CLOSED);
+        if (order == NULL)
             return;
-        action->u.job.job = job->id;
-        action->u.job.generation = job->generation;
+        order->u.job.job = job->id;
+        order->u.job.generation = job->generation;
     }
     job_forget(s->slots, job);
 }

@@ -158,10 +158,12 @@ struct slots_step {
 
 /* slots.c */
 struct shoal_slots_action *slots_emit(struct slots_step *s, enum shoal_slots_action_kind kind); /* NULL: full */
+struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order_kind kind);    /* as above */
 /* Send `slots->out`, whose kind and union are set, to `to` about `job`. False: no room. */
 bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_id to, uint64_t seq);
 struct hjob *slots_find_job(struct shoal_slots *slots, struct shoal_job_id id);
 struct hjob *slots_add_job(struct shoal_slots *slots, struct shoal_job_id id, uint32_t generation); /* NULL: full */
+struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order_kind kind);        /* as above */
 struct worker *slots_find_worker(struct shoal_slots *slots, uint64_t worker_id);
 struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, const struct shoal_placement *place);
 static inline uint32_t slots_job_index(const struct shoal_slots *slots, const struct hjob *job)

@@ -304,11 +304,11 @@ static struct shoal_worker_message *new_message(struct slots_step *s, uint8_t ki
 
 static void send_message(struct slots_step *s, const struct worker *worker, const struct shoal_worker_message *message)
 {
-    struct shoal_slots_action *action = slots_emit(s, SHOAL_SLOTS_WORKER_SEND);
+    struct shoal_host_order *order = slots_order(s, SHOAL_HOST_DO_SEND);
 
-    SHOAL_ASSERT(action != NULL); /* new_message() has looked */
-    action->u.worker_send.worker_id = worker->place.worker_id;
-    action->u.worker_send.message = message;
+    SHOAL_ASSERT(order != NULL); /* new_message() has looked */
+    order->u.send.worker_id = worker->place.worker_id;
+    order->u.send.message = message;
 }
 
 static void blob_text(struct shoal_hash hash, char *text)
@@ -346,12 +346,13 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
         return;
     /* One copy serves all workers of this step. */
     for (uint32_t i = s->actions->count; i > 0 && message == NULL; i--) {
-        const struct shoal_slots_action *action = &s->actions->list[i - 1];
+        const struct shoal_host_order *order = &s->actions->list[i - 1].u.order;
 
-        if (action->kind == SHOAL_SLOTS_WORKER_SEND && action->u.worker_send.message->kind == SHOAL_WORKER_EPOCH &&
-            slots_find_worker(s->slots, action->u.worker_send.worker_id)->job == worker->job &&
+        if (s->actions->list[i - 1].kind == SHOAL_SLOTS_ORDER && order->kind == SHOAL_HOST_DO_SEND &&
+            order->u.send.message->kind == SHOAL_WORKER_EPOCH &&
+            slots_find_worker(s->slots, order->u.send.worker_id)->job == worker->job &&
             s->actions->count < SHOAL_SLOTS_ACTIONS_MAX)
-            message = action->u.worker_send.message;
+            message = order->u.send.message;
     }
     if (message == NULL) {
         fresh = new_message(s, SHOAL_WORKER_EPOCH, sizeof(fresh->epoch));

@@ -268,20 +268,7 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
     case SHOAL_SCHED_RESTORED: sched_on_restored(s); return SHOAL_OK;
     case SHOAL_SCHED_STORED: sched_on_stored(s, event->u.stored.group, event->u.stored.mark); return SHOAL_OK;
     case SHOAL_SCHED_REQUEST: sched_on_request(s, &event->u.request); return SHOAL_OK;
-    case SHOAL_SCHED_BLOB:
-        sched_on_bundle(s, event->u.blob.hash, event->u.blob.ok, event->u.blob.text);
-        sched_slots_event(s, event);
-        return SHOAL_OK;
-    case SHOAL_SCHED_MANIFEST_MADE:
-    case SHOAL_SCHED_WORKER_STARTED:
-    case SHOAL_SCHED_WORKER_EXITED:
-    case SHOAL_SCHED_SLOT_IDLE:
-    case SHOAL_SCHED_RUNNER:
-    case SHOAL_SCHED_WORKER:
-    case SHOAL_SCHED_WORKER_STUCK:
-    case SHOAL_SCHED_WORKER_DYING:
-    case SHOAL_SCHED_WORKER_STEPPED:
-    case SHOAL_SCHED_RECORDS_MARK: sched_slots_event(s, event); return SHOAL_OK;
+    case SHOAL_SCHED_HOST: sched_on_host(s, &event->u.host); return SHOAL_OK;
     case SHOAL_SCHED_ARCHIVE_MADE: sched_archive_made(s, event); return SHOAL_OK;
     case SHOAL_SCHED_ARCHIVE_FETCHED: sched_archive_fetched(s, event); return SHOAL_OK;
     }

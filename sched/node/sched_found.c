@@ -223,6 +223,7 @@ void sched_bundle_want(struct shoal_sched *s, struct sched_group *g)
     struct founding_record record;
     struct shoal_view bytes = sched_group_record(g);
     struct shoal_sched_action *action;
+    struct shoal_host_order *order;
     struct shoal_node_id nodes[SHOAL_GROUP_NODES_MAX];
     size_t count;
 
@@ -232,17 +233,19 @@ void sched_bundle_want(struct shoal_sched *s, struct sched_group *g)
     if (bytes.len > 0 && sched_record_decode(bytes, &record) == SHOAL_OK && record.bundle.len > 0) {
         g->bundle_here = true;
         action = sched_act(s, SHOAL_SCHED_BLOB_PUT);
+        action->u.blob.job = g->id;
+        action->u.blob.hash = g->bundle_hash;
         action->u.blob.bytes = record.bundle; /* into the entry, which the group keeps at least until the next step */
-    } else {
-        action = sched_act(s, SHOAL_SCHED_FETCH);
-        count = sched_group_guardians(g, nodes, SHOAL_GROUP_NODES_MAX);
-        for (size_t i = 0; i < count && action->u.blob.source_count < SHOAL_SCHED_SOURCES_MAX; i++) {
-            if (!sched_is_self(s, nodes[i]))
-                action->u.blob.sources[action->u.blob.source_count++] = nodes[i];
-        }
+        return;
     }
-    action->u.blob.job = g->id;
-    action->u.blob.hash = g->bundle_hash;
+    order = sched_order(s, SHOAL_HOST_DO_FETCH);
+    order->u.fetch.job = g->id;
+    order->u.fetch.hash = g->bundle_hash;
+    count = sched_group_guardians(g, nodes, SHOAL_GROUP_NODES_MAX);
+    for (size_t i = 0; i < count && order->u.fetch.source_count < SHOAL_HOST_SOURCES_MAX; i++) {
+        if (!sched_is_self(s, nodes[i]))
+            order->u.fetch.sources[order->u.fetch.source_count++] = nodes[i];
+    }
 }
 
 static enum shoal_err make_group(struct shoal_sched *s, const struct founding_record *record, struct shoal_view bytes,
@@ -306,7 +309,7 @@ static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id fr
                                   const struct founding_record *record, struct shoal_view bytes)
 {
     struct sched_fetching *f = fetching_find(s, record->bundle_hash, record->ticket.nonce);
-    struct shoal_sched_action *action;
+    struct shoal_host_order *order;
 
     if (f != NULL) {
         f->from = from;
@@ -325,17 +328,17 @@ static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id fr
     f->from = from;
     f->nonce = record->ticket.nonce;
     f->hash = record->bundle_hash;
-    action = sched_act(s, SHOAL_SCHED_FETCH);
-    action->u.blob.job = record->ticket.job;
-    action->u.blob.hash = record->bundle_hash;
+    order = sched_order(s, SHOAL_HOST_DO_FETCH);
+    order->u.fetch.job = record->ticket.job;
+    order->u.fetch.hash = record->bundle_hash;
     if (!sched_is_self(s, from))
-        action->u.blob.sources[action->u.blob.source_count++] = from;
+        order->u.fetch.sources[order->u.fetch.source_count++] = from;
     for (unsigned i = 0; i < record->ticket.guardian_count; i++) {
         struct shoal_node_id node = record->ticket.guardians[i].node;
 
         if (!sched_is_self(s, node) && !shoal_node_id_equal(node, from) &&
-            action->u.blob.source_count < SHOAL_SCHED_SOURCES_MAX)
-            action->u.blob.sources[action->u.blob.source_count++] = node;
+            order->u.fetch.source_count < SHOAL_HOST_SOURCES_MAX)
+            order->u.fetch.sources[order->u.fetch.source_count++] = node;
     }
     return SHOAL_OK;
 }

@@ -416,52 +416,30 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
 
 /* ---- Slots ---- */
 
-static void act_run(struct shoal_sched *s, const struct shoal_slots_action *from)
+struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_order_kind kind)
 {
-    struct shoal_sched_action *to = sched_act(s, SHOAL_SCHED_RUN);
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_ORDER);
 
-    to->u.run.job = from->u.run.job;
-    to->u.run.generation = from->u.run.generation;
-    to->u.run.worker_id = from->u.run.placement.worker_id;
-    to->u.run.slot = from->u.run.placement.slot;
-    to->u.run.role = from->u.run.placement.role;
-    memcpy(to->u.run.token, from->u.run.placement.token, sizeof(to->u.run.token));
-    to->u.run.lease_generation = from->u.run.placement.lease_generation;
-    to->u.run.deadline_ns = from->u.run.deadline_ns;
-    to->u.run.attempt = from->u.run.placement.attempt;
-    to->u.run.rank = from->u.run.placement.rank;
+    action->u.order.kind = kind;
+    return &action->u.order;
 }
 
-static void act_worker(struct shoal_sched *s, const struct shoal_slots_action *from, enum shoal_sched_action_kind kind)
+/* An order goes through as it is. What it borrows lies in the slots' memory, which the next slots step overwrites: it
+ * is copied into this step's. */
+static void pass_order(struct shoal_sched *s, const struct shoal_host_order *from)
 {
-    struct shoal_sched_action *to = sched_act(s, kind);
+    struct shoal_host_order *order = sched_order(s, from->kind);
 
-    to->u.worker.worker_id = from->u.worker.worker_id;
-    to->u.worker.deadline_ns = from->u.worker.deadline_ns;
-    to->u.worker.grace_ns = from->u.worker.grace_ns;
-}
+    *order = *from;
+    if (from->kind == SHOAL_HOST_DO_JOB_OPEN) {
+        order->u.job.spec = sched_pool_copy(s, from->u.job.spec);
+    } else if (from->kind == SHOAL_HOST_DO_SEND) {
+        struct shoal_worker_message *copy = (void *)sched_pool(s, sizeof(*copy), 0);
 
-static void act_fetch(struct shoal_sched *s, const struct shoal_slots_action *from)
-{
-    struct shoal_sched_action *to = sched_act(s, SHOAL_SCHED_FETCH);
-
-    to->u.blob.job = from->u.fetch.job;
-    to->u.blob.hash = from->u.fetch.hash;
-    for (unsigned i = 0; i < from->u.fetch.source_count && i < SHOAL_SCHED_SOURCES_MAX; i++)
-        to->u.blob.sources[to->u.blob.source_count++] = from->u.fetch.sources[i];
-}
-
-/* A worker's message is large and lives in the slots' pool, which the next slots step overwrites: copied. */
-static void act_worker_send(struct shoal_sched *s, const struct shoal_slots_action *from)
-{
-    struct shoal_worker_message *copy = (void *)sched_pool(s, sizeof(*copy), 0);
-    struct shoal_sched_action *to;
-
-    SHOAL_ASSERT(copy != NULL);
-    *copy = *from->u.worker_send.message;
-    to = sched_act(s, SHOAL_SCHED_WORKER_SEND);
-    to->u.worker_send.worker_id = from->u.worker_send.worker_id;
-    to->u.worker_send.message = copy;
+        SHOAL_ASSERT(copy != NULL);
+        *copy = *from->u.send.message;
+        order->u.send.message = copy;
+    }
 }
 
 static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action *from)
@@ -476,31 +454,7 @@ static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action 
         to->u.publish.payload = sched_pool_copy(s, from->u.publish.payload);
         sched_view_changed(s);
         break;
-    case SHOAL_SLOTS_JOB_OPEN:
-        to = sched_act(s, SHOAL_SCHED_JOB_OPEN);
-        to->u.job_open.job = from->u.job.job;
-        to->u.job_open.generation = from->u.job.generation;
-        to->u.job_open.spec = sched_pool_copy(s, from->u.job.spec);
-        break;
-    case SHOAL_SLOTS_JOB_CLOSED: sched_act(s, SHOAL_SCHED_JOB_CLOSED)->u.group.group = from->u.job.job; break;
-    case SHOAL_SLOTS_RUN: act_run(s, from); break;
-    case SHOAL_SLOTS_RENEW: act_worker(s, from, SHOAL_SCHED_RENEW); break;
-    case SHOAL_SLOTS_FREEZE: act_worker(s, from, SHOAL_SCHED_FREEZE); break;
-    case SHOAL_SLOTS_THAW: act_worker(s, from, SHOAL_SCHED_THAW); break;
-    case SHOAL_SLOTS_KILL: act_worker(s, from, SHOAL_SCHED_KILL); break;
-    case SHOAL_SLOTS_WORKER_SEND: act_worker_send(s, from); break;
-    case SHOAL_SLOTS_REVOKE:
-        to = sched_act(s, SHOAL_SCHED_REVOKE);
-        to->u.revoke.job = from->u.revoke.job;
-        to->u.revoke.epoch_word = from->u.revoke.epoch_word;
-        break;
-    case SHOAL_SLOTS_FETCH: act_fetch(s, from); break;
-    case SHOAL_SLOTS_MANIFEST:
-        to = sched_act(s, SHOAL_SCHED_MANIFEST);
-        to->u.manifest.job = from->u.manifest.job;
-        to->u.manifest.generation = from->u.manifest.generation;
-        to->u.manifest.call = from->u.manifest.call;
-        break;
+    case SHOAL_SLOTS_ORDER: pass_order(s, &from->u.order); break;
     }
 }
 
@@ -515,34 +469,8 @@ static enum shoal_err slots_step(struct shoal_sched *s, const struct shoal_slots
     return err;
 }
 
-static void on_runner(struct shoal_sched *s, const struct shoal_sched_event *from)
-{
-    struct shoal_slots_live live[SHOAL_SLOTS_MAX + 2];
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
-
-    event.u.runner.job = from->u.runner.job;
-    event.u.runner.generation = from->u.runner.generation;
-    event.u.runner.workers = live;
-    for (size_t i = 0; i < from->u.runner.worker_count && i < SHOAL_SLOTS_MAX + 2; i++) {
-        const struct shoal_sched_runner_worker *worker = &from->u.runner.workers[i];
-
-        live[i] = (struct shoal_slots_live){
-            .worker_id = worker->worker_id,
-            .slot = worker->slot,
-            .pid = worker->pid,
-            .role = worker->role,
-            .frozen = worker->frozen,
-            .deadline_ns = worker->deadline_ns,
-            .lease_generation = worker->lease_generation,
-        };
-        memcpy(live[i].token, worker->token, sizeof(live[i].token));
-        event.u.runner.worker_count++;
-    }
-    (void)!slots_step(s, &event);
-}
-
 /* The lead of a job hears of its ledger too, when it is here. */
-static void on_records_mark(struct shoal_sched *s, const struct shoal_sched_event *from)
+static void on_records_mark(struct shoal_sched *s, const struct shoal_host_event *from)
 {
     struct sched_group *g = sched_group_find(s, from->u.records_mark.job);
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_RECORDS_MARK };
@@ -555,61 +483,23 @@ static void on_records_mark(struct shoal_sched *s, const struct shoal_sched_even
     sched_group_dirty(s, g);
 }
 
-void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *from)
+/* What others than the slots have to do with it, then the slots. */
+void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *host)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TIMER };
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_HOST, .u.host = *host };
 
-    if (from->kind == SHOAL_SCHED_LINK) {
-        event.kind = SHOAL_SLOTS_LINK;
-        event.u.link = from->u.link.node;
-    } else if (from->kind == SHOAL_SCHED_BLOB) {
-        event.kind = SHOAL_SLOTS_BLOB;
-        event.u.blob.hash = from->u.blob.hash;
-        event.u.blob.ok = from->u.blob.ok;
-        event.u.blob.text = from->u.blob.text;
-    } else if (from->kind == SHOAL_SCHED_MANIFEST_MADE) {
-        event.kind = SHOAL_SLOTS_MANIFEST_MADE;
-        event.u.manifest.job = from->u.manifest.job;
-        event.u.manifest.call = from->u.manifest.call;
-        event.u.manifest.ok = from->u.manifest.ok;
-        event.u.manifest.hash = from->u.manifest.hash;
-        event.u.manifest.text = from->u.manifest.text;
-    } else if (from->kind == SHOAL_SCHED_WORKER_STARTED) {
-        event.kind = SHOAL_SLOTS_WORKER_STARTED;
-        event.u.started.worker_id = from->u.worker_started.worker_id;
-        event.u.started.pid = from->u.worker_started.pid;
-    } else if (from->kind == SHOAL_SCHED_WORKER_EXITED) {
-        event.kind = SHOAL_SLOTS_WORKER_EXITED;
-        event.u.exited.worker_id = from->u.worker_exited.worker_id;
-        event.u.exited.status = from->u.worker_exited.status;
-        event.u.exited.signalled = from->u.worker_exited.signalled;
-        event.u.exited.text = from->u.worker_exited.text[0] == '\0' ? NULL : from->u.worker_exited.text;
-    } else if (from->kind == SHOAL_SCHED_SLOT_IDLE) {
-        event.kind = SHOAL_SLOTS_SLOT_IDLE;
-        event.u.slot = from->u.slot_idle.slot;
-    } else if (from->kind == SHOAL_SCHED_RUNNER) {
-        on_runner(s, from);
-        return;
-    } else if (from->kind == SHOAL_SCHED_WORKER) {
-        event.kind = SHOAL_SLOTS_WORKER;
-        event.u.worker.worker_id = from->u.worker.worker_id;
-        event.u.worker.message = from->u.worker.message;
-    } else if (from->kind == SHOAL_SCHED_WORKER_STUCK || from->kind == SHOAL_SCHED_WORKER_DYING) {
-        event.kind = from->kind == SHOAL_SCHED_WORKER_STUCK ? SHOAL_SLOTS_STUCK : SHOAL_SLOTS_DYING;
-        event.u.worker.worker_id = from->u.worker_stuck.worker_id;
-    } else if (from->kind == SHOAL_SCHED_WORKER_STEPPED) {
-        event.kind = SHOAL_SLOTS_STEPPED;
-        event.u.stepped.worker_id = from->u.worker_stepped.worker_id;
-        event.u.stepped.epoch_word = from->u.worker_stepped.epoch_word;
-        event.u.stepped.step = from->u.worker_stepped.step;
-    } else if (from->kind == SHOAL_SCHED_RECORDS_MARK) {
-        event.kind = SHOAL_SLOTS_RECORDS_MARK;
-        event.u.records_mark.job = from->u.records_mark.job;
-        event.u.records_mark.call = from->u.records_mark.call;
-        event.u.records_mark.step = from->u.records_mark.step;
-        on_records_mark(s, from);
-    }
+    if (host->kind == SHOAL_HOST_ON_BLOB)
+        sched_on_bundle(s, host->u.blob.hash, host->u.blob.ok, host->u.blob.text);
+    else if (host->kind == SHOAL_HOST_ON_RECORDS_MARK)
+        on_records_mark(s, host);
     (void)!slots_step(s, &event); /* our own shell's events: what does not fit is refused by the core */
+}
+
+void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
+{
+    const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_LINK, .u.link = node };
+
+    (void)!slots_step(s, &event);
 }
 
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes)

@@ -204,7 +204,6 @@ enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id fro
 void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state)
 {
     const struct shoal_support_event refused = { .kind = SHOAL_SUPPORT_EVENT_REFUSED, .node = node };
-    struct shoal_sched_event up = { .kind = SHOAL_SCHED_LINK };
     enum shoal_err err;
 
     switch (state) {
@@ -212,8 +211,7 @@ void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_
         if (sched_node_find(s, node) != NULL)
             sched_node_find(s, node)->links++;
         dirty_with(s, node); /* what leads have sent meanwhile was lost */
-        up.u.link.node = node;
-        sched_slots_event(s, &up);
+        sched_slots_link(s, node);
         break;
     case SHOAL_SCHED_LINK_REFUSED:
         support_step(s, &refused, &err);

@@ -632,7 +632,9 @@ SHOAL_MUST_CHECK enum shoal_err sched_jobs_create(struct shoal_sched *s);
 void sched_jobs_destroy(struct shoal_sched *s);
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
 void sched_lead_end(struct sched_group *g);
-void sched_slots_event(struct shoal_sched *s, const struct shoal_sched_event *event);
+struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_order_kind kind);
+void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *event);
+void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node);
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
 enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
 void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived);

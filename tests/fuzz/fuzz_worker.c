@@ -135,12 +135,12 @@ static void conversation(struct shoal_view view)
     static const uint64_t worker_id = 5;
     static struct shoal_worker_message hello;
     struct shoal_slots *slots = host_with_worker(worker_id);
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_HOST, .u.host.kind = SHOAL_HOST_ON_MESSAGE };
 
     hello.kind = SHOAL_WORKER_HELLO;
     hello.hello = (struct shoal_worker_hello){ .job = the_job, .worker_id = worker_id, .token = { 9 } };
-    event.u.worker.worker_id = worker_id;
-    event.u.worker.message = &hello;
+    event.u.host.u.worker.worker_id = worker_id;
+    event.u.host.u.worker.message = &hello;
     slots_step(slots, &event);
     while (view.len >= 2) {
         size_t size = (view.bytes[0] | (size_t)view.bytes[1] << 8) % 4096;
@@ -148,8 +148,8 @@ static void conversation(struct shoal_view view)
         view.bytes += 2;
         view.len -= 2;
         size = size < view.len ? size : view.len;
-        event.u.worker.message = message(shoal_view_of(view.bytes, size));
-        if (event.u.worker.message != NULL)
+        event.u.host.u.worker.message = message(shoal_view_of(view.bytes, size));
+        if (event.u.host.u.worker.message != NULL)
             slots_step(slots, &event);
         view.bytes += size;
         view.len -= size;

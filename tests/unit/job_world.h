@@ -178,6 +178,12 @@ static inline struct w_worker *w_worker(struct world *w, uint64_t id)
 }
 
 static inline void w_slots(struct world *w, uint32_t host, const struct shoal_slots_event *event);
+
+static inline void w_shell(struct world *w, uint32_t host, const struct shoal_host_event *event)
+{
+    w_slots(w, host, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_HOST, .u.host = *event });
+}
+
 static inline void w_lead(struct world *w, const struct shoal_lead_event *event);
 
 /* ---- Messages ---- */
@@ -227,9 +233,9 @@ static inline void w_exit(struct world *w, struct w_worker *worker, int32_t stat
     }
 }
 
-static inline void w_run(struct world *w, uint32_t host, const struct shoal_slots_action *action)
+static inline void w_run(struct world *w, uint32_t host, const struct shoal_host_order *order)
 {
-    const struct shoal_placement *p = &action->u.run.placement;
+    const struct shoal_placement *p = &order->u.run.placement;
     struct w_worker *worker;
     struct w_event *e;
 
@@ -274,13 +280,13 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_slot
 
 static inline void w_say(struct world *w, const struct w_worker *worker, const struct shoal_worker_message *message)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MESSAGE };
 
     if (!w->hosts[worker->host].agent_up || !worker->connected)
         return; /* says it again after it has connected */
     event.u.worker.worker_id = worker->id;
     event.u.worker.message = message;
-    w_slots(w, worker->host, &event);
+    w_shell(w, worker->host, &event);
 }
 
 static inline void w_hello(struct world *w, struct w_worker *worker)
@@ -568,9 +574,9 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
         members[i]->applied = step;
         if (step > w->steps_done[epoch->call])
             w->steps_done[epoch->call] = step;
-        w_slots(w, members[i]->host,
-                &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED,
-                                             .u.stepped = { members[i]->id, members[i]->epoch, step } });
+        w_shell(w, members[i]->host,
+                &(struct shoal_host_event){ .kind = SHOAL_HOST_ON_STEPPED,
+                                            .u.stepped = { members[i]->id, members[i]->epoch, step } });
         if (i == 0)
             w_records(w, members[0], step);
         return;
@@ -620,56 +626,61 @@ static inline void w_step_all(struct world *w)
 
 /* ---- Actions of the cores ---- */
 
-static inline void w_slots_action(struct world *w, uint32_t host, const struct shoal_slots_action *a)
+static inline void w_order(struct world *w, uint32_t host, const struct shoal_host_order *order)
 {
     struct w_worker *worker;
     struct w_event *e;
 
-    switch (a->kind) {
-    case SHOAL_SLOTS_SEND: w_send(w, host, a->u.send.to, a->u.send.bytes); return;
-    case SHOAL_SLOTS_PUBLISH:
-        if (w->lead != NULL) {
-            e = w_push(w, W_HEALTH, host, 20 * SHOAL_MS);
-            e->word = a->u.publish.version;
-        }
-        return;
-    case SHOAL_SLOTS_RUN: w_run(w, host, a); return;
-    case SHOAL_SLOTS_FREEZE:
-    case SHOAL_SLOTS_THAW:
-        worker = w_worker(w, a->u.worker.worker_id);
+    switch (order->kind) {
+    case SHOAL_HOST_DO_RUN: w_run(w, host, order); return;
+    case SHOAL_HOST_DO_FREEZE:
+    case SHOAL_HOST_DO_THAW:
+        worker = w_worker(w, order->u.worker.worker_id);
         if (worker != NULL) {
-            worker->frozen = a->kind == SHOAL_SLOTS_FREEZE;
+            worker->frozen = order->kind == SHOAL_HOST_DO_FREEZE;
             W_TRACE(w, "host %u: worker %llx %s", host, (unsigned long long)worker->id & 0xff,
                     worker->frozen ? "frozen" : "thawed");
             if (!worker->frozen && worker->epoch != 0 && w->hosts[host].revoked >= worker->epoch)
                 w_close(w, worker);
         }
         return;
-    case SHOAL_SLOTS_KILL:
-        worker = w_worker(w, a->u.worker.worker_id);
+    case SHOAL_HOST_DO_KILL:
+        worker = w_worker(w, order->u.worker.worker_id);
         if (worker != NULL)
-            w_exit(w, worker, a->u.worker.grace_ns > 0 ? 15 : 9, true);
+            w_exit(w, worker, order->u.worker.grace_ns > 0 ? 15 : 9, true);
         return;
-    case SHOAL_SLOTS_WORKER_SEND: w_told(w, host, a->u.worker_send.worker_id, a->u.worker_send.message); return;
-    case SHOAL_SLOTS_REVOKE:
-        if (a->u.revoke.epoch_word > w->hosts[host].revoked)
-            w->hosts[host].revoked = a->u.revoke.epoch_word;
+    case SHOAL_HOST_DO_SEND: w_told(w, host, order->u.send.worker_id, order->u.send.message); return;
+    case SHOAL_HOST_DO_REVOKE:
+        if (order->u.revoke.epoch_word > w->hosts[host].revoked)
+            w->hosts[host].revoked = order->u.revoke.epoch_word;
         for (uint32_t i = 0; i < w->worker_count; i++)
             if (w->workers[i].alive && !w->workers[i].frozen && w->workers[i].host == host &&
                 w->workers[i].epoch <= w->hosts[host].revoked && w->workers[i].epoch != 0)
                 w_close(w, &w->workers[i]);
         return;
-    case SHOAL_SLOTS_FETCH:
+    case SHOAL_HOST_DO_FETCH:
         e = w_push(w, W_BLOB, host, 3 * SHOAL_MS);
-        e->hash = a->u.fetch.hash;
+        e->hash = order->u.fetch.hash;
         return;
-    case SHOAL_SLOTS_MANIFEST:
+    case SHOAL_HOST_DO_MANIFEST:
         e = w_push(w, W_MANIFEST, host, 5 * SHOAL_MS);
-        e->call = a->u.manifest.call;
+        e->call = order->u.manifest.call;
         return;
-    case SHOAL_SLOTS_JOB_OPEN:
-    case SHOAL_SLOTS_JOB_CLOSED:
-    case SHOAL_SLOTS_RENEW: return;
+    case SHOAL_HOST_DO_JOB_OPEN:
+    case SHOAL_HOST_DO_JOB_CLOSED:
+    case SHOAL_HOST_DO_RENEW: return;
+    }
+}
+
+static inline void w_slots_action(struct world *w, uint32_t host, const struct shoal_slots_action *a)
+{
+    switch (a->kind) {
+    case SHOAL_SLOTS_SEND: w_send(w, host, a->u.send.to, a->u.send.bytes); return;
+    case SHOAL_SLOTS_PUBLISH:
+        if (w->lead != NULL)
+            w_push(w, W_HEALTH, host, 20 * SHOAL_MS)->word = a->u.publish.version;
+        return;
+    case SHOAL_SLOTS_ORDER: w_order(w, host, &a->u.order); return;
     }
 }
 
@@ -858,8 +869,8 @@ static inline void w_agent_anew(struct world *w, uint32_t host)
                                            .jobs_max = 4,
                                            .host_epoch = w->hosts[host].host_epoch,
                                            .start_ns = w->now_ns };
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
-    struct shoal_slots_live live[W_WORKERS];
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
+    struct shoal_host_live live[W_WORKERS];
     size_t count = 0;
 
     W_TRACE(w, "host %u: the agent starts anew", host);
@@ -870,12 +881,12 @@ static inline void w_agent_anew(struct world *w, uint32_t host)
 
         if (!worker->alive || worker->host != host)
             continue;
-        live[count] = (struct shoal_slots_live){ .worker_id = worker->id,
-                                                 .slot = worker->slot,
-                                                 .role = worker->role,
-                                                 .frozen = worker->frozen,
-                                                 .deadline_ns = w->now_ns + 10 * SHOAL_S,
-                                                 .lease_generation = worker->lease_generation };
+        live[count] = (struct shoal_host_live){ .worker_id = worker->id,
+                                                .slot = worker->slot,
+                                                .role = worker->role,
+                                                .frozen = worker->frozen,
+                                                .deadline_ns = w->now_ns + 10 * SHOAL_S,
+                                                .lease_generation = worker->lease_generation };
         memcpy(live[count++].token, worker->token, 16);
         worker->connected = false;
     }
@@ -883,7 +894,7 @@ static inline void w_agent_anew(struct world *w, uint32_t host)
     event.u.runner.generation = w->job->generation;
     event.u.runner.workers = live;
     event.u.runner.worker_count = count;
-    w_slots(w, host, &event);
+    w_shell(w, host, &event);
     for (size_t i = 0; i < count; i++) {
         struct w_worker *worker = w_worker(w, live[i].worker_id);
 
@@ -985,7 +996,7 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
 {
     struct w_worker *worker = w_worker(w, e->worker_id);
     static struct shoal_worker_message m;
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TIMER };
+    struct shoal_host_event event = { 0 };
 
     if (worker == NULL || (!worker->alive && e->kind != W_EXIT))
         return;
@@ -999,9 +1010,9 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
     }
     switch (e->kind) {
     case W_STARTED:
-        event.kind = SHOAL_SLOTS_WORKER_STARTED;
+        event.kind = SHOAL_HOST_ON_STARTED;
         event.u.started.worker_id = e->worker_id;
-        w_slots(w, e->host, &event);
+        w_shell(w, e->host, &event);
         return;
     case W_HELLO:
         w_hello(w, worker);
@@ -1043,12 +1054,13 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
                 w_exit(w, worker, worker->role == SHOAL_JOB_DRIVER ? w->driver_status : w->script_status, false);
             return;
         }
-        event.kind = SHOAL_SLOTS_WORKER_EXITED;
+        event.kind = SHOAL_HOST_ON_EXITED;
         event.u.exited.worker_id = e->worker_id;
         event.u.exited.status = e->status;
         event.u.exited.signalled = e->signalled;
-        event.u.exited.text = e->status == 0 ? "" : "last line of stderr";
-        w_slots(w, e->host, &event);
+        (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%s",
+                       e->status == 0 ? "" : "last line of stderr");
+        w_shell(w, e->host, &event);
         return;
     case W_MESSAGE:
     case W_APPLY:
@@ -1063,7 +1075,7 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
 
 static inline void w_event(struct world *w, const struct w_event *e)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TIMER };
+    struct shoal_host_event event = { 0 };
 
     if (e->life != w->hosts[e->host].life && e->kind != W_STEP && e->kind != W_APPLY && e->kind != W_HEALTH)
         return;
@@ -1077,23 +1089,23 @@ static inline void w_event(struct world *w, const struct w_event *e)
         for (uint32_t i = 0; i < w->worker_count; i++)
             if (w->workers[i].alive && w->workers[i].host == e->host && w->workers[i].slot == e->word)
                 return;
-        event.kind = SHOAL_SLOTS_SLOT_IDLE;
-        event.u.slot = (uint32_t)e->word;
-        w_slots(w, e->host, &event);
+        event.kind = SHOAL_HOST_ON_SLOT_IDLE;
+        event.u.idle.slot = (uint32_t)e->word;
+        w_shell(w, e->host, &event);
         return;
     case W_BLOB:
-        event.kind = SHOAL_SLOTS_BLOB;
+        event.kind = SHOAL_HOST_ON_BLOB;
         event.u.blob.hash = e->hash;
         event.u.blob.ok = shoal_rand_below(&w->rand, 10) != 0;
-        w_slots(w, e->host, &event);
+        w_shell(w, e->host, &event);
         return;
     case W_MANIFEST:
-        event.kind = SHOAL_SLOTS_MANIFEST_MADE;
+        event.kind = SHOAL_HOST_ON_MANIFEST;
         event.u.manifest.job = w->job->id;
         event.u.manifest.call = e->call;
         event.u.manifest.ok = true;
         event.u.manifest.hash = (struct shoal_hash){ { 9, (uint8_t)e->call } };
-        w_slots(w, e->host, &event);
+        w_shell(w, e->host, &event);
         return;
     case W_STEP: w_step_all(w); return;
     case W_TOLD: w_told(w, e->host, e->worker_id, (const struct shoal_worker_message *)(const void *)e->bytes); return;

@@ -532,11 +532,11 @@ static void net_summary(struct net *net, unsigned from, const struct shoal_sched
     net_rumour(net, from, NET_SUMMARY, action->u.summary.payload, action->u.summary.job);
 }
 
-static void net_fetch(struct net *net, unsigned at, const struct shoal_sched_action *action)
+static void net_fetch(struct net *net, unsigned at, const struct shoal_host_order *order)
 {
     struct net_event *event = net_event_of(net, NET_BLOB, at, 20 * NET_MS);
 
-    event->hash = action->u.blob.hash;
+    event->hash = order->u.fetch.hash;
     event->state = net->blobs_fail >> at & 1;
     net_push(net, event);
 }
@@ -547,12 +547,17 @@ static void net_keep(struct shoal_buf *to, struct shoal_view bytes)
     assert_int_equal(shoal_buf_append(to, bytes.bytes, bytes.len), SHOAL_OK);
 }
 
-static void net_host_later(struct net *net, unsigned at, const struct shoal_sched_event *event, uint64_t delay)
+static void net_later(struct net *net, unsigned at, const struct shoal_sched_event *event, uint64_t delay)
 {
     struct net_event *later = net_event_of(net, NET_HOST, at, delay);
 
     later->host = *event;
     net_push(net, later);
+}
+
+static void net_host_later(struct net *net, unsigned at, const struct shoal_host_event *event, uint64_t delay)
+{
+    net_later(net, at, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_HOST, .u.host = *event }, delay);
 }
 
 static struct net_worker *net_worker_find(struct net *net, uint64_t id)
@@ -583,17 +588,17 @@ static void net_worker_add(struct net *net, unsigned at, uint64_t id)
 static void net_exit_worker(struct net *net, unsigned at, uint64_t worker_id, uint32_t slot, int32_t status,
                             bool signalled, uint64_t delay)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_EXITED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
 
-    event.u.worker_exited.worker_id = worker_id;
-    event.u.worker_exited.status = status;
-    event.u.worker_exited.signalled = signalled;
+    event.u.exited.worker_id = worker_id;
+    event.u.exited.status = status;
+    event.u.exited.signalled = signalled;
     net_host_later(net, at, &event, delay);
     if (slot == UINT32_MAX)
         return;
     memset(&event, 0, sizeof(event));
-    event.kind = SHOAL_SCHED_SLOT_IDLE;
-    event.u.slot_idle.slot = slot;
+    event.kind = SHOAL_HOST_ON_SLOT_IDLE;
+    event.u.idle.slot = slot;
     net_host_later(net, at, &event, delay + 2 * NET_MS);
 }
 
@@ -609,53 +614,61 @@ static void net_kill_worker(struct net *net, unsigned at, uint64_t worker_id)
 }
 
 /* A worker that needs no library: it starts, works for a while, and exits 0. */
-static void net_run_worker(struct net *net, unsigned at, const struct shoal_sched_action *action)
+static void net_run_worker(struct net *net, unsigned at, const struct shoal_host_order *order)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_WORKER_STARTED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STARTED };
 
     net->nodes[at].runs++;
-    net_worker_add(net, at, action->u.run.worker_id);
-    event.u.worker_started.worker_id = action->u.run.worker_id;
-    event.u.worker_started.pid = 100;
+    net_worker_add(net, at, order->u.run.placement.worker_id);
+    event.u.started.worker_id = order->u.run.placement.worker_id;
+    event.u.started.pid = 100;
     net_host_later(net, at, &event, 5 * NET_MS);
-    net_exit_worker(net, at, action->u.run.worker_id, action->u.run.slot, 0, false, net->work_ns);
+    net_exit_worker(net, at, order->u.run.placement.worker_id, order->u.run.placement.slot, 0, false, net->work_ns);
 }
 
-static void net_on_host_action(struct net *net, unsigned at, const struct shoal_sched_action *action)
+static void net_on_order(struct net *net, unsigned at, const struct shoal_host_order *order)
 {
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MANIFEST_MADE };
-    struct shoal_slots_record record;
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MANIFEST };
 
-    switch ((int)action->kind) {
-    case SHOAL_SCHED_RUN: net_run_worker(net, at, action); break;
-    case SHOAL_SCHED_KILL: net_kill_worker(net, at, action->u.worker.worker_id); break;
-    case SHOAL_SCHED_FREEZE:
-    case SHOAL_SCHED_THAW:
-        net_worker_find(net, action->u.worker.worker_id)->frozen = action->kind == SHOAL_SCHED_FREEZE;
+    switch (order->kind) {
+    case SHOAL_HOST_DO_RUN: net_run_worker(net, at, order); break;
+    case SHOAL_HOST_DO_KILL: net_kill_worker(net, at, order->u.worker.worker_id); break;
+    case SHOAL_HOST_DO_FREEZE:
+    case SHOAL_HOST_DO_THAW:
+        net_worker_find(net, order->u.worker.worker_id)->frozen = order->kind == SHOAL_HOST_DO_FREEZE;
         break;
-    case SHOAL_SCHED_MANIFEST:
-        event.u.manifest.job = action->u.manifest.job;
-        event.u.manifest.call = action->u.manifest.call;
+    case SHOAL_HOST_DO_MANIFEST:
+        event.u.manifest.job = order->u.manifest.job;
+        event.u.manifest.call = order->u.manifest.call;
         event.u.manifest.ok = true;
         memset(event.u.manifest.hash.bytes, 5, sizeof(event.u.manifest.hash.bytes));
         net_host_later(net, at, &event, 30 * NET_MS);
         break;
-    case SHOAL_SCHED_PUBLISH_SLOTS:
-        assert_int_equal(shoal_slots_record_decode(action->u.publish.payload, &record), SHOAL_OK);
-        net->nodes[at].slots_free = record.free;
-        net->nodes[at].slots_version = record.version;
-        for (unsigned i = 0; i < net->count; i++) {
-            struct net_event *said;
+    case SHOAL_HOST_DO_FETCH: net_fetch(net, at, order); break;
+    case SHOAL_HOST_DO_JOB_OPEN:
+    case SHOAL_HOST_DO_JOB_CLOSED:
+    case SHOAL_HOST_DO_RENEW:
+    case SHOAL_HOST_DO_SEND:
+    case SHOAL_HOST_DO_REVOKE: break;
+    }
+}
 
-            if (i == at || !net->nodes[i].up || !net->nodes[i].member || !net->nodes[at].member)
-                continue;
-            said = net_event_of(net, NET_STATE, i, 50 * NET_MS);
-            said->from = at;
-            said->state = SHOAL_SCHED_NODE_ALIVE;
-            net_push(net, said);
-        }
-        break;
-    default: break;
+static void net_publish_slots(struct net *net, unsigned at, struct shoal_view payload)
+{
+    struct shoal_slots_record record;
+
+    assert_int_equal(shoal_slots_record_decode(payload, &record), SHOAL_OK);
+    net->nodes[at].slots_free = record.free;
+    net->nodes[at].slots_version = record.version;
+    for (unsigned i = 0; i < net->count; i++) {
+        struct net_event *said;
+
+        if (i == at || !net->nodes[i].up || !net->nodes[i].member || !net->nodes[at].member)
+            continue;
+        said = net_event_of(net, NET_STATE, i, 50 * NET_MS);
+        said->from = at;
+        said->state = SHOAL_SCHED_NODE_ALIVE;
+        net_push(net, said);
     }
 }
 
@@ -706,7 +719,7 @@ static void net_archive(struct net *net, unsigned at, const struct shoal_sched_a
     }
     if (event.u.archive.ok)
         net_blobs_add(&net->nodes[at], job);
-    net_host_later(net, at, &event, 20 * NET_MS);
+    net_later(net, at, &event, 20 * NET_MS);
 }
 
 /* SHOAL_TRACE=1 tells what happened, to find out why. */
@@ -788,7 +801,6 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
         break;
     case SHOAL_SCHED_KEEP_MESH: net_keep(&node->mesh_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_BLOB_PUT: node->blobs_put++; break;
-    case SHOAL_SCHED_FETCH: net_fetch(net, at, action); break;
     case SHOAL_SCHED_JOB_DELETED:
         node->deleted++;
         net_blobs_drop(node, action->u.group.group);
@@ -809,18 +821,9 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
         node->said++;
         break;
     case SHOAL_SCHED_FATAL: fail_msg("node %u: fatal: %s", at, action->u.fatal.text); break;
-    case SHOAL_SCHED_PUBLISH_SLOTS:
-    case SHOAL_SCHED_KEEP_SLOTS:
-    case SHOAL_SCHED_MANIFEST:
-    case SHOAL_SCHED_JOB_OPEN:
-    case SHOAL_SCHED_JOB_CLOSED:
-    case SHOAL_SCHED_RUN:
-    case SHOAL_SCHED_RENEW:
-    case SHOAL_SCHED_FREEZE:
-    case SHOAL_SCHED_THAW:
-    case SHOAL_SCHED_KILL:
-    case SHOAL_SCHED_WORKER_SEND:
-    case SHOAL_SCHED_REVOKE: net_on_host_action(net, at, action); break;
+    case SHOAL_SCHED_PUBLISH_SLOTS: net_publish_slots(net, at, action->u.publish.payload); break;
+    case SHOAL_SCHED_KEEP_SLOTS: break;
+    case SHOAL_SCHED_ORDER: net_on_order(net, at, &action->u.order); break;
     }
 }
 
@@ -1124,15 +1127,17 @@ static void net_deliver(struct net *net, struct net_event *event)
             net_tell_node(net, event->to, event->from, (enum shoal_sched_node_state)event->state);
         return;
     case NET_HOST:
-        if (event->host.kind == SHOAL_SCHED_WORKER_EXITED)
-            net_worker_find(net, event->host.u.worker_exited.worker_id)->ended = true;
+        if (event->host.kind == SHOAL_SCHED_HOST && event->host.u.host.kind == SHOAL_HOST_ON_EXITED)
+            net_worker_find(net, event->host.u.host.u.exited.worker_id)->ended = true;
         net_step(net, event->to, &event->host);
         return;
     case NET_BLOB:
-        out.kind = SHOAL_SCHED_BLOB;
-        out.u.blob.hash = event->hash;
-        out.u.blob.ok = event->state == 0;
-        (void)snprintf(out.u.blob.text, sizeof(out.u.blob.text), "%s", event->state == 0 ? "" : "nobody has it");
+        out.kind = SHOAL_SCHED_HOST;
+        out.u.host.kind = SHOAL_HOST_ON_BLOB;
+        out.u.host.u.blob.hash = event->hash;
+        out.u.host.u.blob.ok = event->state == 0;
+        (void)snprintf(out.u.host.u.blob.text, sizeof(out.u.host.u.blob.text), "%s",
+                       event->state == 0 ? "" : "nobody has it");
         break;
     }
     net_step(net, event->to, &out);

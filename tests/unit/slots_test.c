@@ -35,6 +35,11 @@ static void step(const struct shoal_slots_event *event)
     assert_int_equal(shoal_slots_step(slots, event, now, &actions), SHOAL_OK);
 }
 
+static void shell(const struct shoal_host_event *event)
+{
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_HOST, .u.host = *event });
+}
+
 static void tick(uint64_t ns)
 {
     now += ns;
@@ -78,6 +83,30 @@ static uint32_t count(enum shoal_slots_action_kind kind)
     return n;
 }
 
+static const struct shoal_host_order *order_at(uint32_t i, enum shoal_host_order_kind kind)
+{
+    bool is = actions.list[i].kind == SHOAL_SLOTS_ORDER && actions.list[i].u.order.kind == kind;
+
+    return is ? &actions.list[i].u.order : NULL;
+}
+
+static const struct shoal_host_order *order(enum shoal_host_order_kind kind)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (order_at(i, kind) != NULL)
+            return order_at(i, kind);
+    return NULL;
+}
+
+static uint32_t orders(enum shoal_host_order_kind kind)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < actions.count; i++)
+        n += order_at(i, kind) != NULL;
+    return n;
+}
+
 /* The message of this kind among what was sent: in `in`. */
 static bool sent(uint8_t kind)
 {
@@ -100,8 +129,8 @@ static bool sent_to(uint8_t kind, struct shoal_node_id to)
 static bool told(uint64_t worker, uint8_t kind)
 {
     for (uint32_t i = 0; i < actions.count; i++)
-        if (actions.list[i].kind == SHOAL_SLOTS_WORKER_SEND && actions.list[i].u.worker_send.worker_id == worker &&
-            actions.list[i].u.worker_send.message->kind == kind)
+        if (order_at(i, SHOAL_HOST_DO_SEND) != NULL && actions.list[i].u.order.u.send.worker_id == worker &&
+            actions.list[i].u.order.u.send.message->kind == kind)
             return true;
     return false;
 }
@@ -149,7 +178,7 @@ static uint64_t lease(struct shoal_job_id job, uint64_t worker, uint8_t slot)
 
     assert_true(generation != 0);
     confirm(job, worker, slot, generation);
-    assert_non_null(find(SHOAL_SLOTS_RUN));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
     return generation;
 }
 
@@ -172,30 +201,30 @@ static enum shoal_slot_state state_of(uint32_t slot)
 
 static void exited(uint64_t worker)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER_EXITED };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_EXITED };
 
     event.u.exited.worker_id = worker;
-    step(&event);
+    shell(&event);
 }
 
 static void idle(uint32_t slot)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_SLOT_IDLE };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_SLOT_IDLE };
 
-    event.u.slot = slot;
-    step(&event);
+    event.u.idle.slot = slot;
+    shell(&event);
 }
 
 static void hello(uint64_t worker)
 {
     static struct shoal_worker_message m;
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_WORKER };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MESSAGE };
 
     m.kind = SHOAL_WORKER_HELLO;
     m.hello = (struct shoal_worker_hello){ .worker_id = worker, .token = { 9 } };
     event.u.worker.worker_id = worker;
     event.u.worker.message = &m;
-    step(&event);
+    shell(&event);
 }
 
 static void teardown(void)
@@ -212,8 +241,8 @@ static void test_life_of_a_lease(void **state)
     setup();
     first = lease(job_a, 11, 2);
     assert_int_equal(state_of(2), SHOAL_SLOT_LEASED);
-    assert_non_null(find(SHOAL_SLOTS_JOB_OPEN));
-    assert_true(find(SHOAL_SLOTS_RUN)->u.run.deadline_ns == now + 15 * SHOAL_S);
+    assert_non_null(order(SHOAL_HOST_DO_JOB_OPEN));
+    assert_true(order(SHOAL_HOST_DO_RUN)->u.run.deadline_ns == now + 15 * SHOAL_S);
     assert_int_equal(reserve(job_b, 2, 9, 0), 0); /* leased */
     exited(11);
     assert_int_equal(state_of(2), SHOAL_SLOT_HELD);
@@ -223,7 +252,7 @@ static void test_life_of_a_lease(void **state)
     second = lease(job_b, 12, 2);
     assert_true(second > first);  /* S1 */
     confirm(job_a, 13, 2, first); /* an old grant */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_EXITED && !in.u.worker.ran);
     teardown();
 }
@@ -240,25 +269,25 @@ static void test_tentative(void **state)
     b = reserve(job_b, 0, 6, 11);                  /* a higher priority wounds */
     assert_true(b > a);
     confirm(job_a, 11, 0, a);
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     confirm(job_b, 12, 0, b);
-    assert_non_null(find(SHOAL_SLOTS_RUN));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
     confirm(job_b, 12, 0, b); /* repeated */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_LEASED);
 
     a = reserve(job_a, 1, 5, 10);
     tick(2 * SHOAL_S);
     assert_int_equal(state_of(1), SHOAL_SLOT_FREE);
     confirm(job_a, 13, 1, a); /* late, but nobody else has got it */
-    assert_non_null(find(SHOAL_SLOTS_RUN));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
 
     a = reserve(job_a, 3, 5, 10);
     start(SHOAL_HOST_CANCEL, job_a);
     send_from(leader);
     assert_int_equal(state_of(3), SHOAL_SLOT_FREE);
     confirm(job_a, 14, 3, a); /* given back: void */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     teardown();
 }
 
@@ -271,13 +300,13 @@ static void test_confirm_is_late(void **state)
     a = reserve(job_a, 0, 0, 0);
     now += 10 * SHOAL_S;
     confirm_at(job_a, 11, 0, a, now - 10 * SHOAL_S); /* its lease would be over before it is frozen */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     a = reserve(job_a, 0, 0, 0);
     confirm_at(job_a, 12, 0, a, now + 1); /* a stamp that this host has not made yet */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     assert_int_equal(state_of(0), SHOAL_SLOT_TENTATIVE);
     confirm_at(job_a, 12, 0, a, now - 4 * SHOAL_S);
-    assert_true(find(SHOAL_SLOTS_RUN)->u.run.deadline_ns == now + 11 * SHOAL_S);
+    assert_true(order(SHOAL_HOST_DO_RUN)->u.run.deadline_ns == now + 11 * SHOAL_S);
     teardown();
 }
 
@@ -291,32 +320,33 @@ static void test_freeze_thaw_kill(void **state)
     begun = now;
     tick(8 * SHOAL_S);
     renew(job_a, 11, a, begun); /* delayed: echoes an old stamp, extends nothing */
-    assert_null(find(SHOAL_SLOTS_RENEW));
-    assert_null(find(SHOAL_SLOTS_THAW));
+    assert_null(order(SHOAL_HOST_DO_RENEW));
+    assert_null(order(SHOAL_HOST_DO_THAW));
     tick(2 * SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_FREEZE));
+    assert_non_null(order(SHOAL_HOST_DO_FREEZE));
     tick(SHOAL_S);
-    assert_null(find(SHOAL_SLOTS_FREEZE));       /* once */
+    assert_null(order(SHOAL_HOST_DO_FREEZE));    /* once */
     renew(job_a, 11, a, begun + 500 * SHOAL_MS); /* would be frozen anyway: stays */
-    assert_null(find(SHOAL_SLOTS_THAW));
+    assert_null(order(SHOAL_HOST_DO_THAW));
     renew(job_a, 11, a, now - SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_THAW));
-    assert_true(find(SHOAL_SLOTS_RENEW)->u.worker.deadline_ns == now + 14 * SHOAL_S);
+    assert_non_null(order(SHOAL_HOST_DO_THAW));
+    assert_true(order(SHOAL_HOST_DO_RENEW)->u.worker.deadline_ns == now + 14 * SHOAL_S);
     renew(job_a, 11, a, now);
-    assert_true(find(SHOAL_SLOTS_RENEW) != NULL && find(SHOAL_SLOTS_THAW) != NULL); /* the runner may have been first */
-    now += 11 * SHOAL_S; /* the agent stands still; the runner freezes by its own clock */
+    assert_true(order(SHOAL_HOST_DO_RENEW) != NULL &&
+                order(SHOAL_HOST_DO_THAW) != NULL); /* the runner may have been first */
+    now += 11 * SHOAL_S;                            /* the agent stands still; the runner freezes by its own clock */
     renew(job_a, 11, a, now - SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_THAW));
+    assert_non_null(order(SHOAL_HOST_DO_THAW));
     tick(20 * SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_FREEZE));
-    assert_null(find(SHOAL_SLOTS_KILL)); /* memory kept */
+    assert_non_null(order(SHOAL_HOST_DO_FREEZE));
+    assert_null(order(SHOAL_HOST_DO_KILL)); /* memory kept */
     tick(593 * SHOAL_S);
-    assert_null(find(SHOAL_SLOTS_KILL));
+    assert_null(order(SHOAL_HOST_DO_KILL));
     tick(2 * SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_KILL)); /* ten minutes after its lease ended */
-    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.grace_ns, 0);
+    assert_non_null(order(SHOAL_HOST_DO_KILL)); /* ten minutes after its lease ended */
+    assert_int_equal(order(SHOAL_HOST_DO_KILL)->u.worker.grace_ns, 0);
     tick(SHOAL_S);
-    assert_null(find(SHOAL_SLOTS_KILL));
+    assert_null(order(SHOAL_HOST_DO_KILL));
     teardown();
 }
 
@@ -331,13 +361,13 @@ static void test_claim_of_an_expired_lease(void **state)
     shoal_slots_record(slots, &record);
     assert_int_equal(record.free & 1, 0);
     assert_int_equal(reserve(job_b, 0, 0, 0), 0);
-    assert_null(find(SHOAL_SLOTS_KILL)); /* frozen, but leased */
+    assert_null(order(SHOAL_HOST_DO_KILL)); /* frozen, but leased */
     tick(SHOAL_S);
     shoal_slots_record(slots, &record);
     assert_int_equal(record.free & 1, 1); /* to be claimed */
     assert_non_null(find(SHOAL_SLOTS_PUBLISH));
     assert_int_equal(reserve(job_b, 0, 0, 0), 0);
-    assert_non_null(find(SHOAL_SLOTS_KILL)); /* first it is cleared */
+    assert_non_null(order(SHOAL_HOST_DO_KILL)); /* first it is cleared */
     assert_int_equal(reserve(job_b, 0, 0, 0), 0);
     exited(11);
     idle(0);
@@ -356,17 +386,17 @@ static void test_terms(void **state)
     tick(5 * SHOAL_S);
     term = 4;
     renew(job_a, 11, a, now);
-    assert_null(find(SHOAL_SLOTS_RENEW)); /* S4 */
+    assert_null(order(SHOAL_HOST_DO_RENEW)); /* S4 */
     term = 6;
     start(SHOAL_HOST_REPORT, job_a);
     send_from(other); /* a new leader: it is told all */
     assert_true(sent(SHOAL_HOST_WORKER));
     term = 5;
     renew(job_a, 11, a, now);
-    assert_null(find(SHOAL_SLOTS_RENEW));
+    assert_null(order(SHOAL_HOST_DO_RENEW));
     term = 7;
     renew(job_a, 11, a, now); /* a later term voids nothing */
-    assert_non_null(find(SHOAL_SLOTS_RENEW));
+    assert_non_null(order(SHOAL_HOST_DO_RENEW));
     teardown();
 }
 
@@ -406,10 +436,10 @@ static void test_generations(void **state)
     send_from(other);
     assert_true(sent_to(SHOAL_HOST_WORKER, other));
     assert_int_equal(in.generation, 2);
-    assert_non_null(find(SHOAL_SLOTS_REVOKE));
-    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == 7ull << 32);
-    assert_int_equal(count(SHOAL_SLOTS_KILL), 1);
-    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12);
+    assert_non_null(order(SHOAL_HOST_DO_REVOKE));
+    assert_true(order(SHOAL_HOST_DO_REVOKE)->u.revoke.epoch_word == 7ull << 32);
+    assert_int_equal(orders(SHOAL_HOST_DO_KILL), 1);
+    assert_int_equal(order(SHOAL_HOST_DO_KILL)->u.worker.worker_id, 12);
     term = 1000;
     for (uint8_t kind = SHOAL_HOST_RESERVE; kind <= SHOAL_HOST_END; kind++) {
         uint64_t before = stale_count();
@@ -433,9 +463,9 @@ static void test_generations(void **state)
         if (kind != SHOAL_HOST_REVOKE && stale_count() != before + 1)
             fail_msg("message kind %u of the generation before was not refused", kind);
         assert_int_equal(count(SHOAL_SLOTS_SEND), 0);
-        assert_null(find(SHOAL_SLOTS_RENEW));
-        assert_null(find(SHOAL_SLOTS_KILL));
-        assert_null(find(SHOAL_SLOTS_REVOKE));
+        assert_null(order(SHOAL_HOST_DO_RENEW));
+        assert_null(order(SHOAL_HOST_DO_KILL));
+        assert_null(order(SHOAL_HOST_DO_REVOKE));
     }
     term = 3;
     start(SHOAL_HOST_RENEW, job_a);
@@ -445,7 +475,7 @@ static void test_generations(void **state)
     out.u.renew.lease_count = 1;
     out.u.renew.leases[0] = (struct shoal_lease_name){ 11, a };
     send_from(other);
-    assert_non_null(find(SHOAL_SLOTS_RENEW)); /* the lease goes on under the new generation */
+    assert_non_null(order(SHOAL_HOST_DO_RENEW)); /* the lease goes on under the new generation */
     teardown();
 }
 
@@ -476,7 +506,7 @@ static void test_unknown_is_a_promise(void **state)
     renew(job_a, 11, a, now); /* the CONFIRM is still under way */
     assert_true(sent(SHOAL_HOST_UNKNOWN) && in.u.drain.worker_id == 11);
     confirm(job_a, 11, 0, a);
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     renew(job_b, 12, 5, now); /* a job that is not here at all */
     assert_true(sent(SHOAL_HOST_UNKNOWN) && in.u.drain.worker_id == 12);
     teardown();
@@ -514,11 +544,11 @@ static void test_driver(void **state)
     assert_true(sent(SHOAL_HOST_OFFER) && in.u.offer.driver);
     generation = in.u.offer.driver_generation;
     confirm(job_b, 11, SHOAL_SLOT_NONE, generation); /* promised to another job */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     confirm(job_a, 12, SHOAL_SLOT_NONE, generation);
-    assert_non_null(find(SHOAL_SLOTS_RUN));
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
     confirm(job_a, 13, SHOAL_SLOT_NONE, generation); /* used up */
-    assert_null(find(SHOAL_SLOTS_RUN));
+    assert_null(order(SHOAL_HOST_DO_RUN));
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(state_of(i), SHOAL_SLOT_FREE);
     teardown();
@@ -568,13 +598,13 @@ static void send_epoch(struct shoal_epoch epoch)
 
 static void say_as(uint64_t worker_id, const struct shoal_worker_message *m)
 {
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_WORKER,
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_MESSAGE,
                                       .u.worker = { .worker_id = worker_id, .message = m } });
 }
 
 static void stepped(uint64_t worker_id, struct shoal_epoch epoch, uint64_t at)
 {
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_STEPPED,
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_STEPPED,
                                       .u.stepped = { worker_id, shoal_epoch_word(epoch), at } });
 }
 
@@ -591,9 +621,9 @@ static void enter_epoch_3(void)
     out.u.call.call = 1;
     out.u.call.bundle.bytes[0] = 5;
     send_from(leader);
-    assert_non_null(find(SHOAL_SLOTS_FETCH));
-    assert_int_equal(count(SHOAL_SLOTS_WORKER_SEND), 0); /* not before the bundle is here */
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
+    assert_non_null(order(SHOAL_HOST_DO_FETCH));
+    assert_int_equal(orders(SHOAL_HOST_DO_SEND), 0); /* not before the bundle is here */
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
     assert_true(told(11, SHOAL_WORKER_CALL) && told(12, SHOAL_WORKER_CALL));
     say_as(11, &ready);
     say_as(12, &ready);
@@ -614,7 +644,7 @@ static void test_who_is_not_heard_is_told(void **state)
     m.unheard = (struct shoal_worker_unheard){ { 3, 0 }, 4 };
     say_as(11, &m);
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.worker_id == 11 && in.u.worker.unheard == 4);
-    assert_null(find(SHOAL_SLOTS_REVOKE)); /* alone it is no evidence */
+    assert_null(order(SHOAL_HOST_DO_REVOKE)); /* alone it is no evidence */
     teardown();
 }
 
@@ -641,11 +671,11 @@ static void test_a_death_closes_the_epoch(void **state)
     (void)state;
     setup();
     enter_epoch_3();
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DYING, .u.worker = { .worker_id = 12 } });
-    assert_true(find(SHOAL_SLOTS_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_DYING, .u.worker = { .worker_id = 12 } });
+    assert_true(order(SHOAL_HOST_DO_REVOKE)->u.revoke.epoch_word == (uint64_t)3 << 32); /* S6: at once */
     assert_true(sent(SHOAL_HOST_REVOKE) && sent_to(SHOAL_HOST_REVOKE, other));
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.stuck);
-    assert_int_equal(find(SHOAL_SLOTS_KILL)->u.worker.worker_id, 12); /* whatever is left of it */
+    assert_int_equal(order(SHOAL_HOST_DO_KILL)->u.worker.worker_id, 12); /* whatever is left of it */
     exited(12);
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.phase == SHOAL_PHASE_EXITED);
     send_epoch((struct shoal_epoch){ 2, 0 }); /* an older one comes late */
@@ -677,8 +707,8 @@ static void test_restart(void **state)
 {
     static uint8_t table[SHOAL_SLOTS_STATE_BYTES_MAX];
     struct shoal_slots_options options = { .self = self, .host_epoch = 4, .slots = 4, .device = SHOAL_JOB_DEVICE_CPU };
-    struct shoal_slots_live live = { .worker_id = 11, .slot = 0, .role = SHOAL_JOB_ENGINE, .token = { 9 } };
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_RUNNER };
+    struct shoal_host_live live = { .worker_id = 11, .slot = 0, .role = SHOAL_JOB_ENGINE, .token = { 9 } };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
     struct shoal_job_id job;
     uint8_t token[16] = { 9 };
     uint64_t a, seq;
@@ -709,27 +739,27 @@ static void test_restart(void **state)
     event.u.runner.workers = &live;
     event.u.runner.worker_count = 1;
     live.lease_generation = a;
-    step(&event);
+    shell(&event);
     assert_int_equal(state_of(0), SHOAL_SLOT_LEASED);
     assert_int_equal(state_of(1), SHOAL_SLOT_HELD); /* ended meanwhile */
     assert_true(shoal_slots_worker_job(slots, 11, token, &job) && shoal_job_id_equal(job, job_a));
     token[3] = 1;
     assert_false(shoal_slots_worker_job(slots, 11, token, &job));
     renew(job_a, 11, a, now);
-    assert_non_null(find(SHOAL_SLOTS_RENEW)); /* the token was not voided */
-    assert_null(find(SHOAL_SLOTS_RUN));       /* nothing is started twice */
+    assert_non_null(order(SHOAL_HOST_DO_RENEW)); /* the token was not voided */
+    assert_null(order(SHOAL_HOST_DO_RUN));       /* nothing is started twice */
     hello(11);
     assert_true(sent(SHOAL_HOST_WORKER) && in.seq > seq); /* newer than what the leader heard of the life before */
     teardown();
 
     /* Without the table: the runner's word is enough. */
     assert_int_equal(shoal_slots_create(&slots, &options), SHOAL_OK);
-    step(&event);
+    shell(&event);
     assert_int_equal(state_of(0), SHOAL_SLOT_LEASED);
     assert_true(reserve(job_b, 3, 0, 0) > a);
     live.slot = 77; /* nonsense from a runner */
     live.worker_id = 99;
-    step(&event);
+    shell(&event);
     teardown();
 }
 
@@ -746,37 +776,37 @@ static void test_orders(void **state)
     out.u.order.grace_ns = 30 * SHOAL_S;
     send_from(leader);
     assert_true(told(11, SHOAL_WORKER_STOP));
-    assert_null(find(SHOAL_SLOTS_KILL));
+    assert_null(order(SHOAL_HOST_DO_KILL));
     send_from(leader); /* repeated: said once, the grace is not prolonged */
     assert_false(told(11, SHOAL_WORKER_STOP));
     for (uint32_t i = 0; i < 9; i++) {
         tick(3 * SHOAL_S);
-        assert_null(find(SHOAL_SLOTS_KILL));
+        assert_null(order(SHOAL_HOST_DO_KILL));
         send_from(leader);
     }
     tick(3 * SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_KILL));
+    assert_non_null(order(SHOAL_HOST_DO_KILL));
     exited(11);
     start(SHOAL_HOST_ORDER, job_a);
     out.u.order.worker_id = 11;
     out.u.order.order = SHOAL_ORDER_FORGET;
     send_from(leader);
     tick(11 * SHOAL_S);
-    assert_non_null(find(SHOAL_SLOTS_JOB_CLOSED)); /* nothing of it is left */
+    assert_non_null(order(SHOAL_HOST_DO_JOB_CLOSED)); /* nothing of it is left */
     teardown();
 }
 
 static void test_stuck(void **state)
 {
-    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_STUCK };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STUCK };
 
     (void)state;
     setup();
     (void)lease(job_a, 11, 0);
     hello(11);
     event.u.worker.worker_id = 11;
-    step(&event);
-    assert_non_null(find(SHOAL_SLOTS_KILL));
+    shell(&event);
+    assert_non_null(order(SHOAL_HOST_DO_KILL));
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.stuck);
     teardown();
 }
@@ -792,7 +822,7 @@ static void test_call_before_hello(void **state)
     out.u.call.bundle = (struct shoal_hash){ { 5 } };
     send_from(leader);
     assert_false(told(11, SHOAL_WORKER_CALL)); /* not before the bundle is here */
-    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_BLOB, .u.blob = { .hash = { { 5 } }, .ok = true } });
     assert_true(told(11, SHOAL_WORKER_CALL));
     tick(SHOAL_S);
     assert_false(told(11, SHOAL_WORKER_CALL)); /* once */
