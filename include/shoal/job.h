@@ -235,7 +235,7 @@ struct shoal_job_founding {
     struct shoal_view spec;
 };
 
-/* In state SUBMITTED. MALFORMED: the specification does not decode. FULL: no memory. */
+/* In state PENDING_CRD_SCHEDULER. MALFORMED: the specification does not decode. FULL: no memory. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_create(struct shoal_job **job, const struct shoal_job_founding *founding);
 void shoal_job_destroy(struct shoal_job *job); /* accepts NULL */
 

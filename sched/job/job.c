@@ -12,7 +12,7 @@
 
 /* Bit N set: may become state N. */
 static const unsigned job_moves[SHOAL_JOB_STATE_COUNT] = {
-    [SHOAL_JOB_NEW] = BIT(SHOAL_JOB_SUBMITTED) | ENDS,
+    [SHOAL_JOB_NEW] = BIT(SHOAL_JOB_SUBMITTED) | BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | ENDS,
     [SHOAL_JOB_SUBMITTED] =
         BIT(SHOAL_JOB_PENDING_JOB_SCHEDULER) | BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_LAUNCHING) | ENDS,
     [SHOAL_JOB_PENDING_JOB_SCHEDULER] = BIT(SHOAL_JOB_PENDING_CRD_SCHEDULER) | BIT(SHOAL_JOB_LAUNCHING) | ENDS,
@@ -85,7 +85,7 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
     job->create_ms = founding->create_ms;
     job->founder = founding->founder;
     job->generation = founding->generation == 0 ? 1 : founding->generation;
-    job->state = SHOAL_JOB_SUBMITTED;
+    job->state = SHOAL_JOB_PENDING_CRD_SCHEDULER; /* founded is waiting: an entry that says so would cost a round */
     job->attempt = 1;
     job->exit_code = -1;
     *out = job;
