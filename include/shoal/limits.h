@@ -26,6 +26,11 @@
 _Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX,
                "a record with its signature fits a datagram");
 
+/* MessagePack (include/shoal/pack.h). Arrays and maps inside each other: ours have three, a request of another program
+ * rarely more than five; and a reader's stack stays below 2 KiB. Fields of one map: ours have at most forty. */
+#define SHOAL_PACK_DEPTH_MAX 12
+#define SHOAL_PACK_FIELDS_MAX 256
+
 /* Voters and learners of one group: 5 voters, a joint change doubles the set at most, and some learners. */
 #define SHOAL_GROUP_NODES_MAX 12
 /* Groups that one node holds, sleeping ones included. */
