@@ -1,0 +1,190 @@
+/* A START order carried out: the slot's lock is taken, the logs are opened, and the program is started with what it may
+ * inherit and nothing else. */
+#include "runner_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+void runner_make_parents(const char *path)
+{
+    char part[SHOAL_PATH_TEXT_BYTES];
+
+    for (size_t i = 1; i < sizeof(part) - 1 && path[i] != '\0'; i++) {
+        if (path[i] != '/')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        (void)mkdir(part, 0700);
+    }
+}
+
+/* In the new process, between fork and exec. Only async-signal-safe calls; errors go to the exit status pipe. */
+static void become(const struct shoal_runner_start *start, const int fds[3], const int *kept, unsigned kept_count)
+{
+    sigset_t none;
+
+    (void)setsid();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)signal(SIGPIPE, SIG_DFL);
+    for (int i = 0; i < 3; i++)
+        (void)dup2(fds[i], i);
+    for (unsigned i = 0; i < kept_count; i++)
+        if (kept[i] >= 0)
+            (void)fcntl(kept[i], F_SETFD, 0);
+    (void)setpriority(PRIO_PROCESS, 0, start->nice);
+    runner_cgroup_write(start->cgroup, "cgroup.procs", "0");
+    if (chdir(start->cwd) != 0)
+        _exit(126);
+    /* execvpe takes char *const *: it does not write to the strings. */
+    (void)execvpe(start->argv[0], (char *const *)(uintptr_t)start->argv, (char *const *)(uintptr_t)start->env);
+    _exit(127);
+}
+
+/* The slot's lock, held by the descriptor that the worker inherits. FULL: somebody of an earlier lease still lives. */
+static enum shoal_err slot_lock(struct runner *runner, const struct shoal_runner_start *start, int *fd,
+                                struct shoal_msg *msg)
+{
+    const char *path = start->lock_path;
+    struct stat file;
+
+    *fd = -1;
+    if (path[0] == '\0')
+        return SHOAL_OK;
+    runner_make_parents(path);
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*fd < 0)
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the slot's lock: %s", path, strerror(errno));
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+        (void)close(*fd);
+        *fd = -1;
+        return shoal_fail(msg, SHOAL_ERR_FULL, "%s: a process of an earlier lease still holds this slot", path);
+    }
+    if (start->slot < SHOAL_SLOTS_MAX && fstat(*fd, &file) == 0)
+        runner->locks[start->slot] = (struct lock_file){ .used = true, .device = file.st_dev, .inode = file.st_ino };
+    return SHOAL_OK;
+}
+
+static enum shoal_err open_logs(struct runner *runner, const struct shoal_runner_start *start, int fds[2],
+                                struct shoal_msg *msg)
+{
+    bool first = !runner->logs.running;
+    enum shoal_err err;
+
+    runner->logs.bytes_max = (uint64_t)SHOAL_JOB_LOG_MIB * SHOAL_MIB;
+    for (uint32_t i = 0; i < start->envc; i++) /* the first such: users' variables come later */
+        if (strncmp(start->env[i], SHOAL_ENV_LOG_MIB "=", sizeof(SHOAL_ENV_LOG_MIB)) == 0) {
+            runner->logs.bytes_max = strtoull(start->env[i] + sizeof(SHOAL_ENV_LOG_MIB), NULL, 10) * SHOAL_MIB;
+            break;
+        }
+    runner_make_parents(start->stdout_path);
+    runner_make_parents(start->stderr_path);
+    err = runner_logs_open(&runner->logs, start->worker_id, start->stdout_path, start->stderr_path, fds, msg);
+    if (first && runner->logs.running)
+        runner_watch(runner, runner->logs.socket);
+    return err;
+}
+
+enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int lock, pid_t *pid,
+                           struct shoal_msg *msg)
+{
+    int fds[3] = { open("/dev/null", O_RDONLY | O_CLOEXEC), -1, -1 };
+    int kept[3] = { lock, runner->control_fd, runner->arena_fd };
+    enum shoal_err err = open_logs(runner, start, fds + 1, msg);
+
+    if (err == SHOAL_OK) {
+        *pid = fork();
+        if (*pid == 0)
+            become(start, fds, kept, 3);
+        if (*pid < 0)
+            err = shoal_fail(msg, SHOAL_ERR_FULL, "cannot fork: %s; raise the process limit", strerror(errno));
+    }
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            (void)close(fds[i]);
+    return err;
+}
+
+static void slot_claim(struct runner *runner, const struct shoal_runner_start *start)
+{
+    struct shoal_control_slot *slot;
+
+    if (start->slot >= SHOAL_SLOTS_MAX)
+        return;
+    slot = &runner->page->slots[start->slot];
+    atomic_store(&slot->heartbeat, 0);
+    atomic_store(&slot->epoch_word, 0);
+    atomic_store(&slot->started_step, 0);
+    atomic_store(&slot->complete_step, 0);
+    atomic_store(&slot->applied_step, 0);
+    atomic_store(&slot->minibatches, 0);
+    atomic_store(&slot->updates, 0);
+    atomic_store(&slot->computed_ns, 0);
+    atomic_store(&slot->computing_ns, 0);
+    atomic_store(&slot->first_epoch_word, 0);
+    atomic_store(&slot->first_complete_ns, 0);
+    atomic_store(&slot->activity, SHOAL_ACTIVITY_LOADING);
+    atomic_store(&slot->frozen, 0);
+    atomic_store(&slot->robust, 0);
+    atomic_store(&slot->pid, 0);
+    atomic_store(&slot->worker_id, start->worker_id);
+}
+
+void runner_on_start(struct runner *runner, const struct shoal_runner_start *start)
+{
+    struct shoal_msg msg = { "" };
+    struct child *child = child_find(runner, start->worker_id);
+    enum shoal_err err;
+    pid_t pid = -1;
+    int lock = -1;
+
+    if (child != NULL) { /* a repeated START: answer again */
+        if (child->exited)
+            runner_tell_exited(runner, child);
+        else if (child->pid > 0)
+            runner_tell_started(runner, child);
+        return;
+    }
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && child == NULL; i++)
+        if (!runner->children[i].used)
+            child = &runner->children[i];
+    if (child == NULL)
+        return; /* cannot be: as many as slots, and two drivers; the agent's lease runs out */
+    *child = (struct child){ .used = true,
+                             .worker_id = start->worker_id,
+                             .slot = start->slot,
+                             .freeze_at_ns = start->freeze_at_ns,
+                             .kill_at_ns = start->kill_at_ns };
+    (void)snprintf(child->cgroup, sizeof(child->cgroup), "%s", start->cgroup);
+    err = slot_lock(runner, start, &lock, &msg);
+    if (err == SHOAL_OK)
+        slot_claim(runner, start);
+    if (err == SHOAL_OK && start->how == SHOAL_START_EXEC)
+        err = runner_exec(runner, start, lock, &pid, &msg);
+    if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
+        err = runner_server_start(runner, start, &msg);
+    if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
+        err = open_logs(runner, start, child->log_fds, &msg);
+    if (err == SHOAL_OK && start->how == SHOAL_START_FORK)
+        err = runner_server_fork(runner, start, child->log_fds, lock, &msg);
+    if (lock >= 0)
+        (void)close(lock); /* R1: from here on the worker's copy is the lock */
+    if (err != SHOAL_OK) {
+        (void)snprintf(child->text, sizeof(child->text), "%s", msg.text);
+        child_ended(runner, child, -1, false);
+    } else if (pid > 0) {
+        child_running(runner, child, pid);
+    }
+    runner_timer_turn(runner);
+}

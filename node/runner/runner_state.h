@@ -1,0 +1,111 @@
+/* What the runner's files share: its table of children and what it holds open. One process, one runner.
+ *
+ *   runner.c          the loop, the agent's socket, deadlines
+ *   runner_start.c    a START: the slot's lock, the logs, fork and exec
+ *   runner_server.c   the engine server that forks elastic engines
+ *   runner_child.c    the table of children, how one is stopped and ended, and who it leaves behind
+ *   runner_log.c      what children print, on its way into files */
+#ifndef NODE_RUNNER_STATE_H
+#define NODE_RUNNER_STATE_H
+
+#include <sys/types.h>
+
+#include "shoal/runner.h"
+#include "shoal/worker.h"
+
+#include "runner_log.h"
+
+/* A sweep looks again at a process that is just executing a program, since that one shows no environment. */
+#define RUNNER_SWEEP_NS (20 * SHOAL_MS)
+#define RUNNER_SWEEPS_MAX 20
+/* An exit waits at most this long to be told until what was printed is in its file: a disk that hangs must not hold
+ * it. */
+#define RUNNER_LOG_SYNC_NS (2 * SHOAL_S)
+
+/* The file of a slot's lock, as long as the runner lives. */
+struct lock_file {
+    bool used;
+    dev_t device;
+    ino_t inode;
+};
+
+struct child {
+    bool used;
+    bool exited; /* reported as soon as an agent listens */
+    bool frozen;
+    uint64_t worker_id;
+    uint32_t slot;
+    pid_t pid;
+    uint64_t start_ticks;
+    uint64_t freeze_at_ns; /* 0: never */
+    uint64_t kill_at_ns;
+    uint64_t term_kill_at_ns; /* SIGTERM was sent, SIGKILL then; 0: no */
+    uint64_t tell_at_ns;      /* exited: its output is on its way to its files until then at most; 0: it is there */
+    int log_fds[2];           /* of an engine, which opens them by our number some time after its fork; 0: none */
+    int status;
+    bool signalled;
+    char text[512];
+    char cgroup[256];
+};
+
+struct runner {
+    int epoll;
+    int listener;
+    int agent; /* -1: none */
+    int signals;
+    int timer;
+    int server; /* socket to the engine server, -1: none */
+    pid_t server_pid;
+    int control_fd;
+    int arena_fd;
+    struct shoal_control_page *page;
+    struct child children[SHOAL_RUNNER_WORKERS_MAX];
+    struct lock_file locks[SHOAL_SLOTS_MAX];
+    struct runner_logs logs;
+    bool closing;
+    uint64_t idle_since_ns;
+    uint64_t sweep_at_ns; /* 0: none is due */
+    unsigned sweeps_left; /* for the sake of those that could not be told apart */
+    char server_line[8192];
+    struct shoal_runner_message in;
+    struct shoal_runner_message out;
+    uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+};
+
+/* runner.c */
+uint64_t runner_now_ns(void); /* CLOCK_BOOTTIME */
+void runner_note(const char *what, int code);
+void runner_watch(struct runner *runner, int fd);
+void runner_tell_started(struct runner *runner, const struct child *child);
+void runner_tell_exited(struct runner *runner, struct child *child);
+bool runner_lease_is_over(const struct child *child, uint64_t now);
+/* Carries out what is due and arms the timer for the next deadline. */
+void runner_timer_turn(struct runner *runner);
+
+/* runner_start.c */
+void runner_make_parents(const char *path);
+void runner_on_start(struct runner *runner, const struct shoal_runner_start *start);
+SHOAL_MUST_CHECK enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int lock,
+                                            pid_t *pid, struct shoal_msg *msg);
+
+/* runner_server.c */
+SHOAL_MUST_CHECK enum shoal_err runner_server_start(struct runner *runner, const struct shoal_runner_start *start,
+                                                    struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runner_start *start,
+                                                   const int logs[2], int lock, struct shoal_msg *msg);
+void runner_on_server(struct runner *runner);
+
+/* runner_child.c */
+struct child *child_find(struct runner *runner, uint64_t worker_id);
+struct child *child_of_pid(struct runner *runner, pid_t pid);
+bool child_any_alive(const struct runner *runner);
+void child_signal(const struct child *child, int signal_number);
+void child_freeze(struct runner *runner, struct child *child);
+void child_thaw(struct runner *runner, struct child *child);
+void child_kill(struct child *child);
+void child_running(struct runner *runner, struct child *child, pid_t pid);
+void child_ended(struct runner *runner, struct child *child, int status, bool signalled);
+void child_kill_left_behind(struct runner *runner);
+void runner_cgroup_write(const char *cgroup, const char *file, const char *text);
+
+#endif
