@@ -137,7 +137,7 @@ void runner_timer_turn(struct runner *runner)
             continue;
         if ((child->kill_at_ns != 0 && child->kill_at_ns <= now) ||
             (child->term_kill_at_ns != 0 && child->term_kill_at_ns <= now)) {
-            child_kill(child);
+            child_kill(runner, child);
             continue;
         }
         if (!child->frozen && runner_lease_is_over(child, now))
@@ -228,8 +228,8 @@ static void on_command(struct runner *runner, const struct shoal_runner_message 
             !runner_lease_is_over(child, runner_now_ns())) /* this order may be late, and others stop it, too */
             child_thaw(runner, child);
     } else if (message->kind == SHOAL_RUNNER_KILL) {
-        if (message->grace_ns == 0) {
-            child_kill(child);
+        if (message->grace_ns == 0 || child->pid <= 0) { /* a grace is for a process */
+            child_kill(runner, child);
         } else {
             if (child->frozen)
                 child_thaw(runner, child); /* a stopped process cannot end itself */

@@ -209,13 +209,19 @@ void child_thaw(struct runner *runner, struct child *child)
     slot_mark_frozen(runner, child, false);
 }
 
-void child_kill(struct child *child)
+/* V1: a process that is not there yet can be sent no signal. */
+static bool is_unborn(const struct child *child) { return child->pid <= 0 && !child->exited; }
+
+void child_kill(struct runner *runner, struct child *child)
 {
     runner_cgroup_write(child->cgroup, "cgroup.kill", "1");
     child_signal(child, SIGKILL);
     child->term_kill_at_ns = 0;
     child->kill_at_ns = 0;
     child->freeze_at_ns = 0;
+    child->doomed = is_unborn(child);
+    if (child->doomed)
+        runner_server_unwanted(runner);
 }
 
 static uint64_t start_ticks_of(pid_t pid)
@@ -258,6 +264,8 @@ void child_running(struct runner *runner, struct child *child, pid_t pid)
     if (child->frozen)
         child_signal(child, SIGSTOP); /* its time came before it did */
     runner_tell_started(runner, child);
+    if (child->doomed)
+        child_kill(runner, child); /* V1 */
 }
 
 void child_ended(struct runner *runner, struct child *child, int status, bool signalled)

@@ -3,6 +3,9 @@
  *
  *   runner --{"fork": slot, "worker": id, ...} and the slot's lock--> server --fork, fork--> engine, a child of the runner
  *          <--{"forked": slot, "worker": id, "pid": n}--------------
+ *
+ * V1. An engine that was killed before it was forked leaves nothing: it is killed as soon as it has a process, and when
+ *     the server was asked for no other engine, the server is ended, and the locks that lie in its socket with it.
  */
 #include "runner_state.h"
 
@@ -172,6 +175,19 @@ static void on_server_line(struct runner *runner, char *line)
     }
 }
 
+void runner_server_unwanted(struct runner *runner)
+{
+    bool wanted = runner->server < 0;
+
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+        const struct child *child = &runner->children[i];
+
+        wanted = wanted || (child->used && !child->exited && child->pid == 0 && !child->doomed);
+    }
+    if (!wanted && runner->server_pid > 0 && kill(-runner->server_pid, SIGKILL) != 0) /* server_lost() does the rest */
+        (void)kill(runner->server_pid, SIGKILL); /* it has just been forked, and leads no group yet */
+}
+
 static void server_lost(struct runner *runner)
 {
     (void)close(runner->server);
@@ -179,7 +195,9 @@ static void server_lost(struct runner *runner)
     for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
         struct child *child = &runner->children[i];
 
-        if (child->used && !child->exited && child->pid == 0) {
+        if (child->used && !child->exited && child->pid == 0 && child->doomed) {
+            child_ended(runner, child, SIGKILL, true); /* V1 */
+        } else if (child->used && !child->exited && child->pid == 0) {
             (void)snprintf(
                 child->text, sizeof(child->text),
                 "the engine server ended before it forked this engine; its last words are in the worker's stderr");

@@ -32,6 +32,7 @@ struct lock_file {
 struct child {
     bool used;
     bool exited; /* reported as soon as an agent listens */
+    bool doomed; /* killed before it had a process: it ends as soon as it has one */
     bool frozen;
     uint64_t worker_id;
     uint32_t slot;
@@ -94,6 +95,8 @@ SHOAL_MUST_CHECK enum shoal_err runner_server_start(struct runner *runner, const
 SHOAL_MUST_CHECK enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runner_start *start,
                                                    const int logs[2], int lock, struct shoal_msg *msg);
 void runner_on_server(struct runner *runner);
+/* An engine was killed that the server has not forked yet. */
+void runner_server_unwanted(struct runner *runner);
 
 /* runner_child.c */
 struct child *child_find(struct runner *runner, uint64_t worker_id);
@@ -102,7 +105,7 @@ bool child_any_alive(const struct runner *runner);
 void child_signal(const struct child *child, int signal_number);
 void child_freeze(struct runner *runner, struct child *child);
 void child_thaw(struct runner *runner, struct child *child);
-void child_kill(struct child *child);
+void child_kill(struct runner *runner, struct child *child);
 void child_running(struct runner *runner, struct child *child, pid_t pid);
 void child_ended(struct runner *runner, struct child *child, int status, bool signalled);
 void child_kill_left_behind(struct runner *runner);

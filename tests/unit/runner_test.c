@@ -404,6 +404,77 @@ static void an_end_is_told_when_the_log_is_whole(void **state)
     (void)close(log);
 }
 
+/* Asks for an engine: `server` is what stands in for the engine server, a shell script. */
+static void start_engine(struct fixture *f, uint64_t id, const char *server)
+{
+    static char out[128], lock[128];
+
+    (void)snprintf(out, sizeof(out), "%s/out", f->dir);
+    (void)snprintf(lock, sizeof(lock), "%s/slot.%llu", f->dir, (unsigned long long)id);
+    sent = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_START, .worker_id = id, .slot = (uint32_t)id };
+    sent.start = (struct shoal_runner_start){ .worker_id = id,
+                                              .slot = (uint32_t)id,
+                                              .how = SHOAL_START_FORK,
+                                              .cwd = f->dir,
+                                              .stdout_path = out,
+                                              .stderr_path = out,
+                                              .lock_path = lock,
+                                              .cgroup = "",
+                                              .argc = 3,
+                                              .argv = { "/bin/bash", "-c", server },
+                                              .envc = 1,
+                                              .env = { "PATH=/usr/bin:/bin" } };
+    say(f);
+}
+
+/* A script that ends before the engine servers have imported the framework: its engines are killed before they are
+ * forked. The server would fork them later, and each would hold its slot. */
+static void an_engine_that_is_killed_before_it_is_forked_frees_its_slot(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start_engine(f, 1, "exec sleep 1000");
+    start_engine(f, 2, "exec sleep 1000");
+    UNTIL(locked(f, 1) && locked(f, 2));
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    order(f, SHOAL_RUNNER_KILL, 2, 0, 0, 30 * SHOAL_S); /* nobody is there who could use the grace */
+    for (unsigned i = 0; i < 2; i++) {
+        hear(f, SHOAL_RUNNER_EXITED);
+        assert_true(got.signalled);
+        assert_int_equal(got.status, SIGKILL);
+    }
+    UNTIL(!locked(f, 1) && !locked(f, 2));
+}
+
+static void an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    (void)snprintf(path, sizeof(path), "%s/go", f->dir);
+    /* It answers when it may, and each engine is an orphan, which comes to the runner. */
+    start_engine(
+        f, 1,
+        "until [ -e go ]; do sleep 0.01; done; for id in 1 2; do dd bs=99999 count=1 <&$SHOAL_SERVER_FD >/dev/null; "
+        "pid=$(setsid sleep 1000 >/dev/null 2>&1 & echo $!); "
+        "printf '{\"forked\":%d,\"worker\":%d,\"pid\":%d}' $id $id $pid >&$SHOAL_SERVER_FD; done; exec sleep 1000");
+    start_engine(f, 2, "");
+    UNTIL(locked(f, 2));
+    order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);
+    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    hear(f, SHOAL_RUNNER_STARTED);
+    assert_int_equal(got.worker_id, 1);
+    for (unsigned i = 0; i < 2; i++) { /* in either order */
+        hear_any(f);
+        assert_int_equal(got.worker_id, got.kind == SHOAL_RUNNER_STARTED ? 2 : 1);
+        if (got.kind == SHOAL_RUNNER_EXITED)
+            assert_int_equal(got.status, SIGKILL);
+    }
+    assert_int_not_equal(state_of(got.pid), 'Z');
+}
+
 static void a_flooded_log_is_cut_and_says_so_once(void **state)
 {
     struct fixture *f = *state;
@@ -676,6 +747,8 @@ int main(void)
         cmocka_unit_test(random_bytes_are_refused_or_decoded_within_bounds),
         cmocka_unit_test(a_message_beyond_the_limit_is_not_sent),
         PROCESS(an_end_is_told_when_the_log_is_whole),
+        PROCESS(an_engine_that_is_killed_before_it_is_forked_frees_its_slot),
+        PROCESS(an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour),
         PROCESS(a_flooded_log_is_cut_and_says_so_once),
         PROCESS(an_exit_status_and_a_signal_are_told),
         PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
