@@ -113,8 +113,10 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
     s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
     s->archive = calloc(SHOAL_ARCHIVE_RECORDS_MAX, sizeof(*s->archive));
+    s->lead_actions = malloc(sizeof(*s->lead_actions));
+    s->job_scratch = malloc(sizeof(*s->job_scratch));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
-        s->gone == NULL || s->archive == NULL)
+        s->gone == NULL || s->archive == NULL || s->lead_actions == NULL || s->job_scratch == NULL)
         return SHOAL_ERR_FULL;
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
@@ -156,12 +158,15 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->foundings_ns = SCHED_NEVER;
     s->settle_ns = SCHED_NEVER;
     s->getting.retry_ns = SCHED_NEVER;
-    s->view_ns = SCHED_NEVER;
+    s->view.due_ns = SCHED_NEVER;
+    s->interest.due_ns = SCHED_NEVER;
     err = take_tables(s);
     if (err == SHOAL_OK)
         err = make_support(s);
     if (err == SHOAL_OK)
-        err = sched_jobs_create(s);
+        err = sched_local_create(s);
+    if (err == SHOAL_OK)
+        err = sched_slots_create(s);
     if (err != SHOAL_OK) {
         shoal_sched_destroy(s);
         return err;
@@ -195,18 +200,20 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s->heap);
     free_requests(s);
     sched_archive_destroy(s);
-    sched_jobs_destroy(s);
+    sched_slots_destroy(s);
+    sched_view_free(&s->view);
+    free(s->lead_actions);
+    free(s->job_scratch);
     shoal_support_destroy(s->support);
     shoal_mesh_destroy(s->mesh);
     shoal_buf_deinit(&s->copy);
     shoal_buf_deinit(&s->getting.bytes);
     shoal_buf_deinit(&s->gone_bytes);
     shoal_buf_deinit(&s->scratch);
-    shoal_buf_deinit(&s->local_pool);
-    shoal_buf_deinit(&s->slots_bytes);
+    shoal_buf_deinit(&s->local.pool);
     free(s->gone);
     free(s->nodes);
-    free(s->summaries);
+    free(s->summaries.list);
     free(s);
 }
 
@@ -288,7 +295,7 @@ static bool settle_one(struct shoal_sched *s)
         sched_support_timer(s);
         return true;
     }
-    if (s->local_at < s->local_count) {
+    if (s->local.at < s->local.count) {
         sched_local_run(s);
         return true;
     }
@@ -326,11 +333,15 @@ static bool settle_one(struct shoal_sched *s)
         sched_archive_due(s);
         return true;
     }
-    if (s->now >= s->view_ns) {
+    if (s->now >= s->view.due_ns) {
         sched_view_due(s);
         return true;
     }
-    if (s->now >= sched_jobs_deadline(s)) {
+    if (s->now >= s->interest.due_ns) {
+        sched_interest_due(s);
+        return true;
+    }
+    if (s->now >= sched_slots_deadline(s)) {
         sched_slots_due(s);
         return true;
     }
@@ -374,7 +385,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
 {
     uint64_t deadline = shoal_support_deadline_ns(s->support);
 
-    if (s->more || s->dirty_first != NULL || s->local_at < s->local_count || s->copy_dirty || s->gone_dirty)
+    if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
         return s->now;
     if (s->heap_count > 0)
         deadline = sooner(deadline, s->heap[0]->deadline_ns);
@@ -383,13 +394,14 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     deadline = sooner(deadline, s->settle_ns);
     deadline = sooner(deadline, s->getting.retry_ns);
     deadline = sooner(deadline, s->archive_look_ns);
-    deadline = sooner(deadline, s->view_ns);
-    return sooner(deadline, sched_jobs_deadline(s));
+    deadline = sooner(deadline, s->view.due_ns);
+    deadline = sooner(deadline, s->interest.due_ns);
+    return sooner(deadline, sched_slots_deadline(s));
 }
 
 /* ---- Looking inside ---- */
 
-const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots; }
+const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots.core; }
 const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s) { return s->mesh; }
 uint64_t shoal_sched_mesh_version(const struct shoal_sched *s) { return s->copy_version; }
 size_t shoal_sched_group_count(const struct shoal_sched *s) { return s->group_count; }

@@ -12,7 +12,12 @@
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
  *   sched_archive.c  ended jobs: from groups to records on three hosts
  *   sched_copy.c     the mesh's signed copy
- *   sched_lead.c     leads of jobs, this host's slots, allocation */
+ *   sched_lead.c     leads of jobs
+ *   sched_slots.c    this host's slots
+ *   sched_local.c    what leads and slots tell each other
+ *   sched_summary.c  jobs' summaries, from gossip and into it
+ *   sched_view.c     hosts and jobs in one view, and its allocation
+ *   sched_interest.c support that jobs want */
 #ifndef SCHED_STATE_H
 #define SCHED_STATE_H
 
@@ -324,11 +329,52 @@ struct sched_gone {
     struct shoal_raft_floor floor; /* MOVED: what its replica answered for */
 };
 
-struct sched_local {
-    struct shoal_view bytes;
+/* This host's slots: sched_slots.c. */
+struct sched_slots {
+    struct shoal_slots *core;
+    struct shoal_slots_actions *actions;
+    uint64_t due_ns; /* when its deadline was met last, and how often at that instant */
+    uint32_t due_count;
+    uint64_t floor_ns;     /* not due again before */
+    uint64_t kept_version; /* of the table that was kept last */
+    uint64_t kept_ns;
+    struct shoal_buf bytes;
 };
 
-struct sched_view; /* of an allocation: sched_lead.c */
+/* Messages between leads and slots of this node: sched_local.c. */
+struct sched_local {
+    struct shoal_view list[SHOAL_SCHED_LOCAL_MAX]; /* point into `pool` */
+    size_t count, at;
+    struct shoal_buf pool;
+};
+
+/* Jobs as gossip knows them: sched_summary.c. */
+struct sched_summaries {
+    struct shoal_job_summary *list; /* in order of ids */
+    size_t count, cap;
+};
+
+/* Working memory of the allocation, grown where nodes and summaries are admitted: sched_view.c. */
+struct sched_view {
+    struct shoal_allocate *work;
+    struct shoal_allocate_host *hosts;
+    int32_t *slots, *given;
+    struct shoal_allocate_job *jobs;
+    struct shoal_allocate_grant *grants;
+    struct shoal_lead_slot *list;
+    uint32_t hosts_max, slots_max, jobs_max;
+    uint32_t host_count, slot_count, job_count;
+    uint64_t due_ns; /* evaluate then; SCHED_NEVER: nothing changed */
+    uint64_t done_ns;
+};
+
+/* Nodes whose support jobs want: sched_interest.c. */
+#define SCHED_INTEREST_MAX 256
+struct sched_interest {
+    struct shoal_node_id nodes[SCHED_INTEREST_MAX];
+    size_t count;
+    uint64_t due_ns; /* worked out anew then; SCHED_NEVER: nothing changed */
+};
 
 struct shoal_sched {
     struct shoal_node_id self;
@@ -410,25 +456,14 @@ struct shoal_sched {
     } getting;
 
     /* Jobs. */
-    struct shoal_slots *slots;
-    struct shoal_slots_actions *slots_actions;
     struct shoal_lead_actions *lead_actions;
     struct shoal_job_entry *job_scratch;
     struct shoal_buf scratch; /* of snapshots and answers, taken at create */
-    uint64_t slots_due_ns, slots_floor_ns;
-    uint32_t slots_due_count;
-    uint64_t slots_kept; /* version of the table that was kept last */
-    uint64_t slots_kept_ns;
-    struct shoal_buf slots_bytes;
-    struct sched_local local[SHOAL_SCHED_LOCAL_MAX];
-    size_t local_count, local_at;
-    struct shoal_buf local_pool;
-    struct shoal_job_summary *summaries; /* in order of ids */
-    size_t summary_count;
-    size_t summary_cap;
-    struct sched_view *view;
-    uint64_t view_ns; /* evaluate then; SCHED_NEVER: nothing changed */
-    uint64_t view_done_ns;
+    struct sched_slots slots;
+    struct sched_local local;
+    struct sched_summaries summaries;
+    struct sched_view view;
+    struct sched_interest interest;
 
     struct shoal_sched_stats stats;
 };
@@ -628,23 +663,47 @@ void sched_on_mesh_part(struct shoal_sched *s, struct shoal_node_id from, const 
 void sched_copy_due(struct shoal_sched *s);
 
 /* sched_lead.c */
-SHOAL_MUST_CHECK enum shoal_err sched_jobs_create(struct shoal_sched *s);
-void sched_jobs_destroy(struct shoal_sched *s);
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
 void sched_lead_end(struct sched_group *g);
+void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
+/* TARGET, unless it says what the lead was told last. */
+void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
+void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_event *from);
+enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct sched_node *node);
+void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts);
+
+/* sched_slots.c */
+SHOAL_MUST_CHECK enum shoal_err sched_slots_create(struct shoal_sched *s);
+void sched_slots_destroy(struct shoal_sched *s);
+SHOAL_MUST_CHECK enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
+SHOAL_MUST_CHECK enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_event *event);
 struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_order_kind kind);
 void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *event);
 void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node);
-enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes);
-enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
+void sched_slots_due(struct shoal_sched *s);
+uint64_t sched_slots_deadline(const struct shoal_sched *s);
+
+/* sched_local.c */
+SHOAL_MUST_CHECK enum shoal_err sched_local_create(struct shoal_sched *s);
+void sched_host_send(struct shoal_sched *s, struct shoal_node_id to, struct shoal_view bytes);
+SHOAL_MUST_CHECK enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from,
+                                                    struct shoal_view bytes);
+void sched_local_run(struct shoal_sched *s);
+
+/* sched_summary.c */
 void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived);
+void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone,
+                           bool archived);
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived); /* its tombstone into gossip */
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);
-void sched_local_run(struct shoal_sched *s);
-void sched_slots_due(struct shoal_sched *s);
-uint64_t sched_jobs_deadline(const struct shoal_sched *s);
+
+/* sched_view.c */
 void sched_view_changed(struct shoal_sched *s);
 void sched_view_due(struct shoal_sched *s);
-void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts);
+void sched_view_free(struct sched_view *view);
+
+/* sched_interest.c */
+void sched_interest_later(struct shoal_sched *s); /* slots or leads have changed */
+void sched_interest_due(struct shoal_sched *s);
 
 #endif

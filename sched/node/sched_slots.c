@@ -1,0 +1,172 @@
+/* This host's slots: their core is stepped with what the shell and the leaders say, and its orders go to the shell.
+ *
+ *     host messages, workers' events --> slots --> host messages, orders for workers
+ *
+ * The table is kept in the rebuildable store when it has changed, not more often than each 200 ms. */
+#include "sched_state.h"
+
+#include "shoal/banned.h"
+
+#define SLOTS_KEEP_NS (200 * SHOAL_MS)
+
+static void slots_options(const struct shoal_sched *s, struct shoal_slots_options *options)
+{
+    *options = (struct shoal_slots_options){
+        .self = s->self,
+        .host_epoch = s->incarnation.host_epoch,
+        .slots = s->options.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->options.slots,
+        .device = s->options.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
+        .lease_ns = s->options.lease_ns,
+        .freeze_ns = s->options.freeze_ns,
+        .start_ns = s->options.start_ns,
+    };
+}
+
+enum shoal_err sched_slots_create(struct shoal_sched *s)
+{
+    struct shoal_slots_options options;
+
+    s->slots.actions = malloc(sizeof(*s->slots.actions));
+    if (s->slots.actions == NULL)
+        return SHOAL_ERR_FULL;
+    slots_options(s, &options);
+    return shoal_slots_create(&s->slots.core, &options);
+}
+
+void sched_slots_destroy(struct shoal_sched *s)
+{
+    shoal_slots_destroy(s->slots.core);
+    free(s->slots.actions);
+    shoal_buf_deinit(&s->slots.bytes);
+}
+
+struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_order_kind kind)
+{
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_ORDER);
+
+    action->u.order.kind = kind;
+    return &action->u.order;
+}
+
+/* An order goes through as it is. What it borrows lies in the slots' memory, which the next slots step overwrites: it
+ * is copied into this step's. */
+static void pass_order(struct shoal_sched *s, const struct shoal_host_order *from)
+{
+    struct shoal_host_order *order = sched_order(s, from->kind);
+
+    *order = *from;
+    if (from->kind == SHOAL_HOST_DO_JOB_OPEN) {
+        order->u.job.spec = sched_pool_copy(s, from->u.job.spec);
+    } else if (from->kind == SHOAL_HOST_DO_SEND) {
+        struct shoal_worker_message *copy = (void *)sched_pool(s, sizeof(*copy), 0);
+
+        SHOAL_ASSERT(copy != NULL);
+        *copy = *from->u.send.message;
+        order->u.send.message = copy;
+    }
+}
+
+static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action *from)
+{
+    struct shoal_sched_action *to;
+
+    switch (from->kind) {
+    case SHOAL_SLOTS_SEND: sched_host_send(s, from->u.send.to, from->u.send.bytes); break;
+    case SHOAL_SLOTS_PUBLISH:
+        to = sched_act(s, SHOAL_SCHED_PUBLISH_SLOTS);
+        to->u.publish.version = from->u.publish.version;
+        to->u.publish.payload = sched_pool_copy(s, from->u.publish.payload);
+        sched_view_changed(s);
+        break;
+    case SHOAL_SLOTS_ORDER: pass_order(s, &from->u.order); break;
+    }
+}
+
+enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_event *event)
+{
+    enum shoal_err err = shoal_slots_step(s->slots.core, event, s->now, s->slots.actions);
+
+    for (uint32_t i = 0; i < s->slots.actions->count; i++)
+        act_on_slots(s, &s->slots.actions->list[i]);
+    sched_interest_later(s);
+    return err;
+}
+
+/* What others than the slots have to do with it, then the slots. */
+void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *host)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_HOST, .u.host = *host };
+
+    if (host->kind == SHOAL_HOST_ON_BLOB)
+        sched_on_bundle(s, host->u.blob.hash, host->u.blob.ok, host->u.blob.text);
+    else if (host->kind == SHOAL_HOST_ON_RECORDS_MARK)
+        sched_lead_records_mark(s, host);
+    (void)!sched_slots_step(s, &event); /* our own shell's events: what does not fit is refused by the core */
+}
+
+void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
+{
+    const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_LINK, .u.link = node };
+
+    (void)!sched_slots_step(s, &event);
+}
+
+enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes)
+{
+    struct shoal_slots_options options;
+    struct shoal_slots *restored;
+    enum shoal_err err;
+
+    slots_options(s, &options);
+    err = shoal_slots_restore(&restored, &options, bytes);
+    if (err != SHOAL_OK)
+        return err; /* of another host epoch, or damaged: as if nothing had been kept */
+    shoal_slots_destroy(s->slots.core);
+    s->slots.core = restored;
+    return SHOAL_OK;
+}
+
+static void keep_slots(struct shoal_sched *s)
+{
+    struct shoal_sched_action *action;
+    size_t len;
+
+    s->slots.kept_version = shoal_slots_version(s->slots.core);
+    s->slots.kept_ns = s->now;
+    if (shoal_buf_reserve(&s->slots.bytes, SHOAL_SLOTS_STATE_BYTES_MAX - s->slots.bytes.len) != SHOAL_OK ||
+        shoal_slots_encode(s->slots.core, s->slots.bytes.bytes, s->slots.bytes.cap, &len) != SHOAL_OK)
+        return; /* rebuildable: the next change writes it */
+    action = sched_act(s, SHOAL_SCHED_KEEP_SLOTS);
+    action->u.publish.version = s->slots.kept_version;
+    action->u.publish.payload = shoal_view_of(s->slots.bytes.bytes, len);
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t sched_slots_deadline(const struct shoal_sched *s)
+{
+    uint64_t deadline = shoal_slots_deadline_ns(s->slots.core);
+
+    if (deadline < s->slots.floor_ns)
+        deadline = s->slots.floor_ns;
+    if (shoal_slots_version(s->slots.core) != s->slots.kept_version)
+        deadline = sooner(deadline, s->slots.kept_ns + SLOTS_KEEP_NS);
+    return deadline;
+}
+
+void sched_slots_due(struct shoal_sched *s)
+{
+    const struct shoal_slots_event timer = { .kind = SHOAL_SLOTS_TIMER };
+
+    if (s->now >= shoal_slots_deadline_ns(s->slots.core)) {
+        (void)!sched_slots_step(s, &timer);
+        s->slots.due_count = s->slots.due_ns == s->now ? s->slots.due_count + 1 : 0;
+        s->slots.due_ns = s->now;
+        if (s->slots.due_count >= SCHED_DUE_MAX) {
+            s->slots.floor_ns = s->now + SCHED_DUE_PAUSE_NS;
+            s->stats.pauses++;
+        }
+    }
+    if (shoal_slots_version(s->slots.core) != s->slots.kept_version && s->now >= s->slots.kept_ns + SLOTS_KEEP_NS)
+        keep_slots(s);
+}

@@ -1,0 +1,279 @@
+/* The view: all that this node knows of hosts and jobs, and the allocation that says who deserves what.
+ *
+ *     nodes, summaries, own leads --> view --> allocate --> TARGET to each lead here, TARGET to the slots here
+ *
+ * Views are evaluated in batches, and not more often than a pause. */
+#include "sched_state.h"
+
+#include "shoal/allocate.h"
+
+#include "shoal/banned.h"
+
+/* Both are short, since a submitted job waits for them, often just after the end of another; a view of many jobs and
+ * hosts costs more, and the pause grows with them, so that evaluating takes a bounded share of a core. */
+#define VIEW_GATHER_NS (2 * SHOAL_MS)
+#define VIEW_PAUSE_NS (5 * SHOAL_MS)
+#define VIEW_PAUSE_EACH_NS (100 * 1000ull)
+
+void sched_view_free(struct sched_view *view)
+{
+    shoal_allocate_destroy(view->work);
+    free(view->hosts);
+    free(view->slots);
+    free(view->given);
+    free(view->jobs);
+    free(view->grants);
+    free(view->list);
+}
+
+void sched_view_changed(struct shoal_sched *s)
+{
+    uint64_t pause = VIEW_PAUSE_NS + (s->view.job_count + s->view.host_count) * VIEW_PAUSE_EACH_NS;
+    uint64_t at = s->now + VIEW_GATHER_NS;
+
+    if (at < s->view.done_ns + pause && s->view.done_ns != 0)
+        at = s->view.done_ns + pause;
+    if (at < s->view.due_ns)
+        s->view.due_ns = at;
+}
+
+static uint32_t grown(uint32_t old, size_t need)
+{
+    uint32_t cap = old == 0 ? 16 : old;
+
+    while (cap < need)
+        cap *= 2;
+    return cap;
+}
+
+static bool view_room(struct sched_view *view, size_t hosts, size_t slots, size_t jobs)
+{
+    struct sched_view bigger = { 0 };
+
+    if (view->work != NULL && hosts <= view->hosts_max && slots <= view->slots_max && jobs <= view->jobs_max)
+        return true;
+    bigger.hosts_max = grown(view->hosts_max, hosts);
+    bigger.slots_max = grown(view->slots_max, slots);
+    bigger.jobs_max = grown(view->jobs_max, jobs);
+    bigger.hosts = calloc(bigger.hosts_max, sizeof(*bigger.hosts));
+    bigger.slots = calloc(bigger.slots_max, sizeof(*bigger.slots));
+    bigger.given = calloc(bigger.slots_max, sizeof(*bigger.given));
+    bigger.list = calloc(bigger.slots_max, sizeof(*bigger.list));
+    bigger.jobs = calloc(bigger.jobs_max, sizeof(*bigger.jobs));
+    bigger.grants = calloc(bigger.jobs_max, sizeof(*bigger.grants));
+    if (bigger.hosts == NULL || bigger.slots == NULL || bigger.given == NULL || bigger.list == NULL ||
+        bigger.jobs == NULL || bigger.grants == NULL ||
+        shoal_allocate_create(&bigger.work, bigger.hosts_max, bigger.slots_max, bigger.jobs_max) != SHOAL_OK) {
+        sched_view_free(&bigger);
+        return false;
+    }
+    sched_view_free(view);
+    bigger.due_ns = view->due_ns;
+    bigger.done_ns = view->done_ns;
+    *view = bigger;
+    return true;
+}
+
+static bool takes_workers(const struct sched_node *node) { return node->info.slots > 0; }
+
+static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
+{
+    view->host_count = 0;
+    view->slot_count = 0;
+    for (size_t i = 0; i < s->node_count; i++) {
+        const struct sched_node *node = &s->nodes[i];
+        struct shoal_allocate_host *host = &view->hosts[view->host_count];
+        uint32_t count = node->info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : node->info.slots;
+        uint64_t free_slots = node->info.slots_free;
+        struct shoal_slots_record record;
+
+        if (!takes_workers(node))
+            continue;
+        if (sched_is_self(s, node->info.id)) {
+            shoal_slots_record(s->slots.core, &record);
+            free_slots = record.free;
+        }
+        *host = (struct shoal_allocate_host){
+            .id = node->info.id,
+            .device = node->info.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
+            .class_hash = node->info.numeric_class[0] == '\0' ? 0 : shoal_class_hash(node->info.numeric_class),
+            .usable = sched_health_of(s, node) == SHOAL_LEAD_HOST_WELL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
+                      (s->mesh == NULL || !shoal_mesh_evicted(s->mesh, node->info.id)),
+            .first_slot = view->slot_count,
+            .slot_count = count,
+        };
+        for (uint32_t b = 0; b < count; b++)
+            view->slots[view->slot_count++] = free_slots >> b & 1 ? SHOAL_ALLOCATE_FREE : SHOAL_ALLOCATE_OTHER;
+        view->host_count++;
+    }
+}
+
+static void hold(struct sched_view *view, struct shoal_node_id node, uint32_t slot, uint32_t job)
+{
+    for (uint32_t i = 0; i < view->host_count; i++) {
+        if (shoal_node_id_equal(view->hosts[i].id, node)) {
+            if (slot < view->hosts[i].slot_count)
+                view->slots[view->hosts[i].first_slot + slot] = (int32_t)job;
+            return;
+        }
+    }
+}
+
+static void view_led(const struct shoal_sched *s, struct sched_view *view)
+{
+    for (size_t i = 0; i < s->group_count; i++) {
+        const struct sched_group *g = s->groups[i];
+        struct shoal_job_summary summary;
+        struct shoal_allocate_job *job = &view->jobs[view->job_count];
+
+        if (g->lead == NULL)
+            continue;
+        shoal_lead_summary(g->lead, &summary);
+        /* view_room() has put new memory where it freed the old; the analyzer loses that copy of a large struct. */
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        *job = (struct shoal_allocate_job){
+            .id = g->id,
+            .priority = summary.priority,
+            .ticket_ms = summary.ticket_ms,
+            .device = summary.device,
+            .class_hash = summary.class_hash,
+            .elastic = summary.elastic,
+        };
+        shoal_lead_demand(g->lead, &job->min, &job->max);
+        for (uint32_t p = 0; p < g->job->placement_count; p++) {
+            if (g->job->placements[p].slot != SHOAL_SLOT_NONE)
+                hold(view, g->job->placements[p].node, g->job->placements[p].slot, view->job_count);
+        }
+        view->job_count++;
+    }
+}
+
+static void view_others(const struct shoal_sched *s, struct sched_view *view)
+{
+    for (size_t i = 0; i < s->summaries.count; i++) {
+        const struct shoal_job_summary *summary = &s->summaries.list[i];
+        const struct sched_group *g = sched_group_find(s, summary->id);
+
+        if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
+            continue;
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): see above */
+        view->jobs[view->job_count] = (struct shoal_allocate_job){
+            .id = summary->id,
+            .priority = summary->priority,
+            .ticket_ms = summary->ticket_ms,
+            .min = summary->want_min,
+            .max = summary->want_max,
+            .device = summary->device,
+            .class_hash = summary->class_hash,
+            .elastic = summary->elastic,
+        };
+        for (unsigned h = 0; h < summary->host_count; h++) {
+            for (uint32_t slot = 0; slot < SHOAL_SLOTS_MAX; slot++) {
+                if (summary->hosts[h].slots >> slot & 1)
+                    hold(view, summary->hosts[h].node, slot, view->job_count);
+            }
+        }
+        view->job_count++;
+    }
+}
+
+static uint32_t slot_host(const struct sched_view *view, uint32_t slot)
+{
+    uint32_t host = 0;
+
+    while (slot >= view->hosts[host].first_slot + view->hosts[host].slot_count)
+        host++;
+    return host;
+}
+
+/* Slots given to job `job`: those it holds first, then those to ask for. */
+static uint32_t list_slots(struct sched_view *view, int32_t job)
+{
+    uint32_t count = 0;
+
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < view->slot_count; i++) {
+            uint32_t host;
+
+            if (view->given[i] != job || (view->slots[i] == job) != (pass == 0))
+                continue;
+            host = slot_host(view, i);
+            view->list[count++] = (struct shoal_lead_slot){
+                .node = view->hosts[host].id,
+                .slot = i - view->hosts[host].first_slot,
+            };
+        }
+    }
+    return count;
+}
+
+static void tell_target(struct shoal_sched *s, struct sched_group *g, const struct shoal_allocate_view *view,
+                        const struct shoal_allocate_out *out, uint32_t job)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
+    char why[SHOAL_JOB_REASON_BYTES] = "";
+
+    shoal_allocate_explain(view, out, job, why, sizeof(why));
+    event.u.target.count = out->grants[job].count;
+    event.u.target.slot_count = list_slots(&s->view, (int32_t)job);
+    event.u.target.slots = s->view.list;
+    event.u.target.why = why;
+    sched_lead_target(s, g, &event);
+}
+
+static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate_view *view)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TARGET };
+
+    for (uint32_t i = 0; i < view->host_count; i++) {
+        if (!sched_is_self(s, view->hosts[i].id))
+            continue;
+        for (uint32_t b = 0; b < view->hosts[i].slot_count; b++) {
+            int32_t job = s->view.given[view->hosts[i].first_slot + b];
+
+            if (job >= 0)
+                event.u.target.jobs[b] = view->jobs[job].id;
+        }
+        (void)!sched_slots_step(s, &event);
+    }
+}
+
+void sched_view_due(struct shoal_sched *s)
+{
+    struct sched_view *view = &s->view;
+    size_t hosts = s->node_count;
+    size_t slots = 0;
+    struct shoal_allocate_view in;
+    struct shoal_allocate_out out;
+
+    view->due_ns = SCHED_NEVER;
+    view->done_ns = s->now;
+    for (size_t i = 0; i < s->node_count; i++)
+        slots += s->nodes[i].info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->nodes[i].info.slots;
+    if (!view_room(view, hosts + 1, slots + 1, s->summaries.count + s->group_count + 1))
+        return; /* no memory: the next change tries again */
+    view->job_count = 0;
+    view_hosts(s, view);
+    view_led(s, view);
+    view_others(s, view);
+    if (view->job_count == 0)
+        return;
+    in = (struct shoal_allocate_view){
+        .hosts = view->hosts,
+        .host_count = view->host_count,
+        .slots = view->slots,
+        .slot_count = view->slot_count,
+        .jobs = view->jobs,
+        .job_count = view->job_count,
+    };
+    out = (struct shoal_allocate_out){ .grants = view->grants, .slots = view->given };
+    if (shoal_allocate(view->work, &in, &out) != SHOAL_OK)
+        return;
+    for (uint32_t i = 0; i < view->job_count; i++) {
+        struct sched_group *g = sched_group_find(s, view->jobs[i].id);
+
+        if (g != NULL && g->lead != NULL && sched_has_room(s))
+            tell_target(s, g, &in, &out, i);
+    }
+    tell_slots_target(s, &in);
+}
