@@ -43,7 +43,12 @@ struct shoal_job_texts {
     struct shoal_view bytes;
 };
 
+/* On the wire and in the log: a head (kind SPEC) and a map, decision 0013. The table in sched/job/job_spec.c names its
+ * fields. A new field is zero where a job does not use it, and is not written then. A job that an older version must
+ * not run without knowing the field says so in `oldest`. */
+#define SHOAL_JOB_SPEC_VERSION 2
 struct shoal_job_spec {
+    uint8_t oldest; /* version that can run it; 0: any that can read it */
     char framework[SHOAL_JOB_TEXT_BYTES];
     char creator[SHOAL_JOB_TEXT_BYTES];
     char submit_user[SHOAL_JOB_TEXT_BYTES];
@@ -75,6 +80,7 @@ struct shoal_job_spec {
     struct shoal_job_texts attrs;
     struct shoal_job_texts labels;
     struct shoal_job_texts notes;
+    struct shoal_view kept; /* by decode: fields of a later version, which encode writes back */
 };
 
 #define SHOAL_JOB_SPEC_BYTES_MAX (48 * SHOAL_KIB)
@@ -82,7 +88,7 @@ struct shoal_job_spec {
 /* TOO_BIG: over `cap` or SHOAL_JOB_SPEC_BYTES_MAX. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t *bytes, size_t cap,
                                                       size_t *len);
-/* Views point into `bytes`. MALFORMED. */
+/* Views point into `bytes`. MALFORMED. UNSUPPORTED: it is of a version that this one cannot run. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_spec *spec);
 /* What can never run: INVALID or UNSUPPORTED with cause and remedy. Call before founding. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg);

@@ -153,11 +153,29 @@ static inline bool shoal_pack_reader_done(const struct shoal_pack_reader *r) { r
 
 /* ---- A message's head ------------------------------------------------------------------------------------------- */
 
-/* (kind, version, oldest version that can read it), each below 128: three bytes, which are three integers to a
- * MessagePack program, before the message's map. */
-void shoal_pack_put_head(struct shoal_pack_writer *w, uint8_t kind, uint8_t version, uint8_t oldest);
-/* MALFORMED: cut off, no head, or another kind. UNSUPPORTED: only a version above `ours` can read it. */
-SHOAL_MUST_CHECK enum shoal_err shoal_pack_get_head(struct shoal_pack_reader *r, uint8_t kind, uint8_t ours);
+/* Before a message's map: three bytes, which are three integers to a MessagePack program. */
+struct shoal_pack_head {
+    uint8_t kind;    /* enum shoal_pack_kind */
+    uint8_t version; /* below 128 */
+    uint8_t oldest;  /* version that can read it */
+};
+
+/* Every kind of message has its letter, so that none is taken for another. */
+enum shoal_pack_kind {
+    SHOAL_PACK_KIND_ARCHIVE = 'a',
+    SHOAL_PACK_KIND_ENGINE = 'e',
+    SHOAL_PACK_KIND_FACTS = 'f',
+    SHOAL_PACK_KIND_LOAD = 'l',
+    SHOAL_PACK_KIND_SLOTS = 's',
+    SHOAL_PACK_KIND_SPEC = 'j',
+    SHOAL_PACK_KIND_SUMMARY = 'y',
+};
+
+void shoal_pack_put_head(struct shoal_pack_writer *w, struct shoal_pack_head head);
+/* MALFORMED: cut off, no head, or another kind. UNSUPPORTED: only a version above `ours` can read it. `head` may be
+ * NULL. */
+SHOAL_MUST_CHECK enum shoal_err shoal_pack_get_head(struct shoal_pack_reader *r, enum shoal_pack_kind kind,
+                                                    uint8_t ours, struct shoal_pack_head *head);
 
 /* ---- A struct's fields, by a table ------------------------------------------------------------------------------ */
 

@@ -1,73 +1,95 @@
-/* A job's specification: what a user asked for, as bytes that every node reads alike. */
+/* A job's specification: what a user asked for, as bytes that every node reads alike.
+ *
+ *     j 2 2  { app: "digits", argv: ..., bundle: ..., ... }      a head, and the fields that are not zero, by name
+ *
+ * Versions of the head: 1 was a fixed layout, which nobody reads any more; 2 is this table. A field that is added needs
+ * no new version: older ones keep it and pass it on. Only where a job must not run without it (its zero would be another
+ * job), the version rises, and `oldest` says so for the jobs that use it. */
 #include "shoal/job.h"
 
-#include "job_wire.h"
+#include "shoal/pack.h"
+
 #include "shoal/banned.h"
 
-/* Every text of a list ends with its NUL: then walking it stays inside. */
-static bool texts_valid(const struct shoal_job_texts *texts)
+#define OLDEST 2
+
+#define TEXT(name, member)                                                                                             \
+    {                                                                                                                  \
+        name, SHOAL_PACK_IS_TEXT, offsetof(struct shoal_job_spec, member),                                             \
+            sizeof(((struct shoal_job_spec *)NULL)->member), NULL, NULL                                                \
+    }
+#define ROW(name, shape, member, max)                                                                                  \
+    {                                                                                                                  \
+        name, SHOAL_PACK_IS_##shape, offsetof(struct shoal_job_spec, member), max, NULL, NULL                          \
+    }
+/* A list of texts is their bytes, each with its NUL. */
+#define BYTES_MAX SHOAL_JOB_SPEC_BYTES_MAX
+
+static const struct shoal_pack_field spec_fields[] = {
+    TEXT("app", app_name),
+    ROW("args", STR, args, BYTES_MAX),
+    ROW("argv", BIN, argv.bytes, BYTES_MAX),
+    ROW("attrs", BIN, attrs.bytes, BYTES_MAX),
+    ROW("bundle", FIXED, bundle_hash, sizeof(struct shoal_hash)),
+    ROW("bundle_bytes", U64, bundle_bytes, UINT64_MAX),
+    TEXT("creator", creator),
+    ROW("data", STR, data_json, BYTES_MAX),
+    TEXT("data_path", data_path),
+    ROW("datastore", STR, datastore_meta, BYTES_MAX),
+    TEXT("debug", debug_level),
+    ROW("device", U8, device, SHOAL_JOB_DEVICE_COUNT - 1),
+    ROW("devices_per_worker", U32, devices_per_worker, UINT32_MAX),
+    ROW("driver_memory_bytes", U64, driver_memory_bytes, UINT64_MAX),
+    ROW("elastic", BOOL, elastic, 1),
+    ROW("env", BIN, env.bytes, BYTES_MAX),
+    TEXT("framework", framework),
+    ROW("labels", BIN, labels.bytes, BYTES_MAX),
+    TEXT("main", main_file),
+    TEXT("model_dir", model_dir),
+    ROW("notes", BIN, notes.bytes, BYTES_MAX),
+    ROW("pending_timeout_ms", U64, pending_timeout_ms, UINT64_MAX),
+    TEXT("plan", plan),
+    ROW("priority", U32, priority, UINT32_MAX),
+    ROW("submit_ms", U64, submit_ms, UINT64_MAX),
+    TEXT("submit_user", submit_user),
+    ROW("uid", U32, uid, UINT32_MAX),
+    ROW("user_cmd", BOOL, user_cmd, 1),
+    ROW("worker_memory_bytes", U64, worker_memory_bytes, UINT64_MAX),
+    ROW("workers_max", U32, workers_max, UINT32_MAX),
+    ROW("workers_min", U32, workers_min, UINT32_MAX),
+};
+static const struct shoal_pack_table spec_table = { spec_fields, sizeof(spec_fields) / sizeof(spec_fields[0]) };
+
+/* How many texts there are, or SHOAL_JOB_LIST_MAX + 1 where the last has no end: walking them must stay inside. */
+static uint32_t texts_count(struct shoal_view bytes)
 {
     uint32_t ends = 0;
 
-    if (texts->count > SHOAL_JOB_LIST_MAX)
-        return false;
-    for (size_t i = 0; i < texts->bytes.len; i++)
-        ends += texts->bytes.bytes[i] == 0;
-    return ends == texts->count && (texts->bytes.len == 0 || texts->bytes.bytes[texts->bytes.len - 1] == 0);
+    for (size_t i = 0; i < bytes.len && ends <= SHOAL_JOB_LIST_MAX; i++)
+        ends += bytes.bytes[i] == 0;
+    if (bytes.len > 0 && bytes.bytes[bytes.len - 1] != 0)
+        return SHOAL_JOB_LIST_MAX + 1;
+    return ends;
 }
 
-static void put_texts(struct shoal_writer *w, const struct shoal_job_texts *texts)
+static bool texts_valid(const struct shoal_job_texts *texts)
 {
-    if (!texts_valid(texts))
-        w->failed = true;
-    shoal_put_u32(w, texts->count);
-    shoal_put_bytes(w, texts->bytes);
-}
-
-static void get_texts(struct shoal_reader *r, struct shoal_job_texts *texts)
-{
-    texts->count = shoal_get_u32(r);
-    texts->bytes = shoal_get_bytes(r, SHOAL_JOB_SPEC_BYTES_MAX);
-    if (!r->failed && !texts_valid(texts))
-        r->failed = true;
+    return texts->count <= SHOAL_JOB_LIST_MAX && texts_count(texts->bytes) == texts->count;
 }
 
 enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t *bytes, size_t cap, size_t *len)
 {
-    struct shoal_writer w = shoal_writer_init(bytes, cap < SHOAL_JOB_SPEC_BYTES_MAX ? cap : SHOAL_JOB_SPEC_BYTES_MAX);
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap < BYTES_MAX ? cap : BYTES_MAX);
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, SHOAL_JOB_SPEC_VERSION, OLDEST };
 
-    job_put_head(&w, 0, SHOAL_JOB_VERSION);
-    shoal_put_text(&w, spec->framework);
-    shoal_put_text(&w, spec->creator);
-    shoal_put_text(&w, spec->submit_user);
-    shoal_put_text(&w, spec->plan);
-    shoal_put_text(&w, spec->app_name);
-    shoal_put_text(&w, spec->main_file);
-    shoal_put_text(&w, spec->model_dir);
-    shoal_put_text(&w, spec->data_path);
-    shoal_put_text(&w, spec->debug_level);
-    shoal_put_bool(&w, spec->elastic);
-    shoal_put_bool(&w, spec->user_cmd);
-    shoal_put_u32(&w, spec->uid);
-    shoal_put_u32(&w, spec->workers_min);
-    shoal_put_u32(&w, spec->workers_max);
-    shoal_put_u32(&w, spec->devices_per_worker);
-    shoal_put_u8(&w, spec->device);
-    shoal_put_u32(&w, spec->priority);
-    shoal_put_u64(&w, spec->pending_timeout_ms);
-    shoal_put_u64(&w, spec->worker_memory_bytes);
-    shoal_put_u64(&w, spec->driver_memory_bytes);
-    shoal_put_u64(&w, spec->submit_ms);
-    shoal_put_hash(&w, spec->bundle_hash);
-    shoal_put_u64(&w, spec->bundle_bytes);
-    shoal_put_bytes(&w, spec->args);
-    shoal_put_bytes(&w, spec->data_json);
-    shoal_put_bytes(&w, spec->datastore_meta);
-    put_texts(&w, &spec->argv);
-    put_texts(&w, &spec->env);
-    put_texts(&w, &spec->attrs);
-    put_texts(&w, &spec->labels);
-    put_texts(&w, &spec->notes);
+    SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION); /* we can run what we write */
+    if (spec->oldest > OLDEST)
+        head.oldest = spec->oldest;
+    if (!texts_valid(&spec->argv) || !texts_valid(&spec->env) || !texts_valid(&spec->attrs) ||
+        !texts_valid(&spec->labels) || !texts_valid(&spec->notes))
+        return SHOAL_ERR_TOO_BIG;
+    shoal_pack_put_head(&w, head);
+    shoal_pack_put_fields(&w, &spec_table, spec, spec->kept);
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
     *len = w.len;
@@ -76,44 +98,24 @@ enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t 
 
 enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_spec *spec)
 {
-    struct shoal_reader r = shoal_reader_init(bytes);
+    struct shoal_pack_reader r = shoal_pack_reader_init(bytes);
+    struct shoal_job_texts *lists[] = { &spec->argv, &spec->env, &spec->attrs, &spec->labels, &spec->notes };
+    struct shoal_pack_head head;
+    enum shoal_err err;
 
     memset(spec, 0, sizeof(*spec));
-    if (bytes.len > SHOAL_JOB_SPEC_BYTES_MAX)
+    if (bytes.len > BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
-    (void)job_get_head(&r, 1, SHOAL_JOB_VERSION);
-    shoal_get_text(&r, spec->framework, sizeof(spec->framework));
-    shoal_get_text(&r, spec->creator, sizeof(spec->creator));
-    shoal_get_text(&r, spec->submit_user, sizeof(spec->submit_user));
-    shoal_get_text(&r, spec->plan, sizeof(spec->plan));
-    shoal_get_text(&r, spec->app_name, sizeof(spec->app_name));
-    shoal_get_text(&r, spec->main_file, sizeof(spec->main_file));
-    shoal_get_text(&r, spec->model_dir, sizeof(spec->model_dir));
-    shoal_get_text(&r, spec->data_path, sizeof(spec->data_path));
-    shoal_get_text(&r, spec->debug_level, sizeof(spec->debug_level));
-    spec->elastic = shoal_get_bool(&r);
-    spec->user_cmd = shoal_get_bool(&r);
-    spec->uid = shoal_get_u32(&r);
-    spec->workers_min = shoal_get_u32(&r);
-    spec->workers_max = shoal_get_u32(&r);
-    spec->devices_per_worker = shoal_get_u32(&r);
-    spec->device = shoal_get_enum(&r, SHOAL_JOB_DEVICE_COUNT);
-    spec->priority = shoal_get_u32(&r);
-    spec->pending_timeout_ms = shoal_get_u64(&r);
-    spec->worker_memory_bytes = shoal_get_u64(&r);
-    spec->driver_memory_bytes = shoal_get_u64(&r);
-    spec->submit_ms = shoal_get_u64(&r);
-    spec->bundle_hash = shoal_get_hash(&r);
-    spec->bundle_bytes = shoal_get_u64(&r);
-    spec->args = shoal_get_bytes(&r, SHOAL_JOB_SPEC_BYTES_MAX);
-    spec->data_json = shoal_get_bytes(&r, SHOAL_JOB_SPEC_BYTES_MAX);
-    spec->datastore_meta = shoal_get_bytes(&r, SHOAL_JOB_SPEC_BYTES_MAX);
-    get_texts(&r, &spec->argv);
-    get_texts(&r, &spec->env);
-    get_texts(&r, &spec->attrs);
-    get_texts(&r, &spec->labels);
-    get_texts(&r, &spec->notes);
-    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+    err = shoal_pack_get_head(&r, SHOAL_PACK_KIND_SPEC, SHOAL_JOB_SPEC_VERSION, &head);
+    if (err != SHOAL_OK)
+        return err;
+    shoal_pack_get_fields(&r, &spec_table, spec, &spec->kept);
+    spec->oldest = head.oldest;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        lists[i]->count = texts_count(lists[i]->bytes);
+        r.failed = r.failed || !texts_valid(lists[i]);
+    }
+    return shoal_pack_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
 enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg)

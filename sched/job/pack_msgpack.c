@@ -151,12 +151,12 @@ void shoal_pack_end_map(struct shoal_pack_writer *w)
     w->len += head.len - 1;
 }
 
-void shoal_pack_put_head(struct shoal_pack_writer *w, uint8_t kind, uint8_t version, uint8_t oldest)
+void shoal_pack_put_head(struct shoal_pack_writer *w, struct shoal_pack_head head)
 {
-    SHOAL_ASSERT(kind < 128 && version < 128 && oldest <= version); /* P3: a byte each */
-    shoal_pack_put_u64(w, kind);
-    shoal_pack_put_u64(w, version);
-    shoal_pack_put_u64(w, oldest);
+    SHOAL_ASSERT(head.kind < 128 && head.version < 128 && head.oldest <= head.version); /* P3: a byte each */
+    shoal_pack_put_u64(w, head.kind);
+    shoal_pack_put_u64(w, head.version);
+    shoal_pack_put_u64(w, head.oldest);
 }
 
 /* ---- Reading: the callbacks of msgpack-c's template ---- */
@@ -197,9 +197,11 @@ static inline int is_int(struct shoal_pack_value *value, int64_t number)
     return 0;
 }
 
-static inline int is_bytes(struct shoal_pack_value *value, enum shoal_pack_type type, const char *at, unsigned len)
+/* The template gives no place where nothing is; a view of nothing points at the input's start, so that it is one. */
+static inline int is_bytes(struct shoal_pack_value *value, enum shoal_pack_type type, const char *all, const char *at,
+                           unsigned len)
 {
-    *value = (struct shoal_pack_value){ .type = type, .bytes = shoal_view_of(at, len) };
+    *value = (struct shoal_pack_value){ .type = type, .bytes = shoal_view_of(len == 0 ? all : at, len) };
     return 0;
 }
 
@@ -238,18 +240,18 @@ static inline int on_false(struct walk *walk, take_object *o) { return (void)wal
 
 static inline int on_str(struct walk *walk, const char *all, const char *at, unsigned len, take_object *o)
 {
-    return (void)walk, (void)all, is_bytes(o, SHOAL_PACK_STR, at, len);
+    return (void)walk, is_bytes(o, SHOAL_PACK_STR, all, at, len);
 }
 
 static inline int on_bin(struct walk *walk, const char *all, const char *at, unsigned len, take_object *o)
 {
-    return (void)walk, (void)all, is_bytes(o, SHOAL_PACK_BIN, at, len);
+    return (void)walk, is_bytes(o, SHOAL_PACK_BIN, all, at, len);
 }
 
 /* The length counts the type's byte: 0 is a length of 32 bits that wrapped round. */
 static inline int on_ext(struct walk *walk, const char *all, const char *at, unsigned len, take_object *o)
 {
-    return (void)walk, (void)all, len == 0 ? REFUSED : is_bytes(o, SHOAL_PACK_EXT, at, len);
+    return (void)walk, len == 0 ? REFUSED : is_bytes(o, SHOAL_PACK_EXT, all, at, len);
 }
 
 static inline int is_head(const struct walk *walk, take_object *o, enum shoal_pack_type type, unsigned count)
@@ -422,18 +424,22 @@ bool shoal_pack_named(const struct shoal_pack_map *map, const char *name)
     return shoal_view_equal(map->name, shoal_view_text(name));
 }
 
-enum shoal_err shoal_pack_get_head(struct shoal_pack_reader *r, uint8_t kind, uint8_t ours)
+enum shoal_err shoal_pack_get_head(struct shoal_pack_reader *r, enum shoal_pack_kind kind, uint8_t ours,
+                                   struct shoal_pack_head *head)
 {
-    uint64_t its_kind = shoal_pack_get_u64(r, 127);
-    uint64_t version = shoal_pack_get_u64(r, 127);
-    uint64_t oldest = shoal_pack_get_u64(r, 127);
+    struct shoal_pack_head read = { .kind = (uint8_t)shoal_pack_get_u64(r, 127) };
 
-    if (r->failed || its_kind != kind || oldest == 0 || oldest > version) {
+    read.version = (uint8_t)shoal_pack_get_u64(r, 127);
+    read.oldest = (uint8_t)shoal_pack_get_u64(r, 127);
+    if (r->failed || read.kind != kind || read.oldest == 0 || read.oldest > read.version) {
         r->failed = true;
         return SHOAL_ERR_MALFORMED;
     }
-    if (oldest <= ours)
-        return SHOAL_OK;
-    r->failed = true;
-    return SHOAL_ERR_UNSUPPORTED;
+    if (read.oldest > ours) {
+        r->failed = true;
+        return SHOAL_ERR_UNSUPPORTED;
+    }
+    if (head != NULL)
+        *head = read;
+    return SHOAL_OK;
 }

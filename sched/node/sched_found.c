@@ -354,6 +354,15 @@ static void wait_for_flush(struct shoal_sched *s, struct sched_group *g, struct 
     sched_found_durable(s, g);
 }
 
+/* NULL: it is read; else why not. */
+static const char *why_no_spec(enum shoal_err err)
+{
+    if (err == SHOAL_OK)
+        return NULL;
+    return err == SHOAL_ERR_UNSUPPORTED ? "the specification needs a newer version of shoal than this node's"
+                                        : "the specification does not decode";
+}
+
 /* NULL: fine; else why this node is no guardian of it. What is conducted here has a ticket that was made or checked
  * here (sched_submit); a frame from a link never comes from this node. */
 static const char *why_not(struct shoal_sched *s, struct shoal_node_id from, const struct founding_record *record)
@@ -369,7 +378,7 @@ static const char *why_not(struct shoal_sched *s, struct shoal_node_id from, con
             continue;
         if (!shoal_store_id_equal(record->ticket.guardians[i].store, s->store))
             return "the ticket names another store of this node";
-        return shoal_job_spec_decode(record->spec, &spec) == SHOAL_OK ? NULL : "the specification does not decode";
+        return why_no_spec(shoal_job_spec_decode(record->spec, &spec));
     }
     return "the ticket names other guardians";
 }
@@ -629,6 +638,7 @@ static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sch
                                    struct shoal_msg *msg)
 {
     struct shoal_job_spec spec;
+    enum shoal_err err;
 
     if (s->store_percent >= SHOAL_STORE_SUBMIT_PERCENT)
         return shoal_fail(
@@ -641,8 +651,11 @@ static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sch
                           "specification of %zu bytes, bundle of %zu; at most %u and %u fit a record",
                           request->spec.len, request->bundle.len, (unsigned)SHOAL_SCHED_SPEC_BYTES_MAX,
                           (unsigned)SHOAL_BUNDLE_INLINE_MAX);
-    if (shoal_job_spec_decode(request->spec, &spec) != SHOAL_OK)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "the specification does not decode");
+    err = shoal_job_spec_decode(request->spec, &spec);
+    if (err == SHOAL_ERR_UNSUPPORTED)
+        return shoal_fail(msg, err, "%s; upgrade this node, or submit at an upgraded one", why_no_spec(err));
+    if (err != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%s", why_no_spec(err));
     return shoal_job_spec_check(&spec, msg);
 }
 

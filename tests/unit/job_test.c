@@ -1,5 +1,6 @@
 /* A job's replicated state: moves, refusals, digests, snapshots, copies. */
 #include "shoal/job.h"
+#include "shoal/pack.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -539,9 +540,151 @@ static void test_spec_lists(void **state)
     assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_ERR_TOO_BIG);
 }
 
+/* A specification as a program of any version might write it: a head, and fields. */
+static size_t foreign_spec(uint8_t version, uint8_t oldest, bool with_more)
+{
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, sizeof(bytes));
+
+    shoal_pack_put_head(&w, (struct shoal_pack_head){ SHOAL_PACK_KIND_SPEC, version, oldest });
+    shoal_pack_begin_map(&w);
+    if (with_more) {
+        shoal_pack_put_name(&w, "affinity"); /* before all that we know, between them, and behind */
+        shoal_pack_put_array(&w, 2);
+        shoal_pack_put_text(&w, "rack-1");
+        shoal_pack_put_nil(&w);
+    }
+    shoal_pack_put_name(&w, "creator");
+    shoal_pack_put_text(&w, "ada");
+    if (with_more) {
+        shoal_pack_put_name(&w, "deadline");
+        shoal_pack_put_u64(&w, 70000);
+    }
+    shoal_pack_put_name(&w, "main");
+    shoal_pack_put_text(&w, "t.py");
+    shoal_pack_put_name(&w, "workers_max");
+    shoal_pack_put_u64(&w, 3);
+    shoal_pack_put_name(&w, "workers_min");
+    shoal_pack_put_u64(&w, 3);
+    if (with_more) {
+        shoal_pack_put_name(&w, "zone");
+        shoal_pack_begin_map(&w);
+        shoal_pack_end_map(&w);
+    }
+    shoal_pack_end_map(&w);
+    assert_false(w.failed);
+    return w.len;
+}
+
+static void test_spec_of_a_newer_version_runs(void **state)
+{
+    struct shoal_job_founding founding = { .id = { { 1 } }, .ticket_ms = 3 };
+    struct shoal_job_spec spec;
+    struct shoal_job *job;
+    struct shoal_msg msg;
+    uint8_t again[512];
+    size_t len = foreign_spec(SHOAL_JOB_SPEC_VERSION + 1, SHOAL_JOB_SPEC_VERSION, true), again_len;
+
+    (void)state;
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &spec), SHOAL_OK);
+    assert_int_equal(shoal_job_spec_check(&spec, &msg), SHOAL_OK);
+    assert_true(spec.workers_max == 3 && strcmp(spec.creator, "ada") == 0);
+    assert_int_equal(shoal_job_spec_encode(&spec, again, sizeof(again), &again_len), SHOAL_OK);
+    bytes[1] = SHOAL_JOB_SPEC_VERSION; /* only the writer's version differs */
+    assert_int_equal(again_len, len);
+    assert_memory_equal(again, bytes, len);
+    expect_prefixes_refused(shoal_view_of(bytes, len), decode_spec);
+    founding.spec = shoal_view_of(again, again_len);
+    assert_int_equal(shoal_job_create(&job, &founding), SHOAL_OK);
+    assert_true(shoal_view_equal(job->spec_bytes, founding.spec));
+    shoal_job_destroy(job);
+}
+
+static void test_spec_of_an_older_version_gets_defaults(void **state)
+{
+    struct shoal_job_spec spec;
+    struct shoal_msg msg;
+    size_t len = foreign_spec(SHOAL_JOB_SPEC_VERSION, SHOAL_JOB_SPEC_VERSION, false);
+
+    (void)state;
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &spec), SHOAL_OK);
+    assert_int_equal(shoal_job_spec_check(&spec, &msg), SHOAL_OK);
+    assert_true(!spec.elastic && !spec.user_cmd && spec.device == SHOAL_JOB_DEVICE_AUTO && spec.priority == 0);
+    assert_true(spec.argv.count == 0 && spec.env.count == 0 && spec.args.len == 0 && spec.kept.len == 0);
+}
+
+/* A list whose last text has no end: walking it would leave the bytes. */
+static void test_spec_with_an_open_list_is_refused(void **state)
+{
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, sizeof(bytes));
+    struct shoal_job_spec spec;
+
+    (void)state;
+    shoal_pack_put_head(&w, (struct shoal_pack_head){ SHOAL_PACK_KIND_SPEC, 2, 2 });
+    shoal_pack_begin_map(&w);
+    shoal_pack_put_name(&w, "argv");
+    shoal_pack_put_bin(&w, shoal_view_of("a\0b", 3));
+    shoal_pack_end_map(&w);
+    assert_int_equal(shoal_job_spec_decode(shoal_pack_writer_view(&w), &spec), SHOAL_ERR_MALFORMED);
+}
+
+/* Its author says that nobody older may run it: nobody does, and what it holds is not looked at. */
+static void test_spec_for_newer_readers_is_refused(void **state)
+{
+    struct shoal_job_founding founding = { .id = { { 1 } } };
+    struct shoal_job_spec spec;
+    struct shoal_job *job;
+    size_t len = foreign_spec(SHOAL_JOB_SPEC_VERSION + 1, SHOAL_JOB_SPEC_VERSION + 1, true);
+
+    (void)state;
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &spec), SHOAL_ERR_UNSUPPORTED);
+    founding.spec = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_job_create(&job, &founding), SHOAL_ERR_UNSUPPORTED);
+    bytes[0] = SHOAL_PACK_KIND_FACTS;
+    assert_int_equal(shoal_job_spec_decode(shoal_view_of(bytes, len), &spec), SHOAL_ERR_MALFORMED);
+}
+
+/* The bytes of a job that uses nothing new stay what they are, whatever is added: hashes are over them. */
+static void test_spec_bytes_are_stable(void **state)
+{
+    static const char want[] = "j\x02\x02\x89"
+                               "\xa4"
+                               "args\xb7--exec-start edtPyTorch"
+                               "\xa4"
+                               "argv\xc4\x09--lr\0"
+                               "0.1\0"
+                               "\xa7"
+                               "creator\xa3"
+                               "ada"
+                               "\xb2"
+                               "devices_per_worker\x01"
+                               "\xa9"
+                               "framework\xaa"
+                               "edtPyTorch"
+                               "\xa4"
+                               "main\xa4t.py"
+                               "\xa8"
+                               "priority\x05"
+                               "\xab"
+                               "workers_max\x04"
+                               "\xab"
+                               "workers_min\x01";
+    struct shoal_job_spec spec = sample_spec(false);
+    size_t len;
+
+    (void)state;
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(len, sizeof(want) - 1);
+    assert_memory_equal(bytes, want, len);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spec_of_a_newer_version_runs),
+        cmocka_unit_test(test_spec_of_an_older_version_gets_defaults),
+        cmocka_unit_test(test_spec_with_an_open_list_is_refused),
+        cmocka_unit_test(test_spec_for_newer_readers_is_refused),
+        cmocka_unit_test(test_spec_bytes_are_stable),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_placements),
         cmocka_unit_test(test_calls_and_epochs),

@@ -248,13 +248,13 @@ static const struct head {
     uint8_t bytes[3];
     enum shoal_err want;
 } heads[] = {
-    { "our own version", { 5, 2, 1 }, SHOAL_OK },
-    { "a newer one that we can read", { 5, 9, 2 }, SHOAL_OK },
-    { "a newer one that asks for a newer reader", { 5, 9, 3 }, SHOAL_ERR_UNSUPPORTED },
-    { "another kind", { 4, 2, 1 }, SHOAL_ERR_MALFORMED },
-    { "a version older than what can read it", { 5, 1, 2 }, SHOAL_ERR_MALFORMED },
-    { "no version", { 5, 0, 0 }, SHOAL_ERR_MALFORMED },
-    { "no integer", { 5, 2, 0xc0 }, SHOAL_ERR_MALFORMED },
+    { "our own version", { 'j', 2, 1 }, SHOAL_OK },
+    { "a newer one that we can read", { 'j', 9, 2 }, SHOAL_OK },
+    { "a newer one that asks for a newer reader", { 'j', 9, 3 }, SHOAL_ERR_UNSUPPORTED },
+    { "another kind", { 'f', 2, 1 }, SHOAL_ERR_MALFORMED },
+    { "a version older than what can read it", { 'j', 1, 2 }, SHOAL_ERR_MALFORMED },
+    { "no version", { 'j', 0, 0 }, SHOAL_ERR_MALFORMED },
+    { "no integer", { 'j', 2, 0xc0 }, SHOAL_ERR_MALFORMED },
 };
 
 static void test_heads(void **state)
@@ -262,10 +262,13 @@ static void test_heads(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
         struct shoal_pack_reader r = shoal_pack_reader_init(shoal_view_of(heads[i].bytes, 3));
-        enum shoal_err err = shoal_pack_get_head(&r, 5, 2);
+        struct shoal_pack_head head = { 0 };
+        enum shoal_err err = shoal_pack_get_head(&r, SHOAL_PACK_KIND_SPEC, 2, &head);
 
         if (err != heads[i].want || r.failed != (err != SHOAL_OK))
             fail_msg("%s: %s", heads[i].says, shoal_err_name(err));
+        if (err == SHOAL_OK && memcmp(&head, heads[i].bytes, 3) != 0)
+            fail_msg("%s: read as (%u, %u, %u)", heads[i].says, head.kind, head.version, head.oldest);
     }
 }
 
@@ -431,6 +434,17 @@ static void test_known_fields_win_over_kept_ones(void **state)
     assert_memory_equal(want, again, len);
 }
 
+/* What was kept was read once; bytes that no longer are a map are an error, not a message cut short. */
+static void test_damaged_kept_fields(void **state)
+{
+    struct thing thing = a_thing();
+    uint8_t out[256];
+
+    (void)state;
+    assert_int_equal(encode(&newer, &thing, shoal_view_of("\x82\xa1z\x01", 4), out, sizeof(out)), 0);
+    assert_int_equal(encode(&newer, &thing, shoal_view_of("\x91\x01", 2), out, sizeof(out)), 0);
+}
+
 static const struct refused tables[] = {
     { "fields out of order",
       "\x82\xa4name\xa1x\xa4"
@@ -442,6 +456,7 @@ static const struct refused tables[] = {
       "cpus\x01",
       13 },
     { "an unknown field twice", "\x82\xa1z\x01\xa1z\x01", 7 },
+    { "the empty name twice", "\x82\xa0\x01\xa0\x01", 5 },
     { "a number above its bound",
       "\x81\xa4"
       "cpus\x41",
@@ -494,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_zero_is_not_written),
         cmocka_unit_test(test_unknown_fields_are_kept),
         cmocka_unit_test(test_known_fields_win_over_kept_ones),
+        cmocka_unit_test(test_damaged_kept_fields),
         cmocka_unit_test(test_tables_refuse),
     };
 
