@@ -377,7 +377,7 @@ static void *slot_at(struct shoal_comm *comm, uint64_t at)
 }
 
 float *shoal_comm_work(struct shoal_comm *comm) { return slot_at(comm, comm->arena.layout.work_at); }
-float *shoal_comm_result(struct shoal_comm *comm) { return (float *)(void *)comm->arena.view; }
+float *shoal_comm_result(struct shoal_comm *comm) { return (float *)(void *)comm->arena.map; }
 uint8_t *shoal_comm_copy_work(struct shoal_comm *comm) { return slot_at(comm, comm->arena.layout.copy_work_at); }
 uint8_t *shoal_comm_copy_result(struct shoal_comm *comm) { return comm->copy_result; }
 uint8_t *shoal_comm_touched(struct shoal_comm *comm) { return comm->touched; }

@@ -54,7 +54,7 @@ struct epoch {
     int holder; /* ranks, or -1 */
     int donor;
     uint32_t joiners;
-    bool composed; /* the view shows this epoch's slices */
+    bool composed; /* the result map shows this epoch's slices */
     struct peer peers[SHOAL_RANKS_MAX];
 };
 
@@ -264,8 +264,8 @@ void records_commit(struct shoal_comm *comm);
 
 /* ---- step.c ---- */
 void step_reset(struct shoal_comm *comm);
-/* The commit block and the view show `step`: take over buffers, touched bits and the record, and count it as applied.
- */
+/* The commit block and the result map show `step`: take over buffers, touched bits and the record, and count it as
+ * applied. */
 void step_adopt(struct shoal_comm *comm, uint64_t step);
 
 struct arena_block;

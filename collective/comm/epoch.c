@@ -266,9 +266,9 @@ static enum shoal_err fetch_local(struct shoal_comm *comm)
            arena->layout.block_bytes);
     if (arena->layout.vector_bytes > 0) {
         struct arena_part parts[SHOAL_RANKS_MAX];
-        uint32_t count = holder->words->view_count < SHOAL_RANKS_MAX ? holder->words->view_count : SHOAL_RANKS_MAX;
+        uint32_t count = holder->words->map_count < SHOAL_RANKS_MAX ? holder->words->map_count : SHOAL_RANKS_MAX;
 
-        memcpy(parts, holder->words->view, count * sizeof(parts[0]));
+        memcpy(parts, holder->words->map, count * sizeof(parts[0]));
         err = arena_compose(arena, parts, count, &comm->msg);
     }
     return err;

@@ -326,7 +326,7 @@ static void on_greeting(struct shoal_comm *comm, uint32_t rank)
         fabric->serving[rank].on = true;
 }
 
-/* The commit block and the view stand until the needy member has contributed the next step. */
+/* The commit block and the result map stand until the needy member has contributed the next step. */
 static void serve_turn(struct shoal_comm *comm, uint32_t rank)
 {
     struct serving *serving = &comm->fabric->serving[rank];
@@ -344,7 +344,7 @@ static void serve_turn(struct shoal_comm *comm, uint32_t rank)
         *request = fabric_send(comm, rank, tag, commit, (size_t)layout->block_bytes);
     else if (at < vector)
         *request =
-            fabric_send(comm, rank, tag, comm->arena.view + at, (size_t)(vector - at < chunk ? vector - at : chunk));
+            fabric_send(comm, rank, tag, comm->arena.map + at, (size_t)(vector - at < chunk ? vector - at : chunk));
     else
         serving->on = !all_done(comm, serving->requests, SERVE_WINDOW);
     serving->next += serving->next == 0 || at < vector ? 1 : 0;

@@ -342,7 +342,7 @@ static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *lo
     return err;
 }
 
-/* The view shows the slices of this epoch: everybody has applied what it showed before. */
+/* The result map shows the slices of this epoch: everybody has applied what it showed before. */
 static enum shoal_err compose(struct shoal_comm *comm)
 {
     const struct epoch *epoch = &comm->epoch;

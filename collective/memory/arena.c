@@ -124,10 +124,10 @@ static void unmap_regions(struct arena *arena)
             (void)munmap(arena->regions[i], arena->layout.stride);
         arena->regions[i] = NULL;
     }
-    if (arena->view != NULL)
-        (void)munmap(arena->view, arena->layout.vector_bytes);
-    arena->view = NULL;
-    arena->view_count = 0;
+    if (arena->map != NULL)
+        (void)munmap(arena->map, arena->layout.vector_bytes);
+    arena->map = NULL;
+    arena->map_count = 0;
 }
 
 void arena_close(struct arena *arena)
@@ -158,7 +158,7 @@ enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout,
     if (reserved == MAP_FAILED)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no address space for a result of %llu MiB",
                           (unsigned long long)(layout->vector_bytes >> 20));
-    arena->view = reserved;
+    arena->map = reserved;
     return arena_compose(arena, &whole, 1, msg);
 }
 
@@ -176,11 +176,11 @@ uint8_t *arena_region(struct arena *arena, uint32_t slot)
 
 static bool same_parts(const struct arena *arena, const struct arena_part *parts, uint32_t count)
 {
-    if (count != arena->view_count)
+    if (count != arena->map_count)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        if (parts[i].begin != arena->view_parts[i].begin || parts[i].end != arena->view_parts[i].end ||
-            parts[i].slot != arena->view_parts[i].slot)
+        if (parts[i].begin != arena->map_parts[i].begin || parts[i].end != arena->map_parts[i].end ||
+            parts[i].slot != arena->map_parts[i].slot)
             return false;
     return true;
 }
@@ -192,20 +192,20 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
     SHOAL_ASSERT(count <= SHOAL_RANKS_MAX);
     if (same_parts(arena, parts, count))
         return SHOAL_OK;
-    words->view_count = 0;
-    arena->view_count = 0;
+    words->map_count = 0;
+    arena->map_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t at =
             ARENA_REGIONS_AT + parts[i].slot * arena->layout.stride + arena->layout.result_at + parts[i].begin;
         uint64_t bytes = parts[i].end - parts[i].begin;
 
         SHOAL_ASSERT(parts[i].begin % ARENA_PAGE == 0 && parts[i].end % ARENA_PAGE == 0 && bytes > 0);
-        if (map_at(arena, arena->view + parts[i].begin, at, bytes) == NULL)
+        if (map_at(arena, arena->map + parts[i].begin, at, bytes) == NULL)
             return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map a slice of the result: %s", strerror(errno));
-        arena->view_parts[i] = parts[i];
-        words->view[i] = parts[i];
+        arena->map_parts[i] = parts[i];
+        words->map[i] = parts[i];
     }
-    arena->view_count = count;
-    words->view_count = count;
+    arena->map_count = count;
+    words->map_count = count;
     return SHOAL_OK;
 }

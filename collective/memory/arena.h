@@ -7,8 +7,8 @@
  * I1. A worker writes its own words page and its own region only, the bell in the head apart.
  * I2. Words of an epoch are written only while it is open (collective.h I2); a reader looks at `epoch` first.
  * I3. The result of a step lies in slices, each in the region of the worker that is its home on this host. What a
- *     worker sees as one vector is a composed mapping of those slices (the view); it is composed anew at the first
- *     reduction of an epoch, when everybody has applied what the old one showed.
+ *     worker sees as one vector is a composed mapping of those slices (the result map); it is composed anew at the
+ *     first reduction of an epoch, when everybody has applied what the old one showed.
  *
  * The file is sparse: memory is taken for what is touched. It only ever grows (by a write at its new end). */
 #ifndef COLLECTIVE_ARENA_H
@@ -86,10 +86,10 @@ struct arena_words {
     uint64_t stride;
     uint64_t digest;         /* of the slices homed here */
     uint64_t op_at;          /* offset in my region of the buffer of this operation */
-    uint64_t committed_step; /* of the commit block and the view */
-    uint32_t view_count;
+    uint64_t committed_step; /* of the commit block and the result map */
+    uint32_t map_count;
     uint32_t pad5;
-    struct arena_part view[SHOAL_RANKS_MAX];
+    struct arena_part map[SHOAL_RANKS_MAX];
     struct arena_chunk chunk[2];
     uint32_t node_count;
     struct arena_node nodes[ARENA_NODES_MAX];
@@ -145,9 +145,9 @@ struct arena {
     struct arena_words *words[SHOAL_SLOTS_MAX]; /* all mapped */
     uint8_t *regions[SHOAL_SLOTS_MAX];          /* mapped when needed */
     struct arena_layout layout;
-    uint8_t *view; /* vector_bytes, stable address */
-    uint32_t view_count;
-    struct arena_part view_parts[SHOAL_RANKS_MAX];
+    uint8_t *map; /* vector_bytes, stable address */
+    uint32_t map_count;
+    struct arena_part map_parts[SHOAL_RANKS_MAX];
 };
 
 enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal_comm_plan *plan,
@@ -155,11 +155,11 @@ enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal
 /* Map head and words of the memfd `fd` (which stays the caller's). */
 enum shoal_err arena_open(struct arena *arena, int fd, uint32_t slot, struct shoal_msg *msg);
 void arena_close(struct arena *arena);
-/* Take a layout into use: grow the file, map my region, reserve the view. */
+/* Take a layout into use: grow the file, map my region, reserve the result map. */
 enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout, struct shoal_msg *msg);
 /* The region of a slot, mapped on first use. NULL: no memory. */
 uint8_t *arena_region(struct arena *arena, uint32_t slot);
-/* Compose the view from `parts`, and say so in my words. */
+/* Compose the result map from `parts`, and say so in my words. */
 enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts, uint32_t count,
                              struct shoal_msg *msg);
 

@@ -455,14 +455,14 @@ static void regions_are_laid_out_alike_and_apart(void **state)
     memset(arena_mine(&b), 2, layout.stride);
     assert_int_equal(arena_region(&a, 3)[layout.stride - 1], 2);
     assert_int_equal(arena_region(&b, 0)[0], 1);
-    { /* the view shows slices of both */
+    { /* the result map shows slices of both */
         struct arena_part parts[2] = { { 0, ARENA_PAGE, 0, 0 }, { ARENA_PAGE, layout.vector_bytes, 3, 0 } };
 
         assert_int_equal(arena_compose(&a, parts, 2, NULL), SHOAL_OK);
-        assert_int_equal(a.view[ARENA_PAGE - 1], 1);
-        assert_int_equal(a.view[ARENA_PAGE], 2);
+        assert_int_equal(a.map[ARENA_PAGE - 1], 1);
+        assert_int_equal(a.map[ARENA_PAGE], 2);
         (arena_mine(&b) + layout.result_at)[ARENA_PAGE] = 9;
-        assert_int_equal(a.view[ARENA_PAGE], 9);
+        assert_int_equal(a.map[ARENA_PAGE], 9);
     }
     arena_close(&a);
     arena_close(&b);
