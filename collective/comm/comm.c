@@ -43,7 +43,7 @@ static enum shoal_err read_identity(struct shoal_comm *comm, struct shoal_msg *m
         return bad_env(msg, SHOAL_ENV_JOB);
     if (!env_number(SHOAL_ENV_GENERATION, UINT32_MAX, &generation))
         return bad_env(msg, SHOAL_ENV_GENERATION);
-    if (path == NULL || strlen(path) >= sizeof(comm->link.path))
+    if (path == NULL || strlen(path) >= sizeof(comm->agent.path))
         return bad_env(msg, SHOAL_ENV_SOCKET);
     if (!env_number(SHOAL_ENV_WORKER, UINT64_MAX, &worker) && comm->role == SHOAL_ROLE_ENGINE)
         return bad_env(msg, SHOAL_ENV_WORKER);
@@ -53,7 +53,7 @@ static enum shoal_err read_identity(struct shoal_comm *comm, struct shoal_msg *m
         return bad_env(msg, SHOAL_ENV_NODE);
     if (token != NULL && !shoal_hex_parse(token, comm->hello.token, 16))
         return bad_env(msg, SHOAL_ENV_TOKEN);
-    memcpy(comm->link.path, path, strlen(path) + 1);
+    memcpy(comm->agent.path, path, strlen(path) + 1);
     comm->hello.generation = (uint32_t)generation;
     comm->hello.worker_id = worker;
     comm->hello.slot = (uint32_t)slot;
@@ -125,16 +125,16 @@ static enum shoal_err open_solo(struct shoal_comm *comm, struct shoal_msg *msg)
 
 static enum shoal_err take_memory(struct shoal_comm *comm, struct shoal_msg *msg)
 {
-    comm->link.in = malloc(sizeof(*comm->link.in));
-    comm->link.out = malloc(sizeof(*comm->link.out));
-    comm->link.bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
+    comm->agent.in = malloc(sizeof(*comm->agent.in));
+    comm->agent.out = malloc(sizeof(*comm->agent.out));
+    comm->agent.bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
     comm->next = calloc(1, sizeof(*comm->next));
     comm->failed = calloc(1, sizeof(*comm->failed));
     comm->snapshot = calloc(1, sizeof(*comm->snapshot));
     comm->train = calloc(1, sizeof(*comm->train));
     comm->driver_event = malloc(sizeof(*comm->driver_event));
     comm->driver_bytes = malloc(SHOAL_WORKER_MESSAGE_MAX);
-    if (comm->link.in == NULL || comm->link.out == NULL || comm->link.bytes == NULL || comm->next == NULL ||
+    if (comm->agent.in == NULL || comm->agent.out == NULL || comm->agent.bytes == NULL || comm->next == NULL ||
         comm->failed == NULL || comm->snapshot == NULL || comm->train == NULL || comm->driver_event == NULL ||
         comm->driver_bytes == NULL || records_init(&comm->records) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for a communicator");
@@ -151,7 +151,7 @@ static enum shoal_err comm_create(struct shoal_comm **out, uint32_t role, bool s
     if (comm == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for a communicator");
     comm->role = role;
-    comm->link.fd = comm->own_fd = comm->arena.fd = -1;
+    comm->agent.fd = comm->own_fd = comm->arena.fd = -1;
     comm->hello.role = (uint8_t)role;
     comm->hello.pid = (int32_t)getpid();
     comm->kernels = kernels_get();
@@ -180,7 +180,7 @@ static enum shoal_err comm_create(struct shoal_comm **out, uint32_t role, bool s
     }
     wait_set_spin(comm);
     (void)pthread_mutex_lock(&comm->lock);
-    link_turn(comm, 1);
+    agent_turn(comm, 1);
     (void)pthread_mutex_unlock(&comm->lock);
     *out = comm;
     return SHOAL_OK;
@@ -214,9 +214,9 @@ void shoal_comm_close(struct shoal_comm *comm)
     if (comm == NULL)
         return;
     epoch_close(comm);
-    link_stop_thread(comm);
+    agent_stop_thread(comm);
     fabric_destroy(comm);
-    link_close(comm);
+    agent_close(comm);
     exchange_destroy(comm);
     arena_close(&comm->arena);
     if (comm->own_fd >= 0)
@@ -224,9 +224,9 @@ void shoal_comm_close(struct shoal_comm *comm)
     if (comm->page != NULL)
         (void)munmap(comm->page, sizeof(*comm->page));
     records_deinit(&comm->records);
-    free(comm->link.in);
-    free(comm->link.out);
-    free(comm->link.bytes);
+    free(comm->agent.in);
+    free(comm->agent.out);
+    free(comm->agent.bytes);
     free(comm->next);
     free(comm->failed);
     free(comm->snapshot);
@@ -254,7 +254,7 @@ enum shoal_err shoal_comm_wait_call(struct shoal_comm *comm, int timeout_ms, str
         solo_call(comm);
     while (!comm->call_valid && !atomic_load(&comm->stop) && comm_now_ns() < deadline) {
         (void)pthread_mutex_unlock(&comm->lock);
-        link_wait(comm, deadline);
+        agent_wait(comm, deadline);
         (void)pthread_mutex_lock(&comm->lock);
     }
     comm->main_waits = false;
@@ -346,7 +346,7 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
     if (err == SHOAL_OK && !comm->solo)
         err = fabric_create(comm);
     if (err == SHOAL_OK)
-        err = link_start_thread(comm);
+        err = agent_start_thread(comm);
     if (err != SHOAL_OK)
         return err;
     (void)pthread_mutex_lock(&comm->lock);
@@ -355,8 +355,8 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
     comm->planned = true;
     comm->finished = comm->write_final = comm->stateless = comm->next_valid = false;
     comm->fresh = true;
-    comm->link.known &= ~(uint32_t)(FACT_CLOSED | FACT_DONE | FACT_FILES | FACT_SNAPSHOT);
-    comm->link.unsent &= comm->link.known;
+    comm->agent.known &= ~(uint32_t)(FACT_CLOSED | FACT_DONE | FACT_FILES | FACT_SNAPSHOT);
+    comm->agent.unsent &= comm->agent.known;
     atomic_store(&comm->applied, 0);
     atomic_store(&comm->complete, 0);
     comm->epoch.size = 0;
@@ -366,7 +366,7 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
     atomic_store(&comm->words->applied_step, 0);
     atomic_store(&comm->words->complete_step, 0);
     atomic_store(&comm->words->activity, SHOAL_ACTIVITY_READY);
-    link_fact(comm, FACT_READY);
+    agent_tell(comm, FACT_READY);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }
@@ -400,7 +400,7 @@ enum shoal_err shoal_comm_done(struct shoal_comm *comm, uint64_t final_step, uin
     comm->finished = true;
     comm->done =
         (struct shoal_worker_done){ .call = comm->plan.call, .final_step = final_step, .state_digest = state_digest };
-    link_fact(comm, FACT_DONE);
+    agent_tell(comm, FACT_DONE);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }
@@ -410,7 +410,7 @@ enum shoal_err shoal_comm_files_written(struct shoal_comm *comm, uint64_t final_
     fault_point(&comm->fault, FAULT_BEFORE_FILES, final_step);
     (void)pthread_mutex_lock(&comm->lock);
     comm->files = (struct shoal_worker_acked){ .call = comm->plan.call, .step = final_step };
-    link_fact(comm, FACT_FILES);
+    agent_tell(comm, FACT_FILES);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }
@@ -426,7 +426,7 @@ enum shoal_err shoal_comm_failed(struct shoal_comm *comm, int user_code, const c
     comm->failed->user_code = user_code != 0;
     memcpy(comm->failed->text, text, len);
     comm->failed->text[len] = '\0';
-    link_fact(comm, FACT_FAILED);
+    agent_tell(comm, FACT_FAILED);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }
@@ -440,7 +440,7 @@ enum shoal_err shoal_comm_snapshot(struct shoal_comm *comm, uint64_t step, const
     comm->snapshot->call = comm->plan.call;
     comm->snapshot->step = step;
     memcpy(comm->snapshot->path, path, strlen(path) + 1);
-    link_fact(comm, FACT_SNAPSHOT);
+    agent_tell(comm, FACT_SNAPSHOT);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }

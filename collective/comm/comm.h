@@ -1,13 +1,14 @@
 /* What the files of libshoal share: the communicator of one process.
  *
- *   comm.c    open, ready, slots            link.c    the agent's socket, the library thread
- *   epoch.c   close, enter, fetch           wait.c    spin, yield, sleep
- *   step.c    the step transaction          exchange.c  sums, in a host and between hosts
- *   records.c records until acknowledged    fabric.c  tags, greetings and serving between hosts
- *   state.c   donor and joiners             ops.c     all_reduce, broadcast, barrier       driver.c, solo.c
+ *   comm.c          open, ready, slots                             epoch.c     close, enter, fetch
+ *   agent_socket.c  the socket to the agent, the library thread    wait.c      spin, yield, sleep
+ *   step.c          the step transaction                           exchange.c  sums, in a host and between hosts
+ *   records.c       step records until acknowledged                fabric.c    tags, greetings, serving between hosts
+ *   state.c         donor and joiners                              ops.c       all_reduce, broadcast, barrier
+ *   driver.c        the driver's calls                             solo.c      an engine without an agent
  *
- * Threads: the caller's, and the library thread. `lock` guards the link, the closing of the epoch and the words that
- * need an open one; `fabric_lock` the transport and what hangs on it. Order: fabric_lock before lock. */
+ * Threads: the caller's, and the library thread. `lock` guards the agent socket, the closing of the epoch and the words
+ * that need an open one; `fabric_lock` the transport and what hangs on it. Order: fabric_lock before lock. */
 #ifndef COLLECTIVE_COMM_H
 #define COLLECTIVE_COMM_H
 
@@ -71,7 +72,7 @@ enum fact {
     FACT_UNHEARD = 256,
 };
 
-struct link {
+struct agent_socket {
     int fd; /* -1: none */
     bool greeted;
     uint64_t retry_ns;
@@ -139,7 +140,7 @@ struct shoal_comm {
     const struct kernels *kernels;
 
     pthread_mutex_t lock;
-    struct link link;
+    struct agent_socket agent;
     bool thread_runs;
     pthread_t thread;
     _Atomic bool thread_stop;
@@ -218,15 +219,15 @@ uint64_t comm_deadline_ns(int timeout_ms); /* < 0: never */
 /* Remember the text of a refusal. */
 #define comm_fail(comm, err, ...) shoal_fail(&(comm)->msg, err, __VA_ARGS__)
 
-/* ---- link.c ---- */
+/* ---- agent_socket.c ---- */
 /* One turn with the agent: reconnect when due, receive at most `turns` messages, send what is unsent. Under lock. */
-void link_turn(struct shoal_comm *comm, uint32_t turns);
-void link_fact(struct shoal_comm *comm, uint32_t fact); /* under lock: holds from now on, send it */
-void link_close(struct shoal_comm *comm);
+void agent_turn(struct shoal_comm *comm, uint32_t turns);
+void agent_tell(struct shoal_comm *comm, uint32_t fact); /* under lock: holds from now on, send it */
+void agent_close(struct shoal_comm *comm);
 /* Wait at most until `deadline_ns` for a message or a change of the control page, then take a turn. Not under lock. */
-void link_wait(struct shoal_comm *comm, uint64_t deadline_ns);
-enum shoal_err link_start_thread(struct shoal_comm *comm);
-void link_stop_thread(struct shoal_comm *comm);
+void agent_wait(struct shoal_comm *comm, uint64_t deadline_ns);
+enum shoal_err agent_start_thread(struct shoal_comm *comm);
+void agent_stop_thread(struct shoal_comm *comm);
 /* solo: what an agent would answer to the facts. Under lock. */
 void solo_turn(struct shoal_comm *comm);
 void solo_call(struct shoal_comm *comm); /* the next call, under lock */

@@ -21,8 +21,8 @@ enum shoal_err shoal_driver_train(struct shoal_comm *comm, uint32_t call, uint64
     train->engines_max = engines_max;
     memcpy(train->bundle_path, bundle_path, strlen(bundle_path) + 1);
     memcpy(train->signature, signature, strlen(signature) + 1);
-    comm->link.known &= ~(uint32_t)FACT_TRAIN_ACKED;
-    link_fact(comm, FACT_TRAIN);
+    comm->agent.known &= ~(uint32_t)FACT_TRAIN_ACKED;
+    agent_tell(comm, FACT_TRAIN);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }
@@ -70,7 +70,7 @@ enum shoal_err shoal_driver_wait(struct shoal_comm *comm, int timeout_ms, struct
         (void)pthread_mutex_unlock(&comm->lock);
         if (event->event != SHOAL_EVENT_TIMEOUT || comm_now_ns() >= deadline)
             return SHOAL_OK;
-        link_wait(comm, deadline);
+        agent_wait(comm, deadline);
     }
 }
 
@@ -78,7 +78,7 @@ enum shoal_err shoal_driver_ack(struct shoal_comm *comm, uint32_t call, uint64_t
 {
     (void)pthread_mutex_lock(&comm->lock);
     comm->train_acked = (struct shoal_worker_acked){ .call = call, .step = step };
-    link_fact(comm, FACT_TRAIN_ACKED);
+    agent_tell(comm, FACT_TRAIN_ACKED);
     (void)pthread_mutex_unlock(&comm->lock);
     return SHOAL_OK;
 }

@@ -25,7 +25,7 @@ static void report_closed(struct shoal_comm *comm, struct shoal_epoch id)
                                                  .broken = id.e == comm->epoch.id.e && id.k == comm->epoch.id.k
                                                                ? atomic_load(&comm->lost_links)
                                                                : 0 };
-    link_fact(comm, FACT_CLOSED);
+    agent_tell(comm, FACT_CLOSED);
 }
 
 void epoch_close_locked(struct shoal_comm *comm)
@@ -222,9 +222,9 @@ static enum shoal_err adopt(struct shoal_comm *comm)
         goto unlock;
     }
     build_epoch(comm, next, (uint32_t)rank);
-    comm->link.known &= ~(uint32_t)FACT_UNHEARD;
+    comm->agent.known &= ~(uint32_t)FACT_UNHEARD;
     atomic_store(&comm->lost_links, 0);
-    comm->link.unsent &= comm->link.known;
+    comm->agent.unsent &= comm->agent.known;
     records_ack(&comm->records, next->records_acked);
     comm->records.sent = comm->records.acked;
     atomic_store(&comm->words->epoch_word, comm->epoch.word);
@@ -438,7 +438,7 @@ enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct 
         }
         if (comm_now_ns() >= deadline)
             break; /* TIMEOUT */
-        link_wait(comm, deadline);
+        agent_wait(comm, deadline);
         fabric_try_turn(comm);
     }
     (void)pthread_mutex_lock(&comm->lock);

@@ -371,13 +371,13 @@ static void say_unheard(struct shoal_comm *comm, uint64_t ranks)
     (void)pthread_mutex_lock(&comm->lock);
     if (atomic_load(&comm->open)) {
         comm->unheard = (struct shoal_worker_unheard){ .epoch = comm->epoch.id, .ranks = ranks };
-        link_fact(comm, FACT_UNHEARD);
+        agent_tell(comm, FACT_UNHEARD);
     }
     (void)pthread_mutex_unlock(&comm->lock);
 }
 
-/* After how long without a word the link to `rank` counts as broken. One that stands may wait for the first word: its
- * member may still be computing for the epoch before. */
+/* After how long without a word the data link to `rank` counts as broken. One that stands may wait for the first word:
+ * its member may still be computing for the epoch before. */
 static uint64_t broken_ns(const struct shoal_comm *comm, uint32_t rank)
 {
     if (comm->fabric->greeted[rank])

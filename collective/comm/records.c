@@ -119,7 +119,7 @@ void records_commit(struct shoal_comm *comm)
 {
     const struct arena_layout *layout = &comm->arena.layout;
     struct arena_block *block = arena_block_at(arena_mine(&comm->arena), layout->commit_at);
-    struct shoal_writer w = shoal_writer_init(comm->link.bytes, SHOAL_WORKER_MESSAGE_MAX);
+    struct shoal_writer w = shoal_writer_init(comm->agent.bytes, SHOAL_WORKER_MESSAGE_MAX);
     struct shoal_step_head head = {
         .step = block->head.step,
         .kind = (uint8_t)block->head.kind,
@@ -153,7 +153,7 @@ void records_commit(struct shoal_comm *comm)
     comm->records.last_step = head.step;
     pushed = records_push(&comm->records, head.step, w.bytes, (uint32_t)w.len);
     SHOAL_ASSERT(pushed); /* assign() waited for room */
-    link_turn(comm, 0);   /* rank 0 ships it */
+    agent_turn(comm, 0);  /* rank 0 ships it */
     (void)pthread_mutex_unlock(&comm->lock);
     atomic_fetch_add(&comm->words->minibatches, mine);
 }

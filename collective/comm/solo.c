@@ -24,9 +24,9 @@ static void solo_epoch(struct shoal_comm *comm)
 
 void solo_turn(struct shoal_comm *comm)
 {
-    uint32_t unsent = comm->link.unsent;
+    uint32_t unsent = comm->agent.unsent;
 
-    comm->link.unsent = 0;
+    comm->agent.unsent = 0;
     if (comm->planned && comm->records.count > 0)
         records_ack(&comm->records, comm->complete);
     if (unsent & (FACT_READY | FACT_CLOSED) && !comm->finished)

@@ -28,51 +28,51 @@
 #define RETRY_NS (50 * SHOAL_MS)
 #define THREAD_TURNS 16
 
-static void disconnect(struct link *link)
+static void disconnect(struct agent_socket *agent)
 {
-    if (link->fd >= 0)
-        (void)close(link->fd);
-    link->fd = -1;
-    link->greeted = false;
-    link->retry_ns = comm_now_ns() + RETRY_NS;
+    if (agent->fd >= 0)
+        (void)close(agent->fd);
+    agent->fd = -1;
+    agent->greeted = false;
+    agent->retry_ns = comm_now_ns() + RETRY_NS;
 }
 
-void link_close(struct shoal_comm *comm) { disconnect(&comm->link); }
+void agent_close(struct shoal_comm *comm) { disconnect(&comm->agent); }
 
-static void connect_agent(struct link *link)
+static void connect_agent(struct agent_socket *agent)
 {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
     int bytes = 4 * (int)SHOAL_WORKER_MESSAGE_MAX;
 
-    if (comm_now_ns() < link->retry_ns)
+    if (comm_now_ns() < agent->retry_ns)
         return;
-    link->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (link->fd < 0) {
-        disconnect(link);
-        return;
-    }
-    (void)setsockopt(link->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    memcpy(to.sun_path, link->path, sizeof(to.sun_path));
-    if (connect(link->fd, (const struct sockaddr *)&to, sizeof(to)) != 0) {
-        link->retries++;
-        disconnect(link);
+    agent->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (agent->fd < 0) {
+        disconnect(agent);
         return;
     }
-    link->unsent = link->known;
+    (void)setsockopt(agent->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    memcpy(to.sun_path, agent->path, sizeof(to.sun_path));
+    if (connect(agent->fd, (const struct sockaddr *)&to, sizeof(to)) != 0) {
+        agent->retries++;
+        disconnect(agent);
+        return;
+    }
+    agent->unsent = agent->known;
 }
 
 /* OK: sent. FULL: not now. UNREACHABLE: the connection is gone. */
-static enum shoal_err send_message(struct link *link)
+static enum shoal_err send_message(struct agent_socket *agent)
 {
-    struct shoal_writer w = shoal_writer_init(link->bytes, SHOAL_WORKER_MESSAGE_MAX);
-    enum shoal_err err = shoal_worker_encode(link->out, &w);
+    struct shoal_writer w = shoal_writer_init(agent->bytes, SHOAL_WORKER_MESSAGE_MAX);
+    enum shoal_err err = shoal_worker_encode(agent->out, &w);
 
     SHOAL_ASSERT(err == SHOAL_OK); /* every field was bounded when it was taken */
-    if (send(link->fd, w.bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+    if (send(agent->fd, w.bytes, w.len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
         return SHOAL_OK;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == EINTR)
         return SHOAL_ERR_FULL;
-    disconnect(link);
+    disconnect(agent);
     return SHOAL_ERR_UNREACHABLE;
 }
 
@@ -86,9 +86,9 @@ static enum shoal_err send_hello(struct shoal_comm *comm)
     hello->closed = !open && shoal_epoch_word(comm->closed.epoch) != 0;
     hello->applied_step = atomic_load(&comm->applied);
     hello->complete_step = atomic_load(&comm->complete);
-    comm->link.out->kind = SHOAL_WORKER_HELLO;
-    comm->link.out->hello = *hello;
-    return send_message(&comm->link);
+    comm->agent.out->kind = SHOAL_WORKER_HELLO;
+    comm->agent.out->hello = *hello;
+    return send_message(&comm->agent);
 }
 
 static void fill_fact(struct shoal_comm *comm, uint32_t fact, struct shoal_worker_message *out)
@@ -137,15 +137,15 @@ static void send_facts(struct shoal_comm *comm)
 {
     static const uint32_t order[] = { FACT_READY, FACT_UNHEARD, FACT_CLOSED, FACT_SNAPSHOT,   FACT_DONE,
                                       FACT_FILES, FACT_FAILED,  FACT_TRAIN,  FACT_TRAIN_ACKED };
-    struct link *link = &comm->link;
+    struct agent_socket *agent = &comm->agent;
 
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-        if (!(link->unsent & order[i]))
+        if (!(agent->unsent & order[i]))
             continue;
-        fill_fact(comm, order[i], link->out);
-        if (send_message(link) != SHOAL_OK)
+        fill_fact(comm, order[i], agent->out);
+        if (send_message(agent) != SHOAL_OK)
             return;
-        link->unsent &= ~order[i];
+        agent->unsent &= ~order[i];
     }
 }
 
@@ -153,7 +153,7 @@ static void send_facts(struct shoal_comm *comm)
 static void send_records(struct shoal_comm *comm)
 {
     struct records *records = &comm->records;
-    struct shoal_worker_message *out = comm->link.out;
+    struct shoal_worker_message *out = comm->agent.out;
 
     if (comm->epoch.size == 0 || comm->epoch.rank != 0 || !comm->planned)
         return;
@@ -178,7 +178,7 @@ static void send_records(struct shoal_comm *comm)
                                                       .first_step = records->sent + 1,
                                                       .count = count,
                                                       .records = shoal_view_of(records->bytes + first->at, len) };
-        if (send_message(&comm->link) != SHOAL_OK)
+        if (send_message(&comm->agent) != SHOAL_OK)
             return;
         records->sent += count;
     }
@@ -245,72 +245,72 @@ static void on_message(struct shoal_comm *comm, const struct shoal_worker_messag
     case SHOAL_WORKER_TRAIN:
     case SHOAL_WORKER_TRAIN_ACKED:
     case SHOAL_WORKER_UNHEARD:
-    case SHOAL_WORKER_KIND_COUNT: comm->link.malformed++; return; /* not for a worker */
+    case SHOAL_WORKER_KIND_COUNT: comm->agent.malformed++; return; /* not for a worker */
     }
 }
 
 static void receive(struct shoal_comm *comm, uint32_t turns)
 {
-    struct link *link = &comm->link;
+    struct agent_socket *agent = &comm->agent;
 
-    for (uint32_t i = 0; i < turns && link->fd >= 0 && !comm->driver_event_valid; i++) {
-        ssize_t len = recv(link->fd, link->bytes, SHOAL_WORKER_MESSAGE_MAX, MSG_DONTWAIT | MSG_TRUNC);
+    for (uint32_t i = 0; i < turns && agent->fd >= 0 && !comm->driver_event_valid; i++) {
+        ssize_t len = recv(agent->fd, agent->bytes, SHOAL_WORKER_MESSAGE_MAX, MSG_DONTWAIT | MSG_TRUNC);
 
         if (len < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
             return;
         if (len <= 0) {
-            disconnect(link);
+            disconnect(agent);
             return;
         }
         if (len > (ssize_t)SHOAL_WORKER_MESSAGE_MAX ||
-            shoal_worker_decode(shoal_view_of(link->bytes, (size_t)len), link->in) != SHOAL_OK)
-            link->malformed++;
+            shoal_worker_decode(shoal_view_of(agent->bytes, (size_t)len), agent->in) != SHOAL_OK)
+            agent->malformed++;
         else
-            on_message(comm, link->in);
+            on_message(comm, agent->in);
     }
 }
 
-void link_turn(struct shoal_comm *comm, uint32_t turns)
+void agent_turn(struct shoal_comm *comm, uint32_t turns)
 {
-    struct link *link = &comm->link;
+    struct agent_socket *agent = &comm->agent;
 
     if (comm->solo) {
         solo_turn(comm);
         return;
     }
-    if (link->fd < 0)
-        connect_agent(link);
-    if (link->fd >= 0 && !link->greeted) {
-        link->greeted = send_hello(comm) == SHOAL_OK;
+    if (agent->fd < 0)
+        connect_agent(agent);
+    if (agent->fd >= 0 && !agent->greeted) {
+        agent->greeted = send_hello(comm) == SHOAL_OK;
         comm->records.sent = comm->records.acked; /* what was under way is lost, perhaps */
     }
-    if (link->fd >= 0 && link->greeted && link->unsent != 0)
+    if (agent->fd >= 0 && agent->greeted && agent->unsent != 0)
         send_facts(comm);
-    if (link->fd >= 0 && link->greeted)
+    if (agent->fd >= 0 && agent->greeted)
         send_records(comm);
     receive(comm, turns);
 }
 
-void link_fact(struct shoal_comm *comm, uint32_t fact)
+void agent_tell(struct shoal_comm *comm, uint32_t fact)
 {
-    comm->link.known |= fact;
-    comm->link.unsent |= fact;
-    link_turn(comm, 0);
+    comm->agent.known |= fact;
+    comm->agent.unsent |= fact;
+    agent_turn(comm, 0);
 }
 
-void link_wait(struct shoal_comm *comm, uint64_t deadline_ns)
+void agent_wait(struct shoal_comm *comm, uint64_t deadline_ns)
 {
     uint64_t now = comm_now_ns();
     uint64_t until = deadline_ns < now + BEAT_NS ? deadline_ns : now + BEAT_NS;
     struct pollfd p = { .events = POLLIN };
 
     (void)pthread_mutex_lock(&comm->lock);
-    p.fd = comm->link.fd;
+    p.fd = comm->agent.fd;
     (void)pthread_mutex_unlock(&comm->lock);
     if (until > now && !comm->solo)
         (void)ppoll(&p, 1, &(struct timespec){ .tv_nsec = (long)(until - now) }, NULL);
     (void)pthread_mutex_lock(&comm->lock);
-    link_turn(comm, THREAD_TURNS);
+    agent_turn(comm, THREAD_TURNS);
     epoch_check_locked(comm);
     (void)pthread_mutex_unlock(&comm->lock);
 }
@@ -339,7 +339,7 @@ static void *library_thread(void *arg)
 
         atomic_fetch_add(&comm->words->heartbeat, 1);
         (void)pthread_mutex_lock(&comm->lock);
-        link_turn(comm, comm->main_waits ? 0 : THREAD_TURNS);
+        agent_turn(comm, comm->main_waits ? 0 : THREAD_TURNS);
         epoch_check_locked(comm);
         (void)pthread_mutex_unlock(&comm->lock);
         if (!atomic_load(&comm->main_turns)) /* else an event taken here would not wake the caller */
@@ -352,7 +352,7 @@ static void *library_thread(void *arg)
     return NULL;
 }
 
-enum shoal_err link_start_thread(struct shoal_comm *comm)
+enum shoal_err agent_start_thread(struct shoal_comm *comm)
 {
     sigset_t all;
     sigset_t before;
@@ -371,7 +371,7 @@ enum shoal_err link_start_thread(struct shoal_comm *comm)
     return SHOAL_OK;
 }
 
-void link_stop_thread(struct shoal_comm *comm)
+void agent_stop_thread(struct shoal_comm *comm)
 {
     if (!comm->thread_runs)
         return;
