@@ -59,7 +59,7 @@ struct shoal_allocate_job {
 struct shoal_allocate_view {
     const struct shoal_allocate_host *hosts;
     uint32_t host_count;
-    const int32_t *slots; /* holder: index of a job of the view, or FREE, or OTHER */
+    const int32_t *slots; /* owner: index of a job of the view, or FREE, or OTHER */
     uint32_t slot_count;
     const struct shoal_allocate_job *jobs;
     uint32_t job_count;
@@ -87,7 +87,7 @@ struct shoal_allocate_grant {
 struct shoal_allocate_out {
     /* Memory of the caller: one per job, one per slot. */
     struct shoal_allocate_grant *grants;
-    int32_t *slots; /* new holder; OTHER stays OTHER */
+    int32_t *slots; /* new owner; OTHER stays OTHER */
     uint32_t pools;
     uint32_t slots_unused; /* of kinds beyond SHOAL_ALLOCATE_POOLS_MAX */
 };

@@ -1,7 +1,7 @@
 /* Who deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
  * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools
- * form a group. flow[g][p] counts the units of group g in pool p; one more unit of g is feasible if a chain
+ * form a family. flow[g][p] counts the units of family g in pool p; one more unit of g is feasible if a chain
  *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
  * exists (augment). That is a polymatroid: what once cannot grow never can again, so a greedy order needs no way
  * back. */
@@ -13,7 +13,7 @@
 
 #define POOLS SHOAL_ALLOCATE_POOLS_MAX
 /* Sets of pools that jobs admit: by device (3) and class (those of hosts, or none). */
-#define GROUPS (3 * (SHOAL_ALLOCATE_POOLS_MAX + 2))
+#define FAMILIES (3 * (SHOAL_ALLOCATE_POOLS_MAX + 2))
 
 struct pool {
     uint8_t device;
@@ -25,12 +25,12 @@ struct pool {
 struct host_work {
     int32_t pool;    /* -1: not used */
     uint32_t free;   /* slots that nobody holds */
-    uint32_t vacant; /* slots that their holders give back */
+    uint32_t vacant; /* slots that their owners give back */
     uint32_t held;   /* scratch: slots of the job in hand */
 };
 
 struct job_work {
-    uint32_t group;
+    uint32_t family;
     uint32_t count;
     uint32_t held;
     uint32_t min, max;
@@ -49,15 +49,15 @@ struct shoal_allocate {
     uint32_t *host_order;
     uint32_t *job_order;
     uint32_t *slot_host;
-    uint32_t *held_slots; /* slots by holder */
+    uint32_t *held_slots; /* slots by owner */
     struct host_work *hosts;
     struct job_work *jobs;
     uint32_t pool_count;
     struct pool pools[POOLS];
-    uint32_t group_count;
-    uint32_t group_mask[GROUPS];
-    uint32_t flow[GROUPS][POOLS];
-    uint32_t spare[GROUPS][POOLS]; /* scratch copy */
+    uint32_t family_count;
+    uint32_t family_mask[FAMILIES];
+    uint32_t flow[FAMILIES][POOLS];
+    uint32_t spare[FAMILIES][POOLS]; /* scratch copy */
     const struct shoal_allocate_view *view;
     struct shoal_allocate_out *out;
 };
@@ -189,7 +189,7 @@ static enum shoal_err check(struct shoal_allocate *work)
     return SHOAL_OK;
 }
 
-/* ---- Pools and groups -------------------------------------------------------------------------------------------- */
+/* ---- Pools and families ----------------------------------------------------------------------------------------- */
 
 /* In the order of (device, class), so that the numbers do not depend on the hosts' order. */
 static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocate_host *host)
@@ -253,37 +253,38 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
     return mask;
 }
 
-static void make_groups(struct shoal_allocate *work)
+static void make_families(struct shoal_allocate *work)
 {
-    work->group_count = 0;
+    work->family_count = 0;
     for (uint32_t i = 0; i < work->view->job_count; i++) {
         struct job_work *jw = &work->jobs[work->job_order[i]];
         uint32_t mask = mask_of(work, &work->view->jobs[work->job_order[i]]);
         uint32_t g = 0;
 
-        while (g < work->group_count && work->group_mask[g] != mask)
+        while (g < work->family_count && work->family_mask[g] != mask)
             g++;
-        if (g == work->group_count) {
-            SHOAL_ASSERT(work->group_count < GROUPS); /* (device, class) of jobs: classes without a host share a mask */
-            work->group_mask[work->group_count++] = mask;
+        if (g == work->family_count) {
+            SHOAL_ASSERT(work->family_count <
+                         FAMILIES); /* (device, class) of jobs: classes without a host share a mask */
+            work->family_mask[work->family_count++] = mask;
         }
-        jw->group = g;
+        jw->family = g;
     }
     memset(work->flow, 0, sizeof(work->flow));
 }
 
 /* ---- Flow ---- */
 
-/* Room for one more unit of group g: true and done, or false and nothing changed. Breadth first over pools. */
+/* Room for one more unit of family g: true and done, or false and nothing changed. Breadth first over pools. */
 static bool augment(struct shoal_allocate *work, uint32_t g)
 {
-    int32_t from_group[POOLS], from_pool[POOLS];
+    int32_t from_family[POOLS], from_pool[POOLS];
     uint32_t queue[POOLS], head = 0, tail = 0, seen = 0;
 
     for (uint32_t p = 0; p < work->pool_count; p++) {
-        if (!(work->group_mask[g] >> p & 1))
+        if (!(work->family_mask[g] >> p & 1))
             continue;
-        from_group[p] = (int32_t)g;
+        from_family[p] = (int32_t)g;
         from_pool[p] = -1;
         seen |= 1u << p;
         queue[tail++] = p;
@@ -293,22 +294,22 @@ static bool augment(struct shoal_allocate *work, uint32_t g)
 
         if (work->pools[p].used < work->pools[p].size) {
             work->pools[p].used++;
-            for (;;) { /* walk back: each group on the chain moves one unit on */
-                work->flow[from_group[p]][p]++;
+            for (;;) { /* walk back: each family on the chain moves one unit on */
+                work->flow[from_family[p]][p]++;
                 if (from_pool[p] < 0)
                     return true;
-                work->flow[from_group[p]][from_pool[p]]--;
+                work->flow[from_family[p]][from_pool[p]]--;
                 p = (uint32_t)from_pool[p];
             }
         }
-        for (uint32_t h = 0; h < work->group_count; h++) {
+        for (uint32_t h = 0; h < work->family_count; h++) {
             if (work->flow[h][p] == 0)
                 continue;
             for (uint32_t q = 0; q < work->pool_count; q++) {
-                if (!(work->group_mask[h] >> q & 1) || (seen >> q & 1))
+                if (!(work->family_mask[h] >> q & 1) || (seen >> q & 1))
                     continue;
                 seen |= 1u << q;
-                from_group[q] = (int32_t)h;
+                from_family[q] = (int32_t)h;
                 from_pool[q] = (int32_t)p;
                 queue[tail++] = q;
             }
@@ -348,22 +349,22 @@ static void count_held(struct shoal_allocate *work)
     const struct shoal_allocate_view *v = work->view;
 
     for (uint32_t i = 0; i < v->job_count; i++) {
-        uint32_t group = work->jobs[i].group;
+        uint32_t family = work->jobs[i].family;
 
         memset(&work->jobs[i], 0, sizeof(work->jobs[i]));
-        work->jobs[i].group = group;
+        work->jobs[i].family = family;
         work->jobs[i].min = v->jobs[i].min;
         work->jobs[i].max = v->jobs[i].elastic ? v->jobs[i].max : v->jobs[i].min;
     }
     for (uint32_t s = 0; s < v->slot_count; s++) {
         int32_t pool = work->hosts[work->slot_host[s]].pool;
-        int32_t holder = v->slots[s];
+        int32_t owner = v->slots[s];
 
         /* What is held in a pool that the job does not admit any more does not count: it is to move. */
-        if (holder < 0 || pool < 0 || !(work->group_mask[work->jobs[holder].group] >> pool & 1))
+        if (owner < 0 || pool < 0 || !(work->family_mask[work->jobs[owner].family] >> pool & 1))
             continue;
-        work->jobs[holder].held++;
-        work->jobs[holder].pool_kept[pool]++;
+        work->jobs[owner].held++;
+        work->jobs[owner].pool_kept[pool]++;
     }
     for (uint32_t i = 0; i < v->job_count; i++)
         work->jobs[i].running = work->jobs[i].max > 0 && work->jobs[i].held >= work->jobs[i].min;
@@ -393,20 +394,20 @@ static void keep_running(struct shoal_allocate *work)
         const struct job_work *jw = &work->jobs[work->job_order[i]];
 
         if (jw->running && work->view->jobs[work->job_order[i]].elastic)
-            (void)pour(work, jw->group, jw->min); /* fits: it is held */
+            (void)pour(work, jw->family, jw->min); /* fits: it is held */
     }
 }
 
-/* Units of one group are alike: the gang takes whichever are there, and they leave the pools. */
+/* Units of one family are alike: the gang takes whichever are there, and they leave the pools. */
 static void pin_gang(struct shoal_allocate *work, struct job_work *jw)
 {
     uint32_t left = jw->min;
 
     for (uint32_t p = 0; p < work->pool_count; p++) {
-        uint32_t take = work->flow[jw->group][p] < left ? work->flow[jw->group][p] : left;
+        uint32_t take = work->flow[jw->family][p] < left ? work->flow[jw->family][p] : left;
 
         jw->pin[p] = take;
-        work->flow[jw->group][p] -= take;
+        work->flow[jw->family][p] -= take;
         work->pools[p].used -= take;
         work->pools[p].size -= take;
         left -= take;
@@ -418,7 +419,7 @@ static void admit_waiting(struct shoal_allocate *work)
 {
     int32_t head = -1;
     uint32_t used[POOLS] = { 0 };
-    uint32_t held_group = 0, held_units = 0;
+    uint32_t held_family = 0, held_units = 0;
 
     for (uint32_t i = 0; i < work->view->job_count; i++) {
         uint32_t j = work->job_order[i];
@@ -433,7 +434,7 @@ static void admit_waiting(struct shoal_allocate *work)
             continue;
         }
         save(work, used);
-        got = pour(work, jw->group, jw->min);
+        got = pour(work, jw->family, jw->min);
         if (got == jw->min) {
             jw->admitted = true;
             jw->count = jw->min;
@@ -444,7 +445,7 @@ static void admit_waiting(struct shoal_allocate *work)
         grant->avail = got;
         if (head < 0) { /* holds what it found */
             head = (int32_t)j;
-            held_group = jw->group;
+            held_family = jw->family;
             held_units = got;
             grant->why = SHOAL_ALLOCATE_HEAD;
             continue;
@@ -455,9 +456,9 @@ static void admit_waiting(struct shoal_allocate *work)
     }
     /* What was held is lent out by rule 3. */
     for (uint32_t p = 0; p < work->pool_count && held_units > 0; p++) {
-        uint32_t take = work->flow[held_group][p] < held_units ? work->flow[held_group][p] : held_units;
+        uint32_t take = work->flow[held_family][p] < held_units ? work->flow[held_family][p] : held_units;
 
-        work->flow[held_group][p] -= take;
+        work->flow[held_family][p] -= take;
         work->pools[p].used -= take;
         held_units -= take;
     }
@@ -474,7 +475,7 @@ static void share(struct shoal_allocate *work, uint32_t from, uint32_t to)
 
             if (!jw->admitted || jw->full || jw->count >= jw->max)
                 continue;
-            if (jw->count < level && !augment(work, jw->group)) {
+            if (jw->count < level && !augment(work, jw->family)) {
                 jw->full = true;
                 continue;
             }
@@ -514,7 +515,7 @@ static uint64_t rendezvous(struct shoal_job_id job, struct shoal_node_id node)
     return hash ^ (hash >> 31);
 }
 
-/* Slots by holder, each holder's in the order of hosts and slots. */
+/* Slots by owner, each owner's in the order of hosts and slots. */
 static void list_held(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
@@ -546,7 +547,7 @@ static bool counts(const struct shoal_allocate *work, const struct job_work *jw,
 {
     int32_t pool = work->hosts[work->slot_host[slot]].pool;
 
-    return pool >= 0 && (work->group_mask[jw->group] >> pool & 1) != 0;
+    return pool >= 0 && (work->family_mask[jw->family] >> pool & 1) != 0;
 }
 
 /* Give back the slots of job j that go beyond its count: those on the hosts where it has the fewest, later hosts and
@@ -650,7 +651,7 @@ static void final_flow(struct shoal_allocate *work)
                 work->pools[p].size -= jw->pin[p];
                 continue;
             }
-            work->flow[jw->group][p] += jw->pool_kept[p];
+            work->flow[jw->family][p] += jw->pool_kept[p];
             work->pools[p].used += jw->pool_kept[p];
         }
     }
@@ -658,29 +659,29 @@ static void final_flow(struct shoal_allocate *work)
         const struct job_work *jw = &work->jobs[work->job_order[i]];
 
         if (jw->count > jw->kept && v->jobs[work->job_order[i]].elastic)
-            (void)pour(work, jw->group, jw->count - jw->kept); /* fits: the counts are feasible */
+            (void)pour(work, jw->family, jw->count - jw->kept); /* fits: the counts are feasible */
     }
 }
 
-/* Chains may have moved units of a group out of a pool: its last jobs give those slots back, last slots first. */
+/* Chains may have moved units of a family out of a pool: its last jobs give those slots back, last slots first. */
 static void follow_chains(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
     for (uint32_t p = 0; p < work->pool_count; p++) {
-        uint32_t kept[GROUPS] = { 0 };
+        uint32_t kept[FAMILIES] = { 0 };
 
         for (uint32_t j = 0; j < v->job_count; j++)
             if (v->jobs[j].elastic)
-                kept[work->jobs[j].group] += work->jobs[j].pool_kept[p];
+                kept[work->jobs[j].family] += work->jobs[j].pool_kept[p];
         for (uint32_t i = v->job_count; i > 0; i--) {
             uint32_t j = work->job_order[i - 1];
-            uint32_t g = work->jobs[j].group;
+            uint32_t g = work->jobs[j].family;
 
             while (kept[g] > work->flow[g][p] && drop_kept(work, j, p))
                 kept[g]--;
         }
-        for (uint32_t g = 0; g < work->group_count; g++)
+        for (uint32_t g = 0; g < work->family_count; g++)
             work->flow[g][p] -= kept[g]; /* what is left is new: to be placed */
     }
 }
@@ -752,7 +753,7 @@ static void place_job(struct shoal_allocate *work, uint32_t j)
             work->out->slots[work->held_slots[jw->first_slot + i]] == (int32_t)j;
     for (uint32_t p = 0; p < work->pool_count; p++) {
         uint32_t gang = v->jobs[j].elastic ? 0 : jw->pin[p] - jw->pool_kept[p];
-        uint32_t *left = v->jobs[j].elastic ? &work->flow[jw->group][p] : &gang;
+        uint32_t *left = v->jobs[j].elastic ? &work->flow[jw->family][p] : &gang;
 
         while (need > 0 && *left > 0) {
             uint32_t h = best_host(work, j, p);
@@ -796,7 +797,7 @@ static void make_grants(struct shoal_allocate *work)
 {
     for (uint32_t j = 0; j < work->view->job_count; j++) {
         struct shoal_allocate_grant *grant = &work->out->grants[j];
-        uint32_t mask = work->group_mask[work->jobs[j].group];
+        uint32_t mask = work->family_mask[work->jobs[j].family];
 
         *grant = (struct shoal_allocate_grant){ .why = SHOAL_ALLOCATE_NONE, .head = -1 };
         for (uint32_t p = 0; p < work->pool_count; p++)
@@ -828,7 +829,7 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
     if (err != SHOAL_OK)
         return err;
     make_pools(work);
-    make_groups(work);
+    make_families(work);
     make_grants(work);
     count_held(work);
     keep_running(work);
