@@ -198,9 +198,9 @@ struct sim_worker {
     bool train_done;            /* driver */
     uint64_t silent, silent_ns; /* members that it cannot hear, since when */
     uint64_t entered_ns;
-    uint64_t broken;  /* links that broke, as said with CLOSED */
-    uint64_t unheard; /* as said */
-    struct shoal_worker_epoch *record;
+    uint64_t broken;                       /* links that broke, as said with CLOSED */
+    uint64_t unheard;                      /* as said */
+    struct shoal_worker_epoch *last_epoch; /* the one entered last, as its agent sent it */
     struct sim_message *inbox, *inbox_last;
     struct sim_worker *next;
 };
@@ -295,7 +295,7 @@ struct sim_term {
 
 struct sim_group {
     struct shoal_job_id id;
-    uint64_t line; /* high half of its terms: a recovery begins a new one, without what only the lost ones had */
+    uint64_t lineage; /* high half of its terms: a recovery begins a new one, without what only the lost ones had */
     struct sim_term *terms;
     size_t term_count, term_cap;
     struct sim_log_mark *committed; /* by index - 1; term 0: not seen */

@@ -14,18 +14,18 @@
 
 #include "shoal/banned.h"
 
-static uint64_t line_of(uint64_t term) { return term >> 32; }
+static uint64_t lineage_of(uint64_t term) { return term >> 32; }
 
-static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id, uint64_t line)
+static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id, uint64_t lineage)
 {
     for (size_t i = 0; i < sim->group_count; i++)
-        if (shoal_job_id_equal(sim->groups[i].id, id) && sim->groups[i].line == line)
+        if (shoal_job_id_equal(sim->groups[i].id, id) && sim->groups[i].lineage == lineage)
             return &sim->groups[i];
     sim->groups = realloc(sim->groups, (sim->group_count + 1) * sizeof(*sim->groups));
     SHOAL_ASSERT(sim->groups != NULL);
     memset(&sim->groups[sim->group_count], 0, sizeof(sim->groups[0]));
     sim->groups[sim->group_count].id = id;
-    sim->groups[sim->group_count].line = line;
+    sim->groups[sim->group_count].lineage = lineage;
     return &sim->groups[sim->group_count++];
 }
 
@@ -140,7 +140,7 @@ void sim_check_removed(struct sim_host *host, struct shoal_job_id group) { repli
 
 void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
 {
-    struct sim_group *group = group_of(host->sim, id, line_of(term));
+    struct sim_group *group = group_of(host->sim, id, lineage_of(term));
     struct shoal_sched_group_status status;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     bool newest = true; /* late votes may still elect somebody in a term that a newer one has overtaken */
@@ -167,7 +167,7 @@ void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
 
 static void check_commit(struct sim_host *host, struct sim_replica *replica, uint64_t commit)
 {
-    struct sim_group *group = group_of(host->sim, replica->id, line_of(replica->term));
+    struct sim_group *group = group_of(host->sim, replica->id, lineage_of(replica->term));
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
     group_need(group, commit);
@@ -229,7 +229,7 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
 
 static void check_applied(struct sim_host *host, struct sim_replica *replica, uint64_t applied, uint64_t digest)
 {
-    struct sim_group *group = group_of(host->sim, replica->id, line_of(replica->term));
+    struct sim_group *group = group_of(host->sim, replica->id, lineage_of(replica->term));
     const struct shoal_job *job = shoal_sched_job(host->sched, replica->id);
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
@@ -255,7 +255,7 @@ void sim_check_host(struct sim_host *host)
         uint64_t applied, digest;
         char text[SHOAL_JOB_ID_TEXT_BYTES];
 
-        if (replica->used && line_of(status.term) != line_of(replica->term)) {
+        if (replica->used && lineage_of(status.term) != lineage_of(replica->term)) {
             if (status.term < replica->term)
                 sim_fail(host->sim, "%s: %s goes back to a recovery generation of before", host->name,
                          name_of(status.id, text));

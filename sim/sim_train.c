@@ -18,8 +18,8 @@
 /* A link that does not come up breaks sooner than one that falls silent; a standing process's kernel answers. */
 static uint64_t link_limit_ns(const struct sim *sim, const struct sim_worker *worker)
 {
-    for (uint32_t i = 0; i < worker->record->member_count; i++) {
-        uint32_t host = sim_host_find(sim, worker->record->members[i].node);
+    for (uint32_t i = 0; i < worker->last_epoch->member_count; i++) {
+        uint32_t host = sim_host_find(sim, worker->last_epoch->members[i].node);
 
         if ((worker->silent >> i & 1) != 0 && !sim_can_train(sim, host, worker->host) &&
             worker->silent_ns <= worker->entered_ns + 2 * TICK_NS)
@@ -79,7 +79,7 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     if (me == NULL)
         return;
     if (me->has_state && !snapshot && epoch->decided_step > 0 && worker->applied + 1 < epoch->decided_step)
-        sim_fail(sim, "epoch %u: worker %llx applied %llu, the record says that it has the state of %llu",
+        sim_fail(sim, "epoch %u: worker %llx applied %llu, the epoch says that it has the state of %llu",
                  epoch->epoch.e, (unsigned long long)worker->id, (unsigned long long)worker->applied,
                  (unsigned long long)epoch->decided_step);
     if (worker->applied > epoch->decided_step && !snapshot)
@@ -97,7 +97,7 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     worker->silent = worker->unheard = 0;
     worker->silent_ns = worker->entered_ns = sim->now_ns;
     worker->broken = 0;
-    memcpy(worker->record, epoch, sizeof(*epoch));
+    memcpy(worker->last_epoch, epoch, sizeof(*epoch));
     if (snapshot || (epoch->holder == 0 && epoch->donor == 0)) { /* a fresh start */
         worker->applied = worker->complete = epoch->decided_step;
         if (word > job->newest_epoch)
@@ -133,8 +133,8 @@ static uint64_t silent(struct sim *sim, const struct sim_worker *worker, bool *e
 {
     uint64_t ranks = 0;
 
-    for (uint32_t i = 0; i < worker->record->member_count; i++) {
-        const struct shoal_rank_member *place = &worker->record->members[i];
+    for (uint32_t i = 0; i < worker->last_epoch->member_count; i++) {
+        const struct shoal_rank_member *place = &worker->last_epoch->members[i];
         const struct sim_worker *member = sim_worker_find(sim, place->worker_id);
         uint32_t host = sim_host_find(sim, place->node);
 
@@ -172,7 +172,7 @@ static void watch_links(struct sim *sim, struct sim_worker *worker)
 /* The members that live; false: one cannot take part now. */
 static bool gather(struct sim *sim, const struct sim_worker *first, struct team *team)
 {
-    const struct shoal_worker_epoch *epoch = first->record;
+    const struct shoal_worker_epoch *epoch = first->last_epoch;
 
     *team = (struct team){ .epoch = epoch, .count = epoch->member_count, .holder_here = epoch->holder == 0 };
     for (uint32_t i = 0; i < epoch->member_count; i++) {
@@ -321,7 +321,7 @@ void sim_train(struct sim *sim, uint32_t index)
             some = true;
             if (worker->entered && !sim_worker_stands(worker))
                 watch_links(sim, worker);
-            if (worker->entered && !sim_worker_stands(worker) && worker->record->members[0].worker_id == worker->id)
+            if (worker->entered && !sim_worker_stands(worker) && worker->last_epoch->members[0].worker_id == worker->id)
                 advance(sim, worker);
         }
     }

@@ -76,7 +76,7 @@ static void worker_free(struct sim_worker *worker)
         worker->inbox = message->next;
         free(message);
     }
-    free(worker->record);
+    free(worker->last_epoch);
     free(worker);
 }
 
@@ -481,7 +481,7 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
                                    .alive = true,
                                    .pid = (int32_t)(1000 + ++sim->runs) };
     memcpy(worker->token, place->token, sizeof(worker->token));
-    worker->record = sim_alloc(sizeof(*worker->record));
+    worker->last_epoch = sim_alloc(sizeof(*worker->last_epoch));
     sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id,
               job + 1, worker->role, (int)worker->slot);
     sim_check_run(host, worker);
