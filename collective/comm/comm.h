@@ -1,6 +1,6 @@
 /* What the files of libshoal share: the communicator of one process.
  *
- *   comm.c          open, ready, slots                             epoch.c     close, enter, fetch
+ *   comm.c          open, ready, buffers                           epoch.c     close, enter, fetch
  *   agent_socket.c  the socket to the agent, the library thread    wait.c      spin, yield, sleep
  *   step.c          the step transaction                           exchange.c  sums, in a host and between hosts
  *   records.c       step records until acknowledged                fabric.c    tags, greetings, serving between hosts
@@ -52,7 +52,7 @@ struct epoch {
     uint32_t local_index;              /* mine */
     uint32_t leaders[SHOAL_RANKS_MAX]; /* rank, by host */
     uint64_t decided_step;
-    int holder; /* ranks, or -1 */
+    int source; /* of the decided step; ranks, or -1 */
     int donor;
     uint32_t joiners;
     bool composed; /* the result map shows this epoch's slices */
@@ -281,7 +281,7 @@ enum fabric_kind {
     FABRIC_PARTIAL,  /* delegate to owner of a slice */
     FABRIC_RESULT,   /* owner to delegates */
     FABRIC_COMPLETE, /* leader to leader */
-    FABRIC_FETCH,    /* holder to one that lacks the result */
+    FABRIC_FETCH,    /* source to one that lacks the result */
     FABRIC_STATE,    /* donor to joiner */
     FABRIC_OP,       /* barrier and broadcast */
     FABRIC_OP_PARTIAL,
@@ -303,7 +303,7 @@ void fabric_try_turn(struct shoal_comm *comm);
 /* Sleep until something arrives or `ms` pass. */
 void fabric_sleep(struct shoal_comm *comm, int ms);
 enum shoal_err fabric_greeted(struct shoal_comm *comm); /* wait until every remote member has shown its token */
-enum shoal_err fabric_fetch(struct shoal_comm *comm);   /* the result of the decided step, from the remote holder */
+enum shoal_err fabric_fetch(struct shoal_comm *comm);   /* the result of the decided step, from the remote source */
 uint64_t fabric_tag(const struct shoal_comm *comm, enum fabric_kind kind, uint32_t source, uint64_t op, uint32_t chunk);
 struct transport_request *fabric_send(struct shoal_comm *comm, uint32_t rank, uint64_t tag, const void *bytes,
                                       size_t len);

@@ -139,7 +139,7 @@ static void build_epoch(struct shoal_comm *comm, const struct shoal_worker_epoch
     epoch->rank = rank;
     epoch->size = next->member_count;
     epoch->decided_step = next->decided_step;
-    epoch->holder = next->holder == 0 ? -1 : find_member(next, next->holder);
+    epoch->source = next->holder == 0 ? -1 : find_member(next, next->holder);
     epoch->donor = next->donor == 0 ? -1 : find_member(next, next->donor);
     for (uint32_t i = 0; i < epoch->size; i++) {
         const struct shoal_rank_member *from = &next->members[i];
@@ -250,25 +250,25 @@ unlock:
     return err;
 }
 
-/* The holder is on this host: show its slices, copy its commit block. It keeps both until I have contributed the next
+/* The source is on this host: show its slices, copy its commit block. It keeps both until I have contributed the next
  * step (I3 of arena.h), whether it has entered this epoch yet or not. */
 static enum shoal_err fetch_local(struct shoal_comm *comm)
 {
-    const struct peer *holder = &comm->epoch.peers[comm->epoch.holder];
+    const struct peer *source = &comm->epoch.peers[comm->epoch.source];
     struct arena *arena = &comm->arena;
     enum shoal_err err = SHOAL_OK;
 
-    if (holder->words->committed_step != comm->epoch.decided_step)
+    if (source->words->committed_step != comm->epoch.decided_step)
         return comm_fail(comm, SHOAL_ERR_INVALID, "worker %llu holds the result of step %llu, not of %llu",
-                         (unsigned long long)holder->worker_id, (unsigned long long)holder->words->committed_step,
+                         (unsigned long long)source->worker_id, (unsigned long long)source->words->committed_step,
                          (unsigned long long)comm->epoch.decided_step);
-    memcpy(arena_mine(arena) + arena->layout.commit_at, holder->region + arena->layout.commit_at,
+    memcpy(arena_mine(arena) + arena->layout.commit_at, source->region + arena->layout.commit_at,
            arena->layout.block_bytes);
     if (arena->layout.vector_bytes > 0) {
         struct arena_part parts[SHOAL_RANKS_MAX];
-        uint32_t count = holder->words->map_count < SHOAL_RANKS_MAX ? holder->words->map_count : SHOAL_RANKS_MAX;
+        uint32_t count = source->words->map_count < SHOAL_RANKS_MAX ? source->words->map_count : SHOAL_RANKS_MAX;
 
-        memcpy(parts, holder->words->map, count * sizeof(parts[0]));
+        memcpy(parts, source->words->map, count * sizeof(parts[0]));
         err = arena_compose(arena, parts, count, &comm->msg);
     }
     return err;
@@ -280,11 +280,11 @@ static enum shoal_err fetch(struct shoal_comm *comm)
     enum shoal_err err;
 
     fault_point(&comm->fault, FAULT_FETCHING, decided);
-    if (comm->epoch.holder < 0)
+    if (comm->epoch.source < 0)
         return comm_fail(comm, SHOAL_ERR_INVALID,
                          "step %llu is decided, I lack its result, and nobody is named who has it",
                          (unsigned long long)decided);
-    err = comm->epoch.peers[comm->epoch.holder].region != NULL ? fetch_local(comm) : fabric_fetch(comm);
+    err = comm->epoch.peers[comm->epoch.source].region != NULL ? fetch_local(comm) : fabric_fetch(comm);
     if (err != SHOAL_OK)
         return err;
     arena_my_words(&comm->arena)->committed_step = decided;

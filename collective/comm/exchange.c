@@ -13,7 +13,7 @@
  *
  * I1. The order of additions is the tree over v (tree.h), whatever the hosts.
  * I2. Only the home of a slice writes it on its host.
- * I3. What arrives goes into slabs of the library or into the result slot, never into the caller's memory. */
+ * I3. What arrives goes into slabs of the library or into the result buffer, never into the caller's memory. */
 #include <stdlib.h>
 #include <string.h>
 

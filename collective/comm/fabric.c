@@ -4,7 +4,7 @@
  *   every member --greeting (token, epoch, what I need)--> every member of another host
  *   leader of a host --tuples of its host--> leaders of the others        (world block)
  *   leader of a host --all of mine have completed s--> leaders of the others
- *   holder --commit block, result of D--> a member that said it needs D
+ *   source --commit block, result of D--> a member that said it needs D
  *   library thread --beat, each SHOAL_BEAT_NS--> every member of another host; who falls silent is named to the agent
  *
  * I1. Nothing of a peer is used before its greeting has shown the token that the EPOCH lists for it.
@@ -214,7 +214,7 @@ static bool lacks_result(const struct shoal_comm *comm)
     const struct epoch *epoch = &comm->epoch;
     uint64_t decided = epoch->decided_step;
 
-    return epoch->peers[epoch->rank].has_state && !comm->stateless && epoch->holder >= 0 &&
+    return epoch->peers[epoch->rank].has_state && !comm->stateless && epoch->source >= 0 &&
            atomic_load(&comm->applied) + 1 == decided && atomic_load(&comm->complete) != decided;
 }
 
@@ -246,7 +246,7 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
     fabric->out[rank] =
         (struct greeting){ .worker_id = comm->hello.worker_id,
                            .epoch = epoch->word,
-                           .need = lacks_result(comm) && epoch->holder == (int)rank ? epoch->decided_step : 0 };
+                           .need = lacks_result(comm) && epoch->source == (int)rank ? epoch->decided_step : 0 };
     memcpy(fabric->out[rank].token, comm->hello.token, 16);
     fabric->greet_receives[rank] =
         fabric_recv(comm, fabric_tag(comm, FABRIC_HELLO, rank, 0, 0), &fabric->in[rank], sizeof(fabric->in[rank]));
@@ -321,7 +321,7 @@ static void on_greeting(struct shoal_comm *comm, uint32_t rank)
     }
     fabric->greeted[rank] = true;
     fabric->greeted_count++;
-    if (in->need != 0 && epoch->holder == (int)epoch->rank && in->need == epoch->decided_step &&
+    if (in->need != 0 && epoch->source == (int)epoch->rank && in->need == epoch->decided_step &&
         arena_my_words(&comm->arena)->committed_step == in->need)
         fabric->serving[rank].on = true;
 }
@@ -488,7 +488,7 @@ enum shoal_err fabric_greeted(struct shoal_comm *comm)
     return everyone_greeted(comm, 0) ? SHOAL_OK : comm_wait(comm, everyone_greeted, 0);
 }
 
-static bool holder_greeted(struct shoal_comm *comm, uint64_t rank)
+static bool source_greeted(struct shoal_comm *comm, uint64_t rank)
 {
     return fabric_turn(comm) && comm->fabric->greeted[rank];
 }
@@ -499,24 +499,24 @@ enum shoal_err fabric_fetch(struct shoal_comm *comm)
     const struct arena_layout *layout = &arena->layout;
     struct arena_block *commit = arena_block_at(arena_mine(arena), layout->commit_at);
     struct arena_part whole = { 0, layout->vector_bytes, arena->slot, 0 };
-    uint32_t holder = (uint32_t)comm->epoch.holder;
+    uint32_t source = (uint32_t)comm->epoch.source;
     uint64_t step = comm->epoch.decided_step;
     uint64_t vector = layout->sum_elems * sizeof(float);
     uint64_t chunk = fetch_chunk_bytes(vector);
     struct transport_request *request;
-    enum shoal_err err = comm_wait(comm, holder_greeted, holder);
+    enum shoal_err err = comm_wait(comm, source_greeted, source);
 
     if (err != SHOAL_OK)
         return err;
-    request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, holder, step, 0), commit, (size_t)layout->block_bytes);
+    request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, source, step, 0), commit, (size_t)layout->block_bytes);
     err = fabric_finish(comm, &request, 1);
     if (err == SHOAL_OK && commit->head.step != step)
-        err = comm_fail(comm, SHOAL_ERR_MALFORMED, "the holder sent step %llu, not %llu",
+        err = comm_fail(comm, SHOAL_ERR_MALFORMED, "the source sent step %llu, not %llu",
                         (unsigned long long)commit->head.step, (unsigned long long)step);
     if (err != SHOAL_OK || commit->head.kind != SHOAL_STEP_TRAIN || vector == 0)
         return err;
     for (uint64_t at = 0; at < vector && err == SHOAL_OK; at += chunk) {
-        request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, holder, step, (uint32_t)(at / chunk) + 1),
+        request = fabric_recv(comm, fabric_tag(comm, FABRIC_FETCH, source, step, (uint32_t)(at / chunk) + 1),
                               arena_mine(arena) + layout->result_at + at,
                               (size_t)(vector - at < chunk ? vector - at : chunk));
         err = fabric_finish(comm, &request, 1);

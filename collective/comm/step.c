@@ -1,6 +1,6 @@
 /* A training step is a transaction (PROTOCOLS 11; EasyScale, SC 2023; reference/data-plane 11.3).
  *
- *   assign   which v are mine and not held           publish   work slot -> partial sums, tuple, touched, buffers
+ *   assign   which v are mine and not held           publish   work buffer -> partial sums, tuple, touched, buffers
  *   reduce   contributed(s) by all -> my slices -> reduced(s) by all -> commit block
  *   complete say that I have it                      apply_allowed   completed(s) by all -> the record is kept
  *

@@ -9,8 +9,8 @@
  *         shoal_comm_ready                <- sizes; from here on the library thread runs
  *         shoal_comm_enter                -> an epoch with me in it: first take the state, or give it (below)
  *         step: shoal_step_assign         -> the mini-batches v that are mine (those of which no sum is held yet)
- *               for each v: gradient into the work slot, shoal_step_publish
- *               shoal_step_reduce, shoal_step_complete, shoal_step_apply_allowed; then apply the result slot
+ *               for each v: gradient into the work buffer, shoal_step_publish
+ *               shoal_step_reduce, shoal_step_complete, shoal_step_apply_allowed; then apply the result buffer
  *               any of them RANK_LOST: shoal_step_retry (= shoal_comm_enter), then assign the step it names
  *         shoal_comm_done, shoal_comm_enter ... -> WRITE_FINAL, RELEASED
  *   shoal_comm_close
@@ -65,7 +65,8 @@ SHOAL_API enum shoal_err shoal_comm_open(struct shoal_comm **comm, uint32_t role
                                          char *error);
 /* Solo whatever the environment says. */
 SHOAL_API enum shoal_err shoal_comm_open_solo(struct shoal_comm **comm, char *error);
-/* Leave: closes the epoch, ends the thread, frees everything. NULL is fine. Pointers into slots are void afterwards. */
+/* Leave: closes the epoch, ends the thread, frees everything. NULL is fine. Pointers into buffers are void
+ * afterwards. */
 SHOAL_API void shoal_comm_close(struct shoal_comm *comm);
 SHOAL_API const char *shoal_comm_error(const struct shoal_comm *comm);
 SHOAL_API int shoal_comm_is_solo(const struct shoal_comm *comm);
@@ -100,7 +101,7 @@ struct shoal_comm_plan {
  * call; then earlier slot pointers are void. TOO_BIG: beyond limits.h, or no memory. */
 SHOAL_API enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm_plan *plan);
 
-/* The slots, valid from ready to the next ready or close. */
+/* The buffers, valid from ready to the next ready or close. */
 SHOAL_API float *shoal_comm_work(struct shoal_comm *comm);   /* sum_elems: .grad during backward */
 SHOAL_API float *shoal_comm_result(struct shoal_comm *comm); /* sum_elems: .grad during optimizer.step; read only */
 SHOAL_API uint8_t *shoal_comm_copy_work(struct shoal_comm *comm); /* copy_bytes: buffers of v = 0, before its publish */
@@ -116,7 +117,7 @@ struct shoal_comm_entry {
     uint32_t rank;
     uint32_t size;
     uint64_t decided_step; /* D; the step to assign next is D + 1 */
-    uint32_t apply_result; /* 1: the result slot holds step D and I have not applied it: apply it now */
+    uint32_t apply_result; /* 1: the result buffer holds step D and I have not applied it: apply it now */
     uint32_t state;        /* enum shoal_comm_state */
     uint32_t give;         /* 1: I am the donor of joiners: shoal_comm_state_give ..., shoal_comm_state_end */
     uint32_t joiners;      /* members that take the state in this epoch */
@@ -128,7 +129,7 @@ struct shoal_comm_entry {
     char text[256];
 };
 /* Leave the epoch I am in, if any (CLOSED), and wait for an EPOCH with me in it; wires up the transports, and fetches
- * the result of step D from its holder where it is missing here. A revoke during all that is waited out inside. */
+ * the result of step D from its source where it is missing here. A revoke during all that is waited out inside. */
 SHOAL_API enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct shoal_comm_entry *entry);
 
 /* The state of a joiner: tensors 0, 1, ... in order, each given whole; the caller's first one usually describes the
@@ -179,8 +180,8 @@ struct shoal_minibatch {
     const double *values;   /* metric_count of them */
     const uint8_t *touched; /* NULL: every parameter */
 };
-/* Take the work slot (gradient g_v, a mean over n_v samples) into the sums; the slot may be overwritten at once. v = 0:
- * the copy slot too. RANK_LOST: taken and kept, but the epoch is revoked: retry now. */
+/* Take the work buffer (gradient g_v, a mean over n_v samples) into the sums; the buffer may be overwritten at once. v
+ * = 0: the copy slot too. RANK_LOST: taken and kept, but the epoch is revoked: retry now. */
 SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch);
 /* All my mini-batches are in: wait for everyone's and reduce. */
 SHOAL_API enum shoal_err shoal_step_reduce(struct shoal_comm *comm);

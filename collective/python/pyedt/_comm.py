@@ -166,7 +166,7 @@ class Communicator:
         return event
 
     def ready(self, metric_names, **sizes):
-        """Lay out the slots: `sum_elems`, `copy_bytes`, ... as in shoal_comm_plan."""
+        """Lay out the buffers: `sum_elems`, `copy_bytes`, ... as in shoal_comm_plan."""
         names = (c_char_p * len(metric_names))(*[name.encode()[:63] for name in metric_names])
         plan = Plan(metric_count=len(metric_names), metric_names=names, **sizes)
         self._check(self._lib.shoal_comm_ready(self._comm, byref(plan)), "making ready")

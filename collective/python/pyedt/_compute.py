@@ -1,6 +1,6 @@
 """One mini-batch: forward, loss, metrics, backward, with gradients and buffers in flat memory.
 
-F1. During backward the .grad of parameter i is a view of the work slot; whoever takes it away costs a copy, which is
+F1. During backward the .grad of parameter i is a view of the work buffer; whoever takes it away costs a copy, which is
     counted, and never a gradient.
 F2. A parameter that no mini-batch of the step touched has .grad None during optimizer.step().
 F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones."""
@@ -28,7 +28,7 @@ def from_array(array):
 
 
 class Gradients:
-    """The gradients of the optimizer's parameters in the work slot, and the map of those that were touched."""
+    """The gradients of the optimizer's parameters in the work buffer, and the map of those that were touched."""
 
     def __init__(self, optimizer, parameters, device):
         self.parameters, self._optimizer, self._device = parameters, optimizer, device
@@ -48,7 +48,7 @@ class Gradients:
         return on_accumulated
 
     def bind(self, work, result, touched):
-        """Slots of libshoal. A parameter on a device has its gradient there, and is copied through the slot."""
+        """Buffers of libshoal. A parameter on a device has its gradient there, and is copied through the buffer."""
         self._work, self._result, self._result_touched = from_array(work), from_array(result), touched
         on_host = self._device.type == "cpu"
         self._flat = self._work if on_host else torch.zeros(self.elems, device=self._device)
@@ -68,7 +68,7 @@ class Gradients:
                 self._hooked[i] = 1
 
     def collect(self):
-        """After backward: everything in the work slot. Returns the touched bits, or None for all."""
+        """After backward: everything in the work buffer. Returns the touched bits, or None for all."""
         for i, (parameter, view) in enumerate(zip(self.parameters, self._views)):
             grad = parameter.grad
             if grad is view:

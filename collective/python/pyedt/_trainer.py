@@ -1,6 +1,6 @@
 """One engine's part in the steps of a train() call.
 
-    compute(step, v)   one mini-batch: gradient, buffers and values into the slots, published
+    compute(step, v)   one mini-batch: gradient, buffers and values into the buffers, published
     apply(step)        after everyone has the result: optimizer, buffers, then loggers and callbacks
 
 T1. What a step does is a function of (job seed, step, v) and of the state after the step before: neither the number of
@@ -72,7 +72,7 @@ class Trainer:
         self._files_step = None  # the FILES step this engine has written
         self._snapshot_time = time.monotonic()
 
-    # ---- slots ----
+    # ---- buffers ----
 
     def sizes(self):
         return dict(call=self.call, virtual_workers=self.header["virtual_workers"], sum_elems=self.gradients.elems,
@@ -81,13 +81,13 @@ class Trainer:
                     param_count=len(self.gradients.parameters))
 
     def bind(self):
-        """After ready: gradients and buffers go to libshoal's slots."""
+        """After ready: gradients and buffers go to libshoal's buffers."""
         comm = self.comm
         self.gradients.bind(comm.work(), comm.result(), comm.touched())
         self.buffers.bind(comm.copy_work(), comm.copy_result())
 
     def unbind(self):
-        """Before the slots go away."""
+        """Before the buffers go away."""
         for parameter in self.gradients.parameters:
             parameter.grad = None
         self._loader.close()
