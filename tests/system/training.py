@@ -22,13 +22,14 @@ torch = pytest.importorskip("torch")
 BATCH, VIRTUAL, TRAIN, VALIDATION = 8, 8, 1200, 160
 SLOW = 0.05  # seconds a sample while a test waits for hosts or workers to come: an engine may take long to start
 SCRIPT = """
+import importlib.util
 import os
 import sys
 import time
+import numpy
 import torch
 from callbacks import Callback
 from fabric_model import FabricModel
-from sklearn.datasets import load_digits
 from torch import nn
 
 EPOCHS = int(os.environ["EPOCHS"])
@@ -48,9 +49,11 @@ class Digits(torch.utils.data.Dataset):
         return self.images[i], self.labels[i]
 
 def datasets():
-    bunch = load_digits()
-    images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    # The file of sklearn.datasets.load_digits: importing sklearn costs each host of each job more than a second.
+    folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
+    table = numpy.loadtxt(os.path.join(folder, "datasets", "data", "digits.csv.gz"), delimiter=",")
+    images = torch.tensor(table[:, :-1].reshape(-1, 1, 8, 8), dtype=torch.float32) / 16
+    labels = torch.tensor(table[:, -1], dtype=torch.int64)
     return Digits(images[:TRAIN], labels[:TRAIN]), Digits(images[TRAIN:TRAIN + VALIDATION], labels[TRAIN:TRAIN + VALIDATION])
 
 def die_once(where):
