@@ -151,6 +151,32 @@ def test_other_protocol(server):
             TRUSTING.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10))
 
 
+def hello(group, share=b""):
+    """A ClientHello of TLS 1.3 that offers one group (0x0104: ffdhe8192), with or without its share."""
+    def extension(kind, data):
+        return kind.to_bytes(2, "big") + len(data).to_bytes(2, "big") + data
+
+    code = group.to_bytes(2, "big")
+    share = code + len(share).to_bytes(2, "big") + share if share else b""
+    extensions = (extension(43, b"\x02\x03\x04") + extension(10, b"\x00\x02" + code) + extension(13, b"\x00\x04\x04\x03\x08\x04") +
+                  extension(51, len(share).to_bytes(2, "big") + share))
+    body = b"\x03\x03" + b"r" * 32 + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00" + len(extensions).to_bytes(2, "big") + extensions
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
+
+
+@pytest.mark.parametrize("group, share, kind", [
+    (0x0104, b"", 0x15), (0x0104, b"\x02" * 1024, 0x15), (0x0100, b"\x02" * 256, 0x15), (0x001D, b"\x09" + b"\x00" * 31, 0x16)],
+    ids=["ffdhe8192", "ffdhe8192 with its share", "ffdhe2048", "X25519 is taken"])
+def test_a_stranger_chooses_no_costly_key_exchange(tmp_path, group, share, kind):
+    """ffdhe8192 costs the loop a tenth of a second for each hello, before anybody has logged on. 0x15: an alert."""
+    server = Server(tmp_path, True)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        sock.sendall(hello(group, share))
+        assert sock.recv(1)[0] == kind
+    assert server.stop() == 0
+
+
 SHAPES = {
     "1 directory": lambda s: s.post([("file", "x.modelDir.tar", GOOD)]),
     "1 chunked": lambda s: s.post([("file", "x.modelDir.tar", GOOD)], chunked=True),
