@@ -365,6 +365,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_PUBLISH_MESH: publish_action(host, action); break;
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_INDEX: break;    /* nobody lists jobs here */
     case SHOAL_SCHED_BLOB_PUT: break; /* blobs are where their sources are */
     case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
     case SHOAL_SCHED_JOB_ARCHIVED:

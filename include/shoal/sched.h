@@ -245,6 +245,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_ROLE,          /* for logs: this node leads the group now, or not any more */
     SHOAL_SCHED_FATAL,         /* log the text and stop the agent */
     SHOAL_SCHED_SAY,           /* log the text: something an operator should know (in `fatal`) */
+    SHOAL_SCHED_INDEX,         /* what lists show of a job has changed: into the index, no flush is needed */
     SHOAL_SCHED_ORDER,         /* for this host's workers, blobs and files: host.h */
 };
 
@@ -254,6 +255,16 @@ struct shoal_sched_version {
     uint64_t term;
     uint64_t applied;
 };
+
+/* What the index is to hold of a job. */
+enum shoal_sched_index_what {
+    SHOAL_SCHED_INDEX_ROW,
+    SHOAL_SCHED_INDEX_DELETED, /* it was deleted: whoever still lists it is wrong */
+    SHOAL_SCHED_INDEX_NOTHING, /* this node has no part in it (any more); others may */
+};
+
+/* A row of a list: encoded shoal_job_facts (job.h) without `args` and `data_json`. */
+#define SHOAL_SCHED_ROW_BYTES_MAX 2048
 
 struct shoal_sched_action {
     enum shoal_sched_action_kind kind;
@@ -320,6 +331,12 @@ struct shoal_sched_action {
         struct {
             char text[400];
         } fatal; /* FATAL, SAY */
+        struct {
+            struct shoal_job_id job;
+            enum shoal_sched_index_what what;
+            struct shoal_sched_version version; /* of a record of the archive that is final: config UINT64_MAX */
+            struct shoal_view row;              /* empty unless ROW */
+        } index;
         struct shoal_host_order order;
     } u;
 };
@@ -421,6 +438,18 @@ struct shoal_job;
 const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct shoal_job_id id);
 bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied,
                               uint64_t *digest);
+
+/* What a list shows of a job whose group is here, right now. */
+struct shoal_sched_row {
+    struct shoal_sched_version version;
+    bool leads;              /* this node leads the group: nothing that was acknowledged is newer */
+    bool tail;               /* entries that are not applied yet are held here: something newer may be acknowledged */
+    bool deleted;            /* its deletion is committed */
+    struct shoal_view facts; /* as in INDEX; lies in `bytes` */
+};
+/* False: no group, or nothing known of it: the index's row stands. */
+bool shoal_sched_row_find(const struct shoal_sched *sched, struct shoal_job_id id,
+                          uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_row *row);
 
 /* The archive's records on this node, in order of ids. One that is not final belongs to a job whose group has yet to
  * commit it; it answers requests only when gossip knows nothing of the job. */

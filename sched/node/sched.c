@@ -115,8 +115,10 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->archive = calloc(SHOAL_ARCHIVE_RECORDS_MAX, sizeof(*s->archive));
     s->lead_actions = malloc(sizeof(*s->lead_actions));
     s->job_scratch = malloc(sizeof(*s->job_scratch));
+    s->index_spec = malloc(sizeof(*s->index_spec));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
-        s->gone == NULL || s->archive == NULL || s->lead_actions == NULL || s->job_scratch == NULL)
+        s->gone == NULL || s->archive == NULL || s->lead_actions == NULL || s->job_scratch == NULL ||
+        s->index_spec == NULL)
         return SHOAL_ERR_FULL;
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
@@ -212,6 +214,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     shoal_buf_deinit(&s->scratch);
     shoal_buf_deinit(&s->local.pool);
     free(s->gone);
+    free(s->index_spec);
     free(s->nodes);
     free(s->summaries.list);
     free(s);
@@ -375,6 +378,7 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     while (turns < SCHED_TURNS_MAX && settle_one(s))
         turns++;
     s->more = s->more || turns == SCHED_TURNS_MAX;
+    sched_index_flush(s);
     s->actions = NULL;
     return err;
 }

@@ -150,6 +150,7 @@ static void drop(struct shoal_sched *s, struct sched_archived *a)
     s->archive_count--;
     s->archive_bytes -= a->bytes.len;
     memmove(&s->archive[at], &s->archive[at + 1], (s->archive_count - at) * sizeof(s->archive[0]));
+    sched_index_id(s, a->id);
     record_free(a);
 }
 
@@ -217,6 +218,7 @@ void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event
     a->written = a->stored = ++s->lives;
     a->final_at = final ? a->written : 0;
     a->since = ++s->archive_version;
+    sched_index_id(s, id);
     /* Not all at once: the others have just seen this node come. */
     look_at(s, a, s->now + SHOAL_S + shoal_rand_below(&s->chance, LOOK_IDLE_NS / 4));
 }
@@ -386,6 +388,8 @@ static void forget_deleted(struct shoal_sched *s, struct shoal_job_id id)
     }
     if (a != NULL)
         drop(s, a);
+    else
+        sched_index_id(s, id);
     if (g == NULL)
         sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = id;
     else if (!g->leads)
@@ -636,6 +640,7 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
     if (!is_stored(a))
         a->since = ++s->archive_version;
     a->stored = mark.seq;
+    sched_index_id(s, id);
     s->stats.archive_records++;
     if (!shoal_node_id_is_zero(a->from))
         say_state(s, a->from, id);

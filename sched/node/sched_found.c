@@ -212,6 +212,7 @@ void sched_found_durable(struct shoal_sched *s, struct sched_group *g)
 
     if (!g->record_known || !g->found_durable || bundle_pending(g))
         return;
+    sched_index_dirty(s, g); /* X2 */
     g->waiter_count = 0;
     for (unsigned i = 0; i < count; i++)
         answer(s, g->waiters[i].node, g->id, g->waiters[i].nonce, FOUND_STORED, "");

@@ -154,6 +154,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
     struct sched_group *before = NULL;
 
     SHOAL_ASSERT(s->groups[at] == g);
+    sched_index_forget(s, g);
     sched_lead_end(g);
     sched_group_untell(s, g);
     s->group_count--;
@@ -308,6 +309,7 @@ void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t up
         if (i % SCHED_DIGEST_ENTRIES == 0)
             sched_take_digest(s, g);
     }
+    sched_index_dirty(s, g);
     sched_requests_readable(s, g);
     if (g->changed != 0 || g->leads)
         sched_group_dirty(s, g);
@@ -444,6 +446,7 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
         g->term = status.term;
         g->leader = status.leader.node;
         g->below_since_ns = 0;
+        sched_index_dirty(s, g);
         g->keep_ns = SCHED_NEVER; /* a leader looks at once */
     }
     sched_group_told(s, g);
@@ -475,6 +478,7 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
         s->stats.archived++;
         sched_archive_bury(s, id);
     }
+    sched_index_id(s, id);
 }
 
 /* G4. A replica that missed its own removal, or the job's deletion, has a configuration of the past, and may know

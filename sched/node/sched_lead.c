@@ -60,6 +60,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
             break;
         case SHOAL_LEAD_SUMMARY:
             sched_summary_publish(s, g, action->bytes, false, false);
+            sched_index_dirty(s, g);
             sched_view_changed(s);
             break;
         case SHOAL_LEAD_DELETE: delete_group(s, g); break;

@@ -12,6 +12,7 @@
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
  *   sched_archive.c  ended jobs: from groups to records on three hosts
  *   sched_copy.c     the mesh's signed copy
+ *   sched_index.c    what lists show of each job
  *   sched_lead.c     leads of jobs
  *   sched_slots.c    this host's slots
  *   sched_local.c    what leads and slots tell each other
@@ -204,6 +205,10 @@ struct sched_group {
     struct sched_told told[SCHED_TOLD_MAX];
     bool dirty;
     struct sched_group *next_dirty;
+    /* What lists show of it: sched_index.c. */
+    bool index_dirty;
+    struct sched_group *index_next, *index_prev;
+    uint64_t index_mark; /* of the row emitted last; 0: none */
     uint64_t due_ns; /* when it was due last, and how often at that instant */
     uint32_t due_count;
     uint64_t floor_ns; /* not due again before */
@@ -404,6 +409,9 @@ struct shoal_sched {
     struct sched_group **heap; /* by deadline */
     size_t heap_count;
     struct sched_group *dirty_first, *dirty_last;
+    struct sched_group *index_first, *index_last;
+    size_t index_gone;                 /* deleted ids that are to be emitted after a start */
+    struct shoal_job_spec *index_spec; /* scratch */
     uint64_t lives;
 
     struct sched_node *nodes; /* in order of ids */
@@ -653,6 +661,13 @@ bool sched_archive_same(const struct shoal_sched *s, struct shoal_job_id id, str
 /* At most SHOAL_ARCHIVE_COPIES nodes, in order. */
 size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_node_id *nodes);
 void sched_archive_destroy(struct shoal_sched *s);
+
+/* sched_index.c */
+void sched_index_dirty(struct shoal_sched *s, struct sched_group *g);  /* its row may have changed */
+void sched_index_forget(struct shoal_sched *s, struct sched_group *g); /* it is about to be freed */
+void sched_index_id(struct shoal_sched *s, struct shoal_job_id id);    /* group, record or deletion came or went */
+void sched_index_restored(struct shoal_sched *s);
+void sched_index_flush(struct shoal_sched *s); /* at the end of each step */
 
 /* sched_copy.c */
 void sched_copy_make(struct shoal_sched *s);

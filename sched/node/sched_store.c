@@ -343,6 +343,7 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
     g->applied_term = term;
     g->snapshot_index = index;
     g->log_bytes = 0;
+    sched_index_dirty(s, g);
     g->complete_ns = SCHED_NEVER;
     if (g->job != NULL)
         sched_bundle_want(s, g);
@@ -540,6 +541,7 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
         return SHOAL_OK;
     }
     know_record(s, g);
+    sched_index_dirty(s, g);
     g->role_changed = true;
     sched_group_told(s, g);
     sched_group_dirty(s, g);
@@ -550,6 +552,7 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
 void sched_on_restored(struct shoal_sched *s)
 {
     s->restored = true;
+    sched_index_restored(s);
     for (size_t i = 0; i < s->group_count; i++)
         sched_gone_set_floor(s, s->groups[i]);
     if (s->mesh == NULL || s->copy_version > 0)

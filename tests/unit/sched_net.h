@@ -45,6 +45,14 @@ struct net_reply {
     uint64_t at_ns;
 };
 
+/* What the shell's index holds of a job. */
+struct net_row {
+    struct shoal_job_id job;
+    enum shoal_sched_index_what what;
+    struct shoal_sched_version version;
+    uint8_t state;
+};
+
 struct net_node {
     struct shoal_sched *sched;
     bool up;
@@ -57,6 +65,8 @@ struct net_node {
     char domain[16];
     struct disk_group *disk;
     size_t disk_count;
+    struct net_row *rows; /* rebuilt with each start */
+    size_t row_count, row_cap;
     struct shoal_buf mesh_copy;
     struct shoal_buf mesh_said;         /* newest PUBLISH_MESH */
     uint64_t flush_end_ns, next_end_ns; /* one flush runs; what comes meanwhile shares the next one */
@@ -777,6 +787,39 @@ static void net_led(struct net *net, unsigned at, struct shoal_job_id group, uin
     net->terms[net->term_count++] = (struct net_term){ group, term, at };
 }
 
+static inline struct net_row *net_row(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct net_node *node = &net->nodes[at];
+
+    for (size_t i = 0; i < node->row_count; i++)
+        if (shoal_job_id_equal(node->rows[i].job, job))
+            return &node->rows[i];
+    return NULL;
+}
+
+static void net_index(struct net *net, unsigned at, const struct shoal_sched_action *action)
+{
+    struct net_node *node = &net->nodes[at];
+    struct net_row *row = net_row(net, at, action->u.index.job);
+    struct shoal_job_facts facts = { .state = 0 };
+
+    if (row == NULL && node->row_count == node->row_cap) {
+        node->row_cap = node->row_cap == 0 ? 64 : 2 * node->row_cap;
+        node->rows = realloc(node->rows, node->row_cap * sizeof(*node->rows));
+        assert_non_null(node->rows);
+    }
+    if (row == NULL)
+        row = &node->rows[node->row_count++];
+    if (action->u.index.what == SHOAL_SCHED_INDEX_ROW) {
+        assert_true(action->u.index.row.len <= SHOAL_SCHED_ROW_BYTES_MAX);
+        assert_int_equal(shoal_job_facts_decode(action->u.index.row, &facts), SHOAL_OK);
+        assert_true(shoal_job_id_equal(facts.id, action->u.index.job));
+    } else {
+        assert_int_equal(action->u.index.row.len, 0);
+    }
+    *row = (struct net_row){ action->u.index.job, action->u.index.what, action->u.index.version, facts.state };
+}
+
 static void net_act(struct net *net, unsigned at, const struct shoal_sched_action *action)
 {
     struct net_node *node = &net->nodes[at];
@@ -800,6 +843,7 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
         net_rumour(net, at, NET_MESH, action->u.publish.payload, (struct shoal_job_id){ { 0 } });
         break;
     case SHOAL_SCHED_KEEP_MESH: net_keep(&node->mesh_copy, action->u.publish.payload); break;
+    case SHOAL_SCHED_INDEX: net_index(net, at, action); break;
     case SHOAL_SCHED_BLOB_PUT: node->blobs_put++; break;
     case SHOAL_SCHED_JOB_DELETED:
         node->deleted++;
@@ -923,6 +967,7 @@ static void net_start(struct net *net, unsigned at)
     node->incarnation.host_epoch = 1;
     node->incarnation.agent++;
     node->life++;
+    node->row_count = 0;
     node->flush_end_ns = net->now;
     node->next_end_ns = net->now;
     options.incarnation = node->incarnation;
@@ -1052,6 +1097,7 @@ static void net_destroy(struct net *net)
         for (size_t g = 0; g < node->disk_count; g++)
             disk_clear(&node->disk[g]);
         free(node->disk);
+        free(node->rows);
         shoal_buf_deinit(&node->mesh_copy);
         shoal_buf_deinit(&node->mesh_said);
     }
