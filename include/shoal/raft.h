@@ -464,6 +464,9 @@ uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index);
 uint64_t shoal_raft_commit(const struct shoal_raft *raft);
 uint64_t shoal_raft_term(const struct shoal_raft *raft);
 bool shoal_raft_is_leader(const struct shoal_raft *raft);
+/* Asserts every invariant, those that look at each entry too; a step asserts only what costs the same in any log. For
+ * tests and the simulator. */
+void shoal_raft_check(const struct shoal_raft *raft);
 /* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);
 

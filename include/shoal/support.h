@@ -148,5 +148,7 @@ uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal
 bool shoal_support_claimant(const struct shoal_support *support, struct shoal_job_id group, struct shoal_node_id *node,
                             uint64_t *term);
 void shoal_support_stats(const struct shoal_support *support, struct shoal_support_stats *stats);
+/* Asserts every invariant of all peers and claims: for tests and the simulator. */
+void shoal_support_check(const struct shoal_support *support);
 
 #endif

@@ -3,7 +3,13 @@
  * reads), what must be durable handed out, what became durable answered, appends sent, the campaign re-armed.
  *
  * D1. A mark says something about entries only if no truncation was handed out after it; then by (term, index).
- * D2. Marks come in the order of their PERSISTs, so a durable one makes all earlier ones durable. */
+ * D2. Marks come in the order of their PERSISTs, so a durable one makes all earlier ones durable.
+ * D3. Forgotten <= snapshot <= commit <= last: nothing is forgotten that no snapshot holds, no snapshot holds what is not
+ *     committed, and nothing is committed that is not in the log.
+ * D4. Durable <= handed out <= last: the disk knows only what it was given, and is given only what is in the log.
+ * D5. What a step changes of term, vote, snapshot or log it hands out before it ends, and before it answers.
+ * D6. Terms, the commit index, marks and time never fall.
+ * D7. A step's actions fit its list: sends stop early (RAFT_SENDS_UNTIL), all else is counted there. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -15,7 +21,8 @@ struct shoal_raft_action *raft_act(struct shoal_raft *raft, enum shoal_raft_acti
 {
     struct shoal_raft_action *action;
 
-    SHOAL_ASSERT(raft->actions->count < SHOAL_RAFT_ACTIONS_MAX);
+    SHOAL_ASSERT(raft->actions != NULL);                         /* only within a step */
+    SHOAL_ASSERT(raft->actions->count < SHOAL_RAFT_ACTIONS_MAX); /* D7 */
     action = &raft->actions->list[raft->actions->count++];
     action->kind = kind;
     return action;
@@ -23,6 +30,7 @@ struct shoal_raft_action *raft_act(struct shoal_raft *raft, enum shoal_raft_acti
 
 bool raft_may_send(struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->actions->count <= SHOAL_RAFT_ACTIONS_MAX); /* D7 */
     if (raft->actions->count < RAFT_SENDS_UNTIL)
         return true;
     raft->more = true;
@@ -34,6 +42,8 @@ struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_
 {
     struct shoal_raft_message *message = &raft_act(raft, SHOAL_RAFT_ACTION_SEND)->u.send;
 
+    SHOAL_ASSERT(!shoal_raft_id_equal(to, raft->self)); /* a guardian never talks to itself */
+    SHOAL_ASSERT(raft->term > 0);                       /* L2 */
     memset(message, 0, sizeof(*message));
     message->kind = kind;
     message->from = raft->self;
@@ -46,6 +56,7 @@ void raft_reject(struct shoal_raft *raft, uint64_t ctx, enum shoal_err err)
 {
     struct shoal_raft_action *action = raft_act(raft, SHOAL_RAFT_ACTION_REJECT);
 
+    SHOAL_ASSERT(err != SHOAL_OK); /* each request ends once: accepted, or refused with a reason */
     action->u.reject.ctx = ctx;
     action->u.reject.err = err;
 }
@@ -56,6 +67,7 @@ void raft_role_changed(struct shoal_raft *raft)
 
     if (raft->actions == NULL)
         return;
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER || shoal_raft_id_equal(raft->leader, raft->self)); /* V7 */
     action = raft_act(raft, SHOAL_RAFT_ACTION_ROLE);
     action->u.role.role = raft->role;
     action->u.role.term = raft->term;
@@ -64,6 +76,8 @@ void raft_role_changed(struct shoal_raft *raft)
 
 bool raft_hard_durable(const struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->durable_seq <= raft->persist_seq); /* D2 */
+    SHOAL_ASSERT(raft->hard_seq <= raft->persist_seq);    /* D2 */
     return !raft->hard_dirty && raft->durable_seq >= raft->hard_seq;
 }
 
@@ -80,6 +94,8 @@ struct shoal_entry *raft_spare(struct shoal_raft *raft, enum shoal_entry_kind ki
     if (raft->spares_count == 0)
         return NULL;
     entry = raft->spares[--raft->spares_count];
+    SHOAL_ASSERT(entry->refs == 1 && entry->index == 0);     /* L3: nobody else knows it yet */
+    SHOAL_ASSERT(entry->cap >= SHOAL_RAFT_CONFIG_BYTES_MAX); /* a configuration fits */
     entry->kind = kind;
     entry->len = 0;
     return entry;
@@ -89,6 +105,7 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
 {
     uint32_t cap = raft->log.cap == 0 ? SHOAL_RAFT_LOG_ENTRIES_MIN : raft->log.cap;
 
+    SHOAL_ASSERT(raft->actions == NULL); /* never within a step, which allocates nothing */
     while (raft->log.count >= cap / 2 && cap < SHOAL_RAFT_LOG_ENTRIES_MAX)
         cap *= 2;
     if (cap > raft->log.cap && raft_log_grow(&raft->log, cap) != SHOAL_OK)
@@ -108,6 +125,8 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
 /* A deadline must exist before the first event, whose end may draw a later one. */
 static void first_deadline(struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* V7: every life begins as a follower */
+    SHOAL_ASSERT(raft->jitter_ns > 0);
     raft->campaign_at_ns =
         raft_lone_voter(raft) ? 0 : raft->quiet_until_ns + shoal_rand_below(&raft->chance, raft->jitter_ns);
 }
@@ -145,6 +164,7 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
 
 void shoal_raft_set_floor(struct shoal_raft *raft, struct shoal_raft_floor floor)
 {
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER && raft->persist_seq == 0); /* before the first event */
     raft->floor = floor;
     if (floor.term < raft->term || (floor.term == raft->term && !shoal_raft_id_is_zero(raft->vote)))
         return;
@@ -162,6 +182,8 @@ struct shoal_raft_floor shoal_raft_floor(const struct shoal_raft *raft)
         floor.last_index = raft_log_last(&raft->log);
         floor.last_term = raft_log_term(&raft->log, floor.last_index);
     }
+    SHOAL_ASSERT(floor.term >= raft->floor.term);           /* V6: a floor never sinks */
+    SHOAL_ASSERT(floor.last_term >= raft->floor.last_term); /* V6 */
     return floor;
 }
 
@@ -180,6 +202,8 @@ static enum shoal_err restore_entry(struct shoal_raft *raft, struct shoal_entry 
 {
     struct shoal_raft_config config;
 
+    if ((unsigned)entry->kind >= SHOAL_ENTRY_KINDS || entry->term == 0)
+        return SHOAL_ERR_INVALID;
     if (entry->index != raft_log_last(&raft->log) + 1 || entry->term > raft->term ||
         entry->term < raft_log_term(&raft->log, raft_log_last(&raft->log)))
         return SHOAL_ERR_INVALID;
@@ -221,7 +245,8 @@ enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_r
         made->term = restored->hard.term;
     made->vote = restored->hard.vote;
     if (restored->has_snapshot) {
-        if (!shoal_raft_config_valid(&restored->snapshot.config)) {
+        if (!shoal_raft_config_valid(&restored->snapshot.config) || restored->snapshot.term > made->term ||
+            (restored->snapshot.index == 0) != (restored->snapshot.term == 0)) {
             shoal_raft_destroy(made);
             return SHOAL_ERR_INVALID;
         }
@@ -242,6 +267,7 @@ enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_r
     made->hinted_commit = made->commit;
     made->matched = made->commit;
     first_deadline(made);
+    raft_check_order(made);
     *raft = made;
     return SHOAL_OK;
 }
@@ -250,6 +276,7 @@ void shoal_raft_destroy(struct shoal_raft *raft)
 {
     if (raft == NULL)
         return;
+    SHOAL_ASSERT(raft->actions == NULL); /* never within a step */
     raft_log_deinit(&raft->log);
     while (raft->spares_count > 0)
         shoal_entry_unref(raft->spares[--raft->spares_count]);
@@ -268,6 +295,7 @@ static void hand_out(struct shoal_raft *raft)
         return;
     action = raft_act(raft, SHOAL_RAFT_ACTION_PERSIST);
     memset(&action->u.persist, 0, sizeof(action->u.persist));
+    SHOAL_ASSERT(raft->handed <= last); /* D4 */
     raft->persist_seq++;
     action->u.persist.mark = (struct shoal_raft_mark){ .seq = raft->persist_seq, .index = last };
     action->u.persist.mark.term = raft_log_term(&raft->log, last);
@@ -276,6 +304,7 @@ static void hand_out(struct shoal_raft *raft)
         action->u.persist.hard.term = raft->term;
         action->u.persist.hard.vote = raft->vote;
         action->u.persist.hard.commit = raft->commit;
+        SHOAL_ASSERT(raft->hinted_commit <= raft->commit); /* D6 */
         raft->hinted_commit = raft->commit;
     }
     if (raft->hard_dirty)
@@ -300,12 +329,13 @@ static enum shoal_err on_stored(struct shoal_raft *raft, struct shoal_raft_mark 
     if (mark.seq == 0 || mark.seq > raft->persist_seq)
         return SHOAL_ERR_INVALID;
     if (mark.seq <= raft->durable_seq)
-        return SHOAL_OK; /* D2: said already */
+        return SHOAL_OK;                                   /* D2: said already */
+    SHOAL_ASSERT(raft->truncate_seq <= raft->persist_seq); /* D1 */
     raft->durable_seq = mark.seq;
     if (mark.seq < raft->truncate_seq)
-        return SHOAL_OK; /* D1: those entries may have been overwritten since */
-    SHOAL_ASSERT(mark.index <= raft_log_last(&raft->log));
-    SHOAL_ASSERT(mark.index < raft->log.base.index || raft_log_term(&raft->log, mark.index) == mark.term);
+        return SHOAL_OK;                      /* D1: those entries may have been overwritten since */
+    SHOAL_ASSERT(mark.index <= raft->handed); /* D4 */
+    SHOAL_ASSERT(mark.index < raft->log.base.index || raft_log_term(&raft->log, mark.index) == mark.term); /* D1 */
     if (mark.index > raft->durable)
         raft->durable = mark.index;
     return SHOAL_OK;
@@ -340,6 +370,7 @@ static enum shoal_err meet_term(struct shoal_raft *raft, const struct shoal_raft
         return SHOAL_ERR_MALFORMED;
     if (raft->role != SHOAL_RAFT_FOLLOWER || shoal_raft_id_is_zero(raft->leader))
         raft_become_follower(raft, raft->term, message->from);
+    SHOAL_ASSERT(shoal_raft_id_equal(raft->leader, message->from)); /* V7: a term has one leader */
     return SHOAL_OK;
 }
 
@@ -348,6 +379,7 @@ static void on_gone(struct shoal_raft *raft)
 {
     if (raft->role == SHOAL_RAFT_LEADER)
         return;
+    SHOAL_ASSERT(raft->transfer_until_ns == 0 && raft->reads_count == 0); /* V7: only a leader has these */
     if (!raft->removed_told)
         (void)raft_act(raft, SHOAL_RAFT_ACTION_REMOVED);
     raft->removed_told = true;
@@ -357,6 +389,7 @@ static void on_gone(struct shoal_raft *raft)
 
 static enum shoal_err take_message(struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
+    SHOAL_ASSERT(message->term <= raft->term || !from_leader(message->kind)); /* meet_term came before */
     switch (message->kind) {
     case SHOAL_RAFT_PREVOTE: raft_on_prevote(raft, message); break;
     case SHOAL_RAFT_PREVOTE_REPLY: raft_on_prevote_reply(raft, message); break;
@@ -432,6 +465,8 @@ static enum shoal_err take_event(struct shoal_raft *raft, const struct shoal_raf
 
 static void begin(struct shoal_raft *raft, uint64_t now_ns, struct shoal_raft_actions *actions)
 {
+    SHOAL_ASSERT(raft->actions == NULL); /* steps do not nest */
+    raft_check_order(raft);
     actions->count = 0;
     actions->wants_reserve = false;
     actions->wants_snapshot = false;
@@ -439,6 +474,46 @@ static void begin(struct shoal_raft *raft, uint64_t now_ns, struct shoal_raft_ac
     raft->more = false;
     if (now_ns > raft->now_ns)
         raft->now_ns = now_ns;
+}
+
+void raft_check_order(const struct shoal_raft *raft)
+{
+    uint64_t last = raft_log_last(&raft->log);
+
+    SHOAL_ASSERT(raft->log.base.index <= raft->snapshot_index);  /* D3 */
+    SHOAL_ASSERT(raft->snapshot_index <= raft->commit);          /* D3 */
+    SHOAL_ASSERT(raft->commit <= last);                          /* D3 */
+    SHOAL_ASSERT(raft->handed <= last);                          /* D4 */
+    SHOAL_ASSERT(raft->durable <= raft->handed);                 /* D4 */
+    SHOAL_ASSERT(raft->matched <= last);                         /* R1 */
+    SHOAL_ASSERT(raft_log_term(&raft->log, last) <= raft->term); /* D6: no entry is of a term to come */
+    SHOAL_ASSERT(raft->config_index <= last);                    /* C1 */
+}
+
+/* What each role may have, at the end of a step (V7). */
+static void check_role(const struct shoal_raft *raft)
+{
+    bool self = shoal_raft_id_equal(raft->vote, raft->self);
+
+    SHOAL_ASSERT(raft->reads_count <= SHOAL_RAFT_READS_MAX);
+    switch (raft->role) {
+    case SHOAL_RAFT_FOLLOWER:
+        SHOAL_ASSERT(!shoal_raft_id_equal(raft->leader, raft->self));
+        SHOAL_ASSERT(raft->reads_count == 0 && raft->transfer_until_ns == 0);
+        return;
+    case SHOAL_RAFT_PRECANDIDATE: SHOAL_ASSERT(shoal_raft_id_is_zero(raft->leader)); return;
+    case SHOAL_RAFT_CANDIDATE:
+        SHOAL_ASSERT(self); /* V1 */
+        SHOAL_ASSERT(shoal_raft_id_is_zero(raft->leader));
+        SHOAL_ASSERT(!raft->votes_asked || raft_hard_durable(raft)); /* V2 */
+        return;
+    case SHOAL_RAFT_LEADER:
+        SHOAL_ASSERT(self); /* V1 */
+        SHOAL_ASSERT(raft_log_term(&raft->log, raft_log_last(&raft->log)) ==
+                     raft->term); /* R2: its own entry is there */
+        SHOAL_ASSERT(raft->campaign_at_ns == RAFT_NEVER);
+        return;
+    }
 }
 
 static void finish(struct shoal_raft *raft)
@@ -455,6 +530,10 @@ static void finish(struct shoal_raft *raft)
     raft_answer_install(raft);
     raft_flush(raft);
     raft_rearm(raft);
+    SHOAL_ASSERT(!raft->hard_dirty && !raft->snapshot_dirty && raft->truncate_from == 0); /* D5 */
+    SHOAL_ASSERT(raft->handed == raft_log_last(&raft->log));                              /* D5 */
+    raft_check_order(raft);
+    check_role(raft);
     if (raft->log.count >= raft->log.cap / 2 && raft->log.cap < SHOAL_RAFT_LOG_ENTRIES_MAX)
         raft->actions->wants_reserve = true;
     raft->actions->wants_snapshot =
@@ -467,6 +546,8 @@ enum shoal_err shoal_raft_step(struct shoal_raft *raft, const struct shoal_raft_
                                struct shoal_raft_actions *actions)
 {
     enum shoal_err err;
+    uint64_t term = raft->term;
+    uint64_t commit = raft->commit;
 
     begin(raft, now_ns, actions);
     /* S1, except for the news that may save the leadership. */
@@ -474,6 +555,8 @@ enum shoal_err shoal_raft_step(struct shoal_raft *raft, const struct shoal_raft_
         raft_check_support(raft);
     err = take_event(raft, event);
     finish(raft);
+    SHOAL_ASSERT(raft->term >= term);     /* D6 */
+    SHOAL_ASSERT(raft->commit >= commit); /* D6 */
     return err;
 }
 
@@ -497,8 +580,7 @@ enum shoal_err shoal_raft_found(struct shoal_raft *raft, struct shoal_entry *con
             return SHOAL_ERR_INVALID;
     }
     begin(raft, now_ns, actions);
-    raft->vote = founder->id;
-    raft->hard_dirty = true;
+    raft_vote_cast(raft, founder->id);
     raft->leader = founder->id;
     raft_contact(raft);
     for (size_t i = 0; i < count; i++) {
@@ -536,6 +618,7 @@ uint64_t shoal_raft_deadline_ns(const struct shoal_raft *raft)
     uint64_t deadline = RAFT_NEVER;
     uint64_t supported;
 
+    SHOAL_ASSERT(raft->actions == NULL); /* asked between steps */
     if (raft->more)
         return raft->now_ns;
     if (raft->role != SHOAL_RAFT_LEADER)
@@ -611,6 +694,29 @@ struct shoal_entry *shoal_raft_entry(const struct shoal_raft *raft, uint64_t ind
 }
 
 uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index) { return raft_log_term(&raft->log, index); }
+
+void shoal_raft_check(const struct shoal_raft *raft)
+{
+    uint64_t at = 0;
+    struct shoal_raft_config config;
+
+    raft_check_order(raft);
+    raft_log_check(&raft->log);
+    SHOAL_ASSERT(shoal_raft_config_valid(&raft->config));
+    raft_config_as_of(raft, raft_log_last(&raft->log), &config, &at);
+    SHOAL_ASSERT(raft->config_index == at || raft->config_index <= raft->log.base.index); /* C1 */
+    for (uint32_t i = 0; i < raft->config.count; i++) {
+        SHOAL_ASSERT(shoal_raft_id_equal(raft->peers[i].member.id, raft->config.members[i].id)); /* C1 */
+        if (raft->role == SHOAL_RAFT_LEADER)
+            raft_peer_check(raft, &raft->peers[i]);
+    }
+    if (raft->role == SHOAL_RAFT_LEADER) {
+        uint64_t last = raft_log_last(&raft->log);
+
+        SHOAL_ASSERT(raft->uncommitted_bytes == raft_log_span_bytes(&raft->log, raft->commit + 1, last)); /* R8 */
+    }
+}
+
 uint64_t shoal_raft_commit(const struct shoal_raft *raft) { return raft->commit; }
 uint64_t shoal_raft_term(const struct shoal_raft *raft) { return raft->term; }
 bool shoal_raft_is_leader(const struct shoal_raft *raft) { return raft->role == SHOAL_RAFT_LEADER; }

@@ -9,7 +9,8 @@
  * C5. Who votes under the configuration before one that is not committed yet may still campaign: it may be the only one
  *     whose log is new enough. Its own vote counts only where the newest configuration says so (Ongaro's thesis,
  *     4.2.2).
- * C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration. */
+ * C6. A vote never asks whether the voter, or the candidate, is in the voter's own configuration.
+ * C7. A configuration has a voter, an old one too while it is joint, names no node twice, and fits its bounds. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 #include "shoal/wire.h"
@@ -27,7 +28,8 @@ size_t shoal_raft_config_encode(const struct shoal_raft_config *config, uint8_t 
         shoal_put_store_id(&w, config->members[i].id.store);
         shoal_put_u8(&w, config->members[i].bits);
     }
-    SHOAL_ASSERT(!w.failed);
+    SHOAL_ASSERT(!w.failed);                              /* SHOAL_RAFT_CONFIG_BYTES_MAX holds any */
+    SHOAL_ASSERT(config->count <= SHOAL_GROUP_NODES_MAX); /* C7 */
     return w.len;
 }
 
@@ -54,6 +56,7 @@ enum shoal_err shoal_raft_config_decode(struct shoal_view bytes, struct shoal_ra
 const struct shoal_raft_member *shoal_raft_config_find(const struct shoal_raft_config *config,
                                                        struct shoal_node_id node)
 {
+    SHOAL_ASSERT(config->count <= SHOAL_GROUP_NODES_MAX); /* C7 */
     for (uint32_t i = 0; i < config->count; i++) {
         if (shoal_node_id_equal(config->members[i].id.node, node))
             return &config->members[i];
@@ -126,11 +129,13 @@ bool raft_may_campaign(const struct shoal_raft *raft)
     if (raft->config_index <= raft->commit)
         return false;
     raft_config_as_of(raft, raft->config_index - 1, &before, &at); /* C5 */
+    SHOAL_ASSERT(at < raft->config_index);                         /* C1 */
     return raft_config_votes(&before, raft->self.node);
 }
 
 struct raft_peer *raft_peer_find(struct shoal_raft *raft, struct shoal_raft_id id)
 {
+    SHOAL_ASSERT(raft->config.count <= SHOAL_GROUP_NODES_MAX); /* C7 */
     for (uint32_t i = 0; i < raft->config.count; i++) {
         if (shoal_raft_id_equal(raft->peers[i].member.id, id))
             return &raft->peers[i];
@@ -144,6 +149,8 @@ void raft_config_set(struct shoal_raft *raft, const struct shoal_raft_config *co
     uint32_t before_count = raft->config.count;
     uint32_t known;
 
+    SHOAL_ASSERT(shoal_raft_config_valid(config));    /* C7 */
+    SHOAL_ASSERT(index <= raft_log_last(&raft->log)); /* C1 */
     memcpy(before, raft->peers, sizeof(before));
     raft->config = *config;
     raft->config_index = index;
@@ -168,6 +175,8 @@ void raft_config_set(struct shoal_raft *raft, const struct shoal_raft_config *co
 
 void raft_config_as_of(const struct shoal_raft *raft, uint64_t index, struct shoal_raft_config *config, uint64_t *at)
 {
+    SHOAL_ASSERT(index <= raft_log_last(&raft->log)); /* C1 */
+    SHOAL_ASSERT(index >= raft->log.base.index);      /* what is forgotten is in the base */
     for (uint64_t i = index; i > raft->log.base.index; i--) {
         const struct shoal_entry *entry = raft_log_find(&raft->log, i);
 
@@ -190,6 +199,7 @@ void raft_config_roll_back(struct shoal_raft *raft)
 
     if (raft->config_index <= raft_log_last(&raft->log))
         return;
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* only a follower's log is truncated */
     raft_config_as_of(raft, raft_log_last(&raft->log), &config, &at);
     raft_config_set(raft, &config, at);
 }
@@ -205,6 +215,7 @@ static bool quorum_of(const struct shoal_raft *raft, uint8_t bit, bool (*has)(co
         voters++;
         yes += has(raft, i);
     }
+    SHOAL_ASSERT(voters > 0); /* C7: a majority of nobody would be everybody's */
     return yes >= voters / 2 + 1;
 }
 
@@ -231,6 +242,7 @@ static uint64_t value_of(const struct shoal_raft *raft, uint8_t bit,
             values[at] = values[at - 1];
         values[at] = one;
     }
+    SHOAL_ASSERT(count > 0);  /* C7 */
     return values[count / 2]; /* sorted downwards: a majority has at least this */
 }
 
@@ -242,6 +254,7 @@ uint64_t raft_quorum_value(const struct shoal_raft *raft, uint64_t (*value)(cons
     if (!raft->config.joint)
         return ours;
     old = value_of(raft, SHOAL_RAFT_VOTER_OLD, value);
+    SHOAL_ASSERT(shoal_raft_config_valid(&raft->config)); /* C7: a joint configuration has both majorities */
     return old < ours ? old : ours;
 }
 
@@ -250,6 +263,9 @@ static bool config_append(struct shoal_raft *raft, const struct shoal_raft_confi
 {
     struct shoal_entry *entry;
 
+    SHOAL_ASSERT(raft->config_index <= raft->commit); /* C2 */
+    SHOAL_ASSERT(raft->commit >= raft->term_start);   /* C3 */
+    SHOAL_ASSERT(shoal_raft_config_valid(config));    /* C7 */
     if (raft_log_full(&raft->log))
         return false;
     entry = raft_spare(raft, SHOAL_ENTRY_CONFIG);
@@ -267,6 +283,7 @@ static enum shoal_err check_newcomer(struct shoal_raft *raft, const struct shoal
 
     if (peer == NULL || shoal_raft_id_equal(member->id, raft->self))
         return SHOAL_ERR_INVALID;
+    SHOAL_ASSERT(peer->match <= raft_log_last(&raft->log)); /* R5 */
     if (peer->match + RAFT_CATCHUP_ENTRIES < raft_log_last(&raft->log))
         return SHOAL_ERR_UNREACHABLE;
     return SHOAL_OK;
@@ -308,6 +325,7 @@ static enum shoal_err plan_change(struct shoal_raft *raft, const struct shoal_ra
     plan->joint = joint;
     if (!joint)
         *plan = *target;
+    SHOAL_ASSERT(plan->count <= SHOAL_GROUP_NODES_MAX); /* C7 */
     return SHOAL_OK;
 }
 
@@ -330,6 +348,7 @@ void raft_on_change(struct shoal_raft *raft, uint64_t ctx, const struct shoal_ra
         raft_reject(raft, ctx, SHOAL_ERR_FULL);
         return;
     }
+    SHOAL_ASSERT(!raft->config.joint && raft->config_index <= raft->commit); /* C2 */
     err = plan_change(raft, target, &plan);
     if (err == SHOAL_OK && !config_append(raft, &plan))
         err = SHOAL_ERR_FULL;
@@ -350,6 +369,7 @@ static const struct raft_peer *pick_heir(const struct shoal_raft *raft)
         if (heir == NULL || peer->match > heir->match)
             heir = peer;
     }
+    SHOAL_ASSERT(heir == NULL || !shoal_raft_id_equal(heir->member.id, raft->self)); /* an heir is another */
     return heir;
 }
 
@@ -364,6 +384,8 @@ static void leave_joint(struct shoal_raft *raft)
         if (member.bits != 0)
             next.members[next.count++] = member;
     }
+    SHOAL_ASSERT(next.count > 0);                                           /* C7 */
+    SHOAL_ASSERT(raft->config.joint && raft->config_index <= raft->commit); /* C4 */
     if (!config_append(raft, &next))
         raft->actions->wants_reserve = true;
 }
@@ -382,6 +404,7 @@ void raft_config_advance(struct shoal_raft *raft)
     }
     if (raft_is_voter(raft))
         return;
+    SHOAL_ASSERT(!raft->config.joint); /* C4: it leads on until the new configuration is committed */
     heir = pick_heir(raft);
     if (heir != NULL)
         (void)raft_send(raft, heir->member.id, SHOAL_RAFT_TIMEOUT_NOW);
@@ -395,5 +418,6 @@ enum shoal_err shoal_raft_config_at(const struct shoal_raft *raft, uint64_t inde
     if (index < raft->log.base.index || index > raft->commit)
         return SHOAL_ERR_INVALID;
     raft_config_as_of(raft, index, config, &at);
+    SHOAL_ASSERT(at <= index); /* C1 */
     return SHOAL_OK;
 }

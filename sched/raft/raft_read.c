@@ -1,7 +1,8 @@
 /* Read-index reads (Ongaro's thesis, section 6.4), in rounds: all reads that wait share the next one.
  *
  * Q1. A read's index is the commit index when its round begins, and an entry of this term was committed before.
- * Q2. A read is served only after a quorum has answered its round in this term: no clock is asked. */
+ * Q2. A read is served only after a quorum has answered its round in this term: no clock is asked.
+ * Q3. Rounds are numbered upwards, one is open at a time, and no peer has answered a round that was never asked. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -17,11 +18,13 @@ void raft_on_read(struct shoal_raft *raft, uint64_t ctx)
         raft_reject(raft, ctx, SHOAL_ERR_FULL);
         return;
     }
+    SHOAL_ASSERT(raft->reads_count < SHOAL_RAFT_READS_MAX);
     raft->reads[raft->reads_count++] = (struct raft_read){ .ctx = ctx };
 }
 
 void raft_reads_fail(struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER); /* V7: called as it ends */
     for (uint32_t i = 0; i < raft->reads_count; i++)
         raft_reject(raft, raft->reads[i].ctx, SHOAL_ERR_STALE);
     raft->reads_count = 0;
@@ -30,11 +33,13 @@ void raft_reads_fail(struct shoal_raft *raft)
 
 static uint64_t read_seq_of(const struct shoal_raft *raft, uint32_t i)
 {
+    SHOAL_ASSERT(raft->peers[i].read_seq <= raft->read_seq); /* Q3 */
     return shoal_raft_id_equal(raft->config.members[i].id, raft->self) ? raft->read_seq : raft->peers[i].read_seq;
 }
 
 static void ask_round(struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->read_round); /* Q3 */
     for (uint32_t i = 0; i < raft->config.count; i++) {
         const struct raft_peer *peer = &raft->peers[i];
         struct shoal_raft_message *message;
@@ -60,6 +65,8 @@ static void finish_round(struct shoal_raft *raft)
             raft->reads[kept++] = *read;
             continue;
         }
+        SHOAL_ASSERT(read->seq <= raft->read_seq);                                    /* Q3 */
+        SHOAL_ASSERT(read->index >= raft->term_start && read->index <= raft->commit); /* Q1 */
         struct shoal_raft_action *action = raft_act(raft, SHOAL_RAFT_ACTION_READ_READY);
         action->u.read_ready.ctx = read->ctx;
         action->u.read_ready.index = read->index;
@@ -80,6 +87,7 @@ void raft_reads_advance(struct shoal_raft *raft)
     }
     if (raft->read_round || raft->reads_count == 0 || raft->commit < raft->term_start)
         return;
+    SHOAL_ASSERT(raft->commit >= raft->term_start); /* Q1 */
     raft->read_round = true;
     raft->read_seq++;
     for (uint32_t i = 0; i < raft->reads_count; i++) {
@@ -95,6 +103,7 @@ void raft_on_read_round(struct shoal_raft *raft, const struct shoal_raft_message
 {
     struct shoal_raft_message *reply;
 
+    SHOAL_ASSERT(shoal_raft_id_equal(raft->leader, message->from)); /* V7: meet_term came before */
     raft_contact(raft);
     reply = raft_send(raft, message->from, SHOAL_RAFT_READ_REPLY);
     reply->u.read.seq = message->u.read.seq;
@@ -107,6 +116,7 @@ void raft_on_read_reply(struct shoal_raft *raft, const struct shoal_raft_message
     /* Q2: the message's term is this one's, checked before it came here. */
     if (raft->role != SHOAL_RAFT_LEADER || peer == NULL || message->u.read.seq > raft->read_seq)
         return;
+    SHOAL_ASSERT(message->term <= raft->term); /* Q2 */
     if (message->u.read.seq > peer->read_seq)
         peer->read_seq = message->u.read.seq;
 }

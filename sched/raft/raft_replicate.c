@@ -8,17 +8,60 @@
  * R2. Only an entry of the leader's own term is committed by counting (figure 8 of the paper).
  * R3. What is committed is never truncated.
  * R4. The leader is silent towards a follower that has the whole log and knows the commit index; anything else has a
- *     retransmit deadline. When all are silent the group sleeps. */
+ *     retransmit deadline. When all are silent the group sleeps.
+ * R5. Match never falls while a leader leads, and no follower has more than the leader.
+ * R6. What is sent next lies behind the match and at most one place behind the leader's last entry.
+ * R7. A flow moves only as `flow_moves` says; what is under way is counted, in appends and in bytes, and bounded.
+ * R8. `uncommitted_bytes` is what the entries behind the commit index hold. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
 #include "shoal/banned.h"
+
+static const unsigned flow_moves[] = {
+    /* bit N set: may become flow N */
+    [RAFT_PROBE] = BIT(RAFT_PROBE) | BIT(RAFT_STREAM) | BIT(RAFT_TRANSFER),
+    [RAFT_STREAM] = BIT(RAFT_PROBE),   /* what is under way is void: it begins again from what is known */
+    [RAFT_TRANSFER] = BIT(RAFT_PROBE), /* installed */
+};
+
+/* The one place where a flow moves. */
+static void flow_move(struct raft_peer *peer, enum raft_flow flow)
+{
+    SHOAL_ASSERT((flow_moves[peer->flow] & BIT(flow)) != 0);                           /* R7 */
+    SHOAL_ASSERT(flow == RAFT_PROBE || (peer->inflight_count == 0 && !peer->waiting)); /* R7 */
+    peer->flow = flow;
+}
+
+/* The one place where what a follower is known to have moves. */
+static void match_raise(struct shoal_raft *raft, struct raft_peer *peer, uint64_t match)
+{
+    SHOAL_ASSERT(match > peer->match);                /* R5 */
+    SHOAL_ASSERT(match <= raft_log_last(&raft->log)); /* R5 */
+    peer->match = match;
+}
+
+void raft_peer_check(const struct shoal_raft *raft, const struct raft_peer *peer)
+{
+    uint64_t last = raft_log_last(&raft->log);
+    uint32_t bytes = 0;
+
+    SHOAL_ASSERT(peer->match <= last);                             /* R5 */
+    SHOAL_ASSERT(peer->commit_known <= raft->commit);              /* R4 */
+    SHOAL_ASSERT(peer->next > peer->match);                        /* R6 */
+    SHOAL_ASSERT(peer->next <= last + 1);                          /* R6 */
+    SHOAL_ASSERT(peer->inflight_count <= SHOAL_RAFT_INFLIGHT_MAX); /* R7 */
+    for (uint32_t i = 0; i < peer->inflight_count; i++)
+        bytes += peer->inflight_sizes[(peer->inflight_head + i) % SHOAL_RAFT_INFLIGHT_MAX];
+    SHOAL_ASSERT(bytes == peer->inflight_bytes); /* R7 */
+}
 
 void raft_peer_reset(struct shoal_raft *raft, struct raft_peer *peer)
 {
     struct shoal_raft_member member = peer->member;
 
     *peer = (struct raft_peer){ .member = member, .flow = RAFT_PROBE };
+    SHOAL_ASSERT(!shoal_raft_id_is_zero(member.id)); /* C1 */
     peer->next = raft_log_last(&raft->log) + 1;
     peer->retransmit_at_ns = RAFT_NEVER;
     peer->backoff = 1;
@@ -26,7 +69,8 @@ void raft_peer_reset(struct shoal_raft *raft, struct raft_peer *peer)
 
 void raft_append_own(struct shoal_raft *raft, struct shoal_entry *entry)
 {
-    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER);
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER); /* V7: only a leader writes */
+    SHOAL_ASSERT(entry->index == 0);               /* L3: not in a log yet */
     entry->term = raft->term;
     entry->index = raft_log_last(&raft->log) + 1;
     raft_log_take(&raft->log, entry);
@@ -35,7 +79,8 @@ void raft_append_own(struct shoal_raft *raft, struct shoal_entry *entry)
         struct shoal_raft_config config;
         enum shoal_err err = shoal_raft_config_decode(shoal_entry_view(entry), &config);
 
-        SHOAL_ASSERT(err == SHOAL_OK);
+        SHOAL_ASSERT(err == SHOAL_OK);                    /* its own encoding */
+        SHOAL_ASSERT(raft->config_index <= raft->commit); /* C2 */
         raft_config_set(raft, &config, entry->index);
     }
 }
@@ -58,6 +103,7 @@ void raft_on_propose(struct shoal_raft *raft, uint64_t ctx, struct shoal_entry *
         raft_reject(raft, ctx, err);
         return;
     }
+    SHOAL_ASSERT(raft->uncommitted_bytes + entry->len <= SHOAL_RAFT_UNCOMMITTED_BYTES_MAX); /* R8 */
     raft_append_own(raft, shoal_entry_ref(entry));
 }
 
@@ -69,7 +115,8 @@ void raft_commit_to(struct shoal_raft *raft, uint64_t index)
 
     if (index <= raft->commit)
         return;
-    SHOAL_ASSERT(index <= raft_log_last(&raft->log));
+    SHOAL_ASSERT(index <= raft_log_last(&raft->log));                                                /* D3 */
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER || raft_log_term(&raft->log, index) == raft->term); /* R2 */
     raft->commit = index;
     if (raft->matched < index)
         raft->matched = index;
@@ -77,18 +124,26 @@ void raft_commit_to(struct shoal_raft *raft, uint64_t index)
     action->u.commit.index = index;
 }
 
-static enum shoal_err check_entries(const struct shoal_raft_message *message)
+/* At or below the commit index all logs agree: who says otherwise there is no leader of this group. */
+static bool agrees(const struct shoal_raft *raft, uint64_t index, uint64_t term)
+{
+    return index > raft->commit || index < raft->log.base.index || raft_log_term(&raft->log, index) == term;
+}
+
+static enum shoal_err check_entries(const struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
     uint64_t index = message->u.append.prev_index;
     uint64_t term = message->u.append.prev_term;
     struct shoal_raft_config config;
 
-    if (message->u.append.count > SHOAL_RAFT_BATCH_ENTRIES_MAX || index > UINT64_MAX - SHOAL_RAFT_BATCH_ENTRIES_MAX)
+    if (message->u.append.count > SHOAL_RAFT_BATCH_ENTRIES_MAX || index > UINT64_MAX - SHOAL_RAFT_BATCH_ENTRIES_MAX ||
+        !agrees(raft, index, term))
         return SHOAL_ERR_MALFORMED;
     for (uint32_t i = 0; i < message->u.append.count; i++) {
         const struct shoal_entry *entry = message->u.append.entries[i];
 
-        if (entry->index != ++index || entry->term == 0 || entry->term < term || entry->term > message->term)
+        if (entry->index != ++index || entry->term == 0 || entry->term < term || entry->term > message->term ||
+            !agrees(raft, index, entry->term))
             return SHOAL_ERR_MALFORMED;
         if (entry->kind == SHOAL_ENTRY_CONFIG && shoal_raft_config_decode(shoal_entry_view(entry), &config) != SHOAL_OK)
             return SHOAL_ERR_MALFORMED;
@@ -103,6 +158,8 @@ static void refuse_append(struct shoal_raft *raft, const struct shoal_raft_messa
     uint64_t hint = raft_log_fit(&raft->log, prev - 1, message->u.append.prev_term);
     struct shoal_raft_message *reply = raft_send(raft, message->from, SHOAL_RAFT_APPEND_REPLY);
 
+    SHOAL_ASSERT(prev > raft->commit); /* R3: what is committed agrees, and is never refused */
+    SHOAL_ASSERT(hint < prev);         /* each refusal leads the leader further back */
     reply->u.append_reply.rejected = true;
     reply->u.append_reply.index = prev;
     reply->u.append_reply.hint = hint;
@@ -114,7 +171,9 @@ static void refuse_append(struct shoal_raft *raft, const struct shoal_raft_messa
 /* Drops the log from `from` on, which another leader's entries contradict. */
 static void truncate(struct shoal_raft *raft, uint64_t from)
 {
-    SHOAL_ASSERT(from > raft->commit); /* R3 */
+    SHOAL_ASSERT(from > raft->commit);               /* R3 */
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* a leader only appends */
+    SHOAL_ASSERT(from <= raft_log_last(&raft->log)); /* L1 */
     raft_log_truncate(&raft->log, from);
     if (raft->handed >= from) {
         raft->handed = from - 1;
@@ -148,10 +207,11 @@ static uint64_t take_entries(struct shoal_raft *raft, const struct shoal_raft_me
                 struct shoal_raft_config config;
                 enum shoal_err err = shoal_raft_config_decode(shoal_entry_view(entry), &config);
 
-                SHOAL_ASSERT(err == SHOAL_OK);
+                SHOAL_ASSERT(err == SHOAL_OK); /* check_entries came before */
                 raft_config_set(raft, &config, entry->index);
             }
         }
+        SHOAL_ASSERT(entry->index == same + 1); /* L1 */
         same = entry->index;
     }
     return same;
@@ -159,7 +219,7 @@ static uint64_t take_entries(struct shoal_raft *raft, const struct shoal_raft_me
 
 enum shoal_err raft_on_append(struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
-    enum shoal_err err = check_entries(message);
+    enum shoal_err err = check_entries(raft, message);
     uint64_t prev = message->u.append.prev_index;
     uint64_t same;
 
@@ -175,6 +235,7 @@ enum shoal_err raft_on_append(struct shoal_raft *raft, const struct shoal_raft_m
         refuse_append(raft, message);
         return SHOAL_OK;
     }
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* V7: meet_term came before */
     same = take_entries(raft, message);
     if (same > raft->matched)
         raft->matched = same;
@@ -195,6 +256,7 @@ void raft_acknowledge(struct shoal_raft *raft)
         return;
     if (index < raft->ack_index && index <= raft->acked)
         return;
+    SHOAL_ASSERT(index <= raft->durable && index <= raft->matched); /* R1 */
     raft->ack_owed = index < raft->ack_index;
     raft->acked = index;
     reply = raft_send(raft, raft->leader, SHOAL_RAFT_APPEND_REPLY);
@@ -207,6 +269,8 @@ void raft_acknowledge(struct shoal_raft *raft)
 
 static uint64_t match_of(const struct shoal_raft *raft, uint32_t i)
 {
+    SHOAL_ASSERT(i < raft->config.count);        /* C1 */
+    SHOAL_ASSERT(raft->durable <= raft->handed); /* R1: the own count is what the own disk has */
     return shoal_raft_id_equal(raft->config.members[i].id, raft->self) ? raft->durable : raft->peers[i].match;
 }
 
@@ -220,6 +284,7 @@ void raft_commit_advance(struct shoal_raft *raft)
     index = raft_quorum_value(raft, match_of);
     if (index <= before || raft_log_term(&raft->log, index) != raft->term) /* R2 */
         return;
+    SHOAL_ASSERT(raft->uncommitted_bytes >= raft_log_span_bytes(&raft->log, before + 1, index)); /* R8 */
     raft->uncommitted_bytes -= raft_log_span_bytes(&raft->log, before + 1, index);
     raft_commit_to(raft, index);
 }
@@ -231,6 +296,7 @@ static bool is_self(const struct shoal_raft *raft, const struct raft_peer *peer)
 
 static bool up_to_date(const struct shoal_raft *raft, const struct raft_peer *peer)
 {
+    SHOAL_ASSERT(peer->match <= raft_log_last(&raft->log)); /* R5 */
     return peer->match == raft_log_last(&raft->log) && peer->commit_known >= raft->commit;
 }
 
@@ -239,6 +305,7 @@ bool raft_asleep(const struct shoal_raft *raft)
     if (raft->role != SHOAL_RAFT_LEADER || raft->commit < raft_log_last(&raft->log) || raft->reads_count > 0 ||
         raft->transfer_until_ns != 0)
         return false;
+    SHOAL_ASSERT(raft->uncommitted_bytes == 0); /* R8 */
     for (uint32_t i = 0; i < raft->config.count; i++) {
         if (!is_self(raft, &raft->peers[i]) && !up_to_date(raft, &raft->peers[i]))
             return false;
@@ -249,26 +316,30 @@ bool raft_asleep(const struct shoal_raft *raft)
 static void inflight_pop(struct raft_peer *peer, uint64_t upto)
 {
     while (peer->inflight_count > 0 && peer->inflight[peer->inflight_head] <= upto) {
+        SHOAL_ASSERT(peer->inflight_bytes >= peer->inflight_sizes[peer->inflight_head]); /* R7 */
         peer->inflight_bytes -= peer->inflight_sizes[peer->inflight_head];
         peer->inflight_head = (peer->inflight_head + 1) % SHOAL_RAFT_INFLIGHT_MAX;
         peer->inflight_count--;
     }
+    SHOAL_ASSERT(peer->inflight_count > 0 || peer->inflight_bytes == 0); /* R7 */
 }
 
 static void inflight_push(struct raft_peer *peer, uint64_t last, uint32_t bytes)
 {
     uint32_t at = (peer->inflight_head + peer->inflight_count) % SHOAL_RAFT_INFLIGHT_MAX;
 
-    SHOAL_ASSERT(peer->inflight_count < SHOAL_RAFT_INFLIGHT_MAX);
+    SHOAL_ASSERT(peer->flow == RAFT_STREAM);                      /* R7 */
+    SHOAL_ASSERT(peer->inflight_count < SHOAL_RAFT_INFLIGHT_MAX); /* R7 */
+    SHOAL_ASSERT(last >= peer->next);                             /* R6 */
     peer->inflight[at] = last;
     peer->inflight_sizes[at] = bytes;
     peer->inflight_bytes += bytes;
     peer->inflight_count++;
 }
 
-static void probe_from(struct raft_peer *peer, uint64_t next)
+void raft_peer_probe(struct raft_peer *peer, uint64_t next)
 {
-    peer->flow = RAFT_PROBE;
+    flow_move(peer, RAFT_PROBE);
     peer->waiting = false;
     peer->next = next > peer->match ? next : peer->match + 1;
     peer->inflight_count = 0;
@@ -278,13 +349,14 @@ static void probe_from(struct raft_peer *peer, uint64_t next)
 
 void raft_peer_accepted(struct shoal_raft *raft, struct raft_peer *peer, uint64_t match)
 {
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_LEADER); /* V7 */
     if (match > peer->match)
-        peer->match = match;
+        match_raise(raft, peer, match);
     inflight_pop(peer, peer->match);
     peer->backoff = 1;
     if (peer->flow != RAFT_STREAM) {
-        probe_from(peer, peer->match + 1);
-        peer->flow = RAFT_STREAM;
+        raft_peer_probe(peer, peer->match + 1);
+        flow_move(peer, RAFT_STREAM);
         peer->snapshot_index = 0;
         peer->snapshot_offset = 0;
     }
@@ -304,9 +376,10 @@ static void on_rejected(struct shoal_raft *raft, struct raft_peer *peer, const s
         return; /* an answer to what is long settled */
     if (hint >= index)
         hint = index - 1;
+    SHOAL_ASSERT(index > 0); /* above the match, which is 0 at least */
     if (hint > raft->log.base.index)
         hint = raft_log_fit(&raft->log, hint, message->u.append_reply.hint_term);
-    probe_from(peer, hint + 1);
+    raft_peer_probe(peer, hint + 1);
 }
 
 void raft_on_append_reply(struct shoal_raft *raft, const struct shoal_raft_message *message)
@@ -335,6 +408,9 @@ static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
     size_t bytes = 0;
     struct shoal_entry *entry;
 
+    SHOAL_ASSERT(index > raft->log.base.index);           /* R6: what is forgotten goes as a snapshot */
+    SHOAL_ASSERT(index <= raft_log_last(&raft->log) + 1); /* R6 */
+    SHOAL_ASSERT(peer->match < index);                    /* R6 */
     message->u.append.prev_index = index - 1;
     message->u.append.prev_term = raft_log_term(&raft->log, index - 1);
     message->u.append.commit = raft->commit;
@@ -348,6 +424,7 @@ static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
         message->u.append.entries[message->u.append.count++] = entry;
         index++;
     }
+    SHOAL_ASSERT(peer->commit_sent <= raft->commit); /* D6 */
     peer->commit_sent = raft->commit;
     if (peer->retransmit_at_ns == RAFT_NEVER)
         peer->retransmit_at_ns = raft_later(raft, raft->retransmit_ns * peer->backoff);
@@ -362,6 +439,7 @@ static void send_append(struct shoal_raft *raft, struct raft_peer *peer)
 
 static bool window_open(const struct raft_peer *peer)
 {
+    SHOAL_ASSERT(peer->inflight_count <= SHOAL_RAFT_INFLIGHT_MAX); /* R7 */
     return peer->inflight_count < SHOAL_RAFT_INFLIGHT_MAX && peer->inflight_bytes < SHOAL_RAFT_INFLIGHT_BYTES_MAX;
 }
 
@@ -369,21 +447,22 @@ static void check_retransmit(struct shoal_raft *raft, struct raft_peer *peer)
 {
     if (raft->now_ns < peer->retransmit_at_ns)
         return;
+    SHOAL_ASSERT(peer->backoff >= 1 && peer->backoff <= RAFT_BACKOFF_MAX); /* R4: asked again, ever more slowly */
     raft->counters.retransmits++;
     if (peer->backoff < RAFT_BACKOFF_MAX)
         peer->backoff *= 2;
     peer->retransmit_at_ns = RAFT_NEVER;
     peer->waiting = false;
     if (peer->flow != RAFT_TRANSFER)
-        probe_from(peer, peer->flow == RAFT_PROBE ? peer->next : peer->match + 1);
+        raft_peer_probe(peer, peer->flow == RAFT_PROBE ? peer->next : peer->match + 1);
 }
 
 static void flush_peer(struct shoal_raft *raft, struct raft_peer *peer, bool push)
 {
     check_retransmit(raft, peer);
     if (peer->flow != RAFT_TRANSFER && peer->next <= raft->log.base.index) {
-        probe_from(peer, peer->next);
-        peer->flow = RAFT_TRANSFER;
+        raft_peer_probe(peer, peer->next);
+        flow_move(peer, RAFT_TRANSFER);
         peer->snapshot_index = 0;
         peer->snapshot_offset = 0;
     }
@@ -416,6 +495,8 @@ void raft_flush(struct shoal_raft *raft)
         if (is_self(raft, &raft->peers[i]))
             continue;
         flush_peer(raft, &raft->peers[i], push);
+        SHOAL_ASSERT(raft->peers[i].next > raft->peers[i].match);                                         /* R6 */
+        SHOAL_ASSERT(raft->peers[i].flow == RAFT_TRANSFER || raft->peers[i].next > raft->log.base.index); /* R6 */
         /* One that is probed, or installs, is asked again anyway. */
         untold = untold || (raft->peers[i].flow == RAFT_STREAM && raft->peers[i].commit_sent < raft->commit);
     }

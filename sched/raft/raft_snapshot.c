@@ -5,7 +5,8 @@
  *
  * P1. A snapshot is never installed over a log that is as new: at or below the commit index it is not needed, and where
  *     the log holds its (index, term) it only moves the commit index.
- * P2. A piece is asked for again after a while; a newer snapshot starts again from offset 0. */
+ * P2. A piece is asked for again after a while; a newer snapshot starts again from offset 0.
+ * P3. Pieces come in order without a gap, and the last one completes the total that the first one named. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -32,6 +33,7 @@ enum shoal_err raft_on_snapshot_ready(struct shoal_raft *raft, uint64_t index)
     }
     if (upto <= raft->log.base.index)
         return SHOAL_OK;
+    SHOAL_ASSERT(upto <= raft->snapshot_index); /* D3 */
     raft_config_as_of(raft, upto, &config, &at);
     raft_log_forget(&raft->log, upto, &config);
     return SHOAL_OK;
@@ -43,6 +45,8 @@ void raft_need_snapshot(struct shoal_raft *raft, struct raft_peer *peer)
 
     if (!raft_may_send(raft))
         return;
+    SHOAL_ASSERT(peer->flow == RAFT_TRANSFER);                             /* R7 */
+    SHOAL_ASSERT(peer->snapshot_index != 0 || peer->snapshot_offset == 0); /* P2 */
     action = raft_act(raft, SHOAL_RAFT_ACTION_NEED_SNAPSHOT);
     action->u.need_snapshot.peer = peer->member.id;
     action->u.need_snapshot.index = peer->snapshot_index;
@@ -69,7 +73,8 @@ enum shoal_err raft_on_chunk(struct shoal_raft *raft, const struct shoal_raft_ev
         peer->snapshot_offset = 0;
     }
     if (event->u.chunk.offset != peer->snapshot_offset)
-        return SHOAL_OK; /* an answer to an older question */
+        return SHOAL_OK;                           /* an answer to an older question */
+    SHOAL_ASSERT(snapshot->index <= raft->commit); /* D3 */
     message = raft_send(raft, peer->member.id, SHOAL_RAFT_INSTALL);
     message->u.install.snapshot = *snapshot;
     message->u.install.offset = event->u.chunk.offset;
@@ -88,6 +93,7 @@ void raft_on_install_reply(struct shoal_raft *raft, const struct shoal_raft_mess
         return;
     peer->backoff = 1;
     if (message->u.install_reply.match >= peer->snapshot_index) {
+        SHOAL_ASSERT(peer->snapshot_index <= raft->commit); /* D3 */
         peer->commit_known = peer->snapshot_index;
         raft_peer_accepted(raft, peer, message->u.install_reply.match);
         return;
@@ -104,6 +110,7 @@ static void answer_install(struct shoal_raft *raft, struct shoal_raft_id to, uin
 {
     struct shoal_raft_message *reply = raft_send(raft, to, SHOAL_RAFT_INSTALL_REPLY);
 
+    SHOAL_ASSERT(match == 0 || (match <= raft->durable && raft_hard_durable(raft))); /* R1 */
     reply->u.install_reply.index = index;
     reply->u.install_reply.offset = offset;
     reply->u.install_reply.match = match;
@@ -115,12 +122,15 @@ void raft_answer_install(struct shoal_raft *raft)
     if (raft->install_owed == 0 || raft->role != SHOAL_RAFT_FOLLOWER || shoal_raft_id_is_zero(raft->leader) ||
         !raft_hard_durable(raft) || raft->durable < raft->install_owed)
         return;
+    SHOAL_ASSERT(raft->install_owed <= raft->commit); /* D3 */
     answer_install(raft, raft->leader, raft->install_owed, raft->install_total, raft->install_owed);
     raft->install_owed = 0;
 }
 
 static void install(struct shoal_raft *raft, const struct shoal_raft_snapshot *snapshot)
 {
+    SHOAL_ASSERT(snapshot->index > raft->commit);    /* P1 */
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* V7 */
     raft_log_reset(&raft->log, snapshot);
     raft->commit = snapshot->index;
     raft->snapshot_index = snapshot->index;
@@ -158,6 +168,7 @@ static bool not_needed(struct shoal_raft *raft, const struct shoal_raft_message 
     if (raft->matched < snapshot->index)
         raft->matched = snapshot->index;
     raft_commit_to(raft, snapshot->index);
+    SHOAL_ASSERT(raft->commit >= snapshot->index); /* P1 */
     raft->incoming.index = 0;
     raft->install_owed = snapshot->index;
     raft->install_total = message->u.install.total;
@@ -192,10 +203,12 @@ enum shoal_err raft_on_install(struct shoal_raft *raft, const struct shoal_raft_
     action->u.part.total = message->u.install.total;
     action->u.part.bytes = message->u.install.bytes;
     raft->incoming.offset += message->u.install.bytes.len;
+    SHOAL_ASSERT(raft->incoming.offset <= raft->incoming.total); /* P3: piece_valid came before */
     if (raft->incoming.offset < raft->incoming.total) {
         answer_install(raft, message->from, snapshot->index, raft->incoming.offset, 0);
         return SHOAL_OK;
     }
+    SHOAL_ASSERT(raft->incoming.offset == raft->incoming.total); /* P3 */
     raft->incoming.index = 0;
     raft->install_owed = snapshot->index;
     raft->install_total = message->u.install.total;

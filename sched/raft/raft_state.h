@@ -4,6 +4,8 @@
 
 #include "shoal/raft.h"
 
+#define BIT(n) (1u << (n))
+
 /* Spare entries for what the core writes itself: a NOOP or CONFIG each. Two cover any one step. */
 #define RAFT_SPARES 2
 /* Hosts whose support is remembered: the members and some that are about to be, or were. */
@@ -64,6 +66,7 @@ struct raft_peer {
     uint64_t snapshot_index; /* under way; 0: the owner has not answered yet */
     uint64_t snapshot_offset;
 };
+_Static_assert(sizeof(struct raft_peer) <= 384, "twelve of them, in each of thousands of groups");
 
 struct raft_support {
     struct shoal_node_id node;
@@ -160,6 +163,8 @@ struct shoal_raft {
 
     struct shoal_raft_status counters; /* only the counters of it */
 };
+/* A node holds up to SHOAL_GROUPS_MAX of these, so each KiB here costs it 4 MiB. */
+_Static_assert(sizeof(struct shoal_raft) <= 10 * SHOAL_KIB, "the groups of one node fit 40 MiB without their logs");
 
 /* raft_log.c */
 uint64_t raft_log_last(const struct raft_log *log);
@@ -172,6 +177,7 @@ void raft_log_forget(struct raft_log *log, uint64_t upto, const struct shoal_raf
 void raft_log_reset(struct raft_log *log, const struct shoal_raft_snapshot *base);
 SHOAL_MUST_CHECK enum shoal_err raft_log_grow(struct raft_log *log, uint32_t cap);
 void raft_log_deinit(struct raft_log *log);
+void raft_log_check(const struct raft_log *log); /* every entry of it (L1, L2, L5) */
 /* The newest index <= `index` whose term is <= `term`; base.index when none is held. */
 uint64_t raft_log_fit(const struct raft_log *log, uint64_t index, uint64_t term);
 size_t raft_log_span_bytes(const struct raft_log *log, uint64_t first, uint64_t last);
@@ -192,6 +198,7 @@ void raft_on_change(struct shoal_raft *raft, uint64_t ctx, const struct shoal_ra
 void raft_config_advance(struct shoal_raft *raft); /* leader: what follows once a configuration is committed */
 
 /* raft_vote.c */
+void raft_vote_cast(struct shoal_raft *raft, struct shoal_raft_id candidate); /* V1 */
 void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_raft_id leader);
 void raft_become_leader(struct shoal_raft *raft);
 void raft_lead(struct shoal_raft *raft);
@@ -230,6 +237,9 @@ void raft_acknowledge(struct shoal_raft *raft);
 void raft_commit_to(struct shoal_raft *raft, uint64_t index);
 void raft_commit_advance(struct shoal_raft *raft);
 void raft_peer_reset(struct shoal_raft *raft, struct raft_peer *peer);
+void raft_peer_probe(struct raft_peer *peer, uint64_t next);
+void raft_peer_check(const struct shoal_raft *raft,
+                     const struct raft_peer *peer); /* a leader's view of it (R5 to R7) */
 void raft_peer_accepted(struct shoal_raft *raft, struct raft_peer *peer, uint64_t match);
 void raft_flush(struct shoal_raft *raft); /* leader: send what may be sent */
 bool raft_asleep(const struct shoal_raft *raft);
@@ -256,6 +266,7 @@ struct shoal_raft_message *raft_send(struct shoal_raft *raft, struct shoal_raft_
 bool raft_may_send(struct shoal_raft *raft); /* false: the rest goes out in the next step */
 void raft_reject(struct shoal_raft *raft, uint64_t ctx, enum shoal_err err);
 void raft_role_changed(struct shoal_raft *raft);
+void raft_check_order(const struct shoal_raft *raft); /* D3 and D4 */
 bool raft_hard_durable(const struct shoal_raft *raft);
 uint64_t raft_later(const struct shoal_raft *raft, uint64_t ns);                     /* now + ns */
 struct shoal_entry *raft_spare(struct shoal_raft *raft, enum shoal_entry_kind kind); /* NULL: none left */

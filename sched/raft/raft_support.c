@@ -5,7 +5,8 @@
  * S3. Support that comes (back) makes the leader ask that peer where it is: it may have restarted.
  * S4. Support for a host stands against an election only while that host claims to lead this group in this term. Else a
  *     late message of a leader that has stepped down, on a host that is well, would keep the group silent for ever.
- *     What bridges the time until the claim arrives is the leader's own contact, for one support duration. */
+ *     What bridges the time until the claim arrives is the leader's own contact, for one support duration.
+ * S5. There are more places for hosts than members: a member's support is never forgotten for a stranger's. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -13,8 +14,11 @@
 
 static const struct shoal_raft_id nobody;
 
+_Static_assert(RAFT_SUPPORTS_MAX > SHOAL_GROUP_NODES_MAX, "S5: more places for hosts than members");
+
 static const struct raft_support *support_find(const struct shoal_raft *raft, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(raft->config.count < RAFT_SUPPORTS_MAX); /* S5 */
     for (uint32_t i = 0; i < RAFT_SUPPORTS_MAX; i++) {
         if (raft->supports[i].used && shoal_node_id_equal(raft->supports[i].node, node))
             return &raft->supports[i];
@@ -27,6 +31,7 @@ static struct raft_support *support_at(struct shoal_raft *raft, struct shoal_nod
 {
     struct raft_support *free_one = NULL;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node)); /* S5: a host has a name */
     for (uint32_t i = 0; i < RAFT_SUPPORTS_MAX; i++) {
         struct raft_support *support = &raft->supports[i];
 
@@ -35,7 +40,7 @@ static struct raft_support *support_at(struct shoal_raft *raft, struct shoal_nod
         if (!support->used || shoal_raft_config_find(&raft->config, support->node) == NULL)
             free_one = free_one == NULL || !support->used ? support : free_one;
     }
-    SHOAL_ASSERT(free_one != NULL); /* there are more places than members */
+    SHOAL_ASSERT(free_one != NULL); /* S5 */
     *free_one = (struct raft_support){ .node = node, .used = true };
     return free_one;
 }
@@ -45,6 +50,7 @@ bool raft_supporting_leader(const struct shoal_raft *raft)
 {
     const struct raft_support *support = support_find(raft, raft->leader.node);
 
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER); /* V7 */
     return support != NULL && support->supporting && support->claimed == raft->term;
 }
 
@@ -52,11 +58,13 @@ uint64_t raft_supported_until(const struct shoal_raft *raft, struct shoal_node_i
 {
     const struct raft_support *support = support_find(raft, node);
 
+    SHOAL_ASSERT(support == NULL || support->used); /* S5 */
     return support == NULL ? 0 : support->supported_until_ns;
 }
 
 static uint64_t member_supported_until(const struct shoal_raft *raft, uint32_t i)
 {
+    SHOAL_ASSERT(i < raft->config.count); /* C1 */
     if (shoal_raft_id_equal(raft->config.members[i].id, raft->self))
         return RAFT_NEVER;
     return raft_supported_until(raft, raft->config.members[i].id.node);
@@ -64,6 +72,7 @@ static uint64_t member_supported_until(const struct shoal_raft *raft, uint32_t i
 
 uint64_t raft_quorum_supported_until(const struct shoal_raft *raft)
 {
+    SHOAL_ASSERT(raft->config.count > 0); /* C1 */
     return raft_quorum_value(raft, member_supported_until);
 }
 
@@ -73,6 +82,7 @@ void raft_check_support(struct shoal_raft *raft)
         raft->now_ns < raft_quorum_supported_until(raft))
         return;
     raft_become_follower(raft, raft->term, nobody);
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* S1 */
 }
 
 void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, uint64_t until)
@@ -81,6 +91,7 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
     bool had = raft->now_ns < support->supported_until_ns;
     const struct shoal_raft_member *member = shoal_raft_config_find(&raft->config, node);
 
+    SHOAL_ASSERT(shoal_node_id_equal(support->node, node)); /* S5 */
     support->supported_until_ns = until;
     raft->backoff = 1;
     if (had || raft->now_ns >= until || raft->role != SHOAL_RAFT_LEADER || member == NULL ||
@@ -92,14 +103,14 @@ void raft_on_peer_support(struct shoal_raft *raft, struct shoal_node_id node, ui
         if (!shoal_raft_id_equal(peer->member.id, member->id))
             continue;
         if (peer->flow != RAFT_TRANSFER) {
-            peer->flow = RAFT_PROBE; /* S3 */
             peer->next = peer->match + 1;
+            raft_peer_probe(peer, peer->next); /* S3 */
         }
+        SHOAL_ASSERT(peer->inflight_count == 0); /* R7 */
         peer->waiting = false;
         peer->commit_known = 0;
         peer->seq_floor = raft->append_seq + 1;
         peer->commit_sent = 0;
-        peer->inflight_count = 0;
         peer->retransmit_at_ns = RAFT_NEVER;
         peer->backoff = 1;
     }
@@ -109,6 +120,7 @@ void raft_on_supporting(struct shoal_raft *raft, struct shoal_node_id node, bool
 {
     struct raft_support *support = support_at(raft, node);
 
+    SHOAL_ASSERT(shoal_node_id_equal(support->node, node)); /* S5 */
     support->supporting = on;
     if (shoal_raft_id_is_zero(raft->leader) || !shoal_node_id_equal(raft->leader.node, node))
         return;
@@ -130,6 +142,8 @@ void raft_on_claim(struct shoal_raft *raft, struct shoal_node_id node, uint64_t 
         return;
     if (term > raft->term || (shoal_raft_id_is_zero(raft->leader) && member != NULL))
         raft_become_follower(raft, term, leader);
+    SHOAL_ASSERT(raft->term >= term);              /* V4: a claim spreads its term */
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER); /* V7 */
     raft_contact(raft);
     raft->campaign_at_ns = RAFT_NEVER; /* drawn anew at the end of this step */
 }
@@ -138,6 +152,7 @@ void raft_on_unclaimed(struct shoal_raft *raft, struct shoal_node_id node, uint6
 {
     struct raft_support *support = support_at(raft, node);
 
+    SHOAL_ASSERT(raft->actions != NULL); /* within a step: what follows is told */
     if (support->claimed == term)
         support->claimed = 0;
     if (term < raft->term || raft->role == SHOAL_RAFT_LEADER || !shoal_node_id_equal(raft->leader.node, node))
@@ -149,6 +164,7 @@ void shoal_raft_extend_support(struct shoal_raft *raft, struct shoal_node_id nod
 {
     struct raft_support *support = support_at(raft, node);
 
+    SHOAL_ASSERT(raft->actions == NULL); /* outside a step */
     if (until_ns > support->supported_until_ns)
         support->supported_until_ns = until_ns;
 }

@@ -13,13 +13,57 @@
  *     (else a long log in a low term and a short log in a high term block each other for ever).
  * V5. A vote goes only to a log that is at least as new: by last term, then by last index.
  * V6. As new, too, as the log that this node forgot when it was removed from the group: as long as its own is not, it
- *     does not campaign either. */
+ *     does not campaign either.
+ * V7. A role moves only as `role_moves` says; a term has one leader; whoever campaigns or leads voted for itself. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
 #include "shoal/banned.h"
 
 static const struct shoal_raft_id nobody;
+
+static const unsigned role_moves[] = {
+    /* bit N set: may become role N, in this term or a later one */
+    [SHOAL_RAFT_FOLLOWER] = BIT(SHOAL_RAFT_FOLLOWER) | BIT(SHOAL_RAFT_PRECANDIDATE) | BIT(SHOAL_RAFT_CANDIDATE) |
+                            BIT(SHOAL_RAFT_LEADER), /* by a founding */
+    [SHOAL_RAFT_PRECANDIDATE] = BIT(SHOAL_RAFT_FOLLOWER) | BIT(SHOAL_RAFT_PRECANDIDATE) | BIT(SHOAL_RAFT_CANDIDATE),
+    [SHOAL_RAFT_CANDIDATE] =
+        BIT(SHOAL_RAFT_FOLLOWER) | BIT(SHOAL_RAFT_PRECANDIDATE) | BIT(SHOAL_RAFT_CANDIDATE) | BIT(SHOAL_RAFT_LEADER),
+    [SHOAL_RAFT_LEADER] = BIT(SHOAL_RAFT_FOLLOWER),
+};
+
+/* The one place where a role moves. */
+static void role_move(struct shoal_raft *raft, enum shoal_raft_role role, struct shoal_raft_id leader)
+{
+    bool self = shoal_raft_id_equal(leader, raft->self);
+
+    SHOAL_ASSERT((role_moves[raft->role] & BIT(role)) != 0); /* V7 */
+    SHOAL_ASSERT(self == (role == SHOAL_RAFT_LEADER));       /* V7 */
+    SHOAL_ASSERT(role == SHOAL_RAFT_FOLLOWER || role == SHOAL_RAFT_PRECANDIDATE ||
+                 shoal_raft_id_equal(raft->vote, raft->self)); /* V1 */
+    raft->role = role;
+    raft->leader = leader;
+}
+
+/* The one place where a term rises: the vote of the term before is void. */
+static void term_raise(struct shoal_raft *raft, uint64_t term)
+{
+    SHOAL_ASSERT(term > raft->term); /* D6 */
+    raft->term = term;
+    raft->vote = nobody;
+    raft->hard_dirty = true;
+    raft->vote_owed = false;
+}
+
+void raft_vote_cast(struct shoal_raft *raft, struct shoal_raft_id candidate)
+{
+    SHOAL_ASSERT(shoal_raft_id_is_zero(raft->vote) || shoal_raft_id_equal(raft->vote, candidate)); /* V1 */
+    SHOAL_ASSERT(!shoal_raft_id_is_zero(candidate));                                               /* V1 */
+    if (shoal_raft_id_is_zero(raft->vote)) {
+        raft->vote = candidate;
+        raft->hard_dirty = true;
+    }
+}
 
 static uint64_t jitter(struct shoal_raft *raft, uint64_t range)
 {
@@ -32,6 +76,7 @@ bool raft_lone_voter(const struct shoal_raft *raft)
 
     for (uint32_t i = 0; i < raft->config.count; i++)
         voters += (raft->config.members[i].bits & (SHOAL_RAFT_VOTER | SHOAL_RAFT_VOTER_OLD)) != 0;
+    SHOAL_ASSERT(voters > 0); /* C1: a configuration has a voter */
     return voters == 1 && raft_is_voter(raft);
 }
 
@@ -44,6 +89,7 @@ static bool log_is_new_enough(const struct shoal_raft *raft, uint64_t last_index
 {
     uint64_t own_last = raft_log_last(&raft->log);
 
+    SHOAL_ASSERT(own_last >= raft->commit); /* D3: a vote never goes to a log that lacks what is committed here */
     return not_older(last_term, last_index, raft_log_term(&raft->log, own_last), own_last) && /* V5 */
            not_older(last_term, last_index, raft->floor.last_term, raft->floor.last_index);   /* V6 */
 }
@@ -66,7 +112,11 @@ bool raft_blocked(const struct shoal_raft *raft)
     return raft_supporting_leader(raft) || raft->now_ns < raft->contact_until_ns;
 }
 
-void raft_contact(struct shoal_raft *raft) { raft->contact_until_ns = raft_later(raft, raft->support_ns); }
+void raft_contact(struct shoal_raft *raft)
+{
+    SHOAL_ASSERT(raft->support_ns > 0); /* S4: the leader's contact bridges one support duration */
+    raft->contact_until_ns = raft_later(raft, raft->support_ns);
+}
 
 /* At the end of every step: when may this node campaign, given all it knows now? */
 void raft_rearm(struct shoal_raft *raft)
@@ -94,6 +144,7 @@ void raft_rearm(struct shoal_raft *raft)
 /* Not before now + ns (and some jitter); `at` given up for a fresh draw. */
 static void campaign_after(struct shoal_raft *raft, uint64_t ns)
 {
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER); /* V7 */
     raft->campaign_at_ns = raft_later(raft, ns) + jitter(raft, raft->jitter_ns);
 }
 
@@ -103,13 +154,9 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
     bool changed =
         raft->role != SHOAL_RAFT_FOLLOWER || term != raft->term || !shoal_raft_id_equal(leader, raft->leader);
 
-    SHOAL_ASSERT(term >= raft->term);
-    if (term > raft->term) {
-        raft->term = term;
-        raft->vote = nobody;
-        raft->hard_dirty = true;
-        raft->vote_owed = false;
-    }
+    SHOAL_ASSERT(term >= raft->term); /* D6 */
+    if (term > raft->term)
+        term_raise(raft, term);
     if (led) {
         raft_reads_fail(raft);
         raft->transfer_until_ns = 0;
@@ -124,8 +171,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
     }
     if (!shoal_raft_id_is_zero(leader))
         raft->backoff = 1;
-    raft->role = SHOAL_RAFT_FOLLOWER;
-    raft->leader = leader;
+    role_move(raft, SHOAL_RAFT_FOLLOWER, leader);
     raft->campaign_at_ns = changed ? RAFT_NEVER : raft->campaign_at_ns;
     if (changed)
         raft_role_changed(raft);
@@ -136,7 +182,9 @@ void raft_become_leader(struct shoal_raft *raft)
 {
     struct shoal_entry *noop = raft_spare(raft, SHOAL_ENTRY_NOOP);
 
-    SHOAL_ASSERT(noop != NULL); /* kept back when the campaign began */
+    SHOAL_ASSERT(noop != NULL);                       /* kept back when the campaign began */
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_CANDIDATE); /* V7 */
+    SHOAL_ASSERT(raft_hard_durable(raft));            /* V2 */
     raft_lead(raft);
     raft->term_start = raft_log_last(&raft->log) + 1;
     raft_append_own(raft, noop);
@@ -145,8 +193,8 @@ void raft_become_leader(struct shoal_raft *raft)
 
 void raft_lead(struct shoal_raft *raft)
 {
-    raft->role = SHOAL_RAFT_LEADER;
-    raft->leader = raft->self;
+    role_move(raft, SHOAL_RAFT_LEADER, raft->self);
+    SHOAL_ASSERT(raft->reads_count == 0); /* Q2: those of a former term were refused when it ended */
     raft->backoff = 1;
     raft->campaign_at_ns = RAFT_NEVER;
     raft->grace_until_ns = raft_later(raft, raft->support_ns);
@@ -182,6 +230,7 @@ static void count_vote(struct shoal_raft *raft, struct shoal_raft_id from, bool 
 
     if (peer == NULL)
         return;
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER); /* V7: votes are for those who campaign */
     peer->answered = true;
     peer->granted = granted;
 }
@@ -190,6 +239,8 @@ static void ask_everyone(struct shoal_raft *raft, enum shoal_raft_message_kind k
 {
     uint64_t last = raft_log_last(&raft->log);
 
+    SHOAL_ASSERT(kind != SHOAL_RAFT_VOTE || (for_term == raft->term && raft_hard_durable(raft))); /* V2 */
+    SHOAL_ASSERT(kind != SHOAL_RAFT_PREVOTE || for_term == raft->term + 1);                       /* V4 */
     for (uint32_t i = 0; i < raft->config.count; i++) {
         const struct shoal_raft_member *member = &raft->config.members[i];
         struct shoal_raft_message *message;
@@ -206,12 +257,9 @@ static void ask_everyone(struct shoal_raft *raft, enum shoal_raft_message_kind k
 
 static void become_candidate(struct shoal_raft *raft, bool transfer)
 {
-    raft->term++;
-    raft->vote = raft->self;
-    raft->leader = nobody;
-    raft->role = SHOAL_RAFT_CANDIDATE;
-    raft->hard_dirty = true;
-    raft->vote_owed = false;
+    term_raise(raft, raft->term + 1);
+    raft_vote_cast(raft, raft->self);
+    role_move(raft, SHOAL_RAFT_CANDIDATE, nobody);
     raft->ack_owed = false;
     raft->votes_asked = false;
     raft->campaign_transfer = transfer;
@@ -226,6 +274,7 @@ void raft_ask_votes(struct shoal_raft *raft)
 {
     if (raft->role != SHOAL_RAFT_CANDIDATE || raft->votes_asked || !raft_hard_durable(raft))
         return;
+    SHOAL_ASSERT(shoal_raft_id_equal(raft->vote, raft->self)); /* V1 */
     raft->votes_asked = true;
     campaign_after(raft, 2 * raft->jitter_ns); /* the disk's time is not counted */
     count_vote(raft, raft->self, true);
@@ -241,6 +290,9 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
     /* A retry waits longer each time, up to 16 jitters, so that a group without a majority costs little. */
     uint64_t pause = raft->jitter_ns * raft->backoff;
 
+    SHOAL_ASSERT(raft->role != SHOAL_RAFT_LEADER);                         /* V7 */
+    SHOAL_ASSERT(raft->backoff >= 1 && raft->backoff <= RAFT_BACKOFF_MAX); /* a retry's wait is bounded */
+    SHOAL_ASSERT(transfer || raft_lone_voter(raft) || raft->now_ns >= raft->quiet_until_ns); /* V3 */
     if (raft->role == SHOAL_RAFT_CANDIDATE && !raft->votes_asked && !transfer) {
         campaign_after(raft, raft->jitter_ns); /* the own disk is slow: a higher term would not help */
         return;
@@ -264,8 +316,7 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
     }
     campaign_after(raft, pause);
     if (raft->role != SHOAL_RAFT_PRECANDIDATE) {
-        raft->role = SHOAL_RAFT_PRECANDIDATE;
-        raft->leader = nobody;
+        role_move(raft, SHOAL_RAFT_PRECANDIDATE, nobody);
         raft_role_changed(raft);
     }
     ask_everyone(raft, SHOAL_RAFT_PREVOTE, raft->term + 1);
@@ -275,7 +326,10 @@ static void answer(struct shoal_raft *raft, struct shoal_raft_id to, enum shoal_
                    uint64_t for_term, bool granted)
 {
     struct shoal_raft_message *reply = raft_send(raft, to, kind);
+    bool vote = kind == SHOAL_RAFT_VOTE_REPLY && granted;
 
+    SHOAL_ASSERT(!vote || (raft_hard_durable(raft) && shoal_raft_id_equal(raft->vote, to))); /* V1 */
+    SHOAL_ASSERT(!vote || for_term == raft->term);                                           /* V1 */
     reply->u.vote_reply.for_term = for_term;
     reply->u.vote_reply.granted = granted;
 }
@@ -285,6 +339,7 @@ static bool tell_gone(struct shoal_raft *raft, struct shoal_raft_id to)
 {
     if (raft->role != SHOAL_RAFT_LEADER || raft->config_index > raft->commit || raft_peer_find(raft, to) != NULL)
         return false;
+    SHOAL_ASSERT(raft->config_index <= raft->commit); /* C1: only what is committed sends anybody away */
     (void)raft_send(raft, to, SHOAL_RAFT_GONE);
     return true;
 }
@@ -297,6 +352,7 @@ void raft_on_prevote(struct shoal_raft *raft, const struct shoal_raft_message *m
 
     if (tell_gone(raft, message->from))
         return;
+    SHOAL_ASSERT(!granted || raft->now_ns >= raft->quiet_until_ns || raft_lone_voter(raft)); /* V3 */
     /* Who helps another into office lets it finish; not for long, since it may reach fewer than this node does. */
     if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at_ns < raft_later(raft, raft->jitter_ns / 4))
         raft->campaign_at_ns = raft_later(raft, raft->jitter_ns / 4) + jitter(raft, raft->jitter_ns / 4);
@@ -311,6 +367,7 @@ void raft_on_prevote_reply(struct shoal_raft *raft, const struct shoal_raft_mess
     }
     if (raft->role != SHOAL_RAFT_PRECANDIDATE || message->u.vote_reply.for_term != raft->term + 1)
         return;
+    SHOAL_ASSERT(shoal_raft_id_is_zero(raft->leader)); /* V7 */
     count_vote(raft, message->from, message->u.vote_reply.granted);
     if (raft_quorum(raft, has_granted))
         become_candidate(raft, false);
@@ -334,10 +391,8 @@ void raft_on_vote(struct shoal_raft *raft, const struct shoal_raft_message *mess
         answer(raft, message->from, SHOAL_RAFT_VOTE_REPLY, message->term, false);
         return;
     }
-    if (shoal_raft_id_is_zero(raft->vote)) {
-        raft->vote = message->from;
-        raft->hard_dirty = true;
-    }
+    SHOAL_ASSERT(message->term == raft->term); /* V1 */
+    raft_vote_cast(raft, message->from);
     raft->vote_owed = true;
     if (raft->role != SHOAL_RAFT_LEADER)
         campaign_after(raft, 2 * raft->jitter_ns);
@@ -349,7 +404,7 @@ void raft_answer_vote(struct shoal_raft *raft)
     if (!raft->vote_owed || !raft_hard_durable(raft))
         return;
     raft->vote_owed = false;
-    SHOAL_ASSERT(!shoal_raft_id_is_zero(raft->vote));
+    SHOAL_ASSERT(!shoal_raft_id_is_zero(raft->vote)); /* V1 */
     answer(raft, raft->vote, SHOAL_RAFT_VOTE_REPLY, raft->term, true);
 }
 
@@ -357,6 +412,7 @@ void raft_on_vote_reply(struct shoal_raft *raft, const struct shoal_raft_message
 {
     if (raft->role != SHOAL_RAFT_CANDIDATE || !raft->votes_asked || message->u.vote_reply.for_term != raft->term)
         return;
+    SHOAL_ASSERT(shoal_raft_id_equal(raft->vote, raft->self)); /* V1 */
     count_vote(raft, message->from, message->u.vote_reply.granted);
     if (raft_quorum(raft, has_granted))
         raft_become_leader(raft);
@@ -368,7 +424,7 @@ void raft_on_vote_reply(struct shoal_raft *raft, const struct shoal_raft_message
 
 void raft_on_timeout_now(struct shoal_raft *raft, const struct shoal_raft_message *message)
 {
-    (void)message;
+    SHOAL_ASSERT(message->term == raft->term); /* meet_term came before */
     if (raft->role == SHOAL_RAFT_LEADER || !raft_is_voter(raft))
         return;
     raft_campaign(raft, true);
@@ -390,6 +446,7 @@ void raft_on_transfer(struct shoal_raft *raft, uint64_t ctx, struct shoal_node_i
         raft_reject(raft, ctx, SHOAL_ERR_FULL);
         return;
     }
+    SHOAL_ASSERT(!shoal_node_id_equal(to, raft->self.node)); /* an heir is another */
     raft->transfer_to = to;
     raft->transfer_until_ns = raft_later(raft, raft->support_ns);
     raft->transfer_sent = false;
@@ -412,6 +469,7 @@ void raft_transfer_advance(struct shoal_raft *raft)
     peer = raft_peer_find(raft, member->id);
     if (raft->transfer_sent || peer->match < raft_log_last(&raft->log))
         return;
+    SHOAL_ASSERT(peer->match == raft_log_last(&raft->log)); /* V5: the heir has the whole log */
     raft->transfer_sent = true;
     (void)raft_send(raft, peer->member.id, SHOAL_RAFT_TIMEOUT_NOW);
 }

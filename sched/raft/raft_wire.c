@@ -11,7 +11,10 @@
  *     INSTALL_REPLY              u64 index, offset, match
  *     TIMEOUT_NOW, GONE          nothing
  *
- * Indexes of entries are not sent: they follow prev_index. */
+ * Indexes of entries are not sent: they follow prev_index.
+ *
+ * W1. What is encoded decodes again: kinds, terms, counts and lengths are in bounds on both sides; here they are
+ *     asserted, and in the decoder, which reads foreign bytes, they are errors. */
 #include "shoal/raft.h"
 #include "shoal/wire.h"
 
@@ -40,13 +43,15 @@ static void put_append(struct shoal_writer *w, const struct shoal_raft_message *
     shoal_put_u64(w, message->u.append.prev_term);
     shoal_put_u64(w, message->u.append.commit);
     shoal_put_u64(w, message->u.append.seq);
-    SHOAL_ASSERT(message->u.append.count <= SHOAL_RAFT_BATCH_ENTRIES_MAX);
+    SHOAL_ASSERT(message->u.append.count <= SHOAL_RAFT_BATCH_ENTRIES_MAX);                   /* W1 */
+    SHOAL_ASSERT(message->u.append.prev_index <= UINT64_MAX - SHOAL_RAFT_BATCH_ENTRIES_MAX); /* W1 */
     shoal_put_u8(w, (uint8_t)message->u.append.count);
     for (uint32_t i = 0; i < message->u.append.count; i++) {
         const struct shoal_entry *entry = message->u.append.entries[i];
 
-        SHOAL_ASSERT(entry->term > 0);
-        SHOAL_ASSERT(entry->index == message->u.append.prev_index + 1 + i);
+        SHOAL_ASSERT(entry->term > 0);                                      /* L2 */
+        SHOAL_ASSERT(entry->index == message->u.append.prev_index + 1 + i); /* L1 */
+        SHOAL_ASSERT(entry->len <= SHOAL_ENTRY_BYTES_MAX);                  /* W1 */
         shoal_put_u64(w, entry->term);
         shoal_put_u8(w, (uint8_t)entry->kind);
         shoal_put_bytes(w, shoal_entry_view(entry));
@@ -58,6 +63,7 @@ static void put_install(struct shoal_writer *w, const struct shoal_raft_message 
     uint8_t config[SHOAL_RAFT_CONFIG_BYTES_MAX];
     size_t len = shoal_raft_config_encode(&message->u.install.snapshot.config, config);
 
+    SHOAL_ASSERT(message->u.install.bytes.len <= SHOAL_RAFT_CHUNK_BYTES_MAX); /* W1 */
     shoal_put_u64(w, message->u.install.snapshot.index);
     shoal_put_u64(w, message->u.install.snapshot.term);
     shoal_put_bytes(w, shoal_view_of(config, len));
@@ -108,6 +114,8 @@ enum shoal_err shoal_raft_message_encode(const struct shoal_raft_message *messag
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
+    SHOAL_ASSERT((unsigned)message->kind < SHOAL_RAFT_MESSAGE_KINDS); /* W1 */
+    SHOAL_ASSERT(message->term > 0);                                  /* W1 */
     shoal_put_u8(&w, (uint8_t)message->kind);
     shoal_put_u8(&w, RAFT_WIRE_VERSION);
     shoal_put_u8(&w, RAFT_WIRE_VERSION);
@@ -232,6 +240,7 @@ enum shoal_err shoal_raft_message_decode(struct shoal_view bytes, struct shoal_r
 
 void shoal_raft_message_copy(const struct shoal_raft_message *message, struct shoal_raft_message *copy)
 {
+    SHOAL_ASSERT(copy != message); /* it would count references twice */
     *copy = *message;
     if (copy->kind != SHOAL_RAFT_APPEND)
         return;
@@ -243,6 +252,7 @@ void shoal_raft_message_deinit(struct shoal_raft_message *message)
 {
     if (message->kind != SHOAL_RAFT_APPEND)
         return;
+    SHOAL_ASSERT(message->u.append.count <= SHOAL_RAFT_BATCH_ENTRIES_MAX); /* W1 */
     for (uint32_t i = 0; i < message->u.append.count; i++)
         shoal_entry_unref(message->u.append.entries[i]);
     message->u.append.count = 0;

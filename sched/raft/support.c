@@ -12,6 +12,10 @@
  * H3. A peer whose flush or loop has hung longer than the bounds gets no further support: it could not act as leader.
  * H4. Sequences only rise within an incarnation: what is replayed or reordered is dropped.
  * H5. Claims are a set, compared by a hash that does not depend on order. A new set replaces the old one whole.
+ * H6. Peers are sorted by node, once each, and this host is none of them.
+ * H7. A claim of a peer is in one bucket and in that peer's chain, or free; what the owner was told is in `told`.
+ * H8. What a step has no room for is left to the next one, and `more` says so.
+ * H9. An edge is told once: SUPPORTED and LOST in turn, SUPPORTING and SUPPORTING_LOST in turn, SILENT and HEARD in turn.
  *
  *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq,
  *                u64 support_seq | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n |
@@ -114,7 +118,11 @@ struct shoal_support {
 
 /* ---- The table of peers ---- */
 
-static uint64_t or_default(uint64_t value, uint64_t standard) { return value == 0 ? standard : value; }
+static uint64_t or_default(uint64_t value, uint64_t standard)
+{
+    SHOAL_ASSERT(standard > 0);
+    return value == 0 ? standard : value;
+}
 
 enum shoal_err shoal_support_create(struct shoal_support **support, const struct shoal_support_options *options)
 {
@@ -147,6 +155,7 @@ enum shoal_err shoal_support_create(struct shoal_support **support, const struct
 
 static void peer_destroy(struct peer *peer)
 {
+    SHOAL_ASSERT(peer->theirs == SUPPORT_NONE || peer->known.refs > 0); /* H7: its claims went first */
     free(peer->own);
     free(peer);
 }
@@ -176,6 +185,7 @@ static uint32_t place_of(const struct shoal_support *support, struct shoal_node_
         else
             high = middle;
     }
+    SHOAL_ASSERT(low == support->peers_count || shoal_node_id_cmp(support->peers[low]->known.node, node) >= 0); /* H6 */
     return low;
 }
 
@@ -183,6 +193,7 @@ static struct peer *peer_find(const struct shoal_support *support, struct shoal_
 {
     uint32_t at = place_of(support, node);
 
+    SHOAL_ASSERT(support->peers_count <= SHOAL_SUPPORT_PEERS_MAX); /* H6 */
     if (at == support->peers_count || !shoal_node_id_equal(support->peers[at]->known.node, node))
         return NULL;
     return support->peers[at];
@@ -201,6 +212,7 @@ static void kick(struct shoal_support *support, struct peer *peer)
 
     if (at < support->now_ns)
         at = support->now_ns;
+    SHOAL_ASSERT(at >= support->now_ns); /* never in the past: a heartbeat does not spin */
     if (at < peer->next_send_ns)
         peer->next_send_ns = at;
     wake_at(support, peer->next_send_ns);
@@ -214,6 +226,7 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
     if (shoal_node_id_equal(node, support->self))
         return SHOAL_ERR_INVALID;
     if (peer != NULL) {
+        SHOAL_ASSERT(peer->known.refs > 0 && peer->known.refs < UINT32_MAX); /* each add needs one remove */
         peer->known.refs++;
         return SHOAL_OK;
     }
@@ -238,6 +251,7 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
     peer->next_send_ns = support->now_ns;
     memmove(support->peers + at + 1, support->peers + at, (support->peers_count - at) * sizeof(struct peer *));
     support->peers[at] = peer;
+    SHOAL_ASSERT(at == 0 || shoal_node_id_cmp(support->peers[at - 1]->known.node, node) < 0); /* H6 */
     support->peers_count++;
     wake_at(support, support->now_ns);
     return SHOAL_OK;
@@ -271,6 +285,7 @@ static struct their_claim *claim_find(const struct shoal_support *support, const
 {
     for (uint32_t at = support->buckets[bucket_of(group)]; at != SUPPORT_NONE;
          at = support->claims[at].next_in_bucket) {
+        SHOAL_ASSERT(at < SUPPORT_THEIRS_MAX && support->claims[at].peer != NULL); /* H7 */
         if (support->claims[at].peer == peer && shoal_job_id_equal(support->claims[at].group, group))
             return &support->claims[at];
     }
@@ -289,6 +304,7 @@ static struct their_claim *claim_make(struct shoal_support *support, struct peer
         return NULL;
     }
     claim = &support->claims[at];
+    SHOAL_ASSERT(claim->peer == NULL); /* H7: a free place belongs to nobody */
     support->claims_free = claim->next_in_bucket == 0 ? at + 1 : claim->next_in_bucket - 1;
     *claim = (struct their_claim){ .group = group, .peer = peer };
     claim->next_in_bucket = support->buckets[bucket];
@@ -304,8 +320,11 @@ static void claim_free(struct shoal_support *support, uint32_t at)
     struct their_claim *claim = &support->claims[at];
     uint32_t *link = &support->buckets[bucket_of(claim->group)];
 
-    while (*link != at)
+    SHOAL_ASSERT(claim->peer != NULL); /* H7: freed once */
+    while (*link != at) {
+        SHOAL_ASSERT(*link != SUPPORT_NONE); /* H7 */
         link = &support->claims[*link].next_in_bucket;
+    }
     *link = claim->next_in_bucket;
     *claim = (struct their_claim){ .next_in_bucket = support->claims_free + 1 };
     support->claims_free = at;
@@ -316,7 +335,8 @@ void shoal_support_remove(struct shoal_support *support, struct shoal_node_id no
     struct peer *peer = peer_find(support, node);
     uint32_t at = place_of(support, node);
 
-    SHOAL_ASSERT(peer != NULL && peer->known.refs > 0);
+    SHOAL_ASSERT(peer != NULL);         /* each add needs one remove */
+    SHOAL_ASSERT(peer->known.refs > 0); /* the same */
     if (--peer->known.refs > 0)
         return;
     while (peer->theirs != SUPPORT_NONE) {
@@ -332,6 +352,7 @@ void shoal_support_remove(struct shoal_support *support, struct shoal_node_id no
 
 static void claim_set(struct peer *peer, struct their_claim *claim, uint64_t term)
 {
+    SHOAL_ASSERT(claim->peer == peer); /* H7 */
     if (claim->term != 0)
         peer->theirs_hash -= hash_of(claim->group, claim->term);
     if (term != 0)
@@ -345,6 +366,7 @@ static void claim_set(struct peer *peer, struct their_claim *claim, uint64_t ter
 static void claims_sweep(struct shoal_support *support, struct peer *peer, uint64_t version)
 {
     for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer) {
+        SHOAL_ASSERT(at < SUPPORT_THEIRS_MAX); /* H7 */
         if (support->claims[at].version != version)
             claim_set(peer, &support->claims[at], 0);
     }
@@ -354,12 +376,14 @@ static void claims_void(struct shoal_support *support, struct peer *peer)
 {
     for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer)
         claim_set(peer, &support->claims[at], 0);
+    SHOAL_ASSERT(peer->theirs_hash == 0); /* H5: the empty set */
 }
 
 /* ---- Own claims ---- */
 
 static struct own_claim *own_find(struct peer *peer, struct shoal_job_id group)
 {
+    SHOAL_ASSERT(peer->own_count <= peer->own_cap); /* H5 */
     for (uint32_t i = 0; i < peer->own_count; i++) {
         if (shoal_job_id_equal(peer->own[i].group, group))
             return &peer->own[i];
@@ -369,6 +393,7 @@ static struct own_claim *own_find(struct peer *peer, struct shoal_job_id group)
 
 static void own_changed(struct shoal_support *support, struct peer *peer)
 {
+    SHOAL_ASSERT(peer->own_count > 0 || peer->own_hash == 0); /* H5: the empty set */
     peer->page_next = 0;
     peer->page_end = 0;
     peer->pages_after_ns = 0;
@@ -401,6 +426,7 @@ enum shoal_err shoal_support_claim(struct shoal_support *support, struct shoal_n
     if (claim != NULL && claim->term == term)
         return SHOAL_OK;
     if (claim == NULL) {
+        SHOAL_ASSERT(peer->own_count < SHOAL_SUPPORT_CLAIMS_MAX);
         claim = &peer->own[peer->own_count++];
         claim->group = group;
     } else {
@@ -419,6 +445,7 @@ void shoal_support_unclaim(struct shoal_support *support, struct shoal_node_id n
 
     if (claim == NULL)
         return;
+    SHOAL_ASSERT(claim->term > 0 && peer->own_count > 0); /* H5 */
     peer->own_hash -= hash_of(group, claim->term);
     *claim = peer->own[--peer->own_count];
     own_changed(support, peer);
@@ -428,6 +455,7 @@ void shoal_support_unclaim(struct shoal_support *support, struct shoal_node_id n
 
 static bool room(struct shoal_support *support, const struct shoal_support_actions *actions, uint32_t wanted)
 {
+    SHOAL_ASSERT(actions->count <= SHOAL_SUPPORT_ACTIONS_MAX); /* H8 */
     if (actions->count + wanted <= SHOAL_SUPPORT_ACTIONS_MAX)
         return true;
     support->more = true;
@@ -439,7 +467,8 @@ static struct shoal_support_action *act(struct shoal_support_actions *actions, e
 {
     struct shoal_support_action *action;
 
-    SHOAL_ASSERT(actions->count < SHOAL_SUPPORT_ACTIONS_MAX);
+    SHOAL_ASSERT(actions->count < SHOAL_SUPPORT_ACTIONS_MAX); /* H8 */
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     action = &actions->list[actions->count++];
     *action = (struct shoal_support_action){ .kind = kind, .node = node };
     return action;
@@ -457,6 +486,7 @@ static void tell_claims(struct shoal_support *support, struct peer *peer, struct
         struct their_claim *claim = &support->claims[at];
         struct shoal_support_action *action;
 
+        SHOAL_ASSERT(claim->peer == peer); /* H7 */
         if (claim->term != claim->told) {
             if (!room(support, actions, 1))
                 return;
@@ -469,10 +499,33 @@ static void tell_claims(struct shoal_support *support, struct peer *peer, struct
             link = &claim->next_in_peer;
             continue;
         }
+        SHOAL_ASSERT(claim->told == 0); /* H7: nobody counts on it any more */
         *link = claim->next_in_peer;
         claim_free(support, at);
     }
     peer->theirs_dirty = false;
+}
+
+/* ---- Edges ----
+ *
+ *     no support --a heartbeat of a healthy peer--> supporting --no other for support_ns, a refusal, a new life--> none
+ *     no support --an echo that is young enough --> supported  --support_ns after its sending, a new life---------> none */
+
+static void begin_supporting(struct shoal_support *support, struct peer *peer, struct shoal_support_actions *actions)
+{
+    SHOAL_ASSERT(!peer->known.supporting);                           /* H9 */
+    SHOAL_ASSERT(peer->known.supporting_until_ns > support->now_ns); /* H1 */
+    peer->known.supporting = true;
+    (void)act(actions, SHOAL_SUPPORT_SUPPORTING, peer->known.node);
+}
+
+static void begin_supported(struct shoal_support *support, struct peer *peer, struct shoal_support_actions *actions)
+{
+    SHOAL_ASSERT(!peer->known.supported);                                                  /* H9 */
+    SHOAL_ASSERT(peer->known.supported_until_ns > support->now_ns);                        /* H1 */
+    SHOAL_ASSERT(peer->known.supported_until_ns <= support->now_ns + support->support_ns); /* H1: from its sending */
+    peer->known.supported = true;
+    act(actions, SHOAL_SUPPORT_SUPPORTED, peer->known.node)->until_ns = peer->known.supported_until_ns;
 }
 
 static void end_supporting(struct peer *peer, struct shoal_support_actions *actions)
@@ -482,6 +535,7 @@ static void end_supporting(struct peer *peer, struct shoal_support_actions *acti
         return;
     peer->known.supporting = false;
     (void)act(actions, SHOAL_SUPPORT_SUPPORTING_LOST, peer->known.node);
+    SHOAL_ASSERT(peer->known.supporting_until_ns == 0); /* H9 */
 }
 
 static void end_supported(struct peer *peer, struct shoal_support_actions *actions)
@@ -491,6 +545,7 @@ static void end_supported(struct peer *peer, struct shoal_support_actions *actio
         return;
     peer->known.supported = false;
     (void)act(actions, SHOAL_SUPPORT_LOST, peer->known.node);
+    SHOAL_ASSERT(peer->known.supported_until_ns == 0); /* H9 */
 }
 
 /* ---- Receiving ---- */
@@ -521,6 +576,7 @@ static struct shoal_incarnation get_life(struct shoal_reader *r)
 
 static void put_life(struct shoal_writer *w, struct shoal_incarnation life)
 {
+    SHOAL_ASSERT(life.refutation == 0); /* H2: refutations are gossip's */
     shoal_put_u32(w, life.host_epoch);
     shoal_put_u32(w, life.agent);
 }
@@ -558,6 +614,7 @@ static void peer_restarted(struct shoal_support *support, struct peer *peer, str
 {
     bool known = !life_is_zero(peer->known.incarnation);
 
+    SHOAL_ASSERT(shoal_incarnation_cmp(life, peer->known.incarnation) > 0); /* H2: lives only rise */
     peer->known.incarnation = life;
     peer->seq_seen = 0;
     peer->support_seq = 0;
@@ -569,6 +626,7 @@ static void peer_restarted(struct shoal_support *support, struct peer *peer, str
     end_supporting(peer, actions);
     end_supported(peer, actions);
     claims_void(support, peer);
+    SHOAL_ASSERT(!peer->known.supporting && !peer->known.supported); /* H2 */
     peer->known.slot_stamp = 0;
     (void)act(actions, SHOAL_SUPPORT_PEER_RESTARTED, peer->known.node);
 }
@@ -580,13 +638,13 @@ static void take_support(struct shoal_support *support, struct peer *peer, const
         support->stats.withheld++; /* H3: what it has runs out by itself */
         return;
     }
+    SHOAL_ASSERT(beat->seq > peer->support_seq); /* H4: on_heartbeat dropped what is not newer */
     peer->support_seq = beat->seq;
     peer->known.supporting_until_ns = support->now_ns + support->support_ns;
     wake_at(support, peer->known.supporting_until_ns);
     if (peer->known.supporting)
         return;
-    peer->known.supporting = true;
-    (void)act(actions, SHOAL_SUPPORT_SUPPORTING, peer->known.node);
+    begin_supporting(support, peer, actions);
     kick(support, peer); /* it waits for the echo */
 }
 
@@ -599,16 +657,15 @@ static void take_echo(struct shoal_support *support, struct peer *peer, const st
         beat->support_seq > peer->seq || peer->seq - beat->support_seq >= SUPPORT_SENT_MAX)
         return;
     sent = peer->sent_at_ns[beat->support_seq % SUPPORT_SENT_MAX];
+    SHOAL_ASSERT(sent <= support->now_ns); /* H1 */
     peer->seq_echoed = beat->support_seq;
     peer->known.rtt_ns = support->now_ns - sent;
     peer->known.supported_until_ns = sent + support->support_ns; /* H1 */
     if (peer->known.supported_until_ns <= support->now_ns)
         return;
     wake_at(support, peer->known.supported_until_ns);
-    if (peer->known.supported)
-        return;
-    peer->known.supported = true;
-    act(actions, SHOAL_SUPPORT_SUPPORTED, peer->known.node)->until_ns = peer->known.supported_until_ns;
+    if (!peer->known.supported)
+        begin_supported(support, peer, actions);
 }
 
 static void take_claims(struct shoal_support *support, struct peer *peer, const struct own_claim *claims,
@@ -620,7 +677,8 @@ static void take_claims(struct shoal_support *support, struct peer *peer, const 
         if (claim == NULL)
             claim = claim_make(support, peer, claims[i].group);
         if (claim == NULL)
-            continue; /* counted; the hashes go on differing */
+            continue;                     /* counted; the hashes go on differing */
+        SHOAL_ASSERT(claims[i].term > 0); /* the decoder refuses others */
         claim->version = version;
         claim_set(peer, claim, claims[i].term);
     }
@@ -641,6 +699,8 @@ static void on_heartbeat(struct shoal_support *support, struct peer *peer, const
     }
     if (order > 0)
         peer_restarted(support, peer, beat->from, actions);
+    SHOAL_ASSERT(beat->seq > peer->seq_seen);                                      /* H4 */
+    SHOAL_ASSERT(shoal_incarnation_cmp(beat->from, peer->known.incarnation) == 0); /* H2 */
     peer->seq_seen = beat->seq;
     peer->known.heard_ns = support->now_ns;
     peer->known.quorum_connected = (beat->flags & SUPPORT_FLAG_QUORUM) != 0;
@@ -700,6 +760,7 @@ static enum shoal_err on_page(struct shoal_support *support, struct peer *peer, 
         peer->pages_count = pages;
     }
     take_claims(support, peer, claims, count, version);
+    SHOAL_ASSERT(page < peer->pages_count && pages <= SUPPORT_PAGES_MAX);
     peer->pages_got[page / 64] |= 1ull << page % 64;
     for (uint32_t i = 0; i < pages; i++) {
         if (!(peer->pages_got[i / 64] >> i % 64 & 1))
@@ -748,11 +809,13 @@ static enum shoal_err on_datagram(struct shoal_support *support, const struct sh
 
 static struct shoal_writer pool_writer(struct shoal_support_actions *actions)
 {
+    SHOAL_ASSERT(sizeof(actions->pool) - actions->used >= SHOAL_DATAGRAM_PAYLOAD_MAX); /* H8: pool_room came before */
     return shoal_writer_init(actions->pool + actions->used, SHOAL_DATAGRAM_PAYLOAD_MAX);
 }
 
 static bool pool_room(struct shoal_support *support, const struct shoal_support_actions *actions)
 {
+    SHOAL_ASSERT(actions->used <= sizeof(actions->pool)); /* H8 */
     if (sizeof(actions->pool) - actions->used >= SHOAL_DATAGRAM_PAYLOAD_MAX && room(support, actions, 1))
         return true;
     support->more = true;
@@ -762,7 +825,7 @@ static bool pool_room(struct shoal_support *support, const struct shoal_support_
 static void pool_send(struct shoal_support *support, struct peer *peer, struct shoal_writer *w,
                       struct shoal_support_actions *actions)
 {
-    SHOAL_ASSERT(!w->failed);
+    SHOAL_ASSERT(!w->failed); /* a heartbeat, and a page, fit a datagram */
     act(actions, SHOAL_SUPPORT_SEND, peer->known.node)->bytes = shoal_writer_view(w);
     actions->used += (uint32_t)w->len;
     support->stats.sent++;
@@ -770,8 +833,10 @@ static void pool_send(struct shoal_support *support, struct peer *peer, struct s
 
 static void put_claims(struct shoal_writer *w, const struct own_claim *claims, uint32_t count)
 {
+    SHOAL_ASSERT(count <= SUPPORT_PAGE_CLAIMS); /* what a page takes, and its decoder */
     shoal_put_u8(w, (uint8_t)count);
     for (uint32_t i = 0; i < count; i++) {
+        SHOAL_ASSERT(claims[i].term > 0); /* 0 would be malformed there */
         shoal_put_job_id(w, claims[i].group);
         shoal_put_u64(w, claims[i].term);
     }
@@ -787,6 +852,8 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
     bool urgent = peer->known.supported && peer->known.supported_until_ns - support->now_ns < support->support_ns / 2;
     bool whole = differs && peer->own_count <= SHOAL_SUPPORT_INLINE_CLAIMS_MAX;
 
+    SHOAL_ASSERT(!whole || peer->own_count <= SHOAL_SUPPORT_INLINE_CLAIMS_MAX);
+    SHOAL_ASSERT(peer->seq_echoed <= peer->seq); /* H4 */
     peer->seq++;
     peer->sent_at_ns[peer->seq % SUPPORT_SENT_MAX] = support->now_ns;
     shoal_put_u8(&w, SUPPORT_HEARTBEAT);
@@ -820,11 +887,13 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
 /* All pages of one set are sent before the set can change: a change starts again (own_changed). */
 static void send_pages(struct shoal_support *support, struct peer *peer, struct shoal_support_actions *actions)
 {
+    SHOAL_ASSERT(peer->page_end <= SUPPORT_PAGES_MAX); /* H5 */
     while (peer->page_next < peer->page_end && pool_room(support, actions)) {
         struct shoal_writer w = pool_writer(actions);
         uint32_t first = peer->page_next * SUPPORT_PAGE_CLAIMS;
         uint32_t count = peer->own_count - first < SUPPORT_PAGE_CLAIMS ? peer->own_count - first : SUPPORT_PAGE_CLAIMS;
 
+        SHOAL_ASSERT(first < peer->own_count); /* H5: a set that changed begins again */
         shoal_put_u8(&w, SUPPORT_PAGE);
         shoal_put_u8(&w, SUPPORT_VERSION);
         shoal_put_u8(&w, SUPPORT_VERSION);
@@ -850,6 +919,8 @@ static void expire(struct shoal_support *support, struct peer *peer, struct shoa
         peer->known.silent = true;
         (void)act(actions, SHOAL_SUPPORT_PEER_SILENT, peer->known.node);
     }
+    SHOAL_ASSERT(!peer->known.supported || support->now_ns < peer->known.supported_until_ns);   /* H1 */
+    SHOAL_ASSERT(!peer->known.supporting || support->now_ns < peer->known.supporting_until_ns); /* H1 */
 }
 
 static uint64_t peer_deadline(const struct shoal_support *support, const struct peer *peer)
@@ -894,6 +965,7 @@ enum shoal_err shoal_support_step(struct shoal_support *support, const struct sh
     struct peer *peer;
     enum shoal_err err = SHOAL_OK;
 
+    SHOAL_ASSERT(support->peers_count <= support->peers_cap); /* H6 */
     actions->count = 0;
     actions->used = 0;
     if (now_ns > support->now_ns)
@@ -911,6 +983,7 @@ enum shoal_err shoal_support_step(struct shoal_support *support, const struct sh
             end_supporting(peer, actions);
         break;
     }
+    SHOAL_ASSERT(actions->count <= SHOAL_SUPPORT_ACTIONS_MAX); /* H8 */
     return err;
 }
 
@@ -932,7 +1005,7 @@ size_t shoal_support_count(const struct shoal_support *support) { return support
 
 const struct shoal_support_peer *shoal_support_at(const struct shoal_support *support, size_t i)
 {
-    SHOAL_ASSERT(i < support->peers_count);
+    SHOAL_ASSERT(i < support->peers_count); /* the caller counts with shoal_support_count */
     return &support->peers[i]->known;
 }
 
@@ -954,6 +1027,7 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
          at = support->claims[at].next_in_bucket) {
         const struct their_claim *claim = &support->claims[at];
 
+        SHOAL_ASSERT(claim->peer != NULL); /* H7 */
         if (claim->term != 0 && shoal_job_id_equal(claim->group, group) && (best == NULL || claim->term > best->term))
             best = claim;
     }
@@ -962,6 +1036,31 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
     *node = best->peer->known.node;
     *term = best->term;
     return true;
+}
+
+void shoal_support_check(const struct shoal_support *support)
+{
+    for (uint32_t i = 0; i < support->peers_count; i++) {
+        const struct peer *peer = support->peers[i];
+        uint64_t own = 0;
+        uint64_t theirs = 0;
+
+        SHOAL_ASSERT(peer->known.refs > 0);
+        SHOAL_ASSERT(!shoal_node_id_equal(peer->known.node, support->self));                                /* H6 */
+        SHOAL_ASSERT(i == 0 || shoal_node_id_cmp(support->peers[i - 1]->known.node, peer->known.node) < 0); /* H6 */
+        for (uint32_t n = 0; n < peer->own_count; n++)
+            own += hash_of(peer->own[n].group, peer->own[n].term);
+        for (uint32_t at = peer->theirs; at != SUPPORT_NONE; at = support->claims[at].next_in_peer) {
+            const struct their_claim *claim = &support->claims[at];
+
+            SHOAL_ASSERT(claim_find(support, peer, claim->group) == claim); /* H7 */
+            theirs += claim->term == 0 ? 0 : hash_of(claim->group, claim->term);
+            SHOAL_ASSERT(claim->term == claim->told || peer->theirs_dirty); /* H7 */
+        }
+        SHOAL_ASSERT(own == peer->own_hash);                                            /* H5 */
+        SHOAL_ASSERT(theirs == peer->theirs_hash);                                      /* H5 */
+        SHOAL_ASSERT(peer->known.supporting == (peer->known.supporting_until_ns != 0)); /* H9 */
+    }
 }
 
 void shoal_support_stats(const struct shoal_support *support, struct shoal_support_stats *stats)

@@ -51,6 +51,7 @@ static void fuzz_step(struct fuzz *fuzz, const struct shoal_raft_event *event)
     static uint8_t wire[SHOAL_FRAME_BYTES_MAX];
 
     (void)shoal_raft_step(fuzz->raft, event, fuzz->now, &actions);
+    shoal_raft_check(fuzz->raft);
     for (uint32_t i = 0; i < actions.count; i++) {
         size_t used;
 
@@ -93,6 +94,7 @@ static void fuzz_datagram(struct fuzz *fuzz, struct shoal_view view)
                                          .bytes = view };
 
     (void)shoal_support_step(fuzz->support, &event, fuzz->now, &actions);
+    shoal_support_check(fuzz->support);
     event.kind = SHOAL_SUPPORT_EVENT_TIMER;
     for (int turns = 0; shoal_support_deadline_ns(fuzz->support) <= fuzz->now; turns++) {
         if (turns > 1000)

@@ -465,6 +465,7 @@ static void mesh_raft_event(struct mesh *mesh, uint32_t i, const struct shoal_ra
     enum shoal_err err;
 
     err = shoal_raft_step(node->raft, event, mesh->now, actions);
+    shoal_raft_check(node->raft);
     if (err != SHOAL_OK)
         MESH_BROKEN(mesh, "%c: step of event %d says %s", 'a' + (int)i, (int)event->kind, shoal_err_name(err));
     mesh_carry_out(mesh, i, actions);
@@ -512,6 +513,7 @@ static inline void mesh_support_step(struct mesh *mesh, uint32_t i, const struct
 
     if (shoal_support_step(mesh->nodes[i].support, event, mesh->now, actions) != SHOAL_OK)
         MESH_BROKEN(mesh, "%c: a support datagram did not decode", 'a' + (int)i);
+    shoal_support_check(mesh->nodes[i].support);
     for (uint32_t a = 0; a < actions->count; a++)
         mesh_on_support(mesh, i, &actions->list[a]);
     free(actions);

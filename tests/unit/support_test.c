@@ -100,6 +100,7 @@ static enum shoal_err hear(struct pair *pair, uint32_t host, const uint8_t *byte
 
     event.bytes = shoal_view_of(bytes, len);
     err = shoal_support_step(pair->host[host], &event, pair->now, &actions);
+    shoal_support_check(pair->host[host]);
     take_actions(pair, host, &actions);
     return err;
 }
@@ -111,6 +112,7 @@ static void timer(struct pair *pair, uint32_t host)
 
     event.health.slot_stamp = pair->now;
     assert_int_equal(shoal_support_step(pair->host[host], &event, pair->now, &actions), SHOAL_OK);
+    shoal_support_check(pair->host[host]);
     take_actions(pair, host, &actions);
 }
 
