@@ -5,15 +5,14 @@
  *     from gossip:  shoal_record, shoal_member --> shoal_control_heard(), shoal_control_node() --> shoal_sched_event
  *
  * Pure: no I/O, no allocation. Records come from other nodes: what does not decode is as if it had not been said. A
- * later version may append fields, so what follows the known ones is passed over. */
+ * later version may add fields to a map, which are passed over. */
 #ifndef SHOAL_CONTROL_RECORD_H
 #define SHOAL_CONTROL_RECORD_H
 
 #include "shoal/gossip.h"
 #include "shoal/sched.h"
 
-/* What a node says of itself at start (SHOAL_RECORD_NODE_FACTS). On the wire: u8 version, u32 cpus, u8 simulated, text
- * domain, text numeric class, text API URL. */
+/* What a node says of itself at start (SHOAL_RECORD_NODE_FACTS). On the wire: a head of kind FACTS and a map. */
 struct shoal_facts_record {
     uint32_t cpus;
     bool simulated;
@@ -29,9 +28,8 @@ SHOAL_MUST_CHECK enum shoal_err shoal_facts_record_decode(struct shoal_view byte
 /* Jobs whose pauses one load record tells. */
 #define SHOAL_LOAD_JOBS_MAX 16
 
-/* A hint for people, every few seconds (SHOAL_RECORD_NODE_LOAD). On the wire: u8 version, u32 load average x 1000, u8
- * count, count times: job id, u32 microseconds of the last pause of its workers there for a join or another change of
- * epoch; then, of later versions, u64 archive. */
+/* A hint for people, every few seconds (SHOAL_RECORD_NODE_LOAD). On the wire: a head of kind LOAD and a map; the pause is
+ * the last one of the job's workers there, for a join or another change of epoch. */
 struct shoal_load_record {
     uint32_t load_milli;
     uint64_t archive; /* another number: its part of the archive has changed; 0: not told */

@@ -164,7 +164,8 @@ struct shoal_pack_head {
 enum shoal_pack_kind {
     SHOAL_PACK_KIND_ARCHIVE = 'a',
     SHOAL_PACK_KIND_ENGINE = 'e',
-    SHOAL_PACK_KIND_FACTS = 'f',
+    SHOAL_PACK_KIND_FACTS = 'f', /* of a node */
+    SHOAL_PACK_KIND_JOB = 'o',   /* what `show` says */
     SHOAL_PACK_KIND_LOAD = 'l',
     SHOAL_PACK_KIND_SLOTS = 's',
     SHOAL_PACK_KIND_SPEC = 'j',
@@ -186,6 +187,7 @@ enum shoal_pack_shape {
     SHOAL_PACK_IS_U8,    /* uint8_t up to `size` */
     SHOAL_PACK_IS_U32,   /* uint32_t up to `size` */
     SHOAL_PACK_IS_U64,   /* uint64_t up to `size` */
+    SHOAL_PACK_IS_I32,   /* int32_t */
     SHOAL_PACK_IS_I64,   /* int64_t */
     SHOAL_PACK_IS_TEXT,  /* char[size], terminated */
     SHOAL_PACK_IS_FIXED, /* uint8_t[size], or a struct of such an array: a hash, an id */
@@ -219,5 +221,31 @@ void shoal_pack_put_fields(struct shoal_pack_writer *w, const struct shoal_pack_
  * fields, else empty; it points into the input. */
 void shoal_pack_get_fields(struct shoal_pack_reader *r, const struct shoal_pack_table *table, void *base,
                            struct shoal_view *kept);
+
+/* One row of a table: SHOAL_PACK_ROW(struct thing, "cpus", U32, cpus, 64), SHOAL_PACK_TEXT(struct thing, "name", name),
+ * SHOAL_PACK_OWN("jobs", put_jobs, get_jobs). */
+#define SHOAL_PACK_ROW(type, name, shape, member, max)                                                                 \
+    {                                                                                                                  \
+        name, SHOAL_PACK_IS_##shape, offsetof(type, member), max, NULL, NULL                                           \
+    }
+#define SHOAL_PACK_TEXT(type, name, member)                                                                            \
+    SHOAL_PACK_ROW(type, name, TEXT, member, sizeof(((const type *)NULL)->member))
+#define SHOAL_PACK_ID(type, name, member)                                                                              \
+    SHOAL_PACK_ROW(type, name, FIXED, member, sizeof(((const type *)NULL)->member))
+#define SHOAL_PACK_OWN(name, put, get)                                                                                 \
+    {                                                                                                                  \
+        name, SHOAL_PACK_IS_OWN, 0, 0, put, get                                                                        \
+    }
+#define SHOAL_PACK_TABLE(rows)                                                                                         \
+    {                                                                                                                  \
+        rows, sizeof(rows) / sizeof((rows)[0])                                                                         \
+    }
+
+/* A whole message: a head and one map. TOO_BIG: over `cap`. */
+SHOAL_MUST_CHECK enum shoal_err shoal_pack_encode(struct shoal_pack_head head, const struct shoal_pack_table *table,
+                                                  const void *base, uint8_t *bytes, size_t cap, size_t *len);
+/* `base` is all zero before; unknown fields are passed over. MALFORMED, UNSUPPORTED. */
+SHOAL_MUST_CHECK enum shoal_err shoal_pack_decode(struct shoal_view bytes, enum shoal_pack_kind kind, uint8_t ours,
+                                                  const struct shoal_pack_table *table, void *base);
 
 #endif

@@ -131,7 +131,9 @@ struct shoal_slots_record {
     uint64_t free; /* bit i: slot i can be reserved */
     uint64_t draining;
 };
-#define SHOAL_SLOTS_RECORD_BYTES 64
+/* On the wire: a head of kind SLOTS and a map. TOO_BIG: over `cap`. */
+SHOAL_MUST_CHECK enum shoal_err shoal_slots_record_encode(const struct shoal_slots_record *record, uint8_t *bytes,
+                                                          size_t cap, size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record);
 
 /* ---- Looking inside -------------------------------------------------------------------------------------------- */

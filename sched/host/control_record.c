@@ -2,89 +2,100 @@
  * functions. */
 #include "shoal/control_record.h"
 
+#include "shoal/pack.h"
 #include "shoal/slots.h"
-#include "shoal/wire.h"
 
 #include "shoal/banned.h"
 
-#define FACTS_VERSION 1
-#define LOAD_VERSION 1
+#define VERSION 2 /* of facts and load; 1 was a fixed layout */
+#define OLDEST 2
 /* In the last word of a tombstone's version: the job is in the archive. No later summary has a higher one. */
 #define ARCHIVED_BIT ((uint64_t)1 << 63)
+
+static const struct shoal_pack_field facts_fields[] = {
+    SHOAL_PACK_TEXT(struct shoal_facts_record, "api_url", api_url),
+    SHOAL_PACK_TEXT(struct shoal_facts_record, "class", numeric_class),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "cpus", U32, cpus, UINT32_MAX),
+    SHOAL_PACK_TEXT(struct shoal_facts_record, "domain", domain),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "simulated", BOOL, simulated, 1),
+};
+static const struct shoal_pack_table facts_table = SHOAL_PACK_TABLE(facts_fields);
 
 enum shoal_err shoal_facts_record_encode(const struct shoal_facts_record *facts, uint8_t *bytes, size_t cap,
                                          size_t *len)
 {
-    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_FACTS, VERSION, OLDEST };
 
-    shoal_put_u8(&w, FACTS_VERSION);
-    shoal_put_u32(&w, facts->cpus);
-    shoal_put_bool(&w, facts->simulated);
-    shoal_put_text(&w, facts->domain);
-    shoal_put_text(&w, facts->numeric_class);
-    shoal_put_text(&w, facts->api_url);
-    if (w.failed)
-        return SHOAL_ERR_TOO_BIG;
-    *len = w.len;
-    return SHOAL_OK;
+    return shoal_pack_encode(head, &facts_table, facts, bytes, cap, len);
 }
 
 enum shoal_err shoal_facts_record_decode(struct shoal_view bytes, struct shoal_facts_record *facts)
 {
-    struct shoal_reader r = shoal_reader_init(bytes);
     struct shoal_facts_record decoded = { 0 };
+    enum shoal_err err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_FACTS, VERSION, &facts_table, &decoded);
 
-    if (shoal_get_u8(&r) == 0)
-        return SHOAL_ERR_MALFORMED;
-    decoded.cpus = shoal_get_u32(&r);
-    decoded.simulated = shoal_get_bool(&r);
-    shoal_get_text(&r, decoded.domain, sizeof(decoded.domain));
-    shoal_get_text(&r, decoded.numeric_class, sizeof(decoded.numeric_class));
-    shoal_get_text(&r, decoded.api_url, sizeof(decoded.api_url));
-    if (r.failed)
-        return SHOAL_ERR_MALFORMED;
-    *facts = decoded;
-    return SHOAL_OK;
+    if (err == SHOAL_OK)
+        *facts = decoded;
+    return err;
 }
+
+/* One array: a job, its pause, a job, its pause. */
+static bool put_pauses(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_load_record *load = base;
+
+    if (w == NULL || load->count == 0)
+        return load->count > 0;
+    shoal_pack_put_array(w, 2u * load->count);
+    for (unsigned i = 0; i < load->count; i++) {
+        shoal_pack_put_bin(w, shoal_view_of(load->jobs[i].job.bytes, sizeof(load->jobs[i].job.bytes)));
+        shoal_pack_put_u64(w, load->jobs[i].pause_us);
+    }
+    return true;
+}
+
+static void get_pauses(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_load_record *load = base;
+    uint32_t count = shoal_pack_get_array(r, 2 * SHOAL_LOAD_JOBS_MAX);
+
+    if (count % 2 != 0)
+        r->failed = true;
+    for (unsigned i = 0; i < count / 2 && !r->failed; i++) {
+        struct shoal_view job = shoal_pack_get_bin(r, sizeof(load->jobs[i].job.bytes));
+
+        if (job.len == sizeof(load->jobs[i].job.bytes))
+            memcpy(load->jobs[i].job.bytes, job.bytes, job.len);
+        else
+            r->failed = true;
+        load->jobs[i].pause_us = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
+    }
+    load->count = (uint8_t)(count / 2);
+}
+
+static const struct shoal_pack_field load_fields[] = {
+    SHOAL_PACK_ROW(struct shoal_load_record, "archive", U64, archive, UINT64_MAX),
+    SHOAL_PACK_ROW(struct shoal_load_record, "load_milli", U32, load_milli, UINT32_MAX),
+    SHOAL_PACK_OWN("pauses_us", put_pauses, get_pauses),
+};
+static const struct shoal_pack_table load_table = SHOAL_PACK_TABLE(load_fields);
 
 enum shoal_err shoal_load_record_encode(const struct shoal_load_record *load, uint8_t *bytes, size_t cap, size_t *len)
 {
-    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_LOAD, VERSION, OLDEST };
 
-    SHOAL_ASSERT(load->count <= SHOAL_LOAD_JOBS_MAX);
-    shoal_put_u8(&w, LOAD_VERSION);
-    shoal_put_u32(&w, load->load_milli);
-    shoal_put_u8(&w, load->count);
-    for (unsigned i = 0; i < load->count; i++) {
-        shoal_put_job_id(&w, load->jobs[i].job);
-        shoal_put_u32(&w, load->jobs[i].pause_us);
-    }
-    shoal_put_u64(&w, load->archive);
-    if (w.failed)
-        return SHOAL_ERR_TOO_BIG;
-    *len = w.len;
-    return SHOAL_OK;
+    SHOAL_ASSERT(load->count <= SHOAL_LOAD_JOBS_MAX); /* what is written can be read */
+    return shoal_pack_encode(head, &load_table, load, bytes, cap, len);
 }
 
 enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_load_record *load)
 {
-    struct shoal_reader r = shoal_reader_init(bytes);
     struct shoal_load_record decoded = { 0 };
+    enum shoal_err err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_LOAD, VERSION, &load_table, &decoded);
 
-    if (shoal_get_u8(&r) == 0)
-        return SHOAL_ERR_MALFORMED;
-    decoded.load_milli = shoal_get_u32(&r);
-    decoded.count = shoal_get_enum(&r, SHOAL_LOAD_JOBS_MAX + 1);
-    for (unsigned i = 0; i < decoded.count; i++) {
-        decoded.jobs[i].job = shoal_get_job_id(&r);
-        decoded.jobs[i].pause_us = shoal_get_u32(&r);
-    }
-    if (shoal_reader_left(&r) > 0) /* earlier versions ended here */
-        decoded.archive = shoal_get_u64(&r);
-    if (r.failed)
-        return SHOAL_ERR_MALFORMED;
-    *load = decoded;
-    return SHOAL_OK;
+    if (err == SHOAL_OK)
+        *load = decoded;
+    return err;
 }
 
 void shoal_control_publish(const struct shoal_sched_action *action, struct shoal_record *record)

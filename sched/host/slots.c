@@ -798,28 +798,21 @@ static void publish(struct slots_step *s)
 {
     struct shoal_slots_record record;
     struct shoal_slots_action *action;
-    struct shoal_writer w;
+    uint8_t *bytes = s->actions->pool + s->actions->pool_used;
+    size_t len = 0;
 
     if (s->slots->published == s->slots->version)
         return;
-    w = shoal_writer_init(s->actions->pool + s->actions->pool_used, SHOAL_SLOTS_POOL_BYTES - s->actions->pool_used);
     shoal_slots_record(s->slots, &record);
     record.stamp = s->now_ns;
-    job_put_head(&w, 0, 1);
-    shoal_put_u64(&w, record.version);
-    shoal_put_u32(&w, record.host_epoch);
-    shoal_put_u32(&w, record.slots);
-    shoal_put_u8(&w, record.device);
-    shoal_put_u64(&w, record.stamp);
-    shoal_put_u64(&w, record.free);
-    shoal_put_u64(&w, record.draining);
-    if (w.failed || (action = slots_emit(s, SHOAL_SLOTS_PUBLISH)) == NULL) {
+    if (shoal_slots_record_encode(&record, bytes, SHOAL_SLOTS_POOL_BYTES - s->actions->pool_used, &len) != SHOAL_OK ||
+        (action = slots_emit(s, SHOAL_SLOTS_PUBLISH)) == NULL) {
         s->slots->blocked = true;
         return;
     }
     action->u.publish.version = record.version;
-    action->u.publish.payload = shoal_writer_view(&w);
-    s->actions->pool_used += (w.len + 15) & ~(size_t)15;
+    action->u.publish.payload = shoal_view_of(bytes, len);
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
     s->slots->published = s->slots->version;
 }
 

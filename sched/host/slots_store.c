@@ -3,6 +3,8 @@
 
 #include "sched/job/job_wire.h"
 #include "slots_state.h"
+
+#include "shoal/pack.h"
 #include "shoal/banned.h"
 
 /* As slots.c: how long a restored worker may stay unconfirmed by its runner. */
@@ -217,21 +219,32 @@ enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_
 
 uint64_t shoal_slots_version(const struct shoal_slots *slots) { return slots->table_version; }
 
+#define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_slots_record, name, shape, member, max)
+static const struct shoal_pack_field record_fields[] = {
+    ROW("device", U8, device, SHOAL_JOB_DEVICE_COUNT - 1),
+    ROW("draining", U64, draining, UINT64_MAX),
+    ROW("free", U64, free, UINT64_MAX),
+    ROW("host_epoch", U32, host_epoch, UINT32_MAX),
+    ROW("slots", U32, slots, SHOAL_SLOTS_MAX),
+    ROW("stamp", U64, stamp, UINT64_MAX),
+    ROW("version", U64, version, UINT64_MAX),
+};
+#undef ROW
+static const struct shoal_pack_table record_table = SHOAL_PACK_TABLE(record_fields);
+#define RECORD_VERSION 2 /* 1 was a fixed layout */
+
+enum shoal_err shoal_slots_record_encode(const struct shoal_slots_record *record, uint8_t *bytes, size_t cap,
+                                         size_t *len)
+{
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, 2 };
+
+    return shoal_pack_encode(head, &record_table, record, bytes, cap, len);
+}
+
 enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record)
 {
-    struct shoal_reader r = shoal_reader_init(bytes);
-
-    (void)job_get_head(&r, 1, 1);
-    record->version = shoal_get_u64(&r);
-    record->host_epoch = shoal_get_u32(&r);
-    record->slots = shoal_get_u32(&r);
-    record->device = shoal_get_enum(&r, SHOAL_JOB_DEVICE_COUNT);
-    record->stamp = shoal_get_u64(&r);
-    record->free = shoal_get_u64(&r);
-    record->draining = shoal_get_u64(&r);
-    if (record->slots > SHOAL_SLOTS_MAX)
-        r.failed = true;
-    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+    memset(record, 0, sizeof(*record));
+    return shoal_pack_decode(bytes, SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, &record_table, record);
 }
 
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record)

@@ -13,15 +13,8 @@
 
 #define OLDEST 2
 
-#define TEXT(name, member)                                                                                             \
-    {                                                                                                                  \
-        name, SHOAL_PACK_IS_TEXT, offsetof(struct shoal_job_spec, member),                                             \
-            sizeof(((struct shoal_job_spec *)NULL)->member), NULL, NULL                                                \
-    }
-#define ROW(name, shape, member, max)                                                                                  \
-    {                                                                                                                  \
-        name, SHOAL_PACK_IS_##shape, offsetof(struct shoal_job_spec, member), max, NULL, NULL                          \
-    }
+#define TEXT(name, member) SHOAL_PACK_TEXT(struct shoal_job_spec, name, member)
+#define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_job_spec, name, shape, member, max)
 /* A list of texts is their bytes, each with its NUL. */
 #define BYTES_MAX SHOAL_JOB_SPEC_BYTES_MAX
 
@@ -58,7 +51,7 @@ static const struct shoal_pack_field spec_fields[] = {
     ROW("workers_max", U32, workers_max, UINT32_MAX),
     ROW("workers_min", U32, workers_min, UINT32_MAX),
 };
-static const struct shoal_pack_table spec_table = { spec_fields, sizeof(spec_fields) / sizeof(spec_fields[0]) };
+static const struct shoal_pack_table spec_table = SHOAL_PACK_TABLE(spec_fields);
 
 /* How many texts there are, or SHOAL_JOB_LIST_MAX + 1 where the last has no end: walking them must stay inside. */
 static uint32_t texts_count(struct shoal_view bytes)

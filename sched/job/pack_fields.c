@@ -36,6 +36,14 @@ static uint64_t uint_at(const uint8_t *at, size_t width)
     return u64;
 }
 
+static int32_t i32_at(const uint8_t *at)
+{
+    int32_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
 static void uint_store(uint8_t *at, size_t width, uint64_t value)
 {
     uint32_t u32 = (uint32_t)value;
@@ -71,6 +79,7 @@ static bool is_zero(const struct shoal_pack_field *field, const void *base)
     switch (field->shape) {
     case SHOAL_PACK_IS_BOOL:
     case SHOAL_PACK_IS_U8: return uint_at(at, 1) == 0;
+    case SHOAL_PACK_IS_I32:
     case SHOAL_PACK_IS_U32: return uint_at(at, 4) == 0;
     case SHOAL_PACK_IS_U64:
     case SHOAL_PACK_IS_I64: return uint_at(at, 8) == 0;
@@ -108,6 +117,7 @@ static void put_value(struct shoal_pack_writer *w, const struct shoal_pack_field
     case SHOAL_PACK_IS_U8: put_uint(w, field, uint_at(at, 1)); break;
     case SHOAL_PACK_IS_U32: put_uint(w, field, uint_at(at, 4)); break;
     case SHOAL_PACK_IS_U64: put_uint(w, field, uint_at(at, 8)); break;
+    case SHOAL_PACK_IS_I32: shoal_pack_put_i64(w, i32_at(at)); break;
     case SHOAL_PACK_IS_I64: shoal_pack_put_i64(w, (int64_t)uint_at(at, 8)); break;
     case SHOAL_PACK_IS_TEXT: shoal_pack_put_str(w, shoal_view_of(at, strnlen((const char *)at, field->size))); break;
     case SHOAL_PACK_IS_FIXED: shoal_pack_put_bin(w, shoal_view_of(at, field->size)); break;
@@ -115,6 +125,17 @@ static void put_value(struct shoal_pack_writer *w, const struct shoal_pack_field
     case SHOAL_PACK_IS_BIN: put_bytes(w, field, view_at(at)); break;
     case SHOAL_PACK_IS_OWN: (void)field->put(w, base); break;
     }
+}
+
+static void get_i32(struct shoal_pack_reader *r, uint8_t *at)
+{
+    int64_t value = shoal_pack_get_i64(r);
+
+    if (value < INT32_MIN || value > INT32_MAX) {
+        r->failed = true;
+        value = 0;
+    }
+    uint_store(at, 4, (uint32_t)value);
 }
 
 static void get_view(struct shoal_pack_reader *r, const struct shoal_pack_field *field, uint8_t *at)
@@ -144,6 +165,7 @@ static void get_value(struct shoal_pack_reader *r, const struct shoal_pack_field
     case SHOAL_PACK_IS_U8: uint_store(at, 1, shoal_pack_get_u64(r, field->size)); break;
     case SHOAL_PACK_IS_U32: uint_store(at, 4, shoal_pack_get_u64(r, field->size)); break;
     case SHOAL_PACK_IS_U64: uint_store(at, 8, shoal_pack_get_u64(r, field->size)); break;
+    case SHOAL_PACK_IS_I32: get_i32(r, at); break;
     case SHOAL_PACK_IS_I64: uint_store(at, 8, (uint64_t)shoal_pack_get_i64(r)); break;
     case SHOAL_PACK_IS_TEXT: shoal_pack_get_text(r, (char *)at, field->size); break;
     case SHOAL_PACK_IS_FIXED: get_fixed(r, field, at); break;
@@ -260,4 +282,29 @@ void shoal_pack_get_fields(struct shoal_pack_reader *r, const struct shoal_pack_
     }
     if (kept != NULL)
         *kept = unknown && !r->failed ? shoal_view_of(r->bytes + from, r->at - from) : (struct shoal_view){ 0 };
+}
+
+enum shoal_err shoal_pack_encode(struct shoal_pack_head head, const struct shoal_pack_table *table, const void *base,
+                                 uint8_t *bytes, size_t cap, size_t *len)
+{
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap);
+
+    shoal_pack_put_head(&w, head);
+    shoal_pack_put_fields(&w, table, base, (struct shoal_view){ 0 });
+    if (w.failed)
+        return SHOAL_ERR_TOO_BIG;
+    *len = w.len;
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_pack_decode(struct shoal_view bytes, enum shoal_pack_kind kind, uint8_t ours,
+                                 const struct shoal_pack_table *table, void *base)
+{
+    struct shoal_pack_reader r = shoal_pack_reader_init(bytes);
+    enum shoal_err err = shoal_pack_get_head(&r, kind, ours, NULL);
+
+    if (err != SHOAL_OK)
+        return err;
+    shoal_pack_get_fields(&r, table, base, NULL);
+    return shoal_pack_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }

@@ -7,6 +7,8 @@
 
 #include "shoal/raft.h"
 
+#include "shoal/pack.h"
+
 #include "shoal/banned.h"
 
 /* Kinds of what is kept or carried inside frames; beyond those of frames, so that none passes for another. */
@@ -15,7 +17,6 @@
 #define KIND_MESH_HINT 0x44
 #define KIND_MESH_COPY 0x45
 #define KIND_RECOVERY 0x46
-#define KIND_ARCHIVE 0x47
 #define KIND_KEPT 0x48
 
 #define BODY_MAX (SHOAL_FRAME_BYTES_MAX - 1024)
@@ -456,44 +457,78 @@ static uint8_t get_guardians(struct shoal_reader *r, struct shoal_node_id *guard
 
 /* ---- The archive ---- */
 
+/* One bin: the ids, one behind the other. */
+static bool put_archive_guardians(struct shoal_pack_writer *w, const void *base)
+{
+    const struct archive_record *record = base;
+
+    if (w != NULL && record->guardian_count > 0)
+        shoal_pack_put_bin(w, shoal_view_of(record->guardians, record->guardian_count * sizeof(record->guardians[0])));
+    return record->guardian_count > 0;
+}
+
+static void get_archive_guardians(struct shoal_pack_reader *r, void *base)
+{
+    struct archive_record *record = base;
+    struct shoal_view ids = shoal_pack_get_bin(r, sizeof(record->guardians));
+
+    if (ids.len % sizeof(record->guardians[0]) != 0)
+        r->failed = true;
+    if (r->failed || ids.len == 0)
+        return;
+    memcpy(record->guardians, ids.bytes, ids.len);
+    record->guardian_count = (uint8_t)(ids.len / sizeof(record->guardians[0]));
+}
+
+#define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct archive_record, name, shape, member, max)
+static const struct shoal_pack_field archive_fields[] = {
+    ROW("applied", U64, version.applied, UINT64_MAX),
+    ROW("config", U64, version.config, UINT64_MAX),
+    ROW("facts", BIN, facts, SHOAL_ARCHIVE_RECORD_BYTES_MAX),
+    SHOAL_PACK_OWN("guardians", put_archive_guardians, get_archive_guardians),
+    SHOAL_PACK_ID(struct archive_record, "job", job),
+    SHOAL_PACK_ID(struct archive_record, "list", list),
+    SHOAL_PACK_ID(struct archive_record, "spec_hash", spec_hash),
+    ROW("summary", BIN, summary, SHOAL_SCHED_SUMMARY_BYTES_MAX),
+    ROW("term", U64, version.term, UINT64_MAX),
+    SHOAL_PACK_TEXT(struct archive_record, "user", user),
+};
+#undef ROW
+static const struct shoal_pack_table archive_table = SHOAL_PACK_TABLE(archive_fields);
+#define ARCHIVE_VERSION 2 /* 1 was a fixed layout */
+
+/* The signature is over these very bytes, which are kept and passed on as they are: whoever does not know a field of
+ * a later version does not change it. */
 bool sched_archive_encode_body(const struct archive_record *record, struct shoal_writer *w)
 {
-    put_head(w, KIND_ARCHIVE);
-    shoal_put_job_id(w, record->job);
-    shoal_put_u64(w, record->version.config);
-    shoal_put_u64(w, record->version.term);
-    shoal_put_u64(w, record->version.applied);
-    shoal_put_hash(w, record->spec_hash);
-    shoal_put_hash(w, record->list);
-    shoal_put_text(w, record->user);
-    put_guardians(w, record->guardian_count, record->guardians);
-    shoal_put_bytes(w, record->facts);
-    shoal_put_bytes(w, record->summary);
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_ARCHIVE, ARCHIVE_VERSION, 2 };
+    size_t len = 0;
+
+    if (w->failed ||
+        shoal_pack_encode(head, &archive_table, record, w->bytes + w->len, w->cap - w->len, &len) != SHOAL_OK)
+        w->failed = true;
+    w->len += len;
     return !w->failed;
 }
 
 enum shoal_err sched_archive_decode(struct shoal_view bytes, struct archive_record *record, size_t *signed_len)
 {
+    struct shoal_pack_reader body = shoal_pack_reader_init(bytes);
     struct shoal_reader r = shoal_reader_init(bytes);
-    size_t len;
+    enum shoal_err err = shoal_pack_get_head(&body, SHOAL_PACK_KIND_ARCHIVE, ARCHIVE_VERSION, NULL);
 
-    get_head(&r, KIND_ARCHIVE);
-    record->job = shoal_get_job_id(&r);
-    record->version.config = shoal_get_u64(&r);
-    record->version.term = shoal_get_u64(&r);
-    record->version.applied = shoal_get_u64(&r);
-    record->spec_hash = shoal_get_hash(&r);
-    record->list = shoal_get_hash(&r);
-    shoal_get_text(&r, record->user, sizeof(record->user));
-    record->guardian_count = get_guardians(&r, record->guardians);
-    record->facts = shoal_get_bytes(&r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
-    record->summary = shoal_get_bytes(&r, SHOAL_SCHED_SUMMARY_BYTES_MAX);
-    len = r.at;
+    memset(record, 0, sizeof(*record));
+    if (err != SHOAL_OK)
+        return err;
+    shoal_pack_get_fields(&body, &archive_table, record, NULL);
+    if (body.failed)
+        return SHOAL_ERR_MALFORMED;
+    (void)shoal_get_space(&r, body.at);
     shoal_get_raw(&r, record->key, sizeof(record->key));
     shoal_get_raw(&r, record->signature, sizeof(record->signature));
     if (!shoal_reader_done(&r) || shoal_job_id_is_mesh(record->job) || bytes.len > SHOAL_ARCHIVE_RECORD_BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
-    *signed_len = len;
+    *signed_len = body.at;
     return SHOAL_OK;
 }
 

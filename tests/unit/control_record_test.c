@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "shoal/pack.h"
 #include "shoal/slots.h"
 
 static const struct shoal_facts_record facts_said = {
@@ -48,8 +49,8 @@ static void facts_come_back(void **state)
     assert_memory_equal(&facts, &facts_said, sizeof(facts));
     for (size_t n = 0; n < len; n++)
         assert_int_equal(decode_prefix(false, bytes, n), SHOAL_ERR_MALFORMED);
-    bytes[len] = 7; /* what a later version appends is passed over */
-    assert_int_equal(decode_prefix(false, bytes, len + 1), SHOAL_OK);
+    bytes[len] = 7;
+    assert_int_equal(decode_prefix(false, bytes, len + 1), SHOAL_ERR_MALFORMED);
     assert_int_equal(shoal_facts_record_encode(&facts_said, bytes, len - 1, &out), SHOAL_ERR_TOO_BIG);
 }
 
@@ -67,10 +68,45 @@ static void load_comes_back(void **state)
     assert_int_equal(shoal_load_record_encode(&said, bytes, sizeof(bytes), &len), SHOAL_OK);
     assert_int_equal(shoal_load_record_decode(shoal_view_of(bytes, len), &heard), SHOAL_OK);
     assert_memory_equal(&heard, &said, sizeof(heard));
-    for (size_t n = 0; n < len; n++) /* an earlier version ended before its last field */
-        assert_int_equal(decode_prefix(true, bytes, n), n == len - 8 ? SHOAL_OK : SHOAL_ERR_MALFORMED);
-    bytes[5] = SHOAL_LOAD_JOBS_MAX + 1; /* more jobs than a record holds */
-    assert_int_equal(decode_prefix(true, bytes, sizeof(bytes)), SHOAL_ERR_MALFORMED);
+    for (size_t n = 0; n < len; n++)
+        assert_int_equal(decode_prefix(true, bytes, n), SHOAL_ERR_MALFORMED);
+    memset(bytes, 0, sizeof(bytes));
+    memcpy(bytes, "l\x02\x02\x81\xa9pauses_us\xdc\0\x22", 17); /* seventeen jobs, more than a record holds */
+    for (unsigned i = 0; i < 17; i++)
+        memcpy(bytes + 17 + 13 * i, "\xc4\x0a##########\0", 13);
+    assert_int_equal(decode_prefix(true, bytes, 17 + 13 * 17), SHOAL_ERR_MALFORMED);
+    bytes[16] = 0x20; /* sixteen are taken */
+    assert_int_equal(decode_prefix(true, bytes, 17 + 13 * 16), SHOAL_OK);
+    bytes[16] = 0x1f; /* a job without its pause */
+    assert_int_equal(decode_prefix(true, bytes, 17 + 13 * 16 - 1), SHOAL_ERR_MALFORMED);
+}
+
+/* A later version says more: what we know of it is heard. Its author says that we cannot read it: then nothing is. */
+static void later_versions_are_heard(void **state)
+{
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, sizeof(bytes));
+    struct shoal_facts_record facts;
+    struct shoal_slots_record slots;
+
+    (void)state;
+    shoal_pack_put_head(&w, (struct shoal_pack_head){ SHOAL_PACK_KIND_FACTS, 9, 2 });
+    shoal_pack_begin_map(&w);
+    shoal_pack_put_name(&w, "cpus");
+    shoal_pack_put_u64(&w, 8);
+    shoal_pack_put_name(&w, "gpus");
+    shoal_pack_put_array(&w, 1);
+    shoal_pack_put_text(&w, "H200");
+    shoal_pack_end_map(&w);
+    assert_int_equal(shoal_facts_record_decode(shoal_pack_writer_view(&w), &facts), SHOAL_OK);
+    assert_true(facts.cpus == 8 && facts.domain[0] == '\0');
+    bytes[2] = 9;
+    assert_int_equal(shoal_facts_record_decode(shoal_pack_writer_view(&w), &facts), SHOAL_ERR_UNSUPPORTED);
+    bytes[0] = SHOAL_PACK_KIND_SLOTS;
+    assert_int_equal(shoal_slots_record_decode(shoal_pack_writer_view(&w), &slots), SHOAL_ERR_UNSUPPORTED);
+    bytes[2] = 2;
+    assert_int_equal(shoal_slots_record_decode(shoal_pack_writer_view(&w), &slots), SHOAL_OK);
+    assert_true(slots.slots == 0 && slots.free == 0);
 }
 
 static void a_member_becomes_a_node(void **state)
@@ -171,8 +207,11 @@ static void actions_become_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(facts_come_back),         cmocka_unit_test(load_comes_back),
-        cmocka_unit_test(a_member_becomes_a_node), cmocka_unit_test(half_a_record_says_nothing),
+        cmocka_unit_test(facts_come_back),
+        cmocka_unit_test(load_comes_back),
+        cmocka_unit_test(later_versions_are_heard),
+        cmocka_unit_test(a_member_becomes_a_node),
+        cmocka_unit_test(half_a_record_says_nothing),
         cmocka_unit_test(actions_become_records),
     };
 

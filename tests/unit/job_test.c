@@ -466,7 +466,7 @@ static void test_prefixes(void **state)
     shoal_job_destroy(job);
 }
 
-/* The largest summary fits one gossip record. */
+/* The largest summary fits one gossip record, with as many of its hosts as there is room for. */
 static void test_summary(void **state)
 {
     struct shoal_job_summary s = { .host_count = SHOAL_SUMMARY_HOSTS_MAX, .held = 9, .step = 77, .loss_micro = -3 },
@@ -485,6 +485,24 @@ static void test_summary(void **state)
     assert_memory_equal(&back.hosts[3], &s.hosts[3], sizeof(s.hosts[3]));
     assert_int_equal(back.loss_micro, -3);
     expect_prefixes_refused(shoal_view_of(bytes, len), decode_summary);
+    s.state = SHOAL_JOB_RUNNING;
+    s.elastic = s.has_metrics = true;
+    s.priority = s.want_min = s.want_max = s.workers_min = s.workers_max = s.held = s.class_hash = UINT32_MAX;
+    s.data_epoch = s.rate_milli = s.epoch.e = s.epoch.k = UINT32_MAX;
+    s.ticket_ms = s.term = s.step = s.create_ms = s.start_ms = s.end_ms = UINT64_MAX;
+    s.loss_micro = s.metric_micro = INT64_MIN;
+    s.id.bytes[0] = s.leader.bytes[0] = 1;
+    for (unsigned i = 0; i < SHOAL_SUMMARY_HOSTS_MAX; i++)
+        s.hosts[i].slots = UINT64_MAX;
+    assert_int_equal(shoal_job_summary_encode(&s, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_true(len <= SHOAL_RECORD_PAYLOAD_MAX);
+    assert_int_equal(shoal_job_summary_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    if (back.host_count < 7 || back.hosts[back.host_count - 1].slots != UINT64_MAX || back.held != UINT32_MAX)
+        fail_msg("of twelve hosts %u are told", back.host_count);
+    s.pending[20] = s.creator[10] = s.framework[12] = s.app_name[30] = '\0'; /* an ordinary job tells them all */
+    assert_int_equal(shoal_job_summary_encode(&s, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_summary_decode(shoal_view_of(bytes, len), &back), SHOAL_OK);
+    assert_int_equal(back.host_count, SHOAL_SUMMARY_HOSTS_MAX);
 }
 
 static void test_spec_check(void **state)
