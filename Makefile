@@ -44,14 +44,17 @@ $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# Unit tests see every object but main(); the bench and system tools see libshoal too.
-$(OUT)/tests/unit/%: $(OUT)/tests/unit/%.o $(CORE_OBJ) $(WORKER_OBJ)
+# Tests and tools take from the archive what they use of all but main(). Thin: it names the objects.
+$(OUT)/core.a: $(CORE_OBJ) $(WORKER_OBJ)
+	@rm -f $@ && ar rcsT $@ $^
+
+$(OUT)/tests/unit/%: $(OUT)/tests/unit/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
 
-$(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(CORE_OBJ) $(WORKER_OBJ)
+$(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
-$(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(CORE_OBJ) $(WORKER_OBJ)
+$(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
 # FABRIC_HOME: what a training script imports.
