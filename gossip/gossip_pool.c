@@ -1,7 +1,9 @@
 /* The pool: pages of 16 KiB, each cut into cells of one size; a page whose cells are all free serves any size again.
  *
  * Q1. A cell is in its hash chain exactly while its reference count is above 0.
- * Q2. A page is in its class's list exactly while it has a free cell and a used one. */
+ * Q2. A page is in its class's list exactly while it has a free cell and a used one.
+ * Q3. A handle is (page + 1) * 256 + cell of a page that was taken; 0 is no handle.
+ * Q4. Of a page, `used` of the first `fresh` cells are in use; the others of them are on its free list. */
 #include "gossip_pool.h"
 
 #include <stdlib.h>
@@ -106,7 +108,8 @@ static struct cell *cell_of(const struct shoal_gossip_pool *pool, uint32_t handl
 {
     uint32_t page = (handle >> 8) - 1;
 
-    SHOAL_ASSERT(handle >= 256 && page < pool->pages_fresh);
+    SHOAL_ASSERT(handle >= 256 && page < pool->pages_fresh); /* Q3 */
+    SHOAL_ASSERT((handle & 255) < pool->pages[page].fresh);  /* Q4 */
     return (struct cell *)(void *)(pool->arena + (size_t)page * PAGE_BYTES +
                                    (size_t)(handle & 255) * class_bytes[pool->pages[page].class]);
 }
@@ -115,6 +118,7 @@ static void list_take(struct shoal_gossip_pool *pool, uint32_t at)
 {
     struct page *page = &pool->pages[at];
 
+    SHOAL_ASSERT((page->prev == NONE) == (pool->partial[page->class] == at)); /* Q2 */
     if (page->prev != NONE)
         pool->pages[page->prev].next = page->next;
     else
@@ -127,6 +131,7 @@ static void list_put(struct shoal_gossip_pool *pool, uint32_t at)
 {
     struct page *page = &pool->pages[at];
 
+    SHOAL_ASSERT(pool->partial[page->class] != at); /* Q2 */
     page->prev = NONE;
     page->next = pool->partial[page->class];
     if (page->next != NONE)
@@ -134,13 +139,18 @@ static void list_put(struct shoal_gossip_pool *pool, uint32_t at)
     pool->partial[page->class] = at;
 }
 
-static bool page_is_full(const struct page *page) { return page->used == PAGE_BYTES / class_bytes[page->class]; }
+static bool page_is_full(const struct page *page)
+{
+    SHOAL_ASSERT(page->used <= page->fresh && page->fresh <= PAGE_BYTES / class_bytes[page->class]); /* Q4 */
+    return page->used == PAGE_BYTES / class_bytes[page->class];
+}
 
 /* A page with room for a cell of `class`, in its list; NONE: the pool is full. */
 static uint32_t page_for(struct shoal_gossip_pool *pool, uint8_t class)
 {
     uint32_t at = pool->partial[class];
 
+    SHOAL_ASSERT(at == NONE || !page_is_full(&pool->pages[at])); /* Q2 */
     if (at != NONE)
         return at;
     if (pool->page_free != NONE) {
@@ -164,6 +174,7 @@ static uint32_t cell_take(struct shoal_gossip_pool *pool, uint8_t class)
     if (at == NONE)
         return 0;
     page = &pool->pages[at];
+    SHOAL_ASSERT(page->class == class); /* Q2 */
     if (page->free_head != 0) {
         number = page->free_head - 1u;
         page->free_head = (uint16_t)cell_of(pool, (at + 1) << 8 | number)->next;
@@ -181,6 +192,8 @@ static void cell_give(struct shoal_gossip_pool *pool, uint32_t handle)
     uint32_t at = (handle >> 8) - 1;
     struct page *page = &pool->pages[at];
 
+    SHOAL_ASSERT(page->used > 0);                   /* Q4 */
+    SHOAL_ASSERT(cell_of(pool, handle)->refs == 0); /* Q1 */
     if (page_is_full(page))
         list_put(pool, at);
     cell_of(pool, handle)->next = page->free_head;
@@ -191,6 +204,7 @@ static void cell_give(struct shoal_gossip_pool *pool, uint32_t handle)
     list_take(pool, at);
     page->next = pool->page_free;
     pool->page_free = at;
+    SHOAL_ASSERT(pool->partial[page->class] != at); /* Q2: a page that is all free serves any class */
 }
 
 static uint32_t chain_find(const struct shoal_gossip_pool *pool, struct shoal_view view, uint64_t hash)
@@ -200,6 +214,7 @@ static uint32_t chain_find(const struct shoal_gossip_pool *pool, struct shoal_vi
     while (handle != 0) {
         const struct cell *cell = cell_of(pool, handle);
 
+        SHOAL_ASSERT(cell->refs > 0); /* Q1 */
         if (cell->hash == hash && cell->len == view.len && memcmp(cell->bytes, view.bytes, view.len) == 0)
             return handle;
         handle = cell->next;
@@ -219,8 +234,9 @@ uint32_t gossip_pool_intern(struct shoal_gossip_pool *pool, struct shoal_view vi
     struct cell *cell;
     uint8_t class = 0;
 
-    SHOAL_ASSERT(view.len > 0 && view.len <= GOSSIP_POOL_STATEMENT_MAX);
+    SHOAL_ASSERT(view.len > 0 && view.len <= GOSSIP_POOL_STATEMENT_MAX); /* hear_news refuses others */
     if (handle != 0) {
+        SHOAL_ASSERT(cell_of(pool, handle)->refs < UINT32_MAX); /* Q1 */
         cell_of(pool, handle)->refs++;
         return handle;
     }
@@ -242,7 +258,7 @@ uint32_t gossip_pool_intern(struct shoal_gossip_pool *pool, struct shoal_view vi
 
 void gossip_pool_ref(struct shoal_gossip_pool *pool, uint32_t handle)
 {
-    SHOAL_ASSERT(cell_of(pool, handle)->refs > 0);
+    SHOAL_ASSERT(cell_of(pool, handle)->refs > 0); /* Q1 */
     cell_of(pool, handle)->refs++;
 }
 
@@ -254,7 +270,8 @@ void gossip_pool_unref(struct shoal_gossip_pool *pool, uint32_t handle)
     if (handle == 0)
         return;
     cell = cell_of(pool, handle);
-    SHOAL_ASSERT(cell->refs > 0);
+    SHOAL_ASSERT(cell->refs > 0);  /* Q1 */
+    SHOAL_ASSERT(pool->count > 0); /* Q1 */
     if (--cell->refs > 0)
         return;
     link = &pool->heads[cell->hash & pool->head_mask];
@@ -271,9 +288,16 @@ struct shoal_view gossip_pool_view(const struct shoal_gossip_pool *pool, uint32_
 {
     const struct cell *cell = cell_of(pool, handle);
 
+    SHOAL_ASSERT(cell->refs > 0); /* Q1: nobody reads what was released */
     return shoal_view_of(cell->bytes, cell->len);
 }
 
-uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle) { return cell_of(pool, handle)->hash; }
+uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle)
+{
+    const struct cell *cell = cell_of(pool, handle);
+
+    SHOAL_ASSERT(cell->refs > 0); /* Q1 */
+    return cell->hash;
+}
 
 uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool) { return pool->count; }

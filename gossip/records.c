@@ -10,6 +10,9 @@
  * R4. A tombstone lasts the grace, counted from the deletion and carried as an age; from half the grace on it is
  *     neither offered nor taken up, so that no clock difference below that keeps one alive for ever.
  * R5. One author's records take at most their share of the table; a forgotten author's records go with it.
+ * R6. A place is in use exactly while it has a statement; then it is in the chain of its name's hash, else on the free
+ *     list. Anti-entropy's sums hold each record that is not faded, once.
+ * R7. What a step replaced is released at the next one: an action may still show it.
  * Sources: chitchat's tombstones and their bugs (#161, PR #123); DESIGN section 5, PROTOCOLS section 8. */
 #include "swim_state.h"
 
@@ -23,6 +26,7 @@ static uint64_t name_hash(enum shoal_record_kind kind, struct shoal_node_id auth
 {
     uint8_t bytes[33] = { (uint8_t)kind };
 
+    SHOAL_ASSERT((unsigned)kind < SHOAL_RECORD_KINDS); /* the decoder, and swim_publish, refuse others */
     if (!shoal_record_is_shared(kind))
         memcpy(bytes + 1, author.bytes, 16);
     memcpy(bytes + 17, key.bytes, 16);
@@ -34,7 +38,9 @@ static void held_out(const struct shoal_swim *swim, uint32_t at, struct shoal_re
     struct swim_record record;
     enum shoal_err err = swim_get_record(gossip_pool_view(swim->pool, swim->records[at].blob), &record);
 
-    SHOAL_ASSERT(err == SHOAL_OK);
+    SHOAL_ASSERT(err == SHOAL_OK);                              /* R3: only what decoded and was signed is held */
+    SHOAL_ASSERT(record.record.kind == swim->records[at].kind); /* R6 */
+    SHOAL_ASSERT(record.record.tombstone == swim->records[at].tombstone); /* R4 */
     *out = record.record;
 }
 
@@ -50,11 +56,13 @@ uint64_t swim_record_sum(const struct shoal_swim *swim, uint32_t record)
 {
     uint64_t z = gossip_pool_hash(swim->pool, swim->records[record].blob);
 
+    SHOAL_ASSERT(!swim->records[record].faded); /* R6: the faded are in no sum */
     return shoal_splitmix64(&z);
 }
 
 static uint32_t *chain_of(const struct shoal_swim *swim, uint64_t hash)
 {
+    SHOAL_ASSERT(swim->record_chains.bits >= 8 && swim->record_chains.bits <= 24);
     return &swim->record_chains.heads[hash >> (64 - swim->record_chains.bits)];
 }
 
@@ -65,6 +73,7 @@ static uint32_t find(const struct shoal_swim *swim, enum shoal_record_kind kind,
     struct shoal_record held;
 
     for (; at != SWIM_NONE; at = swim->records[at].next) {
+        SHOAL_ASSERT(at < swim->records_used && swim->records[at].blob != 0); /* R6 */
         held_out(swim, at, &held);
         if (held.kind == kind && memcmp(held.key.bytes, key.bytes, sizeof(key.bytes)) == 0 &&
             (shoal_record_is_shared(kind) || shoal_node_id_equal(held.author, author)))
@@ -75,12 +84,14 @@ static uint32_t find(const struct shoal_swim *swim, enum shoal_record_kind kind,
 
 static void toggle_sum(struct shoal_swim *swim, uint32_t at)
 {
+    SHOAL_ASSERT(swim->records[at].blob != 0); /* R6 */
     if (!swim->records[at].faded)
         swim_chains_add(&swim->record_chains, swim_record_hash(swim, at), swim_record_sum(swim, at));
 }
 
 void swim_record_fade(struct shoal_swim *swim, uint32_t record)
 {
+    SHOAL_ASSERT(swim->records[record].blob != 0); /* R6 */
     toggle_sum(swim, record);
     swim->records[record].faded = true;
 }
@@ -98,6 +109,8 @@ static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint
         at = swim->records_used++;
     else
         return SWIM_NONE;
+    SHOAL_ASSERT(swim->records[at].blob == 0 && blob != 0);              /* R6 */
+    SHOAL_ASSERT((author == SWIM_NONE) == shoal_record_is_shared(kind)); /* R1 */
     swim->records[at] = (struct swim_held_record){
         .blob = blob, .author = author, .kind = (uint8_t)kind, .next = *chain, .faded = true
     };
@@ -105,6 +118,7 @@ static uint32_t place(struct shoal_swim *swim, enum shoal_record_kind kind, uint
     swim->records_count++;
     if (author != SWIM_NONE)
         swim->members[author].records++;
+    SHOAL_ASSERT(author == SWIM_NONE || swim->members[author].records <= SHOAL_RECORDS_PER_AUTHOR_MAX); /* R5 */
     return at;
 }
 
@@ -115,9 +129,13 @@ void swim_record_remove(struct shoal_swim *swim, uint32_t record)
 
     toggle_sum(swim, record);
     swim_news_drop_record(swim, record);
-    while (*link != record)
+    while (*link != record) {
+        SHOAL_ASSERT(*link != SWIM_NONE); /* R6 */
         link = &swim->records[*link].next;
+    }
     *link = held->next;
+    SHOAL_ASSERT(held->author == SWIM_NONE || swim->members[held->author].records > 0); /* R5 */
+    SHOAL_ASSERT(!held->tombstone || swim->tombstones > 0);                             /* R4 */
     if (held->author != SWIM_NONE)
         swim->members[held->author].records--;
     if (held->tombstone)
@@ -147,12 +165,13 @@ static enum shoal_err store(struct shoal_swim *swim, uint32_t *at, uint32_t auth
     }
     if (*at == SWIM_NONE) {
         *at = place(swim, record->kind, author, name_hash(record->kind, record->author, record->key), blob);
-        SHOAL_ASSERT(*at != SWIM_NONE);
+        SHOAL_ASSERT(*at != SWIM_NONE); /* there was room, see above */
         held = &swim->records[*at];
     } else {
         held = &swim->records[*at];
         toggle_sum(swim, *at);
-        SHOAL_ASSERT(swim->retired_count < SWIM_RETIRED_MAX);
+        SHOAL_ASSERT(swim->retired_count < SWIM_RETIRED_MAX); /* R7 */
+        SHOAL_ASSERT(held->author == author);                 /* R1 */
         swim->retired[swim->retired_count++] = held->blob;
         held->blob = blob;
         if (held->tombstone)
@@ -161,6 +180,7 @@ static enum shoal_err store(struct shoal_swim *swim, uint32_t *at, uint32_t auth
     held->tombstone = record->tombstone;
     if (held->tombstone)
         swim->tombstones++;
+    SHOAL_ASSERT(since_ns <= swim->now_ns); /* nothing happened in the future */
     held->since_ns = since_ns;
     held->faded = author != SWIM_NONE && (swim->members[author].flags & MEMBER_FADED) != 0;
     toggle_sum(swim, *at);
@@ -192,6 +212,7 @@ enum shoal_err swim_publish(struct shoal_swim *swim, const struct shoal_record *
         if (shoal_record_version_cmp(draft->version, held.version) <= 0)
             return SHOAL_ERR_STALE;
     }
+    SHOAL_ASSERT(shoal_node_id_equal(record.record.author, swim->opt.id)); /* R1: a node writes in its own name only */
     swim_put_record(&w, &record);
     swim_sign(swim, &w);
     return store(swim, &at, shared ? SWIM_NONE : SWIM_SELF, &record.record, shoal_writer_view(&w), swim->now_ns);
@@ -208,6 +229,7 @@ static bool is_newer(struct shoal_swim *swim, uint32_t at, const struct shoal_re
     int order;
 
     held_out(swim, at, &held);
+    SHOAL_ASSERT(held.kind == record->kind); /* R1: both are of one name */
     order = shoal_record_version_cmp(record->version, held.version);
     if (order == 0 && !shoal_view_equal(ours, statement)) {
         shoal_count(&swim->stats.drop_conflict);
@@ -229,7 +251,7 @@ static bool is_genuine(struct shoal_swim *swim, const struct swim_record *record
     if (author != SWIM_NONE) {
         enum shoal_err err = swim_get_card(swim_card_of(swim, author), &card);
 
-        SHOAL_ASSERT(err == SHOAL_OK);
+        SHOAL_ASSERT(err == SHOAL_OK); /* M1: only what decoded and was signed is held */
         return swim_verify(swim, &card.key, statement);
     }
     if (gossip_pool_find(swim->pool, statement) == 0) {
@@ -275,6 +297,7 @@ void swim_hear_record(struct shoal_swim *swim, const struct swim_origin *origin,
         return;
     if (store(swim, &at, author, record, statement, age_ns > swim->now_ns ? 0 : swim->now_ns - age_ns) != SHOAL_OK)
         return;
+    SHOAL_ASSERT(at != SWIM_NONE && swim->records[at].kind == record->kind); /* R6 */
     swim->stats.records_accepted++;
     action = swim_act(swim, origin->actions, SHOAL_SWIM_RECORD);
     if (action != NULL)
@@ -288,6 +311,7 @@ void swim_records_forget(struct shoal_swim *swim, uint32_t member)
     for (uint32_t i = 0; i < swim->records_used && swim->members[member].records > 0; i++)
         if (swim->records[i].blob != 0 && swim->records[i].author == member)
             swim_record_remove(swim, i);
+    SHOAL_ASSERT(swim->members[member].records == 0); /* R5 */
 }
 
 void swim_records_fade(struct shoal_swim *swim, uint32_t member)
@@ -300,6 +324,7 @@ void swim_records_fade(struct shoal_swim *swim, uint32_t member)
         swim_record_fade(swim, i);
         left--;
     }
+    SHOAL_ASSERT(left == 0); /* R5: as many as are counted */
 }
 
 void swim_records_unfade(struct shoal_swim *swim, uint32_t member)
@@ -318,6 +343,7 @@ void swim_records_unfade(struct shoal_swim *swim, uint32_t member)
         held->faded = false;
         toggle_sum(swim, i);
     }
+    SHOAL_ASSERT(left == 0); /* R5: as many as are counted */
 }
 
 void swim_records_sweep(struct shoal_swim *swim)
@@ -337,6 +363,7 @@ void swim_records_sweep(struct shoal_swim *swim)
         else if (age_ns >= swim->opt.grace_ns / 2 && !held->faded)
             swim_record_fade(swim, i);
     }
+    SHOAL_ASSERT(left == 0); /* R4: as many as are counted */
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
@@ -366,4 +393,9 @@ bool shoal_records_next(const struct shoal_swim *swim, enum shoal_record_kind ki
     return false;
 }
 
-uint32_t shoal_records_count(const struct shoal_swim *swim) { return swim->records_count; }
+uint32_t shoal_records_count(const struct shoal_swim *swim)
+{
+    SHOAL_ASSERT(swim->records_count <= swim->records_used); /* R6 */
+    SHOAL_ASSERT(swim->tombstones <= swim->records_count);   /* R4 */
+    return swim->records_count;
+}

@@ -43,8 +43,17 @@ _Static_assert(EXPIRED_PER_STEP + FORGET_PER_STEP + SHOAL_SWIM_SENDS_MAX + 8 <= 
 
 /* ---- create --------------------------------------------------------------------------------------------------- */
 
-static void default_u32(uint32_t *value, uint32_t standard) { *value = *value == 0 ? standard : *value; }
-static void default_u64(uint64_t *value, uint64_t standard) { *value = *value == 0 ? standard : *value; }
+static void default_u32(uint32_t *value, uint32_t standard)
+{
+    SHOAL_ASSERT(standard > 0); /* 0 asks for the standard */
+    *value = *value == 0 ? standard : *value;
+}
+
+static void default_u64(uint64_t *value, uint64_t standard)
+{
+    SHOAL_ASSERT(standard > 0); /* the same */
+    *value = *value == 0 ? standard : *value;
+}
 
 static void fill_defaults(struct shoal_swim_options *opt)
 {
@@ -122,6 +131,7 @@ static bool chains_create(struct swim_chains *chains, uint32_t items_max)
     chains->bits = 8;
     while (chains->bits < 24 && 1u << chains->bits < items_max / 2)
         chains->bits++;
+    SHOAL_ASSERT(chains->bits >= 8 && chains->bits <= 24); /* a bucket of anti-entropy is a range of chains */
     chains->heads = malloc(sizeof(*chains->heads) << chains->bits);
     if (chains->heads == NULL)
         return false;
@@ -172,12 +182,14 @@ enum shoal_err shoal_swim_create(struct shoal_swim **swim, const struct shoal_sw
         return shoal_fail(msg, SHOAL_ERR_FULL, "gossip: no memory for %u members and %u records", opt.members_max,
                           opt.records_max);
     }
+    SHOAL_ASSERT(made->members_count == 1 && shoal_node_id_equal(swim_id_of(made, SWIM_SELF), opt.id)); /* T5 */
     *swim = made;
     return SHOAL_OK;
 }
 
 static void queue_destroy(struct shoal_swim *swim, struct swim_queue *queue)
 {
+    SHOAL_ASSERT(queue->count <= queue->max); /* N3 */
     for (uint32_t i = 0; i < queue->count; i++)
         gossip_pool_unref(swim->pool, queue->items[i].blob);
     free(queue->items);
@@ -185,6 +197,7 @@ static void queue_destroy(struct shoal_swim *swim, struct swim_queue *queue)
 
 static void release_retired(struct shoal_swim *swim)
 {
+    SHOAL_ASSERT(swim->retired_count <= SWIM_RETIRED_MAX); /* R7 of records.c */
     while (swim->retired_count > 0)
         gossip_pool_unref(swim->pool, swim->retired[--swim->retired_count]);
 }
@@ -215,6 +228,8 @@ void shoal_swim_destroy(struct shoal_swim *swim)
 
 uint32_t shoal_swim_health(const struct shoal_swim *swim)
 {
+    SHOAL_ASSERT(swim->counted_health <= SWIM_HEALTH_MAX);  /* I4 */
+    SHOAL_ASSERT(swim->measured_health <= SWIM_HEALTH_MAX); /* I4 */
     return swim->counted_health > swim->measured_health ? swim->counted_health : swim->measured_health;
 }
 
@@ -226,6 +241,7 @@ static unsigned lag_score(uint64_t lag_ns)
 
     while (score < sizeof(bounds_ms) / sizeof(bounds_ms[0]) && lag_ns >= bounds_ms[score] * SHOAL_MS)
         score++;
+    SHOAL_ASSERT(score <= SWIM_HEALTH_MAX); /* I4 */
     return score;
 }
 
@@ -242,6 +258,7 @@ static void was_late(struct shoal_swim *swim, struct shoal_swim_actions *actions
 {
     measure(swim, lag_ns);
     for (uint32_t i = 0; i < swim->suspicion_count; i++) {
+        SHOAL_ASSERT(swim->suspicions[i].deadline_ns <= UINT64_MAX - lag_ns); /* I5: times do not wrap */
         swim->suspicions[i].start_ns += lag_ns;
         swim->suspicions[i].deadline_ns += lag_ns;
     }
@@ -258,6 +275,7 @@ static uint64_t ack_wait_ns(const struct shoal_swim *swim, uint32_t member)
 {
     uint64_t wait = 4000ull * swim->members[member].rtt_us;
 
+    SHOAL_ASSERT(swim->opt.ack_wait_min_ns <= swim->opt.ack_wait_max_ns);
     if (wait < swim->opt.ack_wait_min_ns)
         return swim->opt.ack_wait_min_ns;
     return wait > swim->opt.ack_wait_max_ns ? swim->opt.ack_wait_max_ns : wait;
@@ -267,6 +285,7 @@ static void send_ping(struct shoal_swim *swim, struct shoal_swim_actions *action
 {
     struct swim_out out;
 
+    SHOAL_ASSERT(seq != 0 || swim->seq == 0); /* I3: an answer names its question */
     if (!swim_out_to(swim, actions, &out, SWIM_PING, member))
         return;
     shoal_put_u32(&out.w, seq);
@@ -283,6 +302,7 @@ static void probe_start(struct shoal_swim *swim, struct shoal_swim_actions *acti
     swim->probe_ns = swim->now_ns + swim->opt.probe_interval_ns * (1 + shoal_swim_health(swim));
     if (member == SWIM_NONE)
         return;
+    SHOAL_ASSERT(swim_member_is_live(swim, member)); /* T1 */
     *p = (struct swim_probe){ .open = true, .member = member, .seq = ++swim->seq, .sent_ns = swim->now_ns };
     p->ask_ns = swim->now_ns + ack_wait_ns(swim, member);
     p->end_ns = swim->probe_ns;
@@ -299,6 +319,8 @@ static void probe_ask(struct shoal_swim *swim, struct shoal_swim_actions *action
     struct shoal_view card = swim_card_of(swim, p->member);
     uint64_t wait_ms = p->end_ns <= swim->now_ns ? 0 : (p->end_ns - swim->now_ns) * 3 / 5 / SHOAL_MS;
 
+    SHOAL_ASSERT(p->open && !p->acked); /* I3 */
+    SHOAL_ASSERT(p->asked == 0);        /* helpers are asked once a probe */
     p->ask_ns = 0;
     send_ping(swim, actions, p->member, p->seq);
     if (count > 0)
@@ -327,6 +349,7 @@ static void probe_end(struct shoal_swim *swim, struct shoal_swim_actions *action
 
     if (!p->open)
         return;
+    SHOAL_ASSERT(p->nacks <= p->asked); /* I3 */
     p->open = false;
     if (!swim_member_is_live(swim, p->member))
         return;
@@ -349,6 +372,7 @@ static void probe_timer(struct shoal_swim *swim, struct shoal_swim_actions *acti
 {
     if (swim->probe.open && !swim->probe.acked && swim->probe.ask_ns != 0 && swim->now_ns >= swim->probe.ask_ns)
         probe_ask(swim, actions);
+    SHOAL_ASSERT(!swim->leaving); /* who leaves accuses nobody */
     if (swim->now_ns < swim->probe_ns)
         return; /* the end of the period, or earlier: see on_ack */
     probe_end(swim, actions);
@@ -379,6 +403,7 @@ static void relays_timer(struct shoal_swim *swim, struct shoal_swim_actions *act
             }
         }
         if (relay->nack_ns == 0 && swim->now_ns >= relay->end_ns) {
+            SHOAL_ASSERT(swim->relay_count > 0 && swim->relay_count <= SWIM_RELAYS_MAX);
             relay->end_ns = 0;
             swim->relay_count--;
         }
@@ -394,6 +419,7 @@ static void suspicions_timer(struct shoal_swim *swim, struct shoal_swim_actions 
             i++;
             continue;
         }
+        SHOAL_ASSERT(swim->members[swim->suspicions[i].member].state == SHOAL_MEMBER_SUSPECT); /* T2 */
         swim_declare(swim, actions, swim->suspicions[i].member, SWIM_DEAD); /* closes it: another takes its place */
         done++;
     }
@@ -403,6 +429,7 @@ static void suspicions_timer(struct shoal_swim *swim, struct shoal_swim_actions 
 
 static bool gossip_is_fresh(const struct shoal_swim *swim)
 {
+    SHOAL_ASSERT(swim->queue_members.fresh <= swim->queue_members.count); /* N4 */
     return swim->queue_members.fresh + swim->queue_records.fresh > 0 || swim->leaving;
 }
 
@@ -424,6 +451,7 @@ static void gossip_timer(struct shoal_swim *swim, struct shoal_swim_actions *act
     }
     if (swim->now_ns < gossip_deadline_ns(swim))
         return;
+    SHOAL_ASSERT(swim->opt.fanout <= FANOUT_MAX); /* check_bounds */
     swim->gossiped_ns = swim->now_ns;
     count = swim_order_pick(swim, swim->opt.fanout, SWIM_NONE, to);
     for (uint32_t i = 0; i < count && swim_news_waits(swim); i++) {
@@ -442,6 +470,7 @@ static void seed_ping(struct shoal_swim *swim, struct shoal_swim_actions *action
 {
     struct swim_out out;
 
+    SHOAL_ASSERT(!shoal_address_equal(seed->address, swim->opt.address)); /* on_join left ourselves out */
     seed->seq = ++swim->seq;
     if (!swim_out_begin(swim, actions, &out, SWIM_PING, SWIM_NONE, (struct shoal_node_id){ { 0 } }, seed->address, 0))
         return;
@@ -457,6 +486,7 @@ static void seeds_timer(struct shoal_swim *swim, struct shoal_swim_actions *acti
 
     if (swim->joined || swim->leaving || swim->now_ns < swim->seed_ns)
         return;
+    SHOAL_ASSERT(swim->seed_count > 0 && swim->seed_count <= SHOAL_SWIM_SEEDS_MAX); /* else it is joined */
     from = (uint32_t)shoal_rand_below(&swim->chance, swim->seed_count);
     for (uint32_t i = 0; i < swim->seed_count && i < SEEDS_PER_STEP; i++)
         seed_ping(swim, actions, &swim->seeds[(from + i) % swim->seed_count]);
@@ -471,6 +501,7 @@ static uint32_t pick_dead(struct shoal_swim *swim)
 
     if (swim->dead_count == 0)
         return SWIM_NONE;
+    SHOAL_ASSERT(swim->dead_count < swim->members_used); /* T5: ourselves are not counted before we leave */
     from = (uint32_t)shoal_rand_below(&swim->chance, swim->members_used);
     for (uint32_t i = 0; i < swim->members_used; i++) {
         uint32_t at = (from + i) % swim->members_used;
@@ -491,6 +522,7 @@ static void forget_timer(struct shoal_swim *swim, struct shoal_swim_actions *act
 
         if (m->card == 0 || swim_member_is_live(swim, i))
             continue;
+        SHOAL_ASSERT(m->since_ns <= swim->now_ns && m->suspicion == 0); /* T2 */
         if (swim->now_ns - m->since_ns >= swim->opt.grace_ns) {
             swim_forget(swim, actions, i);
             done++;
@@ -512,6 +544,7 @@ static void reconnect_timer(struct shoal_swim *swim, struct shoal_swim_actions *
     forget_timer(swim, actions);
     if (swim->leaving)
         return;
+    SHOAL_ASSERT(swim->reconnect_ns > swim->now_ns); /* a timer step ends */
     dead = pick_dead(swim);
     if (dead != SWIM_NONE)
         send_ping(swim, actions, dead, ++swim->seq);
@@ -546,6 +579,8 @@ bool swim_hear_news(struct shoal_swim *swim, const struct swim_origin *origin, s
     return !r->failed;
 }
 
+static bool is_sync(enum swim_message message) { return message >= SWIM_ROOT; }
+
 /* What a datagram says besides its news. */
 struct heard {
     struct swim_head head;
@@ -559,6 +594,7 @@ static void get_body(struct shoal_reader *r, struct heard *heard)
 {
     enum swim_message message = heard->head.message;
 
+    SHOAL_ASSERT(!is_sync(message)); /* anti-entropy reads its own */
     if (message == SWIM_GOSSIP)
         return;
     heard->seq = shoal_get_u32(r);
@@ -579,6 +615,7 @@ static void answer(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
 
     if (!swim_out_begin(swim, actions, &out, message, member, event->datagram.from, event->datagram.address, 0))
         return;
+    SHOAL_ASSERT(message == SWIM_ACK || message == SWIM_NOT_ME); /* I1 */
     shoal_put_u32(&out.w, heard->seq);
     if (message == SWIM_NOT_ME)
         shoal_put_node_id(&out.w, heard->target);
@@ -591,6 +628,7 @@ static void on_ping(struct shoal_swim *swim, struct shoal_swim_actions *actions,
 {
     bool mine = shoal_node_id_is_zero(heard->target) || shoal_node_id_equal(heard->target, swim->opt.id);
 
+    SHOAL_ASSERT(member != SWIM_SELF);                                          /* on_own_datagram answers nothing */
     answer(swim, actions, event, heard, member, mine ? SWIM_ACK : SWIM_NOT_ME); /* I1 */
 }
 
@@ -620,6 +658,8 @@ static void on_ask(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
     if (relay->end_ns < relay->nack_ns)
         relay->end_ns = relay->nack_ns;
     swim->relay_count++;
+    SHOAL_ASSERT(swim->relay_count <= SWIM_RELAYS_MAX);
+    SHOAL_ASSERT(relay->nack_ns <= relay->end_ns); /* who asked hears of it before it is forgotten */
     if (target != SWIM_NONE) {
         send_ping(swim, actions, target, relay->seq);
         return;
@@ -642,6 +682,7 @@ static bool relay_ack(struct shoal_swim *swim, struct shoal_swim_actions *action
 
         if (relay->end_ns == 0 || relay->seq != seq || !shoal_node_id_equal(relay->target, event->datagram.from))
             continue;
+        SHOAL_ASSERT(swim->relay_count > 0); /* I3 */
         member = swim_table_find(swim, relay->requester);
         relay->end_ns = 0;
         swim->relay_count--;
@@ -661,6 +702,7 @@ static bool seed_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions
     for (uint32_t i = 0; i < swim->seed_count; i++) {
         if (swim->seeds[i].seq != seq)
             continue;
+        SHOAL_ASSERT(member != SWIM_SELF); /* on_own_datagram */
         swim->joined = true;
         swim->seeds[i].answered = true;
         if (member != SWIM_NONE)
@@ -675,6 +717,7 @@ static void learn_rtt(struct shoal_swim *swim, uint32_t member, uint64_t rtt_ns)
     struct swim_member *m = &swim->members[member];
     uint32_t rtt_us = (uint32_t)(rtt_ns / 1000 > 10000000 ? 10000000 : rtt_ns / 1000);
 
+    SHOAL_ASSERT(member != SWIM_SELF && rtt_us <= 10000000);
     m->rtt_us -= m->rtt_us / 16;
     if (rtt_us > m->rtt_us)
         m->rtt_us = rtt_us;
@@ -696,6 +739,7 @@ static void on_ack(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
         return;
     }
     if (ours && !relayed && member == p->member) { /* I3 */
+        SHOAL_ASSERT(p->sent_ns <= swim->now_ns);  /* time never falls */
         learn_rtt(swim, member, swim->now_ns - p->sent_ns);
         if (!p->acked && p->ask_ns != 0 && swim->order_count < SMALL_MESH)
             swim->probe_ns = p->sent_ns + (p->end_ns - p->sent_ns) / 2;
@@ -736,6 +780,8 @@ static void hear_sender(struct shoal_swim *swim, const struct swim_head *head, u
 {
     struct swim_member *m = &swim->members[member];
 
+    SHOAL_ASSERT(member != SWIM_SELF && m->card != 0); /* T4 */
+    SHOAL_ASSERT(head->health <= SWIM_HEALTH_MAX);     /* the decoder refuses others */
     m->health = head->health;
     if ((uint16_t)gossip_pool_hash(swim->pool, m->card) == head->tag)
         m->flags &= (uint8_t)~MEMBER_STALE_CARD;
@@ -747,6 +793,7 @@ static void send_card(struct shoal_swim *swim, struct shoal_swim_actions *action
 {
     struct swim_out out;
 
+    SHOAL_ASSERT(member != SWIM_SELF);
     if (!swim_out_to(swim, actions, &out, SWIM_GOSSIP, member))
         return;
     swim_out_news(swim, &out, member, true);
@@ -775,12 +822,11 @@ static void act_on(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
         send_card(swim, actions, member);
 }
 
-static bool is_sync(enum swim_message message) { return message >= SWIM_ROOT; }
-
 /* Ours by its seal: a seed that is ourselves, or a clone, whose card then says so. Never answered. */
 static enum shoal_err on_own_datagram(struct shoal_swim *swim, const struct swim_origin *origin, struct heard *heard,
                                       struct shoal_reader *r)
 {
+    SHOAL_ASSERT(!origin->sync); /* what is ours by its seal is no anti-entropy */
     shoal_count(&swim->stats.drop_wrong_answer);
     if (is_sync(heard->head.message))
         return SHOAL_OK;
@@ -835,6 +881,7 @@ static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_act
 static void sync_young(struct shoal_swim *swim)
 {
     swim->sync_wait_ns = SHOAL_S < swim->opt.sync_interval_ns ? SHOAL_S : swim->opt.sync_interval_ns;
+    SHOAL_ASSERT(swim->sync_wait_ns > 0); /* check_bounds */
     swim->sync_ns = swim->now_ns + shoal_rand_below(&swim->chance, swim->sync_wait_ns);
 }
 
@@ -844,6 +891,7 @@ static void on_join(struct shoal_swim *swim, const struct shoal_swim_event *even
     for (size_t i = 0; i < event->join.count && swim->seed_count < SHOAL_SWIM_SEEDS_MAX; i++)
         if (!shoal_address_equal(event->join.addresses[i], swim->opt.address))
             swim->seeds[swim->seed_count++] = (struct swim_seed){ .address = event->join.addresses[i] };
+    SHOAL_ASSERT(swim->seed_count <= SHOAL_SWIM_SEEDS_MAX);
     swim->joined = swim->seed_count == 0;
     swim->seed_ns = swim->now_ns;
     swim->seed_wait_ns = 500 * SHOAL_MS;
@@ -858,6 +906,7 @@ static void on_leave(struct shoal_swim *swim, struct shoal_swim_actions *actions
     swim->probe.open = false;
     swim->gossiped_ns = 0;
     swim_table_move(swim, SWIM_SELF, SHOAL_MEMBER_LEFT, swim->now_ns);
+    SHOAL_ASSERT(swim->members[SWIM_SELF].state == SHOAL_MEMBER_LEFT); /* T8 */
     gossip_timer(swim, actions);
 }
 
@@ -875,6 +924,7 @@ static enum shoal_err on_refused(struct shoal_swim *swim, struct shoal_swim_acti
             probe_ask(swim, actions);
         return SHOAL_OK;
     }
+    SHOAL_ASSERT(shoal_node_id_equal(swim_id_of(swim, member), peer)); /* M2 */
     swim_declare(swim, actions, member, SWIM_GONE);
     return SHOAL_OK;
 }
@@ -934,11 +984,13 @@ static uint64_t next_deadline_ns(const struct shoal_swim *swim)
 {
     uint64_t at = earliest_ns(swim);
 
+    SHOAL_ASSERT(swim->started);
     return at < swim->now_ns ? swim->now_ns : at;
 }
 
 static void start(struct shoal_swim *swim)
 {
+    SHOAL_ASSERT(!swim->started && swim->order_count == 0); /* T5: nobody is known before the first step */
     swim->started = true;
     swim->members[SWIM_SELF].since_ns = swim->now_ns;
     /* Nodes that start together do not probe together. */
@@ -947,11 +999,26 @@ static void start(struct shoal_swim *swim)
     swim->reconnect_ns = swim->now_ns + swim->opt.reconnect_interval_ns;
 }
 
+/* What any step relies on, and leaves true. */
+static void check_counts(const struct shoal_swim *swim)
+{
+    SHOAL_ASSERT(swim->members_count <= swim->members_used && swim->members_used <= swim->opt.members_max); /* T4 */
+    SHOAL_ASSERT(swim->order_count < swim->members_count || swim->members_count == 0);                      /* T1 */
+    SHOAL_ASSERT(swim->order_at <= swim->order_count);                                                      /* T6 */
+    SHOAL_ASSERT(swim->suspicion_count <= swim->order_count);                                               /* T2 */
+    SHOAL_ASSERT(swim->order_count + swim->dead_count + (swim->leaving ? 0 : 1) == swim->members_count);    /* T1 */
+    SHOAL_ASSERT(swim->records_count <= swim->records_used && swim->records_used <= swim->opt.records_max); /* R6 */
+    SHOAL_ASSERT(swim->queue_members.count <= swim->queue_members.max);                                     /* N3 */
+    SHOAL_ASSERT(swim->queue_records.count <= swim->queue_records.max);                                     /* N3 */
+    SHOAL_ASSERT(swim->relay_count <= SWIM_RELAYS_MAX);
+}
+
 enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_event *event, uint64_t now_ns,
                                struct shoal_swim_actions *actions)
 {
     enum shoal_err err = SHOAL_OK;
 
+    check_counts(swim);
     actions->count = 0;
     actions->sends = 0;
     release_retired(swim);
@@ -971,6 +1038,7 @@ enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_
     case SHOAL_SWIM_PUBLISH: err = swim_publish(swim, event->record); break;
     }
     swim->deadline_ns = next_deadline_ns(swim);
+    check_counts(swim);
     return err;
 }
 
@@ -1006,9 +1074,58 @@ void shoal_swim_self(const struct shoal_swim *swim, struct shoal_member *member)
     swim_member_out(swim, SWIM_SELF, member);
 }
 
-uint32_t shoal_swim_live_count(const struct shoal_swim *swim) { return swim->order_count + (swim->leaving ? 0 : 1); }
+uint32_t shoal_swim_live_count(const struct shoal_swim *swim)
+{
+    SHOAL_ASSERT(swim->order_count < swim->members_count); /* T1: we are not in the order */
+    return swim->order_count + (swim->leaving ? 0 : 1);
+}
 
 bool shoal_swim_is_joined(const struct shoal_swim *swim) { return swim->joined; }
+
+/* One member against all that is kept about it elsewhere. */
+static void check_member(const struct shoal_swim *swim, uint32_t at)
+{
+    const struct swim_member *m = &swim->members[at];
+    bool live = swim_member_is_live(swim, at);
+
+    SHOAL_ASSERT(swim_table_find(swim, swim_id_of(swim, at)) == at);                    /* T4 */
+    SHOAL_ASSERT((m->order != SWIM_NONE) == (live && at != SWIM_SELF));                 /* T1 */
+    SHOAL_ASSERT(m->order == SWIM_NONE || swim->order[m->order] == at);                 /* T1 */
+    SHOAL_ASSERT((m->suspicion != 0) == (m->state == SHOAL_MEMBER_SUSPECT));            /* T2 */
+    SHOAL_ASSERT(m->suspicion == 0 || swim->suspicions[m->suspicion - 1].member == at); /* T2 */
+    SHOAL_ASSERT((m->flags & MEMBER_FADED) == 0 || !live);                              /* T3 */
+}
+
+void shoal_swim_check(const struct shoal_swim *swim)
+{
+    uint64_t members[SWIM_BUCKETS_COUNT] = { 0 }, records[SWIM_BUCKETS_COUNT] = { 0 };
+    uint32_t members_count = 0, records_count = 0, tombstones = 0, authored = 0;
+
+    check_counts(swim);
+    for (uint32_t i = 0; i < swim->members_used; i++) {
+        if (swim->members[i].card == 0)
+            continue;
+        members_count++;
+        authored += swim->members[i].records;
+        check_member(swim, i);
+        if ((swim->members[i].flags & MEMBER_FADED) == 0)
+            members[swim_id_hash(swim_id_of(swim, i)) >> 56] ^= swim_member_sum(swim, i);
+    }
+    for (uint32_t i = 0; i < swim->records_used; i++) {
+        if (swim->records[i].blob == 0)
+            continue;
+        records_count++;
+        tombstones += swim->records[i].tombstone;
+        authored -= swim->records[i].author != SWIM_NONE;
+        if (!swim->records[i].faded)
+            records[swim_record_hash(swim, i) >> 56] ^= swim_record_sum(swim, i);
+    }
+    SHOAL_ASSERT(members_count == swim->members_count);                                   /* T4 */
+    SHOAL_ASSERT(records_count == swim->records_count && tombstones == swim->tombstones); /* R6 */
+    SHOAL_ASSERT(authored == 0);                                                          /* R5 */
+    SHOAL_ASSERT(memcmp(members, swim->member_chains.sums, sizeof(members)) == 0);        /* T3 */
+    SHOAL_ASSERT(memcmp(records, swim->record_chains.sums, sizeof(records)) == 0);        /* R6 */
+}
 
 void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *stats)
 {

@@ -22,8 +22,6 @@
 
 #include "shoal/banned.h"
 
-#define HEALTH_MAX 7
-
 static bool same_life(struct shoal_incarnation a, struct shoal_incarnation b)
 {
     return a.host_epoch == b.host_epoch && a.agent == b.agent;
@@ -38,7 +36,8 @@ void swim_health_add(struct shoal_swim *swim, int points)
 {
     int score = (int)swim->counted_health + points;
 
-    swim->counted_health = score < 0 ? 0 : score > HEALTH_MAX ? HEALTH_MAX : (unsigned)score;
+    SHOAL_ASSERT(swim->counted_health <= SWIM_HEALTH_MAX); /* I4 of swim.c */
+    swim->counted_health = score < 0 ? 0 : score > SWIM_HEALTH_MAX ? SWIM_HEALTH_MAX : (unsigned)score;
 }
 
 void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoal_member *out)
@@ -47,7 +46,8 @@ void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoa
     struct swim_card card;
     enum shoal_err err = swim_get_card(swim_card_of(swim, member), &card);
 
-    SHOAL_ASSERT(err == SHOAL_OK);
+    SHOAL_ASSERT(err == SHOAL_OK);                /* M1: only what decoded and was signed is held */
+    SHOAL_ASSERT(m->state < SHOAL_MEMBER_STATES); /* T8 */
     *out = (struct shoal_member){ .id = card.id,
                                   .store = card.store,
                                   .incarnation = card.incarnation,
@@ -69,6 +69,7 @@ static void tell(struct shoal_swim *swim, struct shoal_swim_actions *actions, ui
 
     if (action == NULL)
         return;
+    SHOAL_ASSERT(member != SWIM_SELF); /* T5: the owner knows about itself */
     swim_member_out(swim, member, &action->member.member);
     action->member.old = old;
     action->member.why = why;
@@ -92,6 +93,9 @@ bool swim_self_card(struct shoal_swim *swim, uint32_t refutation, bool leaving)
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     uint32_t blob;
 
+    SHOAL_ASSERT(swim->members_count == 0 ||
+                 shoal_incarnation_cmp(card.incarnation, swim->incarnation) > 0); /* M1: it only rises */
+    SHOAL_ASSERT(!swim->leaving); /* a leave is the last word of a life */
     memcpy(card.name, opt->name, sizeof(card.name));
     swim_put_card(&w, &card);
     swim_sign(swim, &w);
@@ -105,6 +109,7 @@ bool swim_self_card(struct shoal_swim *swim, uint32_t refutation, bool leaving)
         (void)swim_table_add(swim, blob, SHOAL_MEMBER_ALIVE, swim->now_ns);
     else
         swim_table_set_card(swim, SWIM_SELF, blob);
+    SHOAL_ASSERT(swim->members[SWIM_SELF].card == blob); /* T5: place 0 is ourselves */
     swim_news_member(swim, NEWS_CARD, SWIM_SELF, blob);
     return true;
 }
@@ -113,6 +118,7 @@ static void refute(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
 {
     if (swim->leaving || swim->cloned || swim->incarnation.refutation == UINT32_MAX)
         return;
+    SHOAL_ASSERT(!shoal_node_id_equal(by, swim->opt.id)); /* nobody accuses itself */
     if (!swim_self_card(swim, swim->incarnation.refutation + 1, false))
         return;
     swim->stats.refutations++;
@@ -126,6 +132,7 @@ static void cloned(struct shoal_swim *swim, struct shoal_swim_actions *actions, 
 
     if (swim->cloned)
         return;
+    SHOAL_ASSERT(shoal_incarnation_cmp(card->incarnation, swim->incarnation) >= 0); /* M1: we signed no such word */
     swim->cloned = true;
     action = swim_act(swim, actions, SHOAL_SWIM_CLONED);
     if (action == NULL)
@@ -141,6 +148,7 @@ static void hear_own_card(struct shoal_swim *swim, struct shoal_swim_actions *ac
 {
     int order = shoal_incarnation_cmp(card->incarnation, swim->incarnation);
 
+    SHOAL_ASSERT(shoal_node_id_equal(card->id, swim->opt.id));
     if (order < 0) {
         shoal_count(&swim->stats.drop_old);
         /* Somebody missed our newest card: say it again, unless that is on its way. */
@@ -176,6 +184,7 @@ static uint32_t take_card(struct shoal_swim *swim, struct shoal_view statement, 
     blob = gossip_pool_intern(swim->pool, statement);
     if (blob == 0)
         shoal_count(&swim->stats.drop_pool_full);
+    SHOAL_ASSERT(blob == 0 || shoal_node_id_equal(swim_card_id(gossip_pool_view(swim->pool, blob)), card->id)); /* M1 */
     return blob;
 }
 
@@ -202,7 +211,8 @@ static void hear_new_card(struct shoal_swim *swim, const struct swim_origin *ori
     if (age_ns > swim->now_ns)
         age_ns = swim->now_ns;
     member = swim_table_add(swim, blob, state, swim->now_ns - (state == SHOAL_MEMBER_ALIVE ? 0 : age_ns));
-    SHOAL_ASSERT(member != SWIM_NONE);
+    SHOAL_ASSERT(member != SWIM_NONE);                                        /* there was room, see above */
+    SHOAL_ASSERT(state == SHOAL_MEMBER_ALIVE || age_ns < swim->opt.grace_ns); /* M4 */
     if (state != SHOAL_MEMBER_DEAD)
         swim_news_member(swim, NEWS_CARD, member, blob);
     tell(swim, origin->actions, member, SHOAL_MEMBER_NONE, SHOAL_SWIM_WHY_CARD, SWIM_NONE);
@@ -218,6 +228,7 @@ static void hear_newer_card(struct shoal_swim *swim, const struct swim_origin *o
     uint32_t blob = take_card(swim, statement, card);
     uint64_t since_ns = swim->now_ns;
 
+    SHOAL_ASSERT(member != SWIM_SELF); /* M1: ours is heard by hear_own_card */
     if (blob == 0)
         return;
     if (restarted)
@@ -277,6 +288,7 @@ static void die(struct shoal_swim *swim, struct shoal_swim_actions *actions, uin
 {
     enum shoal_member_state old = (enum shoal_member_state)swim->members[member].state;
 
+    SHOAL_ASSERT(old == SHOAL_MEMBER_ALIVE || old == SHOAL_MEMBER_SUSPECT); /* M6 */
     swim_table_move(swim, member, SHOAL_MEMBER_DEAD, swim->now_ns);
     if (gone)
         swim->members[member].flags |= MEMBER_GONE;
@@ -292,6 +304,7 @@ static bool suspect(struct shoal_swim *swim, struct shoal_swim_actions *actions,
         shoal_count(&swim->stats.drop_suspicions_full);
         return false;
     }
+    SHOAL_ASSERT(accuser != member); /* nobody accuses itself */
     swim_table_move(swim, member, SHOAL_MEMBER_SUSPECT, swim->now_ns);
     swim->stats.suspicions++;
     tell(swim, actions, member, SHOAL_MEMBER_ALIVE, why, accuser);
@@ -303,6 +316,7 @@ static void look_soon(struct shoal_swim *swim, uint32_t member)
 {
     uint32_t live = swim->order_count + 1;
 
+    SHOAL_ASSERT(swim_member_is_live(swim, member)); /* T1: it is in the order */
     if (shoal_rand_below(&swim->chance, live) < 2 * swim->opt.confirmations + 2)
         swim_order_hasten(swim, member);
 }
@@ -314,10 +328,13 @@ static void hear_of_live(struct shoal_swim *swim, const struct swim_origin *orig
     struct swim_suspicion *s = swim_suspicion_of(swim, member);
     bool verdict = accuse->verdict != SWIM_SUSPECT;
 
+    SHOAL_ASSERT(swim_member_is_live(swim, member)); /* M6: would_change came before */
+    SHOAL_ASSERT(accuser != member && accuser != SWIM_SELF);
     if (s == NULL) {
         if (!suspect(swim, actions, member, accuser, blob, SHOAL_SWIM_WHY_TOLD))
             return;
         s = swim_suspicion_of(swim, member);
+        SHOAL_ASSERT(s != NULL);  /* T2 */
         s->opened_dead = verdict; /* M3 */
         swim_news_member(swim, NEWS_ACCUSE, member, blob);
         if (accuse->verdict == SWIM_GONE)
@@ -346,11 +363,13 @@ static void hear_of_self(struct shoal_swim *swim, const struct swim_origin *orig
         shoal_count(&swim->stats.drop_old);
         return;
     }
+    SHOAL_ASSERT(shoal_node_id_equal(accuse->target, swim->opt.id));
     refute(swim, origin->actions, accuse->accuser);
 }
 
 static bool would_change(const struct shoal_swim *swim, uint32_t member, const struct swim_accuse *accuse)
 {
+    SHOAL_ASSERT(shoal_node_id_equal(accuse->target, swim_id_of(swim, member)));
     return swim_member_is_live(swim, member) &&
            shoal_incarnation_cmp(accuse->incarnation, swim_card_incarnation(swim_card_of(swim, member))) >= 0;
 }
@@ -387,6 +406,7 @@ void swim_hear_accuse(struct shoal_swim *swim, const struct swim_origin *origin,
         shoal_count(&swim->stats.drop_pool_full);
         return;
     }
+    SHOAL_ASSERT(target != SWIM_SELF); /* M1: only we answer for ourselves */
     hear_of_live(swim, origin, &accuse, target, accuser, blob);
     gossip_pool_unref(swim->pool, blob);
 }
@@ -397,6 +417,7 @@ void swim_suspect(struct shoal_swim *swim, struct shoal_swim_actions *actions, u
     uint32_t blob = swim_accuse_make(swim, member, SWIM_SUSPECT);
     bool news;
 
+    SHOAL_ASSERT(swim_member_is_live(swim, member)); /* M2 */
     if (blob == 0)
         return;
     if (s == NULL)
@@ -416,6 +437,8 @@ void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, u
     bool gone = verdict == SWIM_GONE;
     uint32_t blob = swim_accuse_make(swim, member, verdict);
 
+    SHOAL_ASSERT(verdict != SWIM_SUSPECT);                                              /* M2 */
+    SHOAL_ASSERT(gone || swim_suspicion_of(swim, member)->deadline_ns <= swim->now_ns); /* M2: its time is up */
     die(swim, actions, member, gone ? SHOAL_SWIM_WHY_REFUSED : SHOAL_SWIM_WHY_TIMEOUT, SWIM_NONE, gone);
     if (blob != 0)
         swim_news_member(swim, NEWS_ACCUSE, member, blob);
@@ -427,6 +450,7 @@ void swim_forget(struct shoal_swim *swim, struct shoal_swim_actions *actions, ui
     enum shoal_member_state old = (enum shoal_member_state)swim->members[member].state;
     struct shoal_swim_action *action = swim_act(swim, actions, SHOAL_SWIM_MEMBER);
 
+    SHOAL_ASSERT(swim->now_ns - swim->members[member].since_ns >= swim->opt.grace_ns); /* M4: everywhere about then */
     if (action != NULL) {
         swim_member_out(swim, member, &action->member.member);
         action->member.member.state = SHOAL_MEMBER_NONE;

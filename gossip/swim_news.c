@@ -7,6 +7,8 @@
  * N2. Members' news leave 40 % of the room to records that wait, and the reverse; in turn each goes first and may place
  *     one statement whatever its size, so that neither starves.
  * N3. A queue never grows beyond queue_max; anti-entropy repairs what gave way.
+ * N4. `fresh` counts the news that was never sent; a news is queued at most once for a subject and a statement.
+ * N5. A datagram holds a news once, and no more than fits.
  * Source: memberlist's transmit-limited queue; its starvation (memberlist #299) is why N2. */
 #include "swim_state.h"
 
@@ -18,6 +20,8 @@
 
 static void queue_remove(struct shoal_swim *swim, struct swim_queue *queue, uint32_t at)
 {
+    SHOAL_ASSERT(at < queue->count);                              /* N3 */
+    SHOAL_ASSERT(queue->items[at].sends > 0 || queue->fresh > 0); /* N4 */
     if (queue->items[at].sends == 0)
         queue->fresh--;
     gossip_pool_unref(swim->pool, queue->items[at].blob);
@@ -36,13 +40,16 @@ static void queue_add(struct shoal_swim *swim, struct swim_queue *queue, enum sw
         queue_remove(swim, queue, most);
         shoal_count(&swim->stats.drop_queue_full);
     }
+    SHOAL_ASSERT(queue->count < queue->max); /* N3 */
     gossip_pool_ref(swim->pool, blob);
     queue->items[queue->count++] = (struct swim_news){ .kind = (uint8_t)kind, .subject = subject, .blob = blob };
     queue->fresh++;
+    SHOAL_ASSERT(queue->fresh <= queue->count); /* N4 */
 }
 
 static bool blob_is_verdict(const struct shoal_swim *swim, uint32_t blob)
 {
+    SHOAL_ASSERT(gossip_pool_view(swim->pool, blob).bytes[0] == SWIM_ACCUSE); /* only an accusation has a verdict */
     return gossip_pool_view(swim->pool, blob).bytes[3] != SWIM_SUSPECT;
 }
 
@@ -53,6 +60,8 @@ void swim_news_member(struct shoal_swim *swim, enum swim_news_kind kind, uint32_
     struct swim_queue *queue = &swim->queue_members;
     bool verdict = kind == NEWS_ACCUSE && blob_is_verdict(swim, blob);
 
+    SHOAL_ASSERT(kind != NEWS_RECORD);                                     /* records have a queue of their own (N2) */
+    SHOAL_ASSERT(kind != NEWS_CARD || swim->members[member].card == blob); /* N1: the newest card only */
     for (uint32_t i = queue->count; i-- > 0;) {
         const struct swim_news *news = &queue->items[i];
 
@@ -68,12 +77,14 @@ void swim_news_member(struct shoal_swim *swim, enum swim_news_kind kind, uint32_
 
 void swim_news_record(struct shoal_swim *swim, uint32_t record)
 {
+    SHOAL_ASSERT(swim->records[record].blob != 0); /* N1 */
     swim_news_drop_record(swim, record);
     queue_add(swim, &swim->queue_records, NEWS_RECORD, record, swim->records[record].blob);
 }
 
 static void drop_subject(struct shoal_swim *swim, struct swim_queue *queue, uint32_t subject)
 {
+    SHOAL_ASSERT(queue->count <= queue->max); /* N3 */
     for (uint32_t i = queue->count; i-- > 0;)
         if (queue->items[i].subject == subject)
             queue_remove(swim, queue, i);
@@ -90,11 +101,14 @@ void swim_news_drop_record(struct shoal_swim *swim, uint32_t record)
 
 bool swim_news_waits(const struct shoal_swim *swim)
 {
+    SHOAL_ASSERT(swim->queue_members.fresh <= swim->queue_members.count); /* N4 */
+    SHOAL_ASSERT(swim->queue_records.fresh <= swim->queue_records.count); /* N4 */
     return swim->queue_members.count + swim->queue_records.count > 0;
 }
 
 bool swim_news_has_card(const struct shoal_swim *swim, uint32_t member)
 {
+    SHOAL_ASSERT(member < swim->members_used); /* T4 */
     for (uint32_t i = 0; i < swim->queue_members.count; i++)
         if (swim->queue_members.items[i].subject == member && swim->queue_members.items[i].kind == NEWS_CARD)
             return true;
@@ -107,6 +121,7 @@ uint32_t swim_retransmit_limit(const struct shoal_swim *swim)
 
     for (uint64_t power = 1; power < n; power *= 10)
         digits++;
+    SHOAL_ASSERT(digits <= 10); /* of a 32-bit number */
     return swim->opt.retransmit * (digits == 0 ? 1 : digits);
 }
 
@@ -116,11 +131,11 @@ void swim_sign(struct shoal_swim *swim, struct shoal_writer *w)
 {
     struct shoal_signature signature;
 
-    SHOAL_ASSERT(!w->failed);
+    SHOAL_ASSERT(!w->failed); /* N1: a statement is signed whole */
     signature = swim->opt.env.sign(swim->opt.env.arg, shoal_writer_view(w));
     swim->stats.signed_count++;
     shoal_put_raw(w, signature.bytes, sizeof(signature.bytes));
-    SHOAL_ASSERT(!w->failed);
+    SHOAL_ASSERT(!w->failed); /* and has room for its signature */
 }
 
 bool swim_verify(struct shoal_swim *swim, const struct shoal_public_key *key, struct shoal_view statement)
@@ -130,6 +145,7 @@ bool swim_verify(struct shoal_swim *swim, const struct shoal_public_key *key, st
     /* Only what was verified once is in the pool. */
     if (gossip_pool_find(swim->pool, statement) != 0)
         return true;
+    SHOAL_ASSERT(statement.len > SWIM_SIGNATURE_BYTES); /* hear_news refuses shorter ones */
     memcpy(signature.bytes, statement.bytes + statement.len - SWIM_SIGNATURE_BYTES, SWIM_SIGNATURE_BYTES);
     statement.len -= SWIM_SIGNATURE_BYTES;
     swim->stats.verified++;
@@ -146,6 +162,7 @@ uint32_t swim_accuse_make(struct shoal_swim *swim, uint32_t member, enum swim_ve
     struct shoal_view card = swim_card_of(swim, member);
     uint32_t blob;
 
+    SHOAL_ASSERT(member != SWIM_SELF); /* T5: nobody accuses itself */
     swim_put_accuse(&w, &(struct swim_accuse){ .verdict = verdict,
                                                .target = swim_card_id(card),
                                                .incarnation = swim_card_incarnation(card),
@@ -159,6 +176,7 @@ uint32_t swim_accuse_make(struct shoal_swim *swim, uint32_t member, enum swim_ve
 
 uint64_t swim_age_s(const struct shoal_swim *swim, uint64_t since_ns)
 {
+    SHOAL_ASSERT(swim->started || since_ns <= swim->now_ns); /* nothing happened in the future */
     return since_ns > swim->now_ns ? 0 : (swim->now_ns - since_ns) / SHOAL_S;
 }
 
@@ -173,6 +191,7 @@ struct shoal_swim_action *swim_act(struct shoal_swim *swim, struct shoal_swim_ac
         shoal_count(&swim->stats.drop_actions_full);
         return NULL;
     }
+    SHOAL_ASSERT(actions->count < SHOAL_SWIM_ACTIONS_MAX);
     action = &actions->items[actions->count++];
     action->kind = kind;
     return action;
@@ -185,6 +204,7 @@ void swim_note(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum
 
     if (action == NULL)
         return;
+    SHOAL_ASSERT(!shoal_node_id_is_zero(id)); /* a note is about somebody */
     action->note.what = what;
     action->note.id = id;
     action->note.by = by;
@@ -204,6 +224,8 @@ bool swim_out_begin(struct shoal_swim *swim, struct shoal_swim_actions *actions,
     }
     if (member == SWIM_NONE || (swim->members[member].flags & MEMBER_STALE_CARD) != 0)
         head.flags |= SWIM_WANT_CARD;
+    SHOAL_ASSERT(actions->sends < SHOAL_SWIM_SENDS_MAX);
+    SHOAL_ASSERT(head.health <= SWIM_HEALTH_MAX); /* I4: the bound that a decoder has */
     head.tag = (uint16_t)gossip_pool_hash(swim->pool, swim->members[SWIM_SELF].card);
     out->actions = actions;
     out->to = to;
@@ -218,15 +240,21 @@ bool swim_out_to(struct shoal_swim *swim, struct shoal_swim_actions *actions, st
 {
     struct shoal_view card = swim_card_of(swim, member);
 
+    SHOAL_ASSERT(member != SWIM_SELF); /* a node never writes to itself */
     return swim_out_begin(swim, actions, out, message, member, swim_card_id(card), swim_card_address(card), 0);
 }
 
-static size_t room(const struct swim_out *out) { return out->w.cap - out->w.len; }
+static size_t room(const struct swim_out *out)
+{
+    SHOAL_ASSERT(out->w.len <= out->w.cap); /* N5 */
+    return out->w.cap - out->w.len;
+}
 
 bool swim_out_statement(struct swim_out *out, struct shoal_view statement, uint64_t age_s)
 {
     if (room(out) < SWIM_NEWS_HEAD_BYTES + statement.len)
         return false;
+    SHOAL_ASSERT(statement.len <= GOSSIP_POOL_STATEMENT_MAX); /* N5: what a receiver takes */
     shoal_put_u16(&out->w, (uint16_t)statement.len);
     shoal_put_u16(&out->w, (uint16_t)(age_s < SWIM_AGE_NONE ? age_s : SWIM_AGE_NONE));
     shoal_put_raw(&out->w, statement.bytes, statement.len);
@@ -235,6 +263,7 @@ bool swim_out_statement(struct swim_out *out, struct shoal_view statement, uint6
 
 static uint64_t news_age_s(const struct shoal_swim *swim, const struct swim_news *news)
 {
+    SHOAL_ASSERT(news->kind == NEWS_RECORD || swim->members[news->subject].card != 0); /* T4 */
     if (news->kind == NEWS_RECORD)
         return swim->records[news->subject].tombstone ? swim_age_s(swim, swim->records[news->subject].since_ns)
                                                       : SWIM_AGE_NONE;
@@ -262,6 +291,7 @@ static uint32_t pick_news(const struct shoal_swim *swim, const struct swim_queue
         best = i;
         best_len = len;
     }
+    SHOAL_ASSERT(best == SWIM_NONE || best_len + SWIM_NEWS_HEAD_BYTES <= budget); /* N5 */
     return best;
 }
 
@@ -278,6 +308,7 @@ static void fill(struct shoal_swim *swim, struct swim_out *out, struct swim_queu
         if (at == SWIM_NONE)
             return;
         news = &queue->items[at];
+        SHOAL_ASSERT(news->mark != swim->datagram_mark); /* N5 */
         len = gossip_pool_view(swim->pool, news->blob).len + SWIM_NEWS_HEAD_BYTES;
         if (!swim_out_statement(out, gossip_pool_view(swim->pool, news->blob), news_age_s(swim, news)))
             return;
@@ -298,6 +329,7 @@ static void fill_both(struct shoal_swim *swim, struct swim_out *out)
     bool both = first->count > 0 && second->count > 0;
     size_t share = both ? room(out) * 6 / 10 : room(out); /* N2 */
 
+    SHOAL_ASSERT(share <= room(out)); /* N2 */
     if (++swim->datagram_mark == 0)
         swim->datagram_mark = 1;
     fill(swim, out, first, share, true);
@@ -315,6 +347,7 @@ static void tell_accused(struct shoal_swim *swim, struct swim_out *out, uint32_t
 {
     const struct swim_member *m = &swim->members[member];
 
+    SHOAL_ASSERT((m->state == SHOAL_MEMBER_SUSPECT) == (m->suspicion != 0)); /* T2 */
     if (m->state == SHOAL_MEMBER_SUSPECT) {
         swim_out_statement(out, gossip_pool_view(swim->pool, swim_suspicion_of(swim, member)->blob), SWIM_AGE_NONE);
     } else if (m->state == SHOAL_MEMBER_DEAD) {
@@ -328,6 +361,7 @@ static void tell_accused(struct shoal_swim *swim, struct swim_out *out, uint32_t
 
 void swim_out_news(struct shoal_swim *swim, struct swim_out *out, uint32_t member, bool own_card)
 {
+    SHOAL_ASSERT(member != SWIM_SELF); /* a node never writes to itself */
     if (own_card)
         swim_out_statement(out, swim_card_of(swim, SWIM_SELF), swim->leaving ? 0 : SWIM_AGE_NONE);
     if (member != SWIM_NONE)
@@ -339,7 +373,8 @@ void swim_out_end(struct shoal_swim *swim, struct swim_out *out)
 {
     struct shoal_swim_action *action;
 
-    SHOAL_ASSERT(!out->w.failed);
+    SHOAL_ASSERT(!out->w.failed);                           /* N5 */
+    SHOAL_ASSERT(out->w.len <= SHOAL_DATAGRAM_PAYLOAD_MAX); /* N5 */
     action = swim_act(swim, out->actions, SHOAL_SWIM_SEND);
     if (action == NULL)
         return;

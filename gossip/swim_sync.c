@@ -76,6 +76,8 @@ static struct walk walk_init(struct shoal_swim *swim, enum swim_domain domain, u
     const struct swim_chains *chains = chains_of(swim, domain);
     struct walk walk = { .domain = domain, .first = prefix << (64 - bits) };
 
+    SHOAL_ASSERT(bits >= 8 && bits <= 24); /* a range is whole chains, or part of one */
+    SHOAL_ASSERT(prefix >> bits == 0);
     walk.last = walk.first | (UINT64_MAX >> bits);
     walk.chain = walk.first >> (64 - chains->bits);
     walk.chain_last = walk.last >> (64 - chains->bits);
@@ -85,6 +87,7 @@ static struct walk walk_init(struct shoal_swim *swim, enum swim_domain domain, u
 
 static uint32_t walk_next(struct shoal_swim *swim, struct walk *walk, uint64_t *hash)
 {
+    SHOAL_ASSERT(walk->chain <= walk->chain_last);
     for (;;) {
         uint32_t at = walk->at;
 
@@ -124,6 +127,7 @@ static void send_root(struct shoal_swim *swim, struct shoal_swim_actions *action
     s->deadline_ns = swim->now_ns + SILENT_NS;
     s->moved = false;
     s->waiting = true;
+    SHOAL_ASSERT(s->open && s->rounds <= ROUNDS_MAX); /* S3 */
     swim->stats.sync_rounds++;
     if (!swim_out_to(swim, actions, &out, SWIM_ROOT, s->peer))
         return;
@@ -139,6 +143,7 @@ void swim_sync_start(struct shoal_swim *swim, struct shoal_swim_actions *actions
 
     if (swim->session.open || swim->leaving || !swim_member_is_live(swim, member))
         return;
+    SHOAL_ASSERT(member != SWIM_SELF); /* with somebody else */
     swim->session = (struct swim_session){ .open = true, .id = id, .peer = member };
     send_root(swim, actions);
 }
@@ -148,6 +153,7 @@ static void round_over(struct shoal_swim *swim, struct shoal_swim_actions *actio
 {
     struct swim_session *s = &swim->session;
 
+    SHOAL_ASSERT(s->open && !s->waiting); /* S3: something came */
     for (unsigned d = 0; d < SWIM_DOMAINS; d++)
         if (s->ours[d] != swim_chains_root(chains_of(swim, (enum swim_domain)d)))
             s->moved = true;
@@ -162,6 +168,7 @@ static void session_timer(struct shoal_swim *swim, struct shoal_swim_actions *ac
 {
     struct swim_session *s = &swim->session;
 
+    SHOAL_ASSERT(s->open && s->silent < SILENT_MAX); /* S3 */
     if (!swim_member_is_live(swim, s->peer) || swim->leaving) {
         s->open = false;
     } else if (!s->waiting) {
@@ -190,6 +197,7 @@ void swim_sync_timer(struct shoal_swim *swim, struct shoal_swim_actions *actions
     swim->sync_wait_ns *= 2;
     if (swim->sync_wait_ns > swim->opt.sync_interval_ns)
         swim->sync_wait_ns = swim->opt.sync_interval_ns;
+    SHOAL_ASSERT(swim->sync_wait_ns > 0 && swim->sync_wait_ns <= swim->opt.sync_interval_ns);
     if (swim_order_pick(swim, 1, SWIM_NONE, &peer) == 1)
         swim_sync_start(swim, actions, peer);
 }
@@ -202,13 +210,17 @@ static void digest_range(struct shoal_swim *swim, struct swim_out *out, enum swi
     uint32_t at;
     uint64_t hash;
 
+    SHOAL_ASSERT(bits >= 8 && bits <= 16 && count <= RANGE_ITEMS_MAX); /* what hear_digest takes */
     shoal_put_u8(&out->w, (uint8_t)bits);
     shoal_put_u16(&out->w, (uint16_t)prefix);
     shoal_put_u8(&out->w, (uint8_t)count);
     while ((at = walk_next(swim, &walk, &hash)) != SWIM_NONE) {
         shoal_put_u64(&out->w, hash);
         shoal_put_u32(&out->w, item_tag(swim, domain, at));
+        count--;
     }
+    SHOAL_ASSERT(count == 0);     /* as many as were announced */
+    SHOAL_ASSERT(!out->w.failed); /* S2 */
 }
 
 struct digest {
@@ -221,6 +233,7 @@ struct digest {
 
 static bool digest_open(struct shoal_swim *swim, struct digest *digest)
 {
+    SHOAL_ASSERT(!digest->open && digest->sent <= DIGESTS_MAX); /* S2 */
     if (digest->sent == DIGESTS_MAX)
         return false;
     if (!swim_out_to(swim, digest->actions, &digest->out, SWIM_DIGEST, swim->session.peer))
@@ -235,6 +248,7 @@ static bool digest_open(struct shoal_swim *swim, struct digest *digest)
 
 static void digest_close(struct shoal_swim *swim, struct digest *digest)
 {
+    SHOAL_ASSERT(!digest->open || digest->sent > 0);
     if (digest->open)
         swim_out_end(swim, &digest->out);
     digest->open = false;
@@ -245,6 +259,7 @@ static bool digest_bucket(struct shoal_swim *swim, struct digest *digest, unsign
 {
     unsigned bits = 8;
 
+    SHOAL_ASSERT(bucket < SWIM_BUCKETS_COUNT);
     for (uint64_t part = 0; part < 1ull << (bits - 8); part++) {
         uint64_t prefix = (uint64_t)bucket << (bits - 8) | part;
         uint32_t count = walk_count(swim, digest->domain, bits, prefix);
@@ -283,6 +298,7 @@ static bool hear_buckets(struct shoal_swim *swim, struct shoal_swim_actions *act
         return false;
     if (s->theirs[domain] != 0 && s->theirs[domain] != root)
         s->moved = true;
+    SHOAL_ASSERT(s->open); /* is_current came before */
     s->theirs[domain] = root;
     s->differed = true;
     /* From a random bucket on, so that a long difference is not always cut at the same place. */
@@ -313,6 +329,7 @@ struct reply {
 
 static bool reply_open(struct shoal_swim *swim, struct reply *reply)
 {
+    SHOAL_ASSERT(!reply->open && reply->sent <= ITEMS_MAX); /* S2 */
     if (reply->sent == ITEMS_MAX)
         return false;
     if (!swim_out_begin(swim, reply->actions, &reply->out, SWIM_ITEMS, reply->member, reply->to, reply->address, 0))
@@ -347,6 +364,7 @@ static bool reply_item(struct shoal_swim *swim, struct reply *reply, enum swim_d
         reply_close(swim, reply);
     if (!reply->open && !reply_open(swim, reply))
         return false;
+    SHOAL_ASSERT(reply->open && reply->out.w.cap - reply->out.w.len >= need); /* the largest record fits any datagram */
     swim->stats.sync_items_sent++;
     swim_out_statement(&reply->out, statement, aged ? swim_age_s(swim, since_ns) : SWIM_AGE_NONE);
     if (!dead)
@@ -394,6 +412,7 @@ struct wants {
 
 static void want(struct wants *wants, uint64_t key)
 {
+    SHOAL_ASSERT(wants->count <= WANT_MAX); /* S2 */
     if (wants->count < WANT_MAX)
         wants->keys[wants->count++] = key;
 }
@@ -408,6 +427,7 @@ static void compare_range(struct shoal_swim *swim, struct reply *reply, struct w
     uint64_t hash;
     uint32_t at;
 
+    SHOAL_ASSERT(count <= UINT8_MAX && theirs.len % RANGE_ITEM_BYTES == 0); /* hear_digest read a count of 8 bits */
     while ((at = walk_next(swim, &walk, &hash)) != SWIM_NONE) {
         bool equal = false;
 
@@ -449,6 +469,7 @@ static bool hear_digest(struct shoal_swim *swim, struct reply *reply, struct sho
     }
     if (!shoal_reader_done(r))
         return false;
+    SHOAL_ASSERT(wants.count <= WANT_MAX); /* S2 */
     reply_close(swim, reply);
     if (wants.count == 0)
         return true;
@@ -486,6 +507,7 @@ static bool hear_want(struct shoal_swim *swim, struct reply *reply, struct shoal
 static bool is_current(struct shoal_swim *swim, enum swim_message message, uint32_t member, uint32_t session)
 {
     if (swim->session.open && swim->session.peer == member && swim->session.id == session) {
+        SHOAL_ASSERT(swim->session.silent < SILENT_MAX); /* S3 */
         swim->session.silent = 0;
         swim->session.waiting = false;
         swim->session.deadline_ns = swim->now_ns + QUIET_NS;

@@ -7,6 +7,11 @@
  * T1. A member is in `order` exactly while it is ALIVE or SUSPECT and not ourselves.
  * T2. A member has a suspicion exactly while it is SUSPECT.
  * T3. Anti-entropy's sums hold each member that is not faded, once.
+ * T4. A place is in use exactly while it has a card; then it is in the chain of its id's hash, else on the free list.
+ * T5. Place 0 is ourselves: never suspected, never in the order, never removed.
+ * T6. What was probed in this round stands before `order_at`, what was not behind it.
+ * T7. A suspicion counts each accuser once, and more accusers only bring its end nearer, down to the minimum.
+ * T8. A state moves only as `member_moves` says, and in one place.
  * Source: SWIM (DSN 2002) section 4.3 for the order; Lifeguard (arXiv 1707.00788) section 4 for suspicions. */
 #include "swim_state.h"
 
@@ -31,6 +36,8 @@ uint64_t swim_id_hash(struct shoal_node_id id) { return gossip_hash(shoal_view_o
 
 struct shoal_view swim_card_of(const struct shoal_swim *swim, uint32_t member)
 {
+    SHOAL_ASSERT(member < swim->members_used);     /* T4 */
+    SHOAL_ASSERT(swim->members[member].card != 0); /* T4 */
     return gossip_pool_view(swim->pool, swim->members[member].card);
 }
 
@@ -41,11 +48,13 @@ struct shoal_node_id swim_id_of(const struct shoal_swim *swim, uint32_t member)
 
 bool swim_member_is_live(const struct shoal_swim *swim, uint32_t member)
 {
+    SHOAL_ASSERT(member < swim->members_used); /* T4 */
     return state_is_live(swim->members[member].state);
 }
 
 static uint32_t *chain_of(const struct swim_chains *chains, uint64_t hash)
 {
+    SHOAL_ASSERT(chains->bits >= 8 && chains->bits <= 24); /* a range of 8 bits is a range of chains */
     return &chains->heads[hash >> (64 - chains->bits)];
 }
 
@@ -62,6 +71,7 @@ uint32_t swim_table_find(const struct shoal_swim *swim, struct shoal_node_id id)
 
     while (at != SWIM_NONE && !shoal_node_id_equal(swim_id_of(swim, at), id))
         at = swim->members[at].next;
+    SHOAL_ASSERT(at == SWIM_NONE || swim->members[at].card != 0); /* T4 */
     return at;
 }
 
@@ -70,6 +80,7 @@ uint64_t swim_member_sum(const struct shoal_swim *swim, uint32_t member)
     const struct swim_member *m = &swim->members[member];
     uint64_t z = gossip_pool_hash(swim->pool, m->card) ^ (m->state == SHOAL_MEMBER_DEAD ? 0x6465616400000000u : 0);
 
+    SHOAL_ASSERT((m->flags & MEMBER_FADED) == 0); /* T3: the faded are in no sum */
     return shoal_splitmix64(&z);
 }
 
@@ -82,6 +93,8 @@ static void toggle_sum(struct shoal_swim *swim, uint32_t member)
 
 void swim_table_fade(struct shoal_swim *swim, uint32_t member)
 {
+    SHOAL_ASSERT(!swim_member_is_live(swim, member));                /* T3: only the dead and the left fade */
+    SHOAL_ASSERT((swim->members[member].flags & MEMBER_FADED) == 0); /* T3: once */
     toggle_sum(swim, member);
     swim->members[member].flags |= MEMBER_FADED;
     swim_records_fade(swim, member);
@@ -93,6 +106,8 @@ static void order_swap(struct shoal_swim *swim, uint32_t a, uint32_t b)
 {
     uint32_t at_a = swim->order[a], at_b = swim->order[b];
 
+    SHOAL_ASSERT(a < swim->order_count && b < swim->order_count);                   /* T1 */
+    SHOAL_ASSERT(swim->members[at_a].order == a && swim->members[at_b].order == b); /* T1 */
     swim->order[a] = at_b;
     swim->order[b] = at_a;
     swim->members[at_a].order = b;
@@ -103,6 +118,8 @@ static void order_put(struct shoal_swim *swim, uint32_t member)
 {
     uint32_t at = swim->order_count++;
 
+    SHOAL_ASSERT(member != SWIM_SELF);                       /* T5 */
+    SHOAL_ASSERT(swim->order_count < swim->opt.members_max); /* T1: we are not in it */
     swim->order[at] = member;
     swim->members[member].order = at;
     order_swap(swim, at, (uint32_t)shoal_rand_below(&swim->chance, swim->order_count));
@@ -112,6 +129,8 @@ static void order_take(struct shoal_swim *swim, uint32_t member)
 {
     uint32_t at = swim->members[member].order, last = swim->order_count - 1;
 
+    SHOAL_ASSERT(swim->order_count > 0);     /* T1 */
+    SHOAL_ASSERT(swim->order[at] == member); /* T1 */
     /* Keep who was probed this round before `order_at` and who was not behind it. */
     if (at < swim->order_at) {
         swim->order_at--;
@@ -132,6 +151,7 @@ uint32_t swim_order_next(struct shoal_swim *swim)
             order_swap(swim, i, (uint32_t)shoal_rand_below(&swim->chance, i + 1u));
         swim->order_at = 0;
     }
+    SHOAL_ASSERT(swim->order_at < swim->order_count); /* T6 */
     return swim->order[swim->order_at++];
 }
 
@@ -147,12 +167,14 @@ void swim_order_hasten(struct shoal_swim *swim, uint32_t member)
     if (at < swim->order_at)
         swim->order_at--;
     order_swap(swim, at, swim->order_at);
+    SHOAL_ASSERT(swim->order[swim->order_at] == member); /* T6: it is the next one */
 }
 
 uint32_t swim_order_pick(struct shoal_swim *swim, uint32_t want, uint32_t not_this, uint32_t *members)
 {
     uint32_t count = 0, n = swim->order_count;
 
+    SHOAL_ASSERT(want > 0);
     if (n <= want + 1) {
         uint32_t from = n == 0 ? 0 : (uint32_t)shoal_rand_below(&swim->chance, n);
 
@@ -169,6 +191,7 @@ uint32_t swim_order_pick(struct shoal_swim *swim, uint32_t want, uint32_t not_th
         if (i == count && member != not_this)
             members[count++] = member;
     }
+    SHOAL_ASSERT(count <= want);
     return count;
 }
 
@@ -187,6 +210,9 @@ uint32_t swim_table_add(struct shoal_swim *swim, uint32_t card, enum shoal_membe
     else
         return SWIM_NONE;
     m = &swim->members[at];
+    SHOAL_ASSERT(m->card == 0 && card != 0);                                   /* T4 */
+    SHOAL_ASSERT(state != SHOAL_MEMBER_NONE);                                  /* T8 */
+    SHOAL_ASSERT(swim->started || at == SWIM_SELF || swim->members_count > 0); /* T5: we come first */
     *m = (struct swim_member){ .card = card, .order = SWIM_NONE };
     chain = chain_of(&swim->member_chains, swim_id_hash(swim_id_of(swim, at)));
     m->next = *chain;
@@ -201,6 +227,12 @@ void swim_table_set_card(struct shoal_swim *swim, uint32_t member, uint32_t card
 {
     struct swim_member *m = &swim->members[member];
 
+    SHOAL_ASSERT(m->card != 0 && card != 0); /* T4 */
+    SHOAL_ASSERT(
+        shoal_node_id_equal(swim_card_id(gossip_pool_view(swim->pool, card)), swim_id_of(swim, member))); /* T4 */
+    SHOAL_ASSERT(shoal_incarnation_cmp(swim_card_incarnation(gossip_pool_view(swim->pool, card)),
+                                       swim_card_incarnation(swim_card_of(swim, member))) >
+                 0); /* M1: only ever newer */
     toggle_sum(swim, member);
     gossip_pool_unref(swim->pool, m->card);
     m->card = card;
@@ -212,10 +244,14 @@ void swim_table_move(struct shoal_swim *swim, uint32_t member, enum shoal_member
     struct swim_member *m = &swim->members[member];
     bool was_live = state_is_live(m->state), is_live = state_is_live(state);
 
-    SHOAL_ASSERT((member_moves[m->state] & BIT(state)) != 0);
+    SHOAL_ASSERT((member_moves[m->state] & BIT(state)) != 0);           /* T8 */
+    SHOAL_ASSERT(member != SWIM_SELF || state != SHOAL_MEMBER_SUSPECT); /* T5 */
+    SHOAL_ASSERT(since_ns <= swim->now_ns);                             /* nothing happened in the future */
+    SHOAL_ASSERT(state != SHOAL_MEMBER_SUSPECT || swim->members[member].suspicion != 0); /* T2 */
     toggle_sum(swim, member);
     if (m->state == SHOAL_MEMBER_SUSPECT)
         swim_suspicion_close(swim, member);
+    SHOAL_ASSERT(swim->dead_count < swim->opt.members_max);
     if (m->state == SHOAL_MEMBER_DEAD || m->state == SHOAL_MEMBER_LEFT)
         swim->dead_count--;
     if (state == SHOAL_MEMBER_DEAD || state == SHOAL_MEMBER_LEFT)
@@ -235,6 +271,7 @@ void swim_table_move(struct shoal_swim *swim, uint32_t member, enum shoal_member
         order_put(swim, member);
     if (!is_live && m->order != SWIM_NONE)
         order_take(swim, member);
+    SHOAL_ASSERT(is_live == (m->order != SWIM_NONE)); /* T1 */
 }
 
 void swim_table_remove(struct shoal_swim *swim, uint32_t member)
@@ -242,13 +279,17 @@ void swim_table_remove(struct shoal_swim *swim, uint32_t member)
     struct swim_member *m = &swim->members[member];
     uint32_t *link = chain_of(&swim->member_chains, swim_id_hash(swim_id_of(swim, member)));
 
-    SHOAL_ASSERT(member != SWIM_SELF);
+    SHOAL_ASSERT(member != SWIM_SELF);                /* T5 */
+    SHOAL_ASSERT(!swim_member_is_live(swim, member)); /* T8: who is forgotten was dead or had left */
     swim_table_move(swim, member, SHOAL_MEMBER_NONE, swim->now_ns);
     toggle_sum(swim, member);
     swim_records_forget(swim, member);
     swim_news_drop_member(swim, member);
-    while (*link != member)
+    while (*link != member) {
+        SHOAL_ASSERT(*link != SWIM_NONE); /* T4 */
         link = &swim->members[*link].next;
+    }
+    SHOAL_ASSERT(m->records == 0 && m->suspicion == 0); /* T2, and R5 of records.c */
     *link = m->next;
     gossip_pool_unref(swim->pool, m->card);
     *m = (struct swim_member){ .next = swim->members_free, .order = SWIM_NONE };
@@ -286,6 +327,7 @@ uint64_t swim_suspicion_min_ns(const struct shoal_swim *swim, uint32_t members)
 
     if (logs < 1000)
         logs = 1000;
+    SHOAL_ASSERT(swim->opt.suspicion_tenths > 0); /* T7 */
     return swim->opt.probe_interval_ns / 10000 * swim->opt.suspicion_tenths * logs;
 }
 
@@ -300,6 +342,7 @@ static uint64_t shortened_milli(unsigned confirmed, unsigned possible)
         { 0, 500, 792, 1000 },
     };
 
+    SHOAL_ASSERT(possible <= SWIM_CONFIRMATIONS_MAX && confirmed <= possible); /* T7 */
     return table[possible][confirmed];
 }
 
@@ -307,13 +350,17 @@ static void suspicion_time(struct swim_suspicion *s)
 {
     uint64_t span = s->max_ns - s->min_ns;
 
+    SHOAL_ASSERT(s->max_ns >= s->min_ns); /* T7 */
     s->deadline_ns = s->start_ns + s->max_ns - span / 1000 * shortened_milli(s->accuser_count - 1u, s->confirmations);
+    SHOAL_ASSERT(s->deadline_ns >= s->start_ns + s->min_ns); /* T7 */
 }
 
 struct swim_suspicion *swim_suspicion_of(struct shoal_swim *swim, uint32_t member)
 {
     uint16_t place = swim->members[member].suspicion;
 
+    SHOAL_ASSERT(place <= swim->suspicion_count);                             /* T2 */
+    SHOAL_ASSERT(place == 0 || swim->suspicions[place - 1].member == member); /* T2 */
     return place == 0 ? NULL : &swim->suspicions[place - 1];
 }
 
@@ -324,6 +371,8 @@ struct swim_suspicion *swim_suspicion_open(struct shoal_swim *swim, uint32_t mem
 
     if (swim->suspicion_count == swim->opt.suspicions_max)
         return NULL;
+    SHOAL_ASSERT(member != SWIM_SELF);                  /* T5 */
+    SHOAL_ASSERT(swim->members[member].suspicion == 0); /* T2 */
     s = &swim->suspicions[swim->suspicion_count++];
     *s = (struct swim_suspicion){ .start_ns = swim->now_ns, .member = member, .blob = blob, .accuser_count = 1 };
     s->min_ns = swim_suspicion_min_ns(swim, live);
@@ -344,6 +393,7 @@ bool swim_suspicion_confirm(struct shoal_swim *swim, struct swim_suspicion *susp
             return false;
     if (suspicion->accuser_count > suspicion->confirmations)
         return false;
+    SHOAL_ASSERT(suspicion->accuser_count <= SWIM_CONFIRMATIONS_MAX); /* T7 */
     suspicion->accusers[suspicion->accuser_count++] = accuser;
     gossip_pool_ref(swim->pool, blob);
     gossip_pool_unref(swim->pool, suspicion->blob);

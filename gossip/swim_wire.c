@@ -1,4 +1,7 @@
-/* The codec of gossip's datagrams and statements; the byte tables are in swim_wire.h. */
+/* The codec of gossip's datagrams and statements; the byte tables are in swim_wire.h.
+ *
+ * W1. What is encoded decodes again: the same bounds are asserted here and are errors in the decoders, which read foreign
+ *     bytes. */
 #include "swim_wire.h"
 
 #include <string.h>
@@ -7,6 +10,9 @@
 
 void swim_put_head(struct shoal_writer *w, const struct swim_head *head)
 {
+    SHOAL_ASSERT(head->message >= SWIM_PING && head->message < SWIM_MESSAGES); /* W1 */
+    SHOAL_ASSERT((head->flags & ~(SWIM_WANT_CARD | SWIM_RELAYED)) == 0);       /* W1 */
+    SHOAL_ASSERT(head->health <= SWIM_HEALTH_MAX);                             /* W1 */
     shoal_put_u8(w, SWIM_DATAGRAM_KIND);
     shoal_put_u8(w, SWIM_VERSION);
     shoal_put_u8(w, SWIM_VERSION);
@@ -29,14 +35,16 @@ enum shoal_err swim_get_head(struct shoal_reader *r, struct swim_head *head)
         return SHOAL_ERR_UNSUPPORTED;
     if (message < SWIM_PING || message >= SWIM_MESSAGES)
         return version > SWIM_VERSION ? SHOAL_ERR_UNSUPPORTED : SHOAL_ERR_MALFORMED;
-    if (head->health > 7)
-        head->health = 7;
+    if (head->health > SWIM_HEALTH_MAX)
+        head->health = SWIM_HEALTH_MAX;
     head->message = (enum swim_message)message;
     return SHOAL_OK;
 }
 
 static void put_statement(struct shoal_writer *w, enum swim_statement kind)
 {
+    SHOAL_ASSERT(kind >= SWIM_CARD && kind <= SWIM_RECORD); /* W1 */
+    SHOAL_ASSERT(w->len == 0);                              /* a statement is signed from its first byte on */
     shoal_put_u8(w, (uint8_t)kind);
     shoal_put_u8(w, SWIM_VERSION);
     shoal_put_u8(w, SWIM_VERSION);
@@ -60,6 +68,8 @@ void swim_put_card(struct shoal_writer *w, const struct swim_card *card)
 {
     size_t name_len = strnlen(card->name, SHOAL_GOSSIP_NAME_BYTES - 1);
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(card->id));                /* W1 */
+    SHOAL_ASSERT(card->name[SHOAL_GOSSIP_NAME_BYTES - 1] == '\0'); /* W1 */
     put_statement(w, SWIM_CARD);
     shoal_put_bool(w, card->leaving);
     shoal_put_node_id(w, card->id);
@@ -98,6 +108,8 @@ enum shoal_err swim_get_card(struct shoal_view statement, struct swim_card *card
 
 void swim_put_accuse(struct shoal_writer *w, const struct swim_accuse *accuse)
 {
+    SHOAL_ASSERT((unsigned)accuse->verdict < SWIM_VERDICTS);             /* W1 */
+    SHOAL_ASSERT(!shoal_node_id_equal(accuse->target, accuse->accuser)); /* nobody accuses itself */
     put_statement(w, SWIM_ACCUSE);
     shoal_put_u8(w, (uint8_t)accuse->verdict);
     shoal_put_node_id(w, accuse->target);
@@ -120,6 +132,8 @@ void swim_put_record(struct shoal_writer *w, const struct swim_record *record)
 {
     const struct shoal_record *it = &record->record;
 
+    SHOAL_ASSERT((unsigned)it->kind < SHOAL_RECORD_KINDS);                                                 /* W1 */
+    SHOAL_ASSERT(it->payload.len <= SHOAL_RECORD_PAYLOAD_MAX && (!it->tombstone || it->payload.len == 0)); /* W1 */
     put_statement(w, SWIM_RECORD);
     shoal_put_u8(w, (uint8_t)it->kind);
     shoal_put_u8(w, it->tombstone ? 1 : 0);
@@ -159,6 +173,7 @@ struct shoal_node_id swim_card_id(struct shoal_view card)
 {
     struct shoal_node_id id;
 
+    SHOAL_ASSERT(card.len > SWIM_SIGNATURE_BYTES && card.bytes[0] == SWIM_CARD); /* decoded before */
     memcpy(id.bytes, card.bytes + 4, sizeof(id.bytes));
     return id;
 }
@@ -167,6 +182,7 @@ struct shoal_incarnation swim_card_incarnation(struct shoal_view card)
 {
     struct shoal_reader r = { .bytes = card.bytes, .len = card.len, .at = 20 };
 
+    SHOAL_ASSERT(card.len > SWIM_SIGNATURE_BYTES && card.bytes[0] == SWIM_CARD); /* decoded before */
     return shoal_get_incarnation(&r);
 }
 
@@ -174,7 +190,6 @@ struct shoal_address swim_card_address(struct shoal_view card)
 {
     struct shoal_reader r = { .bytes = card.bytes, .len = card.len, .at = 80 };
 
+    SHOAL_ASSERT(card.len > SWIM_SIGNATURE_BYTES && card.bytes[0] == SWIM_CARD); /* decoded before */
     return shoal_get_address(&r);
 }
-
-enum shoal_record_kind swim_record_kind(struct shoal_view record) { return (enum shoal_record_kind)record.bytes[3]; }

@@ -40,6 +40,7 @@
 #define SWIM_DATAGRAM_KIND 0x47
 #define SWIM_VERSION 1
 #define SWIM_HEAD_BYTES 8
+#define SWIM_HEALTH_MAX 7 /* a sender's score; a higher one counts as this */
 
 enum swim_message {
     SWIM_PING = 1,
@@ -142,7 +143,4 @@ enum shoal_err swim_get_record(struct shoal_view statement, struct swim_record *
 struct shoal_node_id swim_card_id(struct shoal_view card);
 struct shoal_incarnation swim_card_incarnation(struct shoal_view card);
 struct shoal_address swim_card_address(struct shoal_view card);
-/* Of a record that was decoded before. */
-enum shoal_record_kind swim_record_kind(struct shoal_view record);
-
 #endif

@@ -438,6 +438,8 @@ void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event)
     struct shoal_swim_actions *actions = sim->swim_actions;
     enum shoal_err err = shoal_swim_step(host->swim, event, sim_host_now(host), actions);
 
+    if (host->swim_steps % 16 == 0)
+        shoal_swim_check(host->swim);
     host->swim_steps++;
     if (err == SHOAL_ERR_MALFORMED)
         sim_fail(sim, "%s finds a gossip datagram malformed", host->name);

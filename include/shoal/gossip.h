@@ -323,5 +323,8 @@ struct shoal_swim_stats {
 };
 
 void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *stats);
+/* Asserts every invariant, of each member and record; a step asserts only what costs the same in any mesh. For tests and
+ * the simulator. */
+void shoal_swim_check(const struct shoal_swim *swim);
 
 #endif

@@ -95,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         size = size < len ? size : len;
         event.datagram.bytes = shoal_view_of(bytes, size);
         (void)shoal_swim_step(swim, &event, now_ns, &actions);
+        shoal_swim_check(swim);
         check_actions(&actions);
         bytes += size;
         len -= size;

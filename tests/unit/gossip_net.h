@@ -40,7 +40,7 @@ struct net {
     struct net_datagram *flight;
     size_t flight_count;
     uint64_t now_ns, order, latency_ns, sent, sent_bytes;
-    unsigned loss_percent;
+    unsigned loss_percent, unchecked;
     struct shoal_rand chance;
     struct shoal_swim_actions actions;
     /* Every action that is no send. */
@@ -198,6 +198,11 @@ static inline enum shoal_err net_step(struct net_node *node, const struct shoal_
     struct net *net = node->net;
     enum shoal_err err = shoal_swim_step(node->swim, event, net->now_ns, &net->actions);
 
+    /* It looks at all that is held: the larger the tables, the less often. */
+    if (++net->unchecked > (shoal_records_count(node->swim) + shoal_swim_live_count(node->swim)) / 8) {
+        net->unchecked = 0;
+        shoal_swim_check(node->swim);
+    }
     for (size_t i = 0; i < net->actions.count; i++) {
         const struct shoal_swim_action *action = &net->actions.items[i];
 
