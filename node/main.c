@@ -1,5 +1,6 @@
 /* One binary: the command line, the agent, and the runner's own entry. */
 #include "node/agent/agent.h"
+#include "node/runner/spawn.h"
 
 #include "shoal/runner.h"
 #include "shoal/sim.h"
@@ -8,9 +9,14 @@
 
 static bool internal(int argc, char **argv, int *exit_code)
 {
-    if (argc < 2 || strcmp(argv[1], "runner") != 0)
+    if (argc < 2)
         return false;
-    *exit_code = shoal_runner_main(argc - 1, argv + 1);
+    if (strcmp(argv[1], "runner") == 0)
+        *exit_code = shoal_runner_main(argc - 1, argv + 1);
+    else if (strcmp(argv[1], "spawn-helper") == 0)
+        *exit_code = spawn_helper_main(argc, argv);
+    else
+        return false;
     return true;
 }
 

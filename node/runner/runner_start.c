@@ -15,17 +15,26 @@
 
 #include "shoal/banned.h"
 
+/* The folders of a file. Most of them are there already, so they are made from the end. */
 void runner_make_parents(const char *path)
 {
     char part[SHOAL_PATH_TEXT_BYTES];
+    const char *slash = strrchr(path, '/');
 
-    for (size_t i = 1; i < sizeof(part) - 1 && path[i] != '\0'; i++) {
-        if (path[i] != '/')
+    if (slash == NULL || slash == path || (size_t)(slash - path) >= sizeof(part))
+        return;
+    memcpy(part, path, (size_t)(slash - path));
+    part[slash - path] = '\0';
+    if (mkdir(part, 0700) == 0 || errno != ENOENT)
+        return;
+    for (char *at = part + 1; *at != '\0'; at++) {
+        if (*at != '/')
             continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
+        *at = '\0';
         (void)mkdir(part, 0700);
+        *at = '/';
     }
+    (void)mkdir(part, 0700);
 }
 
 /* In the new process, between fork and exec. Only async-signal-safe calls; errors go to the exit status pipe. */

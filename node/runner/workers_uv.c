@@ -8,6 +8,7 @@
 #include "workers.h"
 
 #include "deaths_uv.h"
+#include "spawn.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,13 +36,18 @@
 #define WATCHDOG_MS 100
 #define WATCHDOG_STUCK_TICKS 10
 #define TURN_MESSAGES_MAX 64
+/* A runner that ends before it says WELCOME is asked for this often: its order was lost with the spawn helper. */
+#define SPAWNS_MAX 3
 
 struct runner_link {
     struct workers *workers;
     bool used;
+    bool lost; /* its handle is being closed */
     bool welcomed;
     bool reported;
-    int32_t awaited; /* messages about its workers that belong to WELCOME */
+    int32_t awaited;         /* messages about its workers that belong to WELCOME */
+    unsigned spawns;         /* times that it was asked for; 0: it was found again */
+    struct shoal_buf orders; /* what it was told before its WELCOME: u32 length and bytes, one after the other */
     struct shoal_job_id job;
     uint32_t generation;
     int fd;
@@ -74,6 +80,7 @@ struct workers {
     uv_timer_t idle_timer;
     uv_timer_t watchdog;
     struct deaths *deaths;
+    struct spawner *spawner;
     uint64_t slots_draining; /* bit i: slot i is watched for its lock */
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
@@ -101,7 +108,7 @@ static void job_dir(const struct workers *workers, struct shoal_job_id job, char
 static struct runner_link *runner_find(const struct workers *workers, struct shoal_job_id job)
 {
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++)
-        if (workers->runners[i].used && shoal_job_id_equal(workers->runners[i].job, job))
+        if (workers->runners[i].used && !workers->runners[i].lost && shoal_job_id_equal(workers->runners[i].job, job))
             return (struct runner_link *)(uintptr_t)&workers->runners[i];
     return NULL;
 }
@@ -264,6 +271,7 @@ static void on_runner_poll_closed(uv_handle_t *handle)
     (void)close(runner->fd);
     if (runner->page != NULL)
         (void)munmap(runner->page, sizeof(*runner->page));
+    shoal_buf_deinit(&runner->orders);
     *runner = (struct runner_link){ .workers = workers };
     handle_closed(workers);
 }
@@ -295,6 +303,8 @@ static void alive_remove(struct workers *workers, struct runner_link *runner, ui
     }
 }
 
+static bool runner_again(struct runner_link *runner);
+
 /* The runner is gone: so are its workers, by the parent-death signal. */
 static void runner_lost(struct runner_link *runner)
 {
@@ -303,7 +313,10 @@ static void runner_lost(struct runner_link *runner)
     if (!runner->poll_open)
         return;
     runner->poll_open = false;
+    runner->lost = true;
     (void)uv_poll_stop(&runner->poll);
+    if (!runner->welcomed && runner_again(runner))
+        runner->alive_count = 0; /* they are the new link's */
     while (runner->alive_count > 0) {
         uint64_t worker_id = runner->alive[0].worker_id;
 
@@ -328,6 +341,7 @@ static void on_welcome(struct runner_link *runner, const struct shoal_runner_mes
     }
     runner->welcomed = true;
     runner->awaited = message->status;
+    shoal_buf_deinit(&runner->orders);
 }
 
 static void watch_death(struct runner_link *runner, const struct shoal_runner_message *started)
@@ -484,100 +498,107 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
     return SHOAL_OK;
 }
 
-static void on_runner_exit(uv_process_t *process, int64_t status, int signal_number)
+/* A socket that a runner will listen on: made here, so that we may connect before the runner has come up. */
+static enum shoal_err runner_socket(const char *dir, int *fd, struct shoal_msg *msg)
 {
-    (void)status;
-    (void)signal_number; /* the broken socket says what matters */
-    uv_close((uv_handle_t *)process, (uv_close_cb)free);
+    struct sockaddr_un name;
+    char path[600];
+    enum shoal_err err;
+
+    (void)snprintf(path, sizeof(path), "%s/runner.sock", dir);
+    err = socket_name(&name, path, msg);
+    if (err != SHOAL_OK)
+        return err;
+    (void)unlink(path);
+    *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (*fd >= 0 && bind(*fd, (const struct sockaddr *)&name, sizeof(name)) == 0 && listen(*fd, 4) == 0)
+        return SHOAL_OK;
+    err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen: %s", path, strerror(errno));
+    if (*fd >= 0)
+        (void)close(*fd);
+    return err;
 }
 
-/* The listening socket is made here, so that we may connect before the runner has come up. */
 static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id job, uint32_t generation,
                                    struct shoal_msg *msg)
 {
-    char job_text[SHOAL_JOB_ID_TEXT_BYTES];
-    char generation_text[16];
-    char dir[560];
-    char path[600];
-    char *args[] = { "shoal", "runner", dir, job_text, generation_text, "3", NULL };
-    uv_stdio_container_t stdio[4];
-    uv_process_options_t process = { .file = "/proc/self/exe",
-                                     .args = args,
-                                     .flags = UV_PROCESS_DETACHED,
-                                     .stdio = stdio,
-                                     .stdio_count = 4,
-                                     .exit_cb = on_runner_exit };
-    uv_process_t *handle = malloc(sizeof(*handle));
-    struct sockaddr_un name;
+    struct spawn_order order = { .generation = generation };
     enum shoal_err err;
-    int fd = -1;
-    int log = -1;
-    int code;
+    int listener;
 
-    shoal_job_id_text(job, job_text);
-    (void)snprintf(generation_text, sizeof(generation_text), "%u", generation);
-    job_dir(workers, job, dir, sizeof(dir));
-    (void)mkdir(dir, 0700);
-    (void)snprintf(path, sizeof(path), "%s/runner.sock", dir);
-    err = handle == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "no memory") : socket_name(&name, path, msg);
+    shoal_job_id_text(job, order.job);
+    job_dir(workers, job, order.dir, sizeof(order.dir));
+    (void)mkdir(order.dir, 0700);
+    err = runner_socket(order.dir, &listener, msg);
     if (err != SHOAL_OK)
-        goto done;
-    (void)unlink(path);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&name, sizeof(name)) != 0 || listen(fd, 4) != 0) {
-        err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot listen: %s", path, strerror(errno));
-        goto done;
-    }
-    (void)snprintf(path, sizeof(path), "%s/runner.log", dir);
-    log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    stdio[0] = (uv_stdio_container_t){ .flags = UV_IGNORE };
-    stdio[1] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = log };
-    stdio[2] = stdio[1];
-    stdio[3] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fd };
-    code = log < 0 ? UV_EACCES : uv_spawn(workers->options.loop, handle, &process);
-    if (code != 0) {
-        err = shoal_fail(msg, SHOAL_ERR_FULL, "%s: cannot start the runner: %s", dir, uv_strerror(code));
-        if (log >= 0) {
-            uv_close((uv_handle_t *)handle, (uv_close_cb)free);
-            handle = NULL;
-        }
-        goto done;
-    }
-    handle = NULL; /* freed by its exit */
-done:
-    if (fd >= 0)
-        (void)close(fd);
-    if (log >= 0)
-        (void)close(log);
-    free(handle);
+        return err;
+    err = spawner_runner(workers->spawner, &order, listener, msg);
+    (void)close(listener);
     return err;
+}
+
+/* P3 of spawn.h: the order was lost, and nothing of it has begun, since a runner says WELCOME before it hears what it is
+ * told. Another runner takes the same orders. False: it was tried often enough, or cannot be tried. */
+static bool runner_again(struct runner_link *runner)
+{
+    struct workers *workers = runner->workers;
+    struct runner_link *next;
+    struct shoal_msg msg = { "" };
+
+    if (runner->spawns == 0 || runner->spawns == SPAWNS_MAX || workers->stopped)
+        return false;
+    if (runner_spawn(workers, runner->job, runner->generation, &msg) != SHOAL_OK ||
+        runner_connect(workers, runner->job, runner->generation, &next, &msg) != SHOAL_OK) {
+        (void)fprintf(stderr, "a runner was lost, and no other can be started: %s\n", msg.text);
+        return false;
+    }
+    next->spawns = runner->spawns + 1;
+    next->orders = runner->orders;
+    next->alive_count = runner->alive_count;
+    memcpy(next->alive, runner->alive, sizeof(next->alive));
+    runner->orders = (struct shoal_buf){ 0 };
+    for (size_t at = 0; at + 4 <= next->orders.len;) {
+        uint32_t len;
+
+        memcpy(&len, next->orders.bytes + at, 4);
+        (void)send(next->fd, next->orders.bytes + at + 4, len, MSG_NOSIGNAL);
+        at += 4 + len;
+    }
+    return true;
 }
 
 static enum shoal_err command_send(struct workers *workers, struct runner_link *runner, struct shoal_msg *msg)
 {
     size_t len;
+    uint32_t len32;
     enum shoal_err err = shoal_runner_encode(&workers->command, workers->bytes, sizeof(workers->bytes), &len);
 
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "arguments and environment exceed %u bytes", (unsigned)sizeof(workers->bytes));
-    if (send(runner->fd, workers->bytes, len, MSG_NOSIGNAL) < 0)
+    len32 = (uint32_t)len;
+    if (!runner->welcomed && runner->spawns > 0 &&
+        (shoal_buf_append(&runner->orders, (const uint8_t *)&len32, 4) != SHOAL_OK ||
+         shoal_buf_append(&runner->orders, workers->bytes, len) != SHOAL_OK))
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for an order to a runner");
+    if (send(runner->fd, workers->bytes, len, MSG_NOSIGNAL) < 0 && (runner->welcomed || runner->spawns == 0))
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the runner does not take orders: %s", strerror(errno));
-    return SHOAL_OK;
+    return SHOAL_OK; /* not taken before the WELCOME: it is said again to the next one */
 }
 
 enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, uint32_t generation,
                              const struct shoal_runner_start *start, struct shoal_msg *msg)
 {
     struct runner_link *runner = runner_find(workers, job);
-    enum shoal_err err = SHOAL_OK;
+    enum shoal_err err;
 
     if (runner == NULL) {
         err = runner_spawn(workers, job, generation, msg);
         if (err == SHOAL_OK)
             err = runner_connect(workers, job, generation, &runner, msg);
+        if (err != SHOAL_OK)
+            return err;
+        runner->spawns = 1;
     }
-    if (err != SHOAL_OK)
-        return err;
     if (runner->alive_count == SHOAL_RUNNER_WORKERS_MAX)
         return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d workers of one job on this host",
                           SHOAL_RUNNER_WORKERS_MAX);
@@ -810,7 +831,10 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     workers->idle_timer.data = workers;
     (void)uv_timer_init(options->loop, &workers->watchdog);
     workers->watchdog.data = workers;
-    workers->handles_open = 4;
+    err = spawner_create(&workers->spawner, options->loop, msg);
+    if (err != SHOAL_OK)
+        return err; /* the process ends */
+    workers->handles_open = 5;
     err = deaths_create(&workers->deaths, options->loop, options->on_dying, options->arg);
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "no memory, or no thread, for the watch over workers"); /* the process ends */
@@ -841,14 +865,15 @@ void workers_reattach(struct workers *workers, void (*done)(void *arg), void *ar
     reattach_check(workers);
 }
 
-static void on_deaths_stopped(void *arg) { handle_closed(arg); }
+static void on_part_stopped(void *arg) { handle_closed(arg); }
 
 static void on_handle_closed(uv_handle_t *handle) { handle_closed(handle->data); }
 
 void workers_stop(struct workers *workers)
 {
     workers->stopped = true;
-    deaths_stop(workers->deaths, on_deaths_stopped, workers);
+    deaths_stop(workers->deaths, on_part_stopped, workers);
+    spawner_stop(workers->spawner, on_part_stopped, workers);
     while (workers->links != NULL)
         link_close(workers->links);
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {

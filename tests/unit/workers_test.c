@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "node/runner/spawn.h"
 #include "shoal/worker_wire.h"
 
 #include "shoal/banned.h"
@@ -371,7 +372,7 @@ static void a_death_is_known_before_the_process_is_reaped(void **state)
     assert_int_equal(f->dying, 1);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
@@ -380,5 +381,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
     };
 
+    if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0) /* workers_create() starts this program again */
+        return spawn_helper_main(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

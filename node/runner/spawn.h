@@ -1,0 +1,58 @@
+/* The spawn helper: a small process, started with the agent, that forks the runners (PROTOCOLS 6 and 13).
+ *
+ *   agent --SEQPACKET: folder, job, generation + listening socket--> helper --fork--> runner of a job
+ *                                                                              --fork--> runner of another
+ *
+ * A fork copies page tables: of an agent with a gigabyte that takes 200 ms, in which its loop stands still. An exec of
+ * the whole program links its libraries anew: 6 ms of a core. The helper is small and has its code loaded already.
+ *
+ * P1. The helper keeps nothing: it forks, and forgets. A runner outlives the helper and the agent; the helper ends when
+ *     its agent does.
+ * P2. A runner gets the socket that came with its order, and what it says of itself goes where the agent's log goes;
+ *     nothing else of the agent's or the helper's is open in it.
+ * P3. An order that is lost (the helper was killed, or has no process to give) closes the runner's listening socket: the
+ *     agent's connection to it breaks before a WELCOME, and the agent asks again.
+ * P4. What does not decode, or has not exactly one descriptor, is dropped: it harms neither the helper nor a runner.
+ *
+ * Every message: u8 kind, u8 version, u8 oldest, text folder, text job, u32 generation. */
+#ifndef NODE_SPAWN_H
+#define NODE_SPAWN_H
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/ids.h"
+
+#define SPAWN_VERSION 1
+#define SPAWN_RUNNER 1 /* the only kind */
+#define SPAWN_DIR_BYTES 560
+#define SPAWN_MESSAGE_MAX 1024
+
+struct spawn_order {
+    char dir[SPAWN_DIR_BYTES]; /* the job's folder, which becomes the runner's working directory */
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+    uint32_t generation;
+};
+
+/* spawn_wire.c. TOO_BIG: over `cap`. */
+SHOAL_MUST_CHECK enum shoal_err spawn_encode(const struct spawn_order *order, uint8_t *bytes, size_t cap, size_t *len);
+/* MALFORMED; `order` is set only on success. */
+SHOAL_MUST_CHECK enum shoal_err spawn_decode(struct shoal_view datagram, struct spawn_order *order);
+
+/* spawn_helper.c: main() of `shoal spawn-helper FD PADDING`: serves the socket FD until its other end is closed. The
+ * padding is room for the words that `ps` shows of a runner. */
+int spawn_helper_main(int argc, char **argv);
+
+struct uv_loop_s;
+struct spawner;
+
+/* spawner_uv.c: the agent's side. A helper that dies is started again with the next order.
+ * UNREACHABLE: a process cannot be started; the message says why. */
+SHOAL_MUST_CHECK enum shoal_err spawner_create(struct spawner **spawner, struct uv_loop_s *loop, struct shoal_msg *msg);
+/* `listener` stays the caller's, who closes it. UNREACHABLE: no helper runs or can be started. */
+SHOAL_MUST_CHECK enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order, int listener,
+                                               struct shoal_msg *msg);
+int spawner_pid(const struct spawner *spawner); /* 0: none runs now */
+/* Ends the helper; `done` runs when nothing of the spawner is left. */
+void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg);
+
+#endif

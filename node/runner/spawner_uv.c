@@ -1,0 +1,223 @@
+/* The agent's side of the spawn helper (spawn.h): it starts the helper, notices its end, and hands it orders.
+ *
+ *   none --first order, or create--> runs --its socket breaks--> none
+ *
+ * There is no timer and no retry here: the next order starts the helper again, and who lost an order asks again (P3). */
+#include "spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "shoal/banned.h"
+
+#define HELPER_FD 3
+/* As many orders as there are runners on a host, each about 2 KiB with what the kernel adds. */
+#define SOCKET_BYTES (1024 * 1024)
+
+/* One process; its memory goes when libuv has let go of the handle. */
+struct helper {
+    uv_poll_t poll;
+    struct spawner *spawner;
+    int socket;
+    pid_t pid;
+};
+
+struct spawner {
+    uv_loop_t *loop;
+    struct helper *helper; /* NULL: none runs */
+    unsigned handles_open;
+    bool stopped;
+    void (*done)(void *arg);
+    void *done_arg;
+};
+
+static void spawner_release(struct spawner *spawner)
+{
+    void (*done)(void *arg) = spawner->done;
+    void *arg = spawner->done_arg;
+
+    if (!spawner->stopped || spawner->handles_open > 0)
+        return;
+    free(spawner);
+    done(arg);
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+    struct helper *helper = handle->data;
+    struct spawner *spawner = helper->spawner;
+
+    free(helper);
+    spawner->handles_open--;
+    spawner_release(spawner);
+}
+
+/* The process is small: once it is sent SIGKILL, its end takes less than a turn. */
+static void helper_end(struct spawner *spawner)
+{
+    struct helper *helper = spawner->helper;
+
+    if (helper == NULL)
+        return;
+    spawner->helper = NULL;
+    (void)uv_poll_stop(&helper->poll);
+    (void)close(helper->socket);
+    (void)kill(helper->pid, SIGKILL);
+    (void)waitpid(helper->pid, NULL, 0);
+    uv_close((uv_handle_t *)&helper->poll, on_poll_closed);
+}
+
+/* It never says anything: readable means gone. */
+static void on_socket(uv_poll_t *poll, int status, int events)
+{
+    struct helper *helper = poll->data;
+
+    (void)status;
+    (void)events;
+    helper_end(helper->spawner);
+}
+
+/* posix_spawn() shares the agent's memory until the program is loaded: no page table is copied. */
+static int helper_exec(int fd, pid_t *pid)
+{
+    static char padding[SPAWN_DIR_BYTES];
+    char fd_text[16];
+    char *argv[] = { "shoal", "spawn-helper", fd_text, padding, NULL };
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t all, none;
+    int code;
+
+    memset(padding, '-', sizeof(padding) - 1);
+    (void)snprintf(fd_text, sizeof(fd_text), "%d", HELPER_FD);
+    (void)sigfillset(&all);
+    (void)sigemptyset(&none);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawnattr_init(&attributes);
+    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    (void)posix_spawn_file_actions_adddup2(&actions, 2, 1);
+    (void)posix_spawn_file_actions_adddup2(&actions, fd, HELPER_FD);
+    (void)posix_spawnattr_setsigdefault(&attributes, &all);
+    (void)posix_spawnattr_setsigmask(&attributes, &none);
+    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+    code = posix_spawn(pid, "/proc/self/exe", &actions, &attributes, argv, environ);
+    (void)posix_spawnattr_destroy(&attributes);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    return code;
+}
+
+static enum shoal_err helper_start(struct spawner *spawner, struct shoal_msg *msg)
+{
+    struct helper *helper;
+    int bytes = SOCKET_BYTES;
+    int pair[2];
+    int theirs;
+    int code;
+
+    if (spawner->helper != NULL)
+        return SHOAL_OK;
+    helper = calloc(1, sizeof(*helper));
+    if (helper == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        free(helper);
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "no socket for the spawn helper: %s", strerror(errno));
+    }
+    (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    (void)fcntl(pair[0], F_SETFL, O_NONBLOCK);
+    theirs = fcntl(pair[1], F_DUPFD_CLOEXEC, HELPER_FD + 1); /* dup2() to its own number would leave it close-on-exec */
+    code = theirs < 0 ? errno : helper_exec(theirs, &helper->pid);
+    (void)close(pair[1]);
+    if (theirs >= 0)
+        (void)close(theirs);
+    if (code != 0) {
+        (void)close(pair[0]);
+        free(helper);
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the spawn helper cannot be started: %s", strerror(code));
+    }
+    helper->spawner = spawner;
+    helper->socket = pair[0];
+    (void)uv_poll_init(spawner->loop, &helper->poll, helper->socket);
+    helper->poll.data = helper;
+    (void)uv_poll_start(&helper->poll, UV_READABLE, on_socket);
+    spawner->helper = helper;
+    spawner->handles_open++;
+    return SHOAL_OK;
+}
+
+enum shoal_err spawner_create(struct spawner **out, struct uv_loop_s *loop, struct shoal_msg *msg)
+{
+    struct spawner *spawner = calloc(1, sizeof(*spawner));
+    enum shoal_err err;
+
+    if (spawner == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the spawn helper");
+    spawner->loop = loop;
+    err = helper_start(spawner, msg);
+    if (err != SHOAL_OK)
+        free(spawner);
+    else
+        *out = spawner;
+    return err;
+}
+
+static int order_send(const struct helper *helper, const uint8_t *bytes, size_t len, int listener)
+{
+    struct iovec part = { .iov_base = (uint8_t *)(uintptr_t)bytes, .iov_len = len };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+    };
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &listener, sizeof(int));
+    return sendmsg(helper->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order, int listener,
+                              struct shoal_msg *msg)
+{
+    uint8_t bytes[SPAWN_MESSAGE_MAX];
+    size_t len;
+    int code = 0;
+
+    if (spawn_encode(order, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s: too long for an order to the spawn helper", order->dir);
+    for (unsigned i = 0; i < 2; i++) { /* twice: the first may tell that the helper has ended */
+        enum shoal_err err = helper_start(spawner, msg);
+
+        if (err != SHOAL_OK)
+            return err;
+        code = order_send(spawner->helper, bytes, len, listener);
+        if (code == 0)
+            return SHOAL_OK;
+        if (code != EPIPE && code != ECONNRESET)
+            break; /* its queue is full: it is behind, or stopped */
+        helper_end(spawner);
+    }
+    return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the spawn helper takes no order: %s", strerror(code));
+}
+
+int spawner_pid(const struct spawner *spawner) { return spawner->helper == NULL ? 0 : (int)spawner->helper->pid; }
+
+void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg)
+{
+    spawner->stopped = true;
+    spawner->done = done;
+    spawner->done_arg = arg;
+    helper_end(spawner);
+    spawner_release(spawner);
+}
