@@ -26,7 +26,7 @@
 
 #define SHOAL_VERSION "0.1"
 #define AGENT_PATH_BYTES 512
-/* Jobs of which this host keeps files: as worker host, guardian or both. */
+/* Jobs of which something runs here, or files are on their way, or a ledger is held. An ended one is read from disk. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
 #define AGENT_DATAGRAM_GOSSIP 'g'
@@ -95,7 +95,8 @@ struct agent_job {
     char main_path[AGENT_PATH_BYTES];
     struct agent_run runs[SHOAL_RUNNER_WORKERS_MAX];
     struct ledger *ledger;
-    struct tree *tree; /* of the result folder, while something runs here */
+    struct tree *tree;   /* of the result folder, while something runs here */
+    uint64_t touched_ns; /* when it was last needed, or closed */
 };
 
 typedef void agent_reply_fn(void *arg, enum shoal_err err, const struct shoal_sched_action *reply);
@@ -148,6 +149,7 @@ struct agent {
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
     uv_timer_t tree_timer;
+    unsigned tree_scans;
 };
 
 /* agent_control.c */
@@ -185,6 +187,11 @@ void agent_job_call(struct agent *agent, const struct agent_job *job, const char
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);
+/* Forgets what has ended. */
+void agent_jobs_sweep(struct agent *agent);
+/* The result folder that lies here of a job of unknown owner; "": none. */
+void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES]);
+bool agent_job_is_single(const struct agent_job *job);
 uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec);
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */
@@ -241,6 +248,8 @@ size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);
 void agent_tree_create(struct agent *agent);
 void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
+/* Nothing that was found here is still to be sent, or on its way. */
+bool agent_tree_quiet(const struct agent_job *job);
 
 /* agent_ledger.c: step records */
 void agent_ledger_create(struct agent *agent);

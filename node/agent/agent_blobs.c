@@ -772,6 +772,10 @@ void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t gener
     }
     memcpy(l->root, here->result_dir, sizeof(l->root));
     list_folder(l, "model", 0);
+    if (l->count == 0 && call == 0) { /* no file of a result: nothing is kept, and no hash names it */
+        listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
+        return;
+    }
     qsort(l->files, l->count, sizeof(*l->files), by_path);
     for (size_t i = 0; i < l->count; i++)
         l->bytes += l->files[i].bytes;

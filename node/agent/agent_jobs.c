@@ -22,6 +22,13 @@
 
 #define ENV_TEXT_BYTES (48 * SHOAL_KIB)
 #define WORKER_NICE 5
+/* An ended job stays in the table for so long after it was last asked for; while files of it are on their way to other
+ * hosts, for longer. */
+#define KEPT_NS (2 * SHOAL_S)
+#define KEPT_MAX_NS (30 * SHOAL_S)
+
+/* One process, once: nothing numbers its logs. */
+bool agent_job_is_single(const struct agent_job *job) { return !job->spec.elastic && job->spec.workers_max <= 1; }
 
 /* ---- the table ---- */
 
@@ -58,13 +65,18 @@ struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
         agent_job_folder(agent, id, path, sizeof(path));
         (void)mkdir(path, 0700);
     }
+    if (job != NULL)
+        job->touched_ns = agent_now_ns();
     return job;
 }
 
+/* Most of the way is there already, so it is made from its end. */
 static void make_folders(const char *path)
 {
     char part[AGENT_PATH_BYTES + 64];
 
+    if (mkdir(path, 0700) == 0 || errno != ENOENT)
+        return;
     for (size_t i = 1; i < sizeof(part) && path[i - 1] != '\0'; i++) {
         if (path[i] != '/' && path[i] != '\0')
             continue;
@@ -305,6 +317,7 @@ void agent_job_closed(struct agent *agent, struct shoal_job_id id)
     if (job == NULL)
         return;
     job->opened = false;
+    job->touched_ns = agent_now_ns();
     memset(job->runs, 0, sizeof(job->runs));
 }
 
@@ -335,8 +348,24 @@ static void job_free(struct agent *agent, struct agent_job *job)
     free(job);
 }
 
+/* A job of which nothing runs here and nothing is under way costs no memory: what is asked of it is read from disk. A job
+ * with a ledger stays until it is archived, since the ledger's end is in memory. */
+void agent_jobs_sweep(struct agent *agent)
+{
+    uint64_t now = agent_now_ns();
+
+    for (unsigned i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_job *job = agent->jobs[i];
+
+        if (job == NULL || job->opened || job->ledger != NULL || job->files == AGENT_FILES_FETCHING ||
+            now < job->touched_ns + (agent_tree_quiet(job) ? KEPT_NS : KEPT_MAX_NS))
+            continue;
+        job_free(agent, job);
+    }
+}
+
 /* Whose it was is not known any more: the folder of that name, whoever's. */
-static void find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES])
+void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES])
 {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     char users[AGENT_PATH_BYTES];
@@ -394,7 +423,7 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
         job_free(agent, job);
     }
     if (paths[AGENT_PATH_BYTES] == '\0')
-        find_result_dir(agent, id, paths + AGENT_PATH_BYTES);
+        agent_find_result_dir(agent, id, paths + AGENT_PATH_BYTES);
     shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
     work->data = paths;
     (void)uv_queue_work(&agent->loop, work, remove_work, removed);
@@ -608,11 +637,14 @@ static void not_started(struct agent *agent, uint64_t worker_id, const char *tex
     agent_host_event(agent, &event);
 }
 
+/* Which worker was started where. A job of one process has nothing to tell apart, and no such file. */
 static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
 {
     char path[AGENT_PATH_BYTES + 160];
     FILE *file;
 
+    if (agent_job_is_single(job))
+        return;
     (void)snprintf(path, sizeof(path), "%s/log/app.%s/launcher", job->result_dir, run->task);
     file = fopen(path, "ae");
     if (file == NULL)

@@ -9,7 +9,9 @@
  *
  * T1. A received file is known by its size and time, so it is never pushed back.
  * T2. Nothing outside the result folder is read or written: paths are relative, without "..", and no link is
- *     followed. */
+ *     followed.
+ * T3. A job of one process that has printed nothing has no logs to push: who looks for them finds none, which says the
+ *     same. Once it prints, all of them are pushed. */
 #include "agent.h"
 
 #include <dirent.h>
@@ -21,6 +23,9 @@
 #include "shoal/banned.h"
 
 #define ENTRIES_MAX 8192
+#define ENTRIES_FIRST 16
+/* Closed jobs are looked for in each so many scans. */
+#define SWEEP_SCANS 4
 #define DEPTH_MAX 16
 #define TARGETS_MAX 8
 #define PIECE_BYTES (256 * SHOAL_KIB)
@@ -54,8 +59,8 @@ struct target {
 struct tree {
     struct agent *agent;
     struct agent_job *job;
-    struct entry *entries;
-    size_t count;
+    struct entry *entries; /* grows */
+    size_t count, cap;
     struct target targets[TARGETS_MAX];
     size_t target_count;
     unsigned open_asks;
@@ -81,6 +86,11 @@ static struct entry *entry_need(struct tree *tree, const char *path)
 
     if (entry != NULL || tree->count == ENTRIES_MAX)
         return entry;
+    if (tree->count == tree->cap) {
+        tree->cap = tree->cap == 0 ? ENTRIES_FIRST : 2 * tree->cap;
+        tree->entries = realloc(tree->entries, tree->cap * sizeof(*tree->entries));
+        SHOAL_ASSERT(tree->entries != NULL);
+    }
     entry = &tree->entries[tree->count];
     *entry = (struct entry){ .path = strdup(path), .log = strncmp(path, "log/", 4) == 0 };
     SHOAL_ASSERT(entry->path != NULL);
@@ -245,8 +255,24 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     return true;
 }
 
+/* T3 */
+static bool is_silent(const struct tree *tree)
+{
+    for (size_t i = 0; i < tree->count; i++)
+        if (tree->entries[i].log && tree->entries[i].bytes > 0)
+            return false;
+    return agent_job_is_single(tree->job);
+}
+
+static bool is_due(const struct entry *entry, size_t target)
+{
+    return !entry->foreign && (entry->sent[target] != entry->version || entry->under_way[target] == 0);
+}
+
 static void push_all(struct tree *tree)
 {
+    bool silent = is_silent(tree);
+
     for (size_t at = 0; at < tree->target_count; at++) {
         struct target *target = &tree->targets[at];
 
@@ -255,7 +281,7 @@ static void push_all(struct tree *tree)
         for (size_t i = 0; i < tree->count; i++) {
             struct entry *entry = &tree->entries[i];
 
-            if (entry->foreign || (entry->sent[at] == entry->version && entry->under_way[at] != 0))
+            if (!is_due(entry, at) || (silent && entry->log))
                 continue;
             if (push_piece(tree, at, entry))
                 break;
@@ -274,14 +300,24 @@ void agent_tree_scan(struct agent *agent, struct agent_job *job)
         SHOAL_ASSERT(tree != NULL);
         tree->agent = agent;
         tree->job = job;
-        tree->entries = calloc(ENTRIES_MAX, sizeof(*tree->entries));
-        SHOAL_ASSERT(tree->entries != NULL);
         job->tree = tree;
     }
     scan_folder(tree, "", 0);
     tree->baseline = true;
     targets_update(tree);
     push_all(tree);
+}
+
+bool agent_tree_quiet(const struct agent_job *job)
+{
+    const struct tree *tree = job->tree;
+    bool silent = tree == NULL || is_silent(tree);
+
+    for (size_t at = 0; tree != NULL && at < tree->target_count; at++)
+        for (size_t i = 0; i < tree->count; i++)
+            if (tree->targets[at].asking || (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log)))
+                return false;
+    return true;
 }
 
 void agent_tree_stop(struct agent_job *job)
@@ -299,10 +335,14 @@ void agent_tree_stop(struct agent_job *job)
 static void on_scan(uv_timer_t *timer)
 {
     struct agent *agent = timer->data;
+    bool closed_too = ++agent->tree_scans % SWEEP_SCANS == 0; /* what a host was not reached with is sent again */
 
     for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
-        if (agent->jobs[i] != NULL && agent->jobs[i]->opened)
+        if (agent->jobs[i] != NULL && (agent->jobs[i]->opened || (closed_too && agent->jobs[i]->tree != NULL &&
+                                                                  !agent_tree_quiet(agent->jobs[i]))))
             agent_tree_scan(agent, agent->jobs[i]);
+    if (closed_too)
+        agent_jobs_sweep(agent);
 }
 
 /* ---- receiving ---- */
@@ -343,8 +383,9 @@ static int open_folder(const char *root, const char *path, const char **name)
         }
         memcpy(part, path, (size_t)(slash - path));
         part[slash - path] = '\0';
-        (void)mkdirat(dir, part, 0700);
         next = openat(dir, part, O_DIRECTORY | O_PATH | O_CLOEXEC | O_NOFOLLOW);
+        if (next < 0 && errno == ENOENT && mkdirat(dir, part, 0700) == 0)
+            next = openat(dir, part, O_DIRECTORY | O_PATH | O_CLOEXEC | O_NOFOLLOW);
         (void)close(dir);
         dir = next;
         path = slash + 1;
@@ -395,6 +436,27 @@ static enum shoal_err write_piece(const char *root, const struct piece *piece, s
     return err;
 }
 
+/* The folder below which the files of a job are, made where it is not there yet. */
+static void result_root(const struct agent *agent, const char *user, const char *job, char *root, size_t cap)
+{
+    size_t user_end, work_end;
+
+    (void)snprintf(root, cap, "%s/results/%.60s", agent->settings.data, user);
+    user_end = strlen(root);
+    (void)snprintf(root + user_end, cap - user_end, "/batchworkdir");
+    work_end = strlen(root);
+    (void)snprintf(root + work_end, cap - work_end, "/%s", job);
+    if (mkdir(root, 0700) == 0 || errno != ENOENT)
+        return;
+    root[user_end] = '\0';
+    (void)mkdir(root, 0700);
+    root[user_end] = '/';
+    root[work_end] = '\0';
+    (void)mkdir(root, 0700);
+    root[work_end] = '/';
+    (void)mkdir(root, 0700);
+}
+
 static void serve_push(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
     struct agent *agent = arg;
@@ -419,17 +481,9 @@ static void serve_push(void *arg, struct shoal_node_id from, struct shoal_view a
     }
     piece.bytes = shoal_view_of(r.bytes + r.at, r.len - r.at);
     shoal_job_id_text(id, text);
-    (void)snprintf(root, sizeof(root), "%s/results", agent->settings.data);
-    (void)snprintf(root + strlen(root), 80, "/%.60s", piece.user);
-    (void)mkdir(root, 0700);
-    (void)snprintf(root + strlen(root), 20, "/batchworkdir");
-    (void)mkdir(root, 0700);
-    (void)snprintf(root + strlen(root), 40, "/%s", text);
-    (void)mkdir(root, 0700);
+    result_root(agent, piece.user, text, root, sizeof(root));
     err = write_piece(root, &piece, &facts);
-    job = agent_job_need(agent, id);
-    if (job != NULL && job->result_dir[0] == '\0')
-        (void)snprintf(job->result_dir, sizeof(job->result_dir), "%.500s", root);
+    job = agent_job_find(agent, id); /* its tree, if something of it runs here */
     if (err == SHOAL_OK && job != NULL && job->tree != NULL && (piece.last || piece.log)) {
         struct entry *entry = entry_need(job->tree, piece.path);
 

@@ -204,13 +204,14 @@ static struct agent_job *files_of(struct agent *agent, struct shoal_job_id id)
 
     if (job != NULL && job->result_dir[0] != '\0' && shoal_sched_group_find(agent->sched, id, &status))
         return job;
-    if (!shoal_sched_archive_find(agent->sched, id, &here))
-        return NULL;
     memset(&kept, 0, sizeof(kept));
     kept.id = id;
     shoal_job_id_text(id, kept.text);
-    agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
-    return &kept;
+    if (shoal_sched_archive_find(agent->sched, id, &here))
+        agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
+    else if (shoal_sched_group_find(agent->sched, id, &status))
+        agent_find_result_dir(agent, id, kept.result_dir);
+    return kept.result_dir[0] == '\0' ? NULL : &kept;
 }
 
 /* True: this node. Else `node` is one that has them (zero: nobody known). */
@@ -237,12 +238,20 @@ static bool has_files(struct agent *agent, struct shoal_job_id id, struct shoal_
     return false;
 }
 
-/* What is asked of this node it may have as a host of the job too. */
+/* What is asked of this node it may have as a host of the job too, in memory or on disk. Until the next call. */
 static struct agent_job *serves_files(struct agent *agent, struct shoal_job_id id)
 {
+    static struct agent_job kept;
     struct agent_job *job = files_of(agent, id);
 
-    return job != NULL ? job : agent_job_find(agent, id);
+    if (job == NULL)
+        job = agent_job_find(agent, id);
+    if (job != NULL)
+        return job;
+    kept.id = id;
+    shoal_job_id_text(id, kept.text);
+    agent_find_result_dir(agent, id, kept.result_dir);
+    return kept.result_dir[0] == '\0' ? NULL : &kept;
 }
 
 static bool job_ended(struct agent *agent, struct shoal_job_id id)
