@@ -61,7 +61,7 @@ def test_a_script_that_fails_ends_as_error_and_says_why(mesh, script, text, deta
 
 
 def test_a_stop_ends_the_job_and_what_it_forked(mesh, script, tmp_path):
-    forks = "import os, time\nprint(os.fork() or os.getpid(), flush=True)\nwhile True: time.sleep(1)"
+    forks = "import os, time\nos.write(1, b'%d\\n' % (os.fork() or os.getpid()))\nwhile True: time.sleep(1)"
     job = submit(mesh, mesh.hosts[0], script(forks))
     mesh.until(lambda: len(log_of(mesh, mesh.hosts[2], job).split()) == 2, 20, "both processes have written")
     pids = [int(word) for word in log_of(mesh, mesh.hosts[2], job).split()]
