@@ -155,6 +155,11 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* The smallest map: below it not even one job's entries fit beside the free pages. */
 #define SHOAL_STORE_MAP_MIB_MIN 8u
 
+/* Scans of the index of jobs at one time, waiting ones included: each may keep the newest rows in memory. */
+#define SHOAL_INDEX_SCANS_MAX 64
+/* Rows of one page of a list: about a megabyte as JSON, and what one turn of the loop can make of it. */
+#define SHOAL_LIST_ROWS_MAX 1000
+
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)
 
