@@ -71,7 +71,7 @@ def test_exit_codes():
 
 def test_environment():
     read = set()
-    for source in (ROOT / "api").glob("*.c"):
+    for source in (ROOT / "api").rglob("*.c"):
         read |= set(re.findall(r'getenv\("([A-Z_]+)"\)', source.read_text()))
     page = set()
     for names in re.findall(r"^\.It Ev (.*)$", sections("shoal.1", "Sh")["ENVIRONMENT"], flags=re.M):
@@ -80,7 +80,7 @@ def test_environment():
 
 
 def conf_names():
-    source = (ROOT / "node" / "agent_conf.c").read_text()
+    source = (ROOT / "node" / "agent" / "agent_conf.c").read_text()
     names = []
     for table in ("text_options[] = {", "number_options[] = {"):
         body = source[source.index(table) + len(table):]
