@@ -86,6 +86,15 @@ static const struct cli_option run_options[] = {
 };
 static const struct cli_option list_options[] = {
     { "active", NULL, "only jobs that have not ended", 'a' },
+    { "state", "LIST", "only in these states, such as RUNNING,FINISHED", 's' },
+    { "owner", "NAME", "only this user's (administrators see everybody's)", 0 },
+    { "name", "TEXT", "only with this in their name", 0 },
+    { "since", "TIME", "created since: 2h, 3d, or 2031-05-01, or 2031-05-01T09:30:00Z", 0 },
+    { "until", "TIME", "created before", 0 },
+    { "sort", "FIELD", "created, state, name, user, framework, workers; -FIELD: reversed [-created]", 0 },
+    { "limit", "N", "at most so many [on a terminal what fits, else all]", 0 },
+    { "page", "TOKEN", "what follows: as the list before said", 0 },
+    { "all", NULL, "all pages", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option logs_options[] = {
@@ -148,7 +157,7 @@ static const struct cli_command commands[] = {
       .rest = true,
       .more = "  shoal job run --framework edtPyTorch --model-main main.py --model-dir my_model --workers 6\n"
               "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n" },
-    { .words = "job list", .args = "", .help = "jobs, the oldest first", .options = list_options, .run = cli_job_list },
+    { .words = "job list", .args = "", .help = "jobs, the newest first", .options = list_options, .run = cli_job_list },
     { .words = "job show", .args = "ID", .help = "all about one job", .run = cli_job_show },
     { .words = "job logs",
       .args = "ID",

@@ -263,8 +263,10 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
             }
             if (answer->unsent)
                 return cli_fail(code, "%s", answer->fault);
-            return cli_fail(code, "%s. The job may exist or not: see `shoal job list`; a submit with --ticket is safe to "
-                                  "repeat", answer->fault);
+            return cli_fail(code,
+                            "%s. The job may exist or not: see `shoal job list`; a submit with --ticket is safe to "
+                            "repeat",
+                            answer->fault);
         }
         call.ticket = ticket;
         cli_answer_free(answer);
@@ -332,26 +334,6 @@ int cli_job_run(struct cli *cli)
 }
 
 /* ---- looking ---- */
-
-static void print_jobs(const struct cli *cli, const struct json_value *jobs)
-{
-    if (!cli->quiet)
-        (void)printf("%-22s %-22s %-10s %-11s %7s %8s  %-20s %s\n", "ID", "STATE", "CREATOR", "FRAMEWORK", "WORKERS",
-                     "STEPS", "CREATED", "NAME");
-    for (size_t i = 0; i < json_input_count(jobs); i++) {
-        const struct json_value *job = json_input_at(jobs, i);
-
-        (void)printf("%-22s %-22s %-10s %-11s %3" PRId64 "/%-3" PRId64 " %8" PRId64 "  %-20s %s\n",
-                     cli_text_at(job, "id"), cli_text_at(job, "state"), cli_text_at(job, "creator"),
-                     cli_text_at(job, "framework"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"),
-                     cli_int_at(job, "steps"), cli_text_at(job, "created"), cli_text_at(job, "name"));
-    }
-}
-
-int cli_job_list(struct cli *cli)
-{
-    return cli_show(cli, cli_flag(cli, "active") ? "/v1/jobs?active=true" : "/v1/jobs", print_jobs);
-}
 
 static void print_field(void *arg, const char *key, const struct json_value *value)
 {

@@ -144,6 +144,7 @@ static void draw_top(const struct json_value *top, bool terminal)
 {
     const struct json_value *jobs = json_input_get(top, "jobs");
     bool writable = false;
+    bool more = false;
 
     (void)json_input_bool(top, "meshWritable", &writable);
     if (terminal)
@@ -156,6 +157,9 @@ static void draw_top(const struct json_value *top, bool terminal)
                  "RANKS", "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
     for (size_t i = 0; i < json_input_count(jobs); i++)
         print_job(json_input_at(jobs, i), true);
+    (void)json_input_bool(top, "more", &more);
+    if (more)
+        (void)printf("... and more: shoal job list --active\n");
     if (terminal)
         (void)printf("\033[J");
     (void)fflush(stdout);
@@ -165,7 +169,7 @@ static int look(struct cli *cli, bool terminal)
 {
     struct cli_answer answer;
     struct json_input *input;
-    int code = get_json(cli, "/v1/top?active=true", &answer, &input);
+    int code = get_json(cli, "/v1/top?active=true&limit=200", &answer, &input);
 
     if (code == SHOAL_EXIT_OK && cli->json)
         (void)printf("%s\n", cli_answer_text(&answer));

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "api/http/json_input.h"
-#include "routes.h"
+#include "job_list.h"
 
 #include "shoal/banned.h"
 
@@ -285,108 +285,62 @@ static void handle_frameworks(struct http_request *request)
 
 /* ---- lists ---- */
 
-enum sort_field { SORT_CREATED, SORT_ID, SORT_STATE, SORT_APP, SORT_FRAMEWORK, SORT_CREATOR, SORT_WORKERS };
-
-struct list {
-    struct http_request *request;
-    struct shoal_job_filter filter;
-    const char *states; /* comma list, NULL: all */
-    uint64_t limit;
-    uint64_t start;
-    enum sort_field field;
-    bool descending;
-};
-
-static bool state_is_wanted(const struct list *list, const char *state)
+/* A state as it is shown stands for all that are shown so. Unknown names match nothing and are no error. */
+static void add_states(struct http_request *request, struct shoal_job_filter *filter)
 {
-    const char *at = list->states;
+    static const char *const exact[] = { "NEW",
+                                         "SUBMITTED",
+                                         "PENDING_JOB_SCHEDULER",
+                                         "PENDING_CRD_SCHEDULER",
+                                         "LAUNCHING",
+                                         "RUNNING",
+                                         "RECOVERING",
+                                         "FINISHED",
+                                         "KILLED",
+                                         "ERROR" };
+    const char *at = http_query(request, "state");
+    bool any = at != NULL && at[0] != '\0';
 
-    if (at == NULL || at[0] == '\0')
-        return true;
-    while (true) {
+    while (at != NULL && at[0] != '\0') {
         size_t len = strcspn(at, ",");
 
-        if (strlen(state) == len && strncasecmp(at, state, len) == 0)
-            return true;
-        if (at[len] == '\0')
-            return false;
-        at += len + 1;
+        for (size_t i = 0; i < sizeof(exact) / sizeof(exact[0]); i++) {
+            const char *shown = routes_exec_state(request->http, exact[i]);
+
+            if (filter->state_count < SHOAL_LIST_STATES_MAX &&
+                ((strlen(exact[i]) == len && strncasecmp(exact[i], at, len) == 0) ||
+                 (strlen(shown) == len && strncasecmp(shown, at, len) == 0)))
+                filter->states[filter->state_count++] = exact[i];
+        }
+        at += len + (at[len] == ',' ? 1 : 0);
     }
+    if (any && filter->state_count == 0)
+        filter->states[filter->state_count++] = "none";
 }
 
-static int compare_jobs(const void *left, const void *right, void *arg)
+static void own_jobs(struct http_request *request, struct shoal_job_filter *filter)
 {
-    const struct shoal_job_info *a = *(const struct shoal_job_info *const *)left;
-    const struct shoal_job_info *b = *(const struct shoal_job_info *const *)right;
-    const struct list *list = arg;
-    int order = 0;
-
-    switch (list->field) {
-    case SORT_CREATED: order = a->create_ms < b->create_ms ? -1 : a->create_ms > b->create_ms; break;
-    case SORT_ID: break;
-    case SORT_STATE: order = strcmp(a->state, b->state); break;
-    case SORT_APP: order = strcmp(a->app_name, b->app_name); break;
-    case SORT_FRAMEWORK: order = strcmp(a->framework, b->framework); break;
-    case SORT_CREATOR: order = strcmp(a->creator, b->creator); break;
-    case SORT_WORKERS: order = a->workers_max < b->workers_max ? -1 : a->workers_max > b->workers_max; break;
-    }
-    if (order == 0)
-        order = shoal_job_id_cmp(a->id, b->id);
-    return list->descending ? -order : order;
+    *filter = (struct shoal_job_filter){ .creator = request->user.admin ? "" : request->user.name };
 }
 
-static void on_list(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
-                    size_t count, uint64_t age_ms)
-{
-    struct list *list = arg;
-    struct http_request *request = list->request;
-    const struct shoal_job_info **order = err == SHOAL_OK ? malloc((count + 1) * sizeof(*order)) : NULL;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-    size_t kept = 0;
-
-    if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 400);
-    } else if (order == NULL) {
-        http_respond_error(request, 503, "out of memory; try again later");
-    } else {
-        for (size_t i = 0; i < count; i++)
-            if (state_is_wanted(list, routes_exec_state(request->http, jobs[i].state)) ||
-                state_is_wanted(list, jobs[i].state))
-                order[kept++] = &jobs[i];
-        qsort_r(order, kept, sizeof(*order), compare_jobs, list);
-        json_array_begin(&w, NULL);
-        for (size_t i = 0; i < kept && i < list->limit; i++)
-            routes_exec_json(&w, request, order[i]);
-        json_end(&w);
-        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
-        http_respond_json(request, 200, &w);
-    }
-    free(order);
-    http_request_release(request);
-}
-
-static bool read_sort(struct list *list, const char *text)
+static bool read_sort(struct shoal_job_filter *filter, const char *text)
 {
     static const struct {
         const char *name;
-        enum sort_field field;
-    } fields[] = { { "id", SORT_ID },
-                   { "state", SORT_STATE },
-                   { "createTime", SORT_CREATED },
-                   { "appName", SORT_APP },
-                   { "framework", SORT_FRAMEWORK },
-                   { "creator", SORT_CREATOR },
-                   { "numWorker", SORT_WORKERS } };
+        enum shoal_job_sort sort;
+    } fields[] = { { "id", SHOAL_SORT_CREATED }, /* its number is its time */
+                   { "state", SHOAL_SORT_STATE },  { "createTime", SHOAL_SORT_CREATED },
+                   { "appName", SHOAL_SORT_NAME }, { "framework", SHOAL_SORT_FRAMEWORK },
+                   { "creator", SHOAL_SORT_USER }, { "numWorker", SHOAL_SORT_WORKERS } };
     size_t len = strcspn(text, ":");
 
     if (text[len] == ':' && strcasecmp(text + len + 1, "desc") == 0)
-        list->descending = true;
+        filter->descending = true;
     else if (text[len] == ':' && strcasecmp(text + len + 1, "asc") != 0)
         return false;
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         if (strlen(fields[i].name) == len && memcmp(fields[i].name, text, len) == 0) {
-            list->field = fields[i].field;
+            filter->sort = fields[i].sort;
             return true;
         }
     }
@@ -395,28 +349,22 @@ static bool read_sort(struct list *list, const char *text)
 
 static void handle_list(struct http_request *request)
 {
-    const struct shoal_backend *backend = &request->http->backend;
-    const char *limit = http_query(request, "limit");
+    const char *text = http_query(request, "limit");
     const char *sort = http_query(request, "sort_by");
-    struct list *list = arena_alloc(&request->arena, sizeof(*list));
+    struct shoal_job_filter filter;
+    uint64_t limit = UINT64_MAX;
     char *end = NULL;
 
-    if (list == NULL) {
-        http_respond_error(request, 503, "out of memory; try again later");
-        return;
-    }
-    *list = (struct list){ .request = request,
-                           .filter = { .creator = request->user.admin ? "" : request->user.name },
-                           .states = http_query(request, "state"),
-                           .limit = UINT64_MAX };
-    if (limit != NULL) {
-        list->limit = strtoull(limit, &end, 10);
-        if (limit[0] < '0' || limit[0] > '9' || *end != '\0' || list->limit == 0) {
-            http_respond_error(request, 400, "limit: \"%.40s\" is not an integer above 0", limit);
+    own_jobs(request, &filter);
+    add_states(request, &filter);
+    if (text != NULL) {
+        limit = strtoull(text, &end, 10);
+        if (text[0] < '0' || text[0] > '9' || *end != '\0' || limit == 0) {
+            http_respond_error(request, 400, "limit: \"%.40s\" is not an integer above 0", text);
             return;
         }
     }
-    if (sort != NULL && !read_sort(list, sort)) {
+    if (sort != NULL && !read_sort(&filter, sort)) {
         http_respond_error(
             request, 400,
             "sort_by: \"%.60s\" is not <field>:<asc|desc> with a field of id, state, createTime, appName, "
@@ -424,8 +372,7 @@ static void handle_list(struct http_request *request)
             sort);
         return;
     }
-    http_request_hold(request);
-    backend->list(backend->ctx, &request->user, &list->filter, on_list, list);
+    job_list_whole(request, &filter, 0, limit, routes_exec_json);
 }
 
 /* ---- one exec ---- */
@@ -569,10 +516,11 @@ static void handle_executor_log(struct http_request *request)
         task_log(request, (unsigned)task, request->params[2]);
 }
 
-static void application_json(struct json_writer *w, const struct shoal_job_info *job)
+static void application_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
 {
     char id[SHOAL_JOB_ID_TEXT_BYTES];
 
+    (void)request;
     shoal_job_id_text(job->id, id);
     json_object_begin(w, NULL);
     json_text(w, "applicationid", id);
@@ -610,28 +558,8 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
     } else {
         json_array_begin(&w, NULL);
         if (err == SHOAL_OK)
-            application_json(&w, job);
+            application_json(&w, request, job);
         json_end(&w);
-        http_respond_json(request, 200, &w);
-    }
-    http_request_release(request);
-}
-
-static void on_applications(void *arg, enum shoal_err err, const struct shoal_msg *msg,
-                            const struct shoal_job_info *jobs, size_t count, uint64_t age_ms)
-{
-    struct http_request *request = arg;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-
-    if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 400);
-    } else {
-        json_array_begin(&w, NULL);
-        for (size_t i = 0; i < count; i++)
-            application_json(&w, &jobs[i]);
-        json_end(&w);
-        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
         http_respond_json(request, 200, &w);
     }
     http_request_release(request);
@@ -641,28 +569,26 @@ static void handle_applications(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     const char *id = http_query(request, "applicationid");
-    struct shoal_job_filter *filter = arena_alloc(&request->arena, sizeof(*filter));
+    struct shoal_job_filter filter;
 
-    if (filter == NULL) {
-        http_respond_error(request, 503, "out of memory; try again later");
+    own_jobs(request, &filter);
+    if (id == NULL) {
+        job_list_whole(request, &filter, 0, UINT64_MAX, application_json);
         return;
     }
-    filter->creator = request->user.admin ? "" : request->user.name;
     http_request_hold(request);
-    if (id != NULL)
-        backend->get(backend->ctx, &request->user, id, false, on_application, request);
-    else
-        backend->list(backend->ctx, &request->user, filter, on_applications, request);
+    backend->get(backend->ctx, &request->user, id, false, on_application, request);
 }
 
 /* ---- engine jobs: dlicmd --app-get, --app-wait (execs-api 6.4) ---- */
 
-static void engine_json(struct json_writer *w, const struct shoal_job_info *job)
+static void engine_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
 {
     char id[SHOAL_JOB_ID_TEXT_BYTES];
     char created[32];
     char tag[128];
 
+    (void)request;
     shoal_job_id_text(job->id, id);
     routes_time_text(job->create_ms, created);
     (void)snprintf(tag, sizeof(tag), "/default/%.63s", job->creator);
@@ -690,7 +616,7 @@ static void on_engine(void *arg, enum shoal_err err, const struct shoal_msg *msg
     } else {
         json_array_begin(&w, NULL);
         if (err == SHOAL_OK)
-            engine_json(&w, job);
+            engine_json(&w, request, job);
         json_end(&w);
         http_respond_json(request, 200, &w);
     }
@@ -705,63 +631,18 @@ static void handle_engine(struct http_request *request)
     backend->get(backend->ctx, &request->user, request->params[0], true, on_engine, request);
 }
 
-static void on_engines(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
-                       size_t count, uint64_t age_ms)
-{
-    struct list *list = arg;
-    struct http_request *request = list->request;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-    uint64_t skip = list->start;
-    uint64_t left = list->limit;
-
-    (void)age_ms;
-    if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 400);
-        http_request_release(request);
-        return;
-    }
-    json_array_begin(&w, NULL);
-    for (size_t i = 0; i < count && left > 0; i++) { /* jobs come oldest first */
-        const struct shoal_job_info *job = &jobs[list->descending ? count - 1 - i : i];
-
-        if (!state_is_wanted(list, job->state))
-            continue;
-        if (skip > 0) {
-            skip--;
-            continue;
-        }
-        engine_json(&w, job);
-        left--;
-    }
-    json_end(&w);
-    http_respond_json(request, 200, &w);
-    http_request_release(request);
-}
-
 static void handle_engines(struct http_request *request)
 {
-    const struct shoal_backend *backend = &request->http->backend;
     const char *sort = http_query(request, "sort");
     const char *start = http_query(request, "start");
     const char *length = http_query(request, "length");
-    struct list *list = arena_alloc(&request->arena, sizeof(*list));
+    struct shoal_job_filter filter;
 
-    if (list == NULL) {
-        http_respond_error(request, 503, "out of memory; try again later");
-        return;
-    }
-    *list = (struct list){ .request = request,
-                           .filter = { .creator = request->user.admin ? "" : request->user.name },
-                           .states = http_query(request, "state"),
-                           .limit = UINT64_MAX };
-    list->descending = sort != NULL && sort[0] == '-';
-    if (start != NULL)
-        list->start = strtoull(start, NULL, 10);
-    if (length != NULL)
-        list->limit = strtoull(length, NULL, 10);
-    http_request_hold(request);
-    backend->list(backend->ctx, &request->user, &list->filter, on_engines, list);
+    own_jobs(request, &filter);
+    add_states(request, &filter);
+    filter.descending = sort != NULL && sort[0] == '-';
+    job_list_whole(request, &filter, start == NULL ? 0 : strtoull(start, NULL, 10),
+                   length == NULL ? UINT64_MAX : strtoull(length, NULL, 10), engine_json);
 }
 
 static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "routes.h"
+#include "job_list.h"
 
 #include "shoal/banned.h"
 
@@ -142,28 +142,37 @@ static void handle_nodes(struct http_request *request)
 
 /* ---- jobs ---- */
 
-static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
-                    size_t count, uint64_t age_ms)
+static void jobs_json(struct json_writer *w, const struct shoal_job_page *page)
+{
+    json_array_begin(w, "jobs");
+    for (size_t i = 0; i < page->count; i++)
+        routes_job_json(w, NULL, &page->jobs[i]);
+    json_end(w);
+    job_list_missing_json(w, page);
+}
+
+static void on_jobs(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_page *page)
 {
     struct http_request *request = arg;
     struct shoal_buf buf = { 0 };
     struct json_writer w = json_writer_init(&buf);
+    char next[JOB_LIST_TOKEN_TEXT_BYTES];
 
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
     } else {
-        json_array_begin(&w, NULL);
-        for (size_t i = 0; i < count; i++)
-            routes_job_json(&w, NULL, &jobs[i]);
+        job_list_next(request, page, next);
+        json_object_begin(&w, NULL);
+        jobs_json(&w, page);
+        json_text(&w, "next", next);
         json_end(&w);
-        http_header_add(request, "Shoal-Age-Ms", "%" PRIu64, age_ms);
+        job_list_headers(request, page);
         http_respond_json(request, 200, &w);
     }
     http_request_release(request);
 }
 
-static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *jobs,
-                   size_t count, uint64_t age_ms)
+static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_page *page)
 {
     struct http_request *request = arg;
     const struct shoal_backend *backend = &request->http->backend;
@@ -184,12 +193,10 @@ static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
     json_uint(&w, "membersAlive", status.members_alive);
     json_uint(&w, "membersKnown", status.members_known);
     json_bool(&w, "meshWritable", status.mesh_writable);
-    json_uint(&w, "ageMs", age_ms);
+    json_uint(&w, "ageMs", 0);
     nodes_json(&w, "nodes", backend);
-    json_array_begin(&w, "jobs");
-    for (size_t i = 0; i < count; i++)
-        routes_job_json(&w, NULL, &jobs[i]);
-    json_end(&w);
+    jobs_json(&w, page);
+    json_bool(&w, "more", page->next.is_set);
     json_end(&w);
     http_respond_json(request, 200, &w);
     http_request_release(request);
@@ -198,17 +205,12 @@ static void on_top(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
 static void list_jobs(struct http_request *request, shoal_backend_jobs_fn *done)
 {
     const struct shoal_backend *backend = &request->http->backend;
-    const char *active = http_query(request, "active");
-    struct shoal_job_filter *filter = arena_alloc(&request->arena, sizeof(*filter));
+    struct shoal_job_filter filter;
 
-    if (filter == NULL) {
-        http_respond_error(request, 503, "out of memory; try again later");
+    if (!job_list_read(request, &filter))
         return;
-    }
-    filter->creator = request->user.admin ? "" : request->user.name;
-    filter->active_only = active != NULL && strcmp(active, "true") == 0;
     http_request_hold(request);
-    backend->list(backend->ctx, &request->user, filter, done, request);
+    backend->list(backend->ctx, &request->user, &filter, done, request);
 }
 
 static void handle_jobs(struct http_request *request) { list_jobs(request, on_jobs); }

@@ -160,9 +160,51 @@ struct shoal_job_info {
     uint32_t join_pause_us; /* last pause for a joiner's copy, 0 = none */
 };
 
+/* ---- lists ---- */
+
+enum shoal_job_sort {
+    SHOAL_SORT_CREATED,
+    SHOAL_SORT_STATE,
+    SHOAL_SORT_NAME,
+    SHOAL_SORT_USER,
+    SHOAL_SORT_FRAMEWORK,
+    SHOAL_SORT_WORKERS,
+    SHOAL_JOB_SORTS,
+};
+
+/* A place in a list: what the list is sorted by, and the job's id, which decides among equals. */
+#define SHOAL_LIST_KEY_BYTES 64
+struct shoal_list_place {
+    bool is_set;
+    char key[SHOAL_LIST_KEY_BYTES]; /* "" when sorted by CREATED: the id says it */
+    struct shoal_job_id id;
+};
+
+/* Texts are borrowed for the call; NULL is as good as "". */
+#define SHOAL_LIST_STATES_MAX 16
 struct shoal_job_filter {
     const char *creator; /* "" = everybody's */
+    const char *name;    /* a part of the job's name; "" = any */
     bool active_only;
+    const char *states[SHOAL_LIST_STATES_MAX]; /* exact ones; a name that is none matches nothing */
+    size_t state_count;                        /* 0: any */
+    uint64_t since_ms, until_ms;               /* created from the first to before the second; 0: no bound */
+    enum shoal_job_sort sort;
+    bool descending;
+    unsigned limit;                /* at most SHOAL_LIST_ROWS_MAX */
+    struct shoal_list_place after; /* what stands behind this place */
+};
+
+struct shoal_job_page {
+    const struct shoal_job_info *jobs;
+    size_t count;
+    struct shoal_list_place next; /* set: more may follow behind it */
+    /* False: something may be missing, or older than what somebody was told. `missing`: nodes that did not answer (one of
+     * three or more hides nothing); `unsettled`: rows of jobs whose leader has just died. */
+    bool complete;
+    const char *const *missing;
+    size_t missing_count;
+    unsigned unsettled;
 };
 
 struct shoal_node_info {
@@ -253,8 +295,9 @@ typedef void shoal_backend_ticket_fn(void *arg, enum shoal_err err, const struct
                                      struct shoal_view ticket);
 typedef void shoal_backend_job_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                   const struct shoal_job_info *job);
+/* NULL unless OK. */
 typedef void shoal_backend_jobs_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
-                                   const struct shoal_job_info *jobs, size_t count, uint64_t age_ms);
+                                   const struct shoal_job_page *page);
 typedef void shoal_backend_log_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                   const struct shoal_log_chunk *chunk);
 /* `result` is the caller's until result_close; the files live as long. */
@@ -282,6 +325,7 @@ struct shoal_backend {
     /* `linearizable`: by read-index at the leader; otherwise the newest summary known here will do. */
     void (*get)(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
                 shoal_backend_job_fn *done, void *arg);
+    /* What any node has answered before this call is in it. FULL: too many lists at once. */
     void (*list)(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
                  shoal_backend_jobs_fn *done, void *arg);
     void (*stop)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);

@@ -425,6 +425,10 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
     }
     (void)snprintf(path, sizeof(path), "%s/cache", agent->settings.data);
     err = shoal_cache_open(&agent->cache, path, boot_id, 64 * SHOAL_MIB, msg);
+    if (err == SHOAL_OK) {
+        (void)snprintf(path, sizeof(path), "%s/index", agent->settings.data);
+        err = shoal_index_open(&agent->index, &agent->loop, path, msg);
+    }
     if (err != SHOAL_OK)
         return err;
     (void)snprintf(path, sizeof(path), "%s/blobs", agent->settings.data);
@@ -518,6 +522,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     agent_tree_create(agent);
     agent_ledger_create(agent);
     agent_archive_create(agent);
+    agent_list_create(agent);
     err = agent_workers_create(agent, msg);
     if (err == SHOAL_OK)
         err = agent_control_create(agent, msg);
@@ -563,6 +568,7 @@ int agent_main(const struct shoal_cli_agent *options)
 
     SHOAL_ASSERT(agent != NULL);
     agent->lock_fd = -1;
+    agent->start_ns = agent_now_ns();
     err = shoal_crypto_init(&msg);
     if (err == SHOAL_OK)
         err = settings_of(&agent->settings, options, &msg);

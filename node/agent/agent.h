@@ -16,6 +16,7 @@
 #include "shoal/http.h"
 #include "shoal/identity.h"
 #include "shoal/job.h"
+#include "shoal/job_index.h"
 #include "shoal/link.h"
 #include "shoal/sched.h"
 #include "shoal/store.h"
@@ -114,6 +115,7 @@ struct agent {
     int lock_fd;
     bool stopping;
     int exit_code;
+    uint64_t start_ns;
     struct shoal_link *link;
     struct shoal_datagram *datagram;
     struct membership *membership;
@@ -121,6 +123,7 @@ struct agent {
     struct workers *workers;
     struct shoal_store *store;
     struct shoal_cache *cache;
+    struct shoal_index *index; /* of jobs, for lists */
     struct shoal_blobs *blobs;
     struct shoal_http *http;
     uv_timer_t health_timer;
@@ -165,6 +168,8 @@ void agent_publish_facts(struct agent *agent);
 /* agent_peers.c: adds the members of this host's last life to the seeds. */
 void agent_peers_read(struct agent_settings *settings);
 void agent_peers_note(const struct agent *agent, const struct shoal_member *member);
+/* Members of this host's last life of which nothing was heard since this agent's start, by address. How many. */
+size_t agent_peers_unheard(const struct agent *agent, char (*names)[64], size_t cap);
 void agent_publish_load(struct agent *agent);
 bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
                    uint32_t *pause_us);
@@ -256,6 +261,10 @@ void agent_ledger_create(struct agent *agent);
 void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t worker_id,
                           const struct shoal_worker_records *records);
 void agent_ledger_close(struct agent_job *job);
+
+/* list_serve.c: what the control plane says of a job, into the index; what others ask of it */
+void agent_list_create(struct agent *agent);
+void agent_list_index(struct agent *agent, const struct shoal_sched_action *action);
 
 /* agent_backend.c */
 void agent_backend(struct agent *agent, struct shoal_backend *backend);

@@ -429,7 +429,7 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
     case SHOAL_SCHED_PUBLISH_SUMMARY:
     case SHOAL_SCHED_PUBLISH_SLOTS:
     case SHOAL_SCHED_PUBLISH_MESH: carry_out_publish(agent, action); break;
-    case SHOAL_SCHED_INDEX: break;
+    case SHOAL_SCHED_INDEX: agent_list_index(agent, action); break;
     case SHOAL_SCHED_KEEP_SLOTS: keep_slots(agent, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: keep_mesh(agent, action->u.publish.payload); break;
     case SHOAL_SCHED_BLOB_PUT:

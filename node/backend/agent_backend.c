@@ -1,5 +1,5 @@
 /* The table behind the HTTP API (backend.h): users and tokens from this node's copy of the mesh, jobs from the control
- * plane, lists from gossip. Logs and results are in agent_read.c. */
+ * plane. Lists are in backend_list.c, logs and results in agent_read.c; whose a job is, backend_verbs.c asks. */
 #include "agent_backend.h"
 
 #include <errno.h>
@@ -16,7 +16,6 @@
 
 #define REQUEST_MS 5000
 #define SUBMIT_MS 30000
-#define LIST_MAX 4096
 
 /* ---- ids ---- */
 
@@ -59,60 +58,6 @@ bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_j
     if (archived != NULL)
         *summary = *archived;
     return archived != NULL;
-}
-
-/* Every job of the mesh that is known here: those of gossip, then the archived ones, newest first. */
-struct job_cursor {
-    uint32_t gossip;
-    bool gossip_over;
-    size_t archive;
-};
-
-static bool job_next(struct agent *agent, struct job_cursor *cursor, struct shoal_job_summary *summary)
-{
-    const struct shoal_job_summary *archived;
-
-    if (!cursor->gossip_over && summary_next(agent, &cursor->gossip, summary))
-        return true;
-    cursor->gossip_over = true;
-    while ((archived = agent_archive_next(agent, &cursor->archive)) != NULL) {
-        if (backend_in_gossip(agent, archived->id))
-            continue;
-        *summary = *archived;
-        return true;
-    }
-    return false;
-}
-
-/* A full id, or an ending that only one of the known jobs has. */
-enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_job_id *id, struct shoal_msg *msg)
-{
-    static struct shoal_job_summary summary;
-    char known[SHOAL_JOB_ID_TEXT_BYTES];
-    char names[300] = "";
-    unsigned found = 0;
-    struct job_cursor cursor = { 0 };
-    size_t len;
-
-    if (shoal_job_id_parse(text, id) && !shoal_job_id_is_mesh(*id))
-        return SHOAL_OK;
-    if (strncmp(text, "shoal-", 6) == 0)
-        text += 6;
-    len = strlen(text);
-    while (len > 0 && len < SHOAL_JOB_ID_DIGITS && job_next(agent, &cursor, &summary)) {
-        shoal_job_id_text(summary.id, known);
-        if (strcmp(known + strlen(known) - len, text) != 0)
-            continue;
-        *id = summary.id;
-        if (found++ < 8) {
-            (void)snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", known);
-        }
-    }
-    if (found == 0)
-        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "exec %s does not exist", text);
-    if (found > 1)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "%s is the ending of several jobs:%s; give more digits", text, names);
-    return SHOAL_OK;
 }
 
 const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap)
@@ -284,45 +229,6 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info_texts(out);
 }
 
-static void info_of_summary(struct agent *agent, const struct shoal_job_summary *summary, struct backend_info *out)
-{
-    struct shoal_job_info *info = &out->info;
-
-    memset(out, 0, sizeof(*out));
-    info->id = summary->id;
-    (void)snprintf(out->creator, sizeof(out->creator), "%s", summary->creator);
-    (void)snprintf(out->framework, sizeof(out->framework), "%s", summary->framework);
-    (void)snprintf(out->app_name, sizeof(out->app_name), "%s", summary->app_name);
-    (void)snprintf(out->detail, sizeof(out->detail), "%s", summary->pending);
-    info->state = shoal_job_state_name((enum shoal_job_state)summary->state);
-    info->elastic = summary->elastic;
-    info->ended = shoal_job_state_ended((enum shoal_job_state)summary->state);
-    if (!info->ended)
-        (void)snprintf(out->pending, sizeof(out->pending), "%s", summary->pending);
-    (void)backend_node_name(agent, summary->leader, out->leader, sizeof(out->leader));
-    info->workers_min = summary->workers_min;
-    info->workers_max = summary->workers_max;
-    info->workers_now = summary->held;
-    info->priority = summary->priority;
-    info->exit_code = -1;
-    info->create_ms = summary->create_ms;
-    info->start_ms = summary->start_ms;
-    info->end_ms = summary->end_ms;
-    info->epoch = summary->epoch;
-    info->term = summary->term & UINT32_MAX;
-    info->generation = (uint32_t)(summary->term >> 48) + 1;
-    info->steps = summary->step;
-    info->data_epoch = summary->data_epoch;
-    info->rate_milli = summary->rate_milli;
-    info->has_metrics = summary->has_metrics;
-    info->loss = (double)summary->loss_micro / 1e6;
-    info->accuracy = (double)summary->metric_micro / 1e6;
-    paths_of(agent, out, summary->id);
-    pause_of(agent, out, summary->id);
-    progress_of(agent, out, summary->id);
-    info_texts(out);
-}
-
 /* ---- calls that wait ---- */
 
 /* Any callback: cast back to its own type before it is called. */
@@ -332,10 +238,8 @@ struct waiting {
     struct agent *agent;
     any_fn *done;
     void *arg;
-    struct shoal_user caller;
     struct shoal_job_id id;
     struct shoal_sched_request request;
-    agent_reply_fn *then; /* answers the request, once the job's owner is known */
     struct shoal_buf spec;
     struct shoal_buf ticket;
     int fd;
@@ -370,12 +274,7 @@ static struct shoal_msg reply_msg(const struct shoal_sched_action *reply)
     return msg;
 }
 
-/* ---- get, list ---- */
-
-static bool may_see(const struct shoal_user *caller, const char *creator)
-{
-    return caller == NULL || caller->admin || strcmp(caller->name, creator) == 0;
-}
+/* ---- get ---- */
 
 static void on_got(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
@@ -388,8 +287,6 @@ static void on_got(void *arg, enum shoal_err err, const struct shoal_sched_actio
     SHOAL_ASSERT(facts != NULL && info != NULL);
     if (err == SHOAL_OK)
         err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
-    if (err == SHOAL_OK && !may_see(&w->caller, facts->creator))
-        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", facts->creator);
     if (err == SHOAL_OK)
         backend_info_of_facts(w->agent, facts, info);
     done(w->arg, err, &msg, err == SHOAL_OK ? &info->info : NULL);
@@ -398,51 +295,14 @@ static void on_got(void *arg, enum shoal_err err, const struct shoal_sched_actio
     waiting_free(w);
 }
 
-static void backend_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
-                        shoal_backend_job_fn *done, void *arg)
+void backend_get_id(struct agent *agent, struct shoal_job_id id, bool linearizable, shoal_backend_job_fn *done,
+                    void *arg)
 {
-    struct agent *agent = ctx;
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET,
-                                           .linearizable = linearizable,
-                                           .deadline_ms = REQUEST_MS };
-    struct shoal_msg msg = { "" };
-    struct waiting *w;
-    enum shoal_err err = backend_id(agent, id, &request.job, &msg);
+    struct shoal_sched_request request = {
+        .kind = SHOAL_SCHED_GET, .job = id, .linearizable = linearizable, .deadline_ms = REQUEST_MS
+    };
 
-    if (err != SHOAL_OK) {
-        done(arg, err, &msg, NULL);
-        return;
-    }
-    w = waiting_create(agent, (any_fn *)done, arg);
-    w->caller = *caller;
-    agent_request(agent, &request, on_got, w);
-}
-
-static void backend_list(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
-                         shoal_backend_jobs_fn *done, void *arg)
-{
-    struct agent *agent = ctx;
-    static struct shoal_job_summary summary;
-    struct backend_info *infos = calloc(LIST_MAX, sizeof(*infos));
-    struct shoal_job_info *list = calloc(LIST_MAX, sizeof(*list));
-    struct shoal_msg msg = { "" };
-    struct job_cursor cursor = { 0 };
-    size_t count = 0;
-
-    SHOAL_ASSERT(infos != NULL && list != NULL);
-    while (count < LIST_MAX && job_next(agent, &cursor, &summary)) {
-        bool ended = shoal_job_state_ended((enum shoal_job_state)summary.state);
-
-        if (!may_see(caller, summary.creator) || (filter->active_only && ended) ||
-            (filter->creator[0] != '\0' && strcmp(filter->creator, summary.creator) != 0))
-            continue;
-        info_of_summary(agent, &summary, &infos[count]);
-        list[count] = infos[count].info;
-        count++;
-    }
-    done(arg, SHOAL_OK, &msg, list, count, 2000);
-    free(list);
-    free(infos);
+    agent_request(agent, &request, on_got, waiting_create(agent, (any_fn *)done, arg));
 }
 
 /* ---- submit ---- */
@@ -739,7 +599,7 @@ static void backend_ticket(void *ctx, const struct shoal_user *caller, const str
     agent_request(ctx, &request, on_ticket, waiting_create(ctx, (any_fn *)done, arg));
 }
 
-/* ---- stop, delete, why: first whose job it is, then the request ---- */
+/* ---- stop, delete, recover, why ---- */
 
 static void on_done(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
@@ -751,79 +611,12 @@ static void on_done(void *arg, enum shoal_err err, const struct shoal_sched_acti
     waiting_free(w);
 }
 
-static enum shoal_err owned(struct agent *agent, const struct shoal_user *caller, const char *text,
-                            struct shoal_job_id *id, struct shoal_msg *msg)
+void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_sched_request_kind kind,
+                       shoal_backend_done_fn *done, void *arg)
 {
-    static struct shoal_job_summary summary;
-    enum shoal_err err = backend_id(agent, text, id, msg);
+    struct shoal_sched_request request = { .kind = kind, .job = id, .deadline_ms = REQUEST_MS };
 
-    if (err == SHOAL_OK && backend_summary(agent, *id, &summary) && !may_see(caller, summary.creator))
-        err = shoal_fail(msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
-    return err;
-}
-
-static void on_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    struct waiting *w = arg;
-    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
-    struct shoal_sched_action denied = { .kind = SHOAL_SCHED_REPLY };
-
-    SHOAL_ASSERT(facts != NULL);
-    if (err == SHOAL_OK)
-        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
-    if (err == SHOAL_OK && !may_see(&w->caller, facts->creator)) {
-        err = SHOAL_ERR_DENIED;
-        (void)snprintf(denied.u.reply.text, sizeof(denied.u.reply.text), "this job belongs to %s", facts->creator);
-        reply = &denied;
-    }
-    free(facts);
-    if (err == SHOAL_OK)
-        agent_request(w->agent, &w->request, w->then, w);
-    else
-        w->then(w, err, reply);
-}
-
-/* Whose job it is, gossip and the index may not know: then whoever has the job says so first. */
-static void request_owned(struct waiting *w, const struct shoal_user *caller, agent_reply_fn *then)
-{
-    static struct shoal_job_summary summary;
-    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = w->request.job, .deadline_ms = REQUEST_MS };
-
-    w->caller = *caller;
-    w->then = then;
-    if (caller->admin || backend_summary(w->agent, w->request.job, &summary))
-        agent_request(w->agent, &w->request, then, w);
-    else
-        agent_request(w->agent, &get, on_owner, w);
-}
-
-static void change(struct agent *agent, const struct shoal_user *caller, const char *id,
-                   enum shoal_sched_request_kind kind, shoal_backend_done_fn *done, void *arg)
-{
-    struct shoal_sched_request request = { .kind = kind, .deadline_ms = REQUEST_MS };
-    struct shoal_msg msg = { "" };
-    enum shoal_err err = owned(agent, caller, id, &request.job, &msg);
-    struct waiting *w;
-
-    if (err != SHOAL_OK) {
-        done(arg, err, &msg);
-        return;
-    }
-    w = waiting_create(agent, (any_fn *)done, arg);
-    w->request = request;
-    request_owned(w, caller, on_done);
-}
-
-static void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
-                         void *arg)
-{
-    change(ctx, caller, id, SHOAL_SCHED_STOP, done, arg);
-}
-
-static void backend_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done,
-                        void *arg)
-{
-    change(ctx, caller, id, SHOAL_SCHED_DELETE, done, arg);
+    agent_request(agent, &request, on_done, waiting_create(agent, (any_fn *)done, arg));
 }
 
 static void on_recovered(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
@@ -861,73 +654,13 @@ static void on_recovered(void *arg, enum shoal_err err, const struct shoal_sched
     waiting_free(w);
 }
 
-static void backend_recover(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
-                            shoal_backend_recovery_fn *done, void *arg)
+void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
+                        shoal_backend_recovery_fn *done, void *arg)
 {
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .confirmed = confirmed };
-    struct shoal_msg msg = { "" };
-    enum shoal_err err = backend_id(ctx, id, &request.job, &msg);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .job = id, .confirmed = confirmed };
 
     (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
-    if (err != SHOAL_OK)
-        done(arg, err, &msg, &(struct shoal_recovery_info){ .done = false });
-    else
-        agent_request(ctx, &request, on_recovered, waiting_create(ctx, (any_fn *)done, arg));
-}
-
-struct deleting {
-    struct agent *agent;
-    struct shoal_user caller;
-    shoal_backend_done_fn *done;
-    void *arg;
-    size_t open;
-    enum shoal_err err;
-    struct shoal_msg msg;
-};
-
-static void deleted_one(void *arg, enum shoal_err err, const struct shoal_msg *msg)
-{
-    struct deleting *d = arg;
-
-    if (err != SHOAL_OK) {
-        d->err = err;
-        d->msg = *msg;
-    }
-    if (--d->open == 0) {
-        d->done(d->arg, d->err, &d->msg);
-        free(d);
-    }
-}
-
-static void backend_delete_all(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg)
-{
-    struct agent *agent = ctx;
-    static struct shoal_job_summary summary;
-    struct deleting *d = calloc(1, sizeof(*d));
-    struct shoal_job_id *ids = calloc(LIST_MAX, sizeof(*ids));
-    size_t count = 0;
-    struct job_cursor cursor = { 0 };
-    struct shoal_msg none = { "" };
-
-    SHOAL_ASSERT(d != NULL && ids != NULL);
-    d->agent = agent;
-    d->caller = *caller;
-    d->done = done;
-    d->arg = arg;
-    d->open = 1;
-    while (count < LIST_MAX && job_next(agent, &cursor, &summary))
-        if (strcmp(summary.creator, caller->name) == 0)
-            ids[count++] = summary.id;
-    for (size_t i = 0; i < count; i++) {
-        char text[SHOAL_JOB_ID_TEXT_BYTES];
-
-        shoal_job_id_text(ids[i], text);
-        /* `open` begins at 1, which is ours: no answer frees it before the end. */
-        d->open++; /* NOLINT(clang-analyzer-unix.Malloc) */
-        change(agent, caller, text, SHOAL_SCHED_DELETE, deleted_one, d);
-    }
-    free(ids);
-    deleted_one(d, SHOAL_OK, &none); /* NOLINT(clang-analyzer-unix.Malloc) */
+    agent_request(agent, &request, on_recovered, waiting_create(agent, (any_fn *)done, arg));
 }
 
 static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
@@ -944,22 +677,13 @@ static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_actio
     waiting_free(w);
 }
 
-static void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done,
-                        void *arg)
+void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg)
 {
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_WHY, .deadline_ms = REQUEST_MS };
-    struct shoal_msg msg = { "" };
-    enum shoal_err err = owned(ctx, caller, id, &request.job, &msg);
-    struct waiting *w;
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_WHY, .job = id, .deadline_ms = REQUEST_MS };
+    struct waiting *w = waiting_create(agent, (any_fn *)done, arg);
 
-    if (err != SHOAL_OK) {
-        done(arg, err, &msg, (struct shoal_view){ 0 });
-        return;
-    }
-    w = waiting_create(ctx, (any_fn *)done, arg);
-    w->id = request.job;
-    w->request = request;
-    request_owned(w, caller, on_why);
+    w->id = id;
+    agent_request(agent, &request, on_why, w);
 }
 
 /* ---- users and tokens ---- */

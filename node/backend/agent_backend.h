@@ -21,23 +21,53 @@ struct backend_info {
     char detail[SHOAL_JOB_REASON_BYTES];
 };
 
-enum shoal_err backend_id(struct agent *agent, const char *text, struct shoal_job_id *id,
-                          struct shoal_msg *msg) SHOAL_MUST_CHECK;
 bool backend_in_gossip(struct agent *agent, struct shoal_job_id id);
 /* Of gossip, or of the archive. */
 bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_job_summary *summary);
 const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap);
 void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *facts, struct backend_info *out);
 
-/* agent_read.c */
-void agent_read_create(struct agent *agent);
+/* backend_list.c */
+void backend_list(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
+                  shoal_backend_jobs_fn *done, void *arg);
+void backend_delete_all(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg);
+/* The job that a text names: a full id, or the ending of one job that the caller may see. NOT_FOUND; INVALID: of several;
+ * UNREACHABLE: some nodes do not answer. */
+typedef void backend_id_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_job_id id);
+void backend_id_ask(struct agent *agent, const struct shoal_user *caller, const char *text, backend_id_fn *done,
+                    void *arg);
+
+/* backend_verbs.c: as in shoal/backend.h */
+void backend_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
+                 shoal_backend_job_fn *done, void *arg);
+void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
+void backend_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
+void backend_recover(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
+                     shoal_backend_recovery_fn *done, void *arg);
 void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg);
 void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
                          void *arg);
+void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+
+/* The verbs themselves, of a job whose owner has been asked. */
+void backend_get_id(struct agent *agent, struct shoal_job_id id, bool linearizable, shoal_backend_job_fn *done,
+                    void *arg);
+void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_sched_request_kind kind,
+                       shoal_backend_done_fn *done, void *arg);
+void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
+                        shoal_backend_recovery_fn *done, void *arg);
+void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
+
+/* agent_read.c */
+void agent_read_create(struct agent *agent);
+void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
+                    shoal_backend_log_fn *done, void *arg);
+void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backend_result_fn *done, void *arg);
 void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                          shoal_backend_bytes_fn *done, void *arg);
 void backend_result_close(void *ctx, struct shoal_result *result);
-void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
 enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;

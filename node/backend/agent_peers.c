@@ -112,3 +112,24 @@ void agent_peers_note(const struct agent *agent, const struct shoal_member *memb
     }
     peers_write(agent);
 }
+
+/* A peer of the last life is forgotten by the others after gossip's grace; this agent cannot know of that. */
+#define UNHEARD_NS (30 * SHOAL_S)
+
+size_t agent_peers_unheard(const struct agent *agent, char (*names)[64], size_t cap)
+{
+    struct shoal_member member;
+    size_t count = 0;
+
+    if (agent_now_ns() > agent->start_ns + UNHEARD_NS)
+        return 0;
+    for (size_t i = 0; i < peers.count; i++) {
+        if (peers.list[i].there ||
+            shoal_swim_member_find(membership_swim(agent->membership), peers.list[i].id, &member))
+            continue;
+        if (count < cap)
+            shoal_address_text(peers.list[i].address, names[count]);
+        count++;
+    }
+    return count;
+}

@@ -263,7 +263,6 @@ static bool job_ended(struct agent *agent, struct shoal_job_id id)
 
 struct log_call {
     struct agent *agent;
-    struct shoal_user caller;
     struct shoal_job_id id;
     enum shoal_log_kind kind;
     unsigned task;
@@ -348,60 +347,11 @@ static void log_try(struct log_call *call)
     }
 }
 
-/* Gossip and the index know nothing of the job: whoever has it says whose it is. */
-static void ask_owner(struct agent *agent, struct shoal_job_id id, agent_reply_fn *done, void *arg)
+void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
+                    shoal_backend_log_fn *done, void *arg)
 {
-    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = id, .deadline_ms = 5000 };
+    struct log_call *call = calloc(1, sizeof(*call));
 
-    agent_request(agent, &get, done, arg);
-}
-
-/* What a GET for `caller` comes to: DENIED too. */
-static enum shoal_err owner_says(const struct shoal_user *caller, enum shoal_err err,
-                                 const struct shoal_sched_action *reply, struct shoal_msg *msg)
-{
-    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
-
-    SHOAL_ASSERT(facts != NULL);
-    (void)snprintf(msg->text, sizeof(msg->text), "%s", reply->u.reply.text);
-    if (err == SHOAL_OK)
-        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
-    if (err == SHOAL_OK && !caller->admin && strcmp(caller->name, facts->creator) != 0)
-        err = shoal_fail(msg, SHOAL_ERR_DENIED, "this job belongs to %s", facts->creator);
-    free(facts);
-    return err;
-}
-
-static void on_log_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    struct log_call *call = arg;
-    struct shoal_msg msg = { "" };
-
-    err = owner_says(&call->caller, err, reply, &msg);
-    if (err == SHOAL_OK)
-        log_try(call);
-    else
-        log_end(call, err, msg.text, (struct shoal_view){ 0 }, 0, false);
-}
-
-void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg)
-{
-    struct agent *agent = ctx;
-    struct shoal_msg msg = { "" };
-    struct shoal_job_id id;
-    struct log_call *call;
-    static struct shoal_job_summary summary;
-    bool known;
-    enum shoal_err err = backend_id(agent, request->id, &id, &msg);
-
-    known = err == SHOAL_OK && backend_summary(agent, id, &summary);
-    if (known && !request->caller->admin && strcmp(request->caller->name, summary.creator) != 0)
-        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
-    if (err != SHOAL_OK) {
-        done(arg, err, &msg, NULL);
-        return;
-    }
-    call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
     *call = (struct log_call){ .agent = agent,
                                .id = id,
@@ -412,13 +362,9 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
                                .done = done,
                                .arg = arg,
                                .until_ns = agent_now_ns() + request->wait_ms * SHOAL_MS };
-    call->caller = *request->caller;
     (void)uv_timer_init(&agent->loop, &call->timer);
     call->timer.data = call;
-    if (known)
-        log_try(call);
-    else
-        ask_owner(agent, id, on_log_owner, call);
+    log_try(call);
 }
 
 static void serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -465,7 +411,6 @@ struct shoal_result {
 
 struct result_call {
     struct agent *agent;
-    struct shoal_user caller;
     struct shoal_job_id id;
     shoal_backend_result_fn *done;
     void *arg;
@@ -546,8 +491,6 @@ static void on_result_facts(void *arg, enum shoal_err err, const struct shoal_sc
     (void)snprintf(msg.text, sizeof(msg.text), "%s", reply->u.reply.text);
     if (err == SHOAL_OK)
         err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
-    if (err == SHOAL_OK && !call->caller.admin && strcmp(call->caller.name, facts->creator) != 0)
-        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", facts->creator);
     if (err == SHOAL_OK && !shoal_job_state_ended((enum shoal_job_state)facts->state))
         err = shoal_fail(&msg, SHOAL_ERR_INVALID, "the job has not ended yet (%s); its result comes then",
                          shoal_job_state_name((enum shoal_job_state)facts->state));
@@ -562,21 +505,16 @@ static void on_result_facts(void *arg, enum shoal_err err, const struct shoal_sc
         agent_read_blob(call->agent, call->id, hash, 4 * SHOAL_MIB, on_result_manifest, call);
 }
 
-void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
-                         void *arg)
+void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backend_result_fn *done, void *arg)
 {
-    struct agent *agent = ctx;
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET, .linearizable = true, .deadline_ms = 5000 };
+    struct shoal_sched_request request = {
+        .kind = SHOAL_SCHED_GET, .job = id, .linearizable = true, .deadline_ms = 5000
+    };
     struct result_call *call = calloc(1, sizeof(*call));
-    struct shoal_msg msg = { "" };
-    enum shoal_err err = backend_id(agent, id, &request.job, &msg);
 
     SHOAL_ASSERT(call != NULL);
-    *call = (struct result_call){ .agent = agent, .caller = *caller, .id = request.job, .done = done, .arg = arg };
-    if (err != SHOAL_OK)
-        result_end(call, err, msg.text, NULL);
-    else
-        agent_request(agent, &request, on_result_facts, call);
+    *call = (struct result_call){ .agent = agent, .id = id, .done = done, .arg = arg };
+    agent_request(agent, &request, on_result_facts, call);
 }
 
 struct read_call {
@@ -652,7 +590,6 @@ void backend_result_close(void *ctx, struct shoal_result *result)
 
 struct ledger_call {
     struct agent *agent;
-    struct shoal_user caller;
     struct shoal_job_id id;
     shoal_backend_text_fn *done;
     void *arg;
@@ -703,46 +640,13 @@ static void ledger_read(struct ledger_call *call)
     }
 }
 
-static void on_ledger_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg)
 {
-    struct ledger_call *call = arg;
-    struct ledger_call ended = *call;
-    struct shoal_msg msg = { "" };
+    struct ledger_call *call = calloc(1, sizeof(*call));
 
-    err = owner_says(&call->caller, err, reply, &msg);
-    if (err == SHOAL_OK) {
-        ledger_read(call);
-        return;
-    }
-    free(call);
-    ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
-}
-
-void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id_text, shoal_backend_text_fn *done,
-                    void *arg)
-{
-    struct agent *agent = ctx;
-    static struct shoal_job_summary summary;
-    struct shoal_msg msg = { "" };
-    struct shoal_job_id id;
-    struct ledger_call *call;
-    bool known;
-    enum shoal_err err = backend_id(agent, id_text, &id, &msg);
-
-    known = err == SHOAL_OK && backend_summary(agent, id, &summary);
-    if (known && !caller->admin && strcmp(caller->name, summary.creator) != 0)
-        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", summary.creator);
-    if (err != SHOAL_OK) {
-        done(arg, err, &msg, (struct shoal_view){ 0 });
-        return;
-    }
-    call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
-    *call = (struct ledger_call){ .agent = agent, .caller = *caller, .id = id, .done = done, .arg = arg };
-    if (known)
-        ledger_read(call);
-    else
-        ask_owner(agent, id, on_ledger_owner, call);
+    *call = (struct ledger_call){ .agent = agent, .id = id, .done = done, .arg = arg };
+    ledger_read(call);
 }
 
 static void serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)

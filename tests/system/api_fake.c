@@ -190,25 +190,44 @@ static void fake_get(void *ctx, const struct shoal_user *caller, const char *id,
     done(arg, err, &msg, job == NULL ? NULL : &info);
 }
 
+/* Jobs lie in the order of their making; the place behind a page is the id of its last job. */
+static bool fake_takes(struct fake *fake, const struct fake_job *job, const struct shoal_job_filter *filter)
+{
+    struct shoal_job_info info;
+    bool state = filter->state_count == 0;
+
+    if (job->args == NULL || (filter->creator[0] != '\0' && strcmp(filter->creator, job->creator) != 0))
+        return false;
+    info = info_of(fake, job);
+    for (size_t i = 0; i < filter->state_count; i++)
+        state = state || strcmp(filter->states[i], info.state) == 0;
+    if (filter->name != NULL && strstr(info.app_name, filter->name) == NULL)
+        return false;
+    return state && !(filter->active_only && info.ended);
+}
+
 static void fake_list(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
                       shoal_backend_jobs_fn *done, void *arg)
 {
+    static const char *const silent[] = { "b" };
     struct fake *fake = ctx;
     struct shoal_job_info *infos = calloc(fake->job_count + 1, sizeof(*infos));
-    size_t count = 0;
+    struct shoal_job_page page = { .jobs = infos, .complete = true, .missing = silent, .missing_count = 1 };
+    bool behind = !filter->after.is_set;
 
     (void)caller;
-    for (size_t i = 0; i < fake->job_count; i++) {
-        struct shoal_job_info info;
+    for (size_t k = 0; k < fake->job_count; k++) {
+        const struct fake_job *job = &fake->jobs[filter->descending ? fake->job_count - 1 - k : k];
 
-        if (fake->jobs[i].args == NULL ||
-            (filter->creator[0] != '\0' && strcmp(filter->creator, fake->jobs[i].creator) != 0))
-            continue;
-        info = info_of(fake, &fake->jobs[i]);
-        if (!filter->active_only || !info.ended)
-            infos[count++] = info;
+        if (behind && fake_takes(fake, job, filter) && page.count == filter->limit) {
+            page.next = (struct shoal_list_place){ .is_set = true, .id = infos[page.count - 1].id };
+            break;
+        }
+        if (behind && fake_takes(fake, job, filter))
+            infos[page.count++] = info_of(fake, job);
+        behind = behind || shoal_job_id_equal(job->id, filter->after.id);
     }
-    done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, infos, count, 7);
+    done(arg, SHOAL_OK, &(struct shoal_msg){ "" }, &page);
     free(infos);
 }
 

@@ -49,7 +49,7 @@ def is_archived(mesh, job):
 
 
 def listed(host):
-    return {facts["id"]: facts["state"] for facts in host.get("/v1/jobs")}
+    return {facts["id"]: facts["state"] for facts in host.get("/v1/jobs?limit=1000")["jobs"]}
 
 
 def answers(mesh, host, job, folder):

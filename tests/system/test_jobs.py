@@ -44,7 +44,7 @@ def test_a_list_is_the_same_on_every_node_and_an_ending_names_a_job(mesh, script
     job = submit(mesh, mesh.hosts[0], script(HELLO))
     ended(mesh, job)
     for host in mesh.hosts:
-        mesh.until(lambda: any(j["id"] == job and j["state"] == "FINISHED" for j in host.get("/v1/jobs")), 5,
+        mesh.until(lambda: any(j["id"] == job and j["state"] == "FINISHED" for j in host.get("/v1/jobs")["jobs"]), 5,
                    "%s lists it" % host.name)
         assert mesh.cli(host, "job", "show", job[-8:])["id"] == job
 

@@ -480,13 +480,13 @@ static void garbage_is_dropped_and_counted(void **state)
     } cases[] = {
         { "another protocol", "GET / HTTP/1.1\r\n\r\n", 18, true, false },
         { "a version too new", "L\x09\x09", 3, true, false },
-        { "a first message too short", "L\x02\x02\x05\x00hello", 10, true, false },
-        { "a first message too long", "L\x02\x02\xff\xff", 5, true, false },
+        { "a first message too short", "L\x01\x01\x05\x00hello", 10, true, false },
+        { "a first message too long", "L\x01\x01\xff\xff", 5, true, false },
         { "a first message of zeroes",
-          "L\x02\x02\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+          "L\x01\x01\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
           "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
           53, true, false },
-        { "a stream cut short", "L\x02\x02\x30", 4, false, true },
+        { "a stream cut short", "L\x01\x01\x30", 4, false, true },
     };
     struct fixture *f = *state;
     struct end *c = &f->ends[2];
@@ -510,30 +510,6 @@ static void garbage_is_dropped_and_counted(void **state)
                      (unsigned long long)(stats->drop_malformed - malformed),
                      (unsigned long long)(stats->drop_truncated - truncated));
     }
-}
-
-static void expect_refused_version(struct fixture *f, const char *head, const char *want)
-{
-    struct end *c = &f->ends[2];
-    struct raw raw;
-
-    start(f, 2, 0);
-    raw_start(f, &raw, shoal_link_port(c->link), head, 3);
-    RUN_UNTIL(f, raw.shut);
-    raw_stop(f, &raw);
-    assert_int_equal(shoal_link_stats(c->link)->drop_malformed, 1);
-    assert_non_null(strstr(c->note, want));
-    assert_non_null(strstr(c->note, "upgrade the older"));
-}
-
-static void an_older_version_is_refused_by_name(void **state)
-{
-    expect_refused_version(*state, "L\x01\x01", "speaks version 1 of the link");
-}
-
-static void a_newer_version_is_refused_by_name(void **state)
-{
-    expect_refused_version(*state, "L\x09\x03", "speaks version 9 of the link, readable from version 3 on");
 }
 
 static void a_silent_client_is_closed_and_a_crowd_loses_its_oldest(void **state)
@@ -713,8 +689,6 @@ int main(void)
         CASE(a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back),
         CASE(nobody_dials_what_is_not_wanted_any_more),
         CASE(garbage_is_dropped_and_counted),
-        CASE(an_older_version_is_refused_by_name),
-        CASE(a_newer_version_is_refused_by_name),
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),
         CASE(many_small_frames_go_both_ways),

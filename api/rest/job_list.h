@@ -1,0 +1,37 @@
+/* What the lists of both APIs share: reading a filter from the query, page tokens, and lists that WMLA's clients want
+ * whole. */
+#ifndef API_JOB_LIST_H
+#define API_JOB_LIST_H
+
+#include "routes.h"
+
+/* A page token stays good for so long. */
+#define JOB_LIST_TOKEN_S 3600u
+#define JOB_LIST_TOKEN_TEXT_BYTES 200u
+/* Rows of a list that a client wants whole: what dlicmd asks for at most. */
+#define JOB_LIST_WHOLE_MAX 10000u
+#define JOB_LIST_PAGE_DEFAULT 100u
+
+/* page_sodium.c. The token says behind which place the page begins, for one filter of one user, until it expires; it is
+ * signed with the mesh's key, so every node takes it. `text` holds JOB_LIST_TOKEN_TEXT_BYTES. */
+void page_token_make(const struct shoal_token_keys *keys, uint64_t now_s, struct shoal_view filter,
+                     const struct shoal_list_place *place, char *text);
+/* INVALID, with the reason: forged or cut, of another list, too old. */
+SHOAL_MUST_CHECK enum shoal_err page_token_read(const char *text, const struct shoal_token_keys *keys, uint64_t now_s,
+                                                struct shoal_view filter, struct shoal_list_place *place,
+                                                struct shoal_msg *msg);
+
+/* The filter of GET /v1/jobs and /v1/top; its texts live as long as the request. False: it is answered (400, 403). */
+bool job_list_read(struct http_request *request, struct shoal_job_filter *filter);
+/* The token of the page behind this one, "" when there is none. */
+void job_list_next(struct http_request *request, const struct shoal_job_page *page, char *text);
+/* Headers: how old, whether something may be missing, who is silent. */
+void job_list_headers(struct http_request *request, const struct shoal_job_page *page);
+void job_list_missing_json(struct json_writer *w, const struct shoal_job_page *page);
+
+/* A JSON array of all jobs that match, `skip` left out and then at most `most`, page by page. `filter` is the list's. */
+typedef void job_list_row_fn(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job);
+void job_list_whole(struct http_request *request, const struct shoal_job_filter *filter, uint64_t skip, uint64_t most,
+                    job_list_row_fn *row);
+
+#endif

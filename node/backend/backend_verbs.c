@@ -1,0 +1,214 @@
+/* A request about one job: which job is meant, may this user ask, then the verb itself.
+ *
+ *   text --> full id, or the one job with that ending (a list of the mesh) --> whose it is --> the verb
+ *
+ * B1. Whose a job is, says the first that knows: its group or its row here, gossip, the job itself (asked by a GET). An
+ *     administrator may ask for any job. No verb begins before that, and none checks it again. */
+#include "agent_backend.h"
+#include "list.h"
+
+#include "shoal/job_index.h"
+
+#include "shoal/banned.h"
+
+#define OWNER_MS 5000
+
+enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_WHY };
+
+struct asked_verb {
+    struct agent *agent;
+    struct shoal_user caller;
+    enum verb verb;
+    struct shoal_job_id id;
+    bool flag; /* GET: linearizable; RECOVER: confirmed */
+    struct shoal_log_request log;
+    /* Of one type for each verb. */
+    union {
+        shoal_backend_job_fn *job;
+        shoal_backend_done_fn *done;
+        shoal_backend_recovery_fn *recovery;
+        shoal_backend_log_fn *log;
+        shoal_backend_result_fn *result;
+        shoal_backend_text_fn *text;
+    } then;
+    void *arg;
+};
+
+static void refuse(const struct asked_verb *v, enum shoal_err err, const struct shoal_msg *msg)
+{
+    switch (v->verb) {
+    case VERB_GET: v->then.job(v->arg, err, msg, NULL); break;
+    case VERB_STOP:
+    case VERB_DELETE: v->then.done(v->arg, err, msg); break;
+    case VERB_RECOVER: v->then.recovery(v->arg, err, msg, &(struct shoal_recovery_info){ .done = false }); break;
+    case VERB_LOG: v->then.log(v->arg, err, msg, NULL); break;
+    case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL, 0); break;
+    case VERB_LEDGER:
+    case VERB_WHY: v->then.text(v->arg, err, msg, (struct shoal_view){ 0 }); break;
+    }
+}
+
+static void begin(struct asked_verb *v)
+{
+    switch (v->verb) {
+    case VERB_GET: backend_get_id(v->agent, v->id, v->flag, v->then.job, v->arg); break;
+    case VERB_STOP: backend_change_id(v->agent, v->id, SHOAL_SCHED_STOP, v->then.done, v->arg); break;
+    case VERB_DELETE: backend_change_id(v->agent, v->id, SHOAL_SCHED_DELETE, v->then.done, v->arg); break;
+    case VERB_RECOVER: backend_recover_id(v->agent, &v->caller, v->id, v->flag, v->then.recovery, v->arg); break;
+    case VERB_LOG: backend_log_id(v->agent, v->id, &v->log, v->then.log, v->arg); break;
+    case VERB_RESULT: backend_result_id(v->agent, v->id, v->then.result, v->arg); break;
+    case VERB_LEDGER: backend_ledger_id(v->agent, v->id, v->then.text, v->arg); break;
+    case VERB_WHY: backend_why_id(v->agent, v->id, v->then.text, v->arg); break;
+    }
+}
+
+/* ---- whose job it is ---- */
+
+static void decide(struct asked_verb *v, enum shoal_err err, const struct shoal_msg *why, const char *creator)
+{
+    struct shoal_msg msg = *why;
+
+    if (err == SHOAL_OK && strcmp(v->caller.name, creator) != 0)
+        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", creator);
+    if (err == SHOAL_OK)
+        begin(v);
+    else
+        refuse(v, err, &msg);
+    free(v);
+}
+
+static void on_owner(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct shoal_job_facts facts = { .state = 0 };
+    struct shoal_msg msg;
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", reply->u.reply.text);
+    if (err == SHOAL_OK)
+        err = shoal_job_facts_decode(reply->u.reply.bytes, &facts);
+    decide(arg, err, &msg, facts.creator);
+}
+
+static bool owner_here(struct agent *agent, struct shoal_job_id id, char creator[SHOAL_JOB_TEXT_BYTES])
+{
+    static uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
+    static struct shoal_job_summary summary;
+    struct shoal_job_facts facts;
+    struct shoal_buf value = { 0 };
+    struct shoal_sched_row live;
+    struct list_row row = { .leads = false };
+    bool known = false;
+
+    if (shoal_sched_row_find(agent->sched, id, bytes, &live))
+        row.facts = live.facts;
+    else if (shoal_index_get(agent->index, id, &value))
+        known = list_value_decode(shoal_buf_view(&value), &row);
+    known = row.facts.len > 0 && shoal_job_facts_decode(row.facts, &facts) == SHOAL_OK;
+    if (known)
+        memcpy(creator, facts.creator, SHOAL_JOB_TEXT_BYTES);
+    else if ((known = backend_summary(agent, id, &summary)))
+        memcpy(creator, summary.creator, SHOAL_JOB_TEXT_BYTES);
+    shoal_buf_deinit(&value);
+    return known;
+}
+
+/* B1. */
+static void on_id(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_job_id id)
+{
+    struct asked_verb *v = arg;
+    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = id, .deadline_ms = OWNER_MS };
+    char creator[SHOAL_JOB_TEXT_BYTES];
+
+    v->id = id;
+    if (err != SHOAL_OK || v->caller.admin)
+        decide(v, err, msg, v->caller.name);
+    else if (owner_here(v->agent, id, creator))
+        decide(v, SHOAL_OK, msg, creator);
+    else
+        agent_request(v->agent, &get, on_owner, v);
+}
+
+static struct asked_verb *verb_create(struct agent *agent, const struct shoal_user *caller, enum verb verb, void *arg)
+{
+    struct asked_verb *v = calloc(1, sizeof(*v));
+
+    SHOAL_ASSERT(v != NULL);
+    v->agent = agent;
+    v->caller = *caller;
+    v->verb = verb;
+    v->arg = arg;
+    return v;
+}
+
+/* ---- the table's functions ---- */
+
+void backend_get(void *ctx, const struct shoal_user *caller, const char *id, bool linearizable,
+                 shoal_backend_job_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_GET, arg);
+
+    v->then.job = done;
+    v->flag = linearizable;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_stop(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_STOP, arg);
+
+    v->then.done = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_DELETE, arg);
+
+    v->then.done = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_recover(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
+                     shoal_backend_recovery_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_RECOVER, arg);
+
+    v->then.recovery = done;
+    v->flag = confirmed;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, request->caller, VERB_LOG, arg);
+
+    v->then.log = done;
+    v->log = *request;
+    v->log.id = "";
+    v->log.caller = NULL; /* theirs lives as long as the call */
+    backend_id_ask(ctx, request->caller, request->id, on_id, v);
+}
+
+void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
+                         void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_RESULT, arg);
+
+    v->then.result = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_LEDGER, arg);
+
+    v->then.text = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_WHY, arg);
+
+    v->then.text = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
