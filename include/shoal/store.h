@@ -62,6 +62,8 @@ struct shoal_store_replay {
     void (*on_group)(void *arg, struct shoal_job_id group, const struct shoal_store_hard *hard);
     void (*on_snapshot)(void *arg, struct shoal_job_id group, const struct shoal_store_snapshot *snapshot);
     void (*on_entry)(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry);
+    /* At open, after on_group: true when its snapshot and entries are not wanted now (shoal_store_load gives them). */
+    bool (*skips)(void *arg, struct shoal_job_id group, struct shoal_view config);
 };
 
 struct shoal_store_options {
@@ -108,6 +110,10 @@ SHOAL_MUST_CHECK enum shoal_err
 shoal_store_read(struct shoal_store *store, struct shoal_job_id group, uint64_t from, uint64_t to, size_t bytes_max,
                  void (*on_entry)(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry),
                  void *arg, size_t *count);
+/* One group as at open, none of it skipped. Only when everything that was appended for it is durable. Reads the disk in
+ * the caller's thread. NOT_FOUND: no such group. STORAGE: it cannot be read. FULL: no memory. */
+SHOAL_MUST_CHECK enum shoal_err shoal_store_load(struct shoal_store *store, struct shoal_job_id group,
+                                                 const struct shoal_store_replay *replay);
 /* The durable snapshot, appended to `buf`. NOT_FOUND: none. */
 SHOAL_MUST_CHECK enum shoal_err shoal_store_read_snapshot(struct shoal_store *store, struct shoal_job_id group,
                                                           uint64_t *index, uint64_t *term, struct shoal_buf *buf);

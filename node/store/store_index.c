@@ -10,61 +10,145 @@
 
 /* ---- groups ---- */
 
-static unsigned bucket_of(struct shoal_job_id id)
+static size_t bucket_of(const struct store_index *index, struct shoal_job_id id)
 {
-    return (id.bytes[9] | (unsigned)id.bytes[8] << 8 | (unsigned)id.bytes[5] << 4) % INDEX_BUCKETS;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (unsigned i = 0; i < sizeof(id.bytes); i++)
+        h = (h ^ id.bytes[i]) * 0x100000001b3u;
+    return (size_t)(h ^ h >> 32) & (index->bucket_count - 1);
 }
 
 struct group *index_find(const struct store_index *index, struct shoal_job_id id)
 {
-    struct group *group = index->buckets[bucket_of(id)];
+    struct group *group = index->buckets == NULL ? NULL : index->buckets[bucket_of(index, id)];
 
     while (group != NULL && !shoal_job_id_equal(group->id, id))
         group = group->next;
     return group;
 }
 
+static enum shoal_err grow(struct store_index *index)
+{
+    struct store_index bigger = *index;
+
+    bigger.bucket_count = index->bucket_count == 0 ? INDEX_BUCKETS_MIN : 2 * index->bucket_count;
+    bigger.buckets = calloc(bigger.bucket_count, sizeof(*bigger.buckets));
+    if (bigger.buckets == NULL)
+        return index->buckets == NULL ? SHOAL_ERR_FULL : SHOAL_OK; /* longer chains, and the next one tries again */
+    for (size_t i = 0; i < index->bucket_count; i++) {
+        while (index->buckets[i] != NULL) {
+            struct group *group = index->buckets[i];
+            size_t at = bucket_of(&bigger, group->id);
+
+            index->buckets[i] = group->next;
+            group->next = bigger.buckets[at];
+            bigger.buckets[at] = group;
+        }
+    }
+    free(index->buckets);
+    *index = bigger;
+    return SHOAL_OK;
+}
+
 enum shoal_err index_make(struct store_index *index, struct shoal_job_id id, struct group **group)
 {
     struct group *made = index_find(index, id);
+    size_t at;
 
     if (made == NULL) {
+        if (index->groups >= index->bucket_count && grow(index) != SHOAL_OK)
+            return SHOAL_ERR_FULL;
         made = calloc(1, sizeof(*made));
         if (made == NULL)
             return SHOAL_ERR_FULL;
         made->id = id;
         made->oldest_seq = UINT64_MAX;
         made->oldest_known = true;
-        made->next = index->buckets[bucket_of(id)];
-        index->buckets[bucket_of(id)] = made;
+        at = bucket_of(index, id);
+        made->next = index->buckets[at];
+        index->buckets[at] = made;
         index->groups++;
     }
     *group = made;
     return SHOAL_OK;
 }
 
+/* In the list of those with spans, or not, as it has some. */
+static void list_again(struct store_index *index, struct group *group)
+{
+    bool is_long = group_spans(group) > 0;
+
+    if (is_long == group->is_long)
+        return;
+    group->is_long = is_long;
+    if (is_long) {
+        group->long_before = NULL;
+        group->long_next = index->first_long;
+        if (index->first_long != NULL)
+            index->first_long->long_before = group;
+        index->first_long = group;
+        return;
+    }
+    if (group->long_before != NULL)
+        group->long_before->long_next = group->long_next;
+    else
+        index->first_long = group->long_next;
+    if (group->long_next != NULL)
+        group->long_next->long_before = group->long_before;
+}
+
+void group_trim(struct group *group)
+{
+    if (group_spans(group) > 0 || group->spans == NULL)
+        return;
+    free(group->spans);
+    group->spans = NULL;
+    group->head = group->len = group->cap = 0;
+}
+
 void index_remove(struct store_index *index, struct shoal_job_id id)
 {
-    struct group **at = &index->buckets[bucket_of(id)];
+    struct group **at = index->buckets == NULL ? NULL : &index->buckets[bucket_of(index, id)];
     struct group *group;
 
-    while (*at != NULL && !shoal_job_id_equal((*at)->id, id))
+    while (at != NULL && *at != NULL && !shoal_job_id_equal((*at)->id, id))
         at = &(*at)->next;
-    group = *at;
+    group = at == NULL ? NULL : *at;
     if (group == NULL)
         return;
     group_truncate(index, group, 1);
     *at = group->next;
     index->groups--;
+    free(group->config);
     free(group->spans);
     free(group);
 }
 
 void index_deinit(struct store_index *index)
 {
-    for (unsigned i = 0; i < INDEX_BUCKETS; i++)
+    for (size_t i = 0; i < index->bucket_count; i++)
         while (index->buckets[i] != NULL)
             index_remove(index, index->buckets[i]->id);
+    free(index->buckets);
+    index->buckets = NULL;
+    index->bucket_count = 0;
+}
+
+enum shoal_err group_set_config(struct group *group, struct shoal_view config)
+{
+    uint8_t *bytes = NULL;
+
+    if (config.len > 0) {
+        bytes = malloc(config.len);
+        if (bytes == NULL)
+            return SHOAL_ERR_FULL;
+        memcpy(bytes, config.bytes, config.len);
+    }
+    free(group->config);
+    group->config = bytes;
+    group->config_len = (uint16_t)config.len;
+    return SHOAL_OK;
 }
 
 /* ---- spans ---- */
@@ -118,7 +202,7 @@ uint64_t group_oldest_seq(struct group *group)
 
 enum shoal_err group_reserve(struct group *group, size_t extra)
 {
-    size_t cap = group->cap < 8 ? 8 : group->cap;
+    size_t cap = group->cap < 2 ? 2 : group->cap;
     struct span *grown;
 
     if (group->len + extra <= group->cap)
@@ -148,6 +232,7 @@ void group_append(struct store_index *index, struct group *group, struct span sp
     index->frames += span.frames;
     if (group->oldest_known && span.seq < group->oldest_seq)
         group->oldest_seq = span.seq;
+    list_again(index, group);
 }
 
 void group_truncate(struct store_index *index, struct group *group, uint64_t from)
@@ -167,6 +252,7 @@ void group_truncate(struct store_index *index, struct group *group, uint64_t fro
         index->frames -= last->frames;
         group->len--;
     }
+    list_again(index, group);
 }
 
 void group_release(struct store_index *index, struct group *group, uint64_t upto)
@@ -189,6 +275,7 @@ void group_release(struct store_index *index, struct group *group, uint64_t upto
         index->frames -= first->frames;
         group->head++;
     }
+    list_again(index, group);
 }
 
 void group_move(struct group *group, size_t i, uint64_t seq)
@@ -227,6 +314,7 @@ static enum shoal_err replay_copy(struct store_index *index, struct group *group
     index->entries += span.count;
     index->frames += span.frames;
     group->oldest_known = false;
+    list_again(index, group);
     return SHOAL_OK;
 }
 
@@ -347,8 +435,7 @@ enum shoal_err hard_decode(struct shoal_view view, struct group *group)
     config = shoal_get_bytes(&r, SHOAL_STORE_CONFIG_MAX);
     if (!shoal_reader_done(&r) || group->snapshot.bytes > SHOAL_SNAPSHOT_BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
-    if (config.len > 0)
-        memcpy(group->config, config.bytes, config.len);
+    group->config = (uint8_t *)(uintptr_t)config.bytes; /* borrowed: such a row is read, and never freed */
     group->config_len = (uint16_t)config.len;
     group->has_row = true;
     return SHOAL_OK;

@@ -26,12 +26,14 @@ struct snapshot_row {
 
 struct group {
     struct group *next;
+    struct group *long_next, *long_before; /* in the list of those with spans */
+    bool is_long;
     struct shoal_job_id id;
     bool has_row;
     uint64_t term;
     struct shoal_node_id vote_node;
     struct shoal_store_id vote_store;
-    uint8_t config[SHOAL_STORE_CONFIG_MAX];
+    uint8_t *config; /* owned, of its very length: most groups sleep, and what they say is short */
     uint16_t config_len;
     struct snapshot_row snapshot;
     struct span *spans; /* spans[head] is the first */
@@ -40,9 +42,12 @@ struct group {
     bool oldest_known;
 };
 
-#define INDEX_BUCKETS 1024
+/* The table of buckets doubles when it holds as many groups as buckets. */
+#define INDEX_BUCKETS_MIN 1024u
 struct store_index {
-    struct group *buckets[INDEX_BUCKETS];
+    struct group **buckets; /* a power of two; NULL: no group yet */
+    size_t bucket_count;
+    struct group *first_long;         /* groups with spans: those alone hold places in the log */
     uint64_t groups, entries, frames; /* live */
 };
 
@@ -65,6 +70,12 @@ const struct span *group_span_of(const struct group *group, uint64_t index);
 /* The oldest place in the log that the group needs; UINT64_MAX: none. */
 uint64_t group_oldest_seq(struct group *group);
 
+/* The owner's bytes are copied. FULL: no memory, nothing changed. */
+SHOAL_MUST_CHECK enum shoal_err group_set_config(struct group *group, struct shoal_view config);
+
+/* Without spans it keeps no memory for them: it may sleep for long. */
+void group_trim(struct group *group);
+
 /* Room for `extra` spans, so that the functions below cannot fail. */
 SHOAL_MUST_CHECK enum shoal_err group_reserve(struct group *group, size_t extra);
 void group_append(struct store_index *index, struct group *group, struct span span);
@@ -81,6 +92,7 @@ bool group_settle(struct store_index *index, struct group *group);
 
 #define HARD_ROW_MAX 1200
 size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX]);
+/* `config` of the row points into `view`. */
 SHOAL_MUST_CHECK enum shoal_err hard_decode(struct shoal_view view, struct group *group);
 
 #endif

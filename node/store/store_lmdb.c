@@ -85,6 +85,7 @@ struct shoal_store {
     struct store_job *pending, **pending_end;
     uint64_t pending_bytes;
     uint64_t log_first, next_seq, durable_seq;
+    uint64_t looked_seq; /* how far the log was when maintaining last looked */
     bool maintaining;
     bool fatal;
     bool stopping;
@@ -565,12 +566,10 @@ static uint64_t oldest_live(struct shoal_store *store, struct group **pinning)
     uint64_t oldest = store->durable_seq;
 
     *pinning = NULL;
-    for (unsigned i = 0; i < INDEX_BUCKETS; i++) {
-        for (struct group *group = store->index.buckets[i]; group != NULL; group = group->next) {
-            if (group_oldest_seq(group) < oldest) {
-                oldest = group_oldest_seq(group);
-                *pinning = group;
-            }
+    for (struct group *group = store->index.first_long; group != NULL; group = group->long_next) {
+        if (group_oldest_seq(group) < oldest) {
+            oldest = group_oldest_seq(group);
+            *pinning = group;
         }
     }
     return oldest;
@@ -698,6 +697,10 @@ static void maintain(struct shoal_store *store)
 
     if (store->maintaining || store->fatal || store->stopping)
         return;
+    /* Looking at every group with entries costs; under load only when there may be something to trim. */
+    if (store->pending != NULL && store->durable_seq - store->looked_seq < TRIM_MIN)
+        return;
+    store->looked_seq = store->durable_seq;
     oldest = oldest_live(store, &pinning);
     if (oldest - store->log_first >= TRIM_MIN) {
         trim(store, oldest);
@@ -819,14 +822,14 @@ static enum shoal_err scratch_reserve(struct shoal_store *store, size_t count)
     return SHOAL_OK;
 }
 
+/* The row borrows the owner's bytes. */
 static void hard_take(struct group *row, const struct shoal_store_hard *hard)
 {
     row->term = hard->term;
     row->vote_node = hard->vote_node;
     row->vote_store = hard->vote_store;
     row->config_len = (uint16_t)hard->config.len;
-    if (hard->config.len > 0)
-        memcpy(row->config, hard->config.bytes, hard->config.len);
+    row->config = (uint8_t *)(uintptr_t)hard->config.bytes;
 }
 
 /* All of the batch in the job, `row` brought up to date; nothing of the index is changed. */
@@ -876,8 +879,6 @@ static void index_apply(struct shoal_store *store, struct group *group, const st
     group->term = row->term;
     group->vote_node = row->vote_node;
     group->vote_store = row->vote_store;
-    group->config_len = row->config_len;
-    memcpy(group->config, row->config, row->config_len);
     group->snapshot = row->snapshot;
     if (batch->snapshot != NULL)
         group_release(&store->index, group, batch->snapshot->index);
@@ -886,6 +887,7 @@ static void index_apply(struct shoal_store *store, struct group *group, const st
     SHOAL_ASSERT(batch->entries_count == 0 || batch->entries[0].index == group_last(group) + 1);
     for (size_t i = 0; i < spans; i++)
         group_append(&store->index, group, store->scratch[i]);
+    group_trim(group);
 }
 
 static struct shoal_store_done result_of(const struct shoal_store_batch *batch)
@@ -938,6 +940,8 @@ enum shoal_err shoal_store_append(struct shoal_store *store, const struct shoal_
         if (row != NULL) {
             *row = *group;
             err = put_batch(job, batch, row, &spans);
+            if (err == SHOAL_OK && batch->hard != NULL) /* last: an error changes nothing */
+                err = group_set_config(group, batch->hard->config);
         } else if (err == SHOAL_OK) {
             err = SHOAL_ERR_FULL;
         }
@@ -1127,7 +1131,10 @@ static enum shoal_err scan_hard(struct shoal_store *store, MDB_txn *txn, struct 
 
             group->has_row = true;
             group->snapshot = row->snapshot;
-            hard_take(group, &hard);
+            group->term = row->term;
+            group->vote_node = row->vote_node;
+            group->vote_store = row->vote_store;
+            err = group_set_config(group, hard.config);
         }
         rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
     }
@@ -1143,8 +1150,9 @@ static void ignore_entry(void *arg, struct shoal_job_id group, const struct shoa
     (void)arg, (void)group, (void)entry;
 }
 
+/* `all`: those too that the owner would skip. */
 static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, struct group *group,
-                                   const struct shoal_store_replay *replay)
+                                   const struct shoal_store_replay *replay, bool all)
 {
     struct reading reading = { .store = store,
                                .txn = txn,
@@ -1163,6 +1171,8 @@ static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, stru
 
     if (replay->on_group != NULL)
         replay->on_group(replay->arg, group->id, &hard);
+    if (!all && replay->skips != NULL && replay->skips(replay->arg, group->id, hard.config))
+        return SHOAL_OK;
     if (group->snapshot.generation > 0) {
         err = snapshot_read(store, txn, group, &snapshot);
         if (err == SHOAL_OK && replay->on_snapshot != NULL)
@@ -1178,14 +1188,33 @@ static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, stru
     return err;
 }
 
+enum shoal_err shoal_store_load(struct shoal_store *store, struct shoal_job_id group_id,
+                                const struct shoal_store_replay *replay)
+{
+    struct group *group = index_find(&store->index, group_id);
+    enum shoal_err err;
+    MDB_txn *txn;
+
+    if (group == NULL)
+        return SHOAL_ERR_NOT_FOUND;
+    if (mdb_txn_begin(store->env, NULL, MDB_RDONLY, &txn) != 0)
+        return SHOAL_ERR_STORAGE;
+    err = replay_group(store, txn, group, replay, true);
+    mdb_txn_abort(txn);
+    return err == SHOAL_OK || err == SHOAL_ERR_FULL ? err : SHOAL_ERR_STORAGE;
+}
+
 static enum shoal_err replay_all(struct shoal_store *store, MDB_txn *txn, const struct shoal_store_replay *replay,
                                  struct shoal_msg *msg)
 {
     char name[SHOAL_JOB_ID_TEXT_BYTES];
 
-    for (unsigned i = 0; i < INDEX_BUCKETS; i++) {
+    for (size_t i = 0; i < store->index.bucket_count; i++) {
         for (struct group *group = store->index.buckets[i]; group != NULL; group = group->next) {
-            if (group_settle(&store->index, group) && replay_group(store, txn, group, replay) == SHOAL_OK)
+            bool whole = group_settle(&store->index, group);
+
+            group_trim(group);
+            if (whole && replay_group(store, txn, group, replay, false) == SHOAL_OK)
                 continue;
             shoal_job_id_text(group->id, name);
             return shoal_fail(msg, SHOAL_ERR_MALFORMED,

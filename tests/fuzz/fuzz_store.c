@@ -57,7 +57,7 @@ static void replay(const uint8_t *bytes, size_t len)
         len -= take;
         seq++;
     }
-    for (unsigned i = 0; i < INDEX_BUCKETS; i++) {
+    for (size_t i = 0; i < index->bucket_count; i++) {
         for (struct group *group = index->buckets[i]; group != NULL; group = group->next) {
             check_group(group);
             for (size_t s = 0; s < group_spans(group); s++) {
@@ -67,7 +67,7 @@ static void replay(const uint8_t *bytes, size_t len)
         }
     }
     SHOAL_ASSERT(entries == index->entries && frames == index->frames);
-    for (unsigned i = 0; i < INDEX_BUCKETS; i++)
+    for (size_t i = 0; i < index->bucket_count; i++)
         for (struct group *group = index->buckets[i]; group != NULL; group = group->next)
             (void)group_settle(index, group);
     index_deinit(index);
