@@ -373,6 +373,7 @@ struct sim_options {
     uint64_t flush_ns;
     uint32_t drift_ppm;  /* at most, either way */
     uint64_t archive_ns; /* 0: the default */
+    uint32_t loaded_max; /* 0: the default */
 };
 
 struct sim_script {
@@ -473,6 +474,7 @@ void sim_net_deinit(struct sim *sim);
 /* sim_store.c */
 void sim_persist(struct sim_host *host, const struct shoal_sched_action *action);
 void sim_remove_group(struct sim_host *host, struct shoal_job_id group);
+void sim_disk_load(struct sim_host *host, struct shoal_job_id group); /* a parked group comes back */
 void sim_written(struct sim_host *host);
 void sim_disk_crash(struct sim_host *host);
 void sim_disk_destroy(struct sim_host *host);

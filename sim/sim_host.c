@@ -346,6 +346,14 @@ static void carry_out_order(struct sim_host *host, const struct shoal_host_order
     }
 }
 
+static void load_group(struct sim_host *host, struct shoal_job_id group)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
+
+    event.u.restore.group = group;
+    sim_answer(host, &event, shoal_rand_below(&host->chance, 2 * SHOAL_MS));
+}
+
 static void carry_out(struct sim_host *host, const struct shoal_sched_action *action)
 {
     switch (action->kind) {
@@ -359,6 +367,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
         sim_check_removed(host, action->u.group.group);
         sim_remove_group(host, action->u.group.group);
         break;
+    case SHOAL_SCHED_LOAD: load_group(host, action->u.group.group); break;
     case SHOAL_SCHED_REPLY: sim_on_reply(host->sim, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY:
     case SHOAL_SCHED_PUBLISH_SLOTS:
@@ -552,7 +561,12 @@ void sim_host_event(struct sim_host *host, struct sim_event *event)
     case SIM_SCHED_TIMER: on_timer(host, event); break;
     case SIM_HEALTH: on_health(host); break;
     case SIM_PUBLISH: on_publish(host, event); break;
-    case SIM_ANSWER: sim_sched_step(host, event->answer); break;
+    case SIM_ANSWER:
+        if (event->answer->kind == SHOAL_SCHED_RESTORE)
+            sim_disk_load(host, event->answer->u.restore.group);
+        else
+            sim_sched_step(host, event->answer);
+        break;
     case SIM_RUNNERS: sim_runners_found(host); break;
     case SIM_TO_AGENT:
     case SIM_SLOT_IDLE: sim_worker_event(host, event); break;
@@ -634,6 +648,7 @@ static void sched_create(struct sim_host *host)
                                            .incarnation = host->incarnation,
                                            .start_ns = sim_host_now(host),
                                            .groups_max = 128,
+                                           .loaded_max = host->sim->options.loaded_max,
                                            .archive_ns = host->sim->options.archive_ns,
                                            .slots = host->slots };
 

@@ -212,6 +212,8 @@ static bool read_setting(struct reader *r)
         o->drift_ppm = (uint32_t)number(r, 1, 1000);
     else if (strcmp(text, "archive") == 0)
         o->archive_ns = duration(r, 1);
+    else if (strcmp(text, "loaded") == 0)
+        o->loaded_max = (uint32_t)number(r, 1, 4096);
     else
         return false;
     return true;
@@ -418,7 +420,7 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
 
 void sim_script_random(struct sim_script *script, uint64_t seed)
 {
-    struct shoal_rand rand, archive;
+    struct shoal_rand rand, archive, parked;
     unsigned jobs, faults, enabled;
     uint64_t span_ns;
 
@@ -437,6 +439,9 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     shoal_rand_init(&archive, seed ^ 0x61726368697665); /* of its own: what a seed did before, it does */
     if (shoal_rand_below(&archive, 2) == 0)
         script->options.archive_ns = (1 + shoal_rand_below(&archive, 10)) * SHOAL_S;
+    shoal_rand_init(&parked, seed ^ 0x7061726b);
+    if (shoal_rand_below(&parked, 2) == 0) /* a job or two are parked while another has a lead */
+        script->options.loaded_max = 1;
     jobs = 1 + (unsigned)shoal_rand_below(&rand, 3);
     faults = (unsigned)shoal_rand_below(&rand, 16);
     enabled = (unsigned)shoal_rand_below(&rand, 512) | (unsigned)shoal_rand_below(&rand, 512);

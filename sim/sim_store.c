@@ -200,6 +200,23 @@ void sim_keep(struct shoal_buf *to, struct shoal_view bytes)
     SHOAL_ASSERT(shoal_buf_append(to, bytes.bytes, bytes.len) == SHOAL_OK);
 }
 
+static void restore(struct sim_host *host, const struct sim_disk_group *g)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
+
+    event.u.restore.group = g->id;
+    event.u.restore.has_hard = g->has_hard;
+    event.u.restore.hard = g->hard;
+    event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
+    event.u.restore.has_snapshot = g->has_snapshot;
+    event.u.restore.snapshot = g->snapshot;
+    event.u.restore.entries = g->entries;
+    event.u.restore.entry_count = g->entry_count;
+    sim_sched_step(host, &event);
+}
+
+void sim_disk_load(struct sim_host *host, struct shoal_job_id group) { restore(host, group_find(&host->disk, group)); }
+
 void sim_disk_restore(struct sim_host *host)
 {
     struct sim_disk *disk = &host->disk;
@@ -217,17 +234,8 @@ void sim_disk_restore(struct sim_host *host)
 
         if (!g->used)
             continue;
-        event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORE };
-        event.u.restore.group = g->id;
-        event.u.restore.has_hard = g->has_hard;
-        event.u.restore.hard = g->hard;
-        event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
-        event.u.restore.has_snapshot = g->has_snapshot;
-        event.u.restore.snapshot = g->snapshot;
-        event.u.restore.entries = g->entries;
-        event.u.restore.entry_count = g->entry_count;
         sim_check_restored(host, g);
-        sim_sched_step(host, &event);
+        restore(host, g);
     }
     event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_RESTORED };
     sim_sched_step(host, &event);

@@ -194,6 +194,13 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_SCHED_FOUNDINGS_MAX 64
 #define SHOAL_SCHED_GONE_MAX 4096
 #define SHOAL_SCHED_SUMMARIES_MAX 16384
+/* Parked groups (sched/node/sched_park.c): pending jobs of one leader that have a lead (each tens of KiB, and a record
+ * in the gossip of all), far more than become ready to run within a look at the queue; groups read back from the store
+ * at one time; rows of 56 bytes, ten times the 100,000 pending jobs that a mesh is made for. Beyond the last a group
+ * stays in memory. */
+#define SHOAL_SCHED_SHOWN_MAX 256u
+#define SHOAL_SCHED_LOADS_MAX 256u
+#define SHOAL_SCHED_PARKED_MAX (1024u * 1024u)
 /* The archive (sched/node/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node,
  * and their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder
  * stays in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just

@@ -368,6 +368,7 @@ struct shoal_raft_options {
     uint64_t jitter_ns;              /* 0: 150 ms */
     uint64_t retransmit_ns;          /* 0: 100 ms; doubles up to 16 times that */
     uint64_t quiet_until_ns;         /* this node's start + support_ns: until then it neither campaigns nor votes */
+    uint64_t campaign_from_ns;       /* of one that comes back later: its first campaign. 0: after quiet_until_ns */
 };
 
 /* What a store gives back after a restart. Entries are contiguous and end the log; those at or below the snapshot are

@@ -103,7 +103,7 @@ struct shoal_sched_entry {
 };
 
 /* A group's hard state in the store; `config` are opaque bytes, at most SHOAL_SCHED_CONFIG_BYTES_MAX. */
-#define SHOAL_SCHED_CONFIG_BYTES_MAX 64
+#define SHOAL_SCHED_CONFIG_BYTES_MAX 1000
 struct shoal_sched_hard {
     uint64_t term;
     struct shoal_node_id vote_node; /* zero: no vote */
@@ -231,6 +231,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_SEND_DATAGRAM,
     SHOAL_SCHED_PERSIST,      /* asynchronous; per group in order; answer with STORED(mark) unless mark.seq is 0 */
     SHOAL_SCHED_REMOVE_GROUP, /* forget the group in the store */
+    SHOAL_SCHED_LOAD,         /* a parked group is wanted: RESTORE it from the store, as it stands there now */
     SHOAL_SCHED_REPLY,
     SHOAL_SCHED_PUBLISH_SUMMARY,
     SHOAL_SCHED_PUBLISH_SLOTS, /* this host's free slots changed: into its own record */
@@ -287,7 +288,7 @@ struct shoal_sched_action {
             struct shoal_sched_hard hard;
         } persist; /* order: snapshot, truncate, entries, hard */
         struct {
-            struct shoal_job_id group; /* REMOVE_GROUP, JOB_DELETED, JOB_ARCHIVED */
+            struct shoal_job_id group; /* REMOVE_GROUP, LOAD, JOB_DELETED, JOB_ARCHIVED */
             bool keep;                 /* JOB_ARCHIVED */
         } group;
         struct {
@@ -379,6 +380,7 @@ struct shoal_sched_options {
     struct shoal_rand chance; /* the shell seeds it from the system's chance; tickets' nonces and tokens come from it */
     uint64_t start_ns;        /* now */
     uint32_t groups_max;      /* 0: SHOAL_GROUPS_MAX */
+    uint32_t loaded_max;      /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
     uint32_t slots;           /* of this host */
     uint8_t device;           /* enum shoal_sched_device */
     uint64_t support_interval_ns; /* 0: defaults of support.h */
@@ -450,6 +452,11 @@ struct shoal_sched_row {
 /* False: no group, or nothing known of it: the index's row stands. */
 bool shoal_sched_row_find(const struct shoal_sched *sched, struct shoal_job_id id,
                           uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_row *row);
+/* Parked groups: they are in the store, and come back when they are wanted. `config`: of a stored hard state. A shell
+ * that restores one that is parked gives the hard state alone. */
+bool shoal_sched_is_parked(struct shoal_view config);
+size_t shoal_sched_parked_count(const struct shoal_sched *sched);
+bool shoal_sched_parked_find(const struct shoal_sched *sched, struct shoal_job_id id);
 
 /* The archive's records on this node, in order of ids. One that is not final belongs to a job whose group has yet to
  * commit it; it answers requests only when gossip knows nothing of the job. */
@@ -487,6 +494,9 @@ struct shoal_sched_stats {
     uint64_t config_changes;
     uint64_t archived; /* groups that ended here */
     uint64_t archive_records, archive_refused_full;
+    uint64_t parked, parks, loads, loads_refused; /* now; since the start */
+    uint64_t pending_shown, pending_held;         /* now, of the jobs led here */
+    uint64_t park_widened;                        /* those at the head of the queue were stuck beside free slots */
 };
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);
 

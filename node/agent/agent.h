@@ -140,6 +140,8 @@ struct agent {
     bool stepping;
     struct shoal_sched_event *deferred; /* events raised by actions, for after the step; by value, without views */
     size_t deferred_count, deferred_cap;
+    struct shoal_job_id loads[SHOAL_SCHED_LOADS_MAX]; /* parked groups that the core wants */
+    unsigned load_count;
     uint64_t next_request;
     struct agent_request requests[AGENT_REQUESTS_MAX];
     uint64_t facts_sequence;

@@ -17,6 +17,7 @@
 #include "shoal/banned.h"
 
 #define DEFERRED_TURNS_MAX 4096
+#define LOADS_TURN_MAX 32u
 
 struct agent_publish {
     struct agent_publish *next;
@@ -425,6 +426,10 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
     case SHOAL_SCHED_SEND_DATAGRAM: send_datagram(agent, action); break;
     case SHOAL_SCHED_PERSIST: persist(agent, action); break;
     case SHOAL_SCHED_REMOVE_GROUP: remove_group(agent, action->u.group.group); break;
+    case SHOAL_SCHED_LOAD:
+        SHOAL_ASSERT(agent->load_count < SHOAL_SCHED_LOADS_MAX); /* the core bounds them */
+        agent->loads[agent->load_count++] = action->u.group.group;
+        break;
     case SHOAL_SCHED_REPLY: on_reply(agent, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY:
     case SHOAL_SCHED_PUBLISH_SLOTS:
@@ -471,7 +476,9 @@ static void arm(struct agent *agent)
     uint64_t now = agent_now_ns();
     uint64_t wait_ms = deadline <= now ? 0 : (deadline - now) / SHOAL_MS + 1;
 
-    if (deadline == UINT64_MAX)
+    if (agent->load_count > 0)
+        (void)uv_timer_start(&agent->sched_timer, on_sched_timer, 0, 0);
+    else if (deadline == UINT64_MAX)
         (void)uv_timer_stop(&agent->sched_timer);
     else
         (void)uv_timer_start(&agent->sched_timer, on_sched_timer, wait_ms, 0);
@@ -502,6 +509,33 @@ static void defer(struct agent *agent, const struct shoal_sched_event *event)
     agent->deferred[agent->deferred_count++] = *event;
 }
 
+static void step_deferred(struct agent *agent)
+{
+    for (size_t i = 0; i < agent->deferred_count && i < DEFERRED_TURNS_MAX; i++) {
+        struct shoal_sched_event next = agent->deferred[i];
+
+        step_one(agent, &next);
+    }
+    agent->deferred_count = 0;
+}
+
+static void load_group(struct agent *agent, struct shoal_job_id group);
+
+/* Parked groups that are wanted, a few a turn: each is read from the disk here. */
+static void load_groups(struct agent *agent)
+{
+    unsigned count = agent->load_count < LOADS_TURN_MAX ? agent->load_count : LOADS_TURN_MAX;
+    struct shoal_job_id groups[LOADS_TURN_MAX];
+
+    memcpy(groups, agent->loads, count * sizeof(groups[0]));
+    agent->load_count -= count;
+    memmove(agent->loads, agent->loads + count, agent->load_count * sizeof(agent->loads[0]));
+    for (unsigned i = 0; i < count && !agent->stopping; i++) {
+        load_group(agent, groups[i]);
+        step_deferred(agent);
+    }
+}
+
 void agent_event(struct agent *agent, struct shoal_sched_event *event)
 {
     if (agent->stopping || agent->sched == NULL)
@@ -512,12 +546,8 @@ void agent_event(struct agent *agent, struct shoal_sched_event *event)
     }
     agent->stepping = true;
     step_one(agent, event);
-    for (size_t i = 0; i < agent->deferred_count && i < DEFERRED_TURNS_MAX; i++) {
-        struct shoal_sched_event next = agent->deferred[i];
-
-        step_one(agent, &next);
-    }
-    agent->deferred_count = 0;
+    step_deferred(agent);
+    load_groups(agent);
     agent->stepping = false;
     if (!agent->stopping)
         arm(agent);
@@ -535,7 +565,7 @@ struct stored_group {
     struct stored_group *next;
     struct shoal_job_id group;
     struct shoal_sched_hard hard;
-    uint8_t config[SHOAL_STORE_CONFIG_MAX];
+    uint8_t *config;
     bool has_snapshot;
     struct shoal_sched_snapshot snapshot;
     struct shoal_buf snapshot_bytes;
@@ -549,7 +579,7 @@ struct replay {
     struct stored_group *last;
 };
 
-static void restore_group(struct agent *agent, struct stored_group *stored)
+static struct shoal_sched_event restore_event(struct stored_group *stored)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
     size_t at = 0;
@@ -566,7 +596,7 @@ static void restore_group(struct agent *agent, struct stored_group *stored)
     event.u.restore.snapshot.bytes = shoal_buf_view(&stored->snapshot_bytes);
     event.u.restore.entries = stored->entries;
     event.u.restore.entry_count = stored->count;
-    agent_event(agent, &event);
+    return event;
 }
 
 static void stored_group_free(struct stored_group *stored)
@@ -574,6 +604,7 @@ static void stored_group_free(struct stored_group *stored)
     shoal_buf_deinit(&stored->bytes);
     shoal_buf_deinit(&stored->snapshot_bytes);
     free(stored->entries);
+    free(stored->config);
     free(stored);
 }
 
@@ -586,6 +617,8 @@ static void replay_group(void *arg, struct shoal_job_id group, const struct shoa
     stored->group = group;
     stored->hard =
         (struct shoal_sched_hard){ .term = hard->term, .vote_node = hard->vote_node, .vote_store = hard->vote_store };
+    stored->config = malloc(hard->config.len + 1);
+    SHOAL_ASSERT(stored->config != NULL);
     if (hard->config.len > 0)
         memcpy(stored->config, hard->config.bytes, hard->config.len);
     stored->hard.config = shoal_view_of(stored->config, hard->config.len);
@@ -620,6 +653,35 @@ static void replay_entry(void *arg, struct shoal_job_id group, const struct shoa
     stored->entries[stored->count++] = (struct shoal_sched_entry){
         .index = entry->index, .term = entry->term, .kind = entry->kind, .bytes = { .len = entry->bytes.len }
     };
+}
+
+/* Parked groups stay in the store until they are wanted. */
+static bool replay_skips(void *arg, struct shoal_job_id group, struct shoal_view config)
+{
+    (void)arg, (void)group;
+    return shoal_sched_is_parked(config);
+}
+
+static void load_group(struct agent *agent, struct shoal_job_id group)
+{
+    struct replay replay = { 0 };
+    const struct shoal_store_replay each = {
+        .arg = &replay, .on_group = replay_group, .on_snapshot = replay_snapshot, .on_entry = replay_entry
+    };
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
+    enum shoal_err err = shoal_store_load(agent->store, group, &each);
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (err == SHOAL_OK) {
+        event = restore_event(replay.first);
+    } else {
+        shoal_job_id_text(group, text);
+        agent_log(agent, "%s cannot be read from the store: %s", text, shoal_err_name(err));
+        event.u.restore.group = group; /* the core has asked, and is answered */
+    }
+    step_one(agent, &event);
+    if (replay.first != NULL)
+        stored_group_free(replay.first);
 }
 
 static void on_store_fatal(void *arg, const char *text)
@@ -694,16 +756,21 @@ static enum shoal_err store_restore(struct agent *agent, struct shoal_msg *msg)
     enum shoal_err err;
 
     (void)snprintf(path, sizeof(path), "%s/store", agent->settings.data);
-    options.replay = (struct shoal_store_replay){
-        .arg = &replay, .on_group = replay_group, .on_snapshot = replay_snapshot, .on_entry = replay_entry
-    };
+    options.replay = (struct shoal_store_replay){ .arg = &replay,
+                                                  .on_group = replay_group,
+                                                  .on_snapshot = replay_snapshot,
+                                                  .on_entry = replay_entry,
+                                                  .skips = replay_skips };
     err = shoal_store_open(&agent->store, &options, msg);
     while (replay.first != NULL) {
         struct stored_group *stored = replay.first;
 
         replay.first = stored->next;
-        if (err == SHOAL_OK)
-            restore_group(agent, stored);
+        if (err == SHOAL_OK) {
+            struct shoal_sched_event event = restore_event(stored);
+
+            agent_event(agent, &event);
+        }
         stored_group_free(stored);
     }
     return err;

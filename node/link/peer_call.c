@@ -161,7 +161,7 @@ static void on_question(struct peer_calls *calls, struct shoal_node_id from, str
 static void on_answer(struct peer_calls *calls, struct shoal_node_id from, struct shoal_reader *r)
 {
     uint64_t id = shoal_get_u64(r);
-    enum shoal_err err = (enum shoal_err)shoal_get_enum(r, SHOAL_ERR_STORAGE + 1);
+    enum shoal_err err = (enum shoal_err)shoal_get_enum(r, SHOAL_ERRS);
     char text[400];
 
     shoal_get_text(r, text, sizeof(text));

@@ -151,6 +151,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->options.support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
     s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
     s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
+    s->options.loaded_max = options->loaded_max == 0 ? SHOAL_SCHED_SHOWN_MAX : options->loaded_max;
     s->options.archive_ns = options->archive_ns == 0 ? SHOAL_ARCHIVE_S * SHOAL_S : options->archive_ns;
     s->archive_look_ns = SCHED_NEVER;
     s->chance = options->chance;
@@ -169,6 +170,8 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
         err = sched_local_create(s);
     if (err == SHOAL_OK)
         err = sched_slots_create(s);
+    if (err == SHOAL_OK)
+        err = sched_park_create(s);
     if (err != SHOAL_OK) {
         shoal_sched_destroy(s);
         return err;
@@ -202,6 +205,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s->heap);
     free_requests(s);
     sched_archive_destroy(s);
+    sched_park_destroy(s);
     sched_slots_destroy(s);
     sched_view_free(&s->view);
     free(s->lead_actions);
@@ -246,6 +250,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_REPLICA: sched_on_replica(s, from, &frame); break;
         case FRAME_REBUILD: sched_on_rebuild(s, from, &frame); break;
         case FRAME_ARCHIVE: err = sched_on_archive(s, from, &frame); break;
+        case FRAME_PARK: sched_on_park(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)
@@ -336,6 +341,10 @@ static bool settle_one(struct shoal_sched *s)
         sched_archive_due(s);
         return true;
     }
+    if (s->now >= sched_park_deadline(s)) {
+        sched_park_due(s);
+        return true;
+    }
     if (s->now >= s->view.due_ns) {
         sched_view_due(s);
         return true;
@@ -400,6 +409,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     deadline = sooner(deadline, s->archive_look_ns);
     deadline = sooner(deadline, s->view.due_ns);
     deadline = sooner(deadline, s->interest.due_ns);
+    deadline = sooner(deadline, sched_park_deadline(s));
     return sooner(deadline, sched_slots_deadline(s));
 }
 
@@ -493,6 +503,7 @@ void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *st
 {
     *stats = s->stats;
     stats->groups = s->group_count;
+    sched_park_stats(s, stats);
     stats->groups_led = 0;
     for (size_t i = 0; i < s->group_count; i++)
         stats->groups_led += s->groups[i]->leads ? 1 : 0;

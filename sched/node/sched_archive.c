@@ -582,6 +582,8 @@ static void on_ended(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_group *g = sched_group_find(s, id);
 
+    if (g == NULL)
+        (void)sched_park_wake(s, id); /* awake, it asks whether it is a member still */
     if (g == NULL || g->mesh_is || g->leads)
         return;
     g->gone_archived = true; /* A4 */

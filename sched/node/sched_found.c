@@ -394,6 +394,8 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     bool same;
     enum shoal_err err;
 
+    if (g == NULL && sched_park_wake(s, job))
+        return; /* it comes back; the conductor repeats */
     if (g == NULL && sched_archive_same(s, job, record->ticket.spec_hash, &same)) {
         answer(s, from, job, record->ticket.nonce, same ? FOUND_STORED : FOUND_OTHER, "");
         return;

@@ -155,6 +155,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
 
     SHOAL_ASSERT(s->groups[at] == g);
     sched_index_forget(s, g);
+    sched_park_forget(s, g);
     sched_lead_end(g);
     sched_group_untell(s, g);
     s->group_count--;
@@ -554,6 +555,9 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
     if (g->leads && (g->keep_ns == SCHED_NEVER || s->now >= g->keep_ns))
         sched_keep(s, g);
     sched_lead_tend(s, g);
+    sched_park_count(s, g);
+    if (sched_park_tend(s, g))
+        return;
     sched_archive_lead(s, g);
     if (g->snap.bytes != NULL && s->now >= g->snap_used_ns + SCHED_SNAPSHOT_IDLE_NS)
         shoal_buf_deinit(&g->snap);
@@ -679,6 +683,8 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
 
+    if (g == NULL)
+        (void)sched_park_wake(s, frame->u.who.job); /* awake, it asks whether it is a member still */
     if (g == NULL || (g->leads && sched_line(frame->u.who.id) <= sched_group_line(g)))
         return;
     if (frame->u.who.id != 0) {
@@ -688,8 +694,7 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
     }
     /* Deleted: whoever says so was a guardian at the end, maybe not one yet when this replica was last there, or was
      * told so itself. After a recovery only fellow guardians know: the others may speak of the generation before. */
-    if (!g->mesh_is &&
-        (sched_group_line(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
+    if (!g->mesh_is && (sched_group_line(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
         sched_group_doom(s, g, 0, true);
 }
 
@@ -708,6 +713,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         return SHOAL_OK;
     if (!s->restored)
         return SHOAL_OK; /* what is stored comes first; the sender repeats */
+    if (g == NULL && sched_park_wake(s, frame->u.raft.group))
+        return SHOAL_OK; /* it comes back; the sender repeats */
     err = shoal_raft_message_decode(frame->u.raft.message, &message);
     if (err != SHOAL_OK)
         return err;
@@ -745,6 +752,8 @@ void sched_on_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal
             sched_archive_stored(s, kept, mark);
         return;
     }
+    if (g == NULL && sched_park_stored(s, id, mark))
+        return;
     if (g == NULL || mark.seq >> LIFE_SHIFT != g->life || sched_snapshot_stored(s, g, mark))
         return;
     event.u.stored = (struct shoal_raft_mark){

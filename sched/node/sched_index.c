@@ -144,6 +144,25 @@ static void emit_group(struct shoal_sched *s, struct sched_group *g)
     emit(s, g->id, SHOAL_SCHED_INDEX_ROW, group_version(g), shoal_view_of(bytes, len));
 }
 
+struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_group *g,
+                                  uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version)
+{
+    struct shoal_job_facts facts;
+
+    *version = group_version(g);
+    if (!group_facts(s, g, &facts))
+        return (struct shoal_view){ 0 };
+    facts.applied = 0; /* as in emit_group() */
+    return shoal_view_of(bytes, row_encode(&facts, bytes));
+}
+
+void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
+                        struct shoal_view row)
+{
+    if (row.len > 0 && has_room(s))
+        emit(s, id, SHOAL_SCHED_INDEX_ROW, version, row);
+}
+
 /* X3. */
 void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
 {
@@ -164,6 +183,8 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
         sched_index_dirty(s, g);
         return;
     }
+    if (sched_is_parked(s, id))
+        return; /* its row stands */
     if (shoal_sched_archive_find(s, id, &archived) && shoal_job_facts_decode(archived.facts, &facts) == SHOAL_OK) {
         len = row_encode(&facts, bytes);
         version.config = archived.final ? UINT64_MAX : 0; /* nothing is newer than a final record */

@@ -237,7 +237,7 @@ void sched_lead_tend(struct shoal_sched *s, struct sched_group *g)
             sched_lead_end(g);
         return;
     }
-    if (g->lead == NULL && (g->applied_term != g->term || !lead_begin(s, g))) /* J1 */
+    if (g->lead == NULL && (g->applied_term != g->term || sched_park_holds(s, g) || !lead_begin(s, g))) /* J1 */
         return;
     tell_supported(s, g);
     tell_guardians(s, g);

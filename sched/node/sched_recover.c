@@ -33,7 +33,7 @@ void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, cons
     struct frame answer = { .kind = FRAME_REPLICA };
     struct shoal_raft_status status;
 
-    if (!s->restored)
+    if (!s->restored || (g == NULL && sched_park_wake(s, frame->u.replica.job)))
         return; /* it is asked again */
     answer.u.replica.id = frame->u.replica.id;
     answer.u.replica.job = frame->u.replica.job;

@@ -20,6 +20,14 @@ static const struct shoal_node_id nobody;
 
 /* ---- The book ---- */
 
+bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job)
+{
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++)
+        if (s->requests[i].state != REQUEST_FREE && shoal_job_id_equal(s->requests[i].job, job))
+            return true;
+    return false;
+}
+
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial)
 {
     struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
@@ -407,14 +415,31 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
     sched_request_forward(s, r, summary->leader);
 }
 
+/* A parked job: its owner brings it back; here only when that is this node, or nobody else would. */
+static void wake_parked(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id owner)
+{
+    if (!sched_is_self(s, owner) && !r->local_only && r->kind != SHOAL_SCHED_RECOVER && r->hops < SCHED_HOPS_MAX &&
+        !node_is_dead(s, owner)) {
+        sched_request_pass(s, r, owner);
+        return;
+    }
+    sched_park_want(s, r->job);
+    sched_request_retry(s, r, SCHED_RETRY_NS);
+}
+
 static void request_try(struct shoal_sched *s, struct sched_request *r)
 {
     struct sched_group *g = sched_group_find(s, r->job);
     struct sched_archived *a = sched_archive_find(s, r->job);
     bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
+    struct shoal_node_id owner;
 
     if (a != NULL) {
         sched_archive_serve(s, r, a);
+        return;
+    }
+    if (g == NULL && sched_park_owner(s, r->job, &owner)) {
+        wake_parked(s, r, owner);
         return;
     }
     if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known)))
@@ -930,8 +955,11 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
     const struct shoal_job_summary *summary = sched_summary_find(s, frame->u.who.job);
     struct frame answer = { .kind = FRAME_WHO_REPLY };
+    bool parked;
 
     if (frame->u.who.id == 0) {
+        if (g == NULL && sched_park_wake(s, frame->u.who.job))
+            return; /* it comes back; the sender repeats */
         if (g != NULL)
             sched_say_removed(s, g, from);
         else if (sched_is_gone(s, frame->u.who.job))
@@ -942,12 +970,13 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     }
     answer.u.who_reply.id = frame->u.who.id;
     answer.u.who_reply.job = frame->u.who.job;
+    parked = g == NULL && sched_park_owner(s, frame->u.who.job, &answer.u.who_reply.leader);
     answer.u.who_reply.holds =
-        (g != NULL && g->record_known && !g->stopped) || sched_archive_find(s, frame->u.who.job) != NULL;
+        parked || (g != NULL && g->record_known && !g->stopped) || sched_archive_find(s, frame->u.who.job) != NULL;
     answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
     if (g != NULL)
         answer.u.who_reply.leader = g->leader;
-    else if (summary != NULL)
+    else if (!parked && summary != NULL)
         answer.u.who_reply.leader = summary->leader;
     sched_send(s, from, &answer);
 }

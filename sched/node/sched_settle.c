@@ -73,8 +73,8 @@ static void become_witness(struct shoal_sched *s, const struct sched_refusal *re
     struct shoal_raft_options options;
     struct sched_group *g;
 
-    if (sched_group_find(s, refusal->id) != NULL || !sched_may_found(s, refusal->id) ||
-        sched_group_admit(s, refusal->id, &g) != SHOAL_OK)
+    if (sched_group_find(s, refusal->id) != NULL || sched_is_parked(s, refusal->id) ||
+        !sched_may_found(s, refusal->id) || sched_group_admit(s, refusal->id, &g) != SHOAL_OK)
         return;
     sched_raft_options(s, &options);
     options.config = refusal->config;

@@ -10,6 +10,7 @@
  *   sched_request.c  requests: here, forwarded, asked around
  *   sched_recover.c  the next recovery generation, from a single replica
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
+ *   sched_park.c     pending jobs that leave memory, and come back
  *   sched_archive.c  ended jobs: from groups to records on three hosts
  *   sched_copy.c     the mesh's signed copy
  *   sched_index.c    what lists show of each job
@@ -76,6 +77,7 @@ struct sched_told {
     uint64_t claimed; /* its claim, as told to the raft; 0: none */
     uint64_t claim;   /* ours towards it; 0: none */
     bool broken;      /* its replica has stopped: it is to be rebuilt (leader) */
+    uint64_t parked;  /* it has parked the group, which ended at this index then; 0: no */
 };
 
 /* What a guardian's machine came to. */
@@ -200,6 +202,15 @@ struct sched_group {
     uint8_t archive_host_count;
     struct sched_copy archive_hosts[SHOAL_ARCHIVE_COPIES];
 
+    /* The queue of pending jobs (leader): sched_park.c. */
+    bool held;    /* it waits without a lead */
+    bool called;  /* its turn has come: it is not held */
+    bool shown;   /* counted among those with a lead that only wait */
+    bool counted; /* counted among those held */
+    uint64_t called_ns;
+    uint64_t stay_ns;     /* it has come back: not parked before */
+    uint64_t park_ask_ns; /* followers are not asked again before */
+
     /* Told hosts, dirty queue, deadline heap. */
     uint8_t told_count;
     struct sched_told told[SCHED_TOLD_MAX];
@@ -209,7 +220,7 @@ struct sched_group {
     bool index_dirty;
     struct sched_group *index_next, *index_prev;
     uint64_t index_mark; /* of the row emitted last; 0: none */
-    uint64_t due_ns; /* when it was due last, and how often at that instant */
+    uint64_t due_ns;     /* when it was due last, and how often at that instant */
     uint32_t due_count;
     uint64_t floor_ns; /* not due again before */
     uint64_t deadline_ns;
@@ -218,6 +229,40 @@ struct sched_group {
     unsigned changed; /* of the job, not yet told to the lead */
     bool lead_refused;
     uint64_t lead_ns;
+};
+
+/* A group that has left memory. */
+enum parked_state {
+    PARKED_WRITING, /* its mark is on its way to the disk */
+    PARKED_QUIET,
+    PARKED_LOADING, /* the shell reads it */
+};
+#define PARKED_STATES 3
+
+struct sched_parked {
+    struct shoal_job_id id;
+    uint8_t state; /* enum parked_state */
+    uint8_t guardian_count;
+    uint8_t target;
+    bool behind;    /* a guardian had not got all of it */
+    bool wanted;    /* somebody asked for it */
+    bool turn;      /* it is loaded since its turn has come */
+    bool first;     /* it is wanted by this node: the others are woken, and this one campaigns */
+    uint16_t owner; /* places in the table of hosts */
+    uint16_t guardians[SHOAL_SCHED_SOURCES_MAX];
+    uint32_t priority;
+    uint32_t heap_at;
+    uint64_t ticket_ms;
+    uint64_t mark; /* of the write that parked it */
+};
+
+struct sched_park; /* rows and queue: sched_park.c */
+
+/* What a RESTORE means to the parked groups. */
+enum parked_how {
+    PARKED_NOT,   /* nothing: it is restored */
+    PARKED_STAYS, /* it is dealt with */
+    PARKED_COMES, /* it is restored; then sched_park_came() or sched_park_fails() */
 };
 
 struct sched_node {
@@ -440,6 +485,8 @@ struct shoal_sched {
     uint64_t gone_durable; /* version */
     struct shoal_buf gone_bytes;
 
+    struct sched_park *park;
+
     /* The archive. */
     struct sched_archived **archive; /* in order of ids */
     size_t archive_count;
@@ -543,7 +590,35 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
 #define SCHED_CTX_READ (1ull << 61)
 #define SCHED_CTX_KEEP (1ull << 60)
 
+/* sched_park.c */
+enum shoal_err sched_park_create(struct shoal_sched *s);
+void sched_park_destroy(struct shoal_sched *s);
+/* True: this pending job, led here, gets no lead yet. */
+bool sched_park_holds(struct shoal_sched *s, struct sched_group *g);
+void sched_park_count(struct shoal_sched *s, struct sched_group *g);  /* after its lead or its job has changed */
+void sched_park_forget(struct shoal_sched *s, struct sched_group *g); /* it is about to be removed */
+/* True: it has left memory. */
+bool sched_park_tend(struct shoal_sched *s, struct sched_group *g);
+void sched_on_park(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+bool sched_park_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_mark mark);
+bool sched_is_parked(const struct shoal_sched *s, struct shoal_job_id id);
+/* The node that brings it back when its turn comes. False: it is not parked here. */
+bool sched_park_owner(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_node_id *owner);
+/* It is wanted now. False: it is not parked here. */
+bool sched_park_wake(struct shoal_sched *s, struct shoal_job_id id);
+void sched_park_want(struct shoal_sched *s, struct shoal_job_id id); /* by this node, of one that is parked here */
+enum parked_how sched_park_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
+/* When a group that comes back campaigns, if nobody leads it; 0: it was not parked. */
+uint64_t sched_park_campaign(struct shoal_sched *s, struct shoal_job_id id);
+void sched_park_came(struct shoal_sched *s, struct sched_group *g);
+void sched_park_fails(struct shoal_sched *s, struct shoal_job_id id);
+void sched_park_due(struct shoal_sched *s);
+uint64_t sched_park_deadline(const struct shoal_sched *s);
+void sched_park_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats);
+
 /* sched_store.c */
+/* Snapshot and mark of a group at rest, in one write. False: no memory or no room, nothing is written. */
+bool sched_store_park(struct shoal_sched *s, struct sched_group *g, const struct park_mark *mark, uint64_t seq);
 void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
 void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g);
 /* The configuration of a group without entries. False: no memory. */
@@ -605,6 +680,7 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
 unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
                           struct shoal_node_id nodes[SCHED_ASKED_MAX]);
 void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job);         /* one names it */
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial); /* NULL: ended */
 __attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched *s, struct sched_request *r,
                                                              enum shoal_err err, struct shoal_view bytes,
@@ -666,6 +742,11 @@ void sched_archive_destroy(struct shoal_sched *s);
 void sched_index_dirty(struct shoal_sched *s, struct sched_group *g);  /* its row may have changed */
 void sched_index_forget(struct shoal_sched *s, struct sched_group *g); /* it is about to be freed */
 void sched_index_id(struct shoal_sched *s, struct shoal_job_id id);    /* group, record or deletion came or went */
+/* What lists show of a group, for its mark when it is parked; and of one that is parked, at start. */
+struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_group *g,
+                                  uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version);
+void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
+                        struct shoal_view row);
 void sched_index_restored(struct shoal_sched *s);
 void sched_index_flush(struct shoal_sched *s); /* at the end of each step */
 

@@ -15,7 +15,7 @@
 
 #define LIFE_SHIFT 32
 #define SNAPSHOT_MARK ((uint64_t)1 << 31) /* in a mark's low half: an own snapshot, not a PERSIST of the raft */
-#define HARD_FORMAT 1
+#define HARD_BYTES 16
 #define GONE_FORMAT 2 /* 1: without the archive */
 #define WITNESS_BYTES (SHOAL_RAFT_CONFIG_BYTES_MAX + 256)
 
@@ -25,11 +25,11 @@ static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 
 
 static struct shoal_view hard_config(struct shoal_sched *s, const struct shoal_raft_hard_state *hard)
 {
-    uint8_t *bytes = sched_pool(s, SHOAL_SCHED_CONFIG_BYTES_MAX, 0);
-    struct shoal_writer w = shoal_writer_init(bytes, SHOAL_SCHED_CONFIG_BYTES_MAX);
+    uint8_t *bytes = sched_pool(s, HARD_BYTES, 0);
+    struct shoal_writer w = shoal_writer_init(bytes, HARD_BYTES);
 
     SHOAL_ASSERT(bytes != NULL);
-    shoal_put_u8(&w, HARD_FORMAT);
+    shoal_put_u8(&w, SCHED_HARD_FORMAT);
     shoal_put_u64(&w, hard->commit);
     return shoal_writer_view(&w);
 }
@@ -235,6 +235,53 @@ void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g)
     save(s, g, bytes, &at);
 }
 
+bool sched_store_park(struct shoal_sched *s, struct sched_group *g, const struct park_mark *mark, uint64_t seq)
+{
+    uint8_t *bytes = sched_pool(s, SHOAL_SCHED_CONFIG_BYTES_MAX, 0);
+    struct shoal_writer w = shoal_writer_init(bytes, SHOAL_SCHED_CONFIG_BYTES_MAX);
+    struct shoal_buf aside = { 0 };
+    struct shoal_raft_status status;
+    struct shoal_raft_snapshot at;
+    struct shoal_view snapshot;
+    struct shoal_sched_action *action;
+
+    if (bytes == NULL || !sched_park_mark_encode(mark, &w) || snapshot_encode(s, g, &aside, &at) != SHOAL_OK) {
+        shoal_buf_deinit(&aside);
+        return false;
+    }
+    snapshot = sched_pool_copy(s, shoal_buf_view(&aside));
+    shoal_buf_deinit(&aside);
+    if (snapshot.len == 0)
+        return false;
+    shoal_raft_status(g->raft, &status);
+    SHOAL_ASSERT(at.index == status.last && status.commit == status.last); /* Q1 of sched_park.c */
+    action = sched_act(s, SHOAL_SCHED_PERSIST);
+    action->u.persist.group = g->id;
+    action->u.persist.mark = (struct shoal_sched_mark){ .seq = seq, .index = at.index, .term = at.term };
+    action->u.persist.has_snapshot = true;
+    action->u.persist.snapshot.index = at.index;
+    action->u.persist.snapshot.term = at.term;
+    action->u.persist.snapshot.bytes = snapshot;
+    action->u.persist.has_hard = true;
+    action->u.persist.hard.term = status.term;
+    action->u.persist.hard.vote_node = status.vote.node;
+    action->u.persist.hard.vote_store = status.vote.store;
+    action->u.persist.hard.config = shoal_writer_view(&w);
+    return true;
+}
+
+/* A group that was parked and is awake: a crash from now on must find it so. */
+static void unpark(struct shoal_sched *s, const struct shoal_sched_event *event)
+{
+    const struct shoal_raft_hard_state hard = { .commit = sched_hard_commit(event->u.restore.hard.config) };
+    struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_PERSIST);
+
+    action->u.persist.group = event->u.restore.group;
+    action->u.persist.has_hard = true;
+    action->u.persist.hard = event->u.restore.hard;
+    action->u.persist.hard.config = hard_config(s, &hard);
+}
+
 bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark)
 {
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_SNAPSHOT_READY };
@@ -429,17 +476,6 @@ static enum shoal_err make_entries(const struct shoal_sched_event *event, struct
     return SHOAL_OK;
 }
 
-static uint64_t hard_commit(struct shoal_view config)
-{
-    struct shoal_reader r = shoal_reader_init(config);
-    uint64_t commit;
-
-    if (shoal_get_u8(&r) != HARD_FORMAT)
-        return 0;
-    commit = shoal_get_u64(&r);
-    return shoal_reader_done(&r) ? commit : 0;
-}
-
 static void apply_restored(struct shoal_sched *s, struct sched_group *g)
 {
     const struct shoal_raft_event nothing = { .kind = SHOAL_RAFT_EVENT_TIMER };
@@ -476,8 +512,9 @@ static enum shoal_err restore_group(struct shoal_sched *s, const struct shoal_sc
         restored.hard.term = event->u.restore.hard.term;
         restored.hard.vote.node = event->u.restore.hard.vote_node;
         restored.hard.vote.store = event->u.restore.hard.vote_store;
-        restored.hard.commit = hard_commit(event->u.restore.hard.config);
+        restored.hard.commit = sched_hard_commit(event->u.restore.hard.config);
     }
+    options.campaign_from_ns = sched_park_campaign(s, g->id);
     restored.entries = entries;
     restored.count = event->u.restore.entry_count;
     err = shoal_raft_restore(&g->raft, &options, &restored);
@@ -513,6 +550,7 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     size_t count = event->u.restore.entry_count;
     struct shoal_entry **entries;
     struct shoal_job_id kept;
+    enum parked_how how;
     struct sched_group *g;
     enum shoal_err err;
 
@@ -525,9 +563,15 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
         sched_archive_restore(s, event, kept);
         return SHOAL_OK;
     }
+    how = sched_park_restore(s, event);
+    if (how == PARKED_STAYS)
+        return SHOAL_OK;
     err = sched_group_admit(s, id, &g);
-    if (err != SHOAL_OK)
-        return err;
+    if (err != SHOAL_OK) {
+        if (how == PARKED_COMES)
+            sched_park_fails(s, id);
+        return how == PARKED_COMES ? SHOAL_OK : err;
+    }
     entries = calloc(count + 1, sizeof(*entries));
     err = entries == NULL ? SHOAL_ERR_FULL : restore_group(s, event, g, entries);
     for (size_t i = 0; entries != NULL && i < count; i++)
@@ -535,6 +579,10 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     free(entries);
     if (err != SHOAL_OK) {
         sched_group_remove(s, g);
+        if (how == PARKED_COMES) {
+            sched_park_fails(s, id);
+            return err;
+        }
         if (err != SHOAL_ERR_NOT_FOUND)
             return err;
         sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
@@ -546,6 +594,12 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     sched_group_told(s, g);
     sched_group_dirty(s, g);
     sched_group_rearm(s, g);
+    if (how == PARKED_COMES) {
+        sched_gone_set_floor(s, g);
+        unpark(s, event);
+        sched_park_came(s, g);
+        sched_requests_led(s, id, (struct shoal_node_id){ { 0 } });
+    }
     return SHOAL_OK;
 }
 

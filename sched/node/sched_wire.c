@@ -129,6 +129,12 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_hash(w, f->u.archive.hash);
         shoal_put_bytes(w, f->u.archive.record);
         break;
+    case FRAME_PARK:
+        shoal_put_job_id(w, f->u.park.job);
+        shoal_put_u8(w, f->u.park.word);
+        shoal_put_u64(w, f->u.park.term);
+        shoal_put_u64(w, f->u.park.index);
+        break;
     }
     return !w->failed;
 }
@@ -149,7 +155,7 @@ static void get_response(struct shoal_reader *r, struct frame *f)
 {
     f->u.response.id = shoal_get_u64(r);
     f->u.response.err = shoal_get_u16(r);
-    if (f->u.response.err > SHOAL_ERR_STORAGE)
+    if (f->u.response.err >= SHOAL_ERRS)
         r->failed = true;
     f->u.response.retry = shoal_get_bool(r);
     f->u.response.leader = shoal_get_node_id(r);
@@ -237,6 +243,12 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.archive.deleted = shoal_get_bool(r);
         f->u.archive.hash = shoal_get_hash(r);
         f->u.archive.record = shoal_get_bytes(r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
+        break;
+    case FRAME_PARK:
+        f->u.park.job = shoal_get_job_id(r);
+        f->u.park.word = shoal_get_enum(r, PARK_WORDS);
+        f->u.park.term = shoal_get_u64(r);
+        f->u.park.index = shoal_get_u64(r);
         break;
     }
 }
@@ -597,4 +609,73 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
         return SHOAL_ERR_MALFORMED;
     *signed_len = len;
     return SHOAL_OK;
+}
+
+/* ---- Hard states --------------------------------------------------------------------------------------------------
+ *
+ *     in use:  u8 1 | u64 commit
+ *     parked:  u8 2 | u64 commit | u8 behind | u8 target | u32 priority | u64 ticket_ms | owner | u8 n | n x node
+ *              | u64 config, term, applied | row */
+
+bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w)
+{
+    shoal_put_u8(w, SCHED_HARD_PARKED);
+    shoal_put_u64(w, mark->commit);
+    shoal_put_bool(w, mark->behind);
+    shoal_put_u8(w, mark->target);
+    shoal_put_u32(w, mark->priority);
+    shoal_put_u64(w, mark->ticket_ms);
+    shoal_put_node_id(w, mark->owner);
+    shoal_put_u8(w, mark->guardian_count);
+    for (unsigned i = 0; i < mark->guardian_count; i++)
+        shoal_put_node_id(w, mark->guardians[i]);
+    shoal_put_u64(w, mark->version.config);
+    shoal_put_u64(w, mark->version.term);
+    shoal_put_u64(w, mark->version.applied);
+    shoal_put_bytes(w, mark->row);
+    return !w->failed;
+}
+
+enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark *mark)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    *mark = (struct park_mark){ 0 };
+    if (shoal_get_u8(&r) != SCHED_HARD_PARKED)
+        return SHOAL_ERR_MALFORMED;
+    mark->commit = shoal_get_u64(&r);
+    mark->behind = shoal_get_bool(&r);
+    mark->target = shoal_get_u8(&r);
+    mark->priority = shoal_get_u32(&r);
+    mark->ticket_ms = shoal_get_u64(&r);
+    mark->owner = shoal_get_node_id(&r);
+    mark->guardian_count = shoal_get_enum(&r, SHOAL_SCHED_SOURCES_MAX + 1);
+    for (unsigned i = 0; i < mark->guardian_count; i++)
+        mark->guardians[i] = shoal_get_node_id(&r);
+    mark->version.config = shoal_get_u64(&r);
+    mark->version.term = shoal_get_u64(&r);
+    mark->version.applied = shoal_get_u64(&r);
+    mark->row = shoal_get_bytes(&r, SHOAL_SCHED_ROW_BYTES_MAX);
+    return shoal_reader_done(&r) && mark->guardian_count > 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
+uint64_t sched_hard_commit(struct shoal_view bytes)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    struct park_mark mark;
+    uint64_t commit;
+
+    if (sched_park_mark_decode(bytes, &mark) == SHOAL_OK)
+        return mark.commit;
+    if (shoal_get_u8(&r) != SCHED_HARD_FORMAT)
+        return 0;
+    commit = shoal_get_u64(&r);
+    return shoal_reader_done(&r) ? commit : 0;
+}
+
+bool shoal_sched_is_parked(struct shoal_view config)
+{
+    struct park_mark mark;
+
+    return sched_park_mark_decode(config, &mark) == SHOAL_OK;
 }

@@ -25,8 +25,16 @@ enum frame_kind {
     FRAME_REPLICA,
     FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: line and configuration) */
     FRAME_ARCHIVE, /* about an ended job's record: sched_archive.c */
+    FRAME_PARK,    /* a group leaves memory, or comes back: sched_park.c */
 };
-#define FRAME_KINDS 16
+#define FRAME_KINDS 17
+
+enum park_word {
+    PARK_ASK,  /* from the leader: park this group, which stands at (term, index) */
+    PARK_DONE, /* it is parked here */
+    PARK_WAKE, /* it is wanted: bring it back */
+    PARK_WORDS,
+};
 
 enum archive_word {
     ARCHIVE_HAVE,   /* I hold the record of this hash. You? */
@@ -124,6 +132,11 @@ struct frame {
             struct shoal_hash hash;   /* of the record; zero: none. ENDED: of the specification */
             struct shoal_view record; /* TAKE */
         } archive;
+        struct {
+            struct shoal_job_id job;
+            uint8_t word;         /* enum park_word */
+            uint64_t term, index; /* ASK, DONE: of the last entry, which is committed */
+        } park;
     } u;
 };
 
@@ -169,6 +182,27 @@ SHOAL_MUST_CHECK enum shoal_err sched_archive_decode(struct shoal_view bytes, st
 /* A record as it lies in the store. The view points into the bytes. */
 bool sched_kept_encode(bool final, struct shoal_view record, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct shoal_view *record);
+
+/* What a parked group leaves in memory, as it lies in its hard state. */
+struct park_mark {
+    uint64_t commit;
+    bool behind; /* a guardian had not got all of it */
+    uint8_t target;
+    uint32_t priority;
+    uint64_t ticket_ms;
+    struct shoal_node_id owner; /* whose turn it is to bring it back */
+    uint8_t guardian_count;
+    struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX];
+    struct shoal_sched_version version; /* of what lists show, and that: as SHOAL_SCHED_INDEX says it */
+    struct shoal_view row;
+};
+bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w);
+/* MALFORMED: it does not decode, or is that of a group that is not parked. */
+SHOAL_MUST_CHECK enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark *mark);
+/* What a hard state says of the commit index, parked or not; 0: nothing. */
+#define SCHED_HARD_FORMAT 1
+#define SCHED_HARD_PARKED 2
+uint64_t sched_hard_commit(struct shoal_view bytes);
 
 /* A group's snapshot: what the machine does not hold, then the machine's own bytes. */
 struct group_head {

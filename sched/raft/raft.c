@@ -123,12 +123,16 @@ enum shoal_err shoal_raft_reserve(struct shoal_raft *raft)
 }
 
 /* A deadline must exist before the first event, whose end may draw a later one. */
-static void first_deadline(struct shoal_raft *raft)
+static void first_deadline(struct shoal_raft *raft, const struct shoal_raft_options *options)
 {
     SHOAL_ASSERT(raft->role == SHOAL_RAFT_FOLLOWER); /* V7: every life begins as a follower */
     SHOAL_ASSERT(raft->jitter_ns > 0);
-    raft->campaign_at_ns =
-        raft_lone_voter(raft) ? 0 : raft->quiet_until_ns + shoal_rand_below(&raft->chance, raft->jitter_ns);
+    if (raft_lone_voter(raft))
+        raft->campaign_at_ns = 0;
+    else if (options->campaign_from_ns > raft->quiet_until_ns)
+        raft->campaign_at_ns = options->campaign_from_ns;
+    else
+        raft->campaign_at_ns = raft->quiet_until_ns + shoal_rand_below(&raft->chance, raft->jitter_ns);
 }
 
 enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_raft_options *options)
@@ -157,7 +161,7 @@ enum shoal_err shoal_raft_create(struct shoal_raft **raft, const struct shoal_ra
         return SHOAL_ERR_FULL;
     }
     raft_config_set(made, &options->config, 0);
-    first_deadline(made);
+    first_deadline(made, options);
     *raft = made;
     return SHOAL_OK;
 }
@@ -266,7 +270,7 @@ enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_r
         made->commit = restored->hard.commit < made->durable ? restored->hard.commit : made->durable;
     made->hinted_commit = made->commit;
     made->matched = made->commit;
-    first_deadline(made);
+    first_deadline(made, options);
     raft_check_order(made);
     *raft = made;
     return SHOAL_OK;

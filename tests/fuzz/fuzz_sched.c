@@ -92,6 +92,7 @@ static void fuzz_step(struct fuzz *fuzz, struct shoal_sched_event *event)
         struct frame frame;
 
         switch ((int)action->kind) {
+        case SHOAL_SCHED_LOAD: break;
         case SHOAL_SCHED_PERSIST:
             if (action->u.persist.mark.seq != 0 && fuzz->mark_count < MARKS_MAX) {
                 fuzz->marks[fuzz->mark_count].group = action->u.persist.group;

@@ -57,6 +57,7 @@ struct net_node {
     struct shoal_sched *sched;
     bool up;
     bool member; /* known to the others */
+    bool restored;
     uint32_t life;
     struct shoal_incarnation incarnation;
     uint8_t key[SHOAL_SCHED_KEY_BYTES];
@@ -83,7 +84,18 @@ struct net_node {
     uint64_t terms_led; /* ROLE actions with leads */
 };
 
-enum net_kind { NET_FRAME, NET_DATAGRAM, NET_WRITE, NET_SUMMARY, NET_MESH, NET_STATE, NET_BLOB, NET_REMOVE, NET_HOST };
+enum net_kind {
+    NET_FRAME,
+    NET_DATAGRAM,
+    NET_WRITE,
+    NET_SUMMARY,
+    NET_MESH,
+    NET_STATE,
+    NET_BLOB,
+    NET_REMOVE,
+    NET_HOST,
+    NET_LOAD,
+};
 
 struct net_event {
     uint64_t at;
@@ -109,7 +121,7 @@ struct net_worker {
     uint64_t id;
     bool frozen, ended;
 };
-#define NET_WORKERS_MAX 256
+#define NET_WORKERS_MAX 1024
 
 /* Who led which term: one node at most. */
 struct net_term {
@@ -153,7 +165,7 @@ struct net {
     struct net_worker workers[NET_WORKERS_MAX];
     size_t worker_count;
     bool generations_apart; /* no worker starts while one of another job, or recovery generation, runs */
-    uint32_t groups_max;
+    uint32_t groups_max, loaded_max;
     uint64_t steps;
     struct net_term *terms;
     size_t term_count, term_cap;
@@ -836,6 +848,11 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
         event->job = action->u.group.group;
         net_push(net, event);
         break;
+    case SHOAL_SCHED_LOAD:
+        event = net_event_of(net, NET_LOAD, at, 300000);
+        event->job = action->u.group.group;
+        net_push(net, event);
+        break;
     case SHOAL_SCHED_REPLY: net_reply(net, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY: net_summary(net, at, action); break;
     case SHOAL_SCHED_PUBLISH_MESH:
@@ -913,6 +930,24 @@ static void net_tell_all(struct net *net, unsigned of, enum shoal_sched_node_sta
     }
 }
 
+/* Of one that is parked the shell reads the hard state alone, unless it is asked for it. */
+static void net_restore_group(struct net *net, unsigned at, const struct disk_group *g)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_RESTORE };
+
+    event.u.restore.group = g->id;
+    event.u.restore.has_hard = g->has_hard;
+    event.u.restore.hard = g->hard;
+    event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
+    if (net->nodes[at].restored || !g->has_hard || !shoal_sched_is_parked(event.u.restore.hard.config)) {
+        event.u.restore.has_snapshot = g->has_snapshot;
+        event.u.restore.snapshot = g->snapshot;
+        event.u.restore.entries = g->entries;
+        event.u.restore.entry_count = g->entry_count;
+    }
+    net_step(net, at, &event);
+}
+
 static void net_restore(struct net *net, unsigned at)
 {
     struct net_node *node = &net->nodes[at];
@@ -925,19 +960,8 @@ static void net_restore(struct net *net, unsigned at)
     for (size_t i = 0; i < node->disk_count; i++) {
         struct disk_group *g = &node->disk[i];
 
-        if (!g->used)
-            continue;
-        memset(&event, 0, sizeof(event));
-        event.kind = SHOAL_SCHED_RESTORE;
-        event.u.restore.group = g->id;
-        event.u.restore.has_hard = g->has_hard;
-        event.u.restore.hard = g->hard;
-        event.u.restore.hard.config = shoal_view_of(g->hard_config, g->hard.config.len);
-        event.u.restore.has_snapshot = g->has_snapshot;
-        event.u.restore.snapshot = g->snapshot;
-        event.u.restore.entries = g->entries;
-        event.u.restore.entry_count = g->entry_count;
-        net_step(net, at, &event);
+        if (g->used)
+            net_restore_group(net, at, g);
     }
     memset(&event, 0, sizeof(event));
     event.kind = SHOAL_SCHED_RESTORED;
@@ -962,6 +986,7 @@ static void net_start(struct net *net, unsigned at)
         .replace_ns = net->replace_ns,
         .archive_ns = net->archive_ns,
         .groups_max = net->groups_max,
+        .loaded_max = net->loaded_max,
     };
 
     node->incarnation.host_epoch = 1;
@@ -976,7 +1001,9 @@ static void net_start(struct net *net, unsigned at)
     shoal_rand_init(&options.chance, shoal_rand_u64(&net->chance));
     assert_int_equal(shoal_sched_create(&node->sched, &options), SHOAL_OK);
     node->up = true;
+    node->restored = false;
     net_restore(net, at);
+    node->restored = true;
     for (unsigned i = 0; i < net->count && node->member; i++) {
         if (net->nodes[i].member)
             net_tell_node(net, at, i, net->nodes[i].up ? SHOAL_SCHED_NODE_ALIVE : SHOAL_SCHED_NODE_DEAD);
@@ -1151,6 +1178,7 @@ static void net_deliver(struct net *net, struct net_event *event)
         out.u.frame.from = net->nodes[event->from].id;
         out.u.frame.bytes = bytes;
         break;
+    case NET_LOAD: net_restore_group(net, event->to, disk_find(&net->nodes[event->to], event->job, true)); return;
     case NET_WRITE:
     case NET_REMOVE: net_deliver_write(net, event); return;
     case NET_SUMMARY:

@@ -76,6 +76,10 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.archive.final = true;
         f.u.archive.record = shoal_view_text("a signed record");
         break;
+    case FRAME_PARK:
+        f.u.park.word = PARK_DONE;
+        f.u.park.index = 2;
+        break;
     }
     return f;
 }
@@ -203,6 +207,49 @@ static void test_records(void **state)
     }
 }
 
+/* Every error that a node may answer with arrives as it was sent. */
+static void test_every_error_goes_round(void **state)
+{
+    struct frame in = a_frame(FRAME_RESPONSE), out;
+    uint8_t bytes[2048];
+
+    (void)state;
+    for (unsigned err = 0; err < SHOAL_ERRS; err++) {
+        in.u.response.err = (uint16_t)err;
+        assert_int_equal(decode_exact(bytes, encode(&in, bytes, sizeof(bytes)), &out), SHOAL_OK);
+        assert_int_equal(out.u.response.err, err);
+    }
+    in.u.response.err = SHOAL_ERRS;
+    assert_int_equal(decode_exact(bytes, encode(&in, bytes, sizeof(bytes)), &out), SHOAL_ERR_MALFORMED);
+}
+
+static void test_marks_of_parked_groups(void **state)
+{
+    struct park_mark mark = {
+        .commit = 7, .behind = true, .target = 3, .priority = 9, .ticket_ms = 11, .guardian_count = 3
+    };
+    struct park_mark out;
+    uint8_t bytes[256];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    (void)state;
+    mark.guardians[2].bytes[0] = 4;
+    mark.row = shoal_view_text("a row");
+    assert_true(sched_park_mark_encode(&mark, &w));
+    assert_true(shoal_sched_is_parked(shoal_writer_view(&w)));
+    assert_int_equal(sched_hard_commit(shoal_writer_view(&w)), 7);
+    assert_int_equal(sched_park_mark_decode(shoal_writer_view(&w), &out), SHOAL_OK);
+    assert_int_equal(out.priority, 9);
+    assert_int_equal(out.ticket_ms, 11);
+    assert_true(out.behind);
+    assert_true(shoal_node_id_equal(out.guardians[2], mark.guardians[2]));
+    for (size_t n = 0; n < w.len; n++)
+        assert_false(shoal_sched_is_parked(shoal_view_of(bytes, n)));
+    bytes[0] = SCHED_HARD_FORMAT; /* in use: nine bytes */
+    assert_int_equal(sched_hard_commit(shoal_view_of(bytes, 9)), 7);
+    assert_false(shoal_sched_is_parked(shoal_view_of(bytes, 9)));
+}
+
 static void test_heads_hints_and_copies(void **state)
 {
     struct group_head head = {
@@ -273,6 +320,8 @@ int main(void)
         cmocka_unit_test(test_a_guardian_twice_is_no_ticket),
         cmocka_unit_test(test_records),
         cmocka_unit_test(test_heads_hints_and_copies),
+        cmocka_unit_test(test_every_error_goes_round),
+        cmocka_unit_test(test_marks_of_parked_groups),
         cmocka_unit_test(test_noise),
     };
 
