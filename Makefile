@@ -19,7 +19,7 @@ LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
 LIBS      := -luv -lsodium -llmdb -lhttp_parser -lssl -lcrypto -ljansson -larchive -ldl -lpthread -lm
 WORKLIBS  := -lucp -lucs -ldl -lpthread -lm
 
-AGENT_SRC  := $(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c)
+AGENT_SRC  := $(filter-out node/runner_main.c,$(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c))
 WORKER_SRC := $(wildcard collective/*/*.c)
 AGENT_OBJ  := $(AGENT_SRC:%.c=$(OUT)/%.o)
 CORE_OBJ   := $(filter-out $(OUT)/node/main.o,$(AGENT_OBJ))
@@ -32,7 +32,15 @@ TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%)
 PYTHON := .venv/bin/python
 JOBS   := $(shell nproc)
 
-all: $(OUT)/shoal $(OUT)/libshoal.so $(OUT)/fabric/build.version
+# What the spawn helper runs: small and static, since each runner and worker is forked from it. No sanitizer links so.
+RUNNER_OBJ := $(OUT)/node/runner_main.o $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_server \
+              runner_start runner_wire spawn_helper spawn_wire)
+STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)
+
+all: $(OUT)/shoal $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/fabric/build.version
+
+$(OUT)/shoal-runner: $(RUNNER_OBJ)
+	@$(CC) $(LDFLAGS) $(STATIC) $^ -lpthread -o $@
 
 $(OUT)/shoal: $(AGENT_OBJ)
 	@$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -145,6 +153,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/shoal $(DESTDIR)$(PREFIX)/share/man/man1 \
 	    $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 755 $(OUT)/shoal $(DESTDIR)$(PREFIX)/bin/shoal
+	install -m 755 $(OUT)/shoal-runner $(DESTDIR)$(PREFIX)/lib/shoal/shoal-runner
 	rm -rf $(DESTDIR)$(PREFIX)/lib/shoal/fabric
 	cp -R $(OUT)/fabric $(DESTDIR)$(PREFIX)/lib/shoal/fabric
 	find $(DESTDIR)$(PREFIX)/lib/shoal/fabric -name __pycache__ -prune -exec rm -rf {} +

@@ -1,6 +1,5 @@
 /* One binary: the command line, the agent, and the runner's own entry. */
 #include "node/agent/agent.h"
-#include "node/runner/spawn.h"
 
 #include "shoal/runner.h"
 #include "shoal/sim.h"
@@ -14,7 +13,7 @@ static bool internal(int argc, char **argv, int *exit_code)
     if (strcmp(argv[1], "runner") == 0)
         *exit_code = shoal_runner_main(argc - 1, argv + 1);
     else if (strcmp(argv[1], "spawn-helper") == 0)
-        *exit_code = spawn_helper_main(argc, argv);
+        *exit_code = shoal_spawn_helper_main(argc, argv);
     else
         return false;
     return true;

@@ -93,4 +93,9 @@ enum shoal_err shoal_runner_decode(struct shoal_view datagram, struct shoal_runn
 /* main() of `shoal runner DIR JOB GENERATION LISTEN_FD`: never returns before the last worker has ended. */
 int shoal_runner_main(int argc, char **argv);
 
+/* main() of `shoal-runner spawn-helper FD PADDING`, and of `shoal` with the same words: forks runners as the agent at the
+ * other end of the socket FD orders (node/runner/spawn.h), until that end is closed. The padding is room for the words
+ * that `ps` shows of a runner. */
+int shoal_spawn_helper_main(int argc, char **argv);
+
 #endif

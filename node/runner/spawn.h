@@ -38,10 +38,6 @@ SHOAL_MUST_CHECK enum shoal_err spawn_encode(const struct spawn_order *order, ui
 /* MALFORMED; `order` is set only on success. */
 SHOAL_MUST_CHECK enum shoal_err spawn_decode(struct shoal_view datagram, struct spawn_order *order);
 
-/* spawn_helper.c: main() of `shoal spawn-helper FD PADDING`: serves the socket FD until its other end is closed. The
- * padding is room for the words that `ps` shows of a runner. */
-int spawn_helper_main(int argc, char **argv);
-
 struct uv_loop_s;
 struct spawner;
 

@@ -89,20 +89,19 @@ static void fds_of(struct msghdr *header, struct order_fds *found)
 static void on_order(int socket, struct shoal_view datagram, const struct order_fds *given, const struct title *title)
 {
     struct spawn_order order;
+    pid_t pid;
 
     if (given->count != 1 || spawn_decode(datagram, &order) != SHOAL_OK) { /* P4 */
         (void)dprintf(2, "spawn helper: dropped an order of %zu bytes and %u descriptors\n", datagram.len,
                       given->count);
         return;
     }
-    switch (fork()) {
-    case 0: become_runner(&order, socket, given->fds[0], title); break;
-    case -1:
+    pid = fork();
+    if (pid == 0)
+        become_runner(&order, socket, given->fds[0], title);
+    if (pid < 0) /* else: P1 */
         (void)dprintf(2, "spawn helper: no process for the runner of %s: %s; raise the process limit\n", order.job,
                       strerror(errno));
-        break;
-    default: break; /* P1 */
-    }
 }
 
 /* False: the agent is gone. */
@@ -152,7 +151,7 @@ static void on_child(int number)
     errno = kept;
 }
 
-int spawn_helper_main(int argc, char **argv)
+int shoal_spawn_helper_main(int argc, char **argv)
 {
     struct title title = title_of(argc, argv);
     int socket = argc < 3 ? -1 : (int)strtol(argv[2], NULL, 10);

@@ -86,10 +86,31 @@ static void on_socket(uv_poll_t *poll, int status, int events)
     helper_end(helper->spawner);
 }
 
+/* The small program beside ours, as it is built, or where `make install` puts it; else our own, which does the same and
+ * forks slower. An agent whose program was replaced uses its own: the one beside it is of another version. */
+static void helper_program(char *path, size_t cap)
+{
+    static const char *const places[] = { "shoal-runner", "../lib/shoal/shoal-runner" };
+    char self[SPAWN_DIR_BYTES];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    char *slash;
+
+    self[len < 0 ? 0 : len] = '\0';
+    slash = strstr(self, " (deleted)") == NULL ? strrchr(self, '/') : NULL;
+    for (unsigned i = 0; slash != NULL && i < 2; i++) {
+        slash[1] = '\0';
+        (void)snprintf(path, cap, "%s%s", self, places[i]);
+        if (access(path, X_OK) == 0)
+            return;
+    }
+    (void)snprintf(path, cap, "/proc/self/exe");
+}
+
 /* posix_spawn() shares the agent's memory until the program is loaded: no page table is copied. */
 static int helper_exec(int fd, pid_t *pid)
 {
     static char padding[SPAWN_DIR_BYTES];
+    char program[SPAWN_DIR_BYTES + 32];
     char fd_text[16];
     char *argv[] = { "shoal", "spawn-helper", fd_text, padding, NULL };
     posix_spawn_file_actions_t actions;
@@ -109,7 +130,8 @@ static int helper_exec(int fd, pid_t *pid)
     (void)posix_spawnattr_setsigdefault(&attributes, &all);
     (void)posix_spawnattr_setsigmask(&attributes, &none);
     (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    code = posix_spawn(pid, "/proc/self/exe", &actions, &attributes, argv, environ);
+    helper_program(program, sizeof(program));
+    code = posix_spawn(pid, program, &actions, &attributes, argv, environ);
     (void)posix_spawnattr_destroy(&attributes);
     (void)posix_spawn_file_actions_destroy(&actions);
     return code;

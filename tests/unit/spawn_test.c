@@ -114,7 +114,7 @@ static void helper_with_words(int fd)
     char *argv[5] = { words[0], words[1], words[2], words[3], NULL };
 
     (void)snprintf(words[2], sizeof(words[2]), "%d", fd);
-    _exit(spawn_helper_main(4, argv));
+    _exit(shoal_spawn_helper_main(4, argv));
 }
 
 static bool has_open(pid_t pid, const char *what)
@@ -416,6 +416,6 @@ int main(int argc, char **argv)
     };
 
     if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0)
-        return spawn_helper_main(argc, argv);
+        return shoal_spawn_helper_main(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

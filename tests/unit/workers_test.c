@@ -18,7 +18,6 @@
 
 #include <cmocka.h>
 
-#include "node/runner/spawn.h"
 #include "shoal/worker_wire.h"
 
 #include "shoal/banned.h"
@@ -382,6 +381,6 @@ int main(int argc, char **argv)
     };
 
     if (argc > 1 && strcmp(argv[1], "spawn-helper") == 0) /* workers_create() starts this program again */
-        return spawn_helper_main(argc, argv);
+        return shoal_spawn_helper_main(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
