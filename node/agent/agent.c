@@ -375,6 +375,31 @@ static void on_health(uv_timer_t *timer)
         membership_health(agent->membership, lag);
 }
 
+/* Once a turn, before the loop waits: a turn took what was not waited in it. */
+static void on_turn_end(uv_prepare_t *prepare)
+{
+    struct agent *agent = prepare->data;
+    uint64_t now = uv_hrtime();
+    uint64_t idle = uv_metrics_idle_time(&agent->loop);
+    uint64_t passed = agent->turn_began_ns == 0 ? 0 : now - agent->turn_began_ns;
+    uint64_t waited = idle - agent->turn_idle_ns;
+    uint64_t took = passed > waited ? passed - waited : 0;
+
+    agent->turn_began_ns = now;
+    agent->turn_idle_ns = idle;
+    if (took > agent->turn_longest_ns)
+        agent->turn_longest_ns = took;
+    if (took > AGENT_TURN_NS)
+        agent->turns_late++;
+}
+
+static void watch_turns(struct agent *agent)
+{
+    (void)uv_prepare_init(&agent->loop, &agent->turn_end);
+    agent->turn_end.data = agent;
+    (void)uv_prepare_start(&agent->turn_end, on_turn_end);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     (void)number;
@@ -533,6 +558,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     if (err != SHOAL_OK)
         return err;
     scheduling_end(agent);
+    watch_turns(agent);
     agent_workers_reattach(agent);
     found_mesh(agent);
     (void)uv_timer_init(&agent->loop, &agent->health_timer);
@@ -579,6 +605,7 @@ int agent_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK) {
         (void)signal(SIGPIPE, SIG_IGN);
         (void)uv_loop_init(&agent->loop);
+        (void)uv_loop_configure(&agent->loop, UV_METRICS_IDLE_TIME); /* for watch_turns() */
         scheduling(agent);
         err = start_all(agent, &msg);
     }

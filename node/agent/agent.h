@@ -30,6 +30,8 @@
 /* Jobs of which something runs here, or files are on their way, or a ledger is held. An ended one is read from disk. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
+/* A longer turn of the loop is counted as late. */
+#define AGENT_TURN_NS (20 * SHOAL_MS)
 #define AGENT_DATAGRAM_GOSSIP 'g'
 #define AGENT_DATAGRAM_SUPPORT 's'
 
@@ -130,6 +132,10 @@ struct agent {
     uint64_t health_due_ns;
     unsigned health_ticks;
     uint64_t loop_lag_ns; /* worst of the last second */
+    uv_prepare_t turn_end;
+    uint64_t turn_began_ns, turn_idle_ns; /* at the end of the last turn: the time, and what was waited until then */
+    uint64_t turn_longest_ns; /* since the start */
+    uint64_t turns_late; /* longer than AGENT_TURN_NS */
     uv_signal_t signals[2];
     char scheduling[64]; /* the class we got */
 

@@ -732,7 +732,7 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     struct {
         const char *name;
         uint64_t value;
-    } rows[24];
+    } rows[32];
     unsigned count = 0;
     enum shoal_err err = SHOAL_OK;
 
@@ -762,6 +762,8 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     ROW("shoal_store_bytes_used", store->used_bytes);
     ROW("shoal_store_flush_last_ns", store->flush_last_ns);
     ROW("shoal_loop_lag_ns", agent->loop_lag_ns);
+    ROW("shoal_loop_turn_longest_ns", agent->turn_longest_ns);
+    ROW("shoal_loop_turns_late_total", agent->turns_late);
 #undef ROW
     for (unsigned i = 0; i < count && err == SHOAL_OK; i++)
         err = put(text, "%s %llu\n", rows[i].name, (unsigned long long)rows[i].value);
