@@ -20,6 +20,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -170,6 +171,18 @@ class Client:
 
     def get(self, path):
         return self.call("GET", path)
+
+    def metric(self, name):
+        self.connection.request("GET", "/v1/metrics", headers=self.head)
+        found = re.search(r"^%s (\d+)" % name, self.connection.getresponse().read().decode(), re.M)
+        return int(found.group(1)) if found else 0
+
+    def run(self, *words):
+        """A program that lies on every host: no file is sent."""
+        form = json.dumps({"args": "--exec-start PyTorch --user-cmd -- " + " ".join(words)})
+        body = "--shoal\r\nContent-Disposition: form-data; name=\"data\"\r\n\r\n%s\r\n--shoal--\r\n" % form
+        return job_id(json.dumps(self.call("POST", "/platform/rest/deeplearning/v1/execs", body,
+                                           **{"Content-Type": "multipart/form-data; boundary=shoal"})))
 
     def submit(self, framework, script, *words):
         args = "--exec-start %s --model-main main.py %s" % (framework, " ".join(words))
@@ -596,9 +609,113 @@ def idle(table, options):
               "over 20 s")
 
 
+# ---- many short jobs ----
+
+
+def job_cpu(mesh):
+    """Seconds of all agents, and of their spawn helpers with all that ended below them: runners and what those ran."""
+    agents = helpers = 0.0
+    for host in mesh.hosts:
+        agents += cpu_seconds(host.process.pid)
+        for pid in pathlib.Path("/proc/%d/task/%d/children" % (host.process.pid, host.process.pid)).read_text().split():
+            fields = open("/proc/%s/stat" % pid).read().rpartition(")")[2].split()
+            helpers += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return agents, helpers
+
+
+def insist(submit):
+    """An answer 503 says: later."""
+    for _ in range(2000):
+        try:
+            return submit()
+        except Failed as error:
+            if ": 503 " not in str(error):
+                raise
+            time.sleep(0.01)
+    raise Failed("refused for 20 s")
+
+
+def burst(mesh, submit, count):
+    """(jobs a second, ms of agents' CPU a job, ms of runners and programs a job) of `count` jobs by 6 clients."""
+    jobs, cpu, began = [], job_cpu(mesh), time.monotonic()
+
+    def client(number):
+        mine = Client(mesh, mesh.hosts[number % 3])
+        for _ in range(count // 6):
+            jobs.append(insist(lambda: submit(mine)))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asked = Client(mesh, mesh.hosts[0])
+    for job in jobs:  # in order: most have ended when they are asked for
+        watch(lambda: asked.get("/v1/jobs/" + job)["hasEnded"], 120, 0.05)
+    took, (agents, helpers) = time.monotonic() - began, [b - a for a, b in zip(cpu, job_cpu(mesh))]
+    return len(jobs) / took, agents / len(jobs) * 1e3, helpers / len(jobs) * 1e3
+
+
+def one_by_one(mesh, submit, count=40):
+    """Seconds from submit to the end as a client sees it."""
+    took, clients = [], [Client(mesh, host) for host in mesh.hosts]
+    for number in range(count):
+        began = time.monotonic()
+        job = submit(clients[number % 3])
+        watch(lambda: clients[number % 3].get("/v1/jobs/" + job)["hasEnded"], pause=0.002)
+        took.append(time.monotonic() - began)
+    return took
+
+
+def xargs(count, *words):
+    began = time.monotonic()
+    subprocess.run(["xargs", "-P", str(os.cpu_count()), "-n", "1", *words], input="\n".join(map(str, range(count))), text=True, check=True)
+    return count / (time.monotonic() - began)
+
+
+def jobs_row(table, options, what, goal, submit, count, rival):
+    with new_mesh(options, slots=4) as mesh:
+        mesh.token(mesh.hosts[0])
+        time.sleep(1)
+        alone = one_by_one(mesh, submit)
+        rate, agents, helpers = burst(mesh, submit, count)
+        clients = [Client(mesh, host) for host in mesh.hosts]
+        longest = max(client.metric("shoal_loop_turn_longest_ns") for client in clients) / 1e6
+        late = sum(client.metric("shoal_loop_turns_late_total") for client in clients)
+    table.row(what, goal, "%.0f jobs/s, p50 %.0f ms alone; CPU a job: agents %.1f ms, runners with the program %.1f ms" % (
+        rate, statistics.median(alone) * 1e3, agents, helpers),
+        "xargs -P %d: %.0f/s; longest turn of a loop %.0f ms, %d over 20 ms" % (os.cpu_count(), rival(), longest, late))
+
+
+def noop_jobs(table, options):
+    jobs_row(table, options, "no-op jobs (`/bin/true`), 300 at once, 12 slots", ">= 300/s, p50 <= 30 ms, <= 2 ms CPU",
+             lambda client: client.run("/bin/true"), 300, lambda: xargs(1000, "/bin/true"))
+
+
+def python_jobs(table, options):
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        script = pathlib.Path(folder) / "main.py"
+        script.write_text("pass\n")
+        jobs_row(table, options, "no-op Python jobs, 120 at once, 12 slots", ">= 0.9 of xargs with the same Python",
+                 lambda client: client.submit("PyTorch", "pass\n"), 120, lambda: xargs(120, PYTHON, str(script)))
+
+
+def rss_ended(table, options):
+    with new_mesh(options, slots=4) as mesh:
+        mesh.token(mesh.hosts[0])
+        burst(mesh, lambda client: client.run("/bin/true"), 60)
+        before = [resident(host.process.pid) for host in mesh.hosts]
+        burst(mesh, lambda client: client.run("/bin/true"), 1000)
+        time.sleep(4)  # an ended job is forgotten after 2 s
+        grown = [(resident(host.process.pid) - size) / 996e3 for host, size in zip(mesh.hosts, before)]
+        groups = [Client(mesh, host).metric("shoal_groups") for host in mesh.hosts]
+    table.row("memory after 1,000 ended jobs", "<= 2 kB an ended job", "grown by %s kB a job" % ", ".join("%.1f" % kb for kb in grown),
+              "groups in memory: %s" % ", ".join(map(str, groups)))
+
+
 PARTS = {"submit": submits, "first_line": first_line, "idle": idle, "all_reduce": all_reduce, "join": joins,
          "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
-         "leader_silent": leader_silent}
+         "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended}
 
 
 def main():

@@ -1,0 +1,108 @@
+"""Many short jobs: each ends exactly once, with its own exit code and log, whatever is killed meanwhile."""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+
+import pytest
+from helpers import log_of
+from mesh import TLS, job_id
+
+# One line for each time that it runs: `sh run.sh N` leaves COUNTS/N, prints, and ends with N modulo 3.
+RUN = """
+echo ran >> %s/$1
+echo out $1
+exit $(($1 %% 3))
+"""
+
+
+class Submits:
+    """Jobs of one program, over one kept connection."""
+
+    def __init__(self, mesh, host):
+        self.token = mesh.token(host)
+        self.connection = http.client.HTTPSConnection(host.address, host.api_port, context=TLS, timeout=30)
+
+    def submit(self, *words):
+        form = json.dumps({"args": "--exec-start PyTorch --user-cmd -- " + " ".join(map(str, words))})
+        body = '--shoal\r\nContent-Disposition: form-data; name="data"\r\n\r\n%s\r\n--shoal--\r\n' % form
+        self.connection.request("POST", "/platform/rest/deeplearning/v1/execs", body, {
+            "Authorization": "Bearer " + self.token, "Content-Type": "multipart/form-data; boundary=shoal"})
+        answer = self.connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200, text
+        return job_id(text)
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """(the script, how often each number ran)"""
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    run = tmp_path / "run.sh"
+    run.write_text(RUN % counts)
+    return run, lambda: {int(path.name): path.read_text().count("ran") for path in counts.iterdir()}
+
+
+def shown(mesh, job):
+    facts = mesh.job(job)
+    return facts if facts and facts["hasEnded"] else None
+
+
+def check(mesh, jobs, ran):
+    """Every job has ended once, as its number says; its log is readable at every node; no slot is held."""
+    for number, job in enumerate(jobs):
+        facts = mesh.until(lambda: shown(mesh, job), 120, "job %d (%s) ends" % (number, job))
+        assert facts["exitCode"] == number % 3, (number, facts)
+        assert facts["state"] == ("FINISHED" if number % 3 == 0 else "ERROR"), (number, facts)
+    assert ran() == {number: 1 for number in range(len(jobs))}
+    for number in range(0, len(jobs), 19):
+        for host in mesh.hosts:
+            assert mesh.until(lambda: log_of(mesh, host, jobs[number]), 10, "the log at " + host.name) == "out %d\n" % number
+    free = lambda: all(n["slotsFree"] == n["slots"] for n in mesh.hosts[0].get("/v1/nodes"))  # noqa: E731
+    mesh.until(free, 30, "every slot is free")
+    mesh.until(lambda: not any(host.runners() for host in mesh.hosts), 30, "no runner is left")
+
+
+def helper_of(host):
+    for entry in pathlib.Path("/proc/%d/task/%d/children" % (host.process.pid, host.process.pid)).read_text().split():
+        if pathlib.Path("/proc/%s/cmdline" % entry).read_bytes().split(b"\0")[1:2] == [b"spawn-helper"]:
+            return int(entry)
+    return None
+
+
+def test_two_hundred_short_jobs_end_exactly_once_each(new_mesh, counted):
+    run, ran = counted
+    mesh = new_mesh(slots=4)
+    clients = [Submits(mesh, host) for host in mesh.hosts]
+    jobs = [clients[number % 3].submit("/bin/sh", run, number) for number in range(200)]
+    check(mesh, jobs, ran)
+    silent = clients[0].submit("/bin/true")
+    mesh.until(lambda: shown(mesh, silent), 30, "the silent one ends")
+    for host in mesh.hosts:  # its empty logs are on one host alone
+        assert log_of(mesh, host, silent) == ""
+
+
+@pytest.mark.parametrize("victim", ["helper", "agent"])
+def test_short_jobs_end_exactly_once_when_the_helper_or_the_agent_is_killed(new_mesh, counted, victim):
+    run, ran = counted
+    mesh = new_mesh(slots=2)
+    clients = [Submits(mesh, host) for host in mesh.hosts[:2]]
+    struck = mesh.hosts[2]
+    jobs = []
+    for number in range(60):
+        jobs.append(clients[number % 2].submit("/bin/sh", run, number))
+        if number % 20 != 10:
+            continue
+        mesh.until(lambda: len(ran()) > number // 2, 60, "some have run")
+        if victim == "helper":
+            pid = helper_of(struck)  # after a kill there is none until the next job comes
+            assert pid or number > 10
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        else:
+            struck.kill()
+            struck.start()
+    check(mesh, jobs, ran)
