@@ -245,6 +245,10 @@ enum shoal_err shoal_raft_restore(struct shoal_raft **raft, const struct shoal_r
 
     if (err != SHOAL_OK)
         return err;
+    if (restored->hard.term > RAFT_TERM_MAX) {
+        shoal_raft_destroy(made);
+        return SHOAL_ERR_INVALID;
+    }
     if (restored->hard.term > made->term)
         made->term = restored->hard.term;
     made->vote = restored->hard.vote;
@@ -420,7 +424,8 @@ static enum shoal_err on_message(struct shoal_raft *raft, const struct shoal_raf
         raft->counters.dropped_foreign++;
         return SHOAL_OK;
     }
-    if (shoal_raft_id_is_zero(message->from) || shoal_raft_id_equal(message->from, raft->self) || message->term == 0)
+    if (shoal_raft_id_is_zero(message->from) || shoal_raft_id_equal(message->from, raft->self) || message->term == 0 ||
+        message->term > RAFT_TERM_MAX)
         err = SHOAL_ERR_MALFORMED;
     else if (message->kind == SHOAL_RAFT_VOTE_REPLY && message->term > raft->term)
         raft_become_follower(raft, message->term, nobody);

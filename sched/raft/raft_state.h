@@ -26,6 +26,10 @@ _Static_assert(RAFT_SENDS_UNTIL >= 3 * SHOAL_GROUP_NODES_MAX, "a round to every 
 /* The commit hint is written with other state once it is this stale. */
 #define RAFT_HINT_ENTRIES 256
 
+/* No group comes here by itself, at a thousand elections a second neither. A term above it would be a lie, and one step
+ * from beginning again at 0. */
+#define RAFT_TERM_MAX (UINT64_MAX / 2)
+
 #define RAFT_NEVER UINT64_MAX
 
 /* Entries base.index + 1 .. base.index + count; `base` is what came before, its configuration included. */

@@ -48,7 +48,8 @@ static void role_move(struct shoal_raft *raft, enum shoal_raft_role role, struct
 /* The one place where a term rises: the vote of the term before is void. */
 static void term_raise(struct shoal_raft *raft, uint64_t term)
 {
-    SHOAL_ASSERT(term > raft->term); /* D6 */
+    SHOAL_ASSERT(term > raft->term);     /* D6 */
+    SHOAL_ASSERT(term <= RAFT_TERM_MAX); /* D6: what peers say is bounded before it comes here */
     raft->term = term;
     raft->vote = nobody;
     raft->hard_dirty = true;
@@ -295,6 +296,10 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
     SHOAL_ASSERT(transfer || raft_lone_voter(raft) || raft->now_ns >= raft->quiet_until_ns); /* V3 */
     if (raft->role == SHOAL_RAFT_CANDIDATE && !raft->votes_asked && !transfer) {
         campaign_after(raft, raft->jitter_ns); /* the own disk is slow: a higher term would not help */
+        return;
+    }
+    if (raft->term == RAFT_TERM_MAX) {
+        campaign_after(raft, raft->jitter_ns); /* a member lied: there is no next term */
         return;
     }
     if (raft->spares_count == 0 || raft_log_full(&raft->log)) {

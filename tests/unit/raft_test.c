@@ -1089,7 +1089,10 @@ static void messages_that_make_no_sense_are_dropped_and_counted(void **state)
     shoal_raft_message_deinit(&message);
     assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'a', 'a', 3)), SHOAL_ERR_MALFORMED); /* from itself */
     assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'a', 0)), SHOAL_ERR_MALFORMED); /* of no term */
-    assert_int_equal(status(rig).dropped_malformed, 7);
+    assert_int_equal(hear(rig, vote_of(SHOAL_RAFT_VOTE, 'c', 'a', UINT64_MAX, 9, 9)),
+                     SHOAL_ERR_MALFORMED);  /* of the last */
+    supporting(rig, 'c', true, UINT64_MAX); /* the host's claim of it is no news either */
+    assert_int_equal(status(rig).dropped_malformed, 8);
     assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'c', 9)), SHOAL_OK); /* for another store */
     assert_int_equal(status(rig).dropped_foreign, 1);
     assert_int_equal(status(rig).term, 3);
@@ -1537,6 +1540,58 @@ static void a_follower_that_needs_what_is_forgotten_gets_the_snapshot(void **sta
     rig_destroy(rig);
 }
 
+static void a_follower_that_is_nearly_there_is_spared_the_snapshot(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t entries;
+        uint64_t match; /* of c */
+        bool supported;
+        uint64_t want_first;
+    } cases[] = {
+        { "it is up to date", 10, 11, true, 12 },
+        { "it lacks a few", 10, 5, true, 6 },
+        { "it lacks a few, and is away", 10, 5, false, 12 },
+        { "it lacks as many as are kept", 261, 6, true, 7 },
+        { "it lacks more than are kept", 262, 6, true, 264 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig *rig = settled_leader("abc", "");
+        uint64_t last = cases[i].entries + 1;
+
+        for (uint32_t n = 0; n < cases[i].entries; n++)
+            assert_int_equal(propose(rig, 1), SHOAL_OK);
+        stored(rig);
+        hear_accepted(rig, 'b', 2, last, last);
+        hear_accepted(rig, 'c', 2, cases[i].match, cases[i].match);
+        if (!cases[i].supported)
+            support(rig, 'c', 0);
+        snapshot_ready(rig, last, SHOAL_OK);
+        if (status(rig).first != cases[i].want_first)
+            fail_msg("%s: the log begins at %llu", cases[i].name, (unsigned long long)status(rig).first);
+        rig_destroy(rig);
+    }
+}
+
+/* Nobody gets there by elections, but a member may say so. */
+static void after_the_last_term_there_is_no_other(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+
+    (void)state;
+    assert_int_equal(hear(rig, from_to(SHOAL_RAFT_READ, 'b', 'a', UINT64_MAX / 2)), SHOAL_OK);
+    for (uint32_t i = 0; i < 20; i++) {
+        rig->now += SHOAL_S;
+        timer(rig);
+        assert_true(shoal_raft_deadline_ns(rig->raft) > rig->now);
+    }
+    assert_int_equal(status(rig).term, UINT64_MAX / 2);
+    assert_int_equal(status(rig).role, SHOAL_RAFT_FOLLOWER);
+    rig_destroy(rig);
+}
+
 static void a_long_log_asks_for_a_snapshot(void **state)
 {
     struct rig *rig = settled_leader("a", "");
@@ -1796,6 +1851,8 @@ int main(void)
         cmocka_unit_test(a_snapshot_is_never_installed_over_a_newer_log),
         cmocka_unit_test(a_snapshot_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_follower_that_needs_what_is_forgotten_gets_the_snapshot),
+        cmocka_unit_test(a_follower_that_is_nearly_there_is_spared_the_snapshot),
+        cmocka_unit_test(after_the_last_term_there_is_no_other),
         cmocka_unit_test(a_long_log_asks_for_a_snapshot),
         cmocka_unit_test(a_founding_is_acknowledged_to_the_issuer_who_leads_term_1),
         cmocka_unit_test(the_issuer_in_another_incarnation_does_not_lead),
