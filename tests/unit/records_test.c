@@ -45,6 +45,38 @@ static const char *held(struct net_node *node, enum shoal_record_kind kind, cons
     return text;
 }
 
+/* Of a full queue what was told most often gives way: what nobody has heard yet is not lost to anti-entropy. */
+static void a_full_queue_keeps_what_was_never_sent(void **state)
+{
+    struct shoal_swim_stats stats;
+    struct net_node *a, *b;
+
+    (void)state;
+    setup(3);
+    a = net_add(&net, "a");
+    b = net_add(&net, "b");
+    a->options.queue_max = 8;
+    a->options.sync_interval_ns = 3600 * SHOAL_S;
+    b->options.sync_interval_ns = 3600 * SHOAL_S;
+    net_start(a);
+    net_start(b);
+    net_join(b, a);
+    net_run(&net, 30 * SHOAL_S);
+    for (uint16_t key = 1; key <= 7; key++)
+        assert_int_equal(publish(a, SHOAL_RECORD_NODE_LOAD, key, 1, "told"), SHOAL_OK);
+    net_run(&net, 60 * SHOAL_MS); /* one round: each was told once */
+    assert_string_equal(held(b, SHOAL_RECORD_NODE_LOAD, a, 7), "told");
+    assert_int_equal(publish(a, SHOAL_RECORD_NODE_LOAD, 8, 1, "fresh"), SHOAL_OK);
+    assert_int_equal(publish(a, SHOAL_RECORD_NODE_LOAD, 9, 1, "fresh"), SHOAL_OK);
+    shoal_swim_stats(a->swim, &stats);
+    assert_int_equal(stats.drop_queue_full, 1);
+    assert_int_equal(stats.queue_records, 8);
+    net_run(&net, 300 * SHOAL_MS);
+    assert_string_equal(held(b, SHOAL_RECORD_NODE_LOAD, a, 8), "fresh");
+    assert_string_equal(held(b, SHOAL_RECORD_NODE_LOAD, a, 9), "fresh");
+    net_deinit(&net);
+}
+
 /* ---- publishing ------------------------------------------------------------------------------------------------- */
 
 static void what_cannot_be_published_is_refused_and_changes_nothing(void **state)
@@ -678,6 +710,7 @@ static void two_halves_that_wrote_apart_agree_after_the_heal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_queue_keeps_what_was_never_sent),
         cmocka_unit_test(what_cannot_be_published_is_refused_and_changes_nothing),
         cmocka_unit_test(an_authors_share_and_the_table_are_bounds),
         cmocka_unit_test(heard_records_follow_the_rules),

@@ -7,6 +7,7 @@
 
 #include "shoal/rand.h"
 #include "shoal/support.h"
+#include "shoal/wire.h"
 
 #include "shoal/banned.h"
 
@@ -507,6 +508,67 @@ static void more_claims_than_fit_are_counted_and_do_not_flood(void **state)
     pair_destroy(pair);
 }
 
+/* A set whose pages never come whole replaces nothing, so what a peer claims can be more than one set. */
+static void a_full_table_of_claims_refuses_and_counts(void **state)
+{
+    struct pair *pair = pair_create();
+    struct shoal_support_stats stats;
+    uint8_t bytes[SHOAL_DATAGRAM_PAYLOAD_MAX];
+    uint32_t group = 0;
+
+    (void)state;
+    run(pair, SHOAL_S);
+    for (uint32_t set = 1; group < 2 * SHOAL_GROUPS_MAX + 60; set++) {
+        struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+        shoal_put_raw(&w, "\x02\x01\x01", 3);
+        shoal_put_u32(&w, 3); /* a's life, as start() gives it */
+        shoal_put_u32(&w, 1);
+        shoal_put_u64(&w, set);
+        shoal_put_u16(&w, 0); /* the first page of two: the second never comes */
+        shoal_put_u16(&w, 2);
+        shoal_put_u8(&w, 60);
+        for (uint32_t i = 0; i < 60; i++) {
+            shoal_put_job_id(&w, group_of(group++));
+            shoal_put_u64(&w, 1);
+        }
+        assert_int_equal(hear(pair, 1, bytes, w.len), SHOAL_OK);
+        while (shoal_support_deadline_ns(pair->host[1]) <= pair->now)
+            timer(pair, 1);
+    }
+    shoal_support_stats(pair->host[1], &stats);
+    assert_int_equal(stats.claims_overflow, group - 2 * SHOAL_GROUPS_MAX);
+    assert_int_equal(count(pair, 1, SHOAL_SUPPORT_CLAIM), 2 * SHOAL_GROUPS_MAX);
+    pair->packets_count = 0;
+    run(pair, SHOAL_S); /* a's own word, that it leads nothing, makes room */
+    assert_int_equal(count(pair, 1, SHOAL_SUPPORT_UNCLAIM), 2 * SHOAL_GROUPS_MAX);
+    pair_destroy(pair);
+}
+
+/* Its new set may need pages, which take their time: the old one is void at once. */
+static void a_new_life_leads_nothing_that_the_last_one_led(void **state)
+{
+    struct pair *pair = pair_create();
+    uint64_t restarted;
+
+    (void)state;
+    for (uint32_t n = 0; n < 3; n++)
+        assert_int_equal(shoal_support_claim(pair->host[0], node_of(1), group_of(n), 7), SHOAL_OK);
+    run(pair, SHOAL_S);
+    assert_int_equal(count(pair, 1, SHOAL_SUPPORT_CLAIM), 3);
+    shoal_support_destroy(pair->host[0]);
+    start(pair, 0);
+    for (uint32_t n = 100; n < 200; n++)
+        assert_int_equal(shoal_support_claim(pair->host[0], node_of(1), group_of(n), 7), SHOAL_OK);
+    restarted = pair->now;
+    while (count(pair, 1, SHOAL_SUPPORT_PEER_RESTARTED) == 0 && pair->now < restarted + SHOAL_S)
+        run(pair, MS);
+    assert_int_equal(count(pair, 1, SHOAL_SUPPORT_UNCLAIM), 3);
+    run(pair, SHOAL_S);
+    assert_int_equal(count(pair, 1, SHOAL_SUPPORT_CLAIM), 103);
+    pair_destroy(pair);
+}
+
 static void a_refused_connection_ends_only_the_observers_support(void **state)
 {
     static struct shoal_support_actions actions;
@@ -623,6 +685,8 @@ int main(void)
         cmocka_unit_test(claims_arrive_and_leave_within_an_interval),
         cmocka_unit_test(many_claims_come_in_pages_through_loss),
         cmocka_unit_test(more_claims_than_fit_are_counted_and_do_not_flood),
+        cmocka_unit_test(a_full_table_of_claims_refuses_and_counts),
+        cmocka_unit_test(a_new_life_leads_nothing_that_the_last_one_led),
         cmocka_unit_test(a_refused_connection_ends_only_the_observers_support),
         cmocka_unit_test(interest_is_counted_and_bounded),
         cmocka_unit_test(a_stranger_and_nonsense_are_counted),

@@ -42,7 +42,7 @@ PREFIXES = {
 ARROWS = {
     ("api/cli", "api/http"), ("api/rest", "api/http"), ("api/http", "api/rest"),
     ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
-    ("node", "node/agent"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
+    ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
     ("node/blob", "node/store"),
     ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
@@ -62,6 +62,7 @@ DEFAULTS = {
     "gossip/swim.c": 1,  # the kind of a statement off the wire
     "node/agent/agent_control.c": 1,
     "node/agent/agent_workers.c": 1,  # a worker's message
+    "node/runner/spawn_helper.c": 1,  # what fork() returns
     "node/store/cache_lmdb.c": 1,  # LMDB's codes
     "sched/node/sched_archive.c": 1,
     "sim/sim.c": 1, "sim/sim_host.c": 1, "sim/sim_script.c": 2, "sim/sim_worker.c": 1,
