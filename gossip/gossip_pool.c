@@ -12,6 +12,9 @@
 #include "shoal/banned.h"
 
 #define PAGE_BYTES 16384u
+/* Cards and records of a mesh of some thousand nodes. */
+#define POOL_BYTES (32 * SHOAL_MIB)
+#define HEADS_PER_PAGE 32u
 #define CLASSES 5u
 
 static const uint16_t class_bytes[CLASSES] = { 160, 256, 384, 576, 960 };
@@ -67,7 +70,7 @@ uint64_t gossip_hash(struct shoal_view view, uint64_t seed)
 struct shoal_gossip_pool *shoal_gossip_pool_create(size_t bytes_max)
 {
     struct shoal_gossip_pool *pool = calloc(1, sizeof(*pool));
-    size_t pages = (bytes_max == 0 ? 32 * SHOAL_MIB : bytes_max) / PAGE_BYTES;
+    size_t pages = (bytes_max == 0 ? POOL_BYTES : bytes_max) / PAGE_BYTES;
     size_t heads = 64;
 
     if (pool == NULL)
@@ -76,7 +79,7 @@ struct shoal_gossip_pool *shoal_gossip_pool_create(size_t bytes_max)
         pages = CLASSES;
     if (pages > UINT32_MAX / 256 - 1)
         pages = UINT32_MAX / 256 - 1;
-    while (heads < pages * 32)
+    while (heads < pages * HEADS_PER_PAGE)
         heads *= 2;
     pool->arena = calloc(pages, PAGE_BYTES);
     pool->pages = calloc(pages, sizeof(*pool->pages));
@@ -298,6 +301,13 @@ uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle)
 
     SHOAL_ASSERT(cell->refs > 0); /* Q1 */
     return cell->hash;
+}
+
+void gossip_pool_memory(struct shoal_memory *memory)
+{
+    SHOAL_ASSERT(POOL_BYTES % PAGE_BYTES == 0);
+    shoal_memory_add(memory, "gossip: pages of signed statements", POOL_BYTES / PAGE_BYTES,
+                     PAGE_BYTES + sizeof(struct page) + HEADS_PER_PAGE * sizeof(uint32_t));
 }
 
 uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool) { return pool->count; }

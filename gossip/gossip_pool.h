@@ -13,6 +13,8 @@ void gossip_pool_ref(struct shoal_gossip_pool *pool, uint32_t handle);
 void gossip_pool_unref(struct shoal_gossip_pool *pool, uint32_t handle); /* 0 is fine */
 struct shoal_view gossip_pool_view(const struct shoal_gossip_pool *pool, uint32_t handle);
 uint64_t gossip_pool_hash(const struct shoal_gossip_pool *pool, uint32_t handle);
+/* A pool of the standard size. */
+void gossip_pool_memory(struct shoal_memory *memory);
 /* Statements held. */
 uint32_t gossip_pool_count(const struct shoal_gossip_pool *pool);
 

@@ -1127,6 +1127,23 @@ void shoal_swim_check(const struct shoal_swim *swim)
     SHOAL_ASSERT(memcmp(records, swim->record_chains.sums, sizeof(records)) == 0);        /* R6 */
 }
 
+void shoal_swim_memory(struct shoal_memory *memory)
+{
+    struct shoal_swim_options opt = { .members_max = 0 };
+
+    fill_defaults(&opt);
+    SHOAL_ASSERT(opt.members_max == SHOAL_MEMBERS_MAX && opt.records_max == SHOAL_RECORDS_MAX);
+    shoal_memory_add(memory, "gossip: the core", 1, sizeof(struct shoal_swim));
+    shoal_memory_add(memory, "gossip: members, with their place in the probe order", opt.members_max,
+                     sizeof(struct swim_member) + sizeof(uint32_t));
+    shoal_memory_add(memory, "gossip: records", opt.records_max, sizeof(struct swim_held_record));
+    shoal_memory_add(memory, "gossip: chains of members and records", (opt.members_max + opt.records_max) / 2,
+                     sizeof(uint32_t));
+    shoal_memory_add(memory, "gossip: suspicions", opt.suspicions_max, sizeof(struct swim_suspicion));
+    shoal_memory_add(memory, "gossip: news in two queues", 2ull * opt.queue_max, sizeof(struct swim_news));
+    gossip_pool_memory(memory);
+}
+
 void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *stats)
 {
     *stats = swim->stats;

@@ -128,7 +128,7 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
     made->backend = *backend;
     made->options = *options;
     if (made->options.connections_max == 0)
-        made->options.connections_max = 1024;
+        made->options.connections_max = SHOAL_HTTP_CONNECTIONS_MAX;
     if (made->options.token_life_s == 0)
         made->options.token_life_s = 12 * 3600;
     randombytes_buf(made->basic_key, sizeof(made->basic_key));

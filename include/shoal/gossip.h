@@ -21,6 +21,7 @@
 #include "shoal/error.h"
 #include "shoal/ids.h"
 #include "shoal/limits.h"
+#include "shoal/memory.h"
 
 #define SHOAL_GOSSIP_NAME_BYTES 64 /* a node's name with its NUL */
 
@@ -326,5 +327,7 @@ void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *st
 /* Asserts every invariant, of each member and record; a step asserts only what costs the same in any mesh. For tests and
  * the simulator. */
 void shoal_swim_check(const struct shoal_swim *swim);
+/* The tables of one core at their standard sizes, and the pool that it is given. */
+void shoal_swim_memory(struct shoal_memory *memory);
 
 #endif

@@ -22,6 +22,7 @@
 #define SHOAL_LEAD_H
 
 #include "shoal/host_wire.h"
+#include "shoal/memory.h"
 #include "shoal/rand.h"
 
 struct shoal_lead; /* state: its fields live in sched/lead/lead_state.h */
@@ -152,5 +153,7 @@ struct shoal_lead_stats {
     uint64_t cut_offs; /* members left out since their data links broke */
 };
 void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats);
+/* Of a host that leads every group it holds. */
+void shoal_lead_memory(struct shoal_memory *memory);
 
 #endif

@@ -82,6 +82,8 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_JSON_BYTES_MAX (SHOAL_MIB)
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
+/* Connections to the API at once: clients of a few hundred users; more are closed at once and counted. */
+#define SHOAL_HTTP_CONNECTIONS_MAX 1024
 /* All that one HTTP request may remember besides its upload: a JSON body, its parsed form and the answer's pieces. */
 #define SHOAL_REQUEST_ARENA_MAX (8u * SHOAL_MIB)
 /* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way; more are answered 503. */

@@ -30,6 +30,7 @@
 #include "shoal/error.h"
 #include "shoal/ids.h"
 #include "shoal/limits.h"
+#include "shoal/memory.h"
 #include "shoal/rand.h"
 
 /* ---- Entries -------------------------------------------------------------------------------------------------- */
@@ -468,6 +469,9 @@ bool shoal_raft_is_leader(const struct shoal_raft *raft);
 /* Asserts every invariant, those that look at each entry too; a step asserts only what costs the same in any log. For
  * tests and the simulator. */
 void shoal_raft_check(const struct shoal_raft *raft);
+/* What SHOAL_GROUPS_MAX groups hold: their states, rings and entries. The bytes of a log are bounded by its snapshots: it
+ * asks for one in time, and what is not committed is refused beyond its bound. */
+void shoal_raft_memory(struct shoal_memory *memory);
 /* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);
 

@@ -30,6 +30,7 @@
 #include "shoal/host.h"
 #include "shoal/ids.h"
 #include "shoal/limits.h"
+#include "shoal/memory.h"
 #include "shoal/rand.h"
 
 struct shoal_sched; /* state: its fields live in sched/node/sched_state.h */
@@ -498,6 +499,8 @@ struct shoal_sched_stats {
     uint64_t pending_shown, pending_held;         /* now, of the jobs led here */
     uint64_t park_widened;                        /* those at the head of the queue were stuck beside free slots */
 };
+/* The tables of the control plane, those of Raft and support among them. */
+void shoal_sched_memory(struct shoal_memory *memory);
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);
 
 /* ---- Recovery (PROTOCOLS 3) -------------------------------------------------------------------------------------- */

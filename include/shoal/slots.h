@@ -28,6 +28,7 @@
 #define SHOAL_SLOTS_H
 
 #include "shoal/host_wire.h"
+#include "shoal/memory.h"
 
 struct shoal_slots; /* state: its fields live in sched/host/slots.c */
 
@@ -177,5 +178,6 @@ struct shoal_slots_stats {
     uint64_t shrinks; /* epochs that this host has made by itself */
 };
 void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats);
+void shoal_slots_memory(struct shoal_memory *memory);
 
 #endif

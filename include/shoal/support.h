@@ -21,6 +21,7 @@
 #include "shoal/error.h"
 #include "shoal/ids.h"
 #include "shoal/limits.h"
+#include "shoal/memory.h"
 
 struct shoal_support; /* state: its fields live in sched/raft/support.c */
 
@@ -150,5 +151,6 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
 void shoal_support_stats(const struct shoal_support *support, struct shoal_support_stats *stats);
 /* Asserts every invariant of all peers and claims: for tests and the simulator. */
 void shoal_support_check(const struct shoal_support *support);
+void shoal_support_memory(struct shoal_memory *memory);
 
 #endif

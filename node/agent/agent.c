@@ -620,6 +620,8 @@ int agent_main(const struct shoal_cli_agent *options)
               agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text,
               agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
               agent->scheduling);
+    agent_log(agent, "memory: at most %llu MiB, were every table full at once; shoal doctor lists them",
+              (unsigned long long)agent_memory_mib());
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
     agent_log(agent, "stops");
     /* Everything durable is in the store already; the kernel closes the rest. */
@@ -796,6 +798,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     (void)printf("%s  FABRIC_HOME %s\n", access(agent->settings.fabric_home, R_OK) == 0 ? "ok  " : "bad ",
                  agent->settings.fabric_home);
     (void)printf("ok    scheduling class: %s\n", agent->scheduling);
+    agent_memory_print();
     free(agent);
     return SHOAL_EXIT_OK;
 }

@@ -183,6 +183,10 @@ bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_
                    uint32_t *pause_us);
 uint64_t agent_now_ns(void);
 uint64_t agent_wall_ms(void);
+/* agent_memory.c: what the limits imply, in all and by table. */
+uint64_t agent_memory_mib(void);
+void agent_memory_print(void);
+
 void agent_log(const struct agent *agent, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* agent_jobs.c: job folders, environments, starts */

@@ -912,6 +912,16 @@ enum shoal_err shoal_slots_create(struct shoal_slots **out, const struct shoal_s
     return SHOAL_OK;
 }
 
+void shoal_slots_memory(struct shoal_memory *memory)
+{
+    const struct shoal_slots *slots = NULL; /* for the sizes of what its pointers lead to */
+
+    shoal_memory_add(memory, "slots: the core", 1, sizeof(*slots));
+    shoal_memory_add(memory, "slots: jobs with workers here", SHOAL_HOST_JOBS_MAX,
+                     sizeof(*slots->jobs) + sizeof(*slots->epochs) + sizeof(*slots->train_states) +
+                         SHOAL_JOB_SPEC_BYTES_MAX);
+}
+
 void shoal_slots_destroy(struct shoal_slots *slots)
 {
     if (slots == NULL)

@@ -744,3 +744,8 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
 }
 
 void shoal_lead_destroy(struct shoal_lead *lead) { free(lead); }
+
+void shoal_lead_memory(struct shoal_memory *memory)
+{
+    shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, sizeof(struct shoal_lead));
+}

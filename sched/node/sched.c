@@ -499,6 +499,26 @@ bool shoal_sched_group_digest(const struct shoal_sched *s, struct shoal_job_id i
     return true;
 }
 
+void shoal_sched_memory(struct shoal_memory *memory)
+{
+    shoal_raft_memory(memory);
+    shoal_support_memory(memory);
+    shoal_lead_memory(memory);
+    shoal_slots_memory(memory);
+    shoal_memory_add(memory, "sched: the core", 1, sizeof(struct shoal_sched));
+    shoal_memory_add(memory, "sched: groups, each with its job's specification", SHOAL_GROUPS_MAX,
+                     sizeof(struct sched_group) + sizeof(struct shoal_job) + SHOAL_JOB_SPEC_BYTES_MAX);
+    shoal_memory_add(memory, "sched: what an elastic job adds", SHOAL_GROUPS_MAX,
+                     SHOAL_CALLS_MAX * sizeof(struct shoal_call) + sizeof(struct shoal_worker_epoch) +
+                         SHOAL_DATA_EPOCHS_MAX * sizeof(struct shoal_data_epoch));
+    shoal_memory_add(memory, "sched: requests", SHOAL_SCHED_REQUESTS_MAX, sizeof(struct sched_request));
+    shoal_memory_add(memory, "sched: foundings, with a record each", SHOAL_SCHED_FOUNDINGS_MAX,
+                     sizeof(struct sched_founding) + SHOAL_ENTRY_BYTES_MAX);
+    shoal_memory_add(memory, "sched: ids that are gone", SHOAL_SCHED_GONE_MAX, sizeof(struct sched_gone));
+    shoal_memory_add(memory, "sched: archived jobs", SHOAL_ARCHIVE_RECORDS_MAX, sizeof(struct sched_archived));
+    shoal_memory_add(memory, "sched: bytes of archived jobs", SHOAL_ARCHIVE_BYTES_MAX, 1);
+}
+
 void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats)
 {
     *stats = s->stats;

@@ -704,6 +704,19 @@ struct shoal_entry *shoal_raft_entry(const struct shoal_raft *raft, uint64_t ind
 
 uint64_t shoal_raft_term_at(const struct shoal_raft *raft, uint64_t index) { return raft_log_term(&raft->log, index); }
 
+void shoal_raft_memory(struct shoal_memory *memory)
+{
+    SHOAL_ASSERT(RAFT_SNAPSHOT_ENTRIES <
+                 SHOAL_RAFT_LOG_ENTRIES_MAX); /* a snapshot is asked for before a ring is full */
+    shoal_memory_add(memory, "raft: groups, with what they write themselves", SHOAL_GROUPS_MAX,
+                     sizeof(struct shoal_raft) +
+                         RAFT_SPARES * (sizeof(struct shoal_entry) + SHOAL_RAFT_CONFIG_BYTES_MAX));
+    shoal_memory_add(memory, "raft: places for entries in the rings",
+                     (uint64_t)SHOAL_GROUPS_MAX * SHOAL_RAFT_LOG_ENTRIES_MAX, sizeof(struct shoal_entry *));
+    shoal_memory_add(memory, "raft: entries since the last snapshot, and those not committed", SHOAL_GROUPS_MAX,
+                     RAFT_SNAPSHOT_BYTES + SHOAL_RAFT_UNCOMMITTED_BYTES_MAX);
+}
+
 void shoal_raft_check(const struct shoal_raft *raft)
 {
     uint64_t at = 0;

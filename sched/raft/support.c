@@ -1038,6 +1038,17 @@ bool shoal_support_claimant(const struct shoal_support *support, struct shoal_jo
     return true;
 }
 
+void shoal_support_memory(struct shoal_memory *memory)
+{
+    SHOAL_ASSERT(SUPPORT_THEIRS_MAX >= SHOAL_GROUPS_MAX); /* a group has one leader */
+    shoal_memory_add(memory, "support: the core", 1, sizeof(struct shoal_support));
+    shoal_memory_add(memory, "support: peers of interest", SHOAL_SUPPORT_PEERS_MAX,
+                     sizeof(struct peer) + sizeof(void *));
+    shoal_memory_add(memory, "support: own claims towards them",
+                     (uint64_t)SHOAL_SUPPORT_PEERS_MAX * SHOAL_SUPPORT_CLAIMS_MAX, sizeof(struct own_claim));
+    shoal_memory_add(memory, "support: claims of theirs", SUPPORT_THEIRS_MAX, sizeof(struct their_claim));
+}
+
 void shoal_support_check(const struct shoal_support *support)
 {
     for (uint32_t i = 0; i < support->peers_count; i++) {

@@ -1,6 +1,7 @@
 /* Membership: the rules of cards and accusations by tables, suspicion times, probing, and small meshes under faults. */
 #include "gossip_net.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -565,6 +566,83 @@ static void full_tables_refuse_and_count(void **state)
     net_deinit(&net);
 }
 
+static void asks_beyond_what_is_relayed_are_dropped_and_counted(void **state)
+{
+    struct net_node *a = alone(4);
+    struct shoal_swim_stats stats;
+
+    (void)state;
+    introduce(a, by_name('b'), 0);
+    for (uint32_t i = 0; i < 70; i++) {
+        struct craft c;
+
+        craft_begin(&c, CRAFT_ASK);
+        shoal_put_u32(&c.w, i);
+        shoal_put_node_id(&c.w, by_name('c')->options.id);
+        shoal_put_address(&c.w, by_name('c')->options.address);
+        shoal_put_u16(&c.w, 250);
+        assert_int_equal(craft_deliver(&c, a, by_name('b')), SHOAL_OK);
+    }
+    shoal_swim_stats(a->swim, &stats);
+    assert_int_equal(stats.drop_relays_full, 70 - 64);
+    net_deinit(&net);
+}
+
+/* What the limits say is what is taken: within a tenth, for what the allocator adds. */
+static void a_core_takes_the_memory_that_it_says(void **state)
+{
+    struct mallinfo2 before, after;
+    struct shoal_memory memory = { 0 };
+    struct shoal_gossip_pool *pool = shoal_gossip_pool_create(0);
+    struct shoal_swim_options options;
+    struct shoal_swim *swim;
+    size_t taken;
+
+    (void)state;
+    net_init(&net, 1);
+    options = net_add(&net, "a")->options;
+    options.pool = pool;
+    options.members_max = 0;
+    options.records_max = 0;
+    before = mallinfo2();
+    assert_int_equal(shoal_swim_create(&swim, &options, NULL), SHOAL_OK);
+    after = mallinfo2();
+    shoal_swim_memory(&memory);
+    taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+    taken += memory.rows[memory.count - 1].count_max * memory.rows[memory.count - 1].bytes_each; /* the pool */
+    assert_in_range(taken, shoal_memory_bytes(&memory) * 9 / 10, shoal_memory_bytes(&memory) * 11 / 10);
+    shoal_swim_destroy(swim);
+    shoal_gossip_pool_destroy(pool);
+    net_deinit(&net);
+}
+
+/* Both halves have forgotten each other: a seed is tried now and then for as long as a node lives. */
+static void halves_that_have_forgotten_each_other_meet_at_a_seed(void **state)
+{
+    struct net_node *a, *b;
+
+    (void)state;
+    net_init(&net, 5);
+    for (int i = 0; i < 2; i++)
+        net_add(&net, i == 0 ? "a" : "b")->options.grace_ns = 10 * SHOAL_S;
+    a = &net.nodes[0];
+    b = &net.nodes[1];
+    net_start(a);
+    net_start(b);
+    net_join(b, a);
+    net_run(&net, 10 * SHOAL_S);
+    assert_int_equal(net_state(b, a), SHOAL_MEMBER_ALIVE);
+    net.cut[0][1] = net.cut[1][0] = true;
+    net_run(&net, 60 * SHOAL_S);
+    assert_int_equal(net_state(a, b), SHOAL_MEMBER_NONE);
+    assert_int_equal(net_state(b, a), SHOAL_MEMBER_NONE);
+    net.cut[0][1] = net.cut[1][0] = false;
+    net_run(&net, 90 * SHOAL_S);
+    assert_int_equal(net_state(a, b), SHOAL_MEMBER_ALIVE);
+    assert_int_equal(net_state(b, a), SHOAL_MEMBER_ALIVE);
+    net_deinit(&net);
+}
+
 static void a_full_pool_drops_and_counts_and_recovers(void **state)
 {
     struct shoal_gossip_pool *small = shoal_gossip_pool_create(5 * 16384);
@@ -1096,6 +1174,9 @@ int main(void)
         cmocka_unit_test(a_measured_lag_is_health_and_fades),
         cmocka_unit_test(a_late_node_gives_suspects_their_time_back),
         cmocka_unit_test(full_tables_refuse_and_count),
+        cmocka_unit_test(asks_beyond_what_is_relayed_are_dropped_and_counted),
+        cmocka_unit_test(a_core_takes_the_memory_that_it_says),
+        cmocka_unit_test(halves_that_have_forgotten_each_other_meet_at_a_seed),
         cmocka_unit_test(a_full_pool_drops_and_counts_and_recovers),
         cmocka_unit_test(the_dead_are_forgotten_after_the_grace_and_stay_so),
         cmocka_unit_test(from_half_the_grace_on_the_dead_cost_nothing),

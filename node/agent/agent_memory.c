@@ -1,0 +1,44 @@
+/* What the limits imply that an agent may hold: the cores' tables, and what waits on links, on the disk and in requests. */
+#include "agent.h"
+#include "shoal/gossip.h"
+#include "shoal/memory.h"
+#include "shoal/sched.h"
+
+#include "shoal/banned.h"
+
+static void memory_max(struct shoal_memory *memory)
+{
+    *memory = (struct shoal_memory){ 0 };
+    shoal_swim_memory(memory);
+    shoal_sched_memory(memory);
+    shoal_memory_add(memory, "links: waiting to be sent, control", SHOAL_LINK_PEERS_MAX, SHOAL_LINK_CONTROL_QUEUE_MAX);
+    shoal_memory_add(memory, "links: waiting to be sent, bulk", SHOAL_LINK_PEERS_MAX, SHOAL_LINK_BULK_QUEUE_MAX);
+    shoal_memory_add(memory, "store: waiting for the disk", SHOAL_STORE_PENDING_BYTES_MAX, 1);
+    shoal_memory_add(memory, "blobs: waiting for their thread", SHOAL_BLOB_QUEUE_BYTES_MAX, 1);
+    shoal_memory_add(memory, "api: uploads under way", SHOAL_UPLOADS_MAX, SHOAL_UPLOAD_PENDING_MAX);
+    shoal_memory_add(memory, "api: requests", SHOAL_HTTP_CONNECTIONS_MAX, SHOAL_REQUEST_ARENA_MAX);
+}
+
+uint64_t agent_memory_mib(void)
+{
+    struct shoal_memory memory;
+
+    memory_max(&memory);
+    return shoal_memory_bytes(&memory) / SHOAL_MIB;
+}
+
+void agent_memory_print(void)
+{
+    struct shoal_memory memory;
+
+    memory_max(&memory);
+    (void)printf("ok    memory: at most %llu MiB, were every table full at once\n",
+                 (unsigned long long)(shoal_memory_bytes(&memory) / SHOAL_MIB));
+    for (uint32_t i = 0; i < memory.count; i++) {
+        const struct shoal_memory_row *row = &memory.rows[i];
+
+        (void)printf("      %-64s %10llu x %9llu B %9llu KiB\n", row->what, (unsigned long long)row->count_max,
+                     (unsigned long long)row->bytes_each,
+                     (unsigned long long)(row->count_max * row->bytes_each / SHOAL_KIB));
+    }
+}
