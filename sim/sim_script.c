@@ -383,15 +383,15 @@ static void random_elastic(struct sim_script *script, struct shoal_rand *rand, u
 static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t span_ns)
 {
     struct shoal_rand rand;
-    uint64_t strikes;
+    uint64_t strikes, steps;
 
     if (seed % 3 == 0)
         return;
     shoal_rand_init(&rand, seed ^ 0x776f726b657273);
     if (shoal_rand_below(&rand, 2) == 0)
         script->options.slots = 4 + (uint32_t)shoal_rand_below(&rand, 3);
-    random_elastic(script, &rand, shoal_rand_below(&rand, SHOAL_S),
-                   span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000));
+    steps = span_ns / SHOAL_MS / 8 + shoal_rand_below(&rand, 2000);
+    random_elastic(script, &rand, shoal_rand_below(&rand, SHOAL_S), steps);
     strikes = 1 + shoal_rand_below(&rand, 8);
     for (uint64_t i = shoal_rand_below(&rand, 4); i > 0; i--) { /* and links between workers that break */
         struct sim_command *c = random_command(script, SIM_CUT_DATA, SHOAL_S / 2 + shoal_rand_below(&rand, span_ns));
@@ -412,10 +412,21 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
             random_command(script, SIM_KILL, at_ns)->a = SIM_STRUCK;
             random_command(script, SIM_START, at_ns + shoal_rand_below(&rand, 3 * SHOAL_S))->a = SIM_ALL;
         } else if (again == 3) {
-            random_elastic(script, &rand, at_ns > 2 * SHOAL_S ? at_ns - shoal_rand_below(&rand, 2 * SHOAL_S) : at_ns,
-                           20 + shoal_rand_below(&rand, 200));
+            steps = 20 + shoal_rand_below(&rand, 200);
+            if (at_ns > 2 * SHOAL_S)
+                at_ns -= shoal_rand_below(&rand, 2 * SHOAL_S);
+            random_elastic(script, &rand, at_ns, steps);
         }
     }
+}
+
+/* A rate below `factors` times `below`, often 0. Two draws in one expression would leave their order, and so the
+ * mesh of a seed, to the compiler. */
+static uint32_t random_rate(struct shoal_rand *rand, uint64_t factors, uint64_t below)
+{
+    uint32_t factor = (uint32_t)shoal_rand_below(rand, factors);
+
+    return factor * (uint32_t)shoal_rand_below(rand, below);
 }
 
 void sim_script_random(struct sim_script *script, uint64_t seed)
@@ -432,9 +443,9 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     script->options.latency_ns = 100000u << shoal_rand_below(&rand, 7);
     script->options.jitter_ns = 100000u << shoal_rand_below(&rand, 7);
     script->options.flush_ns = 200000u << shoal_rand_below(&rand, 7);
-    script->options.loss = (uint32_t)shoal_rand_below(&rand, 3) * (uint32_t)shoal_rand_below(&rand, 50);
-    script->options.duplicate = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 50);
-    script->options.slow = (uint32_t)shoal_rand_below(&rand, 2) * (uint32_t)shoal_rand_below(&rand, 20);
+    script->options.loss = random_rate(&rand, 3, 50);
+    script->options.duplicate = random_rate(&rand, 2, 50);
+    script->options.slow = random_rate(&rand, 2, 20);
     script->options.drift_ppm = (uint32_t)shoal_rand_below(&rand, 2) * 200;
     shoal_rand_init(&archive, seed ^ 0x61726368697665); /* of its own: what a seed did before, it does */
     if (shoal_rand_below(&archive, 2) == 0)
@@ -444,7 +455,8 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
         script->options.loaded_max = 1;
     jobs = 1 + (unsigned)shoal_rand_below(&rand, 3);
     faults = (unsigned)shoal_rand_below(&rand, 16);
-    enabled = (unsigned)shoal_rand_below(&rand, 512) | (unsigned)shoal_rand_below(&rand, 512);
+    enabled = (unsigned)shoal_rand_below(&rand, 512);
+    enabled |= (unsigned)shoal_rand_below(&rand, 512);
     span_ns = (5 + shoal_rand_below(&rand, 25)) * SHOAL_S;
     for (unsigned i = 0; i < jobs; i++) {
         struct sim_command *c = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));

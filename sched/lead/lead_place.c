@@ -365,8 +365,10 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
         const struct lgrant *grant = &lead->grants[i];
         bool is_driver = grant->slot == SHOAL_SLOT_NONE;
         struct shoal_placement *place;
-        uint64_t token[2] = { shoal_rand_u64(&lead->rand), shoal_rand_u64(&lead->rand) };
+        uint64_t token[2];
 
+        token[0] = shoal_rand_u64(&lead->rand); /* one draw a line: an initializer leaves their order to the compiler */
+        token[1] = shoal_rand_u64(&lead->rand);
         if (is_driver ? !driver : rank == slots)
             continue;
         place = &entry->u.place.add[entry->u.place.add_count++];
