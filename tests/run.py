@@ -2,13 +2,21 @@
 
     tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|system|system/NAME] [--seed N] [--soak]
 
-Unit programs (cmocka, TAP) run two at a time; then a few inputs of each fuzz target; then the Python unit tests, the
-simulator's and the system tests, each by pytest. Every failure is shown with the command that repeats it."""
+Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) run two at a time; then the Python unit tests and the
+simulator's by pytest; then the system tests, in two lanes:
+
+    lane 1   the files, largest first, each a pytest of its own      what both lanes print comes when a file has ended
+    lane 2   the next file as soon as a lane is free
+    then     what is marked `alone`, one after the other: what measures time, and nothing else runs
+
+Seeds: a part of what is random is drawn anew for each commit, from HEAD's id, and printed; SEED=n repeats it. The rest of
+what is random has fixed seeds, or is in `make soak`. Every failure is shown with the command that repeats it."""
 
 import argparse
 import concurrent.futures
 import os
 import pathlib
+import queue
 import shutil
 import subprocess
 import sys
@@ -20,6 +28,9 @@ UNIT_SECONDS = 180
 FUZZ_RUNS = 3000  # inputs of each target: enough to reach every decoder, not to search
 FUZZ_SECONDS = 10  # ... on a slow machine
 SUITE_SECONDS = 1500
+LANES = 2  # programs, fuzz targets or meshes at a time, whatever the number of cores: more would wait for each other's CPU
+# System tests by what they take, the largest first, so that the lanes end together. A file that is not named comes last.
+LARGEST_FIRST = ("kill_matrix", "engines", "hosts_apart", "bad_input", "archive", "recover", "same_bits", "jobs")
 
 
 def run_unit(program, env):
@@ -44,7 +55,7 @@ def run_units(out, only, env):
     if only:
         programs = [p for p in programs if p.name.startswith(only)]
     totals = [0, 0]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
         for program, (passed, failed, text) in zip(programs, pool.map(lambda p: run_unit(p, env), programs)):
             print("%-44s %d passed%s" % ("unit/" + program.name, passed, ", %d FAILED" % failed if failed else ""), flush=True)
             if failed:
@@ -62,47 +73,96 @@ def run_fuzz(name, env):
     if not shutil.which("clang-14"):
         print("SKIP fuzz: no clang-14, which builds the %d targets; .ci/setup --develop installs it" % len(programs))
         return [0, 0]
-    passed = failed = 0
-    for program in programs:
+    def play(program):
         command = [str(program), "-runs=%d" % FUZZ_RUNS, "-seed=1", "-max_total_time=%d" % FUZZ_SECONDS, "-max_len=2048",
                    "-rss_limit_mb=2048", "-close_fd_mask=1", "-artifact_prefix=%s-" % program]
         try:
             done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
                                   timeout=UNIT_SECONDS)
-            code, text = done.returncode, done.stderr
+            return done.returncode, done.stderr
         except subprocess.TimeoutExpired:
-            code, text = 124, "ran longer than %d s" % UNIT_SECONDS
-        passed, failed = passed + (code == 0), failed + (code != 0)
-        if code != 0:
-            print("\n".join(text.splitlines()[-60:]))
-            print("FAIL fuzz/%s; again: make test T=fuzz/%s" % (program.name, program.name[5:]))
+            return 124, "ran longer than %d s" % UNIT_SECONDS
+
+    passed = failed = 0
+    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
+        for program, (code, text) in zip(programs, pool.map(play, programs)):
+            passed, failed = passed + (code == 0), failed + (code != 0)
+            if code != 0:
+                print("\n".join(text.splitlines()[-60:]))
+                print("FAIL fuzz/%s; again: make test T=fuzz/%s" % (program.name, program.name[5:]))
     print("%-44s %d passed%s" % ("fuzz", passed, ", %d FAILED" % failed if failed else ""), flush=True)
     return [passed, failed]
 
 
-def run_pytest(folder, only, env, soak):
-    if not folder.is_dir() or not list(folder.glob("test_*.py")):
-        return [0, 0]
+def run_pytest(path, only, env, marks, quiet=False):
+    """[passed, failed] of a folder or a file. `quiet`: what it prints comes as a whole, at its end."""
     report = tempfile.NamedTemporaryFile(suffix=".xml", delete=False)
     report.close()
     command = [sys.executable, "-m", "pytest", "-q", "-x" if os.environ.get("FIRST") else "-q", "--tb=short", "-p", "no:cacheprovider",
-               "--junitxml", report.name, str(folder)]
+               "--junitxml", report.name, "-m", marks, str(path)]
     if only:
         command += ["-k", only]
-    if not soak:
-        command += ["-m", "not soak"]
     try:
-        subprocess.run(command, env=env, cwd=ROOT, timeout=SUITE_SECONDS)
+        done = subprocess.run(command, env=env, cwd=ROOT, timeout=SUITE_SECONDS, stdout=subprocess.PIPE if quiet else None,
+                              stderr=subprocess.STDOUT if quiet else None, text=True, errors="replace")
         suite = xml.parse(report.name).getroot().find("testsuite")
         total, bad = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors"))
-        skipped = int(suite.get("skipped"))
+        skipped, text = int(suite.get("skipped")), done.stdout or ""
+        if bad == 0 and done.returncode not in (0, 5):  # 5: no test is so named and so marked
+            total, bad = total + 1, 1
     except (subprocess.TimeoutExpired, xml.ParseError) as late:
-        print("FAIL %s: %s" % (folder, late))
-        total, bad, skipped = 1, 1, 0
+        said = getattr(late, "stdout", None) or b""
+        total, bad, skipped, text = 1, 1, 0, "%s\nFAIL %s: %s\n" % (said.decode(errors="replace"), path, late)
     os.unlink(report.name)
-    print("%-44s %d passed%s%s" % (folder.relative_to(ROOT), total - bad - skipped, ", %d FAILED" % bad if bad else "",
-                                   ", %d skipped" % skipped if skipped else ""), flush=True)
+    if total:
+        name = "%s%s" % (path.relative_to(ROOT), ", alone" if marks.startswith("alone") else "")
+        print("%s%-44s %d passed%s%s" % (
+            text if bad or not quiet else "", name, total - bad - skipped, ", %d FAILED" % bad if bad else "",
+            ", %d skipped" % skipped if skipped else ""), flush=True)
     return [total - bad - skipped, bad]
+
+
+def run_folder(folder, only, env, soak):
+    return run_pytest(folder, only, env, "soak or not soak" if soak else "not soak")
+
+
+def run_system(only, env, soak):
+    """The files in lanes, then what is marked `alone`."""
+    folder = ROOT / "tests" / "system"
+    order = {"test_" + name: i for i, name in enumerate(LARGEST_FIRST)}
+    files = sorted(folder.glob("test_*.py"), key=lambda path: (order.get(path.stem, len(order)), path.name))
+    named = [path for path in files if only and path.stem.startswith(("test_" + only, only))]
+    soaking = "" if soak else " and not soak"
+    if only and not named:  # a test's name
+        return run_pytest(folder, only, env, "soak or not soak" if soak else "not soak")
+    lanes = queue.SimpleQueue()
+    for lane in range(LANES):
+        lanes.put(lane)
+
+    def play(path):
+        lane = lanes.get()  # its meshes take ports of their own: free_ports()
+        here = dict(env, SHOAL_LANE="%d/%d" % (lane, LANES))
+        try:
+            return run_pytest(path, "", here, "not alone" + soaking, quiet=True)
+        finally:
+            lanes.put(lane)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
+        counts = list(pool.map(play, named or files))
+    if named:
+        counts += [run_pytest(path, "", env, "alone" + soaking, quiet=True) for path in named]
+    else:
+        counts.append(run_pytest(folder, "", env, "alone" + soaking, quiet=True))
+    return [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
+
+
+def seed_of_head():
+    """Another number for each commit, the same on every machine."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(done.stdout[:7], 16) + 1
+    except (OSError, subprocess.CalledProcessError):
+        return 1  # an unpacked archive
 
 
 def main():
@@ -117,12 +177,16 @@ def main():
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", SHOAL_OUT=str(out), PYTHONDONTWRITEBYTECODE="1")
     if options.seed:
         env["SEED"] = options.seed
+    env["SHOAL_DRAW"] = options.seed or str(seed_of_head())
+    if kind in ("", "sim", "system"):
+        print("random ones of this commit: seed %s; again: make test%s SEED=%s" % (
+            env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
     totals = [0, 0]
     for here, run in (("unit", lambda: run_units(out, name if kind == "unit" else "", env)),
                       ("fuzz", lambda: run_fuzz(name, env)),
-                      ("python", lambda: run_pytest(ROOT / "tests" / "unit" / "python", name, env, options.soak)),
-                      ("sim", lambda: run_pytest(ROOT / "tests" / "sim", name, env, options.soak)),
-                      ("system", lambda: run_pytest(ROOT / "tests" / "system", name, env, options.soak))):
+                      ("python", lambda: run_folder(ROOT / "tests" / "unit" / "python", name, env, options.soak)),
+                      ("sim", lambda: run_folder(ROOT / "tests" / "sim", name, env, options.soak)),
+                      ("system", lambda: run_system(name, env, options.soak))):
         if kind in ("", here):
             passed, failed = run()
             totals[0] += passed
