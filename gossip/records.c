@@ -44,12 +44,19 @@ static void held_out(const struct shoal_swim *swim, uint32_t at, struct shoal_re
     *out = record.record;
 }
 
+static struct swim_record_name name_of(const struct shoal_swim *swim, uint32_t at)
+{
+    struct swim_record_name name = swim_record_name(gossip_pool_view(swim->pool, swim->records[at].blob));
+
+    SHOAL_ASSERT(name.kind == swim->records[at].kind); /* R6 */
+    return name;
+}
+
 uint64_t swim_record_hash(const struct shoal_swim *swim, uint32_t record)
 {
-    struct shoal_record held;
+    struct swim_record_name name = name_of(swim, record);
 
-    held_out(swim, record, &held);
-    return name_hash(held.kind, held.author, held.key);
+    return name_hash(name.kind, name.author, name.key);
 }
 
 uint64_t swim_record_sum(const struct shoal_swim *swim, uint32_t record)
@@ -70,13 +77,14 @@ static uint32_t find(const struct shoal_swim *swim, enum shoal_record_kind kind,
                      struct shoal_record_key key, uint64_t hash)
 {
     uint32_t at = *chain_of(swim, hash);
-    struct shoal_record held;
 
     for (; at != SWIM_NONE; at = swim->records[at].next) {
+        struct swim_record_name name;
+
         SHOAL_ASSERT(at < swim->records_used && swim->records[at].blob != 0); /* R6 */
-        held_out(swim, at, &held);
-        if (held.kind == kind && memcmp(held.key.bytes, key.bytes, sizeof(key.bytes)) == 0 &&
-            (shoal_record_is_shared(kind) || shoal_node_id_equal(held.author, author)))
+        name = name_of(swim, at);
+        if (name.kind == kind && memcmp(name.key.bytes, key.bytes, sizeof(key.bytes)) == 0 &&
+            (shoal_record_is_shared(kind) || shoal_node_id_equal(name.author, author)))
             return at;
     }
     return SWIM_NONE;

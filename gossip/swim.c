@@ -865,7 +865,9 @@ static enum shoal_err on_datagram(struct shoal_swim *swim, struct shoal_swim_act
         shoal_count(&swim->stats.drop_malformed);
         return SHOAL_ERR_MALFORMED;
     }
-    member = swim_table_find(swim, event->datagram.from);
+    if (member == SWIM_NONE)
+        member = swim_table_find(swim, event->datagram.from);             /* it may have introduced itself */
+    SHOAL_ASSERT(member == SWIM_NONE || swim->members[member].card != 0); /* T4: hearing removes nobody */
     if (member != SWIM_NONE)
         hear_sender(swim, &heard.head, member);
     act_on(swim, actions, event, &heard, member);

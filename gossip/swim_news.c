@@ -42,7 +42,9 @@ static void queue_add(struct shoal_swim *swim, struct swim_queue *queue, enum sw
     }
     SHOAL_ASSERT(queue->count < queue->max); /* N3 */
     gossip_pool_ref(swim->pool, blob);
-    queue->items[queue->count++] = (struct swim_news){ .kind = (uint8_t)kind, .subject = subject, .blob = blob };
+    queue->items[queue->count++] = (struct swim_news){
+        .kind = (uint8_t)kind, .subject = subject, .blob = blob, .len = (uint16_t)gossip_pool_view(swim->pool, blob).len
+    };
     queue->fresh++;
     SHOAL_ASSERT(queue->fresh <= queue->count); /* N4 */
 }
@@ -277,19 +279,17 @@ static uint32_t pick_news(const struct shoal_swim *swim, const struct swim_queue
 {
     uint32_t best = SWIM_NONE;
     size_t best_len = 0;
+    uint16_t best_sends = 0;
 
     for (uint32_t i = 0; i < queue->count; i++) {
         const struct swim_news *news = &queue->items[i];
-        size_t len;
 
-        if (news->mark == swim->datagram_mark || (best != SWIM_NONE && news->sends > queue->items[best].sends))
-            continue;
-        len = gossip_pool_view(swim->pool, news->blob).len;
-        if (len + SWIM_NEWS_HEAD_BYTES > budget ||
-            (best != SWIM_NONE && news->sends == queue->items[best].sends && len <= best_len))
+        if (news->mark == swim->datagram_mark || (size_t)news->len + SWIM_NEWS_HEAD_BYTES > budget ||
+            (best != SWIM_NONE && (news->sends > best_sends || (news->sends == best_sends && news->len <= best_len))))
             continue;
         best = i;
-        best_len = len;
+        best_len = news->len;
+        best_sends = news->sends;
     }
     SHOAL_ASSERT(best == SWIM_NONE || best_len + SWIM_NEWS_HEAD_BYTES <= budget); /* N5 */
     return best;
@@ -309,7 +309,7 @@ static void fill(struct shoal_swim *swim, struct swim_out *out, struct swim_queu
             return;
         news = &queue->items[at];
         SHOAL_ASSERT(news->mark != swim->datagram_mark); /* N5 */
-        len = gossip_pool_view(swim->pool, news->blob).len + SWIM_NEWS_HEAD_BYTES;
+        len = (size_t)news->len + SWIM_NEWS_HEAD_BYTES;
         if (!swim_out_statement(out, gossip_pool_view(swim->pool, news->blob), news_age_s(swim, news)))
             return;
         budget = len > budget ? 0 : budget - len;

@@ -73,6 +73,7 @@ struct swim_news {
     uint32_t blob;
     uint32_t mark; /* the datagram it was last put into */
     uint16_t sends;
+    uint16_t len; /* of the statement: a queue is searched for each datagram without a look at the pool */
     uint8_t kind;
 };
 

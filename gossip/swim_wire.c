@@ -193,3 +193,14 @@ struct shoal_address swim_card_address(struct shoal_view card)
     SHOAL_ASSERT(card.len > SWIM_SIGNATURE_BYTES && card.bytes[0] == SWIM_CARD); /* decoded before */
     return shoal_get_address(&r);
 }
+
+struct swim_record_name swim_record_name(struct shoal_view record)
+{
+    struct swim_record_name name;
+
+    SHOAL_ASSERT(record.len > SWIM_SIGNATURE_BYTES && record.bytes[0] == SWIM_RECORD); /* decoded before */
+    name.kind = (enum shoal_record_kind)record.bytes[3];
+    memcpy(name.author.bytes, record.bytes + 5, sizeof(name.author.bytes));
+    memcpy(name.key.bytes, record.bytes + 21, sizeof(name.key.bytes));
+    return name;
+}

@@ -143,4 +143,11 @@ enum shoal_err swim_get_record(struct shoal_view statement, struct swim_record *
 struct shoal_node_id swim_card_id(struct shoal_view card);
 struct shoal_incarnation swim_card_incarnation(struct shoal_view card);
 struct shoal_address swim_card_address(struct shoal_view card);
+/* The same of a record: what it is about, without a look at the rest. */
+struct swim_record_name {
+    enum shoal_record_kind kind;
+    struct shoal_node_id author;
+    struct shoal_record_key key;
+};
+struct swim_record_name swim_record_name(struct shoal_view record);
 #endif
