@@ -400,6 +400,8 @@ void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event
 
     copy.wall_ms = WALL_START_MS + sim->now_ns / SHOAL_MS + host->index * 3u;
     err = shoal_sched_step(host->sched, &copy, sim_host_now(host), sim->sched_actions);
+    if (host->sched_steps % 16 == 0)
+        shoal_sched_check(host->sched); /* it looks at every entry */
     host->sched_steps++;
     if (err == SHOAL_ERR_MALFORMED)
         sim_fail(sim, "%s finds an event of kind %d malformed", host->name, (int)event->kind);

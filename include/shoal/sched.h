@@ -499,6 +499,8 @@ struct shoal_sched_stats {
     uint64_t pending_shown, pending_held;         /* now, of the jobs led here */
     uint64_t park_widened;                        /* those at the head of the queue were stuck beside free slots */
 };
+/* Asserts every invariant of every group's Raft and of support: for tests and the simulator. */
+void shoal_sched_check(const struct shoal_sched *s);
 /* The tables of the control plane, those of Raft and support among them. */
 void shoal_sched_memory(struct shoal_memory *memory);
 void shoal_sched_stats(const struct shoal_sched *sched, struct shoal_sched_stats *stats);

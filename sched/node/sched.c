@@ -499,6 +499,14 @@ bool shoal_sched_group_digest(const struct shoal_sched *s, struct shoal_job_id i
     return true;
 }
 
+void shoal_sched_check(const struct shoal_sched *s)
+{
+    for (size_t i = 0; i < s->group_count; i++)
+        if (s->groups[i]->raft != NULL)
+            shoal_raft_check(s->groups[i]->raft);
+    shoal_support_check(s->support);
+}
+
 void shoal_sched_memory(struct shoal_memory *memory)
 {
     shoal_raft_memory(memory);
