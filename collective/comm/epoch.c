@@ -448,8 +448,3 @@ enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct 
         epoch_close(comm);
     return err;
 }
-
-enum shoal_err shoal_step_retry(struct shoal_comm *comm, struct shoal_comm_entry *entry)
-{
-    return shoal_comm_enter(comm, -1, entry);
-}

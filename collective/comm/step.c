@@ -532,28 +532,6 @@ enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_commit
     return err;
 }
 
-enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples,
-                                 uint32_t cap)
-{
-    struct arena_block *block = NULL;
-    enum shoal_err err = committed_block(comm, &block);
-
-    if (err != SHOAL_OK)
-        return err;
-    if (cap < block->head.v_count || (values != NULL && metric >= comm->plan.metric_count))
-        return comm_fail(comm, SHOAL_ERR_INVALID, "value %u of %u mini-batches: there are %u values", metric,
-                         block->head.v_count, comm->plan.metric_count);
-    for (uint32_t v = 0; v < block->head.v_count; v++) {
-        const struct arena_tuple *tuple = arena_tuple(&comm->arena.layout, block, v);
-
-        if (values != NULL)
-            values[v] = tuple->values[metric];
-        if (samples != NULL)
-            samples[v] = tuple->samples;
-    }
-    return SHOAL_OK;
-}
-
 static double tree_sum(const struct arena_layout *layout, struct arena_block *block, uint32_t metric, uint32_t begin,
                        uint32_t end)
 {

@@ -122,12 +122,6 @@ uint64_t shoal_digest(const void *bytes, uint64_t len, uint64_t position)
     return kernels_digest(bytes, (size_t)len, position);
 }
 
-void shoal_samples(uint64_t job_seed, uint32_t data_epoch, uint64_t n, uint64_t first, uint64_t count, uint64_t *ids)
-{
-    for (uint64_t i = 0; i < count; i++)
-        ids[i] = shoal_permute(job_seed, data_epoch, n, first + i);
-}
-
 void shoal_sample_sums(uint64_t job_seed, const uint64_t *ids, uint64_t count, uint64_t sum[2])
 {
     struct shoal_sample_sum total = { 0, 0 };

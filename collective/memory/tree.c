@@ -38,7 +38,8 @@ bool tree_is_node(struct tree_node node, uint32_t v_count)
     return node.end == node.begin + span || node.end == v_count;
 }
 
-bool tree_parent(struct tree_node node, uint32_t v_count, struct tree_node *parent)
+/* The smallest node that holds `node` and more; false at the root. */
+static bool tree_parent(struct tree_node node, uint32_t v_count, struct tree_node *parent)
 {
     uint32_t span = span_of(node);
 

@@ -32,8 +32,6 @@ struct tree_node {
 uint32_t tree_middle(uint32_t begin, uint32_t end);
 /* Is [begin, end) a node of the tree over v_count leaves? */
 bool tree_is_node(struct tree_node node, uint32_t v_count);
-/* The smallest node that holds `node` and more; false at the root. */
-bool tree_parent(struct tree_node node, uint32_t v_count, struct tree_node *parent);
 /* Partial sums that a worker may have to keep. */
 uint32_t tree_buffers(uint32_t v_count);
 /* The maximal nodes within the v that `held[v]` marks (v_count bytes), ascending; their number, at most `cap`, else 0.

@@ -11,7 +11,7 @@
  *         step: shoal_step_assign         -> the mini-batches v that are mine (those of which no sum is held yet)
  *               for each v: gradient into the work buffer, shoal_step_publish
  *               shoal_step_reduce, shoal_step_complete, shoal_step_apply_allowed; then apply the result buffer
- *               any of them RANK_LOST: shoal_step_retry (= shoal_comm_enter), then assign the step it names
+ *               any of them RANK_LOST: shoal_comm_enter without a time limit, then assign the step it names
  *         shoal_comm_done, shoal_comm_enter ... -> WRITE_FINAL, RELEASED
  *   shoal_comm_close
  *
@@ -189,8 +189,6 @@ SHOAL_API enum shoal_err shoal_step_reduce(struct shoal_comm *comm);
 SHOAL_API enum shoal_err shoal_step_complete(struct shoal_comm *comm);
 /* Everyone has it: apply now. The record of the step is kept from here on. */
 SHOAL_API enum shoal_err shoal_step_apply_allowed(struct shoal_comm *comm);
-/* After RANK_LOST, the same as shoal_comm_enter without a time limit. */
-SHOAL_API enum shoal_err shoal_step_retry(struct shoal_comm *comm, struct shoal_comm_entry *entry);
 
 /* The committed step's mini-batches, after apply_allowed (or enter with apply_result): v_count tuples. */
 struct shoal_committed {
@@ -205,9 +203,6 @@ struct shoal_committed {
     uint32_t k;
 };
 SHOAL_API enum shoal_err shoal_step_committed(struct shoal_comm *comm, struct shoal_committed *committed);
-/* Value `metric` of all v, `cap` >= v_count; and n_v (either may be NULL). */
-SHOAL_API enum shoal_err shoal_step_values(struct shoal_comm *comm, uint32_t metric, double *values, uint32_t *samples,
-                                           uint32_t cap);
 /* Mean of `metric` weighted by samples, added in the tree of the step: the same bits everywhere. */
 SHOAL_API enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metric, double *mean);
 /* Bytes of the last record (shoal/step_record.h), valid until the next step. */
@@ -249,9 +244,7 @@ SHOAL_API enum shoal_err shoal_driver_ack(struct shoal_comm *comm, uint32_t call
 
 /* ---- samples, for callers without a C compiler ---- */
 
-/* The ids of positions first .. first + count - 1 of a data epoch, and (sum: two words, or NULL) their keyed sums. */
-SHOAL_API void shoal_samples(uint64_t job_seed, uint32_t data_epoch, uint64_t n, uint64_t first, uint64_t count,
-                             uint64_t *ids);
+/* The keyed sums of the ids: two words. */
 SHOAL_API void shoal_sample_sums(uint64_t job_seed, const uint64_t *ids, uint64_t count, uint64_t sum[2]);
 
 #endif
