@@ -13,7 +13,7 @@
  *     the mesh secret: the dialler by the third message, the responder by the WELCOME, which needs it to be sealed.
  * I2. Bytes are sealed in the order in which they are sent; `writing` holds what libuv has, `out` what comes after.
  * I3. A CLOSED connection is touched by its close callback alone. */
-#include "link_conn.h"
+#include "link_conn_uv.h"
 
 #include "node/format.h"
 
@@ -32,7 +32,7 @@ static void conn_flush(struct conn *conn);
 
 uint64_t conn_now_ns(void) { return uv_hrtime(); }
 
-size_t conn_queue_max(enum shoal_lane lane)
+static size_t conn_queue_max(enum shoal_lane lane)
 {
     return lane == SHOAL_LANE_CONTROL ? SHOAL_LINK_CONTROL_QUEUE_MAX : SHOAL_LINK_BULK_QUEUE_MAX;
 }

@@ -14,7 +14,7 @@
  *     calls. */
 #include "shoal/link.h"
 
-#include "link_conn.h"
+#include "link_conn_uv.h"
 
 #include "shoal/banned.h"
 

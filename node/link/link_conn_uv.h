@@ -1,7 +1,7 @@
 /* One TCP connection of a link: the stream, its handshake, its frames. link_conn_uv.c does the bytes, link_uv.c decides
  * which connections live. */
-#ifndef NODE_LINK_CONN_H
-#define NODE_LINK_CONN_H
+#ifndef NODE_LINK_CONN_UV_H
+#define NODE_LINK_CONN_UV_H
 
 #include "shoal/link.h"
 #include "shoal/noise.h"
@@ -91,7 +91,6 @@ void conn_refuse(struct conn *conn, enum link_refusal why);
 void conn_close(struct conn *conn);
 SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view frame);
 void conn_ping(struct conn *conn);
-size_t conn_queue_max(enum shoal_lane lane);
 uint64_t conn_now_ns(void);
 
 /* ---- link_uv.c, called by link_conn_uv.c; each may close the connection ---- */
