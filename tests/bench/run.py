@@ -405,6 +405,23 @@ def submits(table, options):
               "%.2f ms of CPU a submit (three agents together); fdatasync p50 %.2f ms" % (statistics.median(cpu), statistics.median(fsyncs)))
 
 
+def list_many(table, options):
+    """What one node does for a list of the whole mesh; the others do the same at the same time."""
+    for jobs in (100000, 1000000):
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            done = subprocess.run([str(options.out / "tests/bench/list_many"), folder + "/index", str(jobs)], capture_output=True,
+                                  text=True, timeout=300)
+        if done.returncode != 0:
+            raise Failed(done.stderr.strip())
+        found = {k: float(v) for k, v in re.findall(r"(\w+) ([\d.]+)", done.stdout)}
+        table.row("list of %d jobs, index filled directly, pages of 1,000" % jobs, "no turn over 20 ms",
+                  "first page %.1f ms, all pages %.0f ms, 100 active ones %.1f ms, longest turn of the loop %.1f ms" % (
+                      found["all_first_ms"], found["all_sum_ms"], found["active_first_ms"], found["longest_turn_ms"]),
+                  "a filter that nothing matches %.0f ms, by name %.0f ms (in a thread); filling %.1f us a job; RSS + %.0f MiB, "
+                  "pages of the index included" % (found["nothing_first_ms"], found["by_name_first_ms"], found["fill_us"],
+                                                   found["rss_growth_kib"] / 1024))
+
+
 def first_line(table, options):
     ours, plain = [], []
     script = "import time; print(time.monotonic_ns(), flush=True)"
@@ -715,7 +732,8 @@ def rss_ended(table, options):
 
 PARTS = {"submit": submits, "first_line": first_line, "idle": idle, "all_reduce": all_reduce, "join": joins,
          "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
-         "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended}
+         "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended,
+         "list_many": list_many}
 
 
 def main():

@@ -75,6 +75,20 @@ def test_a_submit_is_in_the_next_list_of_every_other_node(mesh, clients):
     assert everywhere[0] == everywhere[1] == everywhere[2] and len(everywhere[0]) >= 200
 
 
+def test_a_node_that_guards_nothing_of_it_lists_it_at_once(new_mesh):
+    mesh = new_mesh(("alpha", "beta", "gamma", "delta", "epsilon"), slots=1)
+    clients = [Client(mesh, host) for host in mesh.hosts]
+    strangers = 0
+    for i in range(25):
+        job = clients[0].submit()
+        lists = [client.get(limit=5)["jobs"] for client in clients]
+        strangers += sum(job not in [group["group"] for group in client.host.get("/v1/debug/groups")] for client in clients)
+        assert all(job in [row["id"] for row in rows] for rows in lists), i
+        assert clients[1 + i % 4].ask("DELETE", "/v1/jobs/" + job)[0] == 204
+        assert all(job not in [row["id"] for row in client.get(limit=5)["jobs"]] for client in clients), i
+    assert strangers >= 25
+
+
 def test_a_deletion_is_in_the_next_list_of_every_other_node(clients):
     for i in range(30):
         job = clients[i % 3].submit()
