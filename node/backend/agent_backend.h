@@ -1,5 +1,4 @@
-/* The two halves of the table behind the HTTP API: agent_backend.c (jobs, users, nodes), agent_read.c (logs, results,
- * ledger, metrics, debug). */
+/* The parts of the table behind the HTTP API; agent_backend.c says which file has what. */
 #ifndef SHOAL_NODE_AGENT_BACKEND_H
 #define SHOAL_NODE_AGENT_BACKEND_H
 
@@ -59,8 +58,6 @@ void backend_recover_id(struct agent *agent, const struct shoal_user *caller, st
                         shoal_backend_recovery_fn *done, void *arg);
 void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
 
-/* agent_read.c */
-void agent_read_create(struct agent *agent);
 void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
                     shoal_backend_log_fn *done, void *arg);
 void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backend_result_fn *done, void *arg);
@@ -72,5 +69,55 @@ enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
+
+/* backend_known.c */
+bool backend_summary_next(struct agent *agent, uint32_t *cursor, struct shoal_job_summary *summary);
+
+/* backend_jobs.c: calls that wait for the control plane */
+/* Any callback: cast back to its own type before it is called. */
+typedef void backend_any_fn(void);
+
+struct backend_call {
+    struct agent *agent;
+    backend_any_fn *done;
+    void *arg;
+    struct shoal_job_id id;
+    struct shoal_sched_request request;
+    struct shoal_buf spec;
+    struct shoal_buf ticket;
+    int fd;
+};
+
+struct backend_call *backend_call_create(struct agent *agent, backend_any_fn *done, void *arg);
+void backend_call_free(struct backend_call *w);
+struct shoal_msg backend_reply_msg(const struct shoal_sched_action *reply);
+/* For a shoal_backend_done_fn. */
+void backend_on_done(void *arg, enum shoal_err err, const struct shoal_sched_action *reply);
+
+/* backend_submit.c: as in shoal/backend.h */
+void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg);
+void backend_ticket(void *ctx, const struct shoal_user *caller, const struct shoal_hash *spec_hash,
+                    shoal_backend_ticket_fn *done, void *arg);
+
+/* backend_users.c: as in shoal/backend.h */
+bool backend_user_find(void *ctx, const char *name, struct shoal_user *user);
+void backend_logon(void *ctx, const char *user, const char *password, shoal_backend_user_fn *done, void *arg);
+void backend_logoff(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s,
+                    shoal_backend_done_fn *done, void *arg);
+void backend_token_keys(void *ctx, struct shoal_token_keys *keys);
+bool backend_token_revoked(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES]);
+const struct shoal_framework *backend_frameworks(void *ctx, size_t *count);
+
+/* backend_logs.c */
+/* The job with its result folder, if this node has it: as a guardian, or from the archive. Until the next call. */
+struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id);
+/* True: this node. Else `node` is one that has them (zero: nobody known). */
+bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *node);
+/* As a host of the job too, in memory or on disk. Until the next call. */
+struct agent_job *backend_serves_files(struct agent *agent, struct shoal_job_id id);
+void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
+
+/* backend_results.c */
+void backend_serve_ledger(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 
 #endif

@@ -1,0 +1,388 @@
+/* Logs of a job, and who has its files.
+ *
+ * The result folder is on every guardian (agent_tree.c), so a guardian reads its own disk; any other node asks one.
+ *
+ * A log's cursor is (file number << 40 | offset in it): files of a job are numbered in the order in which they appeared
+ * here, drivers first, and a file is left only when the job has ended or a later driver has begun. */
+#include "agent_backend.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+#define TASKS_MAX 256
+#define LOG_WAIT_STEP_MS 100
+#define READ_TIMEOUT_NS (5 * SHOAL_S)
+#define CURSOR_SHIFT 40
+
+/* ---- logs on this disk ---- */
+
+struct task {
+    char name[96];
+    bool driver;
+    uint64_t born_ns;
+};
+
+static int by_birth(const void *a, const void *b)
+{
+    const struct task *x = a;
+    const struct task *y = b;
+
+    if (x->driver != y->driver)
+        return x->driver ? -1 : 1;
+    if (x->born_ns != y->born_ns)
+        return x->born_ns < y->born_ns ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* The order that the archive keeps where a host made the files from it: they were all born at one time. */
+static void order_of(const char *result_dir, struct task *tasks, size_t count)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    char line[128];
+    size_t placed = 0;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/log/.order", result_dir);
+    file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        for (size_t i = placed; i < count; i++) {
+            struct task task = tasks[i];
+
+            if (strcmp(task.name, line) != 0)
+                continue;
+            memmove(&tasks[placed + 1], &tasks[placed], (i - placed) * sizeof(*tasks));
+            tasks[placed++] = task;
+            break;
+        }
+    }
+    if (file != NULL)
+        (void)fclose(file);
+}
+
+static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
+{
+    char path[AGENT_PATH_BYTES + 128];
+    const struct dirent *entry;
+    size_t count = 0;
+    DIR *dir;
+
+    (void)snprintf(path, sizeof(path), "%s/log", result_dir);
+    dir = opendir(path);
+    while (dir != NULL && (entry = readdir(dir)) != NULL && count < max) {
+        struct statx facts;
+
+        if (strncmp(entry->d_name, "app.", 4) != 0 || strlen(entry->d_name) >= sizeof(tasks[0].name) ||
+            statx(dirfd(dir), entry->d_name, 0, STATX_BTIME, &facts) != 0)
+            continue;
+        memcpy(tasks[count].name, entry->d_name, strlen(entry->d_name) + 1);
+        tasks[count].driver = strstr(entry->d_name, "-task0-") != NULL;
+        tasks[count].born_ns = (uint64_t)facts.stx_btime.tv_sec * SHOAL_S + facts.stx_btime.tv_nsec;
+        count++;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    qsort(tasks, count, sizeof(*tasks), by_birth);
+    order_of(result_dir, tasks, count);
+    return count;
+}
+
+size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max)
+{
+    static struct task tasks[TASKS_MAX];
+    size_t count = tasks_of(result_dir, tasks, max < TASKS_MAX ? max : TASKS_MAX);
+
+    for (size_t i = 0; i < count; i++)
+        memcpy(names[i], tasks[i].name, sizeof(names[0]));
+    return count;
+}
+
+static bool has_bytes(const char *path)
+{
+    struct stat facts;
+
+    return stat(path, &facts) == 0 && facts.st_size > 0;
+}
+
+/* What `kind` means for one task; false: nothing. */
+static bool task_file(const struct agent_job *job, const struct task *task, enum shoal_log_kind kind, unsigned part,
+                      char *path, size_t cap)
+{
+    const char *name = kind == SHOAL_LOG_ERR || kind == SHOAL_LOG_TASK_ERR || part == 1 ? "stderr" : "stdout";
+    char plain[AGENT_PATH_BYTES + 160];
+
+    if (kind == SHOAL_LOG_LAUNCHER || kind == SHOAL_LOG_TASK_LAUNCHER)
+        name = "launcher";
+    (void)snprintf(plain, sizeof(plain), "%s/log/%s/%s", job->result_dir, task->name, name);
+    (void)snprintf(path, cap, "%s", plain);
+    /* An elastic driver's own prints lie apart; they are shown where the helper wrote nothing (training-contract 2.5).
+     */
+    if (task->driver && strcmp(name, "launcher") != 0 &&
+        (kind == SHOAL_LOG_TASK_OUT || kind == SHOAL_LOG_TASK_ERR || !has_bytes(plain)))
+        (void)snprintf(path, cap, "%s/log/%s/driver.%s", job->result_dir, task->name, name);
+    return true;
+}
+
+/* The files of a request, in order. Elastic jobs: the drivers' only, except for one task's own log. */
+static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number,
+                        char (*paths)[AGENT_PATH_BYTES + 160], size_t max)
+{
+    static struct task tasks[TASKS_MAX];
+    size_t count = tasks_of(job->result_dir, tasks, TASKS_MAX);
+    size_t used = 0;
+    unsigned parts = kind == SHOAL_LOG_OUTERR ? 2 : 1;
+    bool any_driver = count > 0 && tasks[0].driver;
+    bool one_task = kind >= SHOAL_LOG_TASK_OUT;
+    size_t number = 0;
+
+    for (size_t i = 0; i < count && used + parts <= max; i++) {
+        if (one_task) {
+            if (!tasks[i].driver)
+                number++;
+            if (task_number == 0 ? !tasks[i].driver : (tasks[i].driver || number != task_number))
+                continue;
+        } else if (any_driver && !tasks[i].driver && kind != SHOAL_LOG_LAUNCHER) {
+            continue;
+        }
+        for (unsigned part = 0; part < parts; part++)
+            if (task_file(job, &tasks[i], kind, part, paths[used], sizeof(paths[0])))
+                used++;
+    }
+    return used;
+}
+
+static size_t log_read_here(const struct agent_job *job, enum shoal_log_kind kind, unsigned task, bool ended,
+                            uint64_t *cursor, uint8_t *bytes, size_t cap, bool *at_end)
+{
+    static char paths[TASKS_MAX][AGENT_PATH_BYTES + 160];
+    size_t count = log_files(job, kind, task, paths, TASKS_MAX);
+    size_t file = (size_t)(*cursor >> CURSOR_SHIFT);
+    uint64_t offset = *cursor & ((1ull << CURSOR_SHIFT) - 1);
+    size_t used = 0;
+
+    *at_end = false;
+    while (file < count && used < cap) {
+        int fd = open(paths[file], O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? 0 : pread(fd, bytes + used, cap - used, (off_t)offset);
+
+        if (fd >= 0)
+            (void)close(fd);
+        if (n > 0) {
+            used += (size_t)n;
+            offset += (uint64_t)n;
+            continue;
+        }
+        if (file + 1 >= count)
+            break;
+        file++;
+        offset = 0;
+    }
+    *at_end = ended && used < cap && file + 1 >= count;
+    *cursor = (uint64_t)file << CURSOR_SHIFT | offset;
+    return used;
+}
+
+/* ---- who has the files ---- */
+
+/* The job with its result folder, if this node has it: as a guardian, or from the archive. Until the next call. */
+struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id)
+{
+    static struct agent_job kept;
+    struct agent_job *job = agent_job_find(agent, id);
+    struct shoal_sched_group_status status;
+    struct shoal_sched_archived here;
+
+    if (job != NULL && job->result_dir[0] != '\0' && shoal_sched_group_find(agent->sched, id, &status))
+        return job;
+    memset(&kept, 0, sizeof(kept));
+    kept.id = id;
+    shoal_job_id_text(id, kept.text);
+    if (shoal_sched_archive_find(agent->sched, id, &here))
+        agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
+    else if (shoal_sched_group_find(agent->sched, id, &status))
+        agent_find_result_dir(agent, id, kept.result_dir);
+    return kept.result_dir[0] == '\0' ? NULL : &kept;
+}
+
+/* True: this node. Else `node` is one that has them (zero: nobody known). */
+bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal_node_id *node)
+{
+    static struct shoal_job_summary summary;
+
+    *node = (struct shoal_node_id){ { 0 } };
+    if (backend_files_of(agent, id) != NULL)
+        return true;
+    if (backend_in_gossip(agent, id) && backend_summary(agent, id, &summary))
+        *node = summary.leader;
+    if (shoal_node_id_equal(*node, agent->identity.node) || !shoal_link_is_up(agent->link, *node)) {
+        struct shoal_node_id nodes[8];
+        size_t guardians;
+        size_t count = agent_job_nodes(agent, id, nodes, 8, &guardians);
+
+        for (size_t i = 0; i < count && i < 8; i++)
+            if (shoal_link_is_up(agent->link, nodes[i])) {
+                *node = nodes[i];
+                break;
+            }
+    }
+    return false;
+}
+
+/* What is asked of this node it may have as a host of the job too, in memory or on disk. Until the next call. */
+struct agent_job *backend_serves_files(struct agent *agent, struct shoal_job_id id)
+{
+    static struct agent_job kept;
+    struct agent_job *job = backend_files_of(agent, id);
+
+    if (job == NULL)
+        job = agent_job_find(agent, id);
+    if (job != NULL)
+        return job;
+    kept.id = id;
+    shoal_job_id_text(id, kept.text);
+    agent_find_result_dir(agent, id, kept.result_dir);
+    return kept.result_dir[0] == '\0' ? NULL : &kept;
+}
+
+static bool job_ended(struct agent *agent, struct shoal_job_id id)
+{
+    static struct shoal_job_summary summary;
+
+    return backend_summary(agent, id, &summary) && shoal_job_state_ended((enum shoal_job_state)summary.state);
+}
+
+struct log_call {
+    struct agent *agent;
+    struct shoal_job_id id;
+    enum shoal_log_kind kind;
+    unsigned task;
+    uint64_t cursor;
+    size_t max;
+    uint64_t until_ns;
+    shoal_backend_log_fn *done;
+    void *arg;
+    uv_timer_t timer;
+};
+
+static void on_log_closed(uv_handle_t *handle) { free(handle->data); }
+
+static void log_end(struct log_call *call, enum shoal_err err, const char *text, struct shoal_view bytes,
+                    uint64_t cursor, bool ended)
+{
+    struct shoal_msg msg;
+    struct shoal_log_chunk chunk = { .bytes = bytes, .cursor = cursor, .ended = ended };
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    call->done(call->arg, err, &msg, err == SHOAL_OK ? &chunk : NULL);
+    uv_close((uv_handle_t *)&call->timer, on_log_closed);
+}
+
+static void log_try(struct log_call *call);
+
+static void on_log_timer(uv_timer_t *timer) { log_try(timer->data); }
+
+static void on_log_answer(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct log_call *call = arg;
+    struct shoal_reader r = shoal_reader_init(answer);
+    uint64_t cursor = shoal_get_u64(&r);
+    bool ended = shoal_get_bool(&r);
+    struct shoal_view bytes = shoal_get_bytes(&r, SHOAL_FRAME_BYTES_MAX);
+
+    if (err == SHOAL_OK && !shoal_reader_done(&r))
+        err = SHOAL_ERR_MALFORMED;
+    if (err != SHOAL_OK && agent_now_ns() >= call->until_ns) {
+        log_end(call, err, msg->text, bytes, 0, false);
+    } else if (err == SHOAL_OK && (bytes.len > 0 || ended || agent_now_ns() >= call->until_ns)) {
+        log_end(call, SHOAL_OK, "", bytes, cursor, ended);
+    } else {
+        if (err == SHOAL_OK)
+            call->cursor = cursor;
+        (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+    }
+}
+
+static void log_try(struct log_call *call)
+{
+    struct shoal_node_id node;
+
+    if (backend_has_files(call->agent, call->id, &node)) {
+        static uint8_t bytes[512 * SHOAL_KIB];
+        bool ended;
+        size_t len = log_read_here(backend_files_of(call->agent, call->id), call->kind, call->task,
+                                   job_ended(call->agent, call->id), &call->cursor, bytes,
+                                   call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
+
+        if (len > 0 || ended || agent_now_ns() >= call->until_ns)
+            log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
+        else
+            (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+        return;
+    }
+    if (shoal_node_id_is_zero(node)) {
+        if (agent_now_ns() >= call->until_ns)
+            log_end(call, SHOAL_OK, "", (struct shoal_view){ 0 }, call->cursor, false); /* nothing has started yet */
+        else
+            (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
+    } else {
+        uint8_t args[64];
+        struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+
+        shoal_put_job_id(&w, call->id);
+        shoal_put_u8(&w, (uint8_t)call->kind);
+        shoal_put_u32(&w, call->task);
+        shoal_put_u64(&w, call->cursor);
+        shoal_put_u32(&w, (uint32_t)call->max);
+        peer_ask(call->agent->calls, node, PEER_LOG_READ, shoal_writer_view(&w), READ_TIMEOUT_NS, on_log_answer, call);
+    }
+}
+
+void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
+                    shoal_backend_log_fn *done, void *arg)
+{
+    struct log_call *call = calloc(1, sizeof(*call));
+
+    SHOAL_ASSERT(call != NULL);
+    *call = (struct log_call){ .agent = agent,
+                               .id = id,
+                               .kind = request->kind,
+                               .task = request->task,
+                               .cursor = request->cursor,
+                               .max = request->bytes_max,
+                               .done = done,
+                               .arg = arg,
+                               .until_ns = agent_now_ns() + request->wait_ms * SHOAL_MS };
+    (void)uv_timer_init(&agent->loop, &call->timer);
+    call->timer.data = call;
+    log_try(call);
+}
+
+void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    struct shoal_job_id id = shoal_get_job_id(&r);
+    enum shoal_log_kind kind = (enum shoal_log_kind)shoal_get_enum(&r, SHOAL_LOG_TASK_LAUNCHER + 1);
+    uint32_t task = shoal_get_u32(&r);
+    uint64_t cursor = shoal_get_u64(&r);
+    uint32_t max = shoal_get_u32(&r);
+    const struct agent_job *job = r.failed ? NULL : backend_serves_files(agent, id);
+    static uint8_t bytes[512 * SHOAL_KIB];
+    static uint8_t answer[512 * SHOAL_KIB + 32];
+    struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+    size_t len = 0;
+    bool ended = job_ended(agent, id);
+
+    (void)from;
+    if (job != NULL && job->result_dir[0] != '\0')
+        len = log_read_here(job, kind, task, ended, &cursor, bytes, max < sizeof(bytes) ? max : sizeof(bytes), &ended);
+    shoal_put_u64(&w, cursor);
+    shoal_put_bool(&w, ended);
+    shoal_put_bytes(&w, shoal_view_of(bytes, len));
+    peer_answer(question, SHOAL_OK, "", shoal_writer_view(&w));
+}
