@@ -26,7 +26,7 @@
 #include "shoal/slots.h"
 
 #define SIM_HOSTS_MAX 32
-#define SIM_JOBS_MAX 32
+#define SIM_JOBS_MAX 64
 #define SIM_COMMANDS_MAX 256
 #define SIM_PARTS_MAX SIM_HOSTS_MAX
 #define SIM_REQUESTS_MAX 8192
@@ -258,7 +258,8 @@ struct sim_host {
     struct sim_disk disk;
     struct sim_worker *workers; /* alive */
     struct sim_runner runners[SIM_JOBS_MAX];
-    bool runners_found; /* by this life of the agent: it closes the connections of workers before */
+    uint64_t idle_ns[SHOAL_SLOTS_MAX]; /* since when the slot is free, true time; 0: it is not */
+    bool runners_found;                /* by this life of the agent: it closes the connections of workers before */
     struct sim_replica *replicas;
     size_t replica_count;
     struct shoal_rand chance;
@@ -272,8 +273,9 @@ struct sim_job {
     uint32_t from, workers_min, workers_max;
     uint64_t steps;
     bool asked, acknowledged, refused, stop_asked, delete_asked;
-    bool deleted; /* acknowledged */
-    bool known;   /* id is set */
+    bool deleted;             /* acknowledged */
+    bool known;               /* id is set */
+    uint64_t acknowledged_ns; /* when it was first */
     struct shoal_job_id id;
     struct shoal_buf ticket;
     uint64_t request;
@@ -340,6 +342,7 @@ enum sim_verb {
     SIM_EXPECT_SHRINKS,
     SIM_EXPECT_STATE,
     SIM_EXPECT_ARCHIVED,
+    SIM_EXPECT_GAP,
     SIM_SHOW,
 };
 
@@ -359,6 +362,7 @@ struct sim_command {
     bool script;
     uint32_t workers_min, workers_max;
     uint64_t number; /* steps, per mille, nanoseconds, engines */
+    uint32_t times;  /* SUBMIT: so many alike */
     uint32_t job;
     uint8_t state;
     uint32_t part[SIM_PARTS_MAX]; /* PARTITION: group of each host */
@@ -417,6 +421,8 @@ struct sim {
     struct shoal_rand command_chance;
     /* What happened, for the summary line. */
     uint64_t runs, epochs, datagrams, lost, elections, restarts, strikes, shrinks;
+    uint64_t gap_ns; /* longest that a job waited beside a free slot before its script ran, and which job */
+    uint32_t gap_job;
     uint32_t struck; /* host, where a worker was killed or stopped last; UINT32_MAX: none */
     bool failed;
     char failure[1024];

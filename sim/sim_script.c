@@ -2,7 +2,8 @@
  *
  * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), archive 5s; loss 20,
  *   duplicate 5, slow 2 (percent)
- * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each); at 6s stop 1; at 6s
+ * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each)
+ *   [times 20]; at 6s stop 1; at 6s
  *   delete 1; at 9s recover 1 [refused] (asked of the first host)
  * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
  *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
@@ -11,7 +12,7 @@
  *   5s clog 1 2 800ms; at 6s loss 0; at 9s heal
  * - the mesh: at 6s user 3
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
- *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 20s show 1 3 (any host, any job)
+ *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 9s expect gap 50ms (no script waited longer beside a free slot); at 20s show 1 3 (any host, any job)
  *
  * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
  * with engines, by chance; or struck: where a worker was killed or stopped last. After the last line every fault is
@@ -136,6 +137,7 @@ static void read_submit(struct reader *r, size_t i, bool script)
     if (!script && strchr(range, '.') == NULL)
         c->workers_min = 1;
     c->number = number(r, i + 5, 100000);
+    c->times = i + 7 < r->count && strcmp(r->words[i + 6], "times") == 0 ? (uint32_t)number(r, i + 7, SIM_JOBS_MAX) : 1;
     if (c->workers_min == 0 || c->workers_min > c->workers_max || (!script && c->workers_max > SIM_VIRTUAL_WORKERS))
         wrong(r, "workers: 1 to %d", SIM_VIRTUAL_WORKERS);
 }
@@ -170,6 +172,8 @@ static void read_expect(struct reader *r, size_t i)
             c->at_ns = duration(r, i + 2);
     } else if (strcmp(word(r, i), "archived") == 0) {
         command(r, SIM_EXPECT_ARCHIVED)->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+    } else if (strcmp(word(r, i), "gap") == 0) {
+        command(r, SIM_EXPECT_GAP)->number = duration(r, i + 1);
     } else if (strcmp(word(r, i), "job") == 0) {
         c = command(r, SIM_EXPECT_STATE);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
@@ -181,7 +185,7 @@ static void read_expect(struct reader *r, size_t i)
         c = command(r, strcmp(word(r, i + 1), "shrinks") == 0 ? SIM_EXPECT_SHRINKS : SIM_EXPECT_ENGINES);
         c->number = number(r, i, SHOAL_RANKS_MAX);
         if (c->verb == SIM_EXPECT_ENGINES && strcmp(word(r, i + 1), "engines") != 0)
-            wrong(r, "expected: N engines, N shrinks, finished, archived N, or job N STATE");
+            wrong(r, "expected: N engines, N shrinks, finished, archived N, gap TIME, or job N STATE");
     }
 }
 
@@ -645,6 +649,7 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     if (request->err == SHOAL_OK) {
         if (job->known && !shoal_job_id_equal(job->id, action->u.reply.job))
             sim_fail(sim, "job %u is acknowledged under a second id", request->job + 1);
+        job->acknowledged_ns = job->acknowledged ? job->acknowledged_ns : sim->now_ns;
         job->acknowledged = job->known = true;
         job->id = action->u.reply.job;
     } else if (action->u.reply.ticket.len > 0) {
@@ -726,6 +731,9 @@ static void expect(struct sim *sim, const struct sim_command *c)
                  (unsigned long long)sim->shrinks);
     if (c->verb == SIM_EXPECT_ARCHIVED && !sim_job_archived(sim, c->job, why, sizeof(why)))
         sim_fail(sim, "line %u: %s", c->line, why);
+    if (c->verb == SIM_EXPECT_GAP && sim->gap_ns > c->number)
+        sim_fail(sim, "line %u: job %u waited %llu ms beside a free slot, more than %llu ms", c->line, sim->gap_job + 1,
+                 (unsigned long long)(sim->gap_ns / SHOAL_MS), (unsigned long long)(c->number / SHOAL_MS));
     if (c->verb == SIM_EXPECT_STATE && (!sim_job_state(sim, c->job, &state) || state != c->state))
         sim_fail(sim, "line %u: job %u is %s", c->line, c->job + 1, shoal_job_state_name((enum shoal_job_state)state));
     for (uint32_t i = 0; c->verb == SIM_EXPECT_FINISHED && i < sim->job_count; i++)
@@ -793,7 +801,10 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     uint32_t host;
 
     switch (c->verb) {
-    case SIM_SUBMIT: new_job(sim, c); return;
+    case SIM_SUBMIT:
+        for (uint32_t i = 0; i == 0 || i < c->times; i++)
+            new_job(sim, c);
+        return;
     case SIM_HEAL:
         sim_trace(sim, "paths are healed");
         sim_net_heal(sim);
@@ -811,6 +822,7 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     case SIM_EXPECT_SHRINKS:
     case SIM_EXPECT_STATE:
     case SIM_EXPECT_ARCHIVED:
+    case SIM_EXPECT_GAP:
     case SIM_EXPECT_FINISHED: expect(sim, c); return;
     default: break;
     }

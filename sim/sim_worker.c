@@ -451,6 +451,30 @@ void sim_worker_order(struct sim_host *host, const struct shoal_host_order *orde
         set_frozen(host, worker, order->kind == SHOAL_HOST_DO_FREEZE, "agent");
 }
 
+/* How long the script's job has waited beside a free slot: since it was acknowledged, and since the slot among the free
+ * ones that is free longest is. What placing takes while there is no other wait is in it. */
+static void note_gap(struct sim_host *host, const struct sim_worker *worker)
+{
+    struct sim *sim = host->sim;
+    uint64_t free_ns = UINT64_MAX;
+    uint64_t since_ns = sim->jobs[worker->job].acknowledged_ns;
+
+    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+        for (uint32_t slot = 0; sim->hosts[h].agent && slot < sim->hosts[h].slots; slot++)
+            if (sim->hosts[h].idle_ns[slot] != 0 && sim->hosts[h].idle_ns[slot] < free_ns)
+                free_ns = sim->hosts[h].idle_ns[slot];
+    host->idle_ns[worker->slot] = 0;
+    if (free_ns == UINT64_MAX || since_ns == 0)
+        return;
+    since_ns = free_ns > since_ns ? free_ns : since_ns;
+    sim_trace(sim, "job %u waited %llu us beside a free slot", worker->job + 1,
+              (unsigned long long)((sim->now_ns - since_ns) / 1000));
+    if (sim->now_ns - since_ns <= sim->gap_ns)
+        return;
+    sim->gap_ns = sim->now_ns - since_ns;
+    sim->gap_job = worker->job;
+}
+
 void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
 {
     const struct shoal_placement *place = &order->u.run.placement;
@@ -485,6 +509,10 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
     sim_trace(sim, "%s: runs worker %llx of job %u, role %u, slot %d", host->name, (unsigned long long)worker->id,
               job + 1, worker->role, (int)worker->slot);
     sim_check_run(host, worker);
+    if (worker->role == SHOAL_JOB_SCRIPT)
+        note_gap(host, worker);
+    else if (worker->slot != UINT32_MAX)
+        host->idle_ns[worker->slot] = 0;
     worker->next = host->workers;
     host->workers = worker;
     runner = runner_of(host, job, true);
@@ -676,6 +704,8 @@ static void slot_idle(struct sim_host *host, uint32_t slot)
     for (const struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
         if (worker->slot == slot)
             return;
+    if (host->idle_ns[slot] == 0)
+        host->idle_ns[slot] = host->sim->now_ns;
     event.u.idle.slot = slot;
     sim_host_step(host, &event);
 }

@@ -103,6 +103,7 @@ enum shoal_lead_action_kind {
     SHOAL_LEAD_SEND,    /* a host_wire message, to a host or to this node's own slots core */
     SHOAL_LEAD_PROPOSE, /* an entry of kind USER; answered by APPLIED, or by REFUSED */
     SHOAL_LEAD_SUMMARY, /* for gossip: PUBLISH_SUMMARY */
+    SHOAL_LEAD_DEMAND,  /* the summary again, for those who wait: what it wants or holds has changed */
     SHOAL_LEAD_DELETE,  /* ended and deleted: the group may be removed, with a tombstone */
 };
 
@@ -138,6 +139,8 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 
 /* What this job wants of the mesh, for the view of every allocation made here. */
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
+/* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
+bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place);
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary);
 /* shoal_job_facts with progress and the pending reason. */
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts);

@@ -166,6 +166,13 @@ struct shoal_sched_request {
 _Static_assert(SHOAL_SCHED_SPEC_BYTES_MAX + SHOAL_BUNDLE_INLINE_MAX + 4 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX,
                "a founding record with specification and bundle fits one entry");
 
+/* (configuration index, term, applied index) of a summary: the higher one wins, whoever signed it. */
+struct shoal_sched_version {
+    uint64_t config;
+    uint64_t term;
+    uint64_t applied;
+};
+
 struct shoal_sched_event {
     enum shoal_sched_event_kind kind;
     uint64_t wall_ms; /* wall clock, for job ids, order of claims and display only */
@@ -179,7 +186,8 @@ struct shoal_sched_event {
         struct {
             struct shoal_job_id job;
             struct shoal_view payload; /* empty: tombstone */
-            bool archived;             /* a tombstone: the job is in the archive, not deleted */
+            struct shoal_sched_version version;
+            bool archived; /* a tombstone: the job is in the archive, not deleted */
         } summary;
         struct {
             struct shoal_node_id author;
@@ -249,13 +257,6 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_SAY,           /* log the text: something an operator should know (in `fatal`) */
     SHOAL_SCHED_INDEX,         /* what lists show of a job has changed: into the index, no flush is needed */
     SHOAL_SCHED_ORDER,         /* for this host's workers, blobs and files: host.h */
-};
-
-/* (configuration index, term, applied index) of a summary: the higher one wins, whoever signed it. */
-struct shoal_sched_version {
-    uint64_t config;
-    uint64_t term;
-    uint64_t applied;
 };
 
 /* What the index is to hold of a job. */

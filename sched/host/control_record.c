@@ -173,6 +173,8 @@ bool shoal_control_heard(const struct shoal_record *record, struct shoal_sched_e
         *event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_SUMMARY };
         memcpy(event->u.summary.job.bytes, record->key.bytes, sizeof(event->u.summary.job.bytes));
         event->u.summary.payload = record->tombstone ? (struct shoal_view){ 0 } : record->payload;
+        event->u.summary.version = (struct shoal_sched_version){ record->version.word[0], record->version.word[1],
+                                                                 record->version.word[2] & ~ARCHIVED_BIT };
         event->u.summary.archived = record->tombstone && (record->version.word[2] & ARCHIVED_BIT) != 0;
         return true;
     case SHOAL_RECORD_MESH_STATE:

@@ -215,12 +215,19 @@ struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
     return host;
 }
 
-struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
+const struct lworker *lead_find_worker(const struct shoal_lead *lead, uint64_t worker_id)
 {
     for (uint32_t i = 0; i < LEAD_WORKERS; i++)
         if (lead->workers[i].used && lead->workers[i].place.worker_id == worker_id)
             return &lead->workers[i];
     return NULL;
+}
+
+struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
+{
+    const struct lworker *found = lead_find_worker(lead, worker_id);
+
+    return found == NULL ? NULL : &lead->workers[found - lead->workers];
 }
 
 /* What the log has dropped is forgotten here and on its host. */

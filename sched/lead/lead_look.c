@@ -35,6 +35,13 @@ static const char *waits_for(const struct shoal_lead *lead)
     return lead->cut_off;
 }
 
+bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place)
+{
+    const struct lworker *worker = lead_find_worker(lead, place->worker_id);
+
+    return place->slot != SHOAL_SLOT_NONE && (worker == NULL || !worker->gone);
+}
+
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max) { lead_want(lead, min, max); }
 
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary)
@@ -73,7 +80,8 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     summary->start_ms = job->start_ms;
     summary->end_ms = job->end_ms;
     for (uint32_t i = 0; i < job->placement_count; i++)
-        put_holding(summary, &job->placements[i]);
+        if (shoal_lead_holds(lead, &job->placements[i]))
+            put_holding(summary, &job->placements[i]);
 }
 
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts)
@@ -141,34 +149,62 @@ size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nod
 
 void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats) { *stats = lead->stats; }
 
-/* A change of state at once, anything else at most each second. */
+/* A mark of what the summary says of slots: what it wants, what it holds, and where. */
+static uint64_t demand_mark(const struct shoal_job_summary *summary)
+{
+    uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
+    const uint64_t words[] = { summary->want_min, summary->want_max, summary->held, summary->host_count };
+
+    for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        mark = (mark ^ words[i]) * 1099511628211ull;
+    for (unsigned h = 0; h < summary->host_count; h++) {
+        for (unsigned i = 0; i < sizeof(summary->hosts[h].node.bytes); i++)
+            mark = (mark ^ summary->hosts[h].node.bytes[i]) * 1099511628211ull;
+        mark = (mark ^ summary->hosts[h].slots) * 1099511628211ull;
+    }
+    return mark;
+}
+
+static bool say(struct lead_step *s, enum shoal_lead_action_kind kind, const uint8_t *bytes, size_t len)
+{
+    uint8_t *at = s->actions->pool + s->actions->pool_used;
+
+    if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX || SHOAL_LEAD_POOL_BYTES - s->actions->pool_used < len) {
+        s->lead->blocked = true;
+        return false;
+    }
+    memcpy(at, bytes, len);
+    s->actions->list[s->actions->count++] = (struct shoal_lead_action){ .kind = kind, .bytes = shoal_view_of(at, len) };
+    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    return true;
+}
+
+/* To gossip a change of state goes at once, anything else at most each second. A change of demand is told to those who
+ * wait for slots at once. */
 void lead_publish(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
     struct shoal_job_summary summary;
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
-    uint8_t *at = s->actions->pool + s->actions->pool_used;
+    uint64_t mark;
     size_t len;
 
     shoal_lead_summary(lead, &summary);
     if (shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len) != SHOAL_OK)
         return;
+    mark = demand_mark(&summary);
+    if (mark != lead->demand_said && say(s, SHOAL_LEAD_DEMAND, bytes, len))
+        lead->demand_said = mark;
     if (len == lead->summary_len && memcmp(bytes, lead->summary, len) == 0)
         return;
     if (summary.state == lead->summary_state && s->now_ns < lead->summary_ns + SUMMARY_NS) {
         lead_wake(s, lead->summary_ns + SUMMARY_NS);
         return;
     }
-    if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX || SHOAL_LEAD_POOL_BYTES - s->actions->pool_used < len) {
-        lead->blocked = true;
+    if (!say(s, SHOAL_LEAD_SUMMARY, bytes, len))
         return;
-    }
-    memcpy(at, bytes, len);
     memcpy(lead->summary, bytes, len);
     lead->summary_len = len;
     lead->summary_state = summary.state;
     lead->summary_ns = s->now_ns;
-    s->actions->list[s->actions->count++] =
-        (struct shoal_lead_action){ .kind = SHOAL_LEAD_SUMMARY, .bytes = shoal_view_of(at, len) };
-    s->actions->pool_used += (len + 15) & ~(size_t)15;
 }

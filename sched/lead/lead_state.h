@@ -145,6 +145,7 @@ struct shoal_lead {
     char pending[SHOAL_JOB_REASON_BYTES];
     /* Gossip. */
     uint64_t summary_ns;
+    uint64_t demand_said; /* of the newest DEMAND: demand_mark() in lead_look.c */
     uint8_t summary_state;
     size_t summary_len;
     uint8_t summary[SHOAL_RECORD_PAYLOAD_MAX];
@@ -184,6 +185,7 @@ bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, b
 struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node); /* found or added; NULL: full */
 struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node);
 struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id);
+const struct lworker *lead_find_worker(const struct shoal_lead *lead, uint64_t worker_id);
 /* Order `worker`, again after a second while it does not follow. */
 void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
                 uint8_t reason, uint64_t grace_ns);

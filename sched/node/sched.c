@@ -251,6 +251,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_REBUILD: sched_on_rebuild(s, from, &frame); break;
         case FRAME_ARCHIVE: err = sched_on_archive(s, from, &frame); break;
         case FRAME_PARK: sched_on_park(s, from, &frame); break;
+        case FRAME_NEWS: err = sched_on_news(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)
@@ -268,9 +269,7 @@ static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_e
         s->store_percent = event->u.health.store_percent;
         return SHOAL_OK;
     case SHOAL_SCHED_NODE: sched_on_node(s, &event->u.node); return SHOAL_OK;
-    case SHOAL_SCHED_SUMMARY:
-        sched_on_summary(s, event->u.summary.job, event->u.summary.payload, event->u.summary.archived);
-        return SHOAL_OK;
+    case SHOAL_SCHED_SUMMARY: sched_on_summary(s, event); return SHOAL_OK;
     case SHOAL_SCHED_MESH_HEARD:
         sched_on_mesh_heard(s, event->u.mesh_heard.author, event->u.mesh_heard.payload);
         return SHOAL_OK;

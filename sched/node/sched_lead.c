@@ -63,6 +63,10 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
             sched_index_dirty(s, g);
             sched_view_changed(s);
             break;
+        case SHOAL_LEAD_DEMAND:
+            sched_news_summary(s, g, action->bytes);
+            sched_view_changed(s);
+            break;
         case SHOAL_LEAD_DELETE: delete_group(s, g); break;
         }
     }
@@ -283,7 +287,9 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
 {
     struct shoal_hash hash = target_hash(s, event);
 
-    if (shoal_hash_equal(hash, g->side->target))
+    if (event->u.target.slot_count > 0)
+        tell_hosts(s, g); /* a newer record of a host that has refused: it may be asked again */
+    if (g->lead == NULL || shoal_hash_equal(hash, g->side->target))
         return;
     g->side->target = hash;
     sched_lead_event(s, g, event);

@@ -80,6 +80,7 @@ static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id i
 void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
 {
     struct sched_node *node = sched_node_find(s, info->id);
+    struct shoal_sched_node old;
     bool was;
 
     if (node == NULL)
@@ -89,7 +90,13 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     was = sched_node_available(s, node);
     if (node->info.state != info->state)
         node->since_ns = s->now;
+    old = node->info;
     node->info = *info;
+    if (old.incarnation.host_epoch == info->incarnation.host_epoch && old.slot_stamp > info->slot_stamp) {
+        node->info.slots_free = old.slots_free; /* W2 of sched_news.c: its news was ahead of gossip */
+        node->info.slot_stamp = old.slot_stamp;
+        node->info.record_seq = old.record_seq;
+    }
     node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
     node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
     if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT) {

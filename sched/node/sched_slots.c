@@ -76,6 +76,7 @@ static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action 
         to = sched_act(s, SHOAL_SCHED_PUBLISH_SLOTS);
         to->u.publish.version = from->u.publish.version;
         to->u.publish.payload = sched_pool_copy(s, from->u.publish.payload);
+        sched_news_slots(s, from->u.publish.payload);
         sched_view_changed(s);
         break;
     case SHOAL_SLOTS_ORDER: pass_order(s, &from->u.order); break;

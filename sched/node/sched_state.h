@@ -18,6 +18,7 @@
  *   sched_slots.c    this host's slots
  *   sched_local.c    what leads and slots tell each other
  *   sched_summary.c  jobs' summaries, from gossip and into it
+ *   sched_news.c     free slots and demands, told directly to those who wait
  *   sched_view.c     hosts and jobs in one view, and its allocation
  *   sched_interest.c support that jobs want */
 #ifndef SCHED_STATE_H
@@ -389,6 +390,7 @@ struct sched_slots {
     uint64_t kept_version; /* of the table that was kept last */
     uint64_t kept_ns;
     struct shoal_buf bytes;
+    uint64_t news_free; /* free slots, as told by news last */
 };
 
 /* Messages between leads and slots of this node: sched_local.c. */
@@ -398,11 +400,21 @@ struct sched_local {
     struct shoal_buf pool;
 };
 
+/* A job as gossip, or its leader's news, told of it last. */
+struct sched_heard {
+    struct shoal_job_summary summary;
+    struct shoal_sched_version version;
+    bool news; /* its demand is from news: gossip of the same version may be older */
+};
+
 /* Jobs as gossip knows them: sched_summary.c. */
 struct sched_summaries {
-    struct shoal_job_summary *list; /* in order of ids */
+    struct sched_heard *list; /* in order of ids */
     size_t count, cap;
 };
+
+/* A change of free slots or of a demand is told directly to so many nodes; beyond it gossip does. */
+#define SCHED_NEWS_NODES 8
 
 /* Working memory of the allocation, grown where nodes and summaries are admitted: sched_view.c. */
 struct sched_view {
@@ -416,6 +428,9 @@ struct sched_view {
     uint32_t host_count, slot_count, job_count;
     uint64_t due_ns; /* evaluate then; SCHED_NEVER: nothing changed */
     uint64_t done_ns;
+    /* Who leads the first jobs that wait for slots, this node left out: sched_news.c. */
+    uint32_t waiting_count;
+    struct shoal_node_id waiting[SCHED_NEWS_NODES];
 };
 
 /* Nodes whose support jobs want: sched_interest.c. */
@@ -787,11 +802,20 @@ SHOAL_MUST_CHECK enum shoal_err sched_on_host_frame(struct shoal_sched *s, struc
 void sched_local_run(struct shoal_sched *s);
 
 /* sched_summary.c */
-void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived);
+void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *event);
+/* `news`: from the job's leader itself, ahead of gossip. */
+void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *summary,
+                        struct shoal_sched_version version, bool news);
 void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone,
                            bool archived);
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived); /* its tombstone into gossip */
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);
+
+/* sched_news.c */
+void sched_news_slots(struct shoal_sched *s, struct shoal_view payload);
+void sched_news_summary(struct shoal_sched *s, const struct sched_group *g, struct shoal_view payload);
+SHOAL_MUST_CHECK enum shoal_err sched_on_news(struct shoal_sched *s, struct shoal_node_id from,
+                                              const struct frame *frame);
 
 /* sched_view.c */
 void sched_view_changed(struct shoal_sched *s);

@@ -31,7 +31,7 @@ static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
-        if (shoal_job_id_cmp(s->summaries.list[mid].id, id) < 0)
+        if (shoal_job_id_cmp(s->summaries.list[mid].summary.id, id) < 0)
             low = mid + 1;
         else
             high = mid;
@@ -39,17 +39,22 @@ static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
     return low;
 }
 
+static bool is_at(const struct shoal_sched *s, size_t at, struct shoal_job_id id)
+{
+    return at < s->summaries.count && shoal_job_id_equal(s->summaries.list[at].summary.id, id);
+}
+
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id id)
 {
     size_t at = summary_place(s, id);
 
-    return at < s->summaries.count && shoal_job_id_equal(s->summaries.list[at].id, id) ? &s->summaries.list[at] : NULL;
+    return is_at(s, at, id) ? &s->summaries.list[at].summary : NULL;
 }
 
 static bool summary_room(struct shoal_sched *s)
 {
     size_t cap = s->summaries.cap == 0 ? 64 : s->summaries.cap * 2;
-    struct shoal_job_summary *grown;
+    struct sched_heard *grown;
 
     if (s->summaries.count < s->summaries.cap)
         return true;
@@ -76,41 +81,82 @@ static bool same_demand(const struct shoal_job_summary *a, const struct shoal_jo
     return true;
 }
 
-void sched_on_summary(struct shoal_sched *s, struct shoal_job_id job, struct shoal_view payload, bool archived)
+static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
+{
+    if (a.config != b.config)
+        return a.config < b.config ? -1 : 1;
+    if (a.term != b.term)
+        return a.term < b.term ? -1 : 1;
+    if (a.applied != b.applied)
+        return a.applied < b.applied ? -1 : 1;
+    return 0;
+}
+
+static void take_demand(struct shoal_job_summary *to, const struct shoal_job_summary *from)
+{
+    to->want_min = from->want_min;
+    to->want_max = from->want_max;
+    to->held = from->held;
+    to->host_count = from->host_count;
+    memcpy(to->hosts, from->hosts, sizeof(to->hosts));
+}
+
+static void forget(struct shoal_sched *s, struct shoal_job_id job, bool archived)
 {
     size_t at = summary_place(s, job);
-    bool known = at < s->summaries.count && shoal_job_id_equal(s->summaries.list[at].id, job);
-    struct shoal_job_summary summary;
-    bool led;
 
-    if (payload.len == 0) {
-        if (known) {
-            s->summaries.count--;
-            memmove(&s->summaries.list[at], &s->summaries.list[at + 1],
-                    (s->summaries.count - at) * sizeof(s->summaries.list[0]));
-            if (!archived)
-                sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
-            else if (sched_group_find(s, job) == NULL)
-                sched_archive_bury(s, job);
-            sched_view_changed(s);
-        }
-        if (!archived)
-            sched_archive_deleted(s, job); /* it was on its way there */
-        return;
-    }
-    if (shoal_job_summary_decode(payload, &summary) != SHOAL_OK || !shoal_job_id_equal(summary.id, job) ||
-        (!known && !summary_room(s)))
-        return;
-    if (!known) {
-        memmove(&s->summaries.list[at + 1], &s->summaries.list[at],
+    if (is_at(s, at, job)) {
+        s->summaries.count--;
+        memmove(&s->summaries.list[at], &s->summaries.list[at + 1],
                 (s->summaries.count - at) * sizeof(s->summaries.list[0]));
-        s->summaries.count++;
-        sched_view_changed(s);
-    } else if (!same_demand(&s->summaries.list[at], &summary)) {
+        if (!archived)
+            sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
+        else if (sched_group_find(s, job) == NULL)
+            sched_archive_bury(s, job);
         sched_view_changed(s);
     }
-    led = !known || !shoal_node_id_equal(s->summaries.list[at].leader, summary.leader);
-    s->summaries.list[at] = summary;
-    if (led)
-        sched_requests_led(s, job, summary.leader);
+    if (!archived)
+        sched_archive_deleted(s, job); /* it was on its way there */
+}
+
+void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *summary,
+                        struct shoal_sched_version version, bool news)
+{
+    size_t at = summary_place(s, summary->id);
+    bool known = is_at(s, at, summary->id);
+    struct sched_heard *heard;
+    struct sched_heard old;
+    int newer;
+
+    if (!known && (!summary_room(s) || (news && shoal_job_state_ended((enum shoal_job_state)summary->state))))
+        return; /* news of an ended job may have been overtaken by its deletion */
+    heard = &s->summaries.list[at];
+    if (!known) {
+        memmove(heard + 1, heard, (s->summaries.count++ - at) * sizeof(*heard));
+        memset(heard, 0, sizeof(*heard));
+    }
+    old = *heard;
+    newer = known ? version_cmp(version, old.version) : 1;
+    if (newer < 0 && (news || old.news))
+        return; /* W2: gossip keeps its own order, and may be behind the news */
+    *heard = (struct sched_heard){ .summary = *summary, .version = version, .news = news };
+    if (newer == 0 && old.news && !news) {
+        take_demand(&heard->summary, &old.summary);
+        heard->news = true;
+    }
+    if (!known || !same_demand(&old.summary, &heard->summary))
+        sched_view_changed(s);
+    if (!known || !shoal_node_id_equal(old.summary.leader, summary->leader))
+        sched_requests_led(s, summary->id, summary->leader);
+}
+
+void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *event)
+{
+    struct shoal_job_summary summary;
+
+    if (event->u.summary.payload.len == 0)
+        forget(s, event->u.summary.job, event->u.summary.archived);
+    else if (shoal_job_summary_decode(event->u.summary.payload, &summary) == SHOAL_OK &&
+             shoal_job_id_equal(summary.id, event->u.summary.job))
+        sched_summary_hear(s, &summary, event->u.summary.version, false);
 }

@@ -68,6 +68,8 @@ static bool view_room(struct sched_view *view, size_t hosts, size_t slots, size_
         return false;
     }
     sched_view_free(view);
+    memcpy(bigger.waiting, view->waiting, sizeof(bigger.waiting));
+    bigger.waiting_count = view->waiting_count;
     bigger.due_ns = view->due_ns;
     bigger.done_ns = view->done_ns;
     *view = bigger;
@@ -141,7 +143,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         for (uint32_t p = 0; p < g->job->placement_count; p++) {
-            if (g->job->placements[p].slot != SHOAL_SLOT_NONE)
+            if (shoal_lead_holds(g->lead, &g->job->placements[p]))
                 hold(view, g->job->placements[p].node, g->job->placements[p].slot, view->job_count);
         }
         view->job_count++;
@@ -151,7 +153,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
 static void view_others(const struct shoal_sched *s, struct sched_view *view)
 {
     for (size_t i = 0; i < s->summaries.count; i++) {
-        const struct shoal_job_summary *summary = &s->summaries.list[i];
+        const struct shoal_job_summary *summary = &s->summaries.list[i].summary;
         const struct sched_group *g = sched_group_find(s, summary->id);
 
         if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
@@ -238,6 +240,29 @@ static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate
     }
 }
 
+/* The leaders of the first jobs that wait, in the view's order; this node is left out. */
+static void note_waiting(struct shoal_sched *s, const struct shoal_allocate_view *in,
+                         const struct shoal_allocate_out *out)
+{
+    struct sched_view *view = &s->view;
+
+    view->waiting_count = 0;
+    for (uint32_t i = 0; i < in->job_count && view->waiting_count < SCHED_NEWS_NODES; i++) {
+        const struct shoal_job_summary *summary;
+        bool known = false;
+
+        if (in->jobs[i].max == 0 || out->grants[i].held >= in->jobs[i].max)
+            continue;
+        summary = sched_summary_find(s, in->jobs[i].id);
+        if (summary == NULL || sched_is_self(s, summary->leader) || sched_node_find(s, summary->leader) == NULL)
+            continue;
+        for (uint32_t w = 0; w < view->waiting_count; w++)
+            known = known || shoal_node_id_equal(view->waiting[w], summary->leader);
+        if (!known)
+            view->waiting[view->waiting_count++] = summary->leader;
+    }
+}
+
 void sched_view_due(struct shoal_sched *s)
 {
     struct sched_view *view = &s->view;
@@ -269,6 +294,7 @@ void sched_view_due(struct shoal_sched *s)
     out = (struct shoal_allocate_out){ .grants = view->grants, .slots = view->given };
     if (shoal_allocate(view->work, &in, &out) != SHOAL_OK)
         return;
+    note_waiting(s, &in, &out);
     for (uint32_t i = 0; i < view->job_count; i++) {
         struct sched_group *g = sched_group_find(s, view->jobs[i].id);
 

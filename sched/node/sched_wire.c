@@ -135,6 +135,13 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_u64(w, f->u.park.term);
         shoal_put_u64(w, f->u.park.index);
         break;
+    case FRAME_NEWS:
+        shoal_put_bool(w, f->u.news.is_summary);
+        shoal_put_u64(w, f->u.news.version.config);
+        shoal_put_u64(w, f->u.news.version.term);
+        shoal_put_u64(w, f->u.news.version.applied);
+        shoal_put_bytes(w, f->u.news.payload);
+        break;
     }
     return !w->failed;
 }
@@ -249,6 +256,13 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.park.word = shoal_get_enum(r, PARK_WORDS);
         f->u.park.term = shoal_get_u64(r);
         f->u.park.index = shoal_get_u64(r);
+        break;
+    case FRAME_NEWS:
+        f->u.news.is_summary = shoal_get_bool(r);
+        f->u.news.version.config = shoal_get_u64(r);
+        f->u.news.version.term = shoal_get_u64(r);
+        f->u.news.version.applied = shoal_get_u64(r);
+        f->u.news.payload = shoal_get_bytes(r, SHOAL_RECORD_PAYLOAD_MAX);
         break;
     }
 }

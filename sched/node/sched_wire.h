@@ -26,8 +26,9 @@ enum frame_kind {
     FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: line and configuration) */
     FRAME_ARCHIVE, /* about an ended job's record: sched_archive.c */
     FRAME_PARK,    /* a group leaves memory, or comes back: sched_park.c */
+    FRAME_NEWS,    /* my free slots, or what a job that I lead wants now, before gossip says so: sched_news.c */
 };
-#define FRAME_KINDS 17
+#define FRAME_KINDS 18
 
 enum park_word {
     PARK_ASK,  /* from the leader: park this group, which stands at (term, index) */
@@ -137,6 +138,11 @@ struct frame {
             uint8_t word;         /* enum park_word */
             uint64_t term, index; /* ASK, DONE: of the last entry, which is committed */
         } park;
+        struct {
+            bool is_summary;                    /* else the payload is a slots record */
+            struct shoal_sched_version version; /* of the summary */
+            struct shoal_view payload;
+        } news;
     } u;
 };
 

@@ -722,6 +722,7 @@ static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
             memcpy(e->bytes, a->bytes.bytes, a->bytes.len);
             break;
         case SHOAL_LEAD_SUMMARY: w->summaries++; break;
+        case SHOAL_LEAD_DEMAND: break;
         case SHOAL_LEAD_DELETE: w->deletes++; break;
         }
     }

@@ -15,6 +15,7 @@
 
 #include "shoal/job.h"
 #include "shoal/mesh.h"
+#include "sched/node/sched_wire.h"
 #include "shoal/sched.h"
 #include "shoal/slots.h"
 
@@ -73,7 +74,7 @@ struct net_node {
     uint64_t flush_end_ns, next_end_ns; /* one flush runs; what comes meanwhile shares the next one */
     uint64_t flush_ns;
     uint32_t slots;
-    uint64_t slots_free, slots_version;
+    uint64_t slots_free, slots_version, slots_stamp;
     unsigned runs; /* workers started here */
     unsigned blobs_put;
     unsigned verified; /* signatures looked at */
@@ -142,7 +143,7 @@ struct net_summary {
 struct net {
     uint64_t now;
     uint64_t seed;
-    struct shoal_rand chance;
+    struct shoal_rand chance, news_chance;
     unsigned count;
     struct net_node nodes[NET_NODES_MAX];
     bool cut[NET_NODES_MAX][NET_NODES_MAX];
@@ -171,6 +172,7 @@ struct net {
     size_t term_count, term_cap;
     unsigned blobs_fail; /* bit i: node i cannot fetch any */
     uint64_t frames;
+    bool gossip_is_silent; /* no record reaches another node */
 };
 
 /* ---- Toy cryptography: stable, and wrong keys do not verify ---- */
@@ -416,7 +418,7 @@ static bool net_lost(struct net *net, unsigned from, unsigned to)
            (net->loss_per_mille > 0 && shoal_rand_below(&net->chance, 1000) < net->loss_per_mille);
 }
 
-static void net_send(struct net *net, unsigned from, const struct shoal_sched_action *action, enum net_kind kind)
+static void net_send_any(struct net *net, unsigned from, const struct shoal_sched_action *action, enum net_kind kind)
 {
     unsigned to = net_find(net, action->u.send.to);
     uint64_t jitter = net->delay_jitter_ns == 0 ? 0 : shoal_rand_below(&net->chance, net->delay_jitter_ns);
@@ -433,6 +435,21 @@ static void net_send(struct net *net, unsigned from, const struct shoal_sched_ac
     if (kind == NET_FRAME && event->len > 0 && shoal_rand_below(&net->chance, 1000) < net->damage_per_mille)
         event->bytes[shoal_rand_below(&net->chance, event->len)] ^= (uint8_t)(1u << shoal_rand_below(&net->chance, 8));
     net_push(net, event);
+}
+
+/* News has chance of its own: what a seed did without it, it does. */
+static void net_send(struct net *net, unsigned from, const struct shoal_sched_action *action, enum net_kind kind)
+{
+    bool news = kind == NET_FRAME && action->u.send.bytes.len > 0 && action->u.send.bytes.bytes[0] == FRAME_NEWS;
+    struct shoal_rand others = net->chance;
+
+    if (news)
+        net->chance = net->news_chance;
+    net_send_any(net, from, action, kind);
+    if (!news)
+        return;
+    net->news_chance = net->chance;
+    net->chance = others;
 }
 
 /* When a write given to the disk now is durable. */
@@ -508,7 +525,7 @@ static void net_rumour(struct net *net, unsigned from, enum net_kind kind, struc
     for (unsigned i = 0; i < net->count; i++) {
         struct net_event *event;
 
-        if (i == from || !net->nodes[i].up || !net->nodes[from].member)
+        if (i == from || !net->nodes[i].up || !net->nodes[from].member || net->gossip_is_silent)
             continue;
         event = net_event_of(net, kind, i, 30 * NET_MS + shoal_rand_below(&net->chance, 200 * NET_MS));
         event->from = from;
@@ -682,10 +699,11 @@ static void net_publish_slots(struct net *net, unsigned at, struct shoal_view pa
     assert_int_equal(shoal_slots_record_decode(payload, &record), SHOAL_OK);
     net->nodes[at].slots_free = record.free;
     net->nodes[at].slots_version = record.version;
+    net->nodes[at].slots_stamp = record.stamp;
     for (unsigned i = 0; i < net->count; i++) {
         struct net_event *said;
 
-        if (i == at || !net->nodes[i].up || !net->nodes[i].member || !net->nodes[at].member)
+        if (i == at || !net->nodes[i].up || !net->nodes[i].member || !net->nodes[at].member || net->gossip_is_silent)
             continue;
         said = net_event_of(net, NET_STATE, i, 50 * NET_MS);
         said->from = at;
@@ -916,6 +934,7 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.slots = node->slots;
     event.u.node.slots_free = node->slots_free;
     event.u.node.record_seq = node->slots_version;
+    event.u.node.slot_stamp = node->slots_stamp;
     event.u.node.cpus = 4;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)
@@ -1081,6 +1100,7 @@ static struct net *net_create_with(uint64_t seed, unsigned count, bool joined, u
     assert_non_null(net);
     net->seed = seed;
     shoal_rand_init(&net->chance, seed);
+    shoal_rand_init(&net->news_chance, seed ^ 0x6e657773);
     net->now = 1000 * NET_S;
     net->count = count;
     net->delay_ns = 200000;
@@ -1188,6 +1208,7 @@ static void net_deliver(struct net *net, struct net_event *event)
             if (!shoal_job_id_equal(net->summaries[i].job, event->job))
                 continue;
             out.u.summary.payload = shoal_view_of(net->summaries[i].bytes, net->summaries[i].len);
+            out.u.summary.version = net->summaries[i].version;
             out.u.summary.archived = net->summaries[i].archived;
         }
         break;

@@ -804,6 +804,28 @@ static void test_a_script_starts_soon(void **state)
     net_destroy(net);
 }
 
+/* Gossip falls silent once the jobs are known: what is free, and what other leaders' jobs want, is told directly. The
+ * last jobs of a burst start as soon as those in the middle. */
+static void test_news_places_without_gossip(void **state)
+{
+    struct net *net = net_create_with(23, 3, true, 1);
+    uint64_t began;
+
+    (void)state;
+    net->work_ns = 400 * NET_MS;
+    for (unsigned i = 0; i < 3; i++)
+        (void)submit(net, i % 3, 1000 + i);
+    net_run(net, 300 * NET_MS);
+    assert_int_equal(runs_of(net), 2); /* gangs of two: one of three runs */
+    net->gossip_is_silent = true;
+    began = net->now;
+    while (runs_of(net) < 6 && net->now < began + 5 * NET_S)
+        net_run(net, NET_MS);
+    if (net->now - began > 1200 * NET_MS)
+        fail_msg("the last of three gangs started after %llu ms", (unsigned long long)((net->now - began) / NET_MS));
+    net_destroy(net);
+}
+
 static void test_a_script_survives_its_leader(void **state)
 {
     struct net *net = net_create_with(20, 5, true, 0);
@@ -1010,6 +1032,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node_founds_alone),
         cmocka_unit_test(test_a_script_starts_soon),
+        cmocka_unit_test(test_news_places_without_gossip),
         cmocka_unit_test(test_any_node_answers_for_any_job),
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),

@@ -80,6 +80,11 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.park.word = PARK_DONE;
         f.u.park.index = 2;
         break;
+    case FRAME_NEWS:
+        f.u.news.is_summary = true;
+        f.u.news.version.applied = 9;
+        f.u.news.payload = shoal_view_text("a summary");
+        break;
     }
     return f;
 }
