@@ -5,7 +5,9 @@
  * M1. The state is a function of the commands and their indexes: no clock, no chance, no pointer value.
  * M2. A refused command changes the version only, so that every replica's version is that of its log.
  * M3. The last enabled administrator stays one: nobody can lock everybody out.
- * M4. A uid is never given twice. */
+ * M4. A uid is never given twice: each is below the next one to be given.
+ * M5. Users are in the order of their names, revocations of their tokens, evictions of their ids, each there once.
+ * M6. Each table holds what its limit says at most: a command that would exceed it was refused by the check. */
 #include "shoal/mesh.h"
 
 #include <stdlib.h>
@@ -71,6 +73,7 @@ static bool text_same_folded(const char *a, const char *b)
 
     while (a[i] != '\0' && lower(a[i]) == lower(b[i]))
         i++;
+    SHOAL_ASSERT(i < SHOAL_MESH_TEXT_BYTES); /* texts end */
     return lower(a[i]) == lower(b[i]);
 }
 
@@ -93,6 +96,8 @@ static bool name_is_valid(const char *name)
 
 static void put_user(struct shoal_writer *w, const struct shoal_mesh_user *user)
 {
+    SHOAL_ASSERT(memchr(user->name, 0, sizeof(user->name)) != NULL);         /* texts end */
+    SHOAL_ASSERT(memchr(user->password, 0, sizeof(user->password)) != NULL); /* texts end */
     shoal_put_text(w, user->name);
     shoal_put_text(w, user->password);
     shoal_put_u32(w, user->uid);
@@ -113,6 +118,7 @@ static void get_user(struct shoal_reader *r, struct shoal_mesh_user *user)
 
 static void put_framework(struct shoal_writer *w, const struct shoal_mesh_framework *framework)
 {
+    SHOAL_ASSERT(memchr(framework->name, 0, sizeof(framework->name)) != NULL); /* texts end */
     shoal_put_text(w, framework->name);
     shoal_put_bool(w, framework->enabled);
     shoal_put_text(w, framework->settings);
@@ -142,6 +148,7 @@ enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *comman
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
+    SHOAL_ASSERT((unsigned)command->kind < SHOAL_MESH_COMMAND_KINDS); /* the decoder refuses others */
     shoal_put_u8(&w, MESH_FORMAT);
     shoal_put_u8(&w, (uint8_t)command->kind);
     shoal_put_u64(&w, command->now_s);
@@ -205,6 +212,11 @@ enum shoal_err shoal_mesh_command_decode(struct shoal_view bytes, struct shoal_m
 /* Bytes of the whole state at most, from its counts: so that one reserve is enough. */
 static size_t state_bytes(const struct shoal_mesh *mesh)
 {
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX &&
+                 mesh->framework_count <= SHOAL_MESH_FRAMEWORKS_MAX);   /* M6 */
+    SHOAL_ASSERT(mesh->key_count <= SHOAL_MESH_KEYS_MAX);               /* M6 */
+    SHOAL_ASSERT(mesh->revocation_count <= SHOAL_MESH_REVOCATIONS_MAX); /* M6 */
+    SHOAL_ASSERT(mesh->eviction_count <= SHOAL_MESH_EVICTIONS_MAX);     /* M6 */
     return 256 + mesh->user_count * (sizeof(struct shoal_mesh_user) + 16) +
            mesh->framework_count * (sizeof(struct shoal_mesh_framework) + 16) +
            mesh->revocation_count * (sizeof(struct shoal_mesh_revocation)) +
@@ -240,10 +252,12 @@ enum shoal_err shoal_mesh_encode(const struct shoal_mesh *mesh, struct shoal_buf
     shoal_put_u32(&w, mesh->eviction_count);
     for (uint32_t i = 0; i < mesh->eviction_count; i++)
         shoal_put_node_id(&w, mesh->evictions[i]);
-    SHOAL_ASSERT(!w.failed);
+    SHOAL_ASSERT(!w.failed); /* state_bytes() is enough */
     buf->len += w.len;
     return SHOAL_OK;
 }
+
+static uint32_t other_admins(const struct shoal_mesh *mesh, const char *name);
 
 static uint32_t get_count(struct shoal_reader *r, uint32_t max)
 {
@@ -270,6 +284,8 @@ static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
     mesh->user_count = get_count(r, SHOAL_MESH_USERS_MAX);
     for (uint32_t i = 0; i < mesh->user_count && !r->failed; i++) {
         get_user(r, &mesh->users[i]);
+        if (mesh->users[i].uid >= mesh->next_uid) /* M4 */
+            r->failed = true;
         if (i > 0 && strcmp(mesh->users[i - 1].name, mesh->users[i].name) >= 0)
             r->failed = true;
     }
@@ -279,9 +295,16 @@ static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
     mesh->revocation_count = get_count(r, SHOAL_MESH_REVOCATIONS_MAX);
     for (uint32_t i = 0; i < mesh->revocation_count && !r->failed; i++)
         get_revocation(r, &mesh->revocations[i]);
+    for (uint32_t i = 1; i < mesh->revocation_count && !r->failed; i++) /* M5 */
+        r->failed = memcmp(mesh->revocations[i - 1].token, mesh->revocations[i].token, SHOAL_MESH_TOKEN_ID_BYTES) >= 0;
     mesh->eviction_count = get_count(r, SHOAL_MESH_EVICTIONS_MAX);
     for (uint32_t i = 0; i < mesh->eviction_count && !r->failed; i++)
         mesh->evictions[i] = shoal_get_node_id(r);
+    for (uint32_t i = 1; i < mesh->eviction_count && !r->failed; i++) /* M5 */
+        r->failed = shoal_node_id_cmp(mesh->evictions[i - 1], mesh->evictions[i]) >= 0;
+    if (mesh->next_uid == UINT32_MAX || mesh->initialised != (mesh->user_count > 0) ||
+        (mesh->initialised && (mesh->key_count == 0 || other_admins(mesh, "") == 0))) /* M3, M4 */
+        r->failed = true;
 }
 
 enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struct shoal_view bytes)
@@ -322,6 +345,7 @@ static uint32_t user_place(const struct shoal_mesh *mesh, const char *name)
         else
             high = mid;
     }
+    SHOAL_ASSERT(low == mesh->user_count || strcmp(mesh->users[low].name, name) >= 0); /* M5 */
     return low;
 }
 
@@ -347,6 +371,7 @@ const struct shoal_mesh_user *shoal_mesh_user_at(const struct shoal_mesh *mesh, 
 
 size_t shoal_mesh_token_keys(const struct shoal_mesh *mesh, uint8_t keys[SHOAL_MESH_KEYS_MAX][SHOAL_MESH_KEY_BYTES])
 {
+    SHOAL_ASSERT(mesh->key_count <= SHOAL_MESH_KEYS_MAX); /* M6 */
     memcpy(keys, mesh->keys, sizeof(mesh->keys));
     return mesh->key_count;
 }
@@ -385,6 +410,8 @@ static uint32_t revocation_place(const struct shoal_mesh *mesh, const uint8_t *t
         else
             high = mid;
     }
+    SHOAL_ASSERT(low == mesh->revocation_count ||
+                 memcmp(mesh->revocations[low].token, token, SHOAL_MESH_TOKEN_ID_BYTES) >= 0); /* M5 */
     return low;
 }
 
@@ -482,6 +509,7 @@ static uint32_t revocations_left(const struct shoal_mesh *mesh, uint64_t now_s)
 
     for (uint32_t i = 0; i < mesh->revocation_count; i++)
         left += mesh->revocations[i].exp_s >= now_s ? 1 : 0;
+    SHOAL_ASSERT(left <= mesh->revocation_count);
     return left;
 }
 
@@ -545,6 +573,9 @@ static void add_user(struct shoal_mesh *mesh, const struct shoal_mesh_user *user
 {
     uint32_t at = user_place(mesh, user->name);
 
+    SHOAL_ASSERT(mesh->user_count < SHOAL_MESH_USERS_MAX);                                /* M6 */
+    SHOAL_ASSERT(at == mesh->user_count || strcmp(mesh->users[at].name, user->name) > 0); /* M5 */
+    SHOAL_ASSERT(mesh->next_uid < UINT32_MAX);                                            /* M4 */
     memmove(&mesh->users[at + 1], &mesh->users[at], (mesh->user_count - at) * sizeof(mesh->users[0]));
     mesh->users[at] = *user;
     mesh->users[at].uid = mesh->next_uid++;
@@ -556,6 +587,7 @@ static void remove_user(struct shoal_mesh *mesh, const char *name)
 {
     uint32_t at = user_index(mesh, name);
 
+    SHOAL_ASSERT(at < mesh->user_count); /* the check refused what names nobody */
     mesh->user_count--;
     memmove(&mesh->users[at], &mesh->users[at + 1], (mesh->user_count - at) * sizeof(mesh->users[0]));
 }
@@ -564,6 +596,7 @@ static void set_framework(struct shoal_mesh *mesh, const struct shoal_mesh_frame
 {
     uint32_t at = framework_index(mesh, framework->name);
 
+    SHOAL_ASSERT(at < SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
     mesh->frameworks[at] = *framework;
     if (at == mesh->framework_count)
         mesh->framework_count++;
@@ -573,6 +606,7 @@ static void remove_framework(struct shoal_mesh *mesh, const char *name)
 {
     uint32_t at = framework_index(mesh, name);
 
+    SHOAL_ASSERT(at < mesh->framework_count); /* the check refused what names nothing */
     mesh->framework_count--;
     memmove(&mesh->frameworks[at], &mesh->frameworks[at + 1],
             (mesh->framework_count - at) * sizeof(mesh->frameworks[0]));
@@ -582,6 +616,7 @@ static void init(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
 {
     static const char *const defaults[] = { "PyTorch", "edtPyTorch" };
 
+    SHOAL_ASSERT(!mesh->initialised && mesh->user_count == 0); /* a mesh is set up once */
     mesh->initialised = true;
     memcpy(mesh->name, c->name, sizeof(mesh->name));
     memcpy(mesh->keys[0], c->key, SHOAL_MESH_KEY_BYTES);
@@ -597,6 +632,7 @@ static void init(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
 
 static void rotate_key(struct shoal_mesh *mesh, const uint8_t *key)
 {
+    SHOAL_ASSERT(mesh->key_count > 0); /* set up with one */
     memmove(mesh->keys[1], mesh->keys[0], SHOAL_MESH_KEY_BYTES);
     memcpy(mesh->keys[0], key, SHOAL_MESH_KEY_BYTES);
     mesh->key_count = mesh->key_count < SHOAL_MESH_KEYS_MAX ? mesh->key_count + 1 : SHOAL_MESH_KEYS_MAX;
@@ -617,6 +653,7 @@ static void revoke(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
         mesh->revocations[at] = c->revocation;
         return;
     }
+    SHOAL_ASSERT(kept < SHOAL_MESH_REVOCATIONS_MAX); /* M6 */
     memmove(&mesh->revocations[at + 1], &mesh->revocations[at], (kept - at) * sizeof(mesh->revocations[0]));
     mesh->revocations[at] = c->revocation;
     mesh->revocation_count++;
@@ -628,6 +665,7 @@ static void evict(struct shoal_mesh *mesh, struct shoal_node_id node)
 
     if (shoal_mesh_evicted(mesh, node))
         return;
+    SHOAL_ASSERT(mesh->eviction_count < SHOAL_MESH_EVICTIONS_MAX); /* M6 */
     memmove(&mesh->evictions[at + 1], &mesh->evictions[at], (mesh->eviction_count - at) * sizeof(mesh->evictions[0]));
     mesh->evictions[at] = node;
     mesh->eviction_count++;
@@ -637,6 +675,7 @@ static void readmit(struct shoal_mesh *mesh, struct shoal_node_id node)
 {
     uint32_t at = eviction_place(mesh, node);
 
+    SHOAL_ASSERT(shoal_mesh_evicted(mesh, node)); /* the check refused what names nobody */
     mesh->eviction_count--;
     memmove(&mesh->evictions[at], &mesh->evictions[at + 1], (mesh->eviction_count - at) * sizeof(mesh->evictions[0]));
 }
@@ -647,6 +686,7 @@ static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     struct shoal_mesh_user *user = at < mesh->user_count ? &mesh->users[at] : NULL;
 
     /* shoal_mesh_check() has refused what names nobody. */
+    SHOAL_ASSERT(mesh->initialised || c->kind == SHOAL_MESH_INIT);
     SHOAL_ASSERT(user != NULL || (c->kind != SHOAL_MESH_SET_USER && c->kind != SHOAL_MESH_SET_PASSWORD &&
                                   c->kind != SHOAL_MESH_VOID_TOKENS));
     switch (c->kind) {
@@ -669,6 +709,7 @@ static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     case SHOAL_MESH_EVICT: evict(mesh, c->node); break;
     case SHOAL_MESH_READMIT: readmit(mesh, c->node); break;
     }
+    SHOAL_ASSERT(other_admins(mesh, "") > 0); /* M3 */
 }
 
 enum shoal_err shoal_mesh_apply(struct shoal_mesh *mesh, uint64_t index, struct shoal_view command,
@@ -680,7 +721,8 @@ enum shoal_err shoal_mesh_apply(struct shoal_mesh *mesh, uint64_t index, struct 
     if (index <= mesh->version)
         return shoal_fail(msg, SHOAL_ERR_STALE, "entry %llu is not above version %llu", (unsigned long long)index,
                           (unsigned long long)mesh->version);
-    mesh->version = index; /* M2 */
+    SHOAL_ASSERT(index > mesh->version); /* M2: it only rises */
+    mesh->version = index;
     err = shoal_mesh_command_decode(command, &c);
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "the command does not decode");

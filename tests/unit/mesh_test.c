@@ -263,6 +263,48 @@ static void test_replicas_are_alike(void **state)
     shoal_mesh_destroy(copy);
 }
 
+/* A state that no commands can have made is refused, since all that follows would rely on it. */
+static void test_an_impossible_state_is_refused(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    struct shoal_mesh *copy = shoal_mesh_create();
+    struct shoal_mesh_command evict = command_of(SHOAL_MESH_EVICT, "");
+    struct shoal_buf bytes = { 0 };
+    size_t uid_at = 10 + 4 + strlen(shoal_mesh_name(mesh)); /* format, version, initialised, the name's length */
+    const struct {
+        const char *name;
+        size_t at;
+        uint8_t value;
+        enum shoal_err want;
+    } rows[] = {
+        { "the state as it is", 0, 1, SHOAL_OK },
+        { "users of a mesh that was never set up", 9, 0, SHOAL_ERR_MALFORMED },
+        { "a uid that is to be given again", uid_at, 0xe8, SHOAL_ERR_MALFORMED }, /* 1000, the first user's */
+        { "no key for tokens", uid_at + 4, 0, SHOAL_ERR_MALFORMED },
+        { "evictions out of order", 0, 1, SHOAL_ERR_MALFORMED }, /* the last byte of an id, see below */
+    };
+
+    (void)state;
+    for (uint8_t i = 1; i <= 2; i++) {
+        evict.node.bytes[0] = i;
+        assert_int_equal(apply(mesh, &evict), SHOAL_OK);
+    }
+    assert_int_equal(shoal_mesh_encode(mesh, &bytes), SHOAL_OK);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bool order = i + 1 == sizeof(rows) / sizeof(rows[0]);
+        size_t at = order ? bytes.len - sizeof(evict.node.bytes) : rows[i].at;
+        uint8_t before = bytes.bytes[at];
+
+        bytes.bytes[at] = rows[i].value;
+        if (shoal_mesh_decode(copy, shoal_buf_view(&bytes)) != rows[i].want)
+            fail_msg("%s: want %s", rows[i].name, shoal_err_name(rows[i].want));
+        bytes.bytes[at] = before;
+    }
+    shoal_buf_deinit(&bytes);
+    shoal_mesh_destroy(mesh);
+    shoal_mesh_destroy(copy);
+}
+
 static void test_command_prefixes_and_noise(void **state)
 {
     struct shoal_rand chance;
@@ -305,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_users_are_bounded),
         cmocka_unit_test(test_nothing_before_init_and_nothing_twice),
         cmocka_unit_test(test_replicas_are_alike),
+        cmocka_unit_test(test_an_impossible_state_is_refused),
         cmocka_unit_test(test_command_prefixes_and_noise),
     };
 
