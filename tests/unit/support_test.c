@@ -1,7 +1,10 @@
 /* Host-pair support: two or more hosts on a virtual clock, datagrams carried by hand. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -509,6 +512,34 @@ static void more_claims_than_fit_are_counted_and_do_not_flood(void **state)
 }
 
 /* A set whose pages never come whole replaces nothing, so what a peer claims can be more than one set. */
+/* What is built to be installed asserts: our own bug stops the process at the line that made it, and says what was broken. */
+static void a_broken_invariant_stops_the_process(void **state)
+{
+    struct pair *pair = pair_create();
+    char said[256] = "";
+    int ends[2];
+    int status = 0;
+    pid_t child;
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    child = fork();
+    if (child == 0) {
+        (void)dup2(ends[1], STDERR_FILENO);
+        (void)signal(SIGABRT, SIG_DFL);
+        shoal_support_remove(pair->host[0], node_of(7)); /* which was never added */
+        _exit(0);
+    }
+    (void)close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], said, sizeof(said) - 1) > 0);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    assert_non_null(strstr(said, "sched/raft/support.c:"));
+    assert_non_null(strstr(said, "broken invariant: peer != NULL"));
+    (void)close(ends[0]);
+    pair_destroy(pair);
+}
+
 static void a_full_table_of_claims_refuses_and_counts(void **state)
 {
     struct pair *pair = pair_create();
@@ -685,6 +716,7 @@ int main(void)
         cmocka_unit_test(claims_arrive_and_leave_within_an_interval),
         cmocka_unit_test(many_claims_come_in_pages_through_loss),
         cmocka_unit_test(more_claims_than_fit_are_counted_and_do_not_flood),
+        cmocka_unit_test(a_broken_invariant_stops_the_process),
         cmocka_unit_test(a_full_table_of_claims_refuses_and_counts),
         cmocka_unit_test(a_new_life_leads_nothing_that_the_last_one_led),
         cmocka_unit_test(a_refused_connection_ends_only_the_observers_support),
