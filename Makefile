@@ -34,7 +34,7 @@ JOBS   := $(shell nproc)
 
 # What the spawn helper runs: small and static, since each runner and worker is forked from it. No sanitizer links so.
 RUNNER_OBJ := $(OUT)/node/runner_main.o $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_server \
-              runner_start runner_wire spawn_helper spawn_wire)
+              runner_start runner_wire spawn_helper spawn_wire) $(OUT)/sched/job/pack_msgpack.o
 STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)
 
 all: $(OUT)/shoal $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/fabric/build.version

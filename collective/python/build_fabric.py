@@ -3,6 +3,7 @@
     OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt
     OUTDIR/native/libshoal.so    zips hold no libraries
     OUTDIR/site/cloudpickle      from this interpreter's environment; last on the path of a job
+    OUTDIR/site/msgpack          the same; without its compiled part, which belongs to one version of Python
     OUTDIR/tools                 emetrics, elog: on the path, never in the zip, where they would shadow the user's own
     OUTDIR/build.version         a hash of all of it
 
@@ -10,6 +11,7 @@ Files change only if their content does, and by rename: jobs that run go on with
 bytes."""
 
 import hashlib
+import importlib
 import os
 import sys
 import zipfile
@@ -57,18 +59,17 @@ def make_zip(path):
     return content
 
 
-def copy_cloudpickle(site):
-    """The package as this interpreter has it, with its licence beside it where there is one."""
+def copy_package(name, site):
+    """The package's Python files as this interpreter has them, and its version."""
     try:
-        import cloudpickle
+        package = importlib.import_module(name)
     except ImportError:
-        sys.exit("build_fabric: this Python (%s) has no cloudpickle; run `make setup`, or pip install cloudpickle"
-                 % sys.executable)
-    package = os.path.dirname(os.path.abspath(cloudpickle.__file__))
-    for name in sources(package):
-        with open(os.path.join(package, name), "rb") as source:
-            replace(os.path.join(site, "cloudpickle", name), source.read())
-    return cloudpickle.__version__
+        sys.exit("build_fabric: this Python (%s) has no %s; run `make setup`, or pip install %s" % (sys.executable, name, name))
+    folder = os.path.dirname(os.path.abspath(package.__file__))
+    for file in sources(folder):
+        with open(os.path.join(folder, file), "rb") as source:
+            replace(os.path.join(site, name, file), source.read())
+    return str(getattr(package, "__version__", None) or package.version)
 
 
 def main():
@@ -80,7 +81,8 @@ def main():
         binary = source.read()
     replace(os.path.join(out, "native", "libshoal.so"), binary)
     content.update(binary)
-    content.update(copy_cloudpickle(os.path.join(out, "site")).encode())
+    for name in ("cloudpickle", "msgpack"):
+        content.update(copy_package(name, os.path.join(out, "site")).encode())
     for name in sources(os.path.join(HERE, "tools")):
         with open(os.path.join(HERE, "tools", name), "rb") as source:
             text = source.read()

@@ -1,8 +1,10 @@
 /* The engine server of a job: a Python that has the framework loaded and forks one engine for each START of kind FORK
- * (collective/python/pyedt/engine_server.py). It talks in lines of JSON over a SEQPACKET socket.
+ * (collective/python/pyedt/engine_server.py). It talks in MessagePack over a SEQPACKET socket, with a head of kind ENGINE;
+ * either side passes over fields that it does not know.
  *
- *   runner --{"fork": slot, "worker": id, ...} and the slot's lock--> server --fork, fork--> engine, a child of the runner
- *          <--{"forked": slot, "worker": id, "pid": n}--------------
+ *   runner --{fork: slot, worker: id, ...} and the slot's lock--> server --fork, fork--> engine, a child of the runner
+ *          <--{forked: slot, worker: id, pid: n}----------------
+ *          <--{error: text, worker: id}-------------------------  it could not
  *
  * V1. An engine that was killed before it was forked leaves nothing: it is killed as soon as it has a process, and when
  *     the server was asked for no other engine, the server is ended, and the locks that lie in its socket with it.
@@ -17,9 +19,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shoal/wire.h"
+#include "shoal/pack.h"
 
 #include "shoal/banned.h"
+
+#define ENGINE_VERSION 1
 
 /* The engine server: started with the first engine, serves until the runner ends. */
 enum shoal_err runner_server_start(struct runner *runner, const struct shoal_runner_start *start, struct shoal_msg *msg)
@@ -65,55 +69,10 @@ close_pair:
     return err;
 }
 
-static void json_text(struct shoal_writer *w, const char *text)
+/* What is no `name=value`, or has a name beyond any use, is left out. */
+static void put_environment(struct shoal_pack_writer *w, const struct shoal_runner_start *start)
 {
-    shoal_put_u8(w, '"');
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
-        char escaped[8];
-
-        if (*at == '"' || *at == '\\')
-            (void)snprintf(escaped, sizeof(escaped), "\\%c", *at);
-        else if (*at < 0x20)
-            (void)snprintf(escaped, sizeof(escaped), "\\u%04x", *at);
-        else
-            (void)snprintf(escaped, sizeof(escaped), "%c", *at);
-        shoal_put_raw(w, escaped, strlen(escaped));
-    }
-    shoal_put_u8(w, '"');
-}
-
-static void json_field(struct shoal_writer *w, const char *name, const char *text)
-{
-    json_text(w, name);
-    shoal_put_u8(w, ':');
-    json_text(w, text);
-    shoal_put_u8(w, ',');
-}
-
-/* One JSON line and the slot's lock descriptor: "fork an engine". The answer names its pid. */
-enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runner_start *start, const int logs[2],
-                                  int lock, struct shoal_msg *msg)
-{
-    static uint8_t line[SHOAL_RUNNER_MESSAGE_MAX];
-    struct shoal_writer w = shoal_writer_init(line, sizeof(line));
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control = { 0 };
-    struct iovec part = { .iov_base = line };
-    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
-    char number[64];
-
-    (void)snprintf(number, sizeof(number), "{\"fork\":%u,\"worker\":%llu,\"nice\":%u,", start->slot,
-                   (unsigned long long)start->worker_id, start->nice);
-    shoal_put_raw(&w, number, strlen(number));
-    json_field(&w, "cwd", start->cwd);
-    for (unsigned i = 0; i < 2; i++) { /* the engine opens our ends of the pipes */
-        (void)snprintf(number, sizeof(number), "/proc/%d/fd/%d", (int)getpid(), logs[i]);
-        json_field(&w, i == 0 ? "stdout" : "stderr", number);
-    }
-    json_text(&w, "env");
-    shoal_put_raw(&w, ":{", 2);
+    shoal_pack_begin_map(w);
     for (uint32_t i = 0; i < start->envc; i++) {
         const char *equals = strchr(start->env[i], '=');
         char name[256];
@@ -122,16 +81,55 @@ enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runn
             continue;
         memcpy(name, start->env[i], (size_t)(equals - start->env[i]));
         name[equals - start->env[i]] = '\0';
-        json_text(&w, name);
-        shoal_put_u8(&w, ':');
-        json_text(&w, equals + 1);
-        if (i + 1 < start->envc)
-            shoal_put_u8(&w, ',');
+        shoal_pack_put_name(w, name);
+        shoal_pack_put_text(w, equals + 1);
     }
-    shoal_put_raw(&w, "}}\n", 3);
+    shoal_pack_end_map(w);
+}
+
+static void put_command(struct shoal_pack_writer *w, const struct shoal_runner_start *start, const int logs[2])
+{
+    static const char *const streams[] = { "stdout", "stderr" };
+
+    shoal_pack_put_head(w, (struct shoal_pack_head){ SHOAL_PACK_KIND_ENGINE, ENGINE_VERSION, 1 });
+    shoal_pack_begin_map(w);
+    shoal_pack_put_name(w, "cwd");
+    shoal_pack_put_text(w, start->cwd);
+    shoal_pack_put_name(w, "env");
+    put_environment(w, start);
+    shoal_pack_put_name(w, "fork");
+    shoal_pack_put_u64(w, start->slot);
+    shoal_pack_put_name(w, "nice");
+    shoal_pack_put_i64(w, (int64_t)start->nice);
+    for (unsigned i = 0; i < 2; i++) { /* the engine opens our ends of the pipes */
+        char path[64];
+
+        (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), logs[i]);
+        shoal_pack_put_name(w, streams[i]);
+        shoal_pack_put_text(w, path);
+    }
+    shoal_pack_put_name(w, "worker");
+    shoal_pack_put_u64(w, start->worker_id);
+    shoal_pack_end_map(w);
+}
+
+/* One command and the slot's lock descriptor: "fork an engine". The answer names its pid. */
+enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runner_start *start, const int logs[2],
+                                  int lock, struct shoal_msg *msg)
+{
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes, sizeof(bytes));
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct iovec part = { .iov_base = bytes };
+    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
+
+    put_command(&w, start, logs);
     if (w.failed)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "the environment of an engine exceeds %u bytes",
-                          (unsigned)sizeof(line));
+                          (unsigned)sizeof(bytes));
     part.iov_len = w.len;
     if (lock >= 0) {
         struct cmsghdr *c;
@@ -150,29 +148,55 @@ enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runn
     return SHOAL_OK;
 }
 
-/* {"forked": SLOT, "worker": ID, "pid": N} or {"error": "...", "worker": ID}: our own server wrote it, so a small
- * scan for the three fields will do; anything else is shown in the log. */
-static void on_server_line(struct runner *runner, char *line)
-{
-    const char *worker = strstr(line, "\"worker\":");
-    const char *pid = strstr(line, "\"pid\":");
-    const char *error = strstr(line, "\"error\":");
-    struct child *child = worker == NULL ? NULL : child_find(runner, strtoull(worker + 9, NULL, 10));
+struct answer {
+    uint64_t worker_id;
+    int64_t pid;
+    struct shoal_view error;
+};
 
-    if (child == NULL || (pid == NULL && error == NULL)) {
-        (void)dprintf(2, "runner: engine server says: %s\n", line);
+static bool answer_decode(struct shoal_view bytes, struct answer *answer)
+{
+    struct shoal_pack_reader r = shoal_pack_reader_init(bytes);
+    struct shoal_pack_map map;
+
+    *answer = (struct answer){ 0 };
+    if (shoal_pack_get_head(&r, SHOAL_PACK_KIND_ENGINE, ENGINE_VERSION, NULL) != SHOAL_OK)
+        return false;
+    map = shoal_pack_get_map(&r);
+    while (shoal_pack_next_field(&r, &map)) {
+        if (shoal_pack_named(&map, "worker"))
+            answer->worker_id = shoal_pack_get_u64(&r, UINT64_MAX);
+        else if (shoal_pack_named(&map, "pid"))
+            answer->pid = shoal_pack_get_i64(&r);
+        else if (shoal_pack_named(&map, "error"))
+            answer->error = shoal_pack_get_str(&r, bytes.len);
+        else
+            shoal_pack_skip(&r);
+    }
+    return shoal_pack_reader_done(&r);
+}
+
+/* A job's own process wrote it: a pid of 1 and below would be everybody's, to kill(). */
+static void on_answer(struct runner *runner, struct shoal_view bytes)
+{
+    struct answer answer;
+    struct child *child;
+
+    if (!answer_decode(bytes, &answer) || (child = child_find(runner, answer.worker_id)) == NULL) {
+        (void)dprintf(2, "runner: the engine server says what is no answer, %zu bytes\n", bytes.len);
         return;
     }
-    if (pid != NULL && strtol(pid + 6, NULL, 10) > 1 && strtol(pid + 6, NULL, 10) <= INT32_MAX) {
-        child_running(runner, child, (pid_t)strtol(pid + 6, NULL, 10));
-    } else if (pid != NULL) { /* 1 and below would be everybody's, to kill() */
-        (void)snprintf(child->text, sizeof(child->text), "the engine server names a process that cannot be: %.100s",
-                       pid);
-        child_ended(runner, child, -1, false);
-    } else {
-        (void)snprintf(child->text, sizeof(child->text), "the engine server could not fork: %.400s", error + 8);
-        child_ended(runner, child, -1, false);
+    if (answer.error.len == 0 && answer.pid > 1 && answer.pid <= INT32_MAX) {
+        child_running(runner, child, (pid_t)answer.pid);
+        return;
     }
+    if (answer.error.len > 0)
+        (void)snprintf(child->text, sizeof(child->text), "the engine server could not fork: %.*s",
+                       answer.error.len > 400 ? 400 : (int)answer.error.len, (const char *)answer.error.bytes);
+    else
+        (void)snprintf(child->text, sizeof(child->text), "the engine server names a process that cannot be: %lld",
+                       (long long)answer.pid);
+    child_ended(runner, child, -1, false);
 }
 
 void runner_server_unwanted(struct runner *runner)
@@ -208,12 +232,10 @@ static void server_lost(struct runner *runner)
 
 void runner_on_server(struct runner *runner)
 {
-    ssize_t len = recv(runner->server, runner->server_line, sizeof(runner->server_line) - 1, MSG_DONTWAIT);
+    ssize_t len = recv(runner->server, runner->server_answer, sizeof(runner->server_answer), MSG_DONTWAIT);
 
-    if (len > 0) {
-        runner->server_line[len] = '\0';
-        on_server_line(runner, runner->server_line);
-    } else if (len == 0 || (errno != EAGAIN && errno != EINTR)) {
+    if (len > 0)
+        on_answer(runner, shoal_view_of(runner->server_answer, (size_t)len));
+    else if (len == 0 || (errno != EAGAIN && errno != EINTR))
         server_lost(runner);
-    }
 }

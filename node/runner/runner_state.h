@@ -67,7 +67,7 @@ struct runner {
     uint64_t idle_since_ns;
     uint64_t sweep_at_ns; /* 0: none is due */
     unsigned sweeps_left; /* for the sake of those that could not be told apart */
-    char server_line[8192];
+    uint8_t server_answer[8192];
     struct shoal_runner_message in;
     struct shoal_runner_message out;
     uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];

@@ -5,7 +5,6 @@ between them goes through UCX on loopback.
     EngineMesh --engine server, worker socket--> engines      --worker socket--> driver (a script)"""
 
 import ctypes
-import json
 import mmap
 import os
 import pathlib
@@ -28,6 +27,9 @@ REVOKED_AT, PUBLISHED_AT, FUTEX_AT = 48, 40, 56
 MAGIC = 0x6C6F72746E6F6353
 FUTEX_SYSCALL, FUTEX_WAKE = 202, 1
 PR_SET_CHILD_SUBREAPER = 36
+sys.path.insert(0, str(ROOT / "collective" / "python"))
+
+from pyedt import engine_server  # noqa: E402
 
 
 def library():
@@ -184,8 +186,8 @@ class EngineMesh:
             environment["SHOAL_FAULT"] = fault
         command = {"fork": slot, "worker": worker_id, "nice": 0, "cwd": str(self.work), "env": environment,
                    "stdout": str(log / "stdout"), "stderr": str(log / "stderr")}
-        where.server.send(json.dumps(command).encode())
-        answer = json.loads(where.server.recv(65536))
+        where.server.send(engine_server.pack(command))
+        answer = engine_server.unpack(where.server.recv(65536))
         engine = Engine(self, where, worker_id, slot, answer["pid"])
         self.engines.append(engine)
         return engine

@@ -459,7 +459,9 @@ static void an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour(vo
         f, 1,
         "until [ -e go ]; do sleep 0.01; done; for id in 1 2; do dd bs=99999 count=1 <&$SHOAL_SERVER_FD >/dev/null; "
         "pid=$(setsid sleep 1000 >/dev/null 2>&1 & echo $!); "
-        "printf '{\"forked\":%d,\"worker\":%d,\"pid\":%d}' $id $id $pid >&$SHOAL_SERVER_FD; done; exec sleep 1000");
+        "hex=$(printf %08x $pid | sed 's/../\\\\x&/g'); printf "
+        "\"e\\\\1\\\\1\\\\204\\\\xa6forked\\\\x0$id\\\\xa5later\\\\xc0"
+        "\\\\xa3pid\\\\xce$hex\\\\xa6worker\\\\x0$id\" >&$SHOAL_SERVER_FD; done; exec sleep 1000");
     start_engine(f, 2, "");
     UNTIL(locked(f, 2));
     order(f, SHOAL_RUNNER_KILL, 1, 0, 0, 0);

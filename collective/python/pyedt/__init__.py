@@ -14,7 +14,7 @@ import sys
 
 
 def append_site():
-    """cloudpickle lies in $FABRIC_HOME/site, last on the path: the environment's own comes first."""
+    """cloudpickle and msgpack lie in $FABRIC_HOME/site, last on the path: the environment's own come first."""
     libs = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of the zip this came from
     site = os.path.join(os.environ.get("FABRIC_HOME") or os.path.dirname(libs), "site")
     if os.path.isdir(site) and site not in sys.path:

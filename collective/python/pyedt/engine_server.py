@@ -1,7 +1,10 @@
 """The engine server: imports the framework once, then forks an engine per slot in milliseconds (PROTOCOLS 13).
 
-    runner --{"fork": slot, "worker": id, "env": ...} and the slot's lock--> engine server --fork--> child --fork--> engine
-    runner <--{"forked": slot, "worker": id, "pid": n}----------------------------'      (exits; the runner is subreaper)
+    runner --{fork: slot, worker: id, env: ...} and the slot's lock--> engine server --fork--> child --fork--> engine
+    runner <--{forked: slot, worker: id, pid: n}----------------------------'      (exits; the runner is subreaper)
+
+Messages are MessagePack after a head of three bytes: "e", the version, and the oldest version that can read it. Whoever
+does not know a field passes over it.
 
 S1. The server makes no tensor and no CUDA call; before each fork it has exactly one task and no /dev/nvidia* open.
     Otherwise the engine is started by exec: slower, never wrong. What a call's bundle imports is preloaded (_preload).
@@ -13,7 +16,6 @@ S4. The server imports at nice 0, and an engine loads at nice 0: a start waits f
 import array
 import ctypes
 import gc
-import json
 import os
 import select
 import signal
@@ -22,7 +24,10 @@ import sys
 import time
 import traceback
 
+import msgpack
+
 COMMAND_BYTES_MAX = 256 * 1024
+KIND, VERSION = ord("e"), 1
 PR_SET_PDEATHSIG = 1
 OWN_VARIABLES = ("SHOAL_WORKER_ID", "SHOAL_SLOT", "SHOAL_TOKEN")
 
@@ -71,6 +76,20 @@ def cannot_fork():
     return ""
 
 
+def pack(fields):
+    return bytes((KIND, VERSION, 1)) + msgpack.packb(dict(sorted(fields.items())), use_bin_type=True,
+                                                     unicode_errors="surrogateescape")
+
+
+def unpack(data):
+    """The fields. Environments may hold any bytes; they come and go as the kernel's do."""
+    if len(data) < 4 or data[0] != KIND:
+        raise ValueError("%d bytes that are no message to an engine server" % len(data))
+    if data[2] > VERSION:
+        raise ValueError("a message of version %d, which asks for a reader of version %d" % (data[1], data[2]))
+    return msgpack.unpackb(data[3:], raw=False, unicode_errors="surrogateescape")
+
+
 def receive(connection):
     """(command, lock descriptor or None); (None, None) when the runner is gone."""
     data, ancillary, _, _ = connection.recvmsg(COMMAND_BYTES_MAX, socket.CMSG_SPACE(4 * 4))
@@ -80,7 +99,7 @@ def receive(connection):
             descriptors.frombytes(content[:len(content) - len(content) % 4])
     if not data:
         return None, None
-    return json.loads(data), descriptors[0] if descriptors else None
+    return unpack(data), descriptors[0] if descriptors else None
 
 
 def become_engine(command, lock, direct, preloader, changed):
@@ -203,7 +222,7 @@ def serve(connection, environment):
         finally:
             if lock is not None:
                 os.close(lock)  # the engine's copy is the lock
-        connection.send(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+        connection.send(pack(answer))
         if go is not None:
             os.close(go)
 

@@ -21,7 +21,7 @@ def test_the_layout_and_that_building_twice_changes_nothing(tmp_path):
     (tmp_path / "lib.so").write_bytes(b"library")
     build(tmp_path / "a", tmp_path / "lib.so")
     first = tree(tmp_path / "a")
-    assert {"libs/fabric.zip", "native/libshoal.so", "site/cloudpickle/__init__.py", "tools/emetrics.py", "tools/elog.py",
+    assert {"libs/fabric.zip", "native/libshoal.so", "site/cloudpickle/__init__.py", "site/msgpack/fallback.py", "tools/emetrics.py", "tools/elog.py",
             "build.version"} <= set(first)
     stamps = {name: os.stat(tmp_path / "a" / name).st_mtime_ns for name in first}
     build(tmp_path / "a", tmp_path / "lib.so")
@@ -60,3 +60,5 @@ def test_a_script_imports_from_the_zip(tmp_path):
             "print(FabricModel.__module__, cloudpickle.__file__, sys.path[-1])")
     assert run(code, "-S")[-3:] == ["pyedt.fabric_model", "%s/site/cloudpickle/__init__.py" % home, "%s/site" % home]
     assert run("from pyedt import _comm; print(_comm.library_path())") == [library]
+    code = "import pyedt, msgpack; print(msgpack.__file__, msgpack.unpackb(msgpack.packb({'a': [1, b'x']}))['a'][0])"
+    assert run(code, "-S") == ["%s/site/msgpack/__init__.py" % home, "1"], "for environments that have none"

@@ -3,7 +3,6 @@
 import array
 import ctypes
 import fcntl
-import json
 import os
 import select
 import socket
@@ -14,6 +13,7 @@ import time
 import pytest
 from conftest import PACKAGES
 from pyedt import _bundle
+from pyedt.engine_server import pack, unpack
 
 PR_SET_CHILD_SUBREAPER = 36
 NICE = os.getpriority(os.PRIO_PROCESS, 0)  # of this run, and so of the server
@@ -81,10 +81,10 @@ def command(tmp_path, slot, **others):
 
 def ask(server, message, descriptors=()):
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    server.sendmsg([json.dumps(message).encode() + b"\n"], ancillary)
-    line = server.recv(8192)
-    assert b'"worker":%d' % message["worker"] in line, "the runner looks for it without a space"
-    return json.loads(line)
+    server.sendmsg([pack(message)], ancillary)
+    answer = unpack(server.recv(8192))
+    assert answer["worker"] == message["worker"]
+    return answer
 
 
 def ended(pid):
@@ -154,6 +154,13 @@ def test_a_bad_directory_ends_the_engine_and_not_the_server(server, tmp_path):
     assert ended(ask(ours, command(tmp_path, 1))["pid"]) == 7
 
 
+def test_an_environment_may_hold_any_bytes(server, tmp_path):
+    ours, _ = server
+    order = command(tmp_path, 0)
+    order["env"]["RAW"] = os.fsdecode(b"\xff\xfe")
+    assert ended(ask(ours, order)["pid"]) == 7
+
+
 def test_a_server_with_a_thread_starts_engines_afresh(tmp_path):
     ours, process = start_server("import threading, time\n"
                                  "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")
@@ -162,6 +169,17 @@ def test_a_server_with_a_thread_starts_engines_afresh(tmp_path):
     assert ended(answer["pid"]) == 2, "the real engine, which has no agent here"
     assert "started by Shoal's agent" in open(tmp_path / "engine-1" / "log" / "stderr").read()
     stop_server(ours, process)
+
+
+def test_messages_of_later_versions_and_any_bytes():
+    message = {"worker": 2**63 + 5, "env": {"RAW": "\udcff\udcfe", "PLAIN": "\u20ac"}, "later": [1, None]}
+    assert unpack(pack(message)) == message
+    assert pack({"b": 1, "a": 2}) == b"e\x01\x01\x82\xa1a\x02\xa1b\x01", "in the order of names"
+    assert unpack(b"e\x09\x01\x80") == {}
+    with pytest.raises(ValueError, match="version 9, which asks for a reader of version 2"):
+        unpack(b"e\x09\x02\x80")
+    with pytest.raises(ValueError, match="no message"):
+        unpack(b'{"fork": 1}')
 
 
 def test_the_marks_of_the_first_worker_leave_the_servers_environment(monkeypatch):
@@ -262,10 +280,10 @@ def test_the_first_engine_waits_for_a_call_that_is_on_its_way(tmp_path, monkeypa
     kitchen = Kitchen(tmp_path, monkeypatch, "", call=False)
     order = command(kitchen.folder, 0)
     kitchen.until_loaded()
-    kitchen.ours.send(json.dumps(order).encode() + b"\n")
+    kitchen.ours.send(pack(order))
     assert not select.select([kitchen.ours], [], [], 0.5)[0], "it could have forked by now"
     kitchen.call()
-    assert ended(json.loads(kitchen.ours.recv(8192))["pid"]) == 7
+    assert ended(unpack(kitchen.ours.recv(8192))["pid"]) == 7
     assert open(order["stdout"]).read().split() == ["spice", "plain"]
     kitchen.close()
 
