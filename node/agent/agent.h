@@ -134,8 +134,8 @@ struct agent {
     uint64_t loop_lag_ns; /* worst of the last second */
     uv_prepare_t turn_end;
     uint64_t turn_began_ns, turn_idle_ns; /* at the end of the last turn: the time, and what was waited until then */
-    uint64_t turn_longest_ns; /* since the start */
-    uint64_t turns_late; /* longer than AGENT_TURN_NS */
+    uint64_t turn_longest_ns;             /* since the start */
+    uint64_t turns_late;                  /* longer than AGENT_TURN_NS */
     uv_signal_t signals[2];
     char scheduling[64]; /* the class we got */
 
@@ -206,6 +206,7 @@ bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t work
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);
 /* Forgets what has ended. */
 void agent_jobs_sweep(struct agent *agent);
+unsigned agent_jobs_count(const struct agent *agent);
 /* The result folder that lies here of a job of unknown owner; "": none. */
 void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES]);
 bool agent_job_is_single(const struct agent_job *job);

@@ -766,12 +766,16 @@ void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t gener
     l->call = call;
     l->files = calloc(MANIFEST_FILES_MAX, sizeof(*l->files));
     SHOAL_ASSERT(l->files != NULL);
-    if (here == NULL) {
+    if (here != NULL && here->result_dir[0] != '\0')
+        memcpy(l->root, here->result_dir, sizeof(l->root));
+    else
+        agent_find_result_dir(agent, job, l->root); /* what was pushed here: the host that ran it may be lost */
+    if (l->root[0] == '\0' && call != 0) {
         listing_end(l, SHOAL_ERR_NOT_FOUND, "this host has no files of the job", (struct shoal_hash){ { 0 } });
         return;
     }
-    memcpy(l->root, here->result_dir, sizeof(l->root));
-    list_folder(l, "model", 0);
+    if (l->root[0] != '\0')
+        list_folder(l, "model", 0);
     if (l->count == 0 && call == 0) { /* no file of a result: nothing is kept, and no hash names it */
         listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
         return;

@@ -26,6 +26,8 @@
  * hosts, for longer. */
 #define KEPT_NS (2 * SHOAL_S)
 #define KEPT_MAX_NS (30 * SHOAL_S)
+/* A job whose bundle was asked for will run here: a host that is none of its guardians knows them until then. */
+#define COMING_NS (600 * SHOAL_S)
 
 /* One process, once: nothing numbers its logs. */
 bool agent_job_is_single(const struct agent_job *job) { return !job->spec.elastic && job->spec.workers_max <= 1; }
@@ -348,6 +350,15 @@ static void job_free(struct agent *agent, struct agent_job *job)
     free(job);
 }
 
+unsigned agent_jobs_count(const struct agent *agent)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
+        count += agent->jobs[i] != NULL;
+    return count;
+}
+
 /* A job of which nothing runs here and nothing is under way costs no memory: what is asked of it is read from disk. A job
  * with a ledger stays until it is archived, since the ledger's end is in memory. */
 void agent_jobs_sweep(struct agent *agent)
@@ -356,9 +367,15 @@ void agent_jobs_sweep(struct agent *agent)
 
     for (unsigned i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_job *job = agent->jobs[i];
+        uint64_t kept_ns;
 
-        if (job == NULL || job->opened || job->ledger != NULL || job->files == AGENT_FILES_FETCHING ||
-            now < job->touched_ns + (agent_tree_quiet(job) ? KEPT_NS : KEPT_MAX_NS))
+        if (job == NULL || job->opened || job->ledger != NULL || job->files == AGENT_FILES_FETCHING)
+            continue;
+        if (job->guardian_count > 0 && job->spec_bytes.len == 0 && shoal_sched_job(agent->sched, job->id) == NULL)
+            kept_ns = COMING_NS;
+        else
+            kept_ns = agent_tree_quiet(job) ? KEPT_NS : KEPT_MAX_NS;
+        if (now < job->touched_ns + kept_ns)
             continue;
         job_free(agent, job);
     }

@@ -102,6 +102,7 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     ROW("shoal_store_commits_total", store->commits);
     ROW("shoal_store_bytes_used", store->used_bytes);
     ROW("shoal_store_flush_last_ns", store->flush_last_ns);
+    ROW("shoal_jobs_here", agent_jobs_count(agent));
     ROW("shoal_loop_lag_ns", agent->loop_lag_ns);
     ROW("shoal_loop_turn_longest_ns", agent->turn_longest_ns);
     ROW("shoal_loop_turns_late_total", agent->turns_late);

@@ -224,15 +224,22 @@ static void on_ledger_answer(void *arg, enum shoal_err err, const struct shoal_m
     call.done(call.arg, err, msg, answer);
 }
 
-/* An archived job's is what its last leader found. */
-static enum shoal_err audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json)
+/* A guardian knows what the ledger must hold, whether files of the job lie here or not: one without steps has an empty
+ * ledger everywhere. */
+static bool guards(const struct agent *agent, struct shoal_job_id id)
+{
+    return shoal_sched_job(agent->sched, id) != NULL;
+}
+
+/* Of an archived job: what its last leader found. */
+static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json)
 {
     char path[AGENT_PATH_BYTES + 16];
     struct shoal_msg msg;
 
-    if (job->used)
-        return agent_ledger_audit(agent, job, json);
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    if (guards(agent, id))
+        return agent_ledger_audit(agent, agent_job_need(agent, id), json);
+    agent_job_folder(agent, id, path, AGENT_PATH_BYTES);
     memcpy(path + strlen(path), "/audit", 7);
     return shoal_file_read(path, 4 * SHOAL_MIB, json, &msg);
 }
@@ -242,13 +249,13 @@ static void ledger_read(struct ledger_call *call)
     struct agent *agent = call->agent;
     struct ledger_call ended = *call;
     struct shoal_msg msg = { "" };
-    struct shoal_node_id node;
+    struct shoal_node_id node = { { 0 } };
     struct shoal_buf json = { 0 };
     enum shoal_err err;
 
-    if (backend_has_files(agent, call->id, &node)) {
+    if (guards(agent, call->id) || backend_has_files(agent, call->id, &node)) {
         free(call);
-        err = audit(agent, backend_files_of(agent, ended.id), &json);
+        err = audit(agent, ended.id, &json);
         ended.done(ended.arg, err, &msg, shoal_buf_view(&json));
         shoal_buf_deinit(&json);
     } else if (shoal_node_id_is_zero(node)) {
@@ -275,9 +282,9 @@ void backend_serve_ledger(void *arg, struct shoal_node_id from, struct shoal_vie
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
-    struct agent_job *job = shoal_reader_done(&r) ? backend_serves_files(agent, id) : NULL;
+    bool here = shoal_reader_done(&r) && (guards(agent, id) || backend_serves_files(agent, id) != NULL);
     struct shoal_buf json = { 0 };
-    enum shoal_err err = job == NULL ? SHOAL_ERR_NOT_FOUND : audit(agent, job, &json);
+    enum shoal_err err = here ? audit(agent, id, &json) : SHOAL_ERR_NOT_FOUND;
 
     (void)from;
     peer_answer(question, err, err == SHOAL_OK ? "" : "this host keeps no ledger of the job", shoal_buf_view(&json));

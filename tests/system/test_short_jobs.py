@@ -4,10 +4,11 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 
 import pytest
-from helpers import log_of
+from helpers import log_of, submit
 from mesh import TLS, job_id
 
 # One line for each time that it runs: `sh run.sh N` leaves COUNTS/N, prints, and ends with N modulo 3.
@@ -34,6 +35,12 @@ class Submits:
         text = answer.read().decode()
         assert answer.status == 200, text
         return job_id(text)
+
+
+    def metric(self, name):
+        self.connection.request("GET", "/v1/metrics", headers={"Authorization": "Bearer " + self.token})
+        text = self.connection.getresponse().read().decode()
+        return int(re.search(r"^%s (\d+)" % name, text, re.M).group(1))
 
 
 @pytest.fixture
@@ -106,3 +113,23 @@ def test_short_jobs_end_exactly_once_when_the_helper_or_the_agent_is_killed(new_
             struck.kill()
             struck.start()
     check(mesh, jobs, ran)
+
+
+def test_what_is_asked_of_a_job_that_left_nothing_is_answered_alike_at_every_node(new_mesh, script):
+    """No logs, no result, no steps: on two of three hosts nothing of it lies on disk, and soon on none in memory."""
+    mesh = new_mesh(slots=1)
+    clients = [Submits(mesh, host) for host in mesh.hosts]
+    job = clients[0].submit("/bin/true")
+    mesh.until(lambda: shown(mesh, job), 30, "it ends")
+    for forgotten in (False, True):
+        if forgotten:
+            mesh.until(lambda: not any(client.metric("shoal_jobs_here") for client in clients), 30, "no agent remembers it")
+        for host in mesh.hosts:
+            mesh.until(lambda: host.get("/v1/jobs/" + job)["hasEnded"], 10, "%s sees the end" % host.name)
+            assert log_of(mesh, host, job) == "" and log_of(mesh, host, job, "--which", "err") == ""
+            assert host.get("/v1/jobs/%s/ledger" % job)["exact"] is True
+    printing = submit(mesh, mesh.hosts[1], script("print('words')"))  # it has files, which a host fetches
+    mesh.until(lambda: shown(mesh, printing), 30, "the other one ends")
+    mesh.until(lambda: not any(client.metric("shoal_jobs_here") for client in clients), 30, "no agent remembers that one")
+    for host in mesh.hosts:  # from disk
+        assert log_of(mesh, host, printing) == "words\n"
