@@ -140,7 +140,7 @@ _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lan
 
 /* The store. A value above about 2 KiB would move to overflow pages, which need contiguous free ones. */
 #define SHOAL_STORE_VALUE_MAX 1900
-#define SHOAL_STORE_CONFIG_MAX 1024
+#define SHOAL_STORE_CONFIG_MAX 1600
 /* One transaction takes at most this much of what waits. */
 #define SHOAL_STORE_COMMIT_FRAMES_MAX 512
 #define SHOAL_STORE_COMMIT_BYTES_MAX (SHOAL_MIB)
@@ -201,16 +201,23 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
  * at one time; rows of 56 bytes, ten times the 100,000 pending jobs that a mesh is made for. Beyond the last a group
  * stays in memory. */
 #define SHOAL_SCHED_SHOWN_MAX 256u
-#define SHOAL_SCHED_LOADS_MAX 256u
+#define SHOAL_SCHED_LOADS_MAX 256u /* the archive's included */
 #define SHOAL_SCHED_PARKED_MAX (1024u * 1024u)
 /* The archive (sched/node/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node,
  * and their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder
  * stays in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just
  * ended. */
 #define SHOAL_ARCHIVE_COPIES 3
-#define SHOAL_ARCHIVE_RECORDS_MAX 8192
+#define SHOAL_ARCHIVE_RECORDS_MAX (2u * 1024 * 1024)
 #define SHOAL_ARCHIVE_BYTES_MAX (64 * SHOAL_MIB)
 #define SHOAL_ARCHIVE_RECORD_BYTES_MAX (50 * SHOAL_KIB)
+/* Of them the newest stay in memory (2 KiB each); an older one is a row of 250 bytes, and is read back from the store
+ * when somebody asks, so many at one time. */
+#define SHOAL_ARCHIVE_WARM_MAX 4096u
+#define SHOAL_ARCHIVE_LOADS_MAX 64u
+_Static_assert(SHOAL_ARCHIVE_LOADS_MAX < SHOAL_SCHED_LOADS_MAX, "groups are loaded beside records");
+/* Ended jobs led by one node that wait for their time: beyond it the newest goes into the archive at once. */
+#define SHOAL_ARCHIVE_EARLY_MAX 256u
 #define SHOAL_ARCHIVE_S 600
 #define SHOAL_ARCHIVE_S_MIN 1
 #define SHOAL_ARCHIVE_S_MAX (30u * 24 * 3600)

@@ -104,7 +104,7 @@ struct shoal_sched_entry {
 };
 
 /* A group's hard state in the store; `config` are opaque bytes, at most SHOAL_SCHED_CONFIG_BYTES_MAX. */
-#define SHOAL_SCHED_CONFIG_BYTES_MAX 1000
+#define SHOAL_SCHED_CONFIG_BYTES_MAX 1600
 struct shoal_sched_hard {
     uint64_t term;
     struct shoal_node_id vote_node; /* zero: no vote */
@@ -382,9 +382,11 @@ struct shoal_sched_options {
     struct shoal_rand chance; /* the shell seeds it from the system's chance; tickets' nonces and tokens come from it */
     uint64_t start_ns;        /* now */
     uint32_t groups_max;      /* 0: SHOAL_GROUPS_MAX */
-    uint32_t loaded_max;      /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
-    uint32_t slots;           /* of this host */
-    uint8_t device;           /* enum shoal_sched_device */
+    uint32_t archive_warm_max;    /* final records of the archive that stay in memory; 0: SHOAL_ARCHIVE_WARM_MAX */
+    uint32_t archive_early_max;   /* ended jobs led here that wait for archive_ns; 0: SHOAL_ARCHIVE_EARLY_MAX */
+    uint32_t loaded_max;          /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
+    uint32_t slots;               /* of this host */
+    uint8_t device;               /* enum shoal_sched_device */
     uint64_t support_interval_ns; /* 0: defaults of support.h */
     uint64_t support_ns;
     uint64_t lease_ns;   /* 0: 15 s */
@@ -465,6 +467,7 @@ bool shoal_sched_parked_find(const struct shoal_sched *sched, struct shoal_job_i
 struct shoal_sched_archived {
     struct shoal_job_id id;
     bool final;
+    bool cold;      /* only in the store now: list, user, facts and summary are empty here */
     uint64_t since; /* shoal_sched_archive_version() when it was stored */
     struct shoal_hash list;
     char user[SHOAL_SCHED_BY_BYTES];
@@ -473,6 +476,13 @@ struct shoal_sched_archived {
 size_t shoal_sched_archive_count(const struct shoal_sched *sched); /* those on their way here included */
 /* False: no such record, or not stored yet. */
 bool shoal_sched_archive_at(const struct shoal_sched *sched, size_t i, struct shoal_sched_archived *archived);
+/* The final records in memory, the newest first; `*cursor` is NULL at first. Until the next step. */
+bool shoal_sched_archive_newest(const struct shoal_sched *sched, const void **cursor,
+                                struct shoal_sched_archived *archived);
+/* Where the store keeps the record of a job (a group without entries), and what its snapshot says: for a cold one. The
+ * views point into `kept`. */
+struct shoal_job_id shoal_sched_archive_place(struct shoal_job_id id);
+bool shoal_sched_archive_read(struct shoal_view kept, struct shoal_sched_archived *archived);
 bool shoal_sched_archive_find(const struct shoal_sched *sched, struct shoal_job_id id,
                               struct shoal_sched_archived *archived);
 /* Counted up with every record that is stored, and with every deletion that is heard of. */
@@ -495,7 +505,7 @@ struct shoal_sched_stats {
     uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
     uint64_t archived; /* groups that ended here */
-    uint64_t archive_records, archive_refused_full;
+    uint64_t archive_records, archive_refused_full, archive_loads;
     uint64_t parked, parks, loads, loads_refused; /* now; since the start */
     uint64_t pending_shown, pending_held;         /* now, of the jobs led here */
     uint64_t park_widened;                        /* those at the head of the queue were stuck beside free slots */

@@ -257,7 +257,9 @@ bool agent_archive_told(struct agent *agent, struct shoal_node_id node, struct s
 size_t agent_archive_lines(struct shoal_view list);
 /* Archived jobs known here, newest first; NULL at the end. `source`: who told of it. */
 const struct shoal_job_summary *agent_archive_next(const struct agent *agent, size_t *cursor);
-const struct shoal_job_summary *agent_archive_find(const struct agent *agent, struct shoal_job_id id,
+/* The record of the archive on this node, read from the store if it is cold. Until the next call. */
+bool agent_archived(struct agent *agent, struct shoal_job_id id, struct shoal_sched_archived *here);
+const struct shoal_job_summary *agent_archive_find(struct agent *agent, struct shoal_job_id id,
                                                    struct shoal_node_id *source);
 /* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */
 size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);

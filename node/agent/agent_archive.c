@@ -938,7 +938,30 @@ const struct shoal_job_summary *agent_archive_next(const struct agent *agent, si
     return &index->list[index->count - ++*cursor]->summary;
 }
 
-const struct shoal_job_summary *agent_archive_find(const struct agent *agent, struct shoal_job_id id,
+static void take_bytes(void *arg, struct shoal_job_id group, const struct shoal_store_snapshot *snapshot)
+{
+    struct shoal_buf *bytes = arg;
+
+    (void)group;
+    if (shoal_buf_append(bytes, snapshot->bytes.bytes, snapshot->bytes.len) != SHOAL_OK)
+        bytes->len = 0;
+}
+
+bool agent_archived(struct agent *agent, struct shoal_job_id id, struct shoal_sched_archived *here)
+{
+    static struct shoal_buf bytes;
+    const struct shoal_store_replay each = { .arg = &bytes, .on_snapshot = take_bytes };
+
+    if (!shoal_sched_archive_find(agent->sched, id, here))
+        return false;
+    if (!here->cold)
+        return true;
+    bytes.len = 0;
+    return shoal_store_load(agent->store, shoal_sched_archive_place(id), &each) == SHOAL_OK &&
+           shoal_sched_archive_read(shoal_buf_view(&bytes), here);
+}
+
+const struct shoal_job_summary *agent_archive_find(struct agent *agent, struct shoal_job_id id,
                                                    struct shoal_node_id *source)
 {
     const struct archive_index *index = agent->archive;
@@ -953,8 +976,7 @@ const struct shoal_job_summary *agent_archive_find(const struct agent *agent, st
         *source = index->list[at]->source;
         return &index->list[at]->summary;
     }
-    if (!shoal_sched_archive_find(agent->sched, id, &here) ||
-        shoal_job_summary_decode(here.summary, &summary) != SHOAL_OK)
+    if (!agent_archived(agent, id, &here) || shoal_job_summary_decode(here.summary, &summary) != SHOAL_OK)
         return NULL;
     *source = agent->identity.node;
     return &summary;
@@ -975,14 +997,14 @@ void agent_archive_changed(struct agent *agent)
     uint64_t version = shoal_sched_archive_version(agent->sched);
     static struct shoal_job_summary summary;
     struct shoal_sched_archived here;
+    const void *cursor = NULL;
     struct shoal_job_id id;
     uint64_t since;
 
     if (index == NULL || version == index->told)
         return;
-    for (size_t i = 0; i < shoal_sched_archive_count(agent->sched); i++)
-        if (shoal_sched_archive_at(agent->sched, i, &here) && here.since > index->told &&
-            shoal_job_summary_decode(here.summary, &summary) == SHOAL_OK)
+    while (shoal_sched_archive_newest(agent->sched, &cursor, &here) && here.since > index->told)
+        if (shoal_job_summary_decode(here.summary, &summary) == SHOAL_OK)
             index_add(index, &summary, agent->identity.node);
     for (size_t i = 0; shoal_sched_deleted_at(agent->sched, i, &id, &since); i++)
         if (since > index->told)
@@ -1088,44 +1110,36 @@ void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_
         ask_part(part);
 }
 
-struct change {
-    uint64_t since;
-    size_t at;
-};
-
-static int by_since(const void *a, const void *b)
-{
-    uint64_t x = ((const struct change *)a)->since;
-    uint64_t y = ((const struct change *)b)->since;
-
-    return x < y ? -1 : x > y;
-}
-
-/* What is new since `from`, oldest first, as much as fits; the version up to which it goes. */
+/* What is new since `from`, oldest first, as much as fits; the version up to which it goes. Of the records in memory:
+ * what is older is found by its full id alone. */
 static uint64_t put_changes(const struct agent *agent, uint64_t from, struct shoal_writer *w)
 {
-    size_t count = shoal_sched_archive_count(agent->sched);
-    struct change *changes = calloc(count + 1, sizeof(*changes));
+    const void **changes = calloc(SHOAL_ARCHIVE_LISTED_MAX, sizeof(*changes));
     uint64_t upto = shoal_sched_archive_version(agent->sched);
     struct shoal_sched_archived here;
     struct shoal_job_id id;
+    const void *cursor = NULL;
     size_t used = 0;
     size_t at = w->len;
     uint32_t put = 0;
     uint64_t since;
 
     SHOAL_ASSERT(changes != NULL);
-    for (size_t i = 0; i < count; i++)
-        if (shoal_sched_archive_at(agent->sched, i, &here) && here.since > from)
-            changes[used++] = (struct change){ .since = here.since, .at = i };
-    qsort(changes, used, sizeof(*changes), by_since);
     shoal_put_u32(w, 0);
-    for (size_t i = 0; i < used; i++) {
+    while (used < SHOAL_ARCHIVE_LISTED_MAX) {
+        changes[used] = cursor; /* from which it is the next */
+        if (!shoal_sched_archive_newest(agent->sched, &cursor, &here) || here.since <= from)
+            break;
+        used++;
+    }
+    for (size_t i = used; i > 0; i--) {
+        cursor = changes[i - 1];
+        if (!shoal_sched_archive_newest(agent->sched, &cursor, &here))
+            break;
         if (w->len + SHOAL_SCHED_SUMMARY_BYTES_MAX + 8 > ANSWER_BYTES_MAX) {
-            upto = changes[i].since - 1;
+            upto = here.since - 1;
             break;
         }
-        (void)shoal_sched_archive_at(agent->sched, changes[i].at, &here);
         shoal_put_bytes(w, here.summary);
         put++;
     }

@@ -202,7 +202,7 @@ struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id)
     memset(&kept, 0, sizeof(kept));
     kept.id = id;
     shoal_job_id_text(id, kept.text);
-    if (shoal_sched_archive_find(agent->sched, id, &here))
+    if (agent_archived(agent, id, &here))
         agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
     else if (shoal_sched_group_find(agent->sched, id, &status))
         agent_find_result_dir(agent, id, kept.result_dir);

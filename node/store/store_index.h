@@ -90,7 +90,9 @@ SHOAL_MUST_CHECK enum shoal_err index_replay(struct store_index *index, uint64_t
 /* After the scan and the hard rows: release what the snapshot covers; false: entries are missing. */
 bool group_settle(struct store_index *index, struct group *group);
 
-#define HARD_ROW_MAX 1200
+#define HARD_ROW_MAX 1800 /* the owner's bytes, 110 of ours; below SHOAL_STORE_VALUE_MAX */
+_Static_assert(SHOAL_STORE_CONFIG_MAX + 150 <= HARD_ROW_MAX && HARD_ROW_MAX <= SHOAL_STORE_VALUE_MAX,
+               "a row is one value");
 size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX]);
 /* `config` of the row points into `view`. */
 SHOAL_MUST_CHECK enum shoal_err hard_decode(struct shoal_view view, struct group *group);

@@ -112,13 +112,11 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->foundings = calloc(SHOAL_SCHED_FOUNDINGS_MAX, sizeof(*s->foundings));
     s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
     s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
-    s->archive = calloc(SHOAL_ARCHIVE_RECORDS_MAX, sizeof(*s->archive));
     s->lead_actions = malloc(sizeof(*s->lead_actions));
     s->job_scratch = malloc(sizeof(*s->job_scratch));
     s->index_spec = malloc(sizeof(*s->index_spec));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||
-        s->gone == NULL || s->archive == NULL || s->lead_actions == NULL || s->job_scratch == NULL ||
-        s->index_spec == NULL)
+        s->gone == NULL || s->lead_actions == NULL || s->job_scratch == NULL || s->index_spec == NULL)
         return SHOAL_ERR_FULL;
     return shoal_buf_reserve(&s->scratch, SHOAL_JOB_SNAPSHOT_BYTES_MAX + SHOAL_JOB_FACTS_BYTES_MAX);
 }
@@ -151,6 +149,9 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->options.support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
     s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
     s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
+    s->options.archive_warm_max = options->archive_warm_max == 0 ? SHOAL_ARCHIVE_WARM_MAX : options->archive_warm_max;
+    s->options.archive_early_max =
+        options->archive_early_max == 0 ? SHOAL_ARCHIVE_EARLY_MAX : options->archive_early_max;
     s->options.loaded_max = options->loaded_max == 0 ? SHOAL_SCHED_SHOWN_MAX : options->loaded_max;
     s->options.archive_ns = options->archive_ns == 0 ? SHOAL_ARCHIVE_S * SHOAL_S : options->archive_ns;
     s->archive_look_ns = SCHED_NEVER;

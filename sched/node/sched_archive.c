@@ -24,7 +24,11 @@
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
- * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records of SHOAL_ARCHIVE_BYTES_MAX together, and none of others' jobs
+ * A8. The newest final records, fewer than archive_warm_max, keep their bytes in memory. An older one is cold: a row of 250 bytes, and
+ *     its bytes in the store, with a mark in the hard state, which is all that an agent that starts reads of it. Who asks
+ *     for it waits until it is loaded.
+ * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led here.
+ * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records, SHOAL_ARCHIVE_BYTES_MAX of them in memory, and none of others' jobs
  *     while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group. */
 #include "sched_state.h"
 
@@ -38,6 +42,9 @@
 #define LOOK_AWAY_NS (2 * SHOAL_S)
 #define LOOK_IDLE_NS (60 * SHOAL_S)
 #define LOOK_IDLE_RECORD_NS (10 * SHOAL_MS) /* for each record that is here: a bounded share of a core */
+#define LOOK_NODES_RECORD_NS SHOAL_MS       /* and when nodes come or go */
+#define LOOKS_TURN_MAX 64
+#define STAY_NS (5 * SHOAL_S) /* so long a record that was loaded is there for whoever asked */
 #define LOOKS_MAX 6
 #define FETCH_NS (120 * SHOAL_S)
 #define DELETE_RETRY_NS (50 * SHOAL_MS)
@@ -90,84 +97,272 @@ bool sched_archive_is_kept(struct shoal_job_id stored, struct shoal_job_id *id)
     return (stored.bytes[0] & KEPT_BIT) != 0;
 }
 
+static void heap_set(struct shoal_sched *s, size_t at, struct sched_archived *a)
+{
+    s->archive_heap[at] = a;
+    a->heap_at = at;
+}
+
+static void heap_fix(struct shoal_sched *s, size_t at)
+{
+    struct sched_archived **heap = s->archive_heap;
+    struct sched_archived *a = heap[at];
+
+    while (at > 0 && heap[(at - 1) / 2]->look_ns > a->look_ns) {
+        heap_set(s, at, heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        size_t child = 2 * at + 1;
+
+        if (child >= s->archive_count)
+            break;
+        if (child + 1 < s->archive_count && heap[child + 1]->look_ns < heap[child]->look_ns)
+            child++;
+        if (heap[child]->look_ns >= a->look_ns)
+            break;
+        heap_set(s, at, heap[child]);
+        at = child;
+    }
+    heap_set(s, at, a);
+}
+
 static void look_at(struct shoal_sched *s, struct sched_archived *a, uint64_t at_ns)
 {
     a->look_ns = at_ns;
-    if (at_ns < s->archive_look_ns)
-        s->archive_look_ns = at_ns;
+    heap_fix(s, a->heap_at);
+    s->archive_look_ns = s->archive_heap[0]->look_ns;
+}
+
+static bool room(struct shoal_sched *s)
+{
+    size_t cap = s->archive_cap == 0 ? 64 : 2 * s->archive_cap;
+    struct sched_archived **grown;
+
+    if (s->archive_count < s->archive_cap)
+        return true;
+    if (s->archive_count == SHOAL_ARCHIVE_RECORDS_MAX)
+        return false;
+    grown = realloc(s->archive, cap * sizeof(struct sched_archived *));
+    if (grown == NULL)
+        return false;
+    s->archive = grown;
+    grown = realloc(s->archive_heap, cap * sizeof(struct sched_archived *));
+    if (grown == NULL)
+        return false;
+    s->archive_heap = grown;
+    s->archive_cap = cap;
+    return true;
+}
+
+/* A copy of the record, decoded. False: no memory. */
+static bool body_take(struct shoal_sched *s, struct sched_archived *a, struct shoal_view bytes)
+{
+    enum shoal_err err;
+    size_t signed_len;
+
+    SHOAL_ASSERT(a->body == NULL);
+    a->body = calloc(1, sizeof(*a->body));
+    if (a->body == NULL || shoal_buf_append(&a->body->bytes, bytes.bytes, bytes.len) != SHOAL_OK) {
+        free(a->body);
+        a->body = NULL;
+        return false;
+    }
+    err = sched_archive_decode(shoal_buf_view(&a->body->bytes), &a->body->record, &signed_len);
+    SHOAL_ASSERT(err == SHOAL_OK); /* the caller has decoded these bytes before */
+    a->spec_mark = sched_spec_mark(a->body->record.spec_hash);
+    s->archive_bytes += bytes.len;
+    return true;
+}
+
+static void body_free(struct shoal_sched *s, struct sched_archived *a)
+{
+    if (a->body == NULL)
+        return;
+    s->archive_bytes -= a->body->bytes.len;
+    shoal_buf_deinit(&a->body->bytes);
+    free(a->body);
+    a->body = NULL;
+}
+
+/* A row; the caller has made room. */
+static void row_put(struct shoal_sched *s, struct sched_archived *a)
+{
+    size_t at = place_of(s, a->id);
+
+    SHOAL_ASSERT(s->archive_count < s->archive_cap);
+    a->drop_ns = SCHED_NEVER;
+    memmove(&s->archive[at + 1], &s->archive[at], (s->archive_count - at) * sizeof(s->archive[0]));
+    s->archive[at] = a;
+    heap_set(s, s->archive_count++, a);
+    look_at(s, a, s->now + LOOK_NS);
 }
 
 /* NULL: no room, or no memory. The record's bytes are copied; they decode. */
-static struct sched_archived *add(struct shoal_sched *s, struct shoal_view bytes)
+static struct sched_archived *add(struct shoal_sched *s, struct shoal_job_id id, struct shoal_view bytes)
 {
     struct sched_archived *a;
-    size_t signed_len;
-    size_t at;
 
-    if (s->archive_count == SHOAL_ARCHIVE_RECORDS_MAX || s->archive_bytes + bytes.len > SHOAL_ARCHIVE_BYTES_MAX) {
+    if (s->archive_bytes + bytes.len > SHOAL_ARCHIVE_BYTES_MAX || !room(s)) {
         s->stats.archive_refused_full++;
         return NULL;
     }
     a = calloc(1, sizeof(*a));
-    if (a == NULL || shoal_buf_append(&a->bytes, bytes.bytes, bytes.len) != SHOAL_OK) {
+    if (a == NULL || !body_take(s, a, bytes)) {
         free(a);
         return NULL;
     }
-    SHOAL_ASSERT(sched_archive_decode(shoal_buf_view(&a->bytes), &a->record, &signed_len) == SHOAL_OK);
-    a->id = a->record.job;
+    a->id = id;
     a->hash = sched_hash(s, bytes);
-    a->drop_ns = SCHED_NEVER;
-    at = place_of(s, a->id);
-    memmove(&s->archive[at + 1], &s->archive[at], (s->archive_count - at) * sizeof(s->archive[0]));
-    s->archive[at] = a;
-    s->archive_count++;
-    s->archive_bytes += bytes.len;
-    look_at(s, a, s->now + LOOK_NS);
+    row_put(s, a);
     return a;
 }
 
-static void record_free(struct sched_archived *a)
+/* ---- Warm and cold (A8) ------------------------------------------------------------------------------------------ */
+
+static void warm_take_out(struct shoal_sched *s, struct sched_archived *a)
 {
-    shoal_buf_deinit(&a->bytes);
-    free(a);
+    if (!a->warm)
+        return;
+    if (a->warm_prev != NULL)
+        a->warm_prev->warm_next = a->warm_next;
+    else
+        s->warm_first = a->warm_next;
+    if (a->warm_next != NULL)
+        a->warm_next->warm_prev = a->warm_prev;
+    else
+        s->warm_last = a->warm_prev;
+    a->warm_next = a->warm_prev = NULL;
+    a->warm = false;
+    s->warm_count--;
+}
+
+static void warm_put(struct shoal_sched *s, struct sched_archived *a)
+{
+    warm_take_out(s, a);
+    a->warm_prev = s->warm_last;
+    if (s->warm_last != NULL)
+        s->warm_last->warm_next = a;
+    else
+        s->warm_first = a;
+    s->warm_last = a;
+    a->warm = true;
+    s->warm_count++;
+}
+
+/* False: no room in this step. */
+static bool write_mark(struct shoal_sched *s, const struct sched_archived *a)
+{
+    uint8_t row[SHOAL_SCHED_ROW_BYTES_MAX];
+    uint8_t *bytes = sched_pool(s, SHOAL_SCHED_CONFIG_BYTES_MAX, 0);
+    struct shoal_writer w = shoal_writer_init(bytes, SHOAL_SCHED_CONFIG_BYTES_MAX);
+    struct cold_mark mark = { .hash = a->hash, .spec_mark = a->spec_mark };
+    struct shoal_sched_action *action;
+
+    if (bytes == NULL)
+        return false;
+    mark.row = sched_index_archived(a->body->record.facts, true, row, &mark.version);
+    if (!sched_cold_mark_encode(&mark, &w)) {
+        mark.row = (struct shoal_view){ 0 }; /* a row too long for a mark: lists have it from the other holders */
+        w = shoal_writer_init(bytes, SHOAL_SCHED_CONFIG_BYTES_MAX);
+        if (!sched_cold_mark_encode(&mark, &w))
+            return false;
+    }
+    action = sched_act(s, SHOAL_SCHED_PERSIST);
+    action->u.persist.group = kept_id(a->id);
+    action->u.persist.has_hard = true;
+    action->u.persist.hard.config = shoal_writer_view(&w);
+    return true;
+}
+
+/* The one that has been in memory longest, of those that nobody has just asked for. */
+static struct sched_archived *coolest(const struct shoal_sched *s)
+{
+    struct sched_archived *a = s->warm_first;
+
+    while (a != NULL && s->now < a->stay_ns)
+        a = a->warm_next;
+    return a;
+}
+
+static void cool_some(struct shoal_sched *s)
+{
+    while (sched_has_room(s) &&
+           (s->warm_count >= s->options.archive_warm_max || s->archive_bytes > SHOAL_ARCHIVE_BYTES_MAX / 2)) {
+        struct sched_archived *a = coolest(s);
+
+        if (a == NULL)
+            return;
+        SHOAL_ASSERT(a->body != NULL && is_stored_final(a)); /* A8 */
+        if (!a->marked && !write_mark(s, a))
+            return;
+        a->marked = true;
+        warm_take_out(s, a);
+        body_free(s, a);
+    }
+}
+
+/* It is wanted: its bytes come back from the store. */
+static void warm_up(struct shoal_sched *s, struct sched_archived *a)
+{
+    SHOAL_ASSERT(a->body == NULL);
+    if (a->loading || s->archive_loading == SHOAL_ARCHIVE_LOADS_MAX || s->actions->count + 64 > SHOAL_SCHED_ACTIONS_MAX)
+        return; /* who wants it asks again */
+    a->loading = true;
+    s->archive_loading++;
+    sched_act(s, SHOAL_SCHED_LOAD)->u.group.group = kept_id(a->id);
+    s->stats.archive_loads++;
 }
 
 void sched_archive_destroy(struct shoal_sched *s)
 {
-    for (size_t i = 0; i < s->archive_count; i++)
-        record_free(s->archive[i]);
+    for (size_t i = 0; i < s->archive_count; i++) {
+        body_free(s, s->archive[i]);
+        free(s->archive[i]);
+    }
     free(s->archive);
+    free(s->archive_heap);
 }
 
 /* The record alone; what the job's blobs become is the caller's. */
 static void drop(struct shoal_sched *s, struct sched_archived *a)
 {
     size_t at = place_of(s, a->id);
+    size_t heap_at = a->heap_at;
 
     SHOAL_ASSERT(s->archive[at] == a);
     if (a->written != 0)
         sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = kept_id(a->id);
+    warm_take_out(s, a);
+    s->archive_loading -= a->loading;
     s->archive_count--;
-    s->archive_bytes -= a->bytes.len;
     memmove(&s->archive[at], &s->archive[at + 1], (s->archive_count - at) * sizeof(s->archive[0]));
+    if (heap_at < s->archive_count) {
+        heap_set(s, heap_at, s->archive_heap[s->archive_count]);
+        heap_fix(s, heap_at);
+    }
+    s->archive_look_ns = s->archive_count > 0 ? s->archive_heap[0]->look_ns : SCHED_NEVER;
     sched_index_id(s, a->id);
-    record_free(a);
+    body_free(s, a);
+    free(a);
 }
 
 /* ---- In the store ------------------------------------------------------------------------------------------------ */
 
 static void keep(struct shoal_sched *s, struct sched_archived *a)
 {
-    uint8_t *bytes = sched_has_room(s) ? sched_pool(s, a->bytes.len + 16, 0) : NULL;
+    uint8_t *bytes = sched_has_room(s) ? sched_pool(s, a->body->bytes.len + 16, 0) : NULL;
     struct shoal_sched_action *action;
     struct shoal_writer w;
+    bool fits;
 
     if (bytes == NULL) {
         look_at(s, a, s->now + 10 * SHOAL_MS); /* looks, and sees that it is to be written */
         return;
     }
-    w = shoal_writer_init(bytes, a->bytes.len + 16);
-    SHOAL_ASSERT(sched_kept_encode(a->final, shoal_buf_view(&a->bytes), &w));
+    w = shoal_writer_init(bytes, a->body->bytes.len + 16);
+    fits = sched_kept_encode(a->final, shoal_buf_view(&a->body->bytes), &w);
+    SHOAL_ASSERT(fits);
     action = sched_act(s, SHOAL_SCHED_PERSIST);
     action->u.persist.group = kept_id(a->id);
     action->u.persist.mark.seq = ++s->lives;
@@ -195,32 +390,93 @@ static void make_final(struct shoal_sched *s, struct sched_archived *a)
         keep(s, a);
 }
 
+/* Durable from before. */
+static void restored(struct shoal_sched *s, struct sched_archived *a, bool final)
+{
+    a->final = final;
+    a->fetched = true;
+    a->written = a->stored = ++s->lives;
+    a->final_at = final ? a->written : 0;
+    a->since = ++s->archive_version;
+    /* Not all at once: the others have just seen this node come. */
+    look_at(s, a,
+            s->now + SHOAL_S +
+                shoal_rand_below(&s->chance, LOOK_IDLE_NS / 4 + s->archive_count * LOOK_NODES_RECORD_NS));
+}
+
+static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const struct cold_mark *mark)
+{
+    struct sched_archived *a = get(s, id) == NULL && room(s) ? calloc(1, sizeof(*a)) : NULL;
+
+    if (a == NULL) {
+        s->stats.archive_refused_full++;
+        return;
+    }
+    a->id = id;
+    a->hash = mark->hash;
+    a->spec_mark = mark->spec_mark;
+    a->marked = true;
+    row_put(s, a);
+    restored(s, a, true);
+    sched_index_parked(s, id, mark->version, mark->row);
+}
+
+/* What is asked for again after the bytes came: requests, and hosts that lack the record. */
+static void warmed(struct shoal_sched *s, struct sched_archived *a, struct shoal_view bytes)
+{
+    a->loading = false;
+    s->archive_loading--;
+    if (a->body != NULL || !shoal_hash_equal(sched_hash(s, bytes), a->hash) || !body_take(s, a, bytes))
+        return;     /* no memory: asked for again */
+    a->warm = true; /* the first to be cold again */
+    a->warm_next = s->warm_first;
+    if (s->warm_first != NULL)
+        s->warm_first->warm_prev = a;
+    else
+        s->warm_last = a;
+    s->warm_first = a;
+    s->warm_count++;
+    a->stay_ns = s->now + STAY_NS;
+    sched_requests_led(s, a->id, (struct shoal_node_id){ { 0 } });
+}
+
 void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event *event, struct shoal_job_id id)
 {
     struct archive_record record;
-    struct sched_archived *a;
+    struct sched_archived *a = get(s, id);
+    struct cold_mark mark;
     struct shoal_view bytes;
     size_t signed_len;
     bool final;
 
+    if (!s->restored && event->u.restore.has_hard &&
+        sched_cold_mark_decode(event->u.restore.hard.config, &mark) == SHOAL_OK) {
+        restore_cold(s, id, &mark);
+        return;
+    }
+    if (s->restored && (a == NULL || !a->loading))
+        return;
     if (!event->u.restore.has_snapshot ||
         sched_kept_decode(event->u.restore.snapshot.bytes, &final, &bytes) != SHOAL_OK ||
         sched_archive_decode(bytes, &record, &signed_len) != SHOAL_OK || !shoal_job_id_equal(record.job, id)) {
-        sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = kept_id(id); /* the other holders have it */
+        if (a != NULL)
+            drop(s, a);
+        else
+            sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = kept_id(id); /* the other holders have it */
         return;
     }
-    a = get(s, id) == NULL ? add(s, bytes) : NULL;
+    if (s->restored) {
+        warmed(s, a, bytes);
+        return;
+    }
+    a = a == NULL ? add(s, id, bytes) : NULL;
     if (a == NULL)
         return;
-    a->final = final;
-    a->fetched = true;
     a->writes = event->u.restore.snapshot.index;
-    a->written = a->stored = ++s->lives;
-    a->final_at = final ? a->written : 0;
-    a->since = ++s->archive_version;
+    restored(s, a, final);
+    if (final)
+        warm_put(s, a);
     sched_index_id(s, id);
-    /* Not all at once: the others have just seen this node come. */
-    look_at(s, a, s->now + SHOAL_S + shoal_rand_below(&s->chance, LOOK_IDLE_NS / 4));
 }
 
 /* ---- Who should hold it ------------------------------------------------------------------------------------------ */
@@ -351,7 +607,7 @@ static void give(struct shoal_sched *s, struct shoal_node_id to, const struct sc
     frame.u.archive.word = ARCHIVE_TAKE;
     frame.u.archive.hash = a->hash;
     frame.u.archive.final = is_stored_final(a);
-    frame.u.archive.record = shoal_buf_view(&a->bytes);
+    frame.u.archive.record = shoal_buf_view(&a->body->bytes);
     sched_send(s, to, &frame);
 }
 
@@ -448,10 +704,13 @@ void sched_archive_bury(struct shoal_sched *s, struct shoal_job_id id)
 static void let_go(struct shoal_sched *s, struct sched_archived *a)
 {
     struct shoal_job_id id = a->id;
+    uint64_t spec_mark = a->spec_mark;
 
     if (copy_at(a->hosts, a->host_count, s->self) != NULL || !a->final || !all_hold(a->hosts, a->host_count, true))
         return;
     drop(s, a);
+    if (sched_gone_find(s, id) == NULL)
+        sched_gone_archived(s, id, spec_mark); /* the record said until now that the group has ended */
     if (sched_group_find(s, id) == NULL)
         sched_archive_bury(s, id);
 }
@@ -493,7 +752,13 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
         return;
     } else if (copy != NULL && is_stored(a)) {
         copy->holds = copy->final = false;
-        give(s, from, a);
+        if (a->body != NULL) {
+            give(s, from, a);
+        } else { /* it is given when the next look finds it missing */
+            warm_up(s, a);
+            a->looks = 1;
+            look_at(s, a, s->now + LOOK_NS);
+        }
     }
     let_go(s, a);
 }
@@ -513,19 +778,20 @@ static void fetch(struct shoal_sched *s, struct sched_archived *a, struct shoal_
 
     a->from = from;
     a->drop_ns = s->now + FETCH_NS;
-    if (shoal_hash_is_zero(a->record.list)) {
+    if (shoal_hash_is_zero(a->body->record.list)) {
         a->fetched = true;
         keep(s, a);
         return;
     }
     action = sched_act(s, SHOAL_SCHED_ARCHIVE_FETCH);
     action->u.archive.job = a->id;
-    action->u.archive.list = a->record.list;
-    memcpy(action->u.archive.user, a->record.user, sizeof(action->u.archive.user));
+    action->u.archive.list = a->body->record.list;
+    memcpy(action->u.archive.user, a->body->record.user, sizeof(action->u.archive.user));
     action->u.archive.sources[action->u.archive.source_count++] = from;
-    for (unsigned i = 0; i < a->record.guardian_count && action->u.archive.source_count < SHOAL_SCHED_SOURCES_MAX; i++)
-        if (!sched_is_self(s, a->record.guardians[i]) && !shoal_node_id_equal(a->record.guardians[i], from))
-            action->u.archive.sources[action->u.archive.source_count++] = a->record.guardians[i];
+    for (unsigned i = 0; i < a->body->record.guardian_count && action->u.archive.source_count < SHOAL_SCHED_SOURCES_MAX;
+         i++)
+        if (!sched_is_self(s, a->body->record.guardians[i]) && !shoal_node_id_equal(a->body->record.guardians[i], from))
+            action->u.archive.sources[action->u.archive.source_count++] = a->body->record.guardians[i];
 }
 
 static bool is_genuine(const struct shoal_sched *s, const struct archive_record *record, struct shoal_view bytes,
@@ -560,7 +826,8 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
             say_state(s, from, id);
         return SHOAL_OK;
     }
-    if (a != NULL && (a->final || (!frame->u.archive.final && version_cmp(record.version, a->record.version) <= 0))) {
+    if (a != NULL &&
+        (a->final || (!frame->u.archive.final && version_cmp(record.version, a->body->record.version) <= 0))) {
         say_state(s, from, id);
         return SHOAL_OK;
     }
@@ -570,7 +837,7 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
         s->stats.archive_refused_full++;
         return SHOAL_OK;
     }
-    a = add(s, bytes);
+    a = add(s, id, bytes);
     if (a == NULL)
         return SHOAL_OK; /* A7: it is not said to be held */
     a->final = frame->u.archive.final;
@@ -621,7 +888,7 @@ void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event
 {
     struct sched_archived *a = get(s, event->u.archive.job);
 
-    if (a == NULL || a->fetched || !shoal_hash_equal(a->record.list, event->u.archive.list))
+    if (a == NULL || a->fetched || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
         return;
     if (!event->u.archive.ok) {
         drop(s, a); /* offered again */
@@ -642,6 +909,10 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
     if (!is_stored(a))
         a->since = ++s->archive_version;
     a->stored = mark.seq;
+    if (is_stored_final(a) && !a->warm && a->body != NULL) {
+        a->since = ++s->archive_version;
+        warm_put(s, a);
+    }
     sched_index_id(s, id);
     s->stats.archive_records++;
     if (!shoal_node_id_is_zero(a->from))
@@ -685,9 +956,9 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
         away = away || node == NULL || node->info.state != SHOAL_SCHED_NODE_ALIVE;
     }
     /* Whether its group has ended, and how, its guardians know. */
-    for (unsigned i = 0; !a->final && i < a->record.guardian_count; i++)
-        if (copy_at(a->hosts, a->host_count, a->record.guardians[i]) == NULL)
-            say(s, a->record.guardians[i], ARCHIVE_HAVE, a->id, a->hash, false);
+    for (unsigned i = 0; !a->final && i < a->body->record.guardian_count; i++)
+        if (copy_at(a->hosts, a->host_count, a->body->record.guardians[i]) == NULL)
+            say(s, a->body->record.guardians[i], ARCHIVE_HAVE, a->id, a->hash, false);
     a->looks = !missing && a->final ? 0 : a->looks < LOOKS_MAX ? (uint8_t)(a->looks + 1) : a->looks;
     wait = a->looks == 0 ? LOOK_IDLE_NS + s->archive_count * LOOK_IDLE_RECORD_NS : LOOK_NS << a->looks;
     if (away && wait > LOOK_AWAY_NS)
@@ -700,28 +971,25 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
 
 void sched_archive_due(struct shoal_sched *s)
 {
-    s->archive_look_ns = SCHED_NEVER;
-    for (size_t i = 0; i < s->archive_count;) {
-        struct sched_archived *a = s->archive[i];
+    for (unsigned i = 0; i < LOOKS_TURN_MAX && s->archive_count > 0 && s->now >= s->archive_heap[0]->look_ns; i++) {
+        struct sched_archived *a = s->archive_heap[0];
 
-        if (s->now >= a->look_ns) {
-            if (!sched_has_room(s)) {
-                s->archive_look_ns = s->now;
-                return;
-            }
-            if (!look(s, a))
-                continue;
+        if (!sched_has_room(s)) {
+            s->more = true;
+            return;
         }
-        if (a->look_ns < s->archive_look_ns)
-            s->archive_look_ns = a->look_ns;
-        i++;
+        if (look(s, a))
+            SHOAL_ASSERT(a->look_ns > s->now); /* the end of upkeep */
     }
+    cool_some(s);
 }
 
 void sched_archive_nodes(struct shoal_sched *s)
 {
+    uint64_t spread_ns = SHOAL_S + s->archive_count * LOOK_NODES_RECORD_NS;
+
     for (size_t i = 0; i < s->archive_count; i++) {
-        uint64_t soon = s->now + LOOK_NS + shoal_rand_below(&s->chance, SHOAL_S);
+        uint64_t soon = s->now + LOOK_NS + shoal_rand_below(&s->chance, spread_ns);
 
         s->archive[i]->looks = 1;
         if (s->archive[i]->look_ns > soon)
@@ -814,7 +1082,7 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
         return;
     if (a != NULL)
         drop(s, a);
-    a = add(s, bytes);
+    a = add(s, g->id, bytes);
     if (a == NULL)
         return;
     a->fetched = true;
@@ -830,7 +1098,9 @@ static void place(struct shoal_sched *s, struct sched_group *g)
     uint8_t bytes[64];
 
     if (!g->archive_due) {
-        if (g->archive_ns == SCHED_NEVER)
+        if (s->ended_led > s->options.archive_early_max)
+            g->archive_due = true; /* A9 */
+        else if (g->archive_ns == SCHED_NEVER)
             g->archive_ns = s->now + s->options.archive_ns;
         else if (s->now >= g->archive_ns)
             g->archive_due = true;
@@ -896,11 +1166,26 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
         end_group(s, g);
 }
 
+void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ended)
+{
+    s->ended_led += ended && !g->ended_led;
+    s->ended_led -= !ended && g->ended_led;
+    g->ended_led = ended;
+}
+
+bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    const struct sched_archived *a = get(s, id);
+
+    return a != NULL && is_stored_final(a);
+}
+
 void sched_archive_lead(struct shoal_sched *s, struct sched_group *g)
 {
     bool ended = g->leads && !g->stopped && g->lead != NULL && g->job != NULL && !g->job->deleted &&
                  g->job->placement_count == 0 && shoal_job_state_ended((enum shoal_job_state)g->job->state);
 
+    sched_archive_count(s, g, ended);
     if (!ended) {
         g->archive_ns = SCHED_NEVER;
         g->archive_due = g->archive_making = false;
@@ -930,7 +1215,7 @@ bool sched_archive_same(const struct shoal_sched *s, struct shoal_job_id id, str
     const struct sched_gone *gone = sched_gone_find(s, id);
 
     if (a != NULL)
-        *same = shoal_hash_equal(a->record.spec_hash, spec_hash);
+        *same = a->spec_mark == sched_spec_mark(spec_hash);
     else if (gone != NULL && gone->why == GONE_ARCHIVED)
         *same = gone->spec_mark == sched_spec_mark(spec_hash);
     else
@@ -964,10 +1249,15 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
     struct shoal_job_facts facts;
     char text[SHOAL_JOB_REASON_BYTES + 64] = "";
 
+    if (a->body == NULL && (r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY)) {
+        warm_up(s, a);
+        sched_request_retry(s, r, 100 * SHOAL_MS);
+        return;
+    }
     switch (r->kind) {
-    case SHOAL_SCHED_GET: sched_request_end(s, r, SHOAL_OK, a->record.facts, "%s", ""); return;
+    case SHOAL_SCHED_GET: sched_request_end(s, r, SHOAL_OK, a->body->record.facts, "%s", ""); return;
     case SHOAL_SCHED_WHY:
-        if (shoal_job_facts_decode(a->record.facts, &facts) == SHOAL_OK)
+        if (shoal_job_facts_decode(a->body->record.facts, &facts) == SHOAL_OK)
             (void)snprintf(text, sizeof(text), "%s. %s\n", shoal_job_state_name((enum shoal_job_state)facts.state),
                            facts.reason); /* as shoal_lead_why */
         sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
@@ -1006,13 +1296,43 @@ bool shoal_sched_archive_at(const struct shoal_sched *s, size_t i, struct shoal_
 
     if (a == NULL || !is_stored(a))
         return false;
-    *out = (struct shoal_sched_archived){ .id = a->id,
-                                          .final = a->final,
-                                          .since = a->since,
-                                          .list = a->record.list,
-                                          .facts = a->record.facts,
-                                          .summary = a->record.summary };
-    memcpy(out->user, a->record.user, sizeof(out->user));
+    *out = (struct shoal_sched_archived){ .id = a->id, .final = a->final, .since = a->since, .cold = a->body == NULL };
+    if (a->body == NULL)
+        return true;
+    out->list = a->body->record.list;
+    out->facts = a->body->record.facts;
+    out->summary = a->body->record.summary;
+    memcpy(out->user, a->body->record.user, sizeof(out->user));
+    return true;
+}
+
+bool shoal_sched_archive_newest(const struct shoal_sched *s, const void **cursor, struct shoal_sched_archived *out)
+{
+    const struct sched_archived *a =
+        *cursor == NULL ? s->warm_last : ((const struct sched_archived *)*cursor)->warm_prev;
+
+    if (a == NULL)
+        return false;
+    *cursor = a;
+    return shoal_sched_archive_at(s, place_of(s, a->id), out);
+}
+
+struct shoal_job_id shoal_sched_archive_place(struct shoal_job_id id) { return kept_id(id); }
+
+bool shoal_sched_archive_read(struct shoal_view kept, struct shoal_sched_archived *out)
+{
+    struct archive_record record;
+    struct shoal_view bytes;
+    size_t signed_len;
+    bool final;
+
+    if (sched_kept_decode(kept, &final, &bytes) != SHOAL_OK ||
+        sched_archive_decode(bytes, &record, &signed_len) != SHOAL_OK)
+        return false;
+    *out = (struct shoal_sched_archived){
+        .id = record.job, .final = final, .list = record.list, .facts = record.facts, .summary = record.summary
+    };
+    memcpy(out->user, record.user, sizeof(out->user));
     return true;
 }
 

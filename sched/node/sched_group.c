@@ -156,6 +156,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
     SHOAL_ASSERT(s->groups[at] == g);
     sched_index_forget(s, g);
     sched_park_forget(s, g);
+    sched_archive_count(s, g, false);
     sched_lead_end(g);
     sched_group_untell(s, g);
     s->group_count--;
@@ -466,9 +467,12 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     bool archived = g->gone_archived && !deleted && !g->mesh_is;
     struct shoal_job_id id = g->id;
 
-    sched_gone_add(s, id, deleted ? GONE_DELETED : archived ? GONE_ARCHIVED : GONE_MOVED, g->spec_hash);
-    sched_gone_keep_floor(s, g);
-    sched_gone_save(s);
+    /* A final record that is here says so itself: most ended jobs leave no more behind. */
+    if (!archived || !sched_archive_holds(s, id) || sched_gone_find(s, id) != NULL) {
+        sched_gone_add(s, id, deleted ? GONE_DELETED : archived ? GONE_ARCHIVED : GONE_MOVED, g->spec_hash);
+        sched_gone_keep_floor(s, g);
+        sched_gone_save(s);
+    }
     sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
     if (deleted)
         sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = id;

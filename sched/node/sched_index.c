@@ -156,6 +156,20 @@ struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_grou
     return shoal_view_of(bytes, row_encode(&facts, bytes));
 }
 
+struct shoal_view sched_index_archived(struct shoal_view facts_bytes, bool final,
+                                       uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version)
+{
+    struct shoal_job_facts facts;
+
+    *version = (struct shoal_sched_version){ 0 };
+    if (shoal_job_facts_decode(facts_bytes, &facts) != SHOAL_OK)
+        return (struct shoal_view){ 0 };
+    version->config = final ? UINT64_MAX : 0; /* nothing is newer than a final record */
+    version->term = facts.term;
+    version->applied = facts.applied;
+    return shoal_view_of(bytes, row_encode(&facts, bytes));
+}
+
 void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
                         struct shoal_view row)
 {
@@ -171,8 +185,7 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
     struct shoal_sched_version version = { 0 };
     uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
     struct shoal_sched_archived archived;
-    struct shoal_job_facts facts;
-    size_t len = 0;
+    struct shoal_view row = { 0 };
 
     if (gone != NULL && gone->why == GONE_DELETED) {
         emit(s, id, SHOAL_SCHED_INDEX_DELETED, version, (struct shoal_view){ 0 });
@@ -185,13 +198,12 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
     }
     if (sched_is_parked(s, id))
         return; /* its row stands */
-    if (shoal_sched_archive_find(s, id, &archived) && shoal_job_facts_decode(archived.facts, &facts) == SHOAL_OK) {
-        len = row_encode(&facts, bytes);
-        version.config = archived.final ? UINT64_MAX : 0; /* nothing is newer than a final record */
-        version.term = facts.term;
-        version.applied = facts.applied;
+    if (shoal_sched_archive_find(s, id, &archived)) {
+        if (archived.cold)
+            return; /* as it was when it was warm, or at the start */
+        row = sched_index_archived(archived.facts, archived.final, bytes, &version);
     }
-    emit(s, id, len > 0 ? SHOAL_SCHED_INDEX_ROW : SHOAL_SCHED_INDEX_NOTHING, version, shoal_view_of(bytes, len));
+    emit(s, id, row.len > 0 ? SHOAL_SCHED_INDEX_ROW : SHOAL_SCHED_INDEX_NOTHING, version, row);
 }
 
 /* ---- The groups whose row may have changed ---- */

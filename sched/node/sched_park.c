@@ -697,7 +697,7 @@ bool sched_park_wake(struct shoal_sched *s, struct shoal_job_id id)
     row->wanted = true;
     if (row->state != PARKED_QUIET || !s->restored)
         return true;
-    if (p->loading == SHOAL_SCHED_LOADS_MAX || s->group_count + p->loading >= s->groups_max ||
+    if (p->loading == SHOAL_SCHED_LOADS_MAX - SHOAL_ARCHIVE_LOADS_MAX || s->group_count + p->loading >= s->groups_max ||
         s->actions->count + 64 > SHOAL_SCHED_ACTIONS_MAX) {
         s->stats.loads_refused++; /* who wants it asks again */
         return true;

@@ -106,12 +106,23 @@ struct sched_copy {
     bool holds, final;
 };
 
+struct archived_body {
+    struct shoal_buf bytes;
+    struct archive_record record; /* points into `bytes` */
+};
+
 /* A record of the archive that is here, or on its way here. */
 struct sched_archived {
     struct shoal_job_id id;
-    struct shoal_buf bytes;
-    struct archive_record record; /* points into `bytes` */
-    struct shoal_hash hash;       /* of the bytes */
+    struct shoal_hash hash;     /* of its bytes */
+    struct archived_body *body; /* NULL: cold, its bytes are in the store alone (A8) */
+    uint64_t spec_mark;
+    size_t heap_at;
+    struct sched_archived *warm_next, *warm_prev; /* final ones with a body, the longest in memory first */
+    uint64_t stay_ns;                             /* it was loaded: not cold before */
+    bool warm;
+    bool marked;  /* its hard state says that it is final: an agent that starts reads no more of it */
+    bool loading; /* the shell reads its bytes */
     bool final;
     bool fetched;              /* its blobs are here */
     uint64_t writes;           /* counts what was given to the store: its index there */
@@ -198,6 +209,7 @@ struct sched_group {
     /* Ended, on its way into the archive (leader): sched_archive.c. */
     uint64_t archive_ns;     /* look again then */
     bool archive_due;        /* the time since its end is over */
+    bool ended_led;          /* counted among the ended ones that are led here */
     bool archive_making;     /* the shell lists its blobs */
     uint64_t archive_end_ns; /* every holder has it as final since then; 0: not yet */
     uint8_t archive_host_count;
@@ -503,9 +515,15 @@ struct shoal_sched {
     struct sched_park *park;
 
     /* The archive. */
-    struct sched_archived **archive; /* in order of ids */
+    struct sched_archived **archive;      /* in order of ids */
+    struct sched_archived **archive_heap; /* by look_ns */
+    size_t archive_cap;
+    struct sched_archived *warm_first, *warm_last;
+    size_t warm_count;
+    uint32_t archive_loading;
+    uint32_t ended_led; /* ended jobs that are led here */
     size_t archive_count;
-    size_t archive_bytes;
+    size_t archive_bytes; /* in memory */
     uint64_t archive_version;
     uint64_t archive_look_ns; /* the earliest */
 
@@ -648,6 +666,7 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id); /* for 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why why, struct shoal_hash spec_hash);
 struct sched_gone *sched_gone_find(const struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_archived(struct shoal_sched *s, struct shoal_job_id id, uint64_t spec_mark);
 uint64_t sched_spec_mark(struct shoal_hash spec_hash);
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group,
                        struct shoal_sched_mark mark); /* false: not theirs */
@@ -731,6 +750,8 @@ void sched_keep_all(struct shoal_sched *s); /* nodes came or went */
 
 /* sched_archive.c */
 void sched_archive_lead(struct shoal_sched *s, struct sched_group *g); /* an ended job that is led here */
+void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ended);
+bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id); /* its final record, durable */
 void sched_archive_due(struct shoal_sched *s);
 void sched_archive_nodes(struct shoal_sched *s); /* came or went */
 enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
@@ -760,6 +781,9 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id);    /* group,
 /* What lists show of a group, for its mark when it is parked; and of one that is parked, at start. */
 struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_group *g,
                                   uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version);
+/* Of a record of the archive; empty: it does not decode. */
+struct shoal_view sched_index_archived(struct shoal_view facts, bool final, uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX],
+                                       struct shoal_sched_version *version);
 void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
                         struct shoal_view row);
 void sched_index_restored(struct shoal_sched *s);

@@ -633,7 +633,8 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
-    return shoal_job_id_cmp(id, s->gone_floor) > 0 && sched_gone_find(s, id) == NULL; /* T3, T4 */
+    return shoal_job_id_cmp(id, s->gone_floor) > 0 && sched_gone_find(s, id) == NULL &&
+           !sched_archive_holds(s, id); /* T3, T4 */
 }
 
 bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id)
@@ -688,6 +689,16 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why
                                                     .written = UINT64_MAX,
                                                     .since = s->archive_version };
     s->gone_dirty = true;
+}
+
+void sched_gone_archived(struct shoal_sched *s, struct shoal_job_id id, uint64_t spec_mark)
+{
+    struct shoal_hash spec_hash = { { 0 } };
+
+    for (unsigned i = 0; i < 8; i++)
+        spec_hash.bytes[i] = (uint8_t)(spec_mark >> (56 - 8 * i));
+    sched_gone_add(s, id, GONE_ARCHIVED, spec_hash);
+    sched_gone_save(s);
 }
 
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g)

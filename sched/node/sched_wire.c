@@ -629,7 +629,8 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
  *
  *     in use:  u8 1 | u64 commit
  *     parked:  u8 2 | u64 commit | u8 behind | u8 target | u32 priority | u64 ticket_ms | owner | u8 n | n x node
- *              | u64 config, term, applied | row */
+ *              | u64 config, term, applied | row
+ *     cold:    u8 3 | hash | u64 spec_mark | u64 config, term, applied | row     a record of the archive */
 
 bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w)
 {
@@ -673,6 +674,34 @@ enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark 
     return shoal_reader_done(&r) && mark->guardian_count > 0 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
+bool sched_cold_mark_encode(const struct cold_mark *mark, struct shoal_writer *w)
+{
+    shoal_put_u8(w, SCHED_HARD_COLD);
+    shoal_put_hash(w, mark->hash);
+    shoal_put_u64(w, mark->spec_mark);
+    shoal_put_u64(w, mark->version.config);
+    shoal_put_u64(w, mark->version.term);
+    shoal_put_u64(w, mark->version.applied);
+    shoal_put_bytes(w, mark->row);
+    return !w->failed;
+}
+
+enum shoal_err sched_cold_mark_decode(struct shoal_view bytes, struct cold_mark *mark)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+
+    *mark = (struct cold_mark){ 0 };
+    if (shoal_get_u8(&r) != SCHED_HARD_COLD)
+        return SHOAL_ERR_MALFORMED;
+    mark->hash = shoal_get_hash(&r);
+    mark->spec_mark = shoal_get_u64(&r);
+    mark->version.config = shoal_get_u64(&r);
+    mark->version.term = shoal_get_u64(&r);
+    mark->version.applied = shoal_get_u64(&r);
+    mark->row = shoal_get_bytes(&r, SHOAL_SCHED_ROW_BYTES_MAX);
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+}
+
 uint64_t sched_hard_commit(struct shoal_view bytes)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
@@ -690,6 +719,7 @@ uint64_t sched_hard_commit(struct shoal_view bytes)
 bool shoal_sched_is_parked(struct shoal_view config)
 {
     struct park_mark mark;
+    struct cold_mark cold;
 
-    return sched_park_mark_decode(config, &mark) == SHOAL_OK;
+    return sched_park_mark_decode(config, &mark) == SHOAL_OK || sched_cold_mark_decode(config, &cold) == SHOAL_OK;
 }

@@ -205,9 +205,19 @@ struct park_mark {
 bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w);
 /* MALFORMED: it does not decode, or is that of a group that is not parked. */
 SHOAL_MUST_CHECK enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark *mark);
+/* A final record of the archive whose bytes are in the store alone. */
+struct cold_mark {
+    struct shoal_hash hash;
+    uint64_t spec_mark;
+    struct shoal_sched_version version; /* of what lists show, and that */
+    struct shoal_view row;
+};
+bool sched_cold_mark_encode(const struct cold_mark *mark, struct shoal_writer *w);
+SHOAL_MUST_CHECK enum shoal_err sched_cold_mark_decode(struct shoal_view bytes, struct cold_mark *mark);
 /* What a hard state says of the commit index, parked or not; 0: nothing. */
 #define SCHED_HARD_FORMAT 1
 #define SCHED_HARD_PARKED 2
+#define SCHED_HARD_COLD 3
 uint64_t sched_hard_commit(struct shoal_view bytes);
 
 /* A group's snapshot: what the machine does not hold, then the machine's own bytes. */

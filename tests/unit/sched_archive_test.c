@@ -9,11 +9,15 @@
 
 #define ARCHIVE_NS (5 * NET_S)
 
+/* 1: every final record is cold, in the store alone. 0: none is. */
+static uint32_t warm_max;
+
 static struct net *new_net(uint64_t seed, unsigned count)
 {
     struct net *net = net_create(seed, count, false);
 
     net->archive_ns = ARCHIVE_NS;
+    net->archive_warm_max = warm_max;
     net->replace_ns = 20 * NET_S;
     for (unsigned i = 0; i < count; i++) {
         net_crash(net, i); /* with those options */
@@ -727,6 +731,8 @@ static void test_which_of_two_records_stays(void **state)
     };
 
     (void)state;
+    if (warm_max != 0)
+        return; /* what it looks at is not in memory then */
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct net *net = new_net(410 + i, 3);
         uint8_t facts[100];
@@ -748,6 +754,88 @@ static void test_which_of_two_records_stays(void **state)
         assert_true(archived.final == (rows[i].first_final || rows[i].second_final));
         net_destroy(net);
     }
+}
+
+/* Old records leave memory; they answer, survive a restart, and are given to a host that lacks them. */
+static void test_old_records_are_cold(void **state)
+{
+    struct net *net = new_net(41, 3);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id jobs[5];
+    struct shoal_sched_stats stats;
+    struct shoal_sched_archived archived;
+
+    (void)state;
+    net->archive_warm_max = 3; /* two are warm */
+    for (unsigned i = 0; i < 3; i++) {
+        net_crash(net, i);
+        net_start(net, i);
+    }
+    net_run(net, 3 * NET_S);
+    for (unsigned i = 0; i < 5; i++) {
+        ticket.len = 0;
+        jobs[i] = ended_job(net, i % 3, i, &ticket);
+        wait_end(net, jobs[i], 3, 30 * NET_S);
+    }
+    net_run(net, 5 * NET_S);
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned n = 0; n < 3; n++) {
+            unsigned cold = 0;
+
+            for (unsigned i = 0; i < 5; i++) {
+                assert_true(shoal_sched_archive_find(net->nodes[n].sched, jobs[i], &archived));
+                cold += archived.cold ? 1 : 0;
+                assert_true(archived.cold == (archived.facts.len == 0));
+            }
+            assert_int_equal(cold, 3);
+        }
+        for (unsigned i = 0; i < 5; i++)
+            expect_answers(net, jobs[i]);
+        shoal_sched_stats(net->nodes[0].sched, &stats);
+        assert_true(stats.archive_loads >= 3);
+        net_run(net, 120 * NET_S); /* cold again */
+        for (unsigned n = 0; n < 3; n++) {
+            net_crash(net, n);
+            net_start(net, n);
+        }
+        net_run(net, 90 * NET_S);
+    }
+    assert_int_equal(net_wait(net, net_ask(net, 1, SHOAL_SCHED_DELETE, jobs[0], true), 4 * NET_S)->err, SHOAL_OK);
+    net_run(net, 5 * NET_S);
+    for (unsigned n = 0; n < 3; n++)
+        assert_false(shoal_sched_archive_find(net->nodes[n].sched, jobs[0], &archived));
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
+}
+
+/* More ended jobs than may wait for their time: the newest go at once. */
+static void test_under_pressure_the_archive_does_not_wait(void **state)
+{
+    struct net *net = new_net(42, 3);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id jobs[6];
+    unsigned left = 0;
+
+    (void)state;
+    net->archive_ns = 1000 * NET_S;
+    net->archive_early_max = 2;
+    for (unsigned i = 0; i < 3; i++) {
+        net_crash(net, i);
+        net_start(net, i);
+    }
+    net_run(net, 3 * NET_S);
+    for (unsigned i = 0; i < 6; i++) {
+        ticket.len = 0;
+        jobs[i] = ended_job(net, 0, i, &ticket);
+    }
+    net_run(net, 30 * NET_S);
+    for (unsigned i = 0; i < 6; i++)
+        left += group_at(net, 0, jobs[i]) ? 1 : 0;
+    assert_true(left <= 2);
+    for (unsigned i = 0; i < 6; i++)
+        expect_answers(net, jobs[i]);
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
 }
 
 int main(void)
@@ -772,7 +860,11 @@ int main(void)
         cmocka_unit_test(test_a_record_that_nobody_signed_is_refused),
         cmocka_unit_test(test_held_is_said_when_it_is_flushed),
         cmocka_unit_test(test_which_of_two_records_stays),
+        cmocka_unit_test(test_old_records_are_cold),
+        cmocka_unit_test(test_under_pressure_the_archive_does_not_wait),
     };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    warm_max = 1;
+    return failed + cmocka_run_group_tests_name("cold", tests, NULL, NULL);
 }
