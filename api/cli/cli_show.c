@@ -169,7 +169,7 @@ static int look(struct cli *cli, bool terminal)
 {
     struct cli_answer answer;
     struct json_input *input;
-    int code = get_json(cli, "/v1/top?active=true&limit=200", &answer, &input);
+    int code = get_json(cli, "/v1/top?active=true&limit=200&sort=-state", &answer, &input);
 
     if (code == SHOAL_EXIT_OK && cli->json)
         (void)printf("%s\n", cli_answer_text(&answer));

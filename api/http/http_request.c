@@ -1,4 +1,5 @@
 #include "http_server.h"
+#include "json_to_pack.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -7,6 +8,8 @@
 #include <string.h>
 
 #include "shoal/banned.h"
+
+#define PACK_TYPE "application/msgpack"
 
 struct http_request *http_request_create(struct http_conn *conn, struct shoal_http *http)
 {
@@ -348,7 +351,7 @@ static void response_end(struct http_request *request)
         http_conn_response_ended(request->conn, request);
 }
 
-void http_respond(struct http_request *request, int status, const char *type, struct shoal_view body)
+static void respond_as(struct http_request *request, int status, const char *type, struct shoal_view body)
 {
     char head[8192];
     int len;
@@ -368,6 +371,26 @@ void http_respond(struct http_request *request, int status, const char *type, st
     response_end(request);
 }
 
+/* Every /v1 address that answers JSON answers MessagePack to who prefers it. */
+static bool wants_pack(struct http_request *request, const char *type)
+{
+    struct shoal_view accept;
+
+    return type != NULL && strcmp(type, "application/json") == 0 && request->route != NULL &&
+           strncmp(request->route->pattern, "/v1/", 4) == 0 && http1_header_find(&request->head, "accept", &accept) &&
+           memmem(accept.bytes, accept.len, PACK_TYPE, sizeof(PACK_TYPE) - 1) != NULL;
+}
+
+void http_respond(struct http_request *request, int status, const char *type, struct shoal_view body)
+{
+    struct shoal_buf pack = { 0 };
+
+    if (wants_pack(request, type) && json_to_pack(body, &pack) == SHOAL_OK)
+        respond_as(request, status, PACK_TYPE, shoal_buf_view(&pack));
+    else
+        respond_as(request, status, type, body);
+    shoal_buf_deinit(&pack);
+}
 void http_respond_json(struct http_request *request, int status, struct json_writer *writer)
 {
     if (writer->failed)

@@ -418,8 +418,10 @@ static bool take_page(struct listing *l)
     for (size_t i = 0; i < l->count && l->page_count < l->query.limit; i++) {
         struct merged *row = &l->rows[i];
 
+        if (row->facts == NULL) /* deleted: what it was sorted by is not known */
+            continue;
         l->page_end = row->place;
-        if (row->deleted || row->facts == NULL || !list_query_takes(&l->query, row->facts))
+        if (row->deleted || !list_query_takes(&l->query, row->facts))
             continue;
         l->page[l->page_count++] = row->facts;
         row->facts = NULL;
