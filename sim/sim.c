@@ -198,7 +198,7 @@ static void handle(struct sim *sim, struct sim_event *event)
     }
 }
 
-/* What an agent would do waits while it is stopped; processes, disks and the network go on. */
+/* The events of a stopped agent wait; processes, disks and the network go on. */
 static bool for_agent(enum sim_kind kind)
 {
     return kind != SIM_PUMP && kind != SIM_LINK_CHECK && kind != SIM_DIAL && kind != SIM_TRAIN && kind != SIM_COMMAND &&

@@ -220,7 +220,7 @@ struct sim_log_mark {
     uint64_t hash;
 };
 
-/* What a replica believed last: for the checks. */
+/* The last state of a replica that the checks saw. */
 struct sim_replica {
     struct shoal_job_id id;
     bool used;
@@ -419,7 +419,7 @@ struct sim {
     struct shoal_swim_actions *swim_actions;
     struct shoal_worker_message *message; /* scratch */
     struct shoal_rand command_chance;
-    /* What happened, for the summary line. */
+    /* Counts for the summary line. */
     uint64_t runs, epochs, datagrams, lost, elections, restarts, strikes, shrinks;
     uint64_t gap_ns; /* longest that a job waited beside a free slot before its script ran, and which job */
     uint32_t gap_job;

@@ -1,4 +1,4 @@
-/* What must hold, looked at after every event, in true time.
+/* The invariants, checked after every event, in true time.
  *
  * C1. One leader per (group, term), and whoever begins to lead holds every entry that was committed (Raft 5.2, 5.4).
  * C2. An index that was committed keeps its entry on every replica, and no replica's commit goes back.
@@ -338,7 +338,7 @@ static const struct shoal_job *newest(struct sim *sim, uint32_t index)
     return best;
 }
 
-/* What the job's record says, if there is one. */
+/* The state that the job's archive record tells; false: there is no record. */
 static bool archived_state(struct sim *sim, uint32_t index, uint8_t *state)
 {
     struct shoal_sched_archived archived;

@@ -270,7 +270,7 @@ static void blobs_here(struct sim_host *host, struct shoal_job_id id, bool here)
         host->disk.archived[job] = here;
 }
 
-/* What belongs to a job is made where its leader is, and comes from any source that has it and can be reached. */
+/* A job's blobs are made where its leader is, and come from any source that has them and can be reached. */
 static void archive(struct sim_host *host, const struct shoal_sched_action *action)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };

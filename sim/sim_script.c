@@ -495,7 +495,7 @@ static uint32_t driver_host(struct sim *sim)
     return UINT32_MAX;
 }
 
-/* Of an engine by chance: hosts with more of them are likelier. */
+/* The host of an engine by chance: hosts with more engines are likelier. */
 static uint32_t any_host(struct sim *sim)
 {
     uint32_t host = UINT32_MAX;

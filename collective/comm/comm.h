@@ -1,4 +1,4 @@
-/* What the files of libshoal share: the communicator of one process.
+/* The communicator of one process: the structs and functions that the files of libshoal share.
  *
  *   comm.c          open, ready, buffers                           epoch.c     close, enter, fetch
  *   agent_socket.c  the socket to the agent, the library thread    wait.c      spin, yield, sleep
@@ -59,7 +59,7 @@ struct epoch {
     struct peer peers[SHOAL_RANKS_MAX];
 };
 
-/* What the agent must know, sent when there is a connection, again after a reconnect. */
+/* Facts that the agent must know. Each is sent when there is a connection, and again after a reconnect. */
 enum fact {
     FACT_READY = 1,
     FACT_CLOSED = 2,
@@ -296,7 +296,7 @@ enum shoal_err fabric_enter(struct shoal_comm *comm);
 void fabric_leave(struct shoal_comm *comm);
 /* Progress, greetings, serving. false: broken. With or without the lock held by this thread. */
 bool fabric_turn(struct shoal_comm *comm);
-/* What the last turn found, whoever made it. */
+/* The result of the last turn, whichever thread took it. */
 bool fabric_is_broken(const struct shoal_comm *comm);
 /* Like fabric_turn, but gives up when another thread is at it. */
 void fabric_try_turn(struct shoal_comm *comm);
@@ -345,7 +345,7 @@ struct exchange {
 enum shoal_err exchange_run(struct shoal_comm *comm, struct exchange *exchange);
 /* Slice of the vector whose owner is `rank`, in bytes. */
 void exchange_slice(const struct epoch *epoch, uint64_t bytes, uint32_t rank, uint64_t *begin, uint64_t *end);
-/* Who holds the slice of `rank` on my host. */
+/* The rank whose region on my host has the slice of `rank`. */
 uint32_t exchange_home(const struct epoch *epoch, uint32_t rank, uint32_t host);
 enum shoal_err exchange_create(struct shoal_comm *comm);
 void exchange_destroy(struct shoal_comm *comm);

@@ -49,7 +49,7 @@ struct leader_round {
     bool in[SHOAL_RANKS_MAX];
 };
 
-/* What one member of another host lets us hear. */
+/* The heartbeats between me and one member on another host. */
 struct beat {
     uint64_t heard_ns;
     uint64_t word; /* received; its value says nothing */
@@ -385,7 +385,7 @@ static uint64_t broken_ns(const struct shoal_comm *comm, uint32_t rank)
     return comm->transport_ops->connected(comm->transport, rank) ? UINT64_MAX / 2 : SHOAL_LINK_CONNECT_NS;
 }
 
-/* Who did not keep time itself has no right to call others silent: what they said waits to be read. */
+/* A thread that was itself late must not call others silent: their words may wait unread. */
 static void beat_turn(struct shoal_comm *comm)
 {
     struct fabric *fabric = comm->fabric;

@@ -41,7 +41,7 @@ static const struct record_entry *entry_at(const struct records *records, uint32
     return &records->entries[(records->first + i) % SHOAL_RECORD_QUEUE_MAX];
 }
 
-/* Where `len` contiguous bytes are free; false: nowhere. */
+/* Finds the place of `len` contiguous free bytes; false: there is none. */
 static bool find_room(const struct records *records, uint32_t len, uint32_t *at)
 {
     const struct record_entry *oldest = entry_at(records, 0);

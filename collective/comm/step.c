@@ -233,7 +233,7 @@ static void fill_head(struct shoal_comm *comm, struct arena_block *block)
     };
 }
 
-/* Of the tuples that `from` has, and its touched bits; its buffers, if it has v = 0. */
+/* Takes over the tuples that `from` has, and its touched bits; also its buffers, if it has v = 0. */
 void step_merge_block(struct shoal_comm *comm, struct arena_block *into, struct arena_block *from)
 {
     const struct arena_layout *layout = &comm->arena.layout;

@@ -124,7 +124,7 @@ enum shoal_err comm_say(struct shoal_comm *comm, _Atomic uint64_t *word, uint64_
     (void)pthread_mutex_unlock(&comm->lock);
     if (!said)
         return comm_fail(comm, SHOAL_ERR_RANK_LOST, "epoch %u.%u is revoked", comm->epoch.id.e, comm->epoch.id.k);
-    /* Who sees the phase complete wakes the others: of two that finish it at once, at least one does. */
+    /* A worker that sees the phase complete wakes the others: of two that finish it at once, at least one does. */
     if (over == NULL || over(comm, value))
         ring(comm);
     return SHOAL_OK;

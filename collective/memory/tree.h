@@ -53,7 +53,7 @@ void tree_held_keep(struct tree_held *held, uint32_t begin, uint32_t end);
 /* The v of [begin, end) that are not held, in the order that keeps I2. */
 uint32_t tree_held_missing(const struct tree_held *held, uint32_t begin, uint32_t end, uint32_t *v, uint32_t cap);
 
-/* What adding the leaf v does to the buffers, in this order: store or add the leaf, then merge pairs. */
+/* The changes that the leaf v makes to the buffers, in this order: store or add the leaf, then merge pairs. */
 struct tree_merge {
     uint8_t into;
     uint8_t from;

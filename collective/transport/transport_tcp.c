@@ -126,7 +126,7 @@ static void mark_failed(struct transport *t, uint32_t rank, int error)
     t->failed_errno = error;
 }
 
-/* What an event belongs to, in its 64 bits: kind and index. */
+/* An event names its owner in its 64 bits: kind and index. */
 enum event_of { EVENT_LISTENER, EVENT_OUT, EVENT_IN };
 
 static void watch(const struct transport *t, int fd, int how, uint32_t events, enum event_of of, uint32_t index)
@@ -644,7 +644,7 @@ static void accept_in(struct transport *t, uint32_t listener)
     /* Full: the rest waits in the kernel's queue; strangers that say nothing are closed with the next epoch. */
 }
 
-/* Of several addresses of the peer, the one in a network of mine counts: compare the leading bytes. */
+/* A peer may have several addresses; the one in a network of mine counts: compare the leading bytes. */
 static const uint8_t *choose_address(const struct transport *t, const uint8_t *addresses, size_t len)
 {
     const uint8_t *best = addresses;

@@ -1,4 +1,4 @@
-/* What lies on the disk, and who holds it: in memory, rebuilt at start. Pure.
+/* The index says which chunks lie on the disk, and which jobs hold them. It is in memory, rebuilt at start. Pure.
  *
  * I1. A chunk's `refs` is the number of held blobs that list it or are named by it.
  * I2. A chunk with neither refs nor pins may be deleted; a pin is a write under way or a writer that is not

@@ -1,5 +1,5 @@
-/* What a blob consists of: kind version oldest | bytes 8 | count 4 | count hashes of 32. Each chunk but the last is
- * SHOAL_CHUNK_BYTES_MAX long, so that equal content has one manifest. */
+/* A manifest lists what a blob consists of: kind version oldest | bytes 8 | count 4 | count hashes of 32. Each chunk
+ * but the last is SHOAL_CHUNK_BYTES_MAX long, so that equal content has one manifest. */
 #include "shoal/blob.h"
 
 #include "node/format.h"

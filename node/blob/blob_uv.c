@@ -628,7 +628,7 @@ static void on_writer_stopped(void *arg)
         stopped(stopped_arg);
 }
 
-/* What waits may lead to more: a manifest that was read to a hold that is written. */
+/* A finished request may lead to another one: a manifest that was read leads to a hold that is written. */
 static void maybe_stop(struct shoal_blobs *blobs)
 {
     if (!blobs->stopping || blobs->writer_stopping || blobs->stats.queued > 0)

@@ -55,7 +55,7 @@ struct known {
     uint64_t seen[WINDOW / 64];
 };
 
-/* Who answered at an address: for datagrams to "whoever is there". */
+/* The node that answered at an address: for datagrams to "whoever is there". */
 struct contact {
     struct shoal_address address;
     struct shoal_node_id node; /* zero: asked, no answer yet */

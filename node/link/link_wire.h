@@ -1,4 +1,4 @@
-/* What travels inside a link's connections (link_conn_uv.c draws it). Pure: decoders are fuzzed. */
+/* The messages inside a link's connections (link_conn_uv.c draws it). Pure: decoders are fuzzed. */
 #ifndef NODE_LINK_WIRE_H
 #define NODE_LINK_WIRE_H
 

@@ -1,10 +1,10 @@
-/* Who deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
+/* The allocation: which job deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
  * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools
  * form a family. flow[g][p] counts the units of family g in pool p; one more unit of g is feasible if a chain
  *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
- * exists (augment). That is a polymatroid: what once cannot grow never can again, so a greedy order needs no way
- * back. */
+ * exists (augment). That is a polymatroid: a family that cannot grow now cannot grow later in this run, so a greedy
+ * order never has to take a unit back. */
 #include "shoal/allocate.h"
 
 #include <stdlib.h>
@@ -360,7 +360,7 @@ static void count_held(struct shoal_allocate *work)
         int32_t pool = work->hosts[work->slot_host[s]].pool;
         int32_t owner = v->slots[s];
 
-        /* What is held in a pool that the job does not admit any more does not count: it is to move. */
+        /* A slot in a pool that the job does not admit any more does not count: the job is to leave it. */
         if (owner < 0 || pool < 0 || !(work->family_mask[work->jobs[owner].family] >> pool & 1))
             continue;
         work->jobs[owner].held++;
@@ -454,7 +454,7 @@ static void admit_waiting(struct shoal_allocate *work)
         grant->why = held_units > 0 ? SHOAL_ALLOCATE_BEHIND : SHOAL_ALLOCATE_FULL;
         grant->head = held_units > 0 ? head : -1;
     }
-    /* What was held is lent out by rule 3. */
+    /* Rule 3 lends out the slots that were held. */
     for (uint32_t p = 0; p < work->pool_count && held_units > 0; p++) {
         uint32_t take = work->flow[held_family][p] < held_units ? work->flow[held_family][p] : held_units;
 
@@ -611,7 +611,7 @@ static bool drop_kept(struct shoal_allocate *work, uint32_t j, uint32_t p)
     return false;
 }
 
-/* Where a gang was admitted into a pool, elastic jobs make room: the last in the order first. */
+/* A gang was admitted into a pool: elastic jobs there make room, the last in the order first. */
 static void make_room(struct shoal_allocate *work)
 {
     for (uint32_t p = 0; p < work->pool_count; p++) {
