@@ -581,7 +581,7 @@ bool swim_hear_news(struct shoal_swim *swim, const struct swim_origin *origin, s
 
 static bool is_sync(enum swim_message message) { return message >= SWIM_ROOT; }
 
-/* What a datagram says besides its news. */
+/* A datagram, decoded up to its news. */
 struct heard {
     struct swim_head head;
     uint32_t seq;
@@ -775,7 +775,7 @@ static void on_not_me(struct shoal_swim *swim, struct shoal_swim_actions *action
         probe_ask(swim, actions);
 }
 
-/* Who sent it: its health, and whether we hold its newest card. */
+/* A datagram's head tells the sender's health, and whether we hold its newest card. */
 static void hear_sender(struct shoal_swim *swim, const struct swim_head *head, uint32_t member)
 {
     struct swim_member *m = &swim->members[member];
@@ -1001,7 +1001,7 @@ static void start(struct shoal_swim *swim)
     swim->reconnect_ns = swim->now_ns + swim->opt.reconnect_interval_ns;
 }
 
-/* What any step relies on, and leaves true. */
+/* Every step relies on this, and leaves it true. */
 static void check_counts(const struct shoal_swim *swim)
 {
     SHOAL_ASSERT(swim->members_count <= swim->members_used && swim->members_used <= swim->opt.members_max); /* T4 */

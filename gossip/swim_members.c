@@ -1,4 +1,5 @@
-/* What statements about members do: cards (a node's word about itself) and accusations (others' words about it).
+/* Statements about members change the table: cards (a node's word about itself) and accusations (others' words about
+ * it).
  *
  *              card, higher incarnation            silence, or a signed accusation
  *        +--------------------------------+   +--------------------------------------+

@@ -342,7 +342,7 @@ static void fill_both(struct shoal_swim *swim, struct swim_out *out)
         swim->records_first = !swim->records_first;
 }
 
-/* What `member` is accused of, so that it can refute at once: the buddy system. */
+/* The accused hears first what it is accused of, so that it can refute at once: the buddy system. */
 static void tell_accused(struct shoal_swim *swim, struct swim_out *out, uint32_t member)
 {
     const struct swim_member *m = &swim->members[member];

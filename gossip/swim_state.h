@@ -228,7 +228,7 @@ bool swim_out_to(struct shoal_swim *swim, struct shoal_swim_actions *actions, st
                  enum swim_message message, uint32_t member);
 /* False: no room, nothing written. */
 bool swim_out_statement(struct swim_out *out, struct shoal_view statement, uint64_t age_s);
-/* What the receiver must hear first (our card when it asked; what it is accused of), then what waits. */
+/* First what the receiver must hear (our card when it asked; what it is accused of), then the news that waits. */
 void swim_out_news(struct shoal_swim *swim, struct swim_out *out, uint32_t member, bool own_card);
 void swim_out_end(struct shoal_swim *swim, struct swim_out *out);
 
@@ -246,7 +246,7 @@ void swim_note(struct shoal_swim *swim, struct shoal_swim_actions *actions, enum
 
 /* ---- swim_members.c: what statements about members do ---------------------------------------------------------- */
 
-/* Where a statement came from. */
+/* The way a statement came here. */
 struct swim_origin {
     struct shoal_swim_actions *actions;
     bool sync; /* from anti-entropy: "held for dead" is a reason to suspect, not a verdict */

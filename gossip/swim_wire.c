@@ -1,7 +1,7 @@
 /* The codec of gossip's datagrams and statements; the byte tables are in swim_wire.h.
  *
- * W1. What is encoded decodes again: the same bounds are asserted here and are errors in the decoders, which read foreign
- *     bytes. */
+ * W1. What is encoded decodes again: the same bounds are asserted here and are errors in the decoders, which read
+ *     foreign bytes. */
 #include "swim_wire.h"
 
 #include <string.h>

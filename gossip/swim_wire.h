@@ -139,11 +139,11 @@ enum shoal_err swim_get_card(struct shoal_view statement, struct swim_card *card
 enum shoal_err swim_get_accuse(struct shoal_view statement, struct swim_accuse *accuse);
 enum shoal_err swim_get_record(struct shoal_view statement, struct swim_record *record);
 
-/* Of a card that was decoded before. */
+/* Single fields of a card that was decoded before. */
 struct shoal_node_id swim_card_id(struct shoal_view card);
 struct shoal_incarnation swim_card_incarnation(struct shoal_view card);
 struct shoal_address swim_card_address(struct shoal_view card);
-/* The same of a record: what it is about, without a look at the rest. */
+/* The name of a record that was decoded before: kind, author and key, without a look at the rest. */
 struct swim_record_name {
     enum shoal_record_kind kind;
     struct shoal_node_id author;

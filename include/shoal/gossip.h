@@ -36,7 +36,7 @@ enum shoal_member_state {
     SHOAL_MEMBER_STATES,
 };
 
-/* What gossip knows of a node, copied out. */
+/* Gossip knows this of a node; a copy. */
 struct shoal_member {
     struct shoal_node_id id;
     struct shoal_store_id store;
@@ -64,7 +64,7 @@ enum shoal_record_kind {
     SHOAL_RECORD_KINDS,
 };
 
-/* Of a many-author kind there is one record per key, whoever signed it; of the others one per (author, key). */
+/* A many-author kind has one record per key, whoever signed it; of the others one per (author, key). */
 static inline bool shoal_record_is_shared(enum shoal_record_kind kind) { return kind >= SHOAL_RECORD_JOB_SUMMARY; }
 
 struct shoal_record_key {
@@ -96,7 +96,8 @@ struct shoal_record {
 
 /* ---- environment ---------------------------------------------------------------------------------------------- */
 
-/* What the core cannot do alone. Called inside create and step; must be fast and must not call back into the core. */
+/* The core cannot do this alone. It is called inside create and step, must be fast, and must not call back into the
+ * core. */
 struct shoal_swim_env {
     void *arg;
     /* Sign `len` bytes with this node's key. */
@@ -120,7 +121,7 @@ void shoal_gossip_pool_destroy(struct shoal_gossip_pool *pool); /* after every c
 struct shoal_swim;
 
 struct shoal_swim_options {
-    /* Who we are. The id must belong to the key (checked through env). */
+    /* Our own identity. The id must belong to the key (checked through env). */
     struct shoal_node_id id;
     struct shoal_public_key public_key;
     struct shoal_store_id store;
@@ -324,8 +325,8 @@ struct shoal_swim_stats {
 };
 
 void shoal_swim_stats(const struct shoal_swim *swim, struct shoal_swim_stats *stats);
-/* Asserts every invariant, of each member and record; a step asserts only what costs the same in any mesh. For tests and
- * the simulator. */
+/* Asserts every invariant, of each member and record; a step asserts only what costs the same in any mesh. For tests
+ * and the simulator. */
 void shoal_swim_check(const struct shoal_swim *swim);
 /* The tables of one core at their standard sizes, and the pool that it is given. */
 void shoal_swim_memory(struct shoal_memory *memory);

@@ -10,7 +10,7 @@
 
 /* Below the smallest path MTU we support, so that gossip and support are never fragmented. */
 #define SHOAL_DATAGRAM_BYTES_MAX 1200
-/* What sealing a datagram costs: kind and version 4, sender's key 32, start 8, salt 8, sequence 8, tag 16. */
+/* Sealing a datagram costs: kind and version 4, sender's key 32, start 8, salt 8, sequence 8, tag 16. */
 #define SHOAL_DATAGRAM_SEAL_BYTES 76
 #define SHOAL_DATAGRAM_PAYLOAD_MAX (SHOAL_DATAGRAM_BYTES_MAX - SHOAL_DATAGRAM_SEAL_BYTES)
 
@@ -65,7 +65,7 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 /* Virtual workers of a job (the sync interval). */
 #define SHOAL_VIRTUAL_MAX 4096
 
-/* What the processes of one job may print into their logs on one host, in MiB, unless the operator says otherwise
+/* The processes of one job may print so much into their logs on one host, in MiB, unless the operator says otherwise
  * (log-max): room for weeks of a line a second, and no host's disk is filled by a script that floods. Beyond it output
  * is dropped, and the log says so. */
 #define SHOAL_JOB_LOG_MIB 256
@@ -130,7 +130,7 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_LINK_PEERS_MAX 2048
 #define SHOAL_LINK_CONTACTS_MAX 64
 #define SHOAL_LINK_HANDSHAKES_MAX 64
-/* What may wait to be sent, per lane: then a send is answered FULL. Room for four of the largest frames. */
+/* So much may wait to be sent, per lane: then a send is answered FULL. Room for four of the largest frames. */
 #define SHOAL_LINK_CONTROL_QUEUE_MAX (5 * SHOAL_MIB)
 #define SHOAL_LINK_BULK_QUEUE_MAX (16 * SHOAL_MIB)
 _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lane's queue holds four frames");
@@ -144,12 +144,13 @@ _Static_assert(4 * SHOAL_FRAME_BYTES_MAX <= SHOAL_LINK_CONTROL_QUEUE_MAX, "a lan
 /* One transaction takes at most this much of what waits. */
 #define SHOAL_STORE_COMMIT_FRAMES_MAX 512
 #define SHOAL_STORE_COMMIT_BYTES_MAX (SHOAL_MIB)
-/* Of its map. Above the first share no job is founded here any more, above the second no entry is taken and the agent
- * stops: what lies between is for the jobs that run, whose entries are small. What frees space is always taken. */
+/* Shares of the store's map. Above the first share no job is founded here any more, above the second no entry is taken
+ * and the agent stops: what lies between is for the jobs that run, whose entries are small. What frees space is always
+ * taken. */
 #define SHOAL_STORE_SUBMIT_PERCENT 55
 #define SHOAL_STORE_FULL_PERCENT 60
 _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "running jobs have room to end");
-/* What may wait for the disk: then an append is answered FULL. */
+/* So much may wait for the disk: then an append is answered FULL. */
 #define SHOAL_STORE_PENDING_BYTES_MAX (64 * SHOAL_MIB)
 
 /* To how much the store's file may be filled beforehand. */
@@ -172,7 +173,7 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
                "the largest upload fits one manifest");
 /* Chunks of one writer that wait for the disk: then its append is answered FULL. */
 #define SHOAL_BLOB_WRITER_CHUNKS 4
-/* What shoal_blobs_put takes in one piece. */
+/* shoal_blobs_put takes so much in one piece. */
 #define SHOAL_BLOB_PUT_MAX (16 * SHOAL_MIB)
 /* Requests that wait for the blob thread, and the bytes they hold: then a request is answered FULL. */
 #define SHOAL_BLOB_QUEUE_MAX 1024
@@ -182,7 +183,7 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 
 /* Gossip. Records of one agent: a few per node, one per job and service. */
 #define SHOAL_RECORDS_MAX 65536
-/* Of one author, so that one node cannot fill the tables of all. */
+/* Records of one author, so that one node cannot fill the tables of all. */
 #define SHOAL_RECORDS_PER_AUTHOR_MAX 64
 /* Members suspected at once; more wait for the next probe. */
 #define SHOAL_SUSPICIONS_MAX 256

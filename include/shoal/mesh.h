@@ -1,4 +1,5 @@
-/* What belongs to everyone: users, the token key, frameworks, revoked tokens, evicted nodes (PROTOCOLS 4).
+/* The mesh group orders what belongs to everyone: users, the token key, frameworks, revoked tokens, evicted nodes
+ * (PROTOCOLS 4).
  *
  *     mesh group: commands in log order --> shoal_mesh_apply() on each of its guardians
  *     every node: the newest signed copy, shoal_mesh_decode(), serves logons and reads from it
@@ -99,7 +100,7 @@ void shoal_mesh_destroy(struct shoal_mesh *mesh); /* accepts NULL; wipes the key
  * version. The version is the index. STALE: index is not above the version, nothing was done. */
 SHOAL_MUST_CHECK enum shoal_err shoal_mesh_apply(struct shoal_mesh *mesh, uint64_t index, struct shoal_view command,
                                                  struct shoal_msg *msg);
-/* What apply would say, without changing anything: for a refusal before the log. */
+/* Says what apply would say, without changing anything: for a refusal before the log. */
 SHOAL_MUST_CHECK enum shoal_err shoal_mesh_check(const struct shoal_mesh *mesh, struct shoal_view command,
                                                  struct shoal_msg *msg);
 

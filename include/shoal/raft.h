@@ -2,7 +2,7 @@
  *
  *     event + time --> shoal_raft_step() --> actions, to be carried out in array order
  *
- * What differs from the paper: there are no heartbeats. Host pairs support each other (shoal/support.h), and that
+ * This differs from the paper: there are no heartbeats. Host pairs support each other (shoal/support.h), and that
  * stands for all groups of the pair: a node neither campaigns nor votes in a group whose leader's host it supports, and
  * a leader without the support of a quorum steps down. A group whose voters all know the commit index sleeps: its
  * deadline is UINT64_MAX and it costs nothing. Fresh groups start in term 1, which belongs to the issuer of the
@@ -352,9 +352,10 @@ struct shoal_raft_actions {
 
 struct shoal_raft; /* state: its fields live in sched/raft/raft_state.h */
 
-/* What a replica answered for before it was removed and forgot its log, if it becomes a member again: it votes no
- * more in a term that it may have voted in, and for no candidate that lacks what it may have acknowledged. Without it a
- * configuration of the past, in which it was a voter, could come back to life. All zero: it never was a member. */
+/* A floor is what a replica answered for before it was removed and forgot its log. If it becomes a member again it
+ * votes no more in a term that it may have voted in, and for no candidate that lacks what it may have acknowledged.
+ * Without it a configuration of the past, in which it was a voter, could come back to life. All zero: it never was a
+ * member. */
 struct shoal_raft_floor {
     uint64_t term;
     uint64_t last_term;
@@ -372,7 +373,7 @@ struct shoal_raft_options {
     uint64_t campaign_from_ns;       /* of one that comes back later: its first campaign. 0: after quiet_until_ns */
 };
 
-/* What a store gives back after a restart. Entries are contiguous and end the log; those at or below the snapshot are
+/* A store gives this back after a restart. Entries are contiguous and end the log; those at or below the snapshot are
  * skipped. The raft takes references. */
 struct shoal_raft_restored {
     struct shoal_raft_hard_state hard;
@@ -390,7 +391,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_raft_restore(struct shoal_raft **raft, con
                                                    const struct shoal_raft_restored *restored);
 /* Between create or restore and the first event. */
 void shoal_raft_set_floor(struct shoal_raft *raft, struct shoal_raft_floor floor);
-/* What to remember when this replica is forgotten. */
+/* The floor to remember when this replica is forgotten. */
 struct shoal_raft_floor shoal_raft_floor(const struct shoal_raft *raft);
 void shoal_raft_destroy(struct shoal_raft *raft);
 
@@ -469,8 +470,8 @@ bool shoal_raft_is_leader(const struct shoal_raft *raft);
 /* Asserts every invariant, those that look at each entry too; a step asserts only what costs the same in any log. For
  * tests and the simulator. */
 void shoal_raft_check(const struct shoal_raft *raft);
-/* What SHOAL_GROUPS_MAX groups hold: their states, rings and entries. The bytes of a log are bounded by its snapshots: it
- * asks for one in time, and what is not committed is refused beyond its bound. */
+/* The memory of SHOAL_GROUPS_MAX groups: their states, rings and entries. The bytes of a log are bounded by its
+ * snapshots: it asks for one in time, and what is not committed is refused beyond its bound. */
 void shoal_raft_memory(struct shoal_memory *memory);
 /* A leader whose support by a quorum holds at `now_ns` (what a lease renewal needs). */
 bool shoal_raft_leads_supported(const struct shoal_raft *raft, uint64_t now_ns);

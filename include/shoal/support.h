@@ -36,7 +36,7 @@ struct shoal_support_options {
     uint64_t start_ns;                    /* now */
 };
 
-/* What the heartbeat says of this host. */
+/* A heartbeat says this of its host. */
 struct shoal_support_health {
     uint64_t loop_lag_ns;
     uint64_t flush_age_ns; /* of the oldest unfinished flush; 0: none */
@@ -87,7 +87,7 @@ struct shoal_support_actions {
     uint8_t pool[24 * SHOAL_DATAGRAM_PAYLOAD_MAX];
 };
 
-/* What is known of a peer. */
+/* This is known of a peer. */
 struct shoal_support_peer {
     struct shoal_node_id node;
     struct shoal_incarnation incarnation; /* zero: never heard */

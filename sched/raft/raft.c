@@ -4,8 +4,8 @@
  *
  * D1. A mark says something about entries only if no truncation was handed out after it; then by (term, index).
  * D2. Marks come in the order of their PERSISTs, so a durable one makes all earlier ones durable.
- * D3. Forgotten <= snapshot <= commit <= last: nothing is forgotten that no snapshot holds, no snapshot holds what is not
- *     committed, and nothing is committed that is not in the log.
+ * D3. Forgotten <= snapshot <= commit <= last: nothing is forgotten that no snapshot holds, no snapshot holds what is
+ *     not committed, and nothing is committed that is not in the log.
  * D4. Durable <= handed out <= last: the disk knows only what it was given, and is given only what is in the log.
  * D5. What a step changes of term, vote, snapshot or log it hands out before it ends, and before it answers.
  * D6. Terms, the commit index, marks and time never fall.
@@ -191,8 +191,8 @@ struct shoal_raft_floor shoal_raft_floor(const struct shoal_raft *raft)
     return floor;
 }
 
-/* What follows a snapshot belongs to it only if the log agreed at the snapshot's index: a crash between an installed,
- * or taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
+/* The entries behind a snapshot belong to it only if the log agreed at the snapshot's index: a crash between an
+ * installed, or taken, snapshot and the truncation of the log before it leaves entries of another history behind. */
 static bool log_goes_on(const struct shoal_raft *raft, const struct shoal_raft_restored *restored)
 {
     for (size_t i = 0; i < restored->count; i++) {
@@ -499,7 +499,7 @@ void raft_check_order(const struct shoal_raft *raft)
     SHOAL_ASSERT(raft->config_index <= last);                    /* C1 */
 }
 
-/* What each role may have, at the end of a step (V7). */
+/* Each role has what it may have, at the end of a step (V7). */
 static void check_role(const struct shoal_raft *raft)
 {
     bool self = shoal_raft_id_equal(raft->vote, raft->self);

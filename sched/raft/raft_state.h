@@ -26,8 +26,8 @@ _Static_assert(RAFT_SENDS_UNTIL >= 3 * SHOAL_GROUP_NODES_MAX, "a round to every 
 /* The commit hint is written with other state once it is this stale. */
 #define RAFT_HINT_ENTRIES 256
 
-/* No group comes here by itself, at a thousand elections a second neither. A term above it would be a lie, and one step
- * from beginning again at 0. */
+/* The high half of a term is its group's lineage (32,768 recoveries), the low half counts elections. No group comes
+ * here by itself: a term above it is a lie, and the last one would be followed by term 0. */
 #define RAFT_TERM_MAX (UINT64_MAX / 2)
 
 #define RAFT_NEVER UINT64_MAX

@@ -1,4 +1,4 @@
-/* What host-pair support means to one group (PROTOCOLS 5).
+/* Host-pair support, as one group sees it (PROTOCOLS 5).
  *
  * S1. A leader whose quorum support has run out steps down before it does anything else.
  * S2. A new leader has one support duration to gain it: it was just voted for.

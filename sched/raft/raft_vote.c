@@ -164,7 +164,7 @@ void raft_become_follower(struct shoal_raft *raft, uint64_t term, struct shoal_r
         raft->commit_push_at_ns = RAFT_NEVER;
     }
     if (changed) {
-        /* What was said to another leader says nothing to this one. */
+        /* An answer to another leader says nothing to this one. */
         raft->matched = raft->commit;
         raft->ack_owed = false;
         raft->acked = 0;
@@ -358,7 +358,7 @@ void raft_on_prevote(struct shoal_raft *raft, const struct shoal_raft_message *m
     if (tell_gone(raft, message->from))
         return;
     SHOAL_ASSERT(!granted || raft->now_ns >= raft->quiet_until_ns || raft_lone_voter(raft)); /* V3 */
-    /* Who helps another into office lets it finish; not for long, since it may reach fewer than this node does. */
+    /* A node that helps another into office lets it finish; not for long, since that one may reach fewer nodes. */
     if (granted && raft->role == SHOAL_RAFT_FOLLOWER && raft->campaign_at_ns < raft_later(raft, raft->jitter_ns / 4))
         raft->campaign_at_ns = raft_later(raft, raft->jitter_ns / 4) + jitter(raft, raft->jitter_ns / 4);
     answer(raft, message->from, SHOAL_RAFT_PREVOTE_REPLY, for_term, granted);

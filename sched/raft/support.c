@@ -15,7 +15,8 @@
  * H6. Peers are sorted by node, once each, and this host is none of them.
  * H7. A claim of a peer is in one bucket and in that peer's chain, or free; what the owner was told is in `told`.
  * H8. What a step has no room for is left to the next one, and `more` says so.
- * H9. An edge is told once: SUPPORTED and LOST in turn, SUPPORTING and SUPPORTING_LOST in turn, SILENT and HEARD in turn.
+ * H9. An edge is told once: SUPPORTED and LOST in turn, SUPPORTING and SUPPORTING_LOST in turn, SILENT and HEARD in
+ *     turn.
  *
  *     heartbeat: u8 1 | u8 version 1 | u8 oldest 1 | u32 from epoch, agent | u32 to epoch, agent | u64 seq,
  *                u64 support_seq | u32 lag_us, flush_us | u64 claims_hash, have_hash, slot_stamp | u8 flags | u8 n |
@@ -171,7 +172,7 @@ void shoal_support_destroy(struct shoal_support *support)
     free(support);
 }
 
-/* Where `node` is, or belongs. */
+/* The place at which `node` is, or at which it belongs. */
 static uint32_t place_of(const struct shoal_support *support, struct shoal_node_id node)
 {
     uint32_t low = 0;
@@ -508,8 +509,8 @@ static void tell_claims(struct shoal_support *support, struct peer *peer, struct
 
 /* ---- Edges ----
  *
- *     no support --a heartbeat of a healthy peer--> supporting --no other for support_ns, a refusal, a new life--> none
- *     no support --an echo that is young enough --> supported  --support_ns after its sending, a new life---------> none */
+ *     none --a heartbeat of a healthy peer---> supporting --no other for support_ns, a refusal, a new life--> none
+ *     none --an echo that is young enough----> supported  --support_ns after its sending, a new life--------> none */
 
 static void begin_supporting(struct shoal_support *support, struct peer *peer, struct shoal_support_actions *actions)
 {
