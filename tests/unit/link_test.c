@@ -470,6 +470,38 @@ static void raw_stop(struct fixture *f, struct raw *raw)
     RUN_UNTIL(f, raw->closed);
 }
 
+static void on_raw_client(uv_stream_t *server, int status)
+{
+    (void)server; /* nobody accepts it: the kernel has, and whoever dialled waits */
+    (void)status;
+}
+
+static void an_address_that_says_nothing_is_given_up_in_time(void **state)
+{
+    struct fixture *f = *state;
+    struct end *a = &f->ends[0];
+    struct raw mute = { 0 };
+    struct sockaddr_storage at;
+    int len = sizeof(at);
+
+    f->quick = true;
+    start(f, 0, 0);
+    shoal_address_to_sockaddr(loopback(0), &at);
+    assert_int_equal(uv_tcp_init(&f->loop, &mute.tcp), 0);
+    mute.tcp.data = &mute;
+    assert_int_equal(uv_tcp_bind(&mute.tcp, (const struct sockaddr *)&at, 0), 0);
+    assert_int_equal(uv_listen((uv_stream_t *)&mute.tcp, 8, on_raw_client), 0);
+    assert_int_equal(uv_tcp_getsockname(&mute.tcp, (struct sockaddr *)&at, &len), 0);
+    assert_int_equal(shoal_link_want(a->link, node(f, 1),
+                                     loopback(ntohs(((const struct sockaddr_in6 *)(const void *)&at)->sin6_port))),
+                     SHOAL_OK);
+    RUN_UNTIL(f, a->failures >= 1);
+    assert_int_equal(a->failure.err, SHOAL_ERR_TIMEOUT);
+    assert_false(a->failure.refused);
+    assert_non_null(strstr(a->text, "firewall"));
+    raw_stop(f, &mute);
+}
+
 static void garbage_is_dropped_and_counted(void **state)
 {
     static const struct {
@@ -688,6 +720,7 @@ int main(void)
         CASE(another_node_at_the_address_is_not_taken_for_the_wanted_one),
         CASE(a_dead_agent_is_told_from_a_dead_host_and_dialled_until_it_is_back),
         CASE(nobody_dials_what_is_not_wanted_any_more),
+        CASE(an_address_that_says_nothing_is_given_up_in_time),
         CASE(garbage_is_dropped_and_counted),
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),
