@@ -116,10 +116,17 @@ struct shoal_lead_action {
 #define SHOAL_LEAD_ACTIONS_MAX 512
 #define SHOAL_LEAD_POOL_BYTES (8 * SHOAL_MIB)
 
+/* What a step works in; nothing in it outlives the step. */
+struct shoal_lead_scratch {
+    struct shoal_host_message in, out;
+    struct shoal_job_entry entry;
+};
+
 /* Memory of the caller, taken once; serves all leads. What finds no room is made again by a later step. */
 struct shoal_lead_actions {
     uint32_t count;
     size_t pool_used;
+    struct shoal_lead_scratch scratch;
     struct shoal_lead_action list[SHOAL_LEAD_ACTIONS_MAX];
     _Alignas(16) uint8_t pool[SHOAL_LEAD_POOL_BYTES];
 };
@@ -129,6 +136,8 @@ void shoal_lead_destroy(struct shoal_lead *lead); /* accepts NULL */
 /* MALFORMED: a frame that does not decode or is of another job. `actions` is emptied first. */
 SHOAL_MUST_CHECK enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_event *event,
                                                 uint64_t now_ns, struct shoal_lead_actions *actions);
+/* Memory that it has taken. */
+size_t shoal_lead_bytes(const struct shoal_lead *lead);
 /* UINT64_MAX: only an event can change anything (an ended job whose workers are all gone). */
 uint64_t shoal_lead_deadline_ns(const struct shoal_lead *lead);
 

@@ -33,7 +33,7 @@ static struct shoal_lead_action *emit(struct lead_step *s, enum shoal_lead_actio
 
 bool lead_send(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
 {
-    struct shoal_host_message *m = &s->lead->out;
+    struct shoal_host_message *m = &s->lead->scratch->out;
     uint8_t *at = s->actions->pool + s->actions->pool_used;
     struct shoal_lead_action *action;
     size_t len;
@@ -60,7 +60,7 @@ bool lead_send(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
 
 struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind)
 {
-    struct shoal_job_entry *entry = &s->lead->entry;
+    struct shoal_job_entry *entry = &s->lead->scratch->entry;
 
     if (s->lead->proposing)
         return NULL;
@@ -87,7 +87,8 @@ bool lead_propose(struct lead_step *s)
     size_t len;
 
     SHOAL_ASSERT(!lead->proposing);
-    if (shoal_job_entry_encode(&lead->entry, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) != SHOAL_OK) {
+    if (shoal_job_entry_encode(&lead->scratch->entry, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) !=
+        SHOAL_OK) {
         lead->blocked = true;
         return false;
     }
@@ -118,7 +119,7 @@ bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, b
 void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order order, uint32_t call, const char *text,
                 uint8_t reason, uint64_t grace_ns)
 {
-    struct shoal_host_message *m = &s->lead->out;
+    struct shoal_host_message *m = &s->lead->scratch->out;
 
     if (worker->order == order && s->now_ns < worker->order_ns + ORDER_NS) {
         lead_wake(s, worker->order_ns + ORDER_NS);
@@ -181,7 +182,7 @@ void lead_blob_text(struct shoal_hash hash, char *text)
 
 struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node)
 {
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, node))
             return &lead->hosts[i];
     return NULL;
@@ -201,10 +202,10 @@ struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
 {
     struct lhost *host = lead_find_host(lead, node);
 
-    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; host == NULL && i < lead->host_cap; i++)
         if (!lead->hosts[i].used)
             host = &lead->hosts[i];
-    for (uint32_t i = 0; host == NULL && i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; host == NULL && i < lead->host_cap; i++)
         if (host_idle(lead, &lead->hosts[i]))
             host = &lead->hosts[i];
     if (host == NULL || (host->used && shoal_node_id_equal(host->node, node)))
@@ -217,7 +218,7 @@ struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
 
 const struct lworker *lead_find_worker(const struct shoal_lead *lead, uint64_t worker_id)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].place.worker_id == worker_id)
             return &lead->workers[i];
     return NULL;
@@ -233,7 +234,7 @@ struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
 /* What the log has dropped is forgotten here and on its host. */
 static void sync_out(struct lead_step *s)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *worker = &s->lead->workers[i];
 
         if (!worker->used || shoal_job_find_worker(s->lead->job, worker->place.worker_id) != NULL)
@@ -241,6 +242,24 @@ static void sync_out(struct lead_step *s)
         lead_order(s, worker, SHOAL_ORDER_FORGET, 0, "", 0, 0);
         worker->used = false;
     }
+}
+
+static void add_worker(struct lead_step *s, const struct shoal_placement *place)
+{
+    struct shoal_lead *lead = s->lead;
+    struct lworker *worker = NULL;
+
+    for (uint32_t w = 0; w < lead->worker_cap && worker == NULL; w++)
+        if (!lead->workers[w].used)
+            worker = &lead->workers[w];
+    SHOAL_ASSERT(worker != NULL); /* take_memory(): a place for all that the log can name */
+    memset(worker, 0, sizeof(*worker));
+    worker->used = true;
+    worker->place = *place;
+    /* A lease may have been confirmed by an earlier leader up to now (L2). */
+    worker->lapse_ns = s->now_ns + lead->options.lease_ns + MARGIN_NS;
+    worker->report.worker_id = place->worker_id;
+    worker->report.role = place->role;
 }
 
 static void sync_in(struct lead_step *s)
@@ -255,20 +274,7 @@ static void sync_in(struct lead_step *s)
             host->involved = true;
         if (lead_worker(lead, place->worker_id) != NULL)
             continue;
-        for (uint32_t w = 0; w < LEAD_WORKERS; w++) {
-            struct lworker *worker = &lead->workers[w];
-
-            if (worker->used)
-                continue;
-            memset(worker, 0, sizeof(*worker));
-            worker->used = true;
-            worker->place = *place;
-            /* A lease may have been confirmed by an earlier leader up to now (L2). */
-            worker->lapse_ns = s->now_ns + lead->options.lease_ns + MARGIN_NS;
-            worker->report.worker_id = place->worker_id;
-            worker->report.role = place->role;
-            break;
-        }
+        add_worker(s, place);
     }
 }
 
@@ -288,14 +294,14 @@ static void ack(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
 {
     if (seq == 0)
         return;
-    s->lead->out.kind = SHOAL_HOST_ACK;
+    s->lead->scratch->out.kind = SHOAL_HOST_ACK;
     (void)lead_send(s, to, seq);
 }
 
 static void on_worker(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
-    const struct shoal_worker_report *report = &lead->in.u.worker;
+    const struct shoal_worker_report *report = &lead->scratch->in.u.worker;
     struct lworker *worker = lead_worker(lead, report->worker_id);
 
     if (worker == NULL) { /* not in the log: it ends, and its host forgets it */
@@ -307,7 +313,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
         lead_order(s, &stray, SHOAL_ORDER_FORGET, 0, "", 0, 0);
         return;
     }
-    if (!shoal_node_id_equal(worker->place.node, host->node) || (worker->reported && lead->in.seq < worker->seq)) {
+    if (!shoal_node_id_equal(worker->place.node, host->node) ||
+        (worker->reported && lead->scratch->in.seq < worker->seq)) {
         lead->stats.stale++;
         return;
     }
@@ -315,7 +322,7 @@ static void on_worker(struct lead_step *s, struct lhost *host)
         lead->renew_ns = s->now_ns;
     worker->reported = true;
     worker->stale = host_lost(host);
-    worker->seq = lead->in.seq;
+    worker->seq = lead->scratch->in.seq;
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->gone) {
         worker->gone = true;
@@ -328,7 +335,7 @@ static void on_worker(struct lead_step *s, struct lhost *host)
 
 static void on_unknown(struct lead_step *s)
 {
-    struct lworker *worker = lead_worker(s->lead, s->lead->in.u.drain.worker_id);
+    struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
     if (worker == NULL || worker->gone)
         return;
@@ -362,7 +369,7 @@ static void on_metrics(struct shoal_lead *lead, const struct shoal_host_message 
 static void on_progress(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
-    const struct shoal_host_message *m = &lead->in;
+    const struct shoal_host_message *m = &lead->scratch->in;
     const struct shoal_call *call = shoal_job_call(lead->job, m->u.progress.call);
 
     if (call == NULL || m->u.progress.call < lead->step_call)
@@ -392,32 +399,33 @@ static void on_manifest(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    if (!lead->in.u.manifest.ok) {
-        lead_pending(lead, "the result could not be stored on two hosts: %s; trying again", lead->in.u.manifest.text);
+    if (!lead->scratch->in.u.manifest.ok) {
+        lead_pending(lead, "the result could not be stored on two hosts: %s; trying again",
+                     lead->scratch->in.u.manifest.text);
         return;
     }
     lead->manifest_ok = true;
-    lead->manifest_call = lead->in.u.manifest.call;
-    lead->manifest = lead->in.u.manifest.hash;
+    lead->manifest_call = lead->scratch->in.u.manifest.call;
+    lead->manifest = lead->scratch->in.u.manifest.hash;
 }
 
 static void on_snapshot(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
-    const struct shoal_call *call = shoal_job_call(lead->job, lead->in.u.snapshot.call);
+    const struct shoal_call *call = shoal_job_call(lead->job, lead->scratch->in.u.snapshot.call);
 
-    if (call == NULL || lead->in.u.snapshot.step <= call->snapshot_step)
+    if (call == NULL || lead->scratch->in.u.snapshot.step <= call->snapshot_step)
         return;
     lead->snapshot_due = true;
     memset(&lead->snapshot, 0, sizeof(lead->snapshot));
     lead->snapshot.call = call->call;
-    lead->snapshot.snapshot = lead->in.u.snapshot.hash;
-    lead->snapshot.snapshot_step = lead->in.u.snapshot.step;
+    lead->snapshot.snapshot = lead->scratch->in.u.snapshot.hash;
+    lead->snapshot.snapshot_step = lead->scratch->in.u.snapshot.step;
 }
 
 static void on_drain(struct lead_step *s)
 {
-    struct lworker *worker = lead_worker(s->lead, s->lead->in.u.drain.worker_id);
+    struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
     if (worker != NULL && worker->place.role == SHOAL_JOB_ENGINE)
         worker->leaving = true;
@@ -426,7 +434,7 @@ static void on_drain(struct lead_step *s)
 static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_event *event)
 {
     struct shoal_lead *lead = s->lead;
-    struct shoal_host_message *m = &lead->in;
+    struct shoal_host_message *m = &lead->scratch->in;
     struct lhost *host;
 
     if (shoal_host_decode(event->u.frame.bytes, m) != SHOAL_OK || shoal_host_kind_to_host(m->kind) ||
@@ -450,8 +458,14 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     case SHOAL_HOST_MANIFEST: on_manifest(s); break;
     case SHOAL_HOST_SNAPSHOT: on_snapshot(s); break;
     case SHOAL_HOST_UNKNOWN: on_unknown(s); break;
-    case SHOAL_HOST_SHRUNK: lead_on_shrunk(s, host); break;
-    case SHOAL_HOST_BROKEN: lead_on_broken(s, host); break;
+    case SHOAL_HOST_SHRUNK:
+        if (lead->job->spec.elastic)
+            lead_on_shrunk(s, host);
+        break;
+    case SHOAL_HOST_BROKEN:
+        if (lead->job->spec.elastic)
+            lead_on_broken(s, host);
+        break;
     case SHOAL_HOST_RESERVE:
     case SHOAL_HOST_CANCEL:
     case SHOAL_HOST_CONFIRM:
@@ -487,7 +501,7 @@ static void on_target(struct shoal_lead *lead, const struct shoal_lead_event *ev
 
 static void host_is_new(struct lead_step *s, const struct lhost *host)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *worker = &s->lead->workers[i];
 
         if (!lworker_lives(worker) || !shoal_node_id_equal(worker->place.node, host->node) ||
@@ -542,7 +556,7 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     }
     if (host->health != SHOAL_LEAD_HOST_WELL && host->silent_ns == 0)
         host->silent_ns = s->now_ns;
-    for (uint32_t i = 0; host->silent_ns != 0 && i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; host->silent_ns != 0 && i < s->lead->worker_cap; i++)
         if (s->lead->workers[i].used && shoal_node_id_equal(s->lead->workers[i].place.node, host->node))
             s->lead->workers[i].stale = true;
 }
@@ -591,7 +605,7 @@ static void bury(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 
         if (!host->used)
@@ -601,7 +615,7 @@ static void bury(struct lead_step *s)
         if (host->host_epoch != 0)
             host_is_new(s, host);
     }
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *worker = &lead->workers[i];
         const struct lhost *host;
 
@@ -627,13 +641,13 @@ static void bury(struct lead_step *s)
  * and they are told to end. */
 static void ask_returned(struct lead_step *s)
 {
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < s->lead->host_cap; i++) {
         struct lhost *host = &s->lead->hosts[i];
 
         if (!host->used || !host->returned)
             continue;
         host->call_sent = 0;
-        s->lead->out.kind = SHOAL_HOST_REPORT;
+        s->lead->scratch->out.kind = SHOAL_HOST_REPORT;
         if (lead_send(s, host->node, 0))
             host->returned = false;
     }
@@ -644,7 +658,7 @@ static void ask_reports(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *worker = &lead->workers[i];
         struct lhost *host;
 
@@ -657,7 +671,7 @@ static void ask_reports(struct lead_step *s)
             lead_wake(s, host->report_ns + SHOAL_S);
             continue;
         }
-        lead->out.kind = SHOAL_HOST_REPORT;
+        lead->scratch->out.kind = SHOAL_HOST_REPORT;
         if (lead_send(s, host->node, 0))
             host->report_ns = s->now_ns;
         lead_wake(s, s->now_ns + SHOAL_S);
@@ -694,6 +708,7 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
 
     actions->count = 0;
     actions->pool_used = 0;
+    lead->scratch = &actions->scratch;
     lead->blocked = false;
     lead->deadline_ns = LEAD_NEVER;
     if (event->wall_ms != 0)
@@ -722,6 +737,27 @@ uint64_t shoal_lead_deadline_ns(const struct shoal_lead *lead) { return lead->de
 
 static uint64_t or_default(uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; }
 
+/* A gang's next attempt begins when the last one has left the log. An elastic job may have workers on lost hosts beside
+ * those in their place, and two drivers. What an earlier leader has placed is there already. */
+static enum shoal_err take_memory(struct shoal_lead *lead)
+{
+    const struct shoal_job *job = lead->job;
+    uint32_t most = job->spec.elastic ? 2 * job->spec.workers_max + 4 : job->spec.workers_min + 1;
+
+    most += job->placement_count;
+    lead->worker_cap = most < LEAD_WORKERS_MAX ? most : LEAD_WORKERS_MAX;
+    lead->host_cap = 2 * most + 2 < LEAD_HOSTS_MAX ? 2 * most + 2 : LEAD_HOSTS_MAX;
+    lead->workers = calloc(lead->worker_cap, sizeof(*lead->workers));
+    lead->hosts = calloc(lead->host_cap, sizeof(*lead->hosts));
+    if (lead->workers == NULL || lead->hosts == NULL)
+        return SHOAL_ERR_FULL;
+    if (!job->spec.elastic)
+        return SHOAL_OK;
+    lead->shrunk = calloc(1, sizeof(*lead->shrunk));
+    lead->links = calloc(1, sizeof(*lead->links));
+    return lead->shrunk == NULL || lead->links == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
+}
+
 enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lead_options *options)
 {
     struct shoal_lead *lead = calloc(1, sizeof(*lead));
@@ -746,13 +782,37 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
     lead->fail_code = -1;
     lead->summary_state = SHOAL_JOB_STATE_COUNT;
     lead->deadline_ns = options->now_ns;
+    if (take_memory(lead) != SHOAL_OK) {
+        shoal_lead_destroy(lead);
+        return SHOAL_ERR_FULL;
+    }
     *out = lead;
     return SHOAL_OK;
 }
 
-void shoal_lead_destroy(struct shoal_lead *lead) { free(lead); }
+void shoal_lead_destroy(struct shoal_lead *lead)
+{
+    if (lead == NULL)
+        return;
+    free(lead->workers);
+    free(lead->hosts);
+    free(lead->shrunk);
+    free(lead->links);
+    free(lead);
+}
 
+size_t shoal_lead_bytes(const struct shoal_lead *lead)
+{
+    return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
+           (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links));
+}
+
+/* Of the largest job; one of a single worker takes a thirtieth. */
 void shoal_lead_memory(struct shoal_memory *memory)
 {
-    shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, sizeof(struct shoal_lead));
+    const size_t largest = sizeof(struct shoal_lead) + LEAD_WORKERS_MAX * sizeof(struct lworker) +
+                           LEAD_HOSTS_MAX * sizeof(struct lhost) + sizeof(struct shoal_worker_epoch) +
+                           sizeof(struct link_breaks);
+
+    shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, largest);
 }

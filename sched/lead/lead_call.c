@@ -55,7 +55,7 @@ void lead_tell_driver(struct lead_step *s)
     const struct shoal_placement *driver = shoal_job_driver(lead->job);
     const struct shoal_call *call = shoal_job_call(lead->job, lead->driver_call);
     const struct lworker *worker = driver == NULL ? NULL : lead_worker(lead, driver->worker_id);
-    struct shoal_worker_train_state *state = &lead->out.u.train_state.state;
+    struct shoal_worker_train_state *state = &lead->scratch->out.u.train_state.state;
     uint32_t engines = 0;
     uint64_t key;
 
@@ -78,9 +78,9 @@ void lead_tell_driver(struct lead_step *s)
         lead_wake(s, lead->train_state_ns + TRAIN_STATE_NS);
         return;
     }
-    lead->out.kind = SHOAL_HOST_TRAIN_STATE;
+    lead->scratch->out.kind = SHOAL_HOST_TRAIN_STATE;
     memset(state, 0, sizeof(*state));
-    lead->out.u.train_state.worker_id = worker->place.worker_id;
+    lead->scratch->out.u.train_state.worker_id = worker->place.worker_id;
     state->call = call->call;
     state->state = call->state == SHOAL_CALL_FINISHED  ? SHOAL_TRAIN_FINISHED
                    : call->state == SHOAL_CALL_FAILED  ? SHOAL_TRAIN_FAILED
@@ -104,7 +104,7 @@ void lead_tell_driver(struct lead_step *s)
  * of those who hold the job's blobs. */
 static bool owes_call(const struct shoal_lead *lead, const struct lhost *host, uint32_t call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (lworker_lives(w) && w->reported && w->place.role == SHOAL_JOB_ENGINE &&
@@ -121,10 +121,10 @@ static void tell_mark(struct lead_step *s, struct lhost *host)
 
     if (!host->involved || lead->step_call == 0 || lead->records_acked <= host->mark_sent)
         return;
-    lead->out.kind = SHOAL_HOST_MARK;
-    memset(&lead->out.u.progress, 0, sizeof(lead->out.u.progress));
-    lead->out.u.progress.call = lead->step_call;
-    lead->out.u.progress.records_acked = lead->records_acked;
+    lead->scratch->out.kind = SHOAL_HOST_MARK;
+    memset(&lead->scratch->out.u.progress, 0, sizeof(lead->scratch->out.u.progress));
+    lead->scratch->out.u.progress.call = lead->step_call;
+    lead->scratch->out.u.progress.records_acked = lead->records_acked;
     if (lead_send(s, host->node, 0))
         host->mark_sent = lead->records_acked; /* a lost one is made good by the next */
 }
@@ -133,11 +133,11 @@ void lead_tell_call(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
     const struct shoal_call *call = shoal_job_running_call(lead->job);
-    struct shoal_host_message *m = &lead->out;
+    struct shoal_host_message *m = &lead->scratch->out;
 
     if (call == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 
         if (!host->used)
@@ -176,9 +176,9 @@ static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_
         lead_wake(s, lead->manifest_ns + MANIFEST_NS);
         return;
     }
-    lead->out.kind = SHOAL_HOST_MAKE_MANIFEST;
-    memset(&lead->out.u.manifest, 0, sizeof(lead->out.u.manifest));
-    lead->out.u.manifest.call = call;
+    lead->scratch->out.kind = SHOAL_HOST_MAKE_MANIFEST;
+    memset(&lead->scratch->out.u.manifest, 0, sizeof(lead->scratch->out.u.manifest));
+    lead->scratch->out.u.manifest.call = call;
     if (lead_send(s, node, 0)) {
         lead->manifest_ns = s->now_ns;
         lead->manifest_asked = call;
@@ -198,7 +198,7 @@ static uint32_t ranks(struct shoal_lead *lead, struct lworker **list)
         if (w != NULL && w->reported)
             list[count++] = w;
     }
-    for (uint32_t i = 0; epoch->member_count == 0 && i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; epoch->member_count == 0 && i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].place.role == SHOAL_JOB_ENGINE)
             list[count++] = &lead->workers[i];
     return count;
@@ -209,7 +209,7 @@ static uint32_t ranks(struct shoal_lead *lead, struct lworker **list)
 static bool all_done(struct lead_step *s, const struct shoal_call *call, struct lworker **done)
 {
     struct shoal_lead *lead = s->lead;
-    struct lworker *list[LEAD_WORKERS];
+    struct lworker *list[LEAD_WORKERS_MAX];
     uint32_t count = ranks(lead, list);
     bool all = true;
 
@@ -255,7 +255,7 @@ static bool propose_call_state(struct lead_step *s, const struct shoal_call *cal
 static bool write_final(struct lead_step *s, const struct shoal_call *call)
 {
     struct shoal_lead *lead = s->lead;
-    struct lworker *list[LEAD_WORKERS];
+    struct lworker *list[LEAD_WORKERS_MAX];
     uint32_t count = ranks(lead, list);
 
     if (lead->manifest_ok && lead->manifest_call == call->call)
@@ -282,7 +282,7 @@ static void release_engines(struct lead_step *s, uint32_t call)
 {
     struct shoal_lead *lead = s->lead;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
         if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE ||
@@ -387,7 +387,7 @@ bool lead_progress(struct lead_step *s)
 
 bool lead_rerun(const struct shoal_lead *lead)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].place.role == SHOAL_JOB_SCRIPT && lead->workers[i].gone &&
             lead->workers[i].lost)
             return true;
@@ -399,7 +399,7 @@ bool lead_rerun(const struct shoal_lead *lead)
 
 static void order_all(struct lead_step *s, enum shoal_order order, uint8_t reason, const char *text)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
         if (!lworker_lives(w))
@@ -426,12 +426,12 @@ static void finish_ended(struct lead_step *s)
               "the job has ended");
     if (lead->job->placement_count > 0)
         return;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 
         if (!host->used || !host->involved || host->end_ns != 0 || host_lost(host))
             continue;
-        lead->out.kind = SHOAL_HOST_END;
+        lead->scratch->out.kind = SHOAL_HOST_END;
         if (lead_send(s, host->node, 0))
             host->end_ns = s->now_ns; /* a lost one: the host forgets an empty job by itself */
     }
@@ -446,7 +446,7 @@ static bool finish_stopped(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
 
     order_all(s, SHOAL_ORDER_STOP, SHOAL_STOP_USER, lead->job->reason);
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]))
             return false;
     return lead_propose_state(s, SHOAL_JOB_KILLED, -1, false, lead->job->reason);
@@ -494,7 +494,7 @@ static bool judge_scripts(struct lead_step *s)
     uint32_t well = 0, all = 0, lost = 0;
     char text[300];
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
         if (!w->used || w->place.role == SHOAL_JOB_ENGINE)
@@ -525,7 +525,7 @@ static bool judge_scripts(struct lead_step *s)
 
 static void judge_engines(struct shoal_lead *lead)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (!w->used || !w->reported || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
@@ -548,7 +548,7 @@ static bool follow_state(struct lead_step *s)
     const struct shoal_call *call = shoal_job_running_call(job);
     bool main_lives = false, main_ran = false, members_live = false;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (!w->used)

@@ -138,7 +138,7 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
         plan->workers[plan->count++] = w;
     }
     survivors = plan->count;
-    for (uint32_t i = 0; i < LEAD_WORKERS && plan->count < SHOAL_RANKS_MAX; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap && plan->count < SHOAL_RANKS_MAX; i++) {
         struct lworker *w = &s->lead->workers[i];
         uint32_t at;
 
@@ -248,7 +248,7 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
 /* Workers that were placed and may still become ready soon. */
 static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && !w->leaving &&
@@ -344,7 +344,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
         if (w->leaving)
             breach = BREACH_PLANNED;
     }
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         joiner = joiner || (w->used && member_of(last, w->place.worker_id) == NULL && !outcast(w, last) &&
@@ -367,7 +367,7 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
     struct shoal_lead *lead = s->lead;
 
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
         bool owes = false;
 
@@ -383,8 +383,8 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
             lead_wake(s, host->revoke_ns + REPEAT_NS);
             continue;
         }
-        lead->out.kind = SHOAL_HOST_REVOKE;
-        lead->out.u.revoke = (struct shoal_epoch){ .e = last->epoch.e, .k = UINT32_MAX };
+        lead->scratch->out.kind = SHOAL_HOST_REVOKE;
+        lead->scratch->out.u.revoke = (struct shoal_epoch){ .e = last->epoch.e, .k = UINT32_MAX };
         if (!lead_send(s, host->node, 0))
             continue;
         host->revoke_ns = s->now_ns;
@@ -553,23 +553,23 @@ static void judge_links(struct lead_step *s, const struct shoal_call *call, cons
         return;
     lead->links_judged = true;
     gather_broken(s, last, broken);
-    if (!link_breaks_add(&lead->links, last, broken, s->now_ns))
+    if (!link_breaks_add(lead->links, last, broken, s->now_ns))
         return;
-    rank = link_breaks_judge(&lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
+    rank = link_breaks_judge(lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
     if (rank != LINK_NOBODY)
         cut_off(s, last, rank, by);
 }
 
 void lead_on_broken(struct lead_step *s, const struct lhost *host)
 {
-    struct lworker *w = lead_worker(s->lead, s->lead->in.u.broken.worker_id);
+    struct lworker *w = lead_worker(s->lead, s->lead->scratch->in.u.broken.worker_id);
 
     if (w == NULL || !shoal_node_id_equal(w->place.node, host->node)) {
         s->lead->stats.stale++;
         return;
     }
-    w->broken_epoch = s->lead->in.u.broken.epoch;
-    w->broken = s->lead->in.u.broken.ranks;
+    w->broken_epoch = s->lead->scratch->in.u.broken.epoch;
+    w->broken = s->lead->scratch->in.u.broken.ranks;
 }
 
 /* Without them nobody carries the state after all, since others died: better over bad links than not at all. */
@@ -577,7 +577,7 @@ static bool readmit(struct shoal_lead *lead)
 {
     bool some = false;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
         some = some || (w->used && w->cut_off && w->ended_ns == 0);
@@ -589,7 +589,7 @@ static bool readmit(struct shoal_lead *lead)
 /* It alone has completed the last step, and cannot give it to anybody. */
 static void kill_cut_off(struct lead_step *s)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
         if (!lworker_lives(w) || !w->cut_off)
@@ -613,7 +613,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
         lead->revoking = true;
         lead->links_judged = false;
         lead->closed_ns = 0;
-        for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+        for (uint32_t i = 0; i < lead->host_cap; i++)
             lead->hosts[i].revoke_ns = 0;
     }
     revoke(s, last);
@@ -656,7 +656,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
 
 static bool propose_sizes(struct lead_step *s, const struct shoal_call *call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         const struct lworker *w = &s->lead->workers[i];
         struct shoal_job_entry *entry;
 
@@ -680,7 +680,7 @@ static void check_sizes(struct lead_step *s, const struct shoal_call *call)
     struct shoal_lead *lead = s->lead;
     const struct shoal_call_sizes *want = &call->sizes;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
         const struct shoal_call_sizes *has = &w->report.sizes;
         struct lhost *host;
@@ -720,9 +720,9 @@ static void see_epoch(struct lead_step *s)
     lead->epoch_seen_ns = s->now_ns;
     lead->revoking = false;
     lead->closed_ns = 0;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         lead->hosts[i].epoch_ns = 0;
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && member_of(lead->job->epoch, lead->workers[i].place.worker_id) != NULL)
             lead->workers[i].was_member = true;
 }
@@ -734,7 +734,7 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
     bool moved = last == NULL || (lead->step_call == last->call && lead->step > last->decided_step) ||
                  s->now_ns >= lead->epoch_seen_ns + LEAVE_NS;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
         if (!lworker_lives(w) || !w->leaving || member_of(last, w->place.worker_id) != NULL)
@@ -753,7 +753,7 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
 /* An engine that says it cannot go on is replaced. */
 static void stop_failed(struct lead_step *s)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
         if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
@@ -773,7 +773,7 @@ static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *
 
     if (last == NULL || lead->step_call != last->call || lead->step <= last->decided_step)
         return;
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
         if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE || !w->reported || w->leaving || !outcast(w, last) ||
@@ -788,7 +788,7 @@ static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *
 
 static bool any_done(const struct shoal_lead *lead, const struct shoal_call *call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].report.done_call == call->call)
             return true;
     return false;
@@ -796,7 +796,7 @@ static bool any_done(const struct shoal_lead *lead, const struct shoal_call *cal
 
 static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
             return true;
     return false;
@@ -806,7 +806,7 @@ static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *c
 void lead_on_shrunk(struct lead_step *s, const struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
-    const struct shoal_worker_epoch *in = &lead->in.u.epoch;
+    const struct shoal_worker_epoch *in = &lead->scratch->in.u.epoch;
     const struct shoal_worker_epoch *last = lead->job->epoch;
     bool ours = last != NULL && in->call == last->call && in->epoch.e == last->epoch.e && in->epoch.k > last->epoch.k &&
                 in->member_count > 0 && one_host(in) && shoal_node_id_equal(in->members[0].node, host->node);
@@ -817,7 +817,7 @@ void lead_on_shrunk(struct lead_step *s, const struct lhost *host)
         lead->stats.stale++;
         return;
     }
-    memcpy(&lead->shrunk, in, sizeof(*in));
+    memcpy(lead->shrunk, in, sizeof(*in));
     lead->shrunk_due = true;
 }
 
@@ -827,16 +827,16 @@ static bool propose_shrunk(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     struct shoal_job_entry *entry;
 
-    lead->shrunk_due = lead->shrunk_due && lead->shrunk.epoch.e == lead->job->epoch->epoch.e &&
-                       lead->shrunk.epoch.k > lead->job->epoch->epoch.k;
-    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk.member_count;
+    lead->shrunk_due = lead->shrunk_due && lead->shrunk->epoch.e == lead->job->epoch->epoch.e &&
+                       lead->shrunk->epoch.k > lead->job->epoch->epoch.k;
+    for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk->member_count;
          i++) /* one that died in it may be dropped */
-        lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk.members[i].worker_id) != NULL;
+        lead->shrunk_due = shoal_job_find_worker(lead->job, lead->shrunk->members[i].worker_id) != NULL;
     if (!lead->shrunk_due)
         return false;
     entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
     if (entry != NULL) {
-        memcpy(&entry->u.epoch, &lead->shrunk, sizeof(entry->u.epoch));
+        memcpy(&entry->u.epoch, lead->shrunk, sizeof(entry->u.epoch));
         (void)commit_epoch(s);
     }
     return true;
@@ -884,11 +884,11 @@ void lead_tell_epoch(struct lead_step *s)
 
     if (last == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
         bool owes = false;
 
-        for (uint32_t w = 0; host->used && w < LEAD_WORKERS; w++) {
+        for (uint32_t w = 0; host->used && w < lead->worker_cap; w++) {
             const struct lworker *worker = &lead->workers[w];
 
             owes = owes || (lworker_lives(worker) && worker->place.role == SHOAL_JOB_ENGINE &&
@@ -903,8 +903,8 @@ void lead_tell_epoch(struct lead_step *s)
             lead_wake(s, host->epoch_ns + 2 * REPEAT_NS);
             continue;
         }
-        lead->out.kind = SHOAL_HOST_EPOCH;
-        memcpy(&lead->out.u.epoch, last, sizeof(*last));
+        lead->scratch->out.kind = SHOAL_HOST_EPOCH;
+        memcpy(&lead->scratch->out.u.epoch, last, sizeof(*last));
         if (!lead_send(s, host->node, 0))
             continue;
         host->epoch_ns = s->now_ns;

@@ -110,7 +110,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         if (!lworker_lives(&lead->workers[i]))
             continue;
         alive++;
@@ -133,7 +133,7 @@ size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nod
 {
     size_t count = 0;
 
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
         bool works = false;
 
         for (uint32_t p = 0; lead->hosts[i].used && p < lead->job->placement_count; p++)

@@ -34,7 +34,7 @@ static bool left_behind(const struct shoal_lead *lead, const struct lworker *w)
     if (w->place.role != SHOAL_JOB_ENGINE || epoch == NULL || epoch->member_count == 0 ||
         lead_is_member(lead, w->place.worker_id) || lead->step_call != epoch->call || lead->step <= epoch->decided_step)
         return false;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, w->place.node))
             return host_lost(&lead->hosts[i]);
     return false;
@@ -44,7 +44,7 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 {
     uint32_t held = 0;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         held += lworker_lives(w) && w->place.slot != SHOAL_SLOT_NONE && (leaving_too || !w->leaving) &&
@@ -55,7 +55,7 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 
 static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
             return true;
     return false;
@@ -121,7 +121,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
     struct shoal_lead *lead = s->lead;
     uint32_t have = 0;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         have += counts(lead, &lead->workers[i]) && !lead->workers[i].leaving;
     if (have <= goal)
         lead->surplus_ns = 0;
@@ -132,7 +132,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
         return;
     }
     for (unsigned pass = 0; pass < 2; pass++) {
-        for (uint32_t i = LEAD_WORKERS; i > 0; i--) {
+        for (uint32_t i = lead->worker_cap; i > 0; i--) {
             struct lworker *w = &lead->workers[i - 1];
 
             if (!counts(lead, w))
@@ -152,7 +152,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
 
 static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_slot *slot)
 {
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (w->used && w->place.slot == slot->slot && shoal_node_id_equal(w->place.node, slot->node))
@@ -199,7 +199,7 @@ static bool may_ask(struct lead_step *s, struct lhost *host)
 
 static void ask(struct lead_step *s, struct lhost *host, uint64_t slots, bool driver)
 {
-    struct shoal_host_message *m = &s->lead->out;
+    struct shoal_host_message *m = &s->lead->scratch->out;
 
     m->kind = SHOAL_HOST_RESERVE;
     memset(&m->u.reserve, 0, sizeof(m->u.reserve));
@@ -225,7 +225,7 @@ static uint32_t slots_asked(const struct shoal_lead *lead)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].request != 0)
             count += (uint32_t)__builtin_popcountll(lead->hosts[i].asked);
     return count;
@@ -233,7 +233,7 @@ static uint32_t slots_asked(const struct shoal_lead *lead)
 
 static bool asking(const struct shoal_lead *lead)
 {
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].request != 0)
             return true;
     return false;
@@ -280,14 +280,14 @@ static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t sl
     lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node,
                                                          .slot = slot,
                                                          .generation = generation,
-                                                         .host_epoch = lead->in.host_epoch,
+                                                         .host_epoch = lead->scratch->in.host_epoch,
                                                          .until_ns = host->request_ns + TENTATIVE_NS };
 }
 
 void lead_on_offer(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
-    const struct shoal_host_message *m = &lead->in;
+    const struct shoal_host_message *m = &lead->scratch->in;
 
     if (m->u.offer.request != host->request) {
         lead->stats.stale++;
@@ -334,7 +334,7 @@ void lead_cancel(struct lead_step *s)
             said = said || shoal_node_id_equal(lead->grants[j].node, lead->grants[i].node);
         if (said)
             continue;
-        lead->out.kind = SHOAL_HOST_CANCEL;
+        lead->scratch->out.kind = SHOAL_HOST_CANCEL;
         (void)lead_send(s, lead->grants[i].node, 0); /* lost: the promise runs out by itself */
     }
     lead->grant_count = 0;
@@ -405,7 +405,7 @@ static void back_off(struct lead_step *s)
 /* A request or its answer was lost: the slots may be asked for again. */
 static void forget_requests(struct lead_step *s)
 {
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < s->lead->host_cap; i++) {
         struct lhost *host = &s->lead->hosts[i];
 
         if (!host->used || host->request == 0)
@@ -476,7 +476,7 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     struct shoal_lead *lead = s->lead;
     bool driver = needs_driver(lead);
     bool first = lead->job->placement_count == 0 && lead->job->state < SHOAL_JOB_RUNNING;
-    uint32_t have, room, goal, pending;
+    uint32_t have, most, room, goal, pending;
 
     drop_grants(s);
     if (!lead->has_target)
@@ -485,9 +485,8 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     if (max > 0)
         mark_leaving(s, goal > min ? goal : min);
     have = held_engines(lead, true);
-    room = lead->job->placement_count + 2 < SHOAL_PLACEMENTS_MAX /* two drivers; those left behind are there still */
-               ? SHOAL_PLACEMENTS_MAX - 2 - lead->job->placement_count
-               : 0;
+    most = min_u32(SHOAL_PLACEMENTS_MAX, lead->worker_cap) - 2; /* two drivers; those left behind are there still */
+    room = lead->job->placement_count < most ? most - lead->job->placement_count : 0;
     goal = min_u32(goal, have + room);
     if (max > 0 && have == 0 && goal < min) {
         lead_pending(lead, "%s", lead->target_why);
@@ -565,7 +564,7 @@ bool lead_drop(struct lead_step *s)
     bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
     struct shoal_job_entry *entry = NULL;
 
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
         bool well = w->place.role != SHOAL_JOB_ENGINE && w->report.status == 0 && !w->report.signalled && !w->lost;
 
@@ -594,11 +593,11 @@ static bool unconfirmed(const struct lead_step *s, const struct lworker *w, cons
 static void confirm_host(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
-    struct shoal_host_message *m = &lead->out;
+    struct shoal_host_message *m = &lead->scratch->out;
 
     m->kind = SHOAL_HOST_CONFIRM;
     memset(&m->u.confirm, 0, sizeof(m->u.confirm));
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++)
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (unconfirmed(s, &lead->workers[i], host) && m->u.confirm.placement_count <= SHOAL_SLOTS_MAX)
             m->u.confirm.placements[m->u.confirm.placement_count++] = lead->workers[i].place;
     if (m->u.confirm.placement_count == 0)
@@ -610,7 +609,7 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     if (!lead_send(s, host->node, 0))
         return;
     lead->stats.confirms++;
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
         uint64_t lapse_ns = host->stamp_ns + lead->options.lease_ns + SHOAL_S;
 
@@ -630,10 +629,10 @@ void lead_confirm(struct lead_step *s)
 
     if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].stamp != 0 && !host_lost(&lead->hosts[i]))
             confirm_host(s, &lead->hosts[i]);
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
         const struct lhost *host = lworker_lives(w) && !w->reported ? lead_host(lead, w->place.node) : NULL;
 
@@ -645,11 +644,11 @@ void lead_confirm(struct lead_step *s)
 static void renew_host(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
-    struct shoal_host_message *m = &lead->out;
+    struct shoal_host_message *m = &lead->scratch->out;
 
     m->kind = SHOAL_HOST_RENEW;
     memset(&m->u.renew, 0, sizeof(m->u.renew));
-    for (uint32_t i = 0; i < LEAD_WORKERS; i++) {
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
         uint64_t lapse_ns = host->stamp_ns + lead->options.lease_ns + SHOAL_S;
 
@@ -683,7 +682,7 @@ void lead_renew(struct lead_step *s)
     }
     lead->renew_ns = s->now_ns + lead->options.renew_ns;
     lead_wake(s, lead->renew_ns);
-    for (uint32_t i = 0; i < LEAD_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].stamp != 0)
             renew_host(s, &lead->hosts[i]);
 }

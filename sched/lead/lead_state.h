@@ -5,7 +5,9 @@
 #include "link_breaks.h"
 #include "shoal/lead.h"
 
-/* Hosts that matter to one job: of its workers, or to be asked. A host beyond it is not asked. */
+/* Workers that one job may have at a time, those of a PLACE on its way included; and hosts that matter to it: of its
+ * workers, or to be asked. Of a job's own bounds (`worker_cap`, `host_cap`) these are the largest. */
+#define LEAD_WORKERS_MAX (SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX)
 #define LEAD_HOSTS_MAX 160
 #define LEAD_NEVER UINT64_MAX
 
@@ -106,7 +108,7 @@ struct shoal_lead {
     uint64_t epoch_seen_ns; /* when the committed epoch was first seen here */
     uint64_t epoch_seen;    /* word */
     bool links_judged;      /* of the epoch that is being revoked */
-    struct link_breaks links;
+    struct link_breaks *links;
     char cut_off[SHOAL_JOB_REASON_BYTES]; /* the last member that was left out for its links, and why; said until */
     uint64_t cut_off_ns;
     /* Progress. */
@@ -153,15 +155,18 @@ struct shoal_lead {
     bool blocked;
     uint64_t deadline_ns;
     uint64_t surplus_ns; /* since when the allocation yields less than is held; 0: it does not */
-    struct lworker workers[SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX];
-    struct lhost hosts[LEAD_HOSTS_MAX];
-    struct shoal_worker_epoch shrunk;
-    struct shoal_host_message in, out; /* scratch */
-    struct shoal_job_entry entry;      /* scratch */
+    /* Taken at create, by the job's size. */
+    uint32_t worker_cap, host_cap;
+    struct lworker *workers;
+    struct lhost *hosts;
+    struct shoal_worker_epoch *shrunk;  /* elastic jobs; else NULL, as the links */
+    struct shoal_lead_scratch *scratch; /* of the step under way */
     struct shoal_lead_stats stats;
 };
 
-#define LEAD_WORKERS (SHOAL_PLACEMENTS_MAX + SHOAL_PLACE_MAX)
+/* What every job's controller takes, however small; workers and hosts come on top. */
+_Static_assert(sizeof(struct shoal_lead) <= 16 * SHOAL_KIB,
+               "the controllers of thousands of waiting jobs fit in memory");
 
 struct lead_step {
     struct shoal_lead *lead;

@@ -112,7 +112,7 @@ static enum shoal_err take_tables(struct shoal_sched *s)
     s->foundings = calloc(SHOAL_SCHED_FOUNDINGS_MAX, sizeof(*s->foundings));
     s->fetching = calloc(SCHED_FETCHING_MAX, sizeof(*s->fetching));
     s->gone = calloc(SHOAL_SCHED_GONE_MAX, sizeof(*s->gone));
-    s->lead_actions = malloc(sizeof(*s->lead_actions));
+    s->lead_actions = calloc(1, sizeof(*s->lead_actions));
     s->job_scratch = malloc(sizeof(*s->job_scratch));
     s->index_spec = malloc(sizeof(*s->index_spec));
     if (s->groups == NULL || s->heap == NULL || s->requests == NULL || s->foundings == NULL || s->fetching == NULL ||

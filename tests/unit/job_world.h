@@ -936,7 +936,7 @@ static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t
     w->seed = seed;
     shoal_rand_init(&w->rand, seed);
     w->now_ns = 1000 * SHOAL_S;
-    w->lead_actions = malloc(sizeof(*w->lead_actions));
+    w->lead_actions = calloc(1, sizeof(*w->lead_actions));
     w->elastic = elastic;
     w->calls = 1;
     w->steps = 40;

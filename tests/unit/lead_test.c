@@ -757,6 +757,20 @@ static void test_chaos(void **state)
         chaos(seed, 0);
 }
 
+/* A mesh holds thousands of jobs of one worker: what a lead takes follows the job's size. */
+static void test_memory_follows_the_job(void **state)
+{
+    (void)state;
+    w_init(&w, 1, false, 1, 1);
+    w_new_lead(&w, 0);
+    assert_true(shoal_lead_bytes(w.lead) <= 20 * SHOAL_KIB);
+    w_deinit(&w);
+    w_init(&w, 1, true, 1, 64);
+    w_new_lead(&w, 0);
+    assert_in_range(shoal_lead_bytes(w.lead), 300 * SHOAL_KIB, 560 * SHOAL_KIB);
+    w_deinit(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -790,6 +804,7 @@ int main(void)
         cmocka_unit_test(test_crash_loop),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_chaos_gang),
+        cmocka_unit_test(test_memory_follows_the_job),
     };
 
     if (getenv("ONLY") != NULL)
