@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -50,6 +51,20 @@ def test_a_seed_that_once_failed(seed):
 def test_many_faults_by_chance():
     done = sim("random", "--seed", SEED + 1000, "--count", 2000, seconds=1200)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.soak
+def test_another_compiler_without_optimisation_gives_the_same_trace():
+    """What a core decides depends on no order that C leaves open, on no padding and on no address."""
+    if not shutil.which("clang-14"):
+        pytest.skip("no clang-14; .ci/setup --develop installs it")
+    other = "build/debug-clang-14/shoal"
+    subprocess.run(["make", "-s", "-j2", "FLAVOUR=debug", "CC=clang-14", other], cwd=ROOT, check=True, timeout=600)
+    arguments = ["sim", "random", "--seed", str(SEED), "--count", "10"]
+    traces = [re.findall(r"trace ([0-9a-f]{16})", subprocess.run([str(binary), *arguments], cwd=ROOT, capture_output=True,
+                                                                 text=True, timeout=300).stdout)
+              for binary in (SHOAL, ROOT / other)]
+    assert len(traces[0]) == 10 and traces[0] == traces[1]
 
 
 def test_another_seed_gives_another_trace():

@@ -70,7 +70,7 @@ DEFAULTS = {
 }
 
 # Functions over the length, each with its reason.
-LONG = {"sched_frame_encode"}  # a case for each kind of frame
+LONG = {"sched_frame_encode", "get_body"}  # a case for each kind of frame
 
 # Tests that wait for a time instead of an event. Text that a test gives to others to run is not counted.
 SLEEPS = {
