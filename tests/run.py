@@ -30,7 +30,7 @@ FUZZ_SECONDS = 10  # ... on a slow machine
 SUITE_SECONDS = 1500
 LANES = 2  # programs, fuzz targets or meshes at a time, whatever the number of cores: more would wait for each other's CPU
 # System tests by what they take, the largest first, so that the lanes end together. A file that is not named comes last.
-LARGEST_FIRST = ("kill_matrix", "engines", "hosts_apart", "bad_input", "archive", "recover", "same_bits", "jobs")
+LARGEST_FIRST = ("kill_matrix", "upgrade", "engines", "hosts_apart", "bad_input", "archive", "recover", "same_bits", "jobs")
 
 
 def run_unit(program, env):

@@ -1,0 +1,167 @@
+"""Agents of the previous version and of this one share a mesh, and are exchanged one by one, there and back, under load.
+
+`tests/system/previous` names the commit of the previous version. It is built once, into build/previous; without that
+commit in the clone the tests are skipped."""
+
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import training
+from conftest import OUT, ROOT
+from helpers import ended, submit
+from mesh import Failed, Mesh, job_id
+from training import Run
+
+PREVIOUS = pathlib.Path(__file__).with_name("previous")
+FREEZE_S = 10  # a worker that nobody renews for so long is frozen, and then replaced (PROTOCOLS 6)
+ATTEMPTS_MAX = 3  # of a plain script: one that an agent leaves alone for longer than a lease is started again
+SCRIPT = """
+import fcntl, os
+mark = open(os.path.join(os.environ["MARKS"], os.environ["DLI_EXECID"]), "a")
+fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails, and so does the job, while another run of it lives
+mark.write("ran\\n")
+"""
+PACE = 0.25  # seconds a sample: the elastic job outlasts six exchanges, and takes a step every few seconds
+JOBS_AT_ONCE = 2  # of the stream: the slots that the elastic job leaves
+
+
+def git(*words):
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def previous():
+    """The binary of the previous version, its fabric home beside it."""
+    commit = PREVIOUS.read_text().split()[0]
+    if shutil.which("git") is None or git("cat-file", "-e", commit + "^{commit}").returncode != 0:
+        pytest.skip("commit %s, which tests/system/previous names, is not in this clone: git fetch --unshallow" % commit)
+    folder = ROOT / "build" / "previous" / commit
+    binary = folder / "build" / "release" / "shoal"
+    if not (folder / "built").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        subprocess.run(["tar", "-x", "-C", str(folder)], input=git("archive", commit).stdout, check=True)
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        made = subprocess.run(["make", "-s", "-C", str(folder), "-j2", "FLAVOUR=release", "all"], capture_output=True, text=True)
+        assert made.returncode == 0, "commit %s does not build:\n%s" % (commit, made.stderr[-3000:])
+        (folder / "built").touch()
+    return binary
+
+
+@pytest.fixture(autouse=True)
+def no_job_stays():
+    yield
+    Run.end_all()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "elastic"
+    path.mkdir()
+    (path / "main.py").write_text(training.SCRIPT)
+    return path
+
+
+class Stream:
+    """Short jobs, each submitted at another host, until told to stop. An answer is an acknowledgement; a submit that gets
+    none, as of an agent that is being exchanged, is tried at the next host."""
+
+    def __init__(self, mesh, model, marks):
+        self.mesh, self.model, self.marks, self.hosts = mesh, model, marks, list(mesh.hosts)
+        self.acknowledged, self.trouble = [], []
+        self.over = threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(JOBS_AT_ONCE)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, number):
+        try:
+            while not self.over.is_set():
+                number += 1
+                job = self.submit(number)
+                self.acknowledged.append(job)
+                self.mesh.until(lambda: (facts := self.mesh.job(job)) and facts["hasEnded"], 90, "the end of %s" % job, pause=0.1)
+        except Exception as error:  # shown by end()
+            self.trouble.append(error)
+
+    def submit(self, number):
+        said = []
+        for turn in range(100):
+            host = self.hosts[(number + turn) % len(self.hosts)]
+            done = self.mesh.shoal("job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir", self.model,
+                                   "--env", "MARKS=%s" % self.marks, "--node", host.url, "--output", "json", check=False)
+            if done.returncode == 0:
+                return job_id(done.stdout)
+            said.append("%s: %s" % (host.name, done.stderr.strip()))
+            self.over.wait(0.2)
+        raise Failed("no host takes a job: %s" % "; ".join(said[-6:]))
+
+    def more(self, count):
+        """Until that many more are acknowledged."""
+        goal = len(self.acknowledged) + count
+        self.mesh.until(lambda: self.trouble or len(self.acknowledged) >= goal, 90, "%d more jobs" % count, pause=0.1)
+
+    def end(self):
+        self.over.set()
+        for thread in self.threads:
+            thread.join(120)
+        assert not self.trouble, self.trouble
+        return self.acknowledged
+
+
+def exchange(mesh, host, binary):
+    """As an operator does it: stop the agent, start the other version on its folder, wait until it knows the mesh. How long
+    nobody renewed what runs there."""
+    began = time.monotonic()
+    host.kill(signal.SIGTERM)
+    mesh.binary = binary
+    host.start()
+    mesh.until(lambda: mesh.knows(host, len(mesh.hosts)), 30, "%s is back with %s" % (host.name, binary))
+    return time.monotonic() - began
+
+
+def test_agents_are_exchanged_under_load(previous, folder, script, tmp_path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    away = []
+    with Mesh(previous, slots=2) as mesh:
+        mesh.grow(("alpha", "beta", "gamma"))
+        run = Run(mesh, mesh.hosts[0], folder, workers=3, epochs=2)
+        run.step(1, 120, workers=3)
+        run.pace(PACE)
+        stream = Stream(mesh, script(SCRIPT), marks)
+        try:
+            for binary in (OUT / "shoal", previous):
+                for host in mesh.hosts:
+                    away.append(exchange(mesh, host, binary))
+                    stream.more(1)
+                    run.step(run.look()["steps"] + 1, 60)  # and no worker is another process than before
+            jobs = stream.end()
+        finally:
+            stream.over.set()
+        for job in jobs:
+            facts = mesh.until(lambda: mesh.job(job), 10, "somebody knows %s" % job)
+            assert facts["state"] == "FINISHED", facts
+            runs = len((marks / job).read_text().splitlines())
+            assert 1 <= runs <= ATTEMPTS_MAX, "%s ran %d times" % (job, runs)
+        run.finish(180)
+        assert mesh.hosts[0].get("/v1/jobs/%s/ledger" % run.job)["exact"] is True, "no sample is skipped or seen twice"
+        if max(away) < FREEZE_S:  # on a machine that is too slow for it others took the place of frozen workers
+            assert len(run.seen) == 3, "the elastic job kept its workers: %s" % run.seen
+
+
+def test_an_agent_of_another_wire_version_is_refused_by_name(mesh, script):
+    """A version is the second byte of what an agent says first (link_wire.h); the third asks for a newer reader."""
+    host = mesh.hosts[0]
+    with socket.create_connection((host.address, host.port), timeout=20) as stream:
+        stream.sendall(b"L\x7f\x7e" + bytes(64))
+        while stream.recv(4096):  # the agent closes it
+            pass
+    mesh.until(lambda: "speaks version 127 of the link, readable from version 126 on" in host.log.read_text(), 10, "a line in the log")
+    assert ended(mesh, submit(mesh, host, script("print(1)")))["state"] == "FINISHED", "the mesh goes on"
