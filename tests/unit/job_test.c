@@ -695,9 +695,56 @@ static void test_spec_bytes_are_stable(void **state)
     assert_memory_equal(bytes, want, len);
 }
 
+/* The names of a message's fields, one after the other. */
+static void names_of(struct shoal_view message, char *names, size_t cap)
+{
+    struct shoal_pack_reader r = shoal_pack_reader_init(shoal_view_of(message.bytes + 3, message.len - 3));
+    struct shoal_pack_map map = shoal_pack_get_map(&r);
+    size_t len = 0;
+
+    while (shoal_pack_next_field(&r, &map)) {
+        assert_true(len + map.name.len + 2 < cap);
+        memcpy(names + len, map.name.bytes, map.name.len);
+        len += map.name.len;
+        names[len++] = ' ';
+        shoal_pack_skip(&r);
+    }
+    assert_true(shoal_pack_reader_done(&r));
+    names[len] = '\0';
+}
+
+/* Nodes of other versions look for these: a name is never given up, and never given to something else. */
+static void test_names_are_stable(void **state)
+{
+    static struct shoal_job_facts facts;
+    static struct shoal_job_summary summary;
+    char names[600];
+    size_t len;
+
+    (void)state;
+    memset(&facts, 1, sizeof(facts)); /* every field is there */
+    facts.args = facts.data_json = shoal_view_text("x");
+    facts.app_name[4] = facts.creator[4] = facts.framework[4] = facts.pending[4] = facts.reason[4] = '\0';
+    assert_int_equal(shoal_job_facts_encode(&facts, bytes, sizeof(bytes), &len), SHOAL_OK);
+    names_of(shoal_view_of(bytes, len), names, sizeof(names));
+    assert_string_equal(names, "app applied args attempt call create_ms creator data data_epoch deleted driver_node "
+                               "elastic end_ms epoch epoch_k exit_code files framework generation has_metrics id "
+                               "join_pause_us leader logged_step loss_micro metric_micro pending priority rate_milli "
+                               "reason result start_ms state step stop term ticket_ms workers_max workers_min "
+                               "workers_now ");
+    memset(&summary, 1, sizeof(summary));
+    summary.app_name[4] = summary.creator[4] = summary.framework[4] = summary.pending[4] = '\0';
+    assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
+    names_of(shoal_view_of(bytes, len), names, sizeof(names));
+    assert_string_equal(names,
+                        "app by cls cr de dev e el fw held hosts id k ld loss max met min ms pend rate st step t0 "
+                        "t1 t2 term tk wmax wmin ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_are_stable),
         cmocka_unit_test(test_spec_of_a_newer_version_runs),
         cmocka_unit_test(test_spec_of_an_older_version_gets_defaults),
         cmocka_unit_test(test_spec_with_an_open_list_is_refused),
