@@ -7,7 +7,8 @@
  * B1. Whoever asks for a bundle that waits gets it: it is put at once, and the asker goes on when that is done.
  * B2. A bundle that waits is put before its group's log is cut behind a snapshot, and dropped with the group.
  * B3. When too many wait, the store gets them at once; what the store refuses waits and is tried again.
- * B4. After a restart the core asks for all of it again. */
+ * B4. After a restart the core asks for all of it again.
+ * B5. A burst of submits fills the table: what waits is found by its job or its hash, never by a walk. */
 #include "agent.h"
 
 #include "shoal/banned.h"
@@ -19,6 +20,7 @@
 #define TURN_MS 100
 #define QUIET_MS 1000 /* after the last bundle that came */
 #define PUTS_A_TURN 32
+#define BUCKETS 4096 /* LATE_MAX fills each with four */
 
 struct waiter {
     struct waiter *next;
@@ -28,7 +30,8 @@ struct waiter {
 
 struct late {
     struct late *next;
-    struct late **at; /* what points to this one */
+    struct late **at;                  /* what points to this one */
+    struct late *job_next, *hash_next; /* in its two buckets */
     struct agent *agent;
     struct shoal_job_id job;
     struct shoal_hash hash;
@@ -47,10 +50,27 @@ static struct {
     uint64_t came_ms; /* by the loop's clock; 0: none came yet */
     uv_timer_t timer;
     bool running;
+    struct late *by_job[BUCKETS], *by_hash[BUCKETS];
 } bundles = { .end = &bundles.first };
+
+/* The last bytes of an id are its hash, and any bytes of a hash are as good as others. */
+static size_t bucket_of(const uint8_t *bytes) { return ((size_t)bytes[0] << 8 | bytes[1]) % BUCKETS; }
+
+static struct late **job_bucket(struct shoal_job_id job) { return &bundles.by_job[bucket_of(job.bytes + 8)]; }
+
+static struct late **hash_bucket(struct shoal_hash hash) { return &bundles.by_hash[bucket_of(hash.bytes)]; }
 
 static void unlink_late(struct late *late)
 {
+    struct late **at = job_bucket(late->job);
+
+    while (*at != late)
+        at = &(*at)->job_next;
+    *at = late->job_next;
+    at = hash_bucket(late->hash);
+    while (*at != late)
+        at = &(*at)->hash_next;
+    *at = late->hash_next;
     *late->at = late->next;
     if (late->next != NULL)
         late->next->at = late->at;
@@ -136,12 +156,19 @@ void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal
     bool alone = bundles.waiting == 0 && (bundles.came_ms == 0 || now_ms - bundles.came_ms >= ALONE_MS) &&
                  shoal_blobs_stats(agent->blobs)->queued < BUSY_REQUESTS;
     struct late *late = calloc(1, sizeof(*late));
+    enum shoal_err err;
 
-    SHOAL_ASSERT(late != NULL && shoal_buf_append(&late->bytes, bytes.bytes, bytes.len) == SHOAL_OK);
+    SHOAL_ASSERT(late != NULL);
+    err = shoal_buf_append(&late->bytes, bytes.bytes, bytes.len);
+    SHOAL_ASSERT(err == SHOAL_OK); /* out of memory: the shell goes no further */
     late->agent = agent;
     late->job = job;
     late->hash = hash;
     late->at = bundles.end;
+    late->job_next = *job_bucket(job);
+    *job_bucket(job) = late;
+    late->hash_next = *hash_bucket(hash);
+    *hash_bucket(hash) = late;
     *bundles.end = late;
     bundles.end = &late->next;
     bundles.count++;
@@ -160,11 +187,11 @@ void agent_bundle_put(struct agent *agent, struct shoal_job_id job, struct shoal
 
 bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg)
 {
-    struct late *late = bundles.first;
+    struct late *late = *hash_bucket(hash);
     struct waiter *waiter;
 
     while (late != NULL && !shoal_hash_equal(late->hash, hash))
-        late = late->next;
+        late = late->hash_next;
     if (late == NULL || put_now(late) != SHOAL_OK)
         return false;
     waiter = calloc(1, sizeof(*waiter));
@@ -176,7 +203,7 @@ bool agent_bundle_now(struct shoal_hash hash, agent_bundle_fn *done, void *arg)
 
 void agent_bundle_cut(struct shoal_job_id job)
 {
-    for (struct late *late = bundles.first; late != NULL; late = late->next)
+    for (struct late *late = *job_bucket(job); late != NULL; late = late->job_next)
         if (shoal_job_id_equal(late->job, job))
             shoal_ignore(put_now(late));
 }
@@ -185,8 +212,8 @@ void agent_bundle_drop(struct shoal_job_id job)
 {
     struct late *next;
 
-    for (struct late *late = bundles.first; late != NULL; late = next) {
-        next = late->next;
+    for (struct late *late = *job_bucket(job); late != NULL; late = next) {
+        next = late->job_next;
         if (shoal_job_id_equal(late->job, job) && !late->putting)
             unlink_late(late);
     }
