@@ -3,6 +3,7 @@
 
 #include "shoal/control_record.h"
 
+#include "list.h"
 #include "node/agent/agent_ledger.h"
 
 #include "shoal/banned.h"
@@ -46,6 +47,25 @@ bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_j
     if (archived != NULL)
         *summary = *archived;
     return archived != NULL;
+}
+
+/* What lists show of it here: its group's live row, or the index's. False: this node has no part in it. */
+bool backend_facts_here(struct agent *agent, struct shoal_job_id id, struct shoal_job_facts *facts)
+{
+    static uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
+    struct list_row row = { .leads = false };
+    struct shoal_buf value = { 0 };
+    struct shoal_sched_row live;
+    bool known = shoal_sched_row_find(agent->sched, id, bytes, &live);
+
+    if (known)
+        row.facts = live.facts;
+    else
+        known = shoal_index_get(agent->index, id, &value) && list_value_decode(shoal_buf_view(&value), &row);
+    known = known && row.facts.len > 0 && shoal_job_facts_decode(row.facts, facts) == SHOAL_OK;
+    facts->args = facts->data_json = (struct shoal_view){ 0 }; /* rows have none, and their bytes go */
+    shoal_buf_deinit(&value);
+    return known;
 }
 
 const char *backend_node_name(struct agent *agent, struct shoal_node_id id, char *name, size_t cap)

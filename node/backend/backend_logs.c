@@ -196,15 +196,16 @@ struct agent_job *backend_files_of(struct agent *agent, struct shoal_job_id id)
     struct agent_job *job = agent_job_find(agent, id);
     struct shoal_sched_group_status status;
     struct shoal_sched_archived here;
+    bool guards = shoal_sched_group_find(agent->sched, id, &status) || shoal_sched_parked_find(agent->sched, id);
 
-    if (job != NULL && job->result_dir[0] != '\0' && shoal_sched_group_find(agent->sched, id, &status))
+    if (job != NULL && job->result_dir[0] != '\0' && guards)
         return job;
     memset(&kept, 0, sizeof(kept));
     kept.id = id;
     shoal_job_id_text(id, kept.text);
     if (agent_archived(agent, id, &here))
         agent_archive_folder(agent, here.user, id, kept.result_dir, sizeof(kept.result_dir));
-    else if (shoal_sched_group_find(agent->sched, id, &status))
+    else if (guards)
         agent_find_result_dir(agent, id, kept.result_dir);
     return kept.result_dir[0] == '\0' ? NULL : &kept;
 }
@@ -252,7 +253,10 @@ struct agent_job *backend_serves_files(struct agent *agent, struct shoal_job_id 
 static bool job_ended(struct agent *agent, struct shoal_job_id id)
 {
     static struct shoal_job_summary summary;
+    struct shoal_job_facts facts;
 
+    if (backend_facts_here(agent, id, &facts))
+        return shoal_job_state_ended((enum shoal_job_state)facts.state);
     return backend_summary(agent, id, &summary) && shoal_job_state_ended((enum shoal_job_state)summary.state);
 }
 

@@ -5,9 +5,6 @@
  * B1. Whose a job is, says the first that knows: its group or its row here, gossip, the job itself (asked by a GET). An
  *     administrator may ask for any job that there is. No verb begins before that, and none checks it again. */
 #include "agent_backend.h"
-#include "list.h"
-
-#include "shoal/job_index.h"
 
 #include "shoal/banned.h"
 
@@ -88,43 +85,22 @@ static void on_owner(void *arg, enum shoal_err err, const struct shoal_sched_act
     decide(arg, err, &msg, facts.creator);
 }
 
-static bool owner_here(struct agent *agent, struct shoal_job_id id, char creator[SHOAL_JOB_TEXT_BYTES])
-{
-    static uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
-    static struct shoal_job_summary summary;
-    struct shoal_job_facts facts;
-    struct shoal_buf value = { 0 };
-    struct shoal_sched_row live;
-    struct list_row row = { .leads = false };
-    bool known = false;
-
-    if (shoal_sched_row_find(agent->sched, id, bytes, &live))
-        row.facts = live.facts;
-    else if (shoal_index_get(agent->index, id, &value))
-        known = list_value_decode(shoal_buf_view(&value), &row);
-    known = row.facts.len > 0 && shoal_job_facts_decode(row.facts, &facts) == SHOAL_OK;
-    if (known)
-        memcpy(creator, facts.creator, SHOAL_JOB_TEXT_BYTES);
-    else if ((known = backend_summary(agent, id, &summary)))
-        memcpy(creator, summary.creator, SHOAL_JOB_TEXT_BYTES);
-    shoal_buf_deinit(&value);
-    return known;
-}
-
 /* B1. */
 static void on_id(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_job_id id)
 {
     struct asked_verb *v = arg;
     struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = id, .deadline_ms = OWNER_MS };
-    char creator[SHOAL_JOB_TEXT_BYTES];
-
+    static struct shoal_job_summary summary;
+    struct shoal_job_facts facts;
     bool must_exist = v->verb == VERB_LOG || v->verb == VERB_LEDGER; /* the others ask the job itself */
 
     v->id = id;
     if (err != SHOAL_OK || (v->caller.admin && !must_exist))
         decide(v, err, msg, v->caller.name);
-    else if (owner_here(v->agent, id, creator))
-        decide(v, SHOAL_OK, msg, creator);
+    else if (backend_facts_here(v->agent, id, &facts))
+        decide(v, SHOAL_OK, msg, facts.creator);
+    else if (backend_summary(v->agent, id, &summary))
+        decide(v, SHOAL_OK, msg, summary.creator);
     else
         agent_request(v->agent, &get, on_owner, v);
 }
