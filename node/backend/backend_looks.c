@@ -73,7 +73,7 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     struct {
         const char *name;
         uint64_t value;
-    } rows[32];
+    } rows[48];
     unsigned count = 0;
     enum shoal_err err = SHOAL_OK;
 
@@ -92,12 +92,18 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     ROW("shoal_link_malformed_total", link->drop_malformed);
     ROW("shoal_groups", sched.groups);
     ROW("shoal_groups_led", sched.groups_led);
+    ROW("shoal_groups_parked", sched.parked);
+    ROW("shoal_groups_parked_total", sched.parks);
+    ROW("shoal_groups_loaded_total", sched.loads);
+    ROW("shoal_jobs_pending_shown", sched.pending_shown);
+    ROW("shoal_jobs_pending_held", sched.pending_held);
     ROW("shoal_terms_led_total", sched.terms_led);
     ROW("shoal_requests_total", sched.requests);
     ROW("shoal_requests_refused_total", sched.requests_refused_full);
     ROW("shoal_foundings_total", sched.foundings);
     ROW("shoal_groups_archived_total", sched.archived);
     ROW("shoal_archive_records", shoal_sched_archive_count(agent->sched));
+    ROW("shoal_archive_loads_total", sched.archive_loads);
     ROW("shoal_digest_mismatches_total", sched.digest_mismatches);
     ROW("shoal_store_commits_total", store->commits);
     ROW("shoal_store_bytes_used", store->used_bytes);

@@ -51,17 +51,23 @@ struct park_host {
     bool alive; /* as the queue was made with */
 };
 
+/* Jobs that ask for one kind of device: those that wait for another are not in their way. */
+struct queue {
+    struct sched_parked **heap; /* those whose turn is decided here, the first claim on top */
+    size_t count;
+    uint32_t shown, held;
+    uint32_t widened;  /* shown beyond loaded_max, since those at the head are stuck */
+    uint64_t taken_ns; /* when one that is shown left the queue last */
+};
+
 struct sched_park {
     struct sched_parked **rows; /* in order of ids */
-    struct sched_parked **heap; /* those whose turn is decided here, the first claim on top */
-    size_t count, cap, heap_count;
+    size_t count, cap;
+    struct queue queues[SHOAL_JOB_DEVICE_COUNT];
     struct park_host *hosts;
     size_t host_count, host_cap;
     size_t care_at; /* where the next look at guardians begins */
     uint32_t loading;
-    uint32_t shown, held;
-    uint32_t widened;  /* shown beyond loaded_max, since those at the head are stuck */
-    uint64_t taken_ns; /* when one that is shown left the queue last */
     uint64_t look_ns, looked_ns;
     struct sched_group **list; /* scratch: held groups, in order of claims */
 };
@@ -187,56 +193,57 @@ static bool row_before(const struct sched_parked *a, const struct sched_parked *
     return claim_cmp(&one, &two) < 0;
 }
 
-static void heap_set(struct sched_park *p, size_t at, struct sched_parked *row)
+static void heap_set(struct queue *q, size_t at, struct sched_parked *row)
 {
-    p->heap[at] = row;
+    q->heap[at] = row;
     row->heap_at = (uint32_t)at;
 }
 
-static void heap_fix(struct sched_park *p, size_t at)
+static void heap_fix(struct queue *q, size_t at)
 {
-    struct sched_parked *row = p->heap[at];
+    struct sched_parked *row = q->heap[at];
 
-    while (at > 0 && row_before(row, p->heap[(at - 1) / 2])) {
-        heap_set(p, at, p->heap[(at - 1) / 2]);
+    while (at > 0 && row_before(row, q->heap[(at - 1) / 2])) {
+        heap_set(q, at, q->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
     for (;;) {
         size_t child = 2 * at + 1;
 
-        if (child >= p->heap_count)
+        if (child >= q->count)
             break;
-        if (child + 1 < p->heap_count && row_before(p->heap[child + 1], p->heap[child]))
+        if (child + 1 < q->count && row_before(q->heap[child + 1], q->heap[child]))
             child++;
-        if (!row_before(p->heap[child], row))
+        if (!row_before(q->heap[child], row))
             break;
-        heap_set(p, at, p->heap[child]);
+        heap_set(q, at, q->heap[child]);
         at = child;
     }
-    heap_set(p, at, row);
+    heap_set(q, at, row);
 }
 
 static void queue_put(struct shoal_sched *s, struct sched_parked *row)
 {
-    struct sched_park *p = s->park;
+    struct queue *q = &s->park->queues[row->device];
 
     if (row->heap_at != HEAP_NONE || !is_mine(s, row))
         return;
-    heap_set(p, p->heap_count++, row);
-    heap_fix(p, row->heap_at);
+    heap_set(q, q->count++, row);
+    heap_fix(q, row->heap_at);
 }
 
 static void queue_take(struct sched_park *p, struct sched_parked *row)
 {
+    struct queue *q = &p->queues[row->device];
     size_t at = row->heap_at;
 
     if (at == HEAP_NONE)
         return;
-    SHOAL_ASSERT(p->heap[at] == row); /* Q5 */
+    SHOAL_ASSERT(q->heap[at] == row); /* Q5 */
     row->heap_at = HEAP_NONE;
-    if (at != --p->heap_count) {
-        heap_set(p, at, p->heap[p->heap_count]);
-        heap_fix(p, at);
+    if (at != --q->count) {
+        heap_set(q, at, q->heap[q->count]);
+        heap_fix(q, at);
     }
 }
 
@@ -245,9 +252,11 @@ static void queue_again(struct shoal_sched *s)
 {
     struct sched_park *p = s->park;
 
-    for (size_t i = 0; i < p->heap_count; i++)
-        p->heap[i]->heap_at = HEAP_NONE;
-    p->heap_count = 0;
+    for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++) {
+        for (size_t i = 0; i < p->queues[d].count; i++)
+            p->queues[d].heap[i]->heap_at = HEAP_NONE;
+        p->queues[d].count = 0;
+    }
     for (size_t i = 0; i < p->count; i++)
         if (p->rows[i]->state != PARKED_LOADING)
             queue_put(s, p->rows[i]);
@@ -291,10 +300,12 @@ static bool room(struct sched_park *p)
     if (grown == NULL)
         return false;
     p->rows = grown;
-    grown = realloc(p->heap, cap * sizeof(struct sched_parked *));
-    if (grown == NULL)
-        return false;
-    p->heap = grown;
+    for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++) {
+        grown = realloc(p->queues[d].heap, cap * sizeof(struct sched_parked *));
+        if (grown == NULL)
+            return false;
+        p->queues[d].heap = grown;
+    }
     p->cap = cap;
     return true;
 }
@@ -331,6 +342,7 @@ static struct sched_parked *row_add(struct shoal_sched *s, struct shoal_job_id i
     row->heap_at = HEAP_NONE;
     row->behind = mark->behind;
     row->target = mark->target;
+    row->device = mark->device;
     row->priority = mark->priority;
     row->ticket_ms = mark->ticket_ms;
     if (name_hosts(s, row, mark) != SHOAL_OK) {
@@ -379,7 +391,8 @@ void sched_park_destroy(struct shoal_sched *s)
     for (size_t i = 0; i < s->park->count; i++)
         free(s->park->rows[i]);
     free(s->park->rows);
-    free(s->park->heap);
+    for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++)
+        free(s->park->queues[d].heap);
     free(s->park->hosts);
     free(s->park->list);
     free(s->park);
@@ -408,51 +421,66 @@ static bool only_waits(const struct sched_group *g)
            !job->unsettled && !job->result_wanted && job->placement_count == 0 && job->spec.pending_timeout_ms == 0;
 }
 
-static uint32_t limit_of(const struct shoal_sched *s) { return s->options.loaded_max + s->park->widened; }
+static uint32_t limit_of(const struct shoal_sched *s, const struct queue *q)
+{
+    return s->options.loaded_max + q->widened;
+}
+
+static struct queue *queue_of(const struct shoal_sched *s, const struct sched_group *g)
+{
+    SHOAL_ASSERT((unsigned)g->job->spec.device < SHOAL_JOB_DEVICE_COUNT);
+    return &s->park->queues[g->job->spec.device];
+}
+
+static bool any_waits(const struct queue *q) { return q->held > 0 || q->count > 0; }
 
 bool sched_park_holds(struct shoal_sched *s, struct sched_group *g)
 {
-    struct sched_park *p = s->park;
+    struct queue *q = queue_of(s, g);
 
     if (!only_waits(g) || g->called)
         return false;
-    if (!g->held && p->held == 0 && p->heap_count == 0 && p->shown < limit_of(s))
+    if (!g->held && !any_waits(q) && q->shown < limit_of(s, q))
         return false;
+    if (!any_waits(q))
+        q->taken_ns = s->now; /* the queue begins here: nobody is stuck yet */
     g->held = true;
     g->changed = 0; /* a lead that begins looks at all of the job */
     sched_park_count(s, g);
-    look_at(s, s->now + (p->shown < limit_of(s) ? 0 : LOOK_NS));
+    look_at(s, s->now + (q->shown < limit_of(s, q) ? 0 : LOOK_NS));
     return true;
 }
 
 void sched_park_count(struct shoal_sched *s, struct sched_group *g)
 {
-    struct sched_park *p = s->park;
+    struct queue *q = g->job == NULL ? NULL : queue_of(s, g);
     bool shown = g->lead != NULL && only_waits(g);
-    bool held;
 
     if (!g->leads || g->lead != NULL)
         g->held = false;
-    held = g->held;
+    if (q == NULL)
+        return; /* never counted: its founding record is not applied yet */
     if (g->shown && !shown) {
-        p->shown--;
-        p->taken_ns = s->now;
-        if (p->held > 0 || p->heap_count > 0)
+        q->taken_ns = s->now;
+        if (any_waits(q))
             look_at(s, s->now);
     }
-    p->shown += !g->shown && shown;
-    p->held -= g->counted && !held;
-    p->held += !g->counted && held;
+    q->shown += (uint32_t)shown - (uint32_t)g->shown;
+    q->held += (uint32_t)g->held - (uint32_t)g->counted;
     g->shown = shown;
-    g->counted = held;
+    g->counted = g->held;
 }
 
 void sched_park_forget(struct shoal_sched *s, struct sched_group *g)
 {
-    s->park->shown -= g->shown;
-    s->park->held -= g->counted;
+    struct queue *q = g->job == NULL ? NULL : queue_of(s, g);
+
+    if (q == NULL)
+        return;
+    q->shown -= g->shown;
+    q->held -= g->counted;
     g->shown = g->counted = g->held = false;
-    if (s->park->held > 0 || s->park->heap_count > 0)
+    if (any_waits(q))
         look_at(s, s->now);
 }
 
@@ -536,6 +564,7 @@ static bool park(struct shoal_sched *s, struct sched_group *g, struct shoal_node
     struct park_mark mark = { .commit = g->applied,
                               .behind = behind,
                               .target = g->target,
+                              .device = (uint8_t)g->job->spec.device,
                               .priority = g->job->spec.priority,
                               .ticket_ms = g->job->ticket_ms,
                               .owner = owner };
@@ -792,13 +821,15 @@ struct look {
     uint32_t lowest; /* priority among those shown */
 };
 
-static struct look survey(struct shoal_sched *s)
+static struct look survey(struct shoal_sched *s, const struct queue *q)
 {
     struct look look = { .lowest = UINT32_MAX };
 
     for (size_t i = 0; i < s->group_count; i++) {
         struct sched_group *g = s->groups[i];
 
+        if (g->job == NULL || queue_of(s, g) != q)
+            continue;
         if (g->called && g->lead == NULL && s->now < g->called_ns + CALL_NS)
             look.called++;
         else if (g->called && g->lead == NULL)
@@ -813,43 +844,49 @@ static struct look survey(struct shoal_sched *s)
     return look;
 }
 
-static bool slots_are_free(const struct shoal_sched *s)
+static bool slots_are_free(const struct shoal_sched *s, unsigned device)
 {
-    for (size_t i = 0; i < s->node_count; i++)
-        if (s->nodes[i].info.state == SHOAL_SCHED_NODE_ALIVE && s->nodes[i].info.slots_free != 0)
+    for (size_t i = 0; i < s->node_count; i++) {
+        const struct shoal_sched_node *node = &s->nodes[i].info;
+        bool fits =
+            device == SHOAL_JOB_DEVICE_AUTO || (device == SHOAL_JOB_DEVICE_GPU) == (node->device == SHOAL_SCHED_GPU);
+
+        if (node->state == SHOAL_SCHED_NODE_ALIVE && node->slots > 0 && node->slots_free != 0 && fits)
             return true;
+    }
     return false;
 }
 
-/* Those at the head want what there is not, and slots are free: others may take them. */
-static void widen(struct shoal_sched *s)
+/* Those at the head want what there is not (a numeric class, or many slots at once), and slots are free: others may take
+ * them. */
+static void widen(struct shoal_sched *s, struct queue *q)
 {
-    struct sched_park *p = s->park;
     uint32_t step = s->options.loaded_max / 4 + 1;
 
-    if (p->held == 0 && p->heap_count == 0) {
-        p->widened = 0;
+    if (!any_waits(q)) {
+        q->widened = 0;
         return;
     }
-    if (p->shown < limit_of(s) || s->now < p->taken_ns + STUCK_NS || !slots_are_free(s))
+    if (q->shown < limit_of(s, q) || s->now < q->taken_ns + STUCK_NS ||
+        !slots_are_free(s, (unsigned)(q - s->park->queues)))
         return;
-    p->taken_ns = s->now;
-    if (limit_of(s) + step < s->groups_max / 2) {
-        p->widened += step;
+    q->taken_ns = s->now;
+    if (limit_of(s, q) + step < s->groups_max / 8) {
+        q->widened += step;
         s->stats.park_widened++;
     }
 }
 
 /* Q5. Returns how many of the list were called. */
-static size_t call(struct shoal_sched *s, const struct look *look)
+static size_t call(struct shoal_sched *s, const struct queue *q, const struct look *look)
 {
     struct sched_park *p = s->park;
-    uint32_t shown = p->shown + look->called;
+    uint32_t shown = q->shown + look->called;
     size_t at = 0;
 
     for (unsigned calls = 0; calls < CALLS_MAX; calls++) {
         struct sched_group *g = at < look->held ? p->list[at] : NULL;
-        struct sched_parked *row = p->heap_count > 0 ? p->heap[0] : NULL;
+        struct sched_parked *row = q->count > 0 ? q->heap[0] : NULL;
         struct claim first, parked;
 
         if (g == NULL && row == NULL)
@@ -860,7 +897,7 @@ static size_t call(struct shoal_sched *s, const struct look *look)
             g = NULL;
             first = parked;
         }
-        if (shown >= limit_of(s) && (shown >= 2 * limit_of(s) || first.priority <= look->lowest))
+        if (shown >= limit_of(s, q) && (shown >= 2 * limit_of(s, q) || first.priority <= look->lowest))
             break;
         shown++;
         if (g != NULL) {
@@ -901,14 +938,30 @@ static void care(struct shoal_sched *s)
     }
 }
 
-void sched_park_due(struct shoal_sched *s)
+static void look_at_queue(struct shoal_sched *s, struct queue *q)
 {
-    struct sched_park *p = s->park;
     uint32_t keep = s->options.loaded_max / 2;
-    bool changed = false;
     unsigned asks = 0;
     struct look look;
     size_t at;
+
+    widen(s, q);
+    if (!any_waits(q))
+        return;
+    look = survey(s, q);
+    at = call(s, q, &look);
+    for (size_t i = look.held; i > at + keep && asks < ASKS_MAX && sched_has_room(s); i--, asks++)
+        (void)ask_or_park(s, s->park->list[i - 1]);
+    if (look.held > at + keep || q->shown < limit_of(s, q))
+        look_at(s, s->now + LOOK_NS);
+    else
+        look_at(s, s->now + LOOK_IDLE_NS);
+}
+
+void sched_park_due(struct shoal_sched *s)
+{
+    struct sched_park *p = s->park;
+    bool changed = false;
 
     p->look_ns = SCHED_NEVER;
     p->looked_ns = s->now;
@@ -920,15 +973,10 @@ void sched_park_due(struct shoal_sched *s)
     }
     if (changed)
         queue_again(s);
-    widen(s);
-    look = survey(s);
-    at = call(s, &look);
-    for (size_t i = look.held; i > at + keep && asks < ASKS_MAX && sched_has_room(s); i--, asks++)
-        (void)ask_or_park(s, p->list[i - 1]);
+    for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++)
+        look_at_queue(s, &p->queues[d]);
     care(s);
-    if (look.held > at + keep || (p->shown < limit_of(s) && (p->held > 0 || p->heap_count > 0)))
-        look_at(s, s->now + LOOK_NS);
-    else if (p->count > 0 || p->held > 0)
+    if (p->count > 0)
         look_at(s, s->now + LOOK_IDLE_NS);
 }
 
@@ -937,8 +985,11 @@ void sched_park_due(struct shoal_sched *s)
 void sched_park_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats)
 {
     stats->parked = s->park->count;
-    stats->pending_shown = s->park->shown;
-    stats->pending_held = s->park->held;
+    stats->pending_shown = stats->pending_held = 0;
+    for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++) {
+        stats->pending_shown += s->park->queues[d].shown;
+        stats->pending_held += s->park->queues[d].held;
+    }
 }
 
 size_t shoal_sched_parked_count(const struct shoal_sched *s) { return s->park->count; }

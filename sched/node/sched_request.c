@@ -151,6 +151,10 @@ static void end_with_why(struct shoal_sched *s, struct sched_request *r, const s
 
     if (g->lead != NULL)
         shoal_lead_why(g->lead, text, sizeof(text));
+    else if (g->held)
+        (void)snprintf(text, sizeof(text),
+                       "waits in the queue: its leader has %u jobs before it that may be placed now.\n",
+                       s->options.loaded_max);
     else if (g->job != NULL)
         (void)snprintf(text, sizeof(text), "%s", g->job->reason);
     sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");

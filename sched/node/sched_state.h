@@ -257,6 +257,7 @@ struct sched_parked {
     uint8_t state; /* enum parked_state */
     uint8_t guardian_count;
     uint8_t target;
+    uint8_t device; /* enum shoal_job_device: whose queue */
     bool behind;    /* a guardian had not got all of it */
     bool wanted;    /* somebody asked for it */
     bool turn;      /* it is loaded since its turn has come */

@@ -5,6 +5,8 @@
  * Nothing here is trusted: lengths meet their bounds first, enums are checked, leftovers are malformed. */
 #include "sched_wire.h"
 
+#include "shoal/job.h"
+
 #include "shoal/raft.h"
 
 #include "shoal/pack.h"
@@ -628,7 +630,7 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
 /* ---- Hard states --------------------------------------------------------------------------------------------------
  *
  *     in use:  u8 1 | u64 commit
- *     parked:  u8 2 | u64 commit | u8 behind | u8 target | u32 priority | u64 ticket_ms | owner | u8 n | n x node
+ *     parked:  u8 2 | u64 commit | u8 behind | u8 target | u8 device | u32 priority | u64 ticket_ms | owner | u8 n | n x node
  *              | u64 config, term, applied | row
  *     cold:    u8 3 | hash | u64 spec_mark | u64 config, term, applied | row     a record of the archive */
 
@@ -638,6 +640,7 @@ bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w
     shoal_put_u64(w, mark->commit);
     shoal_put_bool(w, mark->behind);
     shoal_put_u8(w, mark->target);
+    shoal_put_u8(w, mark->device);
     shoal_put_u32(w, mark->priority);
     shoal_put_u64(w, mark->ticket_ms);
     shoal_put_node_id(w, mark->owner);
@@ -661,6 +664,7 @@ enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark 
     mark->commit = shoal_get_u64(&r);
     mark->behind = shoal_get_bool(&r);
     mark->target = shoal_get_u8(&r);
+    mark->device = shoal_get_enum(&r, SHOAL_JOB_DEVICE_COUNT);
     mark->priority = shoal_get_u32(&r);
     mark->ticket_ms = shoal_get_u64(&r);
     mark->owner = shoal_get_node_id(&r);

@@ -194,6 +194,7 @@ struct park_mark {
     uint64_t commit;
     bool behind; /* a guardian had not got all of it */
     uint8_t target;
+    uint8_t device; /* enum shoal_job_device */
     uint32_t priority;
     uint64_t ticket_ms;
     struct shoal_node_id owner; /* whose turn it is to bring it back */

@@ -27,7 +27,10 @@ class Submits:
         self.connection = http.client.HTTPSConnection(host.address, host.api_port, context=TLS, timeout=30)
 
     def submit(self, *words):
-        form = json.dumps({"args": "--exec-start PyTorch --user-cmd -- " + " ".join(map(str, words))})
+        return self.submit_args("--exec-start PyTorch --user-cmd -- " + " ".join(map(str, words)))
+
+    def submit_args(self, args):
+        form = json.dumps({"args": args})
         body = '--shoal\r\nContent-Disposition: form-data; name="data"\r\n\r\n%s\r\n--shoal--\r\n' % form
         self.connection.request("POST", "/platform/rest/deeplearning/v1/execs", body, {
             "Authorization": "Bearer " + self.token, "Content-Type": "multipart/form-data; boundary=shoal"})

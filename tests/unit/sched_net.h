@@ -1313,7 +1313,7 @@ static struct shoal_hash net_spec_hash(unsigned number)
     return hash;
 }
 
-/* Numbers from 1000 on: scripts of two workers, which run and end by themselves. */
+/* Numbers from 1000 on: scripts of two workers, which run and end by themselves; from 3000 on they want GPUs. */
 static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
 {
     struct shoal_job_spec spec = { .elastic = true, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1 };
@@ -1323,6 +1323,7 @@ static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
         spec.elastic = false;
         spec.user_cmd = true;
         spec.workers_min = spec.workers_max = 2;
+        spec.device = number >= 3000 ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_AUTO;
         spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
     }
 

@@ -211,6 +211,26 @@ static void test_all_of_a_long_queue_run(void **state)
     net_destroy(net);
 }
 
+/* Jobs that no host can run, however many, do not keep others from running. */
+static void test_those_that_want_another_device_are_not_in_the_way(void **state)
+{
+    struct net *net = net_of(13, 3, 2, 1);
+    struct shoal_job_id jobs[8];
+
+    (void)state;
+    for (unsigned i = 0; i < 12; i++)
+        assert_int_equal(net_wait(net, net_submit(net, 0, 3000 + i, no_ticket), 3 * NET_S)->err, SHOAL_OK);
+    net_run(net, 2 * NET_S);
+    assert_int_equal(stats_of(net, 0).parked, 11);
+    for (unsigned i = 0; i < 8; i++)
+        jobs[i] = net_wait(net, net_submit(net, 0, 1000 + i, no_ticket), 3 * NET_S)->job;
+    net_run(net, 20 * NET_S);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(state_of(net, 0, jobs[i]), SHOAL_JOB_FINISHED);
+    assert_int_equal(stats_of(net, 0).park_widened, 0);
+    net_destroy(net);
+}
+
 static void test_a_restart_with_a_thousand_parked_reads_their_marks_alone(void **state)
 {
     struct net *net = net_of(8, 3, 0, 8);
@@ -422,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_a_parked_job_is_stopped_and_deleted),
         cmocka_unit_test(test_its_turn_comes),
         cmocka_unit_test(test_all_of_a_long_queue_run),
+        cmocka_unit_test(test_those_that_want_another_device_are_not_in_the_way),
         cmocka_unit_test(test_a_restart_with_a_thousand_parked_reads_their_marks_alone),
         cmocka_unit_test(test_another_owner_takes_the_queue_of_a_dead_leader),
         cmocka_unit_test(test_a_founding_is_retried_for_a_parked_job),
