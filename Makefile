@@ -45,6 +45,10 @@ $(OUT)/shoal-runner: $(RUNNER_OBJ)
 $(OUT)/shoal: $(AGENT_OBJ)
 	@$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
+# The simulator and the cores, nothing else: so another compiler can build them quickly, and give the same traces (tests/sim).
+$(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/%,$(AGENT_OBJ))
+	@$(CC) $(LDFLAGS) $^ -Wl,--defsym=main=shoal_sim_main -o $@
+
 $(OUT)/libshoal.so: $(WORKER_OBJ)
 	@$(CC) $(LDFLAGS) -shared $^ $(WORKLIBS) -o $@
 
@@ -85,9 +89,12 @@ FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%
 FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o
 
+SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
+
 # Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
 test: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
+	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) --no-print-directory $(SIM_CLANG)))
 	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED))
 
 demo: setup

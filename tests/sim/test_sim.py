@@ -26,6 +26,17 @@ def test_script_twice_to_the_same_trace(script):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+def test_another_compiler_gives_the_same_traces():
+    """Two draws of chance in one expression, or what else C leaves open, would be another mesh: gcc -O2 and clang -O0."""
+    clang = "build/debug-clang-14/sim_alone"
+    if subprocess.run(["make", "-q", "FLAVOUR=debug", "CC=clang-14", clang], cwd=ROOT, capture_output=True).returncode != 0:
+        pytest.skip("no %s of this tree: make test builds it where there is a clang-14" % clang)
+    seeds = ["random", "--seed", "1", "--count", "12"]
+    other = subprocess.run([str(ROOT / clang), *seeds], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    traces = [re.findall(r"seed (\d+): .* trace ([0-9a-f]{16})", text) for text in (sim(*seeds).stdout, other.stdout)]
+    assert len(traces[0]) == 12 and traces[0] == traces[1], "again: %s random --seed N" % clang
+
+
 @pytest.mark.parametrize("first", [SEED, DRAW, DRAW + 10])
 def test_faults_by_chance(first):
     print("again: make test T=sim/faults_by_chance SEED=%d" % first)
