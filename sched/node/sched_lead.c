@@ -22,6 +22,7 @@ struct sched_side {
     bool supported;
     uint64_t config_index;
     struct shoal_hash target; /* of the newest TARGET */
+    uint64_t waiting_mark;    /* of the newest that gave it nothing; 0: another came after it */
     size_t host_count, host_cap;
     struct told_host *hosts;
 };
@@ -281,6 +282,15 @@ static struct shoal_hash target_hash(const struct shoal_sched *s, const struct s
         shoal_put_u32(&w, event->u.target.slots[i].slot);
     }
     return sched_hash(s, shoal_writer_view(&w));
+}
+
+bool sched_lead_waits_as(struct sched_group *g, uint64_t mark)
+{
+    bool same = mark != 0 && g->side->waiting_mark == mark;
+
+    SHOAL_ASSERT(g->lead != NULL); /* J1 */
+    g->side->waiting_mark = mark;
+    return same;
 }
 
 void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event)

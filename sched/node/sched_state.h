@@ -802,6 +802,8 @@ void sched_copy_due(struct shoal_sched *s);
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
 void sched_lead_end(struct sched_group *g);
 void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
+/* Whether the lead was last given nothing, for what this mark stands for; it is from now on. 0: it is given something. */
+bool sched_lead_waits_as(struct sched_group *g, uint64_t mark);
 /* TARGET, unless it says what the lead was told last. */
 void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
 void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_event *from);

@@ -13,7 +13,7 @@
  * hosts costs more, and the pause grows with them, so that evaluating takes a bounded share of a core. */
 #define VIEW_GATHER_NS (2 * SHOAL_MS)
 #define VIEW_PAUSE_NS (5 * SHOAL_MS)
-#define VIEW_PAUSE_EACH_NS (100 * 1000ull)
+#define VIEW_PAUSE_EACH_NS (20 * 1000ull)
 
 void sched_view_free(struct sched_view *view)
 {
@@ -125,21 +125,18 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
 {
     for (size_t i = 0; i < s->group_count; i++) {
         const struct sched_group *g = s->groups[i];
-        struct shoal_job_summary summary;
         struct shoal_allocate_job *job = &view->jobs[view->job_count];
 
         if (g->lead == NULL)
             continue;
-        shoal_lead_summary(g->lead, &summary);
         /* view_room() has put new memory where it freed the old; the analyzer loses that copy of a large struct. */
         /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         *job = (struct shoal_allocate_job){
             .id = g->id,
-            .priority = summary.priority,
-            .ticket_ms = summary.ticket_ms,
-            .device = summary.device,
-            .class_hash = summary.class_hash,
-            .elastic = summary.elastic,
+            .priority = g->job->spec.priority,
+            .ticket_ms = g->job->ticket_ms,
+            .device = g->job->spec.device,
+            .elastic = g->job->spec.elastic,
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         for (uint32_t p = 0; p < g->job->placement_count; p++) {
@@ -209,12 +206,29 @@ static uint32_t list_slots(struct sched_view *view, int32_t job)
     return count;
 }
 
+/* Of all that a job which is given nothing is told: most of many waiting jobs are told the same each time, and for those
+ * neither the text is written nor its hash taken. */
+static uint64_t waiting_mark(const struct shoal_allocate_view *view, const struct shoal_allocate_out *out, uint32_t job)
+{
+    const struct shoal_allocate_grant *grant = &out->grants[job];
+    const uint64_t words[] = { grant->why, grant->avail, grant->mesh, view->jobs[job].min, view->jobs[job].max };
+    uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
+
+    for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        mark = (mark ^ words[i]) * 1099511628211ull;
+    for (unsigned i = 0; grant->head >= 0 && i < sizeof(view->jobs[grant->head].id.bytes); i++)
+        mark = (mark ^ view->jobs[grant->head].id.bytes[i]) * 1099511628211ull;
+    return mark | 1;
+}
+
 static void tell_target(struct shoal_sched *s, struct sched_group *g, const struct shoal_allocate_view *view,
                         const struct shoal_allocate_out *out, uint32_t job)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
     char why[SHOAL_JOB_REASON_BYTES] = "";
 
+    if (sched_lead_waits_as(g, out->grants[job].count > 0 ? 0 : waiting_mark(view, out, job)))
+        return;
     shoal_allocate_explain(view, out, job, why, sizeof(why));
     event.u.target.count = out->grants[job].count;
     event.u.target.slot_count = list_slots(&s->view, (int32_t)job);

@@ -414,6 +414,15 @@ static void pin_gang(struct shoal_allocate *work, struct job_work *jw)
     }
 }
 
+/* False: every pool is full, so that no chain has an end. Of many waiting jobs most meet this, and cost nothing more. */
+static bool any_room(const struct shoal_allocate *work)
+{
+    for (uint32_t p = 0; p < work->pool_count; p++)
+        if (work->pools[p].used < work->pools[p].size)
+            return true;
+    return false;
+}
+
 /* Rule 2. */
 static void admit_waiting(struct shoal_allocate *work)
 {
@@ -426,6 +435,7 @@ static void admit_waiting(struct shoal_allocate *work)
         struct job_work *jw = &work->jobs[j];
         struct shoal_allocate_grant *grant = &work->out->grants[j];
         uint32_t got;
+        bool room;
 
         if (jw->max == 0 || jw->running)
             continue;
@@ -433,8 +443,10 @@ static void admit_waiting(struct shoal_allocate *work)
             grant->why = SHOAL_ALLOCATE_TOO_LARGE;
             continue;
         }
-        save(work, used);
-        got = pour(work, jw->family, jw->min);
+        room = any_room(work);
+        if (room)
+            save(work, used);
+        got = room ? pour(work, jw->family, jw->min) : 0;
         if (got == jw->min) {
             jw->admitted = true;
             jw->count = jw->min;
@@ -450,7 +462,8 @@ static void admit_waiting(struct shoal_allocate *work)
             grant->why = SHOAL_ALLOCATE_HEAD;
             continue;
         }
-        restore(work, used);
+        if (room)
+            restore(work, used);
         grant->why = held_units > 0 ? SHOAL_ALLOCATE_BEHIND : SHOAL_ALLOCATE_FULL;
         grant->head = held_units > 0 ? head : -1;
     }
