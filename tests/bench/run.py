@@ -717,6 +717,37 @@ def python_jobs(table, options):
                  lambda client: client.submit("PyTorch", "pass\n"), 120, lambda: xargs(120, PYTHON, str(script)))
 
 
+def straggler(table, options):
+    """From a slot's release, or a job's acknowledgement where that is later, to the next start on that slot: by the jobs' own clocks."""
+    script = 'echo begin $(date +%s%N) "$TASK_JOB_ID" "$PWD" "$TASK_ID" >> FILE; sleep 0.1; echo end $(date +%s%N) "$TASK_JOB_ID" >> FILE'
+    gaps = []
+    with new_mesh(options, slots=2) as mesh:
+        lines = pathlib.Path(mesh.folder) / "straggler"
+        program = pathlib.Path(mesh.folder) / "straggler.sh"
+        program.write_text("#!/bin/sh\n" + script.replace("FILE", str(lines)) + "\n")
+        program.chmod(0o755)
+        clients = [Client(mesh, host) for host in mesh.hosts]
+        time.sleep(0.5)
+        acknowledged = {}
+        for number in range(60):
+            job = insist(lambda: clients[number % 3].run(str(program)))
+            acknowledged[job] = time.time_ns()
+        for job in acknowledged:
+            watch(lambda: clients[0].get("/v1/jobs/" + job)["hasEnded"], 120, 0.05)
+        words = [line.split() for line in lines.read_text().splitlines()]
+    ends = {job: int(ns) for what, ns, job, *_ in words if what == "end"}
+    slots = {}
+    for what, ns, job, *place in words:
+        if what == "begin":
+            slots.setdefault((place[0].replace(job, ""), place[1]), []).append((int(ns), job))
+    for runs in slots.values():
+        runs.sort()
+        for (_, last), (began, job) in zip(runs, runs[1:]):
+            gaps.append((began - max(ends[last], acknowledged[job])) / 1e9)
+    table.row("60 jobs of 0.1 s on 3 nodes with 2 slots each: from a slot's release to its next start", "worst <= 50 ms", spread(gaps),
+              "%d gaps on %d slots, what ends and starts a process included" % (len(gaps), len(slots)))
+
+
 def rss_ended(table, options):
     with new_mesh(options, slots=4) as mesh:
         mesh.token(mesh.hosts[0])
@@ -732,7 +763,7 @@ def rss_ended(table, options):
 
 PARTS = {"submit": submits, "first_line": first_line, "idle": idle, "all_reduce": all_reduce, "join": joins,
          "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
-         "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended,
+         "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended, "straggler": straggler,
          "list_many": list_many}
 
 
