@@ -545,16 +545,35 @@ static void read_message(struct conn *conn, struct shoal_view message)
     read_record(conn, shoal_view_of(plain, message.len - SHOAL_NOISE_TAG_BYTES));
 }
 
+/* An operator has exchanged agents that are more than a step apart: one of the two must follow. */
+static void wrong_version(struct conn *conn, const uint8_t *head)
+{
+    char text[200];
+
+    (void)snprintf(
+        text, sizeof(text),
+        "it speaks version %u of the link, readable from version %u on, and this agent speaks %u, readable from %u "
+        "on; upgrade the older of the two, one version at a time",
+        head[1], head[2], LINK_VERSION, LINK_OLDEST);
+    conn->link->stats.drop_malformed++;
+    link_on_broken(conn, SHOAL_ERR_UNSUPPORTED, false, text);
+}
+
 /* Returns how many bytes it used; 0: more are needed, or the connection is over. */
 static size_t read_preamble(struct conn *conn, struct shoal_view view)
 {
+    enum shoal_err err;
+
     if (view.len < FORMAT_HEADER_BYTES)
         return 0;
     view.len = FORMAT_HEADER_BYTES;
-    if (link_stream_decode(view) != SHOAL_OK) {
-        shake_broken(conn, "it does not speak this version of the link; are both agents a version apart at most?");
+    err = link_stream_decode(view);
+    if (err == SHOAL_ERR_UNSUPPORTED)
+        wrong_version(conn, view.bytes);
+    else if (err != SHOAL_OK)
+        shake_broken(conn, "it does not speak as an agent does; does another program listen there?");
+    if (err != SHOAL_OK)
         return 0;
-    }
     conn->preamble_read = true;
     if (!conn->dialled && noise_start(conn, view.bytes) != SHOAL_OK) {
         link_on_broken(conn, SHOAL_ERR_FULL, false, "no memory for a handshake");

@@ -489,7 +489,7 @@ enum shoal_err shoal_link_send(struct shoal_link *link, struct shoal_node_id nod
 
 static void inbound_broken(struct shoal_link *link, struct conn *conn, enum shoal_err err, const char *text)
 {
-    if (err == SHOAL_ERR_DENIED || err == SHOAL_ERR_MALFORMED)
+    if (err == SHOAL_ERR_DENIED || err == SHOAL_ERR_MALFORMED || err == SHOAL_ERR_UNSUPPORTED)
         note(link, conn->address, text);
     conn_close(conn);
 }
@@ -517,6 +517,8 @@ void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const c
     contact_over(conn);
     failure.node = conn->expected;
     failure.address = conn->address;
+    if (err == SHOAL_ERR_UNSUPPORTED)
+        note(link, conn->address, text); /* a person must act */
     conn_close(conn);
     report_failure(link, &failure, text);
 }

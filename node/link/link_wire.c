@@ -47,7 +47,9 @@ void link_stream_encode(uint8_t bytes[3])
 enum shoal_err link_stream_decode(struct shoal_view view)
 {
     struct shoal_reader r = shoal_reader_init(view);
+    uint8_t kind = shoal_get_u8(&r), version = shoal_get_u8(&r), oldest = shoal_get_u8(&r);
 
-    (void)format_get_header(&r, FORMAT_STREAM, LINK_VERSION);
-    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
+    if (!shoal_reader_done(&r) || kind != FORMAT_STREAM || oldest == 0 || oldest > version)
+        return SHOAL_ERR_MALFORMED;
+    return version < LINK_OLDEST || oldest > LINK_VERSION ? SHOAL_ERR_UNSUPPORTED : SHOAL_OK;
 }

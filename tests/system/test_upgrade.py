@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import pytest
 import training
@@ -19,7 +18,6 @@ from mesh import Failed, Mesh, job_id
 from training import Run
 
 PREVIOUS = pathlib.Path(__file__).with_name("previous")
-FREEZE_S = 10  # a worker that nobody renews for so long is frozen, and then replaced (PROTOCOLS 6)
 ATTEMPTS_MAX = 3  # of a plain script: one that an agent leaves alone for longer than a lease is started again
 SCRIPT = """
 import fcntl, os
@@ -116,20 +114,16 @@ class Stream:
 
 
 def exchange(mesh, host, binary):
-    """As an operator does it: stop the agent, start the other version on its folder, wait until it knows the mesh. How long
-    nobody renewed what runs there."""
-    began = time.monotonic()
+    """As an operator does it: stop the agent, start the other version on its folder, wait until it knows the mesh."""
     host.kill(signal.SIGTERM)
     mesh.binary = binary
     host.start()
     mesh.until(lambda: mesh.knows(host, len(mesh.hosts)), 30, "%s is back with %s" % (host.name, binary))
-    return time.monotonic() - began
 
 
 def test_agents_are_exchanged_under_load(previous, folder, script, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
-    away = []
     with Mesh(previous, slots=2) as mesh:
         mesh.grow(("alpha", "beta", "gamma"))
         run = Run(mesh, mesh.hosts[0], folder, workers=3, epochs=2)
@@ -139,7 +133,7 @@ def test_agents_are_exchanged_under_load(previous, folder, script, tmp_path):
         try:
             for binary in (OUT / "shoal", previous):
                 for host in mesh.hosts:
-                    away.append(exchange(mesh, host, binary))
+                    exchange(mesh, host, binary)
                     stream.more(1)
                     run.step(run.look()["steps"] + 1, 60)  # and no worker is another process than before
             jobs = stream.end()
@@ -152,8 +146,6 @@ def test_agents_are_exchanged_under_load(previous, folder, script, tmp_path):
             assert 1 <= runs <= ATTEMPTS_MAX, "%s ran %d times" % (job, runs)
         run.finish(180)
         assert mesh.hosts[0].get("/v1/jobs/%s/ledger" % run.job)["exact"] is True, "no sample is skipped or seen twice"
-        if max(away) < FREEZE_S:  # on a machine that is too slow for it others took the place of frozen workers
-            assert len(run.seen) == 3, "the elastic job kept its workers: %s" % run.seen
 
 
 def test_an_agent_of_another_wire_version_is_refused_by_name(mesh, script):

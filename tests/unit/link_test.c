@@ -544,6 +544,25 @@ static void garbage_is_dropped_and_counted(void **state)
     }
 }
 
+static void expect_refused_version(struct fixture *f, const char *head, const char *want)
+{
+    struct end *c = &f->ends[2];
+    struct raw raw;
+
+    start(f, 2, 0);
+    raw_start(f, &raw, shoal_link_port(c->link), head, 3);
+    RUN_UNTIL(f, raw.shut);
+    raw_stop(f, &raw);
+    assert_int_equal(shoal_link_stats(c->link)->drop_malformed, 1);
+    assert_non_null(strstr(c->note, want));
+    assert_non_null(strstr(c->note, "upgrade the older"));
+}
+
+static void a_newer_version_is_refused_by_name(void **state)
+{
+    expect_refused_version(*state, "L\x09\x03", "speaks version 9 of the link, readable from version 3 on");
+}
+
 static void a_silent_client_is_closed_and_a_crowd_loses_its_oldest(void **state)
 {
     struct fixture *f = *state;
@@ -722,6 +741,7 @@ int main(void)
         CASE(nobody_dials_what_is_not_wanted_any_more),
         CASE(an_address_that_says_nothing_is_given_up_in_time),
         CASE(garbage_is_dropped_and_counted),
+        CASE(a_newer_version_is_refused_by_name),
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),
         CASE(many_small_frames_go_both_ways),
