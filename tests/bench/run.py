@@ -761,10 +761,51 @@ def rss_ended(table, options):
               "groups in memory: %s" % ", ".join(map(str, groups)))
 
 
+def many_pending(table, options):
+    """100,000 unless --pending says otherwise: at 1,000 submits a second it takes two minutes."""
+    with new_mesh(options) as mesh:
+        mesh.token(mesh.hosts[0])
+        client = Client(mesh, mesh.hosts[0])
+
+        def known():
+            return client.metric("shoal_groups") + client.metric("shoal_groups_parked")
+
+        def submit(seconds):
+            done = subprocess.run([str(options.out / "tests/bench/submit"), str(mesh.folder / "token"), "seconds=%d" % seconds,
+                                   *(str(host.api_port) for host in mesh.hosts)], capture_output=True, text=True, timeout=120, check=True)
+            return int(re.search(r"refused (\d+)", done.stdout)[1])
+
+        refused = submit(2)
+        before, first, began = [resident(host.process.pid) for host in mesh.hosts], known(), time.monotonic()
+        while known() < options.pending:
+            refused += submit(10)
+        took, count = time.monotonic() - began, known() - first
+        mesh.until(lambda: client.metric("shoal_groups") < 1400, 60, "most are parked")
+        grown = [(resident(host.process.pid) - size) / count / 1e3 for host, size in zip(mesh.hosts, before)]
+        host, groups = mesh.hosts[1], client.metric("shoal_groups")
+        host.kill()
+        began = time.monotonic()
+        host.start()
+        mesh.until(lambda: mesh.knows(host, 3), 120, "it is back")
+        back = time.monotonic() - began
+    table.row("%d pending jobs" % (first + count), "taken, bounded memory", "%.0f submits/s, %d refused; %s kB a job and agent, %d groups in memory" % (
+        count / took, refused, ", ".join("%.1f" % kb for kb in grown), groups), "an agent that is killed answers again after %.1f s" % back)
+
+
+def asleep(table, options):
+    done = subprocess.run([str(options.out / "tests/bench/asleep"), "100000", "1000000"], capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip())
+    found = {k: float(v) for k, v in re.findall(r"(\w+) ([\d.]+)", done.stdout)}
+    table.row("100,000 parked jobs and 1,000,000 ended ones in one core", "<= 2 kB an ended job", "%.0f bytes a parked job, %.0f an ended one" % (
+        found["row_bytes"], found["record_bytes"]), "restored in %.1f s of CPU; a minute of upkeep alone costs %.1f s" % (found["fill_s"], found["minute_s"]))
+
+
 PARTS = {"submit": submits, "first_line": first_line, "idle": idle, "all_reduce": all_reduce, "join": joins,
          "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
          "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended, "straggler": straggler,
-         "list_many": list_many}
+         "list_many": list_many,
+         "many_pending": many_pending, "asleep": asleep}
 
 
 def main():
@@ -772,6 +813,7 @@ def main():
     arguments.add_argument("--out", type=pathlib.Path, default=ROOT / "build/release")
     arguments.add_argument("--only", type=lambda text: text.split(","), help=", ".join(PARTS))
     arguments.add_argument("--repeat", type=int, default=20, help="rounds of what is killed, lost and started")
+    arguments.add_argument("--pending", type=int, default=100000, help="jobs of many_pending")
     arguments.add_argument("--few", type=int, default=7, help="joins of torch workers")
     arguments.add_argument("--nice", type=int, help="of workers, clients and rivals, instead of what they have: -20 where other "
                            "work shares the cores, to see what would be seen without it (root)")
