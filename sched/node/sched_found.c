@@ -126,6 +126,7 @@ static void make_ticket(struct shoal_sched *s, const struct shoal_sched_request 
 {
     uint8_t body[SHOAL_SCHED_TICKET_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(body, sizeof(body));
+    bool fits;
 
     *t = (struct shoal_sched_ticket){
         .spec_hash = request->spec_hash,
@@ -138,7 +139,8 @@ static void make_ticket(struct shoal_sched *s, const struct shoal_sched_request 
     memcpy(t->key, s->options.public_key, sizeof(t->key));
     t->job = make_id(s, t);
     choose_guardians(s, t);
-    SHOAL_ASSERT(sched_ticket_encode_body(t, &w));
+    fits = sched_ticket_encode_body(t, &w);
+    SHOAL_ASSERT(fits);
     s->options.env.sign(s->options.env.arg, shoal_writer_view(&w), t->signature);
 }
 
@@ -693,6 +695,7 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
     };
     struct sched_founding *f = NULL;
     struct shoal_writer w;
+    bool fits;
 
     for (size_t i = 0; i < SHOAL_SCHED_FOUNDINGS_MAX && f == NULL; i++) {
         if (!s->foundings[i].used)
@@ -702,7 +705,8 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
                                                        request->bundle.len + 128) != SHOAL_OK)
         return NULL;
     w = shoal_writer_init(f->record.bytes, f->record.cap);
-    SHOAL_ASSERT(sched_record_encode(&record, &w));
+    fits = sched_record_encode(&record, &w);
+    SHOAL_ASSERT(fits);
     f->record.len = w.len;
     f->used = true;
     f->ticket = *ticket;

@@ -66,7 +66,8 @@ struct sched_park {
     struct queue queues[SHOAL_JOB_DEVICE_COUNT];
     struct park_host *hosts;
     size_t host_count, host_cap;
-    size_t care_at; /* where the next look at guardians begins */
+    size_t care_at;   /* where the next look at guardians begins */
+    uint64_t care_ns; /* and when: it walks, and the queue is looked at far more often */
     uint32_t loading;
     uint64_t look_ns, looked_ns;
     struct sched_group **list; /* scratch: held groups, in order of claims */
@@ -975,7 +976,10 @@ void sched_park_due(struct shoal_sched *s)
         queue_again(s);
     for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++)
         look_at_queue(s, &p->queues[d]);
-    care(s);
+    if (s->now >= p->care_ns) {
+        p->care_ns = s->now + LOOK_IDLE_NS;
+        care(s);
+    }
     if (p->count > 0)
         look_at(s, s->now + LOOK_IDLE_NS);
 }

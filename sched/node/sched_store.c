@@ -118,6 +118,7 @@ static enum shoal_err snapshot_encode(struct shoal_sched *s, const struct sched_
     struct group_head head = { .config_index = g->config_index, .target = g->target, .refused = g->refused };
     struct shoal_buf machine = { 0 };
     struct shoal_writer w;
+    bool fits;
     enum shoal_err err;
 
     at->index = g->applied;
@@ -133,7 +134,8 @@ static enum shoal_err snapshot_encode(struct shoal_sched *s, const struct sched_
         head.bundle_hash = g->bundle_hash;
         head.machine = shoal_buf_view(&machine);
         w = shoal_writer_init(out->bytes, out->cap);
-        SHOAL_ASSERT(sched_head_encode(&head, &w));
+        fits = sched_head_encode(&head, &w);
+        SHOAL_ASSERT(fits); /* the buffer was taken for it */
         out->len = w.len;
     }
     shoal_buf_deinit(&machine);
