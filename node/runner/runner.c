@@ -283,14 +283,32 @@ static void on_listener(struct runner *runner)
     }
 }
 
-static bool finished(const struct runner *runner)
+/* R2: whoever a worker left behind, and whoever that one forks at this moment, is killed before the runner ends: after it
+ * they would be nobody's. Each death brings another look. */
+static bool left_alone(struct runner *runner)
+{
+    siginfo_t info;
+
+    if (runner->server_pid > 0 && kill(-runner->server_pid, SIGKILL) != 0)
+        (void)kill(runner->server_pid, SIGKILL);
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD)
+        return true;
+    child_kill_left_behind(runner);
+    if (runner->sweep_at_ns == 0) {
+        runner->sweep_at_ns = runner_now_ns() + RUNNER_SWEEP_NS;
+        runner_timer_turn(runner);
+    }
+    return false;
+}
+
+static bool finished(struct runner *runner)
 {
     for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
         if (runner->children[i].used && (!runner->children[i].exited || runner->children[i].tell_at_ns != 0))
             return false;
-    if (runner->closing)
-        return true;
-    return runner->agent < 0 && runner_now_ns() >= runner->idle_since_ns + ORPHAN_NS;
+    if (!runner->closing && (runner->agent >= 0 || runner_now_ns() < runner->idle_since_ns + ORPHAN_NS))
+        return false;
+    return left_alone(runner);
 }
 
 static enum shoal_err pages_make(struct runner *runner, const char *job_text, uint32_t generation,

@@ -451,6 +451,7 @@ static void an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour(vo
 {
     struct fixture *f = *state;
     char path[128];
+    pid_t second = 0;
 
     hear(f, SHOAL_RUNNER_WELCOME);
     (void)snprintf(path, sizeof(path), "%s/go", f->dir);
@@ -473,8 +474,33 @@ static void an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour(vo
         assert_int_equal(got.worker_id, got.kind == SHOAL_RUNNER_STARTED ? 2 : 1);
         if (got.kind == SHOAL_RUNNER_EXITED)
             assert_int_equal(got.status, SIGKILL);
+        else
+            second = got.pid;
     }
-    assert_int_not_equal(state_of(got.pid), 'Z');
+    assert_int_not_equal(state_of(second), 'Z');
+    assert_int_equal(kill(second, SIGKILL), 0); /* no runner would: it gets no signal when this one ends */
+}
+
+/* R2. The runner may end as soon as its last worker has: the worker's grandchild comes to it only when the child is dead. */
+static void a_runner_that_may_end_leaves_nobody_behind(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+    pid_t deep;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1,
+          "setsid sh -c 'setsid sh -c \"echo \\$\\$ > deep; exec sleep 1000\" & sleep 1000' & "
+          "until [ -e go ]; do sleep 0.01; done",
+          0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    UNTIL((deep = number_in(f, "deep")) != 0);
+    order(f, SHOAL_RUNNER_CLOSE, 0, 0, 0, 0);
+    (void)snprintf(path, sizeof(path), "%s/go", f->dir);
+    (void)close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    hear(f, SHOAL_RUNNER_EXITED);
+    UNTIL(state_of(deep) == '-' || state_of(deep) == 'Z');
+    UNTIL(waitpid(f->runner, NULL, WNOHANG) == f->runner);
 }
 
 static void a_flooded_log_is_cut_and_says_so_once(void **state)
@@ -751,6 +777,7 @@ int main(void)
         PROCESS(an_end_is_told_when_the_log_is_whole),
         PROCESS(an_engine_that_is_killed_before_it_is_forked_frees_its_slot),
         PROCESS(an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour),
+        PROCESS(a_runner_that_may_end_leaves_nobody_behind),
         PROCESS(a_flooded_log_is_cut_and_says_so_once),
         PROCESS(an_exit_status_and_a_signal_are_told),
         PROCESS(a_worker_is_frozen_at_its_deadline_and_thawed),
