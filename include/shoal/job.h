@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shoal/array.h"
 #include "shoal/buf.h"
 #include "shoal/error.h"
 #include "shoal/ids.h"
@@ -46,7 +47,7 @@ struct shoal_job_texts {
 /* On the wire and in the log: a head (kind SPEC) and a map, decision 0013. The table in sched/job/job_spec.c names its
  * fields. A new field is zero where a job does not use it, and is not written then. A job that an older version must
  * not run without knowing the field says so in `oldest`. */
-#define SHOAL_JOB_SPEC_VERSION 2
+#define SHOAL_JOB_SPEC_VERSION 3
 struct shoal_job_spec {
     uint8_t oldest; /* version that can run it; 0: any that can read it */
     char framework[SHOAL_JOB_TEXT_BYTES];
@@ -80,7 +81,8 @@ struct shoal_job_spec {
     struct shoal_job_texts attrs;
     struct shoal_job_texts labels;
     struct shoal_job_texts notes;
-    struct shoal_view kept; /* by decode: fields of a later version, which encode writes back */
+    char array[SHOAL_ARRAY_TEXT_BYTES]; /* "": not an array; else as shoal_array_parse reads it */
+    struct shoal_view kept;             /* by decode: fields of a later version, which encode writes back */
 };
 
 #define SHOAL_JOB_SPEC_BYTES_MAX (48 * SHOAL_KIB)
@@ -113,7 +115,13 @@ enum shoal_job_state {
 const char *shoal_job_state_name(enum shoal_job_state state); /* the strings of execs-api 5.1 */
 bool shoal_job_state_ended(enum shoal_job_state state);
 
-enum shoal_job_role { SHOAL_JOB_ENGINE, SHOAL_JOB_DRIVER, SHOAL_JOB_SCRIPT, SHOAL_JOB_ROLE_COUNT };
+enum shoal_job_role {
+    SHOAL_JOB_ENGINE,
+    SHOAL_JOB_DRIVER,
+    SHOAL_JOB_SCRIPT,
+    SHOAL_JOB_TASK, /* of an array */
+    SHOAL_JOB_ROLE_COUNT,
+};
 
 #ifndef SHOAL_SLOT_NONE
 #define SHOAL_SLOT_NONE UINT32_MAX
@@ -131,7 +139,7 @@ struct shoal_placement {
     uint8_t token[SHOAL_JOB_TOKEN_BYTES];
     uint8_t role; /* enum shoal_job_role */
     uint32_t attempt;
-    uint32_t rank; /* scripts: place in the gang; others 0 */
+    uint32_t rank; /* scripts: place in the gang; tasks: index; others 0 */
 };
 
 enum shoal_call_state {
@@ -229,6 +237,7 @@ struct shoal_job {
     struct shoal_call *calls;             /* SHOAL_CALLS_MAX; NULL: not elastic */
     struct shoal_worker_epoch *epoch;     /* the newest; e 0: none yet. NULL: not elastic */
     struct shoal_data_epoch *data_epochs; /* SHOAL_DATA_EPOCHS_MAX, in order. NULL: not elastic */
+    struct shoal_tasks *tasks;            /* of an array. NULL: not an array */
 };
 
 /* What the founding record says; `spec` is copied. */
@@ -261,11 +270,19 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_DELETE,
     SHOAL_JOB_ENTRY_RECOVER,  /* recovery generation + 1 (J5) */
     SHOAL_JOB_ENTRY_ARCHIVED, /* its record, of this hash, is on the holders: the group ends */
+    SHOAL_JOB_ENTRY_TASKS,    /* of an array: placements that ended, and those that come in their place */
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 
 /* Workers of one PLACE entry. */
 #define SHOAL_PLACE_MAX SHOAL_RANKS_MAX
+
+/* The end of one placement of a task. */
+struct shoal_task_end {
+    uint64_t worker_id;
+    uint8_t outcome;   /* enum shoal_task_outcome */
+    int16_t exit_code; /* ENDED: 0 to 255, 128 + a signal; -1: not known */
+};
 
 /* One entry, decoded. Large (the epoch): keep one per owner, not on a stack. */
 struct shoal_job_entry {
@@ -285,6 +302,12 @@ struct shoal_job_entry {
             uint32_t drop_count;
             uint64_t drop[SHOAL_PLACEMENTS_MAX];
         } place;
+        struct {
+            uint32_t end_count;
+            struct shoal_task_end ends[SHOAL_PLACEMENTS_MAX];
+            uint32_t add_count;
+            struct shoal_placement add[SHOAL_PLACE_MAX]; /* of role TASK; rank: the task's index, which is PENDING */
+        } tasks;
         struct shoal_call
             call; /* CALL: call, job_seed, engines_max, bundle, signature; CALL_STATE: call, state, final_step,
                    * state_digest, files; SNAPSHOT: call, snapshot, snapshot_step; SIZES: call, sizes */
@@ -336,7 +359,8 @@ unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_vie
 /* ---- Snapshots, copies for others ------------------------------------------------------------------------------- */
 
 /* At most this many bytes of snapshot. */
-#define SHOAL_JOB_SNAPSHOT_BYTES_MAX (SHOAL_JOB_SPEC_BYTES_MAX + SHOAL_JOB_ENTRY_BYTES_MAX + 96 * SHOAL_KIB)
+#define SHOAL_JOB_SNAPSHOT_BYTES_MAX                                                                                   \
+    (SHOAL_JOB_SPEC_BYTES_MAX + SHOAL_JOB_ENTRY_BYTES_MAX + 96 * SHOAL_KIB + 13 * SHOAL_ARRAY_TASKS_MAX)
 SHOAL_MUST_CHECK enum shoal_err shoal_job_snapshot_encode(const struct shoal_job *job, uint8_t *bytes, size_t cap,
                                                           size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_restore(struct shoal_job **job, struct shoal_view bytes);
@@ -374,6 +398,8 @@ struct shoal_job_facts {
     struct shoal_hash result;
     struct shoal_hash files;           /* of the newest finished call */
     struct shoal_view args, data_json; /* into the job, or into the decoded bytes */
+    /* Tasks of an array, by state; all 0: not an array. */
+    uint32_t task_counts[SHOAL_TASK_STATE_COUNT];
 };
 #define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB)
 /* All that the replicated state knows; a lead adds progress and the pending text (shoal_lead_facts). */
@@ -409,6 +435,8 @@ struct shoal_job_summary {
     uint32_t rate_milli;
     int64_t loss_micro, metric_micro;
     uint64_t create_ms, start_ms, end_ms;
+    /* Tasks of an array: all, DONE and FAILED. 0: not an array. */
+    uint32_t tasks_all, tasks_done, tasks_failed;
     /* Where it holds slots; hosts beyond the bound are left out (`held` counts all). */
     uint8_t host_count;
     struct {
@@ -430,5 +458,18 @@ struct shoal_call *shoal_job_call(const struct shoal_job *job, uint32_t call); /
 const struct shoal_call *
 shoal_job_running_call(const struct shoal_job *job);  /* WAITING or RUNNING or DONE; NULL: none */
 uint32_t shoal_job_held(const struct shoal_job *job); /* placements with a slot */
+
+/* ---- Arrays ------------------------------------------------------------------------------------------------------ */
+
+/* The positions of up to `cap` tasks that are PENDING, the first ones first. Returns how many. */
+uint32_t shoal_job_tasks_pending(const struct shoal_job *job, uint32_t *positions, uint32_t cap);
+/* How many tasks may be placed now beside those that run, by the array's own limit and by SHOAL_PLACE_MAX (T3). */
+uint32_t shoal_job_tasks_room(const struct shoal_job *job);
+/* The exit code of the whole: 0 when every task is DONE, else that of the first task in the array's order that is
+ * not; -1 when that one has none. `position`: of that task, or SHOAL_ARRAY_NONE. */
+int32_t shoal_job_tasks_exit(const struct shoal_job *job, uint32_t *position);
+/* A page of the table. NOT_FOUND: the job is no array. INVALID: the array has no such index, or the limit is none. */
+SHOAL_MUST_CHECK enum shoal_err shoal_job_tasks_page(const struct shoal_job *job, const struct shoal_tasks_ask *ask,
+                                                     struct shoal_tasks_page *page, struct shoal_msg *msg);
 
 #endif

@@ -51,6 +51,9 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
 #define SHOAL_RANKS_MAX 64
+/* Tasks of one array job. At 16 bytes a task the largest takes 1.6 MB on each guardian, and its snapshot 1.3 MB, which
+ * is written each 512 entries; ten times as many would write for longer than they run. */
+#define SHOAL_ARRAY_TASKS_MAX 100000
 /* Library threads of different hosts beat over their data connections, in a step or not (PROTOCOLS 12). Silent: six
  * beats in a row are missing; before the first word of a peer, which may still be computing for the epoch before, it
  * has longer. A link that says nothing for so long that TCP or a middlebox must have lost it counts as broken. */

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "job_array.h"
 #include "job_wire.h"
 #include "shoal/banned.h"
 
@@ -80,6 +81,11 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
         if (job->calls == NULL || job->epoch == NULL || job->data_epochs == NULL)
             goto undo;
     }
+    if (job->spec.array[0] != '\0') {
+        err = job->spec.elastic ? SHOAL_ERR_MALFORMED : job_tasks_create(&job->tasks, job->spec.array);
+        if (err != SHOAL_OK)
+            goto undo;
+    }
     job->id = founding->id;
     job->ticket_ms = founding->ticket_ms;
     job->create_ms = founding->create_ms;
@@ -95,6 +101,7 @@ undo:
         free(job->calls);
         free(job->epoch);
         free(job->data_epochs);
+        free(job->tasks);
     }
     free(job);
     free(spec);
@@ -112,6 +119,7 @@ void shoal_job_destroy(struct shoal_job *job)
     free(job->calls);
     free(job->epoch);
     free(job->data_epochs);
+    free(job->tasks);
     free(job);
 }
 
@@ -156,7 +164,7 @@ uint32_t shoal_job_held(const struct shoal_job *job)
 
 /* ---- Apply ------------------------------------------------------------------------------------------------------ */
 
-static unsigned move_state(struct shoal_job *job, uint8_t state, uint64_t wall_ms)
+unsigned job_move_state(struct shoal_job *job, uint8_t state, uint64_t wall_ms)
 {
     if (state == job->state)
         return 0;
@@ -166,6 +174,8 @@ static unsigned move_state(struct shoal_job *job, uint8_t state, uint64_t wall_m
         job->start_ms = wall_ms;
     if (shoal_job_state_ended((enum shoal_job_state)state))
         job->end_ms = wall_ms;
+    if (shoal_job_state_ended((enum shoal_job_state)state) && job->tasks != NULL)
+        job_tasks_stop(job);
     return SHOAL_JOB_CHANGED_STATE;
 }
 
@@ -185,10 +195,10 @@ static unsigned apply_state(struct shoal_job *job, const struct shoal_job_entry 
         memcpy(job->reason, entry->u.state.reason, sizeof(job->reason));
     if (entry->u.state.result_wanted)
         job->result_wanted = true;
-    return move_state(job, entry->u.state.state, entry->wall_ms) | SHOAL_JOB_CHANGED_FLAGS;
+    return job_move_state(job, entry->u.state.state, entry->wall_ms) | SHOAL_JOB_CHANGED_FLAGS;
 }
 
-static void drop_worker(struct shoal_job *job, uint64_t worker_id)
+void job_drop_worker(struct shoal_job *job, uint64_t worker_id)
 {
     for (uint32_t i = 0; i < job->placement_count; i++) {
         if (job->placements[i].worker_id != worker_id)
@@ -218,6 +228,8 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
 {
     uint32_t adds = entry->u.place.add_count;
 
+    if (job->tasks != NULL) /* T4 */
+        return SHOAL_JOB_CHANGED_REFUSED;
     if (adds > 0 && (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop ||
                      entry->u.place.attempt < job->attempt || place_kept(job, entry) + adds > SHOAL_PLACEMENTS_MAX))
         return SHOAL_JOB_CHANGED_REFUSED;
@@ -229,7 +241,7 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
                 return SHOAL_JOB_CHANGED_REFUSED;
     }
     for (uint32_t i = 0; i < entry->u.place.drop_count; i++)
-        drop_worker(job, entry->u.place.drop[i]);
+        job_drop_worker(job, entry->u.place.drop[i]);
     for (uint32_t i = 0; i < adds; i++)
         job->placements[job->placement_count++] = entry->u.place.add[i];
     job->workers_made += adds;
@@ -238,7 +250,7 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
     job->unsettled = false;
     job->attempt = entry->u.place.attempt;
     if ((job_moves[job->state] & BIT(SHOAL_JOB_LAUNCHING)) != 0)
-        return move_state(job, SHOAL_JOB_LAUNCHING, entry->wall_ms) | SHOAL_JOB_CHANGED_PLACES;
+        return job_move_state(job, SHOAL_JOB_LAUNCHING, entry->wall_ms) | SHOAL_JOB_CHANGED_PLACES;
     return SHOAL_JOB_CHANGED_PLACES;
 }
 
@@ -370,8 +382,10 @@ static unsigned apply_result(struct shoal_job *job, const struct shoal_job_entry
         !may_move(job, SHOAL_JOB_FINISHED))
         return SHOAL_JOB_CHANGED_REFUSED;
     job->result = entry->u.result;
+    if (job->tasks != NULL && job->tasks->counts[SHOAL_TASK_DONE] < job->tasks->array.task_count)
+        return job_move_state(job, SHOAL_JOB_ERROR, entry->wall_ms) | SHOAL_JOB_CHANGED_RESULT;
     job->reason[0] = '\0';
-    return move_state(job, SHOAL_JOB_FINISHED, entry->wall_ms) | SHOAL_JOB_CHANGED_RESULT;
+    return job_move_state(job, SHOAL_JOB_FINISHED, entry->wall_ms) | SHOAL_JOB_CHANGED_RESULT;
 }
 
 static unsigned apply_stop(struct shoal_job *job, const struct shoal_job_entry *entry)
@@ -405,12 +419,14 @@ static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entr
     }
     if (job->result_wanted) /* nothing runs any more: who ended well names the host of the result */
         return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_EPOCH;
+    if (job->tasks != NULL)
+        job_tasks_recover(job);
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (job->placements[i].role == SHOAL_JOB_ENGINE)
             job->placements[kept++] = job->placements[i];
     job->placement_count = kept;
     if (job->state == SHOAL_JOB_RUNNING || job->state == SHOAL_JOB_LAUNCHING)
-        (void)move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms);
+        (void)job_move_state(job, SHOAL_JOB_RECOVERING, entry->wall_ms);
     return SHOAL_JOB_CHANGED_FLAGS | SHOAL_JOB_CHANGED_PLACES | SHOAL_JOB_CHANGED_EPOCH | SHOAL_JOB_CHANGED_STATE;
 }
 
@@ -440,6 +456,7 @@ static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry 
     case SHOAL_JOB_ENTRY_DELETE: return apply_stop(job, entry);
     case SHOAL_JOB_ENTRY_RECOVER: return apply_recover(job, entry);
     case SHOAL_JOB_ENTRY_ARCHIVED: return apply_archived(job, entry);
+    case SHOAL_JOB_ENTRY_TASKS: return job_apply_tasks(job, entry);
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     return SHOAL_JOB_CHANGED_REFUSED;
@@ -471,6 +488,8 @@ static void move_digest(struct shoal_job *job, uint64_t index, struct shoal_view
     digest = mix(digest, (uint64_t)job->call_count << 32 | job->data_epoch_count);
     if (job->epoch != NULL)
         digest = mix(digest, shoal_epoch_word(job->epoch->epoch));
+    if (job->tasks != NULL)
+        digest = mix(digest, job_tasks_word(job));
     job->digest = digest;
 }
 

@@ -1,6 +1,7 @@
 /* Copies of a job for others: snapshots for guardians, facts for a request, summaries for gossip. */
 #include "shoal/job.h"
 
+#include "job_array.h"
 #include "job_wire.h"
 #include "shoal/banned.h"
 
@@ -38,6 +39,8 @@ static void put_snapshot(struct shoal_writer *w, const struct shoal_job *job)
         job_put_data_epoch(w, &job->data_epochs[i]);
     if (job->epoch != NULL)
         shoal_worker_put_epoch(w, job->epoch);
+    if (job->tasks != NULL)
+        job_put_tasks(w, job->tasks);
     /* As older versions wrote it, until there is something to say. */
     if (job->generation > 1 || !shoal_hash_is_zero(job->archived))
         shoal_put_bool(w, job->unsettled);
@@ -101,6 +104,10 @@ static void get_lists(struct shoal_reader *r, struct shoal_job *job)
         job_get_data_epoch(r, &job->data_epochs[i]);
     if (elastic && !r->failed)
         shoal_worker_get_epoch(r, job->epoch);
+    if (job->tasks != NULL && !r->failed)
+        job_get_tasks(r, job->tasks);
+    if (job->tasks != NULL && !r->failed && !job_tasks_valid(job))
+        r->failed = true;
 }
 
 enum shoal_err shoal_job_restore(struct shoal_job **out, struct shoal_view bytes)
@@ -190,6 +197,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->result = job->result;
     facts->args = job->spec.args;
     facts->data_json = job->spec.data_json;
+    if (job->tasks != NULL)
+        memcpy(facts->task_counts, job->tasks->counts, sizeof(facts->task_counts));
 }
 
 uint32_t shoal_class_hash(const char *numeric_class)

@@ -34,6 +34,42 @@ static void get_place(struct shoal_reader *r, struct shoal_job_entry *entry)
         entry->u.place.drop[i] = shoal_get_u64(r);
 }
 
+static void put_tasks(struct shoal_writer *w, const struct shoal_job_entry *entry)
+{
+    if (entry->u.tasks.add_count > SHOAL_PLACE_MAX || entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX) {
+        w->failed = true;
+        return;
+    }
+    shoal_put_u32(w, entry->u.tasks.end_count);
+    for (unsigned i = 0; i < entry->u.tasks.end_count; i++) {
+        shoal_put_u64(w, entry->u.tasks.ends[i].worker_id);
+        shoal_put_u8(w, entry->u.tasks.ends[i].outcome);
+        shoal_put_u16(w, (uint16_t)entry->u.tasks.ends[i].exit_code);
+    }
+    shoal_put_u32(w, entry->u.tasks.add_count);
+    for (unsigned i = 0; i < entry->u.tasks.add_count; i++)
+        job_put_placement(w, &entry->u.tasks.add[i]);
+}
+
+static void get_tasks(struct shoal_reader *r, struct shoal_job_entry *entry)
+{
+    entry->u.tasks.end_count = shoal_get_u32(r);
+    if (entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX)
+        r->failed = true;
+    for (unsigned i = 0; !r->failed && i < entry->u.tasks.end_count; i++) {
+        entry->u.tasks.ends[i].worker_id = shoal_get_u64(r);
+        entry->u.tasks.ends[i].outcome = shoal_get_enum(r, SHOAL_TASK_OUTCOME_COUNT);
+        entry->u.tasks.ends[i].exit_code = (int16_t)shoal_get_u16(r);
+        if (entry->u.tasks.ends[i].exit_code < -1 || entry->u.tasks.ends[i].exit_code > 255)
+            r->failed = true;
+    }
+    entry->u.tasks.add_count = shoal_get_u32(r);
+    if (entry->u.tasks.add_count > SHOAL_PLACE_MAX)
+        r->failed = true;
+    for (unsigned i = 0; !r->failed && i < entry->u.tasks.add_count; i++)
+        job_get_placement(r, &entry->u.tasks.add[i]);
+}
+
 static void put_state(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
     shoal_put_u8(w, entry->u.state.state);
@@ -87,6 +123,7 @@ static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE: shoal_put_text(w, entry->u.stop.by); return;
     case SHOAL_JOB_ENTRY_RECOVER: shoal_put_u32(w, entry->u.generation); return;
+    case SHOAL_JOB_ENTRY_TASKS: put_tasks(w, entry); return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     w->failed = true;
@@ -108,6 +145,7 @@ static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
     case SHOAL_JOB_ENTRY_STOP:
     case SHOAL_JOB_ENTRY_DELETE: shoal_get_text(r, entry->u.stop.by, sizeof(entry->u.stop.by)); return;
     case SHOAL_JOB_ENTRY_RECOVER: entry->u.generation = shoal_get_u32(r); return;
+    case SHOAL_JOB_ENTRY_TASKS: get_tasks(r, entry); return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     r->failed = true;

@@ -2,7 +2,8 @@
  *
  *     j 2 2  { app: "digits", argv: ..., bundle: ..., ... }      a head, and the fields that are not zero, by name
  *
- * Versions of the head: 1 was a fixed layout, which nobody reads any more; 2 is this table. A field that is added needs
+ * Versions of the head: 1 was a fixed layout, which nobody reads any more; 2 is this table; 3 has `array`, and who does
+ * not know it must not run the job as one process. A field that is added needs
  * no new version: older ones keep it and pass it on. Only where a job must not run without it (its zero would be another
  * job), the version rises, and `oldest` says so for the jobs that use it. */
 #include "shoal/job.h"
@@ -12,6 +13,7 @@
 #include "shoal/banned.h"
 
 #define OLDEST 2
+#define OLDEST_ARRAY 3
 
 #define TEXT(name, member) SHOAL_PACK_TEXT(struct shoal_job_spec, name, member)
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_job_spec, name, shape, member, max)
@@ -22,6 +24,7 @@ static const struct shoal_pack_field spec_fields[] = {
     TEXT("app", app_name),
     ROW("args", STR, args, BYTES_MAX),
     ROW("argv", BIN, argv.bytes, BYTES_MAX),
+    TEXT("array", array),
     ROW("attrs", BIN, attrs.bytes, BYTES_MAX),
     ROW("bundle", FIXED, bundle_hash, sizeof(struct shoal_hash)),
     ROW("bundle_bytes", U64, bundle_bytes, UINT64_MAX),
@@ -73,11 +76,12 @@ static bool texts_valid(const struct shoal_job_texts *texts)
 enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t *bytes, size_t cap, size_t *len)
 {
     struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap < BYTES_MAX ? cap : BYTES_MAX);
-    struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, SHOAL_JOB_SPEC_VERSION, OLDEST };
+    uint8_t needs = spec->array[0] != '\0' ? OLDEST_ARRAY : OLDEST; /* so other jobs' bytes stay what they were */
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, needs, needs };
 
     SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION); /* we can run what we write */
-    if (spec->oldest > OLDEST)
-        head.oldest = spec->oldest;
+    if (spec->oldest > needs)
+        head.version = head.oldest = spec->oldest;
     if (!texts_valid(&spec->argv) || !texts_valid(&spec->env) || !texts_valid(&spec->attrs) ||
         !texts_valid(&spec->labels) || !texts_valid(&spec->notes))
         return SHOAL_ERR_TOO_BIG;
@@ -111,6 +115,17 @@ enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_s
     return shoal_pack_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
+static enum shoal_err check_array(const struct shoal_job_spec *spec, struct shoal_msg *msg)
+{
+    struct shoal_array array;
+
+    if (spec->elastic || spec->workers_max != 1)
+        return shoal_fail(
+            msg, SHOAL_ERR_UNSUPPORTED,
+            "array: its tasks have one worker each; ask for 1 worker, of a framework that is not elastic");
+    return shoal_array_parse(spec->array, &array, msg);
+}
+
 enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg)
 {
     if (spec->workers_min == 0 || spec->workers_min > spec->workers_max)
@@ -131,7 +146,7 @@ enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct sh
         return shoal_fail(msg, SHOAL_ERR_INVALID, "no main file is named; give --model-main");
     if (spec->user_cmd && spec->argv.count == 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the command is empty");
-    return SHOAL_OK;
+    return spec->array[0] == '\0' ? SHOAL_OK : check_array(spec, msg);
 }
 
 const char *shoal_job_texts_next(const struct shoal_job_texts *texts, const char *text)

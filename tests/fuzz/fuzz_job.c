@@ -3,32 +3,52 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
-static void apply(struct shoal_view view)
+struct target {
+    struct shoal_job_spec spec;
+    struct shoal_job *job;
+    uint64_t index;
+};
+
+static uint8_t spec_bytes[4096], snapshot[SHOAL_JOB_SNAPSHOT_BYTES_MAX];
+
+static bool renew(struct target *target)
 {
-    static struct shoal_job *job;
+    struct shoal_job_founding founding = { .ticket_ms = 1 };
+    size_t len;
+
+    shoal_job_destroy(target->job);
+    target->job = NULL;
+    if (shoal_job_spec_encode(&target->spec, spec_bytes, sizeof(spec_bytes), &len) != SHOAL_OK)
+        return false;
+    founding.spec = shoal_view_of(spec_bytes, len);
+    return shoal_job_create(&target->job, &founding) == SHOAL_OK;
+}
+
+static void apply(struct target *target, struct shoal_view view)
+{
     static struct shoal_job_entry entry;
-    static uint8_t spec_bytes[1024], snapshot[SHOAL_JOB_SNAPSHOT_BYTES_MAX];
-    static uint64_t index;
-    struct shoal_job_spec spec = { .elastic = true, .workers_min = 1, .workers_max = 4 };
     struct shoal_job *copy;
     size_t len;
 
-    if (job == NULL || shoal_job_state_ended((enum shoal_job_state)job->state)) {
-        struct shoal_job_founding founding = { .ticket_ms = 1 };
-
-        shoal_job_destroy(job);
-        job = NULL;
-        if (shoal_job_spec_encode(&spec, spec_bytes, sizeof(spec_bytes), &len) != SHOAL_OK)
-            return;
-        founding.spec = shoal_view_of(spec_bytes, len);
-        if (shoal_job_create(&job, &founding) != SHOAL_OK)
-            return;
-    }
-    (void)shoal_job_apply(job, ++index, view, &entry);
-    SHOAL_ASSERT(shoal_job_snapshot_encode(job, snapshot, sizeof(snapshot), &len) == SHOAL_OK);
+    if ((target->job == NULL || shoal_job_state_ended((enum shoal_job_state)target->job->state)) && !renew(target))
+        return;
+    (void)shoal_job_apply(target->job, ++target->index, view, &entry);
+    SHOAL_ASSERT(shoal_job_snapshot_encode(target->job, snapshot, sizeof(snapshot), &len) == SHOAL_OK);
     SHOAL_ASSERT(shoal_job_restore(&copy, shoal_view_of(snapshot, len)) == SHOAL_OK);
-    SHOAL_ASSERT(copy->digest == job->digest && copy->placement_count == job->placement_count);
+    SHOAL_ASSERT(copy->digest == target->job->digest && copy->placement_count == target->job->placement_count);
     shoal_job_destroy(copy);
+}
+
+/* One elastic job and one array: an entry is applied to both. */
+static void apply_all(struct shoal_view view)
+{
+    static struct target targets[] = {
+        { .spec = { .elastic = true, .workers_min = 1, .workers_max = 4 } },
+        { .spec = { .workers_min = 1, .workers_max = 1, .array = "0-9,20-90:7%5" } },
+    };
+
+    for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++)
+        apply(&targets[i], view);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -43,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     if (len == 0)
         return 0;
     if (bytes[0] % 2 == 0) {
-        apply(view);
+        apply_all(view);
         return 0;
     }
     if (shoal_job_restore(&job, view) == SHOAL_OK)

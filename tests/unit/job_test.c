@@ -334,6 +334,10 @@ static void random_entry(struct shoal_rand *rand, const struct shoal_job *job)
         if (shoal_rand_below(rand, 20) != 0)
             start(SHOAL_JOB_ENTRY_RESULT);
         break;
+    case SHOAL_JOB_ENTRY_TASKS: /* it is no array: refused; tests/unit/array_test.c has one */
+        entry.u.tasks.end_count = 1;
+        entry.u.tasks.ends[0].worker_id = shoal_rand_below(rand, 9) + 1;
+        break;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
 }
@@ -730,15 +734,15 @@ static void test_names_are_stable(void **state)
     assert_string_equal(names, "app applied args attempt call create_ms creator data data_epoch deleted driver_node "
                                "elastic end_ms epoch epoch_k exit_code files framework generation has_metrics id "
                                "join_pause_us leader logged_step loss_micro metric_micro pending priority rate_milli "
-                               "reason result start_ms state step stop term ticket_ms workers_max workers_min "
-                               "workers_now ");
+                               "reason result start_ms state step stop tasks_done tasks_failed tasks_pending "
+                               "tasks_running tasks_stopped term ticket_ms workers_max workers_min workers_now ");
     memset(&summary, 1, sizeof(summary));
     summary.app_name[4] = summary.creator[4] = summary.framework[4] = summary.pending[4] = '\0';
     assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
     assert_string_equal(names,
                         "app by cls cr de dev e el fw held hosts id k ld loss max met min ms pend rate st step t0 "
-                        "t1 t2 term tk wmax wmin ");
+                        "t1 t2 td term tf tk tn wmax wmin ");
 }
 
 int main(void)
