@@ -105,6 +105,9 @@ struct shoal_worker_report {
     struct shoal_call_sizes sizes;    /* phase READY */
     uint16_t address_len;
     uint8_t address[SHOAL_TRANSPORT_ADDRESS_MAX];
+    /* EXITED, of a task whose job was said to have more: its slot is promised to the job again, as a RESERVE would
+     * have promised it. 0: it is not. */
+    uint64_t next_generation;
 };
 
 struct shoal_lease_name {
@@ -148,6 +151,7 @@ struct shoal_host_message {
             struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX]; /* guardians: who has the bundle */
             struct shoal_view spec;                               /* encoded shoal_job_spec */
             uint64_t echo; /* newest stamp of this host that the leader has: the leases count from it */
+            bool keep;     /* an array has more tasks: promise it each slot that one of these leaves (S8) */
         } confirm;
         struct {
             uint64_t echo; /* newest stamp of this host that the leader has */

@@ -16,6 +16,8 @@
  *     the other members.
  * S7. Every epoch (e,0) that is handed out here was committed. Where all its members are here, this host makes (e,k+1)
  *     itself when one dies (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
+ * S8. The slot that a task of an array leaves is promised to the same job at once, while its leader has more tasks and
+ *     nobody else deserves the slot; the promise is one of S1, and runs out like any other.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.

@@ -9,6 +9,7 @@
 
 #define EMPTY_NS (10 * SHOAL_S) /* a job without workers here is forgotten */
 #define PROGRESS_NS (500 * SHOAL_MS)
+#define IDLE_NS (20 * SHOAL_MS) /* a slot's lock is free so soon after its last process */
 
 /* ---- Emitting --------------------------------------------------------------------------------------------------- */
 
@@ -209,6 +210,18 @@ static bool revoke_for(struct slots_step *s, struct worker *worker)
     return true;
 }
 
+static void slot_leave(struct slots_step *s, struct slot *slot)
+{
+    struct worker *worker = slots_find_worker(s->slots, slot->worker_id);
+
+    slot_release(s->slots, slot);
+    if (worker == NULL)
+        return;
+    worker->quiet_ns = slot->state == SHOAL_SLOT_HELD && slots_keeps(s->slots, worker) ? s->now_ns + IDLE_NS : 0;
+    if (slot->state == SHOAL_SLOT_FREE)
+        slots_keep(s, slot, worker);
+}
+
 void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text)
 {
     struct shoal_slots *slots = s->slots;
@@ -224,10 +237,11 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
         job_cut_text(worker->report.text, sizeof(worker->report.text), text);
     worker->want = 0;
     worker->unproven = false;
+    worker->quiet_ns = 0;
     worker_changed(slots, worker);
     if (worker->place.slot != SHOAL_SLOT_NONE &&
         slots->slots[worker->place.slot].generation == worker->place.lease_generation)
-        slot_release(slots, &slots->slots[worker->place.slot]);
+        slot_leave(s, &slots->slots[worker->place.slot]);
 }
 
 /* ---- Events of the shell ----------------------------------------------------------------------------------------- */
@@ -269,7 +283,7 @@ static void on_idle(struct slots_step *s, uint32_t index)
     slot = &s->slots->slots[index];
     slot->idle = true;
     if (slot->state == SHOAL_SLOT_HELD)
-        slot_release(s->slots, slot);
+        slot_leave(s, slot);
 }
 
 /* A worker that only the runner remembers: the table was lost. Its lease stands as the runner holds it. */
@@ -606,6 +620,10 @@ static void item_sent(struct slots_step *s, struct item *item)
 
 static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
+    if (s->now_ns < worker->quiet_ns && item_open(&worker->item)) {
+        wake(s->slots, worker->quiet_ns);
+        return;
+    }
     if (slots_shrink_withholds(s->slots, job, worker) || !item_due(s, job, &worker->item))
         return;
     if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */

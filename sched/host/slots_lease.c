@@ -3,6 +3,8 @@
 #include "slots_state.h"
 #include "shoal/banned.h"
 
+#define TASK_NS (200 * SHOAL_MS) /* a task that ends within it is reported once, not twice */
+
 /* One answer to `to` about a job that may not be in the table (a RESERVE founds nothing). */
 static void answer(struct slots_step *s, struct shoal_node_id to)
 {
@@ -48,6 +50,35 @@ static void grant(struct slots_step *s, struct slot *slot)
     slot->until_ns = s->now_ns + s->slots->options.tentative_ns;
     s->slots->stats.grants++;
     slots_changed(s->slots);
+}
+
+bool slots_keeps(const struct shoal_slots *slots, const struct worker *worker)
+{
+    const struct hjob *job = &slots->jobs[worker->job];
+    const struct slot *slot = &slots->slots[worker->place.slot];
+    struct shoal_job_id nobody = { { 0 } };
+
+    return worker->place.role == SHOAL_JOB_TASK && job->keep && !job->closing &&
+           (shoal_job_id_equal(slot->target, job->id) || shoal_job_id_equal(slot->target, nobody));
+}
+
+void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker)
+{
+    const struct hjob *job = &s->slots->jobs[worker->job];
+
+    SHOAL_ASSERT(slot->state == SHOAL_SLOT_FREE && !worker_lives(worker)); /* S3 */
+    if (!slots_keeps(s->slots, worker))
+        return;
+    slot->state = SHOAL_SLOT_TENTATIVE;
+    slot->spent = false;
+    slot->job = job->id; /* priority and ticket are still those of the lease before */
+    slot->generation = next_generation(s);
+    slot->worker_id = 0;
+    slot->until_ns = s->now_ns + s->slots->options.tentative_ns;
+    s->slots->stats.grants++;
+    slots_changed(s->slots);
+    worker->report.next_generation = slot->generation;
+    worker_changed(s->slots, worker);
 }
 
 /* The leader of the holder is told; it plans the worker's leave, which ends the lease. */
@@ -247,6 +278,7 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
     if (s->now_ns < s->slots->in.u.confirm.echo + slots->options.freeze_ns && take_grant(s, job, place)) {
         worker->want = WANT_RUN;
         worker->report.ran = true;
+        worker->quiet_ns = place->role == SHOAL_JOB_TASK ? s->now_ns + TASK_NS : 0;
         slots->stats.confirms++;
     } else {
         slots->stats.confirms_refused++;
@@ -266,6 +298,7 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
                m->u.confirm.spec.bytes, m->u.confirm.spec.len);
         job->spec_len = m->u.confirm.spec.len;
     }
+    job->keep = m->u.confirm.keep;
     job->source_count = m->u.confirm.source_count;
     memcpy(job->sources, m->u.confirm.sources, sizeof(job->sources));
     if (m->u.confirm.echo > s->now_ns) { /* S2: not a stamp of ours, or of another life */

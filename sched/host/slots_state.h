@@ -48,6 +48,7 @@ struct worker {
     uint64_t grace_ns; /* of the wanted KILL */
     uint64_t proof_ns; /* unproven until then */
     struct item item;
+    uint64_t quiet_ns; /* its report waits until then for what comes with it: most tasks end soon (S8) */
     struct shoal_worker_report report;
     uint64_t broken; /* links that broke before it closed `report.epoch`, bit by rank */
     /* Towards the worker: what it was told on its present connection, and what it is to be told. */
@@ -66,6 +67,7 @@ struct hjob {
     bool used;
     bool opened; /* JOB_OPEN was emitted */
     bool closing;
+    bool keep; /* an array with more tasks (S8) */
     struct shoal_job_id id;
     uint32_t generation;
     uint64_t term;
@@ -197,6 +199,9 @@ void slots_shrink_turn(struct slots_step *s, struct hjob *job);
 bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *job, const struct worker *worker);
 
 /* slots_lease.c: messages of leaders. */
+/* S8: `slot`, which `worker` has left, is promised to the worker's job again, if it is to be kept. */
+bool slots_keeps(const struct shoal_slots *slots, const struct worker *worker);
+void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker);
 void slots_on_message(struct slots_step *s, struct shoal_node_id from);
 
 /* slots_worker.c: local workers. */

@@ -109,6 +109,7 @@ static void put_confirm(struct shoal_writer *w, const struct shoal_host_message 
     put_sources(w, m->u.confirm.sources, m->u.confirm.source_count);
     shoal_put_bytes(w, m->u.confirm.spec);
     shoal_put_u64(w, m->u.confirm.echo);
+    shoal_put_bool(w, m->u.confirm.keep);
 }
 
 static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
@@ -119,6 +120,7 @@ static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
     m->u.confirm.source_count = get_sources(r, m->u.confirm.sources);
     m->u.confirm.spec = shoal_get_bytes(r, SHOAL_JOB_SPEC_BYTES_MAX);
     m->u.confirm.echo = shoal_get_u64(r);
+    m->u.confirm.keep = shoal_get_bool(r);
 }
 
 static void put_renew(struct shoal_writer *w, const struct shoal_host_message *m)
@@ -195,6 +197,7 @@ static void put_report(struct shoal_writer *w, const struct shoal_worker_report 
     job_put_sizes(w, &p->sizes);
     shoal_put_bytes(w, shoal_view_of(p->address, p->address_len));
     shoal_put_u64(w, p->unheard);
+    shoal_put_u64(w, p->next_generation);
 }
 
 static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
@@ -232,6 +235,7 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
     if (address.len > 0)
         memcpy(p->address, address.bytes, address.len);
     p->unheard = shoal_get_u64(r);
+    p->next_generation = shoal_get_u64(r);
 }
 
 static void put_progress(struct shoal_writer *w, const struct shoal_host_message *m)

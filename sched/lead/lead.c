@@ -72,6 +72,8 @@ struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind)
         entry->u.epoch = (struct shoal_worker_epoch){ .member_count = 0 };
     else if (kind == SHOAL_JOB_ENTRY_PLACE)
         memset(&entry->u.place, 0, sizeof(entry->u.place));
+    else if (kind == SHOAL_JOB_ENTRY_TASKS)
+        memset(&entry->u.tasks, 0, sizeof(entry->u.tasks));
     else
         memset(&entry->u.call, 0, sizeof(entry->u.call)); /* the largest of the others */
     entry->kind = kind;
@@ -331,6 +333,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     }
     if (report->phase == SHOAL_PHASE_EXITED && report->status < 0)
         worker->lost = true;
+    if (report->next_generation != 0)
+        lead_on_kept(s, host, report);
 }
 
 static void on_unknown(struct lead_step *s)
@@ -744,6 +748,8 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
     const struct shoal_job *job = lead->job;
     uint32_t most = job->spec.elastic ? 2 * job->spec.workers_max + 4 : job->spec.workers_min + 1;
 
+    if (job->tasks != NULL)
+        most = job->tasks->array.task_count < SHOAL_PLACE_MAX ? job->tasks->array.task_count : SHOAL_PLACE_MAX;
     most += job->placement_count;
     lead->worker_cap = most < LEAD_WORKERS_MAX ? most : LEAD_WORKERS_MAX;
     lead->host_cap = 2 * most + 2 < LEAD_HOSTS_MAX ? 2 * most + 2 : LEAD_HOSTS_MAX;

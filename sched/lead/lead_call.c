@@ -446,6 +446,8 @@ static bool finish_stopped(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
 
     order_all(s, SHOAL_ORDER_STOP, SHOAL_STOP_USER, lead->job->reason);
+    if (lead->job->tasks != NULL && lead_array_drop(s)) /* results that are known count, also now */
+        return true;
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]))
             return false;
@@ -595,6 +597,8 @@ bool lead_finish(struct lead_step *s)
         return finish_stopped(s);
     if (job->result_wanted)
         return finish_result(s);
+    if (job->tasks != NULL)
+        return lead_array_finish(s);
     well = judge_scripts(s);
     judge_engines(lead);
     if (lead->fail_text[0] != '\0')

@@ -82,6 +82,11 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (shoal_lead_holds(lead, &job->placements[i]))
             put_holding(summary, &job->placements[i]);
+    if (job->tasks != NULL) {
+        summary->tasks_all = job->tasks->array.task_count;
+        summary->tasks_done = job->tasks->counts[SHOAL_TASK_DONE];
+        summary->tasks_failed = job->tasks->counts[SHOAL_TASK_FAILED];
+    }
 }
 
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts)

@@ -18,6 +18,7 @@
 #define CONFIRM_NS SHOAL_S
 #define TARGET_NS (20 * SHOAL_MS) /* a first target that comes so soon spares the log the waiting for it */
 #define LOW_NS (500 * SHOAL_MS)
+#define KEPT_NS (SHOAL_S) /* of the hosts' 2 s for a slot that they keep; the report may be one that was repeated */
 #define BACKOFF_MIN_NS (50 * SHOAL_MS)
 #define BACKOFF_MAX_NS (2 * SHOAL_S)
 
@@ -71,6 +72,10 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
     if (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || job->result_wanted ||
         lead->fail_text[0] != '\0')
         return;
+    if (job->tasks != NULL) {
+        lead_array_want(lead, min, max);
+        return;
+    }
     *min = job->spec.workers_min;
     *max = job->spec.workers_max;
     if (!job->spec.elastic)
@@ -390,6 +395,45 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
     return true;
 }
 
+/* Tasks that wait, in their order, onto the first grants; with them what has ended, in one entry. */
+static bool propose_tasks(struct lead_step *s, uint32_t wanted)
+{
+    struct shoal_lead *lead = s->lead;
+    struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_TASKS);
+    uint32_t positions[SHOAL_PLACE_MAX];
+    uint32_t count;
+
+    if (entry == NULL)
+        return true; /* nothing else either */
+    (void)lead_array_ends(lead, entry);
+    count = shoal_job_tasks_pending(lead->job, positions, min_u32(wanted, SHOAL_PLACE_MAX));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct lgrant *grant = &lead->grants[i];
+        struct shoal_placement *place = &entry->u.tasks.add[i];
+
+        SHOAL_ASSERT(grant->slot != SHOAL_SLOT_NONE); /* an array has no driver */
+        place->worker_id = worker_name(lead->job, lead->job->workers_made + i + 1);
+        place->node = grant->node;
+        place->slot = grant->slot;
+        place->host_epoch = grant->host_epoch;
+        place->lease_generation = grant->generation;
+        for (size_t at = 0; at < sizeof(place->token); at += sizeof(uint64_t)) {
+            uint64_t word = shoal_rand_u64(&lead->rand);
+
+            memcpy(place->token + at, &word, sizeof(word));
+        }
+        place->role = SHOAL_JOB_TASK;
+        place->rank = shoal_array_index(&lead->job->tasks->array, positions[i]);
+        place->attempt = lead->job->tasks->tasks[positions[i]].attempts + 1u;
+    }
+    entry->u.tasks.add_count = count;
+    if (!lead_propose(s))
+        return true;
+    lead->grant_count -= count;
+    memmove(&lead->grants[0], &lead->grants[count], lead->grant_count * sizeof(lead->grants[0]));
+    return true;
+}
+
 static void back_off(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
@@ -508,6 +552,53 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     return propose_place(s, min_u32(slot_grants(lead), goal > have ? goal - have : 0), driver);
 }
 
+void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report)
+{
+    struct shoal_lead *lead = s->lead;
+
+    for (uint32_t i = 0; i < lead->grant_count; i++)
+        if (lead->grants[i].generation == report->next_generation &&
+            shoal_node_id_equal(lead->grants[i].node, host->node))
+            return; /* the report was repeated */
+    for (uint32_t i = 0; i < lead->job->placement_count; i++)
+        if (lead->job->placements[i].lease_generation == report->next_generation &&
+            shoal_node_id_equal(lead->job->placements[i].node, host->node))
+            return; /* placed meanwhile */
+    if (lead->grant_count == SHOAL_PLACEMENTS_MAX)
+        return; /* the promise runs out by itself */
+    lead->grants[lead->grant_count++] = (struct lgrant){ .node = host->node,
+                                                         .slot = report->slot,
+                                                         .generation = report->next_generation,
+                                                         .host_epoch = lead->scratch->in.host_epoch,
+                                                         .until_ns = s->now_ns + KEPT_NS };
+}
+
+/* Tasks go onto slots one by one, as these come; nobody waits for others. */
+static bool place_array(struct lead_step *s, uint32_t max)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t have = held_engines(lead, true);
+    uint32_t goal, wanted, pending;
+
+    drop_grants(s);
+    if (!lead->has_target)
+        return await_target(s);
+    goal = min_u32(lead->target, max);
+    wanted = goal > have ? goal - have : 0;
+    wanted = min_u32(wanted, lead->job->tasks->counts[SHOAL_TASK_PENDING]);
+    if (wanted == 0 && lead->grant_count > 0)
+        lead_cancel(s); /* others get them at once */
+    if (goal == 0 && have == 0) {
+        lead_pending(lead, "%s", lead->target_why);
+        return propose_pending(s);
+    }
+    pending = lead->grant_count + slots_asked(lead);
+    ask_hosts(s, wanted > pending ? wanted - pending : 0, false);
+    if (lead->grant_count > 0)
+        return propose_tasks(s, min_u32(lead->grant_count, wanted));
+    return have == 0 && !asking(lead) ? propose_pending(s) : false;
+}
+
 /* After a recovery: a lease that this log does not name may have been confirmed by the generation before. Nobody is
  * placed before it has ended, by the clock of a leader that was elected later (PROTOCOLS 7). */
 static bool settling(struct lead_step *s)
@@ -553,6 +644,8 @@ bool lead_place(struct lead_step *s)
         lead_wake(s, lead->started_ns + lead->job->spec.pending_timeout_ms * SHOAL_MS);
     if (settling(s))
         return false;
+    if (lead->job->tasks != NULL)
+        return place_array(s, max);
     return lead->job->spec.elastic ? place_elastic(s, min, max) : place_gang(s, min);
 }
 
@@ -564,6 +657,8 @@ bool lead_drop(struct lead_step *s)
     bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
     struct shoal_job_entry *entry = NULL;
 
+    if (lead->job->tasks != NULL)
+        return lead_array_drop(s);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
         bool well = w->place.role != SHOAL_JOB_ENGINE && w->report.status == 0 && !w->report.signalled && !w->lost;
@@ -606,6 +701,7 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     memcpy(m->u.confirm.sources, lead->guardians, sizeof(m->u.confirm.sources));
     m->u.confirm.spec = lead->job->spec_bytes;
     m->u.confirm.echo = host->stamp;
+    m->u.confirm.keep = lead->job->tasks != NULL && lead->job->tasks->counts[SHOAL_TASK_PENDING] > 0;
     if (!lead_send(s, host->node, 0))
         return;
     lead->stats.confirms++;

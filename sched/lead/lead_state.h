@@ -213,6 +213,15 @@ void lead_confirm(struct lead_step *s);
 void lead_renew(struct lead_step *s);
 void lead_cancel(struct lead_step *s);
 void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
+/* A host has kept the slot that a task has left: a promise as if it had been asked for. */
+void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report);
+
+/* lead_array.c */
+/* The ends of tasks that the log does not hold yet, into an entry of kind TASKS. Returns how many. */
+uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *entry);
+void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
+bool lead_array_drop(struct lead_step *s);
+bool lead_array_finish(struct lead_step *s);
 
 /* lead_epoch.c */
 bool lead_epoch(struct lead_step *s);

@@ -136,7 +136,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .priority = g->job->spec.priority,
             .ticket_ms = g->job->ticket_ms,
             .device = g->job->spec.device,
-            .elastic = g->job->spec.elastic,
+            .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         for (uint32_t p = 0; p < g->job->placement_count; p++) {
@@ -164,7 +164,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .max = summary->want_max,
             .device = summary->device,
             .class_hash = summary->class_hash,
-            .elastic = summary->elastic,
+            .elastic = summary->elastic || summary->tasks_all > 0,
         };
         for (unsigned h = 0; h < summary->host_count; h++) {
             for (uint32_t slot = 0; slot < SHOAL_SLOTS_MAX; slot++) {

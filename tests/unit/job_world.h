@@ -21,9 +21,10 @@
 #define W_HOSTS 3
 #define W_SLOTS 4
 #define W_STEPS_MAX 2000
-#define W_WORKERS 256
+#define W_WORKERS 1024
 #define W_QUEUE 8192
 #define W_V 6
+#define W_TASKS 2000
 
 enum w_kind {
     W_MESSAGE,
@@ -68,6 +69,7 @@ struct w_worker {
     uint8_t role;
     uint8_t token[16];
     uint64_t lease_generation;
+    uint32_t task;  /* index */
     bool again;     /* it connects anew: what holds is said again after HELLO */
     uint32_t call;  /* loaded */
     uint64_t epoch; /* word of the epoch it is in; 0: none */
@@ -130,7 +132,9 @@ struct world {
     uint64_t redone;
     uint64_t epoch_before; /* word of the epoch before the newest */
     uint32_t summaries, deletes;
-    uint32_t runs;
+    uint32_t runs, frames;
+    uint32_t task_runs[W_TASKS];
+    uint32_t task_that_fails; /* with script_status */
     bool trace;
 };
 
@@ -194,6 +198,7 @@ static inline void w_send(struct world *w, uint32_t from, struct shoal_node_id t
 
     if (host >= W_HOSTS)
         return;
+    w->frames++;
     if (from != host) {
         copies = shoal_rand_below(&w->rand, 100) < w->lose_pct     ? 0
                  : shoal_rand_below(&w->rand, 100) < w->repeat_pct ? 2
@@ -233,10 +238,23 @@ static inline void w_exit(struct world *w, struct w_worker *worker, int32_t stat
     }
 }
 
+/* A task runs alone: another process of it may live on only where it is frozen, out of its leader's reach. */
+static inline void w_task(struct world *w, struct w_worker *worker, uint32_t index)
+{
+    for (uint32_t i = 0; i < w->worker_count; i++)
+        if (w->workers[i].alive && &w->workers[i] != worker && w->workers[i].role == SHOAL_JOB_TASK &&
+            w->workers[i].task == index && !w->workers[i].frozen)
+            W_FAIL(w, "task %u runs twice at one time", index);
+    worker->task = index;
+    SHOAL_ASSERT(index < W_TASKS);
+    w->task_runs[index]++;
+}
+
 static inline void w_run(struct world *w, uint32_t host, const struct shoal_host_order *order)
 {
     const struct shoal_placement *p = &order->u.run.placement;
     struct w_worker *worker;
+    bool silent = p->role == SHOAL_JOB_SCRIPT || p->role == SHOAL_JOB_TASK; /* it says nothing, and ends by itself */
     struct w_event *e;
 
     for (uint32_t i = 0; i < w->worker_count; i++)
@@ -268,7 +286,9 @@ static inline void w_run(struct world *w, uint32_t host, const struct shoal_host
             (int)p->slot);
     e = w_push(w, W_STARTED, host, 3 * SHOAL_MS);
     e->worker_id = worker->id;
-    if (p->role != SHOAL_JOB_SCRIPT) {
+    if (p->role == SHOAL_JOB_TASK)
+        w_task(w, worker, p->rank);
+    if (!silent) {
         e = w_push(w, W_HELLO, host, 10 * SHOAL_MS + shoal_rand_below(&w->rand, 20 * SHOAL_MS));
         e->worker_id = worker->id;
     } else if (!w->scripts_hang) {
@@ -899,7 +919,7 @@ static inline void w_agent_anew(struct world *w, uint32_t host)
     for (size_t i = 0; i < count; i++) {
         struct w_worker *worker = w_worker(w, live[i].worker_id);
 
-        if (worker->role == SHOAL_JOB_SCRIPT)
+        if (worker->role == SHOAL_JOB_SCRIPT || worker->role == SHOAL_JOB_TASK)
             continue;
         w_push(w, W_HELLO, host, SHOAL_MS + shoal_rand_below(&w->rand, 100 * SHOAL_MS))->worker_id = worker->id;
         worker->again = true;
@@ -921,7 +941,8 @@ static inline void w_host_down(struct world *w, uint32_t host)
     (void)w_push(w, W_HEALTH, host, 600 * SHOAL_MS);
 }
 
-static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t min, uint32_t max)
+static inline void w_init_array(struct world *w, uint64_t seed, bool elastic, uint32_t min, uint32_t max,
+                                const char *array)
 {
     struct shoal_job_spec spec = {
         .elastic = elastic, .workers_min = min, .workers_max = max, .devices_per_worker = 1
@@ -947,6 +968,7 @@ static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t
     (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
     (void)snprintf(spec.creator, sizeof(spec.creator), "ada");
     (void)snprintf(spec.main_file, sizeof(spec.main_file), "t.py");
+    (void)snprintf(spec.array, sizeof(spec.array), "%s", array);
     assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
     founding.spec = shoal_view_of(bytes, len);
     assert_int_equal(shoal_job_create(&w->job, &founding), SHOAL_OK);
@@ -955,6 +977,11 @@ static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t
     for (uint32_t h = 0; h < W_HOSTS; h++)
         w_host_up(w, h);
     (void)w_push(w, W_STEP, 0, w->step_ns);
+}
+
+static inline void w_init(struct world *w, uint64_t seed, bool elastic, uint32_t min, uint32_t max)
+{
+    w_init_array(w, seed, elastic, min, max, "");
 }
 
 static inline void w_deinit(struct world *w)
@@ -1052,7 +1079,11 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
     case W_EXIT:
         if (e->word == 1) { /* a script or driver ends by itself */
             if (worker->alive)
-                w_exit(w, worker, worker->role == SHOAL_JOB_DRIVER ? w->driver_status : w->script_status, false);
+                w_exit(w, worker,
+                       worker->role == SHOAL_JOB_DRIVER                                       ? w->driver_status
+                       : worker->role == SHOAL_JOB_TASK && worker->task != w->task_that_fails ? 0
+                                                                                              : w->script_status,
+                       false);
             return;
         }
         event.kind = SHOAL_HOST_ON_EXITED;

@@ -1,0 +1,113 @@
+/* The tasks of an array: what their ends mean for the log, and when the whole has ended. Placing them is part of
+ * lead_place.c; rules T1 to T4 are in shoal/array.h.
+ *
+ *     report EXITED, and the slot kept --> TASKS { ends, placements } committed --> CONFIRM, on that same slot
+ *
+ * One entry is under way at a time (L1), so what ends meanwhile goes into the next one together. */
+#include "lead_state.h"
+#include "shoal/banned.h"
+
+static int16_t exit_code_of(const struct shoal_worker_report *report)
+{
+    int32_t code = report->signalled ? 128 + report->status : report->status;
+
+    return (int16_t)(code < 0 ? -1 : code & 255);
+}
+
+static struct shoal_task_end end_of(const struct shoal_lead *lead, const struct lworker *w)
+{
+    struct shoal_task_end end = { .worker_id = w->place.worker_id, .exit_code = -1 };
+
+    SHOAL_ASSERT(w->gone); /* L5 */
+    if (!w->lost && (w->ended_ns == 0 || exit_code_of(&w->report) == 0)) {
+        end.outcome = SHOAL_TASK_ENDED;
+        end.exit_code = exit_code_of(&w->report);
+    } else if (!w->lost) {
+        end.outcome = SHOAL_TASK_ABANDONED; /* this leader had it stopped */
+    } else if (!w->report.ran) {
+        end.outcome = SHOAL_TASK_UNSTARTED;
+    } else {
+        end.outcome = w->place.attempt >= lead->options.attempts_max ? SHOAL_TASK_ABANDONED : SHOAL_TASK_AGAIN;
+    }
+    return end;
+}
+
+uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *entry)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < lead->worker_cap && count < SHOAL_PLACEMENTS_MAX; i++)
+        if (lead->workers[i].used && lead->workers[i].gone)
+            entry->u.tasks.ends[count++] = end_of(lead, &lead->workers[i]);
+    entry->u.tasks.end_count = count;
+    return count;
+}
+
+bool lead_array_drop(struct lead_step *s)
+{
+    const struct shoal_lead *lead = s->lead;
+    struct shoal_job_entry *entry;
+    bool any = false;
+
+    for (uint32_t i = 0; i < lead->worker_cap && !any; i++)
+        any = lead->workers[i].used && lead->workers[i].gone;
+    if (!any)
+        return false;
+    entry = lead_entry(s, SHOAL_JOB_ENTRY_TASKS);
+    if (entry == NULL)
+        return true;
+    (void)lead_array_ends(lead, entry);
+    return lead_propose(s);
+}
+
+/* Placements that have ended, but not in the log, make room: they end in the entry that places the next (T3). */
+void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
+{
+    const struct shoal_tasks *tasks = lead->job->tasks;
+    uint32_t left = tasks->counts[SHOAL_TASK_PENDING] + tasks->counts[SHOAL_TASK_RUNNING];
+    uint32_t room = shoal_job_tasks_room(lead->job) + lead->job->placement_count;
+
+    *max = left < room ? left : room;
+    *min = *max > 0 ? 1 : 0;
+}
+
+static bool any_started(const struct shoal_lead *lead)
+{
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lead->workers[i].used && lead->workers[i].report.phase >= SHOAL_PHASE_STARTED && !lead->workers[i].gone)
+            return true;
+    return false;
+}
+
+static bool propose_end(struct lead_step *s)
+{
+    const struct shoal_job *job = s->lead->job;
+    uint32_t position;
+    int32_t code = shoal_job_tasks_exit(job, &position);
+    char text[160] = "";
+
+    SHOAL_ASSERT(job->placement_count == 0); /* T1: nothing runs */
+    if (position != SHOAL_ARRAY_NONE && code >= 0)
+        (void)snprintf(text, sizeof(text), "%u of %u tasks failed; the first of them is task %u, with exit status %d",
+                       job->tasks->counts[SHOAL_TASK_FAILED], job->tasks->array.task_count,
+                       shoal_array_index(&job->tasks->array, position), code);
+    else if (position != SHOAL_ARRAY_NONE)
+        (void)snprintf(text, sizeof(text), "%u of %u tasks failed; the first of them is task %u, which lost its host",
+                       job->tasks->counts[SHOAL_TASK_FAILED], job->tasks->array.task_count,
+                       shoal_array_index(&job->tasks->array, position));
+    return lead_propose_state(s, job->state, code, true, text);
+}
+
+bool lead_array_finish(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    const struct shoal_job *job = lead->job;
+
+    if (lead->fail_text[0] != '\0')
+        return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
+    if (job->tasks->counts[SHOAL_TASK_PENDING] + job->tasks->counts[SHOAL_TASK_RUNNING] == 0)
+        return propose_end(s);
+    if ((job->state == SHOAL_JOB_LAUNCHING || job->state == SHOAL_JOB_RECOVERING) && any_started(lead))
+        return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
+    return false;
+}

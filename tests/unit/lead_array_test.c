@@ -1,0 +1,320 @@
+/* Array jobs end to end: one lead, three slots cores, tasks that exit; hosts die, the leader changes, messages are
+ * lost. Every task's result is committed once. */
+#include "job_world.h"
+
+static struct world w;
+
+static void begin(uint64_t seed, const char *text, uint32_t slots)
+{
+    w_init_array(&w, seed, false, 1, 1, text);
+    w.trace = getenv("TRACE") != NULL;
+    w.script_ns = 20 * SHOAL_MS;
+    w.target = slots;
+    w.task_that_fails = SHOAL_ARRAY_NONE;
+}
+
+static void expect_counts(uint32_t done, uint32_t failed, uint32_t stopped)
+{
+    const uint32_t *counts = w.job->tasks->counts;
+
+    if (counts[SHOAL_TASK_DONE] != done || counts[SHOAL_TASK_FAILED] != failed ||
+        counts[SHOAL_TASK_STOPPED] != stopped || counts[SHOAL_TASK_PENDING] + counts[SHOAL_TASK_RUNNING] > 0)
+        W_FAIL(&w, "want %u done, %u failed, %u stopped; got %u, %u, %u, and %u pending, %u running", done, failed,
+               stopped, counts[SHOAL_TASK_DONE], counts[SHOAL_TASK_FAILED], counts[SHOAL_TASK_STOPPED],
+               counts[SHOAL_TASK_PENDING], counts[SHOAL_TASK_RUNNING]);
+}
+
+/* Nothing is left of it anywhere, and its leader sleeps. */
+static void expect_clean(void)
+{
+    w_run_for(&w, 30 * SHOAL_S);
+    assert_int_equal(w.job->placement_count, 0);
+    for (uint32_t h = 0; h < W_HOSTS; h++) {
+        struct shoal_slot_status status;
+
+        for (uint32_t s = 0; w.hosts[h].up && s < W_SLOTS; s++) {
+            shoal_slots_slot(w.hosts[h].slots, s, &status);
+            if (status.state != SHOAL_SLOT_FREE && !(status.frozen && w.now_ns > status.deadline_ns))
+                W_FAIL(&w, "host %u slot %u is in state %d", h, s, (int)status.state);
+        }
+    }
+    if (w.lead != NULL)
+        assert_true(shoal_lead_deadline_ns(w.lead) == UINT64_MAX);
+    w_deinit(&w);
+}
+
+static void finish(uint8_t state)
+{
+    w_run_to_end(&w, 120 * SHOAL_S);
+    if (w.job->state != state)
+        W_FAIL(&w, "want %s, got %s: %s", shoal_job_state_name((enum shoal_job_state)state),
+               shoal_job_state_name((enum shoal_job_state)w.job->state), w.job->reason);
+}
+
+static void test_all_well(void **state)
+{
+    struct shoal_lead_stats stats;
+
+    (void)state;
+    begin(1, "0-59", 12);
+    w_new_lead(&w, 0);
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(60, 0, 0);
+    assert_int_equal(w.runs, 60);
+    assert_int_equal(w.job->exit_code, 0);
+    assert_int_equal(w.job->refused, 0);
+    shoal_lead_stats(w.lead, &stats);
+    assert_true(stats.reserves <= 6); /* a slot that a task leaves needs no new one */
+    expect_clean();
+}
+
+/* What a thousand tasks cost, in entries and messages: counts, not times. */
+static void test_cost(void **state)
+{
+    struct shoal_lead_stats stats;
+
+    (void)state;
+    begin(2, "0-999", 12);
+    w.script_ns = SHOAL_MS;
+    w_new_lead(&w, 0);
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(1000, 0, 0);
+    shoal_lead_stats(w.lead, &stats);
+    print_message("1000 tasks: %llu entries, %u messages, %llu reserves, %llu ms\n", (unsigned long long)(w.index - 2),
+                  w.frames, (unsigned long long)stats.reserves, (unsigned long long)(w.now_ns / SHOAL_MS - 1000000));
+    assert_true(w.index < 700);
+    assert_true(w.frames < 4500);
+    assert_true(stats.reserves < 20);
+    expect_clean();
+}
+
+static void test_limit(void **state)
+{
+    (void)state;
+    begin(3, "1-30%3", 12);
+    w_new_lead(&w, 0);
+    while (!shoal_job_state_ended((enum shoal_job_state)w.job->state)) {
+        w_turn(&w);
+        if (w_alive(&w, SHOAL_JOB_TASK) > 3)
+            W_FAIL(&w, "%u tasks run, the limit is 3", w_alive(&w, SHOAL_JOB_TASK));
+    }
+    expect_counts(30, 0, 0);
+    expect_clean();
+}
+
+static void test_one_fails(void **state)
+{
+    (void)state;
+    begin(4, "10-29", 12);
+    w.task_that_fails = 17;
+    w.script_status = 3;
+    w_new_lead(&w, 0);
+    finish(SHOAL_JOB_ERROR);
+    expect_counts(19, 1, 0);
+    assert_int_equal(w.job->exit_code, 3);
+    assert_int_equal(w.runs, 20); /* a failed task is not tried again */
+    assert_non_null(strstr(w.job->reason, "1 of 20 tasks failed; the first of them is task 17, with exit status 3"));
+    assert_false(shoal_hash_is_zero(w.job->result)); /* of the others */
+    expect_clean();
+}
+
+static void test_host_dies(void **state)
+{
+    uint32_t again = 0;
+
+    (void)state;
+    begin(5, "0-59", 12);
+    w.script_ns = 300 * SHOAL_MS;
+    w_new_lead(&w, 0);
+    w_run_for(&w, SHOAL_S);
+    w_host_down(&w, 2);
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(60, 0, 0);
+    for (uint32_t i = 0; i < 60; i++)
+        again += w.task_runs[i] - 1;
+    assert_in_range(again, 1, W_SLOTS); /* those of the lost host */
+    expect_clean();
+}
+
+/* A task whose host is lost each time is given up, and the others' results stand. */
+static void test_lost_too_often(void **state)
+{
+    (void)state;
+    begin(6, "0-1", 2);
+    w.slot_banned = ~0x1ull << 16 | 0xfefe; /* slot 0 of each host */
+    w.scripts_hang = true;
+    w_new_lead(&w, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        w_run_for(&w, 2 * SHOAL_S);
+        for (uint32_t h = 1; h < W_HOSTS; h++) {
+            w_host_down(&w, h);
+            w_host_up(&w, h);
+            w_health(&w, h, i + 1);
+        }
+        w_target(&w);
+        w_run_for(&w, 20 * SHOAL_S);
+    }
+    w.scripts_hang = false;
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        if (w.workers[i].alive)
+            w_exit(&w, &w.workers[i], 0, false);
+    w_run_to_end(&w, 60 * SHOAL_S);
+    assert_int_equal(w.job->tasks->counts[SHOAL_TASK_DONE] + w.job->tasks->counts[SHOAL_TASK_FAILED], 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(w.task_runs[i] <= 3);
+    expect_clean();
+}
+
+static void test_leader_changes(void **state)
+{
+    (void)state;
+    begin(7, "0-99", 12);
+    w_new_lead(&w, 0);
+    for (uint32_t i = 0; i < 8; i++) {
+        w_run_for(&w, 25 * SHOAL_MS);
+        w_new_lead(&w, i % W_HOSTS); /* the host lives on: nothing runs twice */
+    }
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(100, 0, 0);
+    assert_int_equal(w.runs, 100);
+    expect_clean();
+}
+
+static void test_leader_host_dies(void **state)
+{
+    (void)state;
+    begin(8, "0-59", 12);
+    w.script_ns = 200 * SHOAL_MS;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 500 * SHOAL_MS);
+    w_host_down(&w, 0);
+    shoal_lead_destroy(w.lead);
+    w.lead = NULL;
+    w_run_for(&w, 800 * SHOAL_MS);
+    w_new_lead(&w, 1);
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(60, 0, 0);
+    expect_clean();
+}
+
+static void commit(size_t len, const uint8_t *bytes) { w_commit(&w, shoal_view_of(bytes, len)); }
+
+static void test_stop(void **state)
+{
+    uint8_t bytes[128];
+    uint32_t done;
+
+    (void)state;
+    begin(9, "0-99", 12);
+    w.script_ns = 100 * SHOAL_MS;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 250 * SHOAL_MS);
+    done = w.job->tasks->counts[SHOAL_TASK_DONE];
+    assert_in_range(done, 1, 60);
+    commit(shoal_job_entry_stop(bytes, sizeof(bytes), "ada", 1), bytes);
+    finish(SHOAL_JOB_KILLED);
+    expect_clean();
+    /* (the counts are looked at before the world is gone: see below) */
+}
+
+static void test_stop_counts(void **state)
+{
+    uint8_t bytes[128];
+    const uint32_t *counts;
+
+    (void)state;
+    begin(10, "0-99", 12);
+    w.scripts_hang = true;
+    w_new_lead(&w, 0);
+    w_run_for(&w, 250 * SHOAL_MS);
+    commit(shoal_job_entry_stop(bytes, sizeof(bytes), "ada", 1), bytes);
+    finish(SHOAL_JOB_KILLED);
+    w_run_for(&w, 5 * SHOAL_S);
+    counts = w.job->tasks->counts;
+    assert_int_equal(counts[SHOAL_TASK_STOPPED], 100);
+    assert_int_equal(w.runs, 12);
+    expect_clean();
+}
+
+/* The allocation yields less: what runs ends by itself, and its slot is left to others. */
+static void test_others_get_their_share(void **state)
+{
+    (void)state;
+    begin(11, "0-199", 12);
+    w_new_lead(&w, 0);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 12);
+    w.target = 4;
+    w_target(&w);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_true(w_alive(&w, SHOAL_JOB_TASK) <= 4);
+    finish(SHOAL_JOB_FINISHED);
+    expect_counts(200, 0, 0);
+    expect_clean();
+}
+
+static void strike(uint32_t step)
+{
+    uint32_t host = (uint32_t)shoal_rand_below(&w.rand, W_HOSTS);
+
+    switch (shoal_rand_below(&w.rand, 4)) {
+    case 0:
+        if (host != w.lead_host && w.hosts[host].up) {
+            w_host_down(&w, host);
+            w_host_up(&w, host);
+            w_health(&w, host, step + 10);
+        }
+        break;
+    case 1: w_new_lead(&w, host); break;
+    case 2: w_agent_anew(&w, host); break;
+    default: break;
+    }
+    w_target(&w);
+}
+
+/* Random strikes, lost and repeated messages: every task is DONE, committed once, and ran at least once. */
+static void test_chance(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        begin(seed, seed % 2 == 0 ? "0-79" : "0-79%5", 12);
+        w.script_ns = 50 * SHOAL_MS;
+        w.lose_pct = (uint32_t)(seed % 4 * 10);
+        w.repeat_pct = (uint32_t)(seed % 3 * 10);
+        w_new_lead(&w, 0);
+        for (uint32_t i = 0; i < 6 && !shoal_job_state_ended((enum shoal_job_state)w.job->state); i++) {
+            w_run_for(&w, shoal_rand_below(&w.rand, 300) * SHOAL_MS);
+            strike(i);
+        }
+        w_run_to_end(&w, 300 * SHOAL_S);
+        if (w.job->tasks->counts[SHOAL_TASK_DONE] + w.job->tasks->counts[SHOAL_TASK_FAILED] != 80)
+            W_FAIL(&w, "%u of 80 tasks are done, %u failed", w.job->tasks->counts[SHOAL_TASK_DONE],
+                   w.job->tasks->counts[SHOAL_TASK_FAILED]);
+        for (uint32_t i = 0; i < 80; i++)
+            if (w.job->tasks->tasks[i].state == SHOAL_TASK_DONE && w.task_runs[i] == 0)
+                W_FAIL(&w, "task %u is done and has never run", i);
+        w_run_for(&w, 60 * SHOAL_S);
+        assert_int_equal(w.job->placement_count, 0);
+        w_deinit(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_well),
+        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_host_dies),
+        cmocka_unit_test(test_lost_too_often),
+        cmocka_unit_test(test_leader_changes),
+        cmocka_unit_test(test_leader_host_dies),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_stop_counts),
+        cmocka_unit_test(test_others_get_their_share),
+        cmocka_unit_test(test_chance),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
