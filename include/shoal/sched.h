@@ -137,13 +137,14 @@ enum shoal_sched_request_kind {
     SHOAL_SCHED_MESH_INIT,   /* `shoal init`: `command` = INIT (mesh.h); only while this node knows no mesh group */
     SHOAL_SCHED_MESH_CHANGE, /* `command` = an encoded shoal_mesh_command; reply when committed and applied here */
     SHOAL_SCHED_MESH_READ,   /* linearizable: reply `bytes` = encoded mesh copy. Plain reads: shoal_sched_mesh() */
+    SHOAL_SCHED_TASKS,       /* of an array: `command` = shoal_tasks_ask, reply `bytes` = shoal_tasks_page (array.h) */
 };
-#define SHOAL_SCHED_REQUEST_KINDS 10
+#define SHOAL_SCHED_REQUEST_KINDS 11
 
 struct shoal_sched_request {
     uint64_t id; /* chosen by the shell, unique while it is open; exactly one REPLY names it */
     enum shoal_sched_request_kind kind;
-    struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER */
+    struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER, TASKS */
     bool linearizable;    /* GET: by read-index at the leader; else the newest replica or summary known here will do */
     bool local_only;      /* GET: never leave this node */
     bool confirmed;       /* RECOVER: do it; else only say what may be missing */
@@ -157,7 +158,7 @@ struct shoal_sched_request {
     struct shoal_hash bundle_hash; /* zero: the job has no files */
     uint32_t hosts_wanted;         /* 64 or more: 5 guardians */
     struct shoal_view ticket;      /* SUBMIT: empty, or as a TICKET request gave it */
-    struct shoal_view command;     /* MESH_INIT, MESH_CHANGE */
+    struct shoal_view command;     /* MESH_INIT, MESH_CHANGE, TASKS */
     char by[SHOAL_SCHED_BY_BYTES]; /* the user who asks: stands in the job's record; "" if nobody */
 };
 

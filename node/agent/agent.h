@@ -75,7 +75,8 @@ struct agent_run {
     uint64_t lease_generation;
     uint64_t deadline_ns;
     uint32_t attempt;
-    char task[96]; /* <exec id>-task12n-<5 characters> */
+    uint32_t index; /* of an array's task */
+    char task[96];  /* <exec id>-task12n-<5 characters>; of an array: <exec id>-<index> */
 };
 
 enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };
@@ -201,6 +202,8 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
+/* Where what `run` prints lies; `end` is "stdout" or "stderr". */
+void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap);
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);

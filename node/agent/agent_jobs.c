@@ -600,6 +600,35 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     }
 }
 
+/* As Slurm names them too: scripts written for it find what they look for. */
+static void env_array(const struct agent_job *job, const struct agent_run *run, struct start_text *t)
+{
+    static const char *const prefixes[] = { "SHOAL", "SLURM" };
+    struct shoal_array array;
+    char name[64];
+
+    if (run->role != SHOAL_JOB_TASK || shoal_array_parse(job->spec.array, &array, NULL) != SHOAL_OK)
+        return;
+    for (unsigned i = 0; i < 2; i++) {
+        const struct {
+            const char *end;
+            uint32_t value;
+        } rows[] = { { "ID", run->index },
+                     { "COUNT", array.task_count },
+                     { "MIN", array.index_min },
+                     { "MAX", array.index_max },
+                     { "STEP", array.ranges[0].step } };
+
+        for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+            (void)snprintf(name, sizeof(name), "%s_ARRAY_TASK_%s", prefixes[i], rows[r].end);
+            put_env(t, name, "%u", rows[r].value);
+        }
+        (void)snprintf(name, sizeof(name), "%s_ARRAY_JOB_ID", prefixes[i]);
+        put_env(t, name, "%s", job->text);
+    }
+    put_env(t, "SHOAL_ARRAY_TASK_ATTEMPT", "%u", run->attempt);
+}
+
 static void put_argv(struct start_text *t, const char *text)
 {
     if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
@@ -670,6 +699,15 @@ static void launcher_line(struct agent_job *job, const struct agent_run *run, co
     (void)fclose(file);
 }
 
+void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap)
+{
+    if (run->role == SHOAL_JOB_TASK)
+        (void)snprintf(path, cap, "%s/log/tasks/%u.%s", job->result_dir, run->index, end);
+    else /* what a driver prints goes to a log of its own: $LOG_DIR/stdout of an elastic one holds the helper's lines */
+        (void)snprintf(path, cap, "%s/log/app.%s/%s%s", job->result_dir, run->task,
+                       run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);
+}
+
 static void start_run(struct agent *agent, struct agent_job *job, struct agent_run *run)
 {
     struct start_text *t = calloc(1, sizeof(*t));
@@ -679,7 +717,10 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     struct shoal_msg msg;
 
     SHOAL_ASSERT(t != NULL);
-    (void)snprintf(log_dir, sizeof(log_dir), "%s/log/app.%s", job->result_dir, run->task);
+    if (run->role == SHOAL_JOB_TASK)
+        (void)snprintf(log_dir, sizeof(log_dir), "%s/log/tasks", job->result_dir);
+    else
+        (void)snprintf(log_dir, sizeof(log_dir), "%s/log/app.%s", job->result_dir, run->task);
     make_folders(log_dir);
     t->start.worker_id = run->worker_id;
     t->start.slot = run->slot;
@@ -687,10 +728,9 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.freeze_at_ns = run->deadline_ns - 5 * SHOAL_S;
     t->start.kill_at_ns = run->deadline_ns + 595 * SHOAL_S;
     t->start.cwd = keep(t, job->work_dir);
-    /* What a driver prints goes to the driver's log; $LOG_DIR/stdout of an elastic driver holds the helper's lines. */
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_JOB_DRIVER ? "driver.stdout" : "stdout");
+    agent_run_log(job, run, "stdout", path, sizeof(path));
     t->start.stdout_path = keep(t, path);
-    (void)snprintf(path, sizeof(path), "%s/%s", log_dir, run->role == SHOAL_JOB_DRIVER ? "driver.stderr" : "stderr");
+    agent_run_log(job, run, "stderr", path, sizeof(path));
     t->start.stderr_path = keep(t, path);
     t->start.lock_path = "";
     if (run->slot != SHOAL_SLOT_NONE) {
@@ -700,12 +740,14 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.cgroup = "";
     env_common(agent, job, t, log_dir);
     env_shoal(agent, job, run, t);
+    env_array(job, run, t);
     env_user(job, t);
     argv_of(agent, job, run, t);
     run->started = true;
     (void)snprintf(line, sizeof(line), "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id,
                    run->slot, agent->settings.name);
-    launcher_line(job, run, line);
+    if (run->role != SHOAL_JOB_TASK) /* the table of an array's tasks says so */
+        launcher_line(job, run, line);
     if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
         not_started(agent, run->worker_id, msg.text);
     free(t);
@@ -754,6 +796,7 @@ static void run_keep(struct agent *agent, const struct agent_job *job, const str
     shoal_put_u64(&w, run->deadline_ns);
     shoal_put_u32(&w, run->attempt);
     shoal_put_text(&w, run->task);
+    shoal_put_u32(&w, run->index);
     if (!w.failed)
         shoal_ignore(shoal_cache_put(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&run->worker_id, 8),
                                      shoal_writer_view(&w))); /* rebuildable: without it the worker is started anew */
@@ -777,6 +820,7 @@ bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t work
     run->deadline_ns = shoal_get_u64(&r);
     run->attempt = shoal_get_u32(&r);
     shoal_get_text(&r, run->task, sizeof(run->task));
+    run->index = shoal_reader_left(&r) > 0 ? shoal_get_u32(&r) : 0; /* an older agent kept none */
     if (!shoal_reader_done(&r) || !shoal_job_id_equal(id, job->id))
         run->used = false;
     shoal_buf_deinit(&kept);
@@ -807,13 +851,16 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
                                .role = place->role,
                                .lease_generation = place->lease_generation,
                                .deadline_ns = order->u.run.deadline_ns,
-                               .attempt = place->attempt };
+                               .attempt = place->attempt,
+                               .index = place->rank };
     memcpy(run->token, place->token, sizeof(run->token));
     shoal_random(chance, sizeof(chance));
     for (unsigned i = 0; i < sizeof(chance); i++)
         chance[i] = (uint8_t)letters[chance[i] % 36];
     (void)snprintf(run->task, sizeof(run->task), "%s-%s-%.5s", job->text,
                    run->role == SHOAL_JOB_DRIVER ? "task0" : "task12n", (const char *)chance);
+    if (run->role == SHOAL_JOB_TASK)
+        (void)snprintf(run->task, sizeof(run->task), "%s-%u", job->text, run->index);
     run_keep(agent, job, run);
     if (job->files == AGENT_FILES_FAILED)
         job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */

@@ -466,8 +466,7 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
     char *line;
 
     text[0] = '\0';
-    (void)snprintf(path, sizeof(path), "%s/log/app.%s/%s", job->result_dir, run->task,
-                   run->role == SHOAL_JOB_DRIVER ? "driver.stderr" : "stderr");
+    agent_run_log(job, run, "stderr", path, sizeof(path));
     file = fopen(path, "re");
     if (file == NULL)
         return;
@@ -483,6 +482,20 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
     tail[len] = '\0';
     line = strrchr(tail, '\n');
     (void)snprintf(text, cap, "%.190s", line == NULL ? tail : line + 1);
+}
+
+/* A task that has printed nothing leaves no file: an array has many. */
+static void drop_empty_logs(const struct agent_job *job, const struct agent_run *run)
+{
+    static const char *const ends[] = { "stdout", "stderr" };
+    char path[AGENT_PATH_BYTES + 160];
+    struct stat facts;
+
+    for (unsigned i = 0; i < 2; i++) {
+        agent_run_log(job, run, ends[i], path, sizeof(path));
+        if (stat(path, &facts) == 0 && facts.st_size == 0)
+            (void)unlink(path);
+    }
 }
 
 static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
@@ -503,10 +516,12 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
                   (int)run->slot, signalled ? "signal" : "status", status, event.u.exited.text[0] == '\0' ? "" : ": ",
                   event.u.exited.text);
-    if (run != NULL) {
+    if (run != NULL && run->role == SHOAL_JOB_TASK)
+        drop_empty_logs(job, run); /* what it wrote is found by the next look at the folder: one for many tasks */
+    else if (run != NULL)
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
+    if (run != NULL)
         run->used = false;
-    }
     shoal_ignore(shoal_cache_remove(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8)));
     agent_host_event(agent, &event);
 }

@@ -1262,6 +1262,11 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
                            facts.reason); /* as shoal_lead_why */
         sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
         return;
+    case SHOAL_SCHED_TASKS:
+        sched_request_end(
+            s, r, SHOAL_ERR_NOT_FOUND, (struct shoal_view){ 0 },
+            "the job is in the archive, which keeps how many of its tasks were done and failed, not which");
+        return;
     case SHOAL_SCHED_DELETE: serve_delete(s, r, a->id); return;
     case SHOAL_SCHED_RECOVER:
         sched_request_end(s, r, SHOAL_ERR_EXISTS, (struct shoal_view){ 0 },

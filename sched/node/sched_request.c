@@ -160,6 +160,28 @@ static void end_with_why(struct shoal_sched *s, struct sched_request *r, const s
     sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
 }
 
+static void end_with_tasks(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g)
+{
+    struct shoal_tasks_page *page = &s->tasks_page;
+    struct shoal_tasks_ask ask;
+    struct shoal_msg msg = { "the question about tasks does not decode" };
+    enum shoal_err err = shoal_tasks_ask_decode(shoal_buf_view(&r->command), &ask);
+
+    if (g->job == NULL || (g->job->deleted && shoal_job_state_ended((enum shoal_job_state)g->job->state))) {
+        end_with_facts(s, r, g); /* which says why there are none */
+        return;
+    }
+    if (err == SHOAL_OK)
+        err = shoal_job_tasks_page(g->job, &ask, page, &msg);
+    if (err != SHOAL_OK) {
+        sched_request_end(s, r, err, nothing, "%s", msg.text);
+        return;
+    }
+    sched_request_end(s, r, SHOAL_OK,
+                      shoal_view_of(s->scratch.bytes, shoal_tasks_page_encode(page, s->scratch.bytes, s->scratch.cap)),
+                      "%s", "");
+}
+
 /* Propose what the request asks of its group; answered when applied, or by a rejection. */
 static void propose(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
 {
@@ -224,6 +246,8 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
         end_with_facts(s, r, g);
     else if (r->kind == SHOAL_SCHED_WHY)
         end_with_why(s, r, g);
+    else if (r->kind == SHOAL_SCHED_TASKS)
+        end_with_tasks(s, r, g);
     else {
         r->version = shoal_mesh_version(g->mesh);
         if (r->foreign)
@@ -646,7 +670,8 @@ void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct s
 {
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
-        bool reads = r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY; /* else it may be done already */
+        bool reads = r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY ||
+                     r->kind == SHOAL_SCHED_TASKS; /* else it may be done already */
         bool misled = reads && r->state == REQUEST_FORWARDED && !shoal_node_id_is_zero(leader) &&
                       !shoal_node_id_equal(r->asked, leader);
 
@@ -829,9 +854,9 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
                     : request->kind == SHOAL_SCHED_RECOVER ? 4 * SCHED_REQUEST_NS
                                                            : SCHED_REQUEST_NS;
     struct sched_request *r = book(s);
-    struct shoal_view command = mesh                                   ? request->command
-                                : request->kind == SHOAL_SCHED_RECOVER ? shoal_view_of(&confirmed, 1)
-                                                                       : nothing;
+    struct shoal_view command = mesh || request->kind == SHOAL_SCHED_TASKS ? request->command
+                                : request->kind == SHOAL_SCHED_RECOVER     ? shoal_view_of(&confirmed, 1)
+                                                                           : nothing;
 
     s->stats.requests++;
     if (r == NULL || !take_command(r, command)) {
@@ -865,6 +890,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     case SHOAL_SCHED_STOP:
     case SHOAL_SCHED_DELETE:
     case SHOAL_SCHED_WHY:
+    case SHOAL_SCHED_TASKS:
         if (shoal_job_id_is_mesh(request->job)) {
             sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "the id is empty");
             break;

@@ -547,6 +547,7 @@ struct shoal_sched {
     /* Jobs. */
     struct shoal_lead_actions *lead_actions;
     struct shoal_job_entry *job_scratch;
+    struct shoal_tasks_page tasks_page; /* scratch */
     struct shoal_buf scratch; /* of snapshots and answers, taken at create */
     struct sched_slots slots;
     struct sched_local local;
