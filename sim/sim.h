@@ -181,6 +181,7 @@ struct sim_worker {
     uint32_t generation;
     uint64_t lease_generation;
     uint32_t attempt;
+    uint32_t task; /* of an array: its index */
     int32_t pid;
     bool alive, frozen, connected, dying;
     bool dead;      /* killed: its memory is being torn down, SIM_EXIT follows */
@@ -268,8 +269,12 @@ struct sim_host {
 
 /* ---- jobs, groups, requests ---- */
 
+/* Tasks of an array in a script. */
+#define SIM_TASKS_MAX 1000
+
 struct sim_job {
     bool script;
+    uint32_t tasks; /* 0: no array */
     uint32_t from, workers_min, workers_max;
     uint64_t steps;
     bool asked, acknowledged, refused, stop_asked, delete_asked;
@@ -286,7 +291,8 @@ struct sim_job {
     bool ended;
     uint64_t ended_index;
     uint8_t ended_state;
-    uint32_t generation; /* newest seen */
+    uint32_t generation;                /* newest seen */
+    uint8_t task_states[SIM_TASKS_MAX]; /* enum shoal_task_state: DONE and FAILED, once they were applied anywhere */
     struct shoal_rand chance;
 };
 
@@ -361,6 +367,7 @@ struct sim_command {
     bool one_way;
     bool script;
     uint32_t workers_min, workers_max;
+    uint32_t tasks;
     uint64_t number; /* steps, per mille, nanoseconds, engines */
     uint32_t times;  /* SUBMIT: so many alike */
     uint32_t job;

@@ -5,6 +5,8 @@
  * C3. Replicas that have applied the same index have the same digest.
  * C4. An ended job keeps its end; its epochs only rise.
  * C5. A slot has one process; of a job's drivers, and of the attempts of its script, one runs.
+ * C8. A task of an array that is DONE or FAILED anywhere stays so everywhere, and runs no more; no two processes of one
+ *     task run at one time.
  * C6. At the end, all faults healed: everyone sees everyone, every group has a leader, three guardians (as many as
  *     there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
  *     lived on was answered once.
@@ -190,6 +192,22 @@ static void check_commit(struct sim_host *host, struct sim_replica *replica, uin
         group->commit = commit;
 }
 
+/* C8. */
+static void check_tasks(struct sim_host *host, struct sim_job *job, const struct shoal_job *replicated)
+{
+    for (uint32_t i = 0; replicated->tasks != NULL && i < job->tasks; i++) {
+        uint8_t state = replicated->tasks->tasks[i].state;
+
+        if (state != SHOAL_TASK_DONE && state != SHOAL_TASK_FAILED)
+            continue;
+        if (job->task_states[i] != 0 && job->task_states[i] != state)
+            sim_fail(host->sim, "task %u is %s on %s, and was %s", i,
+                     shoal_task_state_name((enum shoal_task_state)state), host->name,
+                     shoal_task_state_name((enum shoal_task_state)job->task_states[i]));
+        job->task_states[i] = state;
+    }
+}
+
 static void check_job(struct sim_host *host, struct sim_replica *replica, const struct shoal_job *replicated)
 {
     struct sim *sim = host->sim;
@@ -207,10 +225,12 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
         return;
     if (replicated->generation > job->generation) { /* an end that only the lost guardians knew is lost */
         job->generation = replicated->generation;
+        memset(job->task_states, 0, sizeof(job->task_states));
         job->ended = job->ended && shoal_job_state_ended((enum shoal_job_state)replicated->state);
     }
     if (replicated->generation < job->generation)
         return;
+    check_tasks(host, job, replicated);
     if (shoal_job_state_ended((enum shoal_job_state)replicated->state)) {
         if (!job->ended) {
             sim_trace(sim, "job %u has ended: %s %s", index + 1, state, replicated->reason);
@@ -285,9 +305,10 @@ void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
         return;
     for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
         for (const struct sim_worker *other = sim->hosts[h].workers; other != NULL; other = other->next) {
-            if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen || other->dying)
+            if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen ||
+                other->dying || (runs->role == SHOAL_JOB_TASK && other->task != runs->task))
                 continue;
-            if (runs->role == SHOAL_JOB_DRIVER || other->attempt != runs->attempt ||
+            if (runs->role == SHOAL_JOB_DRIVER || runs->role == SHOAL_JOB_TASK || other->attempt != runs->attempt ||
                 other->generation != runs->generation)
                 sim_fail(sim, "worker %llx runs on %s while worker %llx of attempt %u runs on h%u",
                          (unsigned long long)runs->id, host->name, (unsigned long long)other->id, other->attempt,
@@ -304,6 +325,9 @@ void sim_check_run(struct sim_host *host, const struct sim_worker *fresh)
                          (unsigned long long)other->id, (unsigned long long)fresh->id);
     if (sim_worker_find(host->sim, fresh->id) != NULL)
         sim_fail(host->sim, "worker %llx runs twice", (unsigned long long)fresh->id);
+    if (fresh->role == SHOAL_JOB_TASK && host->sim->jobs[fresh->job].task_states[fresh->task] != 0 &&
+        fresh->generation == host->sim->jobs[fresh->job].generation)
+        sim_fail(host->sim, "task %u runs on %s, but its result is committed", fresh->task, host->name);
     sim_check_alone(host, fresh);
 }
 

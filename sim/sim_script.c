@@ -5,6 +5,7 @@
  * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each)
  *   [times 20]; at 6s stop 1; at 6s
  *   delete 1; at 9s recover 1 [refused] (asked of the first host)
+ * - arrays: array from 1 tasks 40 steps 20 (10 ms each; one job, whose tasks take what slots there are)
  * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
  *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
  * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
@@ -142,6 +143,25 @@ static void read_submit(struct reader *r, size_t i, bool script)
         wrong(r, "workers: 1 to %d", SIM_VIRTUAL_WORKERS);
 }
 
+/* array from H tasks N steps S */
+static void read_array(struct reader *r, size_t i)
+{
+    struct sim_command *c = command(r, SIM_SUBMIT);
+
+    if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "tasks") != 0 ||
+        strcmp(word(r, i + 4), "steps") != 0) {
+        wrong(r, "the form is: array from HOST tasks N steps S");
+        return;
+    }
+    c->a = host_word(r, i + 1);
+    c->script = true;
+    c->workers_min = c->workers_max = 1;
+    c->tasks = (uint32_t)number(r, i + 3, SIM_TASKS_MAX);
+    c->number = number(r, i + 5, 100000);
+    if (c->tasks == 0)
+        wrong(r, "an array has at least 1 task");
+}
+
 static void read_partition(struct reader *r, size_t i)
 {
     struct sim_command *c = command(r, SIM_PARTITION);
@@ -256,6 +276,8 @@ static void read_words(struct reader *r)
     }
     if (strcmp(word(r, i), "submit") == 0 || strcmp(word(r, i), "script") == 0) {
         read_submit(r, i + 1, word(r, i)[1] == 'c');
+    } else if (strcmp(word(r, i), "array") == 0) {
+        read_array(r, i + 1);
     } else if (strcmp(word(r, i), "partition") == 0) {
         read_partition(r, i + 1);
     } else if (strcmp(word(r, i), "expect") == 0) {
@@ -433,6 +455,23 @@ static uint32_t random_rate(struct shoal_rand *rand, uint64_t factors, uint64_t 
     return factor * (uint32_t)shoal_rand_below(rand, below);
 }
 
+/* By a chance of its own, so that the other seeds' meshes stay what they were. */
+static void random_array(struct sim_script *script, uint64_t seed, uint64_t span_ns)
+{
+    struct shoal_rand rand;
+    struct sim_command *c;
+
+    if (seed % 4 != 3)
+        return;
+    shoal_rand_init(&rand, seed ^ 0xa55a);
+    c = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
+    c->script = true;
+    c->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
+    c->workers_min = c->workers_max = 1;
+    c->tasks = 5 + (uint32_t)shoal_rand_below(&rand, 60);
+    c->number = 1 + shoal_rand_below(&rand, 100);
+}
+
 void sim_script_random(struct sim_script *script, uint64_t seed)
 {
     struct shoal_rand rand, archive, parked;
@@ -476,6 +515,7 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     for (unsigned i = 0; i < faults; i++)
         random_fault(script, &rand, enabled, shoal_rand_below(&rand, span_ns));
     random_strikes(script, seed, span_ns);
+    random_array(script, seed, span_ns);
     (void)random_command(script, SIM_HEAL, span_ns + 8 * SHOAL_S);
 }
 
@@ -552,6 +592,8 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes
 
     if (job->script)
         spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
+    if (job->tasks > 0)
+        (void)snprintf(spec.array, sizeof(spec.array), "0-%u", job->tasks - 1);
     (void)snprintf(spec.framework, sizeof(spec.framework), "edtPyTorch");
     (void)snprintf(spec.creator, sizeof(spec.creator), "ann");
     (void)snprintf(spec.submit_user, sizeof(spec.submit_user), "ann");
@@ -608,6 +650,7 @@ static void new_job(struct sim *sim, const struct sim_command *c)
     sim->job_count++;
     job->script = c->script;
     job->from = from;
+    job->tasks = c->tasks;
     job->workers_min = c->workers_min;
     job->workers_max = c->workers_max;
     job->steps = c->number;

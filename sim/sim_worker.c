@@ -502,6 +502,7 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
                                    .generation = order->u.run.generation,
                                    .lease_generation = place->lease_generation,
                                    .attempt = place->attempt,
+                                   .task = place->role == SHOAL_JOB_TASK ? place->rank : 0,
                                    .alive = true,
                                    .pid = (int32_t)(1000 + ++sim->runs) };
     memcpy(worker->token, place->token, sizeof(worker->token));
@@ -522,7 +523,7 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
     event.u.started.worker_id = worker->id;
     event.u.started.pid = worker->pid;
     sim_host_answer(host, &event, 3 * SHOAL_MS);
-    if (worker->role == SHOAL_JOB_SCRIPT)
+    if (worker->role == SHOAL_JOB_SCRIPT || worker->role == SHOAL_JOB_TASK)
         sim_work_later(host, worker, SIM_WORK_END, sim_about(&host->chance, sim->jobs[job].steps * 10 * SHOAL_MS));
     else
         sim_work_later(host, worker, SIM_WORK_HELLO, sim_about(&host->chance, 40 * SHOAL_MS));

@@ -79,6 +79,7 @@ static const struct cli_option run_options[] = {
     { "data-path", "DIR", "DATA_DIR, relative to the data file system", 0 },
     { "command", NULL, "run the words after -- as a command, not Python", 0 },
     { "option", "TEXT", "any option of execs-api 4.5 as it is (\"--msd-label a=b\"); may be repeated", 0 },
+    { "array", "RANGES", "a task for each index, such as 0-9, 1-100:7, 3,5,9-12 or 0-999%8 (8 at once)", 0 },
     { "ticket", NULL, "take a ticket first, so that every retry is safe", 0 },
     { "wait", NULL, "wait for its end; the exit code is the job's", 0 },
     { "follow", NULL, "print its log while waiting", 'f' },
@@ -100,7 +101,11 @@ static const struct cli_option list_options[] = {
 static const struct cli_option logs_options[] = {
     { "follow", NULL, "go on until the job ends", 'f' },
     { "which", "NAME", "out, err, outerr, driver, launcher, task-out, task-err, task-launcher [out]", 0 },
-    { "task", "N", "for the task logs: 0 the driver, 1 and up the workers", 0 },
+    { "task", "N", "of an array: the task's index; else, for the task logs: 0 the driver, 1 and up the workers", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option tasks_options[] = {
+    { "failed", NULL, "only those that failed", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option result_options[] = {
@@ -156,9 +161,16 @@ static const struct cli_command commands[] = {
       .run = cli_job_run,
       .rest = true,
       .more = "  shoal job run --framework edtPyTorch --model-main main.py --model-dir my_model --workers 6\n"
-              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n" },
+              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --wait -- --epochs 3\n"
+              "  shoal job run --framework PyTorch --model-main t.py --model-dir my_model --array 0-999%8\n" },
     { .words = "job list", .args = "", .help = "jobs, the newest first", .options = list_options, .run = cli_job_list },
     { .words = "job show", .args = "ID", .help = "all about one job", .run = cli_job_show },
+    { .words = "job tasks",
+      .args = "ID",
+      .help = "the tasks of an array: state, exit code, host",
+      .options = tasks_options,
+      .run = cli_job_tasks,
+      .more = "  shoal job tasks 41z --failed\n" },
     { .words = "job logs",
       .args = "ID",
       .help = "its log",

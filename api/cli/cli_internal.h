@@ -123,6 +123,7 @@ int cli_job_result(struct cli *cli);
 int cli_job_delete(struct cli *cli);
 int cli_job_recover(struct cli *cli);
 int cli_job_ledger(struct cli *cli);
+int cli_job_tasks(struct cli *cli);
 int cli_job_wait(struct cli *cli);
 int cli_node_list(struct cli *cli);
 int cli_frameworks(struct cli *cli);

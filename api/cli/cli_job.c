@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shoal/array.h"
+
 #include "api/http/json_input.h"
 #include "api/http/json_writer.h"
 
@@ -124,6 +126,7 @@ static char *make_args(const struct cli *cli, const char *top, bool absolute)
     add_option(&args, cli, "priority", "--msd-priority");
     add_option(&args, cli, "pending-timeout", "--msd-pending-timeout");
     add_option(&args, cli, "name", "--appName");
+    add_option(&args, cli, "array", "--msd-array");
     add_repeated(&args, cli);
     if (cli_value(cli, "data-path") != NULL) {
         char meta[1024];
@@ -275,6 +278,7 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
 }
 
 static int wait_for(struct cli *cli, const char *id);
+#define NO_TASK UINT64_MAX
 static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on);
 
 static int after_submit(struct cli *cli, const struct cli_answer *answer)
@@ -297,7 +301,7 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     if (answer->survives[0] != '\0')
         cli_say(cli, "submitted; %s", answer->survives);
     if (cli_flag(cli, "follow")) {
-        int code = follow(cli, id, "outerr", 0, true);
+        int code = follow(cli, id, "outerr", NO_TASK, true);
 
         if (code != SHOAL_EXIT_OK)
             return code;
@@ -421,8 +425,11 @@ static int follow(struct cli *cli, const char *id, const char *which, uint64_t t
     struct timespec start = monotonic();
     char cursor[32] = "0";
     char encoded[256];
+    char named[32] = "";
     unsigned failures = 0;
 
+    if (task != NO_TASK)
+        (void)snprintf(named, sizeof(named), "&task=%" PRIu64, task);
     cli_encode(id, encoded, sizeof(encoded));
     while (true) {
         struct cli_answer answer;
@@ -432,8 +439,8 @@ static int follow(struct cli *cli, const char *id, const char *which, uint64_t t
         bool empty;
         int code;
 
-        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s&task=%" PRIu64 "&cursor=%s&wait_ms=%s", encoded,
-                       which, task, cursor, go_on ? "10000" : "0");
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%s&wait_ms=%s", encoded, which, named,
+                       cursor, go_on ? "10000" : "0");
         code = cli_call(cli, &call, &answer, failures < 20 && go_on && cursor[0] != '0');
         if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && go_on && cursor[0] != '0' &&
             failures++ < 20) {
@@ -464,11 +471,70 @@ static int follow(struct cli *cli, const char *id, const char *which, uint64_t t
 int cli_job_logs(struct cli *cli)
 {
     const char *which = cli_value(cli, "which");
-    uint64_t task = 0;
+    uint64_t task = NO_TASK;
 
-    if (!cli_number(cli, "task", 0, 255, &task))
+    if (!cli_number(cli, "task", 0, SHOAL_ARRAY_INDEX_MAX, &task))
         return SHOAL_EXIT_USAGE;
     return follow(cli, cli->words[0], which == NULL ? "out" : which, task, cli_flag(cli, "follow"));
+}
+
+/* ---- tasks of an array ---- */
+
+static void print_tasks(const struct json_value *tasks, bool head)
+{
+    char code[24];
+
+    if (head)
+        (void)printf("%9s %-8s %5s %8s %-16s %-24s %s\n", "TASK", "STATE", "EXIT", "ATTEMPTS", "NODE", "STARTED",
+                     "ENDED");
+    for (size_t i = 0; i < json_input_count(tasks); i++) {
+        const struct json_value *task = json_input_at(tasks, i);
+        int64_t exit_code;
+
+        code[0] = '\0';
+        if (json_input_int(task, "exitCode", &exit_code))
+            (void)snprintf(code, sizeof(code), "%" PRId64, exit_code);
+        (void)printf("%9" PRId64 " %-8s %5s %8" PRId64 " %-16s %-24s %s\n", cli_int_at(task, "index"),
+                     cli_text_at(task, "state"), code, cli_int_at(task, "attempts"), cli_text_at(task, "node"),
+                     cli_text_at(task, "started"), cli_text_at(task, "ended"));
+    }
+}
+
+/* Page by page; each is printed as it comes. */
+int cli_job_tasks(struct cli *cli)
+{
+    char after[32] = "";
+    bool head = !cli->quiet;
+
+    while (true) {
+        char path[512], end[128];
+        struct cli_call call = { .method = "GET", .path = path };
+        struct cli_answer answer;
+        struct json_input *input = NULL;
+        int64_t next;
+        bool more;
+        int code;
+
+        (void)snprintf(end, sizeof(end), "/tasks?limit=%d%s%s", SHOAL_TASKS_PAGE_MAX, after,
+                       cli_flag(cli, "failed") ? "&state=failed" : "");
+        job_path(cli, end, path, sizeof(path));
+        code = cli_call(cli, &call, &answer, false);
+        if (code == SHOAL_EXIT_OK)
+            code = cli_parse(&answer, &input);
+        if (code == SHOAL_EXIT_OK && cli->json)
+            (void)printf("%s\n", cli_answer_text(&answer));
+        cli_answer_free(&answer);
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        if (!cli->json)
+            print_tasks(json_input_get(json_input_root(input), "tasks"), head);
+        head = false;
+        more = json_input_int(json_input_root(input), "next", &next);
+        (void)snprintf(after, sizeof(after), "&after=%" PRId64, more ? next : 0);
+        json_input_free(input);
+        if (!more)
+            return SHOAL_EXIT_OK;
+    }
 }
 
 /* ---- wait ---- */

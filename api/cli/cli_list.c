@@ -105,6 +105,21 @@ static bool make_query(struct listing *l)
 
 static bool is_shown(const struct listing *l, const struct column *column) { return l->width >= column->from; }
 
+/* Behind the name of an array. */
+static void add_array(const struct json_value *job, char *text, size_t cap)
+{
+    const struct json_value *array = json_input_get(job, "array");
+    size_t used = strlen(text);
+
+    if (array == NULL)
+        return;
+    (void)snprintf(text + used, cap - used, "  ARRAY %" PRId64 "/%" PRId64 " done", cli_int_at(array, "done"),
+                   cli_int_at(array, "tasks"));
+    used = strlen(text);
+    if (cli_int_at(array, "failed") > 0)
+        (void)snprintf(text + used, cap - used, ", %" PRId64 " failed", cli_int_at(array, "failed"));
+}
+
 static void cell_text(const struct column *column, const struct json_value *job, char *text, size_t cap)
 {
     char buf[40];
@@ -115,6 +130,8 @@ static void cell_text(const struct column *column, const struct json_value *job,
         (void)snprintf(text, cap, "%" PRId64 "/%" PRId64, cli_int_at(job, "workers"), cli_int_at(job, "workersMax"));
     else
         (void)snprintf(text, cap, "%s", scalar == NULL ? "" : scalar);
+    if (column->key != NULL && strcmp(column->key, "name") == 0)
+        add_array(job, text, cap);
 }
 
 /* The name comes last and takes what is left of the line. */

@@ -46,6 +46,7 @@ enum option_id {
     OPT_ATTR,
     OPT_LABEL,
     OPT_DEBUG_LEVEL,
+    OPT_ARRAY,
     OPT_NOTE,    /* accepted, has no effect: a line in the launcher log */
     OPT_SILENT,  /* accepted, has no effect, by specification */
     OPT_REFUSED, /* not supported yet */
@@ -94,6 +95,7 @@ static const struct option_row table[] = {
     { .name = "consumer", .id = OPT_REFUSED, .class = CLASS_TEXT },
     { .name = "msd-priority", .id = OPT_PRIORITY, .class = CLASS_INT, .min = 1, .max = PRIORITY_MAX },
     { .name = "msd-pending-timeout", .id = OPT_PENDING_TIMEOUT, .class = CLASS_INT, .min = 1, .max = SECONDS_MAX },
+    { .name = "msd-array", .id = OPT_ARRAY, .class = CLASS_TEXT },
     { .name = "msd-pack-id", .id = OPT_REFUSED, .class = CLASS_TEXT },
     /* data */
     { .name = "cs-datastore-meta", .id = OPT_DATASTORE, .class = CLASS_PAIRS },
@@ -673,6 +675,7 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_ATTR: p->attrs[p->attr_count++] = value; return SHOAL_OK;
     case OPT_LABEL: p->labels[p->label_count++] = value; return SHOAL_OK;
     case OPT_DEBUG_LEVEL: return set_text(p, row, &o->debug_level, value);
+    case OPT_ARRAY: return set_text(p, row, &o->array, value);
     case OPT_NOTE:
         note(p, row->secret ? arena_printf(p->arena, "--%s has no effect here", row->name)
                             : arena_printf(p->arena, "--%s %.80s has no effect here", row->name, value));
@@ -1060,7 +1063,8 @@ enum shoal_err args_parse(struct arena *arena, const struct args_input *input, s
                      .submit_user = "",
                      .data_path = "",
                      .datastore_meta = "",
-                     .debug_level = "info" },
+                     .debug_level = "info",
+                     .array = "" },
     };
     if (strlen(input->args) > SHOAL_ARGS_BYTES_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "args: %zu bytes; at most %u are taken", strlen(input->args),

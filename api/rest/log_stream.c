@@ -157,6 +157,7 @@ static void ask(struct log_stream *log)
                                                     .caller = &request->user,
                                                     .kind = log->kind,
                                                     .task = log->task,
+                                                    .task_named = log->kind >= SHOAL_LOG_TASK_OUT,
                                                     .cursor = log->cursor,
                                                     .bytes_max = PIECE_BYTES };
         log->asking = true;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "job_list.h"
 
@@ -74,6 +75,14 @@ void routes_job_json(struct json_writer *w, const char *key, const struct shoal_
     json_uint(w, "dataEpoch", job->data_epoch);
     json_number(w, "stepsPerSecond", job->rate_milli / 1000.0);
     json_uint(w, "joinPauseUs", job->join_pause_us);
+    if (job->tasks_all > 0) {
+        json_object_begin(w, "array");
+        json_uint(w, "tasks", job->tasks_all);
+        json_uint(w, "done", job->tasks_done);
+        json_uint(w, "failed", job->tasks_failed);
+        json_uint(w, "running", job->tasks_running);
+        json_end(w);
+    }
     if (job->has_metrics) {
         json_number(w, "loss", job->loss);
         json_number(w, "accuracy", job->accuracy);
@@ -446,14 +455,93 @@ static void handle_log(struct http_request *request)
     }
     *log = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user };
     if (!read_kind(request, log) || !read_number(request, "cursor", UINT64_MAX, &log->cursor) ||
-        !read_number(request, "wait_ms", WAIT_MS_MAX, &wait) || !read_number(request, "task", SHOAL_RANKS_MAX, &task) ||
+        !read_number(request, "wait_ms", WAIT_MS_MAX, &wait) ||
+        !read_number(request, "task", SHOAL_ARRAY_INDEX_MAX, &task) ||
         !read_number(request, "max", LOG_BYTES_MAX, &bytes))
         return;
     log->wait_ms = (uint32_t)wait;
     log->task = (unsigned)task;
+    log->task_named = http_query(request, "task") != NULL;
     log->bytes_max = bytes == 0 ? LOG_BYTES_MAX : (size_t)bytes;
     http_request_hold(request);
     backend->log_read(backend->ctx, log, on_log, request);
+}
+
+/* ---- tasks of an array ---- */
+
+static void task_json(struct json_writer *w, const struct shoal_task_info *task)
+{
+    char text[32];
+
+    json_object_begin(w, NULL);
+    json_uint(w, "index", task->row.index);
+    json_text(w, "state", shoal_task_state_name((enum shoal_task_state)task->row.state));
+    if (task->row.state == SHOAL_TASK_DONE || task->row.state == SHOAL_TASK_FAILED)
+        json_int(w, "exitCode", task->row.exit_code);
+    json_uint(w, "attempts", task->row.attempts);
+    json_text(w, "node", task->node);
+    if (task->row.start_ms > 0) {
+        routes_time_text(task->row.start_ms, text);
+        json_text(w, "started", text);
+    }
+    if (task->row.end_ms > 0) {
+        routes_time_text(task->row.end_ms, text);
+        json_text(w, "ended", text);
+    }
+    json_end(w);
+}
+
+static void on_tasks(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_task_info *tasks,
+                     size_t count, uint32_t next)
+{
+    struct http_request *request = arg;
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (err != SHOAL_OK) {
+        http_respond_failure(request, err, msg, 404);
+    } else {
+        json_object_begin(&w, NULL);
+        json_array_begin(&w, "tasks");
+        for (size_t i = 0; i < count; i++)
+            task_json(&w, &tasks[i]);
+        json_end(&w);
+        if (next != SHOAL_ARRAY_NONE)
+            json_uint(&w, "next", next);
+        json_end(&w);
+        http_respond_json(request, 200, &w);
+    }
+    http_request_release(request);
+}
+
+static bool read_task_states(struct http_request *request, struct shoal_tasks_ask *ask)
+{
+    const char *text = http_query(request, "state");
+
+    if (text == NULL)
+        return true;
+    for (unsigned i = 0; i < SHOAL_TASK_STATE_COUNT; i++)
+        if (strcasecmp(text, shoal_task_state_name((enum shoal_task_state)i)) == 0)
+            ask->states = (uint8_t)(1u << i);
+    if (ask->states == 0)
+        http_respond_error(request, 400, "state: \"%.40s\" is not pending, running, done, failed or stopped", text);
+    return ask->states != 0;
+}
+
+static void handle_tasks(struct http_request *request)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct shoal_tasks_ask ask = { .after = SHOAL_ARRAY_NONE };
+    uint64_t after = SHOAL_ARRAY_NONE;
+    uint64_t limit = 100;
+
+    if (!read_number(request, "after", SHOAL_ARRAY_INDEX_MAX, &after) ||
+        !read_number(request, "limit", SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
+        return;
+    ask.after = (uint32_t)after;
+    ask.limit = (uint16_t)limit;
+    http_request_hold(request);
+    backend->tasks(backend->ctx, &request->user, request->params[0], &ask, on_tasks, request);
 }
 
 /* ---- for operators ---- */
@@ -543,6 +631,7 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = "/v1/jobs/{}/recover", .handle = handle_recover },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/why", .handle = handle_why },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/ledger", .handle = handle_ledger },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/tasks", .handle = handle_tasks },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/log", .handle = handle_log },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/result", .handle = result_handle_native },
     { .method = HTTP1_GET, .pattern = "/v1/metrics", .handle = handle_metrics },

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shoal/array.h"
 #include "shoal/buf.h"
 #include "shoal/error.h"
 #include "shoal/ids.h"
@@ -104,6 +105,7 @@ struct shoal_job_options {
     struct shoal_texts attrs;
     struct shoal_texts labels;
     struct shoal_texts script_argv; /* what follows the main file */
+    const char *array;              /* ranges of an array of tasks (shoal/array.h); "" = none */
     struct shoal_texts notes;       /* what was accepted but has no effect: lines for the launcher log */
 };
 
@@ -158,6 +160,14 @@ struct shoal_job_info {
     double loss;
     double accuracy;
     uint32_t join_pause_us; /* last pause for a joiner's copy, 0 = none */
+    /* Of an array; tasks_all 0: it is none. PENDING and STOPPED ones are the rest. */
+    uint32_t tasks_all, tasks_done, tasks_failed, tasks_running;
+};
+
+/* One task of an array. */
+struct shoal_task_info {
+    struct shoal_task_row row;
+    char node[64]; /* its name; "" if none, or not known */
 };
 
 /* ---- lists ---- */
@@ -250,7 +260,8 @@ struct shoal_log_request {
     const char *id;
     const struct shoal_user *caller;
     enum shoal_log_kind kind;
-    unsigned task;    /* for the TASK kinds */
+    unsigned task;    /* for the TASK kinds; of an array: its index, for every kind */
+    bool task_named;  /* an array has no log without one */
     uint64_t cursor;  /* 0 = from the start; else as the last answer gave it. Opaque to the API */
     size_t bytes_max; /* answer at most this many */
     uint32_t wait_ms; /* when nothing is there yet: answer at the latest after this time */
@@ -308,6 +319,9 @@ typedef void shoal_backend_bytes_fn(void *arg, enum shoal_err err, const struct 
                                     struct shoal_view bytes);
 /* A whole JSON text. */
 typedef void shoal_backend_text_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json);
+/* `next`: what `after` of the next page is; SHOAL_ARRAY_NONE: there is none. */
+typedef void shoal_backend_tasks_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                                    const struct shoal_task_info *tasks, size_t count, uint32_t next);
 typedef void shoal_backend_recovery_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                        const struct shoal_recovery_info *recovery);
 typedef void shoal_backend_user_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
@@ -328,6 +342,9 @@ struct shoal_backend {
     /* What any node has answered before this call is in it. FULL: too many lists at once. */
     void (*list)(void *ctx, const struct shoal_user *caller, const struct shoal_job_filter *filter,
                  shoal_backend_jobs_fn *done, void *arg);
+    /* Tasks of an array, a page of them, by read-index at the leader. */
+    void (*tasks)(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
+                  shoal_backend_tasks_fn *done, void *arg);
     void (*stop)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);
     /* `del`: an active job is stopped first. */
     void (*del)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg);

@@ -318,6 +318,8 @@ void agent_job_closed(struct agent *agent, struct shoal_job_id id)
     workers_close(agent->workers, id);
     if (job == NULL)
         return;
+    if (job->opened && job->spec.array[0] != '\0')
+        agent_tree_scan(agent, job); /* what the last tasks wrote */
     job->opened = false;
     job->touched_ns = agent_now_ns();
     memset(job->runs, 0, sizeof(job->runs));
@@ -699,10 +701,21 @@ static void launcher_line(struct agent_job *job, const struct agent_run *run, co
     (void)fclose(file);
 }
 
+/* Each attempt writes a file of its own: what the one before wrote may still be on its way from another host. */
+void agent_task_log(const struct agent_job *job, uint32_t index, uint32_t attempt, const char *end, char *path,
+                    size_t cap)
+{
+    char again[16] = "";
+
+    if (attempt > 1)
+        (void)snprintf(again, sizeof(again), ".%u", attempt);
+    (void)snprintf(path, cap, "%s/log/tasks/%u%s.%s", job->result_dir, index, again, end);
+}
+
 void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap)
 {
     if (run->role == SHOAL_JOB_TASK)
-        (void)snprintf(path, cap, "%s/log/tasks/%u.%s", job->result_dir, run->index, end);
+        agent_task_log(job, run->index, run->attempt, end, path, cap);
     else /* what a driver prints goes to a log of its own: $LOG_DIR/stdout of an elastic one holds the helper's lines */
         (void)snprintf(path, cap, "%s/log/app.%s/%s%s", job->result_dir, run->task,
                        run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);

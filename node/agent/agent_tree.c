@@ -30,6 +30,7 @@
 #define TARGETS_MAX 8
 #define PIECE_BYTES (256 * SHOAL_KIB)
 #define SCAN_MS 250
+#define SCAN_SOME_MS 50
 #define PUSH_TIMEOUT_NS (10 * SHOAL_S)
 #define PATH_MAX_BYTES 400
 
@@ -64,6 +65,7 @@ struct tree {
     struct target targets[TARGETS_MAX];
     size_t target_count;
     unsigned open_asks;
+    uint64_t scanned_ns;
     bool baseline; /* the bundle's files have been noted */
     bool closing;
 };
@@ -304,6 +306,7 @@ void agent_tree_scan(struct agent *agent, struct agent_job *job)
     }
     scan_folder(tree, "", 0);
     tree->baseline = true;
+    tree->scanned_ns = agent_now_ns();
     targets_update(tree);
     push_all(tree);
 }
@@ -318,6 +321,12 @@ bool agent_tree_quiet(const struct agent_job *job)
             if (tree->targets[at].asking || (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log)))
                 return false;
     return true;
+}
+
+void agent_tree_scan_some(struct agent *agent, struct agent_job *job)
+{
+    if (job->tree == NULL || agent_now_ns() >= job->tree->scanned_ns + SCAN_SOME_MS * SHOAL_MS)
+        agent_tree_scan(agent, job);
 }
 
 void agent_tree_stop(struct agent_job *job)

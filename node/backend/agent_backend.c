@@ -125,6 +125,7 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .result_close = backend_result_close,
                                        .ledger = backend_ledger,
                                        .why = backend_why,
+                                       .tasks = backend_tasks,
                                        .logon = backend_logon,
                                        .logoff = backend_logoff,
                                        .user_find = backend_user_find,

@@ -49,6 +49,8 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
 void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
                          void *arg);
 void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+void backend_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
+                   shoal_backend_tasks_fn *done, void *arg);
 void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
 
 /* The verbs themselves, of a job whose owner has been asked. */
@@ -58,6 +60,8 @@ void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_s
                        shoal_backend_done_fn *done, void *arg);
 void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
                         shoal_backend_recovery_fn *done, void *arg);
+void backend_tasks_id(struct agent *agent, struct shoal_job_id id, const struct shoal_tasks_ask *ask,
+                      shoal_backend_tasks_fn *done, void *arg);
 void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
 
 void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,

@@ -154,3 +154,38 @@ void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_t
     w->id = id;
     agent_request(agent, &request, on_why, w);
 }
+
+static void on_tasks(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct backend_call *w = arg;
+    shoal_backend_tasks_fn *done = (shoal_backend_tasks_fn *)w->done;
+    struct shoal_msg msg = backend_reply_msg(reply);
+    struct shoal_tasks_page *page = calloc(1, sizeof(*page));
+    struct shoal_task_info *tasks = calloc(SHOAL_TASKS_PAGE_MAX, sizeof(*tasks));
+
+    SHOAL_ASSERT(page != NULL && tasks != NULL);
+    if (err == SHOAL_OK && shoal_tasks_page_decode(reply->u.reply.bytes, page) != SHOAL_OK)
+        err = shoal_fail(&msg, SHOAL_ERR_MALFORMED, "the leader's answer does not decode; is it of another version?");
+    for (uint32_t i = 0; err == SHOAL_OK && i < page->row_count; i++) {
+        tasks[i].row = page->rows[i];
+        if (!shoal_node_id_is_zero(tasks[i].row.node))
+            (void)backend_node_name(w->agent, tasks[i].row.node, tasks[i].node, sizeof(tasks[i].node));
+    }
+    done(w->arg, err, &msg, tasks, err == SHOAL_OK ? page->row_count : 0, page->next);
+    free(tasks);
+    free(page);
+    backend_call_free(w);
+}
+
+void backend_tasks_id(struct agent *agent, struct shoal_job_id id, const struct shoal_tasks_ask *ask,
+                      shoal_backend_tasks_fn *done, void *arg)
+{
+    struct shoal_sched_request request = {
+        .kind = SHOAL_SCHED_TASKS, .job = id, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+    uint8_t question[SHOAL_TASKS_ASK_BYTES];
+    struct backend_call *w = backend_call_create(agent, (backend_any_fn *)done, arg);
+
+    request.command = shoal_view_of(question, shoal_tasks_ask_encode(ask, question));
+    agent_request(agent, &request, on_tasks, w);
+}

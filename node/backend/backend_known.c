@@ -228,6 +228,11 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->data_epoch = facts->data_epoch;
     info->rate_milli = facts->rate_milli;
     info->join_pause_us = facts->join_pause_us;
+    for (unsigned i = 0; i < SHOAL_TASK_STATE_COUNT; i++)
+        info->tasks_all += facts->task_counts[i];
+    info->tasks_done = facts->task_counts[SHOAL_TASK_DONE];
+    info->tasks_failed = facts->task_counts[SHOAL_TASK_FAILED];
+    info->tasks_running = facts->task_counts[SHOAL_TASK_RUNNING];
     info->has_metrics = facts->has_metrics;
     info->loss = (double)facts->loss_micro / 1e6;
     info->accuracy = (double)facts->metric_micro / 1e6;

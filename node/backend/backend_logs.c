@@ -16,6 +16,7 @@
 
 #define TASKS_MAX 256
 #define LOG_WAIT_STEP_MS 100
+#define TASK_ATTEMPTS_MAX 8 /* of a task of an array whose logs are looked for */
 #define READ_TIMEOUT_NS (5 * SHOAL_S)
 #define CURSOR_SHIFT 40
 
@@ -128,6 +129,32 @@ static bool task_file(const struct agent_job *job, const struct task *task, enum
     return true;
 }
 
+static bool has_task_logs(const struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+
+    (void)snprintf(path, sizeof(path), "%s/log/tasks", job->result_dir);
+    return access(path, F_OK) == 0;
+}
+
+/* Of one task of an array; it has no launcher's log, since the table of tasks says what there would be. */
+static size_t array_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number,
+                          char (*paths)[AGENT_PATH_BYTES + 160])
+{
+    bool err_only = kind == SHOAL_LOG_ERR || kind == SHOAL_LOG_TASK_ERR;
+    size_t used = 0;
+
+    if (kind == SHOAL_LOG_LAUNCHER || kind == SHOAL_LOG_TASK_LAUNCHER)
+        return 0;
+    for (uint32_t attempt = 1; attempt <= TASK_ATTEMPTS_MAX; attempt++) {
+        if (!err_only)
+            agent_task_log(job, task_number, attempt, "stdout", paths[used++], sizeof(paths[0]));
+        if (err_only || kind == SHOAL_LOG_OUTERR)
+            agent_task_log(job, task_number, attempt, "stderr", paths[used++], sizeof(paths[0]));
+    }
+    return used;
+}
+
 /* The files of a request, in order. Elastic jobs: the drivers' only, except for one task's own log. */
 static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number,
                         char (*paths)[AGENT_PATH_BYTES + 160], size_t max)
@@ -139,6 +166,11 @@ static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, u
     bool any_driver = count > 0 && tasks[0].driver;
     bool one_task = kind >= SHOAL_LOG_TASK_OUT;
     size_t number = 0;
+
+    if (task_number != SHOAL_ARRAY_NONE && has_task_logs(job))
+        return array_files(job, kind, task_number, paths);
+    if (task_number == SHOAL_ARRAY_NONE)
+        task_number = 0;
 
     for (size_t i = 0; i < count && used + parts <= max; i++) {
         if (one_task) {
@@ -349,13 +381,24 @@ static void log_try(struct log_call *call)
 void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
                     shoal_backend_log_fn *done, void *arg)
 {
-    struct log_call *call = calloc(1, sizeof(*call));
+    static struct shoal_job_summary summary;
+    struct log_call *call;
+    struct shoal_msg msg;
 
+    if (!request->task_named && backend_summary(agent, id, &summary) && summary.tasks_all > 0) {
+        enum shoal_err err =
+            shoal_fail(&msg, SHOAL_ERR_INVALID,
+                       "each of the %u tasks of this array has its own log; name one with task", summary.tasks_all);
+
+        done(arg, err, &msg, NULL);
+        return;
+    }
+    call = calloc(1, sizeof(*call));
     SHOAL_ASSERT(call != NULL);
     *call = (struct log_call){ .agent = agent,
                                .id = id,
                                .kind = request->kind,
-                               .task = request->task,
+                               .task = request->task_named ? request->task : SHOAL_ARRAY_NONE,
                                .cursor = request->cursor,
                                .max = request->bytes_max,
                                .done = done,

@@ -54,6 +54,7 @@ static enum shoal_err copy_texts(struct shoal_job_spec *spec, const struct shoal
         { spec->model_dir, sizeof(spec->model_dir), o->model_dir, "--model-dir" },
         { spec->data_path, sizeof(spec->data_path), o->data_path, "data_path" },
         { spec->debug_level, sizeof(spec->debug_level), o->debug_level, "--debug-level" },
+        { spec->array, sizeof(spec->array), o->array, "--msd-array" },
     };
     enum shoal_err err = SHOAL_OK;
 

@@ -10,7 +10,7 @@
 
 #define OWNER_MS 5000
 
-enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_WHY };
+enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_WHY, VERB_TASKS };
 
 struct asked_verb {
     struct agent *agent;
@@ -19,6 +19,7 @@ struct asked_verb {
     struct shoal_job_id id;
     bool flag; /* GET: linearizable; RECOVER: confirmed */
     struct shoal_log_request log;
+    struct shoal_tasks_ask tasks;
     /* Of one type for each verb. */
     union {
         shoal_backend_job_fn *job;
@@ -27,6 +28,7 @@ struct asked_verb {
         shoal_backend_log_fn *log;
         shoal_backend_result_fn *result;
         shoal_backend_text_fn *text;
+        shoal_backend_tasks_fn *tasks;
     } then;
     void *arg;
 };
@@ -42,6 +44,7 @@ static void refuse(const struct asked_verb *v, enum shoal_err err, const struct 
     case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL, 0); break;
     case VERB_LEDGER:
     case VERB_WHY: v->then.text(v->arg, err, msg, (struct shoal_view){ 0 }); break;
+    case VERB_TASKS: v->then.tasks(v->arg, err, msg, NULL, 0, SHOAL_ARRAY_NONE); break;
     }
 }
 
@@ -56,6 +59,7 @@ static void begin(struct asked_verb *v)
     case VERB_RESULT: backend_result_id(v->agent, v->id, v->then.result, v->arg); break;
     case VERB_LEDGER: backend_ledger_id(v->agent, v->id, v->then.text, v->arg); break;
     case VERB_WHY: backend_why_id(v->agent, v->id, v->then.text, v->arg); break;
+    case VERB_TASKS: backend_tasks_id(v->agent, v->id, &v->tasks, v->then.tasks, v->arg); break;
     }
 }
 
@@ -188,5 +192,15 @@ void backend_why(void *ctx, const struct shoal_user *caller, const char *id, sho
     struct asked_verb *v = verb_create(ctx, caller, VERB_WHY, arg);
 
     v->then.text = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
+                   shoal_backend_tasks_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_TASKS, arg);
+
+    v->then.tasks = done;
+    v->tasks = *ask;
     backend_id_ask(ctx, caller, id, on_id, v);
 }

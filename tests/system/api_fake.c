@@ -409,6 +409,25 @@ static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *
              "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}]}"));
 }
 
+static void fake_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
+                       shoal_backend_tasks_fn *done, void *arg)
+{
+    static const struct shoal_task_info tasks[] = {
+        { .row = { .index = 3,
+                   .state = SHOAL_TASK_DONE,
+                   .attempts = 1,
+                   .start_ms = 1700000000000,
+                   .end_ms = 1700000001000 },
+          .node = "fake" },
+        { .row = { .index = 5, .state = SHOAL_TASK_PENDING } },
+    };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    (void)find(ctx, caller, id, &err, &msg);
+    done(arg, err, &msg, tasks, ask->limit < 2 ? 1 : 2, ask->limit < 2 ? 3 : SHOAL_ARRAY_NONE);
+}
+
 static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
@@ -548,6 +567,7 @@ int main(int argc, char **argv)
         .result_close = fake_close,
         .ledger = fake_ledger,
         .why = fake_why,
+        .tasks = fake_tasks,
         .logon = fake_logon,
         .logoff = fake_logoff,
         .user_find = fake_user,
