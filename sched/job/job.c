@@ -172,8 +172,11 @@ unsigned job_move_state(struct shoal_job *job, uint8_t state, uint64_t wall_ms)
     job->state = state;
     if (state == SHOAL_JOB_RUNNING && job->start_ms == 0)
         job->start_ms = wall_ms;
-    if (shoal_job_state_ended((enum shoal_job_state)state))
+    if (shoal_job_state_ended((enum shoal_job_state)state)) {
         job->end_ms = wall_ms;
+        if (job->start_ms == 0 && state == SHOAL_JOB_FINISHED)
+            job->start_ms = wall_ms; /* it ended before RUNNING was worth an entry */
+    }
     if (shoal_job_state_ended((enum shoal_job_state)state) && job->tasks != NULL)
         job_tasks_stop(job);
     return SHOAL_JOB_CHANGED_STATE;
@@ -376,16 +379,31 @@ static unsigned apply_snapshot(struct shoal_job *job, const struct shoal_job_ent
     return SHOAL_JOB_CHANGED_CALLS;
 }
 
+/* J9: what was placed has ended well, so the leases go with the job. */
+static unsigned end_scripts(struct shoal_job *job)
+{
+    if (job->result_wanted)
+        return 0;
+    SHOAL_ASSERT(!job->spec.elastic && job->tasks == NULL); /* J9 */
+    job->exit_code = 0;
+    job->placement_count = 0;
+    return SHOAL_JOB_CHANGED_PLACES;
+}
+
 static unsigned apply_result(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
-    if (shoal_job_state_ended((enum shoal_job_state)job->state) || !job->result_wanted ||
+    bool at_once = !job->spec.elastic && job->tasks == NULL && job->placement_count > 0; /* J9 */
+    unsigned changed;
+
+    if (shoal_job_state_ended((enum shoal_job_state)job->state) || (!job->result_wanted && !at_once) ||
         !may_move(job, SHOAL_JOB_FINISHED))
         return SHOAL_JOB_CHANGED_REFUSED;
+    changed = end_scripts(job) | SHOAL_JOB_CHANGED_RESULT;
     job->result = entry->u.result;
     if (job->tasks != NULL && job->tasks->counts[SHOAL_TASK_DONE] < job->tasks->array.task_count)
-        return job_move_state(job, SHOAL_JOB_ERROR, entry->wall_ms) | SHOAL_JOB_CHANGED_RESULT;
+        return job_move_state(job, SHOAL_JOB_ERROR, entry->wall_ms) | changed;
     job->reason[0] = '\0';
-    return job_move_state(job, SHOAL_JOB_FINISHED, entry->wall_ms) | SHOAL_JOB_CHANGED_RESULT;
+    return job_move_state(job, SHOAL_JOB_FINISHED, entry->wall_ms) | changed;
 }
 
 static unsigned apply_stop(struct shoal_job *job, const struct shoal_job_entry *entry)

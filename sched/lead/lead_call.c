@@ -13,6 +13,7 @@
 #define TRAIN_STATES_MAX 3 /* times that one state is said to a driver that does not ask */
 #define PROGRESS_NS (10 * SHOAL_S)
 #define FAILURES_MAX 10
+#define RUNNING_NS (100 * SHOAL_MS)
 
 /* ---- train() ----------------------------------------------------------------------------------------------------- */
 
@@ -542,6 +543,19 @@ static void judge_engines(struct shoal_lead *lead)
         lead_fail(lead, -1, "workers died %u times without one step in between; see their logs", lead->failures);
 }
 
+/* RUNNING costs an entry: a script that ends sooner than this is FINISHED before anybody has read it. */
+static bool ran_for_a_while(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    if (lead->ran_ns == 0)
+        lead->ran_ns = s->now_ns;
+    if (lead->job->spec.elastic || s->now_ns >= lead->ran_ns + RUNNING_NS)
+        return true;
+    lead_wake(s, lead->ran_ns + RUNNING_NS);
+    return false;
+}
+
 /* LAUNCHING, RUNNING and RECOVERING follow what lives. */
 static bool follow_state(struct lead_step *s)
 {
@@ -563,7 +577,7 @@ static bool follow_state(struct lead_step *s)
         }
         members_live = members_live || (lworker_lives(w) && lead_is_member(lead, w->place.worker_id));
     }
-    if (job->state == SHOAL_JOB_LAUNCHING && main_ran)
+    if (job->state == SHOAL_JOB_LAUNCHING && main_ran && ran_for_a_while(s))
         return lead_propose_state(s, SHOAL_JOB_RUNNING, -1, false, "");
     if (!job->spec.elastic) {
         if (job->state == SHOAL_JOB_RUNNING && lead_rerun(lead))
@@ -603,7 +617,10 @@ bool lead_finish(struct lead_step *s)
     judge_engines(lead);
     if (lead->fail_text[0] != '\0')
         return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
+    /* A driver's end is committed before its result is made: its successor would run the script again. The end of plain
+     * scripts is one entry (J9); should this leader die before it, the next one hears of their ends from the hosts. */
+    lead->ended_well = well && !job->spec.elastic;
     if (well)
-        return lead_propose_state(s, job->state, 0, true, "");
+        return job->spec.elastic ? lead_propose_state(s, job->state, 0, true, "") : finish_result(s);
     return follow_state(s);
 }

@@ -70,7 +70,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
     *min = 0;
     *max = 0;
     if (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop || job->result_wanted ||
-        lead->fail_text[0] != '\0')
+        lead->ended_well || lead->fail_text[0] != '\0')
         return;
     if (job->tasks != NULL) {
         lead_array_want(lead, min, max);
@@ -630,7 +630,7 @@ bool lead_place(struct lead_step *s)
 
     lead_want(lead, &min, &max);
     forget_requests(s);
-    if (lead->job->stop || lead->job->result_wanted || lead->fail_text[0] != '\0') {
+    if (lead->job->stop || lead->job->result_wanted || lead->ended_well || lead->fail_text[0] != '\0') {
         lead_cancel(s);
         return false;
     }

@@ -213,13 +213,13 @@ static void test_calls_and_epochs(void **state)
 
 static void test_result_and_end(void **state)
 {
-    struct shoal_job *job = new_job(false);
+    struct shoal_job *job = new_job(true);
 
     (void)state;
-    (void)place(job, 1, SHOAL_JOB_SCRIPT);
+    (void)place(job, 1, SHOAL_JOB_DRIVER);
     (void)to_state(job, SHOAL_JOB_RUNNING);
     start(SHOAL_JOB_ENTRY_RESULT)->u.result = (struct shoal_hash){ { 1 } };
-    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_REFUSED); /* nobody has ended well */
+    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_REFUSED); /* the driver's end comes first */
     start(SHOAL_JOB_ENTRY_STATE)->u.state.state = SHOAL_JOB_RUNNING;
     entry.u.state.result_wanted = true;
     (void)apply(job);
@@ -232,6 +232,25 @@ static void test_result_and_end(void **state)
     start(SHOAL_JOB_ENTRY_DELETE);
     assert_int_equal(apply(job), SHOAL_JOB_CHANGED_FLAGS);
     assert_true(job->deleted && !job->stop);
+    shoal_job_destroy(job);
+}
+
+/* J9. */
+static void test_plain_scripts_end_in_one_entry(void **state)
+{
+    struct shoal_job *job = new_job(false);
+
+    (void)state;
+    start(SHOAL_JOB_ENTRY_RESULT)->u.result = (struct shoal_hash){ { 1 } };
+    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_REFUSED); /* nothing of it has run */
+    (void)place(job, 1, SHOAL_JOB_SCRIPT);
+    assert_int_equal(job->state, SHOAL_JOB_LAUNCHING);
+    start(SHOAL_JOB_ENTRY_RESULT)->u.result = (struct shoal_hash){ { 1 } };
+    assert_int_equal(apply(job), SHOAL_JOB_CHANGED_STATE | SHOAL_JOB_CHANGED_PLACES | SHOAL_JOB_CHANGED_RESULT);
+    assert_int_equal(job->state, SHOAL_JOB_FINISHED);
+    assert_int_equal(job->placement_count, 0);
+    assert_int_equal(job->exit_code, 0);
+    assert_int_equal(job->start_ms, job->end_ms); /* it never was RUNNING */
     shoal_job_destroy(job);
 }
 
@@ -758,6 +777,7 @@ int main(void)
         cmocka_unit_test(test_placements),
         cmocka_unit_test(test_calls_and_epochs),
         cmocka_unit_test(test_result_and_end),
+        cmocka_unit_test(test_plain_scripts_end_in_one_entry),
         cmocka_unit_test(test_recover),
         cmocka_unit_test(test_recover_after_the_end),
         cmocka_unit_test(test_replicas),

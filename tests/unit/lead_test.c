@@ -96,6 +96,20 @@ static void test_a_script_starts_with_one_entry(void **state)
     finish();
 }
 
+/* J9: what a job that ends at once costs its guardians. */
+static void test_a_short_script_costs_two_entries_beyond_its_founding(void **state)
+{
+    (void)state;
+    start(19, false, 1, 1);
+    w.script_ns = 20 * SHOAL_MS;
+    w_new_lead(&w, 1);
+    w_run_to_end(&w, SHOAL_S);
+    expect_state(SHOAL_JOB_FINISHED);
+    assert_int_equal(w.index, 4); /* two of the founding, the placement, the result */
+    expect_clean();
+    w_deinit(&w);
+}
+
 /* A host's datagrams are heard before its new link is up: what was sent in between is lost, so it is sent again. */
 static void test_a_link_that_comes_up_renews_leases_at_once(void **state)
 {
@@ -787,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_host_dies),
         cmocka_unit_test(test_lost_engines_are_replaced_at_once),
         cmocka_unit_test(test_a_script_starts_with_one_entry),
+        cmocka_unit_test(test_a_short_script_costs_two_entries_beyond_its_founding),
         cmocka_unit_test(test_leader_host_dies),
         cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),
