@@ -474,38 +474,6 @@ void http_stream_start(struct http_request *request, int status, const char *typ
         http_conn_close(request->conn);
 }
 
-struct later {
-    uv_timer_t timer;
-    struct http_request *request;
-    http_request_fn *next;
-};
-
-static void on_later_closed(uv_handle_t *handle)
-{
-    struct later *later = handle->data;
-    struct http_request *request = later->request;
-
-    later->next(request);
-    free(later);
-    http_request_release(request);
-}
-
-static void on_later(uv_timer_t *timer) { uv_close((uv_handle_t *)timer, on_later_closed); }
-
-/* Runs `next` from the loop, so that a writer may call itself. */
-static void call_later(struct http_request *request, http_request_fn *next)
-{
-    struct later *later = calloc(1, sizeof(*later));
-
-    SHOAL_ASSERT(later != NULL);
-    later->request = request;
-    later->next = next;
-    http_request_hold(request);
-    (void)uv_timer_init(request->http->loop, &later->timer);
-    later->timer.data = later;
-    (void)uv_timer_start(&later->timer, on_later, 0, 0);
-}
-
 void http_stream_write(struct http_request *request, struct shoal_view bytes, http_request_fn *next)
 {
     struct shoal_buf piece = { 0 };
@@ -518,7 +486,7 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
         request->stream_left -= bytes.len;
     }
     if (request->conn == NULL || bytes.len == 0) {
-        call_later(request, next);
+        http_call_later(request, next);
         return;
     }
     if (request->chunked) {
@@ -535,7 +503,7 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
     shoal_buf_deinit(&piece);
     if (err != SHOAL_OK) {
         http_conn_close(request->conn);
-        call_later(request, next);
+        http_call_later(request, next);
     }
 }
 

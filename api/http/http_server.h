@@ -10,8 +10,6 @@
 #ifndef API_HTTP_SERVER_H
 #define API_HTTP_SERVER_H
 
-#include <uv.h>
-
 #include "shoal/backend.h"
 #include "shoal/http.h"
 
@@ -19,10 +17,12 @@
 #include "http1_parser.h"
 #include "json_writer.h"
 #include "tls_openssl.h"
-#include "api/rest/token.h"
+#include "token.h"
 
 struct http_conn;
 struct http_request;
+struct uv_loop_s;
+struct uv_stream_s;
 
 typedef void http_request_fn(struct http_request *request);
 typedef void http_data_fn(struct http_request *request, struct shoal_view content);
@@ -112,14 +112,12 @@ const struct http_route *http_routes_native(size_t *count);
 
 struct basic_entry {
     uint8_t digest[32];
-    uint64_t until_ms; /* uv_now; 0: empty */
+    uint64_t until_ms; /* as http_now_ms; 0: empty */
     struct shoal_user user;
 };
 
 struct shoal_http {
-    uv_loop_t *loop;
-    uv_tcp_t listener;
-    uv_timer_t timer;
+    struct uv_loop_s *loop;
     struct shoal_backend backend;
     struct shoal_http_options options;
     char *spool_dir;
@@ -139,8 +137,8 @@ struct shoal_http {
     uint8_t scratch[65536]; /* one read of a TLS socket */
 };
 
-/* http_conn.c */
-void http_conn_accept(struct shoal_http *http);
+/* http_conn_uv.c */
+void http_conn_accept(struct shoal_http *http, struct uv_stream_s *listener);
 void http_conn_close(struct http_conn *conn);
 void http_conn_process(struct http_conn *conn);
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms);
@@ -157,11 +155,14 @@ void http_request_data(struct http_request *request, struct shoal_view content);
 void http_request_complete(struct http_request *request);
 void http_request_bad(struct http_request *request, int status, const struct shoal_msg *msg);
 
-/* http_server.c */
+/* http_server_uv.c */
+uint64_t http_now_ms(const struct shoal_http *http); /* the loop's, at the beginning of its turn */
+/* Calls `next` from the loop, so that a writer may call itself. */
+void http_call_later(struct http_request *request, http_request_fn *next);
 void http_handle_closed(struct shoal_http *http);
 void http_stop_check(struct shoal_http *http);
 
-/* auth.c: calls `ok` with request->user set, now or later, or answers 401. */
+/* auth_sodium.c: calls `ok` with request->user set, now or later, or answers 401. */
 void auth_request(struct http_request *request, http_request_fn *ok);
 /* False: too many password checks are under way, and the request was answered. Else call auth_logon_end once. */
 bool auth_logon_begin(struct http_request *request);

@@ -17,7 +17,7 @@ const char *routes_exec_state(const struct shoal_http *http, const char *state);
 void routes_log_stream(struct http_request *request, enum shoal_log_kind kind, unsigned task, unsigned last_lines,
                        bool as_json, int not_found);
 
-/* submit.c: a multipart, form or empty body into a job (or, for POST /v1/tickets, into a ticket). */
+/* submit_uv.c: a multipart, form or empty body into a job (or, for POST /v1/tickets, into a ticket). */
 void submit_begin(struct http_request *request);
 void submit_data(struct http_request *request, struct shoal_view content);
 void submit_handle(struct http_request *request);

@@ -1,12 +1,13 @@
 /* The REST API of WMLA's DLI v1 that its clients use: logon, /conf, /status, execs, and the scheduler calls that its
  * log commands need (execs-api 2 to 6). */
 #include <inttypes.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+
+#include "shoal/crypto.h"
 
 #include "api/http/json_input.h"
 #include "job_list.h"
@@ -105,9 +106,9 @@ static void answer_logon(struct http_request *request)
     (void)snprintf(claims.user, sizeof(claims.user), "%s", request->user.name);
     claims.issued_s = (uint64_t)time(NULL);
     claims.exp_s = claims.issued_s + http->options.token_life_s;
-    randombytes_buf(claims.id, sizeof(claims.id));
+    shoal_random(claims.id, sizeof(claims.id));
     err = token_make(&claims, keys.keys[0], token, &msg);
-    sodium_memzero(&keys, sizeof(keys));
+    shoal_wipe(&keys, sizeof(keys));
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, &msg, 400);
         return;

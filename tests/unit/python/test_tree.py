@@ -40,15 +40,13 @@ PREFIXES = {
 
 # Arrows between folders: who includes a header of another room by its path. None of them may be turned round.
 ARROWS = {
-    ("api/cli", "api/http"), ("api/rest", "api/http"), ("api/http", "api/rest"),
+    ("api/cli", "api/http"), ("api/rest", "api/http"),
     ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
     ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
     ("node/blob", "node/store"),
     ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
 }
-# Pairs of them that point both ways: to be undone.
-BOTH_WAYS = {frozenset(("api/http", "api/rest"))}
 
 # `default:` where a switch is over foreign bytes, characters or another library's numbers. Elsewhere the compiler is to
 # name every switch that a new value breaks.
@@ -67,6 +65,20 @@ DEFAULTS = {
     "node/store/cache_lmdb.c": 1,  # LMDB's codes
     "sched/node/sched_archive.c": 1,
     "sim/sim.c": 1, "sim/sim_host.c": 1, "sim/sim_script.c": 2, "sim/sim_worker.c": 1,
+}
+
+# A library's headers, and the suffix of the files that may include them: `ls` shows where a library can leak.
+SUFFIXES = {
+    "uv": "uv", "lmdb": "lmdb", "msgpack": "msgpack", "jansson": "jansson", "sodium": "sodium", "curl": "curl",
+    "archive": "archive", "archive_entry": "archive", "openssl": "openssl", "http_parser": "parser", "ucp": "ucx", "ucs": "ucx",
+}
+# More than one library in a file: what the second one does there.
+SECOND = {
+    "api/rest/bundle_archive.c": {"sodium"},  # hashes what it reads
+    "api/rest/submit_uv.c": {"sodium"},  # hashes and base64 of one request
+    "node/agent/agent.h": {"uv"},  # the agent is one loop
+    "node/link/datagram_uv.c": {"sodium"},  # seals what it sends
+    "node/store/store_lmdb.c": {"uv"},  # uv_hrtime
 }
 
 # Functions over the length, each with its reason.
@@ -187,11 +199,21 @@ def test_arrows_between_rooms_are_known_and_run_one_way():
                 arrows[room_of(path), str(pathlib.Path(included).parent)].append("%s: %s" % (name_of(path), included))
     new = ["%s -> %s (%s)" % (*arrow, users[0]) for arrow, users in sorted(arrows.items()) if arrow not in ARROWS]
     assert not new, "an arrow that ARROWS does not know:\n" + "\n".join(new)
-    back = {frozenset(arrow) for arrow in arrows if (arrow[1], arrow[0]) in arrows} - BOTH_WAYS
+    back = {frozenset(arrow) for arrow in arrows if (arrow[1], arrow[0]) in arrows}
     assert not back, "arrows that run both ways: %s" % [sorted(pair) for pair in back]
     siblings = [arrow for arrow in arrows if arrow[0].split("/")[0] != arrow[1].split("/")[0]]
     assert not siblings, "parts meet in include/shoal only: %s" % siblings
     print("\n%d arrows between rooms" % len(arrows))
+
+
+def test_a_library_is_included_in_files_of_its_suffix():
+    wrong = []
+    for path in sources(*FOLDERS):
+        for header in re.findall(r"^#include <(\w+)[/.]", path.read_text(), re.M):
+            suffix = SUFFIXES.get(header)
+            if suffix and not path.stem.endswith("_" + suffix) and header not in SECOND.get(name_of(path), ()):
+                wrong.append("%s: <%s>" % (name_of(path), header))
+    assert not wrong, "one library, one suffix (SUFFIXES):\n" + "\n".join(wrong)
 
 
 def test_an_enum_is_switched_without_a_default():

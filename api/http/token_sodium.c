@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/http/json_input.h"
+#include "json_input.h"
 
 #include "shoal/banned.h"
 

@@ -2,7 +2,7 @@
  *
  * A password check costs tens of milliseconds by intent. Clients that send Basic on each request are remembered for a
  * minute by a keyed digest of user and password, with a key of this process; the password itself is never kept. */
-#include "api/http/http_server.h"
+#include "http_server.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ static void on_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg,
         struct basic_entry *entry = &http->basic[http->basic_next++ % HTTP_BASIC_CACHE];
 
         memcpy(entry->digest, basic->digest, sizeof(entry->digest));
-        entry->until_ms = uv_now(http->loop) + BASIC_TRUST_MS;
+        entry->until_ms = http_now_ms(http) + BASIC_TRUST_MS;
         entry->user = *user;
         request->user = *user;
         ok(request);
@@ -122,7 +122,7 @@ static void on_logon(void *arg, enum shoal_err err, const struct shoal_msg *msg,
 static struct basic_entry *find_trusted(struct shoal_http *http, const uint8_t digest[32])
 {
     for (unsigned i = 0; i < HTTP_BASIC_CACHE; i++)
-        if (http->basic[i].until_ms > uv_now(http->loop) && sodium_memcmp(http->basic[i].digest, digest, 32) == 0)
+        if (http->basic[i].until_ms > http_now_ms(http) && sodium_memcmp(http->basic[i].digest, digest, 32) == 0)
             return &http->basic[i];
     return NULL;
 }

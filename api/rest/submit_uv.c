@@ -14,6 +14,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "shoal/bundle.h"
 
@@ -405,10 +406,11 @@ static enum shoal_err find_main(struct submit *s)
     bool found = false;
 
     o->main_path = "";
-    o->work_dir =
-        o->user_cmd ? (o->model_dir[0] != '\0' ? o->model_dir : arena_text(&s->request->arena, s->info.top)) : "";
-    if (o->user_cmd)
+    o->work_dir = "";
+    if (o->user_cmd) {
+        o->work_dir = o->model_dir[0] != '\0' ? o->model_dir : arena_text(&s->request->arena, s->info.top);
         return SHOAL_OK;
+    }
     while (names[0][0] == '.' && names[0][1] == '/')
         names[0] += 2;
     for (unsigned n = 0; n < 2 && !found; n++) {

@@ -2,24 +2,68 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <uv.h>
+
+#include "shoal/crypto.h"
 
 #include "shoal/banned.h"
 
 #define TICK_MS 1000u
 #define BACKLOG 512
 
+/* libuv's own of the server, beside what its other files know. */
+struct server {
+    struct shoal_http http; /* the first */
+    uv_tcp_t listener;
+    uv_timer_t timer;
+};
+
+static struct server *server_of(struct shoal_http *http) { return (struct server *)http; }
+
+uint64_t http_now_ms(const struct shoal_http *http) { return uv_now(http->loop); }
+
+struct later {
+    uv_timer_t timer;
+    struct http_request *request;
+    http_request_fn *next;
+};
+
+static void on_later_closed(uv_handle_t *handle)
+{
+    struct later *later = handle->data;
+    struct http_request *request = later->request;
+
+    later->next(request);
+    free(later);
+    http_request_release(request);
+}
+
+static void on_later(uv_timer_t *timer) { uv_close((uv_handle_t *)timer, on_later_closed); }
+
+void http_call_later(struct http_request *request, http_request_fn *next)
+{
+    struct later *later = calloc(1, sizeof(*later));
+
+    SHOAL_ASSERT(later != NULL);
+    later->request = request;
+    later->next = next;
+    http_request_hold(request);
+    (void)uv_timer_init(request->http->loop, &later->timer);
+    later->timer.data = later;
+    (void)uv_timer_start(&later->timer, on_later, 0, 0);
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct shoal_http *http = listener->data;
 
     if (status == 0 && !http->stopping)
-        http_conn_accept(http);
+        http_conn_accept(http, listener);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -29,7 +73,7 @@ static void on_tick(uv_timer_t *timer)
 
     for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
         next = http_conn_next(conn);
-        http_conn_tick(conn, uv_now(http->loop));
+        http_conn_tick(conn, http_now_ms(http));
     }
 }
 
@@ -37,8 +81,8 @@ static void http_free(struct shoal_http *http)
 {
     tls_context_destroy(http->tls);
     free(http->spool_dir);
-    sodium_memzero(http->basic, sizeof(http->basic));
-    free(http);
+    shoal_wipe(http->basic, sizeof(http->basic));
+    free(server_of(http));
 }
 
 void http_stop_check(struct shoal_http *http)
@@ -75,13 +119,13 @@ static enum shoal_err bind_listener(struct shoal_http *http, struct shoal_msg *m
         failed = uv_ip6_addr(host, (int)port, (struct sockaddr_in6 *)&address);
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: not an IP address", host);
-    failed = uv_tcp_bind(&http->listener, (const struct sockaddr *)&address, 0);
+    failed = uv_tcp_bind(&server_of(http)->listener, (const struct sockaddr *)&address, 0);
     if (failed == 0)
-        failed = uv_listen((uv_stream_t *)&http->listener, BACKLOG, on_connection);
+        failed = uv_listen((uv_stream_t *)&server_of(http)->listener, BACKLOG, on_connection);
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s port %u: %s; choose another with --api-port", host,
                           port, uv_strerror(failed));
-    failed = uv_tcp_getsockname(&http->listener, (struct sockaddr *)&address, &address_len);
+    failed = uv_tcp_getsockname(&server_of(http)->listener, (struct sockaddr *)&address, &address_len);
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "API address %s: %s", host, uv_strerror(failed));
     http->port = address.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)&address)->sin_port)
@@ -91,17 +135,17 @@ static enum shoal_err bind_listener(struct shoal_http *http, struct shoal_msg *m
 
 static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *msg)
 {
-    int failed = uv_tcp_init(http->loop, &http->listener);
+    int failed = uv_tcp_init(http->loop, &server_of(http)->listener);
 
     if (failed != 0)
         return shoal_fail(msg, SHOAL_ERR_FULL, "API socket: %s", uv_strerror(failed));
-    http->listener.data = http;
+    server_of(http)->listener.data = http;
     http->handles_open = 1;
-    failed = uv_timer_init(http->loop, &http->timer);
+    failed = uv_timer_init(http->loop, &server_of(http)->timer);
     SHOAL_ASSERT(failed == 0);
-    http->timer.data = http;
+    server_of(http)->timer.data = http;
     http->handles_open = 2;
-    failed = uv_timer_start(&http->timer, on_tick, TICK_MS, TICK_MS);
+    failed = uv_timer_start(&server_of(http)->timer, on_tick, TICK_MS, TICK_MS);
     SHOAL_ASSERT(failed == 0);
     return bind_listener(http, msg);
 }
@@ -109,21 +153,24 @@ static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *ms
 enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_options *options,
                                 const struct shoal_backend *backend, struct shoal_http **http, struct shoal_msg *msg)
 {
+    struct server *server;
     struct shoal_http *made;
     enum shoal_err err;
 
-    if (sodium_init() < 0)
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "libsodium cannot start");
+    err = shoal_crypto_init(msg);
+    if (err != SHOAL_OK)
+        return err;
     /* libuv writes with write(2): a client that has gone must be an error, not our death. */
     (void)signal(SIGPIPE, SIG_IGN);
     if (access(options->spool_dir, W_OK | X_OK) != 0)
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: the folder for uploads cannot be written: %s",
                           options->spool_dir, strerror(errno));
-    made = calloc(1, sizeof(*made));
-    if (made == NULL || (made->spool_dir = strdup(options->spool_dir)) == NULL) {
-        free(made);
+    server = calloc(1, sizeof(*server));
+    if (server == NULL || (server->http.spool_dir = strdup(options->spool_dir)) == NULL) {
+        free(server);
         return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory");
     }
+    made = &server->http;
     made->loop = loop;
     made->backend = *backend;
     made->options = *options;
@@ -131,7 +178,7 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
         made->options.connections_max = SHOAL_HTTP_CONNECTIONS_MAX;
     if (made->options.token_life_s == 0)
         made->options.token_life_s = 12 * 3600;
-    randombytes_buf(made->basic_key, sizeof(made->basic_key));
+    shoal_random(made->basic_key, sizeof(made->basic_key));
     if (!options->plain) {
         err = tls_context_create(options->tls_dir, options->tls_name, &made->tls, msg);
         if (err != SHOAL_OK) {
@@ -169,8 +216,8 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
         http_conn_close(conn);
     }
     if (http->handles_open > 1)
-        uv_close((uv_handle_t *)&http->timer, on_own_closed);
-    uv_close((uv_handle_t *)&http->listener, on_own_closed);
+        uv_close((uv_handle_t *)&server_of(http)->timer, on_own_closed);
+    uv_close((uv_handle_t *)&server_of(http)->listener, on_own_closed);
 }
 
 uint16_t shoal_http_port(const struct shoal_http *http) { return http->port; }

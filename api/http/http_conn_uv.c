@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uv.h>
 
 #include "shoal/banned.h"
 
@@ -583,7 +584,7 @@ static void refuse_socket(struct shoal_http *http, struct http_conn *conn)
     http_conn_close(conn);
 }
 
-void http_conn_accept(struct shoal_http *http)
+void http_conn_accept(struct shoal_http *http, struct uv_stream_s *listener)
 {
     struct http_conn *conn = calloc(1, sizeof(*conn));
 
@@ -600,7 +601,7 @@ void http_conn_accept(struct shoal_http *http)
     http->handles_open++;
     http->stats.connections_open++;
     set_phase(conn, CONN_HEAD);
-    if (uv_accept((uv_stream_t *)&http->listener, (uv_stream_t *)&conn->tcp) != 0 ||
+    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) != 0 ||
         http->stats.connections_open > http->options.connections_max) {
         refuse_socket(http, conn);
         return;
