@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "collective/memory/cpu.h"
 #include "comm.h"
 
 #include "shoal/banned.h"
@@ -30,20 +31,15 @@ uint64_t comm_deadline_ns(int timeout_ms)
     return timeout_ms < 0 ? UINT64_MAX : comm_now_ns() + (uint64_t)timeout_ms * (uint64_t)SHOAL_MS;
 }
 
-static inline void pause_cpu(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 void wait_set_spin(struct shoal_comm *comm)
 {
     cpu_set_t set;
 
     CPU_ZERO(&set);
     comm->cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-    comm->spin_max = comm->epoch.local_count > comm->cores ? 0 : comm->epoch.hosts > 1 ? SPINS_FABRIC : SPINS_ROOMY;
+    comm->spin_max = comm->epoch.hosts > 1 ? SPINS_FABRIC : SPINS_ROOMY;
+    if (comm->epoch.local_count > comm->cores)
+        comm->spin_max = 0;
 }
 
 /* Sleep until the bell or the control page changes. Without futex_waitv (before Linux 5.16) the sleep is short. */
@@ -84,7 +80,7 @@ static enum shoal_err wait_turns(struct shoal_comm *comm, wait_fn *ready, uint64
         if (fabric && atomic_exchange(&comm->fabric_moved, false))
             turn = 0; /* what came may have to be answered before anything else comes */
         if (turn < comm->spin_max)
-            pause_cpu();
+            cpu_pause();
         else if (turn < comm->spin_max + YIELDS)
             (void)sched_yield();
         else if (fabric)

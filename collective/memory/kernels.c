@@ -5,6 +5,8 @@
 #include "shoal/collective.h"
 #include "shoal/permute.h"
 
+#include "cpu.h"
+
 #include "shoal/banned.h"
 
 /* Vectors of 64 bytes: the compiler splits them where the instruction set is narrower. */
@@ -78,10 +80,8 @@ static uint64_t digest_keys[KERNEL_DIGEST_BYTES / 8] __attribute__((aligned(64))
 
 /* NOLINTEND(bugprone-macro-parentheses) */
 KERNEL_FAMILY(plain, )
-#if defined(__x86_64__)
-KERNEL_FAMILY(avx2, __attribute__((target("avx2"))))
-KERNEL_FAMILY(avx512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
-#endif
+KERNEL_FAMILY(avx2, CPU_AVX2)
+KERNEL_FAMILY(avx512, CPU_AVX512)
 
 static const struct kernels *chosen;
 
@@ -90,12 +90,10 @@ __attribute__((constructor)) static void kernels_choose(void)
     for (uint64_t i = 0; i < KERNEL_DIGEST_BYTES / 8; i++)
         digest_keys[i] = shoal_mix64((i + 1) * 0x9e3779b97f4a7c15u);
     chosen = &family_plain;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    if (cpu_has_avx512())
         chosen = &family_avx512;
-    else if (__builtin_cpu_supports("avx2"))
+    else if (cpu_has_avx2())
         chosen = &family_avx2;
-#endif
 }
 
 const struct kernels *kernels_get(void) { return chosen; }
