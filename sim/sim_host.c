@@ -604,12 +604,14 @@ void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user)
     struct shoal_sched_request request = { .kind = user == NULL ? SHOAL_SCHED_MESH_INIT : SHOAL_SCHED_MESH_CHANGE };
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     size_t len;
+    enum shoal_err err;
 
     (void)snprintf(command.name, sizeof(command.name), "simulated");
     (void)snprintf(command.user.name, sizeof(command.user.name), "%.63s", user == NULL ? "admin" : user);
     (void)snprintf(command.user.password, sizeof(command.user.password), "x");
     command.user.admin = user == NULL;
-    SHOAL_ASSERT(shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len) == SHOAL_OK);
+    err = shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len);
+    SHOAL_ASSERT(err == SHOAL_OK);
     request.command = shoal_view_of(bytes, len);
     if (sim->hosts[at].agent)
         sim->mesh_request = sim_request(&sim->hosts[at], &request, UINT32_MAX);
@@ -653,13 +655,15 @@ static void sched_create(struct sim_host *host)
                                            .loaded_max = host->sim->options.loaded_max,
                                            .archive_ns = host->sim->options.archive_ns,
                                            .slots = host->slots };
+    enum shoal_err err;
 
     memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));
     options.env = (struct shoal_sched_env){
         .arg = host, .hash = toy_hash, .sign = sched_sign, .verify = sched_verify, .node_of_key = sched_node_of_key
     };
     sim_stream(host->sim, &options.chance, "sched", host->index, host->life);
-    SHOAL_ASSERT(shoal_sched_create(&host->sched, &options) == SHOAL_OK);
+    err = shoal_sched_create(&host->sched, &options);
+    SHOAL_ASSERT(err == SHOAL_OK);
 }
 
 static void swim_create(struct sim_host *host)
@@ -680,13 +684,15 @@ static void swim_create(struct sim_host *host)
     struct shoal_swim_event event = { .kind = SHOAL_SWIM_JOIN };
     struct shoal_rand rand;
     struct shoal_msg msg;
+    enum shoal_err err;
 
     options.env =
         (struct shoal_swim_env){ .arg = host, .sign = swim_sign, .verify = swim_verify, .node_id = swim_node_id };
     (void)snprintf(options.name, sizeof(options.name), "%s", host->name);
     sim_stream(sim, &rand, "swim", host->index, host->life);
     options.seed = shoal_rand_u64(&rand);
-    SHOAL_ASSERT(shoal_swim_create(&host->swim, &options, &msg) == SHOAL_OK);
+    err = shoal_swim_create(&host->swim, &options, &msg);
+    SHOAL_ASSERT(err == SHOAL_OK);
     for (uint32_t i = 0; i < SIM_HOSTS_MAX && event.join.count < SHOAL_SWIM_SEEDS_MAX; i++)
         if (i != host->index && sim->hosts[i].exists)
             seeds[event.join.count++] = sim->hosts[i].address;

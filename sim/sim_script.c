@@ -589,6 +589,7 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes
                                    .devices_per_worker = 1,
                                    .submit_ms = 1 };
     size_t len;
+    enum shoal_err err;
 
     if (job->script)
         spec.argv = (struct shoal_job_texts){ 1, { (const uint8_t *)"true", 5 } };
@@ -603,7 +604,8 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes
     spec.args = shoal_view_text("--model-main main.py");
     spec.bundle_hash = named_hash(index, 2);
     spec.bundle_bytes = 10;
-    SHOAL_ASSERT(shoal_job_spec_encode(&spec, bytes, cap, &len) == SHOAL_OK);
+    err = shoal_job_spec_encode(&spec, bytes, cap, &len);
+    SHOAL_ASSERT(err == SHOAL_OK);
     return len;
 }
 

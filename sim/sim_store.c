@@ -196,8 +196,11 @@ uint64_t sim_disk_flush_age(const struct sim_host *host)
 
 void sim_keep(struct shoal_buf *to, struct shoal_view bytes)
 {
+    enum shoal_err err;
+
     to->len = 0;
-    SHOAL_ASSERT(shoal_buf_append(to, bytes.bytes, bytes.len) == SHOAL_OK);
+    err = shoal_buf_append(to, bytes.bytes, bytes.len);
+    SHOAL_ASSERT(err == SHOAL_OK);
 }
 
 static void restore(struct sim_host *host, const struct sim_disk_group *g)

@@ -130,10 +130,12 @@ static void say(struct sim_host *host, const struct sim_worker *worker, const st
     static uint8_t bytes[MESSAGE_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     struct sim_event *event;
+    enum shoal_err err;
 
     if (!host->agent || !worker->connected)
         return; /* said again after the next HELLO */
-    SHOAL_ASSERT(shoal_worker_encode(message, &w) == SHOAL_OK);
+    err = shoal_worker_encode(message, &w);
+    SHOAL_ASSERT(err == SHOAL_OK);
     if (message->kind != SHOAL_WORKER_RECORDS)
         sim_trace(host->sim, "%s: worker %llx says %s", host->name, (unsigned long long)worker->id,
                   said(message->kind));

@@ -89,15 +89,19 @@ static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t len)
 static void put(struct zip *zip, uint64_t value, unsigned width)
 {
     uint8_t bytes[8];
+    enum shoal_err err;
 
     for (unsigned i = 0; i < width; i++)
         bytes[i] = (uint8_t)(value >> (8 * i));
-    SHOAL_ASSERT(shoal_buf_append(&zip->piece, bytes, width) == SHOAL_OK);
+    err = shoal_buf_append(&zip->piece, bytes, width);
+    SHOAL_ASSERT(err == SHOAL_OK);
 }
 
 static void put_text(struct zip *zip, const char *text)
 {
-    SHOAL_ASSERT(shoal_buf_append(&zip->piece, text, strlen(text)) == SHOAL_OK);
+    enum shoal_err err = shoal_buf_append(&zip->piece, text, strlen(text));
+
+    SHOAL_ASSERT(err == SHOAL_OK);
 }
 
 static uint32_t dos_time(uint32_t mtime_s)

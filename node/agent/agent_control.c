@@ -632,16 +632,19 @@ static void replay_group(void *arg, struct shoal_job_id group, const struct shoa
 static void replay_snapshot(void *arg, struct shoal_job_id group, const struct shoal_store_snapshot *snapshot)
 {
     struct stored_group *stored = ((struct replay *)arg)->last;
+    enum shoal_err err;
 
     (void)group;
     stored->has_snapshot = true;
     stored->snapshot = (struct shoal_sched_snapshot){ .index = snapshot->index, .term = snapshot->term };
-    SHOAL_ASSERT(shoal_buf_append(&stored->snapshot_bytes, snapshot->bytes.bytes, snapshot->bytes.len) == SHOAL_OK);
+    err = shoal_buf_append(&stored->snapshot_bytes, snapshot->bytes.bytes, snapshot->bytes.len);
+    SHOAL_ASSERT(err == SHOAL_OK);
 }
 
 static void replay_entry(void *arg, struct shoal_job_id group, const struct shoal_store_entry *entry)
 {
     struct stored_group *stored = ((struct replay *)arg)->last;
+    enum shoal_err err;
 
     (void)group;
     if (stored->count == stored->cap) {
@@ -649,7 +652,8 @@ static void replay_entry(void *arg, struct shoal_job_id group, const struct shoa
         stored->entries = realloc(stored->entries, stored->cap * sizeof(*stored->entries));
         SHOAL_ASSERT(stored->entries != NULL);
     }
-    SHOAL_ASSERT(shoal_buf_append(&stored->bytes, entry->bytes.bytes, entry->bytes.len) == SHOAL_OK);
+    err = shoal_buf_append(&stored->bytes, entry->bytes.bytes, entry->bytes.len);
+    SHOAL_ASSERT(err == SHOAL_OK);
     stored->entries[stored->count++] = (struct shoal_sched_entry){
         .index = entry->index, .term = entry->term, .kind = entry->kind, .bytes = { .len = entry->bytes.len }
     };

@@ -315,9 +315,12 @@ static void ask_node(struct listing *l, size_t at)
     const struct list_query *query = l->phase == LISTING_ROUND ? &l->query : &l->doubts;
     struct asked *node = &l->nodes[at];
     struct call *call = malloc(sizeof(*call));
+    enum shoal_err err;
     size_t len = 0;
 
-    SHOAL_ASSERT(call != NULL && list_query_encode(query, bytes, sizeof(bytes), &len) == SHOAL_OK);
+    SHOAL_ASSERT(call != NULL);
+    err = list_query_encode(query, bytes, sizeof(bytes), &len);
+    SHOAL_ASSERT(err == SHOAL_OK);
     *call = (struct call){ .listing = l, .node = at, .serial = l->serial };
     node->state = ASKED_WAITS;
     l->open++;

@@ -102,6 +102,7 @@ static enum shoal_err chunk_submit(struct shoal_blob_writer *writer)
 {
     struct shoal_hash hash = shoal_hash_of(shoal_buf_view(&writer->chunk));
     struct request *request = request_create(writer->blobs, REQUEST_PUT);
+    enum shoal_err err;
 
     if (request == NULL)
         return SHOAL_ERR_FULL;
@@ -110,7 +111,8 @@ static enum shoal_err chunk_submit(struct shoal_blob_writer *writer)
         free(request);
         return SHOAL_ERR_FULL;
     }
-    SHOAL_ASSERT(shoal_buf_append(&writer->hashes, hash.bytes, sizeof(hash.bytes)) == SHOAL_OK);
+    err = shoal_buf_append(&writer->hashes, hash.bytes, sizeof(hash.bytes));
+    SHOAL_ASSERT(err == SHOAL_OK);
     request->hash = hash;
     request->weight = writer->chunk.len;
     request->bytes = writer->chunk;

@@ -30,28 +30,34 @@ struct shoal_secret shoal_secret_random(void)
 
 void shoal_key_create(struct shoal_public_key *public_key, struct shoal_secret_key *secret_key)
 {
-    SHOAL_ASSERT(crypto_sign_keypair(public_key->bytes, secret_key->bytes) == 0);
+    int failed = crypto_sign_keypair(public_key->bytes, secret_key->bytes);
+
+    SHOAL_ASSERT(failed == 0);
 }
 
 void shoal_key_of_seed(const uint8_t seed[32], struct shoal_public_key *public_key, struct shoal_secret_key *secret_key)
 {
-    SHOAL_ASSERT(crypto_sign_seed_keypair(public_key->bytes, secret_key->bytes, seed) == 0);
+    int failed = crypto_sign_seed_keypair(public_key->bytes, secret_key->bytes, seed);
+
+    SHOAL_ASSERT(failed == 0);
 }
 
 struct shoal_node_id shoal_node_id_of(const struct shoal_public_key *public_key)
 {
     struct shoal_node_id id;
+    int failed =
+        crypto_generichash_blake2b(id.bytes, sizeof(id.bytes), public_key->bytes, sizeof(public_key->bytes), NULL, 0);
 
-    SHOAL_ASSERT(crypto_generichash_blake2b(id.bytes, sizeof(id.bytes), public_key->bytes, sizeof(public_key->bytes),
-                                            NULL, 0) == 0);
+    SHOAL_ASSERT(failed == 0);
     return id;
 }
 
 struct shoal_signature shoal_sign(const struct shoal_secret_key *secret_key, struct shoal_view view)
 {
     struct shoal_signature signature;
+    int failed = crypto_sign_detached(signature.bytes, NULL, view.bytes, view.len, secret_key->bytes);
 
-    SHOAL_ASSERT(crypto_sign_detached(signature.bytes, NULL, view.bytes, view.len, secret_key->bytes) == 0);
+    SHOAL_ASSERT(failed == 0);
     return signature;
 }
 
@@ -64,8 +70,9 @@ bool shoal_verify(const struct shoal_public_key *public_key, struct shoal_view v
 struct shoal_mac shoal_mac_of(const struct shoal_secret *key, struct shoal_view view)
 {
     struct shoal_mac mac;
+    int failed = crypto_auth_hmacsha256(mac.bytes, view.bytes, view.len, key->bytes);
 
-    SHOAL_ASSERT(crypto_auth_hmacsha256(mac.bytes, view.bytes, view.len, key->bytes) == 0);
+    SHOAL_ASSERT(failed == 0);
     return mac;
 }
 
@@ -79,9 +86,10 @@ bool shoal_secret_equal(const void *a, const void *b, size_t len) { return sodiu
 struct shoal_secret shoal_secret_derive(const struct shoal_secret *secret, const char *purpose)
 {
     struct shoal_secret derived;
+    int failed = crypto_generichash_blake2b(derived.bytes, sizeof(derived.bytes), (const uint8_t *)purpose,
+                                            strlen(purpose), secret->bytes, sizeof(secret->bytes));
 
-    SHOAL_ASSERT(crypto_generichash_blake2b(derived.bytes, sizeof(derived.bytes), (const uint8_t *)purpose,
-                                            strlen(purpose), secret->bytes, sizeof(secret->bytes)) == 0);
+    SHOAL_ASSERT(failed == 0);
     return derived;
 }
 
@@ -116,8 +124,9 @@ void shoal_wipe(void *bytes, size_t len) { sodium_memzero(bytes, len); }
 struct shoal_hash shoal_hash_of(struct shoal_view view)
 {
     struct shoal_hash hash;
+    int failed = crypto_generichash_blake2b(hash.bytes, sizeof(hash.bytes), view.bytes, view.len, NULL, 0);
 
-    SHOAL_ASSERT(crypto_generichash_blake2b(hash.bytes, sizeof(hash.bytes), view.bytes, view.len, NULL, 0) == 0);
+    SHOAL_ASSERT(failed == 0);
     return hash;
 }
 
@@ -128,18 +137,23 @@ static crypto_generichash_blake2b_state *stream_state(struct shoal_hash_stream *
 
 void shoal_hash_stream_init(struct shoal_hash_stream *stream)
 {
-    SHOAL_ASSERT(crypto_generichash_blake2b_init(stream_state(stream), NULL, 0, sizeof(struct shoal_hash)) == 0);
+    int failed = crypto_generichash_blake2b_init(stream_state(stream), NULL, 0, sizeof(struct shoal_hash));
+
+    SHOAL_ASSERT(failed == 0);
 }
 
 void shoal_hash_stream_append(struct shoal_hash_stream *stream, struct shoal_view view)
 {
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(stream_state(stream), view.bytes, view.len) == 0);
+    int failed = crypto_generichash_blake2b_update(stream_state(stream), view.bytes, view.len);
+
+    SHOAL_ASSERT(failed == 0);
 }
 
 struct shoal_hash shoal_hash_stream_finish(struct shoal_hash_stream *stream)
 {
     struct shoal_hash hash;
+    int failed = crypto_generichash_blake2b_final(stream_state(stream), hash.bytes, sizeof(hash.bytes));
 
-    SHOAL_ASSERT(crypto_generichash_blake2b_final(stream_state(stream), hash.bytes, sizeof(hash.bytes)) == 0);
+    SHOAL_ASSERT(failed == 0);
     return hash;
 }

@@ -92,12 +92,17 @@ static void pair_key(const struct shoal_datagram *d, const uint8_t shared[32], c
                      const struct shoal_public_key *to, uint8_t key[32])
 {
     crypto_generichash_blake2b_state state;
+    int failed = crypto_generichash_blake2b_init(&state, d->pair_secret.bytes, 32, 32);
 
-    SHOAL_ASSERT(crypto_generichash_blake2b_init(&state, d->pair_secret.bytes, 32, 32) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(&state, shared, 32) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(&state, from->bytes, 32) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(&state, to->bytes, 32) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_final(&state, key, 32) == 0);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_update(&state, shared, 32);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_update(&state, from->bytes, 32);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_update(&state, to->bytes, 32);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_final(&state, key, 32);
+    SHOAL_ASSERT(failed == 0);
 }
 
 /* I1. DENIED: not a key of the curve's main subgroup. */
@@ -253,15 +258,17 @@ static enum shoal_err send_data(struct shoal_datagram *d, struct known *to, stru
     uint8_t bytes[SHOAL_DATAGRAM_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     unsigned long long sealed;
+    int failed;
 
     format_put_header(&w, FORMAT_DATAGRAM, VERSION, 1);
     shoal_put_u8(&w, 0);
     shoal_put_raw(&w, d->identity.public_key.bytes, 32);
     put_data_nonce(&w, d->start, d->salt, ++d->sequence);
     SHOAL_ASSERT(!w.failed && w.len == DATA_HEAD_BYTES);
-    SHOAL_ASSERT(crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + DATA_HEAD_BYTES, &sealed, payload.bytes,
-                                                            payload.len, bytes, DATA_HEAD_BYTES, NULL,
-                                                            bytes + DATA_HEAD_BYTES - NONCE_BYTES, to->send_key) == 0);
+    failed = crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + DATA_HEAD_BYTES, &sealed, payload.bytes, payload.len,
+                                                        bytes, DATA_HEAD_BYTES, NULL,
+                                                        bytes + DATA_HEAD_BYTES - NONCE_BYTES, to->send_key);
+    SHOAL_ASSERT(failed == 0);
     return transmit(d, address, bytes, DATA_HEAD_BYTES + (size_t)sealed);
 }
 
@@ -272,6 +279,7 @@ static void send_who(struct shoal_datagram *d, enum format_kind kind, struct sho
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     uint8_t nonce[NONCE_BYTES];
     unsigned long long sealed;
+    int failed;
 
     shoal_random(nonce, sizeof(nonce));
     format_put_header(&w, kind, VERSION, 1);
@@ -279,9 +287,10 @@ static void send_who(struct shoal_datagram *d, enum format_kind kind, struct sho
     shoal_put_raw(&w, d->identity.public_key.bytes, 32);
     shoal_put_raw(&w, nonce, sizeof(nonce));
     SHOAL_ASSERT(!w.failed && w.len == WHO_HEAD_BYTES);
-    SHOAL_ASSERT(crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + WHO_HEAD_BYTES, &sealed, about.bytes,
-                                                            sizeof(about.bytes), bytes, WHO_HEAD_BYTES, NULL, nonce,
-                                                            d->mesh_key.bytes) == 0);
+    failed =
+        crypto_aead_xchacha20poly1305_ietf_encrypt(bytes + WHO_HEAD_BYTES, &sealed, about.bytes, sizeof(about.bytes),
+                                                   bytes, WHO_HEAD_BYTES, NULL, nonce, d->mesh_key.bytes);
+    SHOAL_ASSERT(failed == 0);
     if (transmit(d, address, bytes, sizeof(bytes)) == SHOAL_OK && kind == FORMAT_WHO)
         d->stats.keys_asked++;
 }

@@ -443,7 +443,8 @@ static enum shoal_err send_early(struct shoal_link *link, struct peer *peer, uin
     err = shoal_buf_reserve(&peer->early, sizeof(head) + frame.len);
     if (err != SHOAL_OK)
         return err;
-    SHOAL_ASSERT(shoal_buf_append(&peer->early, head, sizeof(head)) == SHOAL_OK);
+    err = shoal_buf_append(&peer->early, head, sizeof(head));
+    SHOAL_ASSERT(err == SHOAL_OK);
     return shoal_buf_append(&peer->early, frame.bytes, frame.len);
 }
 

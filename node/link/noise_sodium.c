@@ -58,11 +58,15 @@ struct shoal_noise {
 static void hash_two(uint8_t out[HASH_BYTES], struct shoal_view a, struct shoal_view b)
 {
     crypto_generichash_blake2b_state state;
+    int failed = crypto_generichash_blake2b_init(&state, NULL, 0, HASH_BYTES);
 
-    SHOAL_ASSERT(crypto_generichash_blake2b_init(&state, NULL, 0, HASH_BYTES) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(&state, a.bytes, a.len) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_update(&state, b.bytes, b.len) == 0);
-    SHOAL_ASSERT(crypto_generichash_blake2b_final(&state, out, HASH_BYTES) == 0);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_update(&state, a.bytes, a.len);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_update(&state, b.bytes, b.len);
+    SHOAL_ASSERT(failed == 0);
+    failed = crypto_generichash_blake2b_final(&state, out, HASH_BYTES);
+    SHOAL_ASSERT(failed == 0);
 }
 
 /* RFC 2104 with BLAKE2b: Noise does not use BLAKE2b's own keyed mode. The key is always one hash long. */
@@ -145,11 +149,13 @@ static void nonce_of(uint64_t counter, uint8_t nonce[12])
 static void cipher_seal(struct cipher *cipher, struct shoal_view ad, struct shoal_view plain, uint8_t *out)
 {
     uint8_t nonce[12];
+    int failed;
 
     SHOAL_ASSERT(cipher->has_key && cipher->counter != UINT64_MAX);
     nonce_of(cipher->counter++, nonce);
-    SHOAL_ASSERT(crypto_aead_chacha20poly1305_ietf_encrypt(out, NULL, plain.bytes, plain.len, ad.bytes, ad.len, NULL,
-                                                           nonce, cipher->key) == 0);
+    failed = crypto_aead_chacha20poly1305_ietf_encrypt(out, NULL, plain.bytes, plain.len, ad.bytes, ad.len, NULL, nonce,
+                                                       cipher->key);
+    SHOAL_ASSERT(failed == 0);
 }
 
 static bool cipher_open(struct cipher *cipher, struct shoal_view ad, struct shoal_view sealed, uint8_t *out)
@@ -244,13 +250,15 @@ static void split(struct shoal_noise *noise)
 enum shoal_err shoal_noise_create(struct shoal_noise **noise, const struct shoal_noise_options *options)
 {
     struct shoal_noise *made = calloc(1, sizeof(*made));
+    int failed;
 
     if (made == NULL)
         return SHOAL_ERR_FULL;
     made->initiator = options->initiator;
     memcpy(made->s_secret, options->static_secret, KEY_BYTES);
     memcpy(made->psk, options->psk, KEY_BYTES);
-    SHOAL_ASSERT(crypto_scalarmult_base(made->s_public, made->s_secret) == 0);
+    failed = crypto_scalarmult_base(made->s_public, made->s_secret);
+    SHOAL_ASSERT(failed == 0);
     if (options->ephemeral_secret != NULL) {
         memcpy(made->e_secret, options->ephemeral_secret, KEY_BYTES);
         made->has_ephemeral = true;
@@ -272,9 +280,12 @@ void shoal_noise_destroy(struct shoal_noise *noise)
 
 static void write_ephemeral(struct shoal_noise *noise, struct shoal_writer *w)
 {
+    int failed;
+
     if (!noise->has_ephemeral)
         randombytes_buf(noise->e_secret, KEY_BYTES);
-    SHOAL_ASSERT(crypto_scalarmult_base(noise->e_public, noise->e_secret) == 0);
+    failed = crypto_scalarmult_base(noise->e_public, noise->e_secret);
+    SHOAL_ASSERT(failed == 0);
     shoal_put_raw(w, noise->e_public, KEY_BYTES);
     mix_ephemeral(noise, noise->e_public);
 }
@@ -388,7 +399,9 @@ enum shoal_err shoal_noise_open(struct shoal_noise *noise, struct shoal_view mes
 
 void shoal_noise_secret_of(const struct shoal_secret_key *secret_key, uint8_t secret[32])
 {
-    SHOAL_ASSERT(crypto_sign_ed25519_sk_to_curve25519(secret, secret_key->bytes) == 0);
+    int failed = crypto_sign_ed25519_sk_to_curve25519(secret, secret_key->bytes);
+
+    SHOAL_ASSERT(failed == 0);
 }
 
 enum shoal_err shoal_noise_public_of(const struct shoal_public_key *public_key, uint8_t key[32])

@@ -195,6 +195,8 @@ void deaths_forget(struct deaths *deaths, uint64_t worker_id)
 
 void deaths_stop(struct deaths *deaths, void (*stopped)(void *arg), void *arg)
 {
+    int failed;
+
     deaths->stopped = stopped;
     deaths->stopped_arg = arg;
     uv_mutex_lock(&deaths->mutex);
@@ -202,6 +204,7 @@ void deaths_stop(struct deaths *deaths, void (*stopped)(void *arg), void *arg)
     deaths->count = 0;
     uv_mutex_unlock(&deaths->mutex);
     kick(deaths);
-    SHOAL_ASSERT(uv_thread_join(&deaths->thread) == 0); /* it sleeps on the word just kicked */
+    failed = uv_thread_join(&deaths->thread);
+    SHOAL_ASSERT(failed == 0); /* it sleeps on the word just kicked */
     uv_close((uv_handle_t *)&deaths->async, on_close);
 }

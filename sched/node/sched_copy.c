@@ -20,10 +20,12 @@ static void publish(struct shoal_sched *s)
     uint8_t *bytes = sched_pool(s, 128, 0);
     struct shoal_writer w = shoal_writer_init(bytes, 128);
     struct shoal_sched_action *action;
+    bool fits;
 
     SHOAL_ASSERT(bytes != NULL);
     s->mesh_hint.version = s->copy_version;
-    SHOAL_ASSERT(sched_mesh_hint_encode(&s->mesh_hint, &w));
+    fits = sched_mesh_hint_encode(&s->mesh_hint, &w);
+    SHOAL_ASSERT(fits);
     action = sched_act(s, SHOAL_SCHED_PUBLISH_MESH);
     action->u.publish.version = s->copy_version;
     action->u.publish.payload = shoal_writer_view(&w);
@@ -64,6 +66,7 @@ void sched_copy_make(struct shoal_sched *s)
     struct mesh_copy copy = { 0 };
     struct shoal_buf state = { 0 };
     struct shoal_writer w;
+    bool fits;
 
     s->copy_dirty = false;
     if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) < s->copy_version || shoal_mesh_version(g->mesh) == 0)
@@ -75,7 +78,8 @@ void sched_copy_make(struct shoal_sched *s)
         shoal_buf_reserve(&s->copy, state.len + 512) == SHOAL_OK) {
         copy.state = shoal_buf_view(&state);
         w = shoal_writer_init(s->copy.bytes, s->copy.cap);
-        SHOAL_ASSERT(sched_mesh_copy_encode_body(&copy, &w));
+        fits = sched_mesh_copy_encode_body(&copy, &w);
+        SHOAL_ASSERT(fits);
         s->options.env.sign(s->options.env.arg, shoal_writer_view(&w), copy.signature);
         shoal_put_raw(&w, s->options.public_key, SHOAL_SCHED_KEY_BYTES);
         shoal_put_raw(&w, copy.signature, SHOAL_SCHED_SIGNATURE_BYTES);
