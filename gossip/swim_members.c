@@ -38,7 +38,11 @@ void swim_health_add(struct shoal_swim *swim, int points)
     int score = (int)swim->counted_health + points;
 
     SHOAL_ASSERT(swim->counted_health <= SWIM_HEALTH_MAX); /* I4 of swim.c */
-    swim->counted_health = score < 0 ? 0 : score > SWIM_HEALTH_MAX ? SWIM_HEALTH_MAX : (unsigned)score;
+    if (score < 0)
+        score = 0;
+    if (score > SWIM_HEALTH_MAX)
+        score = SWIM_HEALTH_MAX;
+    swim->counted_health = (unsigned)score;
 }
 
 void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoal_member *out)

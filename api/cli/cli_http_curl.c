@@ -251,9 +251,11 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     const struct cli_call *call = transfer->call;
     CURL *curl = transfer->curl;
     const char *ca = cli_value(cli, "ca");
-    long timeout = cli->timeout_s > 0 ? cli->timeout_s : call->timeout_s > 0 ? call->timeout_s : 30;
+    long timeout = call->timeout_s > 0 ? call->timeout_s : 30;
     bool moves_bytes = call->file != NULL || call->sink != NULL;
 
+    if (cli->timeout_s > 0)
+        timeout = cli->timeout_s;
     if (ca == NULL)
         ca = getenv("SHOAL_CA");
     (void)lib.easy_setopt(curl, CURLOPT_URL, url);

@@ -348,7 +348,9 @@ static void print_field(void *arg, const char *key, const struct json_value *val
     (void)arg;
     if (text != NULL && text[0] == '\0')
         return;
-    (void)printf("%-16s %s\n", key, text != NULL ? text : dump != NULL ? dump : "");
+    if (text == NULL)
+        text = dump == NULL ? "" : dump;
+    (void)printf("%-16s %s\n", key, text);
     free(dump);
 }
 

@@ -127,17 +127,19 @@ static void on_interrupt(int number)
 
 static void print_job(const struct json_value *job, bool wide)
 {
+    const char *waits_for = "";
     char metrics[64] = "";
     double loss;
 
     if (json_input_number(job, "loss", &loss))
         (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
-    (void)printf(
-        "%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n", cli_text_at(job, "id"),
-        cli_text_at(job, "state"), cli_int_at(job, "workers"), cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"),
-        cli_int_at(job, "steps"), number_at(job, "stepsPerSecond"), metrics,
-        (double)cli_int_at(job, "joinPauseUs") / 1000, cli_text_at(job, "leader"),
-        wide ? cli_text_at(job, "pending")[0] != '\0' ? cli_text_at(job, "pending") : cli_text_at(job, "detail") : "");
+    if (wide)
+        waits_for = cli_text_at(job, cli_text_at(job, "pending")[0] != '\0' ? "pending" : "detail");
+    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n",
+                 cli_text_at(job, "id"), cli_text_at(job, "state"), cli_int_at(job, "workers"),
+                 cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"), cli_int_at(job, "steps"),
+                 number_at(job, "stepsPerSecond"), metrics, (double)cli_int_at(job, "joinPauseUs") / 1000,
+                 cli_text_at(job, "leader"), waits_for);
 }
 
 static void draw_top(const struct json_value *top, bool terminal)

@@ -58,15 +58,15 @@ static bool flush_folder_of(const char *path)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
-    size_t len = slash == NULL ? 0 : (size_t)(slash - path);
+    size_t len = slash == NULL || slash == path ? 1 : (size_t)(slash - path); /* "." or "/" */
     int fd;
     bool ok;
 
     if (len >= sizeof(folder))
         return false;
-    memcpy(folder, path, len);
+    memcpy(folder, slash == NULL ? "." : path, len);
     folder[len] = '\0';
-    fd = open(slash == NULL ? "." : len == 0 ? "/" : folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return false;
     ok = fsync(fd) == 0;

@@ -773,7 +773,9 @@ static uint64_t tick_of(const struct shoal_link_options *options)
     if (options->idle_ping_ns < shortest)
         shortest = options->idle_ping_ns;
     shortest /= 2;
-    return shortest < TICK_MIN_NS ? TICK_MIN_NS : shortest > TICK_MAX_NS ? TICK_MAX_NS : shortest;
+    if (shortest < TICK_MIN_NS)
+        return TICK_MIN_NS;
+    return shortest > TICK_MAX_NS ? TICK_MAX_NS : shortest;
 }
 
 static enum shoal_err listen_start(struct shoal_link *link, struct shoal_msg *msg)

@@ -225,7 +225,7 @@ static bool walk_one(struct walk *walk)
     const struct index_row *row = newest_at(walk);
     struct shoal_job_id id = { { 0 } };
     bool stored = walk->rc == 0;
-    int order;
+    int order = -1; /* what stands first: below 0 the table's */
 
     if (stored) {
         id = id_of(walk->key);
@@ -233,7 +233,8 @@ static bool walk_one(struct walk *walk)
     }
     if (row == NULL && !stored)
         return false;
-    order = row == NULL ? -1 : !stored ? 1 : shoal_job_id_cmp(id, row->id) * (walk->scan->descending ? -1 : 1);
+    if (row != NULL)
+        order = stored ? shoal_job_id_cmp(id, row->id) * (walk->scan->descending ? -1 : 1) : 1;
     if (order < 0) {
         bool more = visit_stored(walk, id);
 

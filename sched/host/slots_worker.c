@@ -17,8 +17,10 @@ static int64_t micro_of_bits(uint64_t bits)
     int shift = (int)exponent - 1075;
     shoal_u128 scaled = (shoal_u128)mantissa * 1000000u;
 
+    if (exponent == 0x7ff && mantissa != 1ull << 52)
+        return 0;
     if (exponent == 0x7ff)
-        return mantissa != 1ull << 52 ? 0 : ((bits >> 63) != 0 ? INT64_MIN : INT64_MAX);
+        return (bits >> 63) != 0 ? INT64_MIN : INT64_MAX;
     if (shift < -120)
         return 0;
     if (shift > 0)

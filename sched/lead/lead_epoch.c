@@ -107,7 +107,9 @@ static int joiner_cmp(const struct lworker *a, const struct lworker *b)
 {
     int order = shoal_node_id_cmp(a->place.node, b->place.node);
 
-    return order != 0 ? order : a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
+    if (order != 0)
+        return order;
+    return a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
 }
 
 /* It was in an epoch of this call, and is not in the last one (E4). */
@@ -510,7 +512,9 @@ static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, 
         if (closed_in(w, last->epoch) && carrier(w, &last->members[i], last))
             carriers |= 1ull << i;
     }
-    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : carriers == 0 ? 0 : may;
+    if (carriers == 0)
+        return 0;
+    return __builtin_popcountll(carriers) == 1 ? may & ~carriers : may;
 }
 
 static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank, uint64_t by)

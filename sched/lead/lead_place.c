@@ -383,7 +383,9 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
         place->host_epoch = grant->host_epoch;
         place->lease_generation = grant->generation;
         memcpy(place->token, token, sizeof(place->token));
-        place->role = is_driver ? SHOAL_JOB_DRIVER : lead->job->spec.elastic ? SHOAL_JOB_ENGINE : SHOAL_JOB_SCRIPT;
+        place->role = lead->job->spec.elastic ? SHOAL_JOB_ENGINE : SHOAL_JOB_SCRIPT;
+        if (is_driver)
+            place->role = SHOAL_JOB_DRIVER;
         place->attempt = entry->u.place.attempt;
         place->rank = is_driver || lead->job->spec.elastic ? 0 : rank;
         rank += !is_driver;

@@ -959,7 +959,10 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
     for (unsigned i = 0; !a->final && i < a->body->record.guardian_count; i++)
         if (copy_at(a->hosts, a->host_count, a->body->record.guardians[i]) == NULL)
             say(s, a->body->record.guardians[i], ARCHIVE_HAVE, a->id, a->hash, false);
-    a->looks = !missing && a->final ? 0 : a->looks < LOOKS_MAX ? (uint8_t)(a->looks + 1) : a->looks;
+    if (!missing && a->final)
+        a->looks = 0;
+    else if (a->looks < LOOKS_MAX)
+        a->looks++;
     wait = a->looks == 0 ? LOOK_IDLE_NS + s->archive_count * LOOK_IDLE_RECORD_NS : LOOK_NS << a->looks;
     if (away && wait > LOOK_AWAY_NS)
         wait = LOOK_AWAY_NS;

@@ -58,8 +58,10 @@ static bool domain_taken(const struct shoal_sched *s, const struct shoal_sched_t
 {
     for (unsigned i = 0; i < t->guardian_count; i++) {
         const struct sched_node *other = sched_node_find(s, t->guardians[i].node);
-        const char *domain = i == 0 ? s->options.domain : other != NULL ? other->info.domain : "";
+        const char *domain = other != NULL ? other->info.domain : "";
 
+        if (i == 0) /* the first is this node */
+            domain = s->options.domain;
         if (same_domain(domain, node->info.domain))
             return true;
     }

@@ -463,7 +463,6 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
 static void bury(struct shoal_sched *s, struct sched_group *g)
 {
     bool deleted = g->gone_for_good && !g->mesh_is;
-
     bool archived = g->gone_archived && !deleted && !g->mesh_is;
     struct shoal_job_id id = g->id;
 

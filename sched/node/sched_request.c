@@ -501,7 +501,9 @@ static void request_try(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (r->foreign) {
-        redirect(s, r, g != NULL ? g->leader : shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody);
+        const struct shoal_node_id led_by = shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody;
+
+        redirect(s, r, g != NULL ? g->leader : led_by);
         return;
     }
     if (g == NULL)

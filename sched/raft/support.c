@@ -263,15 +263,13 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
 static uint64_t hash_of(struct shoal_job_id group, uint64_t term)
 {
     uint64_t state = 0;
-    uint64_t low = 0;
-    uint64_t high = 0;
+    uint64_t words[3] = { 0, 0, term };
 
-    for (unsigned i = 0; i < 8; i++)
-        low |= (uint64_t)group.bytes[i] << (8 * i);
-    high = (uint64_t)group.bytes[8] | (uint64_t)group.bytes[9] << 8;
+    for (unsigned i = 0; i < sizeof(group.bytes); i++)
+        words[i / 8] |= (uint64_t)group.bytes[i] << (8 * (i % 8));
     /* Three rounds of a mixer (Steele, Lea, Flood, OOPSLA 2014): sums of these are compared, not trusted. */
     for (unsigned i = 0; i < 3; i++) {
-        state += (i == 0 ? low : i == 1 ? high : term) + 0x9e3779b97f4a7c15u;
+        state += words[i] + 0x9e3779b97f4a7c15u;
         state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
         state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
         state ^= state >> 31;

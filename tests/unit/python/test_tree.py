@@ -221,6 +221,34 @@ def test_an_enum_is_switched_without_a_default():
     assert not wrong, "name the values, or add the file to DEFAULTS with its reason:\n" + "\n".join(wrong)
 
 
+def nested_conditions(text):
+    """The lines on which a ?: stands within another one. A column of them, a case a line, is a table, and counts not."""
+    blank = re.sub(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", "0", without_comments(text))
+    lines, line, asked = [], 1, [set()]
+    for c in blank:
+        if c == "\n":
+            line += 1
+        elif c in "([":
+            asked.append(set(asked[-1]))
+        elif c in ")]" and len(asked) > 1:
+            asked.pop()
+        elif c in ";{}":
+            asked = [set()]
+        elif c == ",":
+            asked[-1] = set(asked[-2]) if len(asked) > 1 else set()
+        elif c == "?":
+            if line in asked[-1]:
+                lines.append(line)
+            asked[-1].add(line)
+    return lines
+
+
+def test_no_condition_stands_within_another_on_a_line():
+    wrong = ["%s:%d" % (name_of(path), line) for path in sources(*FOLDERS) for line in nested_conditions(path.read_text())]
+    assert not wrong, "an if, or a case a line:\n" + "\n".join(wrong)
+    assert nested_conditions("a = b ? c : d ? e : f;\n(b ? c : d) + (e ? f : g);\nx(b ? 1 : 2, c ? 1 : 2);") == [1]
+
+
 def test_no_test_waits_for_a_time():
     def python(path):
         return re.sub(r"\"\"\".*?\"\"\"|\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*", "", path.read_text(), flags=re.S)
