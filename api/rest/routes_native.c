@@ -531,14 +531,14 @@ static bool read_task_states(struct http_request *request, struct shoal_tasks_as
 static void handle_tasks(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
-    struct shoal_tasks_ask ask = { .after = SHOAL_ARRAY_NONE };
+    struct shoal_tasks_ask ask = { .after_index = SHOAL_ARRAY_NONE };
     uint64_t after = SHOAL_ARRAY_NONE;
     uint64_t limit = 100;
 
     if (!read_number(request, "after", SHOAL_ARRAY_INDEX_MAX, &after) ||
         !read_number(request, "limit", SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
         return;
-    ask.after = (uint32_t)after;
+    ask.after_index = (uint32_t)after;
     ask.limit = (uint16_t)limit;
     http_request_hold(request);
     backend->tasks(backend->ctx, &request->user, request->params[0], &ask, on_tasks, request);

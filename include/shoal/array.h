@@ -116,10 +116,10 @@ struct shoal_task_row {
 /* Rows of one page: an answer stays small beside what else goes over a link. */
 #define SHOAL_TASKS_PAGE_MAX 500
 
-/* What is asked for: tasks behind the index `after` (SHOAL_ARRAY_NONE: from the first), of the states whose bits are
+/* What is asked for: tasks behind `after_index` (SHOAL_ARRAY_NONE: from the first), of the states whose bits are
  * set (0: all). */
 struct shoal_tasks_ask {
-    uint32_t after;
+    uint32_t after_index;
     uint8_t states;
     uint16_t limit; /* 1 to SHOAL_TASKS_PAGE_MAX */
 };

@@ -233,8 +233,10 @@ static bool walk_one(struct walk *walk)
     }
     if (row == NULL && !stored)
         return false;
-    if (row != NULL)
-        order = stored ? shoal_job_id_cmp(id, row->id) * (walk->scan->descending ? -1 : 1) : 1;
+    if (row != NULL && !stored)
+        order = 1;
+    else if (row != NULL)
+        order = walk->scan->descending ? shoal_job_id_cmp(row->id, id) : shoal_job_id_cmp(id, row->id);
     if (order < 0) {
         bool more = visit_stored(walk, id);
 

@@ -10,7 +10,7 @@ size_t shoal_tasks_ask_encode(const struct shoal_tasks_ask *ask, uint8_t bytes[S
 {
     struct shoal_writer w = shoal_writer_init(bytes, SHOAL_TASKS_ASK_BYTES);
 
-    shoal_put_u32(&w, ask->after);
+    shoal_put_u32(&w, ask->after_index);
     shoal_put_u8(&w, ask->states);
     shoal_put_u16(&w, ask->limit);
     SHOAL_ASSERT(!w.failed);
@@ -21,7 +21,7 @@ enum shoal_err shoal_tasks_ask_decode(struct shoal_view bytes, struct shoal_task
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
-    ask->after = shoal_get_u32(&r);
+    ask->after_index = shoal_get_u32(&r);
     ask->states = shoal_get_u8(&r);
     ask->limit = shoal_get_u16(&r);
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;

@@ -278,11 +278,11 @@ enum shoal_err shoal_job_tasks_page(const struct shoal_job *job, const struct sh
     if (ask->limit == 0 || ask->limit > SHOAL_TASKS_PAGE_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "%u tasks a page are not offered: 1 to %d", ask->limit,
                           SHOAL_TASKS_PAGE_MAX);
-    if (ask->after != SHOAL_ARRAY_NONE) {
-        from = shoal_array_position(&job->tasks->array, ask->after);
+    if (ask->after_index != SHOAL_ARRAY_NONE) {
+        from = shoal_array_position(&job->tasks->array, ask->after_index);
         if (from == SHOAL_ARRAY_NONE)
             return shoal_fail(msg, SHOAL_ERR_INVALID, "after: the array %s has no task %u", job->spec.array,
-                              ask->after);
+                              ask->after_index);
         from++;
     }
     page->next = SHOAL_ARRAY_NONE;

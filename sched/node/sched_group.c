@@ -468,7 +468,9 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
 
     /* A final record that is here says so itself: most ended jobs leave no more behind. */
     if (!archived || !sched_archive_holds(s, id) || sched_gone_find(s, id) != NULL) {
-        sched_gone_add(s, id, deleted ? GONE_DELETED : archived ? GONE_ARCHIVED : GONE_MOVED, g->spec_hash);
+        enum gone_why how = deleted ? GONE_DELETED : GONE_MOVED;
+
+        sched_gone_add(s, id, archived ? GONE_ARCHIVED : how, g->spec_hash);
         sched_gone_keep_floor(s, g);
         sched_gone_save(s);
     }

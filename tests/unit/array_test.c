@@ -145,7 +145,7 @@ static void test_life(void **state)
 {
     struct shoal_job *job = new_job("10-13");
     static struct shoal_tasks_page page, back;
-    struct shoal_tasks_ask ask = { .after = SHOAL_ARRAY_NONE, .limit = 4 };
+    struct shoal_tasks_ask ask = { .after_index = SHOAL_ARRAY_NONE, .limit = 4 };
     static uint8_t wire[SHOAL_TASKS_PAGE_BYTES];
     const struct shoal_task_row *row = back.rows;
     struct shoal_msg msg;
@@ -200,19 +200,19 @@ static void test_life(void **state)
     assert_int_equal(row[2].start_ms, 1500);
     assert_int_equal(row[2].end_ms, 1500);
     assert_int_equal(row[2].node.bytes[0], 7);
-    ask = (struct shoal_tasks_ask){ .after = SHOAL_ARRAY_NONE, .limit = 1, .states = 1u << SHOAL_TASK_FAILED };
+    ask = (struct shoal_tasks_ask){ .after_index = SHOAL_ARRAY_NONE, .limit = 1, .states = 1u << SHOAL_TASK_FAILED };
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_OK);
     assert_int_equal(row[0].index, 11);
     assert_int_equal(row[0].exit_code, 7);
     assert_int_equal(back.next, 11);
-    ask.after = 11;
+    ask.after_index = 11;
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_OK);
     assert_int_equal(back.row_count, 1);
     assert_int_equal(row[0].index, 12);
     assert_int_equal(back.next, SHOAL_ARRAY_NONE);
-    ask.after = 14;
+    ask.after_index = 14;
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_ERR_INVALID);
-    ask = (struct shoal_tasks_ask){ .after = SHOAL_ARRAY_NONE, .limit = SHOAL_TASKS_PAGE_MAX + 1 };
+    ask = (struct shoal_tasks_ask){ .after_index = SHOAL_ARRAY_NONE, .limit = SHOAL_TASKS_PAGE_MAX + 1 };
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_ERR_INVALID);
     memset(&entry, 0, sizeof(entry));
     entry.kind = SHOAL_JOB_ENTRY_STATE;
