@@ -18,7 +18,7 @@
  * and its head fit one frame. */
 #define SHOAL_FRAME_BYTES_MAX (SHOAL_MIB + 64 * SHOAL_KIB)
 
-/* Members of a mesh that one agent keeps. */
+/* Members of a mesh that one agent keeps: the 10,000 hosts that a mesh is made for, and room for those that have left. */
 #define SHOAL_MEMBERS_MAX 16384
 
 /* A gossip record's payload; what is larger is a blob named by its hash. */
@@ -33,7 +33,8 @@ _Static_assert(SHOAL_RECORD_PAYLOAD_MAX + 160 <= SHOAL_DATAGRAM_PAYLOAD_MAX,
 
 /* Voters and learners of one group: 5 voters, a joint change doubles the set at most, and some learners. */
 #define SHOAL_GROUP_NODES_MAX 12
-/* Groups that one node holds, sleeping ones included. */
+/* Groups that one node holds in memory, sleeping ones included: each takes up to 10 KiB and its log; those of jobs that
+ * only wait are parked. */
 #define SHOAL_GROUPS_MAX 4096
 
 /* One Raft entry: a founding record with a small bundle is the largest. */
@@ -48,7 +49,8 @@ _Static_assert(SHOAL_BUNDLE_INLINE_MAX + 32 * SHOAL_KIB <= SHOAL_ENTRY_BYTES_MAX
 #define SHOAL_CHUNK_BYTES_MAX (SHOAL_MIB)
 _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "a chunk fits a frame");
 
-/* Slots of one host, and workers of one job (an epoch with every address fits one worker message). */
+/* Slots of one host (eight devices of seven slices each, and some CPU shares), and workers of one job (an epoch with
+ * every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
 #define SHOAL_RANKS_MAX 64
 /* Tasks of one array job. At 16 bytes a task the largest takes 1.6 MB on each guardian, and its snapshot 1.3 MB, which
@@ -65,7 +67,7 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
  * Such a link breaks three times in the 10 s of sched/lead/link_breaks.h. */
 #define SHOAL_LINK_CONNECT_NS (3 * SHOAL_S)
 _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a word");
-/* Virtual workers of a job (the sync interval). */
+/* Virtual workers of a job (the sync interval): 64 for each of 64 workers. The tree over them has 12 levels. */
 #define SHOAL_VIRTUAL_MAX 4096
 
 /* The processes of one job may print so much into their logs on one host, in MiB, unless the operator says otherwise
@@ -94,7 +96,7 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 /* Password checks at once: each takes a thread and the memory that Argon2id is meant to take. */
 #define SHOAL_LOGONS_MAX 16
 #define SHOAL_UPLOAD_PENDING_MAX (4u * SHOAL_MIB)
-/* Parts of one multipart body, and the header block of one part. */
+/* Parts of one multipart body (no client sends more than a few), and the header block of one part. */
 #define SHOAL_MULTIPART_PARTS_MAX 16
 #define SHOAL_MULTIPART_HEAD_MAX (8u * SHOAL_KIB)
 
@@ -117,7 +119,8 @@ _Static_assert(SHOAL_RAFT_UNCOMMITTED_BYTES_MAX >= 2 * SHOAL_ENTRY_BYTES_MAX, "t
 #define SHOAL_RAFT_READS_MAX 32
 /* Actions of one step; sends stop early and go on in the next step, nothing else can overflow it. */
 #define SHOAL_RAFT_ACTIONS_MAX 128
-/* A piece of a snapshot. */
+/* A piece of a snapshot: small, so that appends of other groups on the same link do not wait behind it. The whole: an
+ * array of the largest size takes 1.3 MB, the mesh state with thousands of users less; the rest is room. */
 #define SHOAL_RAFT_CHUNK_BYTES_MAX (32 * SHOAL_KIB)
 #define SHOAL_SNAPSHOT_BYTES_MAX (64 * SHOAL_MIB)
 
@@ -166,6 +169,7 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* Rows of one page of a list: about a megabyte as JSON, and what one turn of the loop can make of it. */
 #define SHOAL_LIST_ROWS_MAX 1000
 
+/* The rebuildable store: small facts by a name or an id, such as a worker's last state. */
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)
 
@@ -184,7 +188,7 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
                "a blob put in one piece fits the queue");
 
-/* Gossip. Records of one agent: a few per node, one per job and service. */
+/* Gossip. Records of one agent: three for each of 16,384 members, the rest for jobs that are shown and services. */
 #define SHOAL_RECORDS_MAX 65536
 /* Records of one author, so that one node cannot fill the tables of all. */
 #define SHOAL_RECORDS_PER_AUTHOR_MAX 64

@@ -68,7 +68,7 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_ARCHIVE_FETCHED, /* the answer to ARCHIVE_FETCH */
 };
 
-/* As in shoal/swim.h. */
+/* As enum shoal_member_state (shoal/gossip.h). */
 enum shoal_sched_node_state {
     SHOAL_SCHED_NODE_ALIVE,
     SHOAL_SCHED_NODE_SUSPECT,
