@@ -307,6 +307,24 @@ def test_an_assertion_has_no_side_effect():
     assert not wrong, "an assertion only looks:\n" + "\n".join(wrong)
 
 
+def test_files_that_documents_name_are_there():
+    here = [name_of(path) for path in ROOT.rglob("*.*") if not {"build", ".git", ".venv"} & set(path.relative_to(ROOT).parts[:1])]
+    wrong = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for name in re.findall(r"`([\w/.-]+\.(?:c|h|py|md|json))`", page.read_text()):
+            if not any(path == name or path.endswith("/" + name) for path in here):
+                wrong.append("%s: %s" % (name_of(page), name))
+    assert not wrong, "no such file:\n" + "\n".join(wrong)
+
+
+def test_a_decision_says_what_was_asked_chosen_refused_and_what_would_change_it():
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    parts = ("**Question.**", "**Choice.**", "**Refused.**", "**What would change it.**")
+    wrong = ["%s: no %s" % (page.name, part) for page in pages for part in parts if part not in page.read_text()]
+    assert not wrong, "\n".join(wrong)
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1)), "numbers without a gap, each once"
+
+
 def test_the_reader_of_functions_reads_functions(tmp_path):
     """The rules above are worth what their reader is worth."""
     sample = tmp_path / "sample.c"
