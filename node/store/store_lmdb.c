@@ -37,7 +37,8 @@
 
 #define MAP_DEFAULT (8ull * 1024 * SHOAL_MIB)
 #define PREFILL_DEFAULT (64ull * SHOAL_MIB)
-#define META_VERSION 1
+#define META_VERSION 2 /* 2: what lies in entries and snapshots is of decision 0013; a store of version 1 is refused */
+#define META_OLDEST 2
 /* Sequences deleted by one transaction, the fewest that are worth one, and frames that the cleaner moves by one. */
 #define TRIM_MAX 1024
 #define TRIM_MIN 64
@@ -1032,6 +1033,22 @@ static enum shoal_err prefill(struct shoal_store *store, size_t bytes, struct sh
     return ok ? SHOAL_OK : SHOAL_ERR_STORAGE;
 }
 
+/* Its version is older than what this one reads, or asks for a newer reader. */
+static bool meta_is_foreign(MDB_val value, const char *dir, struct shoal_msg *msg)
+{
+    const uint8_t *head = value.mv_data;
+
+    if (value.mv_size < FORMAT_HEADER_BYTES || head[0] != FORMAT_STORE ||
+        (head[1] >= META_OLDEST && head[2] <= META_VERSION))
+        return false;
+    shoal_msg_set(
+        msg,
+        "%.200s is a store of version %u, and this version of shoal reads %u to %u; start the version of shoal "
+        "in between on it first",
+        dir, head[1], META_OLDEST, META_VERSION);
+    return true;
+}
+
 static enum shoal_err meta_open(struct shoal_store *store, MDB_txn *txn, struct shoal_store_id id, bool *is_new,
                                 struct shoal_msg *msg)
 {
@@ -1044,13 +1061,15 @@ static enum shoal_err meta_open(struct shoal_store *store, MDB_txn *txn, struct 
 
     *is_new = rc == MDB_NOTFOUND;
     if (*is_new) {
-        format_put_header(&w, FORMAT_STORE, META_VERSION, 1);
+        format_put_header(&w, FORMAT_STORE, META_VERSION, META_OLDEST);
         shoal_put_store_id(&w, id);
         value = val_of(bytes, w.len);
         rc = mdb_put(txn, store->meta, &key, &value, 0);
     }
     if (rc != 0)
         return fail_lmdb(store, rc, "cannot read whose store this is", msg);
+    if (meta_is_foreign(value, store->dir, msg))
+        return SHOAL_ERR_UNSUPPORTED;
     r = shoal_reader_init(shoal_view_of(value.mv_data, value.mv_size));
     (void)format_get_header(&r, FORMAT_STORE, META_VERSION);
     found = shoal_get_store_id(&r);

@@ -512,13 +512,13 @@ static void garbage_is_dropped_and_counted(void **state)
     } cases[] = {
         { "another protocol", "GET / HTTP/1.1\r\n\r\n", 18, true, false },
         { "a version too new", "L\x09\x09", 3, true, false },
-        { "a first message too short", "L\x01\x01\x05\x00hello", 10, true, false },
-        { "a first message too long", "L\x01\x01\xff\xff", 5, true, false },
+        { "a first message too short", "L\x02\x02\x05\x00hello", 10, true, false },
+        { "a first message too long", "L\x02\x02\xff\xff", 5, true, false },
         { "a first message of zeroes",
-          "L\x01\x01\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+          "L\x02\x02\x30\x00\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
           "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
           53, true, false },
-        { "a stream cut short", "L\x01\x01\x30", 4, false, true },
+        { "a stream cut short", "L\x02\x02\x30", 4, false, true },
     };
     struct fixture *f = *state;
     struct end *c = &f->ends[2];
@@ -556,6 +556,11 @@ static void expect_refused_version(struct fixture *f, const char *head, const ch
     assert_int_equal(shoal_link_stats(c->link)->drop_malformed, 1);
     assert_non_null(strstr(c->note, want));
     assert_non_null(strstr(c->note, "upgrade the older"));
+}
+
+static void an_older_version_is_refused_by_name(void **state)
+{
+    expect_refused_version(*state, "L\x01\x01", "speaks version 1 of the link");
 }
 
 static void a_newer_version_is_refused_by_name(void **state)
@@ -741,6 +746,7 @@ int main(void)
         CASE(nobody_dials_what_is_not_wanted_any_more),
         CASE(an_address_that_says_nothing_is_given_up_in_time),
         CASE(garbage_is_dropped_and_counted),
+        CASE(an_older_version_is_refused_by_name),
         CASE(a_newer_version_is_refused_by_name),
         CASE(a_silent_client_is_closed_and_a_crowd_loses_its_oldest),
         CASE(the_owner_may_stop_from_inside_a_callback),

@@ -752,7 +752,7 @@ static void a_failed_flush_stops_everything_and_loses_nothing(void **state)
 }
 
 /* Change one byte of one frame, through LMDB itself. */
-static void damage(struct fixture *f, size_t at, bool cut)
+static void damage_in(struct fixture *f, const char *table, size_t at, uint8_t flip, bool cut)
 {
     MDB_env *env;
     MDB_txn *txn;
@@ -766,17 +766,39 @@ static void damage(struct fixture *f, size_t at, bool cut)
     assert_int_equal(mdb_env_set_mapsize(env, f->map_bytes), 0);
     assert_int_equal(mdb_env_open(env, f->store_dir, MDB_NOSYNC, 0600), 0);
     assert_int_equal(mdb_txn_begin(env, NULL, 0, &txn), 0);
-    assert_int_equal(mdb_dbi_open(txn, "log", 0, &log), 0);
+    assert_int_equal(mdb_dbi_open(txn, table, 0, &log), 0);
     assert_int_equal(mdb_cursor_open(txn, log, &cursor), 0);
     assert_int_equal(mdb_cursor_get(cursor, &key, &value, MDB_FIRST), 0);
     memcpy(copy, value.mv_data, value.mv_size);
-    copy[at % value.mv_size] ^= 1;
+    copy[at % value.mv_size] ^= flip;
     value.mv_data = copy;
     value.mv_size -= cut;
     assert_int_equal(mdb_cursor_put(cursor, &key, &value, MDB_CURRENT), 0);
     mdb_cursor_close(cursor);
     assert_int_equal(mdb_txn_commit(txn), 0);
     mdb_env_close(env);
+}
+
+static void damage(struct fixture *f, size_t at, bool cut) { damage_in(f, "log", at, 1, cut); }
+
+/* Another program's version stands in the second byte of the store's name, the oldest that can read it in the third. */
+static void a_store_of_another_version_is_refused(void **state)
+{
+    static const struct {
+        size_t at;
+        uint8_t flip;
+        const char *want;
+    } cases[] = { { 1, 2 ^ 1, "a store of version 1" }, { 2, 2 ^ 9, "reads 2 to 2" } };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        open_store(f);
+        close_store(f);
+        damage_in(f, "meta", cases[i].at, cases[i].flip, false);
+        assert_int_equal(try_open(f), SHOAL_ERR_UNSUPPORTED);
+        assert_non_null(strstr(f->msg.text, cases[i].want));
+        remove_folder(f->store_dir);
+    }
 }
 
 static void a_damaged_frame_is_refused_with_a_remedy(void **state)
@@ -1000,6 +1022,7 @@ int main(void)
         CASE(what_is_too_big_is_refused),
         CASE(the_file_is_zero_filled_beforehand),
         CASE(the_store_of_another_folder_is_refused),
+        CASE(a_store_of_another_version_is_refused),
         CASE(a_killed_agent_has_what_it_acknowledged),
         CASE(a_failed_flush_stops_everything_and_loses_nothing),
         CASE(a_damaged_frame_is_refused_with_a_remedy),
