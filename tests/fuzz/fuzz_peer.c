@@ -76,7 +76,7 @@ static void make_agent(void)
                                              .on_record = on_record,
                                              .on_cloned = on_cloned };
     static struct shoal_backend backend;
-    char path[AGENT_PATH_BYTES + 16];
+    char path[AGENT_PATH_BYTES + 16], index[AGENT_PATH_BYTES + 16];
     struct shoal_blobs_options blobs = { .loop = &agent.loop, .dir = path };
     struct shoal_sched_options sched = { .self = { { 1 } }, .slots = 2 };
     struct shoal_msg msg = { "" };
@@ -97,10 +97,12 @@ static void make_agent(void)
     membership.address = link.listen;
     agent_jobs_create(&agent);
     (void)snprintf(path, sizeof(path), "%s/blobs", agent.settings.data);
+    (void)snprintf(index, sizeof(index), "%s/index", agent.settings.data);
     if (shoal_blobs_create(&agent.blobs, &blobs, &msg) != SHOAL_OK ||
         shoal_link_create(&agent.link, &link, &msg) != SHOAL_OK ||
         membership_create(&agent.membership, &membership, &msg) != SHOAL_OK ||
-        shoal_sched_create(&agent.sched, &sched) != SHOAL_OK)
+        shoal_sched_create(&agent.sched, &sched) != SHOAL_OK ||
+        shoal_index_open(&agent.index, &agent.loop, index, &msg) != SHOAL_OK)
         abort();
     agent.calls = peer_calls_create(&agent.loop, agent.link);
     agent_blobs_create(&agent);
