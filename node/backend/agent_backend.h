@@ -20,7 +20,7 @@ struct backend_info {
     char detail[SHOAL_JOB_REASON_BYTES];
 };
 
-/* What lists show of it here: its group's live row, or the index's. False: this node has no part in it. */
+/* The row that lists show of it here: its group's live one, or the index's. False: this node has no part in it. */
 bool backend_facts_here(struct agent *agent, struct shoal_job_id id, struct shoal_job_facts *facts);
 bool backend_in_gossip(struct agent *agent, struct shoal_job_id id);
 /* Of gossip, or of the archive. */

@@ -1,4 +1,4 @@
-/* What this node knows of a job without asking anybody: gossip, the archive, its own group and files. */
+/* This node knows something of a job without asking anybody: from gossip, the archive, its own group and files. */
 #include "agent_backend.h"
 
 #include "shoal/control_record.h"
@@ -49,7 +49,7 @@ bool backend_summary(struct agent *agent, struct shoal_job_id id, struct shoal_j
     return archived != NULL;
 }
 
-/* What lists show of it here: its group's live row, or the index's. False: this node has no part in it. */
+/* The row that lists show of it here: its group's live one, or the index's. False: this node has no part in it. */
 bool backend_facts_here(struct agent *agent, struct shoal_job_id id, struct shoal_job_facts *facts)
 {
     static uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];

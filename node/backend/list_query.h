@@ -1,4 +1,4 @@
-/* What a list asks for, and what a node answers: pure, and safe in any thread.
+/* A list asks with a query, and a node answers with rows: pure, and safe in any thread.
  *
  * Both travel as MessagePack maps: a node that does not know a field of a question leaves it out of account, and whoever
  * asked looks at each row again. */
@@ -62,7 +62,7 @@ void list_value_encode(bool deleted, struct shoal_sched_version version, struct 
                        struct shoal_buf *value);
 SHOAL_MUST_CHECK bool list_value_decode(struct shoal_view value, struct list_row *row);
 
-/* What a node answers: rows in order, and up to where it has looked (`more`: there may be others behind). */
+/* A node's answer: rows in order, and up to where it has looked (`more`: there may be others behind). */
 struct list_answer {
     bool more;
     bool broken; /* its index is not whole */

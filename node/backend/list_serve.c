@@ -1,4 +1,4 @@
-/* What this node answers to a question for a list: the rows of the jobs that it has a part in.
+/* This node answers a question for a list with the rows of the jobs that it has a part in.
  *
  *   question --> scan of the index, in a thread: the rows that match, the first `limit` of them in the list's order
  *            --> here: a group that is loaded answers for itself; what the index says of the others stands
@@ -139,7 +139,7 @@ static bool row_now(struct agent *agent, struct shoal_job_id id, struct shoal_vi
     return true;
 }
 
-/* What a scan found may have changed since, or gone. */
+/* A job that a scan found may have changed since, or gone. */
 static bool row_again(struct serving *serving, size_t i, uint8_t *bytes, struct list_row *row)
 {
     return row_now(serving->agent, serving->kept[i].place.id, serving->kept[i].value, bytes, row);

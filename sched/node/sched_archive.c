@@ -24,12 +24,13 @@
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
- * A8. The newest final records, fewer than archive_warm_max, keep their bytes in memory. An older one is cold: a row of 250 bytes, and
- *     its bytes in the store, with a mark in the hard state, which is all that an agent that starts reads of it. Who asks
- *     for it waits until it is loaded.
- * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led here.
  * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records, SHOAL_ARCHIVE_BYTES_MAX of them in memory, and none of others' jobs
- *     while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group. */
+ *     while its store keeps what is left for the jobs that run; a job that lacks a holder stays in its group.
+ * A8. The newest final records, fewer than archive_warm_max, keep their bytes in memory. An older one is cold: a row of
+ *     250 bytes, and its bytes in the store, with a mark in the hard state, which is all that an agent that starts reads
+ *     of it. Who asks for it waits until it is loaded.
+ * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led
+ *     here. */
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -421,7 +422,7 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
     sched_index_parked(s, id, mark->version, mark->row);
 }
 
-/* What is asked for again after the bytes came: requests, and hosts that lack the record. */
+/* The bytes have come. Requests, and hosts that lack the record, ask for them again. */
 static void warmed(struct shoal_sched *s, struct sched_archived *a, struct shoal_view bytes)
 {
     a->loading = false;
@@ -549,7 +550,7 @@ size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, 
     return count;
 }
 
-/* What is known of those that still belong to it stays. */
+/* Of hosts that still belong to it, all that is known stays. */
 static uint8_t hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_copy *hosts,
                             uint8_t host_count)
 {
@@ -611,7 +612,7 @@ static void give(struct shoal_sched *s, struct shoal_node_id to, const struct sc
     sched_send(s, to, &frame);
 }
 
-/* What this node holds, as far as it is durable. */
+/* This node holds it, as far as it is durable here. */
 static void say_state(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
 {
     struct frame frame = { .kind = FRAME_ARCHIVE };

@@ -1,5 +1,5 @@
-/* What lists show of the jobs that this node has a part in. The shell keeps it in an index; this file keeps the index
- * true (SHOAL_SCHED_INDEX).
+/* This file says what lists show of the jobs that this node has a part in. The shell keeps it in an index; this file
+ * keeps the index true (SHOAL_SCHED_INDEX).
  *
  *   founding record durable ---+
  *   entries applied -----------+--> the group is marked --> end of the step: one row a group, if it has changed

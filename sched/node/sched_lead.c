@@ -17,7 +17,7 @@ struct told_host {
     uint64_t slots_version;
 };
 
-/* What a lead was told. */
+/* The state that a lead was told last. */
 struct sched_side {
     bool supported;
     uint64_t config_index;

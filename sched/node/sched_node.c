@@ -171,7 +171,7 @@ static void support_actions(struct shoal_sched *s)
     }
 }
 
-/* Whether this host hears a majority of its peers of interest. */
+/* True: this host hears a majority of its peers of interest. */
 static bool quorum_connected(const struct shoal_sched *s)
 {
     size_t count = shoal_support_count(s->support);

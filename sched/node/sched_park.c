@@ -248,7 +248,7 @@ static void queue_take(struct sched_park *p, struct sched_parked *row)
     }
 }
 
-/* Whose turn each is has changed with the life of a host. */
+/* A host has died or come back, so the owners of some rows are others now. */
 static void queue_again(struct shoal_sched *s)
 {
     struct sched_park *p = s->park;

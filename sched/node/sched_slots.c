@@ -93,7 +93,7 @@ enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_
     return err;
 }
 
-/* What others than the slots have to do with it, then the slots. */
+/* First all others who have to do with it, then the slots. */
 void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *host)
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_HOST, .u.host = *host };

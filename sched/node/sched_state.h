@@ -70,7 +70,7 @@ static inline uint64_t sched_line(uint64_t term) { return term >> SCHED_LINE_SHI
 /* Rounds of settling in one step; what is left comes in the next one. */
 #define SCHED_TURNS_MAX 4096
 
-/* What a group's raft was told of a host, and what that host was told of the group. */
+/* A host as a group's raft was told of it, and the group as that host was told of it. */
 struct sched_told {
     struct shoal_node_id node;
     bool supported;
@@ -81,7 +81,7 @@ struct sched_told {
     uint64_t parked;  /* it has parked the group, which ended at this index then; 0: no */
 };
 
-/* What a guardian's machine came to. */
+/* The digest that a guardian's machine came to. */
 struct sched_digest {
     struct shoal_node_id node;
     uint64_t index, digest;
@@ -100,7 +100,7 @@ struct sched_need {
 
 struct sched_side; /* what belongs to a lead: sched_lead.c */
 
-/* Who should hold a record, and whether it does. */
+/* A host that should hold a record, and whether it does. */
 struct sched_copy {
     struct shoal_node_id node;
     bool holds, final;
@@ -272,7 +272,7 @@ struct sched_parked {
 
 struct sched_park; /* rows and queue: sched_park.c */
 
-/* What a RESTORE means to the parked groups. */
+/* The ways in which a RESTORE concerns the parked groups. */
 enum parked_how {
     PARKED_NOT,   /* nothing: it is restored */
     PARKED_STAYS, /* it is dealt with */
@@ -360,7 +360,7 @@ struct sched_refusal {
 };
 #define SCHED_REFUSALS_MAX 64
 
-/* What a member of a group said of its replica. */
+/* The word of a member of a group about its replica. */
 struct sched_replica {
     struct shoal_raft_member member;
     bool answered;
@@ -620,7 +620,7 @@ struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, 
 struct shoal_view sched_group_record(const struct sched_group *g);
 size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *nodes, size_t cap); /* voters */
 
-/* Whose a ctx is. */
+/* The kinds of requests that own a ctx. */
 #define SCHED_CTX_LEAD (1ull << 62)
 #define SCHED_CTX_READ (1ull << 61)
 #define SCHED_CTX_KEEP (1ull << 60)
@@ -780,7 +780,7 @@ void sched_archive_destroy(struct shoal_sched *s);
 void sched_index_dirty(struct shoal_sched *s, struct sched_group *g);  /* its row may have changed */
 void sched_index_forget(struct shoal_sched *s, struct sched_group *g); /* it is about to be freed */
 void sched_index_id(struct shoal_sched *s, struct shoal_job_id id);    /* group, record or deletion came or went */
-/* What lists show of a group, for its mark when it is parked; and of one that is parked, at start. */
+/* Keep in a group's mark what lists show of it, when it is parked; and tell the lists of a parked one, at start. */
 struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_group *g,
                                   uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct shoal_sched_version *version);
 /* Of a record of the archive; empty: it does not decode. */
@@ -803,7 +803,7 @@ void sched_copy_due(struct shoal_sched *s);
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
 void sched_lead_end(struct sched_group *g);
 void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
-/* Whether the lead was last given nothing, for what this mark stands for; it is from now on. 0: it is given something. */
+/* True: the lead was last given nothing, for what this mark stands for; it is from now on. 0: it is given something. */
 bool sched_lead_waits_as(struct sched_group *g, uint64_t mark);
 /* TARGET, unless it says what the lead was told last. */
 void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);

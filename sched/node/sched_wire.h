@@ -150,7 +150,7 @@ struct frame {
 bool sched_frame_encode(const struct frame *frame, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame);
 
-/* What a ticket's signature covers. */
+/* The bytes that a ticket's signature covers. */
 bool sched_ticket_encode_body(const struct shoal_sched_ticket *ticket, struct shoal_writer *w);
 
 /* Entry 2 of term 1: the founding record of a job, computed from ticket and body alone, so that all guardians' are
@@ -189,7 +189,7 @@ SHOAL_MUST_CHECK enum shoal_err sched_archive_decode(struct shoal_view bytes, st
 bool sched_kept_encode(bool final, struct shoal_view record, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct shoal_view *record);
 
-/* What a parked group leaves in memory, as it lies in its hard state. */
+/* The part of a parked group that stays in memory, as it lies in its hard state. */
 struct park_mark {
     uint64_t commit;
     bool behind; /* a guardian had not got all of it */
@@ -215,7 +215,7 @@ struct cold_mark {
 };
 bool sched_cold_mark_encode(const struct cold_mark *mark, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_cold_mark_decode(struct shoal_view bytes, struct cold_mark *mark);
-/* What a hard state says of the commit index, parked or not; 0: nothing. */
+/* The commit index that a hard state tells, parked or not; 0: none. */
 #define SCHED_HARD_FORMAT 1
 #define SCHED_HARD_PARKED 2
 #define SCHED_HARD_COLD 3
@@ -234,7 +234,7 @@ struct group_head {
 bool sched_head_encode(const struct group_head *head, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *head);
 
-/* What a mesh version says in gossip. */
+/* The record of a mesh version in gossip. */
 struct mesh_hint {
     uint64_t version;
     uint64_t config; /* index of the configuration that names these guardians: the higher one is the newer */
