@@ -14,9 +14,6 @@
 
 #define MESSAGE_BYTES_MAX (128 * SHOAL_KIB)
 #define FROZEN_AGAIN_NS (20 * SHOAL_MS)
-/* S5 of slots.h: frozen 5 s before the lease ends, killed 10 minutes later. */
-#define FREEZE_BEFORE_NS (5 * SHOAL_S)
-#define KILL_AFTER_NS (595 * SHOAL_S)
 #define WATCH_NS (250 * SHOAL_MS)
 #define WATCH_LOOKS 4u
 #define TEARDOWN_NS (40 * SHOAL_MS) /* mean; 30 ms a GB */
@@ -418,8 +415,8 @@ static void lease(struct sim_host *host, struct sim_worker *worker, uint64_t dea
 {
     if (worker->dying)
         return;
-    worker->freeze_at_ns = deadline_ns - FREEZE_BEFORE_NS;
-    worker->kill_at_ns = deadline_ns + KILL_AFTER_NS;
+    worker->freeze_at_ns = deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS;
+    worker->kill_at_ns = deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS;
     runner_timer(host, worker);
 }
 
@@ -591,15 +588,15 @@ void sim_runners_found(struct sim_host *host)
         for (struct sim_worker *worker = host->workers; runner->used && worker != NULL; worker = worker->next) {
             if (worker->job != runner->job || count == SHOAL_SLOTS_MAX + 2)
                 continue;
-            live[count] =
-                (struct shoal_host_live){ .worker_id = worker->id,
-                                          .slot = worker->slot,
-                                          .pid = worker->pid,
-                                          .role = worker->role,
-                                          .frozen = worker->frozen,
-                                          .lease_generation = worker->lease_generation,
-                                          .deadline_ns =
-                                              worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - KILL_AFTER_NS };
+            live[count] = (struct shoal_host_live){
+                .worker_id = worker->id,
+                .slot = worker->slot,
+                .pid = worker->pid,
+                .role = worker->role,
+                .frozen = worker->frozen,
+                .lease_generation = worker->lease_generation,
+                .deadline_ns = worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - SHOAL_LEASE_KILLED_AFTER_NS
+            };
             memcpy(live[count++].token, worker->token, sizeof(worker->token));
             busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot;
             sim_work_later(host, worker, SIM_WORK_HELLO, 20 * SHOAL_MS + sim_about(&host->chance, 100 * SHOAL_MS));

@@ -66,6 +66,20 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* A kernel answers a connection at once, whatever its process is in; this is the time for a second and a third try.
  * Such a link breaks three times in the 10 s of sched/lead/link_breaks.h. */
 #define SHOAL_LINK_CONNECT_NS (3 * SHOAL_S)
+
+/* A worker's lease (S5 of slots.h), by the clock of its host, after the newest stamp that a renewal echoed:
+ *
+ *     stamp ---- 10 s ----> frozen ---- 5 s ----> deadline ---- 595 s ----> killed by the runner
+ *
+ * It is renewed each 3 s, so a freeze means that three renewals are missing. The 5 s before the deadline make sure that
+ * a worker stands still before another job may claim its slot. A frozen worker keeps its memory for ten minutes: a
+ * short loss of quorum destroys nothing. */
+#define SHOAL_LEASE_NS (15 * SHOAL_S)
+#define SHOAL_LEASE_FREEZE_NS (10 * SHOAL_S)
+#define SHOAL_LEASE_KILL_NS (600 * SHOAL_S)
+#define SHOAL_LEASE_FROZEN_BEFORE_NS (SHOAL_LEASE_NS - SHOAL_LEASE_FREEZE_NS)
+#define SHOAL_LEASE_KILLED_AFTER_NS (SHOAL_LEASE_KILL_NS - SHOAL_LEASE_FROZEN_BEFORE_NS)
+_Static_assert(SHOAL_LEASE_FREEZE_NS < SHOAL_LEASE_NS, "a worker stands still before its slot can go to another");
 _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a word");
 /* Virtual workers of a job (the sync interval): 64 for each of 64 workers. The tree over them has 12 levels. */
 #define SHOAL_VIRTUAL_MAX 4096

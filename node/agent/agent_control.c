@@ -380,10 +380,6 @@ static void send_datagram(struct agent *agent, const struct shoal_sched_action *
                                      shoal_view_of(bytes, action->u.send.bytes.len + 1))); /* repeated each 100 ms */
 }
 
-/* S5 of slots.h: the runner freezes 5 s before the lease ends (10 s unrenewed), and kills 10 minutes later. */
-static uint64_t freeze_at(uint64_t deadline_ns) { return deadline_ns - 5 * SHOAL_S; }
-static uint64_t kill_at(uint64_t deadline_ns) { return deadline_ns + 595 * SHOAL_S; }
-
 static void carry_out_order(struct agent *agent, const struct shoal_host_order *order)
 {
     switch (order->kind) {
@@ -393,8 +389,9 @@ static void carry_out_order(struct agent *agent, const struct shoal_host_order *
     case SHOAL_HOST_DO_JOB_CLOSED: agent_job_closed(agent, order->u.job.job); break;
     case SHOAL_HOST_DO_RUN: agent_job_run(agent, order); break;
     case SHOAL_HOST_DO_RENEW:
-        workers_renew(agent->workers, order->u.worker.worker_id, freeze_at(order->u.worker.deadline_ns),
-                      kill_at(order->u.worker.deadline_ns));
+        workers_renew(agent->workers, order->u.worker.worker_id,
+                      order->u.worker.deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS,
+                      order->u.worker.deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS);
         break;
     case SHOAL_HOST_DO_FREEZE: workers_freeze(agent->workers, order->u.worker.worker_id); break;
     case SHOAL_HOST_DO_THAW: workers_thaw(agent->workers, order->u.worker.worker_id); break;

@@ -738,8 +738,8 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.worker_id = run->worker_id;
     t->start.slot = run->slot;
     t->start.nice = run->role == SHOAL_JOB_ENGINE ? WORKER_NICE : 0;
-    t->start.freeze_at_ns = run->deadline_ns - 5 * SHOAL_S;
-    t->start.kill_at_ns = run->deadline_ns + 595 * SHOAL_S;
+    t->start.freeze_at_ns = run->deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS;
+    t->start.kill_at_ns = run->deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS;
     t->start.cwd = keep(t, job->work_dir);
     agent_run_log(job, run, "stdout", path, sizeof(path));
     t->start.stdout_path = keep(t, path);

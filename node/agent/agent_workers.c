@@ -593,7 +593,7 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
                                                 .frozen = alive[i].frozen,
                                                 .role = run->role,
                                                 .lease_generation = run->lease_generation,
-                                                .deadline_ns = alive[i].freeze_at_ns + 5 * SHOAL_S };
+                                                .deadline_ns = alive[i].freeze_at_ns + SHOAL_LEASE_FROZEN_BEFORE_NS };
         memcpy(found[used].token, run->token, sizeof(run->token));
         used++;
     }

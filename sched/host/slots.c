@@ -904,10 +904,10 @@ enum shoal_err shoal_slots_create(struct shoal_slots **out, const struct shoal_s
         return SHOAL_ERR_FULL;
     SHOAL_ASSERT(options->slots <= SHOAL_SLOTS_MAX);
     slots->options = *options;
-    slots->options.lease_ns = or_default(options->lease_ns, 15 * SHOAL_S);
-    slots->options.freeze_ns = or_default(options->freeze_ns, 10 * SHOAL_S);
+    slots->options.lease_ns = or_default(options->lease_ns, SHOAL_LEASE_NS);
+    slots->options.freeze_ns = or_default(options->freeze_ns, SHOAL_LEASE_FREEZE_NS);
     slots->options.tentative_ns = or_default(options->tentative_ns, 2 * SHOAL_S);
-    slots->options.kill_ns = or_default(options->kill_ns, 600 * SHOAL_S);
+    slots->options.kill_ns = or_default(options->kill_ns, SHOAL_LEASE_KILL_NS);
     slots->options.repeat_ns = or_default(options->repeat_ns, 500 * SHOAL_MS);
     SHOAL_ASSERT(slots->options.freeze_ns < slots->options.lease_ns);
     slots->jobs_max = options->jobs_max != 0 ? options->jobs_max : SHOAL_HOST_JOBS_MAX;

@@ -771,7 +771,7 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
     if (lead == NULL)
         return SHOAL_ERR_FULL;
     lead->options = *options;
-    lead->options.lease_ns = or_default(options->lease_ns, 15 * SHOAL_S);
+    lead->options.lease_ns = or_default(options->lease_ns, SHOAL_LEASE_NS);
     lead->options.renew_ns = or_default(options->renew_ns, 3 * SHOAL_S);
     lead->options.gather_ns = or_default(options->gather_ns, 50 * SHOAL_MS);
     lead->options.first_gather_ns = or_default(options->first_gather_ns, SHOAL_S);
