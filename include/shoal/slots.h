@@ -18,6 +18,7 @@
  *     itself when one dies (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
  * S8. The slot that a task of an array leaves is promised to the same job at once, while its leader has more tasks and
  *     nobody else deserves the slot; the promise is one of S1, and runs out like any other.
+ * S9. A slot's state and a worker's phase move only as the tables of sched/host/slots.c say. EXITED is final.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.

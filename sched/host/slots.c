@@ -11,6 +11,30 @@
 #define PROGRESS_NS (500 * SHOAL_MS)
 #define IDLE_NS (20 * SHOAL_MS) /* a slot's lock is free so soon after its last process */
 
+#define BIT(state) (1u << (state))
+
+/* S9. Bit N set: may become state N. S3: nothing under which a process may live becomes TENTATIVE. */
+static const unsigned slot_moves[SHOAL_SLOT_STATE_COUNT] = {
+    [SHOAL_SLOT_FREE] = BIT(SHOAL_SLOT_TENTATIVE) | BIT(SHOAL_SLOT_LEASED),
+    /* To itself: a claim that is earlier in the order takes the promise. */
+    [SHOAL_SLOT_TENTATIVE] = BIT(SHOAL_SLOT_FREE) | BIT(SHOAL_SLOT_TENTATIVE) | BIT(SHOAL_SLOT_LEASED),
+    /* To itself, and from HELD: a runner that is found again has a worker of which the table knows nothing. */
+    [SHOAL_SLOT_LEASED] =
+        BIT(SHOAL_SLOT_FREE) | BIT(SHOAL_SLOT_LEASED) | BIT(SHOAL_SLOT_DRAINING) | BIT(SHOAL_SLOT_HELD),
+    [SHOAL_SLOT_DRAINING] = BIT(SHOAL_SLOT_FREE) | BIT(SHOAL_SLOT_LEASED) | BIT(SHOAL_SLOT_HELD),
+    [SHOAL_SLOT_HELD] = BIT(SHOAL_SLOT_FREE) | BIT(SHOAL_SLOT_LEASED),
+};
+
+/* S9. A library may speak before its runner does, and says HELLO and READY again on a new connection. */
+static const unsigned phase_moves[SHOAL_PHASE_COUNT] = {
+    [SHOAL_PHASE_LEASED] =
+        BIT(SHOAL_PHASE_STARTED) | BIT(SHOAL_PHASE_HELLO) | BIT(SHOAL_PHASE_READY) | BIT(SHOAL_PHASE_EXITED),
+    [SHOAL_PHASE_STARTED] = BIT(SHOAL_PHASE_HELLO) | BIT(SHOAL_PHASE_READY) | BIT(SHOAL_PHASE_EXITED),
+    [SHOAL_PHASE_HELLO] = BIT(SHOAL_PHASE_HELLO) | BIT(SHOAL_PHASE_READY) | BIT(SHOAL_PHASE_EXITED),
+    [SHOAL_PHASE_READY] = BIT(SHOAL_PHASE_HELLO) | BIT(SHOAL_PHASE_READY) | BIT(SHOAL_PHASE_EXITED),
+    [SHOAL_PHASE_EXITED] = 0,
+};
+
 /* ---- Emitting --------------------------------------------------------------------------------------------------- */
 
 struct shoal_slots_action *slots_emit(struct slots_step *s, enum shoal_slots_action_kind kind)
@@ -154,9 +178,21 @@ void job_forget(struct shoal_slots *slots, struct hjob *job)
 
 /* ---- Slots and workers end --------------------------------------------------------------------------------------- */
 
+void slot_move(struct slot *slot, enum shoal_slot_state state)
+{
+    SHOAL_ASSERT((slot_moves[slot->state] & BIT(state)) != 0); /* S9 */
+    slot->state = (uint8_t)state;
+}
+
+void worker_move(struct worker *worker, enum shoal_phase phase)
+{
+    SHOAL_ASSERT((phase_moves[worker->report.phase] & BIT(phase)) != 0); /* S9 */
+    worker->report.phase = (uint8_t)phase;
+}
+
 void slot_release(struct shoal_slots *slots, struct slot *slot)
 {
-    slot->state = slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD;
+    slot_move(slot, slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD);
     slot->spent = true;
     if (slot->state == SHOAL_SLOT_FREE) {
         slot->worker_id = 0;
@@ -229,7 +265,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     if (!worker_lives(worker))
         return;
     (void)revoke_for(s, worker);
-    worker->report.phase = SHOAL_PHASE_EXITED;
+    worker_move(worker, SHOAL_PHASE_EXITED);
     worker->report.status = status;
     worker->report.signalled = signalled;
     worker->report.frozen = false;
@@ -240,7 +276,8 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     worker->quiet_ns = 0;
     worker_changed(slots, worker);
     if (worker->place.slot != SHOAL_SLOT_NONE &&
-        slots->slots[worker->place.slot].generation == worker->place.lease_generation)
+        slots->slots[worker->place.slot].generation == worker->place.lease_generation &&
+        slots->slots[worker->place.slot].worker_id == worker->place.worker_id)
         slot_leave(s, &slots->slots[worker->place.slot]);
 }
 
@@ -253,7 +290,7 @@ static void on_target(struct slots_step *s, const struct shoal_slots_event *even
 
         slot->target = event->u.target.jobs[i];
         if (slot->state == SHOAL_SLOT_DRAINING && shoal_job_id_equal(slot->target, slot->job)) {
-            slot->state = SHOAL_SLOT_LEASED;
+            slot_move(slot, SHOAL_SLOT_LEASED);
             slots_changed(s->slots);
         }
     }
@@ -269,7 +306,7 @@ static void on_started(struct slots_step *s, uint64_t worker_id)
     }
     worker->unproven = false;
     if (worker->report.phase < SHOAL_PHASE_STARTED) {
-        worker->report.phase = SHOAL_PHASE_STARTED;
+        worker_move(worker, SHOAL_PHASE_STARTED);
         worker_changed(s->slots, worker);
     }
 }
@@ -311,7 +348,7 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
     worker->report.ran = true;
     worker->frozen = live->frozen;
     worker->deadline_ns = live->deadline_ns;
-    worker->report.phase = SHOAL_PHASE_STARTED;
+    worker_move(worker, SHOAL_PHASE_STARTED);
     worker->report.frozen = live->frozen;
     job->opened = true;
     if (live->lease_generation > slots->last_generation)
@@ -319,7 +356,7 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
     if (live->slot != SHOAL_SLOT_NONE) {
         struct slot *slot = &slots->slots[live->slot];
 
-        slot->state = SHOAL_SLOT_LEASED;
+        slot_move(slot, SHOAL_SLOT_LEASED);
         slot->idle = false;
         slot->spent = true;
         slot->job = job->id;
@@ -509,7 +546,7 @@ static void time_slot(struct slots_step *s, struct slot *slot)
         return;
     }
     /* The generation stays unspent: a CONFIRM that comes late is honoured while nobody else has got the slot. */
-    slot->state = SHOAL_SLOT_FREE;
+    slot_move(slot, SHOAL_SLOT_FREE);
     slots_changed(s->slots);
 }
 

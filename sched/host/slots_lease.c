@@ -40,7 +40,7 @@ static void grant(struct slots_step *s, struct slot *slot)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
-    slot->state = SHOAL_SLOT_TENTATIVE;
+    slot_move(slot, SHOAL_SLOT_TENTATIVE);
     slot->spent = false;
     slot->job = m->job;
     slot->generation = next_generation(s);
@@ -69,7 +69,7 @@ void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker)
     SHOAL_ASSERT(slot->state == SHOAL_SLOT_FREE && !worker_lives(worker)); /* S3 */
     if (!slots_keeps(s->slots, worker))
         return;
-    slot->state = SHOAL_SLOT_TENTATIVE;
+    slot_move(slot, SHOAL_SLOT_TENTATIVE);
     slot->spent = false;
     slot->job = job->id; /* priority and ticket are still those of the lease before */
     slot->generation = next_generation(s);
@@ -91,7 +91,7 @@ static void ask_drain(struct slots_step *s, struct slot *slot)
         return;
     job = &s->slots->jobs[worker->job];
     if (slot->state != SHOAL_SLOT_DRAINING) {
-        slot->state = SHOAL_SLOT_DRAINING;
+        slot_move(slot, SHOAL_SLOT_DRAINING);
         slots_changed(s->slots);
     }
     s->slots->out.kind = SHOAL_HOST_DRAIN;
@@ -207,7 +207,7 @@ static void on_cancel(struct slots_step *s)
 
         if (slot->state != SHOAL_SLOT_TENTATIVE || !shoal_job_id_equal(slot->job, s->slots->in.job))
             continue;
-        slot->state = SHOAL_SLOT_FREE;
+        slot_move(slot, SHOAL_SLOT_FREE);
         slot->spent = true;
         slots_changed(s->slots);
     }
@@ -253,7 +253,7 @@ static bool take_grant(struct slots_step *s, struct hjob *job, const struct shoa
     if (slot->generation != place->lease_generation || slot->spent || !shoal_job_id_equal(slot->job, job->id) ||
         (slot->state != SHOAL_SLOT_TENTATIVE && slot->state != SHOAL_SLOT_FREE))
         return false;
-    slot->state = SHOAL_SLOT_LEASED;
+    slot_move(slot, SHOAL_SLOT_LEASED);
     slot->spent = true;
     slot->idle = false;
     slot->worker_id = place->worker_id;
@@ -282,7 +282,7 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
         slots->stats.confirms++;
     } else {
         slots->stats.confirms_refused++;
-        worker->report.phase = SHOAL_PHASE_EXITED;
+        worker_move(worker, SHOAL_PHASE_EXITED);
         (void)snprintf(worker->report.text, sizeof(worker->report.text),
                        "never started: the slot was no longer reserved when the confirmation came");
     }
@@ -374,7 +374,7 @@ static void say_unknown(struct slots_step *s, const struct hjob *job, struct sho
     if (slot != NULL && !slot->spent) {
         slot->spent = true;
         if (slot->state == SHOAL_SLOT_TENTATIVE)
-            slot->state = SHOAL_SLOT_FREE;
+            slot_move(slot, SHOAL_SLOT_FREE);
         slots_changed(s->slots);
     }
     s->slots->out.kind = SHOAL_HOST_UNKNOWN;

@@ -186,6 +186,9 @@ void worker_changed(struct shoal_slots *slots, struct worker *worker);
 void slots_changed(struct shoal_slots *slots); /* the record: publish it */
 void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns);
 void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text);
+/* S9: the only ways in which a slot's state and a worker's phase change. */
+void slot_move(struct slot *slot, enum shoal_slot_state state);
+void worker_move(struct worker *worker, enum shoal_phase phase);
 void slot_release(struct shoal_slots *slots, struct slot *slot);
 void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
 void worker_freeze_due(struct slots_step *s, struct worker *worker);

@@ -113,6 +113,20 @@ static void put_worker(struct shoal_writer *w, const struct worker *worker)
     shoal_put_text(w, worker->report.text);
 }
 
+/* A living worker holds the slot that names it: S9 moves on from there. */
+static bool agrees_with_slot(const struct shoal_slots *slots, const struct worker *worker)
+{
+    const struct slot *slot;
+
+    if (worker->place.slot == SHOAL_SLOT_NONE || !worker_lives(worker))
+        return true;
+    if (worker->place.slot >= SHOAL_SLOTS_MAX)
+        return false;
+    slot = &slots->slots[worker->place.slot];
+    return slot->generation != worker->place.lease_generation || slot->worker_id != worker->place.worker_id ||
+           slot->state == SHOAL_SLOT_LEASED || slot->state == SHOAL_SLOT_DRAINING;
+}
+
 static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64_t now_ns)
 {
     struct shoal_placement place = { .worker_id = 0 };
@@ -121,6 +135,7 @@ static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64
 
     job_get_placement(r, &place);
     if (r->failed || job >= slots->jobs_max || !slots->jobs[job].used ||
+        slots_find_worker(slots, place.worker_id) != NULL ||
         (worker = slots_add_worker(slots, &slots->jobs[job], &place)) == NULL) {
         r->failed = true;
         return;
@@ -146,7 +161,7 @@ static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64
     if (worker->report.phase > SHOAL_PHASE_STARTED && worker->report.phase != SHOAL_PHASE_EXITED)
         worker->report.phase = SHOAL_PHASE_STARTED;
     item_touch(&slots->jobs[job], &worker->item);
-    if (worker->deadline_ns < slots->options.lease_ns)
+    if (worker->deadline_ns < slots->options.lease_ns || !agrees_with_slot(slots, worker))
         r->failed = true;
 }
 

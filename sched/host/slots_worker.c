@@ -124,7 +124,7 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
     worker->unproven = false;
     worker->run = true;
     if (report->phase < SHOAL_PHASE_HELLO || hello->call != report->ready_call)
-        report->phase = SHOAL_PHASE_HELLO;
+        worker_move(worker, SHOAL_PHASE_HELLO);
     report->call = hello->call;
     memcpy(report->numeric_class, hello->numeric_class, sizeof(report->numeric_class));
     if (shoal_epoch_cmp(hello->epoch, report->epoch) >= 0) {
@@ -151,7 +151,7 @@ static void on_ready(struct slots_step *s, struct worker *worker, const struct s
     struct shoal_worker_report *report = &worker->report;
     struct shoal_call_sizes *sizes = &report->sizes;
 
-    report->phase = SHOAL_PHASE_READY;
+    worker_move(worker, SHOAL_PHASE_READY);
     report->call = ready->call;
     report->ready_call = ready->call;
     memset(sizes, 0, sizeof(*sizes));

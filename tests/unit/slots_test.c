@@ -702,6 +702,43 @@ static void test_broken_links_are_told(void **state)
     teardown();
 }
 
+/* S9 is about moves that this core makes: whatever stands in a damaged table is refused, or lived with. */
+static void test_damaged_table(void **state)
+{
+    static uint8_t table[SHOAL_SLOTS_STATE_BYTES_MAX];
+    static const uint8_t values[] = { 0, 1, 2, 3, 4, 255 };
+    const struct shoal_slots_options options = { .self = self, .host_epoch = 4, .slots = 4, .jobs_max = 1 };
+    uint32_t restored = 0, refused = 0;
+    size_t len;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    (void)lease(job_a, 12, 1);
+    (void)reserve(job_b, 3, 0, 2);
+    assert_int_equal(shoal_slots_encode(slots, table, sizeof(table), &len), SHOAL_OK);
+    teardown();
+    for (size_t i = 0; i < len * sizeof(values); i++) {
+        uint8_t was = table[i / sizeof(values)];
+
+        table[i / sizeof(values)] = values[i % sizeof(values)];
+        if (shoal_slots_restore(&slots, &options, shoal_view_of(table, len)) != SHOAL_OK) {
+            refused++;
+        } else {
+            restored++;
+            shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_RUNNER, .u.runner.job = job_a });
+            shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_SLOT_IDLE, .u.idle.slot = 0 });
+            shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_EXITED, .u.exited.worker_id = 11 });
+            tick(SHOAL_S);
+            tick(3600 * SHOAL_S);
+            now -= 3601 * SHOAL_S;
+            shoal_slots_destroy(slots);
+        }
+        table[i / sizeof(values)] = was;
+    }
+    assert_true(restored > 0 && refused > 0);
+}
+
 /* The agent restarts: table from the store, then the runner says who lives. */
 static void test_restart(void **state)
 {
@@ -870,6 +907,7 @@ int main(void)
         cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
         cmocka_unit_test(test_a_death_closes_the_epoch),
         cmocka_unit_test(test_broken_links_are_told),
+        cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_stuck),
