@@ -135,6 +135,7 @@ struct shoal_host_order {
         struct {
             uint64_t worker_id;
             const struct shoal_worker_message *message;
+            size_t message_bytes; /* of it that are there: the largest kinds are many times the smallest */
         } send;
         struct {
             struct shoal_job_id job;

@@ -214,8 +214,10 @@ static void restore_files(struct agent *agent, struct agent_job *job, struct sen
     agent_read_blob(agent, job->id, manifest, 4 * SHOAL_MIB, on_manifest, r);
 }
 
-void agent_worker_send(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message)
+void agent_worker_send(struct agent *agent, const struct shoal_host_order *order)
 {
+    const struct shoal_worker_message *message = order->u.send.message;
+    const uint64_t worker_id = order->u.send.worker_id;
     struct sending *sending = malloc(sizeof(*sending));
     struct agent_job *job = NULL;
     struct shoal_hash hash;
@@ -223,7 +225,8 @@ void agent_worker_send(struct agent *agent, uint64_t worker_id, const struct sho
 
     if (sending == NULL)
         return;
-    *sending = (struct sending){ .agent = agent, .worker_id = worker_id, .message = *message };
+    *sending = (struct sending){ .agent = agent, .worker_id = worker_id };
+    memcpy(&sending->message, message, order->u.send.message_bytes);
     text = file_text(&sending->message);
     if (agent_run_find(agent, worker_id, &job) == NULL || text == NULL || strncmp(text, "blob:", 5) != 0 ||
         !shoal_hex_parse(text + 5, hash.bytes, sizeof(hash.bytes))) {

@@ -8,6 +8,6 @@
 enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg) SHOAL_MUST_CHECK;
 void agent_workers_reattach(struct agent *agent);
 /* A message of the core to a worker; "blob:" texts are made into paths, a driver's records come before its end. */
-void agent_worker_send(struct agent *agent, uint64_t worker_id, const struct shoal_worker_message *message);
+void agent_worker_send(struct agent *agent, const struct shoal_host_order *order);
 
 #endif

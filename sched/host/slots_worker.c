@@ -304,13 +304,16 @@ static struct shoal_worker_message *new_message(struct slots_step *s, uint8_t ki
     return message;
 }
 
-static void send_message(struct slots_step *s, const struct worker *worker, const struct shoal_worker_message *message)
+/* `body`: as new_message() was given. */
+static void send_message(struct slots_step *s, const struct worker *worker, const struct shoal_worker_message *message,
+                         size_t body)
 {
     struct shoal_host_order *order = slots_order(s, SHOAL_HOST_DO_SEND);
 
     SHOAL_ASSERT(order != NULL); /* new_message() has looked */
     order->u.send.worker_id = worker->place.worker_id;
     order->u.send.message = message;
+    order->u.send.message_bytes = offsetof(struct shoal_worker_message, hello) + body;
 }
 
 static void blob_text(struct shoal_hash hash, char *text)
@@ -332,7 +335,7 @@ static void tell_call(struct slots_step *s, struct worker *worker, const struct 
     message->call.call = job->call;
     message->call.job_seed = job->job_seed;
     blob_text(job->bundle, message->call.bundle_path);
-    send_message(s, worker, message);
+    send_message(s, worker, message, sizeof(message->call));
     worker->sent_call = job->call;
 }
 
@@ -363,7 +366,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
         memcpy(&fresh->epoch, epoch, sizeof(*epoch));
         message = fresh;
     }
-    send_message(s, worker, message);
+    send_message(s, worker, message, sizeof(message->epoch));
     worker->sent_epoch = word;
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         if (epoch->members[i].worker_id != worker->place.worker_id ||
@@ -383,26 +386,26 @@ static void tell_orders(struct slots_step *s, struct worker *worker, const struc
     if (worker->final_call > worker->sent_final && worker->report.files_call < worker->final_call &&
         (message = new_message(s, SHOAL_WORKER_WRITE_FINAL, sizeof(message->acked))) != NULL) {
         message->acked.call = worker->final_call;
-        send_message(s, worker, message);
+        send_message(s, worker, message, sizeof(message->acked));
         worker->sent_final = worker->final_call;
     }
     if (job->mark > worker->sent_mark && worker->report.ready_call == job->call &&
         (message = new_message(s, SHOAL_WORKER_RECORDS_ACKED, sizeof(message->acked))) != NULL) {
         message->acked.call = job->call;
         message->acked.step = job->mark;
-        send_message(s, worker, message);
+        send_message(s, worker, message, sizeof(message->acked));
         worker->sent_mark = job->mark;
     }
     if (worker->release && !worker->sent_release &&
         (message = new_message(s, SHOAL_WORKER_RELEASE, sizeof(message->stop))) != NULL) {
-        send_message(s, worker, message);
+        send_message(s, worker, message, sizeof(message->stop));
         worker->sent_release = true;
     }
     if (worker->stop && !worker->sent_stop &&
         (message = new_message(s, SHOAL_WORKER_STOP, sizeof(message->stop))) != NULL) {
         message->stop.reason = worker->stop_reason;
         memcpy(message->stop.text, worker->stop_text, sizeof(message->stop.text));
-        send_message(s, worker, message);
+        send_message(s, worker, message, sizeof(message->stop));
         worker->sent_stop = true;
     }
 }
@@ -418,7 +421,7 @@ static void tell_driver(struct slots_step *s, struct worker *worker, struct hjob
         return;
     memcpy(&message->train_state, &s->slots->train_states[slots_job_index(s->slots, job)],
            sizeof(message->train_state));
-    send_message(s, worker, message);
+    send_message(s, worker, message, sizeof(message->train_state));
     job->train_state_wanted = false;
 }
 

@@ -48,25 +48,43 @@ struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_orde
     return &action->u.order;
 }
 
+/* A message to a worker, in this step's memory. Several workers may be told with one message (an epoch is large):
+ * `copies` is where the newest of them lies in both. */
+struct message_copies {
+    const struct shoal_worker_message *slots, *ours;
+};
+
+static const struct shoal_worker_message *copy_message(struct shoal_sched *s, const struct shoal_host_order *from,
+                                                       struct message_copies *copies)
+{
+    const struct shoal_worker_message *message = from->u.send.message;
+    uint8_t *copy;
+
+    SHOAL_ASSERT(from->u.send.message_bytes <= sizeof(*message));
+    if (message == copies->slots)
+        return copies->ours;
+    copy = sched_pool(s, from->u.send.message_bytes, 0);
+    SHOAL_ASSERT(copy != NULL); /* the pool holds what one step of the slots gives */
+    memcpy(copy, message, from->u.send.message_bytes);
+    if (message->kind == SHOAL_WORKER_EPOCH)
+        *copies = (struct message_copies){ .slots = message, .ours = (const void *)copy };
+    return (const void *)copy;
+}
+
 /* An order goes through as it is. What it borrows lies in the slots' memory, which the next slots step overwrites: it
  * is copied into this step's. */
-static void pass_order(struct shoal_sched *s, const struct shoal_host_order *from)
+static void pass_order(struct shoal_sched *s, const struct shoal_host_order *from, struct message_copies *copies)
 {
     struct shoal_host_order *order = sched_order(s, from->kind);
 
     *order = *from;
-    if (from->kind == SHOAL_HOST_DO_JOB_OPEN) {
+    if (from->kind == SHOAL_HOST_DO_JOB_OPEN)
         order->u.job.spec = sched_pool_copy(s, from->u.job.spec);
-    } else if (from->kind == SHOAL_HOST_DO_SEND) {
-        struct shoal_worker_message *copy = (void *)sched_pool(s, sizeof(*copy), 0);
-
-        SHOAL_ASSERT(copy != NULL);
-        *copy = *from->u.send.message;
-        order->u.send.message = copy;
-    }
+    else if (from->kind == SHOAL_HOST_DO_SEND)
+        order->u.send.message = copy_message(s, from, copies);
 }
 
-static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action *from)
+static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action *from, struct message_copies *copies)
 {
     struct shoal_sched_action *to;
 
@@ -79,16 +97,17 @@ static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action 
         sched_news_slots(s, from->u.publish.payload);
         sched_view_changed(s);
         break;
-    case SHOAL_SLOTS_ORDER: pass_order(s, &from->u.order); break;
+    case SHOAL_SLOTS_ORDER: pass_order(s, &from->u.order, copies); break;
     }
 }
 
 enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_event *event)
 {
     enum shoal_err err = shoal_slots_step(s->slots.core, event, s->now, s->slots.actions);
+    struct message_copies copies = { .slots = NULL };
 
     for (uint32_t i = 0; i < s->slots.actions->count; i++)
-        act_on_slots(s, &s->slots.actions->list[i]);
+        act_on_slots(s, &s->slots.actions->list[i], &copies);
     sched_interest_later(s);
     return err;
 }

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "shoal/worker_wire.h"
+
 static struct shoal_slots *slots;
 static struct shoal_slots_actions actions;
 static struct shoal_host_message out, in;
@@ -126,12 +128,32 @@ static bool sent_to(uint8_t kind, struct shoal_node_id to)
     return false;
 }
 
+/* The first `message_bytes` are all of the message: with other bytes behind them it is encoded to the same. */
+static void expect_whole(const struct shoal_host_order *told)
+{
+    static uint8_t first[128 * SHOAL_KIB], second[128 * SHOAL_KIB];
+    static struct shoal_worker_message copy;
+    struct shoal_writer a = shoal_writer_init(first, sizeof(first)), b = shoal_writer_init(second, sizeof(second));
+
+    assert_in_range(told->u.send.message_bytes, 1, sizeof(copy));
+    memset(&copy, 0x5a, sizeof(copy));
+    memcpy(&copy, told->u.send.message, told->u.send.message_bytes);
+    assert_int_equal(shoal_worker_encode(told->u.send.message, &a), SHOAL_OK);
+    assert_int_equal(shoal_worker_encode(&copy, &b), SHOAL_OK);
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(first, second, a.len);
+}
+
 static bool told(uint64_t worker, uint8_t kind)
 {
-    for (uint32_t i = 0; i < actions.count; i++)
-        if (order_at(i, SHOAL_HOST_DO_SEND) != NULL && actions.list[i].u.order.u.send.worker_id == worker &&
-            actions.list[i].u.order.u.send.message->kind == kind)
-            return true;
+    for (uint32_t i = 0; i < actions.count; i++) {
+        const struct shoal_host_order *told = order_at(i, SHOAL_HOST_DO_SEND);
+
+        if (told == NULL || told->u.send.worker_id != worker || told->u.send.message->kind != kind)
+            continue;
+        expect_whole(told);
+        return true;
+    }
     return false;
 }
 
