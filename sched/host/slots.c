@@ -237,7 +237,7 @@ static bool revoke_for(struct slots_step *s, struct worker *worker)
 
     if (!epoch_has(epoch, worker->place.worker_id) || job->revoked >= word)
         return false;
-    /* Who leaves after the last step leaves nothing behind: a released or finished worker revokes nothing. */
+    /* A worker that leaves after the last step leaves nothing behind: when released or finished it revokes nothing. */
     if (worker->release || (worker->report.done_call != 0 && worker->report.files_call == worker->report.done_call))
         return false;
     job_revoke(s, job, word);
@@ -657,6 +657,7 @@ static void item_sent(struct slots_step *s, struct item *item)
 
 static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
+    SHOAL_ASSERT(!shoal_node_id_is_zero(job->leader)); /* S6: there is somebody to tell */
     if (s->now_ns < worker->quiet_ns && item_open(&worker->item)) {
         wake(s->slots, worker->quiet_ns);
         return;
@@ -871,7 +872,7 @@ static void publish(struct slots_step *s)
     s->slots->published = s->slots->version;
 }
 
-/* What the state says that others do not know yet. Order matters: a revoke goes out before what follows from it. */
+/* Tell others what they do not know of the state yet. Order matters: a revoke goes out before what follows from it. */
 static void drive(struct slots_step *s)
 {
     struct shoal_slots *slots = s->slots;

@@ -1,4 +1,4 @@
-/* What leaders ask of a host: reserve, confirm, renew, and orders for its workers. Rules S1 to S5: shoal/slots.h. */
+/* The messages of leaders: reserve, confirm, renew, and orders for workers. Rules S1 to S5, S8, S9: shoal/slots.h. */
 #include "sched/job/job_wire.h"
 #include "slots_state.h"
 #include "shoal/banned.h"
@@ -238,6 +238,7 @@ static bool take_grant(struct slots_step *s, struct hjob *job, const struct shoa
     struct driver_promise *promise;
     struct slot *slot;
 
+    SHOAL_ASSERT(slots_find_worker(slots, place->worker_id) != NULL); /* S3: a lease never stands without its worker */
     if (place->host_epoch != slots->options.host_epoch)
         return false;
     if (place->slot == SHOAL_SLOT_NONE) {
@@ -339,6 +340,8 @@ static void renew_one(struct slots_step *s, const struct hjob *job, struct worke
     uint64_t deadline_ns = s->slots->in.u.renew.echo + s->slots->options.lease_ns;
     uint64_t freeze_ns = deadline_ns - (s->slots->options.lease_ns - s->slots->options.freeze_ns);
 
+    SHOAL_ASSERT(worker_lives(worker));                   /* S9: no lease of the dead is renewed */
+    SHOAL_ASSERT(s->slots->in.u.renew.echo <= s->now_ns); /* S2: on_renew() has refused stamps of other lives */
     worker->term = job->term;
     worker_freeze_due(s, worker); /* the runner has frozen it by the clock, also while this agent stood still */
     if (deadline_ns <= worker->deadline_ns && !worker->frozen) {
@@ -438,7 +441,7 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
         job->snapshot_state = BLOB_NONE;
         job->snapshot_ns = 0;
     }
-    /* What was before it is over, also for workers that the revoke has not reached. */
+    /* Every epoch before it is over, also for workers that the revoke has not reached. */
     job_revoke(s, job, shoal_epoch_word(in->epoch) - 1);
     s->slots->table_version++;
 }

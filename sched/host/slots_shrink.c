@@ -35,6 +35,7 @@ void slots_shrink_begin(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
+    SHOAL_ASSERT(job->revoked == shoal_epoch_word(epoch->epoch)); /* K1: by this host's own word, and just now */
     if (!all_here(s->slots, epoch))
         return;
     for (uint32_t i = 0; i < epoch->member_count; i++) {

@@ -105,7 +105,7 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
 
 /* ---- What workers say -------------------------------------------------------------------------------------------- */
 
-/* What it does not hear is said of one epoch alone. */
+/* The members that a worker does not hear are those of one epoch alone. */
 static void report_epoch(struct shoal_worker_report *report, struct shoal_epoch epoch)
 {
     if (shoal_epoch_cmp(epoch, report->epoch) != 0)
@@ -182,7 +182,7 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
     worker->broken = closed->broken;
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
-    /* Who leaves ends it for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
+    /* One that leaves ends the epoch for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
     job_revoke(s, &s->slots->jobs[worker->job], shoal_epoch_word(closed->epoch));
     worker_changed(s->slots, worker);
 }
@@ -240,6 +240,7 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
     struct hjob *job = &s->slots->jobs[worker->job];
     struct shoal_worker_report *report = &worker->report;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9: the dead say nothing */
     switch ((enum shoal_worker_kind)message->kind) {
     case SHOAL_WORKER_HELLO: on_hello(s, worker, &message->hello); return;
     case SHOAL_WORKER_READY: on_ready(s, worker, &message->ready); return;
@@ -429,6 +430,7 @@ void slots_drive_worker(struct slots_step *s, struct worker *worker)
 {
     struct hjob *job = &s->slots->jobs[worker->job];
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9: nothing is told to the dead */
     /* Said while an engine only starts, a call reaches no one yet, but its bundle is laid out meanwhile; it is said
      * again after the HELLO. */
     if (worker->report.phase < SHOAL_PHASE_HELLO) {

@@ -1,5 +1,5 @@
-/* What others hear of a job, as MessagePack: all that `show` says, asked of a leader or kept in the archive, and the summary
- * that gossip carries. A field that is added here is a row; older nodes pass over it. */
+/* A job as others hear of it, in MessagePack: all that `show` says, asked of a leader or kept in the archive, and the
+ * summary that gossip carries. A field that is added here is a row; older nodes pass over it. */
 #include "shoal/job.h"
 
 #include "shoal/pack.h"

@@ -161,7 +161,7 @@ void shoal_pack_put_head(struct shoal_pack_writer *w, struct shoal_pack_head hea
 
 /* ---- Reading: the callbacks of msgpack-c's template ---- */
 
-/* What a callback answers to stop the template; its own answers are 1, 0 and MSGPACK_UNPACK_ errors down to -2. */
+/* The answers of a callback that stop the template; its own answers are 1, 0 and MSGPACK_UNPACK_ errors down to -2. */
 enum { REFUSED = -1, AT_HEAD = -100 };
 
 struct walk {

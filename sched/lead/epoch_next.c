@@ -36,8 +36,8 @@ void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carri
             next->donor = next->members[i].worker_id;
 }
 
-/* What member `i` of the last epoch holds in the step that is broken off: its record's range in the epoch's first step,
- * the balanced one in later steps. */
+/* The range that member `i` of the last epoch holds in the step that is broken off: its record's range in the epoch's
+ * first step, the balanced one in later steps. */
 static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided, uint32_t i,
                          uint32_t *begin, uint32_t *end)
 {

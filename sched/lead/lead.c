@@ -88,7 +88,7 @@ bool lead_propose(struct lead_step *s)
     struct shoal_lead_action *action;
     size_t len;
 
-    SHOAL_ASSERT(!lead->proposing);
+    SHOAL_ASSERT(!lead->proposing); /* L1 */
     if (shoal_job_entry_encode(&lead->scratch->entry, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) !=
         SHOAL_OK) {
         lead->blocked = true;
@@ -233,7 +233,7 @@ struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
     return found == NULL ? NULL : &lead->workers[found - lead->workers];
 }
 
-/* What the log has dropped is forgotten here and on its host. */
+/* A worker that the log has dropped is forgotten here and on its host. */
 static void sync_out(struct lead_step *s)
 {
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
@@ -337,18 +337,26 @@ static void on_worker(struct lead_step *s, struct lhost *host)
         lead_on_kept(s, host, report);
 }
 
+/* Its end will not be reported any more: its host has forgotten it, or its lease must have ended. */
+static void worker_lost(struct lworker *worker, bool ran, const char *why)
+{
+    SHOAL_ASSERT(worker->used);  /* L5: only what the log holds can be dropped */
+    SHOAL_ASSERT(!worker->gone); /* L5: an end that is known stays as it was told */
+    worker->gone = true;
+    worker->lost = true;
+    worker->report.phase = SHOAL_PHASE_EXITED;
+    worker->report.ran = ran;
+    worker->report.status = -1;
+    (void)snprintf(worker->report.text, sizeof(worker->report.text), "%s", why);
+}
+
 static void on_unknown(struct lead_step *s)
 {
     struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
     if (worker == NULL || worker->gone)
         return;
-    worker->gone = true;
-    worker->lost = true;
-    worker->report.phase = SHOAL_PHASE_EXITED;
-    worker->report.ran = worker->reported;
-    worker->report.status = -1;
-    (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host knows nothing of it");
+    worker_lost(worker, worker->reported, "its host knows nothing of it");
 }
 
 /* From the records of rank 0: loss and metric, and that a data epoch has ended. */
@@ -511,12 +519,7 @@ static void host_is_new(struct lead_step *s, const struct lhost *host)
         if (!lworker_lives(worker) || !shoal_node_id_equal(worker->place.node, host->node) ||
             worker->place.host_epoch >= host->host_epoch)
             continue;
-        worker->gone = true;
-        worker->lost = true;
-        worker->report.phase = SHOAL_PHASE_EXITED;
-        worker->report.ran = true;
-        worker->report.status = -1;
-        (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host was started anew");
+        worker_lost(worker, true, "its host was started anew");
     }
 }
 
@@ -632,12 +635,7 @@ static void bury(struct lead_step *s)
             lead_wake(s, worker->lapse_ns);
             continue;
         }
-        worker->gone = true;
-        worker->lost = true;
-        worker->report.phase = SHOAL_PHASE_EXITED;
-        worker->report.ran = true;
-        worker->report.status = -1;
-        (void)snprintf(worker->report.text, sizeof(worker->report.text), "its host was lost, and its lease has ended");
+        worker_lost(worker, true, "its host was lost, and its lease has ended");
     }
 }
 

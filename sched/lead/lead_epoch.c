@@ -118,7 +118,7 @@ static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *la
     return (w->was_member || w->report.epoch.e != 0) && member_of(last, w->place.worker_id) == NULL;
 }
 
-/* What it carries is known: it was in no epoch, or has said where it left. */
+/* True when it is known how much of the state a worker carries: it was in no epoch, or has said where it left. */
 static bool known(const struct lworker *w) { return (!w->was_member && w->report.epoch.e == 0) || w->report.closed; }
 
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
@@ -498,7 +498,7 @@ static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *
     }
 }
 
-/* Who may be left out: others carry the state, too. */
+/* The ranks that may be left out, because others carry the state, too. */
 static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last)
 {
     uint64_t carriers = 0, may = 0;

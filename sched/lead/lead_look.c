@@ -1,4 +1,4 @@
-/* What others see of a job: its summary in gossip, its facts, and why it waits. */
+/* A job as others see it: its summary in gossip, its facts, and why it waits. */
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
@@ -22,7 +22,7 @@ static void put_holding(struct shoal_job_summary *summary, const struct shoal_pl
     summary->hosts[summary->host_count++].slots = 1ull << place->slot;
 }
 
-/* What is the matter, newest first: the controller's own word, else the allocation's. */
+/* The reason why the job waits, newest first: the controller's own word, else the allocation's. */
 static const char *waits_for(const struct shoal_lead *lead)
 {
     if (shoal_job_state_ended((enum shoal_job_state)lead->job->state))
