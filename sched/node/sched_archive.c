@@ -1234,7 +1234,7 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
 
     forget_deleted(s, id);
     tell_deleted(s, id);
-    r->state = REQUEST_DELETING;
+    sched_request_move(r, REQUEST_DELETING);
     r->ask_count = 0;
     r->answered = 0;
     for (size_t i = 0; i < count; i++) {

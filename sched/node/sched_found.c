@@ -741,7 +741,7 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
         return;
     }
     f->request = r->serial;
-    r->state = REQUEST_FOUNDING;
+    sched_request_move(r, REQUEST_FOUNDING);
     offer(s, f);
 }
 
@@ -785,7 +785,7 @@ void sched_mesh_init(struct shoal_sched *s, struct sched_request *r)
         sched_request_end(s, r, err, (struct shoal_view){ 0 }, "%s", msg.text[0] == '\0' ? "no memory" : msg.text);
         return;
     }
-    r->state = REQUEST_PROPOSED;
+    sched_request_move(r, REQUEST_PROPOSED);
     r->index = 2;
     r->term = 1;
     sched_carry_out(s, g);

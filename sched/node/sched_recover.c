@@ -96,7 +96,7 @@ static void ask_members(struct shoal_sched *s, struct sched_request *r, struct s
         if (!survey->list[i].answered)
             sched_send(s, survey->list[i].member.id.node, &frame);
     }
-    r->state = REQUEST_SURVEY;
+    sched_request_move(r, REQUEST_SURVEY);
     r->retry_ns = s->now + ASK_NS < survey->end_ns ? s->now + ASK_NS : survey->end_ns;
     if (r->retry_ns < s->requests_ns)
         s->requests_ns = r->retry_ns;

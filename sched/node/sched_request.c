@@ -18,7 +18,44 @@
 static const struct shoal_view nothing;
 static const struct shoal_node_id nobody;
 
+/* ---- States ---- */
+
+#define BIT(state) (1u << (state))
+
+/* Bit N of a row says that a request in this state may become one in state N. A request that is tried is WAITING, or
+ * FORWARDED when the answer did not come in time. */
+#define TRIED                                                                                                          \
+    (BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_FORWARDED) | BIT(REQUEST_ASKING) | BIT(REQUEST_PROPOSED) | \
+     BIT(REQUEST_READING) | BIT(REQUEST_SURVEY) | BIT(REQUEST_DELETING))
+
+static const unsigned request_moves[REQUEST_STATES] = {
+    [REQUEST_FREE] = BIT(REQUEST_WAITING),
+    [REQUEST_WAITING] = TRIED | BIT(REQUEST_FOUNDING),
+    [REQUEST_FORWARDED] = TRIED | BIT(REQUEST_COPY),
+    [REQUEST_ASKING] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_ASKING),
+    [REQUEST_PROPOSED] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_COPY),
+    [REQUEST_READING] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_COPY),
+    [REQUEST_FOUNDING] = BIT(REQUEST_FREE),
+    [REQUEST_SURVEY] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_FORWARDED) | BIT(REQUEST_SURVEY),
+    [REQUEST_COPY] = BIT(REQUEST_FREE),
+    [REQUEST_DELETING] = BIT(REQUEST_FREE),
+};
+
+void sched_request_move(struct sched_request *r, enum request_state to)
+{
+    SHOAL_ASSERT((request_moves[r->state] & BIT(to)) != 0); /* R1 */
+    r->state = to;
+}
+
 /* ---- The book ---- */
+
+/* The request has been answered, or was never taken in: its place is free for another. */
+static void release(struct shoal_sched *s, struct sched_request *r)
+{
+    SHOAL_ASSERT(s->request_count > 0);
+    sched_request_move(r, REQUEST_FREE);
+    s->request_count--;
+}
 
 bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job)
 {
@@ -45,7 +82,8 @@ static struct sched_request *book(struct shoal_sched *s)
         if (r->state != REQUEST_FREE)
             continue;
         command.len = 0;
-        *r = (struct sched_request){ .state = REQUEST_WAITING, .serial = serial, .command = command };
+        *r = (struct sched_request){ .state = REQUEST_FREE, .serial = serial, .command = command };
+        sched_request_move(r, REQUEST_WAITING);
         s->request_count++;
         return r;
     }
@@ -54,7 +92,7 @@ static struct sched_request *book(struct shoal_sched *s)
 
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns)
 {
-    r->state = REQUEST_WAITING;
+    sched_request_move(r, REQUEST_WAITING);
     r->retry_ns = s->now + after_ns;
     if (r->retry_ns < s->requests_ns)
         s->requests_ns = r->retry_ns;
@@ -117,8 +155,7 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
         s->actions->list[s->actions->count - 1].u.reply.ticket = ticket;
     }
     sched_founding_end(s, r->serial);
-    r->state = REQUEST_FREE;
-    s->request_count--;
+    release(s, r);
 }
 
 /* ---- Serving here ---- */
@@ -194,7 +231,7 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
         view = shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), r->by, s->wall_ms));
     else if (r->kind == SHOAL_SCHED_DELETE)
         view = shoal_view_of(bytes, shoal_job_entry_delete(bytes, sizeof(bytes), r->by, s->wall_ms));
-    r->state = REQUEST_PROPOSED;
+    sched_request_move(r, REQUEST_PROPOSED);
     r->index = 0;
     entry = sched_propose(s, g, view, serial);
     r = sched_request_get(s, serial);
@@ -233,7 +270,7 @@ static void serve_leading(struct shoal_sched *s, struct sched_request *r, struct
             propose(s, r, g);
         return;
     }
-    r->state = REQUEST_READING;
+    sched_request_move(r, REQUEST_READING);
     r->read_serial = 0;
     r->read_index = 0;
     g->reads_waiting = true;
@@ -253,7 +290,7 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
         if (r->foreign)
             sched_request_end(s, r, SHOAL_OK, nothing, "%s", "");
         else
-            r->state = REQUEST_COPY;
+            sched_request_move(r, REQUEST_COPY);
     }
 }
 
@@ -281,7 +318,7 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
     memcpy(frame.u.request.by, r->by, sizeof(frame.u.request.by));
     sched_send(s, to, &frame);
     s->stats.forwarded++;
-    r->state = REQUEST_FORWARDED;
+    sched_request_move(r, REQUEST_FORWARDED);
     r->asked = to;
     r->hint = nobody;
     if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
@@ -348,7 +385,7 @@ static void ask_around(struct shoal_sched *s, struct sched_request *r)
         if (!(r->answered & 1u << i))
             sched_send(s, r->ask[i], &frame);
     }
-    r->state = REQUEST_ASKING;
+    sched_request_move(r, REQUEST_ASKING);
     r->retry_ns = s->now + SCHED_ANSWER_NS / 2;
     if (r->retry_ns < s->requests_ns)
         s->requests_ns = r->retry_ns;
@@ -416,8 +453,7 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
     frame.u.response.leader = leader;
     sched_send(s, r->origin, &frame);
     sched_founding_end(s, r->serial);
-    r->state = REQUEST_FREE;
-    s->request_count--;
+    release(s, r);
 }
 
 void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
@@ -737,7 +773,7 @@ void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64
         }
         r->version = index;
         if (err == SHOAL_OK && g->mesh_is && !r->foreign)
-            r->state = REQUEST_COPY; /* told when this node serves it */
+            sched_request_move(r, REQUEST_COPY); /* told when this node serves it */
         else
             sched_request_end(s, r, err, nothing, "%s", text);
     }
@@ -863,8 +899,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     s->stats.requests++;
     if (r == NULL || !take_command(r, command)) {
         if (r != NULL) {
-            r->state = REQUEST_FREE;
-            s->request_count--;
+            release(s, r);
         }
         refuse_full(s, request);
         return;
@@ -917,8 +952,7 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
     r = book(s);
     if (r == NULL || !take_command(r, frame->u.request.command)) {
         if (r != NULL) {
-            r->state = REQUEST_FREE;
-            s->request_count--;
+            release(s, r);
         }
         s->stats.requests_refused_full++;
         respond(s, from, frame->u.request.id, SHOAL_ERR_FULL, "the leader has too many requests open; try again",
@@ -969,7 +1003,7 @@ void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const s
     if (shoal_job_id_is_mesh(r->job))
         s->mesh_leader = from;
     if (err == SHOAL_OK && shoal_job_id_is_mesh(r->job)) {
-        r->state = REQUEST_COPY;
+        sched_request_move(r, REQUEST_COPY);
         r->version = frame->u.response.version;
         if (s->getting.heard < r->version)
             s->getting.heard = r->version;

@@ -286,7 +286,7 @@ struct sched_node {
 };
 
 enum request_state {
-    REQUEST_FREE,
+    REQUEST_FREE, /* the place is not in use: its request has been answered (R1) */
     REQUEST_WAITING,   /* tried again at retry_ns */
     REQUEST_FORWARDED, /* to `asked` */
     REQUEST_ASKING,    /* who knows this job? */
@@ -297,6 +297,7 @@ enum request_state {
     REQUEST_COPY,     /* waits for this node's copy of the mesh to reach `version` */
     REQUEST_DELETING, /* an archived job: waits for the other holders to forget it */
 };
+#define REQUEST_STATES (REQUEST_DELETING + 1)
 
 struct sched_request {
     enum request_state state;
@@ -716,6 +717,8 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
 unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
                           struct shoal_node_id nodes[SCHED_ASKED_MAX]);
 void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+/* The only way from one state to another: a move that the table does not know is a bug (R1). */
+void sched_request_move(struct sched_request *r, enum request_state to);
 bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job);         /* one names it */
 struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t serial); /* NULL: ended */
 __attribute__((format(printf, 5, 6))) void sched_request_end(struct shoal_sched *s, struct sched_request *r,
