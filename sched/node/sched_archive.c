@@ -78,11 +78,33 @@ static struct sched_archived *get(const struct shoal_sched *s, struct shoal_job_
     return at < s->archive_count && shoal_job_id_equal(s->archive[at]->id, id) ? s->archive[at] : NULL;
 }
 
-static bool is_stored(const struct sched_archived *a) { return a->written != 0 && a->stored >= a->written; }
+#define BIT(state) (1u << (state))
+
+/* Bit N of a row says that a record in this state may become one in state N. */
+static const unsigned archived_moves[ARCHIVED_STATES] = {
+    [ARCHIVED_NEW] = BIT(ARCHIVED_FETCHING) | BIT(ARCHIVED_WRITING) | /* offered by another node, or made here */
+                     BIT(ARCHIVED_HELD) | BIT(ARCHIVED_FINAL) | BIT(ARCHIVED_COLD), /* found in the store */
+    [ARCHIVED_FETCHING] = BIT(ARCHIVED_WRITING),
+    [ARCHIVED_WRITING] = BIT(ARCHIVED_HELD) | BIT(ARCHIVED_FINAL),
+    [ARCHIVED_HELD] = BIT(ARCHIVED_FINAL),
+    [ARCHIVED_FINAL] = BIT(ARCHIVED_COLD),
+    [ARCHIVED_COLD] = BIT(ARCHIVED_LOADING),
+    [ARCHIVED_LOADING] = BIT(ARCHIVED_FINAL) | BIT(ARCHIVED_COLD), /* loaded, or no memory for it */
+};
+
+static void archived_move(struct sched_archived *a, enum archived_state to)
+{
+    SHOAL_ASSERT((archived_moves[a->state] & BIT(to)) != 0);                            /* A3 */
+    SHOAL_ASSERT((a->body == NULL) == (to == ARCHIVED_COLD || to == ARCHIVED_LOADING)); /* A8 */
+    a->state = to;
+}
+
+static bool is_stored(const struct sched_archived *a) { return a->state >= ARCHIVED_HELD; }
 
 static bool is_stored_final(const struct sched_archived *a)
 {
-    return a->final && a->final_at != 0 && a->stored >= a->final_at;
+    SHOAL_ASSERT(a->state < ARCHIVED_FINAL || a->final); /* A3 */
+    return a->state >= ARCHIVED_FINAL;
 }
 
 static struct shoal_job_id kept_id(struct shoal_job_id id)
@@ -300,16 +322,18 @@ static void cool_some(struct shoal_sched *s)
         a->marked = true;
         warm_take_out(s, a);
         body_free(s, a);
+        archived_move(a, ARCHIVED_COLD);
     }
 }
 
 /* It is wanted: its bytes come back from the store. */
 static void warm_up(struct shoal_sched *s, struct sched_archived *a)
 {
-    SHOAL_ASSERT(a->body == NULL);
-    if (a->loading || s->archive_loading == SHOAL_ARCHIVE_LOADS_MAX || s->actions->count + 64 > SHOAL_SCHED_ACTIONS_MAX)
+    SHOAL_ASSERT(a->body == NULL); /* A8 */
+    if (a->state == ARCHIVED_LOADING || s->archive_loading == SHOAL_ARCHIVE_LOADS_MAX ||
+        s->actions->count + 64 > SHOAL_SCHED_ACTIONS_MAX)
         return; /* who wants it asks again */
-    a->loading = true;
+    archived_move(a, ARCHIVED_LOADING);
     s->archive_loading++;
     sched_act(s, SHOAL_SCHED_LOAD)->u.group.group = kept_id(a->id);
     s->stats.archive_loads++;
@@ -335,7 +359,7 @@ static void drop(struct shoal_sched *s, struct sched_archived *a)
     if (a->written != 0)
         sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = kept_id(a->id);
     warm_take_out(s, a);
-    s->archive_loading -= a->loading;
+    s->archive_loading -= a->state == ARCHIVED_LOADING;
     s->archive_count--;
     memmove(&s->archive[at], &s->archive[at + 1], (s->archive_count - at) * sizeof(s->archive[0]));
     if (heap_at < s->archive_count) {
@@ -379,7 +403,7 @@ static void keep(struct shoal_sched *s, struct sched_archived *a)
 
 static bool must_write(const struct sched_archived *a)
 {
-    return a->fetched && (a->written == 0 || (a->final && a->final_at == 0));
+    return a->state != ARCHIVED_FETCHING && (a->written == 0 || (a->final && a->final_at == 0));
 }
 
 static void make_final(struct shoal_sched *s, struct sched_archived *a)
@@ -387,7 +411,7 @@ static void make_final(struct shoal_sched *s, struct sched_archived *a)
     if (a->final)
         return;
     a->final = true;
-    if (a->fetched)
+    if (a->state != ARCHIVED_FETCHING)
         keep(s, a);
 }
 
@@ -395,9 +419,9 @@ static void make_final(struct shoal_sched *s, struct sched_archived *a)
 static void restored(struct shoal_sched *s, struct sched_archived *a, bool final)
 {
     a->final = final;
-    a->fetched = true;
-    a->written = a->stored = ++s->lives;
+    a->written = ++s->lives;
     a->final_at = final ? a->written : 0;
+    archived_move(a, a->body == NULL ? ARCHIVED_COLD : final ? ARCHIVED_FINAL : ARCHIVED_HELD);
     a->since = ++s->archive_version;
     /* Not all at once: the others have just seen this node come. */
     look_at(s, a,
@@ -425,10 +449,12 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
 /* The bytes have come. Requests, and hosts that lack the record, ask for them again. */
 static void warmed(struct shoal_sched *s, struct sched_archived *a, struct shoal_view bytes)
 {
-    a->loading = false;
     s->archive_loading--;
-    if (a->body != NULL || !shoal_hash_equal(sched_hash(s, bytes), a->hash) || !body_take(s, a, bytes))
-        return;     /* no memory: asked for again */
+    if (!shoal_hash_equal(sched_hash(s, bytes), a->hash) || !body_take(s, a, bytes)) {
+        archived_move(a, ARCHIVED_COLD); /* no memory: asked for again */
+        return;
+    }
+    archived_move(a, ARCHIVED_FINAL);
     a->warm = true; /* the first to be cold again */
     a->warm_next = s->warm_first;
     if (s->warm_first != NULL)
@@ -455,7 +481,7 @@ void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event
         restore_cold(s, id, &mark);
         return;
     }
-    if (s->restored && (a == NULL || !a->loading))
+    if (s->restored && (a == NULL || a->state != ARCHIVED_LOADING))
         return;
     if (!event->u.restore.has_snapshot ||
         sched_kept_decode(event->u.restore.snapshot.bytes, &final, &bytes) != SHOAL_OK ||
@@ -780,10 +806,11 @@ static void fetch(struct shoal_sched *s, struct sched_archived *a, struct shoal_
     a->from = from;
     a->drop_ns = s->now + FETCH_NS;
     if (shoal_hash_is_zero(a->body->record.list)) {
-        a->fetched = true;
+        archived_move(a, ARCHIVED_WRITING);
         keep(s, a);
         return;
     }
+    archived_move(a, ARCHIVED_FETCHING);
     action = sched_act(s, SHOAL_SCHED_ARCHIVE_FETCH);
     action->u.archive.job = a->id;
     action->u.archive.list = a->body->record.list;
@@ -889,13 +916,13 @@ void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event
 {
     struct sched_archived *a = get(s, event->u.archive.job);
 
-    if (a == NULL || a->fetched || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
+    if (a == NULL || a->state != ARCHIVED_FETCHING || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
         return;
     if (!event->u.archive.ok) {
         drop(s, a); /* offered again */
         return;
     }
-    a->fetched = true;
+    archived_move(a, ARCHIVED_WRITING);
     a->drop_ns = SCHED_NEVER;
     keep(s, a);
 }
@@ -909,10 +936,12 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
         return; /* of one that was dropped since */
     if (!is_stored(a))
         a->since = ++s->archive_version;
-    a->stored = mark.seq;
-    if (is_stored_final(a) && !a->warm && a->body != NULL) {
+    if (a->state < ARCHIVED_FINAL && a->final_at != 0 && mark.seq >= a->final_at) {
+        archived_move(a, ARCHIVED_FINAL);
         a->since = ++s->archive_version;
         warm_put(s, a);
+    } else if (a->state == ARCHIVED_WRITING) {
+        archived_move(a, ARCHIVED_HELD);
     }
     sched_index_id(s, id);
     s->stats.archive_records++;
@@ -1089,7 +1118,7 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     a = add(s, g->id, bytes);
     if (a == NULL)
         return;
-    a->fetched = true;
+    archived_move(a, ARCHIVED_WRITING);
     keep(s, a);
     g->archive_ns = s->now + LEAD_LOOK_NS;
     sched_group_rearm(s, g);
@@ -1111,7 +1140,7 @@ static void place(struct shoal_sched *s, struct sched_group *g)
         if (!g->archive_due)
             return;
     }
-    if (a == NULL || !a->fetched) {
+    if (a == NULL || a->state == ARCHIVED_FETCHING) {
         if (!g->archive_making || s->now >= g->archive_ns)
             ask_to_make(s, g);
         return;

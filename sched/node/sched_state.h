@@ -111,23 +111,33 @@ struct archived_body {
     struct archive_record record; /* points into `bytes` */
 };
 
+/* How far a record of the archive has come here. From HELD on it is durable, from FINAL on as final. */
+enum archived_state {
+    ARCHIVED_NEW,      /* its row has just been made; never seen outside the function that makes it */
+    ARCHIVED_FETCHING, /* its blobs are on their way */
+    ARCHIVED_WRITING,  /* its blobs are here; it is not durable yet */
+    ARCHIVED_HELD,     /* durable, but not as final */
+    ARCHIVED_FINAL,    /* durable as final, and its bytes are in memory */
+    ARCHIVED_COLD,     /* as FINAL, but its bytes are in the store alone (A8) */
+    ARCHIVED_LOADING,  /* as COLD, and the shell reads its bytes */
+};
+#define ARCHIVED_STATES (ARCHIVED_LOADING + 1)
+
 /* A record of the archive that is here, or on its way here. */
 struct sched_archived {
     struct shoal_job_id id;
     struct shoal_hash hash;     /* of its bytes */
-    struct archived_body *body; /* NULL: cold, its bytes are in the store alone (A8) */
+    enum archived_state state;
+    struct archived_body *body; /* NULL: COLD or LOADING */
     uint64_t spec_mark;
     size_t heap_at;
     struct sched_archived *warm_next, *warm_prev; /* final ones with a body, the longest in memory first */
     uint64_t stay_ns;                             /* it was loaded: not cold before */
     bool warm;
     bool marked;  /* its hard state says that it is final: an agent that starts reads no more of it */
-    bool loading; /* the shell reads its bytes */
-    bool final;
-    bool fetched;              /* its blobs are here */
+    bool final;   /* somebody to whom it is final has said so (A3); durable only from FINAL on */
     uint64_t writes;           /* counts what was given to the store: its index there */
     uint64_t written;          /* mark of the first write of this life; 0: none yet */
-    uint64_t stored;           /* mark up to which it is durable */
     uint64_t final_at;         /* mark of the write that says final; 0: none yet */
     uint64_t since;            /* archive_version */
     struct shoal_node_id from; /* offered it: told when it is stored */
