@@ -8,7 +8,18 @@
  * C2. A step ends early, with its deadline in the past, rather than overflow its actions: only sends are ever dropped.
  * C3. Groups are freed only while settling, never under a caller that holds one.
  * C4. Nothing is told to a client that is not durable on a majority, or read after one answered. */
+#include "sched_archive.h"
+#include "sched_copy.h"
+#include "sched_found.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_request.h"
+#include "sched_slots.h"
 #include "sched_state.h"
+#include "sched_store.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

@@ -31,7 +31,16 @@
  *     of it. Who asks for it waits until it is loaded.
  * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led
  *     here. */
+#include "sched_archive.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_lead.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_request.h"
 #include "sched_state.h"
+#include "sched_store.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

@@ -6,6 +6,10 @@
  *
  * K1. A copy replaces another only with a higher version, and only with the signature of a node known here.
  * K2. It holds the token key and password hashes: it travels over links, and gossip carries its version alone. */
+#include "sched_copy.h"
+#include "sched_group.h"
+#include "sched_node.h"
+#include "sched_request.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"

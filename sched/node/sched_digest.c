@@ -7,6 +7,9 @@
  * D1. The majority decides who is wrong, the leader included. Of two guardians the one that does not lead gives way.
  * D2. A stopped replica takes part in nothing, so it cannot spread what it holds; its log and its vote stand until a
  *     configuration without it is committed, and it is told so (G5 of sched_group.c). */
+#include "sched_group.h"
+#include "sched_lead.h"
+#include "sched_node.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"

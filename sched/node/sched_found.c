@@ -14,7 +14,16 @@
  * F5. An id that was removed or refused is not founded again.
  *
  * What finds no majority is settled by sched_settle.c. */
+#include "sched_found.h"
+#include "sched_archive.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_request.h"
+#include "sched_slots.h"
 #include "sched_state.h"
+#include "sched_store.h"
 
 #include "shoal/banned.h"
 

@@ -9,7 +9,17 @@
  *
  * G4, G5: how a replica that was left behind learns of it.
  * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
+#include "sched_group.h"
+#include "sched_archive.h"
+#include "sched_found.h"
+#include "sched_index.h"
+#include "sched_lead.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_request.h"
 #include "sched_state.h"
+#include "sched_store.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

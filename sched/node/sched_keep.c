@@ -10,6 +10,8 @@
  *     stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
  *     again. */
+#include "sched_group.h"
+#include "sched_node.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"

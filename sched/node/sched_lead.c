@@ -5,7 +5,14 @@
  * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was
  *     committed.
  * J3. A lead is told whether a quorum supports it before it may renew a lease. */
+#include "sched_lead.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_slots.h"
 #include "sched_state.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

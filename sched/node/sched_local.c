@@ -5,6 +5,9 @@
  *
  * J2. What lead and slots of one node tell each other waits in the queue: neither is stepped inside the other's step.
  *     When the queue is full the message is dropped and counted; who sent it says it again. */
+#include "sched_group.h"
+#include "sched_lead.h"
+#include "sched_slots.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"

@@ -6,7 +6,13 @@
  * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the
  *     difference is told before any other event (C1), so that an edge can neither be lost nor come late.
  * N2. A host is a peer of interest once per group it shares with this one. */
+#include "sched_node.h"
+#include "sched_archive.h"
+#include "sched_group.h"
+#include "sched_request.h"
+#include "sched_slots.h"
 #include "sched_state.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

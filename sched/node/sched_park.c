@@ -21,7 +21,13 @@
  * Q6. Hosts of parked groups stay of interest to each other: support goes on as if the groups were awake.
  * Q7. A guardian that had missed some of it (behind), is gone for good, or is wanted in addition: the owner loads the
  *     group, the leader sees to it, and it is parked again. */
+#include "sched_park.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_node.h"
+#include "sched_request.h"
 #include "sched_state.h"
+#include "sched_store.h"
 
 #include "shoal/banned.h"
 

@@ -11,7 +11,16 @@
  * R3. "Unknown" only when every live node that could know has said so. */
 #include <stdarg.h>
 
+#include "sched_request.h"
+#include "sched_archive.h"
+#include "sched_found.h"
+#include "sched_group.h"
+#include "sched_lead.h"
+#include "sched_node.h"
+#include "sched_park.h"
 #include "sched_state.h"
+#include "sched_store.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

@@ -11,7 +11,12 @@
  *     what was flushed on a majority is in the log of whoever is elected.
  * W2. A witness stores its configuration before it votes, so that a restart forgets neither its vote nor what it holds.
  * W3. REFUSED is proposed only when all of the leader's log is applied, and no record is in it. */
+#include "sched_found.h"
+#include "sched_group.h"
+#include "sched_node.h"
+#include "sched_park.h"
 #include "sched_state.h"
+#include "sched_store.h"
 
 #include "shoal/banned.h"
 

@@ -3,7 +3,11 @@
  *     host messages, workers' events --> slots --> host messages, orders for workers
  *
  * The table is kept in the rebuildable store when it has changed, not more often than each 200 ms. */
+#include "sched_slots.h"
+#include "sched_found.h"
+#include "sched_lead.h"
 #include "sched_state.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

@@ -9,6 +9,14 @@
  *     taken again, by a node that has forgotten its log would let an old configuration come back to life beside the new
  *     one.
  * T5. With the term and the end of the log that it forgot: as a member once more it votes as if it had them still. */
+#include "sched_store.h"
+#include "sched_archive.h"
+#include "sched_found.h"
+#include "sched_group.h"
+#include "sched_index.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_request.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"

@@ -1,5 +1,9 @@
 /* Jobs' summaries as gossip has told them, in order of ids: what this node knows of jobs that are led elsewhere. */
+#include "sched_archive.h"
+#include "sched_group.h"
+#include "sched_request.h"
 #include "sched_state.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 

@@ -3,6 +3,11 @@
  *     nodes, summaries, own leads --> view --> allocate --> TARGET to each lead here, TARGET to the slots here
  *
  * Views are evaluated in batches, and not more often than a pause. */
+#include "sched_view.h"
+#include "sched_group.h"
+#include "sched_lead.h"
+#include "sched_node.h"
+#include "sched_slots.h"
 #include "sched_state.h"
 
 #include "shoal/allocate.h"

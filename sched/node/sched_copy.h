@@ -1,0 +1,18 @@
+/* The mesh's signed copy. */
+#ifndef SCHED_COPY_H
+#define SCHED_COPY_H
+
+#include "shoal/sched.h"
+#include "sched_wire.h"
+
+struct shoal_sched;
+
+/* sched_copy.c */
+void sched_copy_make(struct shoal_sched *s);
+enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, bool trusted);
+void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, struct shoal_view payload);
+void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_on_mesh_part(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
+void sched_copy_due(struct shoal_sched *s);
+
+#endif

@@ -1,0 +1,32 @@
+/* What is known of nodes, and what their support means to groups. */
+#ifndef SCHED_NODE_H
+#define SCHED_NODE_H
+
+#include "shoal/sched.h"
+#include "sched_wire.h"
+
+struct shoal_sched;
+struct sched_group;
+
+struct sched_node {
+    struct shoal_sched_node info;
+    uint64_t since_ns; /* of its state */
+    uint32_t links;    /* how often its link came up */
+};
+
+/* sched_node.c */
+struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_node_id id);
+bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node); /* may guard */
+void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *node);
+void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state);
+void sched_support_timer(struct shoal_sched *s);
+enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
+void sched_group_told(struct shoal_sched *s, struct sched_group *g); /* told hosts = members */
+void sched_group_untell(struct shoal_sched *s, struct sched_group *g);
+void sched_group_claims(struct shoal_sched *s, struct sched_group *g);
+/* 0: heard, or never of interest; else since when nothing was heard of it. */
+uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id node);
+/* Rendezvous order: the higher the nearer. */
+uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node);
+
+#endif
