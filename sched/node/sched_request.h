@@ -94,4 +94,15 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
 void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
 void sched_requests_restart(struct shoal_sched *s, struct sched_group *g); /* its log begins anew: tried once more */
 
+/* sched_request.c, for the files of requests alone */
+void sched_request_release(struct shoal_sched *s, struct sched_request *r);
+
+/* sched_request_serve.c, for the files of requests alone */
+void sched_request_end_with_facts(struct shoal_sched *s, struct sched_request *r, const struct sched_group *g);
+void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r, struct sched_group *g);
+
+/* sched_request_route.c, for the files of requests alone */
+void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r);
+void sched_request_try(struct shoal_sched *s, struct sched_request *r);
+
 #endif

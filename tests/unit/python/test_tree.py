@@ -63,7 +63,7 @@ DEFAULTS = {
     "node/agent/agent_workers.c": 1,  # a worker's message
     "node/runner/spawn_helper.c": 1,  # what fork() returns
     "node/store/cache_lmdb.c": 1,  # LMDB's codes
-    "sched/node/sched_archive.c": 1,
+    "sched/node/sched_archive_ask.c": 1,
     "sim/sim.c": 1, "sim/sim_host.c": 1, "sim/sim_script.c": 2, "sim/sim_worker.c": 1,
 }
 

@@ -1,0 +1,42 @@
+/* What the files of the archive share: its table, the hosts of a record, and what is said between them. */
+#ifndef SCHED_ARCHIVE_TABLE_H
+#define SCHED_ARCHIVE_TABLE_H
+
+#include "sched_archive.h"
+
+struct shoal_sched;
+
+#define ARCHIVE_LOOK_NS (500 * SHOAL_MS)
+#define ARCHIVE_LOOK_IDLE_NS (60 * SHOAL_S)
+#define ARCHIVE_LOOK_NODES_RECORD_NS SHOAL_MS /* and when nodes come or go */
+
+/* sched_archive_table.c */
+size_t sched_archive_place_of(const struct shoal_sched *s, struct shoal_job_id id);
+struct sched_archived *sched_archived_find(const struct shoal_sched *s, struct shoal_job_id id);
+void sched_archived_move(struct sched_archived *a, enum archived_state to);
+bool sched_archived_is_stored(const struct sched_archived *a);
+bool sched_archived_is_stored_final(const struct sched_archived *a);
+struct shoal_job_id sched_archive_kept_id(struct shoal_job_id id);
+void sched_archived_look_at(struct shoal_sched *s, struct sched_archived *a, uint64_t at_ns);
+struct sched_archived *sched_archived_add(struct shoal_sched *s, struct shoal_job_id id, struct shoal_view bytes);
+void sched_archived_warm_put(struct shoal_sched *s, struct sched_archived *a);
+void sched_archive_cool_some(struct shoal_sched *s);
+void sched_archived_warm_up(struct shoal_sched *s, struct sched_archived *a);
+void sched_archived_drop(struct shoal_sched *s, struct sched_archived *a);
+void sched_archived_keep(struct shoal_sched *s, struct sched_archived *a);
+bool sched_archived_must_write(const struct sched_archived *a);
+void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a);
+
+/* sched_archive_hosts.c */
+uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_copy *hosts,
+                                   uint8_t host_count);
+struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count, struct shoal_node_id node);
+bool sched_archive_all_hold(const struct sched_copy *hosts, uint8_t count, bool final);
+
+/* sched_archive.c */
+void sched_archive_say(struct shoal_sched *s, struct shoal_node_id to, enum archive_word word, struct shoal_job_id id,
+                       struct shoal_hash hash, bool final);
+void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id);
+void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id);
+
+#endif

@@ -1,0 +1,344 @@
+/* Where a request goes that this node cannot answer, and who is asked about a job (sched_request.c: R2, R3). */
+#include "sched_request.h"
+#include "sched_archive.h"
+#include "sched_found.h"
+#include "sched_group.h"
+#include "sched_node.h"
+#include "sched_park.h"
+#include "sched_state.h"
+#include "sched_store.h"
+#include "sched_view.h"
+
+#include "shoal/banned.h"
+
+static const struct shoal_view nothing;
+static const struct shoal_node_id nobody;
+
+/* ---- Where to ---- */
+
+static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    return node != NULL && (node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT);
+}
+
+void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+{
+    struct frame frame = { .kind = FRAME_REQUEST };
+    uint64_t wait = SCHED_ANSWER_NS;
+
+    frame.u.request.id = r->serial;
+    frame.u.request.hops = r->hops;
+    frame.u.request.kind = (uint8_t)r->kind;
+    frame.u.request.job = r->job;
+    frame.u.request.linearizable = r->linearizable;
+    frame.u.request.deadline_ms = (uint32_t)((r->deadline_ns - s->now) / SHOAL_MS);
+    frame.u.request.command = shoal_buf_view(&r->command);
+    memcpy(frame.u.request.by, r->by, sizeof(frame.u.request.by));
+    sched_send(s, to, &frame);
+    s->stats.forwarded++;
+    sched_request_move(r, REQUEST_FORWARDED);
+    r->asked = to;
+    r->hint = nobody;
+    if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
+        r->sent = true;
+        wait = r->deadline_ns - s->now; /* R2 */
+    }
+    if (r->kind == SHOAL_SCHED_RECOVER) /* the other one looks around for a while */
+        wait = SCHED_REQUEST_NS + SHOAL_S;
+    r->retry_ns = s->now + wait;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
+static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
+{
+    unsigned named = (unsigned)(job.bytes[5] & 15) << 12 | (unsigned)job.bytes[6] << 4 | job.bytes[7] >> 4;
+
+    return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
+}
+
+/* Who could know an id: the founder named in it, then the nearest by rendezvous, all of them alive and not this node.
+ */
+unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
+                          struct shoal_node_id nodes[SCHED_ASKED_MAX])
+{
+    uint64_t scores[SCHED_ASKED_MAX];
+    unsigned count = 0;
+
+    for (size_t i = 0; i < s->node_count; i++) {
+        struct shoal_node_id node = s->nodes[i].info.id;
+        uint64_t score = founder_matches(job, node) ? UINT64_MAX : sched_score(s, job, node);
+        unsigned at = count;
+
+        if (sched_is_self(s, node) || node_is_dead(s, node))
+            continue;
+        while (at > 0 && score > scores[at - 1])
+            at--;
+        if (at == SCHED_ASKED_MAX)
+            continue;
+        count += count < SCHED_ASKED_MAX ? 1 : 0;
+        memmove(&scores[at + 1], &scores[at], (count - 1 - at) * sizeof(scores[0]));
+        memmove(&nodes[at + 1], &nodes[at], (count - 1 - at) * sizeof(nodes[0]));
+        scores[at] = score;
+        nodes[at] = node;
+    }
+    return count;
+}
+
+void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
+{
+    struct frame frame = { .kind = FRAME_WHO };
+
+    if (r->ask_count == 0) {
+        r->ask_count = (uint8_t)sched_could_know(s, r->job, r->ask);
+        r->answered = 0;
+    }
+    if (r->ask_count == 0) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job (this node knows no other node to ask)");
+        return;
+    }
+    frame.u.who.id = r->serial;
+    frame.u.who.job = r->job;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (!(r->answered & 1u << i))
+            sched_send(s, r->ask[i], &frame);
+    }
+    sched_request_move(r, REQUEST_ASKING);
+    r->retry_ns = s->now + SCHED_ANSWER_NS / 2;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
+static struct shoal_node_id any_alive(struct shoal_sched *s)
+{
+    size_t first = s->node_count == 0 ? 0 : shoal_rand_below(&s->chance, s->node_count);
+
+    for (size_t i = 0; i < s->node_count; i++) {
+        const struct shoal_sched_node *node = &s->nodes[(first + i) % s->node_count].info;
+
+        if (node->state == SHOAL_SCHED_NODE_ALIVE && !sched_is_self(s, node->id))
+            return node->id;
+    }
+    return nobody;
+}
+
+/* A mesh request from a node outside the group: to the leader heard of, else to one guardian after the other. */
+static void try_mesh(struct shoal_sched *s, struct sched_request *r)
+{
+    struct shoal_node_id to = r->hint;
+
+    if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) &&
+        r->hops == 0)
+        to = s->mesh_leader;
+    for (unsigned i = 0; shoal_node_id_is_zero(to) && i < s->mesh_hint.count; i++) {
+        struct shoal_node_id guardian = s->mesh_hint.guardians[(i + r->hops) % s->mesh_hint.count];
+
+        if (!sched_is_self(s, guardian) && !node_is_dead(s, guardian))
+            to = guardian;
+    }
+    if (shoal_node_id_is_zero(to))
+        to = any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
+    if (shoal_node_id_is_zero(to))
+        sched_request_retry(s, r, SCHED_RETRY_NS);
+    else
+        sched_request_forward(s, r, to);
+}
+
+static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+
+    if (shoal_job_id_is_mesh(r->job)) {
+        try_mesh(s, r);
+        return;
+    }
+    if (!shoal_node_id_is_zero(r->hint) && !sched_is_self(s, r->hint))
+        sched_request_forward(s, r, r->hint);
+    else if (r->hops == 0 && r->kind != SHOAL_SCHED_RECOVER && summary != NULL && !sched_is_self(s, summary->leader) &&
+             !node_is_dead(s, summary->leader))
+        sched_request_forward(s, r, summary->leader);
+    else
+        sched_request_ask_around(s, r);
+}
+
+static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id leader)
+{
+    struct frame frame = { .kind = FRAME_RESPONSE };
+
+    frame.u.response.id = r->id;
+    frame.u.response.err = SHOAL_ERR_NOT_LEADER;
+    frame.u.response.retry = true;
+    frame.u.response.leader = leader;
+    sched_send(s, r->origin, &frame);
+    sched_founding_end(s, r->serial);
+    sched_request_release(s, r);
+}
+
+void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
+{
+    if (r->foreign)
+        redirect(s, r, to);
+    else
+        sched_request_forward(s, r, to);
+}
+
+/* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
+ * who leads by gossip is asked too. */
+static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+
+    if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {
+        r->pauses++;
+        sched_request_retry(s, r, SCHED_RETRY_NS);
+        return;
+    }
+    r->pauses = 0;
+    sched_request_forward(s, r, summary->leader);
+}
+
+/* A parked job: its owner brings it back; here only when that is this node, or nobody else would. */
+static void wake_parked(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id owner)
+{
+    if (!sched_is_self(s, owner) && !r->local_only && r->kind != SHOAL_SCHED_RECOVER && r->hops < SCHED_HOPS_MAX &&
+        !node_is_dead(s, owner)) {
+        sched_request_pass(s, r, owner);
+        return;
+    }
+    sched_park_want(s, r->job);
+    sched_request_retry(s, r, SCHED_RETRY_NS);
+}
+
+void sched_request_try(struct shoal_sched *s, struct sched_request *r)
+{
+    struct sched_group *g = sched_group_find(s, r->job);
+    struct sched_archived *a = sched_archive_find(s, r->job);
+    bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
+    struct shoal_node_id owner;
+
+    if (a != NULL) {
+        sched_archive_serve(s, r, a);
+        return;
+    }
+    if (g == NULL && sched_park_owner(s, r->job, &owner)) {
+        wake_parked(s, r, owner);
+        return;
+    }
+    if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known)))
+        g = NULL;
+    if (g != NULL && g->refused) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the founding of this job was refused; submit it again");
+        return;
+    }
+    if (g != NULL && g->job != NULL && stale_read) {
+        sched_request_end_with_facts(s, r, g);
+        return;
+    }
+    if (g != NULL && r->kind == SHOAL_SCHED_RECOVER) {
+        sched_recover(s, r, g);
+        return;
+    }
+    if (g != NULL && g->leads && g->gone_archived) {
+        sched_request_retry(s, r, SCHED_RETRY_NS); /* it ends: then the archive answers */
+        return;
+    }
+    if (g != NULL && g->leads) {
+        sched_request_serve_leading(s, r, g);
+        return;
+    }
+    if (r->local_only) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "this node holds no replica of the job");
+        return;
+    }
+    if (g == NULL && sched_is_gone(s, r->job)) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted, or its founding was refused");
+        return;
+    }
+    if (r->foreign) {
+        const struct shoal_node_id led_by = shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody;
+
+        redirect(s, r, g != NULL ? g->leader : led_by);
+        return;
+    }
+    if (g == NULL)
+        try_elsewhere(s, r);
+    else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
+        sched_request_forward(s, r, g->leader);
+    else
+        pause_for_election(s, r);
+}
+
+/* ---- Who knows a job ---- */
+
+void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_group *g = sched_group_find(s, frame->u.who.job);
+    const struct shoal_job_summary *summary = sched_summary_find(s, frame->u.who.job);
+    struct frame answer = { .kind = FRAME_WHO_REPLY };
+    bool parked;
+
+    if (frame->u.who.id == 0) {
+        if (g == NULL && sched_park_wake(s, frame->u.who.job))
+            return; /* it comes back; the sender repeats */
+        if (g != NULL)
+            sched_say_removed(s, g, from);
+        else if (sched_is_gone(s, frame->u.who.job))
+            sched_say_gone(s, from, frame->u.who.job);
+        else
+            (void)sched_archive_say_ended(s, from, frame->u.who.job);
+        return;
+    }
+    answer.u.who_reply.id = frame->u.who.id;
+    answer.u.who_reply.job = frame->u.who.job;
+    parked = g == NULL && sched_park_owner(s, frame->u.who.job, &answer.u.who_reply.leader);
+    answer.u.who_reply.holds =
+        parked || (g != NULL && g->record_known && !g->stopped) || sched_archive_find(s, frame->u.who.job) != NULL;
+    answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
+    if (g != NULL)
+        answer.u.who_reply.leader = g->leader;
+    else if (!parked && summary != NULL)
+        answer.u.who_reply.leader = summary->leader;
+    sched_send(s, from, &answer);
+}
+
+void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
+{
+    struct sched_request *r = sched_request_get(s, frame->u.who_reply.id);
+    unsigned all;
+
+    if (r == NULL || r->state != REQUEST_ASKING || !shoal_job_id_equal(r->job, frame->u.who_reply.job))
+        return;
+    for (unsigned i = 0; i < r->ask_count; i++) {
+        if (shoal_node_id_equal(r->ask[i], from))
+            r->answered |= (uint8_t)(1u << i);
+    }
+    all = (1u << r->ask_count) - 1;
+    if (frame->u.who_reply.gone) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the job was deleted, or its founding was refused");
+        return;
+    }
+    if (frame->u.who_reply.holds) {
+        r->hint = frame->u.who_reply.leader;
+        if (r->kind == SHOAL_SCHED_RECOVER || shoal_node_id_is_zero(r->hint) || sched_is_self(s, r->hint) ||
+            node_is_dead(s, r->hint))
+            r->hint = from;
+        sched_request_retry(s, r, 0);
+        return;
+    }
+    /* Hearsay counts only when nobody holds it, and not if it has just misled us. */
+    if (r->kind != SHOAL_SCHED_RECOVER && !shoal_node_id_is_zero(frame->u.who_reply.leader) &&
+        !sched_is_self(s, frame->u.who_reply.leader) && !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) &&
+        !node_is_dead(s, frame->u.who_reply.leader))
+        r->rumour = frame->u.who_reply.leader;
+    if (r->answered == all && !shoal_node_id_is_zero(r->rumour)) {
+        r->hint = r->rumour;
+        r->rumour = nobody;
+        sched_request_retry(s, r, 0);
+        return;
+    }
+    if (r->answered == all)
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
+                          (unsigned)r->ask_count); /* R3 */
+}
