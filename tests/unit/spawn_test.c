@@ -153,7 +153,7 @@ static void garbage_is_dropped_and_a_runner_outlives_the_helper(void **state)
     (void)state;
     memcpy(order.dir, "/tmp/shoal-spawn-XXXXXX", 24);
     assert_non_null(mkdtemp(order.dir));
-    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/runner.sock", order.dir);
+    (void)snprintf(name.sun_path, sizeof(name.sun_path), "%.90s/runner.sock", order.dir);
     assert_int_equal(bind(listener, (const struct sockaddr *)&name, sizeof(name)), 0);
     assert_int_equal(listen(listener, 4), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);

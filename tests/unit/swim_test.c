@@ -599,6 +599,10 @@ static void a_core_takes_the_memory_that_it_says(void **state)
     size_t taken;
 
     (void)state;
+    if (mallinfo2().uordblks == 0) { /* a sanitizer's allocator does not count */
+        shoal_gossip_pool_destroy(pool);
+        skip();
+    }
     net_init(&net, 1);
     options = net_add(&net, "a")->options;
     options.pool = pool;
