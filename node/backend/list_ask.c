@@ -6,15 +6,13 @@
  *            nobody knows, for LIST_NS at most
  *   page:    the first N that still match; fewer than N, and not at the end: another round
  *
- * K1. Of one job the newest row counts: (configuration, term, applied). A deletion that anybody knows of counts more.
- * K2. A row is beyond doubt if the group's leader gave it, or if two nodes or more have it, none of them holds entries
- *     that it has not applied, and what is asked for cannot hide a newer one: the job has ended, or all rows of it were
- *     asked for. Otherwise its leader has just died, or is elsewhere with another state: it is asked for by its id.
+ * K1, K2, K4: list_merge.h, which merges the answers.
  * K3. Nothing acknowledged is missing as long as at most one node is silent: whatever was acknowledged is durable on two
  *     guardians of three, on both of two, on three of five. The only guardian of a job may be the silent one, where the
- *     mesh has less than three nodes. The page says so (`complete`), and who is silent.
- * K4. Memory: twice N rows and one answer. When more jobs match, the last are dropped, and the list ends there. */
+ *     mesh has less than three nodes. The page says so (`complete`), and who is silent. */
 #include "list.h"
+
+#include "list_merge.h"
 
 #include "shoal/banned.h"
 
@@ -38,19 +36,11 @@ struct asked {
     enum asked_state state;
 };
 
-struct merged {
-    struct shoal_list_place place;
-    struct shoal_job_facts *facts; /* NULL: deleted */
-    struct shoal_sched_version version;
-    unsigned seen; /* nodes that gave it */
-    bool leads, tail, deleted;
-};
-
 enum listing_phase { LISTING_JOINS, LISTING_ROUND, LISTING_DOUBTS, LISTING_PAUSES };
 
 struct listing {
     struct agent *agent;
-    struct list_query query;
+    struct list_merge merge; /* its query says what is asked for, and after which place */
     list_page_fn *done;
     void *arg;
     enum listing_phase phase;
@@ -61,11 +51,6 @@ struct listing {
     uint64_t serial; /* of the round or doubt under way: what comes later is not for it */
     struct asked *nodes;
     size_t node_count;
-    struct merged *rows; /* in order, up to `upto` */
-    size_t count, cap;
-    bool cut; /* there may be rows behind `upto` */
-    struct shoal_list_place upto;
-    struct list_query doubts;
     struct shoal_job_facts **page; /* of earlier rounds, and what this one adds */
     size_t page_count;
     struct shoal_list_place page_end;
@@ -88,12 +73,10 @@ static void on_closed(uv_handle_t *handle)
 {
     struct listing *l = handle->data;
 
-    for (size_t i = 0; i < l->count; i++)
-        free(l->rows[i].facts);
+    list_merge_deinit(&l->merge);
     for (size_t i = 0; i < l->page_count; i++)
         free(l->page[i]);
     free(l->page);
-    free(l->rows);
     free(l->nodes);
     free(l);
     lists_open--;
@@ -123,7 +106,7 @@ static void end(struct listing *l, enum shoal_err err, const char *text)
         silent++;
     }
     page.complete = l->unsettled == 0 && (silent == 0 || (silent == 1 && l->node_count >= 3)); /* K3 */
-    if (l->cut || l->page_count == l->query.limit)
+    if (l->merge.cut || l->page_count == l->merge.query.limit)
         page.next = l->page_end;
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
     l->over = true;
@@ -132,152 +115,12 @@ static void end(struct listing *l, enum shoal_err err, const char *text)
     free_if_done(l);
 }
 
-/* ---- Merging ---- */
-
-static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version b)
-{
-    if (a.config != b.config)
-        return a.config < b.config ? -1 : 1;
-    if (a.term != b.term)
-        return a.term < b.term ? -1 : 1;
-    return a.applied < b.applied ? -1 : a.applied > b.applied;
-}
-
-static size_t place_for(const struct listing *l, const struct shoal_list_place *place)
-{
-    size_t low = 0;
-    size_t high = l->count;
-
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-
-        if (list_place_cmp(&l->query, &l->rows[mid].place, place) < 0)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
-
-static struct merged *find_job(struct listing *l, struct shoal_job_id id, const struct shoal_list_place *place)
-{
-    size_t at = place == NULL ? l->count : place_for(l, place);
-
-    if (at < l->count && shoal_job_id_equal(l->rows[at].place.id, id))
-        return &l->rows[at];
-    /* In another place: nodes may differ in what the list is sorted by. */
-    for (size_t i = 0; l->query.sort != SHOAL_SORT_CREATED && i < l->count; i++)
-        if (shoal_job_id_equal(l->rows[i].place.id, id))
-            return &l->rows[i];
-    return NULL;
-}
-
-static void take_out(struct listing *l, size_t at)
-{
-    free(l->rows[at].facts);
-    l->count--;
-    memmove(&l->rows[at], &l->rows[at + 1], (l->count - at) * sizeof(*l->rows));
-}
-
-static bool put_in(struct listing *l, const struct merged *row)
-{
-    size_t at = place_for(l, &row->place);
-
-    if (l->count == l->cap) {
-        size_t cap = l->cap == 0 ? 64 : 2 * l->cap;
-        struct merged *grown = realloc(l->rows, cap * sizeof(*grown));
-
-        if (grown == NULL)
-            return false;
-        l->rows = grown;
-        l->cap = cap;
-    }
-    memmove(&l->rows[at + 1], &l->rows[at], (l->count - at) * sizeof(*l->rows));
-    l->rows[at] = *row;
-    l->count++;
-    return true;
-}
-
-/* What is behind this place is not known of all nodes, or has no room: K4. */
-static void cut_at(struct listing *l, const struct shoal_list_place *place)
-{
-    if (l->cut && list_place_cmp(&l->query, &l->upto, place) <= 0)
-        return;
-    l->cut = true;
-    l->upto = *place;
-    while (l->count > 0 && list_place_cmp(&l->query, &l->rows[l->count - 1].place, place) > 0)
-        take_out(l, l->count - 1);
-}
-
-/* K1. False: no memory. */
-static bool merge(struct listing *l, const struct list_row *row)
-{
-    struct merged now = { .version = row->version,
-                          .seen = 1,
-                          .leads = row->leads,
-                          .tail = row->tail,
-                          .deleted = row->deleted,
-                          .place = { .is_set = true, .id = row->id } };
-    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
-    bool decoded;
-    struct merged *old;
-
-    if (facts == NULL)
-        return false;
-    decoded = row->facts.len > 0 && shoal_job_facts_decode(row->facts, facts) == SHOAL_OK;
-    facts->args = facts->data_json = (struct shoal_view){ 0 }; /* their bytes go with the answer */
-    if (decoded)
-        list_place_of(l->query.sort, facts, &now.place);
-    else
-        now.deleted = true; /* of a version that this node cannot read, or of a deleted job */
-    old = find_job(l, row->id, decoded ? &now.place : NULL);
-    if (old != NULL) {
-        now.seen += old->seen;
-        now.leads = now.leads || old->leads;
-        now.tail = now.tail || old->tail;
-        now.deleted = now.deleted || old->deleted;
-    }
-    if (old != NULL && (!decoded || version_cmp(old->version, row->version) >= 0)) {
-        old->seen = now.seen;
-        old->leads = now.leads;
-        old->tail = now.tail;
-        old->deleted = now.deleted;
-        free(facts);
-        return true;
-    }
-    if (old != NULL)
-        take_out(l, (size_t)(old - l->rows));
-    now.facts = decoded ? facts : NULL;
-    if (!decoded)
-        free(facts);
-    if (!decoded && l->phase == LISTING_ROUND)
-        return true;
-    return put_in(l, &now);
-}
+/* ---- Asking ---- */
 
 static void take_answer(struct listing *l, struct asked *node, struct shoal_view bytes)
 {
-    struct list_answer answer;
-
-    if (list_answer_decode(bytes, &answer) != SHOAL_OK) {
-        node->state = ASKED_SILENT;
-        return;
-    }
-    node->state = answer.broken ? ASKED_SILENT : ASKED_ANSWERED;
-    for (uint32_t i = 0; i < answer.count; i++)
-        if (!merge(l, &answer.rows[i]))
-            node->state = ASKED_SILENT;
-    if (l->phase == LISTING_ROUND && answer.more)
-        cut_at(l, &answer.upto);
-    if (l->phase == LISTING_ROUND && l->count > 2 * (size_t)l->query.limit) {
-        struct shoal_list_place last = l->rows[l->query.limit - 1].place;
-
-        cut_at(l, &last);
-    }
-    free(answer.rows);
+    node->state = list_merge_answer(&l->merge, bytes) ? ASKED_ANSWERED : ASKED_SILENT;
 }
-
-/* ---- Asking ---- */
 
 static void on_answered(struct call *call, enum shoal_err err, struct shoal_view answer)
 {
@@ -312,7 +155,7 @@ static void on_self(void *arg, enum shoal_err err, const char *text, struct shoa
 static void ask_node(struct listing *l, size_t at)
 {
     static uint8_t bytes[LIST_QUERY_BYTES_MAX]; /* copied before anything else runs */
-    const struct list_query *query = l->phase == LISTING_ROUND ? &l->query : &l->doubts;
+    const struct list_query *query = l->phase == LISTING_ROUND ? &l->merge.query : &l->merge.doubts;
     struct asked *node = &l->nodes[at];
     struct call *call = malloc(sizeof(*call));
     enum shoal_err err;
@@ -370,6 +213,7 @@ static bool ask_all(struct listing *l)
 static void ask_again(struct listing *l, enum listing_phase phase)
 {
     l->phase = phase;
+    l->merge.by_id = phase == LISTING_DOUBTS;
     l->serial++;
     for (size_t i = 0; i < l->node_count; i++)
         if (l->nodes[i].state != ASKED_SILENT)
@@ -378,88 +222,28 @@ static void ask_again(struct listing *l, enum listing_phase phase)
 
 /* ---- Rounds, doubts, pages ---- */
 
-/* K2. */
-static bool is_in_doubt(const struct listing *l, const struct merged *row)
-{
-    bool ended = row->facts != NULL && shoal_job_state_ended((enum shoal_job_state)row->facts->state);
-
-    if (row->deleted || row->leads)
-        return false;
-    if (row->tail)
-        return true;
-    if (l->phase == LISTING_DOUBTS)
-        return false; /* everybody was asked for it by its id */
-    return row->seen < 2 || (!ended && list_query_is_mutable(&l->query));
-}
-
-/* The rows in doubt leave the list: what the answers say of them comes into it again. */
-static void collect_doubts(struct listing *l)
-{
-    l->doubts = (struct list_query){ .limit = l->query.limit, .sort = l->query.sort };
-    for (size_t i = l->count; i > 0; i--) {
-        const struct merged *row = &l->rows[i - 1];
-
-        if (!is_in_doubt(l, row) || l->doubts.id_count == SHOAL_LIST_ROWS_MAX)
-            continue;
-        l->doubts.ids[l->doubts.id_count++] = row->place.id;
-    }
-}
-
-static void forget_doubted(struct listing *l)
-{
-    for (uint32_t d = 0; d < l->doubts.id_count; d++)
-        for (size_t i = l->count; i > 0; i--)
-            if (shoal_job_id_equal(l->rows[i - 1].place.id, l->doubts.ids[d])) {
-                take_out(l, i - 1);
-                break;
-            }
-}
-
-/* The rows of this round behind those of the page. False: no memory. */
-static bool take_page(struct listing *l)
-{
-    for (size_t i = 0; i < l->count && l->page_count < l->query.limit; i++) {
-        struct merged *row = &l->rows[i];
-
-        if (row->facts == NULL) /* deleted: what it was sorted by is not known */
-            continue;
-        l->page_end = row->place;
-        if (row->deleted || !list_query_takes(&l->query, row->facts))
-            continue;
-        l->page[l->page_count++] = row->facts;
-        row->facts = NULL;
-    }
-    if (l->page_count < l->query.limit && l->cut)
-        l->page_end = l->upto;
-    while (l->count > 0)
-        take_out(l, l->count - 1);
-    return true;
-}
-
 static void settle(struct listing *l)
 {
-    collect_doubts(l);
-    if (l->doubts.id_count > 0 && agent_now_ns() < l->start_ns + LIST_NS) {
+    if (list_merge_doubt(&l->merge) > 0 && agent_now_ns() < l->start_ns + LIST_NS) {
         bool again = l->phase == LISTING_DOUBTS;
 
         l->phase = again ? LISTING_PAUSES : LISTING_DOUBTS;
         l->pause_ns = agent_now_ns() + DOUBT_PAUSE_NS;
         if (again)
             return;
-        forget_doubted(l);
+        list_merge_forget(&l->merge);
         ask_again(l, LISTING_DOUBTS);
         go_on(l);
         return;
     }
-    for (size_t i = 0; i < l->count; i++)
-        l->unsettled += l->rows[i].tail && !l->rows[i].leads && !l->rows[i].deleted ? 1 : 0;
-    (void)take_page(l);
-    if (l->page_count == l->query.limit || !l->cut || ++l->rounds == ROUNDS_MAX) {
+    l->unsettled += list_merge_unsettled(&l->merge);
+    list_merge_take(&l->merge, l->page, &l->page_count, l->merge.query.limit, &l->page_end);
+    if (l->page_count == l->merge.query.limit || !l->merge.cut || ++l->rounds == ROUNDS_MAX) {
         end(l, SHOAL_OK, "");
         return;
     }
-    l->query.after = l->page_end;
-    l->cut = false;
+    l->merge.query.after = l->page_end;
+    l->merge.cut = false;
     ask_again(l, LISTING_ROUND);
     go_on(l);
 }
@@ -508,7 +292,7 @@ static void go_on(struct listing *l)
     if (l->phase == LISTING_PAUSES) {
         if (now < l->pause_ns)
             return;
-        forget_doubted(l);
+        list_merge_forget(&l->merge);
         ask_again(l, LISTING_DOUBTS);
     }
     if (ask_all(l))
@@ -535,7 +319,7 @@ enum shoal_err list_ask(struct agent *agent, const struct list_query *query, lis
     }
     lists_open++;
     l->agent = agent;
-    l->query = *query;
+    l->merge.query = *query;
     l->done = done;
     l->arg = arg;
     l->start_ns = agent_now_ns();
