@@ -29,11 +29,11 @@ static size_t place_for(const struct list_merge *m, const struct shoal_list_plac
 
 static struct merged *find_job(struct list_merge *m, struct shoal_job_id id, const struct shoal_list_place *place)
 {
-    size_t at = place == NULL ? m->count : place_for(m, place);
+    size_t at = place_for(m, place);
 
     if (at < m->count && shoal_job_id_equal(m->rows[at].place.id, id))
         return &m->rows[at];
-    /* In another place: nodes may differ in what the list is sorted by. */
+    /* In another place: nodes may differ in what the list is sorted by, and a deletion does not say it. */
     for (size_t i = 0; m->query.sort != SHOAL_SORT_CREATED && i < m->count; i++)
         if (shoal_job_id_equal(m->rows[i].place.id, id))
             return &m->rows[i];
@@ -98,7 +98,7 @@ static bool merge(struct list_merge *m, const struct list_row *row)
         list_place_of(m->query.sort, facts, &now.place);
     else
         now.deleted = true; /* of a version that this node cannot read, or of a deleted job */
-    old = find_job(m, row->id, decoded ? &now.place : NULL);
+    old = find_job(m, row->id, &now.place);
     if (old != NULL) {
         now.seen += old->seen;
         now.leads = now.leads || old->leads;
