@@ -263,6 +263,22 @@ bool list_value_decode(struct shoal_view value, struct list_row *row)
     return true;
 }
 
+bool list_row_now(struct shoal_job_id id, const struct shoal_sched_row *live, struct shoal_view value,
+                  struct list_row *row)
+{
+    if (live != NULL) {
+        *row = (struct list_row){ .version = live->version,
+                                  .leads = live->leads,
+                                  .tail = live->tail,
+                                  .deleted = live->deleted,
+                                  .facts = live->facts };
+    } else if (value.len == 0 || !list_value_decode(value, row)) {
+        return false;
+    }
+    row->id = id;
+    return true;
+}
+
 /* ---- The answer ---- */
 
 static void put_row(struct shoal_pack_writer *w, const struct list_row *row)

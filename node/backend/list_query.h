@@ -61,6 +61,10 @@ struct list_row {
 void list_value_encode(bool deleted, struct shoal_sched_version version, struct shoal_view facts,
                        struct shoal_buf *value);
 SHOAL_MUST_CHECK bool list_value_decode(struct shoal_view value, struct list_row *row);
+/* V1. The row of a job on this node: what its group says (`live`; NULL: it is not loaded), else what the index says
+ * (`value`; empty: nothing). False: neither, or the value does not decode. */
+SHOAL_MUST_CHECK bool list_row_now(struct shoal_job_id id, const struct shoal_sched_row *live, struct shoal_view value,
+                                   struct list_row *row);
 
 /* A node's answer: rows in order, and up to where it has looked (`more`: there may be others behind). */
 struct list_answer {

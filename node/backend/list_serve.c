@@ -120,23 +120,14 @@ static bool on_row(void *arg, struct shoal_job_id id, struct shoal_view value)
 
 /* ---- On the loop's thread ---- */
 
-/* V1. False: there is no such job here. */
+/* False: there is no such job here. */
 static bool row_now(struct agent *agent, struct shoal_job_id id, struct shoal_view value,
                     uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX], struct list_row *row)
 {
     struct shoal_sched_row live;
+    bool loaded = shoal_sched_row_find(agent->sched, id, bytes, &live);
 
-    if (shoal_sched_row_find(agent->sched, id, bytes, &live)) {
-        *row = (struct list_row){ .version = live.version,
-                                  .leads = live.leads,
-                                  .tail = live.tail,
-                                  .deleted = live.deleted,
-                                  .facts = live.facts };
-    } else if (value.len == 0 || !list_value_decode(value, row)) {
-        return false;
-    }
-    row->id = id;
-    return true;
+    return list_row_now(id, loaded ? &live : NULL, value, row);
 }
 
 /* A job that a scan found may have changed since, or gone. */

@@ -108,6 +108,27 @@ static void test_an_answer_is_read_as_it_was_written(void **state)
     shoal_buf_deinit(&bytes);
 }
 
+/* V1. */
+static void test_a_loaded_group_speaks_for_its_job_and_not_the_index(void **state)
+{
+    const struct shoal_sched_row live = { .version = { 1, 2, 9 }, .leads = true, .facts = shoal_view_text("now") };
+    const struct shoal_job_id id = { { 4 } };
+    struct shoal_buf value = { 0 };
+    struct list_row row;
+
+    (void)state;
+    list_value_encode(true, (struct shoal_sched_version){ 1, 2, 3 }, shoal_view_text("then"), &value);
+    assert_true(list_row_now(id, &live, shoal_buf_view(&value), &row));
+    assert_true(row.leads && !row.deleted && row.version.applied == 9 && shoal_job_id_equal(row.id, id));
+    assert_true(shoal_view_equal(row.facts, shoal_view_text("now")));
+    assert_true(list_row_now(id, NULL, shoal_buf_view(&value), &row)); /* parked, or archived */
+    assert_true(!row.leads && row.deleted && row.version.applied == 3 && shoal_job_id_equal(row.id, id));
+    assert_true(shoal_view_equal(row.facts, shoal_view_text("then")));
+    assert_false(list_row_now(id, NULL, (struct shoal_view){ 0 }, &row));
+    assert_false(list_row_now(id, NULL, shoal_view_of(value.bytes, 5), &row));
+    shoal_buf_deinit(&value);
+}
+
 static void test_the_order_is_total_and_its_reverse_is_the_reverse(void **state)
 {
     (void)state;
@@ -202,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_a_question_is_read_as_it_was_written),
         cmocka_unit_test(test_a_newer_question_is_read_without_what_is_new),
         cmocka_unit_test(test_an_answer_is_read_as_it_was_written),
+        cmocka_unit_test(test_a_loaded_group_speaks_for_its_job_and_not_the_index),
         cmocka_unit_test(test_the_order_is_total_and_its_reverse_is_the_reverse),
         cmocka_unit_test(test_the_range_of_ids_holds_what_the_times_say),
         cmocka_unit_test(test_a_deleted_job_is_in_no_list),
