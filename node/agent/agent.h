@@ -156,7 +156,7 @@ struct agent {
     uv_timer_t publish_timer;
     uint64_t mesh_heard;
 
-    struct archive_index *archive; /* agent_archive.c */
+    struct archive_index *archive; /* agent_archive_index.c */
 
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
@@ -247,7 +247,8 @@ typedef void agent_fetched_fn(void *arg, enum shoal_err err, const char *text);
 void agent_fetch_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash,
                       const struct shoal_node_id *sources, size_t source_count, agent_fetched_fn *done, void *arg);
 
-/* agent_archive.c: what belongs to an ended job, as blobs; and the list of all archived jobs of the mesh */
+/* agent_archive.c, agent_archive_fetch.c, agent_archive_index.c: what belongs to an ended job, as blobs; and the list of
+ * all archived jobs of the mesh */
 void agent_archive_create(struct agent *agent);
 void agent_archive_make(struct agent *agent, const struct shoal_sched_action *action);
 void agent_archive_fetch(struct agent *agent, const struct shoal_sched_action *action);
@@ -260,10 +261,9 @@ void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_
 bool agent_archive_told(struct agent *agent, struct shoal_node_id node, struct shoal_view answer);
 /* How many lines a list of blobs has; 0: it does not decode. */
 size_t agent_archive_lines(struct shoal_view list);
-/* Archived jobs known here, newest first; NULL at the end. `source`: who told of it. */
-const struct shoal_job_summary *agent_archive_next(const struct agent *agent, size_t *cursor);
 /* The record of the archive on this node, read from the store if it is cold. Until the next call. */
 bool agent_archived(struct agent *agent, struct shoal_job_id id, struct shoal_sched_archived *here);
+/* An archived job that is known here; `source`: who told of it. */
 const struct shoal_job_summary *agent_archive_find(struct agent *agent, struct shoal_job_id id,
                                                    struct shoal_node_id *source);
 /* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */

@@ -173,7 +173,7 @@ struct archive_record {
     struct shoal_job_id job;
     struct shoal_sched_version version; /* of what it says: of two that are not final the newer one stays */
     struct shoal_hash spec_hash;
-    struct shoal_hash list; /* blob: a line for each blob of the job (node/agent/agent_archive.c); zero: none */
+    struct shoal_hash list; /* blob: a line for each blob of the job (node/agent/agent_archive_lines.c); zero: none */
     char user[SHOAL_SCHED_BY_BYTES]; /* whose folder its results lie in */
     uint8_t guardian_count;
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* of the group as it ended */

@@ -1,0 +1,41 @@
+/* Ended jobs in the archive, between the files of this room: agent_archive.c makes blobs, agent_archive_fetch.c fetches them,
+ * agent_archive_index.c knows which jobs there are, agent_archive_lines.c reads and writes lists of blobs. */
+#ifndef NODE_AGENT_ARCHIVE_H
+#define NODE_AGENT_ARCHIVE_H
+
+#include "agent.h"
+
+#define ARCHIVE_LIST_BYTES_MAX (4 * SHOAL_MIB)
+#define ARCHIVE_PATH_BYTES 300
+#define ARCHIVE_ASK_TIMEOUT_NS (5 * SHOAL_S)
+#define ARCHIVE_ANSWER_BYTES_MAX (512 * SHOAL_KIB)
+
+struct archive_line {
+    struct shoal_hash hash;
+    char what;
+    uint64_t bytes;
+    char path[ARCHIVE_PATH_BYTES];
+};
+
+struct archive_lines {
+    struct archive_line *list;
+    size_t count, cap;
+};
+
+/* Of the wire: nothing of it is trusted. */
+bool archive_is_log(const char *path);
+/* A line of kind r, to be filled in; NULL: too many, or no memory. */
+struct archive_line *archive_lines_add(struct archive_lines *lines);
+/* What was read before an error stays. TOO_BIG: more lines than fit. */
+SHOAL_MUST_CHECK enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view bytes);
+/* A blob of the result, with this hash. */
+bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash);
+/* Where the file of a line lies on this host; `root` is the job's result folder. */
+void archive_line_path(const struct agent *agent, struct shoal_job_id job, const char *root,
+                       const struct archive_line *line, char *path, size_t cap);
+/* The folders that lead to `path`, below its first `from` bytes. */
+void archive_make_parents(char *path, size_t from);
+/* Ready to be told, and to answer, which archived jobs there are. */
+void archive_index_create(struct agent *agent);
+
+#endif

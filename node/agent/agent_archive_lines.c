@@ -1,0 +1,125 @@
+/* The list of an ended job's blobs, and where the files lie that become blobs or are made from them.
+ *
+ * A line: "<64 hex of the blob> <what> <size> <path>\n"; what: l a file below log/, g the ledger, a its audit,
+ * r the result's manifest or one of its files. Logs come in the order in which they are read. */
+#include "agent_archive.h"
+
+#include <sys/stat.h>
+
+#include "shoal/banned.h"
+
+#define LINES_MAX 8192
+
+/* Of the wire: nothing of it is trusted. */
+bool archive_is_log(const char *path)
+{
+    if (strncmp(path, "log/", 4) != 0)
+        return false;
+    for (const char *part = path; part != NULL; part = strchr(part, '/')) {
+        part += *part == '/' ? 1 : 0;
+        if (*part == '.' || *part == '/' || *part == '\0')
+            return false;
+    }
+    return true;
+}
+
+static bool line_parse(const char *text, struct archive_line *line)
+{
+    char hex[SHOAL_HASH_TEXT_BYTES];
+    unsigned long long bytes;
+
+    if (sscanf(text, "%64s %c %llu %299[^\n]", hex, &line->what, &bytes, line->path) != 4 ||
+        !shoal_hex_parse(hex, line->hash.bytes, 32))
+        return false;
+    line->bytes = bytes;
+    if (line->what == 'l')
+        return archive_is_log(line->path);
+    return line->what == 'g' || line->what == 'a' || line->what == 'r';
+}
+
+void agent_archive_folder(const struct agent *agent, const char *user, struct shoal_job_id id, char *path, size_t cap)
+{
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(id, text);
+    (void)snprintf(path, cap, "%.200s/results/%.63s/batchworkdir/%s", agent->settings.data,
+                   user[0] == '\0' || user[0] == '.' || strchr(user, '/') != NULL ? "nobody" : user, text);
+}
+
+void archive_make_parents(char *path, size_t from)
+{
+    for (size_t i = from; path[i] != '\0'; i++) {
+        if (path[i] != '/')
+            continue;
+        path[i] = '\0';
+        (void)mkdir(path, 0700);
+        path[i] = '/';
+    }
+}
+
+struct archive_line *archive_lines_add(struct archive_lines *lines)
+{
+    if (lines->count == LINES_MAX)
+        return NULL;
+    if (lines->count == lines->cap) {
+        size_t cap = lines->cap == 0 ? 16 : 2 * lines->cap;
+        struct archive_line *grown = realloc(lines->list, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return NULL;
+        lines->list = grown;
+        lines->cap = cap;
+    }
+    lines->list[lines->count] = (struct archive_line){ .what = 'r' };
+    return &lines->list[lines->count++];
+}
+
+enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view bytes)
+{
+    char text[ARCHIVE_PATH_BYTES + 128];
+    size_t at = 0;
+
+    while (at < bytes.len) {
+        const uint8_t *end = memchr(bytes.bytes + at, '\n', bytes.len - at);
+        size_t len = end == NULL ? bytes.len - at : (size_t)(end - (bytes.bytes + at));
+        struct archive_line *line = archive_lines_add(lines);
+
+        if (line == NULL || len >= sizeof(text))
+            return SHOAL_ERR_TOO_BIG;
+        memcpy(text, bytes.bytes + at, len);
+        text[len] = '\0';
+        if (!line_parse(text, line))
+            return SHOAL_ERR_MALFORMED;
+        at += len + 1;
+    }
+    return SHOAL_OK;
+}
+
+bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash)
+{
+    for (size_t i = 0; i < lines->count; i++)
+        if (lines->list[i].what == 'r' && shoal_hash_equal(lines->list[i].hash, hash))
+            return true;
+    return false;
+}
+
+size_t agent_archive_lines(struct shoal_view list)
+{
+    struct archive_lines lines = { 0 };
+    enum shoal_err err = archive_lines_read(&lines, list);
+    size_t count = err == SHOAL_OK ? lines.count : 0;
+
+    free(lines.list);
+    return count;
+}
+
+void archive_line_path(const struct agent *agent, struct shoal_job_id job, const char *root,
+                       const struct archive_line *line, char *path, size_t cap)
+{
+    if (line->what == 'g' || line->what == 'a') {
+        agent_job_folder(agent, job, path, cap - 16);
+        memcpy(path + strlen(path), line->what == 'g' ? "/ledger" : "/audit", line->what == 'g' ? 8 : 7);
+    } else {
+        (void)snprintf(path, cap, "%s/%s", root, line->path);
+    }
+}
