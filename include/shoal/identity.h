@@ -55,7 +55,6 @@ void shoal_folder_unlock(int *fd);
 void shoal_mesh_key_text(const struct shoal_identity *identity, char text[SHOAL_MESH_KEY_TEXT_BYTES]);
 SHOAL_MUST_CHECK enum shoal_err shoal_mesh_key_parse(const char *text, char name[SHOAL_MESH_NAME_MAX + 1],
                                                      struct shoal_secret *secret, struct shoal_msg *msg);
-bool shoal_mesh_name_is_valid(const char *name);
 
 /* Write `view` as `path` whole or not at all: a temporary file beside it, flushed, renamed, folder flushed.
  * STORAGE: the message names the path, the cause and the remedy. Blocks: never on the loop's thread. */

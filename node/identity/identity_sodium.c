@@ -247,6 +247,13 @@ static enum shoal_err mesh_save(const char *data_dir, const struct shoal_identit
     return err;
 }
 
+static bool mesh_name_is_valid(const char *name)
+{
+    size_t len = strlen(name);
+
+    return len >= 1 && len <= SHOAL_MESH_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
+}
+
 static enum shoal_err mesh_read(const char *data_dir, struct shoal_identity *identity, struct shoal_msg *msg)
 {
     struct shoal_buf buf = { 0 };
@@ -256,7 +263,7 @@ static enum shoal_err mesh_read(const char *data_dir, struct shoal_identity *ide
     if (err == SHOAL_OK) {
         shoal_get_text(&r, identity->mesh_name, sizeof(identity->mesh_name));
         shoal_get_raw(&r, identity->mesh_secret.bytes, sizeof(identity->mesh_secret.bytes));
-        if (!shoal_mesh_name_is_valid(identity->mesh_name))
+        if (!mesh_name_is_valid(identity->mesh_name))
             r.failed = true;
         err = fields_end(&r, data_dir, "mesh", msg);
     }
@@ -299,13 +306,6 @@ static enum shoal_err boot_read(const char *data_dir, char boot_id[SHOAL_BOOT_ID
 
 /* ---- the contract ---- */
 
-bool shoal_mesh_name_is_valid(const char *name)
-{
-    size_t len = strlen(name);
-
-    return len >= 1 && len <= SHOAL_MESH_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
-}
-
 enum shoal_err shoal_identity_create(const struct shoal_identity_options *options, struct shoal_identity *identity,
                                      struct shoal_msg *msg)
 {
@@ -313,7 +313,7 @@ enum shoal_err shoal_identity_create(const struct shoal_identity_options *option
     char path[PATH_MAX];
     enum shoal_err err;
 
-    if (!shoal_mesh_name_is_valid(options->mesh_name))
+    if (!mesh_name_is_valid(options->mesh_name))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "a mesh name is 1 to %d of a-z, 0-9 and -, not \"%.80s\"",
                           SHOAL_MESH_NAME_MAX, options->mesh_name);
     err = path_of(options->data_dir, "mesh", path, msg);
@@ -448,7 +448,7 @@ enum shoal_err shoal_mesh_key_parse(const char *text, char name[SHOAL_MESH_NAME_
     if (colon == NULL || (size_t)(colon - text) > SHOAL_MESH_NAME_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "a mesh key is name:secret, as `shoal init` prints it");
     memcpy(parsed, text, (size_t)(colon - text));
-    if (!shoal_mesh_name_is_valid(parsed))
+    if (!mesh_name_is_valid(parsed))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the mesh key's name is not 1 to %d of a-z, 0-9 and -",
                           SHOAL_MESH_NAME_MAX);
     if (!shoal_hex_parse(colon + 1, bytes.bytes, sizeof(bytes.bytes)))

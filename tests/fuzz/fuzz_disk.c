@@ -77,6 +77,10 @@ static void identity(struct shoal_view view)
     const char *path = folder(good);
     struct shoal_identity loaded;
     struct shoal_msg msg = { "" };
+    char name[SHOAL_MESH_NAME_MAX + 1];
+    char key[SHOAL_MESH_KEY_TEXT_BYTES];
+    struct shoal_secret secret;
+    enum shoal_err err;
     char file[128];
     unsigned which = view.len == 0 ? 0 : view.bytes[0] % 3;
     uint8_t *bytes = malloc(view.len + 8);
@@ -91,10 +95,13 @@ static void identity(struct shoal_view view)
     put_sum(bytes, view.len + 3);
     in_folder(path, names[which], file, sizeof(file));
     write_file(file, shoal_view_of(bytes, view.len + 7));
-    if (shoal_identity_load(path, "boot", false, &loaded, &msg) == SHOAL_OK)
-        SHOAL_ASSERT(shoal_mesh_name_is_valid(loaded.mesh_name));
-    else
+    if (shoal_identity_load(path, "boot", false, &loaded, &msg) == SHOAL_OK) {
+        shoal_mesh_key_text(&loaded, key);
+        err = shoal_mesh_key_parse(key, name, &secret, &msg);
+        SHOAL_ASSERT(err == SHOAL_OK); /* the name that was read is one that a mesh can have */
+    } else {
         SHOAL_ASSERT(msg.text[0] != '\0');
+    }
     write_file(file, shoal_buf_view(&good[which]));
     free(bytes);
 }
