@@ -1,5 +1,5 @@
-/* Who deserves which slots: a pure function of a view, the same on every node that has the same view (DESIGN 3, idea
- * 3).
+/* The allocation says which job deserves which slots: a pure function of a view, the same on every node that has the
+ * same view (DESIGN 3, idea 3).
  *
  *     hosts, slots, jobs --canonical order--> counts --> places
  *

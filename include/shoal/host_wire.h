@@ -66,7 +66,8 @@ enum shoal_order {
     SHOAL_ORDER_COUNT,
 };
 
-/* What a host knows of one worker. Only grows: phases in this order. */
+/* How far a worker has come, as its host knows. Phases follow in this order; only a new connection of its library, or a
+ * restart of its agent, takes it back as far as HELLO or STARTED. EXITED is final (S9 of slots.h). */
 enum shoal_phase {
     SHOAL_PHASE_LEASED,  /* RUN was asked for */
     SHOAL_PHASE_STARTED, /* the process is there */

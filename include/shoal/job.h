@@ -94,7 +94,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_encode(const struct shoal_job_spe
                                                       size_t *len);
 /* Views point into `bytes`. MALFORMED. UNSUPPORTED: it is of a version that this one cannot run. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_spec *spec);
-/* What can never run: INVALID or UNSUPPORTED with cause and remedy. Call before founding. */
+/* Refuse a specification that can never run: INVALID or UNSUPPORTED with cause and remedy. Call before founding. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg);
 /* The next text of a list, or NULL: for (t = NULL; (t = shoal_job_texts_next(&list, t)) != NULL;) */
 const char *shoal_job_texts_next(const struct shoal_job_texts *texts, const char *text);
@@ -153,7 +153,7 @@ enum shoal_call_state {
     SHOAL_CALL_STATE_COUNT,
 };
 
-/* What every engine of a call must agree on. */
+/* Every engine of a call must agree on these. */
 struct shoal_call_sizes {
     uint32_t virtual_workers; /* V; 0: not known yet */
     uint64_t sum_elems;
@@ -242,7 +242,7 @@ struct shoal_job {
     struct shoal_tasks *tasks;            /* of an array. NULL: not an array */
 };
 
-/* What the founding record says; `spec` is copied. */
+/* The founding record; `spec` is copied. */
 struct shoal_job_founding {
     struct shoal_job_id id;
     uint64_t ticket_ms;
@@ -342,7 +342,7 @@ size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms);
 size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash record, uint64_t wall_ms);
 
-/* What apply changed. */
+/* The parts that an apply changed. */
 #define SHOAL_JOB_CHANGED_STATE 1u
 #define SHOAL_JOB_CHANGED_PLACES 2u
 #define SHOAL_JOB_CHANGED_EPOCH 4u
@@ -367,7 +367,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_snapshot_encode(const struct shoal_job
                                                           size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_restore(struct shoal_job **job, struct shoal_view bytes);
 
-/* What GET answers: flat. (`struct shoal_job_info` is the HTTP API's own.) */
+/* The facts that GET answers: flat. (`struct shoal_job_info` is the HTTP API's own.) */
 struct shoal_job_facts {
     struct shoal_job_id id;
     uint8_t state;
@@ -410,7 +410,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_encode(const struct shoal_job_fa
                                                        size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_decode(struct shoal_view bytes, struct shoal_job_facts *facts);
 
-/* What gossip carries of a job: enough for lists and for every node's allocation. */
+/* The part of a job that gossip carries: enough for lists and for every node's allocation. */
 #define SHOAL_SUMMARY_HOSTS_MAX 12
 struct shoal_job_summary {
     struct shoal_job_id id;
@@ -439,7 +439,7 @@ struct shoal_job_summary {
     uint64_t create_ms, start_ms, end_ms;
     /* Tasks of an array: all, DONE and FAILED. 0: not an array. */
     uint32_t tasks_all, tasks_done, tasks_failed;
-    /* Where it holds slots; hosts beyond the bound are left out (`held` counts all). */
+    /* The hosts where it holds slots; those beyond the bound are left out (`held` counts all). */
     uint8_t host_count;
     struct {
         struct shoal_node_id node;

@@ -116,7 +116,7 @@ struct shoal_lead_action {
 #define SHOAL_LEAD_ACTIONS_MAX 512
 #define SHOAL_LEAD_POOL_BYTES (8 * SHOAL_MIB)
 
-/* What a step works in; nothing in it outlives the step. */
+/* Memory that a step works in; nothing in it outlives the step. */
 struct shoal_lead_scratch {
     struct shoal_host_message in, out;
     struct shoal_job_entry entry;
@@ -146,14 +146,14 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
 
-/* What this job wants of the mesh, for the view of every allocation made here. */
+/* The slots that this job wants of the mesh, for the view of every allocation made here. */
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 /* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
 bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place);
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary);
 /* shoal_job_facts with progress and the pending reason. */
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts);
-/* What holds it up, for `why`: lines for a person, "" when nothing does. */
+/* The reasons that hold it up, for `why`: lines for a person, "" when nothing does. */
 void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap);
 /* Hosts with workers of this job: support is wanted with them. Returns how many there are. */
 size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nodes, size_t cap);

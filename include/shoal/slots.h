@@ -125,7 +125,7 @@ uint64_t shoal_slots_version(const struct shoal_slots *slots);
 SHOAL_MUST_CHECK enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *bytes, size_t cap,
                                                    size_t *len);
 
-/* What PUBLISH carries. */
+/* The record that PUBLISH carries. */
 struct shoal_slots_record {
     uint64_t version;
     uint32_t host_epoch;

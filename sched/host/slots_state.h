@@ -25,7 +25,7 @@ struct item {
     uint64_t sent_ns;
 };
 
-/* What is wanted of the shell and not emitted yet. */
+/* Orders that the shell is to get and that are not emitted yet: bits of `want`. */
 #define WANT_RUN 1u
 #define WANT_RENEW 2u
 #define WANT_FREEZE 4u
@@ -198,7 +198,7 @@ void job_forget(struct shoal_slots *slots, struct hjob *job);
 /* `worker` of the revoked epoch has died: if all its members are here, the next one may be made here. */
 void slots_shrink_begin(struct slots_step *s, struct hjob *job);
 void slots_shrink_turn(struct slots_step *s, struct hjob *job);
-/* What is not told before the epoch without the dead is. */
+/* True while the report of `worker` waits for the epoch without the dead, which is told first (K2, K3). */
 bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *job, const struct worker *worker);
 
 /* slots_lease.c: messages of leaders. */

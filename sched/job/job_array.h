@@ -1,4 +1,4 @@
-/* What the files of this room share about the tasks of an array. Rules T1 to T4: shoal/array.h. */
+/* The tasks of an array, as the files of this room share them. Rules T1 to T4: shoal/array.h. */
 #ifndef SHOAL_JOB_ARRAY_H
 #define SHOAL_JOB_ARRAY_H
 

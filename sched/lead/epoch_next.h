@@ -1,4 +1,4 @@
-/* What a next epoch says of its members, whoever decides it: the job's leader, or the one host that holds all of them
+/* The members of a next epoch, whoever decides it: the job's leader, or the one host that holds all of them
  * (PROTOCOLS 7 and 12). The caller has filled member_count, worker ids and decided_step. Pure. */
 #ifndef SCHED_EPOCH_NEXT_H
 #define SCHED_EPOCH_NEXT_H

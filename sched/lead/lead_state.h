@@ -166,7 +166,7 @@ struct shoal_lead {
     struct shoal_lead_stats stats;
 };
 
-/* What every job's controller takes, however small; workers and hosts come on top. */
+/* Every job's controller takes this, however small the job; workers and hosts come on top. */
 _Static_assert(sizeof(struct shoal_lead) <= 16 * SHOAL_KIB,
                "the controllers of thousands of waiting jobs fit in memory");
 
