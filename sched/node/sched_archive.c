@@ -71,6 +71,7 @@ static void give(struct shoal_sched *s, struct shoal_node_id to, const struct sc
 {
     struct frame frame = { .kind = FRAME_ARCHIVE };
 
+    SHOAL_ASSERT(a->body != NULL); /* A8 */
     frame.u.archive.job = a->id;
     frame.u.archive.word = ARCHIVE_TAKE;
     frame.u.archive.hash = a->hash;
@@ -245,6 +246,7 @@ static void fetch(struct shoal_sched *s, struct sched_archived *a, struct shoal_
 {
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(a->state == ARCHIVED_NEW); /* A3 */
     a->from = from;
     a->drop_ns = s->now + FETCH_NS;
     if (shoal_hash_is_zero(a->body->record.list)) {

@@ -43,6 +43,7 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
     struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
     size_t count = sched_archive_hosts(s, id, nodes);
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_DELETE); /* A5 */
     sched_archive_forget_deleted(s, id);
     sched_archive_tell_deleted(s, id);
     sched_request_move(r, REQUEST_DELETING);
@@ -95,6 +96,7 @@ void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r)
 {
     unsigned all = (1u << r->ask_count) - 1;
 
+    SHOAL_ASSERT(r->state == REQUEST_DELETING); /* A5 */
     if (sched_gone_is_durable(s, r->job) && r->answered == all) {
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", "");
         return;

@@ -104,6 +104,7 @@ struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count
 
 bool sched_archive_all_hold(const struct sched_copy *hosts, uint8_t count, bool final)
 {
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES);
     for (unsigned i = 0; i < count; i++)
         if (!hosts[i].holds || (final && !hosts[i].final))
             return false;

@@ -21,6 +21,7 @@ static void ask_to_make(struct shoal_sched *s, struct sched_group *g)
     struct shoal_job_facts facts;
     const struct shoal_job_spec *spec = &g->job->spec;
 
+    SHOAL_ASSERT(g->leads && shoal_hash_is_zero(g->job->archived)); /* A1 */
     shoal_job_facts(g->job, &facts);
     action->u.archive.job = g->id;
     action->u.archive.result = facts.result;
@@ -113,6 +114,7 @@ static void place(struct shoal_sched *s, struct sched_group *g)
     const struct sched_archived *a = sched_archived_find(s, g->id);
     uint8_t bytes[64];
 
+    SHOAL_ASSERT(shoal_hash_is_zero(g->job->archived)); /* A1 */
     if (!g->archive_due) {
         if (s->ended_led > s->options.archive_early_max)
             g->archive_due = true; /* A9 */
@@ -141,6 +143,7 @@ static void place(struct shoal_sched *s, struct sched_group *g)
 /* Committed, and every holder knows: the members are told, gossip forgets the job, this one goes last. */
 static void end_group(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(g->leads && g->archive_end_ns != 0); /* A4 */
     for (unsigned i = 0; i < g->told_count; i++)
         sched_archive_say(s, g->told[i].node, ARCHIVE_ENDED, g->id, no_hash, true);
     sched_summary_gone(s, g, true);
@@ -161,6 +164,7 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
 {
     struct sched_archived *a = sched_archived_find(s, g->id);
 
+    SHOAL_ASSERT(!shoal_hash_is_zero(g->job->archived)); /* A2 */
     if (g->doomed_ns != SCHED_NEVER)
         return;
     if (a != NULL && shoal_hash_equal(a->hash, g->job->archived))

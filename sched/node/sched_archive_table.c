@@ -220,6 +220,7 @@ static void warm_take_out(struct shoal_sched *s, struct sched_archived *a)
 
 void sched_archived_warm_put(struct shoal_sched *s, struct sched_archived *a)
 {
+    SHOAL_ASSERT(a->state == ARCHIVED_FINAL && a->body != NULL); /* A8 */
     warm_take_out(s, a);
     a->warm_prev = s->warm_last;
     if (s->warm_last != NULL)
@@ -240,6 +241,7 @@ static bool write_mark(struct shoal_sched *s, const struct sched_archived *a)
     struct cold_mark mark = { .hash = a->hash, .spec_mark = a->spec_mark };
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(a->state == ARCHIVED_FINAL); /* A8 */
     if (bytes == NULL)
         return false;
     mark.row = sched_index_archived(a->body->record.facts, true, row, &mark.version);
@@ -339,6 +341,7 @@ void sched_archived_keep(struct shoal_sched *s, struct sched_archived *a)
     struct shoal_writer w;
     bool fits;
 
+    SHOAL_ASSERT(a->state == ARCHIVED_WRITING || a->state == ARCHIVED_HELD); /* A3 */
     if (bytes == NULL) {
         sched_archived_look_at(s, a, s->now + 10 * SHOAL_MS); /* looks, and sees that it is to be written */
         return;

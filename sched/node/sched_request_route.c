@@ -28,6 +28,7 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
     struct frame frame = { .kind = FRAME_REQUEST };
     uint64_t wait = SCHED_ANSWER_NS;
 
+    SHOAL_ASSERT(!r->foreign); /* R1: its origin is told where to ask */
     frame.u.request.id = r->serial;
     frame.u.request.hops = r->hops;
     frame.u.request.kind = (uint8_t)r->kind;
@@ -91,6 +92,7 @@ void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
 {
     struct frame frame = { .kind = FRAME_WHO };
 
+    SHOAL_ASSERT(!r->foreign); /* R1 */
     if (r->ask_count == 0) {
         r->ask_count = (uint8_t)sched_could_know(s, r->job, r->ask);
         r->answered = 0;
@@ -167,6 +169,7 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
 {
     struct frame frame = { .kind = FRAME_RESPONSE };
 
+    SHOAL_ASSERT(r->foreign); /* R1 */
     frame.u.response.id = r->id;
     frame.u.response.err = SHOAL_ERR_NOT_LEADER;
     frame.u.response.retry = true;

@@ -77,6 +77,7 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
     struct shoal_entry *entry;
     uint64_t serial = r->serial;
 
+    SHOAL_ASSERT(g->leads); /* R2 */
     if (r->kind == SHOAL_SCHED_STOP)
         view = shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), r->by, s->wall_ms));
     else if (r->kind == SHOAL_SCHED_DELETE)
@@ -105,6 +106,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
     struct shoal_msg msg = { "" };
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->leads); /* R2 */
     if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
         err = shoal_mesh_check(g->mesh, shoal_buf_view(&r->command), &msg);
         /* Only what cannot come right by entries under way is refused before the log. */
@@ -129,6 +131,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
 
 static void finish_read(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
 {
+    SHOAL_ASSERT(r->state == REQUEST_READING && r->read_index <= g->applied);
     if (r->kind == SHOAL_SCHED_GET)
         sched_request_end_with_facts(s, r, g);
     else if (r->kind == SHOAL_SCHED_WHY)

@@ -70,6 +70,7 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
     char names[160] = "";
     const struct sched_group *g = sched_group_find(s, r->job);
 
+    SHOAL_ASSERT(s->now >= r->deadline_ns);
     s->stats.requests_timed_out++;
     if (r->kind == SHOAL_SCHED_SUBMIT) {
         const struct sched_founding *f = sched_founding_of(s, r->serial);
