@@ -276,7 +276,7 @@ void sched_archive_cool_some(struct shoal_sched *s)
 
         if (a == NULL)
             return;
-        SHOAL_ASSERT(a->body != NULL && sched_archived_is_stored_final(a)); /* A8 */
+        SHOAL_ASSERT(a->body != NULL && a->state == ARCHIVED_FINAL); /* A8 */
         if (!a->marked && !write_mark(s, a))
             return;
         a->marked = true;
@@ -382,7 +382,10 @@ static void restored(struct shoal_sched *s, struct sched_archived *a, bool final
     a->final = final;
     a->written = ++s->lives;
     a->final_at = final ? a->written : 0;
-    sched_archived_move(a, a->body == NULL ? ARCHIVED_COLD : final ? ARCHIVED_FINAL : ARCHIVED_HELD);
+    if (a->body == NULL)
+        sched_archived_move(a, ARCHIVED_COLD);
+    else
+        sched_archived_move(a, final ? ARCHIVED_FINAL : ARCHIVED_HELD);
     a->since = ++s->archive_version;
     /* Not all at once: the others have just seen this node come. */
     sched_archived_look_at(
