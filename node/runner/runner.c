@@ -91,7 +91,7 @@ void runner_tell_started(struct runner *runner, const struct child *child)
 
 void runner_tell_exited(struct runner *runner, struct child *child)
 {
-    if (runner->agent < 0 || child->tell_at_ns != 0)
+    if (runner->agent < 0 || child->tell_at_ns != 0 || child->told)
         return; /* kept in the table until somebody listens, and until its log is whole */
     runner->out = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_EXITED,
                                                  .worker_id = child->worker_id,
@@ -101,8 +101,7 @@ void runner_tell_exited(struct runner *runner, struct child *child)
                                                  .signalled = child->signalled };
     memcpy(runner->out.text, child->text, sizeof(child->text));
     tell(runner, &runner->out, -1);
-    if (runner->agent >= 0)
-        *child = (struct child){ 0 };
+    child->told = runner->agent >= 0;
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -276,6 +275,7 @@ static void on_listener(struct runner *runner)
     for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
         struct child *child = &runner->children[i];
 
+        child->told = false;
         if (child->used && child->exited)
             runner_tell_exited(runner, child);
         else if (child->used)

@@ -150,6 +150,22 @@ static void slot_claim(struct runner *runner, const struct shoal_runner_start *s
     atomic_store(&slot->worker_id, start->worker_id);
 }
 
+/* A free place, or that of a worker whose end was told: the agent that starts another one has acted on it. */
+static struct child *place_for(struct runner *runner)
+{
+    struct child *told = NULL;
+
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+        struct child *child = &runner->children[i];
+
+        if (!child->used)
+            return child;
+        if (child->exited && child->told && told == NULL)
+            told = child;
+    }
+    return told;
+}
+
 void runner_on_start(struct runner *runner, const struct shoal_runner_start *start)
 {
     struct shoal_msg msg = { "" };
@@ -158,16 +174,15 @@ void runner_on_start(struct runner *runner, const struct shoal_runner_start *sta
     pid_t pid = -1;
     int lock = -1;
 
-    if (child != NULL) { /* a repeated START: answer again */
+    if (child != NULL && !child->told) { /* a repeated START: answer again */
         if (child->exited)
             runner_tell_exited(runner, child);
         else if (child->pid > 0)
             runner_tell_started(runner, child);
         return;
     }
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && child == NULL; i++)
-        if (!runner->children[i].used)
-            child = &runner->children[i];
+    if (child == NULL)
+        child = place_for(runner);
     if (child == NULL)
         return; /* cannot be: as many as slots, and two drivers; the agent's lease runs out */
     *child = (struct child){ .used = true,

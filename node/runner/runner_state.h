@@ -32,6 +32,7 @@ struct lock_file {
 struct child {
     bool used;
     bool exited; /* reported as soon as an agent listens */
+    bool told;   /* ... to this agent, which may die before it has acted on it: the next one hears it again */
     bool doomed; /* killed before it had a process: it ends as soon as it has one */
     bool frozen;
     uint64_t worker_id;

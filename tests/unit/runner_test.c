@@ -557,6 +557,7 @@ static void a_worker_is_frozen_at_its_deadline_and_thawed(void **state)
     hear(f, SHOAL_RUNNER_WELCOME);
     hear(f, SHOAL_RUNNER_STARTED);
     assert_true(got.status == 1 && got.freeze_at_ns == freeze_ns); /* a new agent knows the lease that froze it */
+    hear(f, SHOAL_RUNNER_EXITED); /* of worker 2, who settled: told again */
     order(f, SHOAL_RUNNER_RENEW, 1, boottime_ns() + 1000 * SHOAL_S, 0, 0);
     order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0);
     UNTIL(state_of(pid) == 'S');
@@ -704,6 +705,37 @@ static void a_slot_is_locked_while_any_heir_lives(void **state)
     assert_int_equal(got.status, 0);
 }
 
+/* An agent that dies just after it has heard of an end may not have acted on it. */
+static void a_new_agent_hears_again_of_an_end_that_was_told(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exit 7", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    (void)close(f->agent);
+    connect_agent(f);
+    hear(f, SHOAL_RUNNER_WELCOME);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(got.worker_id, 1);
+    assert_int_equal(got.status, 7);
+}
+
+/* Ends that were told give their places to whom the agent starts next. */
+static void a_runner_runs_any_number_of_workers_one_after_another(void **state)
+{
+    struct fixture *f = *state;
+
+    hear(f, SHOAL_RUNNER_WELCOME);
+    for (uint64_t worker = 1; worker <= SHOAL_RUNNER_WORKERS_MAX + 3; worker++) {
+        start(f, worker, "exit 0", 0, 0);
+        hear(f, SHOAL_RUNNER_STARTED);
+        hear(f, SHOAL_RUNNER_EXITED);
+        assert_int_equal(got.worker_id, worker);
+    }
+}
+
 static void a_new_agent_hears_who_lives_and_whose_end_was_missed(void **state)
 {
     struct fixture *f = *state;
@@ -786,6 +818,8 @@ int main(void)
         PROCESS(whom_a_worker_leaves_behind_goes_with_it),
         PROCESS(who_bears_no_mark_goes_with_the_last_worker),
         PROCESS(a_slot_is_locked_while_any_heir_lives),
+        PROCESS(a_new_agent_hears_again_of_an_end_that_was_told),
+        PROCESS(a_runner_runs_any_number_of_workers_one_after_another),
         PROCESS(a_new_agent_hears_who_lives_and_whose_end_was_missed),
         PROCESS(what_does_not_decode_or_cannot_start_harms_nobody),
     };
