@@ -68,6 +68,8 @@ uint64_t sim_hash_bytes(struct shoal_view bytes)
     return h ^ h >> 29;
 }
 
+uint64_t sim_key_job(struct shoal_job_id id) { return sim_hash_bytes(shoal_view_of(id.bytes, sizeof(id.bytes))); }
+
 void sim_stream(const struct sim *sim, struct shoal_rand *rand, const char *label, uint64_t a, uint64_t b)
 {
     uint64_t state = sim->options.seed ^ sim_hash_bytes(shoal_view_text(label));
@@ -113,6 +115,71 @@ void sim_fail(struct sim *sim, const char *format, ...)
     (void)vsnprintf(sim->failure + used, sizeof(sim->failure) - (size_t)used, format, args);
     va_end(args);
     sim_trace(sim, "FAIL %s", sim->failure);
+}
+
+/* ---- the map: open addresses, one step at a time ---- */
+
+static size_t map_at(const struct sim_map *map, uint64_t key)
+{
+    uint64_t state = key;
+    size_t at = (size_t)shoal_splitmix64(&state) & (map->cap - 1);
+
+    while (map->places[at].value != 0 && map->places[at].key != key)
+        at = (at + 1) & (map->cap - 1);
+    return at;
+}
+
+uint64_t sim_map_find(const struct sim_map *map, uint64_t key)
+{
+    return map->cap == 0 ? 0 : map->places[map_at(map, key)].value;
+}
+
+static void map_grow(struct sim_map *map)
+{
+    struct sim_map grown = { .cap = map->cap == 0 ? 64 : 2 * map->cap, .count = map->count };
+
+    grown.places = sim_alloc(grown.cap * sizeof(*grown.places));
+    for (size_t i = 0; i < map->cap; i++)
+        if (map->places[i].value != 0)
+            grown.places[map_at(&grown, map->places[i].key)] = map->places[i];
+    free(map->places);
+    *map = grown;
+}
+
+void sim_map_put(struct sim_map *map, uint64_t key, uint64_t value)
+{
+    size_t at;
+
+    SHOAL_ASSERT(value != 0);
+    if (2 * (map->count + 1) > map->cap)
+        map_grow(map);
+    at = map_at(map, key);
+    map->count += map->places[at].value == 0;
+    map->places[at].key = key;
+    map->places[at].value = value;
+}
+
+/* What comes behind a place that falls free may have been pushed there by it: it is put anew. */
+void sim_map_remove(struct sim_map *map, uint64_t key)
+{
+    size_t at = map->cap == 0 ? 0 : map_at(map, key);
+
+    if (map->cap == 0 || map->places[at].value == 0)
+        return;
+    map->places[at].value = 0;
+    map->count--;
+    for (at = (at + 1) & (map->cap - 1); map->places[at].value != 0; at = (at + 1) & (map->cap - 1)) {
+        struct sim_place moved = map->places[at];
+
+        map->places[at].value = 0;
+        map->places[map_at(map, moved.key)] = moved;
+    }
+}
+
+void sim_map_deinit(struct sim_map *map)
+{
+    free(map->places);
+    *map = (struct sim_map){ 0 };
 }
 
 /* ---- the heap ---- */
@@ -256,7 +323,8 @@ static void commands_arm(struct sim *sim)
 
 static void boot(struct sim *sim)
 {
-    uint64_t end_ns = sim->now_ns + SIM_READY_NS;
+    /* News reach a large mesh in rounds of logarithmic number, but each of its agents says who it is. */
+    uint64_t end_ns = sim->now_ns + SIM_READY_NS + sim->options.hosts * 100 * SHOAL_MS;
 
     for (uint32_t i = 0; i < sim->options.hosts; i++)
         sim_host_boot(&sim->hosts[i]);
@@ -267,7 +335,7 @@ static void boot(struct sim *sim)
         run_until(sim, sim->now_ns + 50 * SHOAL_MS);
         if (sim->now_ns > end_ns)
             sim_fail(sim, "the mesh of %u was not ready within %u s", sim->options.hosts,
-                     (unsigned)(SIM_READY_NS / SHOAL_S));
+                     (unsigned)((end_ns - 1000 * SHOAL_S) / SHOAL_S));
     }
 }
 
@@ -314,20 +382,16 @@ struct sim *sim_create(const struct sim_script *script, bool trace)
     sim->base_ns = UINT64_MAX;
     sim->struck = UINT32_MAX;
     sim->hash = 0xcbf29ce484222325u;
-    sim->host_count = SIM_HOSTS_MAX;
+    sim->host_count = sim_script_hosts(script);
+    sim->hosts = sim_alloc(sim->host_count * sizeof(*sim->hosts));
     sim->pool = shoal_gossip_pool_create(0);
     sim->sched_actions = sim_alloc(sizeof(*sim->sched_actions));
     sim->swim_actions = sim_alloc(sizeof(*sim->swim_actions));
     sim->message = sim_alloc(sizeof(*sim->message));
     SHOAL_ASSERT(sim->pool != NULL);
     sim_stream(sim, &sim->command_chance, "commands", 0, 0);
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < sim->host_count; i++)
         sim_host_init(sim, i);
-        for (uint32_t j = 0; j < SIM_HOSTS_MAX; j++)
-            sim_stream(sim, &sim->paths[i][j].chance, "path", i, j);
-    }
-    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
-        sim_stream(sim, &sim->jobs[i].chance, "job", i, 0);
     return sim;
 }
 
@@ -335,7 +399,7 @@ void sim_destroy(struct sim *sim)
 {
     for (size_t i = 0; i < sim->queue_count; i++)
         event_free(sim->queue[i]);
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < sim->host_count; i++) {
         struct sim_host *host = &sim->hosts[i];
 
         sim_workers_crash(host);
@@ -345,12 +409,21 @@ void sim_destroy(struct sim *sim)
         for (size_t r = 0; r < host->replica_count; r++)
             free(host->replicas[r].log);
         free(host->replicas);
+        free(host->runners);
     }
-    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+    for (uint32_t i = 0; i < sim->job_count; i++) {
         shoal_buf_deinit(&sim->jobs[i].ticket);
+        free(sim->jobs[i].task_states);
+    }
     sim_net_deinit(sim);
     sim_check_deinit(sim);
     shoal_gossip_pool_destroy(sim->pool);
+    sim_map_deinit(&sim->host_index);
+    sim_map_deinit(&sim->job_index);
+    sim_map_deinit(&sim->workers);
+    free(sim->hosts);
+    free(sim->jobs);
+    free(sim->requests);
     free(sim->queue);
     free(sim->sched_actions);
     free(sim->swim_actions);

@@ -25,14 +25,28 @@
 #include "shoal/sched.h"
 #include "shoal/slots.h"
 
-#define SIM_HOSTS_MAX 32
-#define SIM_JOBS_MAX 64
-#define SIM_COMMANDS_MAX 256
-#define SIM_PARTS_MAX SIM_HOSTS_MAX
-#define SIM_REQUESTS_MAX 8192
+/* Bounds of what a script may ask for; tables grow with what it does ask for. */
+#define SIM_HOSTS_MAX 10000
+#define SIM_JOBS_MAX 100000
+#define SIM_COMMANDS_MAX 100000
 #define SIM_SETTLE_NS (180 * SHOAL_S)
 #define SIM_READY_NS (30 * SHOAL_S)
 #define SIM_VIRTUAL_WORKERS 6
+
+/* ---- a map of 64-bit keys ---- */
+
+struct sim_map {
+    struct sim_place {
+        uint64_t key, value; /* value 0: free */
+    } * places;
+    size_t count, cap; /* cap: a power of two */
+};
+
+/* The value that was put there; 0: none. */
+uint64_t sim_map_find(const struct sim_map *map, uint64_t key);
+void sim_map_put(struct sim_map *map, uint64_t key, uint64_t value); /* value above 0 */
+void sim_map_remove(struct sim_map *map, uint64_t key);
+void sim_map_deinit(struct sim_map *map);
 
 /* ---- events ---- */
 
@@ -96,8 +110,9 @@ struct sim_lane {
     bool pumping;
 };
 
-/* One direction between two hosts. */
+/* One direction between two hosts; made when something is first sent, cut or dialled there. */
 struct sim_path {
+    uint32_t from, to;
     bool cut;
     bool data_cut; /* between workers alone: agents go on talking */
     bool dialing;
@@ -105,12 +120,8 @@ struct sim_path {
     uint64_t clog_ns; /* nothing passes before */
     struct shoal_rand chance;
     struct sim_lane lanes[SIM_LANES];
-};
-
-/* A connection; kept at [lower host][higher host]. */
-struct sim_link {
-    bool up;
-    uint64_t number;
+    bool link_up; /* the connection between the two, whoever dialled; kept where `from` is below `to` */
+    uint64_t link_number;
 };
 
 /* ---- store ---- */
@@ -146,7 +157,8 @@ struct sim_disk {
     uint64_t flush_ns;              /* mean */
     struct shoal_buf mesh_copy;
     struct shoal_buf slots_copy;
-    bool archived[SIM_JOBS_MAX]; /* the blobs of its archive are here */
+    uint8_t *archived; /* by job: the blobs of its archive are here */
+    size_t archived_cap;
     struct shoal_rand chance;
 };
 
@@ -258,7 +270,8 @@ struct sim_host {
     uint64_t health_due_ns;
     struct sim_disk disk;
     struct sim_worker *workers; /* alive */
-    struct sim_runner runners[SIM_JOBS_MAX];
+    struct sim_runner *runners;
+    size_t runner_count, runner_cap;
     uint64_t idle_ns[SHOAL_SLOTS_MAX]; /* since when the slot is free, true time; 0: it is not */
     bool runners_found;                /* by this life of the agent: it closes the connections of workers before */
     struct sim_replica *replicas;
@@ -291,8 +304,8 @@ struct sim_job {
     bool ended;
     uint64_t ended_index;
     uint8_t ended_state;
-    uint32_t generation;                /* newest seen */
-    uint8_t task_states[SIM_TASKS_MAX]; /* enum shoal_task_state: DONE and FAILED, once they were applied anywhere */
+    uint32_t generation;  /* newest seen */
+    uint8_t *task_states; /* enum shoal_task_state: DONE and FAILED, once they were applied anywhere */
     struct shoal_rand chance;
 };
 
@@ -352,12 +365,12 @@ enum sim_verb {
     SIM_SHOW,
 };
 
-#define SIM_LEADER 1000u   /* in place of a host: who leads job 1, or the mesh before there is a job */
-#define SIM_FOLLOWER 1001u /* another guardian of it */
-#define SIM_DRIVER 1002u   /* where the driver of job 1 runs */
-#define SIM_ALL 1003u
-#define SIM_ANY 1004u    /* a host with engines, by chance */
-#define SIM_STRUCK 1005u /* where a worker was killed or stopped last */
+#define SIM_LEADER 0x10000000u         /* in place of a host: who leads job 1, or the mesh before there is a job */
+#define SIM_FOLLOWER (SIM_LEADER + 1u) /* another guardian of it */
+#define SIM_DRIVER (SIM_LEADER + 2u)   /* where the driver of job 1 runs */
+#define SIM_ALL (SIM_LEADER + 3u)
+#define SIM_ANY (SIM_LEADER + 4u)    /* a host with engines, by chance */
+#define SIM_STRUCK (SIM_LEADER + 5u) /* where a worker was killed or stopped last */
 
 struct sim_command {
     uint64_t at_ns;
@@ -372,7 +385,8 @@ struct sim_command {
     uint32_t times;  /* SUBMIT: so many alike */
     uint32_t job;
     uint8_t state;
-    uint32_t part[SIM_PARTS_MAX]; /* PARTITION: group of each host */
+    uint16_t *part; /* PARTITION: the group of each host, 0: reaches everyone */
+    size_t part_count;
 };
 
 struct sim_options {
@@ -390,8 +404,8 @@ struct sim_options {
 struct sim_script {
     const char *name;
     struct sim_options options;
-    struct sim_command commands[SIM_COMMANDS_MAX];
-    size_t count;
+    struct sim_command *commands;
+    size_t count, cap;
 };
 
 /* ---- the mesh ---- */
@@ -407,17 +421,24 @@ struct sim {
     uint64_t hash;
     struct sim_event **queue;
     size_t queue_count, queue_cap;
-    struct sim_host hosts[SIM_HOSTS_MAX];
-    uint32_t host_count; /* those that exist or may be started later */
-    struct sim_path paths[SIM_HOSTS_MAX][SIM_HOSTS_MAX];
-    struct sim_link links[SIM_HOSTS_MAX][SIM_HOSTS_MAX];
+    struct sim_host *hosts;
+    uint32_t host_count;       /* those that exist or may be started later */
+    struct sim_map host_index; /* of node ids */
+    struct sim_map paths;      /* of from << 32 | to; the places are in path_list */
+    struct sim_path **path_list;
+    size_t path_count, path_cap;
     uint64_t link_number;
-    struct sim_job jobs[SIM_JOBS_MAX];
+    struct sim_job *jobs;
     uint32_t job_count;
+    size_t job_cap;
+    struct sim_map job_index; /* of ids that are known */
+    struct sim_map workers;   /* of worker ids: the host */
     struct sim_group *groups;
-    size_t group_count;
-    struct sim_request requests[SIM_REQUESTS_MAX];
+    size_t group_count, group_cap;
+    struct sim_map group_index;
+    struct sim_request *requests; /* from 1 */
     uint64_t request_count;
+    size_t request_cap;
     uint64_t mesh_request;
     bool mesh_made;
     bool settling;
@@ -445,6 +466,7 @@ void sim_stream(const struct sim *sim, struct shoal_rand *rand, const char *labe
 uint64_t sim_about(struct shoal_rand *rand, uint64_t mean_ns); /* 1/2 to 3/2 of the mean */
 void sim_mix(struct sim *sim, uint64_t word);
 uint64_t sim_hash_bytes(struct shoal_view bytes);
+uint64_t sim_key_job(struct shoal_job_id id);
 bool sim_run(struct sim *sim); /* false: it failed */
 struct sim *sim_create(const struct sim_script *script, bool trace);
 void sim_destroy(struct sim *sim);
@@ -466,11 +488,16 @@ void sim_host_event(struct sim_host *host, struct sim_event *event);
 void sim_answer(struct sim_host *host, const struct shoal_sched_event *event, uint64_t delay_ns);
 void sim_host_answer(struct sim_host *host, const struct shoal_host_event *event, uint64_t delay_ns);
 void sim_host_step(struct sim_host *host, const struct shoal_host_event *event);
+bool sim_blobs_are_here(const struct sim_host *host, uint32_t job);     /* of its archive */
 uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id); /* UINT32_MAX: none */
 uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job);
 void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user);
 
 /* sim_net.c */
+struct sim_path *sim_path(struct sim *sim, uint32_t from, uint32_t to);
+const struct sim_path *sim_path_seen(const struct sim *sim, uint32_t from,
+                                     uint32_t to); /* one without any faults, where there is none yet */
+bool sim_link_is_up(const struct sim *sim, uint32_t a, uint32_t b, uint64_t *number);
 bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b);  /* both ways, both powered */
 bool sim_can_train(const struct sim *sim, uint32_t a, uint32_t b); /* workers of a with those of b */
 void sim_datagram(struct sim *sim, enum sim_kind kind, uint32_t from, uint32_t to, struct shoal_view bytes);
@@ -512,6 +539,7 @@ static inline bool sim_worker_stands(const struct sim_worker *worker)
 }
 void sim_worker_event(struct sim_host *host, const struct sim_event *event);
 uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id); /* UINT32_MAX: none */
+void sim_job_known(struct sim *sim, uint32_t job, struct shoal_job_id id);
 
 /* sim_train.c */
 void sim_train(struct sim *sim, uint32_t job);
@@ -537,6 +565,8 @@ uint32_t sim_leader(struct sim *sim, struct shoal_job_id group); /* UINT32_MAX: 
 void sim_check_deinit(struct sim *sim);
 
 /* sim_script.c */
+void sim_script_deinit(struct sim_script *script);
+uint32_t sim_script_hosts(const struct sim_script *script); /* those that there are or may be */
 bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap);
 void sim_script_random(struct sim_script *script, uint64_t seed);
 void sim_command(struct sim *sim, const struct sim_command *command);

@@ -20,14 +20,15 @@ static uint64_t lineage_of(uint64_t term) { return term >> 32; }
 
 static struct sim_group *group_of(struct sim *sim, struct shoal_job_id id, uint64_t lineage)
 {
-    for (size_t i = 0; i < sim->group_count; i++)
-        if (shoal_job_id_equal(sim->groups[i].id, id) && sim->groups[i].lineage == lineage)
-            return &sim->groups[i];
-    sim->groups = realloc(sim->groups, (sim->group_count + 1) * sizeof(*sim->groups));
-    SHOAL_ASSERT(sim->groups != NULL);
-    memset(&sim->groups[sim->group_count], 0, sizeof(sim->groups[0]));
+    uint64_t key = sim_key_job(id) + lineage * 0x9e3779b97f4a7c15u;
+    uint64_t at = sim_map_find(&sim->group_index, key);
+
+    if (at != 0)
+        return &sim->groups[at - 1];
+    sim->groups = sim_grow(sim->groups, &sim->group_cap, sim->group_count + 1, sizeof(*sim->groups));
     sim->groups[sim->group_count].id = id;
     sim->groups[sim->group_count].lineage = lineage;
+    sim_map_put(&sim->group_index, key, sim->group_count + 1);
     return &sim->groups[sim->group_count++];
 }
 
@@ -225,7 +226,8 @@ static void check_job(struct sim_host *host, struct sim_replica *replica, const 
         return;
     if (replicated->generation > job->generation) { /* an end that only the lost guardians knew is lost */
         job->generation = replicated->generation;
-        memset(job->task_states, 0, sizeof(job->task_states));
+        if (job->tasks > 0)
+            memset(job->task_states, 0, job->tasks);
         job->ended = job->ended && shoal_job_state_ended((enum shoal_job_state)replicated->state);
     }
     if (replicated->generation < job->generation)
@@ -303,7 +305,7 @@ void sim_check_alone(struct sim_host *host, const struct sim_worker *runs)
 
     if (runs->role == SHOAL_JOB_ENGINE)
         return;
-    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+    for (uint32_t h = 0; h < sim->host_count; h++)
         for (const struct sim_worker *other = sim->hosts[h].workers; other != NULL; other = other->next) {
             if (other == runs || other->job != runs->job || other->role != runs->role || other->frozen ||
                 other->dying || (runs->role == SHOAL_JOB_TASK && other->task != runs->task))
@@ -339,7 +341,7 @@ uint32_t sim_leader(struct sim *sim, struct shoal_job_id group)
     uint32_t leader = UINT32_MAX;
     uint64_t term = 0;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         if (sim->hosts[i].agent && shoal_sched_group_find(sim->hosts[i].sched, group, &status) && status.leads &&
             status.term >= term) {
             leader = i;
@@ -352,7 +354,7 @@ static const struct shoal_job *newest(struct sim *sim, uint32_t index)
 {
     const struct shoal_job *best = NULL;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX && sim->jobs[index].known; i++) {
+    for (uint32_t i = 0; i < sim->host_count && sim->jobs[index].known; i++) {
         const struct shoal_job *job =
             sim->hosts[i].agent ? shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) : NULL;
 
@@ -368,7 +370,7 @@ static bool archived_state(struct sim *sim, uint32_t index, uint8_t *state)
     struct shoal_sched_archived archived;
     struct shoal_job_facts facts;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX && sim->jobs[index].known; i++) {
+    for (uint32_t i = 0; i < sim->host_count && sim->jobs[index].known; i++) {
         if (!sim->hosts[i].agent || !shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived) ||
             shoal_job_facts_decode(archived.facts, &facts) != SHOAL_OK)
             continue;
@@ -384,7 +386,7 @@ bool sim_job_archived(struct sim *sim, uint32_t index, char *why, size_t cap)
     struct shoal_sched_group_status status;
     uint32_t finals = 0, up = 0;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < sim->host_count; i++) {
         struct shoal_sched_archived archived;
 
         if (!sim->hosts[i].agent)
@@ -396,7 +398,7 @@ bool sim_job_archived(struct sim *sim, uint32_t index, char *why, size_t cap)
         }
         if (!shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived))
             continue;
-        if (!archived.final || !sim->hosts[i].disk.archived[index]) {
+        if (!archived.final || !sim_blobs_are_here(&sim->hosts[i], index)) {
             (void)snprintf(why, cap, "h%u has a record of job %u that is %s", i + 1, index + 1,
                            archived.final ? "without its blobs" : "not final");
             return false;
@@ -412,7 +414,7 @@ static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
 {
     struct shoal_sched_archived archived;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         if (sim->hosts[i].agent && (shoal_sched_archive_find(sim->hosts[i].sched, sim->jobs[index].id, &archived) ||
                                     shoal_sched_job(sim->hosts[i].sched, sim->jobs[index].id) != NULL)) {
             (void)snprintf(why, cap, "h%u has something of job %u, which was deleted", i + 1, index + 1);
@@ -464,7 +466,7 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
             return false;
         }
     }
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         up += sim->hosts[i].agent;
     (void)snprintf(why, cap, "%s has %u of 3 guardians, and %u hosts are up", name_of(id, text), live, up);
     return live >= 3 || live >= up;
@@ -513,9 +515,9 @@ bool sim_converged(struct sim *sim, char *why, size_t cap)
     struct shoal_sched_group_status status;
     uint32_t up = 0;
 
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         up += sim->hosts[i].agent;
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         if (sim->hosts[i].agent && shoal_swim_live_count(sim->hosts[i].swim) != up) {
             (void)snprintf(why, cap, "h%u sees %u of %u hosts", i + 1, shoal_swim_live_count(sim->hosts[i].swim), up);
             return false;
@@ -523,7 +525,7 @@ bool sim_converged(struct sim *sim, char *why, size_t cap)
     for (uint32_t i = 0; i < sim->job_count; i++)
         if (!job_is_done(sim, i, why, cap))
             return false;
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count; i++)
         for (size_t g = 0; sim->hosts[i].agent && shoal_sched_group_at(sim->hosts[i].sched, g, &status); g++)
             if (status.founded && !replicas_equal(sim, status.id, why, cap))
                 return false;
@@ -538,4 +540,5 @@ void sim_check_deinit(struct sim *sim)
         free(sim->groups[i].digests);
     }
     free(sim->groups);
+    sim_map_deinit(&sim->group_index);
 }

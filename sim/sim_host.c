@@ -123,12 +123,13 @@ static void timer_arm(struct sim_host *host, enum sim_kind kind, uint64_t deadli
     sim_push(sim, kind, host->index, at_ns > sim->now_ns ? at_ns - sim->now_ns : 1)->word = *armed_ns;
 }
 
+static uint64_t node_key(struct shoal_node_id id) { return sim_hash_bytes(shoal_view_of(id.bytes, sizeof(id.bytes))); }
+
 uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
-        if (shoal_node_id_equal(sim->hosts[i].id, id))
-            return i;
-    return UINT32_MAX;
+    uint64_t at = sim_map_find(&sim->host_index, node_key(id));
+
+    return at == 0 ? UINT32_MAX : (uint32_t)at - 1;
 }
 
 /* ---- records ---- */
@@ -262,12 +263,19 @@ static void manifest(struct sim_host *host, const struct shoal_host_order *order
     sim_host_answer(host, &event, 10 * SHOAL_MS + shoal_rand_below(&host->chance, 40 * SHOAL_MS));
 }
 
+bool sim_blobs_are_here(const struct sim_host *host, uint32_t job)
+{
+    return job < host->disk.archived_cap && host->disk.archived[job] != 0;
+}
+
 static void blobs_here(struct sim_host *host, struct shoal_job_id id, bool here)
 {
     uint32_t job = sim_job_find(host->sim, id);
 
-    if (job != UINT32_MAX)
-        host->disk.archived[job] = here;
+    if (job == UINT32_MAX)
+        return;
+    host->disk.archived = sim_grow(host->disk.archived, &host->disk.archived_cap, job + 1, 1);
+    host->disk.archived[job] = here;
 }
 
 /* A job's blobs are made where its leader is, and come from any source that has them and can be reached. */
@@ -288,7 +296,7 @@ static void archive(struct sim_host *host, const struct shoal_sched_action *acti
 
             event.u.archive.ok = source != UINT32_MAX && host->sim->hosts[source].agent &&
                                  sim_can_talk(host->sim, source, host->index) &&
-                                 host->sim->hosts[source].disk.archived[job];
+                                 sim_blobs_are_here(&host->sim->hosts[source], job);
         }
     }
     if (event.u.archive.ok)
@@ -432,15 +440,14 @@ static void on_member(struct sim_host *host, const struct shoal_swim_action *act
 /* A datagram goes to an address; a named receiver must be the one there, else the seal does not open. */
 static void gossip_send(struct sim_host *host, const struct shoal_swim_action *action)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
-        const struct sim_host *peer = &host->sim->hosts[i];
+    const uint8_t *ip = action->send.address.ip;
+    uint32_t to = ((uint32_t)ip[13] << 16 | (uint32_t)ip[14] << 8 | ip[15]) - 1;
+    const struct sim_host *peer = to < host->sim->host_count ? &host->sim->hosts[to] : NULL;
 
-        if (!shoal_address_equal(peer->address, action->send.address))
-            continue;
-        if (shoal_node_id_is_zero(action->send.to) || shoal_node_id_equal(action->send.to, peer->id))
-            sim_datagram(host->sim, SIM_GOSSIP, host->index, i, action->send.bytes);
+    if (peer == NULL || !shoal_address_equal(peer->address, action->send.address))
         return;
-    }
+    if (shoal_node_id_is_zero(action->send.to) || shoal_node_id_equal(action->send.to, peer->id))
+        sim_datagram(host->sim, SIM_GOSSIP, host->index, to, action->send.bytes);
 }
 
 void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event)
@@ -494,14 +501,14 @@ static void on_link(struct sim_host *host, const struct sim_event *from)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_LINK };
     uint32_t peer = from->from;
-    const struct sim *sim = host->sim;
-    const struct sim_link *link = host->index < peer ? &sim->links[host->index][peer] : &sim->links[peer][host->index];
+    uint64_t number;
+    bool up = sim_link_is_up(host->sim, host->index, peer, &number);
 
     event.u.link.node = host->sim->hosts[peer].id;
     event.u.link.state = (enum shoal_sched_link_state)(from->word >> 48);
-    if (event.u.link.state != SHOAL_SCHED_LINK_REFUSED && (from->word & 0xffffffffffffu) != link->number)
+    if (event.u.link.state != SHOAL_SCHED_LINK_REFUSED && (from->word & 0xffffffffffffu) != number)
         return; /* of a link that another has replaced */
-    if (event.u.link.state == SHOAL_SCHED_LINK_UP && !link->up)
+    if (event.u.link.state == SHOAL_SCHED_LINK_UP && !up)
         return;
     if (event.u.link.state == SHOAL_SCHED_LINK_REFUSED)
         sim_swim_step(host, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_REFUSED, .peer = event.u.link.node });
@@ -583,8 +590,7 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
     struct sim *sim = host->sim;
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_REQUEST };
 
-    if (sim->request_count + 1 == SIM_REQUESTS_MAX)
-        return 0;
+    sim->requests = sim_grow(sim->requests, &sim->request_cap, sim->request_count + 3, sizeof(*sim->requests));
     request->id = ++sim->request_count;
     sim->requests[request->id] = (struct sim_request){ .host = host->index,
                                                        .life = host->life,
@@ -634,8 +640,11 @@ void sim_host_init(struct sim *sim, uint32_t index)
     for (unsigned i = 0; i < 16; i++)
         host->store.bytes[i] = (uint8_t)shoal_rand_u64(&rand);
     host->id = toy_node(host->key.bytes);
+    sim_map_put(&sim->host_index, node_key(host->id), index + 1);
     host->address.ip[10] = host->address.ip[11] = 0xff;
     host->address.ip[12] = 10;
+    host->address.ip[13] = (uint8_t)((index + 1) >> 16);
+    host->address.ip[14] = (uint8_t)((index + 1) >> 8);
     host->address.ip[15] = (uint8_t)(index + 1);
     host->address.port = 7000;
     host->disk.flush_ns = sim->options.flush_ns;
@@ -678,8 +687,8 @@ static void swim_create(struct sim_host *host)
                                           .link_port = 7000,
                                           .http_port = 7001,
                                           .pool = sim->pool,
-                                          .members_max = 64,
-                                          .records_max = 1024 };
+                                          .members_max = sim->host_count <= 32 ? 64 : 2 * sim->host_count,
+                                          .records_max = sim->host_count <= 32 ? 1024 : 1024 + 8 * sim->host_count };
     struct shoal_address seeds[SHOAL_SWIM_SEEDS_MAX];
     struct shoal_swim_event event = { .kind = SHOAL_SWIM_JOIN };
     struct shoal_rand rand;
@@ -693,7 +702,7 @@ static void swim_create(struct sim_host *host)
     options.seed = shoal_rand_u64(&rand);
     err = shoal_swim_create(&host->swim, &options, &msg);
     SHOAL_ASSERT(err == SHOAL_OK);
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX && event.join.count < SHOAL_SWIM_SEEDS_MAX; i++)
+    for (uint32_t i = 0; i < sim->host_count && event.join.count < SHOAL_SWIM_SEEDS_MAX; i++)
         if (i != host->index && sim->hosts[i].exists)
             seeds[event.join.count++] = sim->hosts[i].address;
     event.join.addresses = seeds;

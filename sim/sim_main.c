@@ -125,11 +125,13 @@ int shoal_sim_main(int argc, char **argv)
 
     if (!parse(&arguments, argc, argv)) {
         (void)fputs(usage, stderr);
+        sim_script_deinit(script);
         free(script);
         return SHOAL_EXIT_USAGE;
     }
     if (strcmp(arguments.file, "random") != 0 && !sim_script_read(script, arguments.file, error, sizeof(error))) {
         (void)fprintf(stderr, "shoal sim: %s\n", error);
+        sim_script_deinit(script);
         free(script);
         return SHOAL_EXIT_USAGE;
     }
@@ -138,6 +140,7 @@ int shoal_sim_main(int argc, char **argv)
     (void)signal(SIGABRT, on_abort);
     for (uint64_t i = 0; i < arguments.count; i++)
         ok = run_seed(&arguments, script, arguments.seed + i) && ok;
+    sim_script_deinit(script);
     free(script);
     return ok ? SHOAL_EXIT_OK : SHOAL_EXIT_FAILED;
 }

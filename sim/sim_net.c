@@ -14,25 +14,64 @@
 #define RETRANSMIT_NS (200 * SHOAL_MS)
 #define CUT_CHECK_NS (20 * SHOAL_MS)
 
-static struct sim_link *link_of(struct sim *sim, uint32_t a, uint32_t b)
+static uint64_t key_of(uint32_t from, uint32_t to) { return (uint64_t)from << 32 | to; }
+
+struct sim_path *sim_path(struct sim *sim, uint32_t from, uint32_t to)
 {
-    return a < b ? &sim->links[a][b] : &sim->links[b][a];
+    uint64_t at = sim_map_find(&sim->paths, key_of(from, to));
+    struct sim_path *path;
+
+    SHOAL_ASSERT(from < sim->host_count && to < sim->host_count);
+    if (at != 0)
+        return sim->path_list[at - 1];
+    path = sim_alloc(sizeof(*path));
+    path->from = from;
+    path->to = to;
+    sim_stream(sim, &path->chance, "path", from, to);
+    sim->path_list = sim_grow(sim->path_list, &sim->path_cap, sim->path_count + 1, sizeof(struct sim_path *));
+    sim->path_list[sim->path_count++] = path;
+    sim_map_put(&sim->paths, key_of(from, to), sim->path_count);
+    return path;
+}
+
+const struct sim_path *sim_path_seen(const struct sim *sim, uint32_t from, uint32_t to)
+{
+    static const struct sim_path sound;
+    uint64_t at = sim_map_find(&sim->paths, key_of(from, to));
+
+    return at == 0 ? &sound : sim->path_list[at - 1];
+}
+
+static struct sim_path *link_of(struct sim *sim, uint32_t a, uint32_t b)
+{
+    return a < b ? sim_path(sim, a, b) : sim_path(sim, b, a);
+}
+
+bool sim_link_is_up(const struct sim *sim, uint32_t a, uint32_t b, uint64_t *number)
+{
+    const struct sim_path *link = a < b ? sim_path_seen(sim, a, b) : sim_path_seen(sim, b, a);
+
+    *number = link->link_number;
+    return link->link_up;
 }
 
 bool sim_can_talk(const struct sim *sim, uint32_t a, uint32_t b)
 {
     return sim->hosts[a].powered && sim->hosts[b].powered &&
-           (a == b || (!sim->paths[a][b].cut && !sim->paths[b][a].cut));
+           (a == b || (!sim_path_seen(sim, a, b)->cut && !sim_path_seen(sim, b, a)->cut));
 }
 
 bool sim_can_train(const struct sim *sim, uint32_t a, uint32_t b)
 {
-    return sim_can_talk(sim, a, b) && (a == b || (!sim->paths[a][b].data_cut && !sim->paths[b][a].data_cut));
+    return sim_can_talk(sim, a, b) &&
+           (a == b || (!sim_path_seen(sim, a, b)->data_cut && !sim_path_seen(sim, b, a)->data_cut));
 }
 
 static bool blocked(const struct sim *sim, uint32_t from, uint32_t to)
 {
-    return sim->paths[from][to].cut || sim->paths[from][to].clog_ns > sim->now_ns;
+    const struct sim_path *path = sim_path_seen(sim, from, to);
+
+    return path->cut || path->clog_ns > sim->now_ns;
 }
 
 static bool draw(struct shoal_rand *rand, uint32_t per_mille)
@@ -53,7 +92,7 @@ static uint64_t delay(struct sim *sim, struct sim_path *path)
 
 void sim_datagram(struct sim *sim, enum sim_kind kind, uint32_t from, uint32_t to, struct shoal_view bytes)
 {
-    struct sim_path *path = &sim->paths[from][to];
+    struct sim_path *path = sim_path(sim, from, to);
     unsigned copies = 1;
 
     sim->datagrams++;
@@ -93,8 +132,8 @@ static void lane_clear(struct sim_lane *lane)
 static void lanes_clear(struct sim *sim, uint32_t a, uint32_t b)
 {
     for (unsigned lane = 0; lane < SIM_LANES; lane++) {
-        lane_clear(&sim->paths[a][b].lanes[lane]);
-        lane_clear(&sim->paths[b][a].lanes[lane]);
+        lane_clear(&sim_path(sim, a, b)->lanes[lane]);
+        lane_clear(&sim_path(sim, b, a)->lanes[lane]);
     }
 }
 
@@ -103,28 +142,28 @@ static void tell(struct sim *sim, uint32_t to, uint32_t about, enum shoal_sched_
     struct sim_event *event = sim_push(sim, SIM_LINK, to, delay_ns);
 
     event->from = about;
-    event->word = (uint64_t)state << 48 | link_of(sim, to, about)->number;
+    event->word = (uint64_t)state << 48 | link_of(sim, to, about)->link_number;
 }
 
 static void dial_later(struct sim *sim, uint32_t from, uint32_t to, uint64_t delay_ns)
 {
     struct sim_event *event;
 
-    if (sim->paths[from][to].dialing)
+    if (sim_path(sim, from, to)->dialing)
         return;
-    sim->paths[from][to].dialing = true;
-    event = sim_push(sim, SIM_DIAL, from, delay_ns + shoal_rand_below(&sim->paths[from][to].chance, 20 * SHOAL_MS));
+    sim_path(sim, from, to)->dialing = true;
+    event = sim_push(sim, SIM_DIAL, from, delay_ns + shoal_rand_below(&sim_path(sim, from, to)->chance, 20 * SHOAL_MS));
     event->from = to;
 }
 
 /* The one end that lives, or both, hear of it `delay_ns` later and dial again. */
 static void link_break(struct sim *sim, uint32_t a, uint32_t b, uint64_t delay_ns)
 {
-    struct sim_link *link = link_of(sim, a, b);
+    struct sim_path *link = link_of(sim, a, b);
 
-    if (!link->up)
+    if (!link->link_up)
         return;
-    link->up = false;
+    link->link_up = false;
     lanes_clear(sim, a, b);
     for (unsigned side = 0; side < 2; side++) {
         uint32_t here = side == 0 ? a : b;
@@ -133,15 +172,15 @@ static void link_break(struct sim *sim, uint32_t a, uint32_t b, uint64_t delay_n
         if (!sim->hosts[here].agent)
             continue;
         tell(sim, here, there, SHOAL_SCHED_LINK_DOWN, delay_ns);
-        if (sim->paths[here][there].wanted)
+        if (sim_path(sim, here, there)->wanted)
             dial_later(sim, here, there, delay_ns + 50 * SHOAL_MS);
     }
 }
 
 void sim_want(struct sim *sim, uint32_t from, uint32_t to, bool wanted)
 {
-    sim->paths[from][to].wanted = wanted;
-    if (wanted && !link_of(sim, from, to)->up)
+    sim_path(sim, from, to)->wanted = wanted;
+    if (wanted && !link_of(sim, from, to)->link_up)
         dial_later(sim, from, to, SHOAL_MS);
 }
 
@@ -149,13 +188,13 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
 {
     uint32_t from = event->to;
     uint32_t to = event->from;
-    struct sim_path *path = &sim->paths[from][to];
-    struct sim_link *link = link_of(sim, from, to);
+    struct sim_path *path = sim_path(sim, from, to);
+    struct sim_path *link = link_of(sim, from, to);
 
     if (event->life != sim->hosts[from].life)
         return; /* its successor dials for itself */
     path->dialing = false;
-    if (!sim->hosts[from].agent || !path->wanted || link->up)
+    if (!sim->hosts[from].agent || !path->wanted || link->link_up)
         return;
     if (!sim_can_talk(sim, from, to) || sim->hosts[to].paused_ns > sim->now_ns ||
         sim->hosts[from].paused_ns > sim->now_ns) {
@@ -164,8 +203,8 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
         tell(sim, from, to, SHOAL_SCHED_LINK_REFUSED, delay(sim, path));
         dial_later(sim, from, to, DIAL_AGAIN_NS);
     } else {
-        link->up = true;
-        link->number = ++sim->link_number;
+        link->link_up = true;
+        link->link_number = ++sim->link_number;
         lanes_clear(sim, from, to);
         tell(sim, from, to, SHOAL_SCHED_LINK_UP, 3 * delay(sim, path));
         tell(sim, to, from, SHOAL_SCHED_LINK_UP, 2 * delay(sim, path));
@@ -174,12 +213,12 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
 
 void sim_frame(struct sim *sim, uint32_t from, uint32_t to, bool bulk, struct shoal_view bytes)
 {
-    struct sim_path *path = &sim->paths[from][to];
+    struct sim_path *path = sim_path(sim, from, to);
     struct sim_lane *lane = &path->lanes[bulk ? SIM_LANE_BULK : SIM_LANE_CONTROL];
     struct sim_frame *frame;
     uint64_t due_ns = sim->now_ns + delay(sim, path);
 
-    if (!link_of(sim, from, to)->up)
+    if (!link_of(sim, from, to)->link_up)
         return; /* lost: the core repeats */
     for (unsigned tries = 0; tries < 5 && draw(&path->chance, sim->options.loss); tries++)
         due_ns += RETRANSMIT_NS;
@@ -220,7 +259,7 @@ void sim_pump(struct sim *sim, const struct sim_event *event)
 {
     uint32_t from = event->from;
     uint32_t to = event->to;
-    struct sim_lane *lane = &sim->paths[from][to].lanes[event->word];
+    struct sim_lane *lane = &sim_path(sim, from, to)->lanes[event->word];
     struct sim_frame *frame = lane->first;
     struct sim_event *next;
     uint64_t wait_ns = 0;
@@ -253,11 +292,12 @@ void sim_pump(struct sim *sim, const struct sim_event *event)
 /* The agent at `host` is gone; `powered`: its kernel closes the links. */
 void sim_links_lost(struct sim *sim, uint32_t host, bool powered)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
-        if (i == host)
-            continue;
-        sim->paths[host][i].dialing = false;
-        sim->paths[host][i].wanted = false;
+    for (uint32_t i = 0; i < sim->host_count; i++) {
+        if (i == host ||
+            (sim_map_find(&sim->paths, key_of(host, i)) == 0 && sim_map_find(&sim->paths, key_of(i, host)) == 0))
+            continue; /* they never met */
+        sim_path(sim, host, i)->dialing = false;
+        sim_path(sim, host, i)->wanted = false;
         link_break(sim, host, i, powered && sim_can_talk(sim, host, i) ? sim->options.latency_ns : LINK_TIMEOUT_NS);
     }
 }
@@ -266,32 +306,35 @@ void sim_cut(struct sim *sim, uint32_t from, uint32_t to)
 {
     struct sim_event *event;
 
-    if (from == to || sim->paths[from][to].cut)
+    if (from == to || sim_path(sim, from, to)->cut)
         return;
-    sim->paths[from][to].cut = true;
-    event = sim_push(sim, SIM_LINK_CHECK, to, sim_about(&sim->paths[from][to].chance, LINK_TIMEOUT_NS));
+    sim_path(sim, from, to)->cut = true;
+    event = sim_push(sim, SIM_LINK_CHECK, to, sim_about(&sim_path(sim, from, to)->chance, LINK_TIMEOUT_NS));
     event->from = from;
-    event->word = link_of(sim, from, to)->number;
+    event->word = link_of(sim, from, to)->link_number;
 }
 
 void sim_link_check(struct sim *sim, const struct sim_event *event)
 {
-    if (sim->paths[event->from][event->to].cut && link_of(sim, event->from, event->to)->number == event->word)
+    if (sim_path(sim, event->from, event->to)->cut && link_of(sim, event->from, event->to)->link_number == event->word)
         link_break(sim, event->from, event->to, SHOAL_MS);
 }
 
 void sim_net_heal(struct sim *sim)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
-        for (uint32_t j = 0; j < SIM_HOSTS_MAX; j++) {
-            sim->paths[i][j].cut = sim->paths[i][j].data_cut = false;
-            sim->paths[i][j].clog_ns = 0;
-        }
+    for (size_t i = 0; i < sim->path_count; i++) {
+        sim->path_list[i]->cut = sim->path_list[i]->data_cut = false;
+        sim->path_list[i]->clog_ns = 0;
+    }
 }
 
 void sim_net_deinit(struct sim *sim)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
-        for (uint32_t j = 0; j < SIM_HOSTS_MAX; j++)
-            lanes_clear(sim, i, j);
+    for (size_t i = 0; i < sim->path_count; i++) {
+        for (unsigned lane = 0; lane < SIM_LANES; lane++)
+            lane_clear(&sim->path_list[i]->lanes[lane]);
+        free(sim->path_list[i]);
+    }
+    free(sim->path_list);
+    sim_map_deinit(&sim->paths);
 }

@@ -108,13 +108,14 @@ static uint32_t host_word(struct reader *r, size_t i)
 static struct sim_command *command(struct reader *r, enum sim_verb verb)
 {
     struct sim_script *script = r->script;
-    struct sim_command *c = &script->commands[script->count];
+    struct sim_command *c;
 
     if (script->count == SIM_COMMANDS_MAX) {
         wrong(r, "more than %d lines", SIM_COMMANDS_MAX);
         return &script->commands[0];
     }
-    script->count++;
+    script->commands = sim_grow(script->commands, &script->cap, script->count + 1, sizeof(*script->commands));
+    c = &script->commands[script->count++];
     *c = (struct sim_command){ .at_ns = r->at_ns, .verb = verb, .line = r->line };
     return c;
 }
@@ -162,6 +163,17 @@ static void read_array(struct reader *r, size_t i)
         wrong(r, "an array has at least 1 task");
 }
 
+static uint16_t *part_grow(uint16_t *part, size_t *count, size_t need)
+{
+    size_t cap = *count;
+
+    if (need <= cap)
+        return part;
+    part = sim_grow(part, &cap, need, sizeof(*part));
+    *count = need > *count ? cap : *count;
+    return part;
+}
+
 static void read_partition(struct reader *r, size_t i)
 {
     struct sim_command *c = command(r, SIM_PARTITION);
@@ -175,10 +187,12 @@ static void read_partition(struct reader *r, size_t i)
             continue;
         }
         host = host_word(r, i);
-        if (host >= SIM_PARTS_MAX)
+        if (host >= SIM_HOSTS_MAX) {
             wrong(r, "partition takes numbers");
-        else
-            c->part[host] = part;
+        } else if (!r->failed) {
+            c->part = part_grow(c->part, &c->part_count, host + 1);
+            c->part[host] = (uint16_t)part;
+        }
     }
 }
 
@@ -243,6 +257,15 @@ static bool read_setting(struct reader *r)
     return true;
 }
 
+static void read_time(struct reader *r)
+{
+    uint64_t before_ns = r->at_ns;
+
+    r->at_ns = duration(r, 1);
+    if (r->at_ns < before_ns)
+        wrong(r, "%s is before the time of the line before; lines come in the order of their times", word(r, 1));
+}
+
 static void read_words(struct reader *r)
 {
     static const struct {
@@ -254,7 +277,7 @@ static void read_words(struct reader *r)
     struct sim_command *c;
 
     if (strcmp(word(r, 0), "at") == 0) {
-        r->at_ns = duration(r, 1);
+        read_time(r);
         i = 2;
     }
     if (i == 0 && read_setting(r))
@@ -312,12 +335,56 @@ static void read_words(struct reader *r)
     }
 }
 
+void sim_script_deinit(struct sim_script *script)
+{
+    for (size_t i = 0; i < script->count; i++)
+        free(script->commands[i].part);
+    free(script->commands);
+    script->commands = NULL;
+    script->count = script->cap = 0;
+}
+
+uint32_t sim_script_hosts(const struct sim_script *script)
+{
+    uint32_t hosts = script->options.hosts;
+
+    for (size_t i = 0; i < script->count; i++)
+        if (script->commands[i].verb == SIM_START && script->commands[i].a < SIM_HOSTS_MAX &&
+            script->commands[i].a >= hosts)
+            hosts = script->commands[i].a + 1;
+    return hosts;
+}
+
 static void defaults(struct sim_script *script, const char *name)
 {
+    sim_script_deinit(script);
     *script = (struct sim_script){ .name = name };
     script->options = (struct sim_options){
         .seed = 1, .hosts = 5, .slots = 2, .latency_ns = 500000, .jitter_ns = 500000, .flush_ns = 2 * SHOAL_MS
     };
+}
+
+/* A host is one of those that the mesh begins with, or is started by some line. */
+static void hosts_exist(struct reader *r)
+{
+    const struct sim_script *script = r->script;
+
+    for (size_t i = 0; i < script->count && !r->failed; i++) {
+        const struct sim_command *c = &script->commands[i];
+        uint32_t named = c->a < SIM_LEADER ? c->a : 0;
+
+        if (c->b < SIM_LEADER && c->b > named)
+            named = c->b;
+        for (uint32_t h = (uint32_t)c->part_count; h > 0 && h > named + 1; h--)
+            named = c->part[h - 1] != 0 ? h - 1 : named;
+        r->line = c->line;
+        for (size_t s = 0; named >= script->options.hosts && s < script->count; s++)
+            if (script->commands[s].verb == SIM_START && script->commands[s].a == named)
+                named = 0;
+        if (named >= script->options.hosts && script->options.hosts > 0)
+            wrong(r, "there is no host %u: the mesh begins with %u, and no line starts it", named + 1,
+                  script->options.hosts);
+    }
 }
 
 bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap)
@@ -343,6 +410,7 @@ bool sim_script_read(struct sim_script *script, const char *path, char *error, s
             read_words(&r);
     }
     (void)fclose(file);
+    hosts_exist(&r);
     if (!r.failed && (script->options.hosts == 0 || script->options.slots == 0))
         wrong(&r, "a mesh has at least one host and one slot");
     return !r.failed;
@@ -352,8 +420,10 @@ bool sim_script_read(struct sim_script *script, const char *path, char *error, s
 
 static struct sim_command *random_command(struct sim_script *script, enum sim_verb verb, uint64_t at_ns)
 {
-    struct sim_command *c = &script->commands[script->count++];
+    struct sim_command *c;
 
+    script->commands = sim_grow(script->commands, &script->cap, script->count + 1, sizeof(*script->commands));
+    c = &script->commands[script->count++];
     *c = (struct sim_command){ .at_ns = at_ns, .verb = verb };
     return c;
 }
@@ -380,8 +450,9 @@ static void random_fault(struct sim_script *script, struct shoal_rand *rand, uns
     c->b = random_host(script, rand);
     c->one_way = shoal_rand_below(rand, 3) == 0;
     c->number = shoal_rand_below(rand, 4 * SHOAL_S);
+    c->part = part_grow(NULL, &c->part_count, script->options.hosts);
     for (uint32_t i = 0; i < script->options.hosts; i++)
-        c->part[i] = 1 + (uint32_t)shoal_rand_below(rand, 2);
+        c->part[i] = (uint16_t)(1 + shoal_rand_below(rand, 2));
     if (c->verb == SIM_LOSS)
         c->number = shoal_rand_below(rand, 300);
     if (c->verb == SIM_KILL || c->verb == SIM_CRASH)
@@ -528,7 +599,7 @@ static struct shoal_job_id first_group(struct sim *sim)
 
 static uint32_t driver_host(struct sim *sim)
 {
-    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+    for (uint32_t h = 0; h < sim->host_count; h++)
         for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
             if (worker->role == SHOAL_JOB_DRIVER && worker->job == 0)
                 return h;
@@ -541,7 +612,7 @@ static uint32_t any_host(struct sim *sim)
     uint32_t host = UINT32_MAX;
     uint64_t seen = 0;
 
-    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+    for (uint32_t h = 0; h < sim->host_count; h++)
         for (const struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next)
             if (worker->role == SHOAL_JOB_ENGINE && shoal_rand_below(&sim->command_chance, ++seen) == 0)
                 host = h;
@@ -553,8 +624,8 @@ static uint32_t resolve(struct sim *sim, uint32_t host)
     uint32_t leader = host == SIM_LEADER || host == SIM_FOLLOWER ? sim_leader(sim, first_group(sim)) : UINT32_MAX;
     struct shoal_sched_group_status status;
 
-    if (host < SIM_HOSTS_MAX)
-        return host;
+    if (host < SIM_LEADER)
+        return host < sim->host_count ? host : UINT32_MAX;
     if (host == SIM_DRIVER)
         return driver_host(sim);
     if (host == SIM_ANY)
@@ -644,12 +715,16 @@ void sim_submit(struct sim *sim, uint32_t index)
 static void new_job(struct sim *sim, const struct sim_command *c)
 {
     uint32_t index = sim->job_count;
-    struct sim_job *job = &sim->jobs[index];
     uint32_t from = resolve(sim, c->a);
+    struct sim_job *job;
 
     if (index == SIM_JOBS_MAX || from == UINT32_MAX)
         return;
+    sim->jobs = sim_grow(sim->jobs, &sim->job_cap, index + 1, sizeof(*sim->jobs));
+    job = &sim->jobs[index];
     sim->job_count++;
+    sim_stream(sim, &job->chance, "job", index, 0);
+    job->task_states = c->tasks == 0 ? NULL : sim_alloc(c->tasks);
     job->script = c->script;
     job->from = from;
     job->tasks = c->tasks;
@@ -695,8 +770,8 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
         if (job->known && !shoal_job_id_equal(job->id, action->u.reply.job))
             sim_fail(sim, "job %u is acknowledged under a second id", request->job + 1);
         job->acknowledged_ns = job->acknowledged ? job->acknowledged_ns : sim->now_ns;
-        job->acknowledged = job->known = true;
-        job->id = action->u.reply.job;
+        job->acknowledged = true;
+        sim_job_known(sim, request->job, action->u.reply.job);
     } else if (action->u.reply.ticket.len > 0) {
         sim_keep(&job->ticket, action->u.reply.ticket);
     } else if (request->err == SHOAL_ERR_TIMEOUT || request->err == SHOAL_ERR_UNREACHABLE) {
@@ -727,9 +802,9 @@ static void recover(struct sim *sim, const struct sim_command *c)
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .confirmed = true };
     uint32_t at = 0;
 
-    while (at < SIM_HOSTS_MAX && !sim->hosts[at].agent)
+    while (at < sim->host_count && !sim->hosts[at].agent)
         at++;
-    if (at == SIM_HOSTS_MAX || c->job >= sim->job_count || !sim->jobs[c->job].known) {
+    if (at == sim->host_count || c->job >= sim->job_count || !sim->jobs[c->job].known) {
         sim_fail(sim, "line %u: there is no such job to recover", c->line);
         return;
     }
@@ -756,8 +831,8 @@ static void show(struct sim *sim, const struct sim_command *c)
 /* Hosts that nobody has named are in part 0 and reach everyone. */
 static void partition(struct sim *sim, const struct sim_command *c)
 {
-    for (uint32_t i = 0; i < SIM_PARTS_MAX; i++)
-        for (uint32_t j = 0; j < SIM_PARTS_MAX; j++)
+    for (uint32_t i = 0; i < c->part_count; i++)
+        for (uint32_t j = 0; j < c->part_count; j++)
             if (c->part[i] != 0 && c->part[j] != 0 && c->part[i] != c->part[j] &&
                 (!c->one_way || c->part[i] < c->part[j]))
                 sim_cut(sim, i, j);
@@ -793,7 +868,7 @@ void sim_heal(struct sim *sim)
     sim_trace(sim, "everything is healed");
     sim_net_heal(sim);
     sim->options.loss = sim->options.duplicate = sim->options.slow = 0;
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++) {
+    for (uint32_t i = 0; i < sim->host_count; i++) {
         sim->hosts[i].disk.stall_ns = 0;
         if (sim->hosts[i].exists)
             sim_host_boot(&sim->hosts[i]);
@@ -830,11 +905,11 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
         if (other == UINT32_MAX || other == host->index)
             break;
         sim_trace(sim, "%s and h%u: nothing passes between their workers", host->name, other + 1);
-        sim->paths[host->index][other].data_cut = true;
+        sim_path(sim, host->index, other)->data_cut = true;
         break;
     case SIM_CLOG:
         if (other != UINT32_MAX && other != host->index)
-            sim->paths[host->index][other].clog_ns = sim->now_ns + c->number;
+            sim_path(sim, host->index, other)->clog_ns = sim->now_ns + c->number;
         break;
     default: break;
     }
@@ -872,7 +947,7 @@ void sim_command(struct sim *sim, const struct sim_command *c)
     default: break;
     }
     if (c->a == SIM_ALL) {
-        for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
+        for (uint32_t i = 0; i < sim->host_count; i++)
             if (sim->hosts[i].exists)
                 fault(sim, c, &sim->hosts[i], UINT32_MAX);
         return;

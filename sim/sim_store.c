@@ -264,4 +264,5 @@ void sim_disk_deinit(struct sim_host *host)
     free(host->disk.groups);
     shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
+    free(host->disk.archived);
 }

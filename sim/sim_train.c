@@ -111,7 +111,7 @@ void sim_enter(struct sim_host *host, struct sim_worker *worker, const struct sh
     sim_trace(sim, "%s: worker %llx enters epoch (%u,%u) of %u members at step %llu", host->name,
               (unsigned long long)worker->id, epoch->epoch.e, epoch->epoch.k, epoch->member_count,
               (unsigned long long)epoch->decided_step);
-    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+    for (size_t i = 0; i < host->runner_count; i++)
         if (host->runners[i].used && host->runners[i].job == worker->job && host->runners[i].revoked >= word)
             sim_close(host, worker);
     if (!job->training) {
@@ -314,7 +314,7 @@ void sim_train(struct sim *sim, uint32_t index)
 {
     bool some = false;
 
-    for (uint32_t h = 0; h < SIM_HOSTS_MAX && !sim->failed; h++) {
+    for (uint32_t h = 0; h < sim->host_count && !sim->failed; h++) {
         for (struct sim_worker *worker = sim->hosts[h].workers; worker != NULL; worker = worker->next) {
             if (worker->job != index || worker->role != SHOAL_JOB_ENGINE)
                 continue;

@@ -20,19 +20,16 @@
 
 uint32_t sim_job_find(const struct sim *sim, struct shoal_job_id id)
 {
-    for (uint32_t i = 0; i < sim->job_count; i++)
-        if (sim->jobs[i].known && shoal_job_id_equal(sim->jobs[i].id, id))
-            return i;
-    return UINT32_MAX;
+    uint64_t at = sim_map_find(&sim->job_index, sim_key_job(id));
+
+    return at == 0 ? UINT32_MAX : (uint32_t)at - 1;
 }
 
-struct sim_worker *sim_worker_find(struct sim *sim, uint64_t id)
+void sim_job_known(struct sim *sim, uint32_t job, struct shoal_job_id id)
 {
-    for (uint32_t i = 0; i < SIM_HOSTS_MAX; i++)
-        for (struct sim_worker *worker = sim->hosts[i].workers; worker != NULL; worker = worker->next)
-            if (worker->id == id)
-                return worker;
-    return NULL;
+    sim->jobs[job].known = true;
+    sim->jobs[job].id = id;
+    sim_map_put(&sim->job_index, sim_key_job(id), job + 1);
 }
 
 static struct sim_worker *here(struct sim_host *host, uint64_t id)
@@ -44,17 +41,29 @@ static struct sim_worker *here(struct sim_host *host, uint64_t id)
     return worker;
 }
 
+struct sim_worker *sim_worker_find(struct sim *sim, uint64_t id)
+{
+    uint64_t host = sim_map_find(&sim->workers, id);
+
+    return host == 0 ? NULL : here(&sim->hosts[host - 1], id);
+}
+
 static struct sim_runner *runner_of(struct sim_host *host, uint32_t job, bool make)
 {
-    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++)
+    size_t free_at = host->runner_count;
+
+    for (size_t i = 0; i < host->runner_count; i++) {
         if (host->runners[i].used && host->runners[i].job == job)
             return &host->runners[i];
-    for (uint32_t i = 0; make && i < SIM_JOBS_MAX; i++)
-        if (!host->runners[i].used) {
-            host->runners[i] = (struct sim_runner){ .used = true, .job = job };
-            return &host->runners[i];
-        }
-    return NULL;
+        if (!host->runners[i].used && free_at == host->runner_count)
+            free_at = i;
+    }
+    if (!make)
+        return NULL;
+    if (free_at == host->runner_count)
+        host->runners = sim_grow(host->runners, &host->runner_cap, ++host->runner_count, sizeof(*host->runners));
+    host->runners[free_at] = (struct sim_runner){ .used = true, .job = job };
+    return &host->runners[free_at];
 }
 
 void sim_work_later(struct sim_host *host, const struct sim_worker *worker, enum sim_work work, uint64_t delay_ns)
@@ -87,6 +96,7 @@ static void process_end(struct sim_host *host, struct sim_worker *worker, int32_
     while (*at != worker)
         at = &(*at)->next;
     *at = worker->next;
+    sim_map_remove(&host->sim->workers, worker->id);
     if (host->agent) {
         event.u.exited.worker_id = worker->id;
         event.u.exited.status = status;
@@ -104,9 +114,10 @@ void sim_workers_crash(struct sim_host *host)
         struct sim_worker *worker = host->workers;
 
         host->workers = worker->next;
+        sim_map_remove(&host->sim->workers, worker->id);
         worker_free(worker);
     }
-    memset(host->runners, 0, sizeof(host->runners));
+    host->runner_count = 0;
 }
 
 /* ---- what a worker says ---- */
@@ -458,7 +469,7 @@ static void note_gap(struct sim_host *host, const struct sim_worker *worker)
     uint64_t free_ns = UINT64_MAX;
     uint64_t since_ns = sim->jobs[worker->job].acknowledged_ns;
 
-    for (uint32_t h = 0; h < SIM_HOSTS_MAX; h++)
+    for (uint32_t h = 0; h < sim->host_count; h++)
         for (uint32_t slot = 0; sim->hosts[h].agent && slot < sim->hosts[h].slots; slot++)
             if (sim->hosts[h].idle_ns[slot] != 0 && sim->hosts[h].idle_ns[slot] < free_ns)
                 free_ns = sim->hosts[h].idle_ns[slot];
@@ -515,6 +526,7 @@ void sim_worker_run(struct sim_host *host, const struct shoal_host_order *order)
         host->idle_ns[worker->slot] = 0;
     worker->next = host->workers;
     host->workers = worker;
+    sim_map_put(&sim->workers, worker->id, host->index + 1);
     runner = runner_of(host, job, true);
     SHOAL_ASSERT(runner != NULL);
     runner->generation = worker->generation;
@@ -550,7 +562,7 @@ void sim_job_open(struct sim_host *host, struct shoal_job_id id, uint32_t genera
     unsigned number = 0;
 
     if (shoal_job_spec_decode(bytes, &spec) != SHOAL_OK || sscanf(spec.app_name, "sim %u", &number) != 1 ||
-        number >= SIM_JOBS_MAX) {
+        number >= host->sim->job_count) {
         sim_fail(host->sim, "%s opens a job whose specification is not as submitted", host->name);
         return;
     }
@@ -558,8 +570,7 @@ void sim_job_open(struct sim_host *host, struct shoal_job_id id, uint32_t genera
         sim_fail(host->sim, "%s opens job %u under a second id", host->name, number + 1);
         return;
     }
-    host->sim->jobs[number].known = true;
-    host->sim->jobs[number].id = id;
+    sim_job_known(host->sim, number, id);
     runner = runner_of(host, number, true);
     SHOAL_ASSERT(runner != NULL);
     runner->generation = generation;
@@ -581,7 +592,7 @@ void sim_runners_found(struct sim_host *host)
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
     uint64_t busy = 0;
 
-    for (uint32_t i = 0; i < SIM_JOBS_MAX; i++) {
+    for (size_t i = 0; i < host->runner_count; i++) {
         const struct sim_runner *runner = &host->runners[i];
         size_t count = 0;
 

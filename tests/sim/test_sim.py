@@ -93,7 +93,11 @@ def test_a_failure_says_how_to_see_it_again(tmp_path):
 
 
 @pytest.mark.parametrize("text, error", [
-    ("hosts 99\n", ":1: 99 is not a number up to 32"),
+    ("hosts 1000000\n", ":1: 1000000 is not a number up to 10000"),
+    ("hosts 3\nat 5s kill 4\n", ":2: there is no host 4: the mesh begins with 3, and no line starts it"),
+    ("hosts 3\nat 5s cut 1 9\n", ":2: there is no host 9"),
+    ("hosts 3\nat 5s partition 1 2 | 3 4\nat 6s heal\n", ":2: there is no host 4"),
+    ("hosts 3\nat 5s kill 1\nat 4s start 1\n", ":3: 4s is before the time of the line before"),
     ("hosts 3\nat 5 kill 1\n", ":2: 5 is not a time"),
     ("hosts 3\nat 5s explode 1\n", ":2: explode is not understood"),
     ("hosts 3\nat 5s kill\n", ":2: a word is missing"),
