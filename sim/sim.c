@@ -2,6 +2,7 @@
  *
  * Run: boot the hosts, found the mesh, then the script's times count; after its last command every fault is healed and
  * the mesh must converge (sim_check.c) within SIM_SETTLE_NS. */
+#include "shoal/sched_look.h"
 #include "sim.h"
 
 #include <stdarg.h>

@@ -12,6 +12,8 @@
  *     lived on was answered once.
  * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
  *     one that was deleted has neither, and no record is left that is not final. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sim.h"
 
 #include "shoal/banned.h"

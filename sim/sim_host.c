@@ -3,6 +3,7 @@
 #include "sim.h"
 
 #include "shoal/control_record.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

@@ -18,6 +18,7 @@
  * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
  * with engines, by chance; or struck: where a worker was killed or stopped last. After the last line every fault is
  * healed, every host that was started runs, and the mesh must converge. */
+#include "shoal/sched_look.h"
 #include "sim.h"
 
 #include <ctype.h>

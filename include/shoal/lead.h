@@ -24,6 +24,8 @@
 #include "shoal/host_wire.h"
 #include "shoal/memory.h"
 #include "shoal/rand.h"
+#include "shoal/job_facts.h"
+#include "shoal/job_entry.h"
 
 struct shoal_lead; /* state: its fields live in sched/lead/lead_state.h */
 

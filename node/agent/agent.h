@@ -16,9 +16,11 @@
 #include "shoal/http.h"
 #include "shoal/identity.h"
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/job_index.h"
 #include "shoal/link.h"
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 #include "shoal/store.h"
 
 #include "membership.h"

@@ -4,6 +4,8 @@
  *     and who sees another one asks for what is new since. So an index is a few seconds old, and after a start complete
  *     as soon as every host has been asked; a job of 3 holders is listed while one of them answers.
  * N3. The index keeps SHOAL_ARCHIVE_LISTED_MAX jobs, the newest. What it does not keep answers to its full id. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "agent_archive.h"
 
 #include "shoal/banned.h"

@@ -7,6 +7,7 @@
 #include "agent_ledger.h"
 
 #include "shoal/permute.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

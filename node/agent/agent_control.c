@@ -11,6 +11,7 @@
 
 #include "shoal/control_record.h"
 #include "shoal/hash.h"
+#include "shoal/sched_look.h"
 
 #include "agent_workers.h"
 

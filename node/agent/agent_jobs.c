@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "shoal/bundle.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

@@ -3,6 +3,7 @@
 #include "shoal/gossip.h"
 #include "shoal/memory.h"
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

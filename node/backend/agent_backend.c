@@ -9,6 +9,8 @@
 
 #include "shoal/control_record.h"
 #include "shoal/slots.h"
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/banned.h"
 

@@ -2,6 +2,7 @@
 #ifndef SHOAL_NODE_AGENT_BACKEND_H
 #define SHOAL_NODE_AGENT_BACKEND_H
 
+#include "shoal/job_facts.h"
 #include "node/agent/agent.h"
 
 /* A job as the API shows it, with the memory of its texts. */

@@ -1,5 +1,7 @@
 /* One job's verbs, carried to the control plane: get, stop, delete, recover, why. Whose job it is was asked before
  * (backend_verbs.c). */
+#include "shoal/sched_ticket.h"
+#include "shoal/job_facts.h"
 #include "agent_backend.h"
 
 #include "shoal/banned.h"

@@ -2,6 +2,8 @@
 #include "agent_backend.h"
 
 #include "shoal/control_record.h"
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 
 #include "list.h"
 #include "node/agent/agent_ledger.h"

@@ -4,6 +4,8 @@
  *
  * A log's cursor is (file number << 40 | offset in it): files of a job are numbered in the order in which they appeared
  * here, drivers first, and a file is left only when the job has ended or a later driver has begun. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "agent_backend.h"
 
 #include <dirent.h>

@@ -3,6 +3,7 @@
 
 #include "shoal/lead.h"
 #include "shoal/slots.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

@@ -1,4 +1,6 @@
 /* Results and ledgers of jobs: from this disk, from the blobs, or from a node that has them. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "agent_backend.h"
 
 #include <dirent.h>

@@ -1,4 +1,6 @@
 /* A submit: the specification made of what the API has read, the bundle into the blob store, then the founding. */
+#include "shoal/sched_ticket.h"
+#include "shoal/job_facts.h"
 #include "agent_backend.h"
 
 #include <fcntl.h>

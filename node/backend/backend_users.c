@@ -2,6 +2,7 @@
 #include "agent_backend.h"
 
 #include "shoal/mesh.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 

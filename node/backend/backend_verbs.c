@@ -4,6 +4,7 @@
  *
  * B1. Whose a job is, says the first that knows: its group or its row here, gossip, the job itself (asked by a GET). An
  *     administrator may ask for any job that there is. No verb begins before that, and none checks it again. */
+#include "shoal/job_facts.h"
 #include "agent_backend.h"
 
 #include "shoal/banned.h"

@@ -3,6 +3,7 @@
 #ifndef NODE_BACKEND_LIST_H
 #define NODE_BACKEND_LIST_H
 
+#include "shoal/job_facts.h"
 #include "list_query.h"
 #include "node/agent/agent.h"
 

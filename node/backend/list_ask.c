@@ -10,6 +10,7 @@
  * K3. Nothing acknowledged is missing as long as at most one node is silent: whatever was acknowledged is durable on two
  *     guardians of three, on both of two, on three of five. The only guardian of a job may be the silent one, where the
  *     mesh has less than three nodes. The page says so (`complete`), and who is silent. */
+#include "shoal/job_facts.h"
 #include "list.h"
 
 #include "list_merge.h"

@@ -1,3 +1,4 @@
+#include "shoal/job_facts.h"
 #include "list_merge.h"
 
 #include "shoal/banned.h"

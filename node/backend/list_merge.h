@@ -8,6 +8,7 @@
 #ifndef NODE_BACKEND_LIST_MERGE_H
 #define NODE_BACKEND_LIST_MERGE_H
 
+#include "shoal/job_facts.h"
 #include "list_query.h"
 
 struct merged {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include "shoal/pack.h"
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/banned.h"
 

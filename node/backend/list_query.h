@@ -7,7 +7,9 @@
 
 #include "shoal/backend.h"
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 
 #define LIST_QUERY_BYTES_MAX (16 * SHOAL_KIB)
 #define LIST_ANSWER_BYTES_MAX (960 * SHOAL_KIB)

@@ -9,6 +9,8 @@
 #include "list.h"
 
 #include "shoal/job_index.h"
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/banned.h"
 

@@ -1,6 +1,7 @@
 /* A job's replicated state: create, apply, look. See shoal/job.h for the picture and J1 to J4; the moves are those of
  * execs-api 5.3. */
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /* The tasks of an array in a job's replicated state: what entries change, and what can be asked. Rules T1 to T4:
  * shoal/array.h. */
+#include "shoal/job_entry.h"
 #include "job_array.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #define SHOAL_JOB_ARRAY_H
 
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
 #include "shoal/wire.h"
 
 /* The table of an array as its specification says, all tasks PENDING. MALFORMED: the text is none. FULL: no memory. */

@@ -1,5 +1,6 @@
 /* Copies of a job for others: snapshots for guardians, facts for a request, summaries for gossip. */
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 
 #include "job_array.h"
 #include "job_wire.h"

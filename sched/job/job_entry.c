@@ -1,5 +1,6 @@
 /* Log entries of a job's group: u8 kind, u8 version, u8 oldest readable, u64 wall_ms, then the fields of the kind. */
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
 
 #include "job_wire.h"
 #include "shoal/banned.h"

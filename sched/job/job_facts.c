@@ -1,6 +1,7 @@
 /* A job as others hear of it, in MessagePack: all that `show` says, asked of a leader or kept in the archive, and the
  * summary that gossip carries. A field that is added here is a row; older nodes pass over it. */
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/pack.h"
 

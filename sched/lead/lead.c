@@ -1,5 +1,6 @@
 /* The controller of one job: create, step, what hosts say. Picture and rules: shoal/lead.h. */
 #include "shoal/lead.h"
+#include "shoal/job_entry.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  *     report EXITED, and the slot kept --> TASKS { ends, placements } committed --> CONFIRM, on that same slot
  *
  * One entry is under way at a time (L1), so what ends meanwhile goes into the next one together. */
+#include "shoal/job_entry.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
 

@@ -3,6 +3,7 @@
  *   TRAIN(k) --> CALL k committed --> engines load --> epochs ... --> DONE by all --> WRITE_FINAL to the lowest rank
  *            --> FILES --> manifest on two hosts --> FINISHED committed --> RELEASE; train() returns in the driver
  *   driver or script exits 0 --> manifest of RESULT_DIR --> RESULT committed: FINISHED */
+#include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"

@@ -27,6 +27,7 @@
  *     a state. Its host is not asked for slots for 30 s, twice as long with each further time, up to 10 minutes: so it
  *     does not come back at once to break the next epochs. If it alone has completed the last step, which nobody
  *     applied, then it is killed, and the step done again. */
+#include "shoal/job_entry.h"
 #include "epoch_next.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"

@@ -1,4 +1,5 @@
 /* A job as others see it: its summary in gossip, its facts, and why it waits. */
+#include "shoal/job_facts.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"

@@ -3,6 +3,7 @@
  *     TARGET --> RESERVE each host --> OFFERs = grants (2 s) --> PLACE committed --> CONFIRM --> RENEW each 3 s
  *
  * A gang (not elastic) is placed all or nothing; an elastic job starts with its minimum and a driver, and grows. */
+#include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
 #include "shoal/banned.h"

@@ -4,6 +4,7 @@
 
 #include "link_breaks.h"
 #include "shoal/lead.h"
+#include "shoal/job_entry.h"
 
 /* Workers that one job may have at a time, those of a PLACE on its way included; and hosts that matter to it: of its
  * workers, or to be asked. Of a job's own bounds (`worker_cap`, `host_cap`) these are the largest. */

@@ -8,6 +8,8 @@
  * C2. A step ends early, with its deadline in the past, rather than overflow its actions: only sends are ever dropped.
  * C3. Groups are freed only while settling, never under a caller that holds one.
  * C4. Nothing is told to a client that is not durable on a majority, or read after one answered. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_copy.h"
 #include "sched_found.h"

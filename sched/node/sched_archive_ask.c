@@ -1,4 +1,6 @@
 /* How requests are answered from the archive, and how the node looks into it (sched_archive.c has the rules). */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_group.h"

@@ -1,4 +1,6 @@
 /* How the leader of an ended job moves it into the archive (sched_archive.c: A1, A2, A9). */
+#include "shoal/job_facts.h"
+#include "shoal/job_entry.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_group.h"

@@ -14,6 +14,7 @@
  * F5. An id that was removed or refused is not founded again.
  *
  * What finds no majority is settled by sched_settle.c. */
+#include "shoal/sched_ticket.h"
 #include "sched_found.h"
 #include "sched_archive.h"
 #include "sched_group.h"

@@ -4,6 +4,7 @@
 
 #include "shoal/raft.h"
 #include "shoal/sched.h"
+#include "shoal/sched_ticket.h"
 #include "sched_wire.h"
 
 struct shoal_sched;

@@ -9,6 +9,7 @@
  *
  * G4, G5: how a replica that was left behind learns of it.
  * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
+#include "shoal/job_facts.h"
 #include "sched_group.h"
 #include "sched_archive.h"
 #include "sched_found.h"

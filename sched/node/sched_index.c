@@ -13,6 +13,8 @@
  * X3. Of one job one thing is true here, in this order: it was deleted; its group is here; its record is here; nothing.
  * X4. A group that is here answers for itself (shoal_sched_row_find): its row in the index only says where to look.
  *     What a follower holds and has not applied may be committed: it says so (`tail`), and who lists looks further. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_index.h"
 #include "sched_group.h"
 #include "sched_lead.h"

@@ -1,5 +1,6 @@
 /* Support that jobs want, beyond their groups' own: between the leader of a job and the hosts that it works on, and
  * among these. Worked out anew a little after slots or leads have changed, since it looks at all of them. */
+#include "shoal/job_facts.h"
 #include "sched_group.h"
 #include "sched_state.h"
 #include "sched_view.h"

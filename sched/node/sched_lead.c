@@ -5,6 +5,7 @@
  * J1. A lead lives while its node leads, and begins when an entry of its term is applied: it sees all that was
  *     committed.
  * J3. A lead is told whether a quorum supports it before it may renew a lease. */
+#include "shoal/job_facts.h"
 #include "sched_lead.h"
 #include "sched_group.h"
 #include "sched_index.h"

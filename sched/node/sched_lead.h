@@ -3,6 +3,7 @@
 #define SCHED_LEAD_H
 
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/lead.h"
 #include "shoal/sched.h"
 

@@ -7,6 +7,7 @@
  * W2. A node is believed about its own slots and about jobs that it leads, and never against newer word.
  * W3. A change is told to at most SCHED_NEWS_NODES nodes: those who lead the first waiting jobs of the view, then, in a
  *     small mesh, the others. Nobody answers, and nobody passes it on. */
+#include "shoal/job_facts.h"
 #include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"

@@ -21,6 +21,7 @@
  * Q6. Hosts of parked groups stay of interest to each other: support goes on as if the groups were awake.
  * Q7. A guardian that had missed some of it (behind), is gone for good, or is wanted in addition: the owner loads the
  *     group, the leader sees to it, and it is parked again. */
+#include "shoal/sched_look.h"
 #include "sched_park.h"
 #include "sched_group.h"
 #include "sched_index.h"

@@ -3,6 +3,7 @@
 #define SCHED_PARK_H
 
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 #include "sched_wire.h"
 
 struct shoal_sched;

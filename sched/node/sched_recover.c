@@ -16,6 +16,8 @@
  * C3. The new line is durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of the
  *     new leader is answered once it leads, so after that flush.
  * C4. Only nodes that gossip knows to be gone count as lost, or such as answer that they hold no replica any more. */
+#include "shoal/sched_ticket.h"
+#include "shoal/job_entry.h"
 #include "sched_found.h"
 #include "sched_group.h"
 #include "sched_lead.h"

@@ -11,6 +11,7 @@
  * R3. "Unknown" only when every live node that could know has said so. */
 #include <stdarg.h>
 
+#include "shoal/sched_ticket.h"
 #include "sched_request.h"
 #include "sched_found.h"
 #include "sched_state.h"

@@ -1,4 +1,5 @@
 /* Where a request goes that this node cannot answer, and who is asked about a job (sched_request.c: R2, R3). */
+#include "shoal/job_facts.h"
 #include "sched_request.h"
 #include "sched_archive.h"
 #include "sched_found.h"

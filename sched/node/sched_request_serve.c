@@ -1,4 +1,6 @@
 /* Requests that are answered by a group of this node (sched_request.c has the picture and the rules). */
+#include "shoal/job_facts.h"
+#include "shoal/job_entry.h"
 #include "sched_request.h"
 #include "sched_group.h"
 #include "sched_lead.h"

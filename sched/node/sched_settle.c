@@ -11,6 +11,7 @@
  *     what was flushed on a majority is in the log of whoever is elected.
  * W2. A witness stores its configuration before it votes, so that a restart forgets neither its vote nor what it holds.
  * W3. REFUSED is proposed only when all of the leader's log is applied, and no record is in it. */
+#include "shoal/sched_ticket.h"
 #include "sched_found.h"
 #include "sched_group.h"
 #include "sched_node.h"

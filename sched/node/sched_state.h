@@ -26,10 +26,12 @@
 #define SCHED_STATE_H
 
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
 #include "shoal/lead.h"
 #include "shoal/mesh.h"
 #include "shoal/raft.h"
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 #include "shoal/slots.h"
 #include "shoal/support.h"
 #include "sched_found.h"

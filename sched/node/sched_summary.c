@@ -1,4 +1,5 @@
 /* Jobs' summaries as gossip has told them, in order of ids: what this node knows of jobs that are led elsewhere. */
+#include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_group.h"
 #include "sched_request.h"

@@ -11,6 +11,7 @@
 #include "sched_state.h"
 
 #include "shoal/allocate.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/banned.h"
 

@@ -3,6 +3,7 @@
 #define SCHED_VIEW_H
 
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/lead.h"
 #include "shoal/sched.h"
 #include "sched_wire.h"

@@ -10,6 +10,8 @@
 #include "shoal/raft.h"
 
 #include "shoal/pack.h"
+#include "shoal/sched_look.h"
+#include "shoal/sched_ticket.h"
 
 #include "shoal/banned.h"
 

@@ -4,6 +4,7 @@
 #define SCHED_WIRE_H
 
 #include "shoal/sched.h"
+#include "shoal/sched_ticket.h"
 
 #define SCHED_WIRE_VERSION 1
 #define SCHED_TEXT_BYTES 400

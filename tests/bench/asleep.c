@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "shoal/sched_look.h"
 #include "sched/node/sched_wire.h"
 
 #include "shoal/banned.h"

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shoal/job_facts.h"
 #include "node/backend/list.h"
 
 #include "shoal/banned.h"

@@ -1,5 +1,7 @@
 /* libFuzzer: log entries (first byte even) and snapshots, specifications, summaries (odd). What decodes is applied. */
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
+#include "shoal/job_facts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

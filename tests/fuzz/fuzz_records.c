@@ -2,7 +2,9 @@
  * job's summary, and a ticket. What decodes must encode and decode again to the same. The first byte chooses. */
 #include "shoal/control_record.h"
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/slots.h"
+#include "shoal/sched_ticket.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 

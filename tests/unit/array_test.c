@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
 #include "shoal/rand.h"
 
 static struct shoal_job_entry entry, scratch;

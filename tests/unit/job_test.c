@@ -1,5 +1,7 @@
 /* A job's replicated state: moves, refusals, digests, snapshots, copies. */
 #include "shoal/job.h"
+#include "shoal/job_entry.h"
+#include "shoal/job_facts.h"
 #include "shoal/pack.h"
 
 #include <setjmp.h>

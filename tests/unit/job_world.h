@@ -17,6 +17,7 @@
 #include "shoal/rand.h"
 #include "shoal/slots.h"
 #include "shoal/step_record.h"
+#include "shoal/job_entry.h"
 
 #define W_HOSTS 3
 #define W_SLOTS 4

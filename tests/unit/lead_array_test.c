@@ -1,5 +1,6 @@
 /* Array jobs end to end: one lead, three slots cores, tasks that exit; hosts die, the leader changes, messages are
  * lost. Every task's result is committed once. */
+#include "shoal/job_entry.h"
 #include "job_world.h"
 
 static struct world w;

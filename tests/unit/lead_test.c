@@ -1,5 +1,7 @@
 /* One lead and three slots cores run jobs end to end with workers that behave, under deaths, joins, cuts and lost
  * messages. */
+#include "shoal/job_facts.h"
+#include "shoal/job_entry.h"
 #include "job_world.h"
 
 static struct world w;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "shoal/job_facts.h"
 #include "node/backend/list_merge.h"
 
 #include "shoal/banned.h"

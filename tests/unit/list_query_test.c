@@ -12,6 +12,8 @@
 #include "api/rest/job_list.h"
 #include "node/backend/list_query.h"
 #include "shoal/pack.h"
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 
 #include "shoal/banned.h"
 

@@ -1,6 +1,8 @@
 /* Ended jobs leave their groups for the archive (PROTOCOLS 3, 8; sched/node/sched_archive.c). What must hold in the
  * end, whatever was lost on the way: a job has either its group, or its final record with its blobs on three hosts (as
  * many as there are), and nothing else of it is left; a deleted job has nothing at all. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_net.h"
 
 #include "sched/node/sched_wire.h"

@@ -1,5 +1,7 @@
 /* Foundings that find no majority (PROTOCOLS 2.3, sched/node/sched_settle.c): a holder completes them, or they are
  * refused for good; and ids that are gone stay gone. */
+#include "shoal/sched_look.h"
+#include "shoal/sched_ticket.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

@@ -1,5 +1,7 @@
 /* The index that lists are made of (sched/node/sched_index.c). A list is played here as a node makes it: every node's
  * row of the job, the newest wins, and one that may be outdated says so. What a client was told is never contradicted. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

@@ -1,5 +1,6 @@
 /* Guardians for life (PROTOCOLS 3, sched/node/sched_keep.c): groups grow to their target, lost guardians are replaced,
  * awake or asleep, one change at a time. */
+#include "shoal/sched_look.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

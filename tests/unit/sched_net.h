@@ -14,9 +14,11 @@
 #include <cmocka.h>
 
 #include "shoal/job.h"
+#include "shoal/job_facts.h"
 #include "shoal/mesh.h"
 #include "sched/node/sched_wire.h"
 #include "shoal/sched.h"
+#include "shoal/sched_look.h"
 #include "shoal/slots.h"
 
 #define NET_NODES_MAX 9

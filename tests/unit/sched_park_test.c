@@ -1,5 +1,7 @@
 /* Pending jobs far from the head of the queue leave memory, and come back when they are wanted (sched/node/sched_park.c).
  * No node has slots unless a test gives it some: what is submitted waits. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

@@ -1,6 +1,7 @@
 /* Random meshes under faults: nodes crash and come back, links are cut, frames get lost, disks are slow; then all is
  * healed, and what was acknowledged must be there, on every node, with all replicas alike. SHOAL_SEED=n replays one
  * mesh, SHOAL_MESHES=n runs more of them. */
+#include "shoal/sched_look.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

@@ -1,5 +1,8 @@
 /* Recovery generations (PROTOCOLS 3, sched/node/sched_recover.c): a job goes on from a single replica, and what is left
  * of the generation before changes nothing any more. */
+#include "shoal/sched_look.h"
+#include "shoal/sched_ticket.h"
+#include "shoal/job_facts.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

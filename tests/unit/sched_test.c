@@ -1,5 +1,7 @@
 /* The control plane's core in small virtual meshes: founding, elections, requests, restarts, growth of the mesh group.
  * SHOAL_SEED replays one random mesh. */
+#include "shoal/sched_look.h"
+#include "shoal/job_facts.h"
 #include "sched_net.h"
 
 #include "shoal/banned.h"

@@ -8,6 +8,8 @@
 
 #include "sched/node/sched_wire.h"
 #include "shoal/rand.h"
+#include "shoal/sched_look.h"
+#include "shoal/sched_ticket.h"
 
 #include "shoal/banned.h"
 

@@ -1,0 +1,97 @@
+/* A job as others see it, and its bytes: the facts that GET answers and the archive keeps, and the summary that gossip
+ * carries. */
+#ifndef SHOAL_JOB_FACTS_H
+#define SHOAL_JOB_FACTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shoal/job.h"
+
+/* The facts that GET answers: flat. (`struct shoal_job_info` is the HTTP API's own.) */
+struct shoal_job_facts {
+    struct shoal_job_id id;
+    uint8_t state;
+    bool elastic;
+    bool stop;
+    bool deleted;
+    bool has_metrics;
+    char framework[SHOAL_JOB_TEXT_BYTES];
+    char creator[SHOAL_JOB_TEXT_BYTES];
+    char app_name[SHOAL_JOB_APP_BYTES];
+    char reason[SHOAL_JOB_REASON_BYTES];  /* why it ended */
+    char pending[SHOAL_JOB_REASON_BYTES]; /* why it waits; "" if it does not */
+    uint32_t generation;
+    uint32_t attempt;
+    uint32_t workers_min, workers_max, workers_now;
+    uint32_t priority;
+    int32_t exit_code;
+    uint64_t ticket_ms, create_ms, start_ms, end_ms;
+    struct shoal_node_id leader;
+    struct shoal_node_id driver_node; /* zero: none */
+    uint64_t term, applied;
+    struct shoal_epoch epoch;
+    uint32_t call;
+    uint64_t step;
+    uint64_t logged_step; /* of the newest call */
+    uint32_t data_epoch;
+    uint32_t rate_milli; /* steps per second x 1000 */
+    int64_t loss_micro, metric_micro;
+    uint32_t join_pause_us;
+    struct shoal_hash result;
+    struct shoal_hash files;           /* of the newest finished call */
+    struct shoal_view args, data_json; /* into the job, or into the decoded bytes */
+    /* Tasks of an array, by state; all 0: not an array. */
+    uint32_t task_counts[SHOAL_TASK_STATE_COUNT];
+};
+#define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB)
+/* All that the replicated state knows; a lead adds progress and the pending text (shoal_lead_facts). */
+void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts);
+SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_encode(const struct shoal_job_facts *facts, uint8_t *bytes, size_t cap,
+                                                       size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_decode(struct shoal_view bytes, struct shoal_job_facts *facts);
+
+/* The part of a job that gossip carries: enough for lists and for every node's allocation. */
+#define SHOAL_SUMMARY_HOSTS_MAX 12
+struct shoal_job_summary {
+    struct shoal_job_id id;
+    uint8_t state;
+    uint8_t device;
+    bool elastic;
+    bool has_metrics;
+    char creator[SHOAL_JOB_TEXT_BYTES];
+    char framework[SHOAL_JOB_TEXT_BYTES];
+    char app_name[SHOAL_JOB_TEXT_BYTES]; /* cut */
+    char pending[96];                    /* cut; when ended: the reason */
+    uint32_t priority;
+    uint64_t ticket_ms;
+    /* Demand on slots right now: 0 and 0 when it wants none (ended, or between two calls). */
+    uint32_t want_min, want_max;
+    uint32_t workers_min, workers_max; /* of the specification, for lists */
+    uint32_t held;
+    uint32_t class_hash; /* 0: any host; else of shoal_class_hash(numeric class) */
+    struct shoal_node_id leader;
+    uint64_t term;
+    struct shoal_epoch epoch;
+    uint64_t step;
+    uint32_t data_epoch;
+    uint32_t rate_milli;
+    int64_t loss_micro, metric_micro;
+    uint64_t create_ms, start_ms, end_ms;
+    /* Tasks of an array: all, DONE and FAILED. 0: not an array. */
+    uint32_t tasks_all, tasks_done, tasks_failed;
+    /* The hosts where it holds slots; those beyond the bound are left out (`held` counts all). */
+    uint8_t host_count;
+    struct {
+        struct shoal_node_id node;
+        uint64_t slots; /* bit i: slot i */
+    } hosts[SHOAL_SUMMARY_HOSTS_MAX];
+};
+/* At most SHOAL_RECORD_PAYLOAD_MAX bytes. */
+SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *summary, uint8_t *bytes,
+                                                         size_t cap, size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_job_summary_decode(struct shoal_view bytes, struct shoal_job_summary *summary);
+uint32_t shoal_class_hash(const char *numeric_class); /* never 0 for a text that is not empty */
+
+#endif
