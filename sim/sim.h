@@ -257,6 +257,7 @@ struct sim_host {
     struct shoal_incarnation incarnation;
     uint64_t boot_true_ns;
     int64_t drift_ppm;
+    int64_t wall_ms;    /* how far its wall clock is ahead; it goes at the host's own rate */
     uint64_t paused_ns; /* the agent does nothing before */
     struct shoal_public_key key;
     struct shoal_node_id id;
@@ -297,6 +298,7 @@ struct sim_job {
     struct shoal_job_id id;
     struct shoal_buf ticket;
     uint64_t request;
+    uint32_t tries; /* with its ticket: each at the next host */
     uint64_t steps_done;
     uint64_t newest_epoch; /* word of the newest that a member has entered, and the step that it decided */
     uint64_t newest_decided;
@@ -352,6 +354,7 @@ enum sim_verb {
     SIM_PARTITION,
     SIM_HEAL,
     SIM_LOSS,
+    SIM_WALL,
     SIM_STOP,
     SIM_DELETE,
     SIM_RECOVER,
@@ -397,6 +400,7 @@ struct sim_options {
     uint32_t loss, duplicate, slow; /* per mille */
     uint64_t flush_ns;
     uint32_t drift_ppm;  /* at most, either way */
+    uint64_t wall_ns;    /* wall clocks are apart by so much, either way */
     uint64_t archive_ns; /* 0: the default */
     uint32_t loaded_max; /* 0: the default */
 };
@@ -481,6 +485,7 @@ void sim_agent_kill(struct sim_host *host); /* workers live on */
 void sim_host_crash(struct sim_host *host); /* power off */
 void sim_host_destroy(struct sim_host *host);
 uint64_t sim_host_now(const struct sim_host *host);
+uint64_t sim_host_wall_ms(const struct sim_host *host);
 uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns); /* when the host's clock shows it */
 void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event);
 void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event);

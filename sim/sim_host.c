@@ -99,6 +99,13 @@ uint64_t sim_host_now(const struct sim_host *host)
     return CLOCK_START_NS + (uint64_t)((int64_t)gone + (int64_t)gone / 1000 * host->drift_ppm / 1000);
 }
 
+uint64_t sim_host_wall_ms(const struct sim_host *host)
+{
+    int64_t gone = (int64_t)(host->sim->now_ns / SHOAL_MS);
+
+    return (uint64_t)((int64_t)WALL_START_MS + gone + gone * host->drift_ppm / 1000000 + host->wall_ms);
+}
+
 uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns)
 {
     uint64_t gone = at_ns < CLOCK_START_NS ? 0 : at_ns - CLOCK_START_NS;
@@ -407,7 +414,7 @@ void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event
     struct shoal_sched_event copy = *event;
     enum shoal_err err;
 
-    copy.wall_ms = WALL_START_MS + sim->now_ns / SHOAL_MS + host->index * 3u;
+    copy.wall_ms = sim_host_wall_ms(host);
     err = shoal_sched_step(host->sched, &copy, sim_host_now(host), sim->sched_actions);
     if (host->sched_steps % 16 == 0)
         shoal_sched_check(host->sched); /* it looks at every entry */
@@ -653,6 +660,11 @@ void sim_host_init(struct sim *sim, uint32_t index)
     sim_stream(sim, &host->chance, "host", index, 0);
     if (sim->options.drift_ppm > 0)
         host->drift_ppm = (int64_t)shoal_rand_below(&rand, 2 * sim->options.drift_ppm + 1) - sim->options.drift_ppm;
+    sim_stream(sim, &rand, "wall", index, 0);
+    host->wall_ms = index * 3;
+    if (sim->options.wall_ns > 0)
+        host->wall_ms += (int64_t)shoal_rand_below(&rand, 2 * sim->options.wall_ns / SHOAL_MS + 1) -
+                         (int64_t)(sim->options.wall_ns / SHOAL_MS);
 }
 
 static void sched_create(struct sim_host *host)

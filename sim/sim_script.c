@@ -1,7 +1,7 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
- * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), archive 5s; loss 20,
- *   duplicate 5, slow 2 (percent)
+ * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), wall 900s (wall clocks are
+ *   apart by so much), archive 5s; loss 20, duplicate 5, slow 2 (percent)
  * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each)
  *   [times 20]; at 6s stop 1; at 6s
  *   delete 1; at 9s recover 1 [refused] (asked of the first host)
@@ -11,7 +11,7 @@
  * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
  * - paths: at 5s cut 1 2 [one-way]; at 5s cut data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5; at
  *   5s clog 1 2 800ms; at 6s loss 0; at 9s heal
- * - the mesh: at 6s user 3
+ * - the mesh: at 6s user 3; at 6s wall 3 3600s (the host's wall clock jumps ahead; -3600s: back)
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
  *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 9s expect gap 50ms (no script waited longer beside a free slot); at 20s show 1 3 (any host, any job)
  *
@@ -224,6 +224,18 @@ static void read_expect(struct reader *r, size_t i)
     }
 }
 
+/* wall H [-]TIME */
+static void read_wall(struct reader *r, size_t i)
+{
+    struct sim_command *c = command(r, SIM_WALL);
+
+    c->a = host_word(r, i + 1);
+    c->one_way = word(r, i + 2)[0] == '-';
+    if (c->one_way)
+        r->words[i + 2]++;
+    c->number = duration(r, i + 2);
+}
+
 static bool read_setting(struct reader *r)
 {
     struct sim_options *o = &r->script->options;
@@ -249,6 +261,8 @@ static bool read_setting(struct reader *r)
         o->flush_ns = duration(r, 1);
     else if (strcmp(text, "drift") == 0)
         o->drift_ppm = (uint32_t)number(r, 1, 1000);
+    else if (strcmp(text, "wall") == 0 && r->count == 2)
+        o->wall_ns = duration(r, 1);
     else if (strcmp(text, "archive") == 0)
         o->archive_ns = duration(r, 1);
     else if (strcmp(text, "loaded") == 0)
@@ -320,6 +334,8 @@ static void read_words(struct reader *r)
         c->b = host_word(r, i + 2);
         c->one_way = c->verb == SIM_CUT && i + 3 < r->count && strcmp(r->words[i + 3], "one-way") == 0;
         c->number = c->verb == SIM_CLOG ? duration(r, i + 3) : 0;
+    } else if (strcmp(word(r, i), "wall") == 0) {
+        read_wall(r, i);
     } else if (strcmp(word(r, i), "stop") == 0 || strcmp(word(r, i), "delete") == 0) {
         c = command(r, word(r, i)[0] == 's' ? SIM_STOP : SIM_DELETE);
         c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
@@ -566,6 +582,8 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     if (shoal_rand_below(&archive, 2) == 0)
         script->options.archive_ns = (1 + shoal_rand_below(&archive, 10)) * SHOAL_S;
     shoal_rand_init(&parked, seed ^ 0x7061726b);
+    if (seed % 5 == 3)
+        script->options.wall_ns = (1 + shoal_rand_below(&parked, 900)) * SHOAL_S;
     if (shoal_rand_below(&parked, 2) == 0) /* a job or two are parked while another has a lead */
         script->options.loaded_max = 1;
     jobs = 1 + (unsigned)shoal_rand_below(&rand, 3);
@@ -652,14 +670,15 @@ static struct shoal_hash named_hash(uint32_t job, uint8_t what)
     return hash;
 }
 
-static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes, size_t cap)
+/* As the shell of the host at which the client asks makes it. */
+static size_t job_spec(const struct sim_job *job, uint32_t index, uint64_t wall_ms, uint8_t *bytes, size_t cap)
 {
     struct shoal_job_spec spec = { .elastic = !job->script,
                                    .user_cmd = job->script,
                                    .workers_min = job->workers_min,
                                    .workers_max = job->workers_max,
                                    .devices_per_worker = 1,
-                                   .submit_ms = 1 };
+                                   .submit_ms = wall_ms };
     size_t len;
     enum shoal_err err;
 
@@ -681,11 +700,28 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint8_t *bytes
     return len;
 }
 
+/* Where the client asks next; UINT32_MAX: it waits for an answer, or for its agent. Where wall clocks are apart, it asks
+ * with its ticket at one host after the other, and waits for none of them long: two conduct at the same time. */
+static uint32_t ask_where(struct sim *sim, struct sim_job *job)
+{
+    const struct sim_request *last = &sim->requests[job->request];
+    bool waits = job->request != 0 && !last->answered && last->life == sim->hosts[last->host].life;
+    uint32_t at = job->from;
+
+    if (job->ticket.len > 0 && sim->options.wall_ns > 0) {
+        waits = waits && sim->now_ns < last->asked_ns + 3 * SHOAL_S;
+        at = (job->from + job->tries) % sim->options.hosts;
+        job->tries += waits ? 0 : 1;
+    }
+    return waits || !sim->hosts[at].agent ? UINT32_MAX : at;
+}
+
 /* The client asks, and asks again with its ticket until it is told; its agent may be down for a while. */
 void sim_submit(struct sim *sim, uint32_t index)
 {
     static uint8_t bytes[SHOAL_JOB_SPEC_BYTES_MAX];
     struct sim_job *job = &sim->jobs[index];
+    uint32_t at;
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_SUBMIT, .spec_hash = named_hash(index, 1) };
     const struct sim_request *last = &sim->requests[job->request];
     bool ticketed = index % 2 == 1; /* asks for a ticket before it submits */
@@ -698,19 +734,19 @@ void sim_submit(struct sim *sim, uint32_t index)
     if (job->refused)
         return;
     sim_push(sim, SIM_RETRY, job->from, SHOAL_S)->word = index;
-    if (!sim->hosts[job->from].agent ||
-        (job->request != 0 && !last->answered && last->life == sim->hosts[job->from].life))
+    at = ask_where(sim, job);
+    if (at == UINT32_MAX)
         return;
     if (ticketed && job->ticket.len == 0)
         request.kind = SHOAL_SCHED_TICKET;
-    request.spec = shoal_view_of(bytes, job_spec(job, index, bytes, sizeof(bytes)));
+    request.spec = shoal_view_of(bytes, job_spec(job, index, sim_host_wall_ms(&sim->hosts[at]), bytes, sizeof(bytes)));
     request.bundle = shoal_view_text("the bundle");
     request.bundle_hash = named_hash(index, 2);
     request.ticket = shoal_buf_view(&job->ticket);
     (void)snprintf(request.by, sizeof(request.by), "ann");
     /* The number first: the answer may come within the step. */
     job->request = sim->request_count + 1;
-    (void)sim_request(&sim->hosts[job->from], &request, index);
+    (void)sim_request(&sim->hosts[at], &request, index);
 }
 
 static void new_job(struct sim *sim, const struct sim_command *c)
@@ -907,6 +943,10 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
             break;
         sim_trace(sim, "%s and h%u: nothing passes between their workers", host->name, other + 1);
         sim_path(sim, host->index, other)->data_cut = true;
+        break;
+    case SIM_WALL:
+        sim_trace(sim, "%s: the wall clock jumps", host->name);
+        host->wall_ms += (c->one_way ? -1 : 1) * (int64_t)(c->number / SHOAL_MS);
         break;
     case SIM_CLOG:
         if (other != UINT32_MAX && other != host->index)

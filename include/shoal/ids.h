@@ -147,6 +147,16 @@ static inline bool shoal_hex_parse(const char *text, uint8_t *bytes, size_t len)
     return text[2 * len] == '\0';
 }
 
+/* When the job's ticket was issued, by the issuer's wall clock. */
+static inline uint64_t shoal_job_id_ms(struct shoal_job_id id)
+{
+    uint64_t ms = 0;
+
+    for (unsigned i = 0; i < 5; i++)
+        ms = ms << 8 | id.bytes[i];
+    return ms << 4 | id.bytes[5] >> 4;
+}
+
 /* Crockford base 32, lower case, without the prefix or with it. `text` holds SHOAL_JOB_ID_TEXT_BYTES. */
 static inline void shoal_job_id_text(struct shoal_job_id id, char *text)
 {

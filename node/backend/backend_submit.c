@@ -99,7 +99,6 @@ static void copy_numbers(struct shoal_job_spec *spec, const struct shoal_submit 
     spec->pending_timeout_ms = (uint64_t)o->pending_timeout_s * 1000;
     spec->worker_memory_bytes = o->worker_memory_bytes;
     spec->driver_memory_bytes = o->driver_memory_bytes;
-    spec->submit_ms = agent_wall_ms();
     spec->bundle_hash = bundle;
     spec->bundle_bytes = shoal_hash_is_zero(bundle) ? 0 : submit->bundle_bytes;
 }
@@ -158,7 +157,7 @@ static void submit_end(struct backend_call *w, enum shoal_err err, const struct 
         facts->workers_max = spec->workers_max;
         facts->priority = spec->priority;
         facts->exit_code = -1;
-        facts->create_ms = spec->submit_ms;
+        facts->create_ms = shoal_job_id_ms(reply->u.reply.job);
         facts->args = spec->args;
         facts->data_json = spec->data_json;
         facts->leader = w->agent->identity.node;

@@ -7,7 +7,8 @@
  *     majority stored: "submitted"              | the issuer, in the incarnation named, leads term 1; else they elect
  *
  * F1. The record is computed from ticket and body alone: every guardian's entries 1 and 2 are the same bytes, whoever
- *     conducts. A retry finds what is there; another body for the same id is refused (OTHER, 409).
+ *     conducts. The submit's time is the ticket's, never a conductor's. A retry finds what is there; another body for the
+ *     same id is refused (OTHER, 409).
  * F2. A guardian answers "stored" only after the flush, and only with the bundle at hand.
  * F3. The issuer leads term 1 only in the incarnation that its ticket names, and only when it founds the group afresh.
  * F4. A holder of an uncommitted record goes on offering it to the other guardians: it completes the founding.
@@ -695,13 +696,32 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
     return SHOAL_OK;
 }
 
+/* F1. The specification as it stands in the record, in the scratch: whoever conducts has a clock of its own. */
+static enum shoal_err stamp_spec(struct shoal_sched *s, struct shoal_view given,
+                                 const struct shoal_sched_ticket *ticket, struct shoal_view *stamped,
+                                 struct shoal_msg *msg)
+{
+    struct shoal_job_spec spec;
+    size_t len = 0;
+    enum shoal_err err = shoal_job_spec_decode(given, &spec);
+
+    SHOAL_ASSERT(err == SHOAL_OK); /* check_submit has read it */
+    SHOAL_ASSERT(s->scratch.cap >= SHOAL_SCHED_SPEC_BYTES_MAX);
+    spec.submit_ms = ticket->wall_ms;
+    if (shoal_job_spec_encode(&spec, s->scratch.bytes, SHOAL_SCHED_SPEC_BYTES_MAX, &len) != SHOAL_OK)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "specification of %zu bytes; at most %u fit a record", given.len,
+                          (unsigned)SHOAL_SCHED_SPEC_BYTES_MAX);
+    *stamped = shoal_view_of(s->scratch.bytes, len);
+    return SHOAL_OK;
+}
+
 static struct sched_founding *take_founding(struct shoal_sched *s, const struct shoal_sched_request *request,
-                                            const struct shoal_sched_ticket *ticket)
+                                            const struct shoal_sched_ticket *ticket, struct shoal_view spec)
 {
     struct founding_record record = {
         .ticket = *ticket,
         .generation = 1,
-        .spec = request->spec,
+        .spec = spec,
         .bundle_hash = request->bundle_hash,
         .bundle = request->bundle,
     };
@@ -713,8 +733,8 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
         if (!s->foundings[i].used)
             f = &s->foundings[i];
     }
-    if (f == NULL || shoal_buf_reserve(&f->record, SHOAL_SCHED_TICKET_BYTES_MAX + request->spec.len +
-                                                       request->bundle.len + 128) != SHOAL_OK)
+    if (f == NULL ||
+        shoal_buf_reserve(&f->record, SHOAL_SCHED_TICKET_BYTES_MAX + spec.len + request->bundle.len + 128) != SHOAL_OK)
         return NULL;
     w = shoal_writer_init(f->record.bytes, f->record.cap);
     fits = sched_record_encode(&record, &w);
@@ -732,6 +752,7 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
 {
     struct shoal_sched_ticket ticket;
     struct sched_founding *f;
+    struct shoal_view spec = request->spec;
     struct shoal_msg msg = { "" };
     enum shoal_err err = check_submit(s, request, &msg);
 
@@ -739,12 +760,14 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
         err = read_ticket(s, request, &ticket, &msg);
     else if (err == SHOAL_OK)
         make_ticket(s, request, &ticket);
+    if (err == SHOAL_OK)
+        err = stamp_spec(s, request->spec, &ticket, &spec, &msg);
     if (err != SHOAL_OK) {
         sched_request_end(s, r, err, (struct shoal_view){ 0 }, "%s", msg.text);
         return;
     }
     r->job = ticket.job;
-    f = take_founding(s, request, &ticket);
+    f = take_founding(s, request, &ticket, spec);
     if (f == NULL) {
         sched_request_end(s, r, SHOAL_ERR_FULL, request->ticket,
                           "this node conducts %d foundings; try again in a second", SHOAL_SCHED_FOUNDINGS_MAX);

@@ -273,6 +273,35 @@ static void test_a_full_store_founds_nothing(void **state)
     net_destroy(net);
 }
 
+/* F1: two conductors of one ticket, whose wall clocks are hours apart, each talk to a part of the guardians. All write
+ * the same record. */
+static void test_two_conductors_write_one_record(void **state)
+{
+    struct net *net = net_create(65, 5, true);
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(1) };
+    struct shoal_sched_ticket ticket;
+    const struct disk_group *held[3];
+    struct net_reply *reply;
+    unsigned other;
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++)
+        net->nodes[i].wall_ms = (int64_t)i * 3600 * 1000 - 7200 * 1000;
+    reply = net_wait(net, net_request(net, 0, &request), NET_S);
+    assert_int_equal(shoal_sched_ticket_decode(shoal_buf_view(&reply->ticket), &ticket), SHOAL_OK);
+    other = net_find(net, ticket.guardians[2].node);
+    for (unsigned i = 0; i < 5; i++)
+        net->cut[i][other] = net->cut[other][i] = i != other; /* alone, it stores what it conducts itself */
+    (void)net_submit(net, other, 1, shoal_buf_view(&reply->ticket));
+    assert_int_equal(net_wait(net, net_submit(net, 0, 1, shoal_buf_view(&reply->ticket)), 5 * NET_S)->err, SHOAL_OK);
+    for (unsigned g = 0; g < 3; g++) {
+        held[g] = disk_find(&net->nodes[net_find(net, ticket.guardians[g].node)], reply->job, false);
+        assert_true(held[g] != NULL && held[g]->entry_count >= 2);
+        assert_true(shoal_view_equal(held[g]->entries[1].bytes, held[0]->entries[1].bytes));
+    }
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_full_store_founds_nothing),
+        cmocka_unit_test(test_two_conductors_write_one_record),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,6 +80,7 @@ struct net_node {
     unsigned runs; /* workers started here */
     unsigned blobs_put;
     unsigned verified; /* signatures looked at */
+    int64_t wall_ms;   /* how far its wall clock is ahead of the true one */
     unsigned deleted;
     struct shoal_job_id blobs[16]; /* jobs of which all archived blobs are here */
     unsigned blob_jobs;
@@ -908,12 +909,17 @@ static void net_act(struct net *net, unsigned at, const struct shoal_sched_actio
     }
 }
 
+static uint64_t net_wall_ms(const struct net *net, unsigned at)
+{
+    return (uint64_t)(1700000000000ll + (int64_t)(net->now / NET_MS) + net->nodes[at].wall_ms);
+}
+
 static void net_step(struct net *net, unsigned at, const struct shoal_sched_event *event)
 {
     struct shoal_sched_event copy = *event;
     enum shoal_err err;
 
-    copy.wall_ms = 1700000000000ull + net->now / NET_MS;
+    copy.wall_ms = net_wall_ms(net, at);
     err = shoal_sched_step(net->nodes[at].sched, &copy, net->now, net->actions);
     net->steps++;
     if ((event->kind == SHOAL_SCHED_FRAME && net->damage_per_mille == 0) || event->kind == SHOAL_SCHED_RESTORE)
@@ -1316,7 +1322,7 @@ static struct shoal_hash net_spec_hash(unsigned number)
 }
 
 /* Numbers from 1000 on: scripts of two workers, which run and end by themselves; from 3000 on they want GPUs. */
-static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
+static size_t net_spec_at(unsigned number, uint64_t submit_ms, uint8_t *bytes, size_t cap)
 {
     struct shoal_job_spec spec = { .elastic = true, .workers_min = 1, .workers_max = 4, .devices_per_worker = 1 };
     size_t len;
@@ -1335,10 +1341,15 @@ static size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
     (void)snprintf(spec.app_name, sizeof(spec.app_name), "job %u", number);
     (void)snprintf(spec.main_file, sizeof(spec.main_file), "main.py");
     (void)snprintf(spec.model_dir, sizeof(spec.model_dir), "model");
-    spec.submit_ms = 1;
+    spec.submit_ms = submit_ms;
     spec.args = shoal_view_text("--model-main main.py");
     assert_int_equal(shoal_job_spec_encode(&spec, bytes, cap, &len), SHOAL_OK);
     return len;
+}
+
+static inline size_t net_spec(unsigned number, uint8_t *bytes, size_t cap)
+{
+    return net_spec_at(number, 1, bytes, cap);
 }
 
 static inline uint64_t net_submit(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
@@ -1348,7 +1359,7 @@ static inline uint64_t net_submit(struct net *net, unsigned at, unsigned number,
                                            .spec_hash = net_spec_hash(number),
                                            .ticket = ticket };
 
-    request.spec = shoal_view_of(spec, net_spec(number, spec, sizeof(spec)));
+    request.spec = shoal_view_of(spec, net_spec_at(number, net_wall_ms(net, at), spec, sizeof(spec)));
     request.bundle = shoal_view_text("the bundle");
     request.bundle_hash = net_spec_hash(number);
     request.bundle_hash.bytes[9] = 1;
