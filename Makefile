@@ -60,23 +60,14 @@ $(OUT)/%.o: %.c
 $(OUT)/core.a: $(CORE_OBJ) $(WORKER_OBJ)
 	@rm -f $@ && ar rcsT $@ $^
 
-$(OUT)/tests/unit/%: $(OUT)/tests/unit/%.o $(OUT)/core.a
+$(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
-
-$(OUT)/tests/system/%: $(OUT)/tests/system/%.o $(OUT)/core.a
-	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
-
-$(OUT)/tests/bench/%: $(OUT)/tests/bench/%.o $(OUT)/core.a
-	@$(CC) $(LDFLAGS) $^ $(LIBS) $(WORKLIBS) -o $@
 
 # FABRIC_HOME: what a training script imports.
 $(OUT)/fabric/build.version: $(OUT)/libshoal.so $(shell find collective/python -name '*.py') | .venv/bin/python
 	@$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so
 
-.venv/bin/python:
-	.ci/setup
-
-setup:
+setup .venv/bin/python:
 	@.ci/setup
 units: $(UNIT_BIN)
 tools: $(TOOL_BIN)
@@ -135,38 +126,26 @@ build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/core.a
 	@clang-14 $(FUZZ_FLAGS) -fsanitize=fuzzer -Wl,--as-needed $^ $(LIBS) -o $@
 
 fuzz: $(FUZZ_NAMES:%=build/fuzz/fuzz_%)
-	@for name in $(FUZZ_NAMES); do mkdir -p build/fuzz/corpus/$$name && echo "fuzz/$$name" && \
-	    build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -rss_limit_mb=2048 -verbosity=0 \
-	        -close_fd_mask=1 -artifact_prefix=build/fuzz/$$name- build/fuzz/corpus/$$name 2>build/fuzz/$$name.log || \
-	        { tail -n 60 build/fuzz/$$name.log; echo "again: build/fuzz/fuzz_$$name on the file that it names"; exit 1; }; \
-	done; echo "$(words $(FUZZ_NAMES)) fuzzed"
+	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_NAMES)
 
 fmt:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
 
-# clang-tidy takes one file a run: in a row it forgets what a va_list is, and half the cores wait.
-# ids.h fills a struct through the pointer to its bytes, and cppcheck 2.10 cannot read a compound literal in a ternary.
 lint:
-	cppcheck --quiet -j $(JOBS) --error-exitcode=1 --std=c11 --enable=warning,portability --inline-suppr \
-	    --suppress=missingIncludeSystem --suppress=uninitvar:include/shoal/ids.h \
-	    --suppress=internalAstError -I. -Iinclude gossip sched api node collective sim
-	@printf '%s\n' $(AGENT_SRC) $(WORKER_SRC) | xargs -P $(JOBS) -n 1 sh -c 'out=$$(clang-tidy-14 --quiet "$$0" -- -std=c11 \
-	    -D_GNU_SOURCE -I. -Iinclude 2>&1) || { echo "$$out"; exit 1; }'
+	@.ci/lint $(JOBS) $(AGENT_SRC) $(WORKER_SRC)
 
 # PREFIX is where it will run, DESTDIR a folder to put it into instead of /: make install PREFIX=/usr DESTDIR=/tmp/package
 PREFIX  ?= /usr/local
 DESTDIR ?=
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/shoal $(DESTDIR)$(PREFIX)/share/man/man1 \
-	    $(DESTDIR)$(PREFIX)/share/man/man8
-	install -m 755 $(OUT)/shoal $(DESTDIR)$(PREFIX)/bin/shoal
-	install -m 755 $(OUT)/shoal-runner $(DESTDIR)$(PREFIX)/lib/shoal/shoal-runner
+	install -D -m 755 $(OUT)/shoal $(DESTDIR)$(PREFIX)/bin/shoal
+	install -D -m 755 $(OUT)/shoal-runner $(DESTDIR)$(PREFIX)/lib/shoal/shoal-runner
 	rm -rf $(DESTDIR)$(PREFIX)/lib/shoal/fabric
 	cp -R $(OUT)/fabric $(DESTDIR)$(PREFIX)/lib/shoal/fabric
 	find $(DESTDIR)$(PREFIX)/lib/shoal/fabric -name __pycache__ -prune -exec rm -rf {} +
-	install -m 644 $(OUT)/libshoal.so $(DESTDIR)$(PREFIX)/lib/libshoal.so
-	install -m 644 docs/man/shoal.1 $(DESTDIR)$(PREFIX)/share/man/man1/shoal.1
-	install -m 644 docs/man/shoal-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/shoal-agent.8
+	install -D -m 644 $(OUT)/libshoal.so $(DESTDIR)$(PREFIX)/lib/libshoal.so
+	install -D -m 644 docs/man/shoal.1 $(DESTDIR)$(PREFIX)/share/man/man1/shoal.1
+	install -D -m 644 docs/man/shoal-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/shoal-agent.8
 
 clean:
 	rm -rf build
