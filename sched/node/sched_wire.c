@@ -66,6 +66,69 @@ static void put_response(struct shoal_writer *w, const struct frame *f)
     shoal_put_bytes(w, f->u.response.bytes);
 }
 
+static void put_found_reply(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_job_id(w, f->u.found_reply.job);
+    shoal_put_u64(w, f->u.found_reply.nonce);
+    shoal_put_u8(w, f->u.found_reply.answer);
+    shoal_put_text(w, f->u.found_reply.text);
+}
+
+static void put_who_reply(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_u64(w, f->u.who_reply.id);
+    shoal_put_job_id(w, f->u.who_reply.job);
+    shoal_put_bool(w, f->u.who_reply.holds);
+    shoal_put_bool(w, f->u.who_reply.gone);
+    shoal_put_node_id(w, f->u.who_reply.leader);
+}
+
+static void put_mesh_part(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_u64(w, f->u.mesh_part.version);
+    shoal_put_u64(w, f->u.mesh_part.offset);
+    shoal_put_u64(w, f->u.mesh_part.total);
+    shoal_put_bytes(w, f->u.mesh_part.bytes);
+}
+
+static void put_replica(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_u64(w, f->u.replica.id);
+    shoal_put_job_id(w, f->u.replica.job);
+    shoal_put_store_id(w, f->u.replica.store);
+    shoal_put_bool(w, f->u.replica.holds);
+    shoal_put_u64(w, f->u.replica.term);
+    shoal_put_u64(w, f->u.replica.last_index);
+    shoal_put_u64(w, f->u.replica.last_term);
+}
+
+static void put_archive(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_job_id(w, f->u.archive.job);
+    shoal_put_u8(w, f->u.archive.word);
+    shoal_put_bool(w, f->u.archive.final);
+    shoal_put_bool(w, f->u.archive.deleted);
+    shoal_put_hash(w, f->u.archive.hash);
+    shoal_put_bytes(w, f->u.archive.record);
+}
+
+static void put_park(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_job_id(w, f->u.park.job);
+    shoal_put_u8(w, f->u.park.word);
+    shoal_put_u64(w, f->u.park.term);
+    shoal_put_u64(w, f->u.park.index);
+}
+
+static void put_news(struct shoal_writer *w, const struct frame *f)
+{
+    shoal_put_bool(w, f->u.news.is_summary);
+    shoal_put_u64(w, f->u.news.version.config);
+    shoal_put_u64(w, f->u.news.version.term);
+    shoal_put_u64(w, f->u.news.version.applied);
+    shoal_put_bytes(w, f->u.news.payload);
+}
+
 bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
 {
     put_head(w, f->kind);
@@ -75,12 +138,7 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_raw(w, f->u.raft.message.bytes, f->u.raft.message.len);
         break;
     case FRAME_FOUND: shoal_put_bytes(w, f->u.found.record); break;
-    case FRAME_FOUND_REPLY:
-        shoal_put_job_id(w, f->u.found_reply.job);
-        shoal_put_u64(w, f->u.found_reply.nonce);
-        shoal_put_u8(w, f->u.found_reply.answer);
-        shoal_put_text(w, f->u.found_reply.text);
-        break;
+    case FRAME_FOUND_REPLY: put_found_reply(w, f); break;
     case FRAME_HOST: shoal_put_bytes(w, f->u.host.bytes); break;
     case FRAME_REQUEST: put_request(w, f); break;
     case FRAME_RESPONSE: put_response(w, f); break;
@@ -90,23 +148,12 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_u64(w, f->u.who.id);
         shoal_put_job_id(w, f->u.who.job);
         break;
-    case FRAME_WHO_REPLY:
-        shoal_put_u64(w, f->u.who_reply.id);
-        shoal_put_job_id(w, f->u.who_reply.job);
-        shoal_put_bool(w, f->u.who_reply.holds);
-        shoal_put_bool(w, f->u.who_reply.gone);
-        shoal_put_node_id(w, f->u.who_reply.leader);
-        break;
+    case FRAME_WHO_REPLY: put_who_reply(w, f); break;
     case FRAME_MESH_GET:
         shoal_put_u64(w, f->u.mesh_get.version);
         shoal_put_u64(w, f->u.mesh_get.offset);
         break;
-    case FRAME_MESH_PART:
-        shoal_put_u64(w, f->u.mesh_part.version);
-        shoal_put_u64(w, f->u.mesh_part.offset);
-        shoal_put_u64(w, f->u.mesh_part.total);
-        shoal_put_bytes(w, f->u.mesh_part.bytes);
-        break;
+    case FRAME_MESH_PART: put_mesh_part(w, f); break;
     case FRAME_DIGEST:
         shoal_put_job_id(w, f->u.digest.group);
         shoal_put_u64(w, f->u.digest.index);
@@ -116,36 +163,10 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
         shoal_put_u64(w, f->u.replica.id);
         shoal_put_job_id(w, f->u.replica.job);
         break;
-    case FRAME_REPLICA:
-        shoal_put_u64(w, f->u.replica.id);
-        shoal_put_job_id(w, f->u.replica.job);
-        shoal_put_store_id(w, f->u.replica.store);
-        shoal_put_bool(w, f->u.replica.holds);
-        shoal_put_u64(w, f->u.replica.term);
-        shoal_put_u64(w, f->u.replica.last_index);
-        shoal_put_u64(w, f->u.replica.last_term);
-        break;
-    case FRAME_ARCHIVE:
-        shoal_put_job_id(w, f->u.archive.job);
-        shoal_put_u8(w, f->u.archive.word);
-        shoal_put_bool(w, f->u.archive.final);
-        shoal_put_bool(w, f->u.archive.deleted);
-        shoal_put_hash(w, f->u.archive.hash);
-        shoal_put_bytes(w, f->u.archive.record);
-        break;
-    case FRAME_PARK:
-        shoal_put_job_id(w, f->u.park.job);
-        shoal_put_u8(w, f->u.park.word);
-        shoal_put_u64(w, f->u.park.term);
-        shoal_put_u64(w, f->u.park.index);
-        break;
-    case FRAME_NEWS:
-        shoal_put_bool(w, f->u.news.is_summary);
-        shoal_put_u64(w, f->u.news.version.config);
-        shoal_put_u64(w, f->u.news.version.term);
-        shoal_put_u64(w, f->u.news.version.applied);
-        shoal_put_bytes(w, f->u.news.payload);
-        break;
+    case FRAME_REPLICA: put_replica(w, f); break;
+    case FRAME_ARCHIVE: put_archive(w, f); break;
+    case FRAME_PARK: put_park(w, f); break;
+    case FRAME_NEWS: put_news(w, f); break;
     }
     return !w->failed;
 }
@@ -197,17 +218,67 @@ static void get_raft(struct shoal_reader *r, struct frame *f)
         r->failed = true;
 }
 
+static void get_found_reply(struct shoal_reader *r, struct frame *f)
+{
+    f->u.found_reply.job = shoal_get_job_id(r);
+    f->u.found_reply.nonce = shoal_get_u64(r);
+    f->u.found_reply.answer = shoal_get_enum(r, FOUND_ANSWERS);
+    shoal_get_text(r, f->u.found_reply.text, sizeof(f->u.found_reply.text));
+}
+
+static void get_who_reply(struct shoal_reader *r, struct frame *f)
+{
+    f->u.who_reply.id = shoal_get_u64(r);
+    f->u.who_reply.job = shoal_get_job_id(r);
+    f->u.who_reply.holds = shoal_get_bool(r);
+    f->u.who_reply.gone = shoal_get_bool(r);
+    f->u.who_reply.leader = shoal_get_node_id(r);
+}
+
+static void get_replica(struct shoal_reader *r, struct frame *f)
+{
+    f->u.replica.id = shoal_get_u64(r);
+    f->u.replica.job = shoal_get_job_id(r);
+    f->u.replica.store = shoal_get_store_id(r);
+    f->u.replica.holds = shoal_get_bool(r);
+    f->u.replica.term = shoal_get_u64(r);
+    f->u.replica.last_index = shoal_get_u64(r);
+    f->u.replica.last_term = shoal_get_u64(r);
+}
+
+static void get_archive(struct shoal_reader *r, struct frame *f)
+{
+    f->u.archive.job = shoal_get_job_id(r);
+    f->u.archive.word = shoal_get_enum(r, ARCHIVE_WORDS);
+    f->u.archive.final = shoal_get_bool(r);
+    f->u.archive.deleted = shoal_get_bool(r);
+    f->u.archive.hash = shoal_get_hash(r);
+    f->u.archive.record = shoal_get_bytes(r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
+}
+
+static void get_park(struct shoal_reader *r, struct frame *f)
+{
+    f->u.park.job = shoal_get_job_id(r);
+    f->u.park.word = shoal_get_enum(r, PARK_WORDS);
+    f->u.park.term = shoal_get_u64(r);
+    f->u.park.index = shoal_get_u64(r);
+}
+
+static void get_news(struct shoal_reader *r, struct frame *f)
+{
+    f->u.news.is_summary = shoal_get_bool(r);
+    f->u.news.version.config = shoal_get_u64(r);
+    f->u.news.version.term = shoal_get_u64(r);
+    f->u.news.version.applied = shoal_get_u64(r);
+    f->u.news.payload = shoal_get_bytes(r, SHOAL_RECORD_PAYLOAD_MAX);
+}
+
 static void get_body(struct shoal_reader *r, struct frame *f)
 {
     switch (f->kind) {
     case FRAME_RAFT: get_raft(r, f); break;
     case FRAME_FOUND: f->u.found.record = shoal_get_bytes(r, SHOAL_ENTRY_BYTES_MAX); break;
-    case FRAME_FOUND_REPLY:
-        f->u.found_reply.job = shoal_get_job_id(r);
-        f->u.found_reply.nonce = shoal_get_u64(r);
-        f->u.found_reply.answer = shoal_get_enum(r, FOUND_ANSWERS);
-        shoal_get_text(r, f->u.found_reply.text, sizeof(f->u.found_reply.text));
-        break;
+    case FRAME_FOUND_REPLY: get_found_reply(r, f); break;
     case FRAME_HOST: f->u.host.bytes = shoal_get_bytes(r, BODY_MAX); break;
     case FRAME_REQUEST: get_request(r, f); break;
     case FRAME_RESPONSE: get_response(r, f); break;
@@ -217,13 +288,7 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.who.id = shoal_get_u64(r);
         f->u.who.job = shoal_get_job_id(r);
         break;
-    case FRAME_WHO_REPLY:
-        f->u.who_reply.id = shoal_get_u64(r);
-        f->u.who_reply.job = shoal_get_job_id(r);
-        f->u.who_reply.holds = shoal_get_bool(r);
-        f->u.who_reply.gone = shoal_get_bool(r);
-        f->u.who_reply.leader = shoal_get_node_id(r);
-        break;
+    case FRAME_WHO_REPLY: get_who_reply(r, f); break;
     case FRAME_MESH_GET:
         f->u.mesh_get.version = shoal_get_u64(r);
         f->u.mesh_get.offset = shoal_get_u64(r);
@@ -238,36 +303,10 @@ static void get_body(struct shoal_reader *r, struct frame *f)
         f->u.replica.id = shoal_get_u64(r);
         f->u.replica.job = shoal_get_job_id(r);
         break;
-    case FRAME_REPLICA:
-        f->u.replica.id = shoal_get_u64(r);
-        f->u.replica.job = shoal_get_job_id(r);
-        f->u.replica.store = shoal_get_store_id(r);
-        f->u.replica.holds = shoal_get_bool(r);
-        f->u.replica.term = shoal_get_u64(r);
-        f->u.replica.last_index = shoal_get_u64(r);
-        f->u.replica.last_term = shoal_get_u64(r);
-        break;
-    case FRAME_ARCHIVE:
-        f->u.archive.job = shoal_get_job_id(r);
-        f->u.archive.word = shoal_get_enum(r, ARCHIVE_WORDS);
-        f->u.archive.final = shoal_get_bool(r);
-        f->u.archive.deleted = shoal_get_bool(r);
-        f->u.archive.hash = shoal_get_hash(r);
-        f->u.archive.record = shoal_get_bytes(r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
-        break;
-    case FRAME_PARK:
-        f->u.park.job = shoal_get_job_id(r);
-        f->u.park.word = shoal_get_enum(r, PARK_WORDS);
-        f->u.park.term = shoal_get_u64(r);
-        f->u.park.index = shoal_get_u64(r);
-        break;
-    case FRAME_NEWS:
-        f->u.news.is_summary = shoal_get_bool(r);
-        f->u.news.version.config = shoal_get_u64(r);
-        f->u.news.version.term = shoal_get_u64(r);
-        f->u.news.version.applied = shoal_get_u64(r);
-        f->u.news.payload = shoal_get_bytes(r, SHOAL_RECORD_PAYLOAD_MAX);
-        break;
+    case FRAME_REPLICA: get_replica(r, f); break;
+    case FRAME_ARCHIVE: get_archive(r, f); break;
+    case FRAME_PARK: get_park(r, f); break;
+    case FRAME_NEWS: get_news(r, f); break;
     }
 }
 

@@ -142,17 +142,11 @@ static uint8_t state_of(const struct shoal_job *job, uint32_t index)
     return job->tasks->tasks[shoal_array_position(&job->tasks->array, index)].state;
 }
 
-static void test_life(void **state)
+/* An array of four: the first succeeds, the second fails with 7, the third is run twice and given up. */
+static struct shoal_job *lived(void)
 {
     struct shoal_job *job = new_job("10-13");
-    static struct shoal_tasks_page page, back;
-    struct shoal_tasks_ask ask = { .after_index = SHOAL_ARRAY_NONE, .limit = 4 };
-    static uint8_t wire[SHOAL_TASKS_PAGE_BYTES];
-    const struct shoal_task_row *row = back.rows;
-    struct shoal_msg msg;
-    uint32_t position;
 
-    (void)state;
     start();
     add(1, 10);
     add(2, 11);
@@ -184,8 +178,19 @@ static void test_life(void **state)
     end(5, SHOAL_TASK_ENDED, 0);
     end(6, SHOAL_TASK_ABANDONED, -1);
     assert_int_equal(apply(job), SHOAL_JOB_CHANGED_PLACES);
-    assert_int_equal(shoal_job_tasks_exit(job, &position), 7);
-    assert_int_equal(position, 1);
+    return job;
+}
+
+static void test_table_of_an_array(void **state)
+{
+    struct shoal_job *job = lived();
+    static struct shoal_tasks_page page, back;
+    struct shoal_tasks_ask ask = { .after_index = SHOAL_ARRAY_NONE, .limit = 4 };
+    static uint8_t wire[SHOAL_TASKS_PAGE_BYTES];
+    const struct shoal_task_row *row = back.rows;
+    struct shoal_msg msg;
+
+    (void)state;
     assert_int_equal(shoal_job_tasks_page(job, &ask, &page, &msg), SHOAL_OK);
     for (size_t cut = 0; cut < 4 * 42 + 8; cut++)
         assert_int_equal(shoal_tasks_page_decode(
@@ -215,6 +220,17 @@ static void test_life(void **state)
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_ERR_INVALID);
     ask = (struct shoal_tasks_ask){ .after_index = SHOAL_ARRAY_NONE, .limit = SHOAL_TASKS_PAGE_MAX + 1 };
     assert_int_equal(shoal_job_tasks_page(job, &ask, &back, &msg), SHOAL_ERR_INVALID);
+    shoal_job_destroy(job);
+}
+
+static void test_end_of_an_array(void **state)
+{
+    struct shoal_job *job = lived();
+    uint32_t position;
+
+    (void)state;
+    assert_int_equal(shoal_job_tasks_exit(job, &position), 7);
+    assert_int_equal(position, 1);
     memset(&entry, 0, sizeof(entry));
     entry.kind = SHOAL_JOB_ENTRY_STATE;
     entry.u.state.state = SHOAL_JOB_RUNNING;
@@ -474,7 +490,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_too_many_ranges),
-        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_table_of_an_array),
+        cmocka_unit_test(test_end_of_an_array),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_recover),

@@ -12,6 +12,40 @@
 static struct shoal_host_message out, in;
 static uint8_t bytes[SHOAL_HOST_MESSAGE_MAX], again[SHOAL_HOST_MESSAGE_MAX];
 
+static void fill_confirm(void)
+{
+    out.u.confirm.placement_count = 2;
+    out.u.confirm.placements[0] =
+        (struct shoal_placement){ .worker_id = 8, .slot = 3, .lease_generation = 4, .token = { 1 } };
+    out.u.confirm.placements[1] =
+        (struct shoal_placement){ .worker_id = 9, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_DRIVER };
+    out.u.confirm.source_count = 1;
+    out.u.confirm.spec = shoal_view_text("a specification");
+    out.u.confirm.echo = 99;
+}
+
+static void fill_epoch(void)
+{
+    out.u.epoch.epoch.e = 4;
+    out.u.epoch.member_count = 2;
+    out.u.epoch.members[1].worker_id = 12;
+    out.u.epoch.members[1].v_end = 4;
+    out.u.epoch.members[1].address_len = 2;
+    memcpy(out.u.epoch.snapshot_path, "blob:ff", 8);
+}
+
+static void fill_worker(void)
+{
+    out.u.worker.worker_id = 3;
+    out.u.worker.phase = SHOAL_PHASE_READY;
+    out.u.worker.status = -1;
+    out.u.worker.address_len = 4;
+    out.u.worker.sizes.virtual_workers = 6;
+    out.u.worker.sizes.metric_count = 1;
+    memcpy(out.u.worker.sizes.metric_names[0], "loss", 5);
+    memcpy(out.u.worker.text, "why", 4);
+}
+
 static void fill(uint8_t kind)
 {
     memset(&out, 0, sizeof(out));
@@ -29,40 +63,15 @@ static void fill(uint8_t kind)
         out.u.reserve.driver = true;
         out.u.reserve.ticket_ms = 5;
         break;
-    case SHOAL_HOST_CONFIRM:
-        out.u.confirm.placement_count = 2;
-        out.u.confirm.placements[0] =
-            (struct shoal_placement){ .worker_id = 8, .slot = 3, .lease_generation = 4, .token = { 1 } };
-        out.u.confirm.placements[1] =
-            (struct shoal_placement){ .worker_id = 9, .slot = SHOAL_SLOT_NONE, .role = SHOAL_JOB_DRIVER };
-        out.u.confirm.source_count = 1;
-        out.u.confirm.spec = shoal_view_text("a specification");
-        out.u.confirm.echo = 99;
-        break;
+    case SHOAL_HOST_CONFIRM: fill_confirm(); break;
     case SHOAL_HOST_RENEW:
         out.u.renew.lease_count = 1;
         out.u.renew.leases[0] = (struct shoal_lease_name){ 4, 5 };
         out.u.renew.epoch.e = 7;
         break;
     case SHOAL_HOST_SHRUNK:
-    case SHOAL_HOST_EPOCH:
-        out.u.epoch.epoch.e = 4;
-        out.u.epoch.member_count = 2;
-        out.u.epoch.members[1].worker_id = 12;
-        out.u.epoch.members[1].v_end = 4;
-        out.u.epoch.members[1].address_len = 2;
-        memcpy(out.u.epoch.snapshot_path, "blob:ff", 8);
-        break;
-    case SHOAL_HOST_WORKER:
-        out.u.worker.worker_id = 3;
-        out.u.worker.phase = SHOAL_PHASE_READY;
-        out.u.worker.status = -1;
-        out.u.worker.address_len = 4;
-        out.u.worker.sizes.virtual_workers = 6;
-        out.u.worker.sizes.metric_count = 1;
-        memcpy(out.u.worker.sizes.metric_names[0], "loss", 5);
-        memcpy(out.u.worker.text, "why", 4);
-        break;
+    case SHOAL_HOST_EPOCH: fill_epoch(); break;
+    case SHOAL_HOST_WORKER: fill_worker(); break;
     case SHOAL_HOST_TRAIN:
         out.u.train.call.call = 2;
         memcpy(out.u.train.call.signature, "net", 4);
