@@ -31,8 +31,8 @@ typedef void peer_answer_fn(void *arg, enum shoal_err err, const struct shoal_ms
 typedef void peer_serve_fn(void *arg, struct shoal_node_id from, struct shoal_view args,
                            struct peer_question *question);
 
+/* They live as long as the process: an agent ends by _exit, since all that must last is in the store. */
 struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *link);
-void peer_calls_stop(struct peer_calls *calls); /* open calls end UNREACHABLE; freed with the last handle */
 void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn *serve, void *arg);
 
 /* Ends exactly once by `done`, maybe before this returns. */

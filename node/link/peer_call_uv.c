@@ -70,16 +70,6 @@ struct peer_calls *peer_calls_create(struct uv_loop_s *loop, struct shoal_link *
     return calls;
 }
 
-static void on_closed(uv_handle_t *handle) { free(handle->data); }
-
-void peer_calls_stop(struct peer_calls *calls)
-{
-    for (unsigned i = 0; i < OPEN_MAX; i++)
-        if (calls->open[i].id != 0)
-            call_end(calls, &calls->open[i], SHOAL_ERR_UNREACHABLE, "this agent stops", (struct shoal_view){ 0 });
-    uv_close((uv_handle_t *)&calls->sweep, on_closed);
-}
-
 void peer_serve(struct peer_calls *calls, enum peer_method method, peer_serve_fn *serve, void *arg)
 {
     calls->serve[method] = serve;
