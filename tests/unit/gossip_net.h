@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef NET_SWIM_STEP
+#define NET_SWIM_STEP shoal_swim_step /* a test may look at each step */
+#endif
 #define NET_NODES_MAX 64
 #define NET_FLIGHT_MAX 8192
 
@@ -196,7 +199,7 @@ static inline void net_post(struct net *net, struct net_node *from, const struct
 static inline enum shoal_err net_step(struct net_node *node, const struct shoal_swim_event *event)
 {
     struct net *net = node->net;
-    enum shoal_err err = shoal_swim_step(node->swim, event, net->now_ns, &net->actions);
+    enum shoal_err err = NET_SWIM_STEP(node->swim, event, net->now_ns, &net->actions);
 
     /* It looks at all that is held: the larger the tables, the less often. */
     if (++net->unchecked > (shoal_records_count(node->swim) + shoal_swim_live_count(node->swim)) / 8) {
