@@ -26,6 +26,7 @@ enum shoal_err shoal_facts_record_encode(const struct shoal_facts_record *facts,
 {
     struct shoal_pack_head head = { SHOAL_PACK_KIND_FACTS, VERSION, OLDEST };
 
+    SHOAL_ASSERT(len != NULL && cap > 0);
     return shoal_pack_encode(head, &facts_table, facts, bytes, cap, len);
 }
 
@@ -34,6 +35,7 @@ enum shoal_err shoal_facts_record_decode(struct shoal_view bytes, struct shoal_f
     struct shoal_facts_record decoded = { 0 };
     enum shoal_err err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_FACTS, VERSION, &facts_table, &decoded);
 
+    SHOAL_ASSERT(facts != NULL);
     if (err == SHOAL_OK)
         *facts = decoded;
     return err;
@@ -44,6 +46,7 @@ static bool put_pauses(struct shoal_pack_writer *w, const void *base)
 {
     const struct shoal_load_record *load = base;
 
+    SHOAL_ASSERT(load->count <= SHOAL_LOAD_JOBS_MAX); /* what is written can be read */
     if (w == NULL || load->count == 0)
         return load->count > 0;
     shoal_pack_put_array(w, 2u * load->count);
@@ -59,6 +62,7 @@ static void get_pauses(struct shoal_pack_reader *r, void *base)
     struct shoal_load_record *load = base;
     uint32_t count = shoal_pack_get_array(r, 2 * SHOAL_LOAD_JOBS_MAX);
 
+    SHOAL_ASSERT(load->count == 0); /* decoded into zeroes */
     if (count % 2 != 0)
         r->failed = true;
     for (unsigned i = 0; i < count / 2 && !r->failed; i++) {
@@ -93,6 +97,7 @@ enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_lo
     struct shoal_load_record decoded = { 0 };
     enum shoal_err err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_LOAD, VERSION, &load_table, &decoded);
 
+    SHOAL_ASSERT(load != NULL);
     if (err == SHOAL_OK)
         *load = decoded;
     return err;
@@ -100,6 +105,8 @@ enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_lo
 
 void shoal_control_publish(const struct shoal_sched_action *action, struct shoal_record *record)
 {
+    SHOAL_ASSERT(action->kind != SHOAL_SCHED_KEEP_MESH &&
+                 action->kind != SHOAL_SCHED_KEEP_SLOTS); /* kept here, and not told */
     *record = (struct shoal_record){ .kind = SHOAL_RECORD_NODE_SLOTS, .payload = action->u.publish.payload };
     if (action->kind == SHOAL_SCHED_PUBLISH_SUMMARY) {
         record->kind = SHOAL_RECORD_JOB_SUMMARY;
@@ -119,6 +126,7 @@ void shoal_control_publish(const struct shoal_sched_action *action, struct shoal
 
 static enum shoal_sched_node_state node_state(enum shoal_member_state state)
 {
+    SHOAL_ASSERT(state < SHOAL_MEMBER_STATES);
     switch (state) {
     case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
     case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
@@ -134,6 +142,7 @@ static void node_slots(struct shoal_sched_node *node, const struct shoal_record 
 {
     struct shoal_slots_record slots;
 
+    SHOAL_ASSERT(node->slots == 0 && node->slots_free == 0); /* filled once, from zeroes */
     if (record == NULL || record->tombstone || shoal_slots_record_decode(record->payload, &slots) != SHOAL_OK)
         return;
     node->slots = slots.slots;
@@ -147,6 +156,7 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
 {
     struct shoal_facts_record facts;
 
+    SHOAL_ASSERT(node->cpus == 0); /* filled once, from zeroes */
     if (record == NULL || record->tombstone || shoal_facts_record_decode(record->payload, &facts) != SHOAL_OK)
         return;
     node->cpus = facts.cpus;
@@ -157,6 +167,7 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
 void shoal_control_node(const struct shoal_member *member, const struct shoal_record *slots,
                         const struct shoal_record *facts, struct shoal_sched_event *event)
 {
+    SHOAL_ASSERT(member->state < SHOAL_MEMBER_STATES);
     *event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_NODE };
     event->u.node.id = member->id;
     event->u.node.store = member->store;
@@ -168,6 +179,7 @@ void shoal_control_node(const struct shoal_member *member, const struct shoal_re
 
 bool shoal_control_heard(const struct shoal_record *record, struct shoal_sched_event *event)
 {
+    SHOAL_ASSERT(record->kind < SHOAL_RECORD_KINDS); /* gossip has decoded it */
     switch (record->kind) {
     case SHOAL_RECORD_JOB_SUMMARY:
         *event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_SUMMARY };

@@ -35,12 +35,15 @@ static const unsigned phase_moves[SHOAL_PHASE_COUNT] = {
     [SHOAL_PHASE_EXITED] = 0,
 };
 
+_Static_assert(SHOAL_SLOTS_POOL_BYTES % 16 == 0, "rounded up, what fits the pool still fits it");
+
 /* ---- Emitting --------------------------------------------------------------------------------------------------- */
 
 struct shoal_slots_action *slots_emit(struct slots_step *s, enum shoal_slots_action_kind kind)
 {
     struct shoal_slots_action *action;
 
+    SHOAL_ASSERT(s->actions->count <= SHOAL_SLOTS_ACTIONS_MAX);
     if (s->actions->count == SHOAL_SLOTS_ACTIONS_MAX) {
         s->slots->blocked = true;
         s->slots->stats.actions_full++;
@@ -56,10 +59,19 @@ struct shoal_host_order *slots_order(struct slots_step *s, enum shoal_host_order
 {
     struct shoal_slots_action *action = slots_emit(s, SHOAL_SLOTS_ORDER);
 
+    SHOAL_ASSERT(s->actions->count <= SHOAL_SLOTS_ACTIONS_MAX);
     if (action == NULL)
         return NULL;
     action->u.order.kind = kind;
     return &action->u.order;
+}
+
+/* The sum is rounded and not the length: a message to a worker leaves the pool at any byte (new_message()). */
+static void slots_pool_take(struct shoal_slots_actions *actions, size_t len)
+{
+    SHOAL_ASSERT(len <= SHOAL_SLOTS_POOL_BYTES - actions->pool_used);
+    actions->pool_used = (actions->pool_used + len + 15) & ~(size_t)15;
+    SHOAL_ASSERT(actions->pool_used <= SHOAL_SLOTS_POOL_BYTES);
 }
 
 bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_id to, uint64_t seq)
@@ -69,6 +81,9 @@ bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_
     struct shoal_slots_action *action;
     size_t len;
 
+    SHOAL_ASSERT(s->actions->pool_used <= SHOAL_SLOTS_POOL_BYTES);
+    SHOAL_ASSERT(!shoal_host_kind_to_host(s->slots->out.kind) ||
+                 s->slots->out.kind == SHOAL_HOST_REVOKE); /* S6: a host tells leaders, and floods a revoke */
     m->job = job->id;
     m->generation = job->generation;
     m->term = job->term;
@@ -84,7 +99,7 @@ bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_
     action = slots_emit(s, SHOAL_SLOTS_SEND);
     action->u.send.to = to;
     action->u.send.bytes = shoal_view_of(at, len);
-    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    slots_pool_take(s->actions, len);
     return true;
 }
 
@@ -92,6 +107,7 @@ bool slots_send(struct slots_step *s, const struct hjob *job, struct shoal_node_
 
 struct hjob *slots_find_job(struct shoal_slots *slots, struct shoal_job_id id)
 {
+    SHOAL_ASSERT(slots->jobs_max > 0);
     for (uint32_t i = 0; i < slots->jobs_max; i++)
         if (slots->jobs[i].used && shoal_job_id_equal(slots->jobs[i].id, id))
             return &slots->jobs[i];
@@ -100,6 +116,7 @@ struct hjob *slots_find_job(struct shoal_slots *slots, struct shoal_job_id id)
 
 struct hjob *slots_add_job(struct shoal_slots *slots, struct shoal_job_id id, uint32_t generation)
 {
+    SHOAL_ASSERT(slots_find_job(slots, id) == NULL); /* a job has one place */
     for (uint32_t i = 0; i < slots->jobs_max; i++) {
         struct hjob *job = &slots->jobs[i];
 
@@ -128,6 +145,8 @@ struct worker *slots_find_worker(struct shoal_slots *slots, uint64_t worker_id)
 
 struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, const struct shoal_placement *place)
 {
+    SHOAL_ASSERT(job->used);
+    SHOAL_ASSERT(slots_find_worker(slots, place->worker_id) == NULL); /* S3: a worker has one lease */
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         struct worker *worker = &slots->workers[i];
 
@@ -151,16 +170,23 @@ struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, con
     return NULL;
 }
 
-void item_touch(struct hjob *job, struct item *item) { item->seq = ++job->seq; }
+void item_touch(struct hjob *job, struct item *item)
+{
+    SHOAL_ASSERT(item->acked <= job->seq && item->seq <= job->seq); /* a report's number is of its job's count */
+    item->seq = ++job->seq;
+}
 
 void worker_changed(struct shoal_slots *slots, struct worker *worker)
 {
+    SHOAL_ASSERT(worker->used);
+    SHOAL_ASSERT(slots->jobs[worker->job].used); /* a worker goes with its job */
     item_touch(&slots->jobs[worker->job], &worker->item);
     slots->table_version++;
 }
 
 void slots_changed(struct shoal_slots *slots)
 {
+    SHOAL_ASSERT(slots->version < UINT64_MAX); /* versions only rise */
     slots->version++;
     slots->table_version++;
 }
@@ -169,6 +195,7 @@ void job_forget(struct shoal_slots *slots, struct hjob *job)
 {
     uint32_t index = slots_job_index(slots, job);
 
+    SHOAL_ASSERT(job->used);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
         if (slots->workers[i].used && slots->workers[i].job == index)
             slots->workers[i].used = false;
@@ -192,6 +219,8 @@ void worker_move(struct worker *worker, enum shoal_phase phase)
 
 void slot_release(struct shoal_slots *slots, struct slot *slot)
 {
+    SHOAL_ASSERT(slot->state != SHOAL_SLOT_FREE &&
+                 slot->state != SHOAL_SLOT_TENTATIVE); /* S3: only what was leased is released */
     slot_move(slot, slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD);
     slot->spent = true;
     if (slot->state == SHOAL_SLOT_FREE) {
@@ -203,6 +232,7 @@ void slot_release(struct shoal_slots *slots, struct slot *slot)
 
 void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns)
 {
+    SHOAL_ASSERT(now_ns <= UINT64_MAX - grace_ns);
     if (!worker_lives(worker) || worker->killed)
         return;
     if (grace_ns > 0 && worker->kill_ns != 0)
@@ -214,6 +244,7 @@ void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns)
 
 static bool epoch_has(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
 {
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < epoch->member_count; i++)
         if (epoch->members[i].worker_id == worker_id)
             return true;
@@ -222,6 +253,7 @@ static bool epoch_has(const struct shoal_worker_epoch *epoch, uint64_t worker_id
 
 void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word)
 {
+    SHOAL_ASSERT(job->used);
     if (word <= job->revoked)
         return;
     job->revoked = word;
@@ -235,6 +267,7 @@ static bool revoke_for(struct slots_step *s, struct worker *worker)
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
     uint64_t word = shoal_epoch_word(epoch->epoch);
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S6: the dead have revoked already */
     if (!epoch_has(epoch, worker->place.worker_id) || job->revoked >= word)
         return false;
     /* A worker that leaves after the last step leaves nothing behind: when released or finished it revokes nothing. */
@@ -250,6 +283,7 @@ static void slot_leave(struct slots_step *s, struct slot *slot)
 {
     struct worker *worker = slots_find_worker(s->slots, slot->worker_id);
 
+    SHOAL_ASSERT(slot->worker_id != 0); /* S3 */
     slot_release(s->slots, slot);
     if (worker == NULL)
         return;
@@ -262,6 +296,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
 {
     struct shoal_slots *slots = s->slots;
 
+    SHOAL_ASSERT(worker->used);
     if (!worker_lives(worker))
         return;
     (void)revoke_for(s, worker);
@@ -285,6 +320,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
 
 static void on_target(struct slots_step *s, const struct shoal_slots_event *event)
 {
+    SHOAL_ASSERT(s->slots->options.slots <= SHOAL_SLOTS_MAX);
     for (uint32_t i = 0; i < s->slots->options.slots; i++) {
         struct slot *slot = &s->slots->slots[i];
 
@@ -315,6 +351,7 @@ static void on_idle(struct slots_step *s, uint32_t index)
 {
     struct slot *slot;
 
+    SHOAL_ASSERT(s->slots->options.slots <= SHOAL_SLOTS_MAX);
     if (index >= s->slots->options.slots)
         return;
     slot = &s->slots->slots[index];
@@ -336,6 +373,7 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
                                      .role = live->role };
     struct worker *worker;
 
+    SHOAL_ASSERT(slots_find_worker(s->slots, live->worker_id) == NULL); /* S3: only whom the table does not know */
     if (job == NULL)
         job = slots_add_job(slots, event->u.runner.job, event->u.runner.generation);
     if (job == NULL || (live->slot != SHOAL_SLOT_NONE && live->slot >= slots->options.slots))
@@ -391,6 +429,7 @@ static void on_runner(struct slots_step *s, const struct shoal_host_event *event
 
 static void on_blob(struct slots_step *s, const struct shoal_host_event *event)
 {
+    SHOAL_ASSERT(!shoal_hash_is_zero(event->u.blob.hash));
     for (uint32_t i = 0; i < s->slots->jobs_max; i++) {
         struct hjob *job = &s->slots->jobs[i];
         enum blob_state state = event->u.blob.ok ? BLOB_HERE : BLOB_NONE;
@@ -406,6 +445,7 @@ static void on_manifest(struct slots_step *s, const struct shoal_host_event *eve
 {
     struct hjob *job = slots_find_job(s->slots, event->u.manifest.job);
 
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_MANIFEST);
     if (job == NULL || job->manifest_call != event->u.manifest.call || job->manifest_made)
         return;
     job->manifest_made = true;
@@ -419,6 +459,7 @@ static void on_mark(struct slots_step *s, const struct shoal_host_event *event)
 {
     struct hjob *job = slots_find_job(s->slots, event->u.records_mark.job);
 
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_RECORDS_MARK);
     if (job == NULL || job->call != event->u.records_mark.call || event->u.records_mark.step <= job->mark)
         return;
     job->mark = event->u.records_mark.step;
@@ -427,6 +468,7 @@ static void on_mark(struct slots_step *s, const struct shoal_host_event *event)
 
 static void on_link(struct slots_step *s, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node)); /* a zero leader is nobody, and would match */
     for (uint32_t i = 0; i < s->slots->jobs_max; i++)
         if (s->slots->jobs[i].used && shoal_node_id_equal(s->slots->jobs[i].leader, node))
             s->slots->jobs[i].report_all = true;
@@ -434,6 +476,7 @@ static void on_link(struct slots_step *s, struct shoal_node_id node)
 
 static void on_stuck(struct slots_step *s, struct worker *worker)
 {
+    SHOAL_ASSERT(worker == NULL || worker->used);
     if (worker == NULL || !worker_lives(worker) || worker->frozen || worker->report.stuck)
         return;
     worker->report.stuck = true;
@@ -448,6 +491,7 @@ static void on_stuck(struct slots_step *s, struct worker *worker)
  * no epoch behind is let end as it does: its own status is told then. */
 static void on_dying(struct slots_step *s, struct worker *worker)
 {
+    SHOAL_ASSERT(worker == NULL || worker->used);
     if (worker == NULL || !worker_lives(worker) || worker->report.stuck || !revoke_for(s, worker))
         return;
     worker->report.stuck = true;
@@ -461,6 +505,7 @@ static void on_stepped(struct slots_step *s, const struct shoal_host_event *even
     const struct worker *worker = slots_find_worker(s->slots, event->u.stepped.worker_id);
     struct hjob *job;
 
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_STEPPED);
     if (worker == NULL || !worker_lives(worker) || worker->report.closed ||
         shoal_epoch_word(worker->report.epoch) != event->u.stepped.epoch_word)
         return;
@@ -477,6 +522,7 @@ static void on_exited(struct slots_step *s, const struct shoal_host_event *event
 {
     struct worker *worker = slots_find_worker(s->slots, event->u.exited.worker_id);
 
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_EXITED);
     if (worker != NULL)
         worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
 }
@@ -485,6 +531,7 @@ static void on_worker(struct slots_step *s, const struct shoal_host_event *event
 {
     struct worker *worker = slots_find_worker(s->slots, event->u.worker.worker_id);
 
+    SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_MESSAGE);
     if (worker == NULL || !worker_lives(worker))
         s->slots->stats.unknown_workers++;
     else
@@ -493,6 +540,7 @@ static void on_worker(struct slots_step *s, const struct shoal_host_event *event
 
 static void on_host(struct slots_step *s, const struct shoal_host_event *event)
 {
+    SHOAL_ASSERT(s->actions->count == 0); /* what an event changes is told by drive(), in its order */
     switch (event->kind) {
     case SHOAL_HOST_ON_STARTED: on_started(s, event->u.started.worker_id); return;
     case SHOAL_HOST_ON_EXITED: on_exited(s, event); return;
@@ -512,6 +560,7 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
 {
     struct shoal_slots *slots = s->slots;
 
+    SHOAL_ASSERT(s->actions->pool_used <= SHOAL_SLOTS_POOL_BYTES);
     switch (event->kind) {
     case SHOAL_SLOTS_TIMER: return SHOAL_OK;
     case SHOAL_SLOTS_FRAME:
@@ -533,12 +582,14 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
 
 static void wake(struct shoal_slots *slots, uint64_t at_ns)
 {
+    SHOAL_ASSERT(at_ns > 0);
     if (at_ns < slots->deadline_ns)
         slots->deadline_ns = at_ns;
 }
 
 static void time_slot(struct slots_step *s, struct slot *slot)
 {
+    SHOAL_ASSERT(slot->state < SHOAL_SLOT_STATE_COUNT);
     if (slot->state != SHOAL_SLOT_TENTATIVE)
         return;
     if (s->now_ns < slot->until_ns) {
@@ -555,6 +606,7 @@ void worker_freeze_due(struct slots_step *s, struct worker *worker)
 {
     const struct shoal_slots_options *o = &s->slots->options;
 
+    SHOAL_ASSERT(worker_lives(worker));
     if (worker->frozen || s->now_ns < worker->deadline_ns - (o->lease_ns - o->freeze_ns))
         return;
     worker->frozen = true;
@@ -569,14 +621,15 @@ static void time_worker(struct slots_step *s, struct worker *worker)
     const struct shoal_slots_options *o = &s->slots->options;
     uint64_t freeze_ns = worker->deadline_ns - (o->lease_ns - o->freeze_ns);
 
+    SHOAL_ASSERT(s->slots->options.freeze_ns < s->slots->options.lease_ns); /* S5: it is frozen before its lease ends */
     if (!worker_lives(worker))
         return;
-    if (worker->unproven) {
-        if (s->now_ns >= worker->proof_ns)
-            worker_exited(s, worker, -1, false, "ended while the agent was away");
-        else
-            wake(s->slots, worker->proof_ns);
+    if (worker->unproven && s->now_ns >= worker->proof_ns) {
+        worker_exited(s, worker, -1, false, "ended while the agent was away");
+        return; /* the dead are not frozen */
     }
+    if (worker->unproven)
+        wake(s->slots, worker->proof_ns);
     worker_freeze_due(s, worker);
     if (worker->expired != (s->now_ns >= worker->deadline_ns)) { /* its slot may be claimed: that kills it */
         worker->expired = !worker->expired;
@@ -609,6 +662,7 @@ static void emit_wants(struct slots_step *s, struct worker *worker)
                   { WANT_KILL, SHOAL_HOST_DO_KILL } };
     const struct hjob *job = &s->slots->jobs[worker->job];
 
+    SHOAL_ASSERT(worker->used);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         struct shoal_host_order *order;
 
@@ -637,6 +691,7 @@ static void emit_wants(struct slots_step *s, struct worker *worker)
 
 static bool item_due(struct slots_step *s, const struct hjob *job, const struct item *item)
 {
+    SHOAL_ASSERT(item->seq <= job->seq);
     if (!item_open(item))
         return false;
     if (item->sent != item->seq || job->report_all || s->now_ns >= item->sent_ns + s->slots->options.repeat_ns)
@@ -647,6 +702,7 @@ static bool item_due(struct slots_step *s, const struct hjob *job, const struct 
 
 static void item_sent(struct slots_step *s, struct item *item)
 {
+    SHOAL_ASSERT(item_open(item)); /* nothing is told that is known */
     if (item->sent == item->seq)
         s->slots->stats.repeats++;
     s->slots->stats.reports++;
@@ -658,6 +714,7 @@ static void item_sent(struct slots_step *s, struct item *item)
 static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
     SHOAL_ASSERT(!shoal_node_id_is_zero(job->leader)); /* S6: there is somebody to tell */
+    SHOAL_ASSERT(worker->used);
     if (s->now_ns < worker->quiet_ns && item_open(&worker->item)) {
         wake(s->slots, worker->quiet_ns);
         return;
@@ -681,6 +738,7 @@ static void report_progress(struct slots_step *s, struct hjob *job)
 {
     struct shoal_host_message *m = &s->slots->out;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(job->leader)); /* S6: there is somebody to tell */
     if (!job->progress_new)
         return;
     if (s->now_ns < job->progress_ns + PROGRESS_NS) {
@@ -714,6 +772,7 @@ static void report_job(struct slots_step *s, struct hjob *job)
 {
     struct shoal_host_message *m = &s->slots->out;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(job->leader)); /* S6: there is somebody to tell */
     if (item_due(s, job, &job->train)) {
         m->kind = SHOAL_HOST_TRAIN;
         m->u.train.worker_id = job->train_worker;
@@ -745,6 +804,8 @@ static void flood(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
+    SHOAL_ASSERT(job->flood_word != 0);
+    SHOAL_ASSERT(job->flood_word <= job->revoked); /* S6: it is revoked here first */
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         struct shoal_node_id node = epoch->members[i].node;
         bool seen = shoal_node_id_equal(node, s->slots->options.self);
@@ -765,6 +826,7 @@ static void fetch(struct slots_step *s, struct hjob *job, struct shoal_hash hash
 {
     struct shoal_host_order *order;
 
+    SHOAL_ASSERT(*state <= BLOB_HERE);
     if (*state != BLOB_NONE || shoal_hash_is_zero(hash))
         return;
     if (s->now_ns < *again_ns) {
@@ -786,6 +848,8 @@ static void drive_job(struct slots_step *s, struct hjob *job)
 {
     struct shoal_host_order *order;
 
+    SHOAL_ASSERT(job->revoked_sent <= job->revoked);
+    SHOAL_ASSERT(job->spec_len <= SHOAL_JOB_SPEC_BYTES_MAX);
     if (!job->opened && job->spec_len > 0 && (order = slots_order(s, SHOAL_HOST_DO_JOB_OPEN)) != NULL) {
         order->u.job.job = job->id;
         order->u.job.generation = job->generation;
@@ -822,6 +886,7 @@ static void close_job(struct slots_step *s, struct hjob *job)
     struct shoal_host_order *order;
     bool lives = false, any = false;
 
+    SHOAL_ASSERT(job->used);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         const struct worker *worker = &s->slots->workers[i];
 
@@ -857,6 +922,7 @@ static void publish(struct slots_step *s)
     uint8_t *bytes = s->actions->pool + s->actions->pool_used;
     size_t len = 0;
 
+    SHOAL_ASSERT(s->slots->published <= s->slots->version); /* versions only rise */
     if (s->slots->published == s->slots->version)
         return;
     shoal_slots_record(s->slots, &record);
@@ -868,7 +934,7 @@ static void publish(struct slots_step *s)
     }
     action->u.publish.version = record.version;
     action->u.publish.payload = shoal_view_of(bytes, len);
-    s->actions->pool_used += (len + 15) & ~(size_t)15;
+    slots_pool_take(s->actions, len);
     s->slots->published = s->slots->version;
 }
 
@@ -877,6 +943,7 @@ static void drive(struct slots_step *s)
 {
     struct shoal_slots *slots = s->slots;
 
+    SHOAL_ASSERT(s->slots->deadline_ns == UINT64_MAX); /* each time of this step is worked out anew */
     for (uint32_t i = 0; i < slots->options.slots; i++)
         time_slot(s, &slots->slots[i]);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
@@ -917,6 +984,7 @@ enum shoal_err shoal_slots_step(struct shoal_slots *slots, const struct shoal_sl
     struct slots_step s = { .slots = slots, .now_ns = now_ns, .actions = actions };
     enum shoal_err err;
 
+    SHOAL_ASSERT(actions != NULL && event != NULL);
     actions->count = 0;
     actions->pool_used = 0;
     slots->blocked = false;
@@ -932,7 +1000,11 @@ uint64_t shoal_slots_deadline_ns(const struct shoal_slots *slots) { return slots
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t or_default(uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; }
+static uint64_t or_default(uint64_t value, uint64_t otherwise)
+{
+    SHOAL_ASSERT(otherwise > 0);
+    return value != 0 ? value : otherwise;
+}
 
 enum shoal_err shoal_slots_create(struct shoal_slots **out, const struct shoal_slots_options *options)
 {
@@ -972,6 +1044,7 @@ void shoal_slots_memory(struct shoal_memory *memory)
 {
     const struct shoal_slots *slots = NULL; /* for the sizes of what its pointers lead to */
 
+    SHOAL_ASSERT(memory->count < SHOAL_MEMORY_ROWS_MAX);
     shoal_memory_add(memory, "slots: the core", 1, sizeof(*slots));
     shoal_memory_add(memory, "slots: jobs with workers here", SHOAL_HOST_JOBS_MAX,
                      sizeof(*slots->jobs) + sizeof(*slots->epochs) + sizeof(*slots->train_states) +

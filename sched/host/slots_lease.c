@@ -11,6 +11,8 @@ static void answer(struct slots_step *s, struct shoal_node_id to)
     const struct shoal_host_message *in = &s->slots->in;
     struct hjob about = { .id = in->job, .generation = in->generation, .term = in->term };
 
+    SHOAL_ASSERT(s->slots->out.kind ==
+                 SHOAL_HOST_OFFER); /* a RESERVE founds nothing: only its answer goes to a stranger */
     (void)slots_send(s, &about, to, 0);
 }
 
@@ -19,6 +21,7 @@ static void answer(struct slots_step *s, struct shoal_node_id to)
 /* Earlier in the order (priority descending, ticket time, id): may wound a tentative claim of a later one. */
 static bool claim_beats(const struct shoal_host_message *m, const struct slot *slot)
 {
+    SHOAL_ASSERT(slot->state == SHOAL_SLOT_TENTATIVE); /* S3: only a promise is wounded */
     if (m->u.reserve.priority != slot->priority)
         return m->u.reserve.priority > slot->priority;
     if (m->u.reserve.ticket_ms != slot->ticket_ms)
@@ -30,6 +33,7 @@ static uint64_t next_generation(struct slots_step *s)
 {
     uint64_t after = s->slots->last_generation + 1;
 
+    SHOAL_ASSERT(s->slots->last_generation < UINT64_MAX); /* S1: generations only rise */
     /* At least the clock: rises even where the table was lost in this host epoch. */
     s->slots->last_generation = after > s->now_ns ? after : s->now_ns;
     s->slots->table_version++;
@@ -40,6 +44,7 @@ static void grant(struct slots_step *s, struct slot *slot)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
+    SHOAL_ASSERT(slot->state == SHOAL_SLOT_FREE || slot->state == SHOAL_SLOT_TENTATIVE); /* S3 */
     slot_move(slot, SHOAL_SLOT_TENTATIVE);
     slot->spent = false;
     slot->job = m->job;
@@ -58,6 +63,7 @@ bool slots_keeps(const struct shoal_slots *slots, const struct worker *worker)
     const struct slot *slot = &slots->slots[worker->place.slot];
     struct shoal_job_id nobody = { { 0 } };
 
+    SHOAL_ASSERT(worker->used);
     return worker->place.role == SHOAL_JOB_TASK && job->keep && !job->closing &&
            (shoal_job_id_equal(slot->target, job->id) || shoal_job_id_equal(slot->target, nobody));
 }
@@ -67,6 +73,7 @@ void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker)
     const struct hjob *job = &s->slots->jobs[worker->job];
 
     SHOAL_ASSERT(slot->state == SHOAL_SLOT_FREE && !worker_lives(worker)); /* S3 */
+    SHOAL_ASSERT(worker->place.slot < s->slots->options.slots);            /* it has left one */
     if (!slots_keeps(s->slots, worker))
         return;
     slot_move(slot, SHOAL_SLOT_TENTATIVE);
@@ -87,6 +94,7 @@ static void ask_drain(struct slots_step *s, struct slot *slot)
     const struct worker *worker = slots_find_worker(s->slots, slot->worker_id);
     struct hjob *job;
 
+    SHOAL_ASSERT(slot->state == SHOAL_SLOT_LEASED || slot->state == SHOAL_SLOT_DRAINING);
     if (worker == NULL)
         return;
     job = &s->slots->jobs[worker->job];
@@ -107,6 +115,7 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     struct slot *slot = &s->slots->slots[index];
     struct worker *worker;
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     if (index >= s->slots->options.slots)
         return "this host has no such slot";
     switch ((enum shoal_slot_state)slot->state) {
@@ -145,6 +154,7 @@ static uint64_t promise_driver(struct slots_step *s)
     const struct shoal_host_message *m = &s->slots->in;
     struct driver_promise *free_one = NULL;
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     for (uint32_t i = 0; i < SHOAL_HOST_JOBS_MAX; i++) {
         struct driver_promise *p = &s->slots->promises[i];
 
@@ -172,6 +182,7 @@ static void on_reserve(struct slots_step *s, struct shoal_node_id from)
     uint32_t granted_count = 0, refused = 0;
     const char *why = "";
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     slots->stats.reserves++;
     for (uint32_t i = 0; i < m->u.reserve.slot_count; i++) {
         const char *no = reserve_slot(s, m->u.reserve.slots[i]);
@@ -202,6 +213,7 @@ static void on_reserve(struct slots_step *s, struct shoal_node_id from)
 
 static void on_cancel(struct slots_step *s)
 {
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_CANCEL);
     for (uint32_t i = 0; i < s->slots->options.slots; i++) {
         struct slot *slot = &s->slots->slots[i];
 
@@ -217,6 +229,7 @@ static void on_cancel(struct slots_step *s)
 
 static struct slot *slot_of_generation(struct shoal_slots *slots, uint64_t generation)
 {
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
     for (uint32_t i = 0; i < slots->options.slots; i++)
         if (slots->slots[i].generation == generation)
             return &slots->slots[i];
@@ -225,6 +238,7 @@ static struct slot *slot_of_generation(struct shoal_slots *slots, uint64_t gener
 
 static struct driver_promise *promise_of(struct shoal_slots *slots, const struct shoal_placement *place)
 {
+    SHOAL_ASSERT(place->slot == SHOAL_SLOT_NONE); /* only a driver has a lease without a slot */
     for (uint32_t i = 0; i < SHOAL_HOST_JOBS_MAX; i++)
         if (slots->promises[i].generation != 0 && slots->promises[i].generation == place->lease_generation)
             return &slots->promises[i];
@@ -267,6 +281,7 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
     struct shoal_slots *slots = s->slots;
     struct worker *worker = slots_find_worker(slots, place->worker_id);
 
+    SHOAL_ASSERT(job->used);
     if (worker != NULL) {
         worker->item.acked = 0; /* the leader wants to hear of it */
         worker->item.sent = 0;
@@ -294,6 +309,8 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_CONFIRM);
+    SHOAL_ASSERT(job->spec_len <= SHOAL_JOB_SPEC_BYTES_MAX);
     if (job->spec_len == 0 && m->u.confirm.spec.len > 0) {
         memcpy(s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX,
                m->u.confirm.spec.bytes, m->u.confirm.spec.len);
@@ -323,6 +340,7 @@ static bool may_thaw(const struct slots_step *s, const struct hjob *job, const s
 {
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
+    SHOAL_ASSERT(worker->frozen); /* S5 */
     if (worker->place.role != SHOAL_JOB_ENGINE || shoal_epoch_cmp(worker->report.epoch, (struct shoal_epoch){ 0 }) == 0)
         return true;
     if (same_epoch(s->slots->in.u.renew.epoch, worker->report.epoch))
@@ -371,6 +389,8 @@ static void say_unknown(struct slots_step *s, const struct hjob *job, struct sho
 {
     struct slot *slot = slot_of_generation(s->slots, generation);
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RENEW || s->slots->in.kind == SHOAL_HOST_ORDER ||
+                 s->slots->in.kind == SHOAL_HOST_REPORT);
     for (uint32_t i = 0; i < SHOAL_HOST_JOBS_MAX; i++)
         if (s->slots->promises[i].generation == generation)
             s->slots->promises[i].generation = 0;
@@ -389,7 +409,9 @@ static void on_renew(struct slots_step *s, struct hjob *job, struct shoal_node_i
 {
     const struct shoal_host_message *m = &s->slots->in;
 
-    if (m->u.renew.echo > s->now_ns) { /* S2: not a stamp of ours, or of another life */
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RENEW);
+    SHOAL_ASSERT(job->term == s->slots->in.term); /* S4: admit() has looked */
+    if (m->u.renew.echo > s->now_ns) {            /* S2: not a stamp of ours, or of another life */
         s->slots->stats.renewals_late++;
         return;
     }
@@ -410,6 +432,7 @@ static void on_call(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_CALL);
     job->source_count = m->u.call.source_count;
     memcpy(job->sources, m->u.call.sources, sizeof(job->sources));
     if (m->u.call.call <= job->call)
@@ -429,6 +452,7 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
     struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
     struct shoal_hash snapshot = { { 0 } };
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_EPOCH);
     if (shoal_epoch_cmp(in->epoch, epoch->epoch) <= 0)
         return;
     memcpy(epoch, in, sizeof(*epoch));
@@ -450,6 +474,7 @@ static void order_stop(struct slots_step *s, struct worker *worker)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
+    SHOAL_ASSERT(worker->used);
     worker->stop = true;
     worker->stop_reason = m->u.order.reason;
     memcpy(worker->stop_text, m->u.order.text, sizeof(worker->stop_text));
@@ -466,6 +491,7 @@ static void order_stop(struct slots_step *s, struct worker *worker)
 
 static void forget_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
+    SHOAL_ASSERT(&s->slots->jobs[worker->job] == job);
     if (worker_lives(worker)) {
         worker_kill(worker, 0, s->now_ns);
         return; /* its exit is reported, and the leader says it again */
@@ -481,6 +507,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
     const struct shoal_host_message *m = &s->slots->in;
     struct worker *worker = slots_find_worker(s->slots, m->u.order.worker_id);
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_ORDER);
     if (worker == NULL) {
         if (m->u.order.order != SHOAL_ORDER_FORGET)
             say_unknown(s, job, from, m->u.order.worker_id, m->u.order.lease_generation);
@@ -504,6 +531,7 @@ static void on_ack(struct slots_step *s, struct hjob *job)
     uint64_t seq = s->slots->in.seq;
     struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
 
+    SHOAL_ASSERT(job->used);
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++)
         if (items[i]->seq == seq)
             items[i]->acked = seq;
@@ -520,6 +548,7 @@ static void report_all(struct shoal_slots *slots, struct hjob *job)
 {
     struct item *const items[] = { &job->train, &job->manifest, &job->snap, &job->shrunk };
 
+    SHOAL_ASSERT(job->used);
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         items[i]->acked = 0;
         items[i]->sent = 0;
@@ -540,6 +569,7 @@ static void on_train_state(struct slots_step *s, struct hjob *job)
 {
     struct shoal_worker_train_state *state = &s->slots->train_states[slots_job_index(s->slots, job)];
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_TRAIN_STATE);
     memcpy(state, &s->slots->in.u.train_state.state, sizeof(*state));
     job->train_state_worker = s->slots->in.u.train_state.worker_id;
     job->train_state_wanted = true;
@@ -549,6 +579,7 @@ static void on_make_manifest(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_host_message *m = &s->slots->in;
 
+    SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_MAKE_MANIFEST);
     if (job->manifest_call == m->u.manifest.call && (job->manifest.seq != 0 || job->manifest_wanted)) {
         if (!job->manifest_made)
             return;             /* under way */
@@ -567,6 +598,7 @@ static void on_make_manifest(struct slots_step *s, struct hjob *job)
 /* S4: of an older recovery generation, or of an older term of this one. */
 static bool is_stale(const struct shoal_host_message *m, const struct hjob *job)
 {
+    SHOAL_ASSERT(shoal_job_id_equal(m->job, job->id)); /* S4: terms are of one job */
     return m->generation < job->generation || (m->generation == job->generation && m->term < job->term);
 }
 
@@ -576,6 +608,7 @@ static void begin_generation(struct slots_step *s, struct hjob *job, uint32_t ge
 {
     struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
+    SHOAL_ASSERT(generation > job->generation); /* S4: recovery generations only rise */
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         struct worker *worker = &s->slots->workers[i];
 
@@ -596,6 +629,8 @@ static struct hjob *admit(struct slots_step *s, struct shoal_node_id from)
     const struct shoal_host_message *m = &s->slots->in;
     struct hjob *job = slots_find_job(s->slots, m->job);
 
+    SHOAL_ASSERT(s->slots->in.kind != SHOAL_HOST_CANCEL &&
+                 s->slots->in.kind != SHOAL_HOST_REVOKE); /* neither founds a job here */
     if (job == NULL && (m->kind == SHOAL_HOST_CONFIRM || m->kind == SHOAL_HOST_MAKE_MANIFEST))
         job = slots_add_job(s->slots, m->job, m->generation);
     if (job == NULL)
@@ -621,6 +656,7 @@ static void answer_stranger(struct slots_step *s, struct shoal_node_id from)
     const struct shoal_host_message *m = &s->slots->in;
     const struct hjob about = { .id = m->job, .generation = m->generation, .term = m->term };
 
+    SHOAL_ASSERT(slots_find_job(s->slots, s->slots->in.job) == NULL);
     if (m->kind == SHOAL_HOST_RENEW)
         for (uint32_t i = 0; i < m->u.renew.lease_count; i++)
             say_unknown(s, &about, from, m->u.renew.leases[i].worker_id, m->u.renew.leases[i].lease_generation);
@@ -635,6 +671,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     struct shoal_host_message *m = &s->slots->in;
     struct hjob *job;
 
+    SHOAL_ASSERT(shoal_host_kind_to_host(s->slots->in.kind)); /* on_event() has looked */
     if (m->kind == SHOAL_HOST_RESERVE) {
         job = slots_find_job(s->slots, m->job);
         if (job != NULL && is_stale(m, job)) {

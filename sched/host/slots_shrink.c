@@ -18,6 +18,7 @@
 
 static bool all_here(const struct shoal_slots *slots, const struct shoal_worker_epoch *epoch)
 {
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < epoch->member_count; i++)
         if (!shoal_node_id_equal(epoch->members[i].node, slots->options.self))
             return false;
@@ -27,6 +28,7 @@ static bool all_here(const struct shoal_slots *slots, const struct shoal_worker_
 /* It takes part in the next epoch, if it has closed this one. */
 static bool survives(const struct worker *worker)
 {
+    SHOAL_ASSERT(worker == NULL || worker->used);
     return worker != NULL && worker_lives(worker) && !worker->report.stuck && !worker->report.failed &&
            !worker->frozen && worker->kill_ns == 0 && !worker->stop && !worker->release;
 }
@@ -36,6 +38,7 @@ void slots_shrink_begin(struct slots_step *s, struct hjob *job)
     const struct shoal_worker_epoch *epoch = slots_epoch(s->slots, job);
 
     SHOAL_ASSERT(job->revoked == shoal_epoch_word(epoch->epoch)); /* K1: by this host's own word, and just now */
+    SHOAL_ASSERT(job->used);
     if (!all_here(s->slots, epoch))
         return;
     for (uint32_t i = 0; i < epoch->member_count; i++) {
@@ -52,6 +55,7 @@ bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *
 {
     const struct shoal_worker_epoch *epoch = slots_epoch(slots, job);
 
+    SHOAL_ASSERT(job->used);
     if (job->shrinking == 0)
         return false;
     for (uint32_t i = 0; i < epoch->member_count; i++)
@@ -64,6 +68,7 @@ bool slots_shrink_withholds(const struct shoal_slots *slots, const struct hjob *
 static bool gather(struct shoal_slots *slots, const struct shoal_worker_epoch *last, struct epoch_carrier *carriers,
                    uint32_t *count)
 {
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     *count = 0;
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct worker *worker = slots_find_worker(slots, last->members[i].worker_id);
@@ -89,6 +94,7 @@ static bool make_next(struct slots_step *s, const struct hjob *job, const struct
     uint64_t decided = 0;
     bool state = false;
 
+    SHOAL_ASSERT(count <= last->member_count); /* S7: nobody joins an epoch that the host makes */
     for (uint32_t i = 0; i < count; i++) {
         uint64_t carried =
             carriers[i].applied_step > carriers[i].complete_step ? carriers[i].applied_step : carriers[i].complete_step;
@@ -117,6 +123,8 @@ void slots_shrink_turn(struct slots_step *s, struct hjob *job)
     struct epoch_carrier carriers[SHOAL_RANKS_MAX];
     uint32_t count;
 
+    SHOAL_ASSERT(job->used);
+    SHOAL_ASSERT(job->shrinking == 0 || job->revoked >= job->shrinking); /* K1 */
     if (job->shrinking == 0)
         return;
     if (job->revoked > job->shrinking || s->now_ns >= job->shrink_ns) { /* the leader ends it, or a library is slow */

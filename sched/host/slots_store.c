@@ -12,6 +12,7 @@
 
 static void put_slot(struct shoal_writer *w, const struct slot *slot)
 {
+    SHOAL_ASSERT(slot->state < SHOAL_SLOT_STATE_COUNT); /* what is written can be read */
     shoal_put_u8(w, slot->state);
     shoal_put_bool(w, slot->idle);
     shoal_put_bool(w, slot->spent);
@@ -40,6 +41,8 @@ static void put_job(struct shoal_writer *w, const struct shoal_slots *slots, con
 {
     uint32_t index = slots_job_index(slots, job);
 
+    SHOAL_ASSERT(job->used);
+    SHOAL_ASSERT(job->source_count <= SHOAL_HOST_SOURCES_MAX); /* what is written can be read */
     shoal_put_u32(w, index);
     shoal_put_job_id(w, job->id);
     shoal_put_u32(w, job->generation);
@@ -64,6 +67,7 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
     struct shoal_view spec;
     struct hjob *job;
 
+    SHOAL_ASSERT(slots->jobs_max > 0);
     if (r->failed || index >= slots->jobs_max || slots->jobs[index].used) {
         r->failed = true;
         return;
@@ -96,6 +100,8 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
 
 static void put_worker(struct shoal_writer *w, const struct worker *worker)
 {
+    SHOAL_ASSERT(worker->used);
+    SHOAL_ASSERT(worker->report.phase < SHOAL_PHASE_COUNT); /* what is written can be read */
     shoal_put_u32(w, worker->job);
     job_put_placement(w, &worker->place);
     shoal_put_bool(w, worker->run || (worker->want & WANT_RUN) != 0);
@@ -118,6 +124,7 @@ static bool agrees_with_slot(const struct shoal_slots *slots, const struct worke
 {
     const struct slot *slot;
 
+    SHOAL_ASSERT(worker->used);
     if (worker->place.slot == SHOAL_SLOT_NONE || !worker_lives(worker))
         return true;
     if (worker->place.slot >= SHOAL_SLOTS_MAX)
@@ -170,6 +177,7 @@ enum shoal_err shoal_slots_encode(const struct shoal_slots *slots, uint8_t *byte
     struct shoal_writer w = shoal_writer_init(bytes, cap);
     uint32_t jobs = 0, workers = 0;
 
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
     job_put_head(&w, 0, 1);
     shoal_put_u32(&w, slots->options.host_epoch);
     shoal_put_u64(&w, slots->version);
@@ -232,7 +240,11 @@ enum shoal_err shoal_slots_restore(struct shoal_slots **out, const struct shoal_
     return SHOAL_OK;
 }
 
-uint64_t shoal_slots_version(const struct shoal_slots *slots) { return slots->table_version; }
+uint64_t shoal_slots_version(const struct shoal_slots *slots)
+{
+    SHOAL_ASSERT(slots->table_version < UINT64_MAX);
+    return slots->table_version;
+}
 
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_slots_record, name, shape, member, max)
 static const struct shoal_pack_field record_fields[] = {
@@ -253,17 +265,20 @@ enum shoal_err shoal_slots_record_encode(const struct shoal_slots_record *record
 {
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, 2 };
 
+    SHOAL_ASSERT(record->slots <= SHOAL_SLOTS_MAX); /* what is written can be read */
     return shoal_pack_encode(head, &record_table, record, bytes, cap, len);
 }
 
 enum shoal_err shoal_slots_record_decode(struct shoal_view bytes, struct shoal_slots_record *record)
 {
+    SHOAL_ASSERT(record != NULL);
     memset(record, 0, sizeof(*record));
     return shoal_pack_decode(bytes, SHOAL_PACK_KIND_SLOTS, RECORD_VERSION, &record_table, record);
 }
 
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record)
 {
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
     *record = (struct shoal_slots_record){ .version = slots->version,
                                            .host_epoch = slots->options.host_epoch,
                                            .slots = slots->options.slots,
@@ -279,7 +294,11 @@ void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_reco
     }
 }
 
-uint32_t shoal_slots_count(const struct shoal_slots *slots) { return slots->options.slots; }
+uint32_t shoal_slots_count(const struct shoal_slots *slots)
+{
+    SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);
+    return slots->options.slots;
+}
 
 void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct shoal_slot_status *status)
 {
@@ -304,6 +323,7 @@ void shoal_slots_slot(const struct shoal_slots *slots, uint32_t index, struct sh
 bool shoal_slots_worker_at(const struct shoal_slots *slots, size_t at, struct shoal_job_id *job,
                            struct shoal_worker_report *report)
 {
+    SHOAL_ASSERT(job != NULL && report != NULL);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
         const struct worker *worker = &slots->workers[i];
 
@@ -339,6 +359,7 @@ size_t shoal_slots_leaders(const struct shoal_slots *slots, struct shoal_node_id
 {
     size_t count = 0;
 
+    SHOAL_ASSERT(nodes != NULL || cap == 0);
     for (uint32_t i = 0; i < slots->jobs_max; i++) {
         bool seen = !slots->jobs[i].used || shoal_node_id_is_zero(slots->jobs[i].leader);
 
@@ -353,4 +374,8 @@ size_t shoal_slots_leaders(const struct shoal_slots *slots, struct shoal_node_id
     return count;
 }
 
-void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats) { *stats = slots->stats; }
+void shoal_slots_stats(const struct shoal_slots *slots, struct shoal_slots_stats *stats)
+{
+    SHOAL_ASSERT(stats != NULL);
+    *stats = slots->stats;
+}

@@ -35,6 +35,7 @@ static int64_t micro_of_bits(uint64_t bits)
 /* Loss and first metric of one step, weighted by samples. False: malformed. */
 static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, int64_t *loss, int64_t *metric)
 {
+    SHOAL_ASSERT(!r->failed);
     slots_i128 sum[2] = { 0, 0 };
     uint64_t samples = 0;
 
@@ -60,6 +61,7 @@ static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, in
 
 void slots_progress_of(struct hjob *job, uint32_t call, struct shoal_epoch epoch)
 {
+    SHOAL_ASSERT(job->used);
     if (call != job->progress_call) {
         job->progress_call = call;
         job->step = job->record_step = 0;
@@ -77,6 +79,7 @@ static void on_records(struct slots_step *s, struct hjob *job, const struct shoa
     struct shoal_step_head head;
     int64_t loss = 0, metric = 0;
 
+    SHOAL_ASSERT(job->used);
     for (uint32_t i = 0; i < records->count; i++) {
         if (!read_record(&r, &head, &loss, &metric)) {
             s->slots->stats.malformed++;
@@ -117,6 +120,7 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
 {
     struct shoal_worker_report *report = &worker->report;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
     if (memcmp(hello->token, worker->place.token, sizeof(hello->token)) != 0) {
         s->slots->stats.unknown_workers++;
         return;
@@ -151,6 +155,7 @@ static void on_ready(struct slots_step *s, struct worker *worker, const struct s
     struct shoal_worker_report *report = &worker->report;
     struct shoal_call_sizes *sizes = &report->sizes;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
     worker_move(worker, SHOAL_PHASE_READY);
     report->call = ready->call;
     report->ready_call = ready->call;
@@ -175,6 +180,7 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
 {
     struct shoal_worker_report *report = &worker->report;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
     if (shoal_epoch_cmp(closed->epoch, report->epoch) < 0)
         return;
     report_epoch(report, closed->epoch);
@@ -191,6 +197,7 @@ static void on_unheard(struct slots_step *s, struct worker *worker, const struct
 {
     struct shoal_worker_report *report = &worker->report;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
     if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks == report->unheard)
         return;
     report->unheard = unheard->ranks;
@@ -202,6 +209,7 @@ static void on_train(struct slots_step *s, struct worker *worker, const struct s
     struct hjob *job = &s->slots->jobs[worker->job];
     struct shoal_call *call = &job->train_call;
 
+    SHOAL_ASSERT(worker_lives(worker)); /* S9 */
     if (worker->place.role != SHOAL_JOB_DRIVER || train->call == 0 || train->call > SHOAL_CALLS_MAX ||
         strncmp(train->bundle_path, "blob:", 5) != 0) {
         s->slots->stats.malformed++;
@@ -224,6 +232,7 @@ static void on_snapshot(struct slots_step *s, struct hjob *job, const struct sho
 {
     struct shoal_hash hash = { { 0 } };
 
+    SHOAL_ASSERT(job->used);
     if (strncmp(snapshot->path, "blob:", 5) != 0 ||
         !shoal_hex_parse(snapshot->path + 5, hash.bytes, sizeof(hash.bytes))) {
         s->slots->stats.malformed++;
@@ -294,6 +303,8 @@ static struct shoal_worker_message *new_message(struct slots_step *s, uint8_t ki
     void *memory = s->actions->pool + at;
     struct shoal_worker_message *message = memory;
 
+    SHOAL_ASSERT(s->actions->pool_used <= SHOAL_SLOTS_POOL_BYTES);
+    SHOAL_ASSERT(kind < SHOAL_WORKER_KIND_COUNT);
     if (at + bytes > SHOAL_SLOTS_POOL_BYTES || s->actions->count == SHOAL_SLOTS_ACTIONS_MAX) {
         s->slots->blocked = true;
         s->slots->stats.actions_full++;
@@ -311,7 +322,8 @@ static void send_message(struct slots_step *s, const struct worker *worker, cons
 {
     struct shoal_host_order *order = slots_order(s, SHOAL_HOST_DO_SEND);
 
-    SHOAL_ASSERT(order != NULL); /* new_message() has looked */
+    SHOAL_ASSERT(order != NULL);        /* new_message() has looked */
+    SHOAL_ASSERT(worker_lives(worker)); /* S9: nothing is told to the dead */
     order->u.send.worker_id = worker->place.worker_id;
     order->u.send.message = message;
     order->u.send.message_bytes = offsetof(struct shoal_worker_message, hello) + body;
@@ -319,6 +331,7 @@ static void send_message(struct slots_step *s, const struct worker *worker, cons
 
 static void blob_text(struct shoal_hash hash, char *text)
 {
+    SHOAL_ASSERT(!shoal_hash_is_zero(hash)); /* a blob has a name */
     memcpy(text, "blob:", 6);
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), text + 5);
 }
@@ -327,6 +340,7 @@ static void tell_call(struct slots_step *s, struct worker *worker, const struct 
 {
     struct shoal_worker_message *message;
 
+    SHOAL_ASSERT(worker->place.role == SHOAL_JOB_ENGINE); /* only engines load a call */
     /* An engine serves one call: one that has loaded another is released by the leader. */
     if (job->call == 0 || job->bundle_state != BLOB_HERE || worker->sent_call != 0)
         return;
@@ -347,6 +361,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
     const struct shoal_worker_message *message = NULL;
     struct shoal_worker_message *fresh;
 
+    SHOAL_ASSERT(worker->place.role == SHOAL_JOB_ENGINE); /* only engines are members */
     if (word == 0 || worker->sent_epoch >= word || worker->report.ready_call != epoch->call ||
         (!shoal_hash_is_zero(job->snapshot) && job->snapshot_state != BLOB_HERE))
         return;
@@ -384,6 +399,7 @@ static void tell_orders(struct slots_step *s, struct worker *worker, const struc
 {
     struct shoal_worker_message *message;
 
+    SHOAL_ASSERT(worker->report.phase >= SHOAL_PHASE_HELLO); /* it is connected */
     if (worker->final_call > worker->sent_final && worker->report.files_call < worker->final_call &&
         (message = new_message(s, SHOAL_WORKER_WRITE_FINAL, sizeof(message->acked))) != NULL) {
         message->acked.call = worker->final_call;
@@ -415,6 +431,7 @@ static void tell_driver(struct slots_step *s, struct worker *worker, struct hjob
 {
     struct shoal_worker_message *message;
 
+    SHOAL_ASSERT(worker->place.role == SHOAL_JOB_DRIVER);
     if (!job->train_state_wanted || job->train_state_worker != worker->place.worker_id)
         return;
     message = new_message(s, SHOAL_WORKER_TRAIN_STATE, sizeof(message->train_state));

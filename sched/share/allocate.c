@@ -67,6 +67,7 @@ enum shoal_err shoal_allocate_create(struct shoal_allocate **out, uint32_t hosts
 {
     struct shoal_allocate *work = calloc(1, sizeof(*work));
 
+    SHOAL_ASSERT(slots_max <= INT32_MAX && jobs_max <= INT32_MAX); /* an owner is an int32 */
     if (work == NULL)
         return SHOAL_ERR_FULL;
     work->hosts_max = hosts_max;
@@ -104,6 +105,7 @@ void shoal_allocate_destroy(struct shoal_allocate *work)
 
 static bool job_before(const struct shoal_allocate_job *a, const struct shoal_allocate_job *b)
 {
+    SHOAL_ASSERT(a != b); /* A1: of two different jobs */
     if (a->priority != b->priority)
         return a->priority > b->priority;
     if (a->ticket_ms != b->ticket_ms)
@@ -113,6 +115,8 @@ static bool job_before(const struct shoal_allocate_job *a, const struct shoal_al
 
 static bool goes_before(const struct shoal_allocate *work, bool hosts, uint32_t a, uint32_t b)
 {
+    SHOAL_ASSERT(a < (hosts ? work->view->host_count : work->view->job_count));
+    SHOAL_ASSERT(b < (hosts ? work->view->host_count : work->view->job_count));
     if (hosts)
         return shoal_node_id_cmp(work->view->hosts[a].id, work->view->hosts[b].id) < 0;
     return job_before(&work->view->jobs[a], &work->view->jobs[b]);
@@ -121,6 +125,7 @@ static bool goes_before(const struct shoal_allocate *work, bool hosts, uint32_t 
 /* Heap sort: no memory, no recursion, n log n in the worst case. */
 static void sift(const struct shoal_allocate *work, bool hosts, uint32_t *order, uint32_t root, uint32_t count)
 {
+    SHOAL_ASSERT(root < count);
     for (;;) {
         uint32_t child = 2 * root + 1;
         uint32_t kept = order[root];
@@ -139,6 +144,7 @@ static void sift(const struct shoal_allocate *work, bool hosts, uint32_t *order,
 
 static void sort(const struct shoal_allocate *work, bool hosts, uint32_t *order, uint32_t count)
 {
+    SHOAL_ASSERT(count <= (hosts ? work->hosts_max : work->jobs_max)); /* A3: the memory of create() is enough */
     for (uint32_t i = 0; i < count; i++)
         order[i] = i;
     for (uint32_t i = count / 2; i > 0; i--)
@@ -156,6 +162,7 @@ static enum shoal_err check(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->out != NULL);
     if (v->host_count > work->hosts_max || v->slot_count > work->slots_max || v->job_count > work->jobs_max)
         return SHOAL_ERR_TOO_BIG;
     for (uint32_t i = 0; i < v->slot_count; i++)
@@ -196,6 +203,8 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
 {
     uint32_t at;
 
+    SHOAL_ASSERT(host->usable); /* a host that nobody uses makes no pool */
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     for (at = 0; at < work->pool_count; at++) {
         const struct pool *pool = &work->pools[at];
 
@@ -216,6 +225,7 @@ static void make_pools(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->view->host_count <= work->hosts_max); /* A3 */
     work->pool_count = 0;
     work->out->slots_unused = 0;
     for (uint32_t i = 0; i < v->host_count; i++)
@@ -243,6 +253,7 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
 {
     uint32_t mask = 0;
 
+    SHOAL_ASSERT(work->pool_count <= 32); /* a mask holds a bit for each */
     for (uint32_t p = 0; p < work->pool_count; p++) {
         const struct pool *pool = &work->pools[p];
 
@@ -255,6 +266,7 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
 
 static void make_families(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->view->job_count <= work->jobs_max); /* A3 */
     work->family_count = 0;
     for (uint32_t i = 0; i < work->view->job_count; i++) {
         struct job_work *jw = &work->jobs[work->job_order[i]];
@@ -281,6 +293,8 @@ static bool augment(struct shoal_allocate *work, uint32_t g)
     int32_t from_family[POOLS], from_pool[POOLS];
     uint32_t queue[POOLS], head = 0, tail = 0, seen = 0;
 
+    SHOAL_ASSERT(g < work->family_count);
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     for (uint32_t p = 0; p < work->pool_count; p++) {
         if (!(work->family_mask[g] >> p & 1))
             continue;
@@ -320,6 +334,7 @@ static bool augment(struct shoal_allocate *work, uint32_t g)
 
 static void save(struct shoal_allocate *work, uint32_t *used)
 {
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     memcpy(work->spare, work->flow, sizeof(work->flow));
     for (uint32_t p = 0; p < work->pool_count; p++)
         used[p] = work->pools[p].used;
@@ -327,6 +342,7 @@ static void save(struct shoal_allocate *work, uint32_t *used)
 
 static void restore(struct shoal_allocate *work, const uint32_t *used)
 {
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     memcpy(work->flow, work->spare, sizeof(work->flow));
     for (uint32_t p = 0; p < work->pool_count; p++)
         work->pools[p].used = used[p];
@@ -337,6 +353,7 @@ static uint32_t pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
 {
     uint32_t got = 0;
 
+    SHOAL_ASSERT(g < work->family_count);
     while (got < want && augment(work, g))
         got++;
     return got;
@@ -348,6 +365,7 @@ static void count_held(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
     for (uint32_t i = 0; i < v->job_count; i++) {
         uint32_t family = work->jobs[i].family;
 
@@ -373,6 +391,7 @@ static void count_held(struct shoal_allocate *work)
 /* Rule 1. A gang stays in the very pools it is in: those units leave the pools for good. */
 static void keep_running(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->view->job_count <= work->jobs_max); /* A3 */
     for (uint32_t i = 0; i < work->view->job_count; i++) {
         struct job_work *jw = &work->jobs[work->job_order[i]];
         uint32_t left = jw->min;
@@ -403,20 +422,24 @@ static void pin_gang(struct shoal_allocate *work, struct job_work *jw)
 {
     uint32_t left = jw->min;
 
+    SHOAL_ASSERT(jw->count == jw->min); /* a gang is admitted with what it needs, no more */
     for (uint32_t p = 0; p < work->pool_count; p++) {
         uint32_t take = work->flow[jw->family][p] < left ? work->flow[jw->family][p] : left;
 
+        SHOAL_ASSERT(work->pools[p].used >= take && work->pools[p].size >= take);
         jw->pin[p] = take;
         work->flow[jw->family][p] -= take;
         work->pools[p].used -= take;
         work->pools[p].size -= take;
         left -= take;
     }
+    SHOAL_ASSERT(left == 0); /* rule 2: all or nothing */
 }
 
 /* False: every pool is full, so that no chain has an end. Of many waiting jobs most meet this, and cost nothing more. */
 static bool any_room(const struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     for (uint32_t p = 0; p < work->pool_count; p++)
         if (work->pools[p].used < work->pools[p].size)
             return true;
@@ -430,6 +453,7 @@ static void admit_waiting(struct shoal_allocate *work)
     uint32_t used[POOLS] = { 0 };
     uint32_t held_family = 0, held_units = 0;
 
+    SHOAL_ASSERT(work->view->job_count <= work->jobs_max); /* A3 */
     for (uint32_t i = 0; i < work->view->job_count; i++) {
         uint32_t j = work->job_order[i];
         struct job_work *jw = &work->jobs[j];
@@ -475,11 +499,14 @@ static void admit_waiting(struct shoal_allocate *work)
         work->pools[p].used -= take;
         held_units -= take;
     }
+    SHOAL_ASSERT(held_units == 0); /* rule 3: nothing stays held beyond the walk */
 }
 
 /* Rule 3 for jobs order[from..to) of one priority: always the one with the fewest, the earlier one of equals. */
 static void share(struct shoal_allocate *work, uint32_t from, uint32_t to)
 {
+    SHOAL_ASSERT(from < to);
+    SHOAL_ASSERT(to <= work->view->job_count);
     for (uint32_t level = 1; level != 0;) {
         uint32_t next = 0;
 
@@ -502,6 +529,7 @@ static void share(struct shoal_allocate *work, uint32_t from, uint32_t to)
 
 static void share_rest(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->family_count <= FAMILIES);
     for (uint32_t i = 0; i < work->view->job_count;) {
         uint32_t j = i;
 
@@ -534,6 +562,7 @@ static void list_held(struct shoal_allocate *work)
     const struct shoal_allocate_view *v = work->view;
     uint32_t first = 0;
 
+    SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
     for (uint32_t j = 0; j < v->job_count; j++)
         work->jobs[j].slots = 0;
     for (uint32_t s = 0; s < v->slot_count; s++)
@@ -560,6 +589,8 @@ static bool counts(const struct shoal_allocate *work, const struct job_work *jw,
 {
     int32_t pool = work->hosts[work->slot_host[slot]].pool;
 
+    SHOAL_ASSERT(slot < work->view->slot_count);
+    SHOAL_ASSERT(jw->family < work->family_count);
     return pool >= 0 && (work->family_mask[jw->family] >> pool & 1) != 0;
 }
 
@@ -571,6 +602,8 @@ static void give_back(struct shoal_allocate *work, uint32_t j)
     const uint32_t *held = &work->held_slots[jw->first_slot];
     uint32_t left = jw->held > jw->count ? jw->held - jw->count : 0;
 
+    SHOAL_ASSERT(j < work->view->job_count);
+    SHOAL_ASSERT(work->jobs[j].first_slot + work->jobs[j].slots <= work->view->slot_count);
     for (uint32_t i = 0; i < jw->slots; i++)
         work->hosts[work->slot_host[held[i]]].held = 0;
     for (uint32_t i = 0; i < jw->slots; i++)
@@ -607,6 +640,8 @@ static bool drop_kept(struct shoal_allocate *work, uint32_t j, uint32_t p)
 {
     struct job_work *jw = &work->jobs[j];
 
+    SHOAL_ASSERT(j < work->view->job_count);
+    SHOAL_ASSERT(p < work->pool_count);
     if (!work->view->jobs[j].elastic || jw->pool_kept[p] == 0)
         return false;
     for (uint32_t k = jw->slots; k > 0; k--) {
@@ -627,6 +662,7 @@ static bool drop_kept(struct shoal_allocate *work, uint32_t j, uint32_t p)
 /* A gang was admitted into a pool: elastic jobs there make room, the last in the order first. */
 static void make_room(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->pool_count <= POOLS);
     for (uint32_t p = 0; p < work->pool_count; p++) {
         uint32_t kept = 0;
 
@@ -647,6 +683,7 @@ static void final_flow(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
     memset(work->flow, 0, sizeof(work->flow));
     for (uint32_t p = 0; p < work->pool_count; p++) {
         work->pools[p].size = 0;
@@ -681,6 +718,7 @@ static void follow_chains(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->family_count <= FAMILIES);
     for (uint32_t p = 0; p < work->pool_count; p++) {
         uint32_t kept[FAMILIES] = { 0 };
 
@@ -706,6 +744,8 @@ static uint32_t best_host(const struct shoal_allocate *work, uint32_t j, uint32_
     const struct shoal_allocate_view *v = work->view;
     uint32_t best = UINT32_MAX;
 
+    SHOAL_ASSERT(j < work->view->job_count);
+    SHOAL_ASSERT(p < work->pool_count);
     for (uint32_t h = 0; h < v->host_count; h++) {
         const struct host_work *a = &work->hosts[h];
         const struct host_work *b = best == UINT32_MAX ? NULL : &work->hosts[best];
@@ -738,6 +778,7 @@ static void take_slot(struct shoal_allocate *work, uint32_t h, uint32_t j)
     struct host_work *hw = &work->hosts[h];
     uint32_t taken = UINT32_MAX;
 
+    SHOAL_ASSERT(work->hosts[h].free + work->hosts[h].vacant > 0); /* best_host() has looked */
     for (uint32_t s = host->first_slot + host->slot_count; s > host->first_slot; s--)
         if (work->out->slots[s - 1] == SHOAL_ALLOCATE_FREE &&
             (hw->free == 0 || work->view->slots[s - 1] == SHOAL_ALLOCATE_FREE))
@@ -757,6 +798,7 @@ static void place_job(struct shoal_allocate *work, uint32_t j)
     struct job_work *jw = &work->jobs[j];
     uint32_t need = jw->count > jw->kept ? jw->count - jw->kept : 0;
 
+    SHOAL_ASSERT(work->jobs[j].kept <= work->jobs[j].slots);
     if (need == 0)
         return;
     for (uint32_t h = 0; h < v->host_count; h++)
@@ -786,6 +828,7 @@ static void place(struct shoal_allocate *work)
 {
     const struct shoal_allocate_view *v = work->view;
 
+    SHOAL_ASSERT(work->out->slots != NULL || work->view->slot_count == 0);
     if (v->slot_count > 0)
         memcpy(work->out->slots, v->slots, v->slot_count * sizeof(v->slots[0]));
     list_held(work);
@@ -808,6 +851,7 @@ static void place(struct shoal_allocate *work)
 
 static void make_grants(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->out->grants != NULL || work->view->job_count == 0);
     for (uint32_t j = 0; j < work->view->job_count; j++) {
         struct shoal_allocate_grant *grant = &work->out->grants[j];
         uint32_t mask = work->family_mask[work->jobs[j].family];
@@ -820,6 +864,7 @@ static void make_grants(struct shoal_allocate *work)
 
 static void finish_grants(struct shoal_allocate *work)
 {
+    SHOAL_ASSERT(work->family_count <= FAMILIES);
     for (uint32_t j = 0; j < work->view->job_count; j++) {
         struct shoal_allocate_grant *grant = &work->out->grants[j];
         const struct job_work *jw = &work->jobs[j];
@@ -836,6 +881,7 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
 {
     enum shoal_err err;
 
+    SHOAL_ASSERT(view != NULL && out != NULL);
     work->view = view;
     work->out = out;
     err = check(work);
@@ -855,6 +901,7 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
 
 static const char *kind_text(const struct shoal_allocate_job *job)
 {
+    SHOAL_ASSERT(job->device < SHOAL_JOB_DEVICE_COUNT);
     return job->device == SHOAL_JOB_DEVICE_GPU   ? "GPU slots"
            : job->device == SHOAL_JOB_DEVICE_CPU ? "CPU slots"
                                                  : "slots";
@@ -867,6 +914,7 @@ void shoal_allocate_explain(const struct shoal_allocate_view *view, const struct
     const struct shoal_allocate_job *j = &view->jobs[job];
     char head[SHOAL_JOB_ID_TEXT_BYTES] = "";
 
+    SHOAL_ASSERT(job < view->job_count);
     if (grant->head >= 0)
         shoal_job_id_text(view->jobs[grant->head].id, head);
     switch (grant->why) {
