@@ -4,11 +4,13 @@
 
 static uint64_t carried(const struct epoch_carrier *carrier)
 {
+    SHOAL_ASSERT(carrier->before != NULL || !carrier->closed); /* a joiner has left nothing */
     return carrier->applied_step > carrier->complete_step ? carrier->applied_step : carrier->complete_step;
 }
 
 bool epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal_worker_epoch *last)
 {
+    SHOAL_ASSERT(carrier->before != NULL); /* a joiner has left nothing */
     return carrier->before->has_state || (last->decided_step > 0 && carrier->applied_step >= last->decided_step);
 }
 
@@ -17,6 +19,8 @@ void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carri
 {
     uint64_t decided = next->decided_step;
 
+    SHOAL_ASSERT(next->member_count > 0 && next->member_count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     next->holder = next->donor = 0;
     for (uint32_t i = 0; i < next->member_count; i++) {
         const struct epoch_carrier *c = &carriers[i];
@@ -41,6 +45,7 @@ void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carri
 static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual_workers, uint64_t decided, uint32_t i,
                          uint32_t *begin, uint32_t *end)
 {
+    SHOAL_ASSERT(i < last->member_count);
     if (decided == last->decided_step) {
         *begin = last->members[i].v_begin;
         *end = last->members[i].v_end;
@@ -54,6 +59,8 @@ void epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carri
 {
     uint32_t survivors = 0;
 
+    SHOAL_ASSERT(next->member_count > 0 && next->member_count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(carriers[0].before != NULL); /* somebody carries the state on */
     while (survivors < next->member_count && carriers[survivors].before != NULL)
         survivors++;
     for (uint32_t i = 0; i < survivors; i++)

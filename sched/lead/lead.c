@@ -21,6 +21,7 @@ static struct shoal_lead_action *emit(struct lead_step *s, enum shoal_lead_actio
 {
     struct shoal_lead_action *action;
 
+    SHOAL_ASSERT(s->actions->count <= SHOAL_LEAD_ACTIONS_MAX);
     if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX) {
         s->lead->blocked = true;
         s->lead->stats.actions_full++;
@@ -39,6 +40,9 @@ bool lead_send(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
     struct shoal_lead_action *action;
     size_t len;
 
+    SHOAL_ASSERT(s->actions->pool_used % 16 == 0 && s->actions->pool_used <= SHOAL_LEAD_POOL_BYTES);
+    SHOAL_ASSERT(shoal_host_kind_to_host(s->lead->scratch->out.kind)); /* a leader tells hosts */
+    SHOAL_ASSERT(s->lead->scratch != NULL);                            /* within a step */
     m->job = s->lead->job->id;
     m->generation = s->lead->job->generation;
     m->term = s->lead->options.term;
@@ -63,6 +67,8 @@ struct shoal_job_entry *lead_entry(struct lead_step *s, uint8_t kind)
 {
     struct shoal_job_entry *entry = &s->lead->scratch->entry;
 
+    SHOAL_ASSERT(kind < SHOAL_JOB_ENTRY_KIND_COUNT);
+    SHOAL_ASSERT(s->lead->scratch != NULL); /* within a step */
     if (s->lead->proposing)
         return NULL;
     if (s->now_ns < s->lead->retry_ns) {
@@ -90,6 +96,8 @@ bool lead_propose(struct lead_step *s)
     size_t len;
 
     SHOAL_ASSERT(!lead->proposing); /* L1 */
+    SHOAL_ASSERT(s->actions->pool_used % 16 == 0 && s->actions->pool_used <= SHOAL_LEAD_POOL_BYTES);
+    SHOAL_ASSERT(s->now_ns >= s->lead->started_ns); /* time does not go back */
     if (shoal_job_entry_encode(&lead->scratch->entry, at, SHOAL_LEAD_POOL_BYTES - s->actions->pool_used, &len) !=
         SHOAL_OK) {
         lead->blocked = true;
@@ -110,6 +118,9 @@ bool lead_propose_state(struct lead_step *s, uint8_t state, int32_t exit_code, b
 {
     struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_STATE);
 
+    SHOAL_ASSERT(state < SHOAL_JOB_STATE_COUNT);
+    SHOAL_ASSERT(
+        !shoal_job_state_ended((enum shoal_job_state)s->lead->job->state)); /* J2: an ended state never changes */
     if (entry == NULL)
         return false;
     entry->u.state.state = state;
@@ -124,6 +135,8 @@ void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order or
 {
     struct shoal_host_message *m = &s->lead->scratch->out;
 
+    SHOAL_ASSERT(worker->used);
+    SHOAL_ASSERT(order != SHOAL_ORDER_NONE && order < SHOAL_ORDER_COUNT);
     if (worker->order == order && s->now_ns < worker->order_ns + ORDER_NS) {
         lead_wake(s, worker->order_ns + ORDER_NS);
         return;
@@ -148,6 +161,7 @@ void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order or
 
 void lead_failure(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->now_ns >= s->lead->failure_ns); /* time does not go back */
     if (s->lead->failures > 0 && s->now_ns < s->lead->failure_ns + FAILURE_NS)
         return; /* one kick at a host ends many workers: that is one */
     s->lead->failures++;
@@ -177,6 +191,7 @@ void lead_pending(struct shoal_lead *lead, const char *format, ...)
 
 void lead_blob_text(struct shoal_hash hash, char *text)
 {
+    SHOAL_ASSERT(!shoal_hash_is_zero(hash)); /* a blob has a name */
     memcpy(text, "blob:", 6);
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), text + 5);
 }
@@ -185,6 +200,7 @@ void lead_blob_text(struct shoal_hash hash, char *text)
 
 struct lhost *lead_find_host(struct shoal_lead *lead, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, node))
             return &lead->hosts[i];
@@ -196,6 +212,8 @@ static bool host_idle(const struct shoal_lead *lead, const struct lhost *host)
 {
     bool idle = !host->involved && host->request == 0;
 
+    SHOAL_ASSERT(host->used);
+    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; idle && i < lead->grant_count; i++)
         idle = !shoal_node_id_equal(lead->grants[i].node, host->node);
     return idle;
@@ -205,6 +223,7 @@ struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
 {
     struct lhost *host = lead_find_host(lead, node);
 
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; host == NULL && i < lead->host_cap; i++)
         if (!lead->hosts[i].used)
             host = &lead->hosts[i];
@@ -221,6 +240,7 @@ struct lhost *lead_host(struct shoal_lead *lead, struct shoal_node_id node)
 
 const struct lworker *lead_find_worker(const struct shoal_lead *lead, uint64_t worker_id)
 {
+    SHOAL_ASSERT(lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].place.worker_id == worker_id)
             return &lead->workers[i];
@@ -231,12 +251,14 @@ struct lworker *lead_worker(struct shoal_lead *lead, uint64_t worker_id)
 {
     const struct lworker *found = lead_find_worker(lead, worker_id);
 
+    SHOAL_ASSERT(lead->worker_cap <= LEAD_WORKERS_MAX);
     return found == NULL ? NULL : &lead->workers[found - lead->workers];
 }
 
 /* A worker that the log has dropped is forgotten here and on its host. */
 static void sync_out(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *worker = &s->lead->workers[i];
 
@@ -252,6 +274,7 @@ static void add_worker(struct lead_step *s, const struct shoal_placement *place)
     struct shoal_lead *lead = s->lead;
     struct lworker *worker = NULL;
 
+    SHOAL_ASSERT(lead_find_worker(s->lead, place->worker_id) == NULL); /* a placement is known once */
     for (uint32_t w = 0; w < lead->worker_cap && worker == NULL; w++)
         if (!lead->workers[w].used)
             worker = &lead->workers[w];
@@ -269,6 +292,8 @@ static void sync_in(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->job->placement_count; i++) {
         const struct shoal_placement *place = &lead->job->placements[i];
         struct lhost *host = lead_host(lead, place->node);
@@ -283,6 +308,7 @@ static void sync_in(struct lead_step *s)
 
 static void new_generation(struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->job->generation > lead->generation); /* J5: recovery generations only rise */
     lead->generation = lead->job->generation;
     lead->grant_count = 0;
     lead->train_due = false;
@@ -295,6 +321,7 @@ static void new_generation(struct shoal_lead *lead)
 
 static void ack(struct lead_step *s, struct shoal_node_id to, uint64_t seq)
 {
+    SHOAL_ASSERT(seq == 0 || !shoal_node_id_is_zero(to));
     if (seq == 0)
         return;
     s->lead->scratch->out.kind = SHOAL_HOST_ACK;
@@ -307,6 +334,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     const struct shoal_worker_report *report = &lead->scratch->in.u.worker;
     struct lworker *worker = lead_worker(lead, report->worker_id);
 
+    SHOAL_ASSERT(host->used);
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_WORKER);
     if (worker == NULL) { /* not in the log: it ends, and its host forgets it */
         struct lworker stray = { .used = true,
                                  .place = { .worker_id = report->worker_id,
@@ -355,6 +384,7 @@ static void on_unknown(struct lead_step *s)
 {
     struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_UNKNOWN);
     if (worker == NULL || worker->gone)
         return;
     worker_lost(worker, worker->reported, "its host knows nothing of it");
@@ -363,6 +393,7 @@ static void on_unknown(struct lead_step *s)
 /* From the records of rank 0: loss and metric, and that a data epoch has ended. */
 static void on_metrics(struct shoal_lead *lead, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_PROGRESS);
     if (m->u.progress.data_epoch > lead->data_epoch && lead->has_metrics) {
         lead->data_epoch_due = true;
         lead->data_epoch_done = (struct shoal_data_epoch){ .call = lead->step_call,
@@ -385,6 +416,7 @@ static void on_progress(struct lead_step *s)
     const struct shoal_host_message *m = &lead->scratch->in;
     const struct shoal_call *call = shoal_job_call(lead->job, m->u.progress.call);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_PROGRESS);
     if (call == NULL || m->u.progress.call < lead->step_call)
         return;
     if (m->u.progress.call > lead->step_call) {
@@ -412,6 +444,7 @@ static void on_manifest(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_MANIFEST);
     if (!lead->scratch->in.u.manifest.ok) {
         lead_pending(lead, "the result could not be stored on two hosts: %s; trying again",
                      lead->scratch->in.u.manifest.text);
@@ -427,6 +460,7 @@ static void on_snapshot(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     const struct shoal_call *call = shoal_job_call(lead->job, lead->scratch->in.u.snapshot.call);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_SNAPSHOT);
     if (call == NULL || lead->scratch->in.u.snapshot.step <= call->snapshot_step)
         return;
     lead->snapshot_due = true;
@@ -440,6 +474,7 @@ static void on_drain(struct lead_step *s)
 {
     struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_DRAIN);
     if (worker != NULL && worker->place.role == SHOAL_JOB_ENGINE)
         worker->leaving = true;
 }
@@ -450,6 +485,7 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
     struct shoal_host_message *m = &lead->scratch->in;
     struct lhost *host;
 
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_FRAME);
     if (shoal_host_decode(event->u.frame.bytes, m) != SHOAL_OK || shoal_host_kind_to_host(m->kind) ||
         !shoal_job_id_equal(m->job, lead->job->id))
         return SHOAL_ERR_MALFORMED;
@@ -503,6 +539,8 @@ static enum shoal_err on_frame(struct lead_step *s, const struct shoal_lead_even
 
 static void on_target(struct shoal_lead *lead, const struct shoal_lead_event *event)
 {
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_TARGET);
+    SHOAL_ASSERT(event->u.target.slot_count == 0 || event->u.target.slots != NULL);
     lead->has_target = true;
     lead->target = event->u.target.count;
     lead->target_slot_count =
@@ -514,6 +552,7 @@ static void on_target(struct shoal_lead *lead, const struct shoal_lead_event *ev
 
 static void host_is_new(struct lead_step *s, const struct lhost *host)
 {
+    SHOAL_ASSERT(host->used && host->host_epoch != 0);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *worker = &s->lead->workers[i];
 
@@ -528,6 +567,7 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 {
     struct lhost *host = lead_host(lead, node);
 
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     if (host == NULL || host_epoch < host->host_epoch)
         return;
     if (host_epoch > host->host_epoch) {
@@ -544,6 +584,7 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
 {
     struct lhost *host = lead_find_host(s->lead, event->u.host.node); /* of the others: nothing is asked of them now */
 
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_HOST);
     if (host == NULL)
         return;
     host->health = (uint8_t)event->u.host.health;
@@ -573,6 +614,7 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->actions->count == 0); /* what an event changes is told by the step, in its order */
     switch (event->kind) {
     case SHOAL_LEAD_TIMER: return SHOAL_OK;
     case SHOAL_LEAD_APPLIED: lead->proposing = false; return SHOAL_OK;
@@ -613,6 +655,7 @@ static void bury(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->now_ns < LEAD_NEVER);
     for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 
@@ -644,6 +687,7 @@ static void bury(struct lead_step *s)
  * and they are told to end. */
 static void ask_returned(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->actions->count <= SHOAL_LEAD_ACTIONS_MAX);
     for (uint32_t i = 0; i < s->lead->host_cap; i++) {
         struct lhost *host = &s->lead->hosts[i];
 
@@ -661,6 +705,7 @@ static void ask_reports(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *worker = &lead->workers[i];
         struct lhost *host;
@@ -686,6 +731,8 @@ static void propose_next(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->proposed_ns <= s->now_ns); /* time does not go back */
+    SHOAL_ASSERT(s->actions->count <= SHOAL_LEAD_ACTIONS_MAX);
     if (lead->proposing) {
         if (s->now_ns < lead->proposed_ns + PROPOSAL_NS) {
             lead_wake(s, lead->proposed_ns + PROPOSAL_NS);
@@ -709,6 +756,8 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
     struct lead_step s = { .lead = lead, .now_ns = now_ns, .actions = actions };
     enum shoal_err err;
 
+    SHOAL_ASSERT(now_ns >= lead->started_ns);                /* time does not go back */
+    SHOAL_ASSERT(lead->job->generation >= lead->generation); /* J5 */
     actions->count = 0;
     actions->pool_used = 0;
     lead->scratch = &actions->scratch;
@@ -738,7 +787,11 @@ enum shoal_err shoal_lead_step(struct shoal_lead *lead, const struct shoal_lead_
 
 uint64_t shoal_lead_deadline_ns(const struct shoal_lead *lead) { return lead->deadline_ns; }
 
-static uint64_t or_default(uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; }
+static uint64_t or_default(uint64_t value, uint64_t otherwise)
+{
+    SHOAL_ASSERT(otherwise > 0);
+    return value != 0 ? value : otherwise;
+}
 
 /* A gang's next attempt begins when the last one has left the log. An elastic job may have workers on lost hosts beside
  * those in their place, and two drivers. What an earlier leader has placed is there already. */
@@ -747,6 +800,8 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
     const struct shoal_job *job = lead->job;
     uint32_t most = job->spec.elastic ? 2 * job->spec.workers_max + 4 : job->spec.workers_min + 1;
 
+    SHOAL_ASSERT(lead->workers == NULL && lead->hosts == NULL); /* once */
+    SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     if (job->tasks != NULL)
         most = job->tasks->array.task_count < SHOAL_PLACE_MAX ? job->tasks->array.task_count : SHOAL_PLACE_MAX;
     most += job->placement_count;
@@ -767,6 +822,8 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
 {
     struct shoal_lead *lead = calloc(1, sizeof(*lead));
 
+    SHOAL_ASSERT(options->job != NULL);
+    SHOAL_ASSERT(options->term > 0); /* L2: a leader is elected */
     if (lead == NULL)
         return SHOAL_ERR_FULL;
     lead->options = *options;
@@ -808,6 +865,7 @@ void shoal_lead_destroy(struct shoal_lead *lead)
 
 size_t shoal_lead_bytes(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT((lead->shrunk == NULL) == (lead->links == NULL)); /* both, or not elastic */
     return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
            (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links));
 }
@@ -819,5 +877,6 @@ void shoal_lead_memory(struct shoal_memory *memory)
                            LEAD_HOSTS_MAX * sizeof(struct lhost) + sizeof(struct shoal_worker_epoch) +
                            sizeof(struct link_breaks);
 
+    SHOAL_ASSERT(memory->count < SHOAL_MEMORY_ROWS_MAX);
     shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, largest);
 }

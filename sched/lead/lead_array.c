@@ -12,6 +12,7 @@ static int16_t exit_code_of(const struct shoal_worker_report *report)
 {
     int32_t code = report->signalled ? 128 + report->status : report->status;
 
+    SHOAL_ASSERT(report->phase == SHOAL_PHASE_EXITED); /* L5 */
     return (int16_t)(code < 0 ? -1 : code & 255);
 }
 
@@ -20,6 +21,8 @@ static struct shoal_task_end end_of(const struct shoal_lead *lead, const struct 
     struct shoal_task_end end = { .worker_id = w->place.worker_id, .exit_code = -1 };
 
     SHOAL_ASSERT(w->gone); /* L5 */
+    SHOAL_ASSERT(w->used);
+    SHOAL_ASSERT(w->place.role == SHOAL_JOB_TASK); /* an array has nothing else */
     if (!w->lost && (w->ended_ns == 0 || exit_code_of(&w->report) == 0)) {
         end.outcome = SHOAL_TASK_ENDED;
         end.exit_code = exit_code_of(&w->report);
@@ -37,6 +40,8 @@ uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *
 {
     uint32_t count = 0;
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
+    SHOAL_ASSERT(lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap && count < SHOAL_PLACEMENTS_MAX; i++)
         if (lead->workers[i].used && lead->workers[i].gone)
             entry->u.tasks.ends[count++] = end_of(lead, &lead->workers[i]);
@@ -50,6 +55,7 @@ bool lead_array_drop(struct lead_step *s)
     struct shoal_job_entry *entry;
     bool any = false;
 
+    SHOAL_ASSERT(s->lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap && !any; i++)
         any = lead->workers[i].used && lead->workers[i].gone;
     if (!any)
@@ -68,12 +74,14 @@ void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max
     uint32_t left = tasks->counts[SHOAL_TASK_PENDING] + tasks->counts[SHOAL_TASK_RUNNING];
     uint32_t room = shoal_job_tasks_room(lead->job) + lead->job->placement_count;
 
+    SHOAL_ASSERT(lead->job->tasks != NULL);
     *max = left < room ? left : room;
     *min = *max > 0 ? 1 : 0;
 }
 
 static bool any_started(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].report.phase >= SHOAL_PHASE_STARTED && !lead->workers[i].gone)
             return true;
@@ -87,7 +95,8 @@ static bool propose_end(struct lead_step *s)
     int32_t code = shoal_job_tasks_exit(job, &position);
     char text[160] = "";
 
-    SHOAL_ASSERT(job->placement_count == 0); /* T1: nothing runs */
+    SHOAL_ASSERT(job->placement_count == 0);                            /* T1: nothing runs */
+    SHOAL_ASSERT(s->lead->job->tasks->counts[SHOAL_TASK_PENDING] == 0); /* T1: every task has ended */
     if (position != SHOAL_ARRAY_NONE && code >= 0)
         (void)snprintf(text, sizeof(text), "%u of %u tasks failed; the first of them is task %u, with exit status %d",
                        job->tasks->counts[SHOAL_TASK_FAILED], job->tasks->array.task_count,
@@ -104,6 +113,7 @@ bool lead_array_finish(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     const struct shoal_job *job = lead->job;
 
+    SHOAL_ASSERT(s->lead->job->tasks != NULL);
     if (lead->fail_text[0] != '\0')
         return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
     if (job->tasks->counts[SHOAL_TASK_PENDING] + job->tasks->counts[SHOAL_TASK_RUNNING] == 0)

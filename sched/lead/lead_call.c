@@ -24,6 +24,7 @@ void lead_on_train(struct lead_step *s, uint64_t worker_id, const struct shoal_c
     const struct shoal_call *call = shoal_job_call(lead->job, train->call);
     const struct shoal_placement *driver = shoal_job_driver(lead->job);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_TRAIN);
     /* Late ones: of a driver that is gone, or of a call that this one has left behind. */
     if (driver == NULL || driver->worker_id != worker_id ||
         (lead->driver_worker == worker_id && train->call < lead->driver_call)) {
@@ -61,6 +62,8 @@ void lead_tell_driver(struct lead_step *s)
     uint32_t engines = 0;
     uint64_t key;
 
+    SHOAL_ASSERT(s->lead->train_state_count <= TRAIN_STATES_MAX);
+    SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     if (call == NULL || worker == NULL || !lworker_lives(worker) || worker->report.phase < SHOAL_PHASE_HELLO)
         return;
     if (host_lost(lead_find_host(lead, worker->place.node))) {
@@ -106,6 +109,7 @@ void lead_tell_driver(struct lead_step *s)
  * of those who hold the job's blobs. */
 static bool owes_call(const struct shoal_lead *lead, const struct lhost *host, uint32_t call)
 {
+    SHOAL_ASSERT(host->used && call != 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -121,6 +125,7 @@ static void tell_mark(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(host->used);
     if (!host->involved || lead->step_call == 0 || lead->records_acked <= host->mark_sent)
         return;
     lead->scratch->out.kind = SHOAL_HOST_MARK;
@@ -137,6 +142,7 @@ void lead_tell_call(struct lead_step *s)
     const struct shoal_call *call = shoal_job_running_call(lead->job);
     struct shoal_host_message *m = &lead->scratch->out;
 
+    SHOAL_ASSERT(s->lead->guardian_count <= SHOAL_HOST_SOURCES_MAX);
     if (call == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
     for (uint32_t i = 0; i < lead->host_cap; i++) {
@@ -174,6 +180,7 @@ static void ask_manifest(struct lead_step *s, struct shoal_node_id node, uint32_
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     if (lead->manifest_ns != 0 && lead->manifest_asked == call && s->now_ns < lead->manifest_ns + MANIFEST_NS) {
         lead_wake(s, lead->manifest_ns + MANIFEST_NS);
         return;
@@ -194,6 +201,8 @@ static uint32_t ranks(struct shoal_lead *lead, struct lworker **list)
     const struct shoal_worker_epoch *epoch = lead->job->epoch;
     uint32_t count = 0;
 
+    SHOAL_ASSERT(lead->job->epoch != NULL); /* only elastic jobs have ranks */
+    SHOAL_ASSERT(lead->job->epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < epoch->member_count; i++) {
         struct lworker *w = lead_worker(lead, epoch->members[i].worker_id);
 
@@ -215,6 +224,7 @@ static bool all_done(struct lead_step *s, const struct shoal_call *call, struct 
     uint32_t count = ranks(lead, list);
     bool all = true;
 
+    SHOAL_ASSERT(call->state == SHOAL_CALL_RUNNING);
     *done = NULL;
     for (uint32_t i = 0; i < count; i++) {
         struct lworker *w = list[i];
@@ -240,6 +250,8 @@ static bool propose_call_state(struct lead_step *s, const struct shoal_call *cal
 {
     struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_CALL_STATE);
 
+    SHOAL_ASSERT(state > call->state); /* J3: a call only goes on */
+    SHOAL_ASSERT(call->call <= s->lead->job->call_count);
     if (entry == NULL)
         return true;
     entry->u.call.call = call->call;
@@ -260,6 +272,8 @@ static bool write_final(struct lead_step *s, const struct shoal_call *call)
     struct lworker *list[LEAD_WORKERS_MAX];
     uint32_t count = ranks(lead, list);
 
+    SHOAL_ASSERT(call->state == SHOAL_CALL_DONE);
+    SHOAL_ASSERT(s->lead->job->epoch != NULL);
     if (lead->manifest_ok && lead->manifest_call == call->call)
         return propose_call_state(s, call, SHOAL_CALL_FINISHED, NULL);
     for (uint32_t i = 0; i < count; i++) {
@@ -284,6 +298,8 @@ static void release_engines(struct lead_step *s, uint32_t call)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->job->call_count <= SHOAL_CALLS_MAX);
+    SHOAL_ASSERT(s->lead->job->spec.elastic || call == 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
@@ -306,6 +322,8 @@ static bool propose_call(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     struct shoal_job_entry *entry;
 
+    SHOAL_ASSERT(s->lead->train_due);
+    SHOAL_ASSERT(s->lead->train.call > 0);
     if (shoal_job_call(lead->job, lead->train.call) != NULL) { /* it is in the log by now */
         lead->train_due = false;
         return false;
@@ -324,6 +342,7 @@ bool lead_calls(struct lead_step *s)
     const struct shoal_call *call = shoal_job_running_call(lead->job);
     struct lworker *done;
 
+    SHOAL_ASSERT(s->lead->job->call_count <= SHOAL_CALLS_MAX);
     if (!lead->job->spec.elastic || lead->job->stop || lead->fail_text[0] != '\0')
         return false;
     if (call == NULL) {
@@ -363,6 +382,7 @@ bool lead_progress(struct lead_step *s)
     const struct shoal_call *call = shoal_job_call(lead->job, lead->step_call);
     struct shoal_job_entry *entry;
 
+    SHOAL_ASSERT(s->lead->job->call_count <= SHOAL_CALLS_MAX);
     if (call == NULL ||
         (!lead->data_epoch_due && lead->logged_step <= call->logged_step && lead->records_acked <= call->records_acked))
         return false;
@@ -401,6 +421,7 @@ bool lead_rerun(const struct shoal_lead *lead)
 
 static void order_all(struct lead_step *s, enum shoal_order order, uint8_t reason, const char *text)
 {
+    SHOAL_ASSERT(order == SHOAL_ORDER_RELEASE || order == SHOAL_ORDER_STOP || order == SHOAL_ORDER_KILL);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
@@ -424,6 +445,7 @@ static void finish_ended(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     bool well = lead->job->state == SHOAL_JOB_FINISHED;
 
+    SHOAL_ASSERT(shoal_job_state_ended((enum shoal_job_state)s->lead->job->state));
     order_all(s, well ? SHOAL_ORDER_RELEASE : SHOAL_ORDER_STOP, well ? SHOAL_STOP_USER : SHOAL_STOP_ERROR,
               "the job has ended");
     if (lead->job->placement_count > 0)
@@ -447,6 +469,7 @@ static bool finish_stopped(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->job->stop);
     order_all(s, SHOAL_ORDER_STOP, SHOAL_STOP_USER, lead->job->reason);
     if (lead->job->tasks != NULL && lead_array_drop(s)) /* results that are known count, also now */
         return true;
@@ -463,6 +486,7 @@ static bool finish_result(struct lead_step *s)
     const struct shoal_placement *place = shoal_job_driver(lead->job);
     struct shoal_job_entry *entry;
 
+    SHOAL_ASSERT(s->lead->job->result_wanted || s->lead->ended_well); /* J9 */
     for (uint32_t i = 0; place == NULL && i < lead->job->placement_count; i++)
         if (lead->job->placements[i].role == SHOAL_JOB_SCRIPT && lead->job->placements[i].rank == 0)
             place = &lead->job->placements[i];
@@ -482,6 +506,7 @@ static void exit_text(const struct lworker *w, const char *who, char *text, size
 {
     const char *line = w->report.text;
 
+    SHOAL_ASSERT(w->gone); /* L5 */
     if (w->report.signalled)
         (void)snprintf(text, cap, "the %s was ended by signal %d%s%.200s", who, w->report.status,
                        line[0] != '\0' ? ": " : "", line);
@@ -498,6 +523,7 @@ static bool judge_scripts(struct lead_step *s)
     uint32_t well = 0, all = 0, lost = 0;
     char text[300];
 
+    SHOAL_ASSERT(s->lead->job->tasks == NULL); /* an array judges its tasks by itself */
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
@@ -529,6 +555,7 @@ static bool judge_scripts(struct lead_step *s)
 
 static void judge_engines(struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->job->tasks == NULL);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -549,6 +576,7 @@ static bool ran_for_a_while(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->now_ns >= s->lead->ran_ns);
     if (lead->ran_ns == 0)
         lead->ran_ns = s->now_ns;
     if (lead->job->spec.elastic || s->now_ns >= lead->ran_ns + RUNNING_NS)
@@ -565,6 +593,7 @@ static bool follow_state(struct lead_step *s)
     const struct shoal_call *call = shoal_job_running_call(job);
     bool main_lives = false, main_ran = false, members_live = false;
 
+    SHOAL_ASSERT(!s->lead->job->stop && !s->lead->job->result_wanted);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -604,6 +633,7 @@ bool lead_finish(struct lead_step *s)
     const struct shoal_job *job = lead->job;
     bool well;
 
+    SHOAL_ASSERT(s->lead->job->state < SHOAL_JOB_STATE_COUNT);
     if (shoal_job_state_ended((enum shoal_job_state)job->state)) {
         finish_ended(s);
         return false;

@@ -42,11 +42,13 @@
 
 static const struct shoal_worker_epoch *running(const struct shoal_lead *lead, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(lead->job->epoch != NULL);
     return lead->job->epoch->call == call->call && lead->job->epoch->member_count > 0 ? lead->job->epoch : NULL;
 }
 
 static const struct shoal_rank_member *member_of(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
 {
+    SHOAL_ASSERT(epoch == NULL || epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; epoch != NULL && i < epoch->member_count; i++)
         if (epoch->members[i].worker_id == worker_id)
             return &epoch->members[i];
@@ -60,18 +62,21 @@ bool lead_is_member(const struct shoal_lead *lead, uint64_t worker_id)
 
 static uint64_t carried(const struct lworker *w)
 {
+    SHOAL_ASSERT(w->used);
     return w->report.applied_step > w->report.complete_step ? w->report.applied_step : w->report.complete_step;
 }
 
 /* It left that epoch, or one that its host has made of it since (E6). */
 static bool closed_in(const struct lworker *w, struct shoal_epoch epoch)
 {
+    SHOAL_ASSERT(w->used);
     return w->reported && w->report.closed && w->report.epoch.e == epoch.e && w->report.epoch.k >= epoch.k;
 }
 
 /* E5. */
 static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_epoch *last, uint32_t rank)
 {
+    SHOAL_ASSERT(rank < last->member_count);
     if (!host_lost(lead_find_host(s->lead, last->members[rank].node)))
         return false;
     for (uint32_t i = 0; i < last->member_count; i++) {
@@ -88,6 +93,7 @@ static bool out_of_reach(const struct lead_step *s, const struct shoal_worker_ep
 /* May be a member of the next epoch; `leavers`: also who is about to leave. */
 static bool eligible(struct lead_step *s, const struct lworker *w, const struct shoal_call *call, bool leavers)
 {
+    SHOAL_ASSERT(w->used && call->call != 0);
     return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->reported && !w->stale &&
            (leavers || !w->leaving) && !w->cut_off && w->ended_ns == 0 && w->report.phase == SHOAL_PHASE_READY &&
            w->report.ready_call == call->call && w->report.address_len <= SHOAL_TRANSPORT_ADDRESS_MAX &&
@@ -108,6 +114,7 @@ static int joiner_cmp(const struct lworker *a, const struct lworker *b)
 {
     int order = shoal_node_id_cmp(a->place.node, b->place.node);
 
+    SHOAL_ASSERT(a != b);
     if (order != 0)
         return order;
     return a->place.slot < b->place.slot ? -1 : a->place.slot > b->place.slot;
@@ -116,11 +123,16 @@ static int joiner_cmp(const struct lworker *a, const struct lworker *b)
 /* It was in an epoch of this call, and is not in the last one (E4). */
 static bool outcast(const struct lworker *w, const struct shoal_worker_epoch *last)
 {
+    SHOAL_ASSERT(w->used);
     return (w->was_member || w->report.epoch.e != 0) && member_of(last, w->place.worker_id) == NULL;
 }
 
 /* True when it is known how much of the state a worker carries: it was in no epoch, or has said where it left. */
-static bool known(const struct lworker *w) { return (!w->was_member && w->report.epoch.e == 0) || w->report.closed; }
+static bool known(const struct lworker *w)
+{
+    SHOAL_ASSERT(w->used);
+    return (!w->was_member && w->report.epoch.e == 0) || w->report.closed;
+}
 
 /* Survivors in their old order, then joiners by host and slot. `last` NULL: all who are there, outcasts too. */
 static void plan_members(struct lead_step *s, const struct shoal_call *call, const struct shoal_worker_epoch *last,
@@ -128,6 +140,8 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
 {
     uint32_t survivors;
 
+    SHOAL_ASSERT(last == NULL || last->member_count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(call->call != 0);
     plan->count = 0;
     for (uint32_t i = 0; last != NULL && i < last->member_count; i++) {
         struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
@@ -159,6 +173,8 @@ static void plan_members(struct lead_step *s, const struct shoal_call *call, con
 
 static void ranges_balanced(struct shoal_worker_epoch *next, uint32_t virtual_workers)
 {
+    SHOAL_ASSERT(next->member_count > 0 && next->member_count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(virtual_workers > 0); /* SIZES is committed before the first epoch */
     for (uint32_t i = 0; i < next->member_count; i++)
         shoal_balanced_range(virtual_workers, next->member_count, i, &next->members[i].v_begin,
                              &next->members[i].v_end);
@@ -171,6 +187,9 @@ static struct shoal_worker_epoch *new_epoch(struct lead_step *s, const struct sh
     struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_EPOCH);
     struct shoal_worker_epoch *next;
 
+    SHOAL_ASSERT(plan->count > 0 && plan->count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(s->lead->job->epoch->epoch.e < UINT32_MAX); /* J3: epochs only rise */
+    SHOAL_ASSERT(call->sizes.virtual_workers > 0);           /* SIZES is committed before the first epoch */
     if (entry == NULL)
         return NULL;
     next = &entry->u.epoch;
@@ -197,6 +216,9 @@ static struct shoal_worker_epoch *new_epoch(struct lead_step *s, const struct sh
 
 static bool commit_epoch(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->lead->scratch->entry.kind == SHOAL_JOB_ENTRY_EPOCH);
+    SHOAL_ASSERT(shoal_epoch_cmp(s->lead->scratch->entry.u.epoch.epoch, s->lead->job->epoch->epoch) >
+                 0); /* J3: epochs only rise */
     if (!lead_propose(s))
         return true;
     s->lead->stats.epochs++;
@@ -210,6 +232,7 @@ static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, co
 {
     struct shoal_worker_epoch *next = new_epoch(s, call, plan);
 
+    SHOAL_ASSERT(plan->count > 0);
     if (next == NULL)
         return true;
     next->decided_step = call->snapshot_step;
@@ -223,6 +246,7 @@ static bool propose_fresh(struct lead_step *s, const struct shoal_call *call, co
 
 static void carriers_of(const struct plan *plan, const struct shoal_worker_epoch *last, struct epoch_carrier *carriers)
 {
+    SHOAL_ASSERT(plan->count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < plan->count; i++)
         carriers[i] = (struct epoch_carrier){ .before = plan->before[i],
                                               .closed = closed_in(plan->workers[i], last->epoch),
@@ -251,6 +275,7 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
 /* Workers that were placed and may still become ready soon. */
 static bool others_come(const struct shoal_lead *lead, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(call->call != 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -267,6 +292,7 @@ static bool propose_carried(struct lead_step *s, const struct shoal_call *call, 
 {
     struct shoal_worker_epoch *next = new_epoch(s, call, plan);
 
+    SHOAL_ASSERT(decided > call->snapshot_step);
     if (next == NULL)
         return true;
     next->decided_step = decided;
@@ -288,6 +314,8 @@ static bool first_epoch(struct lead_step *s, const struct shoal_call *call, cons
     struct shoal_lead *lead = s->lead;
     uint64_t decided = 0;
 
+    SHOAL_ASSERT(plan->count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(call->call != 0);
     if (plan->count == 0)
         return false;
     if (lead->first_ready_ns == 0)
@@ -314,6 +342,8 @@ static bool settled(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
     bool stepped = s->lead->step_call == last->call && s->lead->step > last->decided_step;
 
+    SHOAL_ASSERT(last->member_count > 0);
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     if (!stepped && s->now_ns < s->lead->epoch_seen_ns + STEP_NS) {
         lead_wake(s, s->lead->epoch_seen_ns + STEP_NS);
         return false;
@@ -338,6 +368,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     enum breach breach = BREACH_NONE;
     bool joiner = false;
 
+    SHOAL_ASSERT(last->call == call->call);
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
@@ -370,6 +401,8 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(last->member_count > 0);
+    SHOAL_ASSERT(s->lead->revoking);
     for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
         bool owes = false;
@@ -398,11 +431,13 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
 
 static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
 {
+    SHOAL_ASSERT(m->worker_id == w->place.worker_id);
     return epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
 }
 
 static bool one_host(const struct shoal_worker_epoch *epoch)
 {
+    SHOAL_ASSERT(epoch->member_count > 0);
     for (uint32_t i = 1; i < epoch->member_count; i++)
         if (!shoal_node_id_equal(epoch->members[i].node, epoch->members[0].node))
             return false;
@@ -418,6 +453,8 @@ static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *
     bool owing = false, awake = false, closed = false;
     uint64_t highest = 0;
 
+    SHOAL_ASSERT(s->lead->revoking); /* E1: it was to end */
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     *none = true;
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
@@ -452,6 +489,8 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
 {
     uint64_t highest = 0;
 
+    SHOAL_ASSERT(plan->count > 0);
+    SHOAL_ASSERT(last->member_count > 0);
     *decided = 0;
     for (uint32_t i = 0; i < plan->count; i++)
         if (closed_in(plan->workers[i], last->epoch) && carried(plan->workers[i]) > *decided)
@@ -467,6 +506,7 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
 
 static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_epoch *last)
 {
+    SHOAL_ASSERT(plan->count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < plan->count; i++)
         if (plan->before[i] != NULL && closed_in(plan->workers[i], last->epoch) &&
             carrier(plan->workers[i], plan->before[i], last))
@@ -478,6 +518,7 @@ static bool plan_has_closed(const struct plan *plan, const struct shoal_worker_e
 
 static bool link_counts(struct lead_step *s, const struct lworker *w)
 {
+    SHOAL_ASSERT(w == NULL || w->used);
     return w != NULL && lworker_lives(w) && !w->report.stuck && !w->report.failed && !w->report.frozen && !w->stale &&
            !host_lost(lead_find_host(s->lead, w->place.node));
 }
@@ -487,6 +528,7 @@ static void gather_broken(struct lead_step *s, const struct shoal_worker_epoch *
 {
     uint64_t well = 0;
 
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < last->member_count; i++)
         well |= (uint64_t)link_counts(s, lead_worker(s->lead, last->members[i].worker_id)) << i;
     for (uint32_t i = 0; i < last->member_count; i++) {
@@ -504,6 +546,7 @@ static uint64_t may_cut_off(struct lead_step *s, const struct shoal_call *call, 
 {
     uint64_t carriers = 0, may = 0;
 
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
@@ -526,6 +569,7 @@ static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, 
     uint64_t bar_ns = BAR_NS;
     char name[33];
 
+    SHOAL_ASSERT(rank < last->member_count);
     shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), name);
     if (host != NULL) {
         for (uint32_t i = 0; i < host->cut_offs && bar_ns < BAR_MAX_NS; i++)
@@ -554,6 +598,8 @@ static void judge_links(struct lead_step *s, const struct shoal_call *call, cons
     uint64_t by = 0;
     uint32_t rank;
 
+    SHOAL_ASSERT(s->lead->links != NULL); /* only elastic jobs have data links */
+    SHOAL_ASSERT(last->member_count <= SHOAL_RANKS_MAX);
     if (lead->links_judged)
         return;
     lead->links_judged = true;
@@ -569,6 +615,7 @@ void lead_on_broken(struct lead_step *s, const struct lhost *host)
 {
     struct lworker *w = lead_worker(s->lead, s->lead->scratch->in.u.broken.worker_id);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_BROKEN);
     if (w == NULL || !shoal_node_id_equal(w->place.node, host->node)) {
         s->lead->stats.stale++;
         return;
@@ -582,6 +629,7 @@ static bool readmit(struct shoal_lead *lead)
 {
     bool some = false;
 
+    SHOAL_ASSERT(lead->revoking);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
@@ -594,6 +642,7 @@ static bool readmit(struct shoal_lead *lead)
 /* It alone has completed the last step, and cannot give it to anybody. */
 static void kill_cut_off(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->lead->revoking);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
@@ -612,6 +661,8 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
     uint64_t decided;
     bool none;
 
+    SHOAL_ASSERT(last->call == call->call);
+    SHOAL_ASSERT(last->member_count > 0);
     if (!lead->revoking) {
         if (find_breach(s, call, last) == BREACH_NONE)
             return false;
@@ -661,6 +712,7 @@ static bool next_epoch(struct lead_step *s, const struct shoal_call *call, const
 
 static bool propose_sizes(struct lead_step *s, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(call->sizes.virtual_workers == 0);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         const struct lworker *w = &s->lead->workers[i];
         struct shoal_job_entry *entry;
@@ -685,6 +737,7 @@ static void check_sizes(struct lead_step *s, const struct shoal_call *call)
     struct shoal_lead *lead = s->lead;
     const struct shoal_call_sizes *want = &call->sizes;
 
+    SHOAL_ASSERT(call->sizes.virtual_workers > 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
         const struct shoal_call_sizes *has = &w->report.sizes;
@@ -719,6 +772,7 @@ static void see_epoch(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint64_t word = shoal_epoch_word(lead->job->epoch->epoch);
 
+    SHOAL_ASSERT(s->lead->job->epoch != NULL);
     if (word == lead->epoch_seen)
         return;
     lead->epoch_seen = word;
@@ -739,6 +793,7 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
     bool moved = last == NULL || (lead->step_call == last->call && lead->step > last->decided_step) ||
                  s->now_ns >= lead->epoch_seen_ns + LEAVE_NS;
 
+    SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         struct lworker *w = &lead->workers[i];
 
@@ -758,6 +813,7 @@ static void send_leavers_off(struct lead_step *s, const struct shoal_worker_epoc
 /* An engine that says it cannot go on is replaced. */
 static void stop_failed(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < s->lead->worker_cap; i++) {
         struct lworker *w = &s->lead->workers[i];
 
@@ -776,6 +832,7 @@ static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(last == NULL || last->member_count > 0);
     if (last == NULL || lead->step_call != last->call || lead->step <= last->decided_step)
         return;
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
@@ -793,6 +850,7 @@ static void kill_outcasts(struct lead_step *s, const struct shoal_worker_epoch *
 
 static bool any_done(const struct shoal_lead *lead, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(call->call != 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lead->workers[i].used && lead->workers[i].reported && lead->workers[i].report.done_call == call->call)
             return true;
@@ -801,6 +859,7 @@ static bool any_done(const struct shoal_lead *lead, const struct shoal_call *cal
 
 static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(call->call != 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
             return true;
@@ -816,6 +875,8 @@ void lead_on_shrunk(struct lead_step *s, const struct lhost *host)
     bool ours = last != NULL && in->call == last->call && in->epoch.e == last->epoch.e && in->epoch.k > last->epoch.k &&
                 in->member_count > 0 && one_host(in) && shoal_node_id_equal(in->members[0].node, host->node);
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_SHRUNK);
+    SHOAL_ASSERT(s->lead->shrunk != NULL); /* elastic jobs only */
     for (uint32_t i = 0; ours && i < in->member_count; i++)
         ours = member_of(last, in->members[i].worker_id) != NULL;
     if (!ours) {
@@ -832,6 +893,8 @@ static bool propose_shrunk(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     struct shoal_job_entry *entry;
 
+    SHOAL_ASSERT(s->lead->job->epoch != NULL);
+    SHOAL_ASSERT(s->lead->shrunk != NULL); /* elastic jobs only */
     lead->shrunk_due = lead->shrunk_due && lead->shrunk->epoch.e == lead->job->epoch->epoch.e &&
                        lead->shrunk->epoch.k > lead->job->epoch->epoch.k;
     for (uint32_t i = 0; lead->shrunk_due && i < lead->shrunk->member_count;
@@ -854,6 +917,8 @@ bool lead_epoch(struct lead_step *s)
     const struct shoal_worker_epoch *last;
     struct plan plan;
 
+    SHOAL_ASSERT(s->lead->job->spec.elastic ||
+                 shoal_job_running_call(s->lead->job) == NULL); /* only elastic jobs have calls */
     if (call == NULL || lead->job->stop || lead->fail_text[0] != '\0')
         return false;
     see_epoch(s);
@@ -887,6 +952,7 @@ void lead_tell_epoch(struct lead_step *s)
     const struct shoal_call *call = shoal_job_running_call(lead->job);
     const struct shoal_worker_epoch *last = call == NULL ? NULL : running(lead, call);
 
+    SHOAL_ASSERT(s->lead->host_cap <= LEAD_HOSTS_MAX);
     if (last == NULL || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
     for (uint32_t i = 0; i < lead->host_cap; i++) {

@@ -8,6 +8,7 @@
 
 static void put_holding(struct shoal_job_summary *summary, const struct shoal_placement *place)
 {
+    SHOAL_ASSERT(summary->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     if (place->slot == SHOAL_SLOT_NONE)
         return;
     summary->held++;
@@ -26,6 +27,7 @@ static void put_holding(struct shoal_job_summary *summary, const struct shoal_pl
 /* The reason why the job waits, newest first: the controller's own word, else the allocation's. */
 static const char *waits_for(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->job->state < SHOAL_JOB_STATE_COUNT);
     if (shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return "";
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->target_why[0] != '\0')
@@ -43,13 +45,19 @@ bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placemen
     return place->slot != SHOAL_SLOT_NONE && (worker == NULL || !worker->gone);
 }
 
-void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max) { lead_want(lead, min, max); }
+void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
+{
+    SHOAL_ASSERT(lead->job != NULL);
+    lead_want(lead, min, max);
+}
 
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary)
 {
     const struct shoal_job *job = lead->job;
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
 
+    SHOAL_ASSERT(lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
+    SHOAL_ASSERT(lead->options.term > 0);
     memset(summary, 0, sizeof(*summary));
     summary->id = job->id;
     summary->state = job->state;
@@ -92,6 +100,7 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
 
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts)
 {
+    SHOAL_ASSERT(lead->options.term > 0);
     shoal_job_facts(lead->job, facts);
     job_cut_text(facts->pending, sizeof(facts->pending), waits_for(lead));
     facts->leader = lead->options.self;
@@ -116,6 +125,7 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
 
+    SHOAL_ASSERT(cap > 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         if (!lworker_lives(&lead->workers[i]))
             continue;
@@ -139,6 +149,8 @@ size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nod
 {
     size_t count = 0;
 
+    SHOAL_ASSERT(nodes != NULL || cap == 0);
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; i < lead->host_cap; i++) {
         bool works = false;
 
@@ -153,7 +165,11 @@ size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nod
     return count;
 }
 
-void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats) { *stats = lead->stats; }
+void shoal_lead_stats(const struct shoal_lead *lead, struct shoal_lead_stats *stats)
+{
+    SHOAL_ASSERT(stats != NULL);
+    *stats = lead->stats;
+}
 
 /* A mark of what the summary says of slots: what it wants, what it holds, and where. */
 static uint64_t demand_mark(const struct shoal_job_summary *summary)
@@ -161,6 +177,7 @@ static uint64_t demand_mark(const struct shoal_job_summary *summary)
     uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
     const uint64_t words[] = { summary->want_min, summary->want_max, summary->held, summary->host_count };
 
+    SHOAL_ASSERT(summary->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         mark = (mark ^ words[i]) * 1099511628211ull;
     for (unsigned h = 0; h < summary->host_count; h++) {
@@ -175,6 +192,8 @@ static bool say(struct lead_step *s, enum shoal_lead_action_kind kind, const uin
 {
     uint8_t *at = s->actions->pool + s->actions->pool_used;
 
+    SHOAL_ASSERT(kind == SHOAL_LEAD_SUMMARY || kind == SHOAL_LEAD_DEMAND);
+    SHOAL_ASSERT(len <= SHOAL_RECORD_PAYLOAD_MAX);
     if (s->actions->count == SHOAL_LEAD_ACTIONS_MAX || SHOAL_LEAD_POOL_BYTES - s->actions->pool_used < len) {
         s->lead->blocked = true;
         return false;
@@ -195,6 +214,7 @@ void lead_publish(struct lead_step *s)
     uint64_t mark;
     size_t len;
 
+    SHOAL_ASSERT(s->lead->summary_len <= SHOAL_RECORD_PAYLOAD_MAX);
     shoal_lead_summary(lead, &summary);
     if (shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len) != SHOAL_OK)
         return;

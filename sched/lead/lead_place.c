@@ -33,6 +33,7 @@ static bool left_behind(const struct shoal_lead *lead, const struct lworker *w)
 {
     const struct shoal_worker_epoch *epoch = lead->job->epoch;
 
+    SHOAL_ASSERT(w->used);
     if (w->place.role != SHOAL_JOB_ENGINE || epoch == NULL || epoch->member_count == 0 ||
         lead_is_member(lead, w->place.worker_id) || lead->step_call != epoch->call || lead->step <= epoch->decided_step)
         return false;
@@ -46,6 +47,7 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 {
     uint32_t held = 0;
 
+    SHOAL_ASSERT(lead->worker_cap <= LEAD_WORKERS_MAX);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -57,6 +59,7 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 
 static bool any_writer(const struct shoal_lead *lead, const struct shoal_call *call)
 {
+    SHOAL_ASSERT(call->call != 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (lworker_lives(&lead->workers[i]) && lead->workers[i].report.done_call == call->call)
             return true;
@@ -97,6 +100,7 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
 
 static bool needs_driver(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->job->tasks == NULL);
     return lead->job->spec.elastic && shoal_job_driver(lead->job) == NULL;
 }
 
@@ -104,6 +108,7 @@ static bool needs_driver(const struct shoal_lead *lead)
 
 static bool in_target(const struct shoal_lead *lead, const struct shoal_placement *place)
 {
+    SHOAL_ASSERT(lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->target_slot_count; i++)
         if (lead->target_slots[i].slot == place->slot && shoal_node_id_equal(lead->target_slots[i].node, place->node))
             return true;
@@ -115,6 +120,7 @@ static bool counts(struct shoal_lead *lead, const struct lworker *w)
 {
     const struct lhost *host = lead_host(lead, w->place.node);
 
+    SHOAL_ASSERT(lead->worker_cap <= LEAD_WORKERS_MAX);
     return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->ended_ns == 0 && host != NULL &&
            host->health == SHOAL_LEAD_HOST_WELL;
 }
@@ -127,6 +133,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
     struct shoal_lead *lead = s->lead;
     uint32_t have = 0;
 
+    SHOAL_ASSERT(s->lead->job->spec.elastic); /* a gang is never moved */
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         have += counts(lead, &lead->workers[i]) && !lead->workers[i].leaving;
     if (have <= goal)
@@ -158,6 +165,7 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
 
 static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_slot *slot)
 {
+    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
@@ -172,6 +180,7 @@ static bool slot_taken(const struct shoal_lead *lead, const struct shoal_lead_sl
 
 static bool has_driver_grant(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->grant_count; i++)
         if (lead->grants[i].slot == SHOAL_SLOT_NONE)
             return true;
@@ -180,11 +189,13 @@ static bool has_driver_grant(const struct shoal_lead *lead)
 
 static uint32_t slot_grants(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->grant_count > 0 || !has_driver_grant(lead));
     return lead->grant_count - (has_driver_grant(lead) ? 1 : 0);
 }
 
 static bool may_ask(struct lead_step *s, struct lhost *host)
 {
+    SHOAL_ASSERT(host->used);
     if (host->health != SHOAL_LEAD_HOST_WELL || host->excluded)
         return false;
     if (s->now_ns < host->barred_ns) { /* E7 of lead_epoch.c */
@@ -207,6 +218,8 @@ static void ask(struct lead_step *s, struct lhost *host, uint64_t slots, bool dr
 {
     struct shoal_host_message *m = &s->lead->scratch->out;
 
+    SHOAL_ASSERT(host->request == 0); /* one question to a host at a time */
+    SHOAL_ASSERT(slots != 0 || driver);
     m->kind = SHOAL_HOST_RESERVE;
     memset(&m->u.reserve, 0, sizeof(m->u.reserve));
     m->u.reserve.request = s->lead->next_request;
@@ -231,6 +244,7 @@ static uint32_t slots_asked(const struct shoal_lead *lead)
 {
     uint32_t count = 0;
 
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].request != 0)
             count += (uint32_t)__builtin_popcountll(lead->hosts[i].asked);
@@ -239,6 +253,7 @@ static uint32_t slots_asked(const struct shoal_lead *lead)
 
 static bool asking(const struct shoal_lead *lead)
 {
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; i < lead->host_cap; i++)
         if (lead->hosts[i].used && lead->hosts[i].request != 0)
             return true;
@@ -249,6 +264,7 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->target_slot_count && need > 0; i++) {
         struct lhost *host = lead_host(lead, lead->target_slots[i].node);
         bool here;
@@ -279,6 +295,8 @@ static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t sl
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_OFFER);
+    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     if (lead->grant_count == SHOAL_PLACEMENTS_MAX)
         return;
     if (lead->grant_count == 0)
@@ -295,6 +313,7 @@ void lead_on_offer(struct lead_step *s, struct lhost *host)
     struct shoal_lead *lead = s->lead;
     const struct shoal_host_message *m = &lead->scratch->in;
 
+    SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_OFFER);
     if (m->u.offer.request != host->request) {
         lead->stats.stale++;
         return;
@@ -320,6 +339,7 @@ static void drop_grants(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint32_t kept = 0;
 
+    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
         if (s->now_ns >= lead->grants[i].until_ns)
             continue;
@@ -333,6 +353,7 @@ void lead_cancel(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
         bool said = false;
 
@@ -352,6 +373,7 @@ static uint64_t worker_name(const struct shoal_job *job, uint64_t n)
 {
     uint64_t hash = 1469598103934665603ull + job->generation; /* FNV-1a */
 
+    SHOAL_ASSERT(n > 0); /* ids count from 1 */
     for (unsigned i = 0; i < sizeof(job->id.bytes); i++)
         hash = (hash ^ job->id.bytes[i]) * 1099511628211ull;
     return (hash << 24 | (n & 0xffffff)) & INT64_MAX;
@@ -364,6 +386,8 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
     bool rerun = !lead->job->spec.elastic && lead->job->state == SHOAL_JOB_RECOVERING;
     uint32_t rank = 0;
 
+    SHOAL_ASSERT(s->lead->grant_count > 0); /* L1: only what a host has promised is placed */
+    SHOAL_ASSERT(s->lead->job->tasks == NULL);
     if (entry == NULL)
         return true; /* nothing else either */
     entry->u.place.attempt = lead->job->attempt + (rerun ? 1 : 0);
@@ -406,6 +430,7 @@ static bool propose_tasks(struct lead_step *s, uint32_t wanted)
     uint32_t positions[SHOAL_PLACE_MAX];
     uint32_t count;
 
+    SHOAL_ASSERT(wanted <= s->lead->grant_count); /* L1: only what a host has promised is placed */
     if (entry == NULL)
         return true; /* nothing else either */
     (void)lead_array_ends(lead, entry);
@@ -442,6 +467,7 @@ static void back_off(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint64_t wait_ns = BACKOFF_MIN_NS << (lead->backoffs < 5 ? lead->backoffs : 5);
 
+    SHOAL_ASSERT(!s->lead->job->spec.elastic); /* only a gang is placed all or nothing */
     lead_cancel(s);
     if (wait_ns > BACKOFF_MAX_NS)
         wait_ns = BACKOFF_MAX_NS;
@@ -452,6 +478,7 @@ static void back_off(struct lead_step *s)
 /* A request or its answer was lost: the slots may be asked for again. */
 static void forget_requests(struct lead_step *s)
 {
+    SHOAL_ASSERT(s->lead->host_cap <= LEAD_HOSTS_MAX);
     for (uint32_t i = 0; i < s->lead->host_cap; i++) {
         struct lhost *host = &s->lead->hosts[i];
 
@@ -470,6 +497,7 @@ static bool propose_pending(struct lead_step *s)
 {
     uint8_t state = s->lead->job->state;
 
+    SHOAL_ASSERT(!shoal_job_state_ended((enum shoal_job_state)s->lead->job->state)); /* J2 */
     if (state == SHOAL_JOB_SUBMITTED || state == SHOAL_JOB_PENDING_JOB_SCHEDULER)
         return lead_propose_state(s, SHOAL_JOB_PENDING_CRD_SCHEDULER, -1, false, "");
     if (state == SHOAL_JOB_LAUNCHING && s->lead->job->placement_count == 0)
@@ -480,6 +508,7 @@ static bool propose_pending(struct lead_step *s)
 /* Nothing is known yet of what the allocation yields. */
 static bool await_target(struct lead_step *s)
 {
+    SHOAL_ASSERT(!s->lead->has_target);
     if (s->now_ns >= s->lead->started_ns + TARGET_NS)
         return propose_pending(s);
     lead_wake(s, s->lead->started_ns + TARGET_NS);
@@ -491,6 +520,7 @@ static bool place_gang(struct lead_step *s, uint32_t wanted)
     struct shoal_lead *lead = s->lead;
     uint32_t grants;
 
+    SHOAL_ASSERT(!s->lead->job->spec.elastic && s->lead->job->tasks == NULL);
     if (lead->job->placement_count > 0)
         return false; /* placed, or the last attempt is not over yet */
     if (lead->has_target && lead->target < wanted) {
@@ -525,6 +555,8 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     bool first = lead->job->placement_count == 0 && lead->job->state < SHOAL_JOB_RUNNING;
     uint32_t have, most, room, goal, pending;
 
+    SHOAL_ASSERT(s->lead->job->spec.elastic && s->lead->job->tasks == NULL);
+    SHOAL_ASSERT(s->lead->worker_cap > 2); /* take_memory(): two drivers, and an engine */
     drop_grants(s);
     if (!lead->has_target)
         return await_target(s);
@@ -559,6 +591,7 @@ void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct sh
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(report->next_generation != 0);
     for (uint32_t i = 0; i < lead->grant_count; i++)
         if (lead->grants[i].generation == report->next_generation &&
             shoal_node_id_equal(lead->grants[i].node, host->node))
@@ -583,6 +616,7 @@ static bool place_array(struct lead_step *s, uint32_t max)
     uint32_t have = held_engines(lead, true);
     uint32_t goal, wanted, pending;
 
+    SHOAL_ASSERT(s->lead->job->tasks != NULL);
     drop_grants(s);
     if (!lead->has_target)
         return await_target(s);
@@ -609,6 +643,7 @@ static bool settling(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint64_t until_ns = lead->started_ns + lead->options.lease_ns + SHOAL_S;
 
+    SHOAL_ASSERT(s->lead->options.lease_ns > 0);
     if (!lead->job->unsettled || s->now_ns >= until_ns)
         return false;
     lead_pending(lead, "recovered as generation %u; nobody is placed before all older leases have ended",
@@ -631,6 +666,7 @@ bool lead_place(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
     uint32_t min, max;
 
+    SHOAL_ASSERT(!shoal_job_state_ended((enum shoal_job_state)s->lead->job->state)); /* J2 */
     lead_want(lead, &min, &max);
     forget_requests(s);
     if (lead->job->stop || lead->job->result_wanted || lead->ended_well || lead->fail_text[0] != '\0') {
@@ -660,6 +696,7 @@ bool lead_drop(struct lead_step *s)
     bool ended = shoal_job_state_ended((enum shoal_job_state)lead->job->state);
     struct shoal_job_entry *entry = NULL;
 
+    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     if (lead->job->tasks != NULL)
         return lead_array_drop(s);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
@@ -684,6 +721,7 @@ bool lead_drop(struct lead_step *s)
 
 static bool unconfirmed(const struct lead_step *s, const struct lworker *w, const struct lhost *host)
 {
+    SHOAL_ASSERT(host->used);
     return lworker_lives(w) && !w->reported && shoal_node_id_equal(w->place.node, host->node) &&
            (w->confirm_ns == 0 || s->now_ns >= w->confirm_ns + CONFIRM_NS);
 }
@@ -693,6 +731,7 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     struct shoal_lead *lead = s->lead;
     struct shoal_host_message *m = &lead->scratch->out;
 
+    SHOAL_ASSERT(host->used && host->stamp != 0); /* S2: a lease is counted from the host's own stamp */
     m->kind = SHOAL_HOST_CONFIRM;
     memset(&m->u.confirm, 0, sizeof(m->u.confirm));
     for (uint32_t i = 0; i < lead->worker_cap; i++)
@@ -726,6 +765,7 @@ void lead_confirm(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->job->placement_count <= SHOAL_PLACEMENTS_MAX);
     if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return;
     for (uint32_t i = 0; i < lead->host_cap; i++)
@@ -745,6 +785,7 @@ static void renew_host(struct lead_step *s, struct lhost *host)
     struct shoal_lead *lead = s->lead;
     struct shoal_host_message *m = &lead->scratch->out;
 
+    SHOAL_ASSERT(host->used && host->stamp != 0); /* S2: a lease is counted from the host's own stamp */
     m->kind = SHOAL_HOST_RENEW;
     memset(&m->u.renew, 0, sizeof(m->u.renew));
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
@@ -772,6 +813,7 @@ void lead_renew(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
 
+    SHOAL_ASSERT(s->lead->options.renew_ns < s->lead->options.lease_ns); /* a lease is renewed before it ends */
     if (!lead->supported || shoal_job_state_ended((enum shoal_job_state)lead->job->state) ||
         lead->job->placement_count == 0)
         return;

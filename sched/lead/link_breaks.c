@@ -8,6 +8,7 @@ bool link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch
     struct link_round *round = &breaks->rounds[breaks->made % LINK_ROUNDS];
     uint64_t any = 0;
 
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t r = 0; r < epoch->member_count; r++)
         any |= broken[r];
     if (any == 0)
@@ -24,6 +25,7 @@ bool link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch
 
 static uint32_t rank_of(const struct shoal_worker_epoch *epoch, uint64_t worker_id)
 {
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint32_t r = 0; r < epoch->member_count; r++)
         if (epoch->members[r].worker_id == worker_id)
             return r;
@@ -37,6 +39,7 @@ static void add_round(const struct link_round *round, const struct shoal_worker_
     uint32_t now[SHOAL_RANKS_MAX]; /* ranks of then, in `epoch` */
     uint64_t ends = 0;
 
+    SHOAL_ASSERT(round->count <= SHOAL_RANKS_MAX);
     for (uint32_t r = 0; r < round->count; r++)
         now[r] = rank_of(epoch, round->workers[r]);
     for (uint32_t from = 0; from < round->count; from++) {
@@ -58,6 +61,7 @@ uint32_t link_breaks_judge(const struct link_breaks *breaks, const struct shoal_
     uint64_t complaints[SHOAL_RANKS_MAX] = { 0 };
     uint32_t worst = LINK_NOBODY;
 
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     for (uint64_t i = 0; i < LINK_ROUNDS && i < breaks->made; i++)
         if (now_ns <= breaks->rounds[i].at_ns + LINK_WINDOW_NS)
             add_round(&breaks->rounds[i], epoch, rounds, complaints);
