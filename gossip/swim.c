@@ -1038,6 +1038,7 @@ enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_
     case SHOAL_SWIM_HEALTH: measure(swim, event->health.loop_lag_ns); break;
     case SHOAL_SWIM_REFUSED: err = on_refused(swim, actions, event->peer); break;
     case SHOAL_SWIM_PUBLISH: err = swim_publish(swim, event->record); break;
+    case SHOAL_SWIM_EXPEL: err = swim_expel(swim, actions, event->peer); break;
     }
     swim->deadline_ns = next_deadline_ns(swim);
     check_counts(swim);

@@ -6,7 +6,7 @@
  *        v                                |   |                                      v
  *      ALIVE <---- card, higher ------ SUSPECT ---- time is up, or a verdict ----> DEAD --- grace ---> forgotten
  *        |                                                                          |
- *        +---------------- signed leave, from any state -----> LEFT --- grace ------+
+ *        +------- signed leave, or removal, from any state --> LEFT --- grace ------+
  *
  * M1. Only a node raises its own incarnation; a card is believed only with that node's signature.
  * M2. A suspect becomes dead here by timeout, by another member's word that it is dead, or by a refused port seen here.
@@ -16,6 +16,7 @@
  *     death with its age, so that the dead are forgotten everywhere at about the same time.
  * M5. Signatures are checked only on what would change something here.
  * M6. A second verdict does not renew the time of death.
+ * M7. The owner says who was removed from the mesh (EXPEL, `admits`): such a node has left, and no card of it is taken.
  * Sources: SWIM (DSN 2002) section 4.2; Lifeguard (arXiv 1707.00788); memberlist's state rules. */
 #include "swim_state.h"
 
@@ -268,6 +269,10 @@ void swim_hear_card(struct shoal_swim *swim, const struct swim_origin *origin, s
         hear_own_card(swim, origin->actions, statement, &card);
         return;
     }
+    if (swim->opt.env.admits != NULL && !swim->opt.env.admits(swim->opt.env.arg, card.id)) { /* M7 */
+        shoal_count(&swim->stats.drop_expelled);
+        return;
+    }
     member = swim_table_find(swim, card.id);
     if (member == SWIM_NONE) {
         hear_new_card(swim, origin, statement, &card, age_s);
@@ -464,4 +469,23 @@ void swim_forget(struct shoal_swim *swim, struct shoal_swim_actions *actions, ui
         action->member.by = (struct shoal_node_id){ { 0 } };
     }
     swim_table_remove(swim, member);
+}
+
+enum shoal_err swim_expel(struct shoal_swim *swim, struct shoal_swim_actions *actions, struct shoal_node_id id)
+{
+    uint32_t member = swim_table_find(swim, id);
+    enum shoal_member_state old;
+
+    if (member == SWIM_NONE || member == SWIM_SELF)
+        return SHOAL_ERR_NOT_FOUND;
+    old = (enum shoal_member_state)swim->members[member].state;
+    if (old == SHOAL_MEMBER_LEFT)
+        return SHOAL_OK;
+    if (swim->probe.member == member)
+        swim->probe.open = false;
+    swim_table_move(swim, member, SHOAL_MEMBER_LEFT, swim->now_ns);
+    swim_news_drop_member(swim, member);              /* M7: nobody is told of it any more */
+    SHOAL_ASSERT(!swim_member_is_live(swim, member)); /* M7 */
+    tell(swim, actions, member, old, SHOAL_SWIM_WHY_EXPELLED, SWIM_NONE);
+    return SHOAL_OK;
 }

@@ -264,6 +264,8 @@ void swim_suspect(struct shoal_swim *swim, struct shoal_swim_actions *actions, u
 void swim_declare(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member,
                   enum swim_verdict verdict);
 void swim_forget(struct shoal_swim *swim, struct shoal_swim_actions *actions, uint32_t member);
+/* It was removed from the mesh. NOT_FOUND: no such member. */
+enum shoal_err swim_expel(struct shoal_swim *swim, struct shoal_swim_actions *actions, struct shoal_node_id id);
 void swim_member_out(const struct shoal_swim *swim, uint32_t member, struct shoal_member *out);
 void swim_health_add(struct shoal_swim *swim, int points);
 

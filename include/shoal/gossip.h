@@ -32,7 +32,7 @@ enum shoal_member_state {
     SHOAL_MEMBER_ALIVE,
     SHOAL_MEMBER_SUSPECT, /* silent; may still refute. Treat as alive, prefer others */
     SHOAL_MEMBER_DEAD,
-    SHOAL_MEMBER_LEFT, /* said so itself */
+    SHOAL_MEMBER_LEFT, /* said so itself, or was removed from the mesh */
     SHOAL_MEMBER_STATES,
 };
 
@@ -106,6 +106,8 @@ struct shoal_swim_env {
                    const struct shoal_signature *signature);
     /* The node id that belongs to a public key: its hash. */
     struct shoal_node_id (*node_id)(void *arg, const struct shoal_public_key *key);
+    /* May this node be a member? False: what it says of itself is dropped, whoever passes it on. NULL: all may. */
+    bool (*admits)(void *arg, struct shoal_node_id id);
 };
 
 /* Signed statements by content, each held once. One per agent; a simulator gives the same one to all its cores, so
@@ -171,6 +173,7 @@ enum shoal_swim_event_kind {
     SHOAL_SWIM_HEALTH,   /* measured here: the event loop's lag */
     SHOAL_SWIM_REFUSED,  /* `peer`'s port refused: its kernel is up, its agent is not */
     SHOAL_SWIM_PUBLISH,  /* sign and spread a record of ours */
+    SHOAL_SWIM_EXPEL,    /* `peer` was removed from the mesh: it has LEFT; `admits` says no from now on */
 };
 
 #define SHOAL_SWIM_SEEDS_MAX 32
@@ -213,6 +216,7 @@ enum shoal_swim_why {
     SHOAL_SWIM_WHY_TIMEOUT,     /* suspected long enough */
     SHOAL_SWIM_WHY_REFUSED,     /* its port refused */
     SHOAL_SWIM_WHY_EXPIRED,     /* the grace is over: forgotten */
+    SHOAL_SWIM_WHY_EXPELLED,    /* it was removed from the mesh */
     SHOAL_SWIM_NOTE_NO_ACK,     /* ping to the member: no ack, asking helpers */
     SHOAL_SWIM_NOTE_THROUGH,    /* the member is alive, through a helper (by) */
     SHOAL_SWIM_NOTE_REFUTE,     /* we are accused (by) and raise our incarnation */
@@ -267,7 +271,7 @@ struct shoal_swim_actions {
 /* Advance by one event. Time never goes back. Results:
  * DATAGRAM: OK, MALFORMED (counted, what came before the bad part was used), UNSUPPORTED (a newer protocol, counted).
  * PUBLISH: INVALID (kind, shape), TOO_BIG, STALE (not above the version we hold), FULL; nothing changed.
- * REFUSED: NOT_FOUND (no such member). Others: OK. */
+ * REFUSED, EXPEL: NOT_FOUND (no such member). Others: OK. */
 enum shoal_err shoal_swim_step(struct shoal_swim *swim, const struct shoal_swim_event *event, uint64_t now_ns,
                                struct shoal_swim_actions *actions);
 
@@ -320,6 +324,7 @@ struct shoal_swim_stats {
     uint64_t drop_actions_full;    /* a step's sends did not fit; the protocol repeats them */
     uint64_t drop_wrong_answer;    /* an answer to no question of ours, or by somebody else */
     uint64_t drop_expired;         /* a death, leave or tombstone too old to be taken up again */
+    uint64_t drop_expelled;        /* the word of a node that was removed from the mesh */
     /* Gauges. */
     uint32_t members, live, suspects, dead, records, queue_members, queue_records;
 };

@@ -24,6 +24,7 @@ struct net_node {
     struct shoal_swim_options options;
     struct shoal_swim *swim;
     bool up, paused;
+    uint64_t expelled; /* bit i: node i was removed from the mesh, as this one knows */
 };
 
 struct net_datagram {
@@ -98,6 +99,8 @@ static inline struct shoal_node_id net_node_id(void *arg, const struct shoal_pub
     return id;
 }
 
+static inline bool net_admits(void *arg, struct shoal_node_id id);
+
 static inline void net_init(struct net *net, uint64_t seed)
 {
     memset(net, 0, sizeof(*net));
@@ -167,6 +170,7 @@ static inline struct net_node *net_add(struct net *net, const char *name)
     (void)snprintf(options->name, sizeof(options->name), "%s", name);
     options->env =
         (struct shoal_swim_env){ .arg = node, .sign = net_sign, .verify = net_verify, .node_id = net_node_id };
+    options->env.admits = net_admits;
     options->pool = net->pool;
     options->seed = shoal_rand_u64(&net->chance);
     options->members_max = 256;
@@ -224,6 +228,26 @@ static inline void net_join(struct net_node *node, const struct net_node *seed)
     (void)net_step(node, &event);
 }
 
+/* `arg` is who asks. */
+static inline bool net_admits(void *arg, struct shoal_node_id id)
+{
+    const struct net_node *node = arg;
+
+    for (int i = 0; i < node->net->count; i++)
+        if (node->expelled >> i & 1 && shoal_node_id_equal(node->net->nodes[i].options.id, id))
+            return false;
+    return true;
+}
+
+/* As the owner of a core is told that `gone` was removed from the mesh. */
+static inline void net_expel(struct net_node *node, struct net_node *gone)
+{
+    struct shoal_swim_event event = { .kind = SHOAL_SWIM_EXPEL, .peer = gone->options.id };
+
+    node->expelled |= 1ull << (gone - node->net->nodes);
+    (void)net_step(node, &event);
+}
+
 /* To whoever listens there and, where the sender named one, is that one (the seal would not open otherwise), unless the
  * name is wrong on purpose: a datagram for another id is delivered, since the core itself must notice. */
 static inline void net_deliver(struct net *net, const struct net_datagram *d)
@@ -232,7 +256,7 @@ static inline void net_deliver(struct net *net, const struct net_datagram *d)
         struct net_node *node = &net->nodes[i];
         struct shoal_swim_event event = { .kind = SHOAL_SWIM_DATAGRAM };
 
-        if (!node->up || node->paused || net->cut[d->from][i] ||
+        if (!node->up || node->paused || net->cut[d->from][i] || node->expelled >> d->from & 1 ||
             !shoal_address_equal(node->options.address, d->address))
             continue;
         event.datagram.from = net->nodes[d->from].options.id;

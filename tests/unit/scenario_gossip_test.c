@@ -70,7 +70,9 @@ static void say_member(struct net *net, struct net_node *node, const struct shoa
     case SHOAL_MEMBER_DEAD:
         say(node, "%s is dead: %s%s", name, because(net, action, by, sizeof(by)), m->agent_gone ? " (agent gone)" : "");
         break;
-    case SHOAL_MEMBER_LEFT: say(node, "%s has left", name); break;
+    case SHOAL_MEMBER_LEFT:
+        say(node, action->member.why == SHOAL_SWIM_WHY_EXPELLED ? "%s was removed" : "%s has left", name);
+        break;
     case SHOAL_MEMBER_STATES: break;
     }
 }
@@ -99,6 +101,7 @@ static void say_note(struct net *net, struct net_node *node, const struct shoal_
     case SHOAL_SWIM_WHY_TOLD:
     case SHOAL_SWIM_WHY_TIMEOUT:
     case SHOAL_SWIM_WHY_REFUSED:
+    case SHOAL_SWIM_WHY_EXPELLED:
     case SHOAL_SWIM_WHY_EXPIRED: say(node, "note %d", (int)action->note.what); break;
     }
 }
@@ -285,6 +288,8 @@ static void command(char **words, int count, int line)
         scenario.net.loss_percent = (unsigned)strtoul(words[1], NULL, 10);
     } else if (strcmp(verb, "leave") == 0) {
         do_event(node_named(words[1]), SHOAL_SWIM_LEAVE, NULL);
+    } else if (strcmp(verb, "expel") == 0) {
+        net_expel(node_named(words[1]), node_named(words[2]));
     } else if (strcmp(verb, "refuse") == 0) {
         do_event(node_named(words[1]), SHOAL_SWIM_REFUSED, node_named(words[2]));
     } else if (strcmp(verb, "publish") == 0) {
