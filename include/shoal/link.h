@@ -54,6 +54,8 @@ struct shoal_link_handlers {
     void (*on_failure)(void *arg, const struct shoal_link_failure *failure);
     /* A line for the log, at most one per second and cause. May be NULL. */
     void (*on_note)(void *arg, const char *text);
+    /* May this node, whose key is proved, be linked? It was removed from the mesh otherwise. NULL: all may. */
+    bool (*admits)(void *arg, struct shoal_node_id node);
 };
 
 struct shoal_link_options {
@@ -75,6 +77,7 @@ struct shoal_link_stats {
     uint64_t drop_malformed; /* a connection ended by bytes that do not decode or authenticate, replays included */
     uint64_t drop_truncated; /* a connection ended inside a message */
     uint64_t drop_refused;   /* handshakes without the mesh secret, or with another node's key */
+    uint64_t drop_removed;   /* handshakes with a node that was removed from the mesh */
     uint64_t drop_crowded;   /* unauthenticated connections closed to make room */
     uint64_t drop_duplicate; /* simultaneous dials that lost */
     uint64_t dials, dial_failures, ups, downs, send_full;

@@ -238,6 +238,13 @@ static void dial_ended(struct peer *peer)
     conn_close(conn);
 }
 
+static bool is_admitted(const struct shoal_link *link, struct shoal_node_id node)
+{
+    const struct shoal_link_handlers *handlers = &link->options.handlers;
+
+    return handlers->admits == NULL || handlers->admits(handlers->arg, node);
+}
+
 void link_on_key(struct conn *conn)
 {
     struct shoal_link *link = conn->link;
@@ -245,6 +252,11 @@ void link_on_key(struct conn *conn)
 
     if (shoal_node_id_equal(conn->node, link->identity.node)) {
         link_on_broken(conn, SHOAL_ERR_EXISTS, false, "this node itself listens there");
+        return;
+    }
+    if (!is_admitted(link, conn->node)) {
+        link->stats.drop_removed++;
+        link_on_broken(conn, SHOAL_ERR_DENIED, false, "the node there was removed from this mesh");
         return;
     }
     if (!shoal_node_id_is_zero(conn->expected)) {
@@ -301,6 +313,10 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
     case LINK_REFUSE_DUPLICATE: link_on_broken(conn, SHOAL_ERR_EXISTS, false, "its own dial to us wins"); break;
     case LINK_REFUSE_SELF: link_on_broken(conn, SHOAL_ERR_EXISTS, false, "this node itself listens there"); break;
     case LINK_REFUSE_CROWDED: link_on_broken(conn, SHOAL_ERR_FULL, false, "it has too many peers"); break;
+    case LINK_REFUSE_REMOVED:
+        link_on_broken(conn, SHOAL_ERR_DENIED, false,
+                       "this host was removed from the mesh; to come back, join it with a new data folder");
+        break;
     case LINK_REFUSE_SESSION:
     case LINK_REFUSALS: link_on_broken(conn, SHOAL_ERR_STALE, false, "it has closed this link meanwhile"); break;
     }
@@ -346,6 +362,12 @@ void link_on_hello(struct conn *conn)
 
     if (shoal_node_id_equal(conn->node, link->identity.node)) {
         conn_refuse(conn, LINK_REFUSE_SELF);
+        return;
+    }
+    if (!is_admitted(link, conn->node)) {
+        link->stats.drop_removed++;
+        note(link, conn->address, "a host that was removed from this mesh is refused");
+        conn_refuse(conn, LINK_REFUSE_REMOVED);
         return;
     }
     if (conn->lane == SHOAL_LANE_BULK) {

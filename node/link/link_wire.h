@@ -27,6 +27,7 @@ enum link_refusal {
     LINK_REFUSE_SELF,
     LINK_REFUSE_CROWDED,
     LINK_REFUSE_SESSION, /* a bulk connection without its control connection */
+    LINK_REFUSE_REMOVED, /* the dialler was removed from the mesh */
     LINK_REFUSALS,
 };
 
