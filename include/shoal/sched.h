@@ -66,6 +66,7 @@ struct shoal_sched_options {
     uint64_t freeze_ns;  /* 0: 10 s unrenewed */
     uint64_t grow_ns;    /* 0: 10 s below the target before a group grows */
     uint64_t replace_ns; /* 0: 60 s unreachable before a guardian is replaced */
+    uint64_t lost_ns;    /* 0: 10 min unreachable, and dead by gossip, before a group does without it */
     uint64_t archive_ns; /* 0: SHOAL_ARCHIVE_S after its end a job goes into the archive */
 };
 

@@ -49,6 +49,7 @@ enum shoal_sched_node_state {
     SHOAL_SCHED_NODE_SUSPECT,
     SHOAL_SCHED_NODE_DEAD,
     SHOAL_SCHED_NODE_LEFT,
+    SHOAL_SCHED_NODE_FORGOTTEN, /* dead or left, and its grace is over: it will not come back as what it was */
 };
 
 enum shoal_sched_device { SHOAL_SCHED_CPU, SHOAL_SCHED_GPU, SHOAL_SCHED_DEVICES };

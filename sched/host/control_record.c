@@ -131,8 +131,8 @@ static enum shoal_sched_node_state node_state(enum shoal_member_state state)
     case SHOAL_MEMBER_ALIVE: return SHOAL_SCHED_NODE_ALIVE;
     case SHOAL_MEMBER_SUSPECT: return SHOAL_SCHED_NODE_SUSPECT;
     case SHOAL_MEMBER_LEFT: return SHOAL_SCHED_NODE_LEFT;
+    case SHOAL_MEMBER_NONE: return SHOAL_SCHED_NODE_FORGOTTEN;
     case SHOAL_MEMBER_DEAD:
-    case SHOAL_MEMBER_NONE:
     case SHOAL_MEMBER_STATES: break;
     }
     return SHOAL_SCHED_NODE_DEAD;

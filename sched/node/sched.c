@@ -162,6 +162,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->options.support_ns = options->support_ns == 0 ? 600 * SHOAL_MS : options->support_ns;
     s->options.grow_ns = options->grow_ns == 0 ? 10 * SHOAL_S : options->grow_ns;
     s->options.replace_ns = options->replace_ns == 0 ? 60 * SHOAL_S : options->replace_ns;
+    s->options.lost_ns = options->lost_ns == 0 ? 600 * SHOAL_S : options->lost_ns;
     s->options.archive_warm_max = options->archive_warm_max == 0 ? SHOAL_ARCHIVE_WARM_MAX : options->archive_warm_max;
     s->options.archive_early_max =
         options->archive_early_max == 0 ? SHOAL_ARCHIVE_EARLY_MAX : options->archive_early_max;
@@ -243,9 +244,14 @@ void shoal_sched_destroy(struct shoal_sched *s)
 static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
 {
     struct frame frame;
-    enum shoal_err err = sched_frame_decode(bytes, &frame);
+    enum shoal_err err;
 
     s->stats.frames_in++;
+    if (sched_is_removed(s, from)) { /* N3 of sched_node.c */
+        s->stats.removed_refused++;
+        return SHOAL_ERR_DENIED;
+    }
+    err = sched_frame_decode(bytes, &frame);
     if (err == SHOAL_OK && !sched_is_self(s, from)) {
         switch (frame.kind) {
         case FRAME_RAFT: err = sched_on_raft(s, from, &frame); break;

@@ -128,8 +128,7 @@ void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
     for (size_t i = 0; i < s->node_count && told < TOLD_MAX; i++) {
         const struct sched_node *node = &s->nodes[i];
 
-        if (sched_is_self(s, node->info.id) || node->info.state == SHOAL_SCHED_NODE_DEAD ||
-            node->info.state == SHOAL_SCHED_NODE_LEFT)
+        if (sched_is_self(s, node->info.id) || sched_node_is_gone(s, node))
             continue;
         sched_archive_say(s, node->info.id, ARCHIVE_DELETE, id, no_hash, false);
         told++;

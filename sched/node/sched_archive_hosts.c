@@ -18,7 +18,7 @@ static bool keeps_place(const struct shoal_sched *s, const struct sched_node *no
 {
     struct sched_node there = *node;
 
-    if (node->info.state == SHOAL_SCHED_NODE_LEFT ||
+    if (node->info.state == SHOAL_SCHED_NODE_LEFT || node->info.state == SHOAL_SCHED_NODE_FORGOTTEN ||
         (node->info.state != SHOAL_SCHED_NODE_ALIVE && s->now >= node->since_ns + away_max(s)))
         return false;
     there.info.state = SHOAL_SCHED_NODE_ALIVE;

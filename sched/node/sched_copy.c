@@ -54,13 +54,34 @@ static void learn_guardians(struct shoal_sched *s, uint64_t config, uint8_t coun
     memcpy(s->mesh_hint.guardians, guardians, count * sizeof(guardians[0]));
 }
 
+/* Another one: other nodes are removed from the mesh than before. */
+static uint64_t removed_mark(const struct shoal_mesh *mesh)
+{
+    uint64_t mark = 1469598103934665603ull; /* FNV-1a */
+
+    for (size_t i = 0; i < shoal_mesh_eviction_count(mesh); i++) {
+        struct shoal_node_id id = shoal_mesh_eviction_at(mesh, i);
+
+        for (unsigned b = 0; b < sizeof(id.bytes); b++)
+            mark = (mark ^ id.bytes[b]) * 1099511628211ull;
+    }
+    return mark;
+}
+
 static enum shoal_err decode_state(struct shoal_sched *s, struct shoal_view state)
 {
+    enum shoal_err err;
+    uint64_t before;
+
     if (s->mesh == NULL)
         s->mesh = shoal_mesh_create();
     if (s->mesh == NULL)
         return SHOAL_ERR_FULL;
-    return shoal_mesh_decode(s->mesh, state);
+    before = removed_mark(s->mesh);
+    err = shoal_mesh_decode(s->mesh, state);
+    if (err == SHOAL_OK && removed_mark(s->mesh) != before)
+        sched_nodes_changed(s);
+    return err;
 }
 
 /* This node guards the mesh and has applied something, or its guardians changed. */
@@ -185,7 +206,7 @@ void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const s
     struct frame part = { .kind = FRAME_MESH_PART };
     uint64_t offset = frame->u.mesh_get.version == s->copy_version ? frame->u.mesh_get.offset : 0;
 
-    if (s->copy.len == 0 || (s->mesh != NULL && shoal_mesh_evicted(s->mesh, from)))
+    if (s->copy.len == 0 || sched_is_removed(s, from))
         return;
     if (offset > s->copy.len)
         offset = 0;

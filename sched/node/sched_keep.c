@@ -1,15 +1,16 @@
 /* Membership upkeep (PROTOCOLS 3): the leader of a group keeps it at its target, one change at a time.
  *
  *     below the target for grow_ns, a host to be had      --> learner --caught up--> voter
- *     voter unreachable for replace_ns, left, or evicted  --> learner --caught up--> voter in its place, in one change
- *     learner unreachable for replace_ns, left or evicted --> dropped
+ *     voter unreachable for replace_ns, left, or removed  --> learner --caught up--> voter in its place, in one change
+ *     learner unreachable for replace_ns, left or removed --> dropped
  *
  * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
  *     that names it: the change does not lower what survives, and a voter that crashes comes back as one.
- * U2. A voter is dropped only together with its replacement's promotion, or when it votes no more (left, evicted,
- *     stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
+ * U2. A voter is dropped only together with its replacement's promotion, or when it votes no more (left, removed, lost
+ *     for good, stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
- *     again. */
+ *     again.
+ * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group. */
 #include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"
@@ -24,20 +25,13 @@ struct census {
     size_t count;
     unsigned voters;
     unsigned heard;        /* voters, this node too, that are not silent */
-    int learner;           /* index, or -1 */
+    unsigned learners;
     int lost;              /* a voter to replace, or -1 */
-    bool lost_for_good;    /* it has left, was evicted, has lost its store or stopped: it votes no more */
+    uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
+    bool lost_for_good;    /* it votes no more: see U2 */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
     unsigned available;    /* nodes that could be members, members included */
 };
-
-static bool left_or_evicted(const struct shoal_sched *s, struct shoal_node_id id)
-{
-    const struct sched_node *node = sched_node_find(s, id);
-
-    return (node != NULL && node->info.state == SHOAL_SCHED_NODE_LEFT) ||
-           (s->mesh != NULL && shoal_mesh_evicted(s->mesh, id));
-}
 
 /* The node is there with another store: the member that was asked to vote is gone. */
 static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_member *member)
@@ -57,7 +51,7 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
 
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
-    if (left_or_evicted(s, member->id.node) || sched_is_broken(g, member->id.node))
+    if (sched_gone_for_good(s, member->id.node) || sched_is_broken(g, member->id.node))
         return 0;
     if (was_wiped(s, member))
         return sched_node_find(s, member->id.node)->since_ns + s->options.replace_ns;
@@ -65,25 +59,34 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
     return since == 0 ? SCHED_NEVER : since + s->options.replace_ns;
 }
 
+/* Of several, first one that is lost for good: others may come back. */
+static void take_loss(const struct shoal_sched *s, struct census *c, int i, uint64_t loss_ns)
+{
+    bool for_good = loss_ns == 0 || was_wiped(s, &c->list[i].member);
+
+    if (s->now < loss_ns || (c->lost >= 0 && (c->lost_for_good || !for_good)))
+        return;
+    c->lost = i;
+    c->lost_for_good = for_good;
+    c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
+}
+
 static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
 {
-    *c = (struct census){ .learner = -1, .lost = -1, .next_loss_ns = SCHED_NEVER };
+    *c = (struct census){ .lost = -1, .next_loss_ns = SCHED_NEVER };
     c->count = shoal_raft_progress(g->raft, c->list, SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
         const struct shoal_raft_member *member = &c->list[i].member;
         uint64_t loss = loss_ns(s, g, member);
 
         if (member->bits & SHOAL_RAFT_LEARNER) {
-            c->learner = (int)i;
+            c->learners++;
         } else {
             c->voters++;
             if (sched_is_self(s, member->id.node) || (sched_silent_since(s, member->id.node) == 0 &&
                                                       !was_wiped(s, member) && !sched_is_broken(g, member->id.node)))
                 c->heard++;
-            if (s->now >= loss && c->lost < 0) {
-                c->lost = (int)i;
-                c->lost_for_good = loss == 0 || was_wiped(s, member);
-            }
+            take_loss(s, c, (int)i, loss);
         }
         if (loss < c->next_loss_ns && s->now < loss)
             c->next_loss_ns = loss;
@@ -173,43 +176,75 @@ static unsigned wanted(const struct sched_group *g, const struct census *c)
     return want;
 }
 
-static void add_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+/* False: there is nobody to be had. */
+static bool add_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
 {
     const struct sched_node *node = pick(s, g, c);
     struct shoal_raft_config config;
 
     if (node == NULL || c->count >= SHOAL_GROUP_NODES_MAX - 2)
-        return;
+        return false;
     config_of(c, -1, &config);
     config.members[config.count++] = (struct shoal_raft_member){
         .id = { .node = node->info.id, .store = node->info.store },
         .bits = SHOAL_RAFT_LEARNER,
     };
     change(s, g, &config);
+    return true;
 }
 
-/* U1: the learner becomes a voter, in the place of a lost one if there is one. */
-static void tend_learner(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+/* U4: so many learners are to become voters in one change. */
+static unsigned step_wanted(const struct sched_group *g, const struct census *c)
 {
-    const struct shoal_raft_progress *learner = &c->list[c->learner];
-    uint64_t loss = loss_ns(s, g, &learner->member);
+    unsigned want = wanted(g, c);
+
+    return c->lost < 0 && c->voters % 2 == 1 && want >= c->voters + 2 ? 2 : 1;
+}
+
+/* U1. */
+static bool is_ready(const struct shoal_sched *s, const struct sched_group *g, const struct shoal_raft_progress *learner)
+{
+    return sched_silent_since(s, learner->member.id.node) == 0 && !learner->needs_snapshot &&
+           learner->match >= g->config_index && learner->match + CAUGHT_UP_ENTRIES >= shoal_raft_commit(g->raft);
+}
+
+/* The first learner that is unreachable itself, or not needed any more (whose place it was to take is back); or -1. */
+static int useless_learner(const struct shoal_sched *s, const struct sched_group *g, const struct census *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        const struct shoal_raft_member *member = &c->list[i].member;
+
+        if (member->bits & SHOAL_RAFT_LEARNER &&
+            (s->now >= loss_ns(s, g, member) || (c->lost < 0 && c->voters >= wanted(g, c))))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* Learners become voters, in the place of a lost one if there is one. */
+static void tend_learners(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    int useless = useless_learner(s, g, c);
     struct shoal_raft_config config;
+    unsigned ready = 0;
 
     g->keep_ns = s->now + LOOK_NS;
-    /* Unreachable itself, or not needed any more: whose place it was to take is back. */
-    if (s->now >= loss || (c->lost < 0 && c->voters >= wanted(g, c))) {
-        config_of(c, c->learner, &config);
+    if (useless >= 0) {
+        config_of(c, useless, &config);
         change(s, g, &config);
         return;
     }
-    if (learner->needs_snapshot || learner->match < g->config_index ||
-        learner->match + CAUGHT_UP_ENTRIES < shoal_raft_commit(g->raft))
+    if (c->learners < step_wanted(g, c) && add_learner(s, g, c))
+        return;
+    for (size_t i = 0; i < c->count; i++)
+        ready += c->list[i].member.bits & SHOAL_RAFT_LEARNER && is_ready(s, g, &c->list[i]) ? 1 : 0;
+    if (ready < step_wanted(g, c))
         return;
     config_of(c, c->lost, &config);
-    for (unsigned i = 0; i < config.count; i++) {
-        if (shoal_raft_id_equal(config.members[i].id, learner->member.id))
-            config.members[i].bits = SHOAL_RAFT_VOTER;
-    }
+    for (size_t i = 0; i < c->count; i++)
+        for (unsigned m = 0; m < config.count && c->list[i].member.bits & SHOAL_RAFT_LEARNER; m++)
+            if (shoal_raft_id_equal(config.members[m].id, c->list[i].member.id) && is_ready(s, g, &c->list[i]))
+                config.members[m].bits = SHOAL_RAFT_VOTER;
     change(s, g, &config);
 }
 
@@ -251,16 +286,19 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
     }
     count_members(s, g, &c);
     g->keep_ns = SCHED_NEVER - 1; /* looked: nothing by the clock alone */
-    if (c.learner >= 0) {
-        tend_learner(s, g, &c);
+    if (c.learners > 0) {
+        tend_learners(s, g, &c);
         return;
     }
     if (c.lost >= 0) {
-        add_learner(s, g, &c);
         /* U2: nobody to take its place, and it will not come back. */
-        if (g->keep_ns == SCHED_NEVER - 1 && c.lost_for_good && c.voters > 1 && c.heard >= c.voters - 1) {
+        if (add_learner(s, g, &c))
+            return;
+        if (c.lost_for_good && c.voters > 1 && 2 * c.heard > c.voters) {
             config_of(&c, c.lost, &config);
             change(s, g, &config);
+        } else if (!c.lost_for_good && c.good_ns > s->now) {
+            g->keep_ns = sooner(g->keep_ns, c.good_ns);
         }
         return;
     }
@@ -272,7 +310,7 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         if (g->below_since_ns == 0)
             g->below_since_ns = s->now;
         if (g->hurry || s->now >= g->below_since_ns + s->options.grow_ns)
-            add_learner(s, g, &c);
+            (void)add_learner(s, g, &c);
         else
             g->keep_ns = g->below_since_ns + s->options.grow_ns;
     } else {

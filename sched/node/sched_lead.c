@@ -33,6 +33,7 @@ struct sched_side {
     uint64_t waiting_mark;    /* of the newest that gave it nothing; 0: another came after it */
     size_t host_count, host_cap;
     struct told_host *hosts;
+    uint64_t nodes_dropped; /* as the node's, when the list was in step with its table */
 };
 
 /* Ended and deleted: the other guardians are told, then this one forgets it; who missed it asks, and is told (GONE). */
@@ -95,7 +96,7 @@ enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct
 {
     if (sched_is_self(s, node->info.id))
         return SHOAL_LEAD_HOST_WELL;
-    if (node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT)
+    if (sched_node_is_gone(s, node))
         return SHOAL_LEAD_HOST_GONE;
     return sched_silent_since(s, node->info.id) == 0 ? SHOAL_LEAD_HOST_WELL : SHOAL_LEAD_HOST_SILENT;
 }
@@ -121,12 +122,27 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
     sched_lead_event(s, g, &event);
 }
 
+/* Nodes left the table since this list was made. */
+static void drop_hosts(const struct shoal_sched *s, struct sched_side *side)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < side->host_count; i++)
+        if (sched_node_find(s, side->hosts[i].node) != NULL)
+            side->hosts[kept++] = side->hosts[i];
+    side->host_count = kept;
+    side->nodes_dropped = s->nodes_dropped;
+    SHOAL_ASSERT(side->host_count <= s->node_count); /* J2: a list in step with the nodes */
+}
+
 /* The nodes keep their order of ids, so the side's list is walked in step with them. */
 static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
 {
     struct sched_side *side = g->side;
     size_t at = 0;
 
+    if (side->nodes_dropped != s->nodes_dropped)
+        drop_hosts(s, side);
     if (side->host_cap < s->node_count) {
         struct told_host *grown = realloc(side->hosts, s->node_cap * sizeof(*grown));
 

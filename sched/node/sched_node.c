@@ -5,7 +5,9 @@
  *
  * N1. What a raft was told of a host is kept in the group (sched_told); the support core holds the truth; the
  *     difference is told before any other event (C1), so that an edge can neither be lost nor come late.
- * N2. A host is a peer of interest once per group it shares with this one. */
+ * N2. A host is a peer of interest once per group it shares with this one.
+ * N3. Who was removed from the mesh guards nothing, gets no work, and is not heard. A node that gossip has forgotten is
+ *     kept as long as a ticket of its may come back, or until the table is full: then the one forgotten first goes. */
 #include "sched_node.h"
 #include "sched_archive.h"
 #include "sched_group.h"
@@ -15,6 +17,8 @@
 #include "sched_view.h"
 
 #include "shoal/banned.h"
+
+#define FORGOTTEN_NS (7ull * 24 * 3600 * SHOAL_S) /* as long as a ticket lives */
 
 /* The first node not before `id`. */
 static size_t node_place(const struct shoal_sched *s, struct shoal_node_id id)
@@ -40,11 +44,37 @@ struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_nod
     return at < s->node_count && shoal_node_id_equal(s->nodes[at].info.id, id) ? &s->nodes[at] : NULL;
 }
 
+bool sched_is_removed(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    return s->mesh != NULL && shoal_mesh_evicted(s->mesh, id);
+}
+
+bool sched_node_is_gone(const struct shoal_sched *s, const struct sched_node *node)
+{
+    return node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT ||
+           node->info.state == SHOAL_SCHED_NODE_FORGOTTEN || sched_is_removed(s, node->info.id);
+}
+
+bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+    uint64_t since_ns = sched_silent_since(s, id);
+
+    if (sched_is_self(s, id))
+        return false;
+    if (sched_is_removed(s, id) ||
+        (node != NULL && (node->info.state == SHOAL_SCHED_NODE_LEFT || node->info.state == SHOAL_SCHED_NODE_FORGOTTEN)))
+        return true;
+    /* After a start of this agent gossip may never have heard of it. */
+    return (node == NULL || node->info.state == SHOAL_SCHED_NODE_DEAD) && since_ns != 0 &&
+           s->now >= since_ns + s->options.lost_ns;
+}
+
 bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node)
 {
     return node->info.state == SHOAL_SCHED_NODE_ALIVE &&
            !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
-           (s->mesh == NULL || !shoal_mesh_evicted(s->mesh, node->info.id));
+           !sched_is_removed(s, node->info.id);
 }
 
 uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node)
@@ -61,13 +91,33 @@ uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struc
     return score;
 }
 
+/* N3. The node that was forgotten first goes, if that was before `before_ns`. */
+static void node_drop_oldest(struct shoal_sched *s, uint64_t before_ns)
+{
+    size_t oldest = s->node_count;
+
+    for (size_t i = 0; i < s->node_count; i++)
+        if (s->nodes[i].info.state == SHOAL_SCHED_NODE_FORGOTTEN &&
+            (oldest == s->node_count || s->nodes[i].since_ns < s->nodes[oldest].since_ns))
+            oldest = i;
+    if (oldest == s->node_count || s->nodes[oldest].since_ns >= before_ns)
+        return;
+    SHOAL_ASSERT(!sched_is_self(s, s->nodes[oldest].info.id)); /* N3: nobody forgets itself */
+    s->nodes_dropped++;
+    s->node_count--;
+    memmove(&s->nodes[oldest], &s->nodes[oldest + 1], (s->node_count - oldest) * sizeof(s->nodes[0]));
+}
+
 /* NULL: the table is full or there is no memory; gossip says it again. */
 static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id id)
 {
-    size_t at = node_place(s, id);
+    size_t at;
 
     if (s->node_count == SHOAL_MEMBERS_MAX)
+        node_drop_oldest(s, UINT64_MAX);
+    if (s->node_count == SHOAL_MEMBERS_MAX)
         return NULL;
+    at = node_place(s, id);
     if (s->node_count == s->node_cap) {
         size_t cap = s->node_cap == 0 ? 16 : s->node_cap * 2;
         struct sched_node *grown = realloc(s->nodes, cap * sizeof(*grown));
@@ -83,12 +133,24 @@ static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id i
     return &s->nodes[at];
 }
 
+void sched_nodes_changed(struct shoal_sched *s)
+{
+    sched_keep_all(s);
+    sched_archive_nodes(s);
+    sched_view_changed(s);
+}
+
 void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
 {
     struct sched_node *node = sched_node_find(s, info->id);
     struct shoal_sched_node old;
     bool was;
 
+    if (info->state == SHOAL_SCHED_NODE_FORGOTTEN && s->now > FORGOTTEN_NS)
+        node_drop_oldest(s, s->now - FORGOTTEN_NS);
+    if (node == NULL && info->state == SHOAL_SCHED_NODE_FORGOTTEN)
+        return;
+    node = sched_node_find(s, info->id);
     if (node == NULL)
         node = node_add(s, info->id);
     if (node == NULL)
@@ -105,11 +167,11 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     }
     node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
     node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
-    if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT) {
-        sched_keep_all(s);
-        sched_archive_nodes(s);
-    }
-    sched_view_changed(s);
+    if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT ||
+        info->state == SHOAL_SCHED_NODE_FORGOTTEN)
+        sched_nodes_changed(s);
+    else
+        sched_view_changed(s);
 }
 
 /* ---- Support ---------------------------------------------------------------------------------------------------- */
@@ -210,6 +272,10 @@ enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id fro
     const struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = from, .bytes = bytes };
     enum shoal_err err;
 
+    if (sched_is_removed(s, from)) { /* N3 */
+        s->stats.removed_refused++;
+        return SHOAL_ERR_DENIED;
+    }
     support_step(s, &event, &err);
     return err;
 }

@@ -500,7 +500,7 @@ static bool gone_for_long(const struct shoal_sched *s, struct shoal_node_id id)
 
     if (sched_is_self(s, id) || node == NULL)
         return false;
-    return node->info.state == SHOAL_SCHED_NODE_LEFT || (s->mesh != NULL && shoal_mesh_evicted(s->mesh, id)) ||
+    return sched_gone_for_good(s, id) ||
            (node->info.state == SHOAL_SCHED_NODE_DEAD && s->now >= node->since_ns + s->options.replace_ns);
 }
 

@@ -90,7 +90,7 @@ static bool may_be_there(const struct shoal_sched *s, const struct sched_survey 
 {
     const struct sched_node *node = sched_node_find(s, survey->list[i].member.id.node);
 
-    if (survey->list[i].answered || node == NULL || (s->mesh != NULL && shoal_mesh_evicted(s->mesh, node->info.id)))
+    if (survey->list[i].answered || node == NULL || sched_is_removed(s, node->info.id))
         return false;
     return node->info.state == SHOAL_SCHED_NODE_ALIVE || node->info.state == SHOAL_SCHED_NODE_SUSPECT;
 }

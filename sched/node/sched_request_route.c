@@ -21,7 +21,7 @@ static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
 {
     const struct sched_node *node = sched_node_find(s, id);
 
-    return node != NULL && (node->info.state == SHOAL_SCHED_NODE_DEAD || node->info.state == SHOAL_SCHED_NODE_LEFT);
+    return node != NULL && sched_node_is_gone(s, node);
 }
 
 void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)

@@ -89,6 +89,7 @@ struct shoal_sched {
     struct sched_node *nodes; /* in order of ids */
     size_t node_count;
     size_t node_cap;
+    uint64_t nodes_dropped; /* how often one left the table */
 
     struct sched_request *requests;
     uint64_t request_serial;

@@ -45,7 +45,7 @@ static bool is_voter(const struct shoal_sched_group_status *status, struct shoal
     return false;
 }
 
-/* What must hold all the time: one change in flight, so one learner at most, and one voter more than before at most. */
+/* What must hold all the time: one change in flight, so two learners at most, and one member more than the target. */
 static void watch(struct net *net, struct shoal_job_id job, unsigned target, uint64_t ns)
 {
     uint64_t end = net->now + ns;
@@ -57,7 +57,7 @@ static void watch(struct net *net, struct shoal_job_id job, unsigned target, uin
 
             if (!status_at(net, i, job, &status))
                 continue;
-            if (status.learners > 1 || status.voters + status.learners > target + 1)
+            if (status.learners > 2 || status.voters + status.learners > target + 1)
                 fail_msg("node %u sees %u voters and %u learners of %u", i, status.voters, status.learners, target);
         }
     }
@@ -91,6 +91,112 @@ static void test_it_grows_after_10_s_and_not_before(void **state)
     assert_int_equal(leads(net, reply->job).voters, 1);
     assert_int_equal(leads(net, reply->job).learners, 0);
     wait_for(net, reply->job, 3, 30 * NET_S);
+    net_destroy(net);
+}
+
+/* U4: of two guardians the loss of one for good would be the end of the group. */
+static void test_one_becomes_three_in_one_change(void **state)
+{
+    struct net *net = net_create(69, 3, false);
+    struct net_reply *reply;
+    struct shoal_sched_group_status status;
+
+    (void)state;
+    net_join(net, 0);
+    reply = net_wait(net, net_submit(net, 0, 1, no_ticket), NET_S);
+    net_join(net, 1);
+    net_join(net, 2);
+    for (unsigned i = 0; i < 3000 && leads(net, reply->job).voters != 3; i++) {
+        net_run(net, 5 * NET_MS);
+        for (unsigned at = 0; at < 3; at++)
+            assert_false(status_at(net, at, reply->job, &status) && status.voters == 2);
+    }
+    assert_int_equal(leads(net, reply->job).voters, 3);
+    net_destroy(net);
+}
+
+/* The second is lost before it is promoted: the third alone joins the first, when gossip counts no third any more. */
+static void test_a_loss_in_the_growth(void **state)
+{
+    (void)state;
+    for (uint64_t at_ms = 10000; at_ms < 10600; at_ms += 20) {
+        struct net *net = net_create(100 + at_ms, 3, false);
+        struct net_reply *reply;
+
+        net_join(net, 0);
+        reply = net_wait(net, net_submit(net, 0, 1, no_ticket), NET_S);
+        net_join(net, 1);
+        net_join(net, 2);
+        net_run(net, at_ms * NET_MS);
+        net_crash(net, 1);
+        net_run(net, 10 * NET_S);
+        assert_true(net_leader(net, reply->job) < NET_NODES_MAX);
+        assert_true(leads(net, reply->job).voters >= 2);
+        net_destroy(net);
+    }
+}
+
+static void say_of(struct net *net, unsigned of, enum shoal_sched_node_state state)
+{
+    for (unsigned i = 0; i < net->count; i++)
+        if (i != of && net->nodes[i].up)
+            net_tell_node(net, i, of, state);
+}
+
+/* U2, without a spare: who left is done without at once, who is only lost after ten minutes; then the next loss of one
+ * of two stops the group, as it must, and three are made of two again when there is a third. */
+static void test_without_a_spare_the_group_shrinks(void **state)
+{
+    static const struct {
+        const char *name;
+        enum shoal_sched_node_state state;
+        uint64_t not_before_s, within_s;
+    } rows[] = {
+        { "it has left", SHOAL_SCHED_NODE_LEFT, 0, 5 },
+        { "gossip has forgotten it", SHOAL_SCHED_NODE_FORGOTTEN, 0, 5 },
+        { "it is lost", SHOAL_SCHED_NODE_DEAD, 590, 20 },
+    };
+
+    (void)state;
+    for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        struct net *net = net_create(91 + r, 3, true);
+        struct net_reply *reply = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S);
+
+        net_run(net, 2 * NET_S);
+        net_crash(net, 2);
+        net_run(net, 3 * NET_S);
+        say_of(net, 2, rows[r].state);
+        net_run(net, rows[r].not_before_s * NET_S);
+        if (rows[r].not_before_s > 0 && leads(net, reply->job).voters != 3)
+            fail_msg("%s: it shrinks too early", rows[r].name);
+        net_run(net, rows[r].within_s * NET_S);
+        if (leads(net, reply->job).voters != 2)
+            fail_msg("%s: %u voters", rows[r].name, leads(net, reply->job).voters);
+        net_start(net, 2);
+        wait_for(net, reply->job, 3, 60 * NET_S);
+        net_destroy(net);
+    }
+}
+
+/* Of five, two leave at once, and nobody takes their places: three go on. */
+static void test_two_leave_at_once(void **state)
+{
+    struct net *net = net_create(95, 5, true);
+    struct shoal_job_id job = submit_wide(net, 0, 1, 64);
+
+    (void)state;
+    assert_int_equal(leads(net, job).voters, 5);
+    net_run(net, 2 * NET_S);
+    net_crash(net, 3);
+    net_crash(net, 4);
+    net_run(net, 5 * NET_S);
+    say_of(net, 3, SHOAL_SCHED_NODE_LEFT);
+    say_of(net, 4, SHOAL_SCHED_NODE_LEFT);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(leads(net, job).voters, 3);
+    net_crash(net, net_leader(net, job)); /* two of three are a majority */
+    net_run(net, 5 * NET_S);
+    assert_true(net_leader(net, job) < NET_NODES_MAX);
     net_destroy(net);
 }
 
@@ -213,6 +319,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_it_grows_after_10_s_and_not_before),
+        cmocka_unit_test(test_one_becomes_three_in_one_change),
+        cmocka_unit_test(test_a_loss_in_the_growth),
+        cmocka_unit_test(test_without_a_spare_the_group_shrinks),
+        cmocka_unit_test(test_two_leave_at_once),
         cmocka_unit_test(test_a_wide_job_has_five_and_replaces_two),
         cmocka_unit_test(test_sleeping_groups_too),
         cmocka_unit_test(test_who_comes_back),
