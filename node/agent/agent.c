@@ -242,6 +242,8 @@ static void on_member(void *arg, const struct shoal_member *member, enum shoal_m
     agent_node_event(agent, member);
 }
 
+static bool admits(void *arg, struct shoal_node_id node) { return agent_admits(arg, node); }
+
 static void on_member_record(void *arg, const struct shoal_record *record) { agent_on_record(arg, record); }
 
 static void on_cloned(void *arg)
@@ -271,8 +273,14 @@ static void on_datagram(void *arg, struct shoal_node_id from, struct shoal_addre
 
     if (payload.len < 1 || agent->membership == NULL)
         return;
+    if (!agent_admits(agent, from)) {
+        agent_removed_tell(agent, from, address);
+        return;
+    }
     rest = shoal_view_of(payload.bytes + 1, payload.len - 1);
-    if (payload.bytes[0] == AGENT_DATAGRAM_GOSSIP) {
+    if (payload.bytes[0] == AGENT_DATAGRAM_REMOVED) {
+        agent_removed_heard(agent, address);
+    } else if (payload.bytes[0] == AGENT_DATAGRAM_GOSSIP) {
         membership_datagram(agent->membership, from, address, rest);
     } else if (payload.bytes[0] == AGENT_DATAGRAM_SUPPORT) {
         struct shoal_sched_event event = { .kind = SHOAL_SCHED_DATAGRAM };
@@ -423,7 +431,8 @@ static enum shoal_err start_network(struct agent *agent, struct shoal_msg *msg)
                                                   .on_down = on_link_down,
                                                   .on_frame = on_link_frame,
                                                   .on_failure = on_link_failure,
-                                                  .on_note = on_note };
+                                                  .on_note = on_note,
+                                                  .admits = admits };
     err = shoal_link_create(&agent->link, &link, msg);
     if (err != SHOAL_OK)
         return err;
@@ -492,6 +501,7 @@ static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *ms
                                           .send = on_gossip_send,
                                           .on_member = on_member,
                                           .on_record = on_member_record,
+                                          .admits = admits,
                                           .on_cloned = on_cloned };
     struct shoal_member self;
     enum shoal_err err = membership_create(&agent->membership, &options, msg);
@@ -501,6 +511,7 @@ static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *ms
     agent_publish_facts(agent);
     shoal_swim_self(membership_swim(agent->membership), &self);
     agent_node_event(agent, &self);
+    agent_removed_look(agent); /* it may have been removed in its last life */
     return SHOAL_OK;
 }
 

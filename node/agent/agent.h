@@ -36,6 +36,7 @@
 #define AGENT_TURN_NS (20 * SHOAL_MS)
 #define AGENT_DATAGRAM_GOSSIP 'g'
 #define AGENT_DATAGRAM_SUPPORT 's'
+#define AGENT_DATAGRAM_REMOVED 'r' /* to a node that was removed from the mesh, in answer to what it sent */
 
 struct agent;
 struct ledger;
@@ -156,6 +157,7 @@ struct agent {
     uint64_t facts_sequence;
     struct agent_publish *publishes; /* records for the next turn: gossip's steps do not nest in ours */
     uv_timer_t publish_timer;
+    bool mesh_news; /* the copy of the mesh is new: who was removed is looked at in the next turn */
     uint64_t mesh_heard;
 
     struct archive_index *archive; /* agent_archive_index.c */
@@ -175,6 +177,14 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
 void agent_publish_facts(struct agent *agent);
+
+/* agent_removed.c: who was removed from the mesh is not linked, not heard and not told of */
+bool agent_admits(const struct agent *agent, struct shoal_node_id node);
+void agent_removed_look(struct agent *agent); /* the copy of the mesh is new */
+/* A datagram of a node that was removed came: it is told so. */
+void agent_removed_tell(struct agent *agent, struct shoal_node_id node, struct shoal_address address);
+/* Another member says that this one was removed. */
+void agent_removed_heard(struct agent *agent, struct shoal_address address);
 
 /* agent_peers.c: adds the members of this host's last life to the seeds. */
 void agent_peers_read(struct agent_settings *settings);

@@ -65,6 +65,10 @@ static void on_publish(uv_timer_t *timer)
 {
     struct agent *agent = timer->data;
 
+    if (agent->mesh_news && agent->membership != NULL) {
+        agent->mesh_news = false;
+        agent_removed_look(agent);
+    }
     while (agent->publishes != NULL && !agent->stopping) {
         struct agent_publish *publish = agent->publishes;
         enum shoal_err err;
@@ -434,7 +438,11 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
     case SHOAL_SCHED_PUBLISH_MESH: carry_out_publish(agent, action); break;
     case SHOAL_SCHED_INDEX: agent_list_index(agent, action); break;
     case SHOAL_SCHED_KEEP_SLOTS: keep_slots(agent, action->u.publish.payload); break;
-    case SHOAL_SCHED_KEEP_MESH: keep_mesh(agent, action->u.publish.payload); break;
+    case SHOAL_SCHED_KEEP_MESH:
+        keep_mesh(agent, action->u.publish.payload);
+        agent->mesh_news = true;
+        (void)uv_timer_start(&agent->publish_timer, on_publish, 0, 0);
+        break;
     case SHOAL_SCHED_BLOB_PUT:
         agent_bundle_put(agent, action->u.blob.job, action->u.blob.hash, action->u.blob.bytes);
         break;

@@ -22,7 +22,8 @@ struct membership_options {
     void (*send)(void *arg, struct shoal_node_id to, struct shoal_address address, struct shoal_view bytes);
     void (*on_member)(void *arg, const struct shoal_member *member, enum shoal_member_state old);
     void (*on_record)(void *arg, const struct shoal_record *record);
-    void (*on_cloned)(void *arg); /* this data folder was rolled back or cloned: stop */
+    bool (*admits)(void *arg, struct shoal_node_id node); /* false: it was removed from the mesh */
+    void (*on_cloned)(void *arg);                         /* this data folder was rolled back or cloned: stop */
 };
 
 SHOAL_MUST_CHECK enum shoal_err membership_create(struct membership **membership,
@@ -34,6 +35,7 @@ void membership_datagram(struct membership *membership, struct shoal_node_id fro
 void membership_refused(struct membership *membership, struct shoal_node_id node);
 void membership_health(struct membership *membership, uint64_t loop_lag_ns);
 void membership_leave(struct membership *membership);
+void membership_expel(struct membership *membership, struct shoal_node_id node); /* it was removed from the mesh */
 
 /* Sign and spread. A record of the node itself gets the next version by itself (version all zero). */
 SHOAL_MUST_CHECK enum shoal_err membership_publish(struct membership *membership, struct shoal_record *record);

@@ -28,7 +28,8 @@ static uint64_t now_ns(void)
 
 static struct shoal_signature env_sign(void *arg, struct shoal_view view)
 {
-    const struct shoal_identity *identity = arg;
+    const struct membership *m = arg;
+    const struct shoal_identity *identity = m->options.identity;
 
     return shoal_sign(&identity->secret_key, view);
 }
@@ -44,6 +45,13 @@ static struct shoal_node_id env_node_id(void *arg, const struct shoal_public_key
 {
     (void)arg;
     return shoal_node_id_of(key);
+}
+
+static bool env_admits(void *arg, struct shoal_node_id node)
+{
+    const struct membership *m = arg;
+
+    return m->options.admits(m->options.arg, node);
 }
 
 static void on_timer(uv_timer_t *timer);
@@ -97,15 +105,17 @@ enum shoal_err membership_create(struct membership **membership, const struct me
 {
     const struct shoal_identity *identity = options->identity;
     struct membership *m = calloc(1, sizeof(*m));
-    struct shoal_swim_options swim = { .id = identity->node,
-                                       .public_key = identity->public_key,
-                                       .store = identity->store,
-                                       .host_epoch = identity->incarnation.host_epoch,
-                                       .agent = identity->incarnation.agent,
-                                       .address = options->address,
-                                       .link_port = options->link_port,
-                                       .http_port = options->http_port,
-                                       .env = { .sign = env_sign, .verify = env_verify, .node_id = env_node_id } };
+    struct shoal_swim_options swim = {
+        .id = identity->node,
+        .public_key = identity->public_key,
+        .store = identity->store,
+        .host_epoch = identity->incarnation.host_epoch,
+        .agent = identity->incarnation.agent,
+        .address = options->address,
+        .link_port = options->link_port,
+        .http_port = options->http_port,
+        .env = { .sign = env_sign, .verify = env_verify, .node_id = env_node_id, .admits = env_admits }
+    };
     enum shoal_err err;
 
     if (m == NULL || (m->actions = malloc(sizeof(*m->actions))) == NULL) {
@@ -115,7 +125,7 @@ enum shoal_err membership_create(struct membership **membership, const struct me
     m->options = *options;
     m->pool = shoal_gossip_pool_create(0);
     swim.pool = m->pool;
-    swim.env.arg = (void *)(uintptr_t)identity; /* env functions only read it */
+    swim.env.arg = m;
     (void)snprintf(swim.name, sizeof(swim.name), "%s", options->name);
     shoal_random(&swim.seed, sizeof(swim.seed));
     err = shoal_swim_create(&m->swim, &swim, msg);
@@ -176,6 +186,11 @@ void membership_health(struct membership *m, uint64_t loop_lag_ns)
 }
 
 void membership_leave(struct membership *m) { (void)step(m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_LEAVE }); }
+
+void membership_expel(struct membership *m, struct shoal_node_id node)
+{
+    (void)step(m, &(struct shoal_swim_event){ .kind = SHOAL_SWIM_EXPEL, .peer = node });
+}
 
 enum shoal_err membership_publish(struct membership *m, struct shoal_record *record)
 {
