@@ -37,11 +37,13 @@ static bool take(struct array_reader *r, char c)
 
 static uint32_t last_of(const struct shoal_array_range *range)
 {
+    SHOAL_ASSERT(range->count > 0 && range->step > 0);
     return range->first + (range->count - 1) * range->step;
 }
 
 static bool in_range(const struct shoal_array_range *range, uint32_t index)
 {
+    SHOAL_ASSERT(range->step > 0);
     return index >= range->first && index <= last_of(range) && (index - range->first) % range->step == 0;
 }
 
@@ -51,6 +53,7 @@ static bool ranges_meet(const struct shoal_array_range *a, const struct shoal_ar
     const struct shoal_array_range *wide = a->step >= b->step ? a : b;
     const struct shoal_array_range *fine = wide == a ? b : a;
 
+    SHOAL_ASSERT(a->step > 0 && b->step > 0);
     for (uint32_t i = 0, tried = 0; i < wide->count && tried < fine->step; i++) {
         *index = wide->first + i * wide->step;
         if (in_range(fine, *index))
@@ -66,6 +69,8 @@ static enum shoal_err add_range(struct array_reader *r, struct shoal_array *arra
 {
     uint32_t index;
 
+    SHOAL_ASSERT(array->range_count <= SHOAL_ARRAY_RANGES_MAX);
+    SHOAL_ASSERT(range.count > 0 && range.step > 0);
     if (array->range_count == SHOAL_ARRAY_RANGES_MAX)
         return shoal_fail(r->msg, SHOAL_ERR_INVALID, "array: more than %d ranges; use fewer, or several jobs",
                           SHOAL_ARRAY_RANGES_MAX);
@@ -93,6 +98,7 @@ static enum shoal_err read_range(struct array_reader *r, struct shoal_array *arr
     uint32_t last;
     enum shoal_err err = read_number(r, &range.first);
 
+    SHOAL_ASSERT(array->range_count <= SHOAL_ARRAY_RANGES_MAX);
     if (err != SHOAL_OK)
         return err;
     if (take(r, '-')) {
@@ -115,6 +121,7 @@ static enum shoal_err read_limit(struct array_reader *r, struct shoal_array *arr
 {
     enum shoal_err err;
 
+    SHOAL_ASSERT(array->at_once_max == 0); /* said once */
     if (!take(r, '%'))
         return SHOAL_OK;
     err = read_number(r, &array->at_once_max);
@@ -128,6 +135,7 @@ enum shoal_err shoal_array_parse(const char *text, struct shoal_array *array, st
     struct array_reader r = { .at = text, .msg = msg };
     enum shoal_err err;
 
+    SHOAL_ASSERT(array != NULL);
     memset(array, 0, sizeof(*array));
     if (text[0] == '\0')
         return shoal_fail(msg, SHOAL_ERR_INVALID, "array: it has no task; " FORM);
@@ -148,6 +156,7 @@ enum shoal_err shoal_array_parse(const char *text, struct shoal_array *array, st
 uint32_t shoal_array_index(const struct shoal_array *array, uint32_t position)
 {
     SHOAL_ASSERT(position < array->task_count);
+    SHOAL_ASSERT(array->range_count <= SHOAL_ARRAY_RANGES_MAX);
     for (uint32_t i = 0; i < array->range_count; i++) {
         if (position < array->ranges[i].count)
             return array->ranges[i].first + position * array->ranges[i].step;
@@ -160,6 +169,7 @@ uint32_t shoal_array_position(const struct shoal_array *array, uint32_t index)
 {
     uint32_t before = 0;
 
+    SHOAL_ASSERT(array->range_count <= SHOAL_ARRAY_RANGES_MAX);
     for (uint32_t i = 0; i < array->range_count; i++) {
         const struct shoal_array_range *range = &array->ranges[i];
 
@@ -172,6 +182,7 @@ uint32_t shoal_array_position(const struct shoal_array *array, uint32_t index)
 
 const char *shoal_task_state_name(enum shoal_task_state state)
 {
+    SHOAL_ASSERT(state <= SHOAL_TASK_STATE_COUNT);
     switch (state) {
     case SHOAL_TASK_PENDING: return "PENDING";
     case SHOAL_TASK_RUNNING: return "RUNNING";

@@ -21,6 +21,7 @@ enum shoal_err shoal_tasks_ask_decode(struct shoal_view bytes, struct shoal_task
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(ask != NULL);
     ask->after_index = shoal_get_u32(&r);
     ask->states = shoal_get_u8(&r);
     ask->limit = shoal_get_u16(&r);
@@ -32,6 +33,7 @@ size_t shoal_tasks_page_encode(const struct shoal_tasks_page *page, uint8_t *byt
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
     SHOAL_ASSERT(page->row_count <= SHOAL_TASKS_PAGE_MAX);
+    SHOAL_ASSERT(cap >= SHOAL_TASKS_PAGE_BYTES); /* a page fits, whatever it holds */
     shoal_put_u32(&w, page->next);
     shoal_put_u32(&w, page->row_count);
     for (uint32_t i = 0; i < page->row_count; i++) {
@@ -53,6 +55,7 @@ enum shoal_err shoal_tasks_page_decode(struct shoal_view bytes, struct shoal_tas
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(page != NULL);
     page->next = shoal_get_u32(&r);
     page->row_count = shoal_get_u32(&r);
     if (page->row_count > SHOAL_TASKS_PAGE_MAX)

@@ -7,6 +7,7 @@
 
 static void put_sources(struct shoal_writer *w, const struct shoal_node_id *sources, uint8_t count)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     if (count > SHOAL_HOST_SOURCES_MAX) {
         w->failed = true;
         return;
@@ -20,6 +21,7 @@ static uint8_t get_sources(struct shoal_reader *r, struct shoal_node_id *sources
 {
     uint8_t count = shoal_get_enum(r, SHOAL_HOST_SOURCES_MAX + 1);
 
+    SHOAL_ASSERT(sources != NULL);
     for (unsigned i = 0; i < count; i++)
         sources[i] = shoal_get_node_id(r);
     return count;
@@ -27,6 +29,7 @@ static uint8_t get_sources(struct shoal_reader *r, struct shoal_node_id *sources
 
 static void put_count(struct shoal_writer *w, uint32_t count, uint32_t max)
 {
+    SHOAL_ASSERT(max > 0);
     if (count > max)
         w->failed = true;
     shoal_put_u32(w, count);
@@ -37,6 +40,7 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
 {
     uint32_t count = shoal_get_u32(r);
 
+    SHOAL_ASSERT(max > 0);
     if (count > max)
         r->failed = true;
     return r->failed ? 0 : count;
@@ -44,6 +48,7 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
 
 static void put_reserve(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_RESERVE);
     shoal_put_u64(w, m->u.reserve.request);
     shoal_put_u32(w, m->u.reserve.priority);
     shoal_put_u64(w, m->u.reserve.ticket_ms);
@@ -55,6 +60,7 @@ static void put_reserve(struct shoal_writer *w, const struct shoal_host_message 
 
 static void get_slots(struct shoal_reader *r, uint8_t *slots, uint32_t count)
 {
+    SHOAL_ASSERT(count <= SHOAL_SLOTS_MAX); /* get_count() has looked */
     shoal_get_raw(r, slots, count);
     for (uint32_t i = 0; i < count; i++)
         if (slots[i] >= SHOAL_SLOTS_MAX)
@@ -63,6 +69,7 @@ static void get_slots(struct shoal_reader *r, uint8_t *slots, uint32_t count)
 
 static void get_reserve(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_RESERVE);
     m->u.reserve.request = shoal_get_u64(r);
     m->u.reserve.priority = shoal_get_u32(r);
     m->u.reserve.ticket_ms = shoal_get_u64(r);
@@ -73,6 +80,7 @@ static void get_reserve(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_offer(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_OFFER);
     shoal_put_u64(w, m->u.offer.request);
     shoal_put_u64(w, m->u.offer.record_version);
     put_count(w, m->u.offer.slot_count, SHOAL_SLOTS_MAX);
@@ -88,6 +96,7 @@ static void put_offer(struct shoal_writer *w, const struct shoal_host_message *m
 
 static void get_offer(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_OFFER);
     m->u.offer.request = shoal_get_u64(r);
     m->u.offer.record_version = shoal_get_u64(r);
     m->u.offer.slot_count = get_count(r, SHOAL_SLOTS_MAX);
@@ -103,6 +112,7 @@ static void get_offer(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_confirm(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_CONFIRM);
     put_count(w, m->u.confirm.placement_count, SHOAL_SLOTS_MAX + 1);
     for (uint32_t i = 0; !w->failed && i < m->u.confirm.placement_count; i++)
         job_put_placement(w, &m->u.confirm.placements[i]);
@@ -114,6 +124,7 @@ static void put_confirm(struct shoal_writer *w, const struct shoal_host_message 
 
 static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_CONFIRM);
     m->u.confirm.placement_count = get_count(r, SHOAL_SLOTS_MAX + 1);
     for (uint32_t i = 0; i < m->u.confirm.placement_count; i++)
         job_get_placement(r, &m->u.confirm.placements[i]);
@@ -125,6 +136,7 @@ static void get_confirm(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_renew(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_RENEW);
     shoal_put_u64(w, m->u.renew.echo);
     shoal_put_epoch(w, m->u.renew.epoch);
     put_count(w, m->u.renew.lease_count, SHOAL_SLOTS_MAX + 2);
@@ -136,6 +148,7 @@ static void put_renew(struct shoal_writer *w, const struct shoal_host_message *m
 
 static void get_renew(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_RENEW);
     m->u.renew.echo = shoal_get_u64(r);
     m->u.renew.epoch = shoal_get_epoch(r);
     m->u.renew.lease_count = get_count(r, SHOAL_SLOTS_MAX + 2);
@@ -147,6 +160,9 @@ static void get_renew(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_order(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_ORDER);
+    SHOAL_ASSERT(m->u.order.order < SHOAL_ORDER_COUNT); /* what is written can be read */
+    SHOAL_ASSERT(m->u.order.reason < SHOAL_STOP_COUNT); /* what is written can be read */
     shoal_put_u64(w, m->u.order.worker_id);
     shoal_put_u64(w, m->u.order.lease_generation);
     shoal_put_u8(w, m->u.order.order);
@@ -158,6 +174,7 @@ static void put_order(struct shoal_writer *w, const struct shoal_host_message *m
 
 static void get_order(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_ORDER);
     m->u.order.worker_id = shoal_get_u64(r);
     m->u.order.lease_generation = shoal_get_u64(r);
     m->u.order.order = shoal_get_enum(r, SHOAL_ORDER_COUNT);
@@ -169,6 +186,9 @@ static void get_order(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_report(struct shoal_writer *w, const struct shoal_worker_report *p)
 {
+    SHOAL_ASSERT(p->phase < SHOAL_PHASE_COUNT);                  /* what is written can be read */
+    SHOAL_ASSERT(p->role < SHOAL_JOB_ROLE_COUNT);                /* what is written can be read */
+    SHOAL_ASSERT(p->address_len <= SHOAL_TRANSPORT_ADDRESS_MAX); /* what is written can be read */
     shoal_put_u64(w, p->worker_id);
     shoal_put_u32(w, p->attempt);
     shoal_put_u8(w, p->role);
@@ -204,6 +224,7 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
 {
     struct shoal_view address;
 
+    SHOAL_ASSERT(!r->failed); /* the head was read */
     p->worker_id = shoal_get_u64(r);
     p->attempt = shoal_get_u32(r);
     p->role = shoal_get_enum(r, SHOAL_JOB_ROLE_COUNT);
@@ -240,6 +261,7 @@ static void get_report(struct shoal_reader *r, struct shoal_worker_report *p)
 
 static void put_progress(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_PROGRESS || m->kind == SHOAL_HOST_MARK);
     shoal_put_u32(w, m->u.progress.call);
     shoal_put_u64(w, m->u.progress.step);
     shoal_put_u64(w, m->u.progress.records_acked);
@@ -254,6 +276,7 @@ static void put_progress(struct shoal_writer *w, const struct shoal_host_message
 
 static void get_progress(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_PROGRESS || m->kind == SHOAL_HOST_MARK);
     m->u.progress.call = shoal_get_u32(r);
     m->u.progress.step = shoal_get_u64(r);
     m->u.progress.records_acked = shoal_get_u64(r);
@@ -268,6 +291,7 @@ static void get_progress(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_manifest(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_MANIFEST || m->kind == SHOAL_HOST_MAKE_MANIFEST);
     shoal_put_u32(w, m->u.manifest.call);
     shoal_put_bool(w, m->u.manifest.ok);
     shoal_put_hash(w, m->u.manifest.hash);
@@ -276,6 +300,7 @@ static void put_manifest(struct shoal_writer *w, const struct shoal_host_message
 
 static void get_manifest(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_MANIFEST || m->kind == SHOAL_HOST_MAKE_MANIFEST);
     m->u.manifest.call = shoal_get_u32(r);
     m->u.manifest.ok = shoal_get_bool(r);
     m->u.manifest.hash = shoal_get_hash(r);
@@ -284,6 +309,7 @@ static void get_manifest(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_call(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_CALL);
     shoal_put_u32(w, m->u.call.call);
     shoal_put_u64(w, m->u.call.job_seed);
     shoal_put_hash(w, m->u.call.bundle);
@@ -292,6 +318,7 @@ static void put_call(struct shoal_writer *w, const struct shoal_host_message *m)
 
 static void get_call(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind == SHOAL_HOST_CALL);
     m->u.call.call = shoal_get_u32(r);
     m->u.call.job_seed = shoal_get_u64(r);
     m->u.call.bundle = shoal_get_hash(r);
@@ -300,6 +327,7 @@ static void get_call(struct shoal_reader *r, struct shoal_host_message *m)
 
 static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind < SHOAL_HOST_KIND_COUNT);
     switch ((enum shoal_host_kind)m->kind) {
     case SHOAL_HOST_RESERVE: put_reserve(w, m); return;
     case SHOAL_HOST_CONFIRM: put_confirm(w, m); return;
@@ -346,6 +374,7 @@ static void put_body(struct shoal_writer *w, const struct shoal_host_message *m)
 
 static void get_body(struct shoal_reader *r, struct shoal_host_message *m)
 {
+    SHOAL_ASSERT(m->kind < SHOAL_HOST_KIND_COUNT); /* the head was read */
     switch ((enum shoal_host_kind)m->kind) {
     case SHOAL_HOST_RESERVE: get_reserve(r, m); return;
     case SHOAL_HOST_CONFIRM: get_confirm(r, m); return;
@@ -394,6 +423,7 @@ enum shoal_err shoal_host_encode(const struct shoal_host_message *m, uint8_t *by
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap < SHOAL_HOST_MESSAGE_MAX ? cap : SHOAL_HOST_MESSAGE_MAX);
 
+    SHOAL_ASSERT(m->kind < SHOAL_HOST_KIND_COUNT); /* what is written can be read */
     job_put_head(&w, m->kind, SHOAL_HOST_WIRE_VERSION);
     shoal_put_job_id(&w, m->job);
     shoal_put_u32(&w, m->generation);
@@ -412,6 +442,7 @@ enum shoal_err shoal_host_decode(struct shoal_view bytes, struct shoal_host_mess
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(m != NULL);
     m->kind = job_get_head(&r, SHOAL_HOST_KIND_COUNT, SHOAL_HOST_WIRE_VERSION);
     m->job = shoal_get_job_id(&r);
     m->generation = shoal_get_u32(&r);
@@ -424,7 +455,11 @@ enum shoal_err shoal_host_decode(struct shoal_view bytes, struct shoal_host_mess
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-bool shoal_host_kind_to_host(uint8_t kind) { return kind <= SHOAL_HOST_END; }
+bool shoal_host_kind_to_host(uint8_t kind)
+{
+    SHOAL_ASSERT(kind < SHOAL_HOST_KIND_COUNT);
+    return kind <= SHOAL_HOST_END;
+}
 
 bool shoal_host_peek(struct shoal_view bytes, uint8_t *kind, struct shoal_job_id *job)
 {
@@ -432,6 +467,7 @@ bool shoal_host_peek(struct shoal_view bytes, uint8_t *kind, struct shoal_job_id
     uint8_t k = job_get_head(&r, SHOAL_HOST_KIND_COUNT, SHOAL_HOST_WIRE_VERSION);
     struct shoal_job_id id = shoal_get_job_id(&r);
 
+    SHOAL_ASSERT(kind != NULL && job != NULL);
     if (r.failed)
         return false;
     *kind = k;

@@ -39,6 +39,7 @@ static const unsigned call_moves[SHOAL_CALL_STATE_COUNT] = {
 
 const char *shoal_job_state_name(enum shoal_job_state state)
 {
+    SHOAL_ASSERT(state <= SHOAL_JOB_STATE_COUNT);
     switch (state) {
     case SHOAL_JOB_NEW: return "NEW";
     case SHOAL_JOB_SUBMITTED: return "SUBMITTED";
@@ -66,6 +67,7 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
     uint8_t *spec = malloc(founding->spec.len + 1);
     enum shoal_err err = SHOAL_ERR_FULL;
 
+    SHOAL_ASSERT(out != NULL);
     if (job == NULL || spec == NULL)
         goto undo;
     if (founding->spec.len > 0)
@@ -128,6 +130,7 @@ void shoal_job_destroy(struct shoal_job *job)
 
 const struct shoal_placement *shoal_job_find_worker(const struct shoal_job *job, uint64_t worker_id)
 {
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (job->placements[i].worker_id == worker_id)
             return &job->placements[i];
@@ -136,6 +139,7 @@ const struct shoal_placement *shoal_job_find_worker(const struct shoal_job *job,
 
 const struct shoal_placement *shoal_job_driver(const struct shoal_job *job)
 {
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         if (job->placements[i].role == SHOAL_JOB_DRIVER)
             return &job->placements[i];
@@ -144,6 +148,8 @@ const struct shoal_placement *shoal_job_driver(const struct shoal_job *job)
 
 struct shoal_call *shoal_job_call(const struct shoal_job *job, uint32_t call)
 {
+    SHOAL_ASSERT(job->call_count <= SHOAL_CALLS_MAX);         /* J4 */
+    SHOAL_ASSERT(job->calls != NULL || job->call_count == 0); /* only elastic jobs have calls */
     return call == 0 || call > job->call_count ? NULL : &job->calls[call - 1];
 }
 
@@ -151,6 +157,7 @@ const struct shoal_call *shoal_job_running_call(const struct shoal_job *job)
 {
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
 
+    SHOAL_ASSERT(job->call_count <= SHOAL_CALLS_MAX); /* J4 */
     return call != NULL && call->state <= SHOAL_CALL_DONE ? call : NULL;
 }
 
@@ -158,6 +165,7 @@ uint32_t shoal_job_held(const struct shoal_job *job)
 {
     uint32_t held = 0;
 
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         held += job->placements[i].slot != SHOAL_SLOT_NONE;
     return held;
@@ -167,6 +175,7 @@ uint32_t shoal_job_held(const struct shoal_job *job)
 
 unsigned job_move_state(struct shoal_job *job, uint8_t state, uint64_t wall_ms)
 {
+    SHOAL_ASSERT(state < SHOAL_JOB_STATE_COUNT);
     if (state == job->state)
         return 0;
     SHOAL_ASSERT((job_moves[job->state] & BIT(state)) != 0);
@@ -185,11 +194,13 @@ unsigned job_move_state(struct shoal_job *job, uint8_t state, uint64_t wall_ms)
 
 static bool may_move(const struct shoal_job *job, uint8_t state)
 {
+    SHOAL_ASSERT(state < SHOAL_JOB_STATE_COUNT); /* entries are decoded */
     return state == job->state || (job_moves[job->state] & BIT(state)) != 0;
 }
 
 static unsigned apply_state(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_STATE); /* J1 */
     if (shoal_job_state_ended((enum shoal_job_state)job->state) || !may_move(job, entry->u.state.state) ||
         entry->u.state.state == SHOAL_JOB_FINISHED) /* only through RESULT */
         return SHOAL_JOB_CHANGED_REFUSED;
@@ -204,6 +215,7 @@ static unsigned apply_state(struct shoal_job *job, const struct shoal_job_entry 
 
 void job_drop_worker(struct shoal_job *job, uint64_t worker_id)
 {
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++) {
         if (job->placements[i].worker_id != worker_id)
             continue;
@@ -218,6 +230,7 @@ static uint32_t place_kept(const struct shoal_job *job, const struct shoal_job_e
 {
     uint32_t kept = 0;
 
+    SHOAL_ASSERT(entry->u.place.drop_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < job->placement_count; i++) {
         bool dropped = false;
 
@@ -232,7 +245,9 @@ static unsigned apply_place(struct shoal_job *job, const struct shoal_job_entry 
 {
     uint32_t adds = entry->u.place.add_count;
 
-    if (job->tasks != NULL) /* T4 */
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PLACE);        /* J1 */
+    SHOAL_ASSERT(entry->u.place.add_count <= SHOAL_PLACE_MAX); /* J4: decoded within its bound */
+    if (job->tasks != NULL)                                    /* T4 */
         return SHOAL_JOB_CHANGED_REFUSED;
     if (adds > 0 && (shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop ||
                      entry->u.place.attempt < job->attempt || place_kept(job, entry) + adds > SHOAL_PLACEMENTS_MAX))
@@ -263,6 +278,7 @@ static unsigned apply_call(struct shoal_job *job, const struct shoal_job_entry *
     const struct shoal_call *before = shoal_job_call(job, job->call_count);
     struct shoal_call *call;
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_CALL); /* J1 */
     if (job->calls == NULL || shoal_job_state_ended((enum shoal_job_state)job->state) ||
         job->call_count == SHOAL_CALLS_MAX || entry->u.call.call != job->call_count + 1 ||
         (before != NULL && before->state < SHOAL_CALL_FINISHED))
@@ -282,6 +298,7 @@ static unsigned apply_sizes(struct shoal_job *job, const struct shoal_job_entry 
 {
     struct shoal_call *call = shoal_job_call(job, entry->u.call.call);
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_SIZES); /* J1 */
     if (call == NULL || call->sizes.virtual_workers != 0 || entry->u.call.sizes.virtual_workers == 0)
         return SHOAL_JOB_CHANGED_REFUSED;
     call->sizes = entry->u.call.sizes;
@@ -292,6 +309,7 @@ static bool epoch_valid(const struct shoal_job *job, const struct shoal_worker_e
 {
     const struct shoal_call *call = shoal_job_call(job, epoch->call);
 
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
     if (job->epoch == NULL || call == NULL || call->call != job->call_count || call->state > SHOAL_CALL_DONE ||
         call->sizes.virtual_workers == 0 || epoch->member_count == 0 ||
         shoal_job_state_ended((enum shoal_job_state)job->state) ||
@@ -313,6 +331,7 @@ static unsigned apply_epoch(struct shoal_job *job, const struct shoal_job_entry 
 {
     struct shoal_call *call;
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_EPOCH); /* J1 */
     if (!epoch_valid(job, &entry->u.epoch))
         return SHOAL_JOB_CHANGED_REFUSED;
     memcpy(job->epoch, &entry->u.epoch, sizeof(*job->epoch));
@@ -325,6 +344,8 @@ static unsigned apply_call_state(struct shoal_job *job, const struct shoal_job_e
 {
     struct shoal_call *call = shoal_job_call(job, entry->u.call.call);
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_CALL_STATE); /* J1 */
+    SHOAL_ASSERT(entry->u.call.state < SHOAL_CALL_STATE_COUNT);
     if (call == NULL || (call_moves[call->state] & BIT(entry->u.call.state)) == 0)
         return SHOAL_JOB_CHANGED_REFUSED;
     call->state = entry->u.call.state;
@@ -341,6 +362,8 @@ static void keep_data_epoch(struct shoal_job *job, const struct shoal_data_epoch
 {
     struct shoal_data_epoch *list = job->data_epochs;
 
+    SHOAL_ASSERT(job->data_epochs != NULL);                       /* J4 */
+    SHOAL_ASSERT(job->data_epoch_count <= SHOAL_DATA_EPOCHS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->data_epoch_count; i++) {
         if (list[i].call == data_epoch->call && list[i].data_epoch == data_epoch->data_epoch) {
             list[i] = *data_epoch;
@@ -358,6 +381,7 @@ static unsigned apply_progress(struct shoal_job *job, const struct shoal_job_ent
 {
     struct shoal_call *call = shoal_job_call(job, entry->u.progress.call);
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PROGRESS); /* J1 */
     if (call == NULL)
         return SHOAL_JOB_CHANGED_REFUSED;
     if (entry->u.progress.logged_step > call->logged_step)
@@ -373,6 +397,7 @@ static unsigned apply_snapshot(struct shoal_job *job, const struct shoal_job_ent
 {
     struct shoal_call *call = shoal_job_call(job, entry->u.call.call);
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_SNAPSHOT); /* J1 */
     if (call == NULL || entry->u.call.snapshot_step <= call->snapshot_step)
         return SHOAL_JOB_CHANGED_REFUSED;
     call->snapshot = entry->u.call.snapshot;
@@ -383,6 +408,7 @@ static unsigned apply_snapshot(struct shoal_job *job, const struct shoal_job_ent
 /* J9: what was placed has ended well, so the leases go with the job. */
 static unsigned end_scripts(struct shoal_job *job)
 {
+    SHOAL_ASSERT(job->result_wanted || job->placement_count > 0); /* J9 */
     if (job->result_wanted)
         return 0;
     SHOAL_ASSERT(!job->spec.elastic && job->tasks == NULL); /* J9 */
@@ -396,6 +422,8 @@ static unsigned apply_result(struct shoal_job *job, const struct shoal_job_entry
     bool at_once = !job->spec.elastic && job->tasks == NULL && job->placement_count > 0; /* J9 */
     unsigned changed;
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_RESULT); /* J1 */
+    SHOAL_ASSERT((job->tasks == NULL) || !job->spec.elastic);
     if (shoal_job_state_ended((enum shoal_job_state)job->state) || (!job->result_wanted && !at_once) ||
         !may_move(job, SHOAL_JOB_FINISHED))
         return SHOAL_JOB_CHANGED_REFUSED;
@@ -411,6 +439,7 @@ static unsigned apply_stop(struct shoal_job *job, const struct shoal_job_entry *
 {
     bool ended = shoal_job_state_ended((enum shoal_job_state)job->state);
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_STOP || entry->kind == SHOAL_JOB_ENTRY_DELETE); /* J1 */
     if (entry->kind == SHOAL_JOB_ENTRY_STOP && (ended || job->stop))
         return SHOAL_JOB_CHANGED_REFUSED;
     if (entry->kind == SHOAL_JOB_ENTRY_DELETE)
@@ -426,6 +455,8 @@ static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entr
 {
     uint32_t kept = 0;
 
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_RECOVER); /* J1 */
+    SHOAL_ASSERT(job->generation > 0);                    /* J5: counted from 1 */
     if (entry->u.generation <= job->generation)
         return SHOAL_JOB_CHANGED_REFUSED;
     job->generation = entry->u.generation;
@@ -452,6 +483,7 @@ static unsigned apply_recover(struct shoal_job *job, const struct shoal_job_entr
 /* A deleted job has no record; the first one stands. */
 static unsigned apply_archived(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_ARCHIVED); /* J1 */
     if (!shoal_job_state_ended((enum shoal_job_state)job->state) || job->deleted || job->placement_count > 0 ||
         !shoal_hash_is_zero(job->archived) || shoal_hash_is_zero(entry->u.result))
         return SHOAL_JOB_CHANGED_REFUSED;
@@ -461,6 +493,7 @@ static unsigned apply_archived(struct shoal_job *job, const struct shoal_job_ent
 
 static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind < SHOAL_JOB_ENTRY_KIND_COUNT);
     switch ((enum shoal_job_entry_kind)entry->kind) {
     case SHOAL_JOB_ENTRY_STATE: return apply_state(job, entry);
     case SHOAL_JOB_ENTRY_PLACE: return apply_place(job, entry);
@@ -495,6 +528,7 @@ static void move_digest(struct shoal_job *job, uint64_t index, struct shoal_view
 {
     uint64_t digest = mix(job->digest, index);
 
+    SHOAL_ASSERT(index > 0);
     for (size_t i = 0; i < bytes.len; i += 8) {
         uint64_t word = 0;
 
@@ -518,6 +552,8 @@ unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_vie
     unsigned changed = SHOAL_JOB_CHANGED_REFUSED;
 
     SHOAL_ASSERT(index > job->applied);
+    SHOAL_ASSERT(job->state < SHOAL_JOB_STATE_COUNT);
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     if (shoal_job_entry_decode(bytes, scratch) == SHOAL_OK)
         changed = apply_entry(job, scratch);
     if (changed & SHOAL_JOB_CHANGED_REFUSED)

@@ -25,6 +25,8 @@ static void move_task(struct shoal_tasks *tasks, uint32_t position, uint8_t stat
 
     SHOAL_ASSERT((task_moves[task->state] & BIT(state)) != 0); /* T2 */
     SHOAL_ASSERT(tasks->counts[task->state] > 0);
+    SHOAL_ASSERT(position < tasks->array.task_count);
+    SHOAL_ASSERT(state < SHOAL_TASK_STATE_COUNT);
     tasks->counts[task->state]--;
     tasks->counts[state]++;
     task->state = state;
@@ -40,6 +42,7 @@ enum shoal_err job_tasks_create(struct shoal_tasks **out, const char *text)
     struct shoal_array array;
     struct shoal_tasks *tasks;
 
+    SHOAL_ASSERT(text[0] != '\0');
     if (shoal_array_parse(text, &array, NULL) != SHOAL_OK)
         return SHOAL_ERR_MALFORMED;
     tasks = calloc(1, sizeof(*tasks) + array.task_count * sizeof(tasks->tasks[0]));
@@ -59,11 +62,13 @@ static uint32_t after_ms(const struct shoal_job *job, uint64_t wall_ms)
 {
     uint64_t after = wall_ms > job->create_ms ? wall_ms - job->create_ms : 0;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     return after < UINT32_MAX ? (uint32_t)after : UINT32_MAX;
 }
 
 static uint8_t host_of(struct shoal_tasks *tasks, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(tasks->host_count <= SHOAL_ARRAY_HOSTS_MAX);
     for (uint32_t i = 0; i < tasks->host_count; i++)
         if (shoal_node_id_equal(tasks->hosts[i], node))
             return (uint8_t)i;
@@ -77,6 +82,7 @@ static uint8_t state_after(const struct shoal_task_end *end, const struct shoal_
 {
     bool over = shoal_job_state_ended((enum shoal_job_state)job->state) || job->stop;
 
+    SHOAL_ASSERT(end->outcome < SHOAL_TASK_OUTCOME_COUNT);
     switch ((enum shoal_task_outcome)end->outcome) {
     case SHOAL_TASK_ENDED: return end->exit_code == 0 ? SHOAL_TASK_DONE : SHOAL_TASK_FAILED;
     case SHOAL_TASK_AGAIN:
@@ -94,6 +100,7 @@ static void end_task(struct shoal_job *job, const struct shoal_task_end *end, ui
     struct shoal_task *task = &job->tasks->tasks[position];
 
     SHOAL_ASSERT(task->state == SHOAL_TASK_RUNNING); /* T1 */
+    SHOAL_ASSERT(job->tasks != NULL);
     if (end->outcome == SHOAL_TASK_UNSTARTED)
         task->attempts--;
     task->exit_code = end->outcome == SHOAL_TASK_ENDED ? end->exit_code : -1;
@@ -108,6 +115,7 @@ static void begin_task(struct shoal_job *job, const struct shoal_placement *plac
     struct shoal_task *task = &job->tasks->tasks[position];
 
     SHOAL_ASSERT(job->placement_count < SHOAL_PLACEMENTS_MAX); /* J4 */
+    SHOAL_ASSERT(place->role == SHOAL_JOB_TASK);               /* T1 */
     move_task(job->tasks, position, SHOAL_TASK_RUNNING);
     task->start_ms = after_ms(job, wall_ms);
     task->end_ms = 0;
@@ -120,6 +128,7 @@ static void begin_task(struct shoal_job *job, const struct shoal_placement *plac
 
 static bool ends_valid(const struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->u.tasks.end_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < entry->u.tasks.end_count; i++) {
         if (shoal_job_find_worker(job, entry->u.tasks.ends[i].worker_id) == NULL)
             return false;
@@ -135,6 +144,7 @@ static bool add_valid(const struct shoal_job *job, const struct shoal_job_entry 
     const struct shoal_placement *place = &entry->u.tasks.add[at];
     uint32_t position = shoal_array_position(&job->tasks->array, place->rank);
 
+    SHOAL_ASSERT(at < entry->u.tasks.add_count);
     if (place->role != SHOAL_JOB_TASK || position == SHOAL_ARRAY_NONE ||
         job->tasks->tasks[position].state != SHOAL_TASK_PENDING || shoal_job_find_worker(job, place->worker_id) != NULL)
         return false;
@@ -150,6 +160,7 @@ static bool counts_valid(const struct shoal_job *job, const struct shoal_job_ent
     uint32_t stand = job->placement_count - entry->u.tasks.end_count + entry->u.tasks.add_count;
     uint32_t limit = job->tasks->array.at_once_max;
 
+    SHOAL_ASSERT(entry->u.tasks.end_count <= job->placement_count); /* ends_valid(): each ends one that stands */
     if (entry->u.tasks.add_count == 0)
         return true;
     return !shoal_job_state_ended((enum shoal_job_state)job->state) && !job->stop && !job->result_wanted &&
@@ -160,6 +171,7 @@ static unsigned follow_state(struct shoal_job *job, const struct shoal_job_entry
 {
     unsigned changed = 0;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     if (shoal_job_state_ended((enum shoal_job_state)job->state))
         return 0;
     if (entry->u.tasks.add_count > 0 && job->state < SHOAL_JOB_LAUNCHING)
@@ -171,6 +183,7 @@ static unsigned follow_state(struct shoal_job *job, const struct shoal_job_entry
 
 unsigned job_apply_tasks(struct shoal_job *job, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS); /* J1 */
     if (job->tasks == NULL || entry->u.tasks.end_count + entry->u.tasks.add_count == 0 || !ends_valid(job, entry) ||
         !counts_valid(job, entry))
         return SHOAL_JOB_CHANGED_REFUSED;
@@ -193,6 +206,7 @@ void job_tasks_stop(struct shoal_job *job)
     struct shoal_tasks *tasks = job->tasks;
 
     SHOAL_ASSERT(shoal_job_state_ended((enum shoal_job_state)job->state)); /* T4 */
+    SHOAL_ASSERT(job->tasks->pending_from <= job->tasks->array.task_count);
     while (tasks->pending_from < tasks->array.task_count)
         move_task(tasks, tasks->pending_from, SHOAL_TASK_STOPPED);
     SHOAL_ASSERT(tasks->counts[SHOAL_TASK_PENDING] == 0);
@@ -200,6 +214,7 @@ void job_tasks_stop(struct shoal_job *job)
 
 void job_tasks_recover(struct shoal_job *job)
 {
+    SHOAL_ASSERT(job->tasks->counts[SHOAL_TASK_RUNNING] == job->placement_count); /* T1 */
     for (uint32_t i = 0; i < job->placement_count; i++)
         move_task(job->tasks, shoal_array_position(&job->tasks->array, job->placements[i].rank), SHOAL_TASK_PENDING);
     job->placement_count = 0;
@@ -210,6 +225,7 @@ uint64_t job_tasks_word(const struct shoal_job *job)
 {
     const struct shoal_tasks *tasks = job->tasks;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     return (uint64_t)tasks->counts[SHOAL_TASK_DONE] << 42 ^ (uint64_t)tasks->counts[SHOAL_TASK_FAILED] << 21 ^
            tasks->counts[SHOAL_TASK_PENDING];
 }
@@ -221,6 +237,7 @@ uint32_t shoal_job_tasks_pending(const struct shoal_job *job, uint32_t *position
     const struct shoal_tasks *tasks = job->tasks;
     uint32_t count = 0;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     for (uint32_t i = tasks->pending_from; i < tasks->array.task_count && count < cap; i++)
         if (tasks->tasks[i].state == SHOAL_TASK_PENDING)
             positions[count++] = i;
@@ -231,6 +248,7 @@ uint32_t shoal_job_tasks_room(const struct shoal_job *job)
 {
     uint32_t limit = SHOAL_PLACE_MAX;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     if (job->tasks->array.at_once_max != 0 && job->tasks->array.at_once_max < limit)
         limit = job->tasks->array.at_once_max;
     return limit > job->placement_count ? limit - job->placement_count : 0;
@@ -240,6 +258,7 @@ int32_t shoal_job_tasks_exit(const struct shoal_job *job, uint32_t *position)
 {
     const struct shoal_tasks *tasks = job->tasks;
 
+    SHOAL_ASSERT(job->tasks != NULL);
     *position = SHOAL_ARRAY_NONE;
     if (tasks->counts[SHOAL_TASK_DONE] == tasks->array.task_count)
         return 0;
@@ -256,6 +275,7 @@ static void fill_row(const struct shoal_job *job, uint32_t position, struct shoa
 {
     const struct shoal_task *task = &job->tasks->tasks[position];
 
+    SHOAL_ASSERT(position < job->tasks->array.task_count);
     memset(row, 0, sizeof(*row));
     row->index = shoal_array_index(&job->tasks->array, position);
     row->state = task->state;
@@ -274,6 +294,7 @@ enum shoal_err shoal_job_tasks_page(const struct shoal_job *job, const struct sh
 {
     uint32_t from = 0, last = SHOAL_ARRAY_NONE;
 
+    SHOAL_ASSERT(page != NULL);
     if (job->tasks == NULL)
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "this job is no array: it has no tasks");
     if (ask->limit == 0 || ask->limit > SHOAL_TASKS_PAGE_MAX)
@@ -306,6 +327,8 @@ enum shoal_err shoal_job_tasks_page(const struct shoal_job *job, const struct sh
 /* Tasks that were never placed are all alike: only their number is said, by what the specification says. */
 void job_put_tasks(struct shoal_writer *w, const struct shoal_tasks *tasks)
 {
+    SHOAL_ASSERT(tasks->host_count <= SHOAL_ARRAY_HOSTS_MAX); /* what is written can be read */
+    SHOAL_ASSERT(tasks->touched <= tasks->array.task_count);  /* what is written can be read */
     shoal_put_u32(w, tasks->host_count);
     for (uint32_t i = 0; i < tasks->host_count; i++)
         shoal_put_node_id(w, tasks->hosts[i]);
@@ -325,6 +348,7 @@ void job_put_tasks(struct shoal_writer *w, const struct shoal_tasks *tasks)
 
 static void get_task(struct shoal_reader *r, struct shoal_tasks *tasks, struct shoal_task *task)
 {
+    SHOAL_ASSERT(tasks->host_count <= SHOAL_ARRAY_HOSTS_MAX); /* job_get_tasks() has looked */
     task->state = shoal_get_enum(r, SHOAL_TASK_STATE_COUNT);
     task->attempts = shoal_get_u8(r);
     task->host = shoal_get_u8(r);
@@ -341,6 +365,7 @@ void job_get_tasks(struct shoal_reader *r, struct shoal_tasks *tasks)
 {
     bool stopped;
 
+    SHOAL_ASSERT(tasks->touched == 0); /* read into a fresh table */
     tasks->host_count = shoal_get_u32(r);
     if (tasks->host_count > SHOAL_ARRAY_HOSTS_MAX)
         r->failed = true;
@@ -371,6 +396,7 @@ bool job_tasks_valid(const struct shoal_job *job)
 {
     const struct shoal_tasks *tasks = job->tasks;
 
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX); /* J4 */
     for (uint32_t i = 0; i < job->placement_count; i++) {
         uint32_t position = shoal_array_position(&tasks->array, job->placements[i].rank);
 

@@ -8,6 +8,10 @@
 
 static void put_snapshot(struct shoal_writer *w, const struct shoal_job *job)
 {
+    SHOAL_ASSERT(job->state < SHOAL_JOB_STATE_COUNT);             /* what is written can be read */
+    SHOAL_ASSERT(job->call_count <= SHOAL_CALLS_MAX);             /* what is written can be read */
+    SHOAL_ASSERT(job->data_epoch_count <= SHOAL_DATA_EPOCHS_MAX); /* what is written can be read */
+    SHOAL_ASSERT((job->epoch != NULL) == (job->calls != NULL));   /* both, or not elastic */
     job_put_head(w, 0, SHOAL_JOB_VERSION);
     shoal_put_job_id(w, job->id);
     shoal_put_u64(w, job->ticket_ms);
@@ -53,6 +57,7 @@ enum shoal_err shoal_job_snapshot_encode(const struct shoal_job *job, uint8_t *b
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
+    SHOAL_ASSERT(job->generation > 0); /* J5: counted from 1 */
     put_snapshot(&w, job);
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
@@ -62,6 +67,7 @@ enum shoal_err shoal_job_snapshot_encode(const struct shoal_job *job, uint8_t *b
 
 static void get_flags(struct shoal_reader *r, struct shoal_job *job)
 {
+    SHOAL_ASSERT(job->applied == 0); /* read into a fresh job */
     job->applied = shoal_get_u64(r);
     job->digest = shoal_get_u64(r);
     job->refused = shoal_get_u64(r);
@@ -91,6 +97,7 @@ static void get_lists(struct shoal_reader *r, struct shoal_job *job)
 {
     bool elastic = job->calls != NULL;
 
+    SHOAL_ASSERT(job->placement_count == 0); /* read into a fresh job */
     job->placement_count = get_count(r, SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < job->placement_count; i++)
         job_get_placement(r, &job->placements[i]);
@@ -118,6 +125,7 @@ enum shoal_err shoal_job_restore(struct shoal_job **out, struct shoal_view bytes
     struct shoal_job *job;
     enum shoal_err err;
 
+    SHOAL_ASSERT(out != NULL);
     (void)job_get_head(&r, 1, SHOAL_JOB_VERSION);
     founding.id = shoal_get_job_id(&r);
     founding.ticket_ms = shoal_get_u64(&r);
@@ -149,6 +157,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     const struct shoal_placement *driver = shoal_job_driver(job);
     const struct shoal_call *call = shoal_job_call(job, job->call_count);
 
+    SHOAL_ASSERT(job->placement_count <= SHOAL_PLACEMENTS_MAX);   /* J4 */
+    SHOAL_ASSERT(job->data_epoch_count <= SHOAL_DATA_EPOCHS_MAX); /* J4 */
     memset(facts, 0, sizeof(*facts));
     facts->id = job->id;
     facts->state = job->state;
@@ -206,6 +216,7 @@ uint32_t shoal_class_hash(const char *numeric_class)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
 
+    SHOAL_ASSERT(numeric_class != NULL);
     if (numeric_class[0] == '\0')
         return 0;
     for (const char *c = numeric_class; *c != '\0'; c++)

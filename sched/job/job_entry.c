@@ -7,6 +7,7 @@
 
 static void put_place(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PLACE);
     if (entry->u.place.add_count > SHOAL_PLACE_MAX || entry->u.place.drop_count > SHOAL_PLACEMENTS_MAX) {
         w->failed = true;
         return;
@@ -22,6 +23,7 @@ static void put_place(struct shoal_writer *w, const struct shoal_job_entry *entr
 
 static void get_place(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PLACE);
     entry->u.place.attempt = shoal_get_u32(r);
     entry->u.place.add_count = shoal_get_u32(r);
     if (entry->u.place.add_count > SHOAL_PLACE_MAX)
@@ -37,6 +39,7 @@ static void get_place(struct shoal_reader *r, struct shoal_job_entry *entry)
 
 static void put_tasks(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
     if (entry->u.tasks.add_count > SHOAL_PLACE_MAX || entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX) {
         w->failed = true;
         return;
@@ -54,6 +57,7 @@ static void put_tasks(struct shoal_writer *w, const struct shoal_job_entry *entr
 
 static void get_tasks(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
     entry->u.tasks.end_count = shoal_get_u32(r);
     if (entry->u.tasks.end_count > SHOAL_PLACEMENTS_MAX)
         r->failed = true;
@@ -73,6 +77,8 @@ static void get_tasks(struct shoal_reader *r, struct shoal_job_entry *entry)
 
 static void put_state(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_STATE);
+    SHOAL_ASSERT(entry->u.state.state < SHOAL_JOB_STATE_COUNT); /* what is written can be read */
     shoal_put_u8(w, entry->u.state.state);
     shoal_put_u32(w, (uint32_t)entry->u.state.exit_code);
     shoal_put_bool(w, entry->u.state.result_wanted);
@@ -81,6 +87,7 @@ static void put_state(struct shoal_writer *w, const struct shoal_job_entry *entr
 
 static void get_state(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_STATE);
     entry->u.state.state = shoal_get_enum(r, SHOAL_JOB_STATE_COUNT);
     entry->u.state.exit_code = (int32_t)shoal_get_u32(r);
     entry->u.state.result_wanted = shoal_get_bool(r);
@@ -89,6 +96,7 @@ static void get_state(struct shoal_reader *r, struct shoal_job_entry *entry)
 
 static void put_progress(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PROGRESS);
     shoal_put_u32(w, entry->u.progress.call);
     shoal_put_u64(w, entry->u.progress.logged_step);
     shoal_put_u64(w, entry->u.progress.records_acked);
@@ -99,6 +107,7 @@ static void put_progress(struct shoal_writer *w, const struct shoal_job_entry *e
 
 static void get_progress(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_PROGRESS);
     entry->u.progress.call = shoal_get_u32(r);
     entry->u.progress.logged_step = shoal_get_u64(r);
     entry->u.progress.records_acked = shoal_get_u64(r);
@@ -110,6 +119,7 @@ static void get_progress(struct shoal_reader *r, struct shoal_job_entry *entry)
 
 static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind < SHOAL_JOB_ENTRY_KIND_COUNT);
     switch ((enum shoal_job_entry_kind)entry->kind) {
     case SHOAL_JOB_ENTRY_STATE: put_state(w, entry); return;
     case SHOAL_JOB_ENTRY_PLACE: put_place(w, entry); return;
@@ -132,6 +142,7 @@ static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry
 
 static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
 {
+    SHOAL_ASSERT(entry->kind < SHOAL_JOB_ENTRY_KIND_COUNT); /* the head was read */
     switch ((enum shoal_job_entry_kind)entry->kind) {
     case SHOAL_JOB_ENTRY_STATE: get_state(r, entry); return;
     case SHOAL_JOB_ENTRY_PLACE: get_place(r, entry); return;
@@ -156,6 +167,7 @@ enum shoal_err shoal_job_entry_encode(const struct shoal_job_entry *entry, uint8
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap < SHOAL_JOB_ENTRY_BYTES_MAX ? cap : SHOAL_JOB_ENTRY_BYTES_MAX);
 
+    SHOAL_ASSERT(entry->kind < SHOAL_JOB_ENTRY_KIND_COUNT); /* what is written can be read */
     job_put_head(&w, entry->kind, SHOAL_JOB_VERSION);
     shoal_put_u64(&w, entry->wall_ms);
     put_body(&w, entry);
@@ -169,6 +181,7 @@ enum shoal_err shoal_job_entry_decode(struct shoal_view bytes, struct shoal_job_
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(entry != NULL);
     entry->kind = job_get_head(&r, SHOAL_JOB_ENTRY_KIND_COUNT, SHOAL_JOB_VERSION);
     entry->wall_ms = shoal_get_u64(&r);
     if (!r.failed)
@@ -181,6 +194,7 @@ static size_t small_entry(uint8_t *bytes, size_t cap, uint8_t kind, uint64_t wal
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
+    SHOAL_ASSERT(kind == SHOAL_JOB_ENTRY_RECOVER || by != NULL);
     job_put_head(&w, kind, SHOAL_JOB_VERSION);
     shoal_put_u64(&w, wall_ms);
     if (by != NULL) {
@@ -197,16 +211,19 @@ static size_t small_entry(uint8_t *bytes, size_t cap, uint8_t kind, uint64_t wal
 
 size_t shoal_job_entry_stop(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms)
 {
+    SHOAL_ASSERT(cap >= 128);
     return small_entry(bytes, cap, SHOAL_JOB_ENTRY_STOP, wall_ms, by, 0);
 }
 
 size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms)
 {
+    SHOAL_ASSERT(cap >= 128);
     return small_entry(bytes, cap, SHOAL_JOB_ENTRY_DELETE, wall_ms, by, 0);
 }
 
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms)
 {
+    SHOAL_ASSERT(generation > 1); /* J5: the first one is founded */
     return small_entry(bytes, cap, SHOAL_JOB_ENTRY_RECOVER, wall_ms, NULL, generation);
 }
 
@@ -214,6 +231,7 @@ size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash re
 {
     struct shoal_writer w = shoal_writer_init(bytes, cap);
 
+    SHOAL_ASSERT(!shoal_hash_is_zero(record));
     job_put_head(&w, SHOAL_JOB_ENTRY_ARCHIVED, SHOAL_JOB_VERSION);
     shoal_put_u64(&w, wall_ms);
     shoal_put_hash(&w, record);

@@ -72,11 +72,13 @@ enum shoal_err shoal_job_facts_encode(const struct shoal_job_facts *facts, uint8
 {
     struct shoal_pack_head head = { SHOAL_PACK_KIND_JOB, VERSION, OLDEST };
 
+    SHOAL_ASSERT(facts->state < SHOAL_JOB_STATE_COUNT); /* what is written can be read */
     return shoal_pack_encode(head, &facts_table, facts, bytes, cap, len);
 }
 
 enum shoal_err shoal_job_facts_decode(struct shoal_view bytes, struct shoal_job_facts *facts)
 {
+    SHOAL_ASSERT(facts != NULL);
     memset(facts, 0, sizeof(*facts));
     return shoal_pack_decode(bytes, SHOAL_PACK_KIND_JOB, VERSION, &facts_table, facts);
 }
@@ -88,6 +90,8 @@ static bool put_hosts(struct shoal_pack_writer *w, const void *base)
 {
     const struct shoal_job_summary *s = base;
 
+    SHOAL_ASSERT(((const struct shoal_job_summary *)base)->host_count <=
+                 SHOAL_SUMMARY_HOSTS_MAX); /* what is written can be read */
     if (w == NULL || s->host_count == 0)
         return s->host_count > 0;
     shoal_pack_put_array(w, 2u * s->host_count);
@@ -103,6 +107,7 @@ static void get_hosts(struct shoal_pack_reader *r, void *base)
     struct shoal_job_summary *s = base;
     uint32_t count = shoal_pack_get_array(r, 2 * SHOAL_SUMMARY_HOSTS_MAX);
 
+    SHOAL_ASSERT(((const struct shoal_job_summary *)base)->host_count == 0); /* read into zeroes */
     if (count % 2 != 0)
         r->failed = true;
     for (unsigned i = 0; i < count / 2 && !r->failed; i++) {
@@ -166,6 +171,7 @@ enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *s, uint8
     struct shoal_job_summary fits = *s;
     enum shoal_err err;
 
+    SHOAL_ASSERT(s->state < SHOAL_JOB_STATE_COUNT); /* what is written can be read */
     if (s->host_count > SHOAL_SUMMARY_HOSTS_MAX)
         return SHOAL_ERR_TOO_BIG;
     if (cap > SHOAL_RECORD_PAYLOAD_MAX)
@@ -180,6 +186,7 @@ enum shoal_err shoal_job_summary_encode(const struct shoal_job_summary *s, uint8
 
 enum shoal_err shoal_job_summary_decode(struct shoal_view bytes, struct shoal_job_summary *s)
 {
+    SHOAL_ASSERT(s != NULL);
     memset(s, 0, sizeof(*s));
     return shoal_pack_decode(bytes, SHOAL_PACK_KIND_SUMMARY, VERSION, &summary_table, s);
 }

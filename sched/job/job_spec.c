@@ -61,6 +61,7 @@ static uint32_t texts_count(struct shoal_view bytes)
 {
     uint32_t ends = 0;
 
+    SHOAL_ASSERT(bytes.len == 0 || bytes.bytes != NULL);
     for (size_t i = 0; i < bytes.len && ends <= SHOAL_JOB_LIST_MAX; i++)
         ends += bytes.bytes[i] == 0;
     if (bytes.len > 0 && bytes.bytes[bytes.len - 1] != 0)
@@ -79,7 +80,8 @@ enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t 
     uint8_t needs = spec->array[0] != '\0' ? OLDEST_ARRAY : OLDEST; /* so other jobs' bytes stay what they were */
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, needs, needs };
 
-    SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION); /* we can run what we write */
+    SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION);              /* we can run what we write */
+    SHOAL_ASSERT(memchr(spec->array, 0, sizeof(spec->array)) != NULL); /* texts end */
     if (spec->oldest > needs)
         head.version = head.oldest = spec->oldest;
     if (!texts_valid(&spec->argv) || !texts_valid(&spec->env) || !texts_valid(&spec->attrs) ||
@@ -100,6 +102,7 @@ enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_s
     struct shoal_pack_head head;
     enum shoal_err err;
 
+    SHOAL_ASSERT(spec != NULL);
     memset(spec, 0, sizeof(*spec));
     if (bytes.len > BYTES_MAX)
         return SHOAL_ERR_MALFORMED;
@@ -119,6 +122,7 @@ static enum shoal_err check_array(const struct shoal_job_spec *spec, struct shoa
 {
     struct shoal_array array;
 
+    SHOAL_ASSERT(spec->array[0] != '\0');
     if (spec->elastic || spec->workers_max != 1)
         return shoal_fail(
             msg, SHOAL_ERR_UNSUPPORTED,
@@ -128,6 +132,7 @@ static enum shoal_err check_array(const struct shoal_job_spec *spec, struct shoa
 
 enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg)
 {
+    SHOAL_ASSERT(memchr(spec->main_file, 0, sizeof(spec->main_file)) != NULL); /* texts end */
     if (spec->workers_min == 0 || spec->workers_min > spec->workers_max)
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "%u to %u workers make no sense: at least 1, and not more than the maximum",
@@ -153,6 +158,7 @@ const char *shoal_job_texts_next(const struct shoal_job_texts *texts, const char
 {
     const char *first = (const char *)texts->bytes.bytes;
 
+    SHOAL_ASSERT(texts->count <= SHOAL_JOB_LIST_MAX);
     if (text == NULL)
         return texts->count > 0 ? first : NULL;
     text += strlen(text) + 1;

@@ -49,6 +49,7 @@ struct shoal_mesh *shoal_mesh_create(void)
 /* The compiler may drop a memset before free; a volatile store it may not. */
 static void wipe(void *bytes, size_t len)
 {
+    SHOAL_ASSERT(bytes != NULL);
     volatile uint8_t *at = bytes;
 
     for (size_t i = 0; i < len; i++)
@@ -81,6 +82,7 @@ static bool name_is_valid(const char *name)
 {
     size_t len = strlen(name);
 
+    SHOAL_ASSERT(strlen(name) < SHOAL_MESH_TEXT_BYTES); /* texts end */
     if (len == 0)
         return false;
     for (size_t i = 0; i < len; i++) {
@@ -108,6 +110,7 @@ static void put_user(struct shoal_writer *w, const struct shoal_mesh_user *user)
 
 static void get_user(struct shoal_reader *r, struct shoal_mesh_user *user)
 {
+    SHOAL_ASSERT(user->uid == 0); /* read into zeroes */
     shoal_get_text(r, user->name, sizeof(user->name));
     shoal_get_text(r, user->password, sizeof(user->password));
     user->uid = shoal_get_u32(r);
@@ -181,6 +184,7 @@ enum shoal_err shoal_mesh_command_decode(struct shoal_view bytes, struct shoal_m
     struct shoal_reader r = shoal_reader_init(bytes);
     struct shoal_mesh_command c = { 0 };
 
+    SHOAL_ASSERT(command != NULL);
     if (shoal_get_u8(&r) != MESH_FORMAT)
         return SHOAL_ERR_MALFORMED;
     c.kind = (enum shoal_mesh_command_kind)shoal_get_enum(&r, SHOAL_MESH_COMMAND_KINDS);
@@ -229,6 +233,7 @@ enum shoal_err shoal_mesh_encode(const struct shoal_mesh *mesh, struct shoal_buf
     enum shoal_err err = shoal_buf_reserve(buf, cap);
     struct shoal_writer w;
 
+    SHOAL_ASSERT(mesh->initialised == (mesh->user_count > 0)); /* M3 */
     if (err != SHOAL_OK)
         return err;
     w = shoal_writer_init(buf->bytes + buf->len, cap);
@@ -263,6 +268,7 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
 {
     uint32_t count = shoal_get_u32(r);
 
+    SHOAL_ASSERT(max > 0);
     if (count > max) {
         r->failed = true;
         return 0;
@@ -272,6 +278,7 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
 
 static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
 {
+    SHOAL_ASSERT(mesh->user_count == 0); /* read into a fresh state */
     if (shoal_get_u8(r) != MESH_FORMAT)
         r->failed = true;
     mesh->version = shoal_get_u64(r);
@@ -313,6 +320,7 @@ enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struct shoal_view byte
     struct shoal_mesh *fresh = shoal_mesh_create();
     bool fine;
 
+    SHOAL_ASSERT(mesh != NULL);
     if (fresh == NULL)
         return SHOAL_ERR_FULL;
     decode_state(&r, fresh);
@@ -326,10 +334,26 @@ enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struct shoal_view byte
 /* ---- Reads ---------------------------------------------------------------------------------------------------- */
 
 uint64_t shoal_mesh_version(const struct shoal_mesh *mesh) { return mesh->version; }
-const char *shoal_mesh_name(const struct shoal_mesh *mesh) { return mesh->name; }
-size_t shoal_mesh_user_count(const struct shoal_mesh *mesh) { return mesh->user_count; }
-size_t shoal_mesh_framework_count(const struct shoal_mesh *mesh) { return mesh->framework_count; }
-size_t shoal_mesh_eviction_count(const struct shoal_mesh *mesh) { return mesh->eviction_count; }
+const char *shoal_mesh_name(const struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(memchr(mesh->name, 0, sizeof(mesh->name)) != NULL); /* texts end */
+    return mesh->name;
+}
+size_t shoal_mesh_user_count(const struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
+    return mesh->user_count;
+}
+size_t shoal_mesh_framework_count(const struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(mesh->framework_count <= SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
+    return mesh->framework_count;
+}
+size_t shoal_mesh_eviction_count(const struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(mesh->eviction_count <= SHOAL_MESH_EVICTIONS_MAX); /* M6 */
+    return mesh->eviction_count;
+}
 
 /* The first user not before `name`. */
 static uint32_t user_place(const struct shoal_mesh *mesh, const char *name)
@@ -354,6 +378,7 @@ static uint32_t user_index(const struct shoal_mesh *mesh, const char *name)
 {
     uint32_t at = user_place(mesh, name);
 
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
     return at < mesh->user_count && strcmp(mesh->users[at].name, name) == 0 ? at : mesh->user_count;
 }
 
@@ -361,11 +386,13 @@ const struct shoal_mesh_user *shoal_mesh_user_find(const struct shoal_mesh *mesh
 {
     uint32_t at = user_index(mesh, name);
 
+    SHOAL_ASSERT(name != NULL);
     return at < mesh->user_count ? &mesh->users[at] : NULL;
 }
 
 const struct shoal_mesh_user *shoal_mesh_user_at(const struct shoal_mesh *mesh, size_t i)
 {
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
     return i < mesh->user_count ? &mesh->users[i] : NULL;
 }
 
@@ -378,6 +405,7 @@ size_t shoal_mesh_token_keys(const struct shoal_mesh *mesh, uint8_t keys[SHOAL_M
 
 static uint32_t framework_index(const struct shoal_mesh *mesh, const char *name)
 {
+    SHOAL_ASSERT(mesh->framework_count <= SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
     for (uint32_t i = 0; i < mesh->framework_count; i++) {
         if (text_same_folded(mesh->frameworks[i].name, name))
             return i;
@@ -389,11 +417,13 @@ const struct shoal_mesh_framework *shoal_mesh_framework_find(const struct shoal_
 {
     uint32_t at = framework_index(mesh, name);
 
+    SHOAL_ASSERT(name != NULL);
     return at < mesh->framework_count ? &mesh->frameworks[at] : NULL;
 }
 
 const struct shoal_mesh_framework *shoal_mesh_framework_at(const struct shoal_mesh *mesh, size_t i)
 {
+    SHOAL_ASSERT(mesh->framework_count <= SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
     return i < mesh->framework_count ? &mesh->frameworks[i] : NULL;
 }
 
@@ -419,6 +449,7 @@ bool shoal_mesh_token_revoked(const struct shoal_mesh *mesh, const uint8_t token
 {
     uint32_t at = revocation_place(mesh, token);
 
+    SHOAL_ASSERT(mesh->revocation_count <= SHOAL_MESH_REVOCATIONS_MAX); /* M6 */
     return at < mesh->revocation_count && memcmp(mesh->revocations[at].token, token, SHOAL_MESH_TOKEN_ID_BYTES) == 0;
 }
 
@@ -426,6 +457,7 @@ static uint32_t eviction_place(const struct shoal_mesh *mesh, struct shoal_node_
 {
     uint32_t at = 0;
 
+    SHOAL_ASSERT(mesh->eviction_count <= SHOAL_MESH_EVICTIONS_MAX); /* M6 */
     while (at < mesh->eviction_count && shoal_node_id_cmp(mesh->evictions[at], node) < 0)
         at++;
     return at;
@@ -435,11 +467,13 @@ bool shoal_mesh_evicted(const struct shoal_mesh *mesh, struct shoal_node_id node
 {
     uint32_t at = eviction_place(mesh, node);
 
+    SHOAL_ASSERT(mesh->eviction_count <= SHOAL_MESH_EVICTIONS_MAX); /* M6 */
     return at < mesh->eviction_count && shoal_node_id_equal(mesh->evictions[at], node);
 }
 
 struct shoal_node_id shoal_mesh_eviction_at(const struct shoal_mesh *mesh, size_t i)
 {
+    SHOAL_ASSERT(mesh->eviction_count <= SHOAL_MESH_EVICTIONS_MAX); /* M6 */
     return i < mesh->eviction_count ? mesh->evictions[i] : (struct shoal_node_id){ { 0 } };
 }
 
@@ -450,6 +484,7 @@ static uint32_t other_admins(const struct shoal_mesh *mesh, const char *name)
 {
     uint32_t count = 0;
 
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
     for (uint32_t i = 0; i < mesh->user_count; i++) {
         const struct shoal_mesh_user *user = &mesh->users[i];
 
@@ -462,6 +497,7 @@ static uint32_t other_admins(const struct shoal_mesh *mesh, const char *name)
 static enum shoal_err check_new_user(const struct shoal_mesh *mesh, const struct shoal_mesh_user *user,
                                      struct shoal_msg *msg)
 {
+    SHOAL_ASSERT(mesh->user_count <= SHOAL_MESH_USERS_MAX); /* M6 */
     if (!name_is_valid(user->name))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "user name '%s': use 1 to 63 of A-Z a-z 0-9 . _ @ -", user->name);
     if (user->password[0] == '\0')
@@ -481,6 +517,7 @@ static enum shoal_err check_user(const struct shoal_mesh *mesh, const struct sho
     bool stays_admin =
         c->kind == SHOAL_MESH_SET_USER ? c->user.admin && !c->user.disabled : c->kind != SHOAL_MESH_REMOVE_USER;
 
+    SHOAL_ASSERT(mesh->initialised); /* check() has looked */
     if (user == NULL)
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "no user '%s'", c->user.name);
     if (c->kind == SHOAL_MESH_SET_PASSWORD && c->user.password[0] == '\0')
@@ -493,6 +530,7 @@ static enum shoal_err check_user(const struct shoal_mesh *mesh, const struct sho
 static enum shoal_err check_init(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c,
                                  struct shoal_msg *msg)
 {
+    SHOAL_ASSERT(c->kind == SHOAL_MESH_INIT);
     if (mesh->initialised)
         return shoal_fail(msg, SHOAL_ERR_EXISTS, "this mesh is '%s' already", mesh->name);
     if (!name_is_valid(c->name))
@@ -515,6 +553,7 @@ static uint32_t revocations_left(const struct shoal_mesh *mesh, uint64_t now_s)
 
 static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c, struct shoal_msg *msg)
 {
+    SHOAL_ASSERT((unsigned)c->kind < SHOAL_MESH_COMMAND_KINDS); /* decoded */
     if (c->kind == SHOAL_MESH_INIT)
         return check_init(mesh, c, msg);
     if (!mesh->initialised)
@@ -562,6 +601,7 @@ enum shoal_err shoal_mesh_check(const struct shoal_mesh *mesh, struct shoal_view
     struct shoal_mesh_command c;
     enum shoal_err err = shoal_mesh_command_decode(command, &c);
 
+    SHOAL_ASSERT(mesh->initialised == (mesh->user_count > 0)); /* M3 */
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "the command does not decode; is this node older than the one that sent it?");
     return check(mesh, &c, msg);
@@ -587,7 +627,8 @@ static void remove_user(struct shoal_mesh *mesh, const char *name)
 {
     uint32_t at = user_index(mesh, name);
 
-    SHOAL_ASSERT(at < mesh->user_count); /* the check refused what names nobody */
+    SHOAL_ASSERT(at < mesh->user_count);        /* the check refused what names nobody */
+    SHOAL_ASSERT(other_admins(mesh, name) > 0); /* M3 */
     mesh->user_count--;
     memmove(&mesh->users[at], &mesh->users[at + 1], (mesh->user_count - at) * sizeof(mesh->users[0]));
 }
@@ -596,7 +637,8 @@ static void set_framework(struct shoal_mesh *mesh, const struct shoal_mesh_frame
 {
     uint32_t at = framework_index(mesh, framework->name);
 
-    SHOAL_ASSERT(at < SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
+    SHOAL_ASSERT(at < SHOAL_MESH_FRAMEWORKS_MAX);                     /* M6 */
+    SHOAL_ASSERT(mesh->framework_count <= SHOAL_MESH_FRAMEWORKS_MAX); /* M6 */
     mesh->frameworks[at] = *framework;
     if (at == mesh->framework_count)
         mesh->framework_count++;
@@ -617,6 +659,7 @@ static void init(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     static const char *const defaults[] = { "PyTorch", "edtPyTorch" };
 
     SHOAL_ASSERT(!mesh->initialised && mesh->user_count == 0); /* a mesh is set up once */
+    SHOAL_ASSERT(c->kind == SHOAL_MESH_INIT);
     mesh->initialised = true;
     memcpy(mesh->name, c->name, sizeof(mesh->name));
     memcpy(mesh->keys[0], c->key, SHOAL_MESH_KEY_BYTES);
@@ -632,7 +675,8 @@ static void init(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
 
 static void rotate_key(struct shoal_mesh *mesh, const uint8_t *key)
 {
-    SHOAL_ASSERT(mesh->key_count > 0); /* set up with one */
+    SHOAL_ASSERT(mesh->key_count > 0);                    /* set up with one */
+    SHOAL_ASSERT(mesh->key_count <= SHOAL_MESH_KEYS_MAX); /* M6 */
     memmove(mesh->keys[1], mesh->keys[0], SHOAL_MESH_KEY_BYTES);
     memcpy(mesh->keys[0], key, SHOAL_MESH_KEY_BYTES);
     mesh->key_count = mesh->key_count < SHOAL_MESH_KEYS_MAX ? mesh->key_count + 1 : SHOAL_MESH_KEYS_MAX;
@@ -643,6 +687,7 @@ static void revoke(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     uint32_t kept = 0;
     uint32_t at;
 
+    SHOAL_ASSERT(c->kind == SHOAL_MESH_REVOKE);
     for (uint32_t i = 0; i < mesh->revocation_count; i++) {
         if (mesh->revocations[i].exp_s >= c->now_s)
             mesh->revocations[kept++] = mesh->revocations[i];
@@ -676,6 +721,7 @@ static void readmit(struct shoal_mesh *mesh, struct shoal_node_id node)
     uint32_t at = eviction_place(mesh, node);
 
     SHOAL_ASSERT(shoal_mesh_evicted(mesh, node)); /* the check refused what names nobody */
+    SHOAL_ASSERT(mesh->eviction_count > 0);
     mesh->eviction_count--;
     memmove(&mesh->evictions[at], &mesh->evictions[at + 1], (mesh->eviction_count - at) * sizeof(mesh->evictions[0]));
 }

@@ -26,6 +26,7 @@ static uint64_t uint_at(const uint8_t *at, size_t width)
     uint32_t u32;
     uint64_t u64;
 
+    SHOAL_ASSERT(width == 1 || width == 4 || width == 8);
     if (width == 1)
         return *at;
     if (width == sizeof(u32)) {
@@ -40,6 +41,7 @@ static int32_t i32_at(const uint8_t *at)
 {
     int32_t value;
 
+    SHOAL_ASSERT(at != NULL);
     memcpy(&value, at, sizeof(value));
     return value;
 }
@@ -48,6 +50,7 @@ static void uint_store(uint8_t *at, size_t width, uint64_t value)
 {
     uint32_t u32 = (uint32_t)value;
 
+    SHOAL_ASSERT(width == 1 || width == 4 || width == 8);
     if (width == 1)
         *at = (uint8_t)value;
     else if (width == sizeof(u32))
@@ -60,12 +63,14 @@ static struct shoal_view view_at(const uint8_t *at)
 {
     struct shoal_view view;
 
+    SHOAL_ASSERT(at != NULL);
     memcpy(&view, at, sizeof(view));
     return view;
 }
 
 static bool all_zero(const uint8_t *at, size_t len)
 {
+    SHOAL_ASSERT(len > 0);
     for (size_t i = 0; i < len; i++)
         if (at[i] != 0)
             return false;
@@ -76,6 +81,7 @@ static bool is_zero(const struct shoal_pack_field *field, const void *base)
 {
     const uint8_t *at = (const uint8_t *)base + field->offset;
 
+    SHOAL_ASSERT(field->shape <= SHOAL_PACK_IS_OWN);
     switch (field->shape) {
     case SHOAL_PACK_IS_BOOL:
     case SHOAL_PACK_IS_U8: return uint_at(at, 1) == 0;
@@ -100,6 +106,7 @@ static void put_uint(struct shoal_pack_writer *w, const struct shoal_pack_field 
 
 static void put_bytes(struct shoal_pack_writer *w, const struct shoal_pack_field *field, struct shoal_view view)
 {
+    SHOAL_ASSERT(field->shape == SHOAL_PACK_IS_STR || field->shape == SHOAL_PACK_IS_BIN);
     if (view.len > field->size)
         w->failed = true;
     else if (field->shape == SHOAL_PACK_IS_STR)
@@ -112,6 +119,7 @@ static void put_value(struct shoal_pack_writer *w, const struct shoal_pack_field
 {
     const uint8_t *at = (const uint8_t *)base + field->offset;
 
+    SHOAL_ASSERT(field->shape <= SHOAL_PACK_IS_OWN);
     switch (field->shape) {
     case SHOAL_PACK_IS_BOOL: shoal_pack_put_bool(w, uint_at(at, 1) != 0); break;
     case SHOAL_PACK_IS_U8: put_uint(w, field, uint_at(at, 1)); break;
@@ -131,6 +139,7 @@ static void get_i32(struct shoal_pack_reader *r, uint8_t *at)
 {
     int64_t value = shoal_pack_get_i64(r);
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (value < INT32_MIN || value > INT32_MAX) {
         r->failed = true;
         value = 0;
@@ -143,6 +152,7 @@ static void get_view(struct shoal_pack_reader *r, const struct shoal_pack_field 
     struct shoal_view view =
         field->shape == SHOAL_PACK_IS_STR ? shoal_pack_get_str(r, field->size) : shoal_pack_get_bin(r, field->size);
 
+    SHOAL_ASSERT(field->shape == SHOAL_PACK_IS_STR || field->shape == SHOAL_PACK_IS_BIN);
     memcpy(at, &view, sizeof(view));
 }
 
@@ -150,6 +160,7 @@ static void get_fixed(struct shoal_pack_reader *r, const struct shoal_pack_field
 {
     struct shoal_view view = shoal_pack_get_bin(r, field->size);
 
+    SHOAL_ASSERT(field->shape == SHOAL_PACK_IS_FIXED);
     if (view.len == field->size)
         memcpy(at, view.bytes, view.len);
     else
@@ -160,6 +171,7 @@ static void get_value(struct shoal_pack_reader *r, const struct shoal_pack_field
 {
     uint8_t *at = (uint8_t *)base + field->offset;
 
+    SHOAL_ASSERT(field->shape <= SHOAL_PACK_IS_OWN);
     switch (field->shape) {
     case SHOAL_PACK_IS_BOOL: uint_store(at, 1, shoal_pack_get_bool(r)); break;
     case SHOAL_PACK_IS_U8: uint_store(at, 1, shoal_pack_get_u64(r, field->size)); break;
@@ -199,6 +211,8 @@ static void kept_put(struct kept *kept, struct shoal_pack_writer *w)
 {
     struct shoal_view name = kept->map.name;
 
+    SHOAL_ASSERT(kept->more);
+    SHOAL_ASSERT(w->depth > 0); /* a field stands in a map */
     w->open[w->depth - 1].count++;
     shoal_pack_put_str(w, name);
     shoal_pack_put_raw(w, shoal_pack_get_raw(&kept->r));
@@ -208,6 +222,7 @@ static void kept_put(struct kept *kept, struct shoal_pack_writer *w)
 /* Writes what stands before `name`, and passes over a field of this name: the struct has it. */
 static void kept_put_before(struct kept *kept, struct shoal_pack_writer *w, struct shoal_view name)
 {
+    SHOAL_ASSERT(w->depth > 0); /* a field stands in a map */
     while (kept->more && name_order(kept->map.name, name) < 0)
         kept_put(kept, w);
     if (kept->more && name_order(kept->map.name, name) == 0) {
@@ -223,6 +238,7 @@ void shoal_pack_put_fields(struct shoal_pack_writer *w, const struct shoal_pack_
 {
     struct kept kept = kept_init(kept_bytes);
 
+    SHOAL_ASSERT(table->count > 0);
     shoal_pack_begin_map(w);
     for (size_t i = 0; i < table->count; i++) {
         const struct shoal_pack_field *field = &table->fields[i];
@@ -246,6 +262,7 @@ void shoal_pack_put_fields(struct shoal_pack_writer *w, const struct shoal_pack_
 static const struct shoal_pack_field *find_field(const struct shoal_pack_table *table, size_t *at,
                                                  struct shoal_view name)
 {
+    SHOAL_ASSERT(*at <= table->count);
     for (; *at < table->count; (*at)++) {
         int order = name_order(shoal_view_text(table->fields[*at].name), name);
 
@@ -265,6 +282,8 @@ void shoal_pack_get_fields(struct shoal_pack_reader *r, const struct shoal_pack_
     struct shoal_view before = { 0 };
     bool unknown = false;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
+    SHOAL_ASSERT(table->count > 0);
     while (shoal_pack_next_field(r, &map)) {
         const struct shoal_pack_field *field = find_field(table, &row, map.name);
 
@@ -289,6 +308,7 @@ enum shoal_err shoal_pack_encode(struct shoal_pack_head head, const struct shoal
 {
     struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap);
 
+    SHOAL_ASSERT(len != NULL);
     shoal_pack_put_head(&w, head);
     shoal_pack_put_fields(&w, table, base, (struct shoal_view){ 0 });
     if (w.failed)
@@ -303,6 +323,7 @@ enum shoal_err shoal_pack_decode(struct shoal_view bytes, enum shoal_pack_kind k
     struct shoal_pack_reader r = shoal_pack_reader_init(bytes);
     enum shoal_err err = shoal_pack_get_head(&r, kind, ours, NULL);
 
+    SHOAL_ASSERT(base != NULL);
     if (err != SHOAL_OK)
         return err;
     shoal_pack_get_fields(&r, table, base, NULL);

@@ -21,6 +21,7 @@ static int append(void *arg, const char *bytes, size_t len)
 {
     struct shoal_pack_writer *w = arg;
 
+    SHOAL_ASSERT(w->len <= w->cap); /* P2: never beyond the end */
     if (w->failed || len > w->cap - w->len) {
         w->failed = true;
         return -1;
@@ -33,11 +34,13 @@ static int append(void *arg, const char *bytes, size_t len)
 
 static msgpack_packer packer_of(struct shoal_pack_writer *w)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     return (msgpack_packer){ .data = w, .callback = append };
 }
 
 void shoal_pack_put_nil(struct shoal_pack_writer *w)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)msgpack_pack_nil(&pk);
@@ -45,6 +48,7 @@ void shoal_pack_put_nil(struct shoal_pack_writer *w)
 
 void shoal_pack_put_bool(struct shoal_pack_writer *w, bool value)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)(value ? msgpack_pack_true(&pk) : msgpack_pack_false(&pk));
@@ -52,6 +56,7 @@ void shoal_pack_put_bool(struct shoal_pack_writer *w, bool value)
 
 void shoal_pack_put_u64(struct shoal_pack_writer *w, uint64_t value)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)msgpack_pack_uint64(&pk, value);
@@ -59,6 +64,7 @@ void shoal_pack_put_u64(struct shoal_pack_writer *w, uint64_t value)
 
 void shoal_pack_put_i64(struct shoal_pack_writer *w, int64_t value)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)msgpack_pack_int64(&pk, value);
@@ -66,6 +72,7 @@ void shoal_pack_put_i64(struct shoal_pack_writer *w, int64_t value)
 
 void shoal_pack_put_f64(struct shoal_pack_writer *w, double value)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)msgpack_pack_double(&pk, value);
@@ -74,6 +81,7 @@ void shoal_pack_put_f64(struct shoal_pack_writer *w, double value)
 /* A length over 32 bits has no encoding. */
 static bool has_length(struct shoal_pack_writer *w, size_t len)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     if (len > UINT32_MAX)
         w->failed = true;
     return !w->failed;
@@ -81,6 +89,7 @@ static bool has_length(struct shoal_pack_writer *w, size_t len)
 
 void shoal_pack_put_str(struct shoal_pack_writer *w, struct shoal_view text)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     if (has_length(w, text.len))
@@ -94,6 +103,7 @@ void shoal_pack_put_text(struct shoal_pack_writer *w, const char *text)
 
 void shoal_pack_put_bin(struct shoal_pack_writer *w, struct shoal_view bytes)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     if (has_length(w, bytes.len))
@@ -102,6 +112,7 @@ void shoal_pack_put_bin(struct shoal_pack_writer *w, struct shoal_view bytes)
 
 void shoal_pack_put_array(struct shoal_pack_writer *w, uint32_t count)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     msgpack_packer pk = packer_of(w);
 
     (void)msgpack_pack_array(&pk, count);
@@ -109,6 +120,7 @@ void shoal_pack_put_array(struct shoal_pack_writer *w, uint32_t count)
 
 void shoal_pack_put_raw(struct shoal_pack_writer *w, struct shoal_view values)
 {
+    SHOAL_ASSERT(w->len <= w->cap);
     (void)append(w, (const char *)values.bytes, values.len);
 }
 
@@ -126,6 +138,7 @@ void shoal_pack_begin_map(struct shoal_pack_writer *w)
 void shoal_pack_put_name(struct shoal_pack_writer *w, const char *name)
 {
     SHOAL_ASSERT(w->depth > 0); /* a name stands in a map */
+    SHOAL_ASSERT(name != NULL && name[0] != '\0');
     w->open[w->depth - 1].count++;
     shoal_pack_put_text(w, name);
 }
@@ -139,6 +152,7 @@ void shoal_pack_end_map(struct shoal_pack_writer *w)
     size_t body;
 
     SHOAL_ASSERT(w->depth > 0); /* each end has its begin */
+    SHOAL_ASSERT(w->open[w->depth - 1].at <= w->len);
     w->depth--;
     body = w->open[w->depth].at + 1;
     (void)msgpack_pack_map(&pk, w->open[w->depth].count);
@@ -201,6 +215,7 @@ static inline int is_int(struct shoal_pack_value *value, int64_t number)
 static inline int is_bytes(struct shoal_pack_value *value, enum shoal_pack_type type, const char *all, const char *at,
                            unsigned len)
 {
+    SHOAL_ASSERT(type == SHOAL_PACK_STR || type == SHOAL_PACK_BIN || type == SHOAL_PACK_EXT);
     *value = (struct shoal_pack_value){ .type = type, .bytes = shoal_view_of(len == 0 ? all : at, len) };
     return 0;
 }
@@ -256,6 +271,7 @@ static inline int on_ext(struct walk *walk, const char *all, const char *at, uns
 
 static inline int is_head(const struct walk *walk, take_object *o, enum shoal_pack_type type, unsigned count)
 {
+    SHOAL_ASSERT(type == SHOAL_PACK_ARRAY || type == SHOAL_PACK_MAP);
     *o = (struct shoal_pack_value){ .type = type, .count = count };
     return walk->stop_at_head ? AT_HEAD : 0;
 }
@@ -285,6 +301,7 @@ static struct shoal_pack_value take_value(struct shoal_pack_reader *r, bool stop
     size_t at = r->at;
     int ret;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (r->failed || at >= r->len) {
         r->failed = true;
         return (struct shoal_pack_value){ .type = SHOAL_PACK_NIL };
@@ -309,6 +326,7 @@ struct shoal_view shoal_pack_get_raw(struct shoal_pack_reader *r)
 {
     size_t from = r->at;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     (void)take_value(r, false);
     return r->failed ? (struct shoal_view){ 0 } : shoal_view_of(r->bytes + from, r->at - from);
 }
@@ -318,6 +336,7 @@ static struct shoal_pack_value get_typed(struct shoal_pack_reader *r, enum shoal
 {
     struct shoal_pack_value value = shoal_pack_next(r);
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (!r->failed && value.type == type)
         return value;
     r->failed = true;
@@ -330,6 +349,7 @@ uint64_t shoal_pack_get_u64(struct shoal_pack_reader *r, uint64_t max)
 {
     uint64_t value = get_typed(r, SHOAL_PACK_UINT).uint;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (value > max)
         r->failed = true;
     return r->failed ? 0 : value;
@@ -339,6 +359,7 @@ int64_t shoal_pack_get_i64(struct shoal_pack_reader *r)
 {
     struct shoal_pack_value value = shoal_pack_next(r);
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (value.type != SHOAL_PACK_INT && (value.type != SHOAL_PACK_UINT || value.uint > INT64_MAX))
         r->failed = true;
     return r->failed ? 0 : (int64_t)value.uint;
@@ -348,6 +369,7 @@ double shoal_pack_get_f64(struct shoal_pack_reader *r)
 {
     struct shoal_pack_value value = shoal_pack_next(r);
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (r->failed)
         return 0;
     if (value.type == SHOAL_PACK_F64)
@@ -364,6 +386,7 @@ static struct shoal_view get_bytes(struct shoal_pack_reader *r, enum shoal_pack_
 {
     struct shoal_view bytes = get_typed(r, type).bytes;
 
+    SHOAL_ASSERT(type == SHOAL_PACK_STR || type == SHOAL_PACK_BIN);
     if (bytes.len > len_max)
         r->failed = true;
     return r->failed ? (struct shoal_view){ 0 } : bytes;
@@ -371,11 +394,13 @@ static struct shoal_view get_bytes(struct shoal_pack_reader *r, enum shoal_pack_
 
 struct shoal_view shoal_pack_get_str(struct shoal_pack_reader *r, size_t len_max)
 {
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     return get_bytes(r, SHOAL_PACK_STR, len_max);
 }
 
 struct shoal_view shoal_pack_get_bin(struct shoal_pack_reader *r, size_t len_max)
 {
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     return get_bytes(r, SHOAL_PACK_BIN, len_max);
 }
 
@@ -383,6 +408,7 @@ void shoal_pack_get_text(struct shoal_pack_reader *r, char *text, size_t cap)
 {
     struct shoal_view view = shoal_pack_get_str(r, cap - 1);
 
+    SHOAL_ASSERT(cap > 0);
     if (view.len > 0 && memchr(view.bytes, 0, view.len) != NULL) {
         r->failed = true;
         view.len = 0;
@@ -396,6 +422,7 @@ uint32_t shoal_pack_get_array(struct shoal_pack_reader *r, uint32_t count_max)
 {
     uint32_t count = get_typed(r, SHOAL_PACK_ARRAY).count;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (count > count_max)
         r->failed = true;
     return r->failed ? 0 : count;
@@ -405,6 +432,7 @@ struct shoal_pack_map shoal_pack_get_map(struct shoal_pack_reader *r)
 {
     uint32_t count = get_typed(r, SHOAL_PACK_MAP).count;
 
+    SHOAL_ASSERT(r->at <= r->len); /* P1 */
     if (count > SHOAL_PACK_FIELDS_MAX)
         r->failed = true;
     return (struct shoal_pack_map){ .left = r->failed ? 0 : count };
@@ -412,6 +440,7 @@ struct shoal_pack_map shoal_pack_get_map(struct shoal_pack_reader *r)
 
 bool shoal_pack_next_field(struct shoal_pack_reader *r, struct shoal_pack_map *map)
 {
+    SHOAL_ASSERT(map->left <= SHOAL_PACK_FIELDS_MAX); /* P1: the head was bounded */
     if (r->failed || map->left == 0)
         return false;
     map->left--;
@@ -421,6 +450,7 @@ bool shoal_pack_next_field(struct shoal_pack_reader *r, struct shoal_pack_map *m
 
 bool shoal_pack_named(const struct shoal_pack_map *map, const char *name)
 {
+    SHOAL_ASSERT(name != NULL);
     return shoal_view_equal(map->name, shoal_view_text(name));
 }
 
@@ -429,6 +459,7 @@ enum shoal_err shoal_pack_get_head(struct shoal_pack_reader *r, enum shoal_pack_
 {
     struct shoal_pack_head read = { .kind = (uint8_t)shoal_pack_get_u64(r, 127) };
 
+    SHOAL_ASSERT(ours < 128); /* P3: a byte each */
     read.version = (uint8_t)shoal_pack_get_u64(r, 127);
     read.oldest = (uint8_t)shoal_pack_get_u64(r, 127);
     if (r->failed || read.kind != kind || read.oldest == 0 || read.oldest > read.version) {
