@@ -262,6 +262,7 @@ static void handle(struct sim *sim, struct sim_event *event)
     case SIM_TRAIN: sim_train(sim, (uint32_t)event->word); break;
     case SIM_COMMAND: sim_command(sim, &sim->script->commands[event->word]); break;
     case SIM_RETRY: sim_submit(sim, (uint32_t)event->word); break;
+    case SIM_CLIENT: sim_client(sim, (uint32_t)event->word); break;
     default: sim_host_event(&sim->hosts[event->to], event); break;
     }
 }
@@ -270,8 +271,8 @@ static void handle(struct sim *sim, struct sim_event *event)
 static bool for_agent(enum sim_kind kind)
 {
     return kind != SIM_PUMP && kind != SIM_LINK_CHECK && kind != SIM_DIAL && kind != SIM_TRAIN && kind != SIM_COMMAND &&
-           kind != SIM_RETRY && kind != SIM_RUNNER_TIMER && kind != SIM_EXIT && kind != SIM_WORK &&
-           kind != SIM_TO_WORKER;
+           kind != SIM_RETRY && kind != SIM_CLIENT && kind != SIM_RUNNER_TIMER && kind != SIM_EXIT &&
+           kind != SIM_WORK && kind != SIM_TO_WORKER;
 }
 
 /* Until `until_ns`, a failure, or nothing is left. */
@@ -318,6 +319,8 @@ static bool is_ready(struct sim *sim)
 static void commands_arm(struct sim *sim)
 {
     sim->base_ns = sim->now_ns;
+    for (uint32_t i = 0; i < sim->options.readers; i++)
+        sim_push(sim, SIM_CLIENT, 0, sim_about(&sim->reader_chance, sim->options.think_ns))->word = i;
     for (size_t i = 0; i < sim->script->count; i++)
         sim_push(sim, SIM_COMMAND, 0, sim->script->commands[i].at_ns)->word = i;
 }
@@ -340,12 +343,35 @@ static void boot(struct sim *sim)
     }
 }
 
-bool sim_run(struct sim *sim)
+/* All faults are healed: the mesh must come to rest. */
+static void settle(struct sim *sim)
 {
     char why[512] = "";
-    uint64_t last_ns = 0;
-    uint64_t end_ns;
+    uint64_t end_ns = sim->now_ns + SIM_SETTLE_NS;
     unsigned calm = 0;
+
+    sim->settling = true;
+    while (!sim->failed && calm < 4) {
+        run_until(sim, sim->now_ns + SETTLE_CHECK_NS);
+        calm = !sim->failed && sim_converged(sim, why, sizeof(why)) ? calm + 1 : 0;
+        if (sim->now_ns > end_ns && calm == 0)
+            sim_fail(sim, "no convergence within %u s of the last fault: %s", (unsigned)(SIM_SETTLE_NS / SHOAL_S), why);
+    }
+}
+
+static void probe(struct sim *sim)
+{
+    char why[512];
+
+    sim_probe_begin(sim);
+    run_until(sim, sim->now_ns + 3 * SHOAL_S); /* each question has its answer by then */
+    while (!sim->failed && !sim_probe_done(sim, why, sizeof(why)))
+        run_until(sim, sim->now_ns + SETTLE_CHECK_NS);
+}
+
+bool sim_run(struct sim *sim)
+{
+    uint64_t last_ns = 0;
 
     boot(sim);
     if (sim->failed)
@@ -359,13 +385,9 @@ bool sim_run(struct sim *sim)
     run_until(sim, sim->base_ns + last_ns);
     if (!sim->failed)
         sim_heal(sim);
-    end_ns = sim->now_ns + SIM_SETTLE_NS;
-    while (!sim->failed && calm < 4) {
-        run_until(sim, sim->now_ns + SETTLE_CHECK_NS);
-        calm = !sim->failed && sim_converged(sim, why, sizeof(why)) ? calm + 1 : 0;
-        if (sim->now_ns > end_ns && calm == 0)
-            sim_fail(sim, "no convergence within %u s of the last fault: %s", (unsigned)(SIM_SETTLE_NS / SHOAL_S), why);
-    }
+    settle(sim);
+    if (!sim->failed && sim->options.probe)
+        probe(sim);
     return !sim->failed;
 }
 
@@ -391,6 +413,7 @@ struct sim *sim_create(const struct sim_script *script, bool trace)
     sim->message = sim_alloc(sizeof(*sim->message));
     SHOAL_ASSERT(sim->pool != NULL);
     sim_stream(sim, &sim->command_chance, "commands", 0, 0);
+    sim_stream(sim, &sim->reader_chance, "readers", 0, 0);
     for (uint32_t i = 0; i < sim->host_count; i++)
         sim_host_init(sim, i);
     return sim;

@@ -18,6 +18,8 @@
 #ifndef SHOAL_SIM_INTERNAL_H
 #define SHOAL_SIM_INTERNAL_H
 
+#include <stdio.h>
+
 #include "shoal/gossip.h"
 #include "shoal/job.h"
 #include "shoal/mesh.h"
@@ -29,6 +31,8 @@
 #define SIM_HOSTS_MAX 10000
 #define SIM_JOBS_MAX 100000
 #define SIM_COMMANDS_MAX 100000
+/* Of the words of scripts: raised whenever an old file would mean another mesh. */
+#define SIM_VERSION 1
 #define SIM_SETTLE_NS (180 * SHOAL_S)
 #define SIM_READY_NS (30 * SHOAL_S)
 #define SIM_VIRTUAL_WORKERS 6
@@ -73,7 +77,8 @@ enum sim_kind {
     SIM_WORK,  /* a worker does what it is about to */
     SIM_TRAIN, /* engines of a job go on */
     SIM_COMMAND,
-    SIM_RETRY, /* a client asks again */
+    SIM_RETRY,  /* a client asks again */
+    SIM_CLIENT, /* a reader asks */
     SIM_KINDS,
 };
 
@@ -114,6 +119,7 @@ struct sim_lane {
 struct sim_path {
     uint32_t from, to;
     bool cut;
+    bool link_cut; /* connections alone */
     bool data_cut; /* between workers alone: agents go on talking */
     bool dialing;
     bool wanted;
@@ -152,9 +158,12 @@ struct sim_disk {
     struct sim_disk_group *groups;
     size_t count;
     struct sim_write *first, *last; /* not flushed */
-    uint64_t free_ns;               /* when it has written all it was given */
+    uint32_t flushing, waiting;     /* the first so many are in the flush under way, the others come with the next */
     uint64_t stall_ns;              /* nothing is flushed before */
     uint64_t flush_ns;              /* mean */
+    uint64_t slow_ns;               /* it is so many `times` slower before */
+    uint32_t slow_times;
+    uint64_t full_ns; /* it takes nothing before: the agent stops at its next flush */
     struct shoal_buf mesh_copy;
     struct shoal_buf slots_copy;
     uint8_t *archived; /* by job: the blobs of its archive are here */
@@ -295,6 +304,14 @@ struct sim_job {
     bool deleted;             /* acknowledged */
     bool known;               /* id is set */
     uint64_t acknowledged_ns; /* when it was first */
+    uint64_t stop_told_ns, delete_asked_ns,
+        deleted_ns;   /* when a stop was acknowledged, a deletion asked for, and so on */
+    uint64_t seen_ns; /* the newest linearizable answer: when it came, and its state */
+    uint64_t seen_ended_ns;
+    uint32_t seen_generation;
+    uint64_t seen_applied;
+    bool recovered; /* by an operator: what only the lost ones knew is gone */
+    bool probe;     /* it only shows that a slot can be given */
     struct shoal_job_id id;
     struct shoal_buf ticket;
     uint64_t request;
@@ -332,6 +349,9 @@ struct sim_request {
     uint32_t job; /* UINT32_MAX: none */
     enum shoal_sched_request_kind kind;
     bool answered;
+    bool linearizable;
+    bool read;                /* by a reader: the history judges the answer */
+    bool probe;               /* ... and after all faults: it must be an answer */
     enum shoal_err err, want; /* `want`: of a recovery */
     uint64_t asked_ns;
 };
@@ -348,8 +368,12 @@ enum sim_verb {
     SIM_START,
     SIM_PAUSE,
     SIM_STALL,
+    SIM_SLOW_DISK,
+    SIM_FULL_DISK,
+    SIM_LOSE, /* destroy, where every group keeps a majority */
     SIM_CUT,
     SIM_CUT_DATA,
+    SIM_CUT_LINKS, /* connections alone: datagrams pass */
     SIM_CLOG,
     SIM_PARTITION,
     SIM_HEAL,
@@ -403,6 +427,44 @@ struct sim_options {
     uint64_t wall_ns;    /* wall clocks are apart by so much, either way */
     uint64_t archive_ns; /* 0: the default */
     uint32_t loaded_max; /* 0: the default */
+    uint32_t readers;    /* clients that ask for jobs, at any host */
+    uint64_t think_ns;   /* between two questions of one, about */
+    bool probe;          /* at the end, the mesh shows that it answers and that every slot can be given */
+};
+
+/* ---- the swarm ---- */
+
+enum sim_swarm_kind {
+    SIM_SWARM_KILL,
+    SIM_SWARM_CRASH,
+    SIM_SWARM_POWER, /* of all hosts at once */
+    SIM_SWARM_PAUSE,
+    SIM_SWARM_STALL,
+    SIM_SWARM_SLOW_DISK,
+    SIM_SWARM_FULL,
+    SIM_SWARM_CUT,
+    SIM_SWARM_PARTITION,
+    SIM_SWARM_LINKS,
+    SIM_SWARM_CLOG,
+    SIM_SWARM_LOSS,
+    SIM_SWARM_REPEAT,
+    SIM_SWARM_REORDER,
+    SIM_SWARM_WORKERS,
+    SIM_SWARM_DATA,
+    SIM_SWARM_DESTROY,
+    SIM_SWARM_JOIN,
+    SIM_SWARM_STOP,
+    SIM_SWARM_DELETE,
+    SIM_SWARM_USER,
+    SIM_SWARM_READ,
+    SIM_SWARM_DRIFT,
+    SIM_SWARM_ARCHIVE,
+    SIM_SWARM_PARK,
+    SIM_SWARM_ARRAY,
+    SIM_SWARM_LONG,
+    SIM_SWARM_PROBE,
+    SIM_SWARM_WALL,
+    SIM_SWARM_KINDS,
 };
 
 struct sim_script {
@@ -410,6 +472,7 @@ struct sim_script {
     struct sim_options options;
     struct sim_command *commands;
     size_t count, cap;
+    uint32_t version; /* as the file says; 0: it does not */
 };
 
 /* ---- the mesh ---- */
@@ -445,7 +508,11 @@ struct sim {
     size_t request_cap;
     uint64_t mesh_request;
     bool mesh_made;
-    bool settling;
+    bool settling;              /* all is healed: nobody reads any more */
+    bool next_read, next_probe; /* of the request that is being made */
+    uint64_t probe_ns;
+    struct shoal_rand reader_chance;
+    uint64_t reads, reads_refused; /* by readers; answered with "cannot tell now" */
     struct shoal_gossip_pool *pool;
     struct shoal_sched_actions *sched_actions;
     struct shoal_swim_actions *swim_actions;
@@ -484,6 +551,7 @@ void sim_agent_start(struct sim_host *host);
 void sim_agent_kill(struct sim_host *host); /* workers live on */
 void sim_host_crash(struct sim_host *host); /* power off */
 void sim_host_destroy(struct sim_host *host);
+bool sim_may_lose(struct sim *sim, uint32_t host); /* every group keeps a majority without it */
 uint64_t sim_host_now(const struct sim_host *host);
 uint64_t sim_host_wall_ms(const struct sim_host *host);
 uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns); /* when the host's clock shows it */
@@ -513,6 +581,7 @@ void sim_dial(struct sim *sim, const struct sim_event *event);
 void sim_links_lost(struct sim *sim, uint32_t host, bool powered);
 void sim_link_check(struct sim *sim, const struct sim_event *event);
 void sim_cut(struct sim *sim, uint32_t from, uint32_t to);
+void sim_cut_links(struct sim *sim, uint32_t from, uint32_t to);
 void sim_net_heal(struct sim *sim);
 void sim_net_deinit(struct sim *sim);
 
@@ -574,6 +643,34 @@ void sim_script_deinit(struct sim_script *script);
 uint32_t sim_script_hosts(const struct sim_script *script); /* those that there are or may be */
 bool sim_script_read(struct sim_script *script, const char *path, char *error, size_t cap);
 void sim_script_random(struct sim_script *script, uint64_t seed);
+void sim_script_begin(struct sim_script *script, const char *name); /* empty, with the defaults */
+struct sim_command *sim_script_add(struct sim_script *script, enum sim_verb verb, uint64_t at_ns);
+
+/* sim_text.c */
+void sim_script_write(FILE *to, const struct sim_script *script);
+
+/* sim_shrink.c: takes out what the failure does not need. False: it does not fail. */
+bool sim_shrink(struct sim_script *script, char *cause, size_t cap);
+
+/* sim_swarm.c */
+struct sim_scenario {
+    const char *name, *what;
+    uint32_t never, always; /* bits of kinds */
+    uint32_t hosts;         /* 0: drawn */
+    uint64_t span_ns;       /* 0: drawn */
+};
+const struct sim_scenario *sim_scenario_at(size_t i); /* NULL: no more */
+const struct sim_scenario *sim_scenario_find(const char *name, size_t len);
+/* `more`: what the command line adds to the scenario. */
+void sim_script_swarm(struct sim_script *script, uint64_t seed, const struct sim_scenario *scenario,
+                      const struct sim_scenario *more);
+const char *sim_swarm_kind_name(unsigned kind); /* NULL: no such kind */
+
+/* sim_client.c */
+void sim_client(struct sim *sim, uint32_t client); /* asks, and thinks */
+void sim_client_told(struct sim *sim, const struct sim_request *request, const struct shoal_sched_action *action);
+void sim_probe_begin(struct sim *sim);
+bool sim_probe_done(struct sim *sim, char *why, size_t cap);
 void sim_command(struct sim *sim, const struct sim_command *command);
 void sim_submit(struct sim *sim, uint32_t job);
 void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action);

@@ -11,7 +11,7 @@
  *     there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
  *     lived on was answered once.
  * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
- *     one that was deleted has neither, nor a summary in gossip, and no record is left that is not final. */
+ *     one that was deleted has neither, and no record is left that is not final. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "sim.h"
@@ -411,23 +411,6 @@ bool sim_job_archived(struct sim *sim, uint32_t index, char *why, size_t cap)
     return finals == (up < SHOAL_ARCHIVE_COPIES ? up : SHOAL_ARCHIVE_COPIES);
 }
 
-/* C7: a summary that nobody will ever take back. */
-static bool in_gossip(struct sim *sim, uint32_t index, char *why, size_t cap)
-{
-    struct shoal_record_key key = { { 0 } };
-    struct shoal_record record;
-
-    memcpy(key.bytes, sim->jobs[index].id.bytes, sizeof(sim->jobs[index].id.bytes));
-    for (uint32_t i = 0; i < sim->host_count; i++)
-        if (sim->hosts[i].agent &&
-            shoal_records_find(sim->hosts[i].swim, SHOAL_RECORD_JOB_SUMMARY, sim->hosts[i].id, key, &record) &&
-            !record.tombstone) {
-            (void)snprintf(why, cap, "h%u hears of job %u in gossip, which was deleted", i + 1, index + 1);
-            return true;
-        }
-    return false;
-}
-
 /* C7. */
 static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
 {
@@ -439,7 +422,7 @@ static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
             (void)snprintf(why, cap, "h%u has something of job %u, which was deleted", i + 1, index + 1);
             return false;
         }
-    return !in_gossip(sim, index, why, cap);
+    return true;
 }
 
 bool sim_job_state(struct sim *sim, uint32_t index, uint8_t *state)
@@ -491,6 +474,15 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
     return live >= 3 || live >= up;
 }
 
+static uint32_t slots_up(const struct sim *sim)
+{
+    uint32_t slots = 0;
+
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        slots += sim->hosts[i].agent ? sim->hosts[i].slots : 0;
+    return slots;
+}
+
 static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
 {
     const struct sim_job *job = &sim->jobs[index];
@@ -510,6 +502,8 @@ static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
     if (state == SHOAL_JOB_ERROR && job->script &&
         (newest(sim, index) == NULL || strstr(newest(sim, index)->reason, "the last one allowed") != NULL))
         return true; /* its hosts were lost as often as it may begin anew, and it says so */
+    if (state == SHOAL_JOB_PENDING_CRD_SCHEDULER && job->script && job->tasks == 0 && job->workers_min > slots_up(sim))
+        return true; /* the hosts that it would fit on were lost */
     if (state != SHOAL_JOB_FINISHED && !(job->stop_asked && state == SHOAL_JOB_KILLED))
         return false;
     return sim->options.archive_ns == 0 || sim_job_archived(sim, index, why, cap);

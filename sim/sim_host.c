@@ -9,6 +9,7 @@
 
 #define CLOCK_START_NS (10 * SHOAL_S)
 #define HEALTH_NS (100 * SHOAL_MS)
+#define LOOK_AGAIN_NS (3600 * SHOAL_S)
 #define WALL_START_MS 1700000000000ull
 
 /* ---- toy cryptography: stable, and a wrong key does not verify ---- */
@@ -92,11 +93,15 @@ static struct shoal_node_id swim_node_id(void *arg, const struct shoal_public_ke
 
 /* ---- clocks and timers ---- */
 
+/* How far the host's clock has gone, `gone` nanoseconds after its boot. */
+static uint64_t clock_of(const struct sim_host *host, uint64_t gone)
+{
+    return (uint64_t)((int64_t)gone + (int64_t)gone / 1000 * host->drift_ppm / 1000);
+}
+
 uint64_t sim_host_now(const struct sim_host *host)
 {
-    uint64_t gone = host->sim->now_ns - host->boot_true_ns;
-
-    return CLOCK_START_NS + (uint64_t)((int64_t)gone + (int64_t)gone / 1000 * host->drift_ppm / 1000);
+    return CLOCK_START_NS + clock_of(host, host->sim->now_ns - host->boot_true_ns);
 }
 
 uint64_t sim_host_wall_ms(const struct sim_host *host)
@@ -108,10 +113,12 @@ uint64_t sim_host_wall_ms(const struct sim_host *host)
 
 uint64_t sim_host_true(const struct sim_host *host, uint64_t at_ns)
 {
-    uint64_t gone = at_ns < CLOCK_START_NS ? 0 : at_ns - CLOCK_START_NS;
-    uint64_t at = host->boot_true_ns + (uint64_t)((int64_t)gone - (int64_t)gone / 1000 * host->drift_ppm / 1000);
+    uint64_t shown = at_ns < CLOCK_START_NS ? 0 : at_ns - CLOCK_START_NS;
+    uint64_t gone = (uint64_t)((shoal_u128)shown * 1000000u / (uint64_t)(1000000 + host->drift_ppm));
 
-    return at + gone / 1000000 + 1; /* never early by more than the rounding */
+    while (clock_of(host, gone) < shown) /* rounded: by some microseconds at most */
+        gone += shown - clock_of(host, gone);
+    return host->boot_true_ns + gone;
 }
 
 static void timer_arm(struct sim_host *host, enum sim_kind kind, uint64_t deadline_ns, uint64_t *armed_ns)
@@ -122,6 +129,8 @@ static void timer_arm(struct sim_host *host, enum sim_kind kind, uint64_t deadli
 
     if (deadline_ns == UINT64_MAX)
         return;
+    if (deadline_ns > now_ns && deadline_ns - now_ns > LOOK_AGAIN_NS)
+        deadline_ns = now_ns + LOOK_AGAIN_NS; /* far away: the sums below must not wrap */
     /* As the event loop: whole milliseconds, never early. */
     at_ns = deadline_ns <= now_ns ? now_ns : now_ns + ((deadline_ns - now_ns) / SHOAL_MS + 1) * SHOAL_MS;
     if (*armed_ns <= at_ns)
@@ -605,6 +614,9 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
                                                        .job = job,
                                                        .kind = request->kind,
                                                        .asked_ns = sim->now_ns,
+                                                       .linearizable = request->linearizable,
+                                                       .read = sim->next_read,
+                                                       .probe = sim->next_probe,
                                                        .want = sim->requests[request->id].want };
     event.u.request = *request;
     sim_sched_step(host, &event);
@@ -800,6 +812,32 @@ void sim_host_crash(struct sim_host *host)
     if (shoal_rand_below(&host->chance, 2) == 0)
         shoal_buf_deinit(&host->disk.slots_copy); /* it had not been flushed */
     sim_workers_crash(host);
+}
+
+bool sim_may_lose(struct sim *sim, uint32_t lost)
+{
+    struct shoal_sched_group_status status;
+    uint32_t whole = 0;
+
+    for (uint32_t i = 0; i < sim->host_count; i++) {
+        const struct sim_host *host = &sim->hosts[i];
+
+        whole += host->agent && i != lost;
+        if (host->exists && !host->agent)
+            return false; /* it may hold what the lost one has, and nobody can ask it */
+        for (size_t g = 0; host->agent && shoal_sched_group_at(host->sched, g, &status); g++) {
+            unsigned kept = 0;
+
+            for (unsigned v = 0; v < status.voters; v++) {
+                uint32_t voter = sim_host_find(sim, status.guardians[v]);
+
+                kept += voter != lost && voter != UINT32_MAX && !sim->hosts[voter].destroyed;
+            }
+            if (2 * kept <= status.voters || status.learners > 0)
+                return false; /* a change under way may need it */
+        }
+    }
+    return whole >= 2;
 }
 
 void sim_host_destroy(struct sim_host *host)

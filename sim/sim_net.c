@@ -71,7 +71,7 @@ static bool blocked(const struct sim *sim, uint32_t from, uint32_t to)
 {
     const struct sim_path *path = sim_path_seen(sim, from, to);
 
-    return path->cut || path->clog_ns > sim->now_ns;
+    return path->cut || path->link_cut || path->clog_ns > sim->now_ns;
 }
 
 static bool draw(struct shoal_rand *rand, uint32_t per_mille)
@@ -196,8 +196,8 @@ void sim_dial(struct sim *sim, const struct sim_event *event)
     path->dialing = false;
     if (!sim->hosts[from].agent || !path->wanted || link->link_up)
         return;
-    if (!sim_can_talk(sim, from, to) || sim->hosts[to].paused_ns > sim->now_ns ||
-        sim->hosts[from].paused_ns > sim->now_ns) {
+    if (!sim_can_talk(sim, from, to) || path->link_cut || sim_path_seen(sim, to, from)->link_cut ||
+        sim->hosts[to].paused_ns > sim->now_ns || sim->hosts[from].paused_ns > sim->now_ns) {
         dial_later(sim, from, to, DIAL_AGAIN_NS);
     } else if (!sim->hosts[to].agent) {
         tell(sim, from, to, SHOAL_SCHED_LINK_REFUSED, delay(sim, path));
@@ -302,28 +302,43 @@ void sim_links_lost(struct sim *sim, uint32_t host, bool powered)
     }
 }
 
-void sim_cut(struct sim *sim, uint32_t from, uint32_t to)
+/* N2: a link that is still held when this comes breaks. */
+static void check_later(struct sim *sim, uint32_t from, uint32_t to)
 {
-    struct sim_event *event;
+    struct sim_event *event =
+        sim_push(sim, SIM_LINK_CHECK, to, sim_about(&sim_path(sim, from, to)->chance, LINK_TIMEOUT_NS));
 
-    if (from == to || sim_path(sim, from, to)->cut)
-        return;
-    sim_path(sim, from, to)->cut = true;
-    event = sim_push(sim, SIM_LINK_CHECK, to, sim_about(&sim_path(sim, from, to)->chance, LINK_TIMEOUT_NS));
     event->from = from;
     event->word = link_of(sim, from, to)->link_number;
 }
 
+void sim_cut(struct sim *sim, uint32_t from, uint32_t to)
+{
+    if (from == to || sim_path(sim, from, to)->cut)
+        return;
+    sim_path(sim, from, to)->cut = true;
+    check_later(sim, from, to);
+}
+
+void sim_cut_links(struct sim *sim, uint32_t from, uint32_t to)
+{
+    if (from == to || sim_path(sim, from, to)->link_cut)
+        return;
+    sim_path(sim, from, to)->link_cut = true;
+    check_later(sim, from, to);
+}
+
 void sim_link_check(struct sim *sim, const struct sim_event *event)
 {
-    if (sim_path(sim, event->from, event->to)->cut && link_of(sim, event->from, event->to)->link_number == event->word)
+    if ((sim_path(sim, event->from, event->to)->cut || sim_path(sim, event->from, event->to)->link_cut) &&
+        link_of(sim, event->from, event->to)->link_number == event->word)
         link_break(sim, event->from, event->to, SHOAL_MS);
 }
 
 void sim_net_heal(struct sim *sim)
 {
     for (size_t i = 0; i < sim->path_count; i++) {
-        sim->path_list[i]->cut = sim->path_list[i]->data_cut = false;
+        sim->path_list[i]->cut = sim->path_list[i]->link_cut = sim->path_list[i]->data_cut = false;
         sim->path_list[i]->clog_ns = 0;
     }
 }

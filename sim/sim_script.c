@@ -1,21 +1,26 @@
 /* Scripts: a line is a setting, or what happens at a time after the mesh is ready.
  *
- * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), wall 900s (wall clocks are
- *   apart by so much), archive 5s; loss 20, duplicate 5, slow 2 (percent)
- * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each)
- *   [times 20]; at 6s stop 1; at 6s
- *   delete 1; at 9s recover 1 [refused] (asked of the first host)
+ * - settings: hosts 5, slots 2, seed 42, latency 1ms, jitter 500us, flush 3ms, drift 200 (ppm), wall 900s (wall clocks
+ *   are apart by so much), archive 5s; loss 20, duplicate 5, slow 2 (percent; 35m: per mille); readers 2 500ms (clients
+ *   that ask any host for any job, thinking so long between); probe (at the end every host must answer and every slot
+ *   must be given); version 1 (of these words)
+ * - jobs: submit from 2 workers 4..6 steps 300; script from 1 workers 2 steps 100 (10 ms each) [times 20]; at 6s stop 1;
+ *   at 6s delete 1; at 9s recover 1 [refused] (asked of the first host)
  * - arrays: array from 1 tasks 40 steps 20 (10 ms each; one job, whose tasks take what slots there are)
- * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the
- *   disk too, for good); at 8s start 6; at 8s start all; at 5s pause 2 3s; at 5s stall 1 2s (the disk)
+ * - hosts: at 5s kill leader (the agent; its workers live on); at 5s crash 3 (the power); at 5s destroy 4 (the disk too,
+ *   for good); at 5s lose 4 (the same, where each group keeps a majority); at 8s start 6; at 8s start all; at 5s pause 2
+ *   3s; at 5s stall 1 2s (the disk hangs); at 5s slow 1 20 3s (the disk is 20 times slower for 3 s); at 5s full 1 3s (the
+ *   disk takes nothing: the agent stops)
  * - workers: at 5s kill worker 2; at 5s stop worker any (an engine there, by chance; agent and host go on)
- * - paths: at 5s cut 1 2 [one-way]; at 5s cut data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5; at
- *   5s clog 1 2 800ms; at 6s loss 0; at 9s heal
+ * - paths: at 5s cut 1 2|all [one-way]; at 5s cut links 1 2|all [one-way] (connections alone, datagrams pass); at 5s cut
+ *   data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5 [one-way]; at 5s clog 1 2 800ms; at 6s loss 0; at
+ *   9s heal
  * - the mesh: at 6s user 3; at 6s wall 3 3600s (the host's wall clock jumps ahead; -3600s: back)
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
- *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 9s expect gap 50ms (no script waited longer beside a free slot); at 20s show 1 3 (any host, any job)
+ *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 9s expect gap 50ms (no script waited
+ *   longer beside a free slot); at 20s show 1 3 (any host, any job)
  *
- * A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
+ * Lines come in the order of their times. A host is a number from 1, or leader, follower, driver: of job 1, or of the mesh while there is no job; or any: one
  * with engines, by chance; or struck: where a worker was killed or stopped last. After the last line every fault is
  * healed, every host that was started runs, and the mesh must converge. */
 #include "shoal/sched_look.h"
@@ -75,12 +80,26 @@ static uint64_t duration(struct reader *r, size_t i)
     unsigned long long n = strtoull(word(r, i), &end, 10);
     uint64_t unit = strcmp(end, "s") == 0    ? SHOAL_S
                     : strcmp(end, "ms") == 0 ? SHOAL_MS
-                    : strcmp(end, "us") == 0 ? 1000
+                    : strcmp(end, "us") == 0 ? (uint64_t)1000
+                    : strcmp(end, "ns") == 0 ? (uint64_t)1
                                              : 0;
 
-    if (unit == 0 || end == word(r, i) || n > 86400000000u || (unit == SHOAL_S && n > 86400))
+    if (unit == 0 || end == word(r, i) || n > 86400000000000u || (unit > 1 && n > 86400000000u) ||
+        (unit == SHOAL_S && n > 86400))
         wrong(r, "%s is not a time such as 5s, 200ms or 50us", word(r, i));
     return n * unit;
+}
+
+/* Percent, or per mille with an m: 20, 35m. */
+static uint32_t rate(struct reader *r, size_t i)
+{
+    char *end;
+    unsigned long long n = strtoull(word(r, i), &end, 10);
+    bool mille = strcmp(end, "m") == 0;
+
+    if (end == word(r, i) || (!mille && *end != '\0') || n > (mille ? 1000 : 100))
+        wrong(r, "%s is not a rate up to 100 percent (or 1000m)", word(r, i));
+    return (uint32_t)(mille ? n : 10 * n);
 }
 
 static uint32_t host_word(struct reader *r, size_t i)
@@ -122,8 +141,9 @@ static struct sim_command *command(struct reader *r, enum sim_verb verb)
 }
 
 /* submit from H workers N[..M] steps S */
-static void read_submit(struct reader *r, size_t i, bool script)
+static void read_submit(struct reader *r, size_t i)
 {
+    bool script = word(r, i++)[1] == 'c';
     struct sim_command *c = command(r, SIM_SUBMIT);
     const char *range;
 
@@ -146,8 +166,9 @@ static void read_submit(struct reader *r, size_t i, bool script)
 }
 
 /* array from H tasks N steps S */
-static void read_array(struct reader *r, size_t i)
+static void read_array(struct reader *r, size_t at)
 {
+    size_t i = at + 1;
     struct sim_command *c = command(r, SIM_SUBMIT);
 
     if (strcmp(word(r, i), "from") != 0 || strcmp(word(r, i + 2), "tasks") != 0 ||
@@ -175,8 +196,9 @@ static uint16_t *part_grow(uint16_t *part, size_t *count, size_t need)
     return part;
 }
 
-static void read_partition(struct reader *r, size_t i)
+static void read_partition(struct reader *r, size_t at)
 {
+    size_t i = at + 1;
     struct sim_command *c = command(r, SIM_PARTITION);
     uint32_t part = 1;
 
@@ -185,6 +207,10 @@ static void read_partition(struct reader *r, size_t i)
 
         if (strcmp(r->words[i], "|") == 0) {
             part++;
+            continue;
+        }
+        if (strcmp(r->words[i], "one-way") == 0) {
+            c->one_way = true;
             continue;
         }
         host = host_word(r, i);
@@ -197,8 +223,9 @@ static void read_partition(struct reader *r, size_t i)
     }
 }
 
-static void read_expect(struct reader *r, size_t i)
+static void read_expect(struct reader *r, size_t at)
 {
+    size_t i = at + 1;
     struct sim_command *c;
 
     if (strcmp(word(r, i), "finished") == 0) {
@@ -252,23 +279,36 @@ static bool read_setting(struct reader *r)
     else if (strcmp(text, "jitter") == 0)
         o->jitter_ns = duration(r, 1);
     else if (strcmp(text, "loss") == 0 && r->at_ns == 0)
-        o->loss = 10 * (uint32_t)number(r, 1, 100);
+        o->loss = rate(r, 1);
     else if (strcmp(text, "duplicate") == 0)
-        o->duplicate = 10 * (uint32_t)number(r, 1, 100);
+        o->duplicate = rate(r, 1);
     else if (strcmp(text, "slow") == 0)
-        o->slow = 10 * (uint32_t)number(r, 1, 100);
+        o->slow = rate(r, 1);
     else if (strcmp(text, "flush") == 0)
         o->flush_ns = duration(r, 1);
     else if (strcmp(text, "drift") == 0)
-        o->drift_ppm = (uint32_t)number(r, 1, 1000);
+        o->drift_ppm = (uint32_t)number(r, 1, 10000);
     else if (strcmp(text, "wall") == 0 && r->count == 2)
         o->wall_ns = duration(r, 1);
     else if (strcmp(text, "archive") == 0)
         o->archive_ns = duration(r, 1);
     else if (strcmp(text, "loaded") == 0)
         o->loaded_max = (uint32_t)number(r, 1, 4096);
-    else
+    else if (strcmp(text, "readers") == 0) {
+        o->readers = (uint32_t)number(r, 1, 1000);
+        o->think_ns = duration(r, 2);
+    } else if (strcmp(text, "probe") == 0) {
+        o->probe = true;
+    } else if (strcmp(text, "version") == 0) {
+        r->script->version = (uint32_t)number(r, 1, UINT32_MAX);
+        if (r->script->version != SIM_VERSION)
+            wrong(
+                r,
+                "this is a file of version %u, and this simulator reads version %u: run it with the one that wrote it",
+                r->script->version, SIM_VERSION);
+    } else {
         return false;
+    }
     return true;
 }
 
@@ -281,15 +321,102 @@ static void read_time(struct reader *r)
         wrong(r, "%s is before the time of the line before; lines come in the order of their times", word(r, 1));
 }
 
-static void read_words(struct reader *r)
+/* cut [data|links] H H [one-way], clog H H TIME */
+static void read_path(struct reader *r, size_t i)
+{
+    bool data = strcmp(word(r, i + 1), "data") == 0, links = strcmp(word(r, i + 1), "links") == 0;
+    bool clog = word(r, i)[1] == 'l';
+    struct sim_command *c = command(r, clog ? SIM_CLOG : SIM_CUT);
+
+    if (data)
+        c->verb = SIM_CUT_DATA;
+    if (links)
+        c->verb = SIM_CUT_LINKS;
+    i += data || links;
+    c->a = host_word(r, i + 1);
+    c->b = host_word(r, i + 2);
+    c->one_way = !clog && i + 3 < r->count && strcmp(r->words[i + 3], "one-way") == 0;
+    c->number = clog ? duration(r, i + 3) : 0;
+}
+
+/* slow H TIMES TIME: the disk */
+static void read_slow(struct reader *r, size_t i)
+{
+    struct sim_command *c = command(r, SIM_SLOW_DISK);
+
+    c->a = host_word(r, i + 1);
+    c->times = (uint32_t)number(r, i + 2, 1000);
+    c->number = duration(r, i + 3);
+}
+
+static void read_heal(struct reader *r, size_t i)
+{
+    (void)i;
+    (void)command(r, SIM_HEAL);
+}
+
+static void read_loss(struct reader *r, size_t i) { command(r, SIM_LOSS)->number = rate(r, i + 1); }
+
+/* stop N, delete N, show N H, recover N [refused] */
+static void read_job(struct reader *r, size_t i)
+{
+    const char *verb = word(r, i);
+    struct sim_command *c = command(r, strcmp(verb, "stop") == 0 ? SIM_STOP : SIM_RECOVER);
+
+    if (strcmp(verb, "delete") == 0)
+        c->verb = SIM_DELETE;
+    if (strcmp(verb, "show") == 0)
+        c->verb = SIM_SHOW;
+    c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
+    if (c->verb == SIM_SHOW)
+        c->a = host_word(r, i + 2);
+    else if (c->verb == SIM_RECOVER)
+        c->number = i + 2 < r->count && strcmp(r->words[i + 2], "refused") == 0;
+}
+
+static void read_host_verb(struct reader *r, size_t i)
 {
     static const struct {
         const char *word;
         enum sim_verb verb;
-    } simple[] = { { "kill", SIM_KILL },   { "crash", SIM_CRASH }, { "destroy", SIM_DESTROY }, { "start", SIM_START },
-                   { "pause", SIM_PAUSE }, { "stall", SIM_STALL }, { "user", SIM_USER } };
-    size_t i = 0;
+    } verbs[] = { { "kill", SIM_KILL },   { "crash", SIM_CRASH },    { "destroy", SIM_DESTROY },
+                  { "start", SIM_START }, { "pause", SIM_PAUSE },    { "stall", SIM_STALL },
+                  { "user", SIM_USER },   { "full", SIM_FULL_DISK }, { "lose", SIM_LOSE } };
     struct sim_command *c;
+
+    for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
+        if (strcmp(word(r, i), verbs[v].word) != 0)
+            continue;
+        c = command(r, verbs[v].verb);
+        c->a = host_word(r, i + 1);
+        if (c->verb == SIM_PAUSE || c->verb == SIM_STALL || c->verb == SIM_FULL_DISK)
+            c->number = duration(r, i + 2);
+        return;
+    }
+    wrong(r, "%s is not understood", word(r, i));
+}
+
+static void read_words(struct reader *r)
+{
+    static const struct {
+        const char *word;
+        void (*read)(struct reader *r, size_t i);
+    } verbs[] = { { "submit", read_submit },
+                  { "script", read_submit },
+                  { "array", read_array },
+                  { "slow", read_slow },
+                  { "partition", read_partition },
+                  { "expect", read_expect },
+                  { "heal", read_heal },
+                  { "loss", read_loss },
+                  { "cut", read_path },
+                  { "clog", read_path },
+                  { "wall", read_wall },
+                  { "stop", read_job },
+                  { "delete", read_job },
+                  { "show", read_job },
+                  { "recover", read_job } };
+    size_t i = 0;
 
     if (strcmp(word(r, 0), "at") == 0) {
         read_time(r);
@@ -303,53 +430,13 @@ static void read_words(struct reader *r)
         command(r, r->words[i][0] == 'k' ? SIM_KILL_WORKER : SIM_STOP_WORKER)->a = host_word(r, i + 2);
         return;
     }
-    for (size_t v = 0; v < sizeof(simple) / sizeof(simple[0]); v++) {
-        if (strcmp(word(r, i), simple[v].word) != 0)
+    for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
+        if (strcmp(word(r, i), verbs[v].word) != 0)
             continue;
-        c = command(r, simple[v].verb);
-        c->a = host_word(r, i + 1);
-        if (c->verb == SIM_PAUSE || c->verb == SIM_STALL)
-            c->number = duration(r, i + 2);
+        verbs[v].read(r, i);
         return;
     }
-    if (strcmp(word(r, i), "submit") == 0 || strcmp(word(r, i), "script") == 0) {
-        read_submit(r, i + 1, word(r, i)[1] == 'c');
-    } else if (strcmp(word(r, i), "array") == 0) {
-        read_array(r, i + 1);
-    } else if (strcmp(word(r, i), "partition") == 0) {
-        read_partition(r, i + 1);
-    } else if (strcmp(word(r, i), "expect") == 0) {
-        read_expect(r, i + 1);
-    } else if (strcmp(word(r, i), "heal") == 0) {
-        (void)command(r, SIM_HEAL);
-    } else if (strcmp(word(r, i), "loss") == 0) {
-        command(r, SIM_LOSS)->number = 10 * number(r, i + 1, 100);
-    } else if (strcmp(word(r, i), "cut") == 0 && strcmp(word(r, i + 1), "data") == 0) {
-        c = command(r, SIM_CUT_DATA);
-        c->a = host_word(r, i + 2);
-        c->b = host_word(r, i + 3);
-    } else if (strcmp(word(r, i), "cut") == 0 || strcmp(word(r, i), "clog") == 0) {
-        c = command(r, word(r, i)[1] == 'u' ? SIM_CUT : SIM_CLOG);
-        c->a = host_word(r, i + 1);
-        c->b = host_word(r, i + 2);
-        c->one_way = c->verb == SIM_CUT && i + 3 < r->count && strcmp(r->words[i + 3], "one-way") == 0;
-        c->number = c->verb == SIM_CLOG ? duration(r, i + 3) : 0;
-    } else if (strcmp(word(r, i), "wall") == 0) {
-        read_wall(r, i);
-    } else if (strcmp(word(r, i), "stop") == 0 || strcmp(word(r, i), "delete") == 0) {
-        c = command(r, word(r, i)[0] == 's' ? SIM_STOP : SIM_DELETE);
-        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
-    } else if (strcmp(word(r, i), "show") == 0) {
-        c = command(r, SIM_SHOW);
-        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
-        c->a = host_word(r, i + 2);
-    } else if (strcmp(word(r, i), "recover") == 0) {
-        c = command(r, SIM_RECOVER);
-        c->job = (uint32_t)number(r, i + 1, SIM_JOBS_MAX) - 1;
-        c->number = i + 2 < r->count && strcmp(r->words[i + 2], "refused") == 0;
-    } else {
-        wrong(r, "%s is not understood", word(r, i));
-    }
+    read_host_verb(r, i);
 }
 
 void sim_script_deinit(struct sim_script *script)
@@ -372,7 +459,7 @@ uint32_t sim_script_hosts(const struct sim_script *script)
     return hosts;
 }
 
-static void defaults(struct sim_script *script, const char *name)
+void sim_script_begin(struct sim_script *script, const char *name)
 {
     sim_script_deinit(script);
     *script = (struct sim_script){ .name = name };
@@ -410,7 +497,7 @@ bool sim_script_read(struct sim_script *script, const char *path, char *error, s
     char line[512];
     FILE *file = fopen(path, "re");
 
-    defaults(script, path);
+    sim_script_begin(script, path);
     if (file == NULL) {
         (void)snprintf(error, cap, "%s cannot be read; give the path of a script, or the word random", path);
         return false;
@@ -435,7 +522,7 @@ bool sim_script_read(struct sim_script *script, const char *path, char *error, s
 
 /* ---- faults by chance: a swarm. Each seed enables some kinds of faults, at its own rate ---- */
 
-static struct sim_command *random_command(struct sim_script *script, enum sim_verb verb, uint64_t at_ns)
+struct sim_command *sim_script_add(struct sim_script *script, enum sim_verb verb, uint64_t at_ns)
 {
     struct sim_command *c;
 
@@ -462,7 +549,7 @@ static void random_fault(struct sim_script *script, struct shoal_rand *rand, uns
 
     if ((enabled >> kind & 1) == 0)
         return;
-    c = random_command(script, verbs[kind], at_ns);
+    c = sim_script_add(script, verbs[kind], at_ns);
     c->a = random_host(script, rand);
     c->b = random_host(script, rand);
     c->one_way = shoal_rand_below(rand, 3) == 0;
@@ -473,16 +560,16 @@ static void random_fault(struct sim_script *script, struct shoal_rand *rand, uns
     if (c->verb == SIM_LOSS)
         c->number = shoal_rand_below(rand, 300);
     if (c->verb == SIM_KILL || c->verb == SIM_CRASH)
-        random_command(script, SIM_START, heal_ns)->a = SIM_ALL;
+        sim_script_add(script, SIM_START, heal_ns)->a = SIM_ALL;
     else if (c->verb == SIM_CUT || c->verb == SIM_PARTITION)
-        (void)random_command(script, SIM_HEAL, heal_ns);
+        (void)sim_script_add(script, SIM_HEAL, heal_ns);
     else if (c->verb == SIM_LOSS)
-        (void)random_command(script, SIM_LOSS, heal_ns);
+        (void)sim_script_add(script, SIM_LOSS, heal_ns);
 }
 
 static void random_elastic(struct sim_script *script, struct shoal_rand *rand, uint64_t at_ns, uint64_t steps)
 {
-    struct sim_command *c = random_command(script, SIM_SUBMIT, at_ns);
+    struct sim_command *c = sim_script_add(script, SIM_SUBMIT, at_ns);
 
     c->a = (uint32_t)shoal_rand_below(rand, script->options.hosts);
     c->workers_min = 1;
@@ -508,7 +595,7 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
     random_elastic(script, &rand, shoal_rand_below(&rand, SHOAL_S), steps);
     strikes = 1 + shoal_rand_below(&rand, 8);
     for (uint64_t i = shoal_rand_below(&rand, 4); i > 0; i--) { /* and links between workers that break */
-        struct sim_command *c = random_command(script, SIM_CUT_DATA, SHOAL_S / 2 + shoal_rand_below(&rand, span_ns));
+        struct sim_command *c = sim_script_add(script, SIM_CUT_DATA, SHOAL_S / 2 + shoal_rand_below(&rand, span_ns));
 
         c->a = SIM_ANY;
         c->b = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
@@ -518,13 +605,13 @@ static void random_strikes(struct sim_script *script, uint64_t seed, uint64_t sp
         uint64_t at_ns = SHOAL_S / 2 + shoal_rand_below(&rand, span_ns);
         uint64_t again = shoal_rand_below(&rand, 6);
 
-        random_command(script, stop ? SIM_STOP_WORKER : SIM_KILL_WORKER, at_ns)->a = SIM_ANY;
+        sim_script_add(script, stop ? SIM_STOP_WORKER : SIM_KILL_WORKER, at_ns)->a = SIM_ANY;
         at_ns += shoal_rand_below(&rand, 30 * SHOAL_MS);
         if (again < 2) {
-            random_command(script, SIM_KILL_WORKER, at_ns)->a = SIM_STRUCK;
+            sim_script_add(script, SIM_KILL_WORKER, at_ns)->a = SIM_STRUCK;
         } else if (again == 2) {
-            random_command(script, SIM_KILL, at_ns)->a = SIM_STRUCK;
-            random_command(script, SIM_START, at_ns + shoal_rand_below(&rand, 3 * SHOAL_S))->a = SIM_ALL;
+            sim_script_add(script, SIM_KILL, at_ns)->a = SIM_STRUCK;
+            sim_script_add(script, SIM_START, at_ns + shoal_rand_below(&rand, 3 * SHOAL_S))->a = SIM_ALL;
         } else if (again == 3) {
             steps = 20 + shoal_rand_below(&rand, 200);
             if (at_ns > 2 * SHOAL_S)
@@ -552,7 +639,7 @@ static void random_array(struct sim_script *script, uint64_t seed, uint64_t span
     if (seed % 4 != 3)
         return;
     shoal_rand_init(&rand, seed ^ 0xa55a);
-    c = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
+    c = sim_script_add(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
     c->script = true;
     c->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
     c->workers_min = c->workers_max = 1;
@@ -566,7 +653,7 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     unsigned jobs, faults, enabled;
     uint64_t span_ns;
 
-    defaults(script, "random");
+    sim_script_begin(script, "random");
     shoal_rand_init(&rand, seed ^ 0x73686f616c);
     script->options.seed = seed;
     script->options.hosts = 3 + (uint32_t)shoal_rand_below(&rand, 5);
@@ -592,7 +679,7 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
     enabled |= (unsigned)shoal_rand_below(&rand, 512);
     span_ns = (5 + shoal_rand_below(&rand, 25)) * SHOAL_S;
     for (unsigned i = 0; i < jobs; i++) {
-        struct sim_command *c = random_command(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
+        struct sim_command *c = sim_script_add(script, SIM_SUBMIT, shoal_rand_below(&rand, span_ns / 2));
 
         c->script = shoal_rand_below(&rand, 3) == 0;
         c->a = (uint32_t)shoal_rand_below(&rand, script->options.hosts);
@@ -606,7 +693,7 @@ void sim_script_random(struct sim_script *script, uint64_t seed)
         random_fault(script, &rand, enabled, shoal_rand_below(&rand, span_ns));
     random_strikes(script, seed, span_ns);
     random_array(script, seed, span_ns);
-    (void)random_command(script, SIM_HEAL, span_ns + 8 * SHOAL_S);
+    (void)sim_script_add(script, SIM_HEAL, span_ns + 8 * SHOAL_S);
 }
 
 /* ---- what a command does ---- */
@@ -771,6 +858,12 @@ static void new_job(struct sim *sim, const struct sim_command *c)
     sim_submit(sim, index);
 }
 
+static void job_deleted(const struct sim *sim, struct sim_job *job)
+{
+    job->deleted = true;
+    job->deleted_ns = job->deleted_ns == 0 ? sim->now_ns : job->deleted_ns;
+}
+
 void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
 {
     struct sim_request *request = &sim->requests[action->u.reply.request];
@@ -792,11 +885,15 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     if (request->kind == SHOAL_SCHED_RECOVER && request->err != request->want)
         sim_fail(sim, "the recovery of job %u: %s: %s", request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
-    if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
+    if (request->read)
+        sim_client_told(sim, request, action);
+    else if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
         sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
     if (job != NULL && request->kind == SHOAL_SCHED_DELETE && request->err == SHOAL_OK)
-        job->deleted = true;
+        job_deleted(sim, job);
+    if (job != NULL && request->kind == SHOAL_SCHED_STOP && request->err == SHOAL_OK && job->stop_told_ns == 0)
+        job->stop_told_ns = sim->now_ns;
     if (job != NULL && request->kind == SHOAL_SCHED_TICKET && request->err == SHOAL_OK) {
         sim_keep(&job->ticket, action->u.reply.ticket);
         sim_push(sim, SIM_RETRY, job->from, SHOAL_MS)->word = request->job;
@@ -829,6 +926,8 @@ static void ask_about(struct sim *sim, uint32_t index, enum shoal_sched_request_
     (void)snprintf(request.by, sizeof(request.by), "ann");
     job->stop_asked = true;
     job->delete_asked = job->delete_asked || kind == SHOAL_SCHED_DELETE;
+    if (kind == SHOAL_SCHED_DELETE && job->delete_asked_ns == 0)
+        job->delete_asked_ns = sim->now_ns;
     if (sim->hosts[job->from].agent)
         (void)sim_request(&sim->hosts[job->from], &request, index);
 }
@@ -846,6 +945,7 @@ static void recover(struct sim *sim, const struct sim_command *c)
         return;
     }
     request.job = sim->jobs[c->job].id;
+    sim->jobs[c->job].recovered = true;
     sim->requests[sim->request_count + 1].want = c->number != 0 ? SHOAL_ERR_EXISTS : SHOAL_OK;
     (void)sim_request(&sim->hosts[at], &request, c->job);
 }
@@ -906,9 +1006,25 @@ void sim_heal(struct sim *sim)
     sim_net_heal(sim);
     sim->options.loss = sim->options.duplicate = sim->options.slow = 0;
     for (uint32_t i = 0; i < sim->host_count; i++) {
-        sim->hosts[i].disk.stall_ns = 0;
+        sim->hosts[i].disk.stall_ns = sim->hosts[i].disk.slow_ns = sim->hosts[i].disk.full_ns = 0;
         if (sim->hosts[i].exists)
             sim_host_boot(&sim->hosts[i]);
+    }
+}
+
+/* Between the host and another, or all others. */
+static void cut(struct sim *sim, const struct sim_command *c, const struct sim_host *host, uint32_t other)
+{
+    void (*cut_one)(struct sim *, uint32_t, uint32_t) = c->verb == SIM_CUT ? sim_cut : sim_cut_links;
+
+    for (uint32_t i = 0; i < sim->host_count; i++) {
+        if (i == host->index || (c->b != SIM_ALL && i != other))
+            continue;
+        sim_trace(sim, "%s and h%u are cut%s%s", host->name, i + 1, c->one_way ? ", one way" : "",
+                  c->verb == SIM_CUT ? "" : ", but for datagrams");
+        cut_one(sim, host->index, i);
+        if (!c->one_way)
+            cut_one(sim, i, host->index);
     }
 }
 
@@ -930,14 +1046,22 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
         sim_trace(sim, "%s: the disk hangs for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
         host->disk.stall_ns = sim->now_ns + c->number;
         break;
-    case SIM_CUT:
-        if (other == UINT32_MAX || other == host->index)
-            break;
-        sim_trace(sim, "%s and h%u are cut%s", host->name, other + 1, c->one_way ? ", one way" : "");
-        sim_cut(sim, host->index, other);
-        if (!c->one_way)
-            sim_cut(sim, other, host->index);
+    case SIM_SLOW_DISK:
+        sim_trace(sim, "%s: the disk is %u times slower for %llu ms", host->name, c->times,
+                  (unsigned long long)(c->number / SHOAL_MS));
+        host->disk.slow_ns = sim->now_ns + c->number;
+        host->disk.slow_times = c->times;
         break;
+    case SIM_FULL_DISK:
+        sim_trace(sim, "%s: the disk is full for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));
+        host->disk.full_ns = sim->now_ns + c->number;
+        break;
+    case SIM_LOSE:
+        if (sim_may_lose(sim, host->index))
+            sim_host_destroy(host);
+        break;
+    case SIM_CUT_LINKS:
+    case SIM_CUT: cut(sim, c, host, other); break;
     case SIM_CUT_DATA:
         if (other == UINT32_MAX || other == host->index)
             break;

@@ -48,6 +48,7 @@ static void apply(struct sim_host *host, const struct sim_write *write)
 {
     struct sim_disk_group *g = group_find(&host->disk, write->add.id);
     const struct sim_disk_group *add = &write->add;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
     size_t keep = 0;
 
     if (write->remove) {
@@ -74,8 +75,9 @@ static void apply(struct sim_host *host, const struct sim_write *write)
                                            : 0;
 
         if (add->entries[i].index != last + 1) {
-            sim_fail(host->sim, "host %u stores entry %llu behind entry %llu", host->index + 1,
-                     (unsigned long long)add->entries[i].index, (unsigned long long)last);
+            shoal_job_id_text(add->id, text);
+            sim_fail(host->sim, "%s stores entry %llu of %s behind entry %llu", host->name,
+                     (unsigned long long)add->entries[i].index, text, (unsigned long long)last);
             return;
         }
         entry_add(g, add->entries[i]);
@@ -93,23 +95,33 @@ static void write_free(struct sim_write *write)
     free(write);
 }
 
-static void append(struct sim_host *host, struct sim_write *write)
+/* One flush for all that waits (the store's writer commits what all groups have given it in one transaction). */
+static void flush_begin(struct sim_host *host)
 {
     struct sim_disk *disk = &host->disk;
     uint64_t now_ns = host->sim->now_ns;
-    uint64_t done_ns = now_ns > disk->free_ns ? now_ns : disk->free_ns;
+    uint64_t done_ns = now_ns > disk->stall_ns ? now_ns : disk->stall_ns;
 
-    if (done_ns < disk->stall_ns)
-        done_ns = disk->stall_ns;
-    done_ns += sim_about(&disk->chance, disk->flush_ns);
-    disk->free_ns = done_ns;
-    write->begun_ns = now_ns;
+    if (disk->flushing > 0 || disk->waiting == 0)
+        return;
+    disk->flushing = disk->waiting;
+    disk->waiting = 0;
+    done_ns += sim_about(&disk->chance, disk->flush_ns) * (disk->slow_ns > now_ns ? disk->slow_times : 1);
+    (void)sim_push(host->sim, SIM_WRITTEN, host->index, done_ns - now_ns);
+}
+
+static void append(struct sim_host *host, struct sim_write *write)
+{
+    struct sim_disk *disk = &host->disk;
+
+    write->begun_ns = host->sim->now_ns;
     if (disk->last == NULL)
         disk->first = write;
     else
         disk->last->next = write;
     disk->last = write;
-    (void)sim_push(host->sim, SIM_WRITTEN, host->index, done_ns - now_ns);
+    disk->waiting++;
+    flush_begin(host);
 }
 
 void sim_persist(struct sim_host *host, const struct shoal_sched_action *action)
@@ -159,19 +171,39 @@ static struct sim_write *take(struct sim_disk *disk)
     return write;
 }
 
-/* The oldest batch is flushed; events of an earlier life do not come here. */
+static void disk_full(struct sim_host *host)
+{
+    struct sim_write *write;
+
+    sim_trace(host->sim, "%s: the disk is full", host->name);
+    while ((write = take(&host->disk)) != NULL)
+        write_free(write);
+    sim_agent_kill(host); /* as the store's rule is: nothing is told after a flush that failed */
+}
+
+/* The flush has ended; events of an earlier life do not come here. */
 void sim_written(struct sim_host *host)
 {
+    struct sim_disk *disk = &host->disk;
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_STORED };
-    struct sim_write *write = take(&host->disk);
+    struct sim_write *flushed = disk->first, *write = flushed;
 
-    SHOAL_ASSERT(write != NULL);
-    apply(host, write);
-    event.u.stored.group = write->add.id;
-    event.u.stored.mark = write->mark;
-    if (write->mark.seq != 0)
-        sim_sched_step(host, &event);
-    write_free(write);
+    if (disk->full_ns > host->sim->now_ns) {
+        disk_full(host);
+        return;
+    }
+    for (uint32_t i = 0; i < disk->flushing; i++, write = write->next)
+        apply(host, write); /* all of them are there before anybody is told of one */
+    for (uint32_t count = disk->flushing; count > 0; count--) {
+        write = take(disk);
+        event.u.stored.group = write->add.id;
+        event.u.stored.mark = write->mark;
+        if (write->mark.seq != 0)
+            sim_sched_step(host, &event);
+        write_free(write);
+    }
+    disk->flushing = 0;
+    flush_begin(host);
 }
 
 void sim_disk_crash(struct sim_host *host)
@@ -186,7 +218,7 @@ void sim_disk_crash(struct sim_host *host)
             apply(host, write);
         write_free(write);
     }
-    disk->free_ns = 0;
+    disk->flushing = disk->waiting = 0;
 }
 
 uint64_t sim_disk_flush_age(const struct sim_host *host)

@@ -609,7 +609,6 @@ void sim_runners_found(struct sim_host *host)
                 .deadline_ns = worker->kill_at_ns == 0 ? 0 : worker->kill_at_ns - SHOAL_LEASE_KILLED_AFTER_NS
             };
             memcpy(live[count++].token, worker->token, sizeof(worker->token));
-            busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot;
             sim_work_later(host, worker, SIM_WORK_HELLO, 20 * SHOAL_MS + sim_about(&host->chance, 100 * SHOAL_MS));
         }
         if (!runner->used)
@@ -618,8 +617,11 @@ void sim_runners_found(struct sim_host *host)
         event.u.runner.generation = runner->generation;
         event.u.runner.workers = live;
         event.u.runner.worker_count = count;
+        sim_trace(host->sim, "%s: the runner of job %u has %u workers", host->name, runner->job + 1, (unsigned)count);
         sim_host_step(host, &event);
     }
+    for (const struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
+        busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot; /* it holds the lock, whoever knows of it */
     host->runners_found = true;
     for (uint32_t slot = 0; slot < host->slots; slot++) /* whose locks are free */
         if ((busy >> slot & 1) == 0)
@@ -718,6 +720,7 @@ static void slot_idle(struct sim_host *host, uint32_t slot)
     if (host->idle_ns[slot] == 0)
         host->idle_ns[slot] = host->sim->now_ns;
     event.u.idle.slot = slot;
+    sim_trace(host->sim, "%s: slot %u is idle", host->name, slot);
     sim_host_step(host, &event);
 }
 

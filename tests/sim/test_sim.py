@@ -1,5 +1,6 @@
 """Whole meshes on virtual time: every script twice to the same trace, and meshes with faults by chance."""
 
+import json
 import os
 import pathlib
 import re
@@ -26,15 +27,24 @@ def test_script_twice_to_the_same_trace(script):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+def traces_of(binary, *arguments):
+    command = [str(binary), *(["sim"] if binary.name == "shoal" else []), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return re.findall(r"seed (\d+): .* trace ([0-9a-f]{16})", done.stdout)
+
+
+MESHES = (["random", "--seed", "1", "--count", "8"], ["swarm", "--seed", "1", "--count", "12", "--off", "long"])
+
+
 def test_another_compiler_gives_the_same_traces():
     """Two draws of chance in one expression, or what else C leaves open, would be another mesh: gcc -O2 and clang -O0."""
-    clang = "build/debug-clang-14/sim_alone"
-    if subprocess.run(["make", "-q", "FLAVOUR=debug", "CC=clang-14", clang], cwd=ROOT, capture_output=True).returncode != 0:
+    clang = ROOT / "build/debug-clang-14/sim_alone"
+    make = ["make", "-q", "FLAVOUR=debug", "CC=clang-14", str(clang.relative_to(ROOT))]
+    if subprocess.run(make, cwd=ROOT, capture_output=True).returncode != 0:
         pytest.skip("no %s of this tree: make test builds it where there is a clang-14" % clang)
-    seeds = ["random", "--seed", "1", "--count", "12"]
-    other = subprocess.run([str(ROOT / clang), *seeds], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    traces = [re.findall(r"seed (\d+): .* trace ([0-9a-f]{16})", text) for text in (sim(*seeds).stdout, other.stdout)]
-    assert len(traces[0]) == 12 and traces[0] == traces[1], "again: %s random --seed N" % clang
+    for mesh in MESHES:
+        traces = traces_of(SHOAL, *mesh)
+        assert len(traces) >= 8 and traces == traces_of(clang, *mesh), "again: %s %s" % (clang, " ".join(mesh))
 
 
 @pytest.mark.parametrize("first", [SEED, DRAW, DRAW + 10])
@@ -65,17 +75,60 @@ def test_many_faults_by_chance():
 
 
 @pytest.mark.soak
-def test_another_compiler_without_optimisation_gives_the_same_trace():
-    """What a core decides depends on no order that C leaves open, on no padding and on no address."""
-    if not shutil.which("clang-14"):
-        pytest.skip("no clang-14; .ci/setup --develop installs it")
-    other = "build/debug-clang-14/shoal"
-    subprocess.run(["make", "-s", "-j2", "FLAVOUR=debug", "CC=clang-14", other], cwd=ROOT, check=True, timeout=600)
-    arguments = ["sim", "random", "--seed", str(SEED), "--count", "10"]
-    traces = [re.findall(r"trace ([0-9a-f]{16})", subprocess.run([str(binary), *arguments], cwd=ROOT, capture_output=True,
-                                                                 text=True, timeout=300).stdout)
-              for binary in (SHOAL, ROOT / other)]
-    assert len(traces[0]) == 10 and traces[0] == traces[1]
+@pytest.mark.parametrize("flavour, compiler", [("debug", "gcc"), ("debug", "clang-14"), ("release", "clang-14")])
+def test_every_compiler_and_optimisation_gives_the_same_trace(flavour, compiler):
+    """What a core decides depends on no order that C leaves open, on no padding and on no address: against gcc -O2."""
+    if not shutil.which(compiler):
+        pytest.skip("no %s; .ci/setup --develop installs it" % compiler)
+    other = "build/%s%s/sim_alone" % (flavour, "" if compiler == "gcc" else "-" + compiler)
+    subprocess.run(["make", "-s", "-j2", "FLAVOUR=" + flavour, "CC=" + compiler, other], cwd=ROOT, check=True, timeout=900)
+    for mesh in MESHES:
+        traces = traces_of(SHOAL, *mesh)
+        assert len(traces) >= 8 and traces == traces_of(ROOT / other, *mesh)
+
+
+# What the swarm finds and is not mended yet (docs/RESULTS.md): these kinds are left out of the seeds that must be clean.
+OPEN = "read,probe,park,destroy,delete,kill,full-disk"
+
+
+def test_swarm_of_every_kind_of_fault():
+    """Five hosts; a seed draws the kinds of faults and work, their strength and their times."""
+    done = sim("run", "swarm", "--seeds", "1..20", "--hosts", 5, "--off", OPEN, seconds=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert len(re.findall(r"^seed \d+: ok", done.stdout, re.M)) == 20
+
+
+@pytest.mark.parametrize("name", ["smoke", "raft", "leases", "jobs", "churn", "power", "idle"])
+def test_each_scenario_twice_to_the_same_trace(name):
+    done = sim("run", name, "--seed", 2, "--hosts", 4, "--for", 8, "--off", OPEN, "--twice")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_json_is_one_object_a_run():
+    done = sim("run", "jobs", "--seeds", "3..4", "--hosts", 2, "--for", 5, "--off", OPEN, "--json")
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [run["seed"] for run in runs] == [3, 4] and done.returncode == 0
+    for run in runs:
+        assert run["scenario"] == "jobs" and run["hosts"] == 2 and run["verdict"] == "pass" and "replay" not in run
+        for name in ("events", "virtual_s", "wall_s", "cpu_s", "rss_mib", "trace_hash", "metrics"):
+            assert name in run, name
+
+
+def test_a_failure_is_made_small_and_replayed(tmp_path):
+    """Eight lines, of which the failure needs two."""
+    script = tmp_path / "fails.sim"
+    script.write_text("hosts 3\nsubmit from 1 workers 2 steps 1000\nat 500ms user 1\nat 600ms pause 2 10ms\n"
+                      "at 700ms user 2\nat 800ms stall 1 5ms\nat 1s expect finished\n")
+    failing = sim("run", script, "--json")
+    verdict = json.loads(failing.stdout)
+    assert failing.returncode == 1 and "RUNNING" in verdict["verdict"] and "--seed 1" in verdict["replay"]
+    small = sim("shrink", script, "--seed", 1)
+    assert small.returncode == 1
+    lines = [line for line in small.stdout.splitlines() if line.startswith("at ")]
+    assert len(lines) == 2 and "submit" in lines[0] and "expect finished" in lines[1], small.stdout
+    script.write_text(small.stdout)
+    again = sim("run", "--replay", script)
+    assert again.returncode == 1 and "RUNNING" in again.stdout
 
 
 def test_another_seed_gives_another_trace():
@@ -104,6 +157,8 @@ def test_a_failure_says_how_to_see_it_again(tmp_path):
     ("hosts 3\nat 5s start worker 1\n", ":2: a worker can be killed or stopped"),
     ("hosts 3\nat 5s cut data 1\n", ":2: a word is missing"),
     ("submit from 1 workers 9 steps 1\n", ":1: workers: 1 to 6"),
+    ("loss 101\n", ":1: 101 is not a rate up to 100 percent"),
+    ("version 99\nhosts 3\n", ":1: this is a file of version 99, and this simulator reads version 1"),
 ])
 def test_a_wrong_script_is_refused(tmp_path, text, error):
     script = tmp_path / "wrong.sim"
@@ -113,6 +168,26 @@ def test_a_wrong_script_is_refused(tmp_path, text, error):
     assert error in done.stderr
 
 
-def test_usage():
-    assert sim().returncode == 2
-    assert sim("random", "--count", "0").returncode == 2
+@pytest.mark.parametrize("arguments, error", [
+    (("run", "swarm", "--hosts", 1000000), "1000000 is no number of hosts from 1 to 10000"),
+    (("run", "swarm", "--off", "gremlins"), "gremlins: no kind of that name"),
+    (("run", "swarm", "--seeds", "9..1"), "9..1 is no range of seeds"),
+    (("run", "swarm", "--for", "0"), "0 is no number of seconds"),
+    (("run", "nothing-of-that-name"), "nothing-of-that-name cannot be read"),
+    (("run", "swarm", "--frobnicate", "1"), "--frobnicate is not understood"),
+    (("random", "--count", "0"), "0 is no count"),
+    ((), "usage: shoal sim list"),
+])
+def test_a_wrong_word_is_refused(arguments, error):
+    done = sim(*arguments)
+    assert done.returncode == 2 and error in done.stderr
+
+
+def test_replay_wants_a_file_that_says_its_version(tmp_path):
+    script = tmp_path / "plain.sim"
+    script.write_text("hosts 3\n")
+    assert sim("run", script).returncode == 0
+    done = sim("run", "--replay", script)
+    assert done.returncode == 2 and "%s:1: no `version` line" % script in done.stderr
+    script.write_text("version 1\nhosts 3\n")
+    assert sim("run", "--replay", script).returncode == 0
