@@ -11,7 +11,7 @@
  *     there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
  *     lived on was answered once.
  * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
- *     one that was deleted has neither, and no record is left that is not final. */
+ *     one that was deleted has neither, nor a summary in gossip, and no record is left that is not final. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "sim.h"
@@ -411,6 +411,23 @@ bool sim_job_archived(struct sim *sim, uint32_t index, char *why, size_t cap)
     return finals == (up < SHOAL_ARCHIVE_COPIES ? up : SHOAL_ARCHIVE_COPIES);
 }
 
+/* C7: a summary that nobody will ever take back. */
+static bool in_gossip(struct sim *sim, uint32_t index, char *why, size_t cap)
+{
+    struct shoal_record_key key = { { 0 } };
+    struct shoal_record record;
+
+    memcpy(key.bytes, sim->jobs[index].id.bytes, sizeof(sim->jobs[index].id.bytes));
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        if (sim->hosts[i].agent &&
+            shoal_records_find(sim->hosts[i].swim, SHOAL_RECORD_JOB_SUMMARY, sim->hosts[i].id, key, &record) &&
+            !record.tombstone) {
+            (void)snprintf(why, cap, "h%u hears of job %u in gossip, which was deleted", i + 1, index + 1);
+            return true;
+        }
+    return false;
+}
+
 /* C7. */
 static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
 {
@@ -422,7 +439,7 @@ static bool nothing_left(struct sim *sim, uint32_t index, char *why, size_t cap)
             (void)snprintf(why, cap, "h%u has something of job %u, which was deleted", i + 1, index + 1);
             return false;
         }
-    return true;
+    return !in_gossip(sim, index, why, cap);
 }
 
 bool sim_job_state(struct sim *sim, uint32_t index, uint8_t *state)

@@ -151,6 +151,8 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
 /* The slots that this job wants of the mesh, for the view of every allocation made here. */
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 /* False: its worker is confirmed dead, so that its slot may be another job's already, though the log still has it. */
+/* The i-th slot that is promised and not placed yet (SHOAL_SLOT_NONE: the driver's); false: there are fewer. */
+bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot);
 bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place);
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary);
 /* shoal_job_facts with progress and the pending reason. */

@@ -45,6 +45,15 @@ bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placemen
     return place->slot != SHOAL_SLOT_NONE && (worker == NULL || !worker->gone);
 }
 
+bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot)
+{
+    SHOAL_ASSERT(lead->grant_count <= SHOAL_PLACEMENTS_MAX); /* add_grant keeps it */
+    if (i >= lead->grant_count)
+        return false;
+    *slot = (struct shoal_lead_slot){ .node = lead->grants[i].node, .slot = lead->grants[i].slot };
+    return true;
+}
+
 void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
 {
     SHOAL_ASSERT(lead->job != NULL);

@@ -149,12 +149,17 @@ void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id)
     sched_archived_drop(s, a);
 }
 
-bool sched_archive_say_ended(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
+bool sched_archive_has_ended(const struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_gone *gone = sched_gone_find(s, id);
     const struct sched_archived *a = sched_archived_find(s, id);
 
-    if ((a == NULL || !a->final) && (gone == NULL || gone->why != GONE_ARCHIVED))
+    return (a != NULL && a->final) || (gone != NULL && gone->why == GONE_ARCHIVED);
+}
+
+bool sched_archive_say_ended(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
+{
+    if (!sched_archive_has_ended(s, id))
         return false;
     sched_archive_say(s, to, ARCHIVE_ENDED, id, no_hash, true);
     return true;

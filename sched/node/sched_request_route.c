@@ -307,6 +307,24 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     sched_send(s, from, &answer);
 }
 
+/* R3. What gossip tells of exists: its guardians are away, or lost. */
+static void end_unknown(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+    char name[16] = "";
+
+    if (summary == NULL || r->kind == SHOAL_SCHED_RECOVER) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
+                          (unsigned)r->ask_count);
+        return;
+    }
+    sched_add_name(name, sizeof(name), summary->leader);
+    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                      "none of its guardians is there (its leader was %s): start their agents; if they are lost for "
+                      "good, submit the job again",
+                      name);
+}
+
 void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_request *r = sched_request_get(s, frame->u.who_reply.id);
@@ -343,6 +361,5 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
         return;
     }
     if (r->answered == all)
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
-                          (unsigned)r->ask_count); /* R3 */
+        end_unknown(s, r);
 }

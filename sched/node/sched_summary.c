@@ -1,32 +1,20 @@
-/* Jobs' summaries as gossip has told them, in order of ids: what this node knows of jobs that are led elsewhere. */
+/* Jobs' summaries as gossip has told them, in order of ids: what this node knows of jobs that are led elsewhere.
+ *
+ * Y1. A node hears what it writes itself: gossip does not bring it back, and a leader that has heard of its predecessor's
+ *     summary would count those slots for ever.
+ * Y2. A summary belongs to its guardians. One that has buried the job answers a summary which comes back (from behind a
+ *     partition that outlived the tombstone) with a tombstone of a higher version.
+ * Y3. A job whose leader is gone, and which has found no other one for as long as its leases could last, holds nothing
+ *     and wants nothing in this node's view: its hosts say which slots are free. */
 #include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_group.h"
 #include "sched_request.h"
 #include "sched_state.h"
+#include "sched_store.h"
 #include "sched_view.h"
 
 #include "shoal/banned.h"
-
-void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone,
-                           bool archived)
-{
-    struct shoal_sched_action *action;
-
-    if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX)
-        return; /* the next change says the newest */
-    action = sched_act(s, SHOAL_SCHED_PUBLISH_SUMMARY);
-    action->u.summary.job = g->id;
-    action->u.summary.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };
-    action->u.summary.tombstone = tombstone;
-    action->u.summary.archived = archived;
-    action->u.summary.payload = sched_pool_copy(s, payload);
-}
-
-void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived)
-{
-    sched_summary_publish(s, g, (struct shoal_view){ 0 }, true, archived);
-}
 
 static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
 {
@@ -106,19 +94,75 @@ static void take_demand(struct shoal_job_summary *to, const struct shoal_job_sum
     memcpy(to->hosts, from->hosts, sizeof(to->hosts));
 }
 
-static void forget(struct shoal_sched *s, struct shoal_job_id job, bool archived)
+/* False: nothing was known of it. */
+static bool drop(struct shoal_sched *s, struct shoal_job_id job)
 {
     size_t at = summary_place(s, job);
 
-    if (is_at(s, at, job)) {
-        s->summaries.count--;
-        memmove(&s->summaries.list[at], &s->summaries.list[at + 1],
-                (s->summaries.count - at) * sizeof(s->summaries.list[0]));
+    if (!is_at(s, at, job))
+        return false;
+    s->summaries.count--;
+    memmove(&s->summaries.list[at], &s->summaries.list[at + 1],
+            (s->summaries.count - at) * sizeof(s->summaries.list[0]));
+    sched_view_changed(s);
+    return true;
+}
+
+static void publish(struct shoal_sched *s, struct shoal_job_id job, struct shoal_sched_version version,
+                    struct shoal_view payload, bool tombstone, bool archived)
+{
+    struct shoal_sched_action *action;
+
+    if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX)
+        return; /* the next change says the newest */
+    action = sched_act(s, SHOAL_SCHED_PUBLISH_SUMMARY);
+    action->u.summary.job = job;
+    action->u.summary.version = version;
+    action->u.summary.tombstone = tombstone;
+    action->u.summary.archived = archived;
+    action->u.summary.payload = sched_pool_copy(s, payload);
+}
+
+void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload)
+{
+    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+    struct shoal_job_summary summary;
+
+    publish(s, g->id, version, payload, false, false);
+    if (sched_summary_find(s, g->id) != NULL && shoal_job_summary_decode(payload, &summary) == SHOAL_OK)
+        sched_summary_hear(s, &summary, version, false); /* Y1 */
+}
+
+void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived)
+{
+    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+
+    publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
+    (void)drop(s, g->id); /* Y1 */
+}
+
+/* Y2. True: the job is buried here, and that is said. A summary of a later line speaks of what a recovery has founded,
+ * of which this node may know nothing. */
+static bool is_buried(struct shoal_sched *s, struct shoal_job_id job, struct shoal_sched_version version)
+{
+    bool deleted = sched_is_gone(s, job);
+
+    if (sched_group_find(s, job) != NULL || sched_line(version.config) != 0)
+        return false;
+    if (!deleted && !sched_archive_has_ended(s, job))
+        return false;
+    version.applied++;
+    publish(s, job, version, (struct shoal_view){ 0 }, true, !deleted);
+    return true;
+}
+
+static void forget(struct shoal_sched *s, struct shoal_job_id job, bool archived)
+{
+    if (drop(s, job)) {
         if (!archived)
             sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
         else if (sched_group_find(s, job) == NULL)
             sched_archive_bury(s, job);
-        sched_view_changed(s);
     }
     if (!archived)
         sched_archive_deleted(s, job); /* it was on its way there */
@@ -161,7 +205,8 @@ void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *eve
 
     if (event->u.summary.payload.len == 0)
         forget(s, event->u.summary.job, event->u.summary.archived);
-    else if (shoal_job_summary_decode(event->u.summary.payload, &summary) == SHOAL_OK &&
+    else if (!is_buried(s, event->u.summary.job, event->u.summary.version) &&
+             shoal_job_summary_decode(event->u.summary.payload, &summary) == SHOAL_OK &&
              shoal_job_id_equal(summary.id, event->u.summary.job))
         sched_summary_hear(s, &summary, event->u.summary.version, false);
 }

@@ -20,6 +20,8 @@
 #define VIEW_GATHER_NS (2 * SHOAL_MS)
 #define VIEW_PAUSE_NS (5 * SHOAL_MS)
 #define VIEW_PAUSE_EACH_NS (20 * 1000ull)
+/* Y3 of sched_summary.c: a lease lasts 15 s, and whoever is elected meanwhile says so within seconds. */
+#define VIEW_ORPHAN_NS (30 * SHOAL_S)
 
 void sched_view_free(struct sched_view *view)
 {
@@ -127,6 +129,16 @@ static void hold(struct sched_view *view, struct shoal_node_id node, uint32_t sl
     }
 }
 
+/* Slots that are promised to a lead here are its own: taken for another's, they would take the ground from under the
+ * target that they were asked for, and it would give them back, for ever. */
+static void hold_reserved(struct sched_view *view, const struct shoal_lead *lead)
+{
+    struct shoal_lead_slot slot;
+
+    for (uint32_t i = 0; shoal_lead_reserved(lead, i, &slot); i++)
+        hold(view, slot.node, slot.slot, view->job_count);
+}
+
 static void view_led(const struct shoal_sched *s, struct sched_view *view)
 {
     for (size_t i = 0; i < s->group_count; i++) {
@@ -149,8 +161,20 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             if (shoal_lead_holds(g->lead, &g->job->placements[p]))
                 hold(view, g->job->placements[p].node, g->job->placements[p].slot, view->job_count);
         }
+        hold_reserved(view, g->lead);
         view->job_count++;
     }
+}
+
+/* Y3. When the job counts no more; SCHED_NEVER: its leader is there. */
+static uint64_t counts_until_ns(const struct shoal_sched *s, const struct shoal_job_summary *summary)
+{
+    const struct sched_node *leader = sched_node_find(s, summary->leader);
+    uint64_t since_ns = leader == NULL ? s->options.start_ns : leader->since_ns;
+
+    if (leader != NULL && leader->info.state != SHOAL_SCHED_NODE_DEAD && leader->info.state != SHOAL_SCHED_NODE_LEFT)
+        return SCHED_NEVER;
+    return since_ns + VIEW_ORPHAN_NS;
 }
 
 static void view_others(const struct shoal_sched *s, struct sched_view *view)
@@ -158,9 +182,15 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
     for (size_t i = 0; i < s->summaries.count; i++) {
         const struct shoal_job_summary *summary = &s->summaries.list[i].summary;
         const struct sched_group *g = sched_group_find(s, summary->id);
+        uint64_t until_ns;
 
         if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
             continue;
+        until_ns = counts_until_ns(s, summary);
+        if (s->now >= until_ns)
+            continue;
+        if (until_ns < view->due_ns)
+            view->due_ns = until_ns;
         /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): see above */
         view->jobs[view->job_count] = (struct shoal_allocate_job){
             .id = summary->id,

@@ -57,8 +57,7 @@ void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *eve
 /* `news`: from the job's leader itself, ahead of gossip. */
 void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *summary,
                         struct shoal_sched_version version, bool news);
-void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool tombstone,
-                           bool archived);
+void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload);
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived); /* its tombstone into gossip */
 const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, struct shoal_job_id job);
 

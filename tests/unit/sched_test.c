@@ -857,6 +857,37 @@ static void test_a_script_survives_its_leader(void **state)
     net_destroy(net);
 }
 
+/* Y3: all guardians of a job are lost. Its demand comes first by its ticket's time, and its slots are named in gossip for
+ * ever; a job that comes after it runs all the same, once the leases of the lost one have ended. What is lost is not
+ * unknown: its deletion is refused, and says who is missing. */
+static void test_a_job_without_guardians_holds_no_slots(void **state)
+{
+    struct net *net = net_create_with(25, 6, true, 1);
+    struct shoal_job_id lost, job;
+    struct net_reply *reply;
+    unsigned set, at = 0;
+
+    (void)state;
+    net->work_ns = 1000 * NET_S;
+    lost = submit(net, 0, 1000);
+    net_run(net, 10 * NET_S);
+    set = guardian_set(net, lost);
+    for (unsigned i = 0; i < 6; i++)
+        if (set & 1u << i)
+            net_crash(net, i);
+    net->work_ns = NET_S;
+    while (set & 1u << at)
+        at++;
+    net_run(net, 5 * NET_S);
+    job = submit(net, at, 1001);
+    net_run(net, 60 * NET_S);
+    assert_int_equal(state_of(net, at, job), SHOAL_JOB_FINISHED);
+    reply = ask(net, at, SHOAL_SCHED_DELETE, lost);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    assert_non_null(strstr(reply->text, "none of its guardians"));
+    net_destroy(net);
+}
+
 /* ---- Bounds and bad replicas ---- */
 
 static void test_a_full_node_takes_no_more_jobs(void **state)
@@ -1062,6 +1093,7 @@ int main(void)
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
         cmocka_unit_test(test_scripts_run_and_finish),
         cmocka_unit_test(test_a_script_survives_its_leader),
+        cmocka_unit_test(test_a_job_without_guardians_holds_no_slots),
         cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
         cmocka_unit_test(test_the_book_of_requests_is_bounded),
         cmocka_unit_test(test_a_replica_that_differs_stops),
