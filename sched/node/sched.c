@@ -376,8 +376,7 @@ static bool settle_one(struct shoal_sched *s)
         sched_slots_due(s);
         return true;
     }
-    if (s->gone_dirty)
-        sched_gone_save(s);
+    sched_gone_settle(s);
     return false;
 }
 

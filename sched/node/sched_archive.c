@@ -22,6 +22,7 @@
  *     holder of the final record: so one that was away learns it from whomever it asks (G4), and does not campaign on.
  * A5. Deleted ids are remembered by every node that is told (sched_store.c, T3), before the record goes. Whoever offers
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
+ *     Whoever remembers one tells the host that comes back, too: the others that hold the record may have been away.
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
  * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records, SHOAL_ARCHIVE_BYTES_MAX of them in memory, and none of others' jobs
@@ -48,7 +49,8 @@
 #define LOOKS_TURN_MAX 64
 #define LOOKS_MAX 6
 #define FETCH_NS (120 * SHOAL_S)
-#define TOLD_MAX 256 /* nodes that one deletion is told at once; the others hear of it when they offer the record */
+#define TOLD_MAX 256     /* nodes that one deletion is told at once; the others hear of it when they offer the record */
+#define TOLD_BACK_MAX 64 /* deletions that a host which comes back is told by each other one */
 static const struct shoal_hash no_hash;
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
@@ -116,7 +118,7 @@ void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id)
     else
         sched_index_id(s, id);
     if (g == NULL)
-        sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = id;
+        sched_gone_files(s, id); /* not before: T6 */
     else if (!g->leads)
         sched_group_doom(s, g, 0, true);
 }
@@ -135,6 +137,22 @@ void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
     }
 }
 
+/* A host is there again: of the jobs that were deleted last it is told those whose record it may hold still. */
+void sched_archive_tell_back(struct shoal_sched *s, struct shoal_node_id to)
+{
+    struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
+    size_t first = s->gone_count > TOLD_BACK_MAX ? s->gone_count - TOLD_BACK_MAX : 0;
+
+    for (size_t i = first; i < s->gone_count && sched_has_room(s); i++) {
+        struct shoal_job_id id = s->gone[i].id;
+        size_t count = sched_gone_is_durable(s, id) ? sched_archive_hosts(s, id, nodes) : 0; /* T6 */
+
+        for (size_t n = 0; n < count; n++)
+            if (shoal_node_id_equal(nodes[n], to))
+                sched_archive_say(s, to, ARCHIVE_DELETE, id, no_hash, false);
+    }
+}
+
 void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_archived *a = sched_archived_find(s, id);
@@ -145,8 +163,9 @@ void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id)
         sched_gone_add(s, id, GONE_DELETED, no_hash);
         sched_gone_save(s);
     }
-    sched_archive_tell_deleted(s, id);
     sched_archived_drop(s, a);
+    sched_gone_files(s, id);
+    sched_gone_tell(s, id);
 }
 
 bool sched_archive_has_ended(const struct shoal_sched *s, struct shoal_job_id id)

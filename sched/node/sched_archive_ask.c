@@ -47,7 +47,7 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
 
     SHOAL_ASSERT(r->kind == SHOAL_SCHED_DELETE); /* A5 */
     sched_archive_forget_deleted(s, id);
-    sched_archive_tell_deleted(s, id);
+    sched_gone_tell(s, id);
     sched_request_move(r, REQUEST_DELETING);
     r->ask_count = 0;
     r->answered = 0;
@@ -103,7 +103,7 @@ void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r)
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", "");
         return;
     }
-    for (unsigned i = 0; i < r->ask_count; i++)
+    for (unsigned i = 0; i < r->ask_count && sched_gone_is_durable(s, r->job); i++) /* T6 */
         if (!(r->answered & 1u << i))
             sched_archive_say(s, r->ask[i], ARCHIVE_DELETE, r->job, no_hash, false);
     r->retry_ns = s->now + DELETE_RETRY_NS;

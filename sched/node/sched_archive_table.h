@@ -50,5 +50,6 @@ void sched_archive_say(struct shoal_sched *s, struct shoal_node_id to, enum arch
                        struct shoal_hash hash, bool final);
 void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id);
 void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id);
+void sched_archive_tell_back(struct shoal_sched *s, struct shoal_node_id to);
 
 #endif

@@ -487,7 +487,7 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     }
     sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
     if (deleted)
-        sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = id;
+        sched_gone_files(s, id);
     sched_group_remove(s, g);
     if (deleted)
         sched_archive_deleted(s, id);

@@ -10,6 +10,7 @@
  *     kept as long as a ticket of its may come back, or until the table is full: then the one forgotten first goes. */
 #include "sched_node.h"
 #include "sched_archive.h"
+#include "sched_archive_table.h"
 #include "sched_group.h"
 #include "sched_request.h"
 #include "sched_slots.h"
@@ -172,6 +173,8 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
         sched_nodes_changed(s);
     else
         sched_view_changed(s);
+    if (!was && sched_node_available(s, node))
+        sched_archive_tell_back(s, info->id);
 }
 
 /* ---- Support ---------------------------------------------------------------------------------------------------- */

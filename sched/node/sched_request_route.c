@@ -281,6 +281,7 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
     const struct shoal_job_summary *summary = sched_summary_find(s, frame->u.who.job);
     struct frame answer = { .kind = FRAME_WHO_REPLY };
+    bool archived;
     bool parked;
 
     if (frame->u.who.id == 0) {
@@ -297,12 +298,12 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     answer.u.who_reply.id = frame->u.who.id;
     answer.u.who_reply.job = frame->u.who.job;
     parked = g == NULL && sched_park_owner(s, frame->u.who.job, &answer.u.who_reply.leader);
-    answer.u.who_reply.holds =
-        parked || (g != NULL && g->record_known && !g->stopped) || sched_archive_find(s, frame->u.who.job) != NULL;
+    archived = sched_archive_find(s, frame->u.who.job) != NULL;
+    answer.u.who_reply.holds = parked || (g != NULL && g->record_known && !g->stopped) || archived;
     answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
     if (g != NULL)
         answer.u.who_reply.leader = g->leader;
-    else if (!parked && summary != NULL)
+    else if (!parked && !archived && summary != NULL) /* who has the record answers: the leader may have gone */
         answer.u.who_reply.leader = summary->leader;
     sched_send(s, from, &answer);
 }

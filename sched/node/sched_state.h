@@ -110,6 +110,7 @@ struct shoal_sched {
     struct shoal_job_id gone_floor; /* newest forgotten */
     uint64_t gone_version;
     bool gone_dirty;
+    bool gone_due;         /* some of them may have something left to do that can be done now (T6) */
     uint64_t gone_durable; /* version */
     struct shoal_buf gone_bytes;
 

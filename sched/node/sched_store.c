@@ -8,9 +8,13 @@
  * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record
  *     taken again, by a node that has forgotten its log would let an old configuration come back to life beside the new
  *     one.
- * T5. With the term and the end of the log that it forgot: as a member once more it votes as if it had them still. */
+ * T5. With the term and the end of the log that it forgot: as a member once more it votes as if it had them still.
+ * T6. Files of a deleted job go, and others are told of the deletion, after its id is durable as gone. A host that loses
+ *     its power in between has its record again: it would say that it holds the blobs, and others that there is no such
+ *     job. */
 #include "sched_store.h"
 #include "sched_archive.h"
+#include "sched_archive_table.h"
 #include "sched_found.h"
 #include "sched_group.h"
 #include "sched_index.h"
@@ -773,12 +777,59 @@ void sched_gone_save(struct shoal_sched *s)
     action->u.persist.snapshot.bytes = sched_pool_copy(s, shoal_buf_view(&s->gone_bytes));
 }
 
+void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id)
+{
+    struct sched_gone *gone = sched_gone_find(s, id);
+
+    SHOAL_ASSERT(gone != NULL && gone->why == GONE_DELETED); /* T6 */
+    gone->files = true;
+    s->gone_due = true;
+}
+
+void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id)
+{
+    struct sched_gone *gone = sched_gone_find(s, id);
+
+    SHOAL_ASSERT(gone != NULL && gone->why == GONE_DELETED); /* T6 */
+    gone->tell = true;
+    s->gone_due = true;
+}
+
+static void carry_out(struct shoal_sched *s)
+{
+    s->gone_due = false;
+    for (size_t i = 0; i < s->gone_count; i++) {
+        struct sched_gone *gone = &s->gone[i];
+
+        if ((!gone->files && !gone->tell) || gone->written > s->gone_durable)
+            continue;
+        if (!sched_has_room(s)) {
+            s->gone_due = s->more = true;
+            return;
+        }
+        if (gone->files)
+            sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = gone->id;
+        if (gone->tell)
+            sched_archive_tell_deleted(s, gone->id);
+        gone->files = gone->tell = false;
+    }
+}
+
+void sched_gone_settle(struct shoal_sched *s)
+{
+    if (s->gone_dirty)
+        sched_gone_save(s);
+    if (s->gone_due)
+        carry_out(s);
+}
+
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark)
 {
     if (!shoal_job_id_equal(group, gone_group))
         return false;
     if (mark.seq > s->gone_durable)
         s->gone_durable = mark.seq;
+    s->gone_due = true;
     sched_requests_deleted(s, s->self, (struct shoal_job_id){ { 0 } }, false);
     return true;
 }

@@ -23,6 +23,8 @@ enum gone_why {
 struct sched_gone {
     struct shoal_job_id id;
     uint8_t why;                   /* enum gone_why */
+    bool files;                    /* DELETED: once this is durable, what the host has of the job goes (T6) */
+    bool tell;                     /* ... and others are told */
     uint64_t spec_mark;            /* ARCHIVED: the first bytes of the specification's hash */
     uint64_t written;              /* gone_version that holds it: durable when gone_durable is there */
     uint64_t since;                /* archive_version */
@@ -52,6 +54,10 @@ bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group,
                        struct shoal_sched_mark mark); /* false: not theirs */
 bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_save(struct shoal_sched *s);
+/* The host deletes what it has of a job that is gone, once that is durable (T6). */
+void sched_gone_files(struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id);
+void sched_gone_settle(struct shoal_sched *s); /* at the end of a step: what is to be written or told */
 /* Of a replica that was, and may again become, a member: T5. */
 void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g);
 void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g);

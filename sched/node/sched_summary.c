@@ -8,6 +8,7 @@
  *     and wants nothing in this node's view: its hosts say which slots are free. */
 #include "shoal/job_facts.h"
 #include "sched_archive.h"
+#include "sched_archive_table.h"
 #include "sched_group.h"
 #include "sched_request.h"
 #include "sched_state.h"
@@ -159,9 +160,9 @@ static bool is_buried(struct shoal_sched *s, struct shoal_job_id job, struct sho
 static void forget(struct shoal_sched *s, struct shoal_job_id job, bool archived)
 {
     if (drop(s, job)) {
-        if (!archived)
-            sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job;
-        else if (sched_group_find(s, job) == NULL)
+        if (!archived && sched_archived_find(s, job) == NULL)
+            sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = job; /* nothing in the store speaks of it */
+        else if (archived && sched_group_find(s, job) == NULL)
             sched_archive_bury(s, job);
     }
     if (!archived)

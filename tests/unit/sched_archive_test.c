@@ -103,6 +103,13 @@ static void wait_end(struct net *net, struct shoal_job_id job, unsigned records,
     fail_msg("seed %llu: after %llu s %s", (unsigned long long)net->seed, (unsigned long long)(ns / NET_S), why);
 }
 
+static void expect_ok(const struct net *net, unsigned at, const char *what, const struct net_reply *reply)
+{
+    if (reply->err != SHOAL_OK)
+        fail_msg("seed %llu: node %u answers %s with error %d: %s", (unsigned long long)net->seed, at, what, reply->err,
+                 reply->text);
+}
+
 static void expect_answers(struct net *net, struct shoal_job_id job)
 {
     for (unsigned i = 0; i < net->count; i++) {
@@ -113,16 +120,16 @@ static void expect_answers(struct net *net, struct shoal_job_id job)
             continue;
         for (unsigned linear = 0; linear < 2; linear++) {
             reply = net_wait(net, net_ask(net, i, SHOAL_SCHED_GET, job, linear == 1), 3 * NET_S);
-            assert_int_equal(reply->err, SHOAL_OK);
+            expect_ok(net, i, linear == 1 ? "get, linear" : "get", reply);
             assert_int_equal(shoal_job_facts_decode(shoal_buf_view(&reply->bytes), &facts), SHOAL_OK);
             assert_int_equal(facts.state, SHOAL_JOB_KILLED);
             assert_string_equal(facts.creator, "ann");
         }
         reply = net_wait(net, net_ask(net, i, SHOAL_SCHED_WHY, job, true), 3 * NET_S);
-        assert_int_equal(reply->err, SHOAL_OK);
+        expect_ok(net, i, "why", reply);
         assert_int_equal(reply->bytes.len, 23);
         assert_memory_equal(reply->bytes.bytes, "KILLED. stopped by ann\n", 23);
-        assert_int_equal(net_wait(net, net_ask(net, i, SHOAL_SCHED_STOP, job, true), 3 * NET_S)->err, SHOAL_OK);
+        expect_ok(net, i, "stop", net_wait(net, net_ask(net, i, SHOAL_SCHED_STOP, job, true), 3 * NET_S));
     }
 }
 
@@ -523,42 +530,56 @@ static void heal(struct net *net)
 
 /* Crashes, partitions and losses by seeds, with or without a deletion among them. No archived job is lost, none comes
  * back, none is there twice; what was acknowledged as deleted is nowhere. */
+static void play_faults(uint64_t seed)
+{
+    struct net *net = new_net(seed, 5);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id job = ended_job(net, (unsigned)(seed % 5), 1, &ticket);
+    bool deletes = seed % 3 == 0;
+    uint64_t asked = 0;
+    bool deleted;
+
+    net_run(net, ARCHIVE_NS - 2 * NET_S);
+    for (unsigned fault = 0; fault < 12; fault++) {
+        unsigned at = (unsigned)shoal_rand_below(&net->chance, 5);
+
+        random_fault(net);
+        net_run(net, shoal_rand_below(&net->chance, 4 * NET_S));
+        if (deletes && fault == 4 + seed % 7 && net->nodes[at].up)
+            asked = net_ask(net, at, SHOAL_SCHED_DELETE, job, true);
+    }
+    heal(net);
+    net_run(net, 40 * NET_S);
+    deleted = asked != 0 && net_reply_find(net, asked)->count == 1 && net_reply_find(net, asked)->err == SHOAL_OK;
+    if (asked != 0 && !deleted) { /* open: either end will do, and then stays */
+        for (unsigned i = 0; i < 100 && wrong(net, job, 0) != NULL && wrong(net, job, 3) != NULL; i++)
+            net_run(net, NET_S);
+        deleted = wrong(net, job, 0) == NULL;
+    }
+    wait_end(net, job, deleted ? 0 : 3, 200 * NET_S);
+    net_run(net, 70 * NET_S);
+    wait_end(net, job, deleted ? 0 : 3, NET_S);
+    if (!deleted)
+        expect_answers(net, job);
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
+}
+
 static void test_faults_by_seed(void **state)
 {
+    /* Each was red once: a record that came back without its blobs, blobs without a record, a deletion that the holders
+     * never heard of, a holder that sent askers to a leader that had gone. */
+    static const uint64_t found[] = { 1593, 1641, 1645, 1841, 2003, 2165, 2306, 2439, 2901 };
+    const char *draw = getenv("SHOAL_DRAW");
+    uint64_t drawn = draw != NULL ? 10000 + strtoull(draw, NULL, 0) : 10000;
+
     (void)state;
-    for (uint64_t seed = 1000; seed < 1060; seed++) {
-        struct net *net = new_net(seed, 5);
-        struct shoal_buf ticket = { 0 };
-        struct shoal_job_id job = ended_job(net, (unsigned)(seed % 5), 1, &ticket);
-        bool deletes = seed % 3 == 0;
-        uint64_t asked = 0;
-        bool deleted;
-
-        net_run(net, ARCHIVE_NS - 2 * NET_S);
-        for (unsigned fault = 0; fault < 12; fault++) {
-            unsigned at = (unsigned)shoal_rand_below(&net->chance, 5);
-
-            random_fault(net);
-            net_run(net, shoal_rand_below(&net->chance, 4 * NET_S));
-            if (deletes && fault == 4 + seed % 7 && net->nodes[at].up)
-                asked = net_ask(net, at, SHOAL_SCHED_DELETE, job, true);
-        }
-        heal(net);
-        net_run(net, 40 * NET_S);
-        deleted = asked != 0 && net_reply_find(net, asked)->count == 1 && net_reply_find(net, asked)->err == SHOAL_OK;
-        if (asked != 0 && !deleted) { /* open: either end will do, and then stays */
-            for (unsigned i = 0; i < 100 && wrong(net, job, 0) != NULL && wrong(net, job, 3) != NULL; i++)
-                net_run(net, NET_S);
-            deleted = wrong(net, job, 0) == NULL;
-        }
-        wait_end(net, job, deleted ? 0 : 3, 200 * NET_S);
-        net_run(net, 70 * NET_S);
-        wait_end(net, job, deleted ? 0 : 3, NET_S);
-        if (!deleted)
-            expect_answers(net, job);
-        shoal_buf_deinit(&ticket);
-        net_destroy(net);
-    }
+    for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++)
+        play_faults(found[i]);
+    for (uint64_t seed = 1000; seed < 1060; seed++)
+        play_faults(seed);
+    for (uint64_t seed = drawn; seed < drawn + 60; seed++) /* other ones for each commit */
+        play_faults(seed);
 }
 
 /* A deletion while the job is on its way into the archive. */

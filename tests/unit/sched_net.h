@@ -763,8 +763,6 @@ static void net_archive(struct net *net, unsigned at, const struct shoal_sched_a
                 event.u.archive.ok = true;
         }
     }
-    if (event.u.archive.ok)
-        net_blobs_add(&net->nodes[at], job);
     net_later(net, at, &event, 20 * NET_MS);
 }
 
@@ -1237,6 +1235,9 @@ static void net_deliver(struct net *net, struct net_event *event)
     case NET_HOST:
         if (event->host.kind == SHOAL_SCHED_HOST && event->host.u.host.kind == SHOAL_HOST_ON_EXITED)
             net_worker_find(net, event->host.u.host.u.exited.worker_id)->ended = true;
+        if ((event->host.kind == SHOAL_SCHED_ARCHIVE_MADE || event->host.kind == SHOAL_SCHED_ARCHIVE_FETCHED) &&
+            event->host.u.archive.ok)
+            net_blobs_add(&net->nodes[event->to], event->host.u.archive.job); /* all of them are here now */
         net_step(net, event->to, &event->host);
         return;
     case NET_BLOB:
