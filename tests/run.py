@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -33,8 +34,18 @@ LANES = 2  # programs, fuzz targets or meshes at a time, whatever the number of 
 LARGEST_FIRST = ("kill_matrix", "upgrade", "engines", "hosts_apart", "bad_input", "archive", "recover", "same_bits", "jobs")
 
 
+STARTED = time.monotonic()
+TIMES = []  # (seconds since the start, seconds it took, lane, what)
+
+
+def took(began, what, lane="", seconds=None):
+    """Notes what took so long; main() writes it down."""
+    TIMES.append((began - STARTED, time.monotonic() - began if seconds is None else seconds, lane, what))
+
+
 def run_unit(program, env):
     """(passed, failed, text) of one cmocka program."""
+    began = time.monotonic()
     try:
         done = subprocess.run([str(program)], env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
                               timeout=UNIT_SECONDS)
@@ -43,6 +54,7 @@ def run_unit(program, env):
     except subprocess.TimeoutExpired as late:
         text = (late.stdout or b"").decode(errors="replace") + "\nran longer than %d s" % UNIT_SECONDS
         code = 124
+    took(began, "unit/" + program.name)
     passed = sum(line.startswith("ok ") and "# SKIP" not in line for line in text.splitlines())
     failed = sum(line.startswith("not ok ") for line in text.splitlines())
     if code != 0 and failed == 0:
@@ -74,6 +86,7 @@ def run_fuzz(name, env):
         print("SKIP fuzz: no clang-14, which builds the %d targets; .ci/setup --develop installs it" % len(programs))
         return [0, 0]
     def play(program):
+        began = time.monotonic()
         command = [str(program), "-runs=%d" % FUZZ_RUNS, "-seed=1", "-max_total_time=%d" % FUZZ_SECONDS, "-max_len=2048",
                    "-rss_limit_mb=2048", "-close_fd_mask=1", "-artifact_prefix=%s-" % program]
         try:
@@ -82,6 +95,8 @@ def run_fuzz(name, env):
             return done.returncode, done.stderr
         except subprocess.TimeoutExpired:
             return 124, "ran longer than %d s" % UNIT_SECONDS
+        finally:
+            took(began, "fuzz/" + program.name[5:])
 
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
@@ -102,12 +117,17 @@ def run_pytest(path, only, env, marks, quiet=False):
                "--junitxml", report.name, "-m", marks, str(path)]
     if only:
         command += ["-k", only]
+    began = time.monotonic()
+    name = "%s%s" % (path.relative_to(ROOT), ", alone" if marks.startswith("alone") else "")
+    lane = env.get("SHOAL_LANE", "")[:1]
     try:
         done = subprocess.run(command, env=env, cwd=ROOT, timeout=SUITE_SECONDS, stdout=subprocess.PIPE if quiet else None,
                               stderr=subprocess.STDOUT if quiet else None, text=True, errors="replace")
         suite = xml.parse(report.name).getroot().find("testsuite")
         total, bad = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors"))
         skipped, text = int(suite.get("skipped")), done.stdout or ""
+        for case in suite.iter("testcase"):
+            took(began, "  %s::%s" % (case.get("classname"), case.get("name")), lane, float(case.get("time")))
         if bad == 0 and done.returncode not in (0, 5):  # 5: no test is so named and so marked
             total, bad = total + 1, 1
     except (subprocess.TimeoutExpired, xml.ParseError) as late:
@@ -115,7 +135,7 @@ def run_pytest(path, only, env, marks, quiet=False):
         total, bad, skipped, text = 1, 1, 0, "%s\nFAIL %s: %s\n" % (said.decode(errors="replace"), path, late)
     os.unlink(report.name)
     if total:
-        name = "%s%s" % (path.relative_to(ROOT), ", alone" if marks.startswith("alone") else "")
+        took(began, name, lane)
         print("%s%-44s %d passed%s%s" % (
             text if bad or not quiet else "", name, total - bad - skipped, ", %d FAILED" % bad if bad else "",
             ", %d skipped" % skipped if skipped else ""), flush=True)
@@ -165,6 +185,12 @@ def seed_of_head():
         return 1  # an unpacked archive
 
 
+def write_times(path):
+    """Where the time went, for whoever wants the tests to take less."""
+    rows = ["%8.1f %8.1f %2s  %s" % row for row in TIMES]
+    path.write_text("   start     took lane  what\n" + "\n".join(rows) + "\n")
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--out", required=True)
@@ -191,6 +217,7 @@ def main():
             passed, failed = run()
             totals[0] += passed
             totals[1] += failed
+    write_times(out / "test-times.txt")
     print("%d passed, %d failed" % tuple(totals))
     return 1 if totals[1] or not totals[0] else 0
 
