@@ -254,6 +254,10 @@ _Static_assert(SHOAL_ARCHIVE_LOADS_MAX < SHOAL_SCHED_LOADS_MAX, "groups are load
 #define SHOAL_RECORD_QUEUE_BYTES (32 * SHOAL_MIB)
 #define SHOAL_RECORD_QUEUE_MAX 131072u
 
+/* Folders that silent jobs have left to the next ones: no more than jobs end on a host at about one time. A job that finds
+ * no room leaves its own where they are. */
+#define SHOAL_SPARE_FOLDERS_MAX 64
+
 /* One host's slots core: workers known here, ended ones that their leader has not forgotten yet included (a CONFIRM
  * beyond it is refused); jobs with workers here (about 100 KiB each, mostly a specification and an epoch). */
 #define SHOAL_HOST_WORKERS_MAX 192

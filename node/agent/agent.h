@@ -32,6 +32,7 @@
 /* Jobs of which something runs here, or files are on their way, or a ledger is held. An ended one is read from disk. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
+#define AGENT_SPARE_LOG_BYTES 100 /* "app." and a task's name */
 /* A longer turn of the loop is counted as late. */
 #define AGENT_TURN_NS (20 * SHOAL_MS)
 #define AGENT_DATAGRAM_GOSSIP 'g'
@@ -85,6 +86,12 @@ struct agent_run {
 enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };
 
 /* What this host knows of a job whose files it keeps. */
+/* Folders of silent jobs, for the next ones (agent_folders.c). */
+struct agent_spares {
+    unsigned count;
+    char logs[SHOAL_SPARE_FOLDERS_MAX][AGENT_SPARE_LOG_BYTES];
+};
+
 struct agent_job {
     bool used;
     bool opened; /* JOB_OPEN: something of it runs, or will run, here */
@@ -102,7 +109,10 @@ struct agent_job {
     char main_path[AGENT_PATH_BYTES];
     struct agent_run runs[SHOAL_RUNNER_WORKERS_MAX];
     struct ledger *ledger;
-    struct tree *tree;   /* of the result folder, while something runs here */
+    struct tree *tree; /* of the result folder, while something runs here */
+    char spare_log
+        [AGENT_SPARE_LOG_BYTES]; /* below log/ of folders that were another job's, until it is given its name */
+    char last_task[AGENT_SPARE_LOG_BYTES - 4];
     uint64_t touched_ns; /* when it was last needed, or closed */
 };
 
@@ -164,6 +174,7 @@ struct agent {
 
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
+    struct agent_spares spares;
     uv_timer_t tree_timer;
     unsigned tree_scans;
 };
@@ -209,6 +220,7 @@ struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id); /
 void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec);
 void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation);
 void agent_job_closed(struct agent *agent, struct shoal_job_id id);
+void agent_job_left(struct agent *agent, struct shoal_job_id id);
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
 void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
@@ -228,6 +240,15 @@ unsigned agent_jobs_count(const struct agent *agent);
 void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, char path[AGENT_PATH_BYTES]);
 bool agent_job_is_single(const struct agent_job *job);
 uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec);
+
+/* agent_folders.c: folders, and those that silent jobs leave to others */
+void agent_folders_create(struct agent *agent);
+void agent_folders_make(const char *path); /* and those above it */
+void agent_remove_tree(const char *path);
+void agent_folders_open(struct agent *agent, struct agent_job *job);
+void agent_folders_code(struct agent_job *job, const char *path); /* for the submitted files */
+void agent_folders_log(struct agent_job *job, const char *path);  /* for the log of one process */
+void agent_folders_leave(struct agent *agent, struct agent_job *job);
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */
 void agent_blobs_create(struct agent *agent);

@@ -51,10 +51,10 @@ void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *p
     (void)snprintf(path, cap, "%s/jobs/%s", agent->settings.data, text);
 }
 
-struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
+/* Its place in the table, without its folder. */
+static struct agent_job *job_place(struct agent *agent, struct shoal_job_id id)
 {
     struct agent_job *job = agent_job_find(agent, id);
-    char path[AGENT_PATH_BYTES + 64];
 
     for (unsigned i = 0; i < AGENT_JOBS_MAX && job == NULL; i++) {
         if (agent->jobs[i] != NULL)
@@ -65,28 +65,23 @@ struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
         job->used = true;
         job->id = id;
         shoal_job_id_text(id, job->text);
-        agent_job_folder(agent, id, path, sizeof(path));
-        (void)mkdir(path, 0700);
     }
     if (job != NULL)
         job->touched_ns = agent_now_ns();
     return job;
 }
 
-/* Most of the way is there already, so it is made from its end. */
-static void make_folders(const char *path)
+struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
 {
-    char part[AGENT_PATH_BYTES + 64];
+    bool known = agent_job_find(agent, id) != NULL;
+    struct agent_job *job = job_place(agent, id);
+    char path[AGENT_PATH_BYTES + 64];
 
-    if (mkdir(path, 0700) == 0 || errno != ENOENT)
-        return;
-    for (size_t i = 1; i < sizeof(part) && path[i - 1] != '\0'; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        (void)mkdir(part, 0700);
-    }
+    if (job == NULL || known)
+        return job;
+    agent_job_folder(agent, id, path, sizeof(path));
+    (void)mkdir(path, 0700);
+    return job;
 }
 
 uint32_t agent_fold_spec(struct agent_job *job, struct shoal_view spec)
@@ -130,7 +125,7 @@ static int remove_entry(const char *path, const struct stat *facts, int kind, st
     return remove(path);
 }
 
-static void remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
+void agent_remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
 
 static void unpack(uv_work_t *work)
 {
@@ -141,8 +136,8 @@ static void unpack(uv_work_t *work)
         u->err = shoal_fail(&u->msg, SHOAL_ERR_STORAGE, "%s: %s", u->bundle, strerror(errno));
         return;
     }
-    remove_tree(u->target);
-    make_folders(u->target);
+    agent_remove_tree(u->target);
+    agent_folders_make(u->target);
     u->err = shoal_bundle_unpack(fd, u->target, &u->info, &u->msg);
     (void)close(fd);
 }
@@ -233,7 +228,7 @@ static void fetch_files(struct agent *agent, struct agent_job *job)
     if (job->files != AGENT_FILES_NONE)
         return;
     (void)snprintf(code, sizeof(code), "%s/_submitted_code", job->result_dir);
-    make_folders(code);
+    agent_folders_code(job, code);
     job->files = AGENT_FILES_FETCHING;
     if (shoal_hash_is_zero(job->spec.bundle_hash) || job->spec.bundle_bytes == 0) {
         bool found = find_main(job, code);
@@ -251,25 +246,9 @@ static void fetch_files(struct agent *agent, struct agent_job *job)
     agent_materialise(agent, job->id, job->spec.bundle_hash, on_bundle, u);
 }
 
-static void spec_keep(const struct agent *agent, const struct agent_job *job)
-{
-    char path[AGENT_PATH_BYTES + 32];
-    FILE *file;
-
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/spec", 6);
-    file = fopen(path, "we");
-    if (file == NULL)
-        return; /* only a restart of this agent misses it */
-    (void)fwrite(job->spec_bytes.bytes, 1, job->spec_bytes.len, file);
-    (void)fclose(file);
-}
-
 void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec)
 {
-    struct agent_job *job = agent_job_need(agent, id);
-    static const char *const folders[] = { "checkpoint", "log" };
-    char path[AGENT_PATH_BYTES + 64];
+    struct agent_job *job = job_place(agent, id);
 
     if (job == NULL || agent_fold_spec(job, spec) != 0) {
         agent_log(agent, "a job cannot be opened here: no room, or its specification does not decode");
@@ -278,16 +257,7 @@ void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t genera
     job->generation = generation;
     job->opened = true;
     set_result_dir(agent, job);
-    for (unsigned i = 0; i < 2; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, folders[i]);
-        make_folders(path);
-    }
-    if (strncasecmp(job->spec.framework, "tensorflow", 10) != 0 &&
-        strncasecmp(job->spec.framework, "disttensorflow", 14) != 0) {
-        (void)snprintf(path, sizeof(path), "%s/model", job->result_dir);
-        make_folders(path);
-    }
-    spec_keep(agent, job);
+    agent_folders_open(agent, job);
     fetch_files(agent, job);
 }
 
@@ -326,13 +296,22 @@ void agent_job_closed(struct agent *agent, struct shoal_job_id id)
     memset(job->runs, 0, sizeof(job->runs));
 }
 
+/* Its runner has ended as it was told to, with all that it had started. */
+void agent_job_left(struct agent *agent, struct shoal_job_id id)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+
+    if (job != NULL && !job->opened)
+        agent_folders_leave(agent, job);
+}
+
 static void remove_work(uv_work_t *work)
 {
     char *paths = work->data;
 
-    remove_tree(paths);
+    agent_remove_tree(paths);
     if (paths[AGENT_PATH_BYTES] != '\0')
-        remove_tree(paths + AGENT_PATH_BYTES);
+        agent_remove_tree(paths + AGENT_PATH_BYTES);
 }
 
 static void removed(uv_work_t *work, int status)
@@ -735,7 +714,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
         (void)snprintf(log_dir, sizeof(log_dir), "%s/log/tasks", job->result_dir);
     else
         (void)snprintf(log_dir, sizeof(log_dir), "%s/log/app.%s", job->result_dir, run->task);
-    make_folders(log_dir);
+    agent_folders_log(job, log_dir);
     t->start.worker_id = run->worker_id;
     t->start.slot = run->slot;
     t->start.nice = run->role == SHOAL_JOB_ENGINE ? WORKER_NICE : 0;
@@ -875,6 +854,7 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
                    run->role == SHOAL_JOB_DRIVER ? "task0" : "task12n", (const char *)chance);
     if (run->role == SHOAL_JOB_TASK)
         (void)snprintf(run->task, sizeof(run->task), "%s-%u", job->text, run->index);
+    memcpy(job->last_task, run->task, sizeof(job->last_task));
     run_keep(agent, job, run);
     if (job->files == AGENT_FILES_FAILED)
         job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */
@@ -892,4 +872,5 @@ void agent_jobs_create(struct agent *agent)
         (void)snprintf(path, sizeof(path), "%s/%s", agent->settings.data, folders[i]);
         (void)mkdir(path, 0700);
     }
+    agent_folders_create(agent);
 }

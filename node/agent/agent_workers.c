@@ -608,6 +608,8 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
     agent_host_event(agent, &event);
 }
 
+static void on_left(void *arg, struct shoal_job_id job) { agent_job_left(arg, job); }
+
 static void on_reattached(void *arg) { (void)arg; }
 
 void agent_workers_reattach(struct agent *agent) { workers_reattach(agent->workers, on_reattached, agent); }
@@ -626,6 +628,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .on_started = on_started,
                                        .on_exited = on_exited,
                                        .on_runner = on_runner,
+                                       .on_left = on_left,
                                        .on_message = on_message,
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,

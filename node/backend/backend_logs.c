@@ -259,6 +259,8 @@ bool backend_has_files(struct agent *agent, struct shoal_job_id id, struct shoal
         size_t guardians;
         size_t count = agent_job_nodes(agent, id, nodes, 8, &guardians);
 
+        if (count == 0) /* nobody else has a part in it */
+            *node = (struct shoal_node_id){ { 0 } };
         for (size_t i = 0; i < count && i < 8; i++)
             if (shoal_link_is_up(agent->link, nodes[i])) {
                 *node = nodes[i];
@@ -362,9 +364,11 @@ static void log_try(struct log_call *call)
             (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
         return;
     }
-    if (shoal_node_id_is_zero(node)) {
-        if (agent_now_ns() >= call->until_ns)
-            log_end(call, SHOAL_OK, "", (struct shoal_view){ 0 }, call->cursor, false); /* nothing has started yet */
+    if (shoal_node_id_is_zero(node)) { /* nothing has started yet, or it has ended and left nothing */
+        bool has_ended = job_ended(call->agent, call->id);
+
+        if (has_ended || agent_now_ns() >= call->until_ns)
+            log_end(call, SHOAL_OK, "", (struct shoal_view){ 0 }, call->cursor, has_ended);
         else
             (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
     } else {

@@ -7,7 +7,9 @@
  * L1. The runner's loop never touches a log: a disk that hangs holds neither a lease nor a signal, only this thread.
  * L2. The exit of a worker is reported after its output is in its files (SYNC), so who reads a log after the end of its
  *     job reads all of it. The runner waits for that with a deadline of its own.
- * L3. The bound is one for all logs of the job on this host, those from an earlier runner included.
+ * L3. A file is made with the first byte that is for it: most short jobs print nothing, and to make a file is the most
+ *     that such a job would cost.
+ * L4. The bound is one for all logs of the job on this host, those from an earlier runner included.
  *
  * The loop and the thread share nothing: they send each other fixed messages over a socket pair. */
 #include "runner_log.h"
@@ -24,6 +26,7 @@
 
 #include "shoal/limits.h"
 #include "shoal/runner.h"
+#include "shoal/worker.h"
 
 #include "shoal/banned.h"
 
@@ -38,13 +41,15 @@ struct note {
     uint64_t worker_id;
     uint64_t bytes_max;
     int pipe;
-    int file;
+    int file; /* -1: it is not there yet (L3) */
+    char path[SHOAL_PATH_TEXT_BYTES];
 };
 
 struct log_pipe {
     uint64_t worker_id;
     int pipe;
     int file;
+    char path[SHOAL_PATH_TEXT_BYTES];
     bool cut;    /* its file says so */
     bool failed; /* a write failed, and was told */
     bool mid_line;
@@ -61,8 +66,12 @@ struct copier {
 
 /* ---- the thread ---- */
 
+static int log_open(const char *path, int more) { return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | more, 0600); }
+
 static void put(struct log_pipe *log, const char *bytes, size_t len)
 {
+    if (log->file < 0 && len > 0)
+        log->file = log_open(log->path, O_CREAT); /* L3 */
     while (len > 0) {
         ssize_t wrote = write(log->file, bytes, len);
 
@@ -119,20 +128,24 @@ static bool copy(struct copier *copier, struct log_pipe *log)
 static void on_open(struct copier *copier, const struct note *note)
 {
     struct stat file, other;
-    bool known = fstat(note->file, &file) != 0;
+    struct log_pipe *log;
+    bool known = note->file < 0 || fstat(note->file, &file) != 0;
 
     for (size_t i = 0; i < copier->count && !known; i++)
-        known = fstat(copier->pipes[i].file, &other) == 0 && other.st_ino == file.st_ino && other.st_dev == file.st_dev;
+        known = copier->pipes[i].file >= 0 && fstat(copier->pipes[i].file, &other) == 0 &&
+                other.st_ino == file.st_ino && other.st_dev == file.st_dev;
     if (!known)
         copier->used += (uint64_t)file.st_size;
     copier->bytes_max = note->bytes_max;
     if (copier->count == PIPES_MAX) { /* cannot be: twice what workers there can be */
         (void)close(note->pipe);
-        (void)close(note->file);
+        if (note->file >= 0)
+            (void)close(note->file);
         return;
     }
-    copier->pipes[copier->count++] =
-        (struct log_pipe){ .worker_id = note->worker_id, .pipe = note->pipe, .file = note->file };
+    log = &copier->pipes[copier->count++];
+    *log = (struct log_pipe){ .worker_id = note->worker_id, .pipe = note->pipe, .file = note->file };
+    memcpy(log->path, note->path, sizeof(log->path));
 }
 
 static void on_sync(struct copier *copier, const struct note *note)
@@ -151,7 +164,8 @@ static void forget_ended(struct copier *copier)
             i++;
             continue;
         }
-        (void)close(copier->pipes[i].file);
+        if (copier->pipes[i].file >= 0)
+            (void)close(copier->pipes[i].file);
         copier->pipes[i] = copier->pipes[--copier->count];
     }
 }
@@ -208,24 +222,40 @@ static enum shoal_err copier_start(struct runner_logs *logs, struct shoal_msg *m
     return SHOAL_OK;
 }
 
+/* With errno where it may not: a start whose output would be lost is refused. */
+static bool may_be_made(const char *path)
+{
+    char folder[SHOAL_PATH_TEXT_BYTES];
+    const char *slash = strrchr(path, '/');
+
+    if (slash == NULL || (size_t)(slash - path) >= sizeof(folder))
+        return true; /* beside us; or the attempt will tell */
+    memcpy(folder, path, (size_t)(slash - path));
+    folder[slash - path] = '\0';
+    return access(folder, W_OK | X_OK) == 0;
+}
+
 /* A pipe to the file; its writing end, or -1 with errno. */
 static int pipe_to(struct runner_logs *logs, uint64_t worker_id, const char *path)
 {
     struct note note = { .worker_id = worker_id, .bytes_max = logs->bytes_max };
     int ends[2];
 
-    note.file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (note.file < 0)
+    (void)snprintf(note.path, sizeof(note.path), "%s", path);
+    note.file = log_open(path, 0);
+    if (note.file < 0 && (errno != ENOENT || !may_be_made(path)))
         return -1;
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        (void)close(note.file);
+        if (note.file >= 0)
+            (void)close(note.file);
         return -1;
     }
     note.pipe = ends[0];
     if (fcntl(note.pipe, F_SETFL, O_NONBLOCK) == 0 &&
         send(logs->socket, &note, sizeof(note), MSG_NOSIGNAL) == (ssize_t)sizeof(note))
         return ends[1];
-    (void)close(note.file);
+    if (note.file >= 0)
+        (void)close(note.file);
     (void)close(ends[0]);
     (void)close(ends[1]);
     return -1;

@@ -30,6 +30,8 @@ struct workers_options {
     /* A runner answered: new, or found again after this agent's start. All its live workers. */
     void (*on_runner)(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
                       size_t count);
+    /* The runner of a job has ended as it was told to, after all that it had started. */
+    void (*on_left)(void *arg, struct shoal_job_id job);
     /* False: of nobody who is known here (yet: its runner may not have answered this agent). The connection is closed,
      * and the worker connects and says HELLO again. */
     bool (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,

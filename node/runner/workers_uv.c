@@ -45,6 +45,7 @@ struct runner_link {
     bool lost; /* its handle is being closed */
     bool welcomed;
     bool reported;
+    bool closing;            /* it was told that it may end */
     int32_t awaited;         /* messages about its workers that belong to WELCOME */
     unsigned spawns;         /* times that it was asked for; 0: it was found again */
     struct shoal_buf orders; /* what it was told before its WELCOME: u32 length and bytes, one after the other */
@@ -312,6 +313,8 @@ static void runner_lost(struct runner_link *runner)
 
     if (!runner->poll_open)
         return;
+    if (runner->closing && runner->alive_count == 0 && !workers->stopped)
+        workers->options.on_left(workers->options.arg, runner->job);
     runner->poll_open = false;
     runner->lost = true;
     (void)uv_poll_stop(&runner->poll);
@@ -655,7 +658,9 @@ void workers_close(struct workers *workers, struct shoal_job_id job)
     if (runner == NULL)
         return;
     workers->command = (struct shoal_runner_message){ .kind = SHOAL_RUNNER_CLOSE };
-    if (command_send(workers, runner, &msg) != SHOAL_OK)
+    if (command_send(workers, runner, &msg) == SHOAL_OK)
+        runner->closing = true;
+    else
         runner_lost(runner);
 }
 

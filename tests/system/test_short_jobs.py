@@ -120,6 +120,42 @@ def test_short_jobs_end_exactly_once_when_the_helper_or_the_agent_is_killed(new_
     check(mesh, jobs, ran)
 
 
+def test_folders_that_a_silent_job_leaves_are_the_next_ones_and_are_as_new(new_mesh, tmp_path):
+    """On one host, so that the next job is on the same; what any of them has written stays its own."""
+    mesh = new_mesh(("alpha",), slots=1)
+    host = mesh.hosts[0]
+    client = Submits(mesh, host)
+    spare, results = host.data / "spare", host.data / "results"
+    look = tmp_path / "look.sh"
+    look.write_text('cd "$RESULT_DIR" && (find . | sort && ls -di "$PWD" && ls -d "$LOG_DIR" "$CHECKPOINT_DIR" "$SAVED_MODEL_DIR") '
+                    '> %s/seen && echo mine > model/mine' % tmp_path)
+
+    def ran(*words):
+        job = client.submit(*words)
+        mesh.until(lambda: shown(mesh, job), 30, "it ends")
+        return job
+
+    silent = ran("/bin/true")
+    mesh.until(lambda: (spare / "0.result").exists(), 10, "its folders are left to another")
+    node = (spare / "0.result").stat().st_ino
+    assert not list(results.rglob(silent)) and not (host.data / "jobs" / silent).exists()
+    assert log_of(mesh, host, silent) == ""
+    looking = ran("/bin/sh", look)
+    words = (tmp_path / "seen").read_text().split()
+    assert words[:6] == [".", "./_submitted_code", "./checkpoint", "./log", words[4], "./model"], words
+    assert re.fullmatch(r"\./log/app\.%s-task12n-\w{5}" % looking, words[4]), words
+    assert int(words[6]) == node  # it is the same folder
+    assert not list(spare.iterdir())
+    again = ran("/bin/true")  # folders that hold a file stay where they are, so these are new
+    mesh.until(lambda: (spare / "0.result").exists(), 10, "its folders are left to another")
+    assert not list(results.rglob(again))
+    assert (next(results.rglob(looking)) / "model" / "mine").read_text() == "mine\n"
+    host.kill()
+    host.start()
+    mesh.until(lambda: mesh.knows(host, 1), 30, "it is back")
+    assert not list(spare.iterdir())  # F2
+
+
 def test_what_is_asked_of_a_job_that_left_nothing_is_answered_alike_at_every_node(new_mesh, script):
     """No logs, no result, no steps: on two of three hosts nothing of it lies on disk, and soon on none in memory."""
     mesh = new_mesh(slots=1)

@@ -404,6 +404,24 @@ static void an_end_is_told_when_the_log_is_whole(void **state)
     (void)close(log);
 }
 
+/* L3 of runner_log.c */
+static void a_log_is_made_with_the_first_byte_that_is_for_it(void **state)
+{
+    struct fixture *f = *state;
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/out", f->dir);
+    hear(f, SHOAL_RUNNER_WELCOME);
+    start(f, 1, "exit 0", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(access(path, F_OK), -1);
+    start(f, 2, "printf x", 0, 0);
+    hear(f, SHOAL_RUNNER_STARTED);
+    hear(f, SHOAL_RUNNER_EXITED);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
 /* Asks for an engine: `server` is what stands in for the engine server, a shell script. */
 static void start_engine(struct fixture *f, uint64_t id, const char *server)
 {
@@ -557,7 +575,7 @@ static void a_worker_is_frozen_at_its_deadline_and_thawed(void **state)
     hear(f, SHOAL_RUNNER_WELCOME);
     hear(f, SHOAL_RUNNER_STARTED);
     assert_true(got.status == 1 && got.freeze_at_ns == freeze_ns); /* a new agent knows the lease that froze it */
-    hear(f, SHOAL_RUNNER_EXITED); /* of worker 2, who settled: told again */
+    hear(f, SHOAL_RUNNER_EXITED);                                  /* of worker 2, who settled: told again */
     order(f, SHOAL_RUNNER_RENEW, 1, boottime_ns() + 1000 * SHOAL_S, 0, 0);
     order(f, SHOAL_RUNNER_THAW, 1, 0, 0, 0);
     UNTIL(state_of(pid) == 'S');
@@ -807,6 +825,7 @@ int main(void)
         cmocka_unit_test(random_bytes_are_refused_or_decoded_within_bounds),
         cmocka_unit_test(a_message_beyond_the_limit_is_not_sent),
         PROCESS(an_end_is_told_when_the_log_is_whole),
+        PROCESS(a_log_is_made_with_the_first_byte_that_is_for_it),
         PROCESS(an_engine_that_is_killed_before_it_is_forked_frees_its_slot),
         PROCESS(an_engine_that_is_killed_before_it_is_forked_leaves_its_neighbour),
         PROCESS(a_runner_that_may_end_leaves_nobody_behind),

@@ -243,6 +243,12 @@ static void on_slot_idle(void *arg, uint32_t slot)
     (void)slot;
 }
 
+static void on_left(void *arg, struct shoal_job_id job)
+{
+    (void)arg;
+    (void)job;
+}
+
 static void on_worker(void *arg, uint64_t worker_id)
 {
     (void)arg;
@@ -275,6 +281,7 @@ static int setup(void **state)
                                        .on_started = on_started,
                                        .on_exited = on_exited,
                                        .on_runner = on_runner,
+                                       .on_left = on_left,
                                        .on_message = on_message,
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_worker,

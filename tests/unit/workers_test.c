@@ -31,6 +31,7 @@ struct fixture {
     int listener, agent; /* of the runner that is played */
     struct shoal_control_page *page;
     int page_fd;
+    unsigned left;
     unsigned runners, stepped, dying;
     size_t alive_count;
     struct workers_alive alive[4];
@@ -110,6 +111,14 @@ static void on_stepped(void *arg, uint64_t worker_id, uint64_t epoch_word, uint6
     f->step_worker = worker_id;
 }
 
+static void on_left(void *arg, struct shoal_job_id job)
+{
+    struct fixture *f = arg;
+
+    (void)job;
+    f->left++;
+}
+
 static void say(struct fixture *f, const struct shoal_runner_message *message, int fd_to_pass)
 {
     static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
@@ -154,6 +163,7 @@ static int setup(void **state)
                                        .on_started = on_started,
                                        .on_exited = on_exited,
                                        .on_runner = on_runner,
+                                       .on_left = on_left,
                                        .on_message = on_message,
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,
@@ -285,6 +295,34 @@ static void all_of_a_runner_is_heard_before_it_is_told(void **state)
     assert_int_equal(f->alive[1].worker_id, 13);
 }
 
+/* Its folders are for another job then: nobody is there who might still write into them. */
+static void a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_job_id job;
+
+    assert_true(shoal_job_id_parse(JOB, &job));
+    for (unsigned told = 0; told < 2; told++)
+        for (unsigned alive = 0; alive < 2; alive++) {
+            struct shoal_runner_message *welcome;
+
+            workers_reattach(f->workers, on_reattached, f);
+            f->agent = accept(f->listener, NULL, NULL);
+            welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+            welcome->status = (int32_t)alive;
+            say(f, welcome, f->page_fd);
+            if (alive == 1)
+                say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, 4711), -1);
+            turns(f);
+            if (told == 1)
+                workers_close(f->workers, job);
+            (void)close(f->agent);
+            f->agent = -1;
+            turns(f);
+            assert_int_equal(f->left, told == 1 ? 1 : 0);
+        }
+}
+
 /* The words of the worker that is furthest in the newest epoch, whoever ships the records. */
 static void steps_are_read_from_the_control_page(void **state)
 {
@@ -376,6 +414,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
     };

@@ -1,0 +1,223 @@
+/* The folders of a job on this host, and where those of a silent job go.
+ *
+ *     job that runs here: jobs/<id>, results/<user>/batchworkdir/<id> and what is in it
+ *          |                                         ^
+ *          | ended, its runner is gone, empty        | the next job of one process: two renames
+ *          v                                         |
+ *     spare/<n>.job, spare/<n>.result ---------------'
+ *
+ * A file system that looks for a free inode takes far longer over it than over a rename, and most short jobs write
+ * nothing: so a job leaves its folders to the next one. Making nine of them anew was more than half of what a job that
+ * does nothing cost an agent.
+ *
+ * F1. Only folders without a file in them are left to another job, once nobody of the first job is there: its runner has
+ *     ended, and so has all that it started (R2 of runner.c).
+ * F2. What is in spare/ is of this agent's life alone: at its start all of it is removed. */
+#include "agent.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+/* Most of the way is there already, so it is made from its end. */
+void agent_folders_make(const char *path)
+{
+    char part[AGENT_PATH_BYTES + 64];
+
+    if (mkdir(path, 0700) == 0 || errno != ENOENT)
+        return;
+    for (size_t i = 1; i < sizeof(part) && path[i - 1] != '\0'; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        (void)mkdir(part, 0700);
+    }
+}
+
+static bool has_model(const struct agent_job *job)
+{
+    return strncasecmp(job->spec.framework, "tensorflow", 10) != 0 &&
+           strncasecmp(job->spec.framework, "disttensorflow", 14) != 0;
+}
+
+static void spare_path(const struct agent *agent, unsigned at, const char *end, char *path, size_t cap)
+{
+    (void)snprintf(path, cap, "%.400s/spare/%u.%s", agent->settings.data, at, end);
+}
+
+/* ---- taken ---- */
+
+/* The folder above may be missing, for the first job of a user. */
+static bool move_to(const char *from, const char *to)
+{
+    char above[AGENT_PATH_BYTES + 64];
+    const char *slash = strrchr(to, '/');
+
+    if (rename(from, to) == 0)
+        return true;
+    if (errno != ENOENT || slash == NULL || (size_t)(slash - to) >= sizeof(above))
+        return false;
+    memcpy(above, to, (size_t)(slash - to));
+    above[slash - to] = '\0';
+    agent_folders_make(above);
+    return rename(from, to) == 0;
+}
+
+/* A rename replaces an empty folder, and fails on any other: so a folder that is there already stays as it is. */
+static void take_spare(struct agent *agent, struct agent_job *job)
+{
+    struct agent_spares *spares = &agent->spares;
+    char from[AGENT_PATH_BYTES + 64];
+    char to[AGENT_PATH_BYTES + 64];
+
+    if (spares->count == 0 || !agent_job_is_single(job) || !has_model(job))
+        return;
+    spare_path(agent, spares->count - 1, "result", from, sizeof(from));
+    if (!move_to(from, job->result_dir))
+        return;
+    spares->count--;
+    memcpy(job->spare_log, spares->logs[spares->count], sizeof(job->spare_log));
+    spare_path(agent, spares->count, "job", from, sizeof(from));
+    agent_job_folder(agent, job->id, to, sizeof(to));
+    (void)rename(from, to);
+}
+
+/* Written over the one of the job before, and cut to its length then: a file that is cut to nothing first has its blocks
+ * written out when it is closed. */
+static void spec_keep(const struct agent *agent, const struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    struct stat facts;
+    size_t len = job->spec_bytes.len;
+    int fd;
+
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/spec", 6);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return; /* only a restart of this agent misses it */
+    if (pwrite(fd, job->spec_bytes.bytes, len, 0) != (ssize_t)len || fstat(fd, &facts) != 0 ||
+        ((size_t)facts.st_size != len && ftruncate(fd, (off_t)len) != 0))
+        (void)unlink(path);
+    (void)close(fd);
+}
+
+void agent_folders_open(struct agent *agent, struct agent_job *job)
+{
+    static const char *const folders[] = { "checkpoint", "log", "model" };
+    char path[AGENT_PATH_BYTES + 64];
+
+    take_spare(agent, job);
+    for (unsigned i = 0; i < (has_model(job) ? 3 : 2) && job->spare_log[0] == '\0'; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, folders[i]);
+        agent_folders_make(path);
+    }
+    agent_job_folder(agent, job->id, path, sizeof(path));
+    (void)mkdir(path, 0700);
+    spec_keep(agent, job);
+}
+
+void agent_folders_code(struct agent_job *job, const char *path)
+{
+    if (job->spare_log[0] == '\0')
+        agent_folders_make(path);
+}
+
+void agent_folders_log(struct agent_job *job, const char *path)
+{
+    char old[AGENT_PATH_BYTES + 160];
+
+    (void)snprintf(old, sizeof(old), "%s/log/%s", job->result_dir, job->spare_log);
+    if (job->spare_log[0] == '\0' || rename(old, path) != 0)
+        agent_folders_make(path);
+    job->spare_log[0] = '\0';
+}
+
+/* ---- left ---- */
+
+/* Is nothing in the folder but folders of these names (and of files: those of `files`)? */
+static bool holds_only(const char *path, const char *const *names, unsigned count)
+{
+    const struct dirent *entry;
+    DIR *dir = opendir(path);
+    bool only = dir != NULL;
+
+    while (only && (entry = readdir(dir)) != NULL) {
+        bool known = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+
+        for (unsigned i = 0; i < count && !known; i++)
+            known = strcmp(entry->d_name, names[i]) == 0;
+        only = known;
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return only;
+}
+
+static bool is_empty_below(const char *result_dir, const char *name)
+{
+    char path[AGENT_PATH_BYTES + 200];
+
+    (void)snprintf(path, sizeof(path), "%.511s/%.180s", result_dir, name);
+    return holds_only(path, NULL, 0);
+}
+
+/* F1. `log`: the folder of its one process below log/. */
+static bool is_silent(const struct agent *agent, const struct agent_job *job, const char *log)
+{
+    static const char *const result[] = { "_submitted_code", "checkpoint", "log", "model" };
+    static const char *const kept[] = { "spec", "runner.sock" };
+    char path[AGENT_PATH_BYTES + 200];
+
+    agent_job_folder(agent, job->id, path, sizeof(path));
+    if (!holds_only(path, kept, 2) || !holds_only(job->result_dir, result, 4))
+        return false;
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 2 && !is_empty_below(job->result_dir, result[i]))
+            return false;
+    (void)snprintf(path, sizeof(path), "%s/log", job->result_dir);
+    if (!holds_only(path, &log, 1))
+        return false;
+    (void)snprintf(path, sizeof(path), "log/%.99s", log);
+    return is_empty_below(job->result_dir, path);
+}
+
+void agent_folders_leave(struct agent *agent, struct agent_job *job)
+{
+    struct agent_spares *spares = &agent->spares;
+    char log[AGENT_SPARE_LOG_BYTES];
+    char from[AGENT_PATH_BYTES + 64];
+    char to[AGENT_PATH_BYTES + 64];
+
+    if (spares->count == SHOAL_SPARE_FOLDERS_MAX || job->result_dir[0] == '\0' || job->last_task[0] == '\0' ||
+        job->ledger != NULL || job->files == AGENT_FILES_FETCHING || !agent_job_is_single(job) || !has_model(job))
+        return;
+    (void)snprintf(log, sizeof(log), "app.%.90s", job->last_task);
+    if (!is_silent(agent, job, log))
+        return;
+    spare_path(agent, spares->count, "result", to, sizeof(to));
+    if (rename(job->result_dir, to) != 0)
+        return;
+    agent_job_folder(agent, job->id, from, sizeof(from));
+    spare_path(agent, spares->count, "job", to, sizeof(to));
+    (void)rename(from, to);
+    memcpy(spares->logs[spares->count++], log, sizeof(log));
+    agent_tree_stop(job);
+    job->result_dir[0] = '\0';
+    job->files = AGENT_FILES_NONE;
+}
+
+/* F2 */
+void agent_folders_create(struct agent *agent)
+{
+    char path[AGENT_PATH_BYTES + 32];
+
+    (void)snprintf(path, sizeof(path), "%s/spare", agent->settings.data);
+    agent_remove_tree(path);
+    (void)mkdir(path, 0700);
+}
