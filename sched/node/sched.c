@@ -42,6 +42,7 @@ struct shoal_sched_action *sched_act(struct shoal_sched *s, enum shoal_sched_act
 
 bool sched_has_room(const struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     return s->actions->count + SCHED_ROOM_ACTIONS <= SHOAL_SCHED_ACTIONS_MAX &&
            s->actions->entry_count + SCHED_ROOM_ENTRIES <= SHOAL_SCHED_ENTRIES_MAX &&
            s->actions->pool_used + 2 * SCHED_POOL_KEPT <= SHOAL_SCHED_POOL_BYTES;
@@ -51,6 +52,9 @@ uint8_t *sched_pool(struct shoal_sched *s, size_t len, size_t keep)
 {
     size_t at = (s->actions->pool_used + 15) & ~(size_t)15;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(s->actions->pool_used <= SHOAL_SCHED_POOL_BYTES);
+    SHOAL_ASSERT(keep < SHOAL_SCHED_POOL_BYTES);
     if (at > SHOAL_SCHED_POOL_BYTES - keep || len > SHOAL_SCHED_POOL_BYTES - keep - at)
         return NULL;
     s->actions->pool_used = at + len;
@@ -61,6 +65,7 @@ struct shoal_view sched_pool_copy(struct shoal_sched *s, struct shoal_view view)
 {
     uint8_t *bytes = view.len == 0 ? NULL : sched_pool(s, view.len, 0);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (bytes == NULL)
         return (struct shoal_view){ 0 };
     memcpy(bytes, view.bytes, view.len);
@@ -71,6 +76,8 @@ void sched_send_view(struct shoal_sched *s, struct shoal_node_id to, struct shoa
 {
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(s->actions != NULL);    /* within a step */
+    SHOAL_ASSERT(!sched_is_self(s, to)); /* what is for this node waits in its queue (J2) */
     if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX) {
         s->stats.sends_dropped++;
         return;
@@ -89,6 +96,7 @@ void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct fra
     struct shoal_writer w;
 
     SHOAL_ASSERT(!sched_is_self(s, to));
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (at + SCHED_POOL_KEPT >= SHOAL_SCHED_POOL_BYTES) {
         s->stats.sends_dropped++;
         return;
@@ -107,11 +115,13 @@ void sched_send(struct shoal_sched *s, struct shoal_node_id to, const struct fra
 
 struct shoal_hash sched_hash(const struct shoal_sched *s, struct shoal_view bytes)
 {
+    SHOAL_ASSERT(s->options.env.hash != NULL);
     return s->options.env.hash(s->options.env.arg, bytes);
 }
 
 bool sched_is_self(const struct shoal_sched *s, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(!shoal_node_id_is_zero(s->self));
     return shoal_node_id_equal(node, s->self);
 }
 
@@ -119,6 +129,7 @@ bool sched_is_self(const struct shoal_sched *s, struct shoal_node_id node)
 
 static enum shoal_err take_tables(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->groups == NULL && s->groups_max > 0); /* once */
     s->groups = calloc(s->groups_max, sizeof(*s->groups));
     s->heap = calloc(s->groups_max, sizeof(*s->heap));
     s->requests = calloc(SHOAL_SCHED_REQUESTS_MAX, sizeof(*s->requests));
@@ -144,6 +155,7 @@ static enum shoal_err make_support(struct shoal_sched *s)
         .start_ns = s->options.start_ns,
     };
 
+    SHOAL_ASSERT(s->support == NULL); /* once */
     return shoal_support_create(&s->support, &options);
 }
 
@@ -152,6 +164,8 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     struct shoal_sched *s = calloc(1, sizeof(*s));
     enum shoal_err err;
 
+    SHOAL_ASSERT(options->env.hash != NULL && options->env.verify != NULL);
+    SHOAL_ASSERT(!shoal_node_id_is_zero(options->self));
     if (s == NULL)
         return SHOAL_ERR_FULL;
     s->self = options->self;
@@ -197,6 +211,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
 
 static void free_requests(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->requests != NULL && i < SHOAL_SCHED_REQUESTS_MAX; i++)
         shoal_buf_deinit(&s->requests[i].command);
     for (size_t i = 0; s->foundings != NULL && i < SHOAL_SCHED_FOUNDINGS_MAX; i++)
@@ -246,6 +261,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
     struct frame frame;
     enum shoal_err err;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(from)); /* its link has proved who it is */
     s->stats.frames_in++;
     if (sched_is_removed(s, from)) { /* N3 of sched_node.c */
         s->stats.removed_refused++;
@@ -281,6 +297,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
 
 static enum shoal_err dispatch(struct shoal_sched *s, const struct shoal_sched_event *event)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     switch (event->kind) {
     case SHOAL_SCHED_TIMER: return SHOAL_OK;
     case SHOAL_SCHED_HEALTH:
@@ -386,6 +403,8 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     enum shoal_err err;
     unsigned turns = 0;
 
+    SHOAL_ASSERT(s->actions == NULL); /* steps do not nest */
+    SHOAL_ASSERT(s->held_count <= SHOAL_SCHED_ENTRIES_MAX);
     actions->count = 0;
     actions->entry_count = 0;
     actions->pool_used = 0;
@@ -416,6 +435,7 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
 {
     uint64_t deadline = shoal_support_deadline_ns(s->support);
 
+    SHOAL_ASSERT(s->actions == NULL); /* between steps */
     if (s->more || s->dirty_first != NULL || s->local.at < s->local.count || s->copy_dirty || s->gone_dirty)
         return s->now;
     if (s->heap_count > 0)
@@ -433,10 +453,26 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
 
 /* ---- Looking inside ---- */
 
-const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s) { return s->slots.core; }
-const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s) { return s->mesh; }
-uint64_t shoal_sched_mesh_version(const struct shoal_sched *s) { return s->copy_version; }
-size_t shoal_sched_group_count(const struct shoal_sched *s) { return s->group_count; }
+const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->slots.core != NULL);
+    return s->slots.core;
+}
+const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->mesh != NULL || s->copy_version == 0);
+    return s->mesh;
+}
+uint64_t shoal_sched_mesh_version(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->mesh != NULL || s->copy_version == 0);
+    return s->copy_version;
+}
+size_t shoal_sched_group_count(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
+    return s->group_count;
+}
 
 bool shoal_sched_mesh_writable(const struct shoal_sched *s)
 {
@@ -547,6 +583,7 @@ void shoal_sched_memory(struct shoal_memory *memory)
 
 void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats)
 {
+    SHOAL_ASSERT(stats != NULL);
     *stats = s->stats;
     stats->groups = s->group_count;
     sched_park_stats(s, stats);

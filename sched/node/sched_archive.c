@@ -60,6 +60,8 @@ void sched_archive_say(struct shoal_sched *s, struct shoal_node_id to, enum arch
 {
     struct frame frame = { .kind = FRAME_ARCHIVE };
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(word < ARCHIVE_WORDS);
     if (sched_is_self(s, to))
         return;
     frame.u.archive.job = id;
@@ -73,7 +75,10 @@ static void give(struct shoal_sched *s, struct shoal_node_id to, const struct sc
 {
     struct frame frame = { .kind = FRAME_ARCHIVE };
 
-    SHOAL_ASSERT(a->body != NULL); /* A8 */
+    SHOAL_ASSERT(a->body != NULL);    /* A8 */
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(!sched_is_self(s, to));
+    SHOAL_ASSERT(sched_archived_is_stored(a)); /* A2: what is given is durable here */
     frame.u.archive.job = a->id;
     frame.u.archive.word = ARCHIVE_TAKE;
     frame.u.archive.hash = a->hash;
@@ -89,6 +94,8 @@ static void say_state(struct shoal_sched *s, struct shoal_node_id to, struct sho
     const struct sched_group *g = sched_group_find(s, id);
     const struct sched_archived *a = sched_archived_find(s, id);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (sched_is_self(s, to))
         return;
     frame.u.archive.job = id;
@@ -109,6 +116,7 @@ void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id)
     struct sched_group *g = sched_group_find(s, id);
     struct sched_archived *a = sched_archived_find(s, id);
 
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (!sched_is_gone(s, id)) {
         sched_gone_add(s, id, GONE_DELETED, no_hash);
         sched_gone_save(s);
@@ -127,6 +135,8 @@ void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
 {
     unsigned told = 0;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     for (size_t i = 0; i < s->node_count && told < TOLD_MAX; i++) {
         const struct sched_node *node = &s->nodes[i];
 
@@ -157,6 +167,7 @@ void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_archived *a = sched_archived_find(s, id);
 
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (a == NULL)
         return;
     if (!sched_is_gone(s, id)) {
@@ -178,6 +189,7 @@ bool sched_archive_has_ended(const struct shoal_sched *s, struct shoal_job_id id
 
 bool sched_archive_say_ended(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id)
 {
+    SHOAL_ASSERT(!sched_is_self(s, to));
     if (!sched_archive_has_ended(s, id))
         return false;
     sched_archive_say(s, to, ARCHIVE_ENDED, id, no_hash, true);
@@ -188,6 +200,8 @@ void sched_archive_bury(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_JOB_ARCHIVED);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     action->u.group.group = id;
     action->u.group.keep = sched_archived_find(s, id) != NULL;
 }
@@ -198,6 +212,8 @@ static void let_go(struct shoal_sched *s, struct sched_archived *a)
     struct shoal_job_id id = a->id;
     uint64_t spec_mark = a->spec_mark;
 
+    SHOAL_ASSERT(a->host_count <= SHOAL_ARCHIVE_COPIES); /* A6 */
+    SHOAL_ASSERT(sched_archived_find(s, a->id) == a);
     if (sched_archive_copy_at(a->hosts, a->host_count, s->self) != NULL || !a->final ||
         !sched_archive_all_hold(a->hosts, a->host_count, true))
         return;
@@ -216,6 +232,7 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
     struct sched_copy *copy;
     bool same;
 
+    SHOAL_ASSERT(frame->kind == FRAME_ARCHIVE && frame->u.archive.word == ARCHIVE_STATE);
     sched_requests_deleted(s, from, id, frame->u.archive.deleted);
     if (frame->u.archive.deleted) {
         if (a != NULL)
@@ -270,6 +287,8 @@ static void fetch(struct shoal_sched *s, struct sched_archived *a, struct shoal_
     struct shoal_sched_action *action;
 
     SHOAL_ASSERT(a->state == ARCHIVED_NEW); /* A3 */
+    SHOAL_ASSERT(s->actions != NULL);       /* within a step */
+    SHOAL_ASSERT(a->body != NULL);          /* A8 */
     a->from = from;
     a->drop_ns = s->now + FETCH_NS;
     if (shoal_hash_is_zero(a->body->record.list)) {
@@ -294,6 +313,7 @@ static bool is_genuine(const struct shoal_sched *s, const struct archive_record 
 {
     const struct shoal_sched_env *env = &s->options.env;
 
+    SHOAL_ASSERT(signed_len <= bytes.len);
     return env->verify(env->arg, record->key, shoal_view_of(bytes.bytes, signed_len), record->signature);
 }
 
@@ -306,6 +326,7 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
     size_t signed_len;
     enum shoal_err err = sched_archive_decode(bytes, &record, &signed_len);
 
+    SHOAL_ASSERT(frame->kind == FRAME_ARCHIVE && frame->u.archive.word == ARCHIVE_TAKE);
     if (err != SHOAL_OK || !shoal_job_id_equal(record.job, id) || !is_genuine(s, &record, bytes, signed_len))
         return SHOAL_ERR_MALFORMED;
     if (sched_is_gone(s, id)) {
@@ -344,6 +365,7 @@ static void on_ended(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_group *g = sched_group_find(s, id);
 
+    SHOAL_ASSERT(s->restored);
     if (g == NULL)
         (void)sched_park_wake(s, id); /* awake, it asks whether it is a member still */
     if (g == NULL || g->mesh_is || g->leads)
@@ -357,6 +379,8 @@ enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from
     struct shoal_job_id id = frame->u.archive.job;
     struct sched_archived *a;
 
+    SHOAL_ASSERT(frame->kind == FRAME_ARCHIVE);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (!s->restored || shoal_job_id_is_mesh(id))
         return SHOAL_OK; /* what is stored comes first; the sender repeats */
     switch ((enum archive_word)frame->u.archive.word) {
@@ -383,6 +407,7 @@ void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event
 {
     struct sched_archived *a = sched_archived_find(s, event->u.archive.job);
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_FETCHED);
     if (a == NULL || a->state != ARCHIVED_FETCHING || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
         return;
     if (!event->u.archive.ok) {
@@ -399,6 +424,7 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
     struct sched_archived *a = sched_archived_find(s, id);
     struct sched_group *g = sched_group_find(s, id);
 
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (a == NULL || a->written == 0 || mark.seq < a->written)
         return; /* of one that was dropped since */
     if (!sched_archived_is_stored(a))
@@ -428,6 +454,8 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
     bool away = false;
     uint64_t wait;
 
+    SHOAL_ASSERT(a->heap_at < s->archive_count);
+    SHOAL_ASSERT(a->looks <= LOOKS_MAX);
     if (sched_archived_must_write(a))
         sched_archived_keep(s, a);
     if (!sched_archived_is_stored(a) && s->now >= a->drop_ns) {
@@ -471,6 +499,8 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
 
 void sched_archive_due(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->actions != NULL);                            /* within a step */
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
     for (unsigned i = 0; i < LOOKS_TURN_MAX && s->archive_count > 0 && s->now >= s->archive_heap[0]->look_ns; i++) {
         struct sched_archived *a = s->archive_heap[0];
 
@@ -488,6 +518,7 @@ void sched_archive_nodes(struct shoal_sched *s)
 {
     uint64_t spread_ns = SHOAL_S + s->archive_count * ARCHIVE_LOOK_NODES_RECORD_NS;
 
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
     for (size_t i = 0; i < s->archive_count; i++) {
         uint64_t soon = s->now + ARCHIVE_LOOK_NS + shoal_rand_below(&s->chance, spread_ns);
 

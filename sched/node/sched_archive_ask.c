@@ -21,6 +21,7 @@ struct sched_archived *sched_archive_find(const struct shoal_sched *s, struct sh
 {
     struct sched_archived *a = sched_archived_find(s, id);
 
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
     if (a == NULL || !sched_archived_is_stored(a) || sched_group_find(s, id) != NULL)
         return NULL;
     return a->final || sched_summary_find(s, id) == NULL ? a : NULL; /* A1 */
@@ -31,6 +32,7 @@ bool sched_archive_same(const struct shoal_sched *s, struct shoal_job_id id, str
     const struct sched_archived *a = sched_archive_find(s, id);
     const struct sched_gone *gone = sched_gone_find(s, id);
 
+    SHOAL_ASSERT(same != NULL);
     if (a != NULL)
         *same = a->spec_mark == sched_spec_mark(spec_hash);
     else if (gone != NULL && gone->why == GONE_ARCHIVED)
@@ -46,6 +48,7 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
     size_t count = sched_archive_hosts(s, id, nodes);
 
     SHOAL_ASSERT(r->kind == SHOAL_SCHED_DELETE); /* A5 */
+    SHOAL_ASSERT(sched_archived_find(s, id) != NULL);
     sched_archive_forget_deleted(s, id);
     sched_gone_tell(s, id);
     sched_request_move(r, REQUEST_DELETING);
@@ -67,6 +70,8 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
     struct shoal_job_facts facts;
     char text[SHOAL_JOB_REASON_BYTES + 64] = "";
 
+    SHOAL_ASSERT(sched_archived_is_stored(a)); /* A1 */
+    SHOAL_ASSERT(r->state != REQUEST_FREE);    /* R1 */
     if (a->body == NULL && (r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY)) {
         sched_archived_warm_up(s, a);
         sched_request_retry(s, r, 100 * SHOAL_MS);
@@ -99,6 +104,7 @@ void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r)
     unsigned all = (1u << r->ask_count) - 1;
 
     SHOAL_ASSERT(r->state == REQUEST_DELETING); /* A5 */
+    SHOAL_ASSERT(r->ask_count <= SHOAL_ARCHIVE_COPIES);
     if (sched_gone_is_durable(s, r->job) && r->answered == all) {
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", "");
         return;
@@ -111,13 +117,22 @@ void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r)
 
 /* ---- Looking inside ---------------------------------------------------------------------------------------------- */
 
-size_t shoal_sched_archive_count(const struct shoal_sched *s) { return s->archive_count; }
-uint64_t shoal_sched_archive_version(const struct shoal_sched *s) { return s->archive_version; }
+size_t shoal_sched_archive_count(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
+    return s->archive_count;
+}
+uint64_t shoal_sched_archive_version(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->archive_version < UINT64_MAX);
+    return s->archive_version;
+}
 
 bool shoal_sched_archive_at(const struct shoal_sched *s, size_t i, struct shoal_sched_archived *out)
 {
     const struct sched_archived *a = i < s->archive_count ? s->archive[i] : NULL;
 
+    SHOAL_ASSERT(out != NULL);
     if (a == NULL || !sched_archived_is_stored(a))
         return false;
     *out = (struct shoal_sched_archived){ .id = a->id, .final = a->final, .since = a->since, .cold = a->body == NULL };
@@ -135,6 +150,7 @@ bool shoal_sched_archive_newest(const struct shoal_sched *s, const void **cursor
     const struct sched_archived *a =
         *cursor == NULL ? s->warm_last : ((const struct sched_archived *)*cursor)->warm_prev;
 
+    SHOAL_ASSERT(*cursor != NULL || s->warm_last != NULL || s->warm_count == 0);
     if (a == NULL)
         return false;
     *cursor = a;
@@ -150,6 +166,7 @@ bool shoal_sched_archive_read(struct shoal_view kept, struct shoal_sched_archive
     size_t signed_len;
     bool final;
 
+    SHOAL_ASSERT(out != NULL);
     if (sched_kept_decode(kept, &final, &bytes) != SHOAL_OK ||
         sched_archive_decode(bytes, &record, &signed_len) != SHOAL_OK)
         return false;
@@ -164,11 +181,13 @@ bool shoal_sched_archive_find(const struct shoal_sched *s, struct shoal_job_id i
 {
     size_t at = sched_archive_place_of(s, id);
 
+    SHOAL_ASSERT(out != NULL);
     return at < s->archive_count && shoal_job_id_equal(s->archive[at]->id, id) && shoal_sched_archive_at(s, at, out);
 }
 
 bool shoal_sched_deleted_at(const struct shoal_sched *s, size_t i, struct shoal_job_id *id, uint64_t *since)
 {
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     if (i >= s->gone_count)
         return false;
     *id = s->gone[i].id;
@@ -179,5 +198,6 @@ bool shoal_sched_deleted_at(const struct shoal_sched *s, size_t i, struct shoal_
 size_t shoal_sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id,
                                  struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES])
 {
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     return sched_archive_hosts(s, id, nodes);
 }

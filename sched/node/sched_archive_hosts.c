@@ -10,6 +10,7 @@
 
 static uint64_t away_max(const struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->options.archive_ns > 0 && s->options.replace_ns > 0);
     return s->options.archive_ns < s->options.replace_ns ? s->options.archive_ns : s->options.replace_ns;
 }
 
@@ -18,6 +19,7 @@ static bool keeps_place(const struct shoal_sched *s, const struct sched_node *no
 {
     struct sched_node there = *node;
 
+    SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
     if (node->info.state == SHOAL_SCHED_NODE_LEFT || node->info.state == SHOAL_SCHED_NODE_FORGOTTEN ||
         (node->info.state != SHOAL_SCHED_NODE_ALIVE && s->now >= node->since_ns + away_max(s)))
         return false;
@@ -28,6 +30,7 @@ static bool keeps_place(const struct shoal_sched *s, const struct sched_node *no
 static bool same_domain(const struct shoal_sched *s, const struct shoal_node_id *nodes, size_t count,
                         const struct sched_node *node)
 {
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (size_t i = 0; i < count && node->info.domain[0] != '\0'; i++) {
         const struct sched_node *other = sched_node_find(s, nodes[i]);
 
@@ -39,6 +42,7 @@ static bool same_domain(const struct shoal_sched *s, const struct shoal_node_id 
 
 static bool listed(const struct shoal_node_id *nodes, size_t count, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (size_t i = 0; i < count; i++)
         if (shoal_node_id_equal(nodes[i], node))
             return true;
@@ -50,6 +54,7 @@ size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, 
 {
     size_t count = 0;
 
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     for (unsigned pass = 0; pass < 2; pass++) {
         for (;;) {
             const struct sched_node *nearest = NULL;
@@ -84,6 +89,7 @@ uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job
     struct sched_copy fresh[SHOAL_ARCHIVE_COPIES] = { 0 };
     size_t count = sched_archive_hosts(s, id, nodes);
 
+    SHOAL_ASSERT(host_count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (size_t i = 0; i < count; i++) {
         fresh[i] = (struct sched_copy){ .node = nodes[i] };
         for (unsigned old = 0; old < host_count; old++)
@@ -96,6 +102,7 @@ uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job
 
 struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (unsigned i = 0; i < count; i++)
         if (shoal_node_id_equal(hosts[i].node, node))
             return &hosts[i];

@@ -24,6 +24,7 @@ static void ask_to_make(struct shoal_sched *s, struct sched_group *g)
     const struct shoal_job_spec *spec = &g->job->spec;
 
     SHOAL_ASSERT(g->leads && shoal_hash_is_zero(g->job->archived)); /* A1 */
+    SHOAL_ASSERT(g->job != NULL && g->lead != NULL);
     shoal_job_facts(g->job, &facts);
     action->u.archive.job = g->id;
     action->u.archive.result = facts.result;
@@ -37,6 +38,7 @@ static void ask_to_make(struct shoal_sched *s, struct sched_group *g)
 static void put_progress(const struct shoal_sched_event *event, struct shoal_job_facts *facts,
                          struct shoal_job_summary *summary)
 {
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_MADE);
     if (!event->u.archive.has_progress)
         return;
     facts->step = summary->step = event->u.archive.steps;
@@ -62,6 +64,8 @@ static struct shoal_view make_record(struct shoal_sched *s, struct sched_group *
     struct shoal_job_facts facts;
     size_t len;
 
+    SHOAL_ASSERT(g->lead != NULL && g->job != NULL);
+    SHOAL_ASSERT(s->scratch.cap >= SHOAL_JOB_FACTS_BYTES_MAX + SHOAL_ARCHIVE_RECORD_BYTES_MAX);
     sched_job_facts(g, &facts);
     shoal_lead_summary(g->lead, &summary);
     put_progress(event, &facts, &summary);
@@ -89,6 +93,7 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     struct shoal_view bytes;
     struct sched_archived *a;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_MADE);
     if (g == NULL || !g->archive_making)
         return;
     g->archive_making = false;
@@ -117,6 +122,7 @@ static void place(struct shoal_sched *s, struct sched_group *g)
     uint8_t bytes[64];
 
     SHOAL_ASSERT(shoal_hash_is_zero(g->job->archived)); /* A1 */
+    SHOAL_ASSERT(g->leads);                             /* A1: the group decides by its leader */
     if (!g->archive_due) {
         if (s->ended_led > s->options.archive_early_max)
             g->archive_due = true; /* A9 */
@@ -145,7 +151,8 @@ static void place(struct shoal_sched *s, struct sched_group *g)
 /* Committed, and every holder knows: the members are told, gossip forgets the job, this one goes last. */
 static void end_group(struct shoal_sched *s, struct sched_group *g)
 {
-    SHOAL_ASSERT(g->leads && g->archive_end_ns != 0); /* A4 */
+    SHOAL_ASSERT(g->leads && g->archive_end_ns != 0);            /* A4 */
+    SHOAL_ASSERT(g->archive_host_count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (unsigned i = 0; i < g->told_count; i++)
         sched_archive_say(s, g->told[i].node, ARCHIVE_ENDED, g->id, no_hash, true);
     sched_summary_gone(s, g, true);
@@ -158,6 +165,7 @@ static bool nothing_open(const struct sched_group *g)
 {
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(g->raft != NULL);
     shoal_raft_status(g->raft, &status);
     return status.last == g->applied;
 }
@@ -166,7 +174,9 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
 {
     struct sched_archived *a = sched_archived_find(s, g->id);
 
-    SHOAL_ASSERT(!shoal_hash_is_zero(g->job->archived)); /* A2 */
+    SHOAL_ASSERT(!shoal_hash_is_zero(g->job->archived));         /* A2 */
+    SHOAL_ASSERT(g->archive_host_count <= SHOAL_ARCHIVE_COPIES); /* A6 */
+    SHOAL_ASSERT(g->leads);
     if (g->doomed_ns != SCHED_NEVER)
         return;
     if (a != NULL && shoal_hash_equal(a->hash, g->job->archived))
@@ -190,6 +200,7 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
 
 void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ended)
 {
+    SHOAL_ASSERT(s->ended_led > 0 || !g->ended_led); /* A9 */
     s->ended_led += ended && !g->ended_led;
     s->ended_led -= !ended && g->ended_led;
     g->ended_led = ended;
@@ -199,6 +210,7 @@ bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_archived *a = sched_archived_find(s, id);
 
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
     return a != NULL && sched_archived_is_stored_final(a);
 }
 
@@ -207,6 +219,7 @@ void sched_archive_lead(struct shoal_sched *s, struct sched_group *g)
     bool ended = g->leads && !g->stopped && g->lead != NULL && g->job != NULL && !g->job->deleted &&
                  g->job->placement_count == 0 && shoal_job_state_ended((enum shoal_job_state)g->job->state);
 
+    SHOAL_ASSERT(g->raft != NULL);
     sched_archive_count(s, g, ended);
     if (!ended) {
         g->archive_ns = SCHED_NEVER;

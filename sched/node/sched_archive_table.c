@@ -18,6 +18,7 @@ size_t sched_archive_place_of(const struct shoal_sched *s, struct shoal_job_id i
     size_t low = 0;
     size_t high = s->archive_count;
 
+    SHOAL_ASSERT(s->archive_count <= s->archive_cap || s->archive_count == 0);
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
@@ -33,6 +34,7 @@ struct sched_archived *sched_archived_find(const struct shoal_sched *s, struct s
 {
     size_t at = sched_archive_place_of(s, id);
 
+    SHOAL_ASSERT(s->archive_count <= SHOAL_ARCHIVE_RECORDS_MAX); /* A7 */
     return at < s->archive_count && shoal_job_id_equal(s->archive[at]->id, id) ? s->archive[at] : NULL;
 }
 
@@ -57,7 +59,11 @@ void sched_archived_move(struct sched_archived *a, enum archived_state to)
     a->state = to;
 }
 
-bool sched_archived_is_stored(const struct sched_archived *a) { return a->state >= ARCHIVED_HELD; }
+bool sched_archived_is_stored(const struct sched_archived *a)
+{
+    SHOAL_ASSERT(a->state < ARCHIVED_STATES);
+    return a->state >= ARCHIVED_HELD;
+}
 
 bool sched_archived_is_stored_final(const struct sched_archived *a)
 {
@@ -73,6 +79,7 @@ struct shoal_job_id sched_archive_kept_id(struct shoal_job_id id)
 
 bool sched_archive_is_kept(struct shoal_job_id stored, struct shoal_job_id *id)
 {
+    SHOAL_ASSERT(id != NULL);
     *id = stored;
     id->bytes[0] &= (uint8_t)~KEPT_BIT;
     return (stored.bytes[0] & KEPT_BIT) != 0;
@@ -80,6 +87,7 @@ bool sched_archive_is_kept(struct shoal_job_id stored, struct shoal_job_id *id)
 
 static void heap_set(struct shoal_sched *s, size_t at, struct sched_archived *a)
 {
+    SHOAL_ASSERT(at < s->archive_cap);
     s->archive_heap[at] = a;
     a->heap_at = at;
 }
@@ -89,6 +97,7 @@ static void heap_fix(struct shoal_sched *s, size_t at)
     struct sched_archived **heap = s->archive_heap;
     struct sched_archived *a = heap[at];
 
+    SHOAL_ASSERT(at < s->archive_count);
     while (at > 0 && heap[(at - 1) / 2]->look_ns > a->look_ns) {
         heap_set(s, at, heap[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -110,6 +119,7 @@ static void heap_fix(struct shoal_sched *s, size_t at)
 
 void sched_archived_look_at(struct shoal_sched *s, struct sched_archived *a, uint64_t at_ns)
 {
+    SHOAL_ASSERT(s->archive_heap[a->heap_at] == a);
     a->look_ns = at_ns;
     heap_fix(s, a->heap_at);
     s->archive_look_ns = s->archive_heap[0]->look_ns;
@@ -120,6 +130,7 @@ static bool room(struct shoal_sched *s)
     size_t cap = s->archive_cap == 0 ? 64 : 2 * s->archive_cap;
     struct sched_archived **grown;
 
+    SHOAL_ASSERT(s->archive_count <= s->archive_cap);
     if (s->archive_count < s->archive_cap)
         return true;
     if (s->archive_count == SHOAL_ARCHIVE_RECORDS_MAX)
@@ -143,6 +154,7 @@ static bool body_take(struct shoal_sched *s, struct sched_archived *a, struct sh
     size_t signed_len;
 
     SHOAL_ASSERT(a->body == NULL);
+    SHOAL_ASSERT(bytes.len > 0);
     a->body = calloc(1, sizeof(*a->body));
     if (a->body == NULL || shoal_buf_append(&a->body->bytes, bytes.bytes, bytes.len) != SHOAL_OK) {
         free(a->body);
@@ -158,6 +170,7 @@ static bool body_take(struct shoal_sched *s, struct sched_archived *a, struct sh
 
 static void body_free(struct shoal_sched *s, struct sched_archived *a)
 {
+    SHOAL_ASSERT(a->body == NULL || s->archive_bytes >= a->body->bytes.len);
     if (a->body == NULL)
         return;
     s->archive_bytes -= a->body->bytes.len;
@@ -172,6 +185,8 @@ static void row_put(struct shoal_sched *s, struct sched_archived *a)
     size_t at = sched_archive_place_of(s, a->id);
 
     SHOAL_ASSERT(s->archive_count < s->archive_cap);
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(a->id));
+    SHOAL_ASSERT(sched_archived_find(s, a->id) == NULL); /* A3: a job has one record here */
     a->drop_ns = SCHED_NEVER;
     memmove(&s->archive[at + 1], &s->archive[at], (s->archive_count - at) * sizeof(s->archive[0]));
     s->archive[at] = a;
@@ -184,6 +199,7 @@ struct sched_archived *sched_archived_add(struct shoal_sched *s, struct shoal_jo
 {
     struct sched_archived *a;
 
+    SHOAL_ASSERT(sched_archived_find(s, id) == NULL); /* A3: a job has one record here */
     if (s->archive_bytes + bytes.len > SHOAL_ARCHIVE_BYTES_MAX || !room(s)) {
         s->stats.archive_refused_full++;
         return NULL;
@@ -203,6 +219,7 @@ struct sched_archived *sched_archived_add(struct shoal_sched *s, struct shoal_jo
 
 static void warm_take_out(struct shoal_sched *s, struct sched_archived *a)
 {
+    SHOAL_ASSERT(!a->warm || s->warm_count > 0); /* A8 */
     if (!a->warm)
         return;
     if (a->warm_prev != NULL)
@@ -221,6 +238,7 @@ static void warm_take_out(struct shoal_sched *s, struct sched_archived *a)
 void sched_archived_warm_put(struct shoal_sched *s, struct sched_archived *a)
 {
     SHOAL_ASSERT(a->state == ARCHIVED_FINAL && a->body != NULL); /* A8 */
+    SHOAL_ASSERT(a->final);                                      /* A8 */
     warm_take_out(s, a);
     a->warm_prev = s->warm_last;
     if (s->warm_last != NULL)
@@ -242,6 +260,7 @@ static bool write_mark(struct shoal_sched *s, const struct sched_archived *a)
     struct shoal_sched_action *action;
 
     SHOAL_ASSERT(a->state == ARCHIVED_FINAL); /* A8 */
+    SHOAL_ASSERT(a->body != NULL);            /* A8 */
     if (bytes == NULL)
         return false;
     mark.row = sched_index_archived(a->body->record.facts, true, row, &mark.version);
@@ -263,6 +282,7 @@ static struct sched_archived *coolest(const struct shoal_sched *s)
 {
     struct sched_archived *a = s->warm_first;
 
+    SHOAL_ASSERT(s->warm_first != NULL || s->warm_count == 0); /* A8 */
     while (a != NULL && s->now < a->stay_ns)
         a = a->warm_next;
     return a;
@@ -270,6 +290,7 @@ static struct sched_archived *coolest(const struct shoal_sched *s)
 
 void sched_archive_cool_some(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->options.archive_warm_max > 0);
     while (sched_has_room(s) &&
            (s->warm_count >= s->options.archive_warm_max || s->archive_bytes > SHOAL_ARCHIVE_BYTES_MAX / 2)) {
         struct sched_archived *a = coolest(s);
@@ -289,7 +310,8 @@ void sched_archive_cool_some(struct shoal_sched *s)
 /* It is wanted: its bytes come back from the store. */
 void sched_archived_warm_up(struct shoal_sched *s, struct sched_archived *a)
 {
-    SHOAL_ASSERT(a->body == NULL); /* A8 */
+    SHOAL_ASSERT(a->body == NULL);                                           /* A8 */
+    SHOAL_ASSERT(a->state == ARCHIVED_COLD || a->state == ARCHIVED_LOADING); /* A8 */
     if (a->state == ARCHIVED_LOADING || s->archive_loading == SHOAL_ARCHIVE_LOADS_MAX ||
         s->actions->count + 64 > SHOAL_SCHED_ACTIONS_MAX)
         return; /* who wants it asks again */
@@ -301,6 +323,7 @@ void sched_archived_warm_up(struct shoal_sched *s, struct sched_archived *a)
 
 void sched_archive_destroy(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->archive_count == 0 || s->archive != NULL);
     for (size_t i = 0; i < s->archive_count; i++) {
         body_free(s, s->archive[i]);
         free(s->archive[i]);
@@ -316,6 +339,8 @@ void sched_archived_drop(struct shoal_sched *s, struct sched_archived *a)
     size_t heap_at = a->heap_at;
 
     SHOAL_ASSERT(s->archive[at] == a);
+    SHOAL_ASSERT(s->archive_count > 0);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (a->written != 0)
         sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = sched_archive_kept_id(a->id);
     warm_take_out(s, a);
@@ -342,6 +367,8 @@ void sched_archived_keep(struct shoal_sched *s, struct sched_archived *a)
     bool fits;
 
     SHOAL_ASSERT(a->state == ARCHIVED_WRITING || a->state == ARCHIVED_HELD); /* A3 */
+    SHOAL_ASSERT(s->actions != NULL);                                        /* within a step */
+    SHOAL_ASSERT(a->body != NULL);                                           /* A8 */
     if (bytes == NULL) {
         sched_archived_look_at(s, a, s->now + 10 * SHOAL_MS); /* looks, and sees that it is to be written */
         return;
@@ -364,11 +391,13 @@ void sched_archived_keep(struct shoal_sched *s, struct sched_archived *a)
 
 bool sched_archived_must_write(const struct sched_archived *a)
 {
+    SHOAL_ASSERT(a->state < ARCHIVED_STATES);
     return a->state != ARCHIVED_FETCHING && (a->written == 0 || (a->final && a->final_at == 0));
 }
 
 void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a)
 {
+    SHOAL_ASSERT(a->state < ARCHIVED_COLD || a->final); /* A3 */
     if (a->final)
         return;
     a->final = true;
@@ -379,6 +408,7 @@ void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a)
 /* Durable from before. */
 static void restored(struct shoal_sched *s, struct sched_archived *a, bool final)
 {
+    SHOAL_ASSERT(!s->restored); /* at the start */
     a->final = final;
     a->written = ++s->lives;
     a->final_at = final ? a->written : 0;
@@ -398,6 +428,7 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
 {
     struct sched_archived *a = sched_archived_find(s, id) == NULL && room(s) ? calloc(1, sizeof(*a)) : NULL;
 
+    SHOAL_ASSERT(!s->restored); /* at the start */
     if (a == NULL) {
         s->stats.archive_refused_full++;
         return;
@@ -414,6 +445,8 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
 /* The bytes have come. Requests, and hosts that lack the record, ask for them again. */
 static void warmed(struct shoal_sched *s, struct sched_archived *a, struct shoal_view bytes)
 {
+    SHOAL_ASSERT(a->state == ARCHIVED_LOADING); /* A8 */
+    SHOAL_ASSERT(s->archive_loading > 0);
     s->archive_loading--;
     if (!shoal_hash_equal(sched_hash(s, bytes), a->hash) || !body_take(s, a, bytes)) {
         sched_archived_move(a, ARCHIVED_COLD); /* no memory: asked for again */
@@ -441,6 +474,7 @@ void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event
     size_t signed_len;
     bool final;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
     if (!s->restored && event->u.restore.has_hard &&
         sched_cold_mark_decode(event->u.restore.hard.config, &mark) == SHOAL_OK) {
         restore_cold(s, id, &mark);

@@ -27,6 +27,8 @@ static void publish(struct shoal_sched *s)
     bool fits;
 
     SHOAL_ASSERT(bytes != NULL);
+    SHOAL_ASSERT(s->actions != NULL);  /* within a step */
+    SHOAL_ASSERT(s->copy_version > 0); /* K1 */
     s->mesh_hint.version = s->copy_version;
     fits = sched_mesh_hint_encode(&s->mesh_hint, &w);
     SHOAL_ASSERT(fits);
@@ -39,6 +41,8 @@ static void keep(struct shoal_sched *s)
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_KEEP_MESH);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(s->copy.len > 0);
     action->u.publish.version = s->copy_version;
     action->u.publish.payload = shoal_buf_view(&s->copy);
 }
@@ -47,6 +51,7 @@ static void keep(struct shoal_sched *s)
 static void learn_guardians(struct shoal_sched *s, uint64_t config, uint8_t count,
                             const struct shoal_node_id *guardians)
 {
+    SHOAL_ASSERT(count <= SHOAL_SCHED_SOURCES_MAX);
     if (count == 0 || (s->mesh_hint.count > 0 && config <= s->mesh_hint.config))
         return;
     s->mesh_hint.config = config;
@@ -93,6 +98,7 @@ void sched_copy_make(struct shoal_sched *s)
     struct shoal_writer w;
     bool fits;
 
+    SHOAL_ASSERT(s->copy_dirty);
     s->copy_dirty = false;
     if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) < s->copy_version || shoal_mesh_version(g->mesh) == 0)
         return;
@@ -124,6 +130,7 @@ static bool copy_is_genuine(const struct shoal_sched *s, const struct mesh_copy 
     const struct shoal_sched_env *env = &s->options.env;
     struct shoal_node_id signer = env->node_of_key(env->arg, copy->key);
 
+    SHOAL_ASSERT(signed_bytes.len > 0);
     if (!sched_is_self(s, signer) && sched_node_find(s, signer) == NULL)
         return false;
     return env->verify(env->arg, copy->key, signed_bytes, copy->signature);
@@ -135,6 +142,7 @@ enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, b
     size_t signed_len;
     enum shoal_err err = sched_mesh_copy_decode(bytes, &copy, &signed_len);
 
+    SHOAL_ASSERT(bytes.len == 0 || bytes.bytes != NULL);
     if (err != SHOAL_OK)
         return err;
     if (copy.version <= s->copy_version)
@@ -164,6 +172,7 @@ static void ask_part(struct shoal_sched *s)
 {
     struct frame frame = { .kind = FRAME_MESH_GET };
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(s->getting.from));
     frame.u.mesh_get.version = s->getting.version;
     frame.u.mesh_get.offset = s->getting.version == 0 ? 0 : s->getting.bytes.len;
     s->getting.retry_ns = s->now + GET_RETRY_NS;
@@ -175,6 +184,7 @@ void sched_copy_due(struct shoal_sched *s)
 {
     const struct sched_node *node = sched_node_find(s, s->getting.from);
 
+    SHOAL_ASSERT(s->now >= s->getting.retry_ns);
     if (s->getting.heard <= s->copy_version) {
         s->getting.retry_ns = SCHED_NEVER;
         shoal_buf_deinit(&s->getting.bytes);
@@ -190,6 +200,7 @@ void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, str
 {
     struct mesh_hint hint;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (sched_is_self(s, author) || sched_mesh_hint_decode(payload, &hint) != SHOAL_OK)
         return;
     learn_guardians(s, hint.config, hint.count, hint.guardians);
@@ -206,6 +217,8 @@ void sched_on_mesh_get(struct shoal_sched *s, struct shoal_node_id from, const s
     struct frame part = { .kind = FRAME_MESH_PART };
     uint64_t offset = frame->u.mesh_get.version == s->copy_version ? frame->u.mesh_get.offset : 0;
 
+    SHOAL_ASSERT(frame->kind == FRAME_MESH_GET);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (s->copy.len == 0 || sched_is_removed(s, from))
         return;
     if (offset > s->copy.len)
@@ -223,6 +236,8 @@ void sched_on_mesh_part(struct shoal_sched *s, struct shoal_node_id from, const 
     struct shoal_view bytes = frame->u.mesh_part.bytes;
     enum shoal_err err;
 
+    SHOAL_ASSERT(frame->kind == FRAME_MESH_PART);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (!shoal_node_id_equal(from, s->getting.from) || frame->u.mesh_part.version <= s->copy_version ||
         frame->u.mesh_part.total > SHOAL_MESH_COPY_BYTES_MAX + 512)
         return;

@@ -20,6 +20,7 @@ uint64_t sched_group_state_digest(struct shoal_sched *s, const struct sched_grou
     struct shoal_hash hash;
     uint64_t digest = 0;
 
+    SHOAL_ASSERT(g->job == NULL || g->mesh == NULL); /* a group has one machine */
     if (g->job != NULL)
         return g->job->digest;
     if (g->mesh == NULL || shoal_mesh_encode(g->mesh, &bytes) != SHOAL_OK)
@@ -36,6 +37,8 @@ void sched_group_stop(struct shoal_sched *s, struct sched_group *g, const char *
     struct shoal_sched_action *action;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
 
+    SHOAL_ASSERT(why[0] != '\0');
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (g->stopped)
         return;
     g->stopped = true;
@@ -56,6 +59,7 @@ void sched_group_stop(struct shoal_sched *s, struct sched_group *g, const char *
 /* A guardian's value at our index; false: not said yet. */
 static bool said(const struct sched_group *g, struct shoal_node_id node, uint64_t *digest)
 {
+    SHOAL_ASSERT(g->digest_index != 0);
     for (unsigned i = 0; i < SHOAL_SCHED_SOURCES_MAX; i++) {
         if (g->digests[i].index == g->digest_index && shoal_node_id_equal(g->digests[i].node, node)) {
             *digest = g->digests[i].digest;
@@ -72,6 +76,7 @@ static void compare(struct shoal_sched *s, struct sched_group *g)
     size_t count = sched_group_guardians(g, nodes, SHOAL_GROUP_NODES_MAX);
     uint64_t theirs, other;
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->digest_index == 0 || g->stopped)
         return;
     for (size_t i = 0; i < count; i++) {
@@ -95,6 +100,8 @@ void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const str
     struct sched_group *g = sched_group_find(s, frame->u.digest.group);
     struct sched_digest *place = NULL;
 
+    SHOAL_ASSERT(frame->kind == FRAME_DIGEST);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL || sched_line(frame->u.digest.index) != sched_group_line(g) ||
         shoal_raft_config_find(shoal_raft_config(g->raft), from) == NULL)
         return;
@@ -118,6 +125,7 @@ void sched_take_digest(struct shoal_sched *s, struct sched_group *g)
 {
     struct frame frame = { .kind = FRAME_DIGEST };
 
+    SHOAL_ASSERT(!g->stopped); /* D2 */
     g->digest_index = g->applied;
     g->digest = sched_group_state_digest(s, g);
     frame.u.digest.group = g->id;
@@ -135,6 +143,7 @@ void sched_rebuild_ask(struct shoal_sched *s, struct sched_group *g)
 {
     struct frame frame = { .kind = FRAME_REBUILD };
 
+    SHOAL_ASSERT(g->stopped); /* D2 */
     frame.u.who.id = sched_group_config_version(g);
     frame.u.who.job = g->id;
     for (unsigned i = 0; i < g->told_count; i++)
@@ -147,6 +156,8 @@ void sched_on_rebuild(struct shoal_sched *s, struct shoal_node_id from, const st
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
     const struct shoal_raft_member *member;
 
+    SHOAL_ASSERT(frame->kind == FRAME_REBUILD);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL || g->stopped || !g->leads)
         return;
     member = shoal_raft_config_find(shoal_raft_config(g->raft), from);
@@ -170,6 +181,7 @@ void sched_on_rebuild(struct shoal_sched *s, struct shoal_node_id from, const st
 
 bool sched_is_broken(const struct sched_group *g, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(g->told_count <= SCHED_TOLD_MAX);
     for (unsigned i = 0; i < g->told_count; i++) {
         if (shoal_node_id_equal(g->told[i].node, node))
             return g->told[i].broken;

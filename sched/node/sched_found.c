@@ -43,6 +43,7 @@ static size_t rank_nodes(const struct shoal_sched *s, struct shoal_job_id job, s
 {
     size_t count = 0;
 
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     for (size_t i = 0; i < s->node_count; i++) {
         const struct sched_node *node = &s->nodes[i];
         struct candidate one = { .node = node };
@@ -67,6 +68,7 @@ static bool same_domain(const char *a, const char *b) { return a[0] != '\0' && s
 
 static bool domain_taken(const struct shoal_sched *s, const struct shoal_sched_ticket *t, const struct sched_node *node)
 {
+    SHOAL_ASSERT(t->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     for (unsigned i = 0; i < t->guardian_count; i++) {
         const struct sched_node *other = sched_node_find(s, t->guardians[i].node);
         const char *domain = other != NULL ? other->info.domain : "";
@@ -81,6 +83,7 @@ static bool domain_taken(const struct shoal_sched *s, const struct shoal_sched_t
 
 static bool is_guardian(const struct shoal_sched_ticket *t, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(t->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     for (unsigned i = 0; i < t->guardian_count; i++) {
         if (shoal_node_id_equal(t->guardians[i].node, node))
             return true;
@@ -90,6 +93,8 @@ static bool is_guardian(const struct shoal_sched_ticket *t, struct shoal_node_id
 
 static void add_guardian(struct shoal_sched_ticket *t, struct shoal_node_id node, struct shoal_store_id store)
 {
+    SHOAL_ASSERT(t->guardian_count < SHOAL_SCHED_SOURCES_MAX);
+    SHOAL_ASSERT(!is_guardian(t, node));
     t->guardians[t->guardian_count].node = node;
     t->guardians[t->guardian_count].store = store;
     t->guardian_count++;
@@ -101,6 +106,8 @@ static void choose_guardians(const struct shoal_sched *s, struct shoal_sched_tic
     struct candidate best[CANDIDATES_MAX];
     size_t count = rank_nodes(s, t->job, best);
 
+    SHOAL_ASSERT(t->guardian_count == 0);
+    SHOAL_ASSERT(t->target == 3 || t->target == 5);
     add_guardian(t, s->self, s->store);
     for (unsigned pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < count && t->guardian_count < t->target; i++) {
@@ -121,6 +128,7 @@ static struct shoal_job_id make_id(const struct shoal_sched *s, const struct sho
     struct shoal_hash hash;
     uint64_t ms = t->wall_ms & ((1ull << 44) - 1);
 
+    SHOAL_ASSERT(shoal_node_id_equal(t->issuer, s->self)); /* a ticket is made by its issuer */
     memcpy(bytes, t->spec_hash.bytes, sizeof(t->spec_hash.bytes));
     for (unsigned i = 0; i < 8; i++)
         bytes[sizeof(t->spec_hash.bytes) + i] = (uint8_t)(t->nonce >> (8 * i));
@@ -141,6 +149,7 @@ static void make_ticket(struct shoal_sched *s, const struct shoal_sched_request 
     struct shoal_writer w = shoal_writer_init(body, sizeof(body));
     bool fits;
 
+    SHOAL_ASSERT(request->kind == SHOAL_SCHED_SUBMIT || request->kind == SHOAL_SCHED_TICKET);
     *t = (struct shoal_sched_ticket){
         .spec_hash = request->spec_hash,
         .wall_ms = s->wall_ms,
@@ -167,6 +176,7 @@ static bool ticket_is_genuine(const struct shoal_sched *s, struct shoal_node_id 
     struct shoal_writer w = shoal_writer_init(body, sizeof(body));
     const struct shoal_sched_env *env = &s->options.env;
 
+    SHOAL_ASSERT(t->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     if (!sched_is_self(s, t->issuer) && sched_node_find(s, t->issuer) == NULL)
         return false;
     if (!shoal_node_id_equal(env->node_of_key(env->arg, t->key), t->issuer) || !sched_ticket_encode_body(t, &w))
@@ -181,6 +191,7 @@ static struct shoal_view ticket_bytes(struct shoal_sched *s, const struct shoal_
     uint8_t *bytes = sched_pool(s, SHOAL_SCHED_TICKET_BYTES_MAX, 0);
     size_t len;
 
+    SHOAL_ASSERT(t->guardian_count > 0);
     if (bytes == NULL || shoal_sched_ticket_encode(t, bytes, SHOAL_SCHED_TICKET_BYTES_MAX, &len) != SHOAL_OK)
         return (struct shoal_view){ 0 };
     return shoal_view_of(bytes, len);
@@ -190,6 +201,7 @@ void sched_ticket(struct shoal_sched *s, struct sched_request *r, const struct s
 {
     struct shoal_sched_ticket ticket;
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_TICKET);
     make_ticket(s, request, &ticket);
     r->job = ticket.job;
     sched_request_end(s, r, SHOAL_OK, ticket_bytes(s, &ticket), "%s", "");
@@ -205,6 +217,7 @@ static void answer(struct shoal_sched *s, struct shoal_node_id to, struct shoal_
 {
     struct frame frame = { .kind = FRAME_FOUND_REPLY };
 
+    SHOAL_ASSERT(what < FOUND_ANSWERS);
     if (sched_is_self(s, to)) {
         take_answer(s, to, job, nonce, what, text);
         return;
@@ -218,6 +231,7 @@ static void answer(struct shoal_sched *s, struct shoal_node_id to, struct shoal_
 
 static bool bundle_pending(const struct sched_group *g)
 {
+    SHOAL_ASSERT(!g->mesh_is || shoal_hash_is_zero(g->bundle_hash));
     return !g->bundle_here && !shoal_hash_is_zero(g->bundle_hash);
 }
 
@@ -225,6 +239,7 @@ void sched_found_durable(struct shoal_sched *s, struct sched_group *g)
 {
     unsigned count = g->waiter_count;
 
+    SHOAL_ASSERT(g->waiter_count <= SCHED_WAITERS_MAX);
     if (!g->record_known || !g->found_durable || bundle_pending(g))
         return;
     sched_index_dirty(s, g); /* X2 */
@@ -243,6 +258,8 @@ void sched_bundle_want(struct shoal_sched *s, struct sched_group *g)
     struct shoal_node_id nodes[SHOAL_GROUP_NODES_MAX];
     size_t count;
 
+    SHOAL_ASSERT(g->raft != NULL);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (g->bundle_asked || shoal_hash_is_zero(g->bundle_hash))
         return;
     g->bundle_asked = true;
@@ -275,6 +292,7 @@ static enum shoal_err make_group(struct shoal_sched *s, const struct founding_re
     bool leads;
     enum shoal_err err = sched_group_admit(s, t->job, &g);
 
+    SHOAL_ASSERT(record->ticket.guardian_count > 0);
     if (err != SHOAL_OK)
         return err;
     sched_raft_options(s, &options);
@@ -313,6 +331,7 @@ static enum shoal_err make_group(struct shoal_sched *s, const struct founding_re
 
 static struct sched_fetching *fetching_find(struct shoal_sched *s, struct shoal_hash hash, uint64_t nonce)
 {
+    SHOAL_ASSERT(!shoal_hash_is_zero(hash));
     for (size_t i = 0; i < SCHED_FETCHING_MAX; i++) {
         if (s->fetching[i].used && shoal_hash_equal(s->fetching[i].hash, hash) && s->fetching[i].nonce == nonce)
             return &s->fetching[i];
@@ -327,6 +346,7 @@ static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id fr
     struct sched_fetching *f = fetching_find(s, record->bundle_hash, record->ticket.nonce);
     struct shoal_host_order *order;
 
+    SHOAL_ASSERT(record->bundle.len == 0 && !shoal_hash_is_zero(record->bundle_hash)); /* F2 */
     if (f != NULL) {
         f->from = from;
         return SHOAL_OK;
@@ -361,6 +381,7 @@ static enum shoal_err fetch_first(struct shoal_sched *s, struct shoal_node_id fr
 
 static void wait_for_flush(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id node, uint64_t nonce)
 {
+    SHOAL_ASSERT(g->waiter_count <= SCHED_WAITERS_MAX);
     for (unsigned i = 0; i < g->waiter_count; i++) {
         if (shoal_node_id_equal(g->waiters[i].node, node) && g->waiters[i].nonce == nonce)
             return;
@@ -385,6 +406,7 @@ static const char *why_not(struct shoal_sched *s, struct shoal_node_id from, con
 {
     struct shoal_job_spec spec;
 
+    SHOAL_ASSERT(sched_group_find(s, record->ticket.job) == NULL);
     if (!sched_is_self(s, from) && !ticket_is_genuine(s, from, &record->ticket))
         return "the ticket's signature is not that of a node known here";
     if (!sched_may_found(s, record->ticket.job))
@@ -409,6 +431,8 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
     bool same;
     enum shoal_err err;
 
+    SHOAL_ASSERT(s->restored); /* what is stored comes first */
+    SHOAL_ASSERT(record->ticket.guardian_count > 0);
     if (g == NULL && sched_park_wake(s, job))
         return; /* it comes back; the conductor repeats */
     if (g == NULL && sched_archive_same(s, job, record->ticket.spec_hash, &same)) {
@@ -462,6 +486,8 @@ enum shoal_err sched_on_found(struct shoal_sched *s, struct shoal_node_id from, 
     struct founding_record record;
     enum shoal_err err = sched_record_decode(frame->u.found.record, &record);
 
+    SHOAL_ASSERT(frame->kind == FRAME_FOUND);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (err != SHOAL_OK)
         return err;
     if (s->restored) /* what is stored comes first; the conductor repeats */
@@ -471,6 +497,7 @@ enum shoal_err sched_on_found(struct shoal_sched *s, struct shoal_node_id from, 
 
 void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, const char *text)
 {
+    SHOAL_ASSERT(!shoal_hash_is_zero(hash));
     for (size_t i = 0; i < SCHED_FETCHING_MAX; i++) {
         struct sched_fetching *f = &s->fetching[i];
         struct founding_record record;
@@ -505,6 +532,7 @@ void sched_found_complete(struct shoal_sched *s, struct sched_group *g)
 {
     struct frame frame = { .kind = FRAME_FOUND };
 
+    SHOAL_ASSERT(!g->mesh_is);
     g->complete_ns = SCHED_NEVER;
     frame.u.found.record = sched_group_record(g);
     if (g->founded || g->refused || frame.u.found.record.len == 0)
@@ -519,6 +547,7 @@ void sched_found_complete(struct shoal_sched *s, struct sched_group *g)
 
 struct sched_founding *sched_founding_of(const struct shoal_sched *s, uint64_t request)
 {
+    SHOAL_ASSERT(s->foundings != NULL);
     for (size_t i = 0; i < SHOAL_SCHED_FOUNDINGS_MAX; i++) {
         if (s->foundings[i].used && s->foundings[i].request == request)
             return &s->foundings[i];
@@ -530,6 +559,7 @@ void sched_founding_end(struct shoal_sched *s, uint64_t request)
 {
     struct sched_founding *f = sched_founding_of(s, request);
 
+    SHOAL_ASSERT(s->foundings != NULL);
     if (f == NULL)
         return;
     f->used = false;
@@ -538,6 +568,7 @@ void sched_founding_end(struct shoal_sched *s, uint64_t request)
 
 static const char *survives(unsigned guardians)
 {
+    SHOAL_ASSERT(guardians > 0 && guardians <= SHOAL_SCHED_SOURCES_MAX);
     if (guardians >= 5)
         return "survives the loss of any two nodes";
     if (guardians >= 3)
@@ -555,6 +586,7 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
     unsigned refused = 0;
     bool other = false, settled = false;
 
+    SHOAL_ASSERT(f->used);
     for (unsigned i = 0; i < total; i++) {
         stored += f->answers[i] == GUARDIAN_STORED ? 1 : 0;
         refused += f->answers[i] == GUARDIAN_REFUSED ? 1 : 0;
@@ -582,6 +614,7 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
 static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, uint64_t nonce,
                         enum found_answer what, const char *text)
 {
+    SHOAL_ASSERT(what < FOUND_ANSWERS);
     for (size_t i = 0; i < SHOAL_SCHED_FOUNDINGS_MAX; i++) {
         struct sched_founding *f = &s->foundings[i];
 
@@ -607,6 +640,8 @@ static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct
 
 void sched_on_found_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
+    SHOAL_ASSERT(frame->kind == FRAME_FOUND_REPLY);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     take_answer(s, from, frame->u.found_reply.job, frame->u.found_reply.nonce,
                 (enum found_answer)frame->u.found_reply.answer, frame->u.found_reply.text);
 }
@@ -620,6 +655,8 @@ static void offer(struct shoal_sched *s, struct sched_founding *f)
     uint64_t request = f->request;
     bool self = false;
 
+    SHOAL_ASSERT(f->used && f->record.len > 0);
+    SHOAL_ASSERT(f->ticket.guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     frame.u.found.record = shoal_buf_view(&f->record);
     for (unsigned i = 0; i < f->ticket.guardian_count; i++) {
         if (f->answers[i] != GUARDIAN_SILENT)
@@ -639,6 +676,7 @@ static void offer(struct shoal_sched *s, struct sched_founding *f)
 
 void sched_foundings_due(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->now >= s->foundings_ns);
     s->foundings_ns = SCHED_NEVER;
     for (size_t i = 0; i < SHOAL_SCHED_FOUNDINGS_MAX; i++) {
         struct sched_founding *f = &s->foundings[i];
@@ -658,6 +696,7 @@ static enum shoal_err check_submit(struct shoal_sched *s, const struct shoal_sch
     struct shoal_job_spec spec;
     enum shoal_err err;
 
+    SHOAL_ASSERT(request->kind == SHOAL_SCHED_SUBMIT);
     if (s->store_percent >= SHOAL_STORE_SUBMIT_PERCENT)
         return shoal_fail(
             msg, SHOAL_ERR_NO_SPACE,
@@ -682,6 +721,7 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
 {
     bool same;
 
+    SHOAL_ASSERT(request->ticket.len > 0);
     if (shoal_sched_ticket_decode(request->ticket, ticket) != SHOAL_OK)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the ticket does not decode");
     if (!ticket_is_genuine(s, (struct shoal_node_id){ 0 }, ticket))
@@ -729,6 +769,8 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
     struct shoal_writer w;
     bool fits;
 
+    SHOAL_ASSERT(ticket->guardian_count > 0);
+    SHOAL_ASSERT(spec.len <= SHOAL_SCHED_SPEC_BYTES_MAX); /* stamp_spec() has looked */
     for (size_t i = 0; i < SHOAL_SCHED_FOUNDINGS_MAX && f == NULL; i++) {
         if (!s->foundings[i].used)
             f = &s->foundings[i];
@@ -756,6 +798,7 @@ void sched_submit(struct shoal_sched *s, struct sched_request *r, const struct s
     struct shoal_msg msg = { "" };
     enum shoal_err err = check_submit(s, request, &msg);
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_SUBMIT);
     if (err == SHOAL_OK && request->ticket.len > 0)
         err = read_ticket(s, request, &ticket, &msg);
     else if (err == SHOAL_OK)
@@ -791,6 +834,7 @@ void sched_mesh_init(struct shoal_sched *s, struct sched_request *r)
     struct sched_group *g;
     enum shoal_err err;
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_MESH_INIT);
     if (sched_group_find(s, mesh) != NULL || s->mesh != NULL) {
         sched_request_end(s, r, SHOAL_ERR_EXISTS, (struct shoal_view){ 0 }, "this node belongs to a mesh already");
         return;

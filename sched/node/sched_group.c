@@ -33,6 +33,7 @@ static size_t group_place(const struct shoal_sched *s, struct shoal_job_id id)
     size_t low = 0;
     size_t high = s->group_count;
 
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
@@ -48,11 +49,13 @@ struct sched_group *sched_group_find(const struct shoal_sched *s, struct shoal_j
 {
     size_t at = group_place(s, id);
 
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
     return at < s->group_count && shoal_job_id_equal(s->groups[at]->id, id) ? s->groups[at] : NULL;
 }
 
 static void heap_set(struct shoal_sched *s, size_t at, struct sched_group *g)
 {
+    SHOAL_ASSERT(at < s->groups_max);
     s->heap[at] = g;
     g->heap_at = at;
 }
@@ -61,6 +64,7 @@ static void heap_fix(struct shoal_sched *s, size_t at)
 {
     struct sched_group *g = s->heap[at];
 
+    SHOAL_ASSERT(at < s->heap_count);
     while (at > 0 && s->heap[(at - 1) / 2]->deadline_ns > g->deadline_ns) {
         heap_set(s, at, s->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -86,6 +90,7 @@ void sched_group_rearm(struct shoal_sched *s, struct sched_group *g)
 {
     uint64_t deadline = g->stopped ? SCHED_NEVER : shoal_raft_deadline_ns(g->raft);
 
+    SHOAL_ASSERT(s->heap[g->heap_at] == g);
     deadline = sooner(deadline, g->keep_ns);
     deadline = sooner(deadline, g->doomed_ns);
     deadline = sooner(deadline, g->complete_ns);
@@ -108,6 +113,7 @@ enum shoal_err sched_group_admit(struct shoal_sched *s, struct shoal_job_id id, 
     size_t at = group_place(s, id);
     struct sched_group *g;
 
+    SHOAL_ASSERT(sched_group_find(s, id) == NULL); /* a group is here once */
     if (s->group_count == s->groups_max) {
         s->stats.groups_refused_full++;
         return SHOAL_ERR_FULL;
@@ -165,6 +171,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
     struct sched_group *before = NULL;
 
     SHOAL_ASSERT(s->groups[at] == g);
+    SHOAL_ASSERT(s->heap_count == s->group_count);
     sched_index_forget(s, g);
     sched_park_forget(s, g);
     sched_archive_count(s, g, false);
@@ -191,6 +198,7 @@ void sched_group_remove(struct shoal_sched *s, struct sched_group *g)
 
 void sched_group_dirty(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(s->group_count > 0);
     if (g->dirty)
         return;
     g->dirty = true;
@@ -205,6 +213,7 @@ void sched_group_dirty(struct shoal_sched *s, struct sched_group *g)
 void sched_group_clean(struct shoal_sched *s, struct sched_group *g)
 {
     SHOAL_ASSERT(s->dirty_first == g);
+    SHOAL_ASSERT(g->dirty);
     s->dirty_first = g->next_dirty;
     if (s->dirty_first == NULL)
         s->dirty_last = NULL;
@@ -216,6 +225,7 @@ void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t aft
 {
     uint64_t at = s->now + after_ns;
 
+    SHOAL_ASSERT(sched_group_find(s, g->id) == g); /* C3 */
     g->gone_for_good = g->gone_for_good || for_good;
     if (at < g->doomed_ns)
         g->doomed_ns = at;
@@ -227,6 +237,7 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
     const struct shoal_raft_config *config = shoal_raft_config(g->raft);
     size_t count = 0;
 
+    SHOAL_ASSERT(g->raft != NULL);
     for (unsigned i = 0; i < config->count && count < cap; i++) {
         if (config->members[i].bits & (SHOAL_RAFT_VOTER | SHOAL_RAFT_VOTER_OLD))
             nodes[count++] = config->members[i].id.node;
@@ -236,6 +247,7 @@ size_t sched_group_guardians(const struct sched_group *g, struct shoal_node_id *
 
 void sched_raft_options(struct shoal_sched *s, struct shoal_raft_options *options)
 {
+    SHOAL_ASSERT(s->options.support_ns > 0);
     *options = (struct shoal_raft_options){
         .self = { .node = s->self, .store = s->store },
         .support_ns = s->options.support_ns,
@@ -252,6 +264,7 @@ static void apply_found(struct shoal_sched *s, struct sched_group *g, struct sho
     struct shoal_job_founding founding = { .id = g->id };
     enum shoal_err err = sched_record_decode(bytes, &record);
 
+    SHOAL_ASSERT(!g->mesh_is);
     if (g->job != NULL || g->refused || err != SHOAL_OK || !shoal_job_id_equal(record.ticket.job, g->id))
         return; /* a second founding, or none: changes nothing, on every guardian alike */
     founding.ticket_ms = record.ticket.wall_ms;
@@ -282,6 +295,8 @@ static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct
     struct shoal_view bytes = shoal_entry_view(entry);
     unsigned kind = bytes.len == 0 ? RECORD_KINDS : bytes.bytes[0];
 
+    SHOAL_ASSERT(!g->mesh_is && entry->kind == SHOAL_ENTRY_USER);
+    SHOAL_ASSERT(entry->index > g->applied); /* G1 */
     if (kind == RECORD_FOUND) {
         apply_found(s, g, bytes);
     } else if (kind == RECORD_REFUSED && g->job == NULL) {
@@ -299,6 +314,7 @@ static void apply_mesh(struct shoal_sched *s, struct sched_group *g, const struc
     struct shoal_msg msg = { "" };
     enum shoal_err err = shoal_mesh_apply(g->mesh, entry->index, shoal_entry_view(entry), &msg);
 
+    SHOAL_ASSERT(g->mesh_is && entry->index > g->applied); /* G1 */
     g->founded = true;
     s->copy_dirty = true;
     sched_requests_applied(s, g, entry->index, entry->term, err, msg.text);
@@ -306,6 +322,8 @@ static void apply_mesh(struct shoal_sched *s, struct sched_group *g, const struc
 
 void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto)
 {
+    SHOAL_ASSERT(g->raft != NULL);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     for (uint64_t i = g->applied + 1; i <= upto && !g->stopped; i++) {
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
 
@@ -339,6 +357,8 @@ static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct
     size_t room;
     size_t len;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(!sched_is_self(s, message->to.node));
     if (at + SCHED_POOL_KEPT + 512 >= SHOAL_SCHED_POOL_BYTES) {
         s->stats.sends_dropped++;
         return;
@@ -360,6 +380,8 @@ static void send_raft(struct shoal_sched *s, struct sched_group *g, const struct
 
 static void note_need(struct sched_group *g, const struct shoal_raft_action *action)
 {
+    SHOAL_ASSERT(action->kind == SHOAL_RAFT_ACTION_NEED_SNAPSHOT);
+    SHOAL_ASSERT(g->need_count <= SCHED_NEEDS_MAX);
     if (g->need_count < SCHED_NEEDS_MAX)
         g->needs[g->need_count++] = (struct sched_need){
             .peer = action->u.need_snapshot.peer,
@@ -370,6 +392,8 @@ static void note_need(struct sched_group *g, const struct shoal_raft_action *act
 
 static void rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(err != SHOAL_OK);
     if (ctx == SCHED_CTX_LEAD) {
         g->lead_refused = true;
         sched_group_dirty(s, g);
@@ -383,6 +407,7 @@ void sched_carry_out(struct shoal_sched *s, struct sched_group *g)
     const struct shoal_raft_actions *actions = &s->raft_actions;
     bool snapshot = actions->wants_snapshot;
 
+    SHOAL_ASSERT(s->raft_actions.count <= SHOAL_RAFT_ACTIONS_MAX);
     for (uint32_t i = 0; i < actions->count; i++) {
         const struct shoal_raft_action *action = &actions->list[i];
 
@@ -428,6 +453,7 @@ enum shoal_err sched_group_step(struct shoal_sched *s, struct sched_group *g, co
 {
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->stopped)
         return SHOAL_OK;
     sched_group_sync(s, g);
@@ -441,6 +467,7 @@ static void take_role(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_status status;
     bool leads;
 
+    SHOAL_ASSERT(g->role_changed);
     g->role_changed = false;
     shoal_raft_status(g->raft, &status);
     leads = status.role == SHOAL_RAFT_LEADER && !g->stopped;
@@ -477,6 +504,7 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     bool archived = g->gone_archived && !deleted && !g->mesh_is;
     struct shoal_job_id id = g->id;
 
+    SHOAL_ASSERT(s->now >= g->doomed_ns);
     /* A final record that is here says so itself: most ended jobs leave no more behind. */
     if (!archived || !sched_archive_holds(s, id) || sched_gone_find(s, id) != NULL) {
         enum gone_why how = deleted ? GONE_DELETED : GONE_MOVED;
@@ -510,6 +538,7 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
     struct shoal_node_id holders[SHOAL_ARCHIVE_COPIES];
     size_t holder_count = g->mesh_is ? 0 : sched_archive_hosts(s, g->id, holders);
 
+    SHOAL_ASSERT(!g->leads); /* G4 */
     frame.u.who.job = g->id;
     for (unsigned i = 0; i < g->told_count; i++)
         sched_send(s, g->told[i].node, &frame);
@@ -533,6 +562,7 @@ static void look_for_leader(struct shoal_sched *s, struct sched_group *g)
         g->leads || (!shoal_node_id_is_zero(g->leader) && shoal_support_claimed(s->support, g->leader, g->id) != 0 &&
                      sched_silent_since(s, g->leader) == 0);
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (led)
         g->orphan_ns = SCHED_NEVER;
     else if (g->orphan_ns == SCHED_NEVER)
@@ -546,6 +576,7 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
 {
     const struct shoal_raft_event timer = { .kind = SHOAL_RAFT_EVENT_TIMER };
 
+    SHOAL_ASSERT(sched_group_find(s, g->id) == g); /* C3 */
     if (s->now >= g->doomed_ns) {
         bury(s, g);
         return;
@@ -598,6 +629,9 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
     struct shoal_raft_options options;
     struct sched_group *g;
 
+    SHOAL_ASSERT(message->kind == SHOAL_RAFT_APPEND ||
+                 message->kind == SHOAL_RAFT_INSTALL); /* G4: only a leader makes members */
+    SHOAL_ASSERT(sched_group_find(s, id) == NULL);
     sched_raft_options(s, &options);
     options.config.count = 2;
     options.config.members[0] = (struct shoal_raft_member){ .id = message->from, .bits = SHOAL_RAFT_VOTER };
@@ -619,6 +653,7 @@ void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal
 {
     struct frame frame = { .kind = FRAME_GONE };
 
+    SHOAL_ASSERT(!sched_is_self(s, to));
     frame.u.who.job = id;
     sched_send(s, to, &frame);
 }
@@ -631,6 +666,7 @@ void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoa
     struct frame frame = { .kind = FRAME_GONE };
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(!sched_is_self(s, to));
     shoal_raft_status(g->raft, &status);
     if (!g->founded || g->stopped || !status.config_committed || g->config_index == 0 ||
         shoal_raft_config_find(shoal_raft_config(g->raft), to) != NULL)
@@ -640,10 +676,15 @@ void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoa
     sched_send(s, to, &frame);
 }
 
-uint64_t sched_group_line(const struct sched_group *g) { return sched_line(shoal_raft_term(g->raft)); }
+uint64_t sched_group_line(const struct sched_group *g)
+{
+    SHOAL_ASSERT(g->raft != NULL);
+    return sched_line(shoal_raft_term(g->raft));
+}
 
 uint64_t sched_group_config_version(const struct sched_group *g)
 {
+    SHOAL_ASSERT(g->config_index <= UINT32_MAX); /* the low half of a version */
     return sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)g->config_index;
 }
 
@@ -652,6 +693,7 @@ static uint64_t newest_config(const struct sched_group *g)
 {
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(g->raft != NULL);
     shoal_raft_status(g->raft, &status);
     for (uint64_t i = status.last; i >= status.first && i > 0; i--) {
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
@@ -668,6 +710,7 @@ void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, st
 {
     struct frame frame = { .kind = FRAME_GONE };
 
+    SHOAL_ASSERT(!sched_is_self(s, to));
     frame.u.who.id = sched_group_config_version(g);
     frame.u.who.job = g->id;
     sched_send(s, to, &frame);
@@ -681,6 +724,7 @@ static bool other_line(struct shoal_sched *s, struct sched_group *g, struct shoa
     uint64_t ours = sched_group_line(g);
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(shoal_node_id_equal(message->from.node, from));
     if (theirs == ours)
         return false;
     if (theirs < ours) {
@@ -699,6 +743,8 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
 
+    SHOAL_ASSERT(frame->kind == FRAME_GONE);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL)
         (void)sched_park_wake(s, frame->u.who.job); /* awake, it asks whether it is a member still */
     if (g == NULL || (g->leads && sched_line(frame->u.who.id) <= sched_group_line(g)))
@@ -721,6 +767,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_MESSAGE };
     enum shoal_err err;
 
+    SHOAL_ASSERT(frame->kind == FRAME_RAFT);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL && sched_is_gone(s, frame->u.raft.group)) {
         sched_say_gone(s, from, frame->u.raft.group);
         return SHOAL_OK;
@@ -763,6 +811,7 @@ void sched_on_stored(struct shoal_sched *s, struct shoal_job_id id, struct shoal
     struct shoal_job_id kept;
     enum shoal_err err;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (sched_archive_is_kept(id, &kept)) {
         if (!sched_gone_stored(s, id, mark))
             sched_archive_stored(s, kept, mark);
@@ -791,6 +840,7 @@ struct shoal_entry *sched_propose(struct shoal_sched *s, struct sched_group *g, 
     struct shoal_entry *entry;
     enum shoal_err err;
 
+    SHOAL_ASSERT(bytes.len > 0);
     if (g->mesh_is) {
         entry = shoal_entry_create(SHOAL_ENTRY_USER, bytes);
     } else {
@@ -815,6 +865,7 @@ struct shoal_view sched_group_record(const struct sched_group *g)
 {
     uint64_t last = 8; /* the record is among the first entries of a founding */
 
+    SHOAL_ASSERT(g->raft != NULL);
     for (uint64_t i = 1; i <= last; i++) {
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
 

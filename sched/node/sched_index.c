@@ -35,6 +35,7 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     struct founding_record record;
     struct shoal_view bytes = sched_group_record(g);
 
+    SHOAL_ASSERT(!g->mesh_is && g->job == NULL);
     if (!g->found_durable || g->refused || bytes.len == 0 || sched_record_decode(bytes, &record) != SHOAL_OK ||
         shoal_job_spec_decode(record.spec, spec) != SHOAL_OK)
         return false;
@@ -62,6 +63,7 @@ static size_t row_encode(struct shoal_job_facts *facts, uint8_t *bytes)
 {
     size_t len;
 
+    SHOAL_ASSERT(facts->state < SHOAL_JOB_STATE_COUNT);
     facts->args = facts->data_json = (struct shoal_view){ 0 };
     if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK)
         return 0;
@@ -71,6 +73,7 @@ static size_t row_encode(struct shoal_job_facts *facts, uint8_t *bytes)
 
 static bool group_facts(const struct shoal_sched *s, const struct sched_group *g, struct shoal_job_facts *facts)
 {
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->mesh_is)
         return false;
     if (g->job == NULL)
@@ -81,6 +84,7 @@ static bool group_facts(const struct shoal_sched *s, const struct sched_group *g
 
 static struct shoal_sched_version group_version(const struct sched_group *g)
 {
+    SHOAL_ASSERT(g->raft != NULL);
     return (struct shoal_sched_version){ sched_group_config_version(g), shoal_raft_term(g->raft), g->applied };
 }
 
@@ -91,6 +95,7 @@ bool shoal_sched_row_find(const struct shoal_sched *s, struct shoal_job_id id, u
     struct shoal_raft_status status;
     struct shoal_job_facts facts;
 
+    SHOAL_ASSERT(row != NULL);
     if (g == NULL || !group_facts(s, g, &facts))
         return false;
     shoal_raft_status(g->raft, &status);
@@ -108,6 +113,7 @@ bool shoal_sched_row_find(const struct shoal_sched *s, struct shoal_job_id id, u
 
 static bool has_room(const struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     return s->actions->count + ROW_ACTIONS_KEPT <= SHOAL_SCHED_ACTIONS_MAX &&
            s->actions->pool_used + 2 * SHOAL_SCHED_ROW_BYTES_MAX <= SHOAL_SCHED_POOL_BYTES;
 }
@@ -118,6 +124,7 @@ static void emit(struct shoal_sched *s, struct shoal_job_id id, enum shoal_sched
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_INDEX);
 
     SHOAL_ASSERT((what == SHOAL_SCHED_INDEX_ROW) == (row.len > 0)); /* X3: a row, or none */
+    SHOAL_ASSERT(s->actions != NULL);                               /* within a step */
     action->u.index.job = id;
     action->u.index.what = what;
     action->u.index.version = version;
@@ -128,6 +135,7 @@ static uint64_t mark_of(const uint8_t *bytes, size_t len)
 {
     uint64_t hash = 14695981039346656037ull; /* FNV-1a */
 
+    SHOAL_ASSERT(len <= SHOAL_SCHED_ROW_BYTES_MAX);
     for (size_t i = 0; i < len; i++)
         hash = (hash ^ bytes[i]) * 1099511628211ull;
     return hash == 0 ? 1 : hash;
@@ -140,6 +148,7 @@ static void emit_group(struct shoal_sched *s, struct sched_group *g)
     uint64_t mark;
     size_t len;
 
+    SHOAL_ASSERT(!g->mesh_is);
     if (!group_facts(s, g, &facts))
         return;
     facts.applied = 0; /* what counts entries only is no change that a list shows */
@@ -156,6 +165,7 @@ struct shoal_view sched_index_row(struct shoal_sched *s, const struct sched_grou
 {
     struct shoal_job_facts facts;
 
+    SHOAL_ASSERT(!g->mesh_is);
     *version = group_version(g);
     if (!group_facts(s, g, &facts))
         return (struct shoal_view){ 0 };
@@ -168,6 +178,7 @@ struct shoal_view sched_index_archived(struct shoal_view facts_bytes, bool final
 {
     struct shoal_job_facts facts;
 
+    SHOAL_ASSERT(version != NULL);
     *version = (struct shoal_sched_version){ 0 };
     if (shoal_job_facts_decode(facts_bytes, &facts) != SHOAL_OK)
         return (struct shoal_view){ 0 };
@@ -180,6 +191,7 @@ struct shoal_view sched_index_archived(struct shoal_view facts_bytes, bool final
 void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
                         struct shoal_view row)
 {
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (row.len > 0 && has_room(s))
         emit(s, id, SHOAL_SCHED_INDEX_ROW, version, row);
 }
@@ -194,6 +206,7 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
     struct shoal_sched_archived archived;
     struct shoal_view row = { 0 };
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (gone != NULL && gone->why == GONE_DELETED) {
         emit(s, id, SHOAL_SCHED_INDEX_DELETED, version, (struct shoal_view){ 0 });
         return;
@@ -217,6 +230,7 @@ void sched_index_id(struct shoal_sched *s, struct shoal_job_id id)
 
 void sched_index_dirty(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(g->index_dirty || (g->index_next == NULL && g->index_prev == NULL)); /* X1: in the list once */
     if (g->index_dirty || g->mesh_is)
         return;
     g->index_dirty = true;
@@ -232,6 +246,7 @@ void sched_index_dirty(struct shoal_sched *s, struct sched_group *g)
 static void take_out(struct shoal_sched *s, struct sched_group *g)
 {
     SHOAL_ASSERT(g->index_dirty);
+    SHOAL_ASSERT(s->index_first != NULL);
     if (g->index_prev == NULL)
         s->index_first = g->index_next;
     else
@@ -246,15 +261,22 @@ static void take_out(struct shoal_sched *s, struct sched_group *g)
 
 void sched_index_forget(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(!g->mesh_is || !g->index_dirty);
     if (g->index_dirty)
         take_out(s, g);
 }
 
-void sched_index_restored(struct shoal_sched *s) { s->index_gone = s->gone_count; }
+void sched_index_restored(struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
+    s->index_gone = s->gone_count;
+}
 
 void sched_index_flush(struct shoal_sched *s)
 {
-    while (s->index_first != NULL && has_room(s)) { /* X1 */
+    SHOAL_ASSERT(s->actions != NULL);                    /* within a step */
+    SHOAL_ASSERT(s->index_gone <= SHOAL_SCHED_GONE_MAX); /* T3 */
+    while (s->index_first != NULL && has_room(s)) {      /* X1 */
         struct sched_group *g = s->index_first;
 
         take_out(s, g);

@@ -11,12 +11,14 @@
 
 void sched_interest_later(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->interest.due_ns == SCHED_NEVER || s->interest.due_ns <= s->now + INTEREST_NS);
     if (s->interest.due_ns == SCHED_NEVER)
         s->interest.due_ns = s->now + INTEREST_NS;
 }
 
 static void want(struct shoal_node_id *list, size_t *count, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(*count <= SCHED_INTEREST_MAX);
     for (size_t i = 0; i < *count; i++) {
         if (shoal_node_id_equal(list[i], node))
             return;
@@ -33,6 +35,7 @@ static size_t wanted_support(const struct shoal_sched *s, struct shoal_node_id *
     size_t some = shoal_slots_leaders(s->slots.core, nodes, SHOAL_PLACEMENTS_MAX);
     struct shoal_slot_status slot;
 
+    SHOAL_ASSERT(s->slots.core != NULL);
     for (size_t i = 0; i < some && i < SHOAL_PLACEMENTS_MAX; i++)
         want(list, &count, nodes[i]);
     for (size_t g = 0; g < s->group_count; g++) {
@@ -55,6 +58,7 @@ static size_t wanted_support(const struct shoal_sched *s, struct shoal_node_id *
 
 static bool listed(const struct shoal_node_id *list, size_t count, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(count <= SCHED_INTEREST_MAX);
     for (size_t i = 0; i < count; i++) {
         if (shoal_node_id_equal(list[i], node))
             return true;
@@ -69,6 +73,7 @@ void sched_interest_due(struct shoal_sched *s)
     size_t count = wanted_support(s, list);
     size_t kept = 0;
 
+    SHOAL_ASSERT(s->interest.count <= SCHED_INTEREST_MAX);
     for (size_t i = 0; i < interest->count; i++) {
         if (listed(list, count, interest->nodes[i]))
             interest->nodes[kept++] = interest->nodes[i];

@@ -24,7 +24,7 @@ struct census {
     struct shoal_raft_progress list[SHOAL_GROUP_NODES_MAX];
     size_t count;
     unsigned voters;
-    unsigned heard;        /* voters, this node too, that are not silent */
+    unsigned heard; /* voters, this node too, that are not silent */
     unsigned learners;
     int lost;              /* a voter to replace, or -1 */
     uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
@@ -38,6 +38,7 @@ static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_membe
 {
     const struct sched_node *node = sched_node_find(s, member->id.node);
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(member->id.node));
     return node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
            !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
            !shoal_store_id_equal(node->info.store, member->id.store);
@@ -49,6 +50,7 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
 {
     uint64_t since;
 
+    SHOAL_ASSERT(s->options.replace_ns > 0);
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
     if (sched_gone_for_good(s, member->id.node) || sched_is_broken(g, member->id.node))
@@ -73,6 +75,7 @@ static void take_loss(const struct shoal_sched *s, struct census *c, int i, uint
 
 static void count_members(const struct shoal_sched *s, const struct sched_group *g, struct census *c)
 {
+    SHOAL_ASSERT(g->leads); /* U3: only a leader keeps */
     *c = (struct census){ .lost = -1, .next_loss_ns = SCHED_NEVER };
     c->count = shoal_raft_progress(g->raft, c->list, SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
@@ -97,6 +100,7 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
 
 static bool in_census(const struct census *c, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(c->count <= SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < c->count; i++) {
         if (shoal_node_id_equal(c->list[i].member.id.node, node))
             return true;
@@ -106,6 +110,7 @@ static bool in_census(const struct census *c, struct shoal_node_id node)
 
 static bool domain_used(const struct shoal_sched *s, const struct census *c, const struct sched_node *node)
 {
+    SHOAL_ASSERT(c->lost < (int)c->count);
     for (size_t i = 0; i < c->count; i++) {
         const struct sched_node *other = sched_node_find(s, c->list[i].member.id.node);
 
@@ -123,6 +128,7 @@ static const struct sched_node *pick(const struct shoal_sched *s, const struct s
     uint64_t best_score = 0;
     bool best_alone = false;
 
+    SHOAL_ASSERT(c->count <= SHOAL_GROUP_NODES_MAX);
     for (size_t i = 0; i < s->node_count; i++) {
         const struct sched_node *node = &s->nodes[i];
         uint64_t score;
@@ -146,6 +152,8 @@ static void change(struct shoal_sched *s, struct sched_group *g, const struct sh
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_CHANGE_CONFIG };
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->leads && !g->stopped);
+    SHOAL_ASSERT(target->count > 0); /* U2 */
     event.u.change.ctx = SCHED_CTX_KEEP;
     event.u.change.target = target;
     err = sched_group_step(s, g, &event);
@@ -157,6 +165,7 @@ static void change(struct shoal_sched *s, struct sched_group *g, const struct sh
 /* The members as they are, without `without` (or -1). */
 static void config_of(const struct census *c, int without, struct shoal_raft_config *config)
 {
+    SHOAL_ASSERT(without < (int)c->count);
     *config = (struct shoal_raft_config){ 0 };
     for (size_t i = 0; i < c->count; i++) {
         if ((int)i != without)
@@ -169,6 +178,7 @@ static unsigned wanted(const struct sched_group *g, const struct census *c)
 {
     unsigned want = g->target;
 
+    SHOAL_ASSERT(g->target > 0);
     if (want > c->available)
         want = c->available;
     if (want > 3 && want < 5)
@@ -202,7 +212,8 @@ static unsigned step_wanted(const struct sched_group *g, const struct census *c)
 }
 
 /* U1. */
-static bool is_ready(const struct shoal_sched *s, const struct sched_group *g, const struct shoal_raft_progress *learner)
+static bool is_ready(const struct shoal_sched *s, const struct sched_group *g,
+                     const struct shoal_raft_progress *learner)
 {
     return sched_silent_since(s, learner->member.id.node) == 0 && !learner->needs_snapshot &&
            learner->match >= g->config_index && learner->match + CAUGHT_UP_ENTRIES >= shoal_raft_commit(g->raft);
@@ -255,6 +266,7 @@ static void drop_one(struct shoal_sched *s, struct sched_group *g, const struct 
     uint64_t least = UINT64_MAX;
     int furthest = -1;
 
+    SHOAL_ASSERT(c->voters > 1); /* U2 */
     for (size_t i = 0; i < c->count; i++) {
         uint64_t score = sched_score(s, g->id, c->list[i].member.id.node);
 
@@ -275,6 +287,7 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_config config;
     struct census c;
 
+    SHOAL_ASSERT(g->raft != NULL);
     shoal_raft_status(g->raft, &status);
     if (!g->leads || g->stopped) {
         g->keep_ns = SCHED_NEVER;
@@ -322,6 +335,7 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
 
 void sched_keep_all(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
     for (size_t i = 0; i < s->group_count; i++) {
         if (!s->groups[i]->leads)
             continue;

@@ -41,6 +41,7 @@ static void delete_group(struct shoal_sched *s, struct sched_group *g)
 {
     struct frame frame = { .kind = FRAME_GONE };
 
+    SHOAL_ASSERT(g->leads && !g->mesh_is);
     if (g->doomed_ns != SCHED_NEVER)
         return;
     frame.u.who.job = g->id;
@@ -55,6 +56,8 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
     const struct shoal_lead_actions *actions = s->lead_actions;
     struct shoal_entry *entry;
 
+    SHOAL_ASSERT(s->lead_actions->count <= SHOAL_LEAD_ACTIONS_MAX);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     for (uint32_t i = 0; i < actions->count && g->lead != NULL; i++) {
         const struct shoal_lead_action *action = &actions->list[i];
 
@@ -84,6 +87,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
 
 void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event)
 {
+    SHOAL_ASSERT(g->lead == NULL || g->side != NULL); /* J1 */
     if (g->lead == NULL)
         return;
     event->wall_ms = s->wall_ms;
@@ -94,6 +98,7 @@ void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal
 
 enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct sched_node *node)
 {
+    SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
     if (sched_is_self(s, node->info.id))
         return SHOAL_LEAD_HOST_WELL;
     if (sched_node_is_gone(s, node))
@@ -103,6 +108,7 @@ enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct
 
 static bool is_news(const struct told_host *told, const struct told_host *now)
 {
+    SHOAL_ASSERT(told->health <= SHOAL_LEAD_HOST_GONE);
     return told->health != now->health || told->host_epoch != now->host_epoch || told->links != now->links ||
            told->slots_version != now->slots_version;
 }
@@ -111,6 +117,7 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
 
+    SHOAL_ASSERT(at < g->side->host_count);
     if (!is_news(&g->side->hosts[at], now))
         return;
     g->side->hosts[at] = *now;
@@ -141,6 +148,7 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
     struct sched_side *side = g->side;
     size_t at = 0;
 
+    SHOAL_ASSERT(g->side != NULL); /* J1 */
     if (side->nodes_dropped != s->nodes_dropped)
         drop_hosts(s, side);
     if (side->host_cap < s->node_count) {
@@ -179,6 +187,7 @@ static void tell_guardians(struct shoal_sched *s, struct sched_group *g)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_GUARDIANS };
     struct shoal_node_id nodes[SHOAL_GROUP_NODES_MAX];
 
+    SHOAL_ASSERT(g->side != NULL); /* J1 */
     if (g->side->config_index == g->config_index)
         return;
     g->side->config_index = g->config_index;
@@ -192,6 +201,7 @@ static void tell_supported(struct shoal_sched *s, struct sched_group *g)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_SUPPORTED };
     bool supported = shoal_raft_leads_supported(g->raft, s->now);
 
+    SHOAL_ASSERT(g->side != NULL); /* J3 */
     if (g->side->supported == supported)
         return;
     g->side->supported = supported;
@@ -204,6 +214,7 @@ static void tell_stamps(struct shoal_sched *s, struct sched_group *g)
     struct shoal_node_id nodes[SHOAL_PLACEMENTS_MAX];
     size_t count = shoal_lead_hosts(g->lead, nodes, SHOAL_PLACEMENTS_MAX);
 
+    SHOAL_ASSERT(g->lead != NULL); /* J1 */
     for (size_t i = 0; i < count && i < SHOAL_PLACEMENTS_MAX; i++) {
         const struct shoal_support_peer *peer;
 
@@ -227,6 +238,8 @@ static bool lead_begin(struct shoal_sched *s, struct sched_group *g)
         .lease_ns = s->options.lease_ns,
     };
 
+    SHOAL_ASSERT(g->lead == NULL && g->side == NULL); /* J1 */
+    SHOAL_ASSERT(g->applied_term == g->term);         /* J1 */
     shoal_rand_init(&options.rand, shoal_rand_u64(&s->chance));
     /* Tokens are secrets: all of the state comes from the system's chance, not only 64 bits of it. */
     for (unsigned i = 0; i < 4; i++)
@@ -246,6 +259,7 @@ static bool lead_begin(struct shoal_sched *s, struct sched_group *g)
 
 void sched_lead_end(struct sched_group *g)
 {
+    SHOAL_ASSERT((g->lead == NULL) == (g->side == NULL)); /* J1 */
     shoal_lead_destroy(g->lead);
     g->lead = NULL;
     if (g->side != NULL)
@@ -260,6 +274,7 @@ void sched_lead_tend(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_TIMER };
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (!g->leads || g->job == NULL || g->stopped) {
         g->changed = 0;
         if (g->lead != NULL)
@@ -299,6 +314,7 @@ static struct shoal_hash target_hash(const struct shoal_sched *s, const struct s
     uint8_t bytes[SHOAL_JOB_REASON_BYTES + 8 + SHOAL_RANKS_MAX * 20];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
 
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_TARGET);
     shoal_put_u32(&w, event->u.target.count);
     shoal_put_raw(&w, event->u.target.why, strlen(event->u.target.why));
     for (uint32_t i = 0; i < event->u.target.slot_count && i < SHOAL_RANKS_MAX; i++) {
@@ -313,6 +329,7 @@ bool sched_lead_waits_as(struct sched_group *g, uint64_t mark)
     bool same = mark != 0 && g->side->waiting_mark == mark;
 
     SHOAL_ASSERT(g->lead != NULL); /* J1 */
+    SHOAL_ASSERT(g->side != NULL); /* J1 */
     g->side->waiting_mark = mark;
     return same;
 }
@@ -321,6 +338,8 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
 {
     struct shoal_hash hash = target_hash(s, event);
 
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_TARGET);
+    SHOAL_ASSERT(g->side != NULL); /* J1 */
     if (event->u.target.slot_count > 0)
         tell_hosts(s, g); /* a newer record of a host that has refused: it may be asked again */
     if (g->lead == NULL || shoal_hash_equal(hash, g->side->target))
@@ -334,6 +353,7 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
 
 void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
 {
+    SHOAL_ASSERT(g->job != NULL);
     if (g->lead != NULL)
         shoal_lead_facts(g->lead, facts);
     else
@@ -349,6 +369,7 @@ void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_even
     struct sched_group *g = sched_group_find(s, from->u.records_mark.job);
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_RECORDS_MARK };
 
+    SHOAL_ASSERT(from->kind == SHOAL_HOST_ON_RECORDS_MARK);
     if (g == NULL || g->lead == NULL)
         return;
     event.u.records_mark.call = from->u.records_mark.call;

@@ -14,10 +14,16 @@
 
 #define LOCAL_POOL_BYTES (2 * SHOAL_MIB)
 
-enum shoal_err sched_local_create(struct shoal_sched *s) { return shoal_buf_reserve(&s->local.pool, LOCAL_POOL_BYTES); }
+enum shoal_err sched_local_create(struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->local.pool.bytes == NULL); /* once */
+    return shoal_buf_reserve(&s->local.pool, LOCAL_POOL_BYTES);
+}
 
 static void local_put(struct shoal_sched *s, struct shoal_view bytes)
 {
+    SHOAL_ASSERT(s->local.at <= s->local.count);           /* J2 */
+    SHOAL_ASSERT(s->local.count <= SHOAL_SCHED_LOCAL_MAX); /* J2 */
     if (s->local.at == s->local.count) {
         s->local.at = 0;
         s->local.count = 0;
@@ -36,6 +42,7 @@ void sched_host_send(struct shoal_sched *s, struct shoal_node_id to, struct shoa
 {
     struct frame frame = { .kind = FRAME_HOST };
 
+    SHOAL_ASSERT(bytes.len > 0);
     if (sched_is_self(s, to)) {
         local_put(s, bytes);
         return;
@@ -52,6 +59,7 @@ enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id f
     struct sched_group *g;
     uint8_t kind;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(from));
     if (!shoal_host_peek(bytes, &kind, &job))
         return SHOAL_ERR_MALFORMED;
     if (shoal_host_kind_to_host(kind)) {

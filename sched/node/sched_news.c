@@ -22,6 +22,7 @@ static void tell(struct shoal_sched *s, const struct frame *frame)
     uint32_t told = view->waiting_count;
 
     SHOAL_ASSERT(told <= SCHED_NEWS_NODES); /* W3 */
+    SHOAL_ASSERT(frame->kind == FRAME_NEWS);
     for (uint32_t i = 0; i < view->waiting_count; i++)
         sched_send(s, view->waiting[i], frame);
     for (size_t i = 0; i < s->node_count && s->node_count <= SCHED_NEWS_NODES && told < SCHED_NEWS_NODES; i++) {
@@ -42,6 +43,7 @@ void sched_news_slots(struct shoal_sched *s, struct shoal_view payload)
     struct frame frame = { .kind = FRAME_NEWS };
     struct shoal_slots_record record;
 
+    SHOAL_ASSERT(payload.len > 0);
     shoal_slots_record(s->slots.core, &record);
     if (record.free == s->slots.news_free)
         return;
@@ -55,6 +57,7 @@ void sched_news_summary(struct shoal_sched *s, const struct sched_group *g, stru
     struct frame frame = { .kind = FRAME_NEWS };
 
     SHOAL_ASSERT(g->lead != NULL); /* W2 */
+    SHOAL_ASSERT(g->leads);        /* W2 */
     frame.u.news.is_summary = true;
     frame.u.news.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };
     frame.u.news.payload = payload;
@@ -66,6 +69,7 @@ static enum shoal_err on_slots(struct shoal_sched *s, struct shoal_node_id from,
     struct sched_node *node = sched_node_find(s, from);
     struct shoal_slots_record record;
 
+    SHOAL_ASSERT(!sched_is_self(s, from));
     if (shoal_slots_record_decode(payload, &record) != SHOAL_OK)
         return SHOAL_ERR_MALFORMED;
     if (node == NULL || record.host_epoch != node->info.incarnation.host_epoch || record.stamp <= node->info.slot_stamp)
@@ -81,6 +85,8 @@ enum shoal_err sched_on_news(struct shoal_sched *s, struct shoal_node_id from, c
 {
     struct shoal_job_summary summary;
 
+    SHOAL_ASSERT(frame->kind == FRAME_NEWS);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (!frame->u.news.is_summary)
         return on_slots(s, from, frame->u.news.payload);
     if (shoal_job_summary_decode(frame->u.news.payload, &summary) != SHOAL_OK)

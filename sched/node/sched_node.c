@@ -27,6 +27,7 @@ static size_t node_place(const struct shoal_sched *s, struct shoal_node_id id)
     size_t low = 0;
     size_t high = s->node_count;
 
+    SHOAL_ASSERT(s->node_count <= s->node_cap);
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
@@ -42,6 +43,7 @@ struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_nod
 {
     size_t at = node_place(s, id);
 
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     return at < s->node_count && shoal_node_id_equal(s->nodes[at].info.id, id) ? &s->nodes[at] : NULL;
 }
 
@@ -73,6 +75,7 @@ bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id)
 
 bool sched_node_available(const struct shoal_sched *s, const struct sched_node *node)
 {
+    SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
     return node->info.state == SHOAL_SCHED_NODE_ALIVE &&
            !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
            !sched_is_removed(s, node->info.id);
@@ -84,6 +87,7 @@ uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struc
     struct shoal_hash hash;
     uint64_t score = 0;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     memcpy(bytes, job.bytes, sizeof(job.bytes));
     memcpy(bytes + sizeof(job.bytes), node.bytes, sizeof(node.bytes));
     hash = sched_hash(s, shoal_view_of(bytes, sizeof(bytes)));
@@ -114,6 +118,7 @@ static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id i
 {
     size_t at;
 
+    SHOAL_ASSERT(sched_node_find(s, id) == NULL); /* a node is here once */
     if (s->node_count == SHOAL_MEMBERS_MAX)
         node_drop_oldest(s, UINT64_MAX);
     if (s->node_count == SHOAL_MEMBERS_MAX)
@@ -147,6 +152,8 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     struct shoal_sched_node old;
     bool was;
 
+    SHOAL_ASSERT(info->state <= SHOAL_SCHED_NODE_FORGOTTEN);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (info->state == SHOAL_SCHED_NODE_FORGOTTEN && s->now > FORGOTTEN_NS)
         node_drop_oldest(s, s->now - FORGOTTEN_NS);
     if (node == NULL && info->state == SHOAL_SCHED_NODE_FORGOTTEN)
@@ -181,6 +188,7 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
 
 static void dirty_with(struct shoal_sched *s, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     for (size_t i = 0; i < s->group_count; i++) {
         struct sched_group *g = s->groups[i];
 
@@ -200,11 +208,14 @@ static void fatal(struct shoal_sched *s, const char *text)
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_FATAL);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(text[0] != '\0');
     (void)snprintf(action->u.fatal.text, sizeof(action->u.fatal.text), "%s", text);
 }
 
 static void support_actions(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     for (uint32_t i = 0; i < s->support_actions.count; i++) {
         const struct shoal_support_action *from = &s->support_actions.list[i];
         struct shoal_sched_action *action;
@@ -248,6 +259,7 @@ static bool quorum_connected(const struct shoal_sched *s)
     size_t count = shoal_support_count(s->support);
     size_t heard = 0;
 
+    SHOAL_ASSERT(s->support != NULL);
     for (size_t i = 0; i < count; i++)
         heard += shoal_support_at(s->support, i)->silent ? 0 : 1;
     return 2 * (heard + 1) > count + 1;
@@ -255,6 +267,7 @@ static bool quorum_connected(const struct shoal_sched *s)
 
 static void support_step(struct shoal_sched *s, const struct shoal_support_event *event, enum shoal_err *err)
 {
+    SHOAL_ASSERT(s->support != NULL);
     *err = shoal_support_step(s->support, event, s->now, &s->support_actions);
     support_actions(s);
 }
@@ -264,6 +277,7 @@ void sched_support_timer(struct shoal_sched *s)
     struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_TIMER, .health = s->health };
     enum shoal_err err;
 
+    SHOAL_ASSERT(s->support != NULL);
     event.health.slot_stamp = s->now;
     event.health.quorum_connected = quorum_connected(s);
     support_step(s, &event, &err);
@@ -275,6 +289,7 @@ enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id fro
     const struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = from, .bytes = bytes };
     enum shoal_err err;
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(from));
     if (sched_is_removed(s, from)) { /* N3 */
         s->stats.removed_refused++;
         return SHOAL_ERR_DENIED;
@@ -288,6 +303,7 @@ void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_
     const struct shoal_support_event refused = { .kind = SHOAL_SUPPORT_EVENT_REFUSED, .node = node };
     enum shoal_err err;
 
+    SHOAL_ASSERT(state <= SHOAL_SCHED_LINK_REFUSED);
     switch (state) {
     case SHOAL_SCHED_LINK_UP:
         if (sched_node_find(s, node) != NULL)
@@ -308,6 +324,7 @@ uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id no
 {
     const struct shoal_support_peer *peer = shoal_support_find(s->support, node);
 
+    SHOAL_ASSERT(s->support != NULL);
     if (peer == NULL || !peer->silent)
         return 0;
     return peer->heard_ns > s->options.start_ns ? peer->heard_ns : s->options.start_ns;
@@ -317,6 +334,7 @@ uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id no
 
 static struct sched_told *told_find(struct sched_group *g, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(g->told_count <= SCHED_TOLD_MAX);
     for (unsigned i = 0; i < g->told_count; i++) {
         if (shoal_node_id_equal(g->told[i].node, node))
             return &g->told[i];
@@ -326,6 +344,7 @@ static struct sched_told *told_find(struct sched_group *g, struct shoal_node_id 
 
 static void told_drop(struct shoal_sched *s, struct sched_group *g, struct sched_told *told)
 {
+    SHOAL_ASSERT(g->told_count > 0); /* N2 */
     if (told->claim != 0)
         shoal_support_unclaim(s->support, told->node, g->id);
     shoal_support_remove(s->support, told->node);
@@ -334,6 +353,7 @@ static void told_drop(struct shoal_sched *s, struct sched_group *g, struct sched
 
 void sched_group_untell(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(g->told_count <= SCHED_TOLD_MAX);
     while (g->told_count > 0)
         told_drop(s, g, &g->told[0]);
 }
@@ -342,6 +362,7 @@ void sched_group_told(struct shoal_sched *s, struct sched_group *g)
 {
     const struct shoal_raft_config *config = shoal_raft_config(g->raft);
 
+    SHOAL_ASSERT(g->raft != NULL);
     for (unsigned i = 0; i < g->told_count;) {
         if (shoal_raft_config_find(config, g->told[i].node) == NULL)
             told_drop(s, g, &g->told[i]);
@@ -362,6 +383,7 @@ void sched_group_told(struct shoal_sched *s, struct sched_group *g)
 
 void sched_group_claims(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(!g->leads || g->term > 0); /* a leader has a term */
     for (unsigned i = 0; i < g->told_count; i++) {
         struct sched_told *told = &g->told[i];
         uint64_t want = g->leads ? g->term : 0;
@@ -381,6 +403,7 @@ static void tell(struct shoal_sched *s, struct sched_group *g, const struct shoa
     enum shoal_err err = shoal_raft_step(g->raft, event, s->now, &s->raft_actions);
 
     SHOAL_ASSERT(err == SHOAL_OK);
+    SHOAL_ASSERT(g->raft != NULL); /* N1 */
     sched_carry_out(s, g);
 }
 
@@ -389,6 +412,7 @@ static uint64_t claim_of(const struct shoal_sched *s, const struct sched_group *
 {
     uint64_t claimed = shoal_support_claimed(s->support, node, g->id);
 
+    SHOAL_ASSERT(g->raft != NULL);
     return sched_line(claimed) == sched_group_line(g) ? claimed : 0;
 }
 
@@ -402,6 +426,7 @@ static void sync_one(struct shoal_sched *s, struct sched_group *g, struct shoal_
     struct sched_told *told = told_find(g, node);
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_PEER_SUPPORT };
 
+    SHOAL_ASSERT(told_find(g, node) != NULL); /* N1 */
     if (told->supported != supported) {
         told->supported = supported;
         event.u.peer_support.node = node;
@@ -431,6 +456,7 @@ void sched_group_sync(struct shoal_sched *s, struct sched_group *g)
     struct shoal_node_id nodes[SCHED_TOLD_MAX];
     unsigned count = g->told_count;
 
+    SHOAL_ASSERT(g->told_count <= SCHED_TOLD_MAX);
     for (unsigned i = 0; i < count; i++)
         nodes[i] = g->told[i].node;
     for (unsigned i = 0; i < count; i++) {

@@ -91,6 +91,7 @@ static void move(struct sched_parked *row, enum parked_state to)
     };
 
     SHOAL_ASSERT(may[row->state] >> to & 1); /* Q2 */
+    SHOAL_ASSERT(to < PARKED_STATES);
     row->state = (uint8_t)to;
 }
 
@@ -113,6 +114,7 @@ static enum shoal_err host_take(struct shoal_sched *s, struct shoal_node_id node
     struct sched_park *p = s->park;
     size_t free_at = p->host_count;
 
+    SHOAL_ASSERT(at != NULL);
     for (size_t i = 0; i < p->host_count; i++) {
         if (p->hosts[i].rows == 0)
             free_at = i;
@@ -145,6 +147,7 @@ static void host_drop(struct shoal_sched *s, uint16_t at)
     struct park_host *host = &s->park->hosts[at];
 
     SHOAL_ASSERT(host->rows > 0);
+    SHOAL_ASSERT(at < s->park->host_count);
     if (--host->rows == 0 && !sched_is_self(s, host->node))
         shoal_support_remove(s->support, host->node);
 }
@@ -152,6 +155,8 @@ static void host_drop(struct shoal_sched *s, uint16_t at)
 /* Q4. */
 static const struct park_host *owner_of(const struct sched_park *p, const struct sched_parked *row)
 {
+    SHOAL_ASSERT(row->owner < p->host_count);
+    SHOAL_ASSERT(row->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     if (p->hosts[row->owner].alive)
         return &p->hosts[row->owner];
     for (unsigned i = 0; i < row->guardian_count; i++)
@@ -162,6 +167,7 @@ static const struct park_host *owner_of(const struct sched_park *p, const struct
 
 static bool is_mine(const struct shoal_sched *s, const struct sched_parked *row)
 {
+    SHOAL_ASSERT(s->park != NULL);
     return sched_is_self(s, owner_of(s->park, row)->node);
 }
 
@@ -180,12 +186,14 @@ static struct claim claim_of_row(const struct sched_parked *row)
 
 static struct claim claim_of_job(const struct sched_group *g)
 {
+    SHOAL_ASSERT(g->job != NULL);
     return (struct claim){ g->job->spec.priority, g->job->ticket_ms, g->id };
 }
 
 /* Q5: as the allocation orders them. */
 static int claim_cmp(const struct claim *a, const struct claim *b)
 {
+    SHOAL_ASSERT(a != b);
     if (a->priority != b->priority)
         return a->priority > b->priority ? -1 : 1;
     if (a->ticket_ms != b->ticket_ms)
@@ -203,6 +211,7 @@ static bool row_before(const struct sched_parked *a, const struct sched_parked *
 
 static void heap_set(struct queue *q, size_t at, struct sched_parked *row)
 {
+    SHOAL_ASSERT(at < UINT32_MAX);
     q->heap[at] = row;
     row->heap_at = (uint32_t)at;
 }
@@ -211,6 +220,7 @@ static void heap_fix(struct queue *q, size_t at)
 {
     struct sched_parked *row = q->heap[at];
 
+    SHOAL_ASSERT(at < q->count);
     while (at > 0 && row_before(row, q->heap[(at - 1) / 2])) {
         heap_set(q, at, q->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -234,6 +244,7 @@ static void queue_put(struct shoal_sched *s, struct sched_parked *row)
 {
     struct queue *q = &s->park->queues[row->device];
 
+    SHOAL_ASSERT(row->device < SHOAL_JOB_DEVICE_COUNT);
     if (row->heap_at != HEAP_NONE || !is_mine(s, row))
         return;
     heap_set(q, q->count++, row);
@@ -245,6 +256,7 @@ static void queue_take(struct sched_park *p, struct sched_parked *row)
     struct queue *q = &p->queues[row->device];
     size_t at = row->heap_at;
 
+    SHOAL_ASSERT(row->heap_at == HEAP_NONE || row->heap_at < p->queues[row->device].count); /* Q5 */
     if (at == HEAP_NONE)
         return;
     SHOAL_ASSERT(q->heap[at] == row); /* Q5 */
@@ -260,6 +272,7 @@ static void queue_again(struct shoal_sched *s)
 {
     struct sched_park *p = s->park;
 
+    SHOAL_ASSERT(s->park->count <= SHOAL_SCHED_PARKED_MAX);
     for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++) {
         for (size_t i = 0; i < p->queues[d].count; i++)
             p->queues[d].heap[i]->heap_at = HEAP_NONE;
@@ -277,6 +290,7 @@ static size_t place_of(const struct sched_park *p, struct shoal_job_id id)
     size_t low = 0;
     size_t high = p->count;
 
+    SHOAL_ASSERT(p->count <= p->cap);
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
@@ -292,6 +306,7 @@ static struct sched_parked *get(const struct shoal_sched *s, struct shoal_job_id
 {
     size_t at = place_of(s->park, id);
 
+    SHOAL_ASSERT(s->park != NULL);
     return at < s->park->count && shoal_job_id_equal(s->park->rows[at]->id, id) ? s->park->rows[at] : NULL;
 }
 
@@ -300,6 +315,7 @@ static bool room(struct sched_park *p)
     size_t cap = p->cap == 0 ? ROWS_MIN : 2 * p->cap;
     struct sched_parked **grown;
 
+    SHOAL_ASSERT(p->count <= p->cap);
     if (p->count < p->cap)
         return true;
     if (p->count == SHOAL_SCHED_PARKED_MAX)
@@ -322,6 +338,8 @@ static enum shoal_err name_hosts(struct shoal_sched *s, struct sched_parked *row
 {
     enum shoal_err err = host_take(s, mark->owner, &row->owner);
 
+    SHOAL_ASSERT(mark->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
+    SHOAL_ASSERT(row->guardian_count == 0);
     if (err != SHOAL_OK)
         return err;
     for (; row->guardian_count < mark->guardian_count && err == SHOAL_OK; row->guardian_count++) {
@@ -343,6 +361,7 @@ static struct sched_parked *row_add(struct shoal_sched *s, struct shoal_job_id i
     struct sched_parked *row = room(p) ? calloc(1, sizeof(*row)) : NULL;
     size_t at = place_of(p, id);
 
+    SHOAL_ASSERT(mark->device < SHOAL_JOB_DEVICE_COUNT);
     if (row == NULL)
         return NULL;
     SHOAL_ASSERT(at == p->count || !shoal_job_id_equal(p->rows[at]->id, id));
@@ -369,6 +388,7 @@ static void row_remove(struct shoal_sched *s, struct sched_parked *row)
     size_t at = place_of(p, row->id);
 
     SHOAL_ASSERT(p->rows[at] == row);
+    SHOAL_ASSERT(row->state != PARKED_LOADING || s->park->loading > 0);
     queue_take(p, row);
     if (row->state == PARKED_LOADING)
         p->loading--;
@@ -384,6 +404,7 @@ static void row_remove(struct shoal_sched *s, struct sched_parked *row)
 
 enum shoal_err sched_park_create(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->park == NULL); /* once */
     s->park = calloc(1, sizeof(*s->park));
     if (s->park == NULL)
         return SHOAL_ERR_FULL;
@@ -394,6 +415,7 @@ enum shoal_err sched_park_create(struct shoal_sched *s)
 
 void sched_park_destroy(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->park == NULL || s->park->count <= SHOAL_SCHED_PARKED_MAX);
     if (s->park == NULL)
         return;
     for (size_t i = 0; i < s->park->count; i++)
@@ -410,13 +432,18 @@ static void look_at(struct shoal_sched *s, uint64_t at_ns)
 {
     uint64_t first = s->park->looked_ns + LOOK_NS / 4;
 
+    SHOAL_ASSERT(s->park != NULL);
     if (at_ns < first)
         at_ns = first;
     if (at_ns < s->park->look_ns)
         s->park->look_ns = at_ns;
 }
 
-uint64_t sched_park_deadline(const struct shoal_sched *s) { return s->park->look_ns; }
+uint64_t sched_park_deadline(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->park != NULL);
+    return s->park->look_ns;
+}
 
 /* ---- What is shown, what is held --------------------------------------------------------------------------------- */
 
@@ -425,12 +452,14 @@ static bool only_waits(const struct sched_group *g)
 {
     const struct shoal_job *job = g->job;
 
+    SHOAL_ASSERT(g->job == NULL || g->job->state < SHOAL_JOB_STATE_COUNT);
     return job != NULL && job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && !job->stop && !job->deleted &&
            !job->unsettled && !job->result_wanted && job->placement_count == 0 && job->spec.pending_timeout_ms == 0;
 }
 
 static uint32_t limit_of(const struct shoal_sched *s, const struct queue *q)
 {
+    SHOAL_ASSERT(s->options.loaded_max > 0);
     return s->options.loaded_max + q->widened;
 }
 
@@ -440,12 +469,17 @@ static struct queue *queue_of(const struct shoal_sched *s, const struct sched_gr
     return &s->park->queues[g->job->spec.device];
 }
 
-static bool any_waits(const struct queue *q) { return q->held > 0 || q->count > 0; }
+static bool any_waits(const struct queue *q)
+{
+    SHOAL_ASSERT(q->count <= SHOAL_SCHED_PARKED_MAX);
+    return q->held > 0 || q->count > 0;
+}
 
 bool sched_park_holds(struct shoal_sched *s, struct sched_group *g)
 {
     struct queue *q = queue_of(s, g);
 
+    SHOAL_ASSERT(g->leads && g->lead == NULL); /* Q5: held has no lead yet */
     if (!only_waits(g) || g->called)
         return false;
     if (!g->held && !any_waits(q) && q->shown < limit_of(s, q))
@@ -464,6 +498,7 @@ void sched_park_count(struct shoal_sched *s, struct sched_group *g)
     struct queue *q = g->job == NULL ? NULL : queue_of(s, g);
     bool shown = g->lead != NULL && only_waits(g);
 
+    SHOAL_ASSERT(s->park != NULL);
     if (!g->leads || g->lead != NULL)
         g->held = false;
     if (q == NULL)
@@ -483,6 +518,7 @@ void sched_park_forget(struct shoal_sched *s, struct sched_group *g)
 {
     struct queue *q = g->job == NULL ? NULL : queue_of(s, g);
 
+    SHOAL_ASSERT(s->park != NULL);
     if (q == NULL)
         return;
     q->shown -= g->shown;
@@ -498,6 +534,7 @@ static bool gone_for_long(const struct shoal_sched *s, struct shoal_node_id id)
 {
     const struct sched_node *node = sched_node_find(s, id);
 
+    SHOAL_ASSERT(s->options.replace_ns > 0);
     if (sched_is_self(s, id) || node == NULL)
         return false;
     return sched_gone_for_good(s, id) ||
@@ -510,6 +547,7 @@ static bool needs_care(const struct shoal_sched *s, const struct shoal_node_id *
 {
     unsigned available = 0, gone = 0, silent = 0;
 
+    SHOAL_ASSERT(count <= SHOAL_SCHED_SOURCES_MAX);
     for (size_t i = 0; i < s->node_count; i++)
         available += sched_node_available(s, &s->nodes[i]) ? 1 : 0;
     for (unsigned i = 0; i < count; i++) {
@@ -527,6 +565,7 @@ static bool row_needs_care(const struct shoal_sched *s, const struct sched_parke
 {
     struct shoal_node_id nodes[SHOAL_SCHED_SOURCES_MAX];
 
+    SHOAL_ASSERT(row->guardian_count > 0);
     for (unsigned i = 0; i < row->guardian_count; i++)
         nodes[i] = s->park->hosts[row->guardians[i]].node;
     return needs_care(s, nodes, row->guardian_count, row->target, row->behind);
@@ -539,6 +578,7 @@ static bool at_rest(const struct shoal_sched *s, const struct sched_group *g, co
 {
     const struct shoal_raft_config *config = shoal_raft_config(g->raft);
 
+    SHOAL_ASSERT(g->raft != NULL); /* Q1 */
     if (g->mesh_is || g->stopped || g->refused || !g->founded || !g->record_known || g->job == NULL ||
         g->doomed_ns != SCHED_NEVER || g->role_changed || g->index_dirty)
         return false;
@@ -559,6 +599,8 @@ static void say(struct shoal_sched *s, struct shoal_node_id to, enum park_word w
 {
     struct frame frame = { .kind = FRAME_PARK };
 
+    SHOAL_ASSERT(word < PARK_WORDS);
+    SHOAL_ASSERT(!sched_is_self(s, to));
     frame.u.park.job = id;
     frame.u.park.word = (uint8_t)word;
     frame.u.park.term = term;
@@ -579,7 +621,9 @@ static bool park(struct shoal_sched *s, struct sched_group *g, struct shoal_node
     uint8_t bytes[SHOAL_SCHED_ROW_BYTES_MAX];
     struct sched_parked *row;
 
-    SHOAL_ASSERT(g->lead == NULL); /* what is shown stays */
+    SHOAL_ASSERT(g->lead == NULL);                  /* what is shown stays */
+    SHOAL_ASSERT(g->job != NULL && g->applied > 0); /* Q1 */
+    SHOAL_ASSERT(get(s, g->id) == NULL);            /* Q1: a group is here or parked */
     mark.row = sched_index_row(s, g, bytes, &mark.version);
     mark.guardian_count = (uint8_t)sched_group_guardians(g, mark.guardians, SHOAL_SCHED_SOURCES_MAX);
     row = sched_has_room(s) ? row_add(s, g->id, &mark) : NULL;
@@ -605,6 +649,7 @@ static bool all_parked(const struct shoal_sched *s, const struct sched_group *g,
     size_t count = shoal_raft_progress(g->raft, list, SHOAL_GROUP_NODES_MAX);
     bool all = true;
 
+    SHOAL_ASSERT(g->leads); /* Q1: the leader asks */
     *behind = false;
     for (size_t i = 0; i < count; i++) {
         struct shoal_node_id node = list[i].member.id.node;
@@ -631,6 +676,7 @@ static bool ask_or_park(struct shoal_sched *s, struct sched_group *g)
     unsigned count;
     bool behind;
 
+    SHOAL_ASSERT(g->lead == NULL || !g->held);
     shoal_raft_status(g->raft, &status);
     if (!g->held || !g->leads || s->now < g->stay_ns || !only_waits(g) || !at_rest(s, g, &status))
         return false;
@@ -653,6 +699,7 @@ static void on_ask(struct shoal_sched *s, struct shoal_node_id from, const struc
     struct sched_group *g = sched_group_find(s, frame->u.park.job);
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(frame->kind == FRAME_PARK && frame->u.park.word == PARK_ASK);
     if (g != NULL) {
         shoal_raft_status(g->raft, &status);
         if (g->leads || g->lead != NULL || status.term != frame->u.park.term || status.last != frame->u.park.index ||
@@ -668,6 +715,8 @@ void sched_on_park(struct shoal_sched *s, struct shoal_node_id from, const struc
 {
     struct sched_group *g;
 
+    SHOAL_ASSERT(frame->kind == FRAME_PARK);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (!s->restored)
         return; /* what is stored comes first; the sender repeats */
     switch ((enum park_word)frame->u.park.word) {
@@ -691,6 +740,7 @@ bool sched_park_tend(struct shoal_sched *s, struct sched_group *g)
 {
     bool any = false;
 
+    SHOAL_ASSERT(g->told_count <= SCHED_TOLD_MAX);
     for (unsigned i = 0; i < g->told_count; i++)
         any = any || g->told[i].parked != 0;
     return any && g->held && ask_or_park(s, g);
@@ -700,6 +750,7 @@ bool sched_park_stored(struct shoal_sched *s, struct shoal_job_id id, struct sho
 {
     struct sched_parked *row = get(s, id);
 
+    SHOAL_ASSERT(s->park != NULL);
     if (row == NULL)
         return false;
     if (row->state != PARKED_WRITING || row->mark != mark.seq)
@@ -712,12 +763,17 @@ bool sched_park_stored(struct shoal_sched *s, struct shoal_job_id id, struct sho
 
 /* ---- Coming back ------------------------------------------------------------------------------------------------- */
 
-bool sched_is_parked(const struct shoal_sched *s, struct shoal_job_id id) { return get(s, id) != NULL; }
+bool sched_is_parked(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    SHOAL_ASSERT(s->park != NULL);
+    return get(s, id) != NULL;
+}
 
 bool sched_park_owner(const struct shoal_sched *s, struct shoal_job_id id, struct shoal_node_id *owner)
 {
     const struct sched_parked *row = get(s, id);
 
+    SHOAL_ASSERT(owner != NULL);
     if (row == NULL)
         return false;
     *owner = owner_of(s->park, row)->node;
@@ -729,6 +785,8 @@ bool sched_park_wake(struct shoal_sched *s, struct shoal_job_id id)
     struct sched_park *p = s->park;
     struct sched_parked *row = get(s, id);
 
+    SHOAL_ASSERT(s->park->loading <= SHOAL_SCHED_LOADS_MAX);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (row == NULL)
         return false;
     row->wanted = true;
@@ -761,6 +819,7 @@ enum parked_how sched_park_restore(struct shoal_sched *s, const struct shoal_sch
     struct sched_parked *row = get(s, event->u.restore.group);
     struct park_mark mark;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
     if (s->restored)
         return row != NULL && row->state == PARKED_LOADING ? PARKED_COMES : PARKED_STAYS;
     if (!event->u.restore.has_hard || sched_park_mark_decode(event->u.restore.hard.config, &mark) != SHOAL_OK)
@@ -778,6 +837,7 @@ uint64_t sched_park_campaign(struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_parked *row = s->restored ? get(s, id) : NULL;
 
+    SHOAL_ASSERT(s->park != NULL);
     if (row == NULL)
         return 0;
     return s->now + (row->first ? CAMPAIGN_NS : CAMPAIGN_OTHERS_NS + shoal_rand_below(&s->chance, CAMPAIGN_OTHERS_NS));
@@ -791,6 +851,7 @@ void sched_park_came(struct shoal_sched *s, struct sched_group *g)
     bool first;
 
     SHOAL_ASSERT(row != NULL && row->state == PARKED_LOADING);
+    SHOAL_ASSERT(s->park->loading > 0); /* Q2 */
     g->called = row->turn;
     g->called_ns = s->now;
     g->stay_ns = s->now + STAY_NS;
@@ -806,6 +867,7 @@ void sched_park_fails(struct shoal_sched *s, struct shoal_job_id id)
     struct sched_parked *row = get(s, id);
 
     SHOAL_ASSERT(row != NULL);
+    SHOAL_ASSERT(s->park->loading > 0); /* Q2 */
     move(row, PARKED_QUIET);
     s->park->loading--;
     row->wanted = row->turn = row->first = false;
@@ -833,6 +895,7 @@ static struct look survey(struct shoal_sched *s, const struct queue *q)
 {
     struct look look = { .lowest = UINT32_MAX };
 
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
     for (size_t i = 0; i < s->group_count; i++) {
         struct sched_group *g = s->groups[i];
 
@@ -854,6 +917,7 @@ static struct look survey(struct shoal_sched *s, const struct queue *q)
 
 static bool slots_are_free(const struct shoal_sched *s, unsigned device)
 {
+    SHOAL_ASSERT(device < SHOAL_JOB_DEVICE_COUNT);
     for (size_t i = 0; i < s->node_count; i++) {
         const struct shoal_sched_node *node = &s->nodes[i].info;
         bool fits =
@@ -871,6 +935,7 @@ static void widen(struct shoal_sched *s, struct queue *q)
 {
     uint32_t step = s->options.loaded_max / 4 + 1;
 
+    SHOAL_ASSERT(q >= s->park->queues && q < s->park->queues + SHOAL_JOB_DEVICE_COUNT);
     if (!any_waits(q)) {
         q->widened = 0;
         return;
@@ -892,6 +957,7 @@ static size_t call(struct shoal_sched *s, const struct queue *q, const struct lo
     uint32_t shown = q->shown + look->called;
     size_t at = 0;
 
+    SHOAL_ASSERT(look->held <= s->group_count);
     for (unsigned calls = 0; calls < CALLS_MAX; calls++) {
         struct sched_group *g = at < look->held ? p->list[at] : NULL;
         struct sched_parked *row = q->count > 0 ? q->heap[0] : NULL;
@@ -933,6 +999,7 @@ static void care(struct shoal_sched *s)
     struct sched_park *p = s->park;
     unsigned loads = 0;
 
+    SHOAL_ASSERT(s->park->count <= SHOAL_SCHED_PARKED_MAX);
     for (unsigned i = 0; i < CARE_ROWS && i < p->count && loads < CARE_MAX; i++) {
         struct sched_parked *row;
 
@@ -953,6 +1020,7 @@ static void look_at_queue(struct shoal_sched *s, struct queue *q)
     struct look look;
     size_t at;
 
+    SHOAL_ASSERT(q->count <= SHOAL_SCHED_PARKED_MAX);
     widen(s, q);
     if (!any_waits(q))
         return;
@@ -971,6 +1039,7 @@ void sched_park_due(struct shoal_sched *s)
     struct sched_park *p = s->park;
     bool changed = false;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     p->look_ns = SCHED_NEVER;
     p->looked_ns = s->now;
     for (size_t i = 0; i < p->host_count; i++) {
@@ -995,6 +1064,7 @@ void sched_park_due(struct shoal_sched *s)
 
 void sched_park_stats(const struct shoal_sched *s, struct shoal_sched_stats *stats)
 {
+    SHOAL_ASSERT(stats != NULL);
     stats->parked = s->park->count;
     stats->pending_shown = stats->pending_held = 0;
     for (unsigned d = 0; d < SHOAL_JOB_DEVICE_COUNT; d++) {
@@ -1003,6 +1073,14 @@ void sched_park_stats(const struct shoal_sched *s, struct shoal_sched_stats *sta
     }
 }
 
-size_t shoal_sched_parked_count(const struct shoal_sched *s) { return s->park->count; }
+size_t shoal_sched_parked_count(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->park->count <= SHOAL_SCHED_PARKED_MAX);
+    return s->park->count;
+}
 
-bool shoal_sched_parked_find(const struct shoal_sched *s, struct shoal_job_id id) { return get(s, id) != NULL; }
+bool shoal_sched_parked_find(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    SHOAL_ASSERT(s->park != NULL);
+    return get(s, id) != NULL;
+}

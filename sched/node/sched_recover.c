@@ -42,6 +42,8 @@ void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, cons
     struct frame answer = { .kind = FRAME_REPLICA };
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(frame->kind == FRAME_REPLICA_ASK);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (!s->restored || (g == NULL && sched_park_wake(s, frame->u.replica.job)))
         return; /* it is asked again */
     answer.u.replica.id = frame->u.replica.id;
@@ -61,6 +63,7 @@ void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, cons
 
 static struct sched_survey *survey_of(struct shoal_sched *s, uint64_t request)
 {
+    SHOAL_ASSERT(request != 0);
     for (size_t i = 0; i < SCHED_SURVEYS_MAX; i++) {
         if (s->surveys[i].used && s->surveys[i].request == request)
             return &s->surveys[i];
@@ -70,6 +73,7 @@ static struct sched_survey *survey_of(struct shoal_sched *s, uint64_t request)
 
 static struct sched_survey *survey_take(struct shoal_sched *s, uint64_t request)
 {
+    SHOAL_ASSERT(request != 0);
     for (size_t i = 0; i < SCHED_SURVEYS_MAX; i++) {
         if (s->surveys[i].used && sched_request_get(s, s->surveys[i].request) != NULL)
             continue;
@@ -82,6 +86,7 @@ static struct sched_survey *survey_take(struct shoal_sched *s, uint64_t request)
 /* By who is a member, and what that node has said: a node with another store is not the member. */
 static bool holds(const struct sched_survey *survey, unsigned i)
 {
+    SHOAL_ASSERT(i < survey->count);
     return survey->list[i].answered && survey->list[i].holds;
 }
 
@@ -90,6 +95,7 @@ static bool may_be_there(const struct shoal_sched *s, const struct sched_survey 
 {
     const struct sched_node *node = sched_node_find(s, survey->list[i].member.id.node);
 
+    SHOAL_ASSERT(i < survey->count);
     if (survey->list[i].answered || node == NULL || sched_is_removed(s, node->info.id))
         return false;
     return node->info.state == SHOAL_SCHED_NODE_ALIVE || node->info.state == SHOAL_SCHED_NODE_SUSPECT;
@@ -99,6 +105,8 @@ static void ask_members(struct shoal_sched *s, struct sched_request *r, struct s
 {
     struct frame frame = { .kind = FRAME_REPLICA_ASK };
 
+    SHOAL_ASSERT(survey->used && survey->count <= SHOAL_GROUP_NODES_MAX);
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     frame.u.replica.id = r->serial;
     frame.u.replica.job = r->job;
     for (unsigned i = 0; i < survey->count; i++) {
@@ -116,6 +124,7 @@ static bool quorum_lives(const struct sched_survey *survey)
 {
     unsigned all[2] = { 0, 0 }, live[2] = { 0, 0 };
 
+    SHOAL_ASSERT(survey->count <= SHOAL_GROUP_NODES_MAX);
     for (unsigned i = 0; i < survey->count; i++) {
         const unsigned bits[2] = { SHOAL_RAFT_VOTER, SHOAL_RAFT_VOTER_OLD };
 
@@ -129,6 +138,7 @@ static bool quorum_lives(const struct sched_survey *survey)
 
 static int log_cmp(const struct sched_replica *a, const struct sched_replica *b)
 {
+    SHOAL_ASSERT(a->answered && b->answered);
     if (sched_line(a->term) != sched_line(b->term))
         return sched_line(a->term) < sched_line(b->term) ? -1 : 1;
     if (a->last_term != b->last_term)
@@ -143,6 +153,7 @@ static unsigned best_replica(const struct sched_survey *survey)
 {
     unsigned best = survey->self;
 
+    SHOAL_ASSERT(survey->self < survey->count);
     for (unsigned i = 0; i < survey->count; i++) {
         int order = holds(survey, i) ? log_cmp(&survey->list[i], &survey->list[best]) : -1;
 
@@ -157,6 +168,7 @@ static void refuse_unsure(struct shoal_sched *s, struct sched_request *r, const 
 {
     char names[160] = "";
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     for (unsigned i = 0; i < survey->count; i++) {
         if (may_be_there(s, survey, i))
             sched_add_name(names, sizeof(names), survey->list[i].member.id.node);
@@ -172,6 +184,7 @@ static void refuse_well(struct shoal_sched *s, struct sched_request *r, const st
     char names[160] = "";
     unsigned live = 0;
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     for (unsigned i = 0; i < survey->count; i++) {
         if (!holds(survey, i))
             continue;
@@ -192,6 +205,7 @@ static enum shoal_err new_raft(struct shoal_sched *s, uint64_t index, uint64_t t
     struct shoal_raft_restored restored = { .has_snapshot = true };
     struct shoal_raft_options options;
 
+    SHOAL_ASSERT(term > 0 && index > 0); /* C1 */
     sched_raft_options(s, &options);
     options.config.count = 1;
     options.config.members[0] = (struct shoal_raft_member){ .id = options.self, .bits = SHOAL_RAFT_VOTER };
@@ -205,6 +219,7 @@ static enum shoal_err new_raft(struct shoal_sched *s, uint64_t index, uint64_t t
 
 static void forget_old_raft(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(g->raft != NULL);
     sched_lead_end(g);
     g->leads = false;
     g->keep_ns = SCHED_NEVER;
@@ -236,6 +251,7 @@ static bool found_generation(struct shoal_sched *s, struct sched_group *g)
     uint8_t entry[128];
     size_t len = shoal_job_entry_recover(entry, sizeof(entry), generation, s->wall_ms);
 
+    SHOAL_ASSERT(g->job != NULL && g->applied > 0); /* C3 */
     if (new_raft(s, index, term, &raft) != SHOAL_OK)
         return false;
     g->changed |= shoal_job_apply(g->job, index, shoal_view_of(entry, len), s->job_scratch);
@@ -262,6 +278,7 @@ static void fill_report(const struct shoal_sched *s, const struct sched_group *g
 {
     const struct sched_replica *own = &survey->list[survey->self];
 
+    SHOAL_ASSERT(survey->self < survey->count);
     *report = (struct shoal_sched_recovery){
         .node = s->self,
         .generation = g->job->generation,
@@ -284,6 +301,7 @@ static bool take_all_entries(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(!g->stopped);
     shoal_raft_status(g->raft, &status);
     sched_group_apply(s, g, status.last);
     return g->job != NULL && !g->refused && !g->stopped && g->applied == status.last;
@@ -294,6 +312,7 @@ static void keep_report(struct sched_request *r, const struct shoal_sched_recove
     uint8_t bytes[SHOAL_SCHED_RECOVERY_BYTES_MAX];
     size_t len = shoal_sched_recovery_encode(report, bytes);
 
+    SHOAL_ASSERT(report->generation > 0);
     r->command.len = 0;
     if (shoal_buf_append(&r->command, bytes, len) != SHOAL_OK)
         r->command.len = 0; /* the text alone must do */
@@ -305,6 +324,8 @@ static void act(struct shoal_sched *s, struct sched_request *r, struct sched_gro
     bool confirmed = r->command.len > 0 && r->command.bytes[0] != 0;
     struct shoal_sched_recovery report = { 0 };
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
+    SHOAL_ASSERT(survey->self < survey->count);
     if (!confirmed && g->job == NULL) {
         sched_request_end(
             s, r, SHOAL_ERR_UNREACHABLE, nothing,
@@ -341,6 +362,7 @@ static void judge(struct shoal_sched *s, struct sched_request *r, struct sched_s
     struct shoal_node_id there = survey->list[best].member.id.node;
     bool unsure = false;
 
+    SHOAL_ASSERT(survey->used);
     survey->used = false;
     if (g == NULL || g->stopped) {
         sched_request_retry(s, r, 0);
@@ -362,6 +384,7 @@ static void judge(struct shoal_sched *s, struct sched_request *r, struct sched_s
 
 static bool all_answered(const struct sched_survey *survey)
 {
+    SHOAL_ASSERT(survey->count <= SHOAL_GROUP_NODES_MAX);
     for (unsigned i = 0; i < survey->count; i++) {
         if (!survey->list[i].answered)
             return false;
@@ -375,6 +398,7 @@ static void begin(struct shoal_sched *s, struct sched_request *r, const struct s
     struct sched_survey *survey = survey_take(s, r->serial);
     struct shoal_raft_status status;
 
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     if (survey == NULL) {
         sched_request_end(s, r, SHOAL_ERR_FULL, nothing,
                           "%u recoveries are under way on this node; try again in a second", SCHED_SURVEYS_MAX);
@@ -404,6 +428,7 @@ static void begin(struct shoal_sched *s, struct sched_request *r, const struct s
 /* The replica is here. */
 void sched_recover(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
 {
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     if (!r->recovered) {
         begin(s, r, g);
         return;
@@ -418,6 +443,7 @@ void sched_recover_due(struct shoal_sched *s, struct sched_request *r)
 {
     struct sched_survey *survey = survey_of(s, r->serial);
 
+    SHOAL_ASSERT(r->state == REQUEST_SURVEY);
     if (survey == NULL)
         sched_request_retry(s, r, 0);
     else if (s->now >= survey->end_ns || all_answered(survey))
@@ -431,6 +457,8 @@ void sched_on_replica(struct shoal_sched *s, struct shoal_node_id from, const st
     struct sched_request *r = sched_request_get(s, frame->u.replica.id);
     struct sched_survey *survey = r == NULL ? NULL : survey_of(s, r->serial);
 
+    SHOAL_ASSERT(frame->kind == FRAME_REPLICA);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (survey == NULL || r->state != REQUEST_SURVEY || !shoal_job_id_equal(r->job, frame->u.replica.job))
         return;
     for (unsigned i = 0; i < survey->count; i++) {

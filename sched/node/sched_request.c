@@ -47,6 +47,7 @@ static const unsigned request_moves[REQUEST_STATES] = {
 void sched_request_move(struct sched_request *r, enum request_state to)
 {
     SHOAL_ASSERT((request_moves[r->state] & BIT(to)) != 0); /* R1 */
+    SHOAL_ASSERT(to < REQUEST_STATES);
     r->state = to;
 }
 
@@ -62,6 +63,7 @@ void sched_request_release(struct shoal_sched *s, struct sched_request *r)
 
 bool sched_request_open(const struct shoal_sched *s, struct shoal_job_id job)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++)
         if (s->requests[i].state != REQUEST_FREE && shoal_job_id_equal(s->requests[i].job, job))
             return true;
@@ -72,11 +74,13 @@ struct sched_request *sched_request_get(const struct shoal_sched *s, uint64_t se
 {
     struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
 
+    SHOAL_ASSERT(s->requests != NULL);
     return r->state != REQUEST_FREE && r->serial == serial ? r : NULL;
 }
 
 static struct sched_request *book(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         uint64_t serial = ++s->request_serial;
         struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
@@ -95,6 +99,7 @@ static struct sched_request *book(struct shoal_sched *s)
 
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns)
 {
+    SHOAL_ASSERT(after_ns < SCHED_NEVER - s->now);
     sched_request_move(r, REQUEST_WAITING);
     r->retry_ns = s->now + after_ns;
     if (r->retry_ns < s->requests_ns)
@@ -106,6 +111,8 @@ static void respond(struct shoal_sched *s, struct shoal_node_id to, uint64_t id,
 {
     struct frame frame = { .kind = FRAME_RESPONSE };
 
+    SHOAL_ASSERT(!sched_is_self(s, to));
+    SHOAL_ASSERT(err < SHOAL_ERRS);
     frame.u.response.id = id;
     frame.u.response.err = (uint16_t)err;
     frame.u.response.version = version;
@@ -119,6 +126,7 @@ static void reply(struct shoal_sched *s, uint64_t id, enum shoal_err err, const 
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_REPLY);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     action->u.reply.request = id;
     action->u.reply.err = err;
     action->u.reply.job = job;
@@ -134,6 +142,7 @@ static struct shoal_view submit_ticket(struct shoal_sched *s, const struct sched
     uint8_t *bytes = f == NULL ? NULL : sched_pool(s, SHOAL_SCHED_TICKET_BYTES_MAX, 0);
     size_t len;
 
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (bytes == NULL || shoal_sched_ticket_encode(&f->ticket, bytes, SHOAL_SCHED_TICKET_BYTES_MAX, &len) != SHOAL_OK)
         return nothing;
     return shoal_view_of(bytes, len);
@@ -146,6 +155,8 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
     va_list args;
 
     SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
+    SHOAL_ASSERT(s->request_count > 0);     /* R1 */
+    SHOAL_ASSERT(s->actions != NULL);       /* within a step */
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
@@ -165,6 +176,7 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
 
 static bool take_command(struct sched_request *r, struct shoal_view command)
 {
+    SHOAL_ASSERT(r->command.len == 0);
     return shoal_buf_append(&r->command, command.bytes, command.len) == SHOAL_OK;
 }
 
@@ -172,6 +184,7 @@ static void refuse_full(struct shoal_sched *s, const struct shoal_sched_request 
 {
     char text[120];
 
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     s->stats.requests_refused_full++;
     (void)snprintf(text, sizeof(text), "%d requests are open on this node; try again in a second",
                    SHOAL_SCHED_REQUESTS_MAX);
@@ -191,6 +204,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
                                 : request->kind == SHOAL_SCHED_RECOVER     ? shoal_view_of(&confirmed, 1)
                                                                            : nothing;
 
+    SHOAL_ASSERT((unsigned)request->kind < SHOAL_SCHED_REQUEST_KINDS);
     s->stats.requests++;
     if (r == NULL || !take_command(r, command)) {
         if (r != NULL) {
@@ -240,6 +254,8 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
     struct sched_request *r;
     uint64_t wait = frame->u.request.deadline_ms * SHOAL_MS;
 
+    SHOAL_ASSERT(frame->kind == FRAME_REQUEST);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (kind == SHOAL_SCHED_SUBMIT || kind == SHOAL_SCHED_TICKET || kind == SHOAL_SCHED_MESH_INIT) {
         respond(s, from, frame->u.request.id, SHOAL_ERR_INVALID, "this request is not forwarded", nothing, 0);
         return;
@@ -274,6 +290,8 @@ void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const s
     struct sched_request *r = sched_request_get(s, frame->u.response.id);
     enum shoal_err err = (enum shoal_err)frame->u.response.err;
 
+    SHOAL_ASSERT(frame->kind == FRAME_RESPONSE);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (r == NULL || r->foreign || r->state != REQUEST_FORWARDED || !shoal_node_id_equal(r->asked, from))
         return; /* late, or asked again elsewhere: the later answer counts */
     if (frame->u.response.retry) {

@@ -21,6 +21,7 @@ static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
 {
     const struct sched_node *node = sched_node_find(s, id);
 
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     return node != NULL && sched_node_is_gone(s, node);
 }
 
@@ -30,6 +31,9 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
     uint64_t wait = SCHED_ANSWER_NS;
 
     SHOAL_ASSERT(!r->foreign); /* R1: its origin is told where to ask */
+    SHOAL_ASSERT(!sched_is_self(s, to));
+    SHOAL_ASSERT(!shoal_node_id_is_zero(to));
+    SHOAL_ASSERT(s->now < r->deadline_ns); /* expire() comes first */
     frame.u.request.id = r->serial;
     frame.u.request.hops = r->hops;
     frame.u.request.kind = (uint8_t)r->kind;
@@ -58,6 +62,7 @@ static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
 {
     unsigned named = (unsigned)(job.bytes[5] & 15) << 12 | (unsigned)job.bytes[6] << 4 | job.bytes[7] >> 4;
 
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(job));
     return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
 }
 
@@ -69,6 +74,7 @@ unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
     uint64_t scores[SCHED_ASKED_MAX];
     unsigned count = 0;
 
+    SHOAL_ASSERT(!shoal_job_id_is_mesh(job));
     for (size_t i = 0; i < s->node_count; i++) {
         struct shoal_node_id node = s->nodes[i].info.id;
         uint64_t score = founder_matches(job, node) ? UINT64_MAX : sched_score(s, job, node);
@@ -94,6 +100,7 @@ void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
     struct frame frame = { .kind = FRAME_WHO };
 
     SHOAL_ASSERT(!r->foreign); /* R1 */
+    SHOAL_ASSERT(r->ask_count <= SCHED_ASKED_MAX);
     if (r->ask_count == 0) {
         r->ask_count = (uint8_t)sched_could_know(s, r->job, r->ask);
         r->answered = 0;
@@ -118,6 +125,7 @@ static struct shoal_node_id any_alive(struct shoal_sched *s)
 {
     size_t first = s->node_count == 0 ? 0 : shoal_rand_below(&s->chance, s->node_count);
 
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     for (size_t i = 0; i < s->node_count; i++) {
         const struct shoal_sched_node *node = &s->nodes[(first + i) % s->node_count].info;
 
@@ -132,6 +140,8 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
 {
     struct shoal_node_id to = r->hint;
 
+    SHOAL_ASSERT(!r->foreign); /* R1 */
+    SHOAL_ASSERT(s->mesh_hint.count <= SHOAL_SCHED_SOURCES_MAX);
     if (shoal_node_id_is_zero(to) && !node_is_dead(s, s->mesh_leader) && !sched_is_self(s, s->mesh_leader) &&
         r->hops == 0)
         to = s->mesh_leader;
@@ -153,6 +163,7 @@ static void try_elsewhere(struct shoal_sched *s, struct sched_request *r)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
 
+    SHOAL_ASSERT(!r->foreign); /* R1 */
     if (shoal_job_id_is_mesh(r->job)) {
         try_mesh(s, r);
         return;
@@ -170,7 +181,8 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
 {
     struct frame frame = { .kind = FRAME_RESPONSE };
 
-    SHOAL_ASSERT(r->foreign); /* R1 */
+    SHOAL_ASSERT(r->foreign);               /* R1 */
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     frame.u.response.id = r->id;
     frame.u.response.err = SHOAL_ERR_NOT_LEADER;
     frame.u.response.retry = true;
@@ -182,6 +194,7 @@ static void redirect(struct shoal_sched *s, struct sched_request *r, struct shoa
 
 void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
 {
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (r->foreign)
         redirect(s, r, to);
     else
@@ -194,6 +207,7 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
 
+    SHOAL_ASSERT(!r->foreign); /* R1 */
     if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {
         r->pauses++;
         sched_request_retry(s, r, SCHED_RETRY_NS);
@@ -206,6 +220,7 @@ static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
 /* A parked job: its owner brings it back; here only when that is this node, or nobody else would. */
 static void wake_parked(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id owner)
 {
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (!sched_is_self(s, owner) && !r->local_only && r->kind != SHOAL_SCHED_RECOVER && r->hops < SCHED_HOPS_MAX &&
         !node_is_dead(s, owner)) {
         sched_request_pass(s, r, owner);
@@ -222,6 +237,8 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
     bool stale_read = r->kind == SHOAL_SCHED_GET && !r->linearizable;
     struct shoal_node_id owner;
 
+    SHOAL_ASSERT(r->state == REQUEST_WAITING ||
+                 r->state == REQUEST_FORWARDED); /* R1: it is tried, and not while it is answered */
     if (a != NULL) {
         sched_archive_serve(s, r, a);
         return;
@@ -284,6 +301,8 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     bool archived;
     bool parked;
 
+    SHOAL_ASSERT(frame->kind == FRAME_WHO);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (frame->u.who.id == 0) {
         if (g == NULL && sched_park_wake(s, frame->u.who.job))
             return; /* it comes back; the sender repeats */
@@ -331,6 +350,8 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
     struct sched_request *r = sched_request_get(s, frame->u.who_reply.id);
     unsigned all;
 
+    SHOAL_ASSERT(frame->kind == FRAME_WHO_REPLY);
+    SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (r == NULL || r->state != REQUEST_ASKING || !shoal_job_id_equal(r->job, frame->u.who_reply.job))
         return;
     for (unsigned i = 0; i < r->ask_count; i++) {

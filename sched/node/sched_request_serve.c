@@ -17,6 +17,7 @@ void sched_request_end_with_facts(struct shoal_sched *s, struct sched_request *r
     struct shoal_job_facts facts;
     size_t len;
 
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (g->job == NULL) {
         sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
                           "the founding of this job is not settled yet; try again");
@@ -38,6 +39,7 @@ static void end_with_why(struct shoal_sched *s, struct sched_request *r, const s
 {
     char text[2048] = "";
 
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (g->lead != NULL)
         shoal_lead_why(g->lead, text, sizeof(text));
     else if (g->held)
@@ -56,6 +58,8 @@ static void end_with_tasks(struct shoal_sched *s, struct sched_request *r, const
     struct shoal_msg msg = { "the question about tasks does not decode" };
     enum shoal_err err = shoal_tasks_ask_decode(shoal_buf_view(&r->command), &ask);
 
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_TASKS);
     if (g->job == NULL || (g->job->deleted && shoal_job_state_ended((enum shoal_job_state)g->job->state))) {
         sched_request_end_with_facts(s, r, g); /* which says why there are none */
         return;
@@ -79,7 +83,8 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
     struct shoal_entry *entry;
     uint64_t serial = r->serial;
 
-    SHOAL_ASSERT(g->leads); /* R2 */
+    SHOAL_ASSERT(g->leads);                 /* R2 */
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (r->kind == SHOAL_SCHED_STOP)
         view = shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), r->by, s->wall_ms));
     else if (r->kind == SHOAL_SCHED_DELETE)
@@ -100,6 +105,7 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
 
 static bool is_change(const struct sched_request *r)
 {
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     return r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE || r->kind == SHOAL_SCHED_MESH_CHANGE;
 }
 
@@ -109,6 +115,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
     enum shoal_err err;
 
     SHOAL_ASSERT(g->leads); /* R2 */
+    SHOAL_ASSERT(r->state == REQUEST_WAITING || r->state == REQUEST_FORWARDED);
     if (r->kind == SHOAL_SCHED_MESH_CHANGE) {
         err = shoal_mesh_check(g->mesh, shoal_buf_view(&r->command), &msg);
         /* Only what cannot come right by entries under way is refused before the log. */
@@ -134,6 +141,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
 static void finish_read(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
 {
     SHOAL_ASSERT(r->state == REQUEST_READING && r->read_index <= g->applied);
+    SHOAL_ASSERT(shoal_job_id_equal(r->job, g->id));
     if (r->kind == SHOAL_SCHED_GET)
         sched_request_end_with_facts(s, r, g);
     else if (r->kind == SHOAL_SCHED_WHY)
@@ -154,6 +162,7 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
 void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term,
                             enum shoal_err err, const char *text)
 {
+    SHOAL_ASSERT(index > 0 && term > 0); /* G1 */
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
@@ -177,6 +186,7 @@ void sched_requests_rejected(struct shoal_sched *s, struct sched_group *g, uint6
 {
     struct sched_request *r;
 
+    SHOAL_ASSERT(err != SHOAL_OK);
     if (ctx & SCHED_CTX_READ) {
         g->read_serial = 0;
         for (size_t i = 0; i < SHOAL_SCHED_REQUESTS_MAX; i++) {
@@ -203,6 +213,7 @@ void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g)
     bool any = false;
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->read_serial != 0)
         return;
     g->reads_waiting = false;
@@ -224,6 +235,7 @@ void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g)
 
 void sched_requests_readable(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
@@ -235,6 +247,7 @@ void sched_requests_readable(struct shoal_sched *s, struct sched_group *g)
 
 void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t serial, uint64_t index)
 {
+    SHOAL_ASSERT(index <= shoal_raft_commit(g->raft)); /* a read waits for what is committed */
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
@@ -250,6 +263,7 @@ void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t 
 
 void sched_requests_copy(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 

@@ -18,6 +18,7 @@ void sched_add_name(char *text, size_t cap, struct shoal_node_id node)
 {
     size_t len = strlen(text);
 
+    SHOAL_ASSERT(cap > 0 && strlen(text) < cap);
     if (len + 12 > cap)
         return;
     if (len > 0)
@@ -32,6 +33,7 @@ static bool end_with_summary(struct shoal_sched *s, struct sched_request *r)
     struct shoal_job_facts facts = { 0 };
     size_t len;
 
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     if (r->kind != SHOAL_SCHED_GET || r->linearizable || summary == NULL)
         return false;
     facts.id = summary->id;
@@ -72,6 +74,7 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
     const struct sched_group *g = sched_group_find(s, r->job);
 
     SHOAL_ASSERT(s->now >= r->deadline_ns);
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     s->stats.requests_timed_out++;
     if (r->kind == SHOAL_SCHED_SUBMIT) {
         const struct sched_founding *f = sched_founding_of(s, r->serial);
@@ -122,6 +125,7 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
 
 void sched_requests_due(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->now >= s->requests_ns);
     s->requests_ns = SCHED_NEVER;
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
@@ -163,12 +167,14 @@ void sched_requests_due(struct shoal_sched *s)
 
 static void wake(struct shoal_sched *s, struct sched_request *r)
 {
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     r->retry_ns = s->now;
     s->requests_ns = s->now;
 }
 
 void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id leader)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
         bool reads = r->kind == SHOAL_SCHED_GET || r->kind == SHOAL_SCHED_WHY ||
@@ -185,6 +191,7 @@ void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct s
 
 void sched_requests_restart(struct shoal_sched *s, struct sched_group *g)
 {
+    SHOAL_ASSERT(g->raft != NULL);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
@@ -195,6 +202,7 @@ void sched_requests_restart(struct shoal_sched *s, struct sched_group *g)
 
 void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 
@@ -205,6 +213,7 @@ void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
 
 void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted)
 {
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
     for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         struct sched_request *r = &s->requests[i];
 

@@ -38,6 +38,7 @@ void sched_settle_forget(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_refusal *refusal = find(s, id);
 
+    SHOAL_ASSERT(s->settle_ns > 0);
     if (refusal != NULL)
         refusal->used = false;
 }
@@ -60,6 +61,7 @@ void sched_settle_later(struct shoal_sched *s, const struct shoal_sched_ticket *
 {
     struct sched_refusal *refusal = find(s, t->job);
 
+    SHOAL_ASSERT(t->guardian_count > 0 && t->guardian_count <= SHOAL_SCHED_SOURCES_MAX);
     if (refusal != NULL)
         return; /* counted from the first time that it was heard of */
     refusal = take(s);
@@ -79,6 +81,8 @@ static void become_witness(struct shoal_sched *s, const struct sched_refusal *re
     struct shoal_raft_options options;
     struct sched_group *g;
 
+    SHOAL_ASSERT(refusal->config.count > 0); /* W2 */
+    SHOAL_ASSERT(!refusal->used);
     if (sched_group_find(s, refusal->id) != NULL || sched_is_parked(s, refusal->id) ||
         !sched_may_found(s, refusal->id) || sched_group_admit(s, refusal->id, &g) != SHOAL_OK)
         return;
@@ -96,6 +100,7 @@ static void become_witness(struct shoal_sched *s, const struct sched_refusal *re
 
 void sched_settle_due(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(s->now >= s->settle_ns);
     s->settle_ns = SCHED_NEVER;
     for (size_t i = 0; i < SCHED_REFUSALS_MAX; i++) {
         struct sched_refusal *refusal = &s->refusals[i];
@@ -118,6 +123,7 @@ void sched_settle_lead(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_PROPOSE };
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->mesh_is || !g->leads || g->founded || g->refused || g->stopped || g->applied_term != g->term ||
         g->refuse_term == g->term)
         return;

@@ -30,6 +30,7 @@ enum shoal_err sched_slots_create(struct shoal_sched *s)
 {
     struct shoal_slots_options options;
 
+    SHOAL_ASSERT(s->slots.core == NULL); /* once */
     s->slots.actions = malloc(sizeof(*s->slots.actions));
     if (s->slots.actions == NULL)
         return SHOAL_ERR_FULL;
@@ -48,6 +49,7 @@ struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_orde
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_ORDER);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     action->u.order.kind = kind;
     return &action->u.order;
 }
@@ -65,6 +67,7 @@ static const struct shoal_worker_message *copy_message(struct shoal_sched *s, co
     uint8_t *copy;
 
     SHOAL_ASSERT(from->u.send.message_bytes <= sizeof(*message));
+    SHOAL_ASSERT(from->kind == SHOAL_HOST_DO_SEND);
     if (message == copies->slots)
         return copies->ours;
     copy = sched_pool(s, from->u.send.message_bytes, 0);
@@ -81,6 +84,7 @@ static void pass_order(struct shoal_sched *s, const struct shoal_host_order *fro
 {
     struct shoal_host_order *order = sched_order(s, from->kind);
 
+    SHOAL_ASSERT((copies->slots == NULL) == (copies->ours == NULL));
     *order = *from;
     if (from->kind == SHOAL_HOST_DO_JOB_OPEN)
         order->u.job.spec = sched_pool_copy(s, from->u.job.spec);
@@ -92,6 +96,7 @@ static void act_on_slots(struct shoal_sched *s, const struct shoal_slots_action 
 {
     struct shoal_sched_action *to;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     switch (from->kind) {
     case SHOAL_SLOTS_SEND: sched_host_send(s, from->u.send.to, from->u.send.bytes); break;
     case SHOAL_SLOTS_PUBLISH:
@@ -110,6 +115,8 @@ enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_
     enum shoal_err err = shoal_slots_step(s->slots.core, event, s->now, s->slots.actions);
     struct message_copies copies = { .slots = NULL };
 
+    SHOAL_ASSERT(s->slots.actions != NULL);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     for (uint32_t i = 0; i < s->slots.actions->count; i++)
         act_on_slots(s, &s->slots.actions->list[i], &copies);
     sched_interest_later(s);
@@ -121,6 +128,7 @@ void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *host)
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_HOST, .u.host = *host };
 
+    SHOAL_ASSERT(s->slots.core != NULL);
     if (host->kind == SHOAL_HOST_ON_BLOB)
         sched_on_bundle(s, host->u.blob.hash, host->u.blob.ok, host->u.blob.text);
     else if (host->kind == SHOAL_HOST_ON_RECORDS_MARK)
@@ -132,6 +140,7 @@ void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
 {
     const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_LINK, .u.link = node };
 
+    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     (void)!sched_slots_step(s, &event);
 }
 
@@ -141,6 +150,7 @@ enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view byte
     struct shoal_slots *restored;
     enum shoal_err err;
 
+    SHOAL_ASSERT(!s->restored); /* at the start */
     slots_options(s, &options);
     err = shoal_slots_restore(&restored, &options, bytes);
     if (err != SHOAL_OK)
@@ -155,6 +165,8 @@ static void keep_slots(struct shoal_sched *s)
     struct shoal_sched_action *action;
     size_t len;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(shoal_slots_version(s->slots.core) != s->slots.kept_version);
     s->slots.kept_version = shoal_slots_version(s->slots.core);
     s->slots.kept_ns = s->now;
     if (shoal_buf_reserve(&s->slots.bytes, SHOAL_SLOTS_STATE_BYTES_MAX - s->slots.bytes.len) != SHOAL_OK ||
@@ -171,6 +183,7 @@ uint64_t sched_slots_deadline(const struct shoal_sched *s)
 {
     uint64_t deadline = shoal_slots_deadline_ns(s->slots.core);
 
+    SHOAL_ASSERT(s->slots.core != NULL);
     if (deadline < s->slots.floor_ns)
         deadline = s->slots.floor_ns;
     if (shoal_slots_version(s->slots.core) != s->slots.kept_version)
@@ -182,6 +195,7 @@ void sched_slots_due(struct shoal_sched *s)
 {
     const struct shoal_slots_event timer = { .kind = SHOAL_SLOTS_TIMER };
 
+    SHOAL_ASSERT(s->slots.core != NULL);
     if (s->now >= shoal_slots_deadline_ns(s->slots.core)) {
         (void)!sched_slots_step(s, &timer);
         s->slots.due_count = s->slots.due_ns == s->now ? s->slots.due_count + 1 : 0;

@@ -41,6 +41,7 @@ static struct shoal_view hard_config(struct shoal_sched *s, const struct shoal_r
     struct shoal_writer w = shoal_writer_init(bytes, HARD_BYTES);
 
     SHOAL_ASSERT(bytes != NULL);
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     shoal_put_u8(&w, SCHED_HARD_FORMAT);
     shoal_put_u64(&w, hard->commit);
     return shoal_writer_view(&w);
@@ -50,6 +51,8 @@ static struct shoal_view hard_config(struct shoal_sched *s, const struct shoal_r
 static void put_entries(struct shoal_sched *s, struct sched_group *g, uint64_t first, uint64_t last,
                         struct shoal_sched_action *to)
 {
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(s->held_count == s->actions->entry_count);
     to->u.persist.entries = &s->actions->entries[s->actions->entry_count];
     for (uint64_t i = first; i <= last; i++) {
         struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
@@ -76,6 +79,8 @@ void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct sh
 {
     struct shoal_sched_action *to = sched_act(s, SHOAL_SCHED_PERSIST);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(action->kind == SHOAL_RAFT_ACTION_PERSIST);
     to->u.persist.group = g->id;
     to->u.persist.mark = (struct shoal_sched_mark){
         .seq = g->life << LIFE_SHIFT | action->u.persist.mark.seq,
@@ -112,6 +117,7 @@ static enum shoal_err machine_encode(struct shoal_sched *s, const struct sched_g
     size_t len;
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->mesh_is == (g->mesh != NULL));
     if (g->mesh_is)
         return shoal_mesh_encode(g->mesh, bytes);
     if (g->job == NULL)
@@ -133,6 +139,7 @@ static enum shoal_err snapshot_encode(struct shoal_sched *s, const struct sched_
     bool fits;
     enum shoal_err err;
 
+    SHOAL_ASSERT(out->len == 0 || out->bytes != NULL);
     at->index = g->applied;
     at->term = g->applied_term;
     err = shoal_raft_config_at(g->raft, g->applied, &at->config);
@@ -159,6 +166,9 @@ static void save(struct shoal_sched *s, struct sched_group *g, struct shoal_view
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_PERSIST);
 
+    SHOAL_ASSERT(s->actions != NULL);      /* within a step */
+    SHOAL_ASSERT(at->index == g->applied); /* T1 */
+    SHOAL_ASSERT(!g->snapshot_saving);     /* T1: one at a time */
     action->u.persist.group = g->id;
     action->u.persist.mark.seq = g->life << LIFE_SHIFT | SNAPSHOT_MARK;
     action->u.persist.mark.index = at->index;
@@ -181,6 +191,7 @@ bool sched_snapshot_witness(struct shoal_sched *s, struct sched_group *g)
     struct shoal_writer w = shoal_writer_init(bytes, WITNESS_BYTES);
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(g->applied == 0); /* W2: with an empty log */
     head.config = shoal_view_of(config, shoal_raft_config_encode(shoal_raft_config(g->raft), config));
     if (bytes == NULL || !sched_head_encode(&head, &w))
         return false;
@@ -197,6 +208,7 @@ void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_hard_state hard = { .term = g->applied_term, .commit = g->applied };
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(g->applied > 0);
     if (snapshot_encode(s, g, &g->snap, &g->snap_at) != SHOAL_OK) {
         action = sched_act(s, SHOAL_SCHED_FATAL); /* from disk nothing has happened yet */
         (void)snprintf(action->u.fatal.text, sizeof(action->u.fatal.text),
@@ -227,6 +239,7 @@ void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_snapshot at;
     struct shoal_view bytes;
 
+    SHOAL_ASSERT(g->snapshot_index <= g->applied); /* T1 */
     if (g->snapshot_saving || g->applied <= g->snapshot_index || !g->founded ||
         s->actions->count + 8 > SHOAL_SCHED_ACTIONS_MAX)
         return;
@@ -259,6 +272,8 @@ bool sched_store_park(struct shoal_sched *s, struct sched_group *g, const struct
     struct shoal_view snapshot;
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(g->lead == NULL);    /* Q1 */
     if (bytes == NULL || !sched_park_mark_encode(mark, &w) || snapshot_encode(s, g, &aside, &at) != SHOAL_OK) {
         shoal_buf_deinit(&aside);
         return false;
@@ -290,6 +305,8 @@ static void unpark(struct shoal_sched *s, const struct shoal_sched_event *event)
     const struct shoal_raft_hard_state hard = { .commit = sched_hard_commit(event->u.restore.hard.config) };
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_PERSIST);
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
     action->u.persist.group = event->u.restore.group;
     action->u.persist.has_hard = true;
     action->u.persist.hard = event->u.restore.hard;
@@ -318,6 +335,7 @@ static void give(struct shoal_sched *s, struct sched_group *g, const struct sche
     uint64_t offset = need->offset;
     size_t len;
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->snap.bytes != NULL && (need->index == 0 || need->index != g->snap_at.index) &&
         s->now >= g->snap_used_ns + SHOAL_S)
         shoal_buf_deinit(&g->snap); /* nobody is in the middle of it: a newer one */
@@ -348,6 +366,7 @@ void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g)
     struct sched_need needs[SCHED_NEEDS_MAX];
     unsigned count = g->need_count;
 
+    SHOAL_ASSERT(g->need_count <= SCHED_NEEDS_MAX);
     memcpy(needs, g->needs, sizeof(needs));
     g->need_count = 0;
     for (unsigned i = 0; i < count; i++)
@@ -358,6 +377,7 @@ void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g)
 
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action)
 {
+    SHOAL_ASSERT(action->kind == SHOAL_RAFT_ACTION_SNAPSHOT_PART);
     if (action->u.part.offset == 0) {
         shoal_buf_deinit(&g->part);
         g->part_index = action->u.part.snapshot.index;
@@ -377,6 +397,7 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
     struct shoal_job *job = NULL;
     enum shoal_err err = sched_head_decode(bytes, &head);
 
+    SHOAL_ASSERT(g->mesh_is == (g->mesh != NULL));
     if (err == SHOAL_OK && g->mesh_is)
         err = shoal_mesh_decode(g->mesh, head.machine);
     else if (err == SHOAL_OK && head.machine.len > 0)
@@ -418,6 +439,7 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
     uint8_t format = shoal_get_u8(&r);
     uint32_t count;
 
+    SHOAL_ASSERT(!s->restored); /* at the start */
     if (format == 0 || format > GONE_FORMAT)
         return;
     s->gone_count = 0;
@@ -451,6 +473,7 @@ static enum shoal_err restored_config(const struct shoal_sched_event *event, str
     struct group_head head;
     enum shoal_err err;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
     if (event->u.restore.has_snapshot) {
         err = sched_head_decode(event->u.restore.snapshot.bytes, &head);
         if (err == SHOAL_OK)
@@ -471,6 +494,7 @@ static enum shoal_err restored_config(const struct shoal_sched_event *event, str
 /* Bits of a joint configuration are only valid in one: options take the plain voters. */
 static void plain_config(struct shoal_raft_config *config)
 {
+    SHOAL_ASSERT(config->count <= SHOAL_GROUP_NODES_MAX);
     for (unsigned i = 0; i < config->count; i++)
         config->members[i].bits = config->members[i].bits & SHOAL_RAFT_LEARNER ? SHOAL_RAFT_LEARNER : SHOAL_RAFT_VOTER;
     config->joint = false;
@@ -478,6 +502,7 @@ static void plain_config(struct shoal_raft_config *config)
 
 static enum shoal_err make_entries(const struct shoal_sched_event *event, struct shoal_entry **entries)
 {
+    SHOAL_ASSERT(event->u.restore.entry_count == 0 || event->u.restore.entries != NULL);
     for (size_t i = 0; i < event->u.restore.entry_count; i++) {
         const struct shoal_sched_entry *from = &event->u.restore.entries[i];
 
@@ -496,6 +521,7 @@ static void apply_restored(struct shoal_sched *s, struct sched_group *g)
     struct shoal_raft_actions *actions = &s->raft_actions;
     uint64_t commit = shoal_raft_commit(g->raft);
 
+    SHOAL_ASSERT(g->raft != NULL);
     (void)nothing;
     if (commit <= g->applied)
         return;
@@ -515,6 +541,7 @@ static enum shoal_err restore_group(struct shoal_sched *s, const struct shoal_sc
     struct shoal_raft_options options;
     enum shoal_err err;
 
+    SHOAL_ASSERT(g->raft == NULL); /* once */
     sched_raft_options(s, &options);
     err = restored_config(event, &restored, &options.config);
     if (err == SHOAL_OK)
@@ -548,6 +575,7 @@ static void know_record(struct shoal_sched *s, struct sched_group *g)
     struct founding_record record;
     struct shoal_view bytes = sched_group_record(g);
 
+    SHOAL_ASSERT(g->raft != NULL);
     if (g->mesh_is || g->record_known || bytes.len == 0 || sched_record_decode(bytes, &record) != SHOAL_OK)
         return;
     g->record_known = true;
@@ -568,6 +596,7 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     struct sched_group *g;
     enum shoal_err err;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_RESTORE);
     if (shoal_job_id_equal(id, gone_group)) {
         if (event->u.restore.has_snapshot)
             gone_restore(s, event->u.restore.snapshot.bytes);
@@ -619,6 +648,7 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
 
 void sched_on_restored(struct shoal_sched *s)
 {
+    SHOAL_ASSERT(!s->restored); /* once */
     s->restored = true;
     sched_index_restored(s);
     for (size_t i = 0; i < s->group_count; i++)
@@ -631,6 +661,7 @@ void sched_on_restored(struct shoal_sched *s)
 
 struct sched_gone *sched_gone_find(const struct shoal_sched *s, struct shoal_job_id id)
 {
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     for (size_t i = s->gone_count; i > 0; i--) {
         if (shoal_job_id_equal(s->gone[i - 1].id, id))
             return &s->gone[i - 1];
@@ -642,11 +673,13 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_gone *gone = sched_gone_find(s, id);
 
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     return gone != NULL && gone->why == GONE_DELETED;
 }
 
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     return shoal_job_id_cmp(id, s->gone_floor) > 0 && sched_gone_find(s, id) == NULL &&
            !sched_archive_holds(s, id); /* T3, T4 */
 }
@@ -655,6 +688,7 @@ bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id)
 {
     const struct sched_gone *gone = sched_gone_find(s, id);
 
+    SHOAL_ASSERT(s->gone_durable <= s->gone_version); /* T3 */
     return gone != NULL && gone->why == GONE_DELETED && gone->written != UINT64_MAX && gone->written <= s->gone_durable;
 }
 
@@ -670,6 +704,7 @@ uint64_t sched_spec_mark(struct shoal_hash spec_hash)
 /* Deleted stays so; what has moved may end in the archive, and be deleted there. */
 static bool says_more(enum gone_why old, enum gone_why why)
 {
+    SHOAL_ASSERT(old < GONE_WHYS && why < GONE_WHYS);
     return why != old && (why == GONE_DELETED || old == GONE_MOVED);
 }
 
@@ -677,6 +712,7 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why
 {
     struct sched_gone *gone = sched_gone_find(s, id);
 
+    SHOAL_ASSERT(why < GONE_WHYS);
     if (why == GONE_DELETED && (gone == NULL || gone->why != GONE_DELETED))
         s->archive_version++;
     if (gone != NULL) {
@@ -709,6 +745,7 @@ void sched_gone_archived(struct shoal_sched *s, struct shoal_job_id id, uint64_t
 {
     struct shoal_hash spec_hash = { { 0 } };
 
+    SHOAL_ASSERT(sched_gone_find(s, id) == NULL);
     for (unsigned i = 0; i < 8; i++)
         spec_hash.bytes[i] = (uint8_t)(spec_mark >> (56 - 8 * i));
     sched_gone_add(s, id, GONE_ARCHIVED, spec_hash);
@@ -719,6 +756,7 @@ void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g)
 {
     struct sched_gone *gone = sched_gone_find(s, g->id);
 
+    SHOAL_ASSERT(g->raft != NULL); /* T5 */
     if (gone != NULL)
         gone->floor = gone->why == GONE_MOVED ? shoal_raft_floor(g->raft) : (struct shoal_raft_floor){ 0 };
 }
@@ -727,6 +765,7 @@ void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)
 {
     const struct sched_gone *gone = sched_gone_find(s, g->id);
 
+    SHOAL_ASSERT(g->raft != NULL); /* T5 */
     if (gone != NULL && gone->floor.term > 0)
         shoal_raft_set_floor(g->raft, gone->floor);
 }
@@ -738,6 +777,7 @@ void sched_gone_save(struct shoal_sched *s)
     struct shoal_writer w;
     uint32_t floors = 0;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     s->gone_dirty = false;
     if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
         return; /* not remembered beyond this life; the next removal writes all of them */
@@ -825,6 +865,7 @@ void sched_gone_settle(struct shoal_sched *s)
 
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark)
 {
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
     if (!shoal_job_id_equal(group, gone_group))
         return false;
     if (mark.seq > s->gone_durable)

@@ -22,6 +22,7 @@ static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
     size_t low = 0;
     size_t high = s->summaries.count;
 
+    SHOAL_ASSERT(s->summaries.count <= s->summaries.cap);
     while (low < high) {
         size_t mid = low + (high - low) / 2;
 
@@ -35,6 +36,7 @@ static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
 
 static bool is_at(const struct shoal_sched *s, size_t at, struct shoal_job_id id)
 {
+    SHOAL_ASSERT(at <= s->summaries.count);
     return at < s->summaries.count && shoal_job_id_equal(s->summaries.list[at].summary.id, id);
 }
 
@@ -42,6 +44,7 @@ const struct shoal_job_summary *sched_summary_find(const struct shoal_sched *s, 
 {
     size_t at = summary_place(s, id);
 
+    SHOAL_ASSERT(s->summaries.count <= SHOAL_SCHED_SUMMARIES_MAX);
     return is_at(s, at, id) ? &s->summaries.list[at].summary : NULL;
 }
 
@@ -50,6 +53,7 @@ static bool summary_room(struct shoal_sched *s)
     size_t cap = s->summaries.cap == 0 ? 64 : s->summaries.cap * 2;
     struct sched_heard *grown;
 
+    SHOAL_ASSERT(s->summaries.count <= s->summaries.cap);
     if (s->summaries.count < s->summaries.cap)
         return true;
     if (s->summaries.count == SHOAL_SCHED_SUMMARIES_MAX)
@@ -65,6 +69,7 @@ static bool summary_room(struct shoal_sched *s)
 /* For the allocation; progress of a job changes nothing in it. */
 static bool same_demand(const struct shoal_job_summary *a, const struct shoal_job_summary *b)
 {
+    SHOAL_ASSERT(a->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     if (a->want_min != b->want_min || a->want_max != b->want_max || a->priority != b->priority || a->held != b->held ||
         a->class_hash != b->class_hash || a->host_count != b->host_count)
         return false;
@@ -88,6 +93,7 @@ static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version 
 
 static void take_demand(struct shoal_job_summary *to, const struct shoal_job_summary *from)
 {
+    SHOAL_ASSERT(from->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     to->want_min = from->want_min;
     to->want_max = from->want_max;
     to->held = from->held;
@@ -114,6 +120,8 @@ static void publish(struct shoal_sched *s, struct shoal_job_id job, struct shoal
 {
     struct shoal_sched_action *action;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    SHOAL_ASSERT(tombstone == (payload.len == 0));
     if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX)
         return; /* the next change says the newest */
     action = sched_act(s, SHOAL_SCHED_PUBLISH_SUMMARY);
@@ -178,6 +186,7 @@ void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *s
     struct sched_heard old;
     int newer;
 
+    SHOAL_ASSERT(summary->host_count <= SHOAL_SUMMARY_HOSTS_MAX);
     if (!known && (!summary_room(s) || (news && shoal_job_state_ended((enum shoal_job_state)summary->state))))
         return; /* news of an ended job may have been overtaken by its deletion */
     heard = &s->summaries.list[at];
@@ -204,6 +213,7 @@ void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *eve
 {
     struct shoal_job_summary summary;
 
+    SHOAL_ASSERT(event->kind == SHOAL_SCHED_SUMMARY);
     if (event->u.summary.payload.len == 0)
         forget(s, event->u.summary.job, event->u.summary.archived);
     else if (!is_buried(s, event->u.summary.job, event->u.summary.version) &&

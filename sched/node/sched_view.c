@@ -25,6 +25,7 @@
 
 void sched_view_free(struct sched_view *view)
 {
+    SHOAL_ASSERT(view->work == NULL || view->hosts != NULL);
     shoal_allocate_destroy(view->work);
     free(view->hosts);
     free(view->slots);
@@ -39,6 +40,7 @@ void sched_view_changed(struct shoal_sched *s)
     uint64_t pause = VIEW_PAUSE_NS + (s->view.job_count + s->view.host_count) * VIEW_PAUSE_EACH_NS;
     uint64_t at = s->now + VIEW_GATHER_NS;
 
+    SHOAL_ASSERT(s->view.done_ns <= s->now);
     if (at < s->view.done_ns + pause && s->view.done_ns != 0)
         at = s->view.done_ns + pause;
     if (at < s->view.due_ns)
@@ -49,6 +51,7 @@ static uint32_t grown(uint32_t old, size_t need)
 {
     uint32_t cap = old == 0 ? 16 : old;
 
+    SHOAL_ASSERT(need <= UINT32_MAX / 2);
     while (cap < need)
         cap *= 2;
     return cap;
@@ -58,6 +61,7 @@ static bool view_room(struct sched_view *view, size_t hosts, size_t slots, size_
 {
     struct sched_view bigger = { 0 };
 
+    SHOAL_ASSERT(view->host_count <= view->hosts_max && view->job_count <= view->jobs_max);
     if (view->work != NULL && hosts <= view->hosts_max && slots <= view->slots_max && jobs <= view->jobs_max)
         return true;
     bigger.hosts_max = grown(view->hosts_max, hosts);
@@ -88,6 +92,7 @@ static bool takes_workers(const struct sched_node *node) { return node->info.slo
 
 static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
 {
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
     view->host_count = 0;
     view->slot_count = 0;
     for (size_t i = 0; i < s->node_count; i++) {
@@ -120,6 +125,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
 
 static void hold(struct sched_view *view, struct shoal_node_id node, uint32_t slot, uint32_t job)
 {
+    SHOAL_ASSERT(job <= view->job_count);
     for (uint32_t i = 0; i < view->host_count; i++) {
         if (shoal_node_id_equal(view->hosts[i].id, node)) {
             if (slot < view->hosts[i].slot_count)
@@ -141,6 +147,7 @@ static void hold_reserved(struct sched_view *view, const struct shoal_lead *lead
 
 static void view_led(const struct shoal_sched *s, struct sched_view *view)
 {
+    SHOAL_ASSERT(view->job_count <= view->jobs_max);
     for (size_t i = 0; i < s->group_count; i++) {
         const struct sched_group *g = s->groups[i];
         struct shoal_allocate_job *job = &view->jobs[view->job_count];
@@ -179,6 +186,7 @@ static uint64_t counts_until_ns(const struct shoal_sched *s, const struct shoal_
 
 static void view_others(const struct shoal_sched *s, struct sched_view *view)
 {
+    SHOAL_ASSERT(view->job_count <= view->jobs_max);
     for (size_t i = 0; i < s->summaries.count; i++) {
         const struct shoal_job_summary *summary = &s->summaries.list[i].summary;
         const struct sched_group *g = sched_group_find(s, summary->id);
@@ -216,6 +224,7 @@ static uint32_t slot_host(const struct sched_view *view, uint32_t slot)
 {
     uint32_t host = 0;
 
+    SHOAL_ASSERT(slot < view->slot_count);
     while (slot >= view->hosts[host].first_slot + view->hosts[host].slot_count)
         host++;
     return host;
@@ -226,6 +235,7 @@ static uint32_t list_slots(struct sched_view *view, int32_t job)
 {
     uint32_t count = 0;
 
+    SHOAL_ASSERT(job >= 0 && (uint32_t)job < view->job_count);
     for (unsigned pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < view->slot_count; i++) {
             uint32_t host;
@@ -250,6 +260,7 @@ static uint64_t waiting_mark(const struct shoal_allocate_view *view, const struc
     const uint64_t words[] = { grant->why, grant->avail, grant->mesh, view->jobs[job].min, view->jobs[job].max };
     uint64_t mark = 1469598103934665603ull; /* FNV-1a over words */
 
+    SHOAL_ASSERT(job < view->job_count);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         mark = (mark ^ words[i]) * 1099511628211ull;
     for (unsigned i = 0; grant->head >= 0 && i < sizeof(view->jobs[grant->head].id.bytes); i++)
@@ -263,6 +274,8 @@ static void tell_target(struct shoal_sched *s, struct sched_group *g, const stru
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
     char why[SHOAL_JOB_REASON_BYTES] = "";
 
+    SHOAL_ASSERT(g->lead != NULL); /* J1 */
+    SHOAL_ASSERT(job < view->job_count);
     if (sched_lead_waits_as(g, out->grants[job].count > 0 ? 0 : waiting_mark(view, out, job)))
         return;
     shoal_allocate_explain(view, out, job, why, sizeof(why));
@@ -321,6 +334,7 @@ void sched_view_due(struct shoal_sched *s)
     struct shoal_allocate_view in;
     struct shoal_allocate_out out;
 
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
     view->due_ns = SCHED_NEVER;
     view->done_ns = s->now;
     for (size_t i = 0; i < s->node_count; i++)

@@ -27,6 +27,7 @@
 
 static void put_head(struct shoal_writer *w, unsigned kind)
 {
+    SHOAL_ASSERT(kind <= UINT8_MAX);
     shoal_put_u8(w, (uint8_t)kind);
     shoal_put_u8(w, SCHED_WIRE_VERSION);
     shoal_put_u8(w, SCHED_WIRE_VERSION);
@@ -34,6 +35,7 @@ static void put_head(struct shoal_writer *w, unsigned kind)
 
 static void get_head(struct shoal_reader *r, unsigned kind)
 {
+    SHOAL_ASSERT(r->at <= r->len);
     if (shoal_get_u8(r) != kind)
         r->failed = true;
     (void)shoal_get_u8(r);
@@ -45,6 +47,8 @@ static void get_head(struct shoal_reader *r, unsigned kind)
 
 static void put_request(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_REQUEST);
+    SHOAL_ASSERT(f->u.request.kind < SHOAL_SCHED_REQUEST_KINDS); /* what is written can be read */
     shoal_put_u64(w, f->u.request.id);
     shoal_put_u8(w, f->u.request.hops);
     shoal_put_u8(w, f->u.request.kind);
@@ -57,6 +61,7 @@ static void put_request(struct shoal_writer *w, const struct frame *f)
 
 static void put_response(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_RESPONSE);
     shoal_put_u64(w, f->u.response.id);
     shoal_put_u16(w, f->u.response.err);
     shoal_put_bool(w, f->u.response.retry);
@@ -68,6 +73,8 @@ static void put_response(struct shoal_writer *w, const struct frame *f)
 
 static void put_found_reply(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_FOUND_REPLY);
+    SHOAL_ASSERT(f->u.found_reply.answer < FOUND_ANSWERS); /* what is written can be read */
     shoal_put_job_id(w, f->u.found_reply.job);
     shoal_put_u64(w, f->u.found_reply.nonce);
     shoal_put_u8(w, f->u.found_reply.answer);
@@ -76,6 +83,7 @@ static void put_found_reply(struct shoal_writer *w, const struct frame *f)
 
 static void put_who_reply(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_WHO_REPLY);
     shoal_put_u64(w, f->u.who_reply.id);
     shoal_put_job_id(w, f->u.who_reply.job);
     shoal_put_bool(w, f->u.who_reply.holds);
@@ -85,6 +93,7 @@ static void put_who_reply(struct shoal_writer *w, const struct frame *f)
 
 static void put_mesh_part(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_MESH_PART);
     shoal_put_u64(w, f->u.mesh_part.version);
     shoal_put_u64(w, f->u.mesh_part.offset);
     shoal_put_u64(w, f->u.mesh_part.total);
@@ -93,6 +102,7 @@ static void put_mesh_part(struct shoal_writer *w, const struct frame *f)
 
 static void put_replica(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_REPLICA);
     shoal_put_u64(w, f->u.replica.id);
     shoal_put_job_id(w, f->u.replica.job);
     shoal_put_store_id(w, f->u.replica.store);
@@ -104,6 +114,8 @@ static void put_replica(struct shoal_writer *w, const struct frame *f)
 
 static void put_archive(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_ARCHIVE);
+    SHOAL_ASSERT(f->u.archive.word < ARCHIVE_WORDS); /* what is written can be read */
     shoal_put_job_id(w, f->u.archive.job);
     shoal_put_u8(w, f->u.archive.word);
     shoal_put_bool(w, f->u.archive.final);
@@ -114,6 +126,8 @@ static void put_archive(struct shoal_writer *w, const struct frame *f)
 
 static void put_park(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_PARK);
+    SHOAL_ASSERT(f->u.park.word < PARK_WORDS); /* what is written can be read */
     shoal_put_job_id(w, f->u.park.job);
     shoal_put_u8(w, f->u.park.word);
     shoal_put_u64(w, f->u.park.term);
@@ -122,6 +136,7 @@ static void put_park(struct shoal_writer *w, const struct frame *f)
 
 static void put_news(struct shoal_writer *w, const struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_NEWS);
     shoal_put_bool(w, f->u.news.is_summary);
     shoal_put_u64(w, f->u.news.version.config);
     shoal_put_u64(w, f->u.news.version.term);
@@ -131,6 +146,7 @@ static void put_news(struct shoal_writer *w, const struct frame *f)
 
 bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(f->kind < FRAME_KINDS); /* what is written can be read */
     put_head(w, f->kind);
     switch (f->kind) {
     case FRAME_RAFT:
@@ -173,6 +189,7 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
 
 static void get_request(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_REQUEST);
     f->u.request.id = shoal_get_u64(r);
     f->u.request.hops = shoal_get_u8(r);
     f->u.request.kind = shoal_get_enum(r, SHOAL_SCHED_REQUEST_KINDS);
@@ -185,6 +202,7 @@ static void get_request(struct shoal_reader *r, struct frame *f)
 
 static void get_response(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_RESPONSE);
     f->u.response.id = shoal_get_u64(r);
     f->u.response.err = shoal_get_u16(r);
     if (f->u.response.err >= SHOAL_ERRS)
@@ -198,6 +216,7 @@ static void get_response(struct shoal_reader *r, struct frame *f)
 
 static void get_mesh_part(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_MESH_PART);
     f->u.mesh_part.version = shoal_get_u64(r);
     f->u.mesh_part.offset = shoal_get_u64(r);
     f->u.mesh_part.total = shoal_get_u64(r);
@@ -211,6 +230,7 @@ static void get_raft(struct shoal_reader *r, struct frame *f)
 {
     size_t left;
 
+    SHOAL_ASSERT(f->kind == FRAME_RAFT);
     f->u.raft.group = shoal_get_job_id(r);
     left = shoal_reader_left(r);
     f->u.raft.message = shoal_view_of(shoal_get_space(r, left), left);
@@ -220,6 +240,7 @@ static void get_raft(struct shoal_reader *r, struct frame *f)
 
 static void get_found_reply(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_FOUND_REPLY);
     f->u.found_reply.job = shoal_get_job_id(r);
     f->u.found_reply.nonce = shoal_get_u64(r);
     f->u.found_reply.answer = shoal_get_enum(r, FOUND_ANSWERS);
@@ -228,6 +249,7 @@ static void get_found_reply(struct shoal_reader *r, struct frame *f)
 
 static void get_who_reply(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_WHO_REPLY);
     f->u.who_reply.id = shoal_get_u64(r);
     f->u.who_reply.job = shoal_get_job_id(r);
     f->u.who_reply.holds = shoal_get_bool(r);
@@ -237,6 +259,7 @@ static void get_who_reply(struct shoal_reader *r, struct frame *f)
 
 static void get_replica(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_REPLICA);
     f->u.replica.id = shoal_get_u64(r);
     f->u.replica.job = shoal_get_job_id(r);
     f->u.replica.store = shoal_get_store_id(r);
@@ -248,6 +271,7 @@ static void get_replica(struct shoal_reader *r, struct frame *f)
 
 static void get_archive(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_ARCHIVE);
     f->u.archive.job = shoal_get_job_id(r);
     f->u.archive.word = shoal_get_enum(r, ARCHIVE_WORDS);
     f->u.archive.final = shoal_get_bool(r);
@@ -258,6 +282,7 @@ static void get_archive(struct shoal_reader *r, struct frame *f)
 
 static void get_park(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_PARK);
     f->u.park.job = shoal_get_job_id(r);
     f->u.park.word = shoal_get_enum(r, PARK_WORDS);
     f->u.park.term = shoal_get_u64(r);
@@ -266,6 +291,7 @@ static void get_park(struct shoal_reader *r, struct frame *f)
 
 static void get_news(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind == FRAME_NEWS);
     f->u.news.is_summary = shoal_get_bool(r);
     f->u.news.version.config = shoal_get_u64(r);
     f->u.news.version.term = shoal_get_u64(r);
@@ -275,6 +301,7 @@ static void get_news(struct shoal_reader *r, struct frame *f)
 
 static void get_body(struct shoal_reader *r, struct frame *f)
 {
+    SHOAL_ASSERT(f->kind < FRAME_KINDS); /* the head was read */
     switch (f->kind) {
     case FRAME_RAFT: get_raft(r, f); break;
     case FRAME_FOUND: f->u.found.record = shoal_get_bytes(r, SHOAL_ENTRY_BYTES_MAX); break;
@@ -315,6 +342,7 @@ enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame)
     struct shoal_reader r = shoal_reader_init(bytes);
     unsigned kind = shoal_get_enum(&r, FRAME_KINDS);
 
+    SHOAL_ASSERT(frame != NULL);
     frame->kind = (enum frame_kind)kind;
     (void)shoal_get_u8(&r);
     if (r.failed || shoal_get_u8(&r) > SCHED_WIRE_VERSION)
@@ -327,6 +355,7 @@ enum shoal_err sched_frame_decode(struct shoal_view bytes, struct frame *frame)
 
 bool sched_ticket_encode_body(const struct shoal_sched_ticket *t, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(t->guardian_count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
     put_head(w, KIND_TICKET);
     shoal_put_job_id(w, t->job);
     shoal_put_hash(w, t->spec_hash);
@@ -364,6 +393,7 @@ enum shoal_err shoal_sched_ticket_decode(struct shoal_view bytes, struct shoal_s
     struct shoal_reader r = shoal_reader_init(bytes);
     struct shoal_sched_ticket t = { 0 };
 
+    SHOAL_ASSERT(ticket != NULL);
     get_head(&r, KIND_TICKET);
     t.job = shoal_get_job_id(&r);
     t.spec_hash = shoal_get_hash(&r);
@@ -398,6 +428,7 @@ size_t shoal_sched_recovery_encode(const struct shoal_sched_recovery *recovery, 
 {
     struct shoal_writer w = shoal_writer_init(bytes, SHOAL_SCHED_RECOVERY_BYTES_MAX);
 
+    SHOAL_ASSERT(recovery->lost_count <= SHOAL_GROUP_NODES_MAX); /* what is written can be read */
     put_head(&w, KIND_RECOVERY);
     shoal_put_bool(&w, recovery->done);
     shoal_put_node_id(&w, recovery->node);
@@ -417,6 +448,7 @@ enum shoal_err shoal_sched_recovery_decode(struct shoal_view bytes, struct shoal
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(recovery != NULL);
     *recovery = (struct shoal_sched_recovery){ 0 };
     get_head(&r, KIND_RECOVERY);
     recovery->done = shoal_get_bool(&r);
@@ -437,6 +469,7 @@ enum shoal_err shoal_sched_recovery_decode(struct shoal_view bytes, struct shoal
 
 bool sched_record_encode(const struct founding_record *record, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(record->generation > 0); /* what is written can be read */
     shoal_put_u8(w, RECORD_FOUND);
     shoal_put_u8(w, SCHED_WIRE_VERSION);
     shoal_put_u8(w, SCHED_WIRE_VERSION);
@@ -457,6 +490,7 @@ enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_reco
     size_t ticket_at;
     enum shoal_err err;
 
+    SHOAL_ASSERT(record != NULL);
     get_head(&r, RECORD_FOUND);
     /* The ticket has no length before it: its guardians' count tells it. */
     ticket_at = r.at;
@@ -480,6 +514,7 @@ enum shoal_err sched_record_decode(struct shoal_view bytes, struct founding_reco
 
 bool sched_head_encode(const struct group_head *head, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(head->config.len <= SHOAL_RAFT_CONFIG_BYTES_MAX); /* what is written can be read */
     put_head(w, KIND_HEAD);
     shoal_put_bytes(w, head->config);
     shoal_put_u64(w, head->config_index);
@@ -495,6 +530,7 @@ enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *hea
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(head != NULL);
     get_head(&r, KIND_HEAD);
     head->config = shoal_get_bytes(&r, SHOAL_RAFT_CONFIG_BYTES_MAX);
     head->config_index = shoal_get_u64(&r);
@@ -510,6 +546,7 @@ enum shoal_err sched_head_decode(struct shoal_view bytes, struct group_head *hea
 
 static void put_guardians(struct shoal_writer *w, uint8_t count, const struct shoal_node_id *guardians)
 {
+    SHOAL_ASSERT(count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
     shoal_put_u8(w, count);
     for (unsigned i = 0; i < count; i++)
         shoal_put_node_id(w, guardians[i]);
@@ -519,6 +556,7 @@ static uint8_t get_guardians(struct shoal_reader *r, struct shoal_node_id *guard
 {
     uint8_t count = shoal_get_enum(r, SHOAL_SCHED_SOURCES_MAX + 1);
 
+    SHOAL_ASSERT(r->at <= r->len);
     for (unsigned i = 0; i < count; i++)
         guardians[i] = shoal_get_node_id(r);
     return count;
@@ -531,6 +569,8 @@ static bool put_archive_guardians(struct shoal_pack_writer *w, const void *base)
 {
     const struct archive_record *record = base;
 
+    SHOAL_ASSERT(((const struct archive_record *)base)->guardian_count <=
+                 SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
     if (w != NULL && record->guardian_count > 0)
         shoal_pack_put_bin(w, shoal_view_of(record->guardians, record->guardian_count * sizeof(record->guardians[0])));
     return record->guardian_count > 0;
@@ -541,6 +581,7 @@ static void get_archive_guardians(struct shoal_pack_reader *r, void *base)
     struct archive_record *record = base;
     struct shoal_view ids = shoal_pack_get_bin(r, sizeof(record->guardians));
 
+    SHOAL_ASSERT(((const struct archive_record *)base)->guardian_count == 0); /* read into zeroes */
     if (ids.len % sizeof(record->guardians[0]) != 0)
         r->failed = true;
     if (r->failed || ids.len == 0)
@@ -573,6 +614,7 @@ bool sched_archive_encode_body(const struct archive_record *record, struct shoal
     struct shoal_pack_head head = { SHOAL_PACK_KIND_ARCHIVE, ARCHIVE_VERSION, 2 };
     size_t len = 0;
 
+    SHOAL_ASSERT(w->len <= w->cap);
     if (w->failed ||
         shoal_pack_encode(head, &archive_table, record, w->bytes + w->len, w->cap - w->len, &len) != SHOAL_OK)
         w->failed = true;
@@ -586,6 +628,7 @@ enum shoal_err sched_archive_decode(struct shoal_view bytes, struct archive_reco
     struct shoal_reader r = shoal_reader_init(bytes);
     enum shoal_err err = shoal_pack_get_head(&body, SHOAL_PACK_KIND_ARCHIVE, ARCHIVE_VERSION, NULL);
 
+    SHOAL_ASSERT(signed_len != NULL);
     memset(record, 0, sizeof(*record));
     if (err != SHOAL_OK)
         return err;
@@ -603,6 +646,7 @@ enum shoal_err sched_archive_decode(struct shoal_view bytes, struct archive_reco
 
 bool sched_kept_encode(bool final, struct shoal_view record, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(record.len > 0);
     put_head(w, KIND_KEPT);
     shoal_put_bool(w, final);
     shoal_put_bytes(w, record);
@@ -613,6 +657,7 @@ enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct sh
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(final != NULL);
     get_head(&r, KIND_KEPT);
     *final = shoal_get_bool(&r);
     *record = shoal_get_bytes(&r, SHOAL_ARCHIVE_RECORD_BYTES_MAX);
@@ -621,6 +666,7 @@ enum shoal_err sched_kept_decode(struct shoal_view bytes, bool *final, struct sh
 
 bool sched_mesh_hint_encode(const struct mesh_hint *hint, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(hint->count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
     put_head(w, KIND_MESH_HINT);
     shoal_put_u64(w, hint->version);
     shoal_put_u64(w, hint->config);
@@ -632,6 +678,7 @@ enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint 
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(hint != NULL);
     get_head(&r, KIND_MESH_HINT);
     hint->version = shoal_get_u64(&r);
     hint->config = shoal_get_u64(&r);
@@ -641,6 +688,7 @@ enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint 
 
 bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(copy->count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
     put_head(w, KIND_MESH_COPY);
     shoal_put_u64(w, copy->version);
     shoal_put_u64(w, copy->config);
@@ -654,6 +702,7 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
     struct shoal_reader r = shoal_reader_init(bytes);
     size_t len;
 
+    SHOAL_ASSERT(signed_len != NULL);
     get_head(&r, KIND_MESH_COPY);
     copy->version = shoal_get_u64(&r);
     copy->config = shoal_get_u64(&r);
@@ -677,6 +726,9 @@ enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy 
 
 bool sched_park_mark_encode(const struct park_mark *mark, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(mark->guardian_count > 0 &&
+                 mark->guardian_count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
+    SHOAL_ASSERT(mark->device < SHOAL_JOB_DEVICE_COUNT);           /* what is written can be read */
     shoal_put_u8(w, SCHED_HARD_PARKED);
     shoal_put_u64(w, mark->commit);
     shoal_put_bool(w, mark->behind);
@@ -699,6 +751,7 @@ enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark 
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(mark != NULL);
     *mark = (struct park_mark){ 0 };
     if (shoal_get_u8(&r) != SCHED_HARD_PARKED)
         return SHOAL_ERR_MALFORMED;
@@ -721,6 +774,7 @@ enum shoal_err sched_park_mark_decode(struct shoal_view bytes, struct park_mark 
 
 bool sched_cold_mark_encode(const struct cold_mark *mark, struct shoal_writer *w)
 {
+    SHOAL_ASSERT(mark->row.len <= SHOAL_SCHED_ROW_BYTES_MAX); /* what is written can be read */
     shoal_put_u8(w, SCHED_HARD_COLD);
     shoal_put_hash(w, mark->hash);
     shoal_put_u64(w, mark->spec_mark);
@@ -735,6 +789,7 @@ enum shoal_err sched_cold_mark_decode(struct shoal_view bytes, struct cold_mark 
 {
     struct shoal_reader r = shoal_reader_init(bytes);
 
+    SHOAL_ASSERT(mark != NULL);
     *mark = (struct cold_mark){ 0 };
     if (shoal_get_u8(&r) != SCHED_HARD_COLD)
         return SHOAL_ERR_MALFORMED;
@@ -753,6 +808,7 @@ uint64_t sched_hard_commit(struct shoal_view bytes)
     struct park_mark mark;
     uint64_t commit;
 
+    SHOAL_ASSERT(bytes.len == 0 || bytes.bytes != NULL);
     if (sched_park_mark_decode(bytes, &mark) == SHOAL_OK)
         return mark.commit;
     if (shoal_get_u8(&r) != SCHED_HARD_FORMAT)

@@ -95,7 +95,7 @@ SLEEPS = {
 UNITLESS = {"sched/node": 2}
 
 # The least assertions a function, in hundredths, that a room of a core may have.
-ASSERTIONS = {"gossip": 105, "sched/raft": 115, "sched/share": 120, "sched/host": 100, "sched/lead": 100, "sched/job": 100}
+ASSERTIONS = {"gossip": 105, "sched/raft": 115, "sched/share": 120, "sched/host": 100, "sched/lead": 100, "sched/job": 100, "sched/node": 100}
 
 # ---- Reading the tree --------------------------------------------------------------------------------------------------
 
