@@ -156,7 +156,8 @@ struct sim_write {
 
 struct sim_disk {
     struct sim_disk_group *groups;
-    size_t count;
+    size_t count, cap;
+    struct sim_map group_index;
     struct sim_write *first, *last; /* not flushed */
     uint32_t flushing, waiting;     /* the first so many are in the flush under way, the others come with the next */
     uint64_t stall_ns;              /* nothing is flushed before */
@@ -503,6 +504,8 @@ struct sim {
     struct sim_group *groups;
     size_t group_count, group_cap;
     struct sim_map group_index;
+    struct sim_map entries;       /* hashes of all that was written, by group, index and term */
+    uint32_t users_told;          /* users of the mesh that were acknowledged */
     struct sim_request *requests; /* from 1 */
     uint64_t request_count;
     size_t request_cap;
@@ -637,6 +640,14 @@ bool sim_job_state(struct sim *sim, uint32_t job, uint8_t *state); /* by the new
 uint32_t sim_job_engines(struct sim *sim, uint32_t job);
 uint32_t sim_leader(struct sim *sim, struct shoal_job_id group); /* UINT32_MAX: none */
 void sim_check_deinit(struct sim *sim);
+
+/* sim_durable.c */
+struct shoal_sched_group_status;
+void sim_check_votes(struct sim_host *host, const struct shoal_sched_group_status *status, uint64_t term);
+void sim_check_flushed(struct sim_host *host, const struct shoal_sched_group_status *status);
+void sim_check_told(struct sim *sim, uint32_t at, struct shoal_job_id job);
+void sim_check_entry(struct sim_host *host, struct shoal_job_id id, const struct shoal_sched_entry *entry);
+void sim_check_hard(struct sim_host *host, const struct sim_disk_group *before, const struct sim_disk_group *after);
 
 /* sim_script.c */
 void sim_script_deinit(struct sim_script *script);

@@ -11,7 +11,9 @@
  *     there are hosts) and equal replicas, every job that was acknowledged has finished, every request of an agent that
  *     lived on was answered once.
  * C7. At the end a job has either its group or its final record with its blobs, on three hosts (as many as there are);
- *     one that was deleted has neither, nor a summary in gossip, and no record is left that is not final. */
+ *     one that was deleted has neither, nor a summary in gossip, and no record is left that is not final.
+ * C9. At the end every user of the mesh who was acknowledged is known everywhere.
+ * What the disks hold is checked in sim_durable.c, what readers are told in sim_client.c. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "sim.h"
@@ -111,8 +113,10 @@ void sim_check_persist(struct sim_host *host, const struct shoal_sched_action *a
                      (unsigned long long)action->u.persist.truncate_from, (unsigned long long)replica->commit);
         log_drop_from(replica, action->u.persist.truncate_from);
     }
-    for (size_t i = 0; i < action->u.persist.entry_count; i++)
+    for (size_t i = 0; i < action->u.persist.entry_count; i++) {
+        sim_check_entry(host, action->u.persist.group, &action->u.persist.entries[i]);
         log_add(replica, &action->u.persist.entries[i]);
+    }
 }
 
 void sim_check_restored(struct sim_host *host, const struct sim_disk_group *group)
@@ -156,6 +160,8 @@ void sim_check_led(struct sim_host *host, struct shoal_job_id id, uint64_t term)
         sim_fail(host->sim, "%s leads %s in term %llu with %llu entries, but %llu were committed", host->name,
                  name_of(id, text), (unsigned long long)term, (unsigned long long)status.last,
                  (unsigned long long)group->commit);
+    if (shoal_sched_group_find(host->sched, id, &status))
+        sim_check_votes(host, &status, term);
     for (size_t i = group->term_count; i > 0; i--) {
         if (group->terms[i - 1].term != term)
             continue;
@@ -291,6 +297,8 @@ void sim_check_host(struct sim_host *host)
                      (unsigned long long)status.term, (unsigned long long)status.commit);
         replica->used = true;
         replica->term = status.term;
+        if (status.leads && status.commit > replica->commit)
+            sim_check_flushed(host, &status);
         if (status.commit > replica->commit)
             check_commit(host, replica, status.commit);
         if (shoal_sched_group_digest(host->sched, status.id, &applied, &digest) && applied != replica->applied)
@@ -540,6 +548,16 @@ static bool answered(struct sim *sim, char *why, size_t cap)
     return true;
 }
 
+/* C9: no user of the mesh who was acknowledged is lost. */
+static bool knows_users(struct sim *sim, uint32_t at, char *why, size_t cap)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(sim->hosts[at].sched);
+    size_t count = mesh == NULL ? 0 : shoal_mesh_user_count(mesh);
+
+    (void)snprintf(why, cap, "h%u knows %zu users, and %u were acknowledged", at + 1, count, sim->users_told + 1);
+    return count >= sim->users_told + 1;
+}
+
 bool sim_converged(struct sim *sim, char *why, size_t cap)
 {
     struct shoal_sched_group_status status;
@@ -552,6 +570,9 @@ bool sim_converged(struct sim *sim, char *why, size_t cap)
             (void)snprintf(why, cap, "h%u sees %u of %u hosts", i + 1, shoal_swim_live_count(sim->hosts[i].swim), up);
             return false;
         }
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        if (sim->hosts[i].agent && !knows_users(sim, i, why, cap))
+            return false;
     for (uint32_t i = 0; i < sim->job_count; i++)
         if (!job_is_done(sim, i, why, cap))
             return false;
@@ -571,4 +592,5 @@ void sim_check_deinit(struct sim *sim)
     }
     free(sim->groups);
     sim_map_deinit(&sim->group_index);
+    sim_map_deinit(&sim->entries);
 }

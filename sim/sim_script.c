@@ -890,6 +890,8 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     else if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
         sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
+    if (request->kind == SHOAL_SCHED_MESH_CHANGE && request->err == SHOAL_OK)
+        sim->users_told++;
     if (job != NULL && request->kind == SHOAL_SCHED_DELETE && request->err == SHOAL_OK)
         job_deleted(sim, job);
     if (job != NULL && request->kind == SHOAL_SCHED_STOP && request->err == SHOAL_OK && job->stop_told_ns == 0)
@@ -905,6 +907,7 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
             sim_fail(sim, "job %u is acknowledged under a second id", request->job + 1);
         job->acknowledged_ns = job->acknowledged ? job->acknowledged_ns : sim->now_ns;
         job->acknowledged = true;
+        sim_check_told(sim, request->host, action->u.reply.job);
         sim_job_known(sim, request->job, action->u.reply.job);
     } else if (action->u.reply.ticket.len > 0) {
         sim_keep(&job->ticket, action->u.reply.ticket);

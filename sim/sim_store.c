@@ -15,15 +15,16 @@ static void group_clear(struct sim_disk_group *g)
 
 static struct sim_disk_group *group_find(struct sim_disk *disk, struct shoal_job_id id)
 {
-    for (size_t i = 0; i < disk->count; i++)
-        if (disk->groups[i].used && shoal_job_id_equal(disk->groups[i].id, id))
-            return &disk->groups[i];
-    disk->groups = realloc(disk->groups, (disk->count + 1) * sizeof(*disk->groups));
-    SHOAL_ASSERT(disk->groups != NULL);
-    memset(&disk->groups[disk->count], 0, sizeof(disk->groups[0]));
-    disk->groups[disk->count].id = id;
-    disk->groups[disk->count].used = true;
-    return &disk->groups[disk->count++];
+    uint64_t at = sim_map_find(&disk->group_index, sim_key_job(id));
+
+    if (at == 0) {
+        disk->groups = sim_grow(disk->groups, &disk->cap, disk->count + 1, sizeof(*disk->groups));
+        at = ++disk->count;
+        sim_map_put(&disk->group_index, sim_key_job(id), at);
+    }
+    disk->groups[at - 1].id = id;
+    disk->groups[at - 1].used = true;
+    return &disk->groups[at - 1];
 }
 
 static void entry_add(struct sim_disk_group *g, struct shoal_sched_entry entry)
@@ -83,6 +84,7 @@ static void apply(struct sim_host *host, const struct sim_write *write)
         entry_add(g, add->entries[i]);
     }
     if (add->has_hard) {
+        sim_check_hard(host, g, add);
         g->has_hard = true;
         g->hard = add->hard;
         memcpy(g->hard_config, add->hard_config, sizeof(g->hard_config));
@@ -281,6 +283,7 @@ void sim_disk_destroy(struct sim_host *host)
     for (size_t i = 0; i < host->disk.count; i++)
         group_clear(&host->disk.groups[i]);
     host->disk.count = 0;
+    sim_map_deinit(&host->disk.group_index);
     shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
 }
@@ -294,6 +297,7 @@ void sim_disk_deinit(struct sim_host *host)
     for (size_t i = 0; i < host->disk.count; i++)
         group_clear(&host->disk.groups[i]);
     free(host->disk.groups);
+    sim_map_deinit(&host->disk.group_index);
     shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
     free(host->disk.archived);
