@@ -7,7 +7,7 @@
  * G2. Carrying out never steps a raft: what asks for it is noted and done after (the scratch of actions is one).
  * G3. A group's life is in every mark, so that a completion of a removed group says nothing to its successor.
  *
- * G4, G5: how a replica that was left behind learns of it.
+ * G4, G5: how a replica that was left behind learns of it. G6: how one that was never there gets its vote.
  * Memory of a group is taken where it is admitted: founding, restore, a first message from its leader. */
 #include "shoal/job_facts.h"
 #include "sched_group.h"
@@ -622,10 +622,12 @@ void sched_group_due(struct shoal_sched *s, struct sched_group *g)
 /* ---- From outside ---- */
 
 /* A leader speaks of a group that is not here: this node was made a member. It starts as a learner with nothing, and
- * the leader's log or snapshot tells the rest. */
+ * the leader's log or snapshot tells the rest. Where a candidate asks (G6), its configuration is stored before its vote,
+ * so that a restart forgets neither (W2). */
 static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_id id,
                                         const struct shoal_raft_message *message)
 {
+    bool votes = message->kind == SHOAL_RAFT_PREVOTE || message->kind == SHOAL_RAFT_VOTE;
     struct shoal_raft_options options;
     struct sched_group *g;
 
@@ -638,7 +640,7 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
     options.config.members[1] = (struct shoal_raft_member){ .id = options.self, .bits = SHOAL_RAFT_LEARNER };
     if (sched_group_admit(s, id, &g) != SHOAL_OK)
         return NULL;
-    if (shoal_raft_create(&g->raft, &options) != SHOAL_OK) {
+    if (shoal_raft_create(&g->raft, &options) != SHOAL_OK || (votes && !sched_snapshot_witness(s, g))) {
         /* Nothing of it has been told or stored: undo the admission. */
         sched_group_remove(s, g);
         return NULL;
@@ -760,6 +762,17 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
         sched_group_doom(s, g, 0, true);
 }
 
+/* G6. A guardian that missed the founding is no member yet when the leader that would install it is lost: its vote, of an
+ * empty log, is what elects the one that is left. Not of an id that this node has forgotten, or has said no to. */
+static bool may_join(struct shoal_sched *s, struct shoal_job_id id, enum shoal_raft_message_kind kind)
+{
+    if (sched_settle_waits(s, id))
+        return false;
+    if (kind == SHOAL_RAFT_PREVOTE || kind == SHOAL_RAFT_VOTE)
+        return sched_may_found(s, id);
+    return kind == SHOAL_RAFT_APPEND || kind == SHOAL_RAFT_INSTALL;
+}
+
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.raft.group);
@@ -786,9 +799,8 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         shoal_raft_message_deinit(&message);
         return SHOAL_ERR_MALFORMED;
     }
-    if (g == NULL && !sched_settle_waits(s, frame->u.raft.group) &&
-        (message.kind == SHOAL_RAFT_APPEND || message.kind == SHOAL_RAFT_INSTALL) &&
-        shoal_node_id_equal(message.to.node, s->self) && shoal_store_id_equal(message.to.store, s->store))
+    if (g == NULL && shoal_node_id_equal(message.to.node, s->self) &&
+        shoal_store_id_equal(message.to.store, s->store) && may_join(s, frame->u.raft.group, message.kind))
         g = admit_joiner(s, frame->u.raft.group, &message);
     if (g == NULL) {
         s->stats.frames_unknown++;

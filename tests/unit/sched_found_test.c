@@ -302,6 +302,71 @@ static void test_two_conductors_write_one_record(void **state)
     net_destroy(net);
 }
 
+/* F4: a guardian is out of reach while its job is founded, and the leader is lost before it comes back. The one that holds
+ * the job leads on with its vote; a restart in between takes nothing back. */
+static void guardian_missed_it(uint64_t seed, unsigned restarts)
+{
+    struct net *net = net_create(seed, 3, true);
+    struct net_reply *reply;
+
+    for (unsigned i = 0; i < 2; i++)
+        net->cut[i][2] = net->cut[2][i] = true;
+    reply = net_wait(net, net_submit(net, 0, 1, (struct shoal_view){ 0 }), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_run(net, 20 * NET_S);
+    net_crash(net, 0);
+    net_run(net, 5 * NET_S);
+    for (unsigned i = 0; i < 2; i++)
+        net->cut[i][2] = net->cut[2][i] = false;
+    for (unsigned i = 0; i < restarts; i++) {
+        net_run(net, 300 * NET_MS);
+        net_crash(net, 2);
+        net_start(net, 2);
+    }
+    net_run(net, 20 * NET_S);
+    assert_int_equal(get(net, 1, reply->job)->err, SHOAL_OK);
+    assert_int_equal(get(net, 2, reply->job)->err, SHOAL_OK);
+    assert_true(founded(net, 1, reply->job) && founded(net, 2, reply->job));
+    net_destroy(net);
+}
+
+static void test_a_guardian_that_missed_the_founding_votes(void **state)
+{
+    (void)state;
+    guardian_missed_it(66, 0);
+    guardian_missed_it(67, 1);
+    guardian_missed_it(68, 4);
+}
+
+/* W2, of such a guardian: what it has voted is there after a restart. */
+static void test_the_vote_of_who_missed_it_is_kept(void **state)
+{
+    struct net *net = net_create(69, 3, true);
+    struct shoal_sched_group_status status = { 0 };
+    struct net_reply *reply;
+    uint64_t term;
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++)
+        net->cut[i][2] = net->cut[2][i] = true;
+    reply = net_wait(net, net_submit(net, 0, 1, (struct shoal_view){ 0 }), 5 * NET_S);
+    net_run(net, NET_S);
+    net_crash(net, 0);
+    net->cut[1][2] = net->cut[2][1] = false;
+    while (status.term < 2 && net->now < 1100 * NET_S) {
+        net_run(net, NET_MS / 4);
+        (void)shoal_sched_group_find(net->nodes[2].sched, reply->job, &status);
+    }
+    term = status.term;
+    assert_true(term >= 2 && !status.founded);
+    net->cut[1][2] = true; /* nothing of the log comes with it */
+    net_run(net, 20 * NET_MS);
+    net_crash(net, 2);
+    net_start(net, 2);
+    assert_true(shoal_sched_group_find(net->nodes[2].sched, reply->job, &status) && status.term >= term);
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -312,6 +377,8 @@ int main(void)
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_full_store_founds_nothing),
         cmocka_unit_test(test_two_conductors_write_one_record),
+        cmocka_unit_test(test_a_guardian_that_missed_the_founding_votes),
+        cmocka_unit_test(test_the_vote_of_who_missed_it_is_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
