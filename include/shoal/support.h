@@ -142,6 +142,10 @@ uint64_t shoal_support_deadline_ns(const struct shoal_support *support);
 const struct shoal_support_peer *shoal_support_find(const struct shoal_support *support, struct shoal_node_id node);
 size_t shoal_support_count(const struct shoal_support *support);
 const struct shoal_support_peer *shoal_support_at(const struct shoal_support *support, size_t i);
+/* True: that peer leads a group towards this host, it says. */
+bool shoal_support_claims_any(const struct shoal_support *support, size_t i);
+/* A peer's control link answers nothing (or answers again): it gets no further support until it does. */
+void shoal_support_unanswered(struct shoal_support *support, struct shoal_node_id node, bool unanswered);
 /* The term in which `node` claims to lead `group` (as this host knows); 0: it does not. */
 uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node,
                                struct shoal_job_id group);

@@ -267,6 +267,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         s->stats.removed_refused++;
         return SHOAL_ERR_DENIED;
     }
+    sched_link_heard(s, from);
     err = sched_frame_decode(bytes, &frame);
     if (err == SHOAL_OK && !sched_is_self(s, from)) {
         switch (frame.kind) {

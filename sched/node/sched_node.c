@@ -7,7 +7,9 @@
  *     difference is told before any other event (C1), so that an edge can neither be lost nor come late.
  * N2. A host is a peer of interest once per group it shares with this one.
  * N3. Who was removed from the mesh guards nothing, gets no work, and is not heard. A node that gossip has forgotten is
- *     kept as long as a ticket of its may come back, or until the table is full: then the one forgotten first goes. */
+ *     kept as long as a ticket of its may come back, or until the table is full: then the one forgotten first goes.
+ * N4. Datagrams may pass where the control link does not. A host that leads a group towards this one, and from which no
+ *     frame has come for a second, is asked; without an answer within another one it gets no further support. */
 #include "sched_node.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
@@ -20,6 +22,12 @@
 #include "shoal/banned.h"
 
 #define FORGOTTEN_NS (7ull * 24 * 3600 * SHOAL_S) /* as long as a ticket lives */
+
+#define LINK_ASK_NS SHOAL_S            /* nothing has come for so long */
+#define LINK_ANSWER_NS SHOAL_S         /* PROTOCOLS 5 */
+#define LINK_AGAIN_NS (300 * SHOAL_MS) /* what is sent while no link stands is lost */
+#define LINK_LATE_NS (500 * SHOAL_MS)  /* of the support timer, which comes each 100 ms */
+#define LINK_ASK_ID UINT64_MAX         /* no serial of a request */
 
 /* The first node not before `id`. */
 static size_t node_place(const struct shoal_sched *s, struct shoal_node_id id)
@@ -272,6 +280,48 @@ static void support_step(struct shoal_sched *s, const struct shoal_support_event
     support_actions(s);
 }
 
+static void ask_over_link(struct shoal_sched *s, struct sched_node *node)
+{
+    struct frame frame = { .kind = FRAME_WHO };
+
+    frame.u.who.id = LINK_ASK_ID; /* any answer will do */
+    sched_send(s, node->info.id, &frame);
+    if (node->asked_ns == 0)
+        node->asked_ns = s->now;
+    node->again_ns = s->now + LINK_AGAIN_NS;
+}
+
+/* N4. When this loop stood still itself, answers wait unread: they are given their time anew. */
+static void watch_links(struct shoal_sched *s)
+{
+    bool was_late = s->now > s->links_ns + LINK_LATE_NS;
+    size_t count = shoal_support_count(s->support);
+
+    s->links_ns = s->now;
+    for (size_t i = 0; i < count; i++) {
+        struct sched_node *node = sched_node_find(s, shoal_support_at(s->support, i)->node);
+
+        if (node == NULL)
+            continue;
+        if (!shoal_support_claims_any(s->support, i) || (node->asked_ns != 0 && was_late))
+            node->asked_ns = 0;
+        else if (node->asked_ns == 0 ? s->now >= node->frame_ns + LINK_ASK_NS : s->now >= node->again_ns)
+            ask_over_link(s, node);
+        shoal_support_unanswered(s->support, node->info.id,
+                                 node->asked_ns != 0 && s->now >= node->asked_ns + LINK_ANSWER_NS);
+    }
+}
+
+void sched_link_heard(struct shoal_sched *s, struct shoal_node_id id)
+{
+    struct sched_node *node = sched_node_find(s, id);
+
+    if (node == NULL)
+        return;
+    node->frame_ns = s->now;
+    node->asked_ns = 0;
+}
+
 void sched_support_timer(struct shoal_sched *s)
 {
     struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_TIMER, .health = s->health };
@@ -280,6 +330,7 @@ void sched_support_timer(struct shoal_sched *s)
     SHOAL_ASSERT(s->support != NULL);
     event.health.slot_stamp = s->now;
     event.health.quorum_connected = quorum_connected(s);
+    watch_links(s);
     support_step(s, &event, &err);
     SHOAL_ASSERT(err == SHOAL_OK);
 }

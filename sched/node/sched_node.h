@@ -12,6 +12,10 @@ struct sched_node {
     struct shoal_sched_node info;
     uint64_t since_ns; /* of its state */
     uint32_t links;    /* how often its link came up */
+    /* Its control link (N4). */
+    uint64_t frame_ns; /* the newest frame came then */
+    uint64_t asked_ns; /* nothing has come since this was asked; 0: nothing is asked */
+    uint64_t again_ns; /* it is asked once more then */
 };
 
 /* sched_node.c */
@@ -26,6 +30,7 @@ void sched_nodes_changed(struct shoal_sched *s); /* who may guard or work has ch
 void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *node);
 void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_sched_link_state state);
 void sched_support_timer(struct shoal_sched *s);
+void sched_link_heard(struct shoal_sched *s, struct shoal_node_id node); /* a frame has come over it */
 enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes);
 void sched_group_told(struct shoal_sched *s, struct sched_group *g); /* told hosts = members */
 void sched_group_untell(struct shoal_sched *s, struct sched_group *g);

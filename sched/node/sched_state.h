@@ -73,6 +73,7 @@ struct shoal_sched {
     bool restored; /* start-up is over */
     struct shoal_support *support;
     struct shoal_support_health health;
+    uint64_t links_ns; /* control links were watched then */
     uint8_t store_percent; /* in use */
 
     struct sched_group **groups; /* in order of ids */

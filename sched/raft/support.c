@@ -10,6 +10,7 @@
  * H2. Support belongs to two incarnations: an echo for another life of this host, or from another life of the peer, is
  *     void.
  * H3. A peer whose flush or loop has hung longer than the bounds gets no further support: it could not act as leader.
+ *     Nor does one that answers nothing over its control link: it could not send entries, so its office is for another.
  * H4. Sequences only rise within an incarnation: what is replayed or reordered is dropped.
  * H5. Claims are a set, compared by a hash that does not depend on order. A new set replaces the old one whole.
  * H6. Peers are sorted by node, once each, and this host is none of them.
@@ -90,6 +91,7 @@ struct peer {
     uint32_t theirs;
     uint64_t theirs_hash;
     bool theirs_dirty; /* the owner has not heard all of it */
+    bool unanswered;   /* H3: over its control link, as the owner says */
     uint64_t pages_version;
     uint32_t pages_count;
     uint64_t pages_got[(SUPPORT_PAGES_MAX + 63) / 64];
@@ -633,7 +635,8 @@ static void peer_restarted(struct shoal_support *support, struct peer *peer, str
 static void take_support(struct shoal_support *support, struct peer *peer, const struct heartbeat *beat,
                          struct shoal_support_actions *actions)
 {
-    if (beat->flush_age_ns > support->flush_age_max_ns || beat->loop_lag_ns > support->loop_lag_max_ns) {
+    if (beat->flush_age_ns > support->flush_age_max_ns || beat->loop_lag_ns > support->loop_lag_max_ns ||
+        peer->unanswered) {
         support->stats.withheld++; /* H3: what it has runs out by itself */
         return;
     }
@@ -1006,6 +1009,20 @@ const struct shoal_support_peer *shoal_support_at(const struct shoal_support *su
 {
     SHOAL_ASSERT(i < support->peers_count); /* the caller counts with shoal_support_count */
     return &support->peers[i]->known;
+}
+
+bool shoal_support_claims_any(const struct shoal_support *support, size_t i)
+{
+    SHOAL_ASSERT(i < support->peers_count); /* the caller counts with shoal_support_count */
+    return support->peers[i]->theirs != SUPPORT_NONE;
+}
+
+void shoal_support_unanswered(struct shoal_support *support, struct shoal_node_id node, bool unanswered)
+{
+    struct peer *peer = peer_find(support, node);
+
+    SHOAL_ASSERT(peer != NULL); /* the owner asks peers of interest only */
+    peer->unanswered = unanswered;
 }
 
 uint64_t shoal_support_claimed(const struct shoal_support *support, struct shoal_node_id node,

@@ -153,6 +153,7 @@ struct net {
     unsigned count;
     struct net_node nodes[NET_NODES_MAX];
     bool cut[NET_NODES_MAX][NET_NODES_MAX];
+    bool links_cut[NET_NODES_MAX][NET_NODES_MAX]; /* frames alone: datagrams pass */
     unsigned loss_per_mille;
     unsigned
         damage_per_mille; /* frames with a bit flipped: members that lie. Nothing is promised then but to live on */
@@ -1203,7 +1204,7 @@ static void net_deliver(struct net *net, struct net_event *event)
     switch (event->kind) {
     case NET_FRAME:
     case NET_DATAGRAM:
-        if (net->cut[event->from][event->to])
+        if (net->cut[event->from][event->to] || (event->kind == NET_FRAME && net->links_cut[event->from][event->to]))
             return;
         out.kind = event->kind == NET_FRAME ? SHOAL_SCHED_FRAME : SHOAL_SCHED_DATAGRAM;
         out.u.frame.from = net->nodes[event->from].id;

@@ -857,6 +857,33 @@ static void test_a_script_survives_its_leader(void **state)
     net_destroy(net);
 }
 
+/* N4 of sched_node.c: datagrams pass between the leader and the others, frames do not. Another one leads within seconds,
+ * also while nobody asks for anything; healed, nobody is left out. */
+static void test_a_leader_without_links_loses_its_office(void **state)
+{
+    struct net *net = net_create(26, 3, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    unsigned leader = net_leader(net, job);
+    uint64_t began;
+
+    (void)state;
+    net_run(net, 3 * NET_S); /* all is quiet */
+    for (unsigned i = 0; i < 3; i++)
+        net->links_cut[leader][i] = net->links_cut[i][leader] = true;
+    began = net->now;
+    while (net_leader(net, job) == leader && net->now < began + 60 * NET_S)
+        net_run(net, 100 * NET_MS);
+    if (net->now - began > 5 * NET_S)
+        fail_msg("another leader after %llu ms", (unsigned long long)((net->now - began) / NET_MS));
+    assert_int_equal(ask(net, (leader + 1) % 3, SHOAL_SCHED_GET, job)->err, SHOAL_OK);
+    for (unsigned i = 0; i < 3; i++)
+        net->links_cut[leader][i] = net->links_cut[i][leader] = false;
+    net_run(net, 5 * NET_S);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(ask(net, i, SHOAL_SCHED_GET, job)->err, SHOAL_OK);
+    net_destroy(net);
+}
+
 /* Y3: all guardians of a job are lost. Its demand comes first by its ticket's time, and its slots are named in gossip for
  * ever; a job that comes after it runs all the same, once the leases of the lost one have ended. What is lost is not
  * unknown: its deletion is refused, and says who is missing. */
@@ -1093,6 +1120,7 @@ int main(void)
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
         cmocka_unit_test(test_scripts_run_and_finish),
         cmocka_unit_test(test_a_script_survives_its_leader),
+        cmocka_unit_test(test_a_leader_without_links_loses_its_office),
         cmocka_unit_test(test_a_job_without_guardians_holds_no_slots),
         cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
         cmocka_unit_test(test_the_book_of_requests_is_bounded),
