@@ -631,8 +631,8 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
     struct shoal_raft_options options;
     struct sched_group *g;
 
-    SHOAL_ASSERT(message->kind == SHOAL_RAFT_APPEND ||
-                 message->kind == SHOAL_RAFT_INSTALL); /* G4: only a leader makes members */
+    SHOAL_ASSERT(votes || message->kind == SHOAL_RAFT_APPEND ||
+                 message->kind == SHOAL_RAFT_INSTALL); /* G4, G6: only a leader, or who asks for a vote, makes members */
     SHOAL_ASSERT(sched_group_find(s, id) == NULL);
     sched_raft_options(s, &options);
     options.config.count = 2;
