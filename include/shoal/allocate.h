@@ -56,7 +56,7 @@ struct shoal_allocate_job {
     bool elastic;
 };
 
-struct shoal_allocate_view {
+struct shoal_allocate_input {
     const struct shoal_allocate_host *hosts;
     uint32_t host_count;
     const int32_t *slots; /* owner: index of a job of the view, or FREE, or OTHER */
@@ -99,10 +99,10 @@ SHOAL_MUST_CHECK enum shoal_err shoal_allocate_create(struct shoal_allocate **wo
 void shoal_allocate_destroy(struct shoal_allocate *work); /* accepts NULL */
 
 /* TOO_BIG: larger than at create. INVALID: indices that do not fit together; two hosts or two jobs with one id. */
-SHOAL_MUST_CHECK enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_view *view,
+SHOAL_MUST_CHECK enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_input *view,
                                                struct shoal_allocate_out *out);
 /* One line for a person: the binding constraint and what would help. */
-void shoal_allocate_explain(const struct shoal_allocate_view *view, const struct shoal_allocate_out *out, uint32_t job,
+void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
                             char *text, size_t cap);
 
 #endif

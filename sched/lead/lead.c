@@ -356,8 +356,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     worker->stale = host_lost(host);
     worker->seq = lead->scratch->in.seq;
     worker->report = *report;
-    if (report->phase == SHOAL_PHASE_EXITED && !worker->gone) {
-        worker->gone = true;
+    if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
+        worker->dead = true;
         if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
             lead_failure(s);
     }
@@ -371,8 +371,8 @@ static void on_worker(struct lead_step *s, struct lhost *host)
 static void worker_lost(struct lworker *worker, bool ran, const char *why)
 {
     SHOAL_ASSERT(worker->used);  /* L5: only what the log holds can be dropped */
-    SHOAL_ASSERT(!worker->gone); /* L5: an end that is known stays as it was told */
-    worker->gone = true;
+    SHOAL_ASSERT(!worker->dead); /* L5: an end that is known stays as it was told */
+    worker->dead = true;
     worker->lost = true;
     worker->report.phase = SHOAL_PHASE_EXITED;
     worker->report.ran = ran;
@@ -385,7 +385,7 @@ static void on_unknown(struct lead_step *s)
     struct lworker *worker = lead_worker(s->lead, s->lead->scratch->in.u.drain.worker_id);
 
     SHOAL_ASSERT(s->lead->scratch->in.kind == SHOAL_HOST_UNKNOWN);
-    if (worker == NULL || worker->gone)
+    if (worker == NULL || worker->dead)
         return;
     worker_lost(worker, worker->reported, "its host knows nothing of it");
 }

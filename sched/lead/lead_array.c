@@ -20,7 +20,7 @@ static struct shoal_task_end end_of(const struct shoal_lead *lead, const struct 
 {
     struct shoal_task_end end = { .worker_id = w->place.worker_id, .exit_code = -1 };
 
-    SHOAL_ASSERT(w->gone); /* L5 */
+    SHOAL_ASSERT(w->dead); /* L5 */
     SHOAL_ASSERT(w->used);
     SHOAL_ASSERT(w->place.role == SHOAL_JOB_TASK); /* an array has nothing else */
     if (!w->lost && (w->ended_ns == 0 || exit_code_of(&w->report) == 0)) {
@@ -43,7 +43,7 @@ uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *
     SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_TASKS);
     SHOAL_ASSERT(lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap && count < SHOAL_PLACEMENTS_MAX; i++)
-        if (lead->workers[i].used && lead->workers[i].gone)
+        if (lead->workers[i].used && lead->workers[i].dead)
             entry->u.tasks.ends[count++] = end_of(lead, &lead->workers[i]);
     entry->u.tasks.end_count = count;
     return count;
@@ -57,7 +57,7 @@ bool lead_array_drop(struct lead_step *s)
 
     SHOAL_ASSERT(s->lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap && !any; i++)
-        any = lead->workers[i].used && lead->workers[i].gone;
+        any = lead->workers[i].used && lead->workers[i].dead;
     if (!any)
         return false;
     entry = lead_entry(s, SHOAL_JOB_ENTRY_TASKS);
@@ -83,7 +83,7 @@ static bool any_started(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT(lead->job->tasks != NULL);
     for (uint32_t i = 0; i < lead->worker_cap; i++)
-        if (lead->workers[i].used && lead->workers[i].report.phase >= SHOAL_PHASE_STARTED && !lead->workers[i].gone)
+        if (lead->workers[i].used && lead->workers[i].report.phase >= SHOAL_PHASE_STARTED && !lead->workers[i].dead)
             return true;
     return false;
 }

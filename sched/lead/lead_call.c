@@ -235,7 +235,7 @@ static bool all_done(struct lead_step *s, const struct shoal_call *call, struct 
                 lead_fail(lead, -1,
                           "two engines ended the training with different states (digests %016llx and %016llx)",
                           (unsigned long long)(*done)->report.state_digest, (unsigned long long)w->report.state_digest);
-            if (*done == NULL || (w->gone && !(*done)->gone))
+            if (*done == NULL || (w->dead && !(*done)->dead))
                 *done = *done == NULL ? w : *done;
             continue;
         }
@@ -410,7 +410,7 @@ bool lead_progress(struct lead_step *s)
 bool lead_rerun(const struct shoal_lead *lead)
 {
     for (uint32_t i = 0; i < lead->worker_cap; i++)
-        if (lead->workers[i].used && lead->workers[i].place.role == SHOAL_JOB_SCRIPT && lead->workers[i].gone &&
+        if (lead->workers[i].used && lead->workers[i].place.role == SHOAL_JOB_SCRIPT && lead->workers[i].dead &&
             lead->workers[i].lost)
             return true;
     /* A gang is placed whole: one of it was dropped already, maybe by the leader before. The others' ends are no
@@ -506,7 +506,7 @@ static void exit_text(const struct lworker *w, const char *who, char *text, size
 {
     const char *line = w->report.text;
 
-    SHOAL_ASSERT(w->gone); /* L5 */
+    SHOAL_ASSERT(w->dead); /* L5 */
     if (w->report.signalled)
         (void)snprintf(text, cap, "the %s was ended by signal %d%s%.200s", who, w->report.status,
                        line[0] != '\0' ? ": " : "", line);
@@ -530,7 +530,7 @@ static bool judge_scripts(struct lead_step *s)
         if (!w->used || w->place.role == SHOAL_JOB_ENGINE)
             continue;
         all++;
-        if (!w->gone)
+        if (!w->dead)
             continue;
         if (w->lost) {
             lost += w->report.ran;

@@ -372,7 +372,7 @@ static enum breach find_breach(struct lead_step *s, const struct shoal_call *cal
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->gone || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
+        if (w == NULL || w->dead || closed_in(w, last->epoch) || w->report.stuck || w->report.failed ||
             out_of_reach(s, last, i))
             return BREACH_LOSS;
         if (w->leaving)
@@ -459,7 +459,7 @@ static bool closed_enough(struct lead_step *s, const struct shoal_worker_epoch *
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(lead, last->members[i].worker_id);
 
-        if (w == NULL || w->gone || (closed_in(w, last->epoch) && !carrier(w, &last->members[i], last)))
+        if (w == NULL || w->dead || (closed_in(w, last->epoch) && !carrier(w, &last->members[i], last)))
             continue;
         *none = false;
         if (closed_in(w, last->epoch)) {
@@ -498,7 +498,7 @@ static bool decide(struct lead_step *s, const struct shoal_worker_epoch *last, c
     for (uint32_t i = 0; i < last->member_count; i++) {
         const struct lworker *w = lead_worker(s->lead, last->members[i].worker_id);
 
-        if (w != NULL && !w->gone && closed_in(w, last->epoch) && carried(w) > highest)
+        if (w != NULL && !w->dead && closed_in(w, last->epoch) && carried(w) > highest)
             highest = carried(w);
     }
     return highest <= *decided;

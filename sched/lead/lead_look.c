@@ -42,7 +42,7 @@ bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placemen
 {
     const struct lworker *worker = lead_find_worker(lead, place->worker_id);
 
-    return place->slot != SHOAL_SLOT_NONE && (worker == NULL || !worker->gone);
+    return place->slot != SHOAL_SLOT_NONE && (worker == NULL || !worker->dead);
 }
 
 bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot)

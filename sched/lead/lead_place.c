@@ -703,7 +703,7 @@ bool lead_drop(struct lead_step *s)
         const struct lworker *w = &lead->workers[i];
         bool well = w->place.role != SHOAL_JOB_ENGINE && w->report.status == 0 && !w->report.signalled && !w->lost;
 
-        if (!w->used || !w->gone || (well && !ended && !lead->job->stop && !lead_rerun(lead)))
+        if (!w->used || !w->dead || (well && !ended && !lead->job->stop && !lead_rerun(lead)))
             continue;
         if (entry == NULL) {
             entry = lead_entry(s, SHOAL_JOB_ENTRY_PLACE);

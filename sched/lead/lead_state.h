@@ -20,7 +20,7 @@ struct lworker {
     bool was_member; /* of an epoch that this leader saw */
     bool cut_off;    /* its data links broke too often: it is left out, and ended (E7 of lead_epoch.c) */
     bool leaving;    /* the allocation takes its slot away, or its host asks for it */
-    bool gone;       /* confirmed dead, or its lease has ended: to be dropped */
+    bool dead;       /* confirmed dead, or its lease has ended: to be dropped */
     bool lost;       /* gone without an exit status: its host or its lease was lost */
     struct shoal_placement place;
     uint64_t lapse_ns;   /* its lease has ended by then, by this leader's clock (L2) */
@@ -204,7 +204,7 @@ __attribute__((format(printf, 2, 3))) void lead_pending(struct shoal_lead *lead,
 void lead_blob_text(struct shoal_hash hash, char *text);
 static inline bool lworker_lives(const struct lworker *w)
 {
-    return w->used && !w->gone && w->report.phase != SHOAL_PHASE_EXITED;
+    return w->used && !w->dead && w->report.phase != SHOAL_PHASE_EXITED;
 }
 static inline bool host_lost(const struct lhost *host) { return host != NULL && host->health != SHOAL_LEAD_HOST_WELL; }
 

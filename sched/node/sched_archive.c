@@ -229,7 +229,7 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
     struct shoal_job_id id = frame->u.archive.job;
     struct sched_group *g = sched_group_find(s, id);
     struct sched_archived *a = sched_archived_find(s, id);
-    struct sched_copy *copy;
+    struct sched_held_record *copy;
     bool same;
 
     SHOAL_ASSERT(frame->kind == FRAME_ARCHIVE && frame->u.archive.word == ARCHIVE_STATE);
@@ -468,7 +468,7 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
     }
     a->host_count = sched_archive_hosts_update(s, a->id, a->hosts, a->host_count);
     for (unsigned i = 0; i < a->host_count; i++) {
-        struct sched_copy *copy = &a->hosts[i];
+        struct sched_held_record *copy = &a->hosts[i];
         const struct sched_node *node = sched_node_find(s, copy->node);
 
         if (sched_is_self(s, copy->node)) {

@@ -10,7 +10,7 @@ struct sched_group;
 struct sched_request;
 
 /* A host that should hold a record, and whether it does. */
-struct sched_copy {
+struct sched_held_record {
     struct shoal_node_id node;
     bool holds, final;
 };
@@ -54,7 +54,7 @@ struct sched_archived {
     uint64_t drop_ns; /* not fetched by then: forgotten */
     uint8_t looks;    /* in a row that found something missing */
     uint8_t host_count;
-    struct sched_copy hosts[SHOAL_ARCHIVE_COPIES]; /* who should hold it; this node too */
+    struct sched_held_record hosts[SHOAL_ARCHIVE_COPIES]; /* who should hold it; this node too */
 };
 
 /* sched_archive.c */

@@ -82,16 +82,16 @@ size_t sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id, 
 }
 
 /* Of hosts that still belong to it, all that is known stays. */
-uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_copy *hosts,
+uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_held_record *hosts,
                                    uint8_t host_count)
 {
     struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
-    struct sched_copy fresh[SHOAL_ARCHIVE_COPIES] = { 0 };
+    struct sched_held_record fresh[SHOAL_ARCHIVE_COPIES] = { 0 };
     size_t count = sched_archive_hosts(s, id, nodes);
 
     SHOAL_ASSERT(host_count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (size_t i = 0; i < count; i++) {
-        fresh[i] = (struct sched_copy){ .node = nodes[i] };
+        fresh[i] = (struct sched_held_record){ .node = nodes[i] };
         for (unsigned old = 0; old < host_count; old++)
             if (shoal_node_id_equal(hosts[old].node, nodes[i]))
                 fresh[i] = hosts[old];
@@ -100,7 +100,8 @@ uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job
     return (uint8_t)count;
 }
 
-struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count, struct shoal_node_id node)
+struct sched_held_record *sched_archive_copy_at(struct sched_held_record *hosts, uint8_t count,
+                                                struct shoal_node_id node)
 {
     SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
     for (unsigned i = 0; i < count; i++)
@@ -109,7 +110,7 @@ struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count
     return NULL;
 }
 
-bool sched_archive_all_hold(const struct sched_copy *hosts, uint8_t count, bool final)
+bool sched_archive_all_hold(const struct sched_held_record *hosts, uint8_t count, bool final)
 {
     SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES);
     for (unsigned i = 0; i < count; i++)

@@ -39,11 +39,12 @@ void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a);
 
 /* sched_archive_hosts.c */
 /* Name anew who should hold the record; what is known of those that still should stays. The new count. */
-uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_copy *hosts,
+uint8_t sched_archive_hosts_update(const struct shoal_sched *s, struct shoal_job_id id, struct sched_held_record *hosts,
                                    uint8_t host_count);
-struct sched_copy *sched_archive_copy_at(struct sched_copy *hosts, uint8_t count, struct shoal_node_id node);
+struct sched_held_record *sched_archive_copy_at(struct sched_held_record *hosts, uint8_t count,
+                                                struct shoal_node_id node);
 /* True: each of them holds it (as final), and there is at least one. */
-bool sched_archive_all_hold(const struct sched_copy *hosts, uint8_t count, bool final);
+bool sched_archive_all_hold(const struct sched_held_record *hosts, uint8_t count, bool final);
 
 /* sched_archive.c */
 void sched_archive_say(struct shoal_sched *s, struct shoal_node_id to, enum archive_word word, struct shoal_job_id id,

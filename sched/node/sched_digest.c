@@ -102,7 +102,7 @@ void sched_on_digest(struct shoal_sched *s, struct shoal_node_id from, const str
 
     SHOAL_ASSERT(frame->kind == FRAME_DIGEST);
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
-    if (g == NULL || sched_line(frame->u.digest.index) != sched_group_line(g) ||
+    if (g == NULL || sched_lineage(frame->u.digest.index) != sched_group_lineage(g) ||
         shoal_raft_config_find(shoal_raft_config(g->raft), from) == NULL)
         return;
     for (unsigned i = 0; i < SHOAL_SCHED_SOURCES_MAX; i++) {
@@ -129,7 +129,7 @@ void sched_take_digest(struct shoal_sched *s, struct sched_group *g)
     g->digest_index = g->applied;
     g->digest = sched_group_state_digest(s, g);
     frame.u.digest.group = g->id;
-    frame.u.digest.index = sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)g->digest_index;
+    frame.u.digest.index = sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)g->digest_index;
     frame.u.digest.digest = g->digest;
     for (unsigned i = 0; i < g->told_count; i++)
         sched_send(s, g->told[i].node, &frame);

@@ -673,24 +673,24 @@ void sched_say_removed(struct shoal_sched *s, struct sched_group *g, struct shoa
     if (!g->founded || g->stopped || !status.config_committed || g->config_index == 0 ||
         shoal_raft_config_find(shoal_raft_config(g->raft), to) != NULL)
         return;
-    frame.u.who.id = sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)status.commit;
+    frame.u.who.id = sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)status.commit;
     frame.u.who.job = g->id;
     sched_send(s, to, &frame);
 }
 
-uint64_t sched_group_line(const struct sched_group *g)
+uint64_t sched_group_lineage(const struct sched_group *g)
 {
     SHOAL_ASSERT(g->raft != NULL);
-    return sched_line(shoal_raft_term(g->raft));
+    return sched_lineage(shoal_raft_term(g->raft));
 }
 
 uint64_t sched_group_config_version(const struct sched_group *g)
 {
     SHOAL_ASSERT(g->config_index <= UINT32_MAX); /* the low half of a version */
-    return sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)g->config_index;
+    return sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)g->config_index;
 }
 
-/* The newest configuration that this replica holds, committed or not, and its line. */
+/* The newest configuration that this replica holds, committed or not, and its lineage. */
 static uint64_t newest_config(const struct sched_group *g)
 {
     struct shoal_raft_status status;
@@ -701,12 +701,12 @@ static uint64_t newest_config(const struct sched_group *g)
         const struct shoal_entry *entry = shoal_raft_entry(g->raft, i);
 
         if (entry != NULL && entry->kind == SHOAL_ENTRY_CONFIG)
-            return sched_group_line(g) << SCHED_LINE_SHIFT | (uint32_t)i;
+            return sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)i;
     }
     return sched_group_config_version(g);
 }
 
-/* Whatever it holds, or leads, is of an earlier line than ours, or of an earlier membership: it goes, and may become a
+/* What it holds, or leads, is of an earlier lineage than ours, or of an earlier membership: it goes, and may become a
  * member anew. */
 void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to)
 {
@@ -719,11 +719,11 @@ void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, st
 }
 
 /* True: the message is not for this replica as it is. */
-static bool other_line(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id from,
-                       const struct shoal_raft_message *message)
+static bool other_lineage(struct shoal_sched *s, struct sched_group *g, struct shoal_node_id from,
+                          const struct shoal_raft_message *message)
 {
-    uint64_t theirs = sched_line(message->term);
-    uint64_t ours = sched_group_line(g);
+    uint64_t theirs = sched_lineage(message->term);
+    uint64_t ours = sched_group_lineage(g);
     struct shoal_raft_status status;
 
     SHOAL_ASSERT(shoal_node_id_equal(message->from.node, from));
@@ -735,7 +735,7 @@ static bool other_line(struct shoal_sched *s, struct sched_group *g, struct shoa
     }
     shoal_raft_status(g->raft, &status);
     if (status.last == 0 && !g->record_known)
-        return false; /* a joiner that has got nothing yet joins that line */
+        return false; /* a joiner that has got nothing yet joins that lineage */
     if (message->kind == SHOAL_RAFT_APPEND || message->kind == SHOAL_RAFT_INSTALL)
         sched_group_doom(s, g, 0, false); /* its leader repeats, and finds an empty place */
     return true;
@@ -749,7 +749,7 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL)
         (void)sched_park_wake(s, frame->u.who.job); /* awake, it asks whether it is a member still */
-    if (g == NULL || (g->leads && sched_line(frame->u.who.id) <= sched_group_line(g)))
+    if (g == NULL || (g->leads && sched_lineage(frame->u.who.id) <= sched_group_lineage(g)))
         return;
     if (frame->u.who.id != 0) {
         if (frame->u.who.id >= newest_config(g))
@@ -758,7 +758,8 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
     }
     /* Deleted: whoever says so was a guardian at the end, maybe not one yet when this replica was last there, or was
      * told so itself. After a recovery only fellow guardians know: the others may speak of the generation before. */
-    if (!g->mesh_is && (sched_group_line(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
+    if (!g->mesh_is &&
+        (sched_group_lineage(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
         sched_group_doom(s, g, 0, true);
 }
 
@@ -804,7 +805,7 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         g = admit_joiner(s, frame->u.raft.group, &message);
     if (g == NULL) {
         s->stats.frames_unknown++;
-    } else if (!other_line(s, g, from, &message)) {
+    } else if (!other_lineage(s, g, from, &message)) {
         event.u.message = &message;
         err = sched_group_step(s, g, &event);
         if (message.kind == SHOAL_RAFT_PREVOTE || message.kind == SHOAL_RAFT_VOTE)

@@ -12,10 +12,10 @@
 
 struct shoal_sched;
 
-/* A group's line: recovery generation - 1 (16 bits), and who founded it (16 bits); 0 as it was founded first. The high
+/* A group's lineage: recovery generation - 1 (16 bits), and who founded it (16 bits); 0 as founded first. The high
  * half of every term (sched_recover.c). */
-#define SCHED_LINE_SHIFT 32
-static inline uint64_t sched_line(uint64_t term) { return term >> SCHED_LINE_SHIFT; }
+#define SCHED_LINEAGE_SHIFT 32
+static inline uint64_t sched_lineage(uint64_t term) { return term >> SCHED_LINEAGE_SHIFT; }
 
 #define SCHED_TOLD_MAX (SHOAL_GROUP_NODES_MAX + 4)
 #define SCHED_WAITERS_MAX 8
@@ -53,7 +53,7 @@ struct sched_need {
     uint64_t offset;
 };
 
-struct sched_side; /* what belongs to a lead: sched_lead.c */
+struct sched_lead_state; /* what belongs to a lead: sched_lead.c */
 
 struct sched_group {
     struct shoal_job_id id;
@@ -62,7 +62,7 @@ struct sched_group {
     struct shoal_mesh *mesh; /* the mesh group's machine; NULL in a job's group */
     struct shoal_job *job;   /* NULL until the founding record is applied */
     struct shoal_lead *lead;
-    struct sched_side *side;
+    struct sched_lead_state *lead_state;
 
     uint64_t applied;
     uint64_t applied_term;
@@ -130,7 +130,7 @@ struct sched_group {
     bool archive_making;     /* the shell lists its blobs */
     uint64_t archive_end_ns; /* every holder has it as final since then; 0: not yet */
     uint8_t archive_host_count;
-    struct sched_copy archive_hosts[SHOAL_ARCHIVE_COPIES];
+    struct sched_held_record archive_hosts[SHOAL_ARCHIVE_COPIES];
 
     /* The queue of pending jobs (leader): sched_park.c. */
     bool held;    /* it waits without a lead */
@@ -177,8 +177,8 @@ void sched_group_sync(struct shoal_sched *s, struct sched_group *g);
 void sched_carry_out(struct shoal_sched *s, struct sched_group *g);
 void sched_group_due(struct shoal_sched *s, struct sched_group *g);
 void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t upto); /* entries of the log here */
-uint64_t sched_group_line(const struct sched_group *g);                              /* of the replica here */
-/* (line, configuration): the higher one is the newer. */
+uint64_t sched_group_lineage(const struct sched_group *g);                           /* of the replica here */
+/* (lineage, configuration): the higher one is the newer. */
 uint64_t sched_group_config_version(const struct sched_group *g);
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);

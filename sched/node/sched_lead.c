@@ -26,7 +26,7 @@ struct told_host {
 };
 
 /* The state that a lead was told last. */
-struct sched_side {
+struct sched_lead_state {
     bool supported;
     uint64_t config_index;
     struct shoal_hash target; /* of the newest TARGET */
@@ -87,7 +87,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
 
 void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event)
 {
-    SHOAL_ASSERT(g->lead == NULL || g->side != NULL); /* J1 */
+    SHOAL_ASSERT(g->lead == NULL || g->lead_state != NULL); /* J1 */
     if (g->lead == NULL)
         return;
     event->wall_ms = s->wall_ms;
@@ -117,10 +117,10 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
 
-    SHOAL_ASSERT(at < g->side->host_count);
-    if (!is_news(&g->side->hosts[at], now))
+    SHOAL_ASSERT(at < g->lead_state->host_count);
+    if (!is_news(&g->lead_state->hosts[at], now))
         return;
-    g->side->hosts[at] = *now;
+    g->lead_state->hosts[at] = *now;
     event.u.host.node = now->node;
     event.u.host.health = now->health;
     event.u.host.host_epoch = now->host_epoch;
@@ -130,34 +130,34 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
 }
 
 /* Nodes left the table since this list was made. */
-static void drop_hosts(const struct shoal_sched *s, struct sched_side *side)
+static void drop_hosts(const struct shoal_sched *s, struct sched_lead_state *state)
 {
     size_t kept = 0;
 
-    for (size_t i = 0; i < side->host_count; i++)
-        if (sched_node_find(s, side->hosts[i].node) != NULL)
-            side->hosts[kept++] = side->hosts[i];
-    side->host_count = kept;
-    side->nodes_dropped = s->nodes_dropped;
-    SHOAL_ASSERT(side->host_count <= s->node_count); /* J2: a list in step with the nodes */
+    for (size_t i = 0; i < state->host_count; i++)
+        if (sched_node_find(s, state->hosts[i].node) != NULL)
+            state->hosts[kept++] = state->hosts[i];
+    state->host_count = kept;
+    state->nodes_dropped = s->nodes_dropped;
+    SHOAL_ASSERT(state->host_count <= s->node_count); /* J2: a list in step with the nodes */
 }
 
-/* The nodes keep their order of ids, so the side's list is walked in step with them. */
+/* The nodes keep their order of ids, so the lead state's list is walked in step with them. */
 static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
 {
-    struct sched_side *side = g->side;
+    struct sched_lead_state *state = g->lead_state;
     size_t at = 0;
 
-    SHOAL_ASSERT(g->side != NULL); /* J1 */
-    if (side->nodes_dropped != s->nodes_dropped)
-        drop_hosts(s, side);
-    if (side->host_cap < s->node_count) {
-        struct told_host *grown = realloc(side->hosts, s->node_cap * sizeof(*grown));
+    SHOAL_ASSERT(g->lead_state != NULL); /* J1 */
+    if (state->nodes_dropped != s->nodes_dropped)
+        drop_hosts(s, state);
+    if (state->host_cap < s->node_count) {
+        struct told_host *grown = realloc(state->hosts, s->node_cap * sizeof(*grown));
 
         if (grown == NULL)
             return;
-        side->hosts = grown;
-        side->host_cap = s->node_cap;
+        state->hosts = grown;
+        state->host_cap = s->node_cap;
     }
     for (size_t i = 0; i < s->node_count && g->lead != NULL; i++, at++) {
         const struct sched_node *node = &s->nodes[i];
@@ -173,10 +173,10 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
             now.slots_version = record.version;
             now.host_epoch = record.host_epoch;
         }
-        if (at >= side->host_count || !shoal_node_id_equal(side->hosts[at].node, now.node)) {
-            memmove(&side->hosts[at + 1], &side->hosts[at], (side->host_count - at) * sizeof(now));
-            side->hosts[at] = (struct told_host){ .node = now.node, .slots_version = UINT64_MAX }; /* nothing yet */
-            side->host_count++;
+        if (at >= state->host_count || !shoal_node_id_equal(state->hosts[at].node, now.node)) {
+            memmove(&state->hosts[at + 1], &state->hosts[at], (state->host_count - at) * sizeof(now));
+            state->hosts[at] = (struct told_host){ .node = now.node, .slots_version = UINT64_MAX }; /* nothing yet */
+            state->host_count++;
         }
         tell_host(s, g, at, &now);
     }
@@ -187,10 +187,10 @@ static void tell_guardians(struct shoal_sched *s, struct sched_group *g)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_GUARDIANS };
     struct shoal_node_id nodes[SHOAL_GROUP_NODES_MAX];
 
-    SHOAL_ASSERT(g->side != NULL); /* J1 */
-    if (g->side->config_index == g->config_index)
+    SHOAL_ASSERT(g->lead_state != NULL); /* J1 */
+    if (g->lead_state->config_index == g->config_index)
         return;
-    g->side->config_index = g->config_index;
+    g->lead_state->config_index = g->config_index;
     event.u.guardians.nodes = nodes;
     event.u.guardians.count = (uint32_t)sched_group_guardians(g, nodes, SHOAL_HOST_SOURCES_MAX);
     sched_lead_event(s, g, &event);
@@ -201,10 +201,10 @@ static void tell_supported(struct shoal_sched *s, struct sched_group *g)
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_SUPPORTED };
     bool supported = shoal_raft_leads_supported(g->raft, s->now);
 
-    SHOAL_ASSERT(g->side != NULL); /* J3 */
-    if (g->side->supported == supported)
+    SHOAL_ASSERT(g->lead_state != NULL); /* J3 */
+    if (g->lead_state->supported == supported)
         return;
-    g->side->supported = supported;
+    g->lead_state->supported = supported;
     event.u.supported = supported;
     sched_lead_event(s, g, &event);
 }
@@ -238,20 +238,20 @@ static bool lead_begin(struct shoal_sched *s, struct sched_group *g)
         .lease_ns = s->options.lease_ns,
     };
 
-    SHOAL_ASSERT(g->lead == NULL && g->side == NULL); /* J1 */
-    SHOAL_ASSERT(g->applied_term == g->term);         /* J1 */
+    SHOAL_ASSERT(g->lead == NULL && g->lead_state == NULL); /* J1 */
+    SHOAL_ASSERT(g->applied_term == g->term);               /* J1 */
     shoal_rand_init(&options.rand, shoal_rand_u64(&s->chance));
     /* Tokens are secrets: all of the state comes from the system's chance, not only 64 bits of it. */
     for (unsigned i = 0; i < 4; i++)
         options.rand.state[i] ^= shoal_rand_u64(&s->chance);
-    g->side = calloc(1, sizeof(*g->side));
-    if (g->side == NULL || shoal_lead_create(&g->lead, &options) != SHOAL_OK) {
-        free(g->side);
-        g->side = NULL;
+    g->lead_state = calloc(1, sizeof(*g->lead_state));
+    if (g->lead_state == NULL || shoal_lead_create(&g->lead, &options) != SHOAL_OK) {
+        free(g->lead_state);
+        g->lead_state = NULL;
         g->lead_ns = s->now + SHOAL_S; /* no memory: tried again */
         return false;
     }
-    g->side->supported = true; /* as the lead starts out */
+    g->lead_state->supported = true; /* as the lead starts out */
     g->changed |= SHOAL_JOB_CHANGED_STATE;
     sched_view_changed(s);
     return true;
@@ -259,13 +259,13 @@ static bool lead_begin(struct shoal_sched *s, struct sched_group *g)
 
 void sched_lead_end(struct sched_group *g)
 {
-    SHOAL_ASSERT((g->lead == NULL) == (g->side == NULL)); /* J1 */
+    SHOAL_ASSERT((g->lead == NULL) == (g->lead_state == NULL)); /* J1 */
     shoal_lead_destroy(g->lead);
     g->lead = NULL;
-    if (g->side != NULL)
-        free(g->side->hosts);
-    free(g->side);
-    g->side = NULL;
+    if (g->lead_state != NULL)
+        free(g->lead_state->hosts);
+    free(g->lead_state);
+    g->lead_state = NULL;
     g->lead_ns = SCHED_NEVER;
     g->lead_refused = false;
 }
@@ -326,11 +326,11 @@ static struct shoal_hash target_hash(const struct shoal_sched *s, const struct s
 
 bool sched_lead_waits_as(struct sched_group *g, uint64_t mark)
 {
-    bool same = mark != 0 && g->side->waiting_mark == mark;
+    bool same = mark != 0 && g->lead_state->waiting_mark == mark;
 
-    SHOAL_ASSERT(g->lead != NULL); /* J1 */
-    SHOAL_ASSERT(g->side != NULL); /* J1 */
-    g->side->waiting_mark = mark;
+    SHOAL_ASSERT(g->lead != NULL);       /* J1 */
+    SHOAL_ASSERT(g->lead_state != NULL); /* J1 */
+    g->lead_state->waiting_mark = mark;
     return same;
 }
 
@@ -339,12 +339,12 @@ void sched_lead_target(struct shoal_sched *s, struct sched_group *g, struct shoa
     struct shoal_hash hash = target_hash(s, event);
 
     SHOAL_ASSERT(event->kind == SHOAL_LEAD_TARGET);
-    SHOAL_ASSERT(g->side != NULL); /* J1 */
+    SHOAL_ASSERT(g->lead_state != NULL); /* J1 */
     if (event->u.target.slot_count > 0)
         tell_hosts(s, g); /* a newer record of a host that has refused: it may be asked again */
-    if (g->lead == NULL || shoal_hash_equal(hash, g->side->target))
+    if (g->lead == NULL || shoal_hash_equal(hash, g->lead_state->target))
         return;
-    g->side->target = hash;
+    g->lead_state->target = hash;
     sched_lead_event(s, g, event);
     if (g->lead != NULL)
         g->lead_ns = shoal_lead_deadline_ns(g->lead);

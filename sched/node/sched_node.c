@@ -458,13 +458,13 @@ static void tell(struct shoal_sched *s, struct sched_group *g, const struct shoa
     sched_carry_out(s, g);
 }
 
-/* A claim in another line says nothing to this replica: its leader's messages do (sched_recover.c). */
+/* A claim in another lineage says nothing to this replica: its leader's messages do (sched_recover.c). */
 static uint64_t claim_of(const struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id node)
 {
     uint64_t claimed = shoal_support_claimed(s->support, node, g->id);
 
     SHOAL_ASSERT(g->raft != NULL);
-    return sched_line(claimed) == sched_group_line(g) ? claimed : 0;
+    return sched_lineage(claimed) == sched_group_lineage(g) ? claimed : 0;
 }
 
 /* N1, for one host. Losses first: they may end a leadership. */

@@ -9,12 +9,12 @@
  *     | <------ founded --------------- | confirmed: every entry held here is applied, RECOVER after them; a snapshot
  *     |                                 | of that, alone in its configuration, in one flush; then guardians are added
  *
- * C1. A line is a recovery generation and who founded it; it is the high half of every term of its group, so that all
- *     terms of a later line are above all of an earlier one, in votes, claims, summaries and on hosts.
- * C2. Messages of an earlier line change nothing here, and are answered: its replica is superseded, and goes, also if
- *     it leads. A message from a leader of a later line makes ours go; the leader then sends its state.
- * C3. The new line is durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of the
- *     new leader is answered once it leads, so after that flush.
+ * C1. A lineage is a recovery generation and who founded it; it is the high half of every term of its group, so that
+ *     all terms of a later lineage are above all of an earlier one, in votes, claims, summaries and on hosts.
+ * C2. Messages of an earlier lineage change nothing here, and are answered: its replica is superseded, and goes, also
+ *     if it leads. A message from a leader of a later lineage makes ours go; the leader then sends its state.
+ * C3. The new lineage is durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of
+ *     the new leader is answered once it leads, so after that flush.
  * C4. Only nodes that gossip knows to be gone count as lost, or such as answer that they hold no replica any more. */
 #include "shoal/sched_ticket.h"
 #include "shoal/job_entry.h"
@@ -139,8 +139,8 @@ static bool quorum_lives(const struct sched_survey *survey)
 static int log_cmp(const struct sched_replica *a, const struct sched_replica *b)
 {
     SHOAL_ASSERT(a->answered && b->answered);
-    if (sched_line(a->term) != sched_line(b->term))
-        return sched_line(a->term) < sched_line(b->term) ? -1 : 1;
+    if (sched_lineage(a->term) != sched_lineage(b->term))
+        return sched_lineage(a->term) < sched_lineage(b->term) ? -1 : 1;
     if (a->last_term != b->last_term)
         return a->last_term < b->last_term ? -1 : 1;
     if (a->last_index != b->last_index)
@@ -199,7 +199,7 @@ static void refuse_well(struct shoal_sched *s, struct sched_request *r, const st
 
 /* ---- The next generation ----------------------------------------------------------------------------------------- */
 
-/* A raft that begins with the snapshot at `index` of the new line, this node its only member. */
+/* A raft that begins with the snapshot at `index` of the new lineage, this node its only member. */
 static enum shoal_err new_raft(struct shoal_sched *s, uint64_t index, uint64_t term, struct shoal_raft **raft)
 {
     struct shoal_raft_restored restored = { .has_snapshot = true };
@@ -244,8 +244,8 @@ static void forget_old_raft(struct shoal_sched *s, struct sched_group *g)
 static bool found_generation(struct shoal_sched *s, struct sched_group *g)
 {
     uint32_t generation = g->job->generation + 1;
-    uint64_t line = (uint64_t)(generation - 1) << 16 | (uint64_t)s->self.bytes[0] << 8 | s->self.bytes[1];
-    uint64_t term = line << SCHED_LINE_SHIFT | 1;
+    uint64_t lineage = (uint64_t)(generation - 1) << 16 | (uint64_t)s->self.bytes[0] << 8 | s->self.bytes[1];
+    uint64_t term = lineage << SCHED_LINEAGE_SHIFT | 1;
     uint64_t index = g->applied + 1;
     struct shoal_raft *raft;
     uint8_t entry[128];
@@ -370,7 +370,7 @@ static void judge(struct shoal_sched *s, struct sched_request *r, struct sched_s
     }
     for (unsigned i = 0; i < survey->count; i++)
         unsure = unsure || may_be_there(s, survey, i);
-    if (best != survey->self && sched_line(survey->list[best].term) > sched_line(survey->list[survey->self].term))
+    if (best != survey->self && sched_lineage(survey->list[best].term) > sched_lineage(survey->list[survey->self].term))
         sched_request_pass(s, r, there); /* recovered already, and we were left behind */
     else if (quorum_lives(survey))
         refuse_well(s, r, survey);

@@ -108,7 +108,7 @@ struct shoal_sched {
      * its own. */
     struct sched_gone *gone;
     size_t gone_count;
-    struct shoal_job_id gone_floor; /* newest forgotten */
+    struct shoal_job_id gone_horizon; /* newest forgotten */
     uint64_t gone_version;
     bool gone_dirty;
     bool gone_due;         /* some of them may have something left to do that can be done now (T6) */

@@ -202,7 +202,7 @@ bool sched_snapshot_witness(struct shoal_sched *s, struct sched_group *g)
     return true;
 }
 
-/* All of a line that a recovery has founded here: what the log before held is dropped with the same write. */
+/* All of a lineage that a recovery has founded here: what the log before held is dropped with the same write. */
 void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_raft_hard_state hard = { .term = g->applied_term, .commit = g->applied };
@@ -444,7 +444,7 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
         return;
     s->gone_count = 0;
     s->gone_version = s->gone_durable = shoal_get_u64(&r);
-    s->gone_floor = shoal_get_job_id(&r);
+    s->gone_horizon = shoal_get_job_id(&r);
     count = shoal_get_u32(&r);
     for (uint32_t i = 0; i < count && i < SHOAL_SCHED_GONE_MAX && !r.failed; i++) {
         struct sched_gone *gone = &s->gone[s->gone_count++];
@@ -680,7 +680,7 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
-    return shoal_job_id_cmp(id, s->gone_floor) > 0 && sched_gone_find(s, id) == NULL &&
+    return shoal_job_id_cmp(id, s->gone_horizon) > 0 && sched_gone_find(s, id) == NULL &&
            !sched_archive_holds(s, id); /* T3, T4 */
 }
 
@@ -728,8 +728,8 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why
     if (s->gone_count == SHOAL_SCHED_GONE_MAX) {
         size_t oldest = shoal_job_id_is_mesh(s->gone[0].id) ? 1 : 0; /* of which there is one, for ever */
 
-        if (shoal_job_id_cmp(s->gone[oldest].id, s->gone_floor) > 0)
-            s->gone_floor = s->gone[oldest].id;
+        if (shoal_job_id_cmp(s->gone[oldest].id, s->gone_horizon) > 0)
+            s->gone_horizon = s->gone[oldest].id;
         s->gone_count--;
         memmove(&s->gone[oldest], &s->gone[oldest + 1], (s->gone_count - oldest) * sizeof(s->gone[0]));
     }
@@ -784,7 +784,7 @@ void sched_gone_save(struct shoal_sched *s)
     w = shoal_writer_init(s->gone_bytes.bytes, s->gone_bytes.cap);
     shoal_put_u8(&w, GONE_FORMAT);
     shoal_put_u64(&w, ++s->gone_version);
-    shoal_put_job_id(&w, s->gone_floor);
+    shoal_put_job_id(&w, s->gone_horizon);
     shoal_put_u32(&w, (uint32_t)s->gone_count);
     for (size_t i = 0; i < s->gone_count; i++) {
         shoal_put_job_id(&w, s->gone[i].id);

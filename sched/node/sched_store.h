@@ -38,7 +38,7 @@ void sched_persist(struct shoal_sched *s, struct sched_group *g, const struct sh
 void sched_snapshot_take(struct shoal_sched *s, struct sched_group *g);
 /* The configuration of a group without entries. False: no memory. */
 bool sched_snapshot_witness(struct shoal_sched *s, struct sched_group *g);
-void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g); /* the whole of a new line */
+void sched_snapshot_found(struct shoal_sched *s, struct sched_group *g); /* the whole of a new lineage */
 void sched_snapshot_give(struct shoal_sched *s, struct sched_group *g);
 void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const struct shoal_raft_action *action);
 bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark);

@@ -150,13 +150,13 @@ void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archi
     (void)drop(s, g->id); /* Y1 */
 }
 
-/* Y2. True: the job is buried here, and that is said. A summary of a later line speaks of what a recovery has founded,
+/* Y2. True: the job is buried here, and that is said. One of a later lineage speaks of what a recovery has founded,
  * of which this node may know nothing. */
 static bool is_buried(struct shoal_sched *s, struct shoal_job_id job, struct shoal_sched_version version)
 {
     bool deleted = sched_is_gone(s, job);
 
-    if (sched_group_find(s, job) != NULL || sched_line(version.config) != 0)
+    if (sched_group_find(s, job) != NULL || sched_lineage(version.config) != 0)
         return false;
     if (!deleted && !sched_archive_has_ended(s, job))
         return false;

@@ -254,7 +254,8 @@ static uint32_t list_slots(struct sched_view *view, int32_t job)
 
 /* Of all that a job which is given nothing is told: most of many waiting jobs are told the same each time, and for those
  * neither the text is written nor its hash taken. */
-static uint64_t waiting_mark(const struct shoal_allocate_view *view, const struct shoal_allocate_out *out, uint32_t job)
+static uint64_t waiting_mark(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out,
+                             uint32_t job)
 {
     const struct shoal_allocate_grant *grant = &out->grants[job];
     const uint64_t words[] = { grant->why, grant->avail, grant->mesh, view->jobs[job].min, view->jobs[job].max };
@@ -268,7 +269,7 @@ static uint64_t waiting_mark(const struct shoal_allocate_view *view, const struc
     return mark | 1;
 }
 
-static void tell_target(struct shoal_sched *s, struct sched_group *g, const struct shoal_allocate_view *view,
+static void tell_target(struct shoal_sched *s, struct sched_group *g, const struct shoal_allocate_input *view,
                         const struct shoal_allocate_out *out, uint32_t job)
 {
     struct shoal_lead_event event = { .kind = SHOAL_LEAD_TARGET };
@@ -286,7 +287,7 @@ static void tell_target(struct shoal_sched *s, struct sched_group *g, const stru
     sched_lead_target(s, g, &event);
 }
 
-static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate_view *view)
+static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate_input *view)
 {
     struct shoal_slots_event event = { .kind = SHOAL_SLOTS_TARGET };
 
@@ -304,7 +305,7 @@ static void tell_slots_target(struct shoal_sched *s, const struct shoal_allocate
 }
 
 /* The leaders of the first jobs that wait, in the view's order; this node is left out. */
-static void note_waiting(struct shoal_sched *s, const struct shoal_allocate_view *in,
+static void note_waiting(struct shoal_sched *s, const struct shoal_allocate_input *in,
                          const struct shoal_allocate_out *out)
 {
     struct sched_view *view = &s->view;
@@ -331,7 +332,7 @@ void sched_view_due(struct shoal_sched *s)
     struct sched_view *view = &s->view;
     size_t hosts = s->node_count;
     size_t slots = 0;
-    struct shoal_allocate_view in;
+    struct shoal_allocate_input in;
     struct shoal_allocate_out out;
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
@@ -347,7 +348,7 @@ void sched_view_due(struct shoal_sched *s)
     view_others(s, view);
     if (view->job_count == 0)
         return;
-    in = (struct shoal_allocate_view){
+    in = (struct shoal_allocate_input){
         .hosts = view->hosts,
         .host_count = view->host_count,
         .slots = view->slots,

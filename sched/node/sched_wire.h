@@ -21,10 +21,10 @@ enum frame_kind {
     FRAME_GONE,     /* that group was removed for good (id 0), or: you are no member as of configuration `id` */
     FRAME_MESH_GET, /* the copy of the mesh's state, from this offset */
     FRAME_MESH_PART,
-    FRAME_DIGEST,      /* my state at this index (line above it) */
+    FRAME_DIGEST,      /* my state at this index (lineage above it) */
     FRAME_REPLICA_ASK, /* what do you hold of this group? */
     FRAME_REPLICA,
-    FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: line and configuration) */
+    FRAME_REBUILD, /* my replica is no good: drop me, and take me in again (`id`: lineage and configuration) */
     FRAME_ARCHIVE, /* about an ended job's record: sched_archive.c */
     FRAME_PARK,    /* a group leaves memory, or comes back: sched_park.c */
     FRAME_NEWS,    /* my free slots, or what a job that I lead wants now, before gossip says so: sched_news.c */

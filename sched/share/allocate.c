@@ -58,7 +58,7 @@ struct shoal_allocate {
     uint32_t family_mask[FAMILIES];
     uint32_t flow[FAMILIES][POOLS];
     uint32_t spare[FAMILIES][POOLS]; /* scratch copy */
-    const struct shoal_allocate_view *view;
+    const struct shoal_allocate_input *view;
     struct shoal_allocate_out *out;
 };
 
@@ -160,7 +160,7 @@ static void sort(const struct shoal_allocate *work, bool hosts, uint32_t *order,
 
 static enum shoal_err check(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->out != NULL);
     if (v->host_count > work->hosts_max || v->slot_count > work->slots_max || v->job_count > work->jobs_max)
@@ -223,7 +223,7 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
 
 static void make_pools(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->view->host_count <= work->hosts_max); /* A3 */
     work->pool_count = 0;
@@ -363,7 +363,7 @@ static uint32_t pour(struct shoal_allocate *work, uint32_t g, uint32_t want)
 
 static void count_held(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
     for (uint32_t i = 0; i < v->job_count; i++) {
@@ -559,7 +559,7 @@ static uint64_t rendezvous(struct shoal_job_id job, struct shoal_node_id node)
 /* Slots by owner, each owner's in the order of hosts and slots. */
 static void list_held(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
     uint32_t first = 0;
 
     SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
@@ -681,7 +681,7 @@ static void make_room(struct shoal_allocate *work)
  * pools. */
 static void final_flow(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->view->slot_count <= work->slots_max); /* A3 */
     memset(work->flow, 0, sizeof(work->flow));
@@ -716,7 +716,7 @@ static void final_flow(struct shoal_allocate *work)
 /* Chains may have moved units of a family out of a pool: its last jobs give those slots back, last slots first. */
 static void follow_chains(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->family_count <= FAMILIES);
     for (uint32_t p = 0; p < work->pool_count; p++) {
@@ -741,7 +741,7 @@ static void follow_chains(struct shoal_allocate *work)
  * rendezvous. UINT32_MAX: none has a slot. */
 static uint32_t best_host(const struct shoal_allocate *work, uint32_t j, uint32_t p)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
     uint32_t best = UINT32_MAX;
 
     SHOAL_ASSERT(j < work->view->job_count);
@@ -794,7 +794,7 @@ static void take_slot(struct shoal_allocate *work, uint32_t h, uint32_t j)
 
 static void place_job(struct shoal_allocate *work, uint32_t j)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
     struct job_work *jw = &work->jobs[j];
     uint32_t need = jw->count > jw->kept ? jw->count - jw->kept : 0;
 
@@ -826,7 +826,7 @@ static void place_job(struct shoal_allocate *work, uint32_t j)
 
 static void place(struct shoal_allocate *work)
 {
-    const struct shoal_allocate_view *v = work->view;
+    const struct shoal_allocate_input *v = work->view;
 
     SHOAL_ASSERT(work->out->slots != NULL || work->view->slot_count == 0);
     if (v->slot_count > 0)
@@ -876,7 +876,7 @@ static void finish_grants(struct shoal_allocate *work)
     }
 }
 
-enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_view *view,
+enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_allocate_input *view,
                               struct shoal_allocate_out *out)
 {
     enum shoal_err err;
@@ -907,7 +907,7 @@ static const char *kind_text(const struct shoal_allocate_job *job)
                                                  : "slots";
 }
 
-void shoal_allocate_explain(const struct shoal_allocate_view *view, const struct shoal_allocate_out *out, uint32_t job,
+void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
                             char *text, size_t cap)
 {
     const struct shoal_allocate_grant *grant = &out->grants[job];

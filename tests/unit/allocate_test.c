@@ -18,7 +18,7 @@ struct scene {
     struct shoal_allocate_host hosts[HOSTS];
     int32_t slots[SLOTS];
     struct shoal_allocate_job jobs[JOBS];
-    struct shoal_allocate_view view;
+    struct shoal_allocate_input view;
     struct shoal_allocate_grant grants[JOBS];
     int32_t after[SLOTS];
     struct shoal_allocate_out out;
@@ -433,7 +433,7 @@ static void test_order(void **state)
         }
         for (uint32_t i = 0; i < HOSTS; i++)
             host_at[i] = (i + (uint32_t)seed) % HOSTS;
-        t.view = (struct shoal_allocate_view){ .job_count = JOBS, .host_count = HOSTS };
+        t.view = (struct shoal_allocate_input){ .job_count = JOBS, .host_count = HOSTS };
         wire(&t);
         for (uint32_t i = 0; i < JOBS; i++)
             t.jobs[job_at[i]] = s.jobs[i];
@@ -500,7 +500,7 @@ static void test_large(void **state)
     struct shoal_allocate_job *jobs = calloc(J, sizeof(*jobs));
     struct shoal_allocate_grant *grants = calloc(J, sizeof(*grants));
     int32_t *slots = calloc(N, sizeof(*slots)), *after = calloc(N, sizeof(*after));
-    struct shoal_allocate_view view = { hosts, H, slots, N, jobs, J };
+    struct shoal_allocate_input view = { hosts, H, slots, N, jobs, J };
     struct shoal_allocate_out out = { .grants = grants, .slots = after };
     struct shoal_allocate *large;
     struct timespec a, b;
