@@ -185,10 +185,12 @@ static void add_file(struct making *m, char what, const char *relative)
         *added = line;
 }
 
-/* The auditor reads the job's replica too, which is about to go: its answer is kept, not only the ledger. */
+/* The auditor reads the job's replica too, which is about to go: its answer is kept, not only the ledger. Of a job that
+ * has trained nothing it would say the same each time, so such a job has none, and often no file in the archive at all. */
 static void keep_audit(struct making *m)
 {
-    struct agent_job *job = agent_job_need(m->agent, m->job);
+    const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);
+    struct agent_job *job = replica == NULL || replica->calls == NULL ? NULL : agent_job_need(m->agent, m->job);
     const struct archive_line line = { .what = 'a' };
     char path[AGENT_PATH_BYTES + 16];
     struct shoal_buf json = { 0 };

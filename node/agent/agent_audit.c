@@ -190,6 +190,16 @@ static enum shoal_err put_audit(const struct audit *a, const char *id, struct sh
     return err == SHOAL_OK ? put(json, "]}") : err;
 }
 
+enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json)
+{
+    static const struct shoal_job nothing;
+    static const struct audit none = { .job = &nothing };
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    shoal_job_id_text(id, text);
+    return put_audit(&none, text, json);
+}
+
 enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json)
 {
     struct audit *a = calloc(1, sizeof(*a));

@@ -26,6 +26,8 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
 
 /* The audit as JSON, appended to `json` (agent_audit.c). */
 SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json);
+/* The same of any job that has trained nothing. */
+SHOAL_MUST_CHECK enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json);
 
 /* Every record of the file in order; `each` gets the head and a reader at the tuples. */
 typedef void ledger_each_fn(void *arg, const struct shoal_step_head *head, struct shoal_reader tuples);

@@ -237,10 +237,14 @@ static bool guards(const struct agent *agent, struct shoal_job_id id)
 static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct shoal_buf *json)
 {
     char path[AGENT_PATH_BYTES + 16];
+    struct shoal_sched_archived here;
+    struct shoal_job_facts facts;
     struct shoal_msg msg;
 
     if (guards(agent, id))
         return agent_ledger_audit(agent, agent_job_need(agent, id), json);
+    if (agent_archived(agent, id, &here) && backend_facts_here(agent, id, &facts) && facts.call == 0)
+        return agent_ledger_none(id, json);
     agent_job_folder(agent, id, path, AGENT_PATH_BYTES);
     memcpy(path + strlen(path), "/audit", 7);
     return shoal_file_read(path, 4 * SHOAL_MIB, json, &msg);

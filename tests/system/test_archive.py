@@ -123,6 +123,18 @@ def test_nobody_notices(new_mesh, script, folder, tmp_path):
     assert_answers(mesh, jobs[:1], before, tmp_path)
 
 
+def test_a_job_that_left_nothing_has_no_file_in_the_archive(new_mesh, script):
+    mesh = new_mesh(slots=1, agent_options=("--archive-after", "2"))
+    job = submit(mesh, mesh.hosts[0], script("pass"))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    mesh.until(lambda: is_archived(mesh, job), 60, "it is in the archive", pause=0.3)
+    for host in mesh.hosts:
+        assert not (host.data / "jobs" / job / "audit").exists() and not (host.data / "jobs" / job / "archive").exists()
+        assert log_of(mesh, host, job) == ""
+        ledger = host.get("/v1/jobs/%s/ledger" % job)
+        assert ledger["exact"] is True and ledger["steps"] == 0 and ledger["job"] == job
+
+
 def test_a_leader_that_lacks_the_log_archives_what_the_others_have(new_mesh, script):
     mesh = new_mesh(slots=1, agent_options=("--archive-after", "4"))
     job = submit(mesh, mesh.hosts[0], script(SCRIPT))
