@@ -755,7 +755,7 @@ def array_tasks(table, options):
         for _ in range(3):
             time.sleep(1)
             cpu, began = job_cpu(mesh), time.monotonic()
-            job = insist(lambda: client.run("/bin/true", args="--array 0-999"))
+            job = insist(lambda: client.run("/bin/true", args="--msd-array 0-999"))
             watch(lambda: client.get("/v1/jobs/" + job)["hasEnded"], 120, 0.02)
             took, (agents, helpers) = time.monotonic() - began, [b - a for a, b in zip(cpu, job_cpu(mesh))]
             facts = client.get("/v1/jobs/" + job)
