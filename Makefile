@@ -26,8 +26,9 @@ CORE_OBJ   := $(filter-out $(OUT)/node/main.o,$(AGENT_OBJ))
 WORKER_OBJ := $(WORKER_SRC:%.c=$(OUT)/%.o)
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(OUT)/%)
-TOOL_SRC   := $(wildcard tests/system/*.c tests/bench/*.c)
-TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%)
+SHIM       := $(OUT)/tests/system/disk_shim.so
+TOOL_SRC   := $(filter-out tests/system/disk_shim.c,$(wildcard tests/system/*.c tests/bench/*.c))
+TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%) $(SHIM)
 
 PYTHON := .venv/bin/python
 JOBS   := $(shell nproc)
@@ -62,6 +63,10 @@ $(OUT)/core.a: $(CORE_OBJ) $(WORKER_OBJ)
 
 $(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 	@$(CC) $(LDFLAGS) $^ -lcmocka $(LIBS) $(WORKLIBS) -o $@
+
+# Tests put it between an agent and its disk.
+$(OUT)/tests/system/disk_shim.so: $(OUT)/tests/system/disk_shim.o
+	@$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # FABRIC_HOME: what a training script imports.
 $(OUT)/fabric/build.version: $(OUT)/libshoal.so $(shell find collective/python -name '*.py') | .venv/bin/python

@@ -19,6 +19,7 @@ enum format_kind {
     FORMAT_HARD = 'h',
     FORMAT_CACHE = 'C',
     FORMAT_MANIFEST = 'b',
+    FORMAT_NOTE = 'n', /* of a replicated file */
 };
 
 #define FORMAT_HEADER_BYTES 3

@@ -196,6 +196,10 @@ _Static_assert(SHOAL_UPLOAD_BYTES_MAX <= (unsigned long long)SHOAL_BLOB_CHUNKS_M
 #define SHOAL_BLOB_WRITER_CHUNKS 4
 /* shoal_blobs_put takes so much in one piece. */
 #define SHOAL_BLOB_PUT_MAX (16 * SHOAL_MIB)
+/* Files of jobs that wait for their thread, and the bytes they hold: what a few hosts push within a second. Beyond that
+ * one is refused, and its sender tries again. */
+#define SHOAL_FILE_QUEUE_MAX 4096
+#define SHOAL_FILE_QUEUE_BYTES_MAX (64 * SHOAL_MIB)
 /* Requests that wait for the blob thread, and the bytes they hold: then a request is answered FULL. */
 #define SHOAL_BLOB_QUEUE_MAX 1024
 #define SHOAL_BLOB_QUEUE_BYTES_MAX (64 * SHOAL_MIB)

@@ -1,6 +1,8 @@
 /* The life of an agent: start in order, run the loop, stop in reverse. Also `shoal init`, `join` and `doctor`. */
 #include "agent.h"
 
+#include "agent_files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -443,6 +445,18 @@ static enum shoal_err start_network(struct agent *agent, struct shoal_msg *msg)
     return shoal_datagram_create(&agent->datagram, &datagram, msg);
 }
 
+/* The cache lasts as long as the kernel runs. Where it has gone otherwise, files are doubted without need. */
+static void note_boot(struct agent *agent)
+{
+    static const char name[] = "boot";
+    struct shoal_view key = shoal_view_of((const uint8_t *)name, sizeof(name));
+    struct shoal_buf noted = { 0 };
+
+    agent->boot_is_new = shoal_cache_get(agent->cache, SHOAL_CACHE_OTHER, key, &noted) != SHOAL_OK;
+    shoal_buf_deinit(&noted);
+    shoal_ignore(shoal_cache_put(agent->cache, SHOAL_CACHE_OTHER, key, key));
+}
+
 static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
 {
     char path[AGENT_PATH_BYTES + 16];
@@ -460,13 +474,15 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
     (void)snprintf(path, sizeof(path), "%s/cache", agent->settings.data);
     err = shoal_cache_open(&agent->cache, path, boot_id, 64 * SHOAL_MIB, msg);
     if (err == SHOAL_OK) {
+        note_boot(agent);
         (void)snprintf(path, sizeof(path), "%s/index", agent->settings.data);
         err = shoal_index_open(&agent->index, &agent->loop, path, msg);
     }
     if (err != SHOAL_OK)
         return err;
     (void)snprintf(path, sizeof(path), "%s/blobs", agent->settings.data);
-    return shoal_blobs_create(&agent->blobs, &blobs, msg);
+    err = shoal_blobs_create(&agent->blobs, &blobs, msg);
+    return err == SHOAL_OK ? agent_files_create(agent, msg) : err;
 }
 
 static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)

@@ -40,6 +40,7 @@
 #define AGENT_DATAGRAM_REMOVED 'r' /* to a node that was removed from the mesh, in answer to what it sent */
 
 struct agent;
+struct file_queue;
 struct ledger;
 struct tree;
 
@@ -129,6 +130,7 @@ struct agent {
     struct agent_settings settings;
     struct shoal_identity identity;
     int lock_fd;
+    bool boot_is_new; /* this host has started anew since the agent before: files may have lost what was not flushed */
     bool stopping;
     int exit_code;
     uint64_t start_ns;
@@ -141,6 +143,7 @@ struct agent {
     struct shoal_cache *cache;
     struct shoal_index *index; /* of jobs, for lists */
     struct shoal_blobs *blobs;
+    struct file_queue *files; /* agent_files.c */
     struct shoal_http *http;
     uv_timer_t health_timer;
     uint64_t health_due_ns;

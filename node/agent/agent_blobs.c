@@ -6,12 +6,15 @@
  * the others. */
 #include "agent.h"
 
+#include "agent_files.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 
 #include "shoal/banned.h"
@@ -249,6 +252,7 @@ void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash
 /* ---- a blob as a file, a blob in memory ---- */
 
 struct materialising {
+    struct agent_file_job file;
     struct agent *agent;
     struct shoal_job_id job;
     struct shoal_hash hash;
@@ -261,7 +265,12 @@ struct materialising {
     struct shoal_manifest parsed;
     uint32_t next;
     uint64_t number; /* of the temporary file: several may make the same blob at one time */
+    /* The file thread's, while a job of this is there. */
     int fd;
+    struct shoal_buf piece;
+    bool whole; /* the file is there, with the content that the manifest names */
+    enum shoal_err err;
+    struct shoal_msg msg;
 };
 
 static void materialised(struct materialising *m, enum shoal_err err, const char *text)
@@ -273,6 +282,7 @@ static void materialised(struct materialising *m, enum shoal_err err, const char
     else if (err != SHOAL_OK)
         m->bytes_done(m->arg, err, text, (struct shoal_view){ 0 });
     shoal_buf_deinit(&m->manifest);
+    shoal_buf_deinit(&m->piece);
     free(m);
 }
 
@@ -281,68 +291,126 @@ static void part_path(const struct materialising *m, char part[AGENT_PATH_BYTES 
     (void)snprintf(part, AGENT_PATH_BYTES + 32, "%s.%llu.part", m->path, (unsigned long long)m->number);
 }
 
+static bool is_materialised(const struct materialising *m)
+{
+    uint8_t *chunk = malloc(SHOAL_CHUNK_BYTES_MAX);
+    int fd = open(m->path, O_RDONLY | O_CLOEXEC);
+    struct stat facts;
+    bool whole = chunk != NULL && fd >= 0 && fstat(fd, &facts) == 0 && (uint64_t)facts.st_size == m->parsed.bytes;
+
+    for (uint32_t i = 0; whole && i < m->parsed.count; i++) {
+        ssize_t len = pread(fd, chunk, SHOAL_CHUNK_BYTES_MAX, (off_t)i * (off_t)SHOAL_CHUNK_BYTES_MAX);
+
+        whole = len > 0 &&
+                shoal_hash_equal(shoal_hash_of(shoal_view_of(chunk, (size_t)len)), shoal_manifest_chunk(&m->parsed, i));
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    free(chunk);
+    return whole;
+}
+
+/* In the thread: is the file there already, as a file that an earlier life of this host left? Its content says. */
+static void file_begin(struct agent_file_job *file)
+{
+    struct materialising *m = (struct materialising *)(void *)file;
+    char part[AGENT_PATH_BYTES + 32];
+    char *slash = strrchr(m->path, '/');
+
+    m->whole = is_materialised(m);
+    if (m->whole)
+        return;
+    *slash = '\0';
+    m->err = shoal_disk_folders(m->path, 0700, &m->msg);
+    *slash = '/';
+    if (m->err != SHOAL_OK)
+        return;
+    part_path(m, part);
+    m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (m->fd < 0)
+        m->err = shoal_disk_fail(&m->msg, "create", part);
+    else if (m->parsed.count == 0)
+        m->err = shoal_disk_commit(AT_FDCWD, m->fd, part, m->path, &m->msg);
+}
+
+/* In the thread: one chunk; with the last one the file gets its name. */
+static void file_append(struct agent_file_job *file)
+{
+    struct materialising *m = (struct materialising *)(void *)file;
+    char part[AGENT_PATH_BYTES + 32];
+
+    part_path(m, part);
+    if (!shoal_disk_write(m->fd, shoal_buf_view(&m->piece)))
+        m->err = shoal_disk_fail(&m->msg, "write", part);
+    else if (m->next + 1 == m->parsed.count)
+        m->err = shoal_disk_commit(AT_FDCWD, m->fd, part, m->path, &m->msg);
+    if (m->err != SHOAL_OK)
+        (void)unlink(part);
+}
+
 static void write_next(struct materialising *m);
+
+static void file_ended(struct agent_file_job *file)
+{
+    struct materialising *m = (struct materialising *)(void *)file;
+
+    if (m->err != SHOAL_OK)
+        materialised(m, m->err, m->msg.text);
+    else if (m->whole || m->next == m->parsed.count)
+        materialised(m, SHOAL_OK, "");
+    else
+        write_next(m);
+}
+
+static void chunk_ended(struct agent_file_job *file)
+{
+    struct materialising *m = (struct materialising *)(void *)file;
+
+    m->next++;
+    file_ended(file);
+}
+
+static void file_submit(struct materialising *m, void (*run)(struct agent_file_job *job),
+                        void (*done)(struct agent_file_job *job))
+{
+    m->file.bytes = m->piece.len;
+    m->file.run = run;
+    m->file.done = done;
+    if (agent_file_submit(m->agent, &m->file) != SHOAL_OK)
+        materialised(m, SHOAL_ERR_FULL, "too many files wait for this host's disk");
+}
 
 static void on_chunk_read(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view view)
 {
     struct materialising *m = arg;
-    size_t at = 0;
 
-    if (err != SHOAL_OK) {
+    m->piece.len = 0;
+    if (err != SHOAL_OK)
         materialised(m, err, msg->text);
-        return;
-    }
-    while (at < view.len) {
-        ssize_t n = write(m->fd, view.bytes + at, view.len - at);
-
-        if (n <= 0) {
-            char text[AGENT_PATH_BYTES + 100];
-
-            (void)snprintf(text, sizeof(text), "%s: %s; make room in the data folder", m->path, strerror(errno));
-            materialised(m, SHOAL_ERR_STORAGE, text);
-            return;
-        }
-        at += (size_t)n;
-    }
-    m->next++;
-    write_next(m);
+    else if (shoal_buf_append(&m->piece, view.bytes, view.len) != SHOAL_OK)
+        materialised(m, SHOAL_ERR_FULL, "no memory for a chunk of the blob");
+    else
+        file_submit(m, file_append, chunk_ended);
 }
 
 static void write_next(struct materialising *m)
 {
-    char part[AGENT_PATH_BYTES + 32];
-    enum shoal_err err;
+    enum shoal_err err =
+        shoal_blobs_get_chunk(m->agent->blobs, shoal_manifest_chunk(&m->parsed, m->next), on_chunk_read, m);
 
-    if (m->next < m->parsed.count) {
-        err = shoal_blobs_get_chunk(m->agent->blobs, shoal_manifest_chunk(&m->parsed, m->next), on_chunk_read, m);
-        if (err != SHOAL_OK)
-            materialised(m, err, "a chunk of the blob is not here");
-        return;
-    }
-    part_path(m, part);
-    if (rename(part, m->path) != 0)
-        materialised(m, SHOAL_ERR_STORAGE, strerror(errno));
-    else
-        materialised(m, SHOAL_OK, "");
+    if (err != SHOAL_OK)
+        materialised(m, err, "a chunk of the blob is not here");
 }
 
 static void on_manifest_read(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view view)
 {
     struct materialising *m = arg;
-    char part[AGENT_PATH_BYTES + 32];
 
     if (err != SHOAL_OK || shoal_buf_append(&m->manifest, view.bytes, view.len) != SHOAL_OK ||
-        shoal_manifest_decode(shoal_buf_view(&m->manifest), &m->parsed) != SHOAL_OK) {
+        shoal_manifest_decode(shoal_buf_view(&m->manifest), &m->parsed) != SHOAL_OK)
         materialised(m, SHOAL_ERR_MALFORMED, err != SHOAL_OK ? msg->text : "that blob is not a manifest");
-        return;
-    }
-    part_path(m, part);
-    m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (m->fd < 0) {
-        materialised(m, SHOAL_ERR_STORAGE, strerror(errno));
-        return;
-    }
-    write_next(m);
+    else
+        file_submit(m, file_begin, file_ended);
 }
 
 static void on_whole(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view view)
@@ -392,14 +460,8 @@ void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoa
     m->done = done;
     m->arg = arg;
     agent_job_folder(agent, job, folder, sizeof(folder));
-    (void)mkdir(folder, 0700);
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), hex);
     (void)snprintf(m->path, sizeof(m->path), "%s/%s", folder, hex);
-    if (access(m->path, R_OK) == 0) {
-        m->fd = -1;
-        materialised(m, SHOAL_OK, "");
-        return;
-    }
     materialise(agent, m, job, hash);
 }
 

@@ -189,6 +189,8 @@ static void files_done(struct agent *agent, struct agent_job *job, enum shoal_er
     job->files = err == SHOAL_OK ? AGENT_FILES_READY : AGENT_FILES_FAILED;
     if (err != SHOAL_OK)
         (void)snprintf(job->failure, sizeof(job->failure), "%s", text);
+    else if (agent->boot_is_new)
+        agent_tree_scan(agent, job); /* what was there before its processes: T4 */
     start_waiting(agent, job);
 }
 

@@ -16,6 +16,7 @@ static void memory_max(struct shoal_memory *memory)
     shoal_memory_add(memory, "links: waiting to be sent, bulk", SHOAL_LINK_PEERS_MAX, SHOAL_LINK_BULK_QUEUE_MAX);
     shoal_memory_add(memory, "store: waiting for the disk", SHOAL_STORE_PENDING_BYTES_MAX, 1);
     shoal_memory_add(memory, "blobs: waiting for their thread", SHOAL_BLOB_QUEUE_BYTES_MAX, 1);
+    shoal_memory_add(memory, "files of jobs: waiting for their thread", SHOAL_FILE_QUEUE_BYTES_MAX, 1);
     shoal_memory_add(memory, "api: uploads under way", SHOAL_UPLOADS_MAX, SHOAL_UPLOAD_PENDING_MAX);
     shoal_memory_add(memory, "api: requests", SHOAL_HTTP_CONNECTIONS_MAX, SHOAL_REQUEST_ARENA_MAX);
 }

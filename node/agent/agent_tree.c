@@ -3,16 +3,22 @@
  *   host that writes --PEER_PUSH_FILE, piece by piece--> guardians and the other hosts of the job
  *
  * Each host with a worker looks at its folder four times a second. What it finds changed, and did not itself receive,
- * is pushed: files below log/ by what was appended, every other file whole, under a temporary name until its last piece
- * came. A file appears elsewhere within 2 s, whole; the last writer of a path wins. The files of the bundle are on
- * every host already and are pushed only when they change.
+ * is flushed and pushed: files below log/ by what was appended, every other file whole, under a temporary name until its
+ * last piece came and hash and length hold. A file appears elsewhere within 2 s, whole; the last writer of a path wins. The
+ * files of the bundle are on every host already and are pushed only when they change. Disks are waited for on the file
+ * thread (agent_files.c), where tree_disk.c says which content of a path this host has.
  *
  * T1. A received file is known by its size and time, so it is never pushed back.
  * T2. Nothing outside the result folder is read or written: paths are relative, without "..", and no link is
  *     followed.
  * T3. A job of one process that has printed nothing has no logs to push: who looks for them finds none, which says the
- *     same. Once it prints, all of them are pushed. */
+ *     same. Once it prints, all of them are pushed.
+ * T4. What was there before this agent is offered, not forced: a log only where it is longer, a file as the content that was
+ *     noted of it, and as nothing certain if the host has started anew since and the note does not hold. */
 #include "agent.h"
+
+#include "agent_files.h"
+#include "tree_disk.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +38,6 @@
 #define SCAN_MS 250
 #define SCAN_SOME_MS 50
 #define PUSH_TIMEOUT_NS (10 * SHOAL_S)
-#define PATH_MAX_BYTES 400
 
 struct entry {
     char *path; /* relative to the result folder */
@@ -41,8 +46,12 @@ struct entry {
     uint32_t mode;
     bool foreign; /* received, and not changed here since */
     bool log;
-    bool seen;                       /* in this scan */
-    uint32_t version;                /* counted up when it changes here */
+    bool found;        /* it was there before this agent, and has not changed since (T4) */
+    bool fresh;        /* its content was made here, in this agent's time */
+    uint32_t version;  /* counted up when it changes here */
+    uint32_t prepared; /* version that is flushed, and of which `content` is */
+    uint64_t above;    /* a change made here must have a higher number */
+    struct tree_version content;
     uint32_t sent[TARGETS_MAX];      /* version that target i has whole */
     uint64_t offset[TARGETS_MAX];    /* bytes of it that target i has */
     uint32_t under_way[TARGETS_MAX]; /* version of which pieces are being sent */
@@ -51,10 +60,27 @@ struct entry {
 struct target {
     struct shoal_node_id node;
     bool asking;
-    size_t entry; /* of the piece under way */
+    bool answered; /* it knows of versions */
+    bool previous; /* it does not */
+    size_t entry;  /* of the piece under way */
     uint32_t version;
     uint64_t piece_end;
     struct tree *tree;
+};
+
+/* On the file thread: prepare what is not prepared yet, then read a piece. */
+struct reading {
+    struct agent_file_job file;
+    struct target *target;
+    struct tree_place place;
+    struct shoal_node_id self;
+    uint64_t offset;
+    size_t len;
+    bool prepare, doubted, fresh;
+    uint64_t above;
+    struct tree_version content;
+    enum shoal_err err;
+    uint8_t bytes[];
 };
 
 struct tree {
@@ -116,6 +142,8 @@ static void look_at(struct tree *tree, const char *path, const struct stat *fact
     entry->bytes = (uint64_t)facts->st_size;
     entry->mtime_ns = mtime_of(facts);
     entry->mode = facts->st_mode & 0777;
+    entry->found = !tree->baseline;
+    entry->fresh = false;
     entry->foreign = fresh && !tree->baseline && strncmp(path, "_submitted_code/", 16) == 0;
     entry->version++;
 }
@@ -129,14 +157,14 @@ static bool is_ours(const char *name)
 
 static void scan_folder(struct tree *tree, const char *relative, unsigned depth)
 {
-    char path[AGENT_PATH_BYTES + PATH_MAX_BYTES];
+    char path[AGENT_PATH_BYTES + TREE_PATH_BYTES];
     const struct dirent *item;
     DIR *dir;
 
     (void)snprintf(path, sizeof(path), "%s/%s", tree->job->result_dir, relative);
     dir = opendir(path);
     while (dir != NULL && (item = readdir(dir)) != NULL) {
-        char below[PATH_MAX_BYTES];
+        char below[TREE_PATH_BYTES];
         struct stat facts;
 
         if (item->d_name[0] == '.' || is_ours(item->d_name) || strcmp(item->d_name, "__pycache__") == 0 ||
@@ -183,15 +211,29 @@ static void tree_free(struct tree *tree)
     free(tree);
 }
 
+/* Another host has a content that is not older: then that is the path's, unless this one was made here just now. */
+static void on_kept(struct entry *entry, const struct tree_version *theirs)
+{
+    if (tree_version_cmp(theirs, &entry->content) <= 0)
+        return;
+    if (entry->fresh) {
+        entry->above = theirs->number;
+        entry->version++;
+    } else {
+        entry->foreign = true;
+    }
+}
+
 static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct target *target = arg;
     struct tree *tree = target->tree;
     size_t at = (size_t)(target - tree->targets);
     struct entry *entry = &tree->entries[target->entry];
+    struct shoal_reader r = shoal_reader_init(answer);
+    struct tree_version theirs = { .number = 0 };
 
     (void)msg;
-    (void)answer;
     target->asking = false;
     if (--tree->open_asks == 0 && tree->closing) {
         tree_free(tree);
@@ -199,26 +241,111 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
     }
     if (tree->closing)
         return;
+    if (err == SHOAL_ERR_MALFORMED && !target->answered)
+        target->previous = true; /* an agent of the version before: it takes files without their versions */
     if (err != SHOAL_OK) {
         entry->under_way[at] = 0; /* from its start, in a later scan */
         return;
     }
-    entry->offset[at] = target->piece_end;
+    target->answered = true;
+    if (answer.len > 0 && shoal_get_bool(&r)) {
+        theirs.number = shoal_get_u64(&r);
+        shoal_get_raw(&r, theirs.author.bytes, sizeof(theirs.author.bytes));
+        entry->sent[at] = entry->under_way[at];
+        if (!r.failed && entry->under_way[at] == entry->version)
+            on_kept(entry, &theirs);
+    } else {
+        entry->offset[at] = target->piece_end;
+    }
     push_all(tree);
 }
 
-/* u8 log, u8 last, job id, text user, text path, u32 mode, u64 mtime, u64 offset, bytes */
-static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
+static const char *user_of(const struct agent_job *job)
+{
+    return job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
+}
+
+/* u8 log, and 2 if what is in brackets follows, u8 last, job id, text user, text path, u32 mode, u64 mtime, [u64 number,
+ * author, u64 length, hash,] u64 offset, bytes. An agent of the version before calls a 2 malformed. */
+static void send_piece(struct tree *tree, struct target *target, struct entry *entry, const struct reading *reading)
 {
     static uint8_t args[PIECE_BYTES + 2048];
-    struct target *target = &tree->targets[at];
     struct shoal_writer w = shoal_writer_init(args, sizeof(args));
-    const char *user = tree->job->spec.submit_user[0] != '\0' ? tree->job->spec.submit_user : tree->job->spec.creator;
-    char path[AGENT_PATH_BYTES + PATH_MAX_BYTES];
+    size_t at = (size_t)(target - tree->targets);
+    bool last = reading->offset + reading->len == entry->bytes;
+
+    shoal_put_u8(&w, (uint8_t)(entry->log | (target->previous ? 0 : TREE_VERSIONED)));
+    shoal_put_bool(&w, last);
+    shoal_put_job_id(&w, tree->job->id);
+    shoal_put_text(&w, user_of(tree->job));
+    shoal_put_text(&w, entry->path);
+    shoal_put_u32(&w, entry->mode);
+    shoal_put_u64(&w, entry->mtime_ns);
+    if (!target->previous) {
+        shoal_put_u64(&w, entry->log ? !entry->found : entry->content.number);
+        shoal_put_raw(&w, entry->content.author.bytes, sizeof(entry->content.author.bytes));
+        shoal_put_u64(&w, entry->content.bytes);
+        shoal_put_hash(&w, entry->content.hash);
+    }
+    shoal_put_u64(&w, reading->offset);
+    shoal_put_raw(&w, reading->bytes, reading->len);
+    SHOAL_ASSERT(!w.failed); /* a piece, a path and a user are bounded */
+    target->piece_end = reading->offset + reading->len;
+    if (last)
+        entry->sent[at] = entry->version;
+    tree->open_asks++;
+    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
+             target);
+}
+
+static void read_piece(struct agent_file_job *file)
+{
+    struct reading *reading = (struct reading *)(void *)file;
+
+    if (reading->prepare)
+        reading->err = tree_prepare(&reading->place, reading->self, reading->doubted, reading->above, &reading->content,
+                                    &reading->fresh);
+    if (reading->err == SHOAL_OK &&
+        tree_read(&reading->place, reading->offset, reading->bytes, reading->len) != (ssize_t)reading->len)
+        reading->err = SHOAL_ERR_STORAGE;
+}
+
+static void on_read(struct agent_file_job *file)
+{
+    struct reading *reading = (struct reading *)(void *)file;
+    struct target *target = reading->target;
+    struct tree *tree = target->tree;
+    size_t at = (size_t)(target - tree->targets);
+    struct entry *entry = &tree->entries[target->entry];
+
+    target->asking = false;
+    if (--tree->open_asks == 0 && tree->closing) {
+        tree_free(tree);
+    } else if (!tree->closing) {
+        if (reading->err != SHOAL_OK || entry->version != target->version) {
+            entry->under_way[at] = 0; /* gone or changed meanwhile: the next scan sees it as it is */
+            if (entry->version == target->version)
+                entry->sent[at] = entry->version;
+        } else {
+            if (reading->prepare) {
+                entry->prepared = entry->version;
+                entry->content = reading->content;
+                entry->fresh = reading->fresh;
+            }
+            target->asking = true;
+            send_piece(tree, target, entry, reading);
+        }
+    }
+    free(reading);
+}
+
+/* False: nothing of it is on its way. */
+static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
+{
+    struct target *target = &tree->targets[at];
+    struct reading *reading;
     uint64_t left;
     size_t len;
-    uint8_t *space;
-    int fd;
 
     if (entry->under_way[at] != entry->version) {
         entry->under_way[at] = entry->version;
@@ -227,33 +354,30 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     }
     left = entry->bytes - entry->offset[at];
     len = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
-    shoal_put_bool(&w, entry->log);
-    shoal_put_bool(&w, len == left);
-    shoal_put_job_id(&w, tree->job->id);
-    shoal_put_text(&w, user);
-    shoal_put_text(&w, entry->path);
-    shoal_put_u32(&w, entry->mode);
-    shoal_put_u64(&w, entry->mtime_ns);
-    shoal_put_u64(&w, entry->offset[at]);
-    space = shoal_put_space(&w, len);
-    (void)snprintf(path, sizeof(path), "%s/%s", tree->job->result_dir, entry->path);
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 || space == NULL || pread(fd, space, len, (off_t)entry->offset[at]) != (ssize_t)len) {
-        if (fd >= 0)
-            (void)close(fd);
-        entry->sent[at] = entry->version; /* gone or changed meanwhile: the next scan sees it as it is */
-        return false;
+    reading = calloc(1, sizeof(*reading) + len);
+    SHOAL_ASSERT(reading != NULL);
+    reading->target = target;
+    reading->self = tree->agent->identity.node;
+    reading->offset = entry->offset[at];
+    reading->len = len;
+    reading->prepare = !entry->log && entry->prepared != entry->version;
+    reading->doubted = entry->found && tree->agent->boot_is_new;
+    reading->above = entry->above;
+    (void)snprintf(reading->place.root, sizeof(reading->place.root), "%s", tree->job->result_dir);
+    agent_tree_notes(tree->agent, tree->job->id, reading->place.notes);
+    memcpy(reading->place.path, entry->path, strlen(entry->path) + 1);
+    reading->file.bytes = len;
+    reading->file.run = read_piece;
+    reading->file.done = on_read;
+    if (agent_file_submit(tree->agent, &reading->file) != SHOAL_OK) {
+        free(reading);
+        entry->under_way[at] = 0; /* the disk is behind: a later scan tries again */
+        return true;
     }
-    (void)close(fd);
     target->asking = true;
     target->entry = (size_t)(entry - tree->entries);
     target->version = entry->version;
-    target->piece_end = entry->offset[at] + len;
-    if (len == left)
-        entry->sent[at] = entry->version;
     tree->open_asks++;
-    peer_ask(tree->agent->calls, target->node, PEER_PUSH_FILE, shoal_writer_view(&w), PUSH_TIMEOUT_NS, on_pushed,
-             target);
     return true;
 }
 
@@ -354,160 +478,31 @@ static void on_scan(uv_timer_t *timer)
         agent_jobs_sweep(agent);
 }
 
-/* ---- receiving ---- */
-
-static bool safe_path(const char *path)
+void agent_tree_notes(const struct agent *agent, struct shoal_job_id id, char notes[TREE_ROOT_BYTES])
 {
-    const char *part = path;
+    size_t len;
 
-    if (path[0] == '\0' || path[0] == '/')
-        return false;
-    for (;;) {
-        const char *end = strchr(part, '/');
-        size_t len = end == NULL ? strlen(part) : (size_t)(end - part);
-
-        if (len == 0 || part[0] == '.')
-            return false;
-        if (end == NULL)
-            return true;
-        part = end + 1;
-    }
+    agent_job_folder(agent, id, notes, TREE_ROOT_BYTES - 8);
+    len = strlen(notes);
+    memcpy(notes + len, "/files", 7);
 }
 
-static bool safe_user(const char *user) { return user[0] != '\0' && user[0] != '.' && strchr(user, '/') == NULL; }
-
-/* Opens the file's folder below `root` without following a link, making folders on the way. */
-static int open_folder(const char *root, const char *path, const char **name)
+void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char *path, const struct stat *facts)
 {
-    char part[PATH_MAX_BYTES];
-    int dir = open(root, O_DIRECTORY | O_PATH | O_CLOEXEC);
+    struct agent_job *job = agent_job_find(agent, id); /* its tree, if something of it runs here */
+    struct entry *entry = job == NULL || job->tree == NULL ? NULL : entry_need(job->tree, path);
 
-    while (dir >= 0) {
-        const char *slash = strchr(path, '/');
-        int next;
-
-        if (slash == NULL) {
-            *name = path;
-            return dir;
-        }
-        memcpy(part, path, (size_t)(slash - path));
-        part[slash - path] = '\0';
-        next = openat(dir, part, O_DIRECTORY | O_PATH | O_CLOEXEC | O_NOFOLLOW);
-        if (next < 0 && errno == ENOENT && mkdirat(dir, part, 0700) == 0)
-            next = openat(dir, part, O_DIRECTORY | O_PATH | O_CLOEXEC | O_NOFOLLOW);
-        (void)close(dir);
-        dir = next;
-        path = slash + 1;
-    }
-    return -1;
-}
-
-struct piece {
-    bool log, last;
-    uint32_t mode;
-    uint64_t mtime_ns, offset;
-    char user[SHOAL_JOB_TEXT_BYTES];
-    char path[PATH_MAX_BYTES];
-    struct shoal_view bytes;
-};
-
-static enum shoal_err write_piece(const char *root, const struct piece *piece, struct stat *facts)
-{
-    char part[PATH_MAX_BYTES + 8];
-    const char *name;
-    int dir = open_folder(root, piece->path, &name);
-    enum shoal_err err = SHOAL_OK;
-    int fd;
-
-    if (dir < 0)
-        return SHOAL_ERR_STORAGE;
-    (void)snprintf(part, sizeof(part), "%s%s", name, piece->log ? "" : ".part");
-    fd =
-        openat(dir, part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (piece->log || piece->offset > 0 ? 0 : O_TRUNC),
-               piece->mode & 0700);
-    if (fd < 0 || pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) != (ssize_t)piece->bytes.len) {
-        err = SHOAL_ERR_STORAGE;
-    } else if (piece->last) {
-        struct timespec times[2] = { { .tv_nsec = UTIME_OMIT },
-                                     { .tv_sec = (time_t)(piece->mtime_ns / SHOAL_S),
-                                       .tv_nsec = (long)(piece->mtime_ns % SHOAL_S) } };
-
-        if (!piece->log)
-            (void)futimens(fd, times);
-        if (!piece->log && renameat(dir, part, dir, name) != 0)
-            err = SHOAL_ERR_STORAGE;
-    }
-    if (fd >= 0 && fstat(fd, facts) != 0)
-        err = SHOAL_ERR_STORAGE;
-    if (fd >= 0)
-        (void)close(fd);
-    (void)close(dir);
-    return err;
-}
-
-/* The folder below which the files of a job are, made where it is not there yet. */
-static void result_root(const struct agent *agent, const char *user, const char *job, char *root, size_t cap)
-{
-    size_t user_end, work_end;
-
-    (void)snprintf(root, cap, "%s/results/%.60s", agent->settings.data, user);
-    user_end = strlen(root);
-    (void)snprintf(root + user_end, cap - user_end, "/batchworkdir");
-    work_end = strlen(root);
-    (void)snprintf(root + work_end, cap - work_end, "/%s", job);
-    if (mkdir(root, 0700) == 0 || errno != ENOENT)
+    if (entry == NULL)
         return;
-    root[user_end] = '\0';
-    (void)mkdir(root, 0700);
-    root[user_end] = '/';
-    root[work_end] = '\0';
-    (void)mkdir(root, 0700);
-    root[work_end] = '/';
-    (void)mkdir(root, 0700);
-}
-
-static void serve_push(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
-{
-    struct agent *agent = arg;
-    struct shoal_reader r = shoal_reader_init(args);
-    struct piece piece = { .log = shoal_get_bool(&r), .last = shoal_get_bool(&r) };
-    struct shoal_job_id id = shoal_get_job_id(&r);
-    struct agent_job *job;
-    struct stat facts;
-    char root[AGENT_PATH_BYTES + 200];
-    char text[SHOAL_JOB_ID_TEXT_BYTES];
-    enum shoal_err err;
-
-    (void)from;
-    shoal_get_text(&r, piece.user, sizeof(piece.user));
-    shoal_get_text(&r, piece.path, sizeof(piece.path));
-    piece.mode = shoal_get_u32(&r);
-    piece.mtime_ns = shoal_get_u64(&r);
-    piece.offset = shoal_get_u64(&r);
-    if (r.failed || !safe_path(piece.path) || !safe_user(piece.user)) {
-        peer_answer(question, SHOAL_ERR_MALFORMED, "not a file of a result folder", (struct shoal_view){ 0 });
-        return;
-    }
-    piece.bytes = shoal_view_of(r.bytes + r.at, r.len - r.at);
-    shoal_job_id_text(id, text);
-    result_root(agent, piece.user, text, root, sizeof(root));
-    err = write_piece(root, &piece, &facts);
-    job = agent_job_find(agent, id); /* its tree, if something of it runs here */
-    if (err == SHOAL_OK && job != NULL && job->tree != NULL && (piece.last || piece.log)) {
-        struct entry *entry = entry_need(job->tree, piece.path);
-
-        if (entry != NULL) { /* T1 */
-            entry->foreign = true;
-            entry->bytes = (uint64_t)facts.st_size;
-            entry->mtime_ns = mtime_of(&facts);
-        }
-    }
-    peer_answer(question, err, err == SHOAL_OK ? "" : "the file could not be written here", (struct shoal_view){ 0 });
+    entry->foreign = true; /* T1 */
+    entry->fresh = false;
+    entry->bytes = (uint64_t)facts->st_size;
+    entry->mtime_ns = mtime_of(facts);
 }
 
 void agent_tree_create(struct agent *agent)
 {
-    peer_serve(agent->calls, PEER_PUSH_FILE, serve_push, agent);
+    agent_tree_take_create(agent);
     (void)uv_timer_init(&agent->loop, &agent->tree_timer);
     agent->tree_timer.data = agent;
     (void)uv_timer_start(&agent->tree_timer, on_scan, SCAN_MS, SCAN_MS);

@@ -1,7 +1,8 @@
-/* I1. A file under its hash's name is whole: it was written elsewhere, flushed, renamed, and its folder flushed.
+/* I1. A file under its hash's name is whole: shoal_disk_commit() gave it the name.
  * I2. What fails leaves nothing behind but files in part/, which is emptied at start. */
 #include "blob_disk.h"
 
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 
 #include <dirent.h>
@@ -13,18 +14,6 @@
 #include <unistd.h>
 
 #include "shoal/banned.h"
-
-static enum shoal_err fail_disk(struct shoal_msg *msg, const char *what, const char *path)
-{
-    int error = errno;
-
-    if (error == ENOSPC || error == EDQUOT)
-        return shoal_fail(msg, SHOAL_ERR_FULL,
-                          "cannot %s %.250s: no space left; free space on that disk, or remove finished jobs", what,
-                          path);
-    return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %.250s: %s; %s", what, path, strerror(error),
-                      error == EIO ? "the disk is failing, replace it" : "make it writable for the agent's user");
-}
 
 static bool path_of(char path[PATH_MAX], const char *dir, const char *a, const char *b)
 {
@@ -42,16 +31,6 @@ static bool chunk_path(char path[PATH_MAX], const char *dir, struct shoal_hash h
     return path_of(path, dir, folder, name);
 }
 
-static bool flush_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && fsync(fd) == 0;
-
-    if (fd >= 0)
-        (void)close(fd);
-    return ok;
-}
-
 /* The folder of the file at `path`, made and flushed if it is missing. */
 static enum shoal_err folder_of(const char *dir, const char *path, char folder[PATH_MAX], struct shoal_msg *msg)
 {
@@ -60,23 +39,8 @@ static enum shoal_err folder_of(const char *dir, const char *path, char folder[P
     memcpy(folder, path, len);
     folder[len] = '\0';
     if (mkdir(folder, 0700) == 0)
-        return flush_folder(dir) ? SHOAL_OK : fail_disk(msg, "flush", dir);
-    return errno == EEXIST ? SHOAL_OK : fail_disk(msg, "make the folder", folder);
-}
-
-static bool write_whole(int fd, struct shoal_view view)
-{
-    while (view.len > 0) {
-        ssize_t wrote = write(fd, view.bytes, view.len);
-
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote <= 0)
-            return false;
-        view.bytes += wrote;
-        view.len -= (size_t)wrote;
-    }
-    return fdatasync(fd) == 0;
+        return shoal_disk_flush_folder(dir) ? SHOAL_OK : shoal_disk_fail(msg, "flush", dir);
+    return errno == EEXIST ? SHOAL_OK : shoal_disk_fail(msg, "make the folder", folder);
 }
 
 static enum shoal_err empty_folder(const char *path, struct shoal_msg *msg)
@@ -85,7 +49,7 @@ static enum shoal_err empty_folder(const char *path, struct shoal_msg *msg)
     const struct dirent *entry;
 
     if (folder == NULL)
-        return fail_disk(msg, "read", path);
+        return shoal_disk_fail(msg, "read", path);
     while ((entry = readdir(folder)) != NULL)
         if (entry->d_name[0] != '.')
             (void)unlinkat(dirfd(folder), entry->d_name, 0); /* what stays is in nobody's way */
@@ -101,11 +65,11 @@ enum shoal_err blob_disk_init(const char *dir, struct shoal_msg *msg)
     if (strlen(dir) > PATH_MAX - 200)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the data folder's path is too long");
     if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return fail_disk(msg, "make the folder", dir);
+        return shoal_disk_fail(msg, "make the folder", dir);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         (void)path_of(path, dir, names[i], NULL);
         if (mkdir(path, 0700) != 0 && errno != EEXIST)
-            return fail_disk(msg, "make the folder", path);
+            return shoal_disk_fail(msg, "make the folder", path);
     }
     (void)path_of(path, dir, "part", NULL);
     return empty_folder(path, msg);
@@ -117,7 +81,7 @@ static enum shoal_err check_space(const char *dir, uint64_t bytes, uint64_t rese
     uint64_t free_bytes;
 
     if (statvfs(dir, &st) != 0)
-        return fail_disk(msg, "look at the disk of", dir);
+        return shoal_disk_fail(msg, "look at the disk of", dir);
     free_bytes = (uint64_t)st.f_bavail * st.f_frsize;
     if (free_bytes >= bytes && free_bytes - bytes >= reserve)
         return SHOAL_OK;
@@ -125,6 +89,27 @@ static enum shoal_err check_space(const char *dir, uint64_t bytes, uint64_t rese
                       "%.250s: %llu MiB are free and %llu MiB are kept for the store; free space on that disk, "
                       "or remove finished jobs",
                       dir, (unsigned long long)(free_bytes / SHOAL_MIB), (unsigned long long)(reserve / SHOAL_MIB));
+}
+
+/* The file is there with these bytes, and will be after a power cut: who gave it its name may have died before that was
+ * flushed. */
+static bool is_whole(const char *path, struct shoal_view bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char folder[PATH_MAX];
+    size_t len = (size_t)(strrchr(path, '/') - path);
+    struct shoal_hash hash;
+    uint64_t there = 0;
+    bool whole;
+
+    if (fd < 0)
+        return false;
+    memcpy(folder, path, len);
+    folder[len] = '\0';
+    whole = shoal_disk_digest(fd, &hash, &there) && there == bytes.len &&
+            shoal_hash_equal(hash, shoal_hash_of(bytes)) && shoal_disk_flush_folder(folder);
+    (void)close(fd);
+    return whole;
 }
 
 enum shoal_err blob_disk_write(const char *dir, struct shoal_hash hash, struct shoal_view bytes, uint64_t reserve,
@@ -135,7 +120,7 @@ enum shoal_err blob_disk_write(const char *dir, struct shoal_hash hash, struct s
     int fd;
 
     (void)chunk_path(path, dir, hash); /* init has checked the length */
-    *shared = access(path, F_OK) == 0;
+    *shared = is_whole(path, bytes);
     if (*shared)
         return SHOAL_OK;
     shoal_hex_text(hash.bytes, sizeof(hash.bytes), name);
@@ -147,18 +132,14 @@ enum shoal_err blob_disk_write(const char *dir, struct shoal_hash hash, struct s
         return err;
     fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
-        return fail_disk(msg, "create", part);
-    if (!write_whole(fd, bytes))
-        err = fail_disk(msg, "write", part);
+        return shoal_disk_fail(msg, "create", part);
+    if (shoal_disk_write(fd, bytes))
+        err = shoal_disk_commit(AT_FDCWD, fd, part, path, msg);
+    else
+        err = shoal_disk_fail(msg, "write", part);
     (void)close(fd);
-    if (err == SHOAL_OK && rename(part, path) != 0)
-        err = fail_disk(msg, "rename to", path);
-    if (err != SHOAL_OK) {
+    if (err != SHOAL_OK) { /* whether it has its name already is not known */
         (void)unlink(part);
-        return err;
-    }
-    if (!flush_folder(folder)) {
-        err = fail_disk(msg, "flush", folder);
         (void)unlink(path);
     }
     return err;
@@ -176,7 +157,7 @@ enum shoal_err blob_disk_read(const char *dir, struct shoal_hash hash, struct sh
     if (fd < 0 && errno == ENOENT)
         return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "there is no %.250s", path);
     if (fd < 0)
-        return fail_disk(msg, "open", path);
+        return shoal_disk_fail(msg, "open", path);
     while (err == SHOAL_OK && buf->len - start <= SHOAL_CHUNK_BYTES_MAX) {
         ssize_t got;
 
@@ -187,7 +168,7 @@ enum shoal_err blob_disk_read(const char *dir, struct shoal_hash hash, struct sh
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            err = fail_disk(msg, "read", path);
+            err = shoal_disk_fail(msg, "read", path);
         if (got <= 0)
             break;
         buf->len += (size_t)got;
@@ -239,11 +220,11 @@ enum shoal_err blob_disk_hold(const char *dir, struct shoal_job_id owner, struct
         return err;
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
-        return fail_disk(msg, "create", path);
+        return shoal_disk_fail(msg, "create", path);
     (void)close(fd);
-    if (flush_folder(folder))
+    if (shoal_disk_flush_folder(folder))
         return SHOAL_OK;
-    err = fail_disk(msg, "flush", folder);
+    err = shoal_disk_fail(msg, "flush", folder);
     (void)unlink(path);
     return err;
 }
@@ -256,12 +237,12 @@ enum shoal_err blob_disk_release(const char *dir, struct shoal_job_id owner, str
 
     hold_path(path, dir, owner, blob);
     if (unlink(path) != 0 && errno != ENOENT)
-        return fail_disk(msg, "remove", path);
+        return shoal_disk_fail(msg, "remove", path);
     len = (size_t)(strrchr(path, '/') - path);
     memcpy(folder, path, len);
     folder[len] = '\0';
-    if (rmdir(folder) != 0 && errno != ENOENT && !flush_folder(folder))
-        return fail_disk(msg, "flush", folder);
+    if (rmdir(folder) != 0 && errno != ENOENT && !shoal_disk_flush_folder(folder))
+        return shoal_disk_fail(msg, "flush", folder);
     return SHOAL_OK;
 }
 
@@ -279,9 +260,9 @@ enum shoal_err blob_disk_release_all(const char *dir, struct shoal_job_id owner,
     if (err != SHOAL_OK)
         return err;
     if (rmdir(path) != 0)
-        return fail_disk(msg, "remove", path);
+        return shoal_disk_fail(msg, "remove", path);
     (void)path_of(path, dir, "held", NULL);
-    return flush_folder(path) ? SHOAL_OK : fail_disk(msg, "flush", path);
+    return shoal_disk_flush_folder(path) ? SHOAL_OK : shoal_disk_fail(msg, "flush", path);
 }
 
 static enum shoal_err each_chunk_of(const char *path,
@@ -293,7 +274,7 @@ static enum shoal_err each_chunk_of(const char *path,
     enum shoal_err err = SHOAL_OK;
 
     if (folder == NULL)
-        return errno == ENOENT ? SHOAL_OK : fail_disk(msg, "read", path);
+        return errno == ENOENT ? SHOAL_OK : shoal_disk_fail(msg, "read", path);
     while (err == SHOAL_OK && (entry = readdir(folder)) != NULL) {
         struct shoal_hash hash;
         struct stat st;
@@ -333,7 +314,7 @@ static enum shoal_err each_hold_of(const char *path, struct shoal_job_id owner,
     enum shoal_err err = SHOAL_OK;
 
     if (folder == NULL)
-        return fail_disk(msg, "read", path);
+        return shoal_disk_fail(msg, "read", path);
     while (err == SHOAL_OK && (entry = readdir(folder)) != NULL) {
         struct shoal_hash blob;
 
@@ -356,7 +337,7 @@ enum shoal_err blob_disk_each_hold(const char *dir,
     (void)path_of(held, dir, "held", NULL);
     folder = opendir(held);
     if (folder == NULL)
-        return fail_disk(msg, "read", held);
+        return shoal_disk_fail(msg, "read", held);
     while (err == SHOAL_OK && (entry = readdir(folder)) != NULL) {
         struct shoal_job_id owner;
 

@@ -427,8 +427,12 @@ bool shoal_blobs_holds(const struct shoal_blobs *blobs, struct shoal_job_id owne
 {
     const struct held_blob *blob = blob_index_blob(&blobs->index, hash);
     const struct hold *hold = blob == NULL ? NULL : blob_index_hold(blob, owner);
+    struct shoal_manifest manifest;
 
-    return hold != NULL && hold->durable;
+    if (hold == NULL || !hold->durable)
+        return false;
+    manifest = blob_index_manifest(blob);
+    return blob_index_is_whole(&blobs->index, hash, &manifest); /* a chunk that was found damaged is fetched again */
 }
 
 static void ended_release(struct request *request)
@@ -531,6 +535,25 @@ static enum shoal_err load_chunk(void *arg, struct shoal_hash hash, uint32_t byt
     return SHOAL_OK;
 }
 
+/* A chunk of another length than its blob says is thrown away: it is fetched again when it is wanted. One of the right
+ * length is proven by its hash whenever it is read. */
+static void check_lengths(struct shoal_blobs *blobs, const struct shoal_manifest *manifest)
+{
+    for (uint32_t i = 0; i < manifest->count; i++) {
+        struct chunk *chunk = blob_index_chunk(&blobs->index, shoal_manifest_chunk(manifest, i));
+        uint64_t left = manifest->bytes - (uint64_t)i * SHOAL_CHUNK_BYTES_MAX;
+
+        if (chunk == NULL || !chunk->present ||
+            chunk->bytes == (left < SHOAL_CHUNK_BYTES_MAX ? left : SHOAL_CHUNK_BYTES_MAX))
+            continue;
+        blob_disk_remove(blobs->dir, chunk->hash);
+        chunk->present = false;
+        blobs->stats.damaged++;
+        blobs->stats.chunks--;
+        blobs->stats.bytes -= chunk->bytes;
+    }
+}
+
 static enum shoal_err load_hold(void *arg, struct shoal_job_id owner, struct shoal_hash hash)
 {
     struct loading *loading = arg;
@@ -549,6 +572,8 @@ static enum shoal_err load_hold(void *arg, struct shoal_job_id owner, struct sho
             return SHOAL_OK; /* it is held again when its manifest is back */
         }
         err = blob_index_blob_make(&blobs->index, hash, &manifest, &blob);
+        if (err == SHOAL_OK)
+            check_lengths(blobs, &manifest);
         shoal_buf_deinit(&bytes);
     }
     hold = err == SHOAL_OK ? blob_index_hold_make(blob, owner) : NULL;

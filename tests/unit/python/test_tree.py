@@ -44,7 +44,7 @@ ARROWS = {
     ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
     ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
-    ("node/blob", "node/store"),
+    ("node/agent", "node/store"), ("node/blob", "node/store"),
     ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
 }
 
@@ -87,7 +87,7 @@ LONG = {"w_told", "w_advance", "w_worker_event"}  # the host that tests play: a 
 # Tests that wait for a time instead of an event. Text that a test gives to others to run is not counted.
 SLEEPS = {
     "tests/unit/runner_test.c": 1, "tests/unit/python/test_engine_server.py": 1,
-    "tests/system/comm_harness.c": 2, "tests/system/cworker.c": 1, "tests/system/training.py": 2,
+    "tests/system/comm_harness.c": 2, "tests/system/disk_shim.c": 1, "tests/system/cworker.c": 1, "tests/system/training.py": 2,
     "tests/system/test_jobs.py": 1, "tests/system/test_engines.py": 1, "tests/system/test_http_api.py": 2,
 }
 

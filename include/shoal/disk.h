@@ -1,0 +1,44 @@
+/* Files that a power cut leaves as they were, or as they were to be, and never in between (PROTOCOLS 8).
+ *
+ *   part, written --flush--> part, whole --rename--> name --flush of the folder--> held
+ *
+ * Everything that another host, the log or a user is told to be held goes through here before it is told: blobs, bundles
+ * made into files, replicated files of a result folder, what is noted of them, the ledger.
+ *
+ * D1. Under its name a file is whole: all of it was flushed before it got the name.
+ * D2. The name is there after a power cut once the call has returned: its folder was flushed too.
+ * D3. What fails leaves the old file, and at most a part that nobody reads.
+ *
+ * Every call waits for the disk, so none belongs on a loop's thread. Any thread may call; two writers of one name at one
+ * time need different parts. Errors: FULL, no space; STORAGE, anything else; each names the path and the remedy. */
+#ifndef SHOAL_DISK_H
+#define SHOAL_DISK_H
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/ids.h"
+
+/* FULL or STORAGE by errno, as "cannot WHAT PATH: why; remedy". */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_fail(struct shoal_msg *msg, const char *what, const char *path);
+
+/* All of it, at the descriptor's place. Not flushed. */
+SHOAL_MUST_CHECK bool shoal_disk_write(int fd, struct shoal_view view);
+
+SHOAL_MUST_CHECK bool shoal_disk_flush_folder(const char *path);
+
+/* The folder and those above it that are not there yet, each flushed into the one that holds it. */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_msg *msg);
+
+/* Gives the file `part`, written through `fd`, its name: flush, rename, flush of the folder, which is `dir`. Both names
+ * are relative to it; AT_FDCWD: to the process. `fd` stays open. */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_commit(int dir, int fd, const char *part, const char *name,
+                                                  struct shoal_msg *msg);
+
+/* The whole of `path` becomes these bytes. */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsigned mode,
+                                                   struct shoal_msg *msg);
+
+/* BLAKE2b-256 and length of what is in the file now, read from its start. */
+SHOAL_MUST_CHECK bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes);
+
+#endif

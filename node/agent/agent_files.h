@@ -1,0 +1,23 @@
+/* Work that waits for the disk, off the loop's thread (agent_files.c). */
+#ifndef SHOAL_NODE_AGENT_FILES_H
+#define SHOAL_NODE_AGENT_FILES_H
+
+#include "agent.h"
+
+#include "node/store/writer_uv.h"
+
+/* First member of the owner's job; the queue's from submit until `done`. */
+struct agent_file_job {
+    struct writer_job job;
+    struct agent *agent;
+    size_t bytes;                             /* that it holds in memory */
+    void (*run)(struct agent_file_job *job);  /* on the thread; touches nothing of the loop's */
+    void (*done)(struct agent_file_job *job); /* on the loop; frees it */
+};
+
+SHOAL_MUST_CHECK enum shoal_err agent_files_create(struct agent *agent, struct shoal_msg *msg);
+/* FULL: refused, nothing has happened; the job is the caller's. */
+SHOAL_MUST_CHECK enum shoal_err agent_file_submit(struct agent *agent, struct agent_file_job *job);
+uint64_t agent_files_refused(const struct agent *agent);
+
+#endif

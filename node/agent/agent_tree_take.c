@@ -1,0 +1,122 @@
+/* Files of result folders that other hosts push here (agent_tree.c): checked, then written on the file thread. */
+#include "agent.h"
+
+#include "agent_files.h"
+#include "tree_disk.h"
+
+#include "shoal/banned.h"
+
+struct taking {
+    struct agent_file_job file;
+    struct agent *agent;
+    struct peer_question *question;
+    struct shoal_job_id job;
+    struct tree_place place;
+    struct tree_piece piece; /* its bytes follow */
+    enum tree_outcome outcome;
+    struct tree_version ours;
+    struct stat facts;
+    enum shoal_err err;
+    uint8_t bytes[];
+};
+
+/* T2 */
+static bool safe_path(const char *path)
+{
+    const char *part = path;
+
+    if (path[0] == '\0' || path[0] == '/')
+        return false;
+    for (;;) {
+        const char *end = strchr(part, '/');
+        size_t len = end == NULL ? strlen(part) : (size_t)(end - part);
+
+        if (len == 0 || part[0] == '.')
+            return false;
+        if (end == NULL)
+            return true;
+        part = end + 1;
+    }
+}
+
+static bool safe_user(const char *user) { return user[0] != '\0' && user[0] != '.' && strchr(user, '/') == NULL; }
+
+static void take(struct agent_file_job *file)
+{
+    struct taking *t = (struct taking *)(void *)file;
+
+    t->err = tree_take(&t->place, &t->piece, &t->outcome, &t->ours, &t->facts);
+}
+
+static void taken(struct agent_file_job *file)
+{
+    struct taking *t = (struct taking *)(void *)file;
+    uint8_t answer[64];
+    struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+
+    if (t->err == SHOAL_OK && t->outcome == TREE_TAKEN && (t->piece.last || t->piece.log))
+        agent_tree_received(t->agent, t->job, t->place.path, &t->facts);
+    shoal_put_bool(&w, t->outcome == TREE_KEPT);
+    shoal_put_u64(&w, t->ours.number);
+    shoal_put_raw(&w, t->ours.author.bytes, sizeof(t->ours.author.bytes));
+    if (!t->agent->stopping)
+        peer_answer(t->question, t->err == SHOAL_ERR_MALFORMED ? SHOAL_ERR_STALE : t->err,
+                    t->err == SHOAL_OK ? "" : "the file could not be written here",
+                    t->piece.versioned ? shoal_writer_view(&w) : (struct shoal_view){ 0 });
+    free(t);
+}
+
+static void get_version(struct shoal_reader *r, struct tree_version *version)
+{
+    version->number = shoal_get_u64(r);
+    shoal_get_raw(r, version->author.bytes, sizeof(version->author.bytes));
+    version->bytes = shoal_get_u64(r);
+    version->hash = shoal_get_hash(r);
+}
+
+/* An agent of the version before says nothing of versions. */
+static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    uint8_t kind = shoal_get_u8(&r);
+    struct taking *t = calloc(1, sizeof(*t) + args.len);
+    char user[SHOAL_JOB_TEXT_BYTES], text[SHOAL_JOB_ID_TEXT_BYTES];
+    enum shoal_err err = SHOAL_ERR_MALFORMED;
+
+    SHOAL_ASSERT(t != NULL);
+    t->agent = agent;
+    t->question = question;
+    t->piece.versioned = (kind & TREE_VERSIONED) != 0;
+    t->piece.doubted = agent->boot_is_new;
+    t->piece.from = from;
+    t->piece.log = (kind & 1) != 0;
+    t->piece.last = shoal_get_bool(&r);
+    t->job = shoal_get_job_id(&r);
+    shoal_get_text(&r, user, sizeof(user));
+    shoal_get_text(&r, t->place.path, sizeof(t->place.path));
+    t->piece.mode = shoal_get_u32(&r);
+    t->piece.mtime_ns = shoal_get_u64(&r);
+    if (t->piece.versioned)
+        get_version(&r, &t->piece.version);
+    t->piece.offset = shoal_get_u64(&r);
+    if (!r.failed && kind <= (TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
+        memcpy(t->bytes, r.bytes + r.at, r.len - r.at);
+        t->piece.bytes = shoal_view_of(t->bytes, r.len - r.at);
+        shoal_job_id_text(t->job, text);
+        (void)snprintf(t->place.root, sizeof(t->place.root), "%s/results/%.60s/batchworkdir/%s", agent->settings.data,
+                       user, text);
+        agent_tree_notes(agent, t->job, t->place.notes);
+        t->file.bytes = args.len;
+        t->file.run = take;
+        t->file.done = taken;
+        err = agent_file_submit(agent, &t->file);
+    }
+    if (err == SHOAL_OK)
+        return;
+    free(t);
+    peer_answer(question, err, err == SHOAL_ERR_FULL ? "the disk is behind" : "not a file of a result folder",
+                (struct shoal_view){ 0 });
+}
+
+void agent_tree_take_create(struct agent *agent) { peer_serve(agent->calls, PEER_PUSH_FILE, serve, agent); }

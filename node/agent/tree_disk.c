@@ -1,0 +1,337 @@
+/* Files of a result folder on the disk, each with a note of which content of its path it is (PROTOCOLS 8).
+ *
+ *   a change made here --flush--> note: number + 1 --> pushed, with number, hash and length
+ *   pushed here, as a part --hash and length hold? flush, rename, flush of the folder--> note: the pusher's --> told
+ *
+ * A note lies at <data>/jobs/<id>/files/<hash of the path>: header, path, number, author, length, hash, CRC. It is written
+ * like every file that counts, so after a power cut a file is either what its note says, or not proven.
+ *
+ * N1. What does not match hash and length that its pusher named never gets the name.
+ * N2. A newer content replaces an older one; the order is (number, author), and no clock has a part in it.
+ * N3. A content that is not proven (number 0) replaces nothing but a missing or an empty file: what was lost here in a
+ *     power cut never replaces what is whole elsewhere.
+ * N4. Logs only grow. A piece is written where it belongs, and flushed; of one that is not proven, only what is missing.
+ *
+ * Runs on the file thread; knows no agent. */
+#include "tree_disk.h"
+
+#include "shoal/disk.h"
+#include "shoal/hash.h"
+#include "shoal/limits.h"
+#include "shoal/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "node/format.h"
+
+#include "shoal/banned.h"
+
+#define NOTE_VERSION 1
+#define NOTE_BYTES (TREE_PATH_BYTES + 160)
+
+int tree_version_cmp(const struct tree_version *a, const struct tree_version *b)
+{
+    int order;
+
+    if (a->number != b->number)
+        return a->number < b->number ? -1 : 1;
+    order = a->number == 0 ? 0 : memcmp(a->author.bytes, b->author.bytes, sizeof(a->author.bytes));
+    return order < 0 ? -1 : order > 0;
+}
+
+/* ---- notes ---- */
+
+static bool note_path(const struct tree_place *place, char path[TREE_ROOT_BYTES + 80])
+{
+    struct shoal_hash hash = shoal_hash_of(shoal_view_of((const uint8_t *)place->path, strlen(place->path)));
+    char hex[SHOAL_HASH_TEXT_BYTES];
+
+    shoal_hex_text(hash.bytes, 16, hex);
+    return (size_t)snprintf(path, TREE_ROOT_BYTES + 80, "%s/%s", place->notes, hex) < TREE_ROOT_BYTES + 80;
+}
+
+static bool note_read(const struct tree_place *place, struct tree_version *version)
+{
+    char path[TREE_ROOT_BYTES + 80], named[TREE_PATH_BYTES];
+    uint8_t bytes[NOTE_BYTES];
+    struct shoal_reader r;
+    ssize_t len;
+    uint32_t crc;
+    int fd;
+
+    *version = (struct tree_version){ .number = 0 };
+    fd = note_path(place, path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    len = read(fd, bytes, sizeof(bytes));
+    (void)close(fd);
+    if (len < 4)
+        return false;
+    r = shoal_reader_init(shoal_view_of(bytes, (size_t)len));
+    (void)format_get_header(&r, FORMAT_NOTE, NOTE_VERSION);
+    shoal_get_text(&r, named, sizeof(named));
+    version->number = shoal_get_u64(&r);
+    shoal_get_raw(&r, version->author.bytes, sizeof(version->author.bytes));
+    version->bytes = shoal_get_u64(&r);
+    version->hash = shoal_get_hash(&r);
+    crc = shoal_get_u32(&r);
+    if (shoal_reader_done(&r) && crc == shoal_crc32c(0, shoal_view_of(bytes, (size_t)len - 4)) &&
+        strcmp(named, place->path) == 0)
+        return true;
+    *version = (struct tree_version){ .number = 0 };
+    return false;
+}
+
+static enum shoal_err note_write(const struct tree_place *place, const struct tree_version *version)
+{
+    char path[TREE_ROOT_BYTES + 80];
+    uint8_t bytes[NOTE_BYTES];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    enum shoal_err err;
+
+    if (!note_path(place, path))
+        return SHOAL_ERR_INVALID;
+    format_put_header(&w, FORMAT_NOTE, NOTE_VERSION, NOTE_VERSION);
+    shoal_put_text(&w, place->path);
+    shoal_put_u64(&w, version->number);
+    shoal_put_raw(&w, version->author.bytes, sizeof(version->author.bytes));
+    shoal_put_u64(&w, version->bytes);
+    shoal_put_hash(&w, version->hash);
+    shoal_put_u32(&w, shoal_crc32c(0, shoal_writer_view(&w)));
+    SHOAL_ASSERT(!w.failed); /* the path is bounded */
+    err = shoal_disk_folders(place->notes, 0700, NULL);
+    return err == SHOAL_OK ? shoal_disk_replace(path, shoal_writer_view(&w), 0600, NULL) : err;
+}
+
+/* ---- the file ---- */
+
+/* Opens the file's folder below the root without following a link; `made`: makes folders on the way, each flushed into
+ * the one above. */
+static int open_folder(const char *root, const char *path, bool make, const char **name)
+{
+    char part[TREE_PATH_BYTES];
+    int dir = open(root, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+
+    while (dir >= 0) {
+        const char *slash = strchr(path, '/');
+        int next;
+
+        if (slash == NULL) {
+            *name = path;
+            return dir;
+        }
+        memcpy(part, path, (size_t)(slash - path));
+        part[slash - path] = '\0';
+        next = openat(dir, part, O_DIRECTORY | O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (next < 0 && make && errno == ENOENT && mkdirat(dir, part, 0700) == 0 && fsync(dir) == 0)
+            next = openat(dir, part, O_DIRECTORY | O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        (void)close(dir);
+        dir = next;
+        path = slash + 1;
+    }
+    return -1;
+}
+
+static int open_file(const struct tree_place *place, int *dir)
+{
+    const char *name;
+    struct stat facts;
+    int fd;
+
+    *dir = open_folder(place->root, place->path, false, &name);
+    if (*dir < 0)
+        return -1;
+    fd = openat(*dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))) {
+        (void)close(fd);
+        fd = -1;
+    }
+    if (fd < 0)
+        (void)close(*dir);
+    return fd;
+}
+
+ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *bytes, size_t cap)
+{
+    int dir, fd = open_file(place, &dir);
+    ssize_t len;
+
+    if (fd < 0)
+        return -1;
+    len = pread(fd, bytes, cap, (off_t)offset);
+    (void)close(fd);
+    (void)close(dir);
+    return len;
+}
+
+static bool digest_of(const struct tree_place *place, bool flush, struct tree_version *version)
+{
+    int dir, fd = open_file(place, &dir);
+    bool ok;
+
+    if (fd < 0)
+        return false;
+    ok = (!flush || (fsync(fd) == 0 && fsync(dir) == 0)) && shoal_disk_digest(fd, &version->hash, &version->bytes);
+    (void)close(fd);
+    (void)close(dir);
+    return ok;
+}
+
+static bool same_content(const struct tree_version *a, const struct tree_version *b)
+{
+    return a->bytes == b->bytes && shoal_hash_equal(a->hash, b->hash);
+}
+
+enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id self, bool doubted, uint64_t above,
+                            struct tree_version *version, bool *fresh)
+{
+    struct tree_version noted;
+
+    *fresh = false;
+    *version = (struct tree_version){ .number = 0 };
+    if (!digest_of(place, true, version))
+        return SHOAL_ERR_STORAGE;
+    if (note_read(place, &noted) && same_content(&noted, version) && noted.number > above) {
+        *version = noted;
+        return SHOAL_OK;
+    }
+    if (doubted) /* N3 */
+        return SHOAL_OK;
+    version->number = (noted.number > above ? noted.number : above) + 1;
+    version->author = self;
+    *fresh = true;
+    return note_write(place, version);
+}
+
+void tree_proven(const struct tree_place *place, struct tree_version *version)
+{
+    struct tree_version here = { .number = 0 };
+
+    if (!note_read(place, version) || !digest_of(place, false, &here) || !same_content(&here, version))
+        *version = here;
+}
+
+/* ---- what is pushed here ---- */
+
+/* N2, N3. What is here is not older than the piece's content. */
+static bool keeps(const struct tree_place *place, const struct tree_piece *piece, struct tree_version *ours)
+{
+    struct tree_version here = { .number = 0 };
+    bool noted = note_read(place, ours);
+
+    if (!piece->versioned || (noted && tree_version_cmp(ours, &piece->version) < 0) ||
+        !digest_of(place, false, &here)) {
+        ours->number = 0;
+        return false;
+    }
+    if (!noted) {
+        *ours = here;
+        return piece->version.number == 0 && here.bytes > 0;
+    }
+    if (!same_content(&here, ours) && piece->doubted) { /* it was lost here: any whole content is better */
+        *ours = here;
+        return piece->version.number == 0 && here.bytes > 0;
+    }
+    return true;
+}
+
+static enum shoal_err take_log(int dir, const char *name, const struct tree_piece *piece, struct stat *facts)
+{
+    int fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, piece->mode & 0700);
+    struct shoal_view bytes = piece->bytes;
+    uint64_t at = piece->offset, skip = 0;
+    bool ok = fd >= 0 && fstat(fd, facts) == 0;
+    bool made = ok && facts->st_size == 0;
+
+    if (ok && piece->versioned && piece->version.number == 0 && (uint64_t)facts->st_size > at) /* N4 */
+        skip = (uint64_t)facts->st_size - at < bytes.len ? (uint64_t)facts->st_size - at : bytes.len;
+    bytes = shoal_view_of(bytes.bytes + skip, bytes.len - skip);
+    at += skip;
+    ok = ok && (bytes.len == 0 || pwrite(fd, bytes.bytes, bytes.len, (off_t)at) == (ssize_t)bytes.len) &&
+         fdatasync(fd) == 0 && (!made || fsync(dir) == 0) && fstat(fd, facts) == 0;
+    if (fd >= 0)
+        (void)close(fd);
+    return ok ? SHOAL_OK : SHOAL_ERR_STORAGE;
+}
+
+/* The last piece is written: does it all hold? */
+static enum shoal_err finish(const struct tree_place *place, int dir, int fd, const char *part, const char *name,
+                             const struct tree_piece *piece)
+{
+    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT },
+                                 { .tv_sec = (time_t)(piece->mtime_ns / SHOAL_S),
+                                   .tv_nsec = (long)(piece->mtime_ns % SHOAL_S) } };
+    struct tree_version version = piece->version, got = { .number = 0 };
+    enum shoal_err err;
+
+    if (!shoal_disk_digest(fd, &got.hash, &got.bytes))
+        return SHOAL_ERR_STORAGE;
+    if (!piece->versioned) {
+        struct tree_version noted;
+
+        (void)note_read(place, &noted);
+        version = got;
+        version.number = noted.number + 1;
+        version.author = piece->from;
+    } else if (!same_content(&got, &version)) { /* N1. It changed while it was sent, or pieces are missing */
+        return SHOAL_ERR_MALFORMED;
+    }
+    (void)futimens(fd, times);
+    err = shoal_disk_commit(dir, fd, part, name, NULL);
+    if (err == SHOAL_OK && version.number > 0)
+        err = note_write(place, &version);
+    return err;
+}
+
+static enum shoal_err take_file(const struct tree_place *place, int dir, const char *name,
+                                const struct tree_piece *piece, struct stat *facts)
+{
+    char part[TREE_PATH_BYTES + 32], hex[SHOAL_NODE_ID_TEXT_BYTES];
+    enum shoal_err err = SHOAL_OK;
+    int fd;
+
+    shoal_hex_text(piece->from.bytes, 4, hex); /* two hosts may push at one time */
+    (void)snprintf(part, sizeof(part), "%s.%s.part", name, hex);
+    fd = openat(dir, part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (piece->offset > 0 ? 0 : O_TRUNC),
+                piece->mode & 0700);
+    if (fd < 0 || pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) != (ssize_t)piece->bytes.len)
+        err = SHOAL_ERR_STORAGE;
+    else if (piece->last)
+        err = finish(place, dir, fd, part, name, piece);
+    if (fd >= 0 && fstat(fd, facts) != 0)
+        err = SHOAL_ERR_STORAGE;
+    if (err != SHOAL_OK)
+        (void)unlinkat(dir, part, 0);
+    if (fd >= 0)
+        (void)close(fd);
+    return err;
+}
+
+enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece, enum tree_outcome *outcome,
+                         struct tree_version *ours, struct stat *facts)
+{
+    enum shoal_err err;
+    const char *name;
+    int dir;
+
+    *outcome = TREE_TAKEN;
+    *ours = (struct tree_version){ .number = 0 };
+    if (!piece->log && piece->offset == 0 && keeps(place, piece, ours)) {
+        *outcome = TREE_KEPT;
+        return SHOAL_OK;
+    }
+    err = shoal_disk_folders(place->root, 0700, NULL);
+    if (err != SHOAL_OK)
+        return err;
+    dir = open_folder(place->root, place->path, true, &name);
+    if (dir < 0)
+        return SHOAL_ERR_STORAGE;
+    if (piece->log)
+        err = take_log(dir, name, piece, facts);
+    else
+        err = take_file(place, dir, name, piece, facts);
+    (void)close(dir);
+    return err;
+}

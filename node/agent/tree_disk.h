@@ -1,0 +1,69 @@
+/* A job's result folder on this host's disk: replicated files, and what is noted of them (tree_disk.c). */
+#ifndef SHOAL_NODE_TREE_DISK_H
+#define SHOAL_NODE_TREE_DISK_H
+
+#include <sys/stat.h>
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/ids.h"
+
+#define TREE_PATH_BYTES 400
+#define TREE_ROOT_BYTES 720
+#define TREE_VERSIONED 2 /* of a pushed piece's first byte: which content it is follows */
+
+/* Which content of a path this is. The higher number wins, then the higher author. 0: its content is not proven. */
+struct tree_version {
+    uint64_t number;
+    struct shoal_node_id author;
+    uint64_t bytes;
+    struct shoal_hash hash;
+};
+
+struct tree_place {
+    char root[TREE_ROOT_BYTES];  /* the result folder */
+    char notes[TREE_ROOT_BYTES]; /* the folder of what is noted */
+    char path[TREE_PATH_BYTES];  /* below root; the caller has checked it */
+};
+
+struct tree_piece {
+    bool log, last;
+    bool versioned; /* of an agent that says which content it is */
+    bool doubted;   /* this host has started anew since the files that it found were written */
+    uint32_t mode;
+    uint64_t mtime_ns, offset;
+    struct tree_version version;
+    struct shoal_node_id from;
+    struct shoal_view bytes;
+};
+
+enum tree_outcome { TREE_TAKEN, TREE_KEPT };
+
+/* -1, 0, 1: a is older, the same, newer. */
+int tree_version_cmp(const struct tree_version *a, const struct tree_version *b);
+
+/* The file as it is now, flushed, and which content it is. `doubted`: it was there when this host started anew, so it
+ * counts only as what was noted. `above`: a number that a change made here must exceed. `*fresh`: it is a change that was
+ * made here and is noted now. */
+SHOAL_MUST_CHECK enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id self, bool doubted,
+                                             uint64_t above, struct tree_version *version, bool *fresh);
+
+/* Up to `cap` bytes from `offset`, no link followed; -1: it cannot be read. */
+ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *bytes, size_t cap);
+
+/* A piece that another host sent. TREE_KEPT: what is here is not older; `*ours` says what it is. `*facts`: of the file, after
+ * a last piece or a piece of a log. */
+SHOAL_MUST_CHECK enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece,
+                                          enum tree_outcome *outcome, struct tree_version *ours, struct stat *facts);
+
+struct agent;
+/* agent_tree.c: where what is noted of a job's files lies; a file that was received. */
+void agent_tree_notes(const struct agent *agent, struct shoal_job_id id, char notes[TREE_ROOT_BYTES]);
+void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char *path, const struct stat *facts);
+/* agent_tree_take.c */
+void agent_tree_take_create(struct agent *agent);
+
+/* What is noted of the path, if the file here has that content; else number 0. */
+void tree_proven(const struct tree_place *place, struct tree_version *version);
+
+#endif

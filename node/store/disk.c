@@ -1,0 +1,140 @@
+#include "shoal/disk.h"
+
+#include "shoal/hash.h"
+#include "shoal/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/banned.h"
+
+enum shoal_err shoal_disk_fail(struct shoal_msg *msg, const char *what, const char *path)
+{
+    int error = errno;
+
+    if (error == ENOSPC || error == EDQUOT)
+        return shoal_fail(msg, SHOAL_ERR_FULL,
+                          "cannot %s %.250s: no space left; free space on that disk, or remove finished jobs", what,
+                          path);
+    return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %.250s: %s; %s", what, path, strerror(error),
+                      error == EIO ? "the disk is failing, replace it" : "make it writable for the agent's user");
+}
+
+bool shoal_disk_write(int fd, struct shoal_view view)
+{
+    while (view.len > 0) {
+        ssize_t wrote = write(fd, view.bytes, view.len);
+
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        view.bytes += wrote;
+        view.len -= (size_t)wrote;
+    }
+    return true;
+}
+
+static bool flush_folder_at(int dir, const char *path)
+{
+    int fd = openat(dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool ok = fd >= 0 && fsync(fd) == 0;
+
+    if (fd >= 0)
+        (void)close(fd);
+    return ok;
+}
+
+bool shoal_disk_flush_folder(const char *path) { return flush_folder_at(AT_FDCWD, path); }
+
+/* The folder that holds `path`; "." for a bare name. */
+static void folder_of(const char *path, char folder[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
+
+    memcpy(folder, slash == NULL ? "." : path, len);
+    folder[len] = '\0';
+}
+
+enum shoal_err shoal_disk_folders(const char *path, unsigned mode, struct shoal_msg *msg)
+{
+    char part[PATH_MAX], above[PATH_MAX];
+    size_t len = strlen(path);
+    struct stat facts;
+
+    if (len == 0 || len >= sizeof(part))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "the path %.100s... is too long; use a shorter data folder", path);
+    if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
+        return SHOAL_OK;
+    for (size_t i = 1; i <= len; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, (mode_t)mode) != 0) {
+            if (errno == EEXIST)
+                continue;
+            return shoal_disk_fail(msg, "make the folder", part);
+        }
+        folder_of(part, above);
+        if (!shoal_disk_flush_folder(above))
+            return shoal_disk_fail(msg, "flush", above);
+    }
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_disk_commit(int dir, int fd, const char *part, const char *name, struct shoal_msg *msg)
+{
+    char folder[PATH_MAX];
+
+    SHOAL_ASSERT(strlen(name) < PATH_MAX); /* the file was opened by a longer one */
+    if (fsync(fd) != 0)                    /* D1 */
+        return shoal_disk_fail(msg, "flush", part);
+    if (renameat(dir, part, dir, name) != 0)
+        return shoal_disk_fail(msg, "rename to", name);
+    folder_of(name, folder);
+    if (!flush_folder_at(dir, folder)) /* D2 */
+        return shoal_disk_fail(msg, "flush", folder);
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsigned mode, struct shoal_msg *msg)
+{
+    char part[PATH_MAX];
+    enum shoal_err err;
+    int fd;
+
+    if ((size_t)snprintf(part, sizeof(part), "%s.part", path) >= sizeof(part))
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "the path %.100s... is too long; use a shorter data folder", path);
+    fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0)
+        return shoal_disk_fail(msg, "create", part);
+    if (shoal_disk_write(fd, view))
+        err = shoal_disk_commit(AT_FDCWD, fd, part, path, msg);
+    else
+        err = shoal_disk_fail(msg, "write", part);
+    (void)close(fd);
+    if (err != SHOAL_OK)
+        (void)unlink(part); /* D3 */
+    return err;
+}
+
+bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes)
+{
+    struct shoal_hash_stream stream;
+    uint8_t block[64 * SHOAL_KIB];
+    ssize_t got;
+
+    shoal_hash_stream_init(&stream);
+    *bytes = 0;
+    while ((got = pread(fd, block, sizeof(block), (off_t)*bytes)) > 0) {
+        shoal_hash_stream_append(&stream, shoal_view_of(block, (size_t)got));
+        *bytes += (uint64_t)got;
+    }
+    *hash = shoal_hash_stream_finish(&stream);
+    return got == 0;
+}

@@ -1,0 +1,95 @@
+"""Power cuts: what was acknowledged is there afterwards, whole, and training ends with the bits of a calm run."""
+
+import pathlib
+
+import pytest
+import training
+from power import PowerMesh
+from training import Outcome, Run
+
+from conftest import OUT
+
+CHECKPOINTS = """
+import os
+import time
+
+where = os.environ["CHECKPOINT_DIR"]
+for number in range(0 if os.path.exists(os.path.join(where, "done")) else 39):
+    path = os.path.join(where, "state-%d" % number)
+    with open(path + ".new", "wb") as file:
+        file.write(b"%d." % number * 5000)
+    os.rename(path + ".new", path)
+if not os.path.exists(os.path.join(where, "done")):
+    with open(os.path.join(where, "done"), "w") as file:
+        file.write("done")
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def power_mesh():
+    made = []
+
+    def make(names=("alpha", "beta", "gamma"), **options):
+        mesh = PowerMesh(OUT / "shoal", **options)
+        made.append(mesh)
+        mesh.grow(names)
+        return mesh
+
+    yield make
+    Run.end_all()
+    for mesh in made:
+        for host in mesh.hosts:
+            print("---- log of %s\n%s" % (host.name, host.log.read_text()[-4000:]))
+        mesh.__exit__(None, None, None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "main.py").write_text(training.SCRIPT)
+    return path
+
+
+def states(host, job):
+    """{name: bytes} of a job's checkpoints on a host."""
+    return {path.name: path.read_bytes() for path in host.data.glob("results/*/batchworkdir/%s/checkpoint/*" % job)}
+
+
+def test_a_power_cut_of_all_hosts_loses_no_checkpoint(power_mesh, script, tmp_path):
+    from helpers import submit
+    mesh = power_mesh()
+    go = tmp_path / "go"
+    job = submit(mesh, mesh.hosts[0], script(CHECKPOINTS), "--env", "GO=%s" % go)
+    wanted = {"state-%d" % number: b"%d." % number * 5000 for number in range(39)}
+    wanted["done"] = b"done"
+    mesh.until(lambda: all(states(host, job) == wanted for host in mesh.hosts), 60, "every host has every checkpoint")
+    mesh.cut_power()
+    mesh.until(lambda: mesh.job(job) and all(mesh.knows(host, 3) for host in mesh.hosts), 60, "the hosts are back")
+    mesh.until(lambda: all(states(host, job) == wanted for host in mesh.hosts), 30, "every host has every checkpoint again")
+    go.touch()
+    facts = mesh.until(lambda: (f := mesh.job(job)) and f["hasEnded"] and f, 90, "the job's end")
+    assert facts["state"] == "FINISHED", facts["detail"]
+    for host in mesh.hosts:
+        assert states(host, job) == wanted, host.name
+
+
+def test_training_goes_on_after_a_power_cut_of_all_hosts(power_mesh, folder, tmp_path):
+    mesh = power_mesh()
+    calm = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=2)
+    calm.finish(240)
+    undisturbed = Outcome(calm, mesh.hosts[0], tmp_path)
+    run = Run(mesh, mesh.hosts[1], folder, workers=4, epochs=2, pace=0.006)
+    run.gather()
+    run.step(22)
+    mesh.cut_power()
+    mesh.until(lambda: all(mesh.knows(host, 3) for host in mesh.hosts), 60, "the hosts are back")
+    run.seen.clear()
+    run.finish(300)
+    outcome = Outcome(run, mesh.hosts[-1], tmp_path)
+    training.assert_exact(outcome)
+    training.assert_same_bits(outcome, undisturbed)
+    for host in mesh.hosts:
+        assert training.parse_ledger((host.data / "jobs" / run.job / "ledger").read_bytes())
