@@ -31,6 +31,8 @@ struct audit {
     uint64_t epoch_samples;
     uint64_t data_epochs_done;
     uint64_t samples;
+    uint64_t records, records_wanted;
+    uint64_t held[SHOAL_CALLS_MAX + 1]; /* records of each call */
     unsigned errors;
     char error_text[ERRORS_MAX][160];
     struct share shares[SHARES_MAX];
@@ -147,6 +149,8 @@ static void each_record(void *arg, const struct shoal_step_head *head, struct sh
         wrong(a, "call %u: step %llu where %llu should be", head->call, (unsigned long long)head->step,
               (unsigned long long)a->next_step);
     a->next_step = head->step + 1;
+    a->held[head->call]++;
+    a->records++;
     if (head->kind == SHOAL_STEP_TRAIN)
         train_step(a, head, &tuples);
     else if (head->kind == SHOAL_STEP_VALIDATE)
@@ -164,6 +168,22 @@ __attribute__((format(printf, 2, 3))) static enum shoal_err put(struct shoal_buf
     return shoal_buf_append(buf, text, strlen(text));
 }
 
+/* How many records there must be: all of a call that is done, those that were acknowledged of one under way. */
+static void count_wanted(struct audit *a)
+{
+    for (uint32_t i = 0; i < a->job->call_count; i++) {
+        const struct shoal_call *call = &a->job->calls[i];
+        uint64_t wanted = call->state >= SHOAL_CALL_DONE && call->final_step > call->records_acked
+                              ? call->final_step
+                              : call->records_acked;
+
+        a->records_wanted += wanted;
+        if (call->call <= SHOAL_CALLS_MAX && a->held[call->call] < wanted)
+            wrong(a, "call %u: %llu records of %llu are here", call->call, (unsigned long long)a->held[call->call],
+                  (unsigned long long)wanted);
+    }
+}
+
 static enum shoal_err put_audit(const struct audit *a, const char *id, struct shoal_buf *json)
 {
     uint64_t wanted = 0;
@@ -173,9 +193,11 @@ static enum shoal_err put_audit(const struct audit *a, const char *id, struct sh
     for (uint32_t i = 0; i < a->job->call_count; i++)
         wanted += a->job->calls[i].sizes.data_epochs;
     err = put(json,
-              "{\"job\":\"%s\",\"steps\":%llu,\"validations\":%llu,\"samples\":%llu,\"data_epochs\":%llu,"
+              "{\"job\":\"%s\",\"records\":%llu,\"records_wanted\":%llu,\"steps\":%llu,\"validations\":%llu,"
+              "\"samples\":%llu,\"data_epochs\":%llu,"
               "\"data_epochs_wanted\":%llu,\"samples_per_epoch\":%llu,\"exact\":%s,\"errors\":[",
-              id, (unsigned long long)a->steps, (unsigned long long)a->validations, (unsigned long long)a->samples,
+              id, (unsigned long long)a->records, (unsigned long long)a->records_wanted, (unsigned long long)a->steps,
+              (unsigned long long)a->validations, (unsigned long long)a->samples,
               (unsigned long long)a->data_epochs_done, (unsigned long long)wanted,
               (unsigned long long)(a->job->call_count > 0 ? a->job->calls[0].sizes.samples : 0),
               a->errors == 0 ? "true" : "false");
@@ -213,6 +235,7 @@ enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, st
     }
     if (a->job->calls != NULL)
         agent_ledger_each(agent, job, each_record, a);
+    count_wanted(a);
     err = put_audit(a, job->text, json);
     free(a);
     return err;

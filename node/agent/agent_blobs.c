@@ -7,6 +7,7 @@
 #include "agent.h"
 
 #include "agent_files.h"
+#include "agent_ledger.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,6 +24,7 @@
 #define FETCH_WAITERS_MAX 16
 #define CALL_TIMEOUT_NS (10 * SHOAL_S)
 #define MANIFEST_FILES_MAX 4096
+#define LEDGER_WAIT_NS (20 * SHOAL_S)
 #define MANIFEST_BYTES_MAX (4 * SHOAL_MIB)
 
 /* ---- fetch ---- */
@@ -816,12 +818,11 @@ static void store_next(struct listing *l)
     agent_store_file(l->agent, l->job, path, on_file_stored, l);
 }
 
-void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call)
+static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_t call)
 {
     struct agent_job *here = agent_job_find(agent, job);
     struct listing *l = calloc(1, sizeof(*l));
 
-    (void)generation;
     SHOAL_ASSERT(l != NULL);
     l->agent = agent;
     l->job = job;
@@ -846,6 +847,42 @@ void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t gener
     for (size_t i = 0; i < l->count; i++)
         l->bytes += l->files[i].bytes;
     store_next(l);
+}
+
+struct manifest_wait {
+    struct agent *agent;
+    struct shoal_job_id job;
+    uint32_t call;
+};
+
+static void on_ledger_settled(void *arg, bool held)
+{
+    struct manifest_wait *w = arg;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (!held) {
+        shoal_job_id_text(w->job, text);
+        agent_log(w->agent, "%s: no majority of its guardians has the whole ledger; it ends without", text);
+    }
+    manifest_begin(w->agent, w->job, w->call);
+    free(w);
+}
+
+/* The job ends after it: so the ledger is whole on a majority first, or the log says that it is not. */
+void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call)
+{
+    struct agent_job *here = agent_job_find(agent, job);
+    struct manifest_wait *w;
+
+    (void)generation;
+    if (here == NULL || here->ledger == NULL) {
+        manifest_begin(agent, job, call);
+        return;
+    }
+    w = calloc(1, sizeof(*w));
+    SHOAL_ASSERT(w != NULL);
+    *w = (struct manifest_wait){ .agent = agent, .job = job, .call = call };
+    agent_ledger_settle(agent, here, 0, 0, LEDGER_WAIT_NS, on_ledger_settled, w);
 }
 
 /* ---- serving others ---- */

@@ -1,14 +1,22 @@
 /* The ledger: the step records of a job, in order, on its guardians and on the hosts it runs on (PROTOCOLS 11).
  *
- *   rank 0 --RECORDS--> its agent --PEER_RECORDS--> guardians            acknowledged when one more host has them
+ *   rank 0 --RECORDS--> its agent --PEER_RECORDS--> guardians            acknowledged when a majority has flushed them
  *                          |                            |
  *                        file                         file               <data>/jobs/<id>/ledger
  *
  * A file is records as they came: u32 length, record (step_record.h). Only the record that follows the last one is
  * taken: the next step of the same call, or the first of a later call. So the same records may come from several hosts,
  * in any order and again, and every file is a prefix of the one true sequence. The auditor reads it back: every sample
- * of every data epoch exactly once, by the keyed sums of the ids. */
+ * of every data epoch exactly once, by the keyed sums of the ids.
+ *
+ * G1. A host says that it has a record once that is flushed. It is acknowledged when a majority of the guardians has said so;
+ *     until then the workers keep it, and send it again.
+ * G2. Records that come before those that they follow wait here, up to a bound, while the others are fetched: whoever has
+ *     more than an asker pushes it. So a host that lost its file's end in a power cut has it again.
+ * G3. What later stages rest on (a snapshot, the final files) is told after the records before it are acknowledged. */
 #include "agent.h"
+
+#include "agent_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/disk.h"
 #include "shoal/permute.h"
 #include "shoal/step_record.h"
 
@@ -28,6 +37,9 @@
 #define PUSH_MS 50
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
 #define PEERS_MAX 8
+#define WAITING_MAX 32
+#define EARLY_BYTES_MAX (8 * SHOAL_MIB) /* what a worker keeps unacknowledged */
+#define SETTLE_MS 10
 
 /* What one other host is known to hold. */
 struct holder {
@@ -37,6 +49,7 @@ struct holder {
     uint64_t offset; /* in our file: where the next push begins */
     bool asking;
     bool known;  /* it has answered since the start: offset is right */
+    bool asked;  /* it has pushed here: what it lacks is pushed to it, whether it guards the job or not */
     bool guards; /* the job, now: who does not any more is not waited for, and does not count */
     struct ledger *ledger;
 };
@@ -59,11 +72,31 @@ struct ledger {
     uint64_t acked_step;
     struct holder holders[PEERS_MAX];
     size_t holder_count;
+    uint32_t flushed_call; /* the records up to here are on the disk */
+    uint64_t flushed_step;
+    bool flushing, folder_flushed;
+    struct peer_question *waiting[WAITING_MAX]; /* answered when what they brought is flushed */
+    size_t waiting_count;
+    struct shoal_buf early; /* G2 */
     uv_timer_t timer;
-    bool closing;
+    bool closing, closed;
+};
+
+struct flushing {
+    struct agent_file_job file;
+    struct ledger *ledger;
+    char path[AGENT_PATH_BYTES];
+    int fd;
+    bool folder, ok;
+    uint32_t call;
+    uint64_t step;
 };
 
 static void push(struct ledger *ledger);
+static void acknowledge(struct ledger *ledger);
+static bool reached(uint32_t a_call, uint64_t a_step, uint32_t b_call, uint64_t b_step);
+
+static void on_timer(uv_timer_t *timer) { push(timer->data); }
 
 /* ---- the file ---- */
 
@@ -124,8 +157,24 @@ static enum shoal_err append(struct ledger *ledger, struct shoal_view record)
     return SHOAL_OK;
 }
 
+/* G2. Those who have more are asked anew. */
+static void keep_early(struct ledger *ledger, struct shoal_view view)
+{
+    if (ledger->early.len + view.len <= EARLY_BYTES_MAX)
+        shoal_ignore(shoal_buf_append(&ledger->early, view.bytes, view.len)); /* else its worker sends it again */
+    for (size_t i = 0; i < ledger->holder_count; i++)
+        ledger->holders[i].known = false;
+    if (!uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
+}
+
+static bool is_ahead(const struct ledger *ledger, const struct shoal_step_head *head)
+{
+    return head->call > ledger->call || (head->call == ledger->call && head->step > ledger->step);
+}
+
 /* Takes what follows of the records in `view` (one behind the other). MALFORMED: garbage after what was taken. */
-static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
+static enum shoal_err take_some(struct ledger *ledger, struct shoal_view view)
 {
     while (view.len > 0) {
         struct shoal_step_head head;
@@ -142,11 +191,30 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
             ledger->call = head.call;
             ledger->step = head.step;
             note_progress(ledger, &head, tuples);
+        } else if (is_ahead(ledger, &head)) {
+            keep_early(ledger, view);
+            return SHOAL_OK;
         }
         view.bytes += len;
         view.len -= len;
     }
     return SHOAL_OK;
+}
+
+static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
+{
+    uint64_t before = ledger->bytes;
+    enum shoal_err err = take_some(ledger, view);
+
+    while (err == SHOAL_OK && ledger->bytes > before && ledger->early.len > 0) {
+        struct shoal_buf early = ledger->early;
+
+        before = ledger->bytes;
+        ledger->early = (struct shoal_buf){ 0 };
+        err = take_some(ledger, shoal_buf_view(&early));
+        shoal_buf_deinit(&early);
+    }
+    return err;
 }
 
 /* Read the file once: where it ends, what its last record is. A torn tail is cut off. */
@@ -181,8 +249,6 @@ static void scan(struct ledger *ledger)
         agent_log(ledger->agent, "%s: the ledger's torn tail stays: %s", ledger->job->text, strerror(errno));
 }
 
-static void on_timer(uv_timer_t *timer) { push(timer->data); }
-
 static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
 {
     char path[AGENT_PATH_BYTES + 32];
@@ -209,12 +275,39 @@ static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
     return ledger;
 }
 
+/* What is under way holds it. */
+static void maybe_free(struct ledger *ledger)
+{
+    if (!ledger->closed || ledger->flushing)
+        return;
+    for (size_t i = 0; i < ledger->holder_count; i++)
+        if (ledger->holders[i].asking)
+            return;
+    (void)close(ledger->fd);
+    shoal_buf_deinit(&ledger->early);
+    free(ledger);
+}
+
+static void answer_waiting(struct ledger *ledger, bool ok)
+{
+    uint8_t answer[12];
+    struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+
+    shoal_put_u32(&w, ledger->flushed_call);
+    shoal_put_u64(&w, ledger->flushed_step);
+    for (size_t i = 0; i < ledger->waiting_count && !ledger->agent->stopping; i++)
+        peer_answer(ledger->waiting[i], ok ? SHOAL_OK : SHOAL_ERR_STORAGE, ok ? "" : "the step records were not kept",
+                    ok ? shoal_writer_view(&w) : (struct shoal_view){ 0 });
+    ledger->waiting_count = 0;
+}
+
 static void on_ledger_closed(uv_handle_t *handle)
 {
     struct ledger *ledger = handle->data;
 
-    (void)close(ledger->fd);
-    free(ledger);
+    ledger->closed = true;
+    answer_waiting(ledger, false);
+    maybe_free(ledger);
 }
 
 void agent_ledger_close(struct agent_job *job)
@@ -226,6 +319,77 @@ void agent_ledger_close(struct agent_job *job)
     job->ledger = NULL;
     ledger->closing = true;
     uv_close((uv_handle_t *)&ledger->timer, on_ledger_closed);
+}
+
+/* In the thread. A new file's name is flushed too, and its folder's. */
+static void flush_run(struct agent_file_job *file)
+{
+    struct flushing *f = (struct flushing *)(void *)file;
+    char *slash;
+
+    f->ok = fdatasync(f->fd) == 0;
+    if (!f->ok || !f->folder)
+        return;
+    f->ok = shoal_disk_flush_folder(f->path);
+    slash = strrchr(f->path, '/');
+    *slash = '\0';
+    f->ok = f->ok && shoal_disk_flush_folder(f->path);
+}
+
+static void flush_start(struct ledger *ledger);
+
+static void flush_done(struct agent_file_job *file)
+{
+    struct flushing *f = (struct flushing *)(void *)file;
+    struct ledger *ledger = f->ledger;
+
+    ledger->flushing = false;
+    if (f->ok) {
+        ledger->flushed_call = f->call;
+        ledger->flushed_step = f->step;
+        ledger->folder_flushed = true;
+    } else if (!ledger->closing) {
+        agent_log(ledger->agent, "%s: the ledger cannot be flushed here; the disk may be failing", ledger->job->text);
+    }
+    if (!ledger->closing) {
+        bool whole = reached(f->call, f->step, ledger->call, ledger->step);
+
+        if (whole || !f->ok)
+            answer_waiting(ledger, f->ok);
+        if (f->ok)
+            acknowledge(ledger);
+        if (!whole && f->ok)
+            flush_start(ledger);
+    }
+    free(f);
+    maybe_free(ledger);
+}
+
+/* One at a time: what came meanwhile goes with the next one. */
+static void flush_start(struct ledger *ledger)
+{
+    struct flushing *f;
+
+    if (ledger->flushing || ledger->closing ||
+        reached(ledger->flushed_call, ledger->flushed_step, ledger->call, ledger->step))
+        return;
+    f = calloc(1, sizeof(*f));
+    SHOAL_ASSERT(f != NULL);
+    f->ledger = ledger;
+    f->fd = ledger->fd;
+    f->folder = !ledger->folder_flushed;
+    f->call = ledger->call;
+    f->step = ledger->step;
+    agent_job_folder(ledger->agent, ledger->job->id, f->path, sizeof(f->path));
+    f->file.run = flush_run;
+    f->file.done = flush_done;
+    if (agent_file_submit(ledger->agent, &f->file) == SHOAL_OK) {
+        ledger->flushing = true;
+        return;
+    }
+    free(f);
+    if (!uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
 }
 
 /* ---- to the other guardians ---- */
@@ -241,34 +405,46 @@ static bool reached(uint32_t a_call, uint64_t a_step, uint32_t b_call, uint64_t 
     return a_call > b_call || (a_call == b_call && a_step >= b_step);
 }
 
-/* Acknowledged: here and on one more host (1 of 1 alone). */
+struct position {
+    uint32_t call;
+    uint64_t step;
+};
+
+/* G1. The furthest that a majority of the guardians has reached: the greatest of theirs that so many are at or beyond. */
+static struct position majority(const struct ledger *ledger)
+{
+    struct position at[PEERS_MAX + 1];
+    struct position best = { 0, 0 };
+    size_t count = 0;
+
+    for (size_t i = 0; i < ledger->holder_count; i++)
+        if (ledger->holders[i].guards)
+            at[count++] = (struct position){ ledger->holders[i].call, ledger->holders[i].step };
+    if (shoal_sched_job(ledger->agent->sched, ledger->job->id) != NULL)
+        at[count++] = (struct position){ ledger->flushed_call, ledger->flushed_step };
+    for (size_t i = 0; i < count; i++) {
+        size_t there = 0;
+
+        for (size_t j = 0; j < count; j++)
+            there += reached(at[j].call, at[j].step, at[i].call, at[i].step);
+        if (there > count / 2 && !reached(best.call, best.step, at[i].call, at[i].step))
+            best = at[i];
+    }
+    return best;
+}
+
 static void acknowledge(struct ledger *ledger)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RECORDS_MARK };
-    uint32_t call = 0;
-    uint64_t step = 0;
-    bool alone = true;
+    struct position held = majority(ledger);
 
-    for (size_t i = 0; i < ledger->holder_count; i++) {
-        if (!ledger->holders[i].guards)
-            continue;
-        alone = false;
-        if (!reached(call, step, ledger->holders[i].call, ledger->holders[i].step)) {
-            call = ledger->holders[i].call;
-            step = ledger->holders[i].step;
-        }
-    }
-    if (alone) {
-        call = ledger->call;
-        step = ledger->step;
-    }
-    if (reached(ledger->acked_call, ledger->acked_step, call, step))
+    if (reached(ledger->acked_call, ledger->acked_step, held.call, held.step))
         return;
-    ledger->acked_call = call;
-    ledger->acked_step = step;
+    ledger->acked_call = held.call;
+    ledger->acked_step = held.step;
     event.u.records_mark.job = ledger->job->id;
-    event.u.records_mark.call = call;
-    event.u.records_mark.step = step;
+    event.u.records_mark.call = held.call;
+    event.u.records_mark.step = held.step;
     agent_host_event(ledger->agent, &event);
 }
 
@@ -302,8 +478,10 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
 
     (void)msg;
     holder->asking = false;
-    if (ledger->closing)
+    if (ledger->closing) {
+        maybe_free(ledger);
         return;
+    }
     if (err == SHOAL_OK && shoal_reader_done(&r)) {
         if (!holder->known || call != holder->call || step != holder->step)
             holder->offset = offset_after(ledger, call, step);
@@ -357,7 +535,7 @@ static struct holder *holder_of(struct ledger *ledger, struct shoal_node_id node
 
         if (shoal_node_id_equal(holder->node, node))
             return holder;
-        if (!holder->guards && !holder->asking && place == NULL && ledger->holder_count == PEERS_MAX)
+        if (!holder->guards && !holder->asked && !holder->asking && place == NULL && ledger->holder_count == PEERS_MAX)
             place = holder;
     }
     if (place == NULL && ledger->holder_count < PEERS_MAX)
@@ -396,13 +574,17 @@ static void push(struct ledger *ledger)
     for (size_t i = 0; i < ledger->holder_count; i++) {
         struct holder *holder = &ledger->holders[i];
 
-        if (!holder->guards || (!behind(holder, ledger) && holder->known))
+        bool up = shoal_link_is_up(ledger->agent->link, holder->node);
+
+        holder->asked = holder->asked && up;
+        if ((!holder->guards && !holder->asked) || (!behind(holder, ledger) && holder->known))
             continue;
-        if (!holder->asking && shoal_link_is_up(ledger->agent->link, holder->node))
+        if (!holder->asking && up)
             push_to(ledger, holder);
         else if (!holder->asking)
             waits = true;
     }
+    flush_start(ledger);
     acknowledge(ledger);
     if (waits && !uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, 4 * PUSH_MS, 0);
@@ -420,8 +602,85 @@ void agent_ledger_records(struct agent *agent, struct agent_job *job, uint64_t w
     ledger->source_worker = worker_id;
     if (take(ledger, records->records) != SHOAL_OK)
         agent_log(agent, "%s: step records of worker %llu were not kept", job->text, (unsigned long long)worker_id);
+    flush_start(ledger);
     if (!uv_is_active((uv_handle_t *)&ledger->timer))
         (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS / 5, 0);
+}
+
+/* Who pushes has at least what it pushes. What it lacks is pushed back (G2). */
+static void asker_note(struct ledger *ledger, struct shoal_node_id from, struct shoal_view view)
+{
+    struct holder *holder = holder_of(ledger, from);
+    struct shoal_step_head head;
+    struct shoal_reader tuples;
+    size_t len;
+
+    if (holder == NULL)
+        return;
+    holder->asked = true;
+    while (view.len > 0 && (len = shoal_step_record_len(view, &head, &tuples)) > 0) {
+        if (!reached(holder->call, holder->step, head.call, head.step)) {
+            holder->call = head.call;
+            holder->step = head.step;
+        }
+        view = shoal_view_of(view.bytes + len, view.len - len);
+    }
+}
+
+/* ---- what waits for the ledger (G3) ---- */
+
+struct settling {
+    uv_timer_t timer;
+    struct agent *agent;
+    struct shoal_job_id job;
+    struct position until;
+    uint64_t by_ns;
+    ledger_settled_fn *done;
+    void *arg;
+};
+
+static void settled(uv_handle_t *handle)
+{
+    struct settling *s = handle->data;
+    const struct agent_job *job = agent_job_find(s->agent, s->job);
+    const struct ledger *ledger = job == NULL ? NULL : job->ledger;
+
+    s->done(s->arg, ledger == NULL || reached(ledger->acked_call, ledger->acked_step, s->until.call, s->until.step));
+    free(s);
+}
+
+static void on_settle(uv_timer_t *timer)
+{
+    struct settling *s = timer->data;
+    const struct agent_job *job = agent_job_find(s->agent, s->job);
+    const struct ledger *ledger = job == NULL ? NULL : job->ledger;
+
+    if (ledger == NULL || reached(ledger->acked_call, ledger->acked_step, s->until.call, s->until.step) ||
+        agent_now_ns() >= s->by_ns)
+        uv_close((uv_handle_t *)timer, settled);
+}
+
+void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint64_t wait_ns,
+                         ledger_settled_fn *done, void *arg)
+{
+    struct ledger *ledger = job->ledger;
+    struct settling *s;
+
+    if (ledger == NULL) {
+        done(arg, true);
+        return;
+    }
+    s = calloc(1, sizeof(*s));
+    SHOAL_ASSERT(s != NULL);
+    s->agent = agent;
+    s->job = job->id;
+    s->until = call == 0 ? (struct position){ ledger->call, ledger->step } : (struct position){ call, step };
+    s->by_ns = agent_now_ns() + wait_ns;
+    s->done = done;
+    s->arg = arg;
+    (void)uv_timer_init(&agent->loop, &s->timer);
+    s->timer.data = s;
+    (void)uv_timer_start(&s->timer, on_settle, 0, SETTLE_MS);
 }
 
 static void serve_records(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
@@ -431,17 +690,20 @@ static void serve_records(void *arg, struct shoal_node_id from, struct shoal_vie
     struct shoal_job_id id = shoal_get_job_id(&r);
     struct agent_job *job = r.failed ? NULL : agent_job_need(agent, id);
     struct ledger *ledger = job == NULL ? NULL : ledger_need(agent, job);
-    uint8_t answer[12];
-    struct shoal_writer w = shoal_writer_init(answer, sizeof(answer));
+    struct shoal_view view = shoal_view_of(r.bytes + r.at, r.len - r.at);
 
-    (void)from;
-    if (ledger == NULL || take(ledger, shoal_view_of(r.bytes + r.at, r.len - r.at)) != SHOAL_OK) {
+    if (ledger == NULL || ledger->waiting_count == WAITING_MAX || take(ledger, view) != SHOAL_OK) {
         peer_answer(question, SHOAL_ERR_STORAGE, "the step records were not kept", (struct shoal_view){ 0 });
         return;
     }
-    shoal_put_u32(&w, ledger->call);
-    shoal_put_u64(&w, ledger->step);
-    peer_answer(question, SHOAL_OK, "", shoal_writer_view(&w));
+    asker_note(ledger, from, view);
+    ledger->waiting[ledger->waiting_count++] = question;
+    if (reached(ledger->flushed_call, ledger->flushed_step, ledger->call, ledger->step))
+        answer_waiting(ledger, true);
+    else
+        flush_start(ledger);
+    if (!uv_is_active((uv_handle_t *)&ledger->timer))
+        (void)uv_timer_start(&ledger->timer, on_timer, PUSH_MS, 0);
 }
 
 bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress)

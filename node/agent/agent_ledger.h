@@ -24,6 +24,12 @@ bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct le
 size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint8_t *bytes,
                          size_t cap, uint64_t *first, uint32_t *count);
 
+/* Calls back, on a later turn or at once, when a majority of the guardians has the records up to (call, step) on its disks;
+ * call 0: all that are here now. False: not within that time. */
+typedef void ledger_settled_fn(void *arg, bool held);
+void agent_ledger_settle(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint64_t wait_ns,
+                         ledger_settled_fn *done, void *arg);
+
 /* The audit as JSON, appended to `json` (agent_audit.c). */
 SHOAL_MUST_CHECK enum shoal_err agent_ledger_audit(struct agent *agent, struct agent_job *job, struct shoal_buf *json);
 /* The same of any job that has trained nothing. */

@@ -20,6 +20,7 @@
 #define FEED_WINDOW 2048
 #define FEED_BYTES (48 * SHOAL_KIB)
 #define FINISH_WAIT_NS (5 * SHOAL_S)
+#define LEDGER_WAIT_NS (20 * SHOAL_S)
 
 /* A driver that is fed with records. One per agent and call is plenty: drivers are few. */
 struct feed {
@@ -377,6 +378,32 @@ static void not_stored(struct sending *sending, const char *text)
     workers_send(sending->agent->workers, sending->worker_id, &sending->message);
 }
 
+/* A snapshot is what a job starts again from: the records before it would be missing for ever. */
+static void on_snapshot_settled(void *arg, bool held)
+{
+    struct sending *sending = arg;
+
+    if (held && !sending->agent->stopping)
+        tell_core(sending->agent, sending->worker_id, &sending->message);
+    else if (!sending->agent->stopping)
+        not_stored(sending, "no majority of the job's guardians has the records before it");
+    free(sending);
+}
+
+static void tell_stored(struct sending *sending)
+{
+    struct agent_job *job = NULL;
+
+    if (sending->message.kind == SHOAL_WORKER_SNAPSHOT &&
+        agent_run_find(sending->agent, sending->worker_id, &job) != NULL) {
+        agent_ledger_settle(sending->agent, job, sending->message.snapshot.call, sending->message.snapshot.step,
+                            LEDGER_WAIT_NS, on_snapshot_settled, sending);
+        return;
+    }
+    tell_core(sending->agent, sending->worker_id, &sending->message);
+    free(sending);
+}
+
 static void on_file_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
 {
     struct sending *sending = arg;
@@ -392,10 +419,11 @@ static void on_file_stored(void *arg, enum shoal_err err, const char *text, stru
     if (err == SHOAL_OK || err == SHOAL_ERR_UNREACHABLE) {
         memcpy(path, "blob:", 6);
         shoal_hex_text(hash.bytes, sizeof(hash.bytes), path + 5);
-        tell_core(agent, sending->worker_id, &sending->message);
-    } else if (!agent->stopping) {
-        not_stored(sending, text);
+        tell_stored(sending);
+        return;
     }
+    if (!agent->stopping)
+        not_stored(sending, text);
     free(sending);
 }
 

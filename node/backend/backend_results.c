@@ -13,6 +13,7 @@
 
 #include "shoal/banned.h"
 
+#define OTHER_TIMEOUT_NS (3 * SHOAL_S) /* of a guardian with a whole ledger, where this one's is short */
 #define READ_TIMEOUT_NS (5 * SHOAL_S)
 
 /* ---- results ---- */
@@ -216,7 +217,54 @@ struct ledger_call {
     struct shoal_job_id id;
     shoal_backend_text_fn *done;
     void *arg;
+    /* This host's ledger is short: its answer, and who may have a whole one. */
+    struct shoal_buf own;
+    struct shoal_node_id nodes[8];
+    size_t node_count, node;
 };
+
+/* A guardian that was away lacks records for a moment: then another one answers, if it has them all. */
+static bool is_exact(struct shoal_view json)
+{
+    static const char exact[] = "\"exact\":true";
+
+    return memmem(json.bytes, json.len, exact, sizeof(exact) - 1) != NULL;
+}
+
+static void ledger_end(struct ledger_call *call, enum shoal_err err, const struct shoal_msg *msg,
+                       struct shoal_view json)
+{
+    call->done(call->arg, err, msg, json);
+    shoal_buf_deinit(&call->own);
+    free(call);
+}
+
+static void on_other_ledger(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer);
+
+static void ask_others(struct ledger_call *call)
+{
+    struct shoal_msg msg = { "" };
+
+    while (call->node < call->node_count && !shoal_link_is_up(call->agent->link, call->nodes[call->node]))
+        call->node++;
+    if (call->node == call->node_count)
+        ledger_end(call, SHOAL_OK, &msg, shoal_buf_view(&call->own));
+    else
+        peer_ask(call->agent->calls, call->nodes[call->node], PEER_LEDGER,
+                 shoal_view_of(call->id.bytes, sizeof(call->id.bytes)), OTHER_TIMEOUT_NS, on_other_ledger, call);
+}
+
+static void on_other_ledger(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct ledger_call *call = arg;
+
+    if (err == SHOAL_OK && is_exact(answer)) {
+        ledger_end(call, err, msg, answer);
+        return;
+    }
+    call->node++;
+    ask_others(call);
+}
 
 static void on_ledger_answer(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
@@ -256,14 +304,18 @@ static void ledger_read(struct ledger_call *call)
     struct ledger_call ended = *call;
     struct shoal_msg msg = { "" };
     struct shoal_node_id node = { { 0 } };
-    struct shoal_buf json = { 0 };
+    size_t guardians = 0;
     enum shoal_err err;
 
     if (guards(agent, call->id) || backend_has_files(agent, call->id, &node)) {
-        free(call);
-        err = audit(agent, ended.id, &json);
-        ended.done(ended.arg, err, &msg, shoal_buf_view(&json));
-        shoal_buf_deinit(&json);
+        err = audit(agent, ended.id, &call->own);
+        if (err == SHOAL_OK && guards(agent, ended.id) && !is_exact(shoal_buf_view(&call->own))) {
+            call->node_count = agent_job_nodes(agent, ended.id, call->nodes, 8, &guardians);
+            call->node_count = guardians < 8 ? guardians : 8;
+            ask_others(call);
+            return;
+        }
+        ledger_end(call, err, &msg, shoal_buf_view(&call->own));
     } else if (shoal_node_id_is_zero(node)) {
         free(call);
         err = shoal_fail(&msg, SHOAL_ERR_UNREACHABLE, "no host that keeps this job's ledger is reachable from here");

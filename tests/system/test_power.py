@@ -93,3 +93,30 @@ def test_training_goes_on_after_a_power_cut_of_all_hosts(power_mesh, folder, tmp
     training.assert_same_bits(outcome, undisturbed)
     for host in mesh.hosts:
         assert training.parse_ledger((host.data / "jobs" / run.job / "ledger").read_bytes())
+
+
+def test_a_ledger_that_lacks_records_is_never_called_exact(power_mesh, folder, tmp_path):
+    mesh = power_mesh()
+    run = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=1)
+    run.finish(240)
+    paths = [host.data / "jobs" / run.job / "ledger" for host in mesh.hosts]
+
+    def ledgers():
+        return [host.get("/v1/jobs/%s/ledger" % run.job) for host in mesh.hosts]
+    mesh.until(lambda: all(path.exists() and path.read_bytes() == paths[0].read_bytes() for path in paths), 20, "all have it")
+    whole = ledgers()[0]
+    assert whole["exact"] and whole["records"] == whole["records_wanted"] == run.schedule.last
+    for cut in (paths[:1], paths):
+        for host in mesh.hosts:
+            host.kill()
+        for path in cut:
+            path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+        for host in mesh.hosts:
+            host.start()
+        mesh.until(lambda: all(mesh.knows(host, 3) for host in mesh.hosts), 60, "the hosts are back")
+        found = ledgers()
+        if cut is paths:
+            assert all(not ledger["exact"] and ledger["records"] < ledger["records_wanted"] for ledger in found), found
+            assert all("records of" in ledger["errors"][-1] for ledger in found), found
+        else:  # one that is short asks another
+            assert all(ledger["exact"] for ledger in found), found
