@@ -67,3 +67,10 @@ class PowerMesh(mesh.Mesh):
         for host in hosts or self.hosts:
             host.start()
         return lost
+
+    def kill_all(self):
+        """Every process of every host at once; the kernels run on, so the disks lose nothing."""
+        for host in self.hosts:
+            host.power_off()
+        for host in self.hosts:
+            host.start()
