@@ -2,12 +2,15 @@
 
     tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|system|system/NAME] [--seed N] [--soak]
 
-Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) run two at a time; then the Python unit tests and the
-simulator's by pytest; then the system tests, in two lanes:
+Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) compute: two at a time. The rest mostly waits, so it runs in
+three lanes, each a pytest of its own:
 
-    lane 1   the files, largest first, each a pytest of its own      what both lanes print comes when a file has ended
-    lane 2   the next file as soon as a lane is free
+    lane 1   the longest first: parts of the Python units,    what a lane prints comes when its part has ended
+    lane 2   the simulator, files of the system tests, or     (PARTS: a file that would keep a lane busy when the
+    lane 3   parts of one; the next as a lane is free          others have ended is more than one)
     then     what is marked `alone`, one after the other: what measures time, and nothing else runs
+
+Where the time went is in test-times.txt beside the binaries.
 
 Seeds: a part of what is random is drawn anew for each commit, from HEAD's id, and printed; SEED=n repeats it. The rest of
 what is random has fixed seeds, or is in `make soak`. Every failure is shown with the command that repeats it."""
@@ -29,9 +32,15 @@ UNIT_SECONDS = 180
 FUZZ_RUNS = 3000  # inputs of each target: enough to reach every decoder, not to search
 FUZZ_SECONDS = 10  # ... on a slow machine
 SUITE_SECONDS = 1500
-LANES = 2  # programs, fuzz targets or meshes at a time, whatever the number of cores: more would wait for each other's CPU
-# System tests by what they take, the largest first, so that the lanes end together. A file that is not named comes last.
-LARGEST_FIRST = ("kill_matrix", "upgrade", "engines", "hosts_apart", "bad_input", "archive", "recover", "same_bits", "jobs")
+COMPUTING = 2  # programs and fuzz targets at a time, whatever the number of cores: more would wait for each other's CPU
+LANES = 3  # of what waits for processes, leases and each other
+# What keeps a lane busy for long, the longest first, so that the lanes end together; what is not named comes last. A row may
+# be a part of a file, with pytest's -k; whoever adds a test to such a file adds it to one of its parts, by its name.
+PARTS = (("system/test_kill_matrix.py", "point or callback"), ("system/test_kill_matrix.py", "not (point or callback)"),
+         ("system/test_same_bits.py", ""), ("system/test_hosts_apart.py", ""), ("system/test_recover.py", ""),
+         ("system/test_upgrade.py", ""), ("system/test_bad_input.py", ""), ("system/test_engines.py", ""),
+         ("system/test_archive.py", ""), ("unit/python/test_engine_server.py", ""), ("system/test_jobs.py", ""),
+         ("system/test_array.py", ""), ("system/test_short_jobs.py", ""))
 
 
 STARTED = time.monotonic()
@@ -67,7 +76,7 @@ def run_units(out, only, env):
     if only:
         programs = [p for p in programs if p.name.startswith(only)]
     totals = [0, 0]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=COMPUTING) as pool:
         for program, (passed, failed, text) in zip(programs, pool.map(lambda p: run_unit(p, env), programs)):
             print("%-44s %d passed%s" % ("unit/" + program.name, passed, ", %d FAILED" % failed if failed else ""), flush=True)
             if failed:
@@ -99,7 +108,7 @@ def run_fuzz(name, env):
             took(began, "fuzz/" + program.name[5:])
 
     passed = failed = 0
-    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=COMPUTING) as pool:
         for program, (code, text) in zip(programs, pool.map(play, programs)):
             passed, failed = passed + (code == 0), failed + (code != 0)
             if code != 0:
@@ -109,16 +118,16 @@ def run_fuzz(name, env):
     return [passed, failed]
 
 
-def run_pytest(path, only, env, marks, quiet=False):
+def run_pytest(path, only, env, marks, quiet=False, without=()):
     """[passed, failed] of a folder or a file. `quiet`: what it prints comes as a whole, at its end."""
     report = tempfile.NamedTemporaryFile(suffix=".xml", delete=False)
     report.close()
     command = [sys.executable, "-m", "pytest", "-q", "-x" if os.environ.get("FIRST") else "-q", "--tb=short", "-p", "no:cacheprovider",
-               "--junitxml", report.name, "-m", marks, str(path)]
+               "--junitxml", report.name, "-m", marks, str(path), *("--ignore=%s" % one for one in without)]
     if only:
         command += ["-k", only]
     began = time.monotonic()
-    name = "%s%s" % (path.relative_to(ROOT), ", alone" if marks.startswith("alone") else "")
+    name = "%s%s%s" % (path.relative_to(ROOT), ", " + only if only else "", ", alone" if marks.startswith("alone") else "")
     lane = env.get("SHOAL_LANE", "")[:1]
     try:
         done = subprocess.run(command, env=env, cwd=ROOT, timeout=SUITE_SECONDS, stdout=subprocess.PIPE if quiet else None,
@@ -142,37 +151,51 @@ def run_pytest(path, only, env, marks, quiet=False):
     return [total - bad - skipped, bad]
 
 
-def run_folder(folder, only, env, soak):
-    return run_pytest(folder, only, env, "soak or not soak" if soak else "not soak")
+def parts_of(kind, name):
+    """[(path, pytest's -k, files left out)] of what runs in lanes, the longest first; of one kind only, or of all."""
+    kinds = {"python": ROOT / "tests/unit/python", "sim": ROOT / "tests/sim", "system": ROOT / "tests/system"}
+    found, rest = [], []
+    for here, folder in kinds.items():
+        if kind not in ("", here):
+            continue
+        files = sorted(folder.glob("test_*.py"))
+        named = [path for path in files if name and path.stem.startswith(("test_" + name, name))]
+        if name and not named:  # a test's name
+            rest.append((folder, name, ()))
+            continue
+        first = [(ROOT / "tests" / part, words) for part, words in PARTS if ROOT / "tests" / part in (named or files)]
+        found += [(path, words, ()) for path, words in first]
+        taken = {path for path, _ in first}
+        if here == "system" or named:
+            rest += [(path, "", ()) for path in (named or files) if path not in taken]
+        else:
+            rest.append((folder, "", tuple(taken)))
+    order = {(ROOT / "tests" / part, words): i for i, (part, words) in enumerate(PARTS)}
+    return sorted(found, key=lambda part: order[part[:2]]) + rest
 
 
-def run_system(only, env, soak):
-    """The files in lanes, then what is marked `alone`."""
-    folder = ROOT / "tests" / "system"
-    order = {"test_" + name: i for i, name in enumerate(LARGEST_FIRST)}
-    files = sorted(folder.glob("test_*.py"), key=lambda path: (order.get(path.stem, len(order)), path.name))
-    named = [path for path in files if only and path.stem.startswith(("test_" + only, only))]
+def run_lanes(kind, name, env, soak):
+    """All parts in lanes, then what is marked `alone`."""
     soaking = "" if soak else " and not soak"
-    if only and not named:  # a test's name
-        return run_pytest(folder, only, env, "soak or not soak" if soak else "not soak")
+    parts = parts_of(kind, name)
     lanes = queue.SimpleQueue()
     for lane in range(LANES):
         lanes.put(lane)
 
-    def play(path):
+    def play(part):
+        path, words, without = part
         lane = lanes.get()  # its meshes take ports of their own: free_ports()
-        here = dict(env, SHOAL_LANE="%d/%d" % (lane, LANES))
         try:
-            return run_pytest(path, "", here, "not alone" + soaking, quiet=True)
+            return run_pytest(path, words, dict(env, SHOAL_LANE="%d/%d" % (lane, LANES)), "not alone" + soaking, True, without)
         finally:
             lanes.put(lane)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
-        counts = list(pool.map(play, named or files))
-    if named:
-        counts += [run_pytest(path, "", env, "alone" + soaking, quiet=True) for path in named]
-    else:
-        counts.append(run_pytest(folder, "", env, "alone" + soaking, quiet=True))
+        counts = list(pool.map(play, parts))
+    alone = {path: words if path.is_dir() else "" for path, words, _ in parts if "system" in path.parts}
+    if not name and alone:
+        alone = {ROOT / "tests/system": ""}
+    counts += [run_pytest(path, words, env, "alone" + soaking, True) for path, words in alone.items()]
     return [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
 
 
@@ -204,15 +227,13 @@ def main():
     if options.seed:
         env["SEED"] = options.seed
     env["SHOAL_DRAW"] = options.seed or str(seed_of_head())
-    if kind in ("", "sim", "system"):
+    if kind in ("", "unit", "sim", "system"):
         print("random ones of this commit: seed %s; again: make test%s SEED=%s" % (
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
     totals = [0, 0]
     for here, run in (("unit", lambda: run_units(out, name if kind == "unit" else "", env)),
                       ("fuzz", lambda: run_fuzz(name, env)),
-                      ("python", lambda: run_folder(ROOT / "tests" / "unit" / "python", name, env, options.soak)),
-                      ("sim", lambda: run_folder(ROOT / "tests" / "sim", name, env, options.soak)),
-                      ("system", lambda: run_system(name, env, options.soak))):
+                      (kind if kind in ("python", "sim", "system") else "lanes", lambda: run_lanes(kind, name, env, options.soak))):
         if kind in ("", here):
             passed, failed = run()
             totals[0] += passed

@@ -142,7 +142,7 @@ def test_a_host_that_holds_all_members_goes_on_by_itself(new_mesh, folder, undis
 ])
 def test_a_lost_host_leaves_no_trace(new_mesh, folder, undisturbed, tmp_path, strike):
     mesh = new_mesh()
-    run = Run(mesh, mesh.hosts[1], folder, pace=0.006)
+    run = Run(mesh, mesh.hosts[1], folder, pace=0.012)
     founders = run.gather()
     facts = run.step(20)
     strike(run, facts)
@@ -200,7 +200,7 @@ class Steps:
 @pytest.mark.alone
 def test_a_driver_that_stands_still_for_10_s_slows_nobody_down(mesh, folder, undisturbed, tmp_path):
     # Slow mini-batches: a step takes as long as the workers sleep, whatever else runs on these cores.
-    run = Run(mesh, mesh.hosts[1], folder, epochs=30, pace=0.0125)
+    run = Run(mesh, mesh.hosts[1], folder, epochs=6, pace=0.025)
     founders = run.gather()
     run.step(5)
     before = Steps(run, 5)

@@ -102,6 +102,7 @@ class Run:
         self.seen = {}  # worker -> (host, pid, start time)
         self.last = {}  # worker -> its control page's words when last seen
         self.lost = set()  # workers that a test took away
+        self.missed = {}  # worker -> updates before it came: their result was in the state that it took
         self.facts = None
 
     def look(self):
@@ -179,8 +180,19 @@ class Run:
     def gather(self):
         """Until every worker is in one epoch; they are slow until then. Who they are."""
         self.step(1, 90, workers=self.wanted)
+        # On a busy machine one comes when the others have taken a step: it has the state of then, and fewer updates.
+        words = self.mesh.until(self.standing, 60, "every worker between two steps", pause=0.05)
+        for worker, (applied, updates) in words.items():
+            self.missed[worker] = self.schedule.train_steps_until(applied) - updates // PARAMETERS
+        assert min(self.missed.values()) == 0, "nobody was there from the first step on: %s" % words
         self.pace(self.usual)
         return set(self.seen)
+
+    def standing(self):
+        """{worker: (applied, updates)}, when two looks in a row see the same: the words of a page are not written at once."""
+        looks = [{worker: (words["applied"], words["updates"]) for worker, (_, _, _, words) in self.mesh.workers(self.job).items()}
+                 for _ in range(2)]
+        return looks[0] if looks[0] == looks[1] and len(looks[0]) == self.wanted else None
 
     def joined(self, host):
         """Until workers of this host have a share; the others are slow until then."""
@@ -322,8 +334,9 @@ def assert_training_was_one(run, outcome, founders=()):
     assert len({(pid, start) for _, pid, start in run.seen.values()}) == len(run.seen), "two ranks share a process"
     for worker in founders:
         words = run.last[worker]
-        assert words["updates"] == PARAMETERS * run.schedule.train_steps_until(words["applied"]), \
-            "worker %d: %s, so it repeated or left out an update" % (worker, words)
+        updates = run.schedule.train_steps_until(words["applied"]) - run.missed.get(worker, 0)
+        assert words["updates"] == PARAMETERS * updates, \
+            "worker %d: %s, %d before it came, so it repeated or left out an update" % (worker, words, run.missed.get(worker, 0))
     workers = {part[3] for record in outcome.records for part in record.parts}
     assert set(outcome.shares) == workers and all(outcome.shares.values())
     applied = {worker for worker, words in run.last.items() if words["applied"] > 0}
