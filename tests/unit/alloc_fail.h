@@ -3,6 +3,7 @@
 #ifndef TESTS_ALLOC_FAIL_H
 #define TESTS_ALLOC_FAIL_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,7 +43,13 @@ void *__libc_calloc(size_t count, size_t size_bytes);
 void *__libc_realloc(void *old, size_t size_bytes);
 void __libc_free(void *block);
 
-static bool alloc_fails(void) { return alloc_armed && ++alloc_count == alloc_fail_at; }
+static bool alloc_fails(void)
+{
+    if (!alloc_armed || ++alloc_count != alloc_fail_at)
+        return false;
+    errno = ENOMEM;
+    return true;
+}
 
 static size_t alloc_place(const void *block) { return ((uintptr_t)block >> 4) * 0x9e3779b1u % ALLOC_SEEN_MAX; }
 
