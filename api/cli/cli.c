@@ -10,6 +10,8 @@
 
 #include "shoal/limits.h"
 
+#include "api/http/json_writer.h"
+
 #include "shoal/banned.h"
 
 static const struct cli_option global_options[] = {
@@ -23,6 +25,7 @@ static const struct cli_option global_options[] = {
     { "token-file", "FILE", "token to show [SHOAL_TOKEN_FILE, else the one that `shoal logon` kept]", 0 },
     { "ca", "FILE", "check the node's certificate against FILE [SHOAL_CA; without it, it is not checked]", 0 },
     { "help", NULL, "this text", 'h' },
+    { "version", NULL, "the version of this program", 'V' },
     { NULL, NULL, NULL, 0 },
 };
 
@@ -114,6 +117,7 @@ static const struct cli_option result_options[] = {
 };
 static const struct cli_option delete_options[] = {
     { "all", NULL, "all jobs of yours", 0 },
+    { "yes", NULL, "with --all: do not ask", 'y' },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option recover_options[] = {
@@ -220,15 +224,35 @@ static const struct cli_command commands[] = {
 
 /* ---- small things ---- */
 
+/* What fails is said in the form that --output asks for, also where the words could not be parsed to their end. */
+static bool fails_in_json;
+
+static void fail_in_json(int code, const char *text)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    json_object_begin(&w, NULL);
+    json_text(&w, "error", text);
+    json_int(&w, "exitCode", code);
+    json_end(&w);
+    if (!w.failed)
+        (void)fprintf(stderr, "%.*s\n", (int)buf.len, (const char *)buf.bytes);
+    shoal_buf_deinit(&buf);
+}
+
 int cli_fail(int code, const char *format, ...)
 {
+    char text[2048];
     va_list args;
 
-    (void)fputs("shoal: ", stderr);
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    (void)fputc('\n', stderr);
+    if (fails_in_json)
+        fail_in_json(code, text);
+    else
+        (void)fprintf(stderr, "shoal: %s\n", text);
     return code;
 }
 
@@ -387,28 +411,90 @@ static const struct cli_command *find_command(int argc, char **argv, int *used)
     return NULL;
 }
 
-static int unknown_command(int argc, char **argv)
+/* What people type who know other programs' words. */
+static const struct {
+    const char *said;
+    const char *meant;
+} synonyms[] = {
+    { "job cancel", "job stop" },     { "job kill", "job stop" },     { "job abort", "job stop" },
+    { "job submit", "job run" },      { "job start", "job run" },     { "job create", "job run" },
+    { "job ls", "job list" },         { "job status", "job show" },   { "job get", "job show" },
+    { "job info", "job show" },       { "job describe", "job show" }, { "job log", "job logs" },
+    { "job rm", "job delete" },       { "job remove", "job delete" }, { "job follow", "job logs -f" },
+    { "job download", "job result" }, { "job why", "why" },           { "job top", "top" },
+    { "jobs", "job list" },           { "nodes", "node list" },       { "run", "job run" },
+    { "submit", "job run" },          { "list", "job list" },         { "ls", "job list" },
+    { "logs", "job logs" },           { "login", "logon" },           { "logout", "logoff" },
+};
+
+/* Whether the command belongs to the group that was typed: "job" of "job run". */
+static bool in_group(const char *words, const char *group)
+{
+    size_t len = strlen(group);
+
+    return strncmp(words, group, len) == 0 && words[len] == ' ';
+}
+
+static bool is_group(const char *word)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (in_group(commands[i].words, word))
+            return true;
+    return false;
+}
+
+static const char *nearest(const char *said, const char *group)
 {
     const char *best = NULL;
-    unsigned best_distance = 4;
-    char two[64];
+    unsigned best_distance = 3;
 
-    (void)snprintf(two, sizeof(two), "%.30s%s%.30s", argv[0], argc > 1 && argv[1][0] != '-' ? " " : "",
-                   argc > 1 && argv[1][0] != '-' ? argv[1] : "");
+    for (size_t i = 0; i < sizeof(synonyms) / sizeof(synonyms[0]); i++)
+        if (strcmp(said, synonyms[i].said) == 0)
+            return synonyms[i].meant;
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        unsigned edits = distance(two, commands[i].words);
-        unsigned first = distance(argv[0], commands[i].words);
+        unsigned edits = distance(said, commands[i].words);
 
-        edits = first < edits ? first : edits;
-        if (edits < best_distance) {
-            best_distance = edits;
-            best = commands[i].words;
-        }
+        if ((group != NULL && !in_group(commands[i].words, group)) || edits >= best_distance)
+            continue;
+        best_distance = edits;
+        best = commands[i].words;
     }
+    return best;
+}
+
+/* "run, list, show": what may follow the group's word. */
+static void verbs_of(const char *group, char *out, size_t cap)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < COMMAND_COUNT && used < cap; i++)
+        if (in_group(commands[i].words, group))
+            used += (size_t)snprintf(out + used, cap - used, "%s%s", used > 0 ? ", " : "",
+                                     commands[i].words + strlen(group) + 1);
+}
+
+static int unknown_command(int argc, char **argv)
+{
+    bool group = is_group(argv[0]);
+    bool has_verb = argc > 1 && argv[1][0] != '-';
+    const char *best;
+    char said[64];
+    char verbs[256];
+
+    (void)snprintf(said, sizeof(said), "%.30s%s%.30s", argv[0], has_verb ? " " : "", has_verb ? argv[1] : "");
+    best = nearest(said, group ? argv[0] : NULL);
+    if (best == NULL && !group)
+        best = nearest(argv[0], NULL);
     if (best != NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; did you mean \"shoal %s\"? `shoal help` lists them", two,
+        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; did you mean \"shoal %s\"? `shoal help` lists them", said,
                         best);
-    return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; `shoal help` lists them", two);
+    if (!group)
+        return cli_fail(SHOAL_EXIT_USAGE, "no command \"%s\"; `shoal help` lists them", said);
+    verbs_of(argv[0], verbs, sizeof(verbs));
+    return cli_fail(SHOAL_EXIT_USAGE,
+                    has_verb ? "no command \"%s\"; shoal %s takes %s" : "shoal %s wants a verb%.0s: %s", said, argv[0],
+                    verbs);
 }
 
 static const struct cli_option *find_in(const struct cli_option *options, const char *name, size_t len, char letter)
@@ -425,14 +511,14 @@ static const struct cli_option *find_in(const struct cli_option *options, const 
 static const struct cli_option *find_option(const struct cli_command *command, const char *name, size_t len,
                                             char letter)
 {
-    const struct cli_option *found = find_in(command->options, name, len, letter);
+    const struct cli_option *found = command == NULL ? NULL : find_in(command->options, name, len, letter);
 
     return found != NULL ? found : find_in(global_options, name, len, letter);
 }
 
 static int unknown_option(const struct cli_command *command, const char *text)
 {
-    const struct cli_option *lists[2] = { command->options, global_options };
+    const struct cli_option *lists[2] = { command == NULL ? NULL : command->options, global_options };
     const char *best = NULL;
     unsigned best_distance = 4;
     char name[64];
@@ -448,8 +534,11 @@ static int unknown_option(const struct cli_command *command, const char *text)
             }
         }
     }
-    if (best != NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal %s has no option %s; did you mean --%s?", command->words, text, best);
+    if (best != NULL && text[1] == '-')
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal%s%s has no option %s; did you mean --%s?", command == NULL ? "" : " ",
+                        command == NULL ? "" : command->words, text, best);
+    if (command == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "%s is no option of every command: say it after the command's words", text);
     return cli_fail(SHOAL_EXIT_USAGE, "shoal %s has no option %s; `shoal help %s` lists them%s", command->words, text,
                     command->words, command->rest ? "; words for the script go after --" : "");
 }
@@ -641,7 +730,9 @@ static int run_sim(struct cli *cli)
 
 static int run_version(struct cli *cli)
 {
-    (void)printf("shoal %s\n", cli->hooks->version == NULL ? "unknown" : cli->hooks->version);
+    const char *version = cli->hooks->version == NULL ? "unknown" : cli->hooks->version;
+
+    (void)printf(fails_in_json ? "{\"version\":\"%s\"}\n" : "shoal %s\n", version);
     return SHOAL_EXIT_OK;
 }
 
@@ -674,36 +765,88 @@ static int run_help(struct cli *cli)
     return any ? SHOAL_EXIT_OK : unknown_command((int)cli->word_count, words);
 }
 
+/* Options of every command may stand before its words, too. Moves `*at` past them. */
+static int parse_leading(struct cli *cli, int argc, char **argv, int *at)
+{
+    while (*at < argc && argv[*at][0] == '-' && argv[*at][1] != '\0' && strcmp(argv[*at], "--") != 0) {
+        bool took_next = false;
+        int code = take_option(cli, argv[*at], *at + 1 < argc ? argv[*at + 1] : NULL, &took_next);
+
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        *at += took_next ? 2 : 1;
+    }
+    return SHOAL_EXIT_OK;
+}
+
+/* Before anything else is looked at, so that what is wrong with the words is said in the form that they ask for. */
+static bool wants_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        bool named = strcmp(argv[i], "-o") == 0 || strcmp(argv[i], "--output") == 0;
+
+        if (strcmp(argv[i], "--output=json") == 0 || (named && i + 1 < argc && strcmp(argv[i + 1], "json") == 0))
+            return true;
+    }
+    return false;
+}
+
+/* What no command's own words are needed for. False: nothing of it was asked. */
+static bool answer_globals(struct cli *cli, int *code)
+{
+    if (cli_flag(cli, "version")) {
+        *code = run_version(cli);
+        return true;
+    }
+    if (!cli_flag(cli, "help"))
+        return false;
+    if (cli->command == NULL)
+        print_overview(stdout);
+    else
+        print_command(cli->command, stdout);
+    *code = SHOAL_EXIT_OK;
+    return true;
+}
+
+static int run_words(struct cli *cli, int argc, char **argv)
+{
+    int at = 1, used = 0;
+    int code = parse_leading(cli, argc, argv, &at);
+
+    if (code == SHOAL_EXIT_OK && answer_globals(cli, &code))
+        return code;
+    if (code == SHOAL_EXIT_OK && at == argc) {
+        print_overview(stderr);
+        return SHOAL_EXIT_USAGE;
+    }
+    if (code != SHOAL_EXIT_OK)
+        return code;
+    cli->command = find_command(argc - at, argv + at, &used);
+    if (cli->command == NULL)
+        return unknown_command(argc - at, argv + at);
+    cli->argc = argc - at;
+    cli->argv = argv + at;
+    if (cli->command->run == run_sim)
+        return run_sim(cli);
+    code = parse(cli, argc - at - used, argv + at + used);
+    if (code == SHOAL_EXIT_OK && answer_globals(cli, &code))
+        return code;
+    if (code == SHOAL_EXIT_OK)
+        code = settle_globals(cli);
+    return code == SHOAL_EXIT_OK ? cli->command->run(cli) : code;
+}
+
 int shoal_cli_main(int argc, char **argv, const struct shoal_cli_hooks *hooks)
 {
     static struct cli cli; /* large, and there is one */
-    int used = 0;
     int code = SHOAL_EXIT_OK;
 
     cli = (struct cli){ .hooks = hooks };
     if (hooks->internal != NULL && argc > 1 && hooks->internal(argc, argv, &code))
         return code;
-    if (argc < 2) {
-        print_overview(stderr);
-        return SHOAL_EXIT_USAGE;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_overview(stdout);
-        return SHOAL_EXIT_OK;
-    }
-    cli.command = find_command(argc - 1, argv + 1, &used);
-    if (cli.command == NULL)
-        return unknown_command(argc - 1, argv + 1);
-    cli.argc = argc - 1;
-    cli.argv = argv + 1;
-    if (cli.command->run == run_sim)
-        return run_sim(&cli);
-    code = parse(&cli, argc - 1 - used, argv + 1 + used);
-    if (code == SHOAL_EXIT_OK && cli_flag(&cli, "help")) {
-        print_command(cli.command, stdout);
-        return SHOAL_EXIT_OK;
-    }
-    if (code == SHOAL_EXIT_OK)
-        code = settle_globals(&cli);
-    return code == SHOAL_EXIT_OK ? cli.command->run(&cli) : code;
+    fails_in_json = wants_json(argc, argv);
+    code = run_words(&cli, argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout) != 0) && code == SHOAL_EXIT_OK)
+        code = cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written: is the disk full?");
+    return code;
 }

@@ -288,6 +288,38 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
         (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
 }
 
+/* What a node's refusal says, without "Error 400: ". */
+static const char *refusal_of(const struct cli_answer *answer)
+{
+    const char *text = cli_answer_text(answer);
+    const char *colon = strncmp(text, "Error ", 6) == 0 ? strstr(text, ": ") : NULL;
+
+    return colon == NULL ? text : colon + 2;
+}
+
+/* A node knows an option by WMLA's name; people hear the name that they typed. False: it is no such option. */
+static bool typed_as(const char *text, const char **ours, const char **rest)
+{
+    static const char *const names[][2] = {
+        { "--numWorker", "--workers" },       { "--msd-priority", "--priority" },
+        { "--workerDeviceType", "--device" }, { "--msd-pending-timeout", "--pending-timeout" },
+        { "--workerMemory", "--memory" },     { "--appName", "--name" },
+        { "--msd-array", "--array" },         { "--msd-env", "--env" },
+        { "--exec-start", "--framework" },    { "--cs-datastore-meta", "--data-path" },
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t len = strlen(names[i][0]);
+
+        if (strncmp(text, names[i][0], len) != 0 || (text[len] != ':' && text[len] != ' '))
+            continue;
+        *ours = names[i][1];
+        *rest = text + len;
+        return true;
+    }
+    return false;
+}
+
 static int exit_of_status(const struct cli_answer *answer)
 {
     switch (answer->status) {
@@ -301,24 +333,23 @@ static int exit_of_status(const struct cli_answer *answer)
         return strstr(cli_answer_text(answer), "does not exist") != NULL ||
                        strstr(cli_answer_text(answer), "no such job") != NULL
                    ? SHOAL_EXIT_NOT_FOUND
-                   : SHOAL_EXIT_FAILED;
+               : strncmp(refusal_of(answer), "--", 2) == 0 ? SHOAL_EXIT_USAGE
+                                                           : SHOAL_EXIT_FAILED;
     default: return SHOAL_EXIT_FAILED;
     }
 }
 
 void cli_refused(const struct cli_answer *answer)
 {
-    const char *text = cli_answer_text(answer);
-    const char *colon = strncmp(text, "Error ", 6) == 0 ? strstr(text, ": ") : NULL;
-    int len;
+    const char *text = refusal_of(answer);
+    const char *ours, *theirs = text;
 
-    if (colon != NULL)
-        text = colon + 2;
-    len = (int)strcspn(text, "\r\n");
-    if (len == 0)
-        (void)cli_fail(1, "the node answered %ld", answer->status);
+    if (strcspn(text, "\r\n") == 0)
+        (void)cli_fail(exit_of_status(answer), "the node answered %ld", answer->status);
+    else if (typed_as(text, &ours, &theirs))
+        (void)cli_fail(exit_of_status(answer), "%s%.*s", ours, (int)strcspn(theirs, "\r\n"), theirs);
     else
-        (void)cli_fail(1, "%.*s", len, text);
+        (void)cli_fail(exit_of_status(answer), "%.*s", (int)strcspn(text, "\r\n"), text);
 }
 
 /* Nothing of the request has reached a node's routes. */

@@ -106,6 +106,8 @@ int cli_print(struct cli *cli, const char *path);
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
 int64_t cli_int_at(const struct json_value *object, const char *key);
+/* GET of JSON. `*input` is the caller's to free, NULL where it failed; so is `answer`, always. */
+int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input);
 /* GET, and print the body: as it is with --output json, else by `print`. */
 int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
 /* Percent-encodes one path segment. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -277,9 +278,30 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
     }
 }
 
-static int wait_for(struct cli *cli, const char *id);
+static int wait_for(struct cli *cli, const char *id, bool show_end);
 #define NO_TASK UINT64_MAX
 static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on);
+
+static char interrupted_text[256];
+
+static void on_interrupt(int number)
+{
+    ssize_t wrote = write(STDERR_FILENO, interrupted_text, strlen(interrupted_text));
+
+    (void)wrote;
+    _exit(128 + number);
+}
+
+/* Whoever stops waiting has not stopped the job, and is told so. */
+static void runs_on(const char *id)
+{
+    struct sigaction action = { .sa_handler = on_interrupt };
+
+    (void)snprintf(interrupted_text, sizeof(interrupted_text),
+                   "\n%.40s runs on; stop it with `shoal job stop %.40s`, wait for it with `shoal job wait %.40s`\n",
+                   id, id, id);
+    (void)sigaction(SIGINT, &action, NULL);
+}
 
 static int after_submit(struct cli *cli, const struct cli_answer *answer)
 {
@@ -300,13 +322,37 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     (void)fflush(stdout);
     if (answer->survives[0] != '\0')
         cli_say(cli, "submitted; %s", answer->survives);
+    if (cli_flag(cli, "follow") || cli_flag(cli, "wait"))
+        runs_on(id);
     if (cli_flag(cli, "follow")) {
         int code = follow(cli, id, "outerr", NO_TASK, true);
 
         if (code != SHOAL_EXIT_OK)
             return code;
     }
-    return cli_flag(cli, "wait") || cli_flag(cli, "follow") ? wait_for(cli, id) : SHOAL_EXIT_OK;
+    return cli_flag(cli, "wait") || cli_flag(cli, "follow") ? wait_for(cli, id, false) : SHOAL_EXIT_OK;
+}
+
+/* What was typed wrong is said by the name under which it was typed: the node knows WMLA's names only. */
+static int check_run(const struct cli *cli)
+{
+    const char *device = cli_value(cli, "device");
+    uint64_t number = 0;
+
+    if (cli_value(cli, "framework") == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --framework NAME; `shoal frameworks` lists them");
+    if (cli_value(cli, "model-main") == NULL && !cli_flag(cli, "command"))
+        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --model-main FILE, or --command and words after --");
+    if (device != NULL && strcmp(device, "cpu") != 0 && strcmp(device, "gpu") != 0)
+        return cli_fail(SHOAL_EXIT_USAGE, "--device: \"%s\" is not cpu or gpu", device);
+    for (unsigned i = 0; i < cli->given_count; i++)
+        if (strcmp(cli->given[i].option->name, "env") == 0 &&
+            (strchr(cli->given[i].value, '=') == NULL || cli->given[i].value[0] == '='))
+            return cli_fail(SHOAL_EXIT_USAGE, "--env: \"%s\" is not NAME=VALUE", cli->given[i].value);
+    return cli_number(cli, "workers", 1, UINT32_MAX, &number) && cli_number(cli, "priority", 1, UINT32_MAX, &number) &&
+                   cli_number(cli, "pending-timeout", 1, UINT32_MAX, &number)
+               ? SHOAL_EXIT_OK
+               : SHOAL_EXIT_USAGE;
 }
 
 int cli_job_run(struct cli *cli)
@@ -315,13 +361,10 @@ int cli_job_run(struct cli *cli)
     struct cli_answer answer = { .status = 0 };
     char *args = NULL;
     char *data = NULL;
-    int code;
+    int code = check_run(cli);
 
-    if (cli_value(cli, "framework") == NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --framework NAME; `shoal frameworks` lists them");
-    if (cli_value(cli, "model-main") == NULL && !cli_flag(cli, "command"))
-        return cli_fail(SHOAL_EXIT_USAGE, "shoal job run wants --model-main FILE, or --command and words after --");
-    code = find_upload(cli, &upload);
+    if (code == SHOAL_EXIT_OK)
+        code = find_upload(cli, &upload);
     if (code == SHOAL_EXIT_OK) {
         args = make_args(cli, upload.top, upload.file == NULL);
         data = args == NULL ? NULL : make_data(args);
@@ -551,7 +594,8 @@ static int exit_of_job(const struct json_value *job)
     return code > 0 && code < 256 ? (int)code : SHOAL_EXIT_FAILED;
 }
 
-static int wait_for(struct cli *cli, const char *id)
+/* `show_end`: with --output json the ended job is printed. */
+static int wait_for(struct cli *cli, const char *id, bool show_end)
 {
     struct timespec start = monotonic();
     char last[256] = "";
@@ -591,6 +635,12 @@ static int wait_for(struct cli *cli, const char *id)
         (void)json_input_bool(job, "hasEnded", &ended);
         if (ended)
             code = exit_of_job(job);
+        if (ended && show_end && cli->json) {
+            char *dump = json_input_dump(job);
+
+            (void)printf("%s\n", dump == NULL ? "{}" : dump);
+            free(dump);
+        }
         json_input_free(input);
         if (ended)
             return code;
@@ -600,7 +650,7 @@ static int wait_for(struct cli *cli, const char *id)
     }
 }
 
-int cli_job_wait(struct cli *cli) { return wait_for(cli, cli->words[0]); }
+int cli_job_wait(struct cli *cli) { return wait_for(cli, cli->words[0], true); }
 
 /* ---- changing ---- */
 
@@ -620,10 +670,29 @@ static int change(struct cli *cli, const char *method, const char *path, const c
     return SHOAL_EXIT_OK;
 }
 
+/* A job that has ended is not stopped by anybody: it is said how it ended. */
 int cli_job_stop(struct cli *cli)
 {
+    struct cli_answer answer;
+    struct json_input *input = NULL;
     char path[512];
+    bool ended = false;
+    int code;
 
+    job_path(cli, "", path, sizeof(path));
+    code = cli_get(cli, path, &answer, &input);
+    if (code == SHOAL_EXIT_OK)
+        (void)json_input_bool(json_input_root(input), "hasEnded", &ended);
+    if (ended && cli->json)
+        (void)printf("{\"stopped\":false,\"state\":\"%s\"}\n", cli_text_at(json_input_root(input), "state"));
+    else if (ended)
+        cli_say(cli, "%s had ended: %s", cli_text_at(json_input_root(input), "id"),
+                cli_text_at(json_input_root(input), "state"));
+    if (input != NULL)
+        json_input_free(input);
+    cli_answer_free(&answer);
+    if (code != SHOAL_EXIT_OK || ended)
+        return code;
     job_path(cli, "/stop", path, sizeof(path));
     return change(cli, "POST", path, "stopped");
 }
@@ -654,6 +723,24 @@ int cli_job_recover(struct cli *cli)
     return code;
 }
 
+/* Asks on a terminal; where nobody can answer, --yes is the answer. */
+static bool sure(const struct cli *cli)
+{
+    char line[16] = "";
+
+    if (cli_flag(cli, "yes"))
+        return true;
+    if (isatty(STDIN_FILENO) != 1 || cli->json) {
+        (void)cli_fail(SHOAL_EXIT_USAGE, "this stops and deletes all your jobs with their results; say so with --yes");
+        return false;
+    }
+    (void)fprintf(stderr, "Stop and delete all your jobs with their results? [y/N] ");
+    if (fgets(line, sizeof(line), stdin) != NULL && (line[0] == 'y' || line[0] == 'Y'))
+        return true;
+    (void)cli_fail(SHOAL_EXIT_USAGE, "nothing is deleted");
+    return false;
+}
+
 int cli_job_delete(struct cli *cli)
 {
     char path[512];
@@ -661,7 +748,7 @@ int cli_job_delete(struct cli *cli)
     if (cli_flag(cli, "all") && cli->word_count > 0)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job delete takes an ID or --all, not both");
     if (cli_flag(cli, "all"))
-        return change(cli, "DELETE", EXECS, "deleted");
+        return sure(cli) ? change(cli, "DELETE", EXECS, "deleted") : SHOAL_EXIT_USAGE;
     if (cli->word_count == 0)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job delete wants an ID, or --all");
     job_path(cli, "", path, sizeof(path));

@@ -65,7 +65,7 @@ int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *
     return code;
 }
 
-static int get_json(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input)
+int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input)
 {
     struct cli_call call = { .method = "GET", .path = path };
     int code = cli_call(cli, &call, answer, false);
@@ -171,7 +171,7 @@ static int look(struct cli *cli, bool terminal)
 {
     struct cli_answer answer;
     struct json_input *input;
-    int code = get_json(cli, "/v1/top?active=true&limit=200&sort=-state", &answer, &input);
+    int code = cli_get(cli, "/v1/top?active=true&limit=200&sort=-state", &answer, &input);
 
     if (code == SHOAL_EXIT_OK && cli->json)
         (void)printf("%s\n", cli_answer_text(&answer));
@@ -279,7 +279,7 @@ int cli_logon(struct cli *cli)
     }
     if (cli_value(cli, "user") == NULL && getenv("SHOAL_USER") == NULL)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal logon wants a user: shoal logon NAME");
-    code = get_json(cli, "/auth/v1/logon", &answer, &input);
+    code = cli_get(cli, "/auth/v1/logon", &answer, &input);
     if (code == SHOAL_EXIT_OK) {
         token = json_input_text(json_input_root(input), "accessToken");
         code = token == NULL ? cli_fail(SHOAL_EXIT_FAILED, "the node gave no token") : keep_token(cli, token);

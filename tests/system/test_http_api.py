@@ -32,9 +32,9 @@ TRUSTING.verify_mode = ssl.CERT_NONE
 
 
 class Server:
-    def __init__(self, folder, tls):
+    def __init__(self, folder, tls, job_ms=300):
         command = [str(OUT / "tests" / "system" / "api_fake"), "0", str(folder)] + ([] if tls else ["plain"])
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": "300"})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": str(job_ms)})
         self.port = int(self.process.stdout.readline().split()[1])
         self.tls = tls
 
@@ -426,5 +426,76 @@ def test_command_line(server, tmp_path):
     assert "did you mean --framework" in run("job", "run", "--framwork", "x", code=2)[1]
     assert "is not in" in run(*submitted[:5], "nope.py", *submitted[6:], code=2)[1]
     assert "unknown framework" in run("job", "run", "--framework", "x", *submitted[4:], code=1)[1]
+    assert json.loads(run("job", "wait", submit(server, b"x"), "-o", "json")[0])["hasEnded"] is True
+    ended = submit(server, b"y")
+    run("job", "wait", ended)
+    assert "had ended: FINISHED" in run("job", "stop", ended)[1]
+    assert json.loads(run("-o", "json", "job", "stop", ended)[0]) == {"stopped": False, "state": "FINISHED"}
+    assert "say so with --yes" in run("job", "delete", "--all", code=2)[1]
+    run("job", "show", ended)
+    run("job", "delete", "--all", "--yes")
+    run("job", "show", ended, code=3)
     run("logoff")
     run("job", "list", code=4)
+
+
+@pytest.mark.parametrize("words, code, said", [
+    (["--version"], 0, "shoal "),
+    (["-V"], 0, "shoal "),
+    (["-o", "json", "--version"], 0, '{"version":"'),
+    (["--output", "json", "version"], 0, '{"version":"'),
+    (["--output=json", "job", "lst"], 2, '{"error":"no command \\"job lst\\"; did you mean'),
+    (["-q"], 2, "Commands:"),
+    (["-x"], 2, "-x is no option of every command"),
+    (["--nod", "x", "job", "list"], 2, "did you mean --node?"),
+    (["job", "list", "-x"], 2, "`shoal help job list` lists them"),
+    (["job", "cancel", "41z"], 2, 'did you mean "shoal job stop"?'),
+    (["job", "ls"], 2, 'did you mean "shoal job list"?'),
+    (["job"], 2, "shoal job wants a verb: run, list, show"),
+    (["job", "frobnicate"], 2, "shoal job takes run, list, show"),
+    (["nodes"], 2, 'did you mean "shoal node list"?'),
+    (["frobnicate"], 2, "`shoal help` lists them"),
+    (["job", "run", "--workers", "abc", "--framework", "x", "--model-main", "y"], 2, '--workers: "abc" is not a number'),
+    (["job", "run", "--workers", "0", "--framework", "x", "--model-main", "y"], 2, '--workers: "0" is not a number'),
+    (["job", "run", "--device", "tpu", "--framework", "x", "--model-main", "y"], 2, '--device: "tpu" is not cpu or gpu'),
+    (["job", "run", "--env", "A", "--framework", "x", "--model-main", "y"], 2, '--env: "A" is not NAME=VALUE'),
+    (["job", "run", "--priority", "-1", "--framework", "x", "--model-main", "y"], 2, "--priority: "),
+])
+def test_words_that_people_type(tmp_path, words, code, said):
+    """What is wrong is said by the name that was typed, with the next thing to type, and nothing is asked of a node."""
+    done = subprocess.run([str(OUT / "shoal"), *words], env={"HOME": str(tmp_path), "SHOAL_NODE": "https://127.0.0.1:1"},
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done
+    assert said in (done.stdout if code == 0 else done.stderr), done
+
+
+def test_what_a_node_refuses_is_said_by_the_name_that_was_typed(server, tmp_path):
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    (tmp_path / "main.py").write_text("print(1)\n")
+    words = ["job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--workers", "4000000"]
+    done = subprocess.run([str(OUT / "shoal"), *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr[:16]) == (2, "shoal: --workers"), done
+
+
+def test_output_that_cannot_be_written_fails(server, tmp_path):
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    with open("/dev/full", "w") as full:
+        for words in (["version"], ["node", "list"], ["job", "list"], ["frameworks"], ["top"]):
+            done = subprocess.run([str(OUT / "shoal"), *words], env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            assert (done.returncode, "cannot be written" in done.stderr) == (1, True), (words, done)
+
+
+def test_whoever_stops_waiting_hears_that_the_job_runs_on(tmp_path):
+    server = Server(tmp_path, True, job_ms=600_000)
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    (tmp_path / "main.py").write_text("print(1)\n")
+    words = ["job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--name", "pending", "--wait"]
+    with subprocess.Popen([str(OUT / "shoal"), *words], env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as waiting:
+        job = waiting.stdout.readline().strip()
+        assert "submitted" in waiting.stderr.readline()
+        waiting.stderr.readline()  # its state: it waits now
+        waiting.send_signal(signal.SIGINT)
+        assert "%s runs on; stop it with `shoal job stop %s`" % (job, job) in waiting.stderr.read()
+    assert waiting.returncode == 130
+    assert server.stop() == 0

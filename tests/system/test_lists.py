@@ -217,7 +217,7 @@ def test_the_command_line_lists_pages_and_streams_all(mesh, clients):
 
 def test_all_jobs_of_a_user_are_deleted_page_by_page(mesh, clients):
     assert len(clients[0].states()) > 200  # more than one page of the deletion
-    assert mesh.shoal("job", "delete", "--all", "--node", mesh.hosts[1].url, timeout=120).returncode == 0
+    assert mesh.shoal("job", "delete", "--all", "--yes", "--node", mesh.hosts[1].url, timeout=120).returncode == 0
     assert not clients[2].states()
 
 
