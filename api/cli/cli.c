@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shoal/limits.h"
@@ -103,7 +104,11 @@ static const struct cli_option list_options[] = {
 };
 static const struct cli_option logs_options[] = {
     { "follow", NULL, "go on until the job ends", 'f' },
-    { "which", "NAME", "out, err, outerr, driver, launcher, task-out, task-err, task-launcher [out]", 0 },
+    { "which", "NAME", "out, err, outerr, driver, launcher, task-out, task-err, task-outerr, task-launcher [outerr]",
+      0 },
+    { "rank", "N", "what this worker printed, from 0 on; all: every worker and the driver, each line with its name",
+      'r' },
+    { "tail", "N", "only the last N lines, and with --follow what comes after them", 't' },
     { "task", "N", "of an array: the task's index; else, for the task logs: 0 the driver, 1 and up the workers", 0 },
     { NULL, NULL, NULL, 0 },
 };
@@ -309,6 +314,24 @@ const char *cli_home_file(const char *name, char *path, size_t cap)
     else
         return NULL;
     return len > 0 && (size_t)len < cap ? path : NULL;
+}
+
+struct timespec cli_monotonic(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return now;
+}
+
+bool cli_time_is_left(const struct cli *cli, struct timespec start)
+{
+    return cli->timeout_s == 0 || cli_monotonic().tv_sec - start.tv_sec < cli->timeout_s;
+}
+
+void cli_pause_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
 }
 
 /* Edits between two short words, for "did you mean". */

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "api/http/json_input.h"
 
@@ -66,6 +67,11 @@ __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format,
 /* A message for people, on stderr, unless --quiet. */
 __attribute__((format(printf, 2, 3))) void cli_say(const struct cli *cli, const char *format, ...);
 
+struct timespec cli_monotonic(void);
+/* False: --timeout has passed since `start`. */
+bool cli_time_is_left(const struct cli *cli, struct timespec start);
+void cli_pause_ms(long ms);
+
 /* ---- requests ---- */
 
 struct cli_call {
@@ -120,6 +126,8 @@ int cli_job_run(struct cli *cli);
 int cli_job_list(struct cli *cli);
 int cli_job_show(struct cli *cli);
 int cli_job_logs(struct cli *cli);
+/* What a job that was just submitted prints, until it has ended. */
+int cli_follow(struct cli *cli, const char *id);
 int cli_job_stop(struct cli *cli);
 int cli_job_result(struct cli *cli);
 int cli_job_delete(struct cli *cli);

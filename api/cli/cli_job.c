@@ -18,25 +18,6 @@
 
 #define EXECS "/platform/rest/deeplearning/v1/execs"
 
-static struct timespec monotonic(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return now;
-}
-
-/* False: --timeout has passed. */
-static bool time_is_left(const struct cli *cli, struct timespec start)
-{
-    return cli->timeout_s == 0 || monotonic().tv_sec - start.tv_sec < cli->timeout_s;
-}
-
-static void pause_ms(long ms)
-{
-    (void)nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
-}
-
 static void job_path(const struct cli *cli, const char *end, char *path, size_t cap)
 {
     char id[256];
@@ -274,13 +255,11 @@ static int submit(struct cli *cli, const struct upload *upload, const char *data
         }
         call.ticket = ticket;
         cli_answer_free(answer);
-        pause_ms(500L << (turn < 3 ? turn : 3));
+        cli_pause_ms(500L << (turn < 3 ? turn : 3));
     }
 }
 
 static int wait_for(struct cli *cli, const char *id, bool show_end);
-#define NO_TASK UINT64_MAX
-static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on);
 
 static char interrupted_text[256];
 
@@ -325,7 +304,7 @@ static int after_submit(struct cli *cli, const struct cli_answer *answer)
     if (cli_flag(cli, "follow") || cli_flag(cli, "wait"))
         runs_on(id);
     if (cli_flag(cli, "follow")) {
-        int code = follow(cli, id, "outerr", NO_TASK, true);
+        int code = cli_follow(cli, id);
 
         if (code != SHOAL_EXIT_OK)
             return code;
@@ -463,66 +442,6 @@ int cli_why(struct cli *cli)
     return cli_show(cli, path, print_with_lists);
 }
 
-/* ---- logs ---- */
-
-static int follow(struct cli *cli, const char *id, const char *which, uint64_t task, bool go_on)
-{
-    struct timespec start = monotonic();
-    char cursor[32] = "0";
-    char encoded[256];
-    char named[32] = "";
-    unsigned failures = 0;
-
-    if (task != NO_TASK)
-        (void)snprintf(named, sizeof(named), "&task=%" PRIu64, task);
-    cli_encode(id, encoded, sizeof(encoded));
-    while (true) {
-        struct cli_answer answer;
-        char path[700];
-        struct cli_call call = { .method = "GET", .path = path, .accept = "*/*", .timeout_s = 60 };
-        bool ended;
-        bool empty;
-        int code;
-
-        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%s&wait_ms=%s", encoded, which, named,
-                       cursor, go_on ? "10000" : "0");
-        code = cli_call(cli, &call, &answer, failures < 20 && go_on && cursor[0] != '0');
-        if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && go_on && cursor[0] != '0' &&
-            failures++ < 20) {
-            cli_answer_free(&answer); /* another node may be elected, or this one come back */
-            pause_ms(500);
-            continue;
-        }
-        if (code != SHOAL_EXIT_OK) {
-            cli_answer_free(&answer);
-            return code;
-        }
-        failures = 0;
-        (void)fwrite(answer.body.bytes, 1, answer.body.len, stdout);
-        (void)fflush(stdout);
-        ended = answer.log_ended;
-        empty = answer.body.len == 0;
-        (void)snprintf(cursor, sizeof(cursor), "%s", answer.log_next[0] == '\0' ? "0" : answer.log_next);
-        cli_answer_free(&answer);
-        if (ended || (empty && !go_on))
-            return ferror(stdout) != 0 ? cli_fail(SHOAL_EXIT_FAILED, "the output cannot be written") : SHOAL_EXIT_OK;
-        if (!time_is_left(cli, start))
-            return cli_fail(SHOAL_EXIT_TIMEOUT, "the log goes on; --timeout has passed");
-        if (empty)
-            pause_ms(100); /* a node that does not wait must not be asked in a tight loop */
-    }
-}
-
-int cli_job_logs(struct cli *cli)
-{
-    const char *which = cli_value(cli, "which");
-    uint64_t task = NO_TASK;
-
-    if (!cli_number(cli, "task", 0, SHOAL_ARRAY_INDEX_MAX, &task))
-        return SHOAL_EXIT_USAGE;
-    return follow(cli, cli->words[0], which == NULL ? "out" : which, task, cli_flag(cli, "follow"));
-}
-
 /* ---- tasks of an array ---- */
 
 static void print_tasks(const struct json_value *tasks, bool head)
@@ -597,15 +516,15 @@ static int exit_of_job(const struct json_value *job)
 /* `show_end`: with --output json the ended job is printed. */
 static int wait_for(struct cli *cli, const char *id, bool show_end)
 {
-    struct timespec start = monotonic();
-    char last[256] = "";
+    struct timespec start = cli_monotonic();
+    char last[400] = "";
     char encoded[256];
     unsigned failures = 0;
 
     cli_encode(id, encoded, sizeof(encoded));
     while (true) {
         char path[512];
-        char line[256];
+        char line[400];
         struct cli_call call = { .method = "GET", .path = path };
         struct cli_answer answer;
         struct json_input *input = NULL;
@@ -619,15 +538,15 @@ static int wait_for(struct cli *cli, const char *id, bool show_end)
             code = cli_parse(&answer, &input);
         cli_answer_free(&answer);
         if ((code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && failures++ < 60 &&
-            time_is_left(cli, start)) {
-            pause_ms(500);
+            cli_time_is_left(cli, start)) {
+            cli_pause_ms(500);
             continue;
         }
         if (code != SHOAL_EXIT_OK)
             return code == SHOAL_EXIT_NOT_FOUND ? cli_fail(code, "%s: no such job (any more)", id) : code;
         failures = 0;
         job = json_input_root(input);
-        (void)snprintf(line, sizeof(line), "%s%s%.150s", cli_text_at(job, "state"),
+        (void)snprintf(line, sizeof(line), "%s%s%.340s", cli_text_at(job, "state"),
                        cli_text_at(job, "detail")[0] == '\0' ? "" : ": ", cli_text_at(job, "detail"));
         if (strcmp(line, last) != 0)
             cli_say(cli, "%s %s", cli_text_at(job, "id"), line);
@@ -644,9 +563,9 @@ static int wait_for(struct cli *cli, const char *id, bool show_end)
         json_input_free(input);
         if (ended)
             return code;
-        if (!time_is_left(cli, start))
+        if (!cli_time_is_left(cli, start))
             return cli_fail(SHOAL_EXIT_TIMEOUT, "%s has not ended; --timeout has passed", id);
-        pause_ms(300);
+        cli_pause_ms(300);
     }
 }
 

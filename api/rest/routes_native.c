@@ -423,10 +423,15 @@ static bool read_kind(struct http_request *request, struct shoal_log_request *lo
     static const struct {
         const char *name;
         enum shoal_log_kind kind;
-    } kinds[] = { { "out", SHOAL_LOG_OUT },           { "err", SHOAL_LOG_ERR },
-                  { "outerr", SHOAL_LOG_OUTERR },     { "launcher", SHOAL_LOG_LAUNCHER },
-                  { "driver", SHOAL_LOG_TASK_OUT },   { "task-out", SHOAL_LOG_TASK_OUT },
-                  { "task-err", SHOAL_LOG_TASK_ERR }, { "task-launcher", SHOAL_LOG_TASK_LAUNCHER } };
+    } kinds[] = { { "out", SHOAL_LOG_OUT },
+                  { "err", SHOAL_LOG_ERR },
+                  { "outerr", SHOAL_LOG_OUTERR },
+                  { "launcher", SHOAL_LOG_LAUNCHER },
+                  { "driver", SHOAL_LOG_TASK_OUT },
+                  { "task-out", SHOAL_LOG_TASK_OUT },
+                  { "task-err", SHOAL_LOG_TASK_ERR },
+                  { "task-outerr", SHOAL_LOG_TASK_OUTERR },
+                  { "task-launcher", SHOAL_LOG_TASK_LAUNCHER } };
     const char *which = http_query(request, "which");
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -436,7 +441,8 @@ static bool read_kind(struct http_request *request, struct shoal_log_request *lo
         }
     }
     http_respond_error(
-        request, 400, "which: \"%.40s\" is not out, err, outerr, launcher, driver, task-out, task-err or task-launcher",
+        request, 400,
+        "which: \"%.40s\" is not out, err, outerr, launcher, driver, task-out, task-err, task-outerr or task-launcher",
         which);
     return false;
 }

@@ -35,6 +35,7 @@ enum shoal_log_kind {
     SHOAL_LOG_TASK_OUT, /* one task's own output: task 0 = the driver, 1..n = workers */
     SHOAL_LOG_TASK_ERR,
     SHOAL_LOG_TASK_LAUNCHER,
+    SHOAL_LOG_TASK_OUTERR,
 };
 
 struct shoal_log_request {

@@ -231,8 +231,8 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
 /* Where what `run` prints lies; `end` is "stdout" or "stderr". */
 void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap);
-void agent_task_log(const struct agent_job *job, uint32_t index, uint32_t attempt, const char *end, char *path,
-                    size_t cap);
+/* The same of a task of an array, relative to the job's result folder. */
+void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);

@@ -684,20 +684,22 @@ static void launcher_line(struct agent_job *job, const struct agent_run *run, co
 }
 
 /* Each attempt writes a file of its own: what the one before wrote may still be on its way from another host. */
-void agent_task_log(const struct agent_job *job, uint32_t index, uint32_t attempt, const char *end, char *path,
-                    size_t cap)
+void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap)
 {
     char again[16] = "";
 
     if (attempt > 1)
         (void)snprintf(again, sizeof(again), ".%u", attempt);
-    (void)snprintf(path, cap, "%s/log/tasks/%u%s.%s", job->result_dir, index, again, end);
+    (void)snprintf(path, cap, "log/tasks/%u%s.%s", index, again, end);
 }
 
 void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap)
 {
+    char below[64];
+
+    agent_task_log(run->index, run->attempt, end, below, sizeof(below));
     if (run->role == SHOAL_JOB_TASK)
-        agent_task_log(job, run->index, run->attempt, end, path, cap);
+        (void)snprintf(path, cap, "%s/%s", job->result_dir, below);
     else /* what a driver prints goes to a log of its own: $LOG_DIR/stdout of an elastic one holds the helper's lines */
         (void)snprintf(path, cap, "%s/log/app.%s/%s%s", job->result_dir, run->task,
                        run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);

@@ -7,6 +7,8 @@
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "agent_backend.h"
+#include "log_merged.h"
+#include "shoal/below.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -105,76 +107,126 @@ size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max)
     return count;
 }
 
-static bool has_bytes(const char *path)
-{
-    struct stat facts;
+/* One log of a job, relative to its result folder. */
+struct log_file {
+    char path[160];
+    char err_path[160]; /* "": it is one file; else both streams in their order */
+};
 
-    return stat(path, &facts) == 0 && facts.st_size > 0;
+static bool has_bytes(const struct agent_job *job, const char *path)
+{
+    int fd = shoal_open_below(job->result_dir, path, O_RDONLY);
+    struct stat facts;
+    bool any = fd >= 0 && fstat(fd, &facts) == 0 && facts.st_size > 0;
+
+    if (fd >= 0)
+        (void)close(fd);
+    return any;
 }
 
-/* What `kind` means for one task; false: nothing. */
-static bool task_file(const struct agent_job *job, const struct task *task, enum shoal_log_kind kind, unsigned part,
-                      char *path, size_t cap)
+/* Where a task's stream lies. An elastic driver's own prints lie apart; they are shown where the helper wrote nothing
+ * (training-contract 2.5). */
+static void stream_path(const struct agent_job *job, const struct task *task, const char *name, bool own, char *path,
+                        size_t cap)
 {
-    const char *name = kind == SHOAL_LOG_ERR || kind == SHOAL_LOG_TASK_ERR || part == 1 ? "stderr" : "stdout";
-    char plain[AGENT_PATH_BYTES + 160];
+    (void)snprintf(path, cap, "log/%.95s/%s", task->name, name);
+    if (task->driver && (own || !has_bytes(job, path)))
+        (void)snprintf(path, cap, "log/%.95s/driver.%s", task->name, name);
+}
 
-    if (kind == SHOAL_LOG_LAUNCHER || kind == SHOAL_LOG_TASK_LAUNCHER)
-        name = "launcher";
-    (void)snprintf(plain, sizeof(plain), "%s/log/%s/%s", job->result_dir, task->name, name);
-    (void)snprintf(path, cap, "%s", plain);
-    /* An elastic driver's own prints lie apart; they are shown where the helper wrote nothing (training-contract 2.5).
-     */
-    if (task->driver && strcmp(name, "launcher") != 0 &&
-        (kind == SHOAL_LOG_TASK_OUT || kind == SHOAL_LOG_TASK_ERR || !has_bytes(plain)))
-        (void)snprintf(path, cap, "%s/log/%s/driver.%s", job->result_dir, task->name, name);
-    return true;
+/* The files of `kind` of one task; returns how many. */
+static size_t task_files(const struct agent_job *job, const struct task *task, enum shoal_log_kind kind,
+                         struct log_file *files, size_t max)
+{
+    bool own = kind == SHOAL_LOG_TASK_OUT || kind == SHOAL_LOG_TASK_ERR || kind == SHOAL_LOG_TASK_OUTERR;
+    struct log_file *file = &files[0];
+
+    if (max == 0)
+        return 0;
+    *file = (struct log_file){ .path = "" };
+    switch (kind) {
+    case SHOAL_LOG_LAUNCHER:
+    case SHOAL_LOG_TASK_LAUNCHER:
+        (void)snprintf(file->path, sizeof(file->path), "log/%.95s/launcher", task->name);
+        break;
+    case SHOAL_LOG_ERR:
+    case SHOAL_LOG_TASK_ERR: stream_path(job, task, "stderr", own, file->path, sizeof(file->path)); break;
+    case SHOAL_LOG_OUTERR:
+    case SHOAL_LOG_TASK_OUTERR:
+        stream_path(job, task, "stdout", own, file->path, sizeof(file->path));
+        stream_path(job, task, "stderr", own, file->err_path, sizeof(file->err_path));
+        break;
+    case SHOAL_LOG_OUT:
+    case SHOAL_LOG_TASK_OUT: stream_path(job, task, "stdout", own, file->path, sizeof(file->path)); break;
+    }
+    return 1;
 }
 
 static bool has_task_logs(const struct agent_job *job)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    int fd = shoal_open_below(job->result_dir, "log/tasks", O_RDONLY | O_DIRECTORY);
 
-    (void)snprintf(path, sizeof(path), "%s/log/tasks", job->result_dir);
-    return access(path, F_OK) == 0;
+    if (fd >= 0)
+        (void)close(fd);
+    return fd >= 0;
 }
 
 /* Of one task of an array; it has no launcher's log, since the table of tasks says what there would be. */
-static size_t array_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number,
-                          char (*paths)[AGENT_PATH_BYTES + 160])
+static size_t array_files(enum shoal_log_kind kind, unsigned task_number, struct log_file *files, size_t max)
 {
     bool err_only = kind == SHOAL_LOG_ERR || kind == SHOAL_LOG_TASK_ERR;
+    bool both = kind == SHOAL_LOG_OUTERR || kind == SHOAL_LOG_TASK_OUTERR;
     size_t used = 0;
 
     if (kind == SHOAL_LOG_LAUNCHER || kind == SHOAL_LOG_TASK_LAUNCHER)
         return 0;
-    for (uint32_t attempt = 1; attempt <= TASK_ATTEMPTS_MAX; attempt++) {
-        if (!err_only)
-            agent_task_log(job, task_number, attempt, "stdout", paths[used++], sizeof(paths[0]));
-        if (err_only || kind == SHOAL_LOG_OUTERR)
-            agent_task_log(job, task_number, attempt, "stderr", paths[used++], sizeof(paths[0]));
+    for (uint32_t attempt = 1; attempt <= TASK_ATTEMPTS_MAX && used < max; attempt++) {
+        struct log_file *file = &files[used++];
+
+        *file = (struct log_file){ .path = "" };
+        agent_task_log(task_number, attempt, err_only ? "stderr" : "stdout", file->path, sizeof(file->path));
+        if (both)
+            agent_task_log(task_number, attempt, "stderr", file->err_path, sizeof(file->err_path));
     }
     return used;
 }
 
-/* The files of a request, in order. Elastic jobs: the drivers' only, except for one task's own log. */
-static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number,
-                        char (*paths)[AGENT_PATH_BYTES + 160], size_t max)
+/* Why an elastic job failed stands in what an engine wrote on stderr: at the job's end, when no other driver comes, it
+ * follows the drivers' own. */
+static size_t engine_errors(const struct agent_job *job, const struct task *tasks, size_t count, struct log_file *files,
+                            size_t max)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < count && used < max; i++) {
+        struct log_file *file = &files[used];
+
+        *file = (struct log_file){ .path = "" };
+        stream_path(job, &tasks[i], "stderr", false, file->path, sizeof(file->path));
+        if (!tasks[i].driver && has_bytes(job, file->path))
+            used++;
+    }
+    return used;
+}
+
+/* The files of a request, in order. Of elastic jobs the drivers' only and what engines wrote on stderr, except for one
+ * task's own log. */
+static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, unsigned task_number, bool ended,
+                        struct log_file *files, size_t max)
 {
     static struct task tasks[TASKS_MAX];
     size_t count = tasks_of(job->result_dir, tasks, TASKS_MAX);
     size_t used = 0;
-    unsigned parts = kind == SHOAL_LOG_OUTERR ? 2 : 1;
     bool any_driver = count > 0 && tasks[0].driver;
     bool one_task = kind >= SHOAL_LOG_TASK_OUT;
     size_t number = 0;
 
     if (task_number != SHOAL_ARRAY_NONE && has_task_logs(job))
-        return array_files(job, kind, task_number, paths);
+        return array_files(kind, task_number, files, max);
     if (task_number == SHOAL_ARRAY_NONE)
         task_number = 0;
 
-    for (size_t i = 0; i < count && used + parts <= max; i++) {
+    for (size_t i = 0; i < count && used < max; i++) {
         if (one_task) {
             if (!tasks[i].driver)
                 number++;
@@ -183,40 +235,53 @@ static size_t log_files(const struct agent_job *job, enum shoal_log_kind kind, u
         } else if (any_driver && !tasks[i].driver && kind != SHOAL_LOG_LAUNCHER) {
             continue;
         }
-        for (unsigned part = 0; part < parts; part++)
-            if (task_file(job, &tasks[i], kind, part, paths[used], sizeof(paths[0])))
-                used++;
+        used += task_files(job, &tasks[i], kind, &files[used], max - used);
     }
+    if (ended && any_driver && (kind == SHOAL_LOG_ERR || kind == SHOAL_LOG_OUTERR))
+        used += engine_errors(job, tasks, count, &files[used], max - used);
     return used;
+}
+
+static size_t read_one(const struct agent_job *job, const char *path, uint64_t *offset, uint8_t *bytes, size_t cap)
+{
+    int fd = shoal_open_below(job->result_dir, path, O_RDONLY);
+    ssize_t n = fd < 0 ? 0 : pread(fd, bytes, cap, (off_t)*offset);
+
+    if (fd >= 0)
+        (void)close(fd);
+    *offset += n > 0 ? (uint64_t)n : 0;
+    return n > 0 ? (size_t)n : 0;
 }
 
 static size_t log_read_here(const struct agent_job *job, enum shoal_log_kind kind, unsigned task, bool ended,
                             uint64_t *cursor, uint8_t *bytes, size_t cap, bool *at_end)
 {
-    static char paths[TASKS_MAX][AGENT_PATH_BYTES + 160];
-    size_t count = log_files(job, kind, task, paths, TASKS_MAX);
+    static struct log_file files[TASKS_MAX];
+    size_t count = log_files(job, kind, task, ended, files, TASKS_MAX);
     size_t file = (size_t)(*cursor >> CURSOR_SHIFT);
     uint64_t offset = *cursor & ((1ull << CURSOR_SHIFT) - 1);
     size_t used = 0;
+    bool more = false;
 
-    *at_end = false;
     while (file < count && used < cap) {
-        int fd = open(paths[file], O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? 0 : pread(fd, bytes + used, cap - used, (off_t)offset);
+        /* A later driver, or the end of the job, says that this log is whole. */
+        bool whole = ended || file + 1 < count;
+        size_t n = files[file].err_path[0] == '\0'
+                       ? read_one(job, files[file].path, &offset, bytes + used, cap - used)
+                       : log_merged_read(job->result_dir, files[file].path, files[file].err_path, whole, &offset,
+                                         bytes + used, cap - used, &more);
 
-        if (fd >= 0)
-            (void)close(fd);
-        if (n > 0) {
-            used += (size_t)n;
-            offset += (uint64_t)n;
+        used += n;
+        if (more)
+            break;
+        if (n > 0)
             continue;
-        }
         if (file + 1 >= count)
             break;
         file++;
         offset = 0;
     }
-    *at_end = ended && used < cap && file + 1 >= count;
+    *at_end = ended && !more && used < cap && file + 1 >= count;
     *cursor = (uint64_t)file << CURSOR_SHIFT | offset;
     return used;
 }
@@ -420,7 +485,7 @@ void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view a
     struct agent *agent = arg;
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
-    enum shoal_log_kind kind = (enum shoal_log_kind)shoal_get_enum(&r, SHOAL_LOG_TASK_LAUNCHER + 1);
+    enum shoal_log_kind kind = (enum shoal_log_kind)shoal_get_enum(&r, SHOAL_LOG_TASK_OUTERR + 1);
     uint32_t task = shoal_get_u32(&r);
     uint64_t cursor = shoal_get_u64(&r);
     uint32_t max = shoal_get_u32(&r);

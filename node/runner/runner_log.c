@@ -10,6 +10,9 @@
  * L3. A file is made with the first byte that is for it: most short jobs print nothing, and to make a file is the most
  *     that such a job would cost.
  * L4. The bound is one for all logs of the job on this host, those from an earlier runner included.
+ * L5. Where a process prints on both streams, stdout.order beside its files says in which order (shoal/log_order.h). A
+ *     line is not torn in two by the other stream, as long as it ends soon. What lies in both pipes at one time has no
+ *     order any more: stdout comes first.
  *
  * The loop and the thread share nothing: they send each other fixed messages over a socket pair. */
 #include "runner_log.h"
@@ -25,6 +28,7 @@
 #include <unistd.h>
 
 #include "shoal/limits.h"
+#include "shoal/log_order.h"
 #include "shoal/runner.h"
 #include "shoal/worker.h"
 
@@ -36,23 +40,41 @@
 /* A pipe holds 1 MiB at the most (/proc/sys/fs/pipe-max-size): more than that was printed later. */
 #define SYNC_PIECES_MAX 16
 
+#define STREAMS 2
+#define NO_STREAM STREAMS
+
 struct note {
     bool sync; /* else: a new pipe */
     uint64_t worker_id;
     uint64_t bytes_max;
     int pipe;
-    int file; /* -1: it is not there yet (L3) */
+    int file;        /* -1: it is not there yet (L3) */
+    unsigned stream; /* 0: stdout, 1: stderr; NO_STREAM: both are one file, which keeps their order */
     char path[SHOAL_PATH_TEXT_BYTES];
 };
 
 struct log_pipe {
     uint64_t worker_id;
+    unsigned stream;
     int pipe;
     int file;
     char path[SHOAL_PATH_TEXT_BYTES];
     bool cut;    /* its file says so */
     bool failed; /* a write failed, and was told */
     bool mid_line;
+    bool bar; /* a carriage return stands in the line that has not ended: a progress bar, which may never end */
+};
+
+/* Of a worker with two files. */
+struct order {
+    uint64_t worker_id;
+    int file;                /* -1: there was nothing to say yet */
+    unsigned stream;         /* the one that speaks, as the file says it; NO_STREAM: this runner does not know */
+    uint64_t bytes[STREAMS]; /* the length of each file */
+    uint64_t shown[STREAMS]; /* what of it was said to come before now */
+    bool mid_line[STREAMS];
+    bool held; /* the other one has printed, too, and waits for a line to end */
+    char path[SHOAL_PATH_TEXT_BYTES + sizeof(SHOAL_LOG_ORDER_END)];
 };
 
 struct copier {
@@ -61,14 +83,116 @@ struct copier {
     uint64_t bytes_max;
     size_t count;
     struct log_pipe pipes[PIPES_MAX];
+    size_t order_count;
+    struct order orders[PIPES_MAX];
     char piece[PIECE_BYTES];
 };
 
 /* ---- the thread ---- */
 
-static int log_open(const char *path, int more) { return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | more, 0600); }
+/* The job's folder: it may have put a link there, or a pipe for whose reader nobody waits. */
+static int log_open(const char *path, int more)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | more, 0600);
 
-static void put(struct log_pipe *log, const char *bytes, size_t len)
+    if (fd >= 0)
+        (void)fcntl(fd, F_SETFL, O_APPEND);
+    return fd;
+}
+
+/* ---- the order of both streams ---- */
+
+static struct order *order_of(struct copier *copier, uint64_t worker_id)
+{
+    for (size_t i = 0; i < copier->order_count; i++)
+        if (copier->orders[i].worker_id == worker_id)
+            return &copier->orders[i];
+    return NULL;
+}
+
+/* stdout is told of first. */
+static void order_open(struct copier *copier, const struct note *note, uint64_t bytes)
+{
+    struct order *order = order_of(copier, note->worker_id);
+
+    if (note->stream == NO_STREAM || (order == NULL && (note->stream != 0 || copier->order_count == PIPES_MAX)))
+        return;
+    if (order == NULL) {
+        order = &copier->orders[copier->order_count++];
+        *order = (struct order){ .worker_id = note->worker_id, .file = -1 };
+        (void)snprintf(order->path, sizeof(order->path), "%s" SHOAL_LOG_ORDER_END, note->path);
+    }
+    order->bytes[note->stream] = order->shown[note->stream] = bytes;
+    if (bytes > 0) /* an earlier runner's: which stream spoke last is not known here */
+        order->stream = NO_STREAM;
+}
+
+/* From here on `stream` speaks. Without the file the order is lost, and nothing that was printed. */
+static void order_switch(struct order *order, unsigned stream)
+{
+    uint8_t record[SHOAL_LOG_ORDER_BYTES];
+
+    if (order->stream != NO_STREAM)
+        order->shown[order->stream] = order->bytes[order->stream];
+    shoal_log_order_put(record, order->shown, stream);
+    if (order->file < 0)
+        order->file = log_open(order->path, O_CREAT);
+    if (order->file >= 0 && write(order->file, record, sizeof(record)) != (ssize_t)sizeof(record)) {
+        (void)close(order->file);
+        order->file = -1;
+    }
+    order->stream = stream;
+    order->held = false;
+}
+
+/* `len` bytes were just put at the end of the file of `log`. */
+static void order_add(struct copier *copier, const struct log_pipe *log, size_t len)
+{
+    struct order *order = log->stream == NO_STREAM ? NULL : order_of(copier, log->worker_id);
+
+    if (order == NULL || len == 0)
+        return;
+    order->bytes[log->stream] += len;
+    order->mid_line[log->stream] = log->mid_line && !log->bar;
+    if (order->stream == NO_STREAM) {
+        order_switch(order, log->stream);
+    } else if (order->stream == log->stream) {
+        if (order->held && !order->mid_line[log->stream])
+            order_switch(order, 1 - log->stream);
+    } else if (order->mid_line[order->stream] && !order->held) {
+        order->held = true;
+    } else {
+        order_switch(order, log->stream);
+    }
+}
+
+static void order_close(struct copier *copier, uint64_t worker_id)
+{
+    struct order *order = order_of(copier, worker_id);
+
+    for (size_t i = 0; i < copier->count; i++)
+        if (copier->pipes[i].worker_id == worker_id)
+            return;
+    if (order == NULL)
+        return;
+    if (order->file >= 0)
+        (void)close(order->file);
+    *order = copier->orders[--copier->order_count];
+}
+
+/* ---- the thread ---- */
+
+static void note_line(struct log_pipe *log, const char *bytes, size_t len)
+{
+    const char *end = memrchr(bytes, '\n', len);
+    const char *last = end == NULL ? bytes : end + 1;
+    size_t left = len - (size_t)(last - bytes);
+
+    log->mid_line = left > 0 || (end == NULL && log->mid_line);
+    log->bar = memchr(last, '\r', left) != NULL || (end == NULL && log->bar);
+}
+
+static void put(struct copier *copier, struct log_pipe *log, const char *bytes, size_t len)
 {
     if (log->file < 0 && len > 0)
         log->file = log_open(log->path, O_CREAT); /* L3 */
@@ -83,7 +207,8 @@ static void put(struct log_pipe *log, const char *bytes, size_t len)
             log->failed = true;
             return;
         }
-        log->mid_line = bytes[wrote - 1] != '\n';
+        note_line(log, bytes, (size_t)wrote);
+        order_add(copier, log, (size_t)wrote);
         bytes += wrote;
         len -= (size_t)wrote;
     }
@@ -95,7 +220,7 @@ static void take(struct copier *copier, struct log_pipe *log, size_t len)
     size_t kept = len < room ? len : (size_t)room;
     char line[256];
 
-    put(log, copier->piece, kept);
+    put(copier, log, copier->piece, kept);
     copier->used += kept;
     if (kept == len || log->cut)
         return;
@@ -105,7 +230,7 @@ static void take(struct copier *copier, struct log_pipe *log, size_t len)
         "%sshoal: the log is cut here: the logs of this job have reached %llu MiB on this host. The job goes on, "
         "and what it prints is dropped; raise log-max in agent.conf, or print less\n",
         log->mid_line ? "\n" : "", (unsigned long long)(copier->bytes_max / SHOAL_MIB));
-    put(log, line, strlen(line));
+    put(copier, log, line, strlen(line));
 }
 
 /* One piece. False: nothing more now, or the end. */
@@ -144,8 +269,11 @@ static void on_open(struct copier *copier, const struct note *note)
         return;
     }
     log = &copier->pipes[copier->count++];
-    *log = (struct log_pipe){ .worker_id = note->worker_id, .pipe = note->pipe, .file = note->file };
+    *log = (struct log_pipe){
+        .worker_id = note->worker_id, .stream = note->stream, .pipe = note->pipe, .file = note->file
+    };
     memcpy(log->path, note->path, sizeof(log->path));
+    order_open(copier, note, note->file >= 0 && fstat(note->file, &file) == 0 ? (uint64_t)file.st_size : 0);
 }
 
 static void on_sync(struct copier *copier, const struct note *note)
@@ -160,6 +288,8 @@ static void on_sync(struct copier *copier, const struct note *note)
 static void forget_ended(struct copier *copier)
 {
     for (size_t i = 0; i < copier->count;) {
+        uint64_t worker_id = copier->pipes[i].worker_id;
+
         if (copier->pipes[i].pipe >= 0) {
             i++;
             continue;
@@ -167,6 +297,7 @@ static void forget_ended(struct copier *copier)
         if (copier->pipes[i].file >= 0)
             (void)close(copier->pipes[i].file);
         copier->pipes[i] = copier->pipes[--copier->count];
+        order_close(copier, worker_id);
     }
 }
 
@@ -236,9 +367,9 @@ static bool may_be_made(const char *path)
 }
 
 /* A pipe to the file; its writing end, or -1 with errno. */
-static int pipe_to(struct runner_logs *logs, uint64_t worker_id, const char *path)
+static int pipe_to(struct runner_logs *logs, uint64_t worker_id, const char *path, unsigned stream)
 {
-    struct note note = { .worker_id = worker_id, .bytes_max = logs->bytes_max };
+    struct note note = { .worker_id = worker_id, .bytes_max = logs->bytes_max, .stream = stream };
     int ends[2];
 
     (void)snprintf(note.path, sizeof(note.path), "%s", path);
@@ -265,14 +396,14 @@ enum shoal_err runner_logs_open(struct runner_logs *logs, uint64_t worker_id, co
                                 const char *stderr_path, int fds[2], struct shoal_msg *msg)
 {
     enum shoal_err err = copier_start(logs, msg);
+    bool one_file = strcmp(stdout_path, stderr_path) == 0;
 
     fds[0] = fds[1] = -1;
     if (err != SHOAL_OK)
         return err;
-    fds[0] = pipe_to(logs, worker_id, stdout_path);
+    fds[0] = pipe_to(logs, worker_id, stdout_path, one_file ? NO_STREAM : 0);
     if (fds[0] >= 0) /* one file keeps the order of both streams */
-        fds[1] = strcmp(stdout_path, stderr_path) == 0 ? fcntl(fds[0], F_DUPFD_CLOEXEC, 3)
-                                                       : pipe_to(logs, worker_id, stderr_path);
+        fds[1] = one_file ? fcntl(fds[0], F_DUPFD_CLOEXEC, 3) : pipe_to(logs, worker_id, stderr_path, 1);
     if (fds[0] >= 0 && fds[1] >= 0)
         return SHOAL_OK;
     err = shoal_fail(msg, SHOAL_ERR_STORAGE, "%s: cannot open the log: %s", fds[0] < 0 ? stdout_path : stderr_path,

@@ -18,6 +18,8 @@ def ended(mesh, job, seconds=60, hosts=None):
 
 
 def log_of(mesh, host, job, *options):
+    """What it printed on stdout, or what the options name."""
+    options = options if "--which" in options else ("--which", "out", *options)
     return mesh.shoal("job", "logs", job, "--node", host.url, *options).stdout
 
 

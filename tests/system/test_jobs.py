@@ -1,5 +1,6 @@
 """Jobs of one process: from any node, to the end, with log and result; an agent that restarts under them."""
 
+import json
 import time
 
 import pytest
@@ -38,6 +39,71 @@ def test_any_node_takes_a_job_and_gives_the_same_answer(mesh, script, tmp_path):
             assert mesh.until(lambda: log_of(mesh, host, job), 5, "the log") == "hello from model --epochs 1\n"
             assert log_of(mesh, host, job, "--which", "err") == "on the other stream\n"
             assert result_of(mesh, host, job, tmp_path)["model/deep/answer.txt"] == b"42"
+
+
+# What is on its way in two pipes at once has no order any more: each line is in its file before the next one.
+SPEAKING = """
+import os
+import sys
+import time
+for i in range(20):
+    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+        print(name, i, file=stream)
+        while True:
+            with open(os.path.join(os.environ["LOG_DIR"], "std" + name)) as log:
+                if log.read().endswith("%s %d\\n" % (name, i)):
+                    break
+            time.sleep(0.01)
+"""
+
+
+def test_both_streams_are_followed_in_their_order(mesh, script, tmp_path):
+    lines = ["%s %d" % (stream, i) for i in range(20) for stream in ("out", "err")]
+    run = ("job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir", script(SPEAKING))
+    followed = mesh.shoal(*run, "--follow", "--node", mesh.hosts[0].url).stdout.splitlines()
+    assert followed[1:] == lines
+    for host in mesh.hosts:
+        def shown(*options):
+            return mesh.shoal("job", "logs", followed[0], "--node", host.url, *options).stdout.splitlines()
+        mesh.until(lambda: shown() == lines, 5, "%s has the log" % host.name)
+        assert shown("--tail", "3") == shown("--tail", "3", "-f") == lines[-3:]
+        assert shown("--tail", "0") == []
+        assert shown("--rank", "0") == lines
+        assert shown("--rank", "all") == ["rank 0 | " + line for line in lines]
+        assert [json.loads(line)["line"] for line in shown("--output", "json")] == lines
+        assert shown("--which", "out") == lines[::2]
+
+
+FAILING = """
+import torch
+from fabric_model import FabricModel
+
+class Digits(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return self.broken(i)
+    def broken(self, i):
+        raise RuntimeError("my own data error")
+
+def datasets():
+    return Digits(), Digits()
+
+model = torch.nn.Linear(4, 2)
+FabricModel(model, datasets, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)).train(1, 8, 2)
+"""
+
+
+def test_what_an_engine_raised_is_said_at_the_users_own_line(mesh, script):
+    pytest.importorskip("torch")
+    job = submit(mesh, mesh.hosts[0], script(FAILING), "--workers", "2", framework="edtPyTorch")
+    facts = ended(mesh, job, seconds=180)
+    said = 'RuntimeError: my own data error (main.py, line 11, in broken: raise RuntimeError("my own data error"))'
+    assert facts["state"] == "ERROR" and facts["detail"].endswith(said), facts["detail"]
+    for host in mesh.hosts:
+        assert mesh.until(lambda: log_of(mesh, host, job, "--which", "outerr"), 10, "its log").rstrip().endswith(
+            '/main.py", line 11, in broken\n    raise RuntimeError("my own data error")\nRuntimeError: my own data error')
+        assert said in "".join(host.get("/v1/jobs/%s/why" % job)["why"])
 
 
 def test_a_list_is_the_same_on_every_node_and_an_ending_names_a_job(mesh, script):

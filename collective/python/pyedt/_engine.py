@@ -14,6 +14,8 @@ import traceback
 
 from pyedt import _comm
 
+TEXT_CHARACTERS = 280  # of a failure: the group's log keeps 300 bytes of it
+
 
 def set_threads():
     """The slot's share of the CPUs; the same in every engine, since sums depend on it."""
@@ -140,10 +142,22 @@ def is_user_code(error):
     return not isinstance(error, (_comm.CommError, LoaderLost, MemoryError))
 
 
+def is_users(path):
+    """Whether a frame of that file is the user's: neither ours nor of an installed package."""
+    return not path.startswith("<") and not any(part in path for part in ("/pyedt/", "/site-packages/", "/dist-packages/",
+                                                                          os.path.dirname(os.__file__) + "/"))
+
+
 def failure_text(error):
-    """The cause first, then the trace."""
+    """One line, the cause first, then the innermost line of the user's: what `shoal why` shows. The whole trace is in the
+    engine's stderr."""
     last = traceback.format_exception_only(type(error), error)[-1].strip()
-    return "%s\n%s" % (last, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    if not frames:
+        return last[:TEXT_CHARACTERS]
+    place = " (%s, line %d, in %s: %s)" % (os.path.basename(frames[-1].filename), frames[-1].lineno, frames[-1].name,
+                                           (frames[-1].line or "").strip()[:100])
+    return last[:TEXT_CHARACTERS - len(place)] + place
 
 
 def main():
@@ -158,9 +172,9 @@ def main():
     try:
         return serve_calls(comm)
     except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too
-        text = failure_text(error)
-        print(text, file=sys.stderr, flush=True)
-        comm.failed(is_user_code(error), text)
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.failed(is_user_code(error), failure_text(error))
         return 1
     finally:
         sys.stdout.flush()

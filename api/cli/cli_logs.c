@@ -1,0 +1,294 @@
+/* shoal job logs, and job run --follow: one log, or those of all workers side by side.
+ *
+ * Each source has a cursor of its own. A single one waits at the node for more; several are asked in turn. Which workers
+ * there are is not asked: an engine that has started has printed, so the next one is looked for once this one has. */
+#include "cli_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/array.h"
+#include "shoal/limits.h"
+
+#include "api/http/json_writer.h"
+
+#include "shoal/banned.h"
+
+#define SOURCES_MAX (1 + SHOAL_RANKS_MAX) /* the driver and its workers */
+#define FAILURES_MAX 20u
+#define TRIM_BYTES ((size_t)4 << 20)
+
+struct source {
+    const char *which;
+    uint64_t task;
+    char label[24];
+    char cursor[32];
+    struct shoal_buf line; /* has not ended yet; of labelled lines only */
+    bool spoke;
+    bool ended;
+};
+
+struct logs {
+    struct cli *cli;
+    char id[256];
+    bool go_on;
+    bool by_line;        /* each line says whose it is */
+    bool all;            /* workers are added as they appear */
+    uint64_t tail_lines; /* UINT64_MAX: everything */
+    bool tailing;        /* what is there already is kept back, up to its last lines */
+    struct shoal_buf tail;
+    struct source sources[SOURCES_MAX];
+    unsigned count;
+    unsigned failures;
+};
+
+static void add_source(struct logs *logs, const char *which, uint64_t task, const char *label)
+{
+    struct source *source = &logs->sources[logs->count++];
+
+    *source = (struct source){ .which = which, .task = task, .cursor = "0" };
+    (void)snprintf(source->label, sizeof(source->label), "%s", label);
+}
+
+/* Workers are tasks 1 and up: rank N is task N + 1. */
+static void add_rank(struct logs *logs, uint64_t rank)
+{
+    char label[24];
+
+    (void)snprintf(label, sizeof(label), "rank %" PRIu64, rank);
+    add_source(logs, "task-outerr", rank + 1, label);
+}
+
+/* ---- what is shown ---- */
+
+/* Where the last `lines` lines begin. */
+static size_t last_lines(const struct shoal_buf *buf, uint64_t lines)
+{
+    size_t at = buf->len;
+
+    if (lines == 0)
+        return at;
+    if (at > 0 && buf->bytes[at - 1] == '\n')
+        at--;
+    while (at > 0 && (buf->bytes[at - 1] != '\n' || --lines > 0))
+        at--;
+    return at;
+}
+
+static void put(struct logs *logs, const void *bytes, size_t len)
+{
+    size_t begin;
+
+    if (!logs->tailing) {
+        (void)fwrite(bytes, 1, len, stdout);
+        return;
+    }
+    if (shoal_buf_append(&logs->tail, bytes, len) != SHOAL_OK || logs->tail.len < TRIM_BYTES)
+        return;
+    begin = last_lines(&logs->tail, logs->tail_lines);
+    memmove(logs->tail.bytes, logs->tail.bytes + begin, logs->tail.len - begin);
+    logs->tail.len -= begin;
+}
+
+static void put_line(struct logs *logs, struct source *source)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    size_t len = source->line.len;
+
+    if (len > 0 && source->line.bytes[len - 1] == '\n')
+        len--;
+    if (logs->cli->json) {
+        json_object_begin(&w, NULL);
+        json_text(&w, "log", source->label);
+        json_text_view(&w, "line", shoal_view_of(source->line.bytes, len));
+        json_end(&w);
+    } else if (shoal_buf_append(&buf, source->label, strlen(source->label)) != SHOAL_OK ||
+               shoal_buf_append(&buf, " | ", 3) != SHOAL_OK ||
+               shoal_buf_append(&buf, source->line.bytes, len) != SHOAL_OK) {
+        buf.len = 0;
+    }
+    if (shoal_buf_append(&buf, "\n", 1) == SHOAL_OK)
+        put(logs, buf.bytes, buf.len);
+    shoal_buf_deinit(&buf);
+    source->line.len = 0;
+}
+
+static void show(struct logs *logs, struct source *source, struct shoal_view bytes)
+{
+    if (!logs->by_line) {
+        put(logs, bytes.bytes, bytes.len);
+        return;
+    }
+    while (bytes.len > 0) {
+        const uint8_t *end = memchr(bytes.bytes, '\n', bytes.len);
+        size_t len = end == NULL ? bytes.len : (size_t)(end - bytes.bytes) + 1;
+
+        if (shoal_buf_append(&source->line, bytes.bytes, len) != SHOAL_OK)
+            return;
+        if (end != NULL)
+            put_line(logs, source);
+        bytes = shoal_view_of(bytes.bytes + len, bytes.len - len);
+    }
+}
+
+/* What was there before is known to its end. */
+static void show_tail(struct logs *logs)
+{
+    size_t begin = last_lines(&logs->tail, logs->tail_lines);
+
+    logs->tailing = false;
+    if (logs->tail.len > begin)
+        put(logs, logs->tail.bytes + begin, logs->tail.len - begin);
+    shoal_buf_deinit(&logs->tail);
+    logs->tail = (struct shoal_buf){ 0 };
+}
+
+/* ---- what is asked ---- */
+
+/* One piece of one log; `*came`: there was something. */
+static int ask(struct logs *logs, struct source *source, bool *came)
+{
+    bool waits = logs->go_on && logs->count == 1 && !logs->tailing;
+    bool known = source->cursor[0] != '0' || logs->failures > 0;
+    struct cli_answer answer;
+    char path[700], task[32] = "";
+    struct cli_call call = { .method = "GET", .path = path, .accept = "*/*", .timeout_s = 60 };
+    int code;
+
+    if (source->task != UINT64_MAX)
+        (void)snprintf(task, sizeof(task), "&task=%" PRIu64, source->task);
+    (void)snprintf(path, sizeof(path), "/v1/jobs/%s/log?which=%s%s&cursor=%s&wait_ms=%s", logs->id, source->which, task,
+                   source->cursor, waits ? "10000" : "0");
+    code = cli_call(logs->cli, &call, &answer, logs->failures < FAILURES_MAX && logs->go_on && known);
+    if (code == SHOAL_EXIT_OK) {
+        *came = *came || answer.body.len > 0;
+        source->spoke = source->spoke || answer.body.len > 0;
+        source->ended = answer.log_ended || (answer.body.len == 0 && !logs->go_on);
+        show(logs, source, shoal_buf_view(&answer.body));
+        if (source->ended && source->line.len > 0)
+            put_line(logs, source);
+        (void)snprintf(source->cursor, sizeof(source->cursor), "%s",
+                       answer.log_next[0] == '\0' ? "0" : answer.log_next);
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
+/* Each that has not ended, once. */
+static int ask_all(struct logs *logs, bool *came, bool *all_ended)
+{
+    *came = false;
+    *all_ended = true;
+    for (unsigned i = 0; i < logs->count; i++) {
+        struct source *source = &logs->sources[i];
+        int code = source->ended ? SHOAL_EXIT_OK : ask(logs, source, came);
+
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        if (logs->all && i + 1 == logs->count && source->spoke && logs->count < SOURCES_MAX)
+            add_rank(logs, logs->count - 1);
+        *all_ended = *all_ended && source->ended;
+    }
+    (void)fflush(stdout);
+    return SHOAL_EXIT_OK;
+}
+
+static bool try_again(struct logs *logs, int code)
+{
+    /* Another node may be elected, or this one come back. */
+    return (code == SHOAL_EXIT_UNREACHABLE || code == SHOAL_EXIT_TIMEOUT) && logs->go_on &&
+           logs->sources[0].cursor[0] != '0' && logs->failures++ < FAILURES_MAX;
+}
+
+static int show_logs(struct logs *logs)
+{
+    struct timespec start = cli_monotonic();
+
+    while (true) {
+        bool came, all_ended;
+        int code = ask_all(logs, &came, &all_ended);
+
+        if (try_again(logs, code)) {
+            cli_pause_ms(500);
+            continue;
+        }
+        if (code != SHOAL_EXIT_OK)
+            return code;
+        logs->failures = 0;
+        if (logs->tailing && (!came || all_ended))
+            show_tail(logs);
+        if (all_ended)
+            return SHOAL_EXIT_OK; /* what could not be written is said at the end of the program */
+        if (!cli_time_is_left(logs->cli, start))
+            return cli_fail(SHOAL_EXIT_TIMEOUT, "the log goes on; --timeout has passed");
+        if (!came) /* several are not waited for, and a node that does not wait must not be asked in a tight loop */
+            cli_pause_ms(logs->count > 1 ? 300 : 100);
+    }
+}
+
+static void logs_free(struct logs *logs)
+{
+    for (unsigned i = 0; i < logs->count; i++)
+        shoal_buf_deinit(&logs->sources[i].line);
+    shoal_buf_deinit(&logs->tail);
+}
+
+int cli_follow(struct cli *cli, const char *id)
+{
+    static struct logs logs; /* large, and there is one */
+    int code;
+
+    logs = (struct logs){ .cli = cli, .go_on = true, .tail_lines = UINT64_MAX, .by_line = cli->json };
+    cli_encode(id, logs.id, sizeof(logs.id));
+    add_source(&logs, "outerr", UINT64_MAX, "outerr");
+    code = show_logs(&logs);
+    logs_free(&logs);
+    return code;
+}
+
+/* Which logs the options name. */
+static int find_sources(struct cli *cli, struct logs *logs)
+{
+    const char *which = cli_value(cli, "which");
+    const char *rank = cli_value(cli, "rank");
+    uint64_t task = UINT64_MAX, number = 0;
+
+    if (!cli_number(cli, "task", 0, SHOAL_ARRAY_INDEX_MAX, &task))
+        return SHOAL_EXIT_USAGE;
+    if (rank != NULL && (which != NULL || task != UINT64_MAX))
+        return cli_fail(SHOAL_EXIT_USAGE, "--rank shows all that a worker printed; leave out --which and --task");
+    if (rank == NULL) {
+        add_source(logs, which == NULL ? "outerr" : which, task, which == NULL ? "outerr" : which);
+        return SHOAL_EXIT_OK;
+    }
+    if (strcmp(rank, "all") == 0) {
+        logs->all = logs->by_line = true;
+        add_source(logs, "task-outerr", 0, "driver");
+        add_rank(logs, 0);
+        return SHOAL_EXIT_OK;
+    }
+    if (!cli_number(cli, "rank", 0, SHOAL_RANKS_MAX - 1, &number))
+        return SHOAL_EXIT_USAGE;
+    add_rank(logs, number);
+    return SHOAL_EXIT_OK;
+}
+
+int cli_job_logs(struct cli *cli)
+{
+    static struct logs logs; /* large, and there is one */
+    int code;
+
+    logs =
+        (struct logs){ .cli = cli, .go_on = cli_flag(cli, "follow"), .tail_lines = UINT64_MAX, .by_line = cli->json };
+    cli_encode(cli->words[0], logs.id, sizeof(logs.id));
+    code = find_sources(cli, &logs);
+    if (code == SHOAL_EXIT_OK && !cli_number(cli, "tail", 0, UINT32_MAX, &logs.tail_lines))
+        code = SHOAL_EXIT_USAGE;
+    logs.tailing = logs.tail_lines != UINT64_MAX;
+    if (code == SHOAL_EXIT_OK)
+        code = show_logs(&logs);
+    logs_free(&logs);
+    return code;
+}

@@ -1,0 +1,269 @@
+/* Both streams of a process as one log: what the runner's copier wrote, read back in pieces of every size. */
+#include "node/backend/log_merged.h"
+#include "node/runner/runner_log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shoal/below.h"
+#include "shoal/log_order.h"
+#include "shoal/rand.h"
+
+#include "shoal/banned.h"
+
+#define WORKER 7
+#define PATIENCE_MS 20000
+
+static struct {
+    char root[64];
+    char out_path[96], err_path[96], order_path[128];
+    int fds[2];
+} f;
+
+/* One runner's copier a process: it lives as long as the process does. */
+static struct runner_logs logs = { .bytes_max = 1ull << 30 };
+
+static void synced(void)
+{
+    uint64_t worker_id = 0;
+
+    assert_true(runner_logs_sync(&logs, WORKER));
+    while (worker_id != WORKER) {
+        struct pollfd wait = { .fd = logs.socket, .events = POLLIN };
+
+        assert_int_equal(poll(&wait, 1, PATIENCE_MS), 1);
+        assert_true(runner_logs_answer(&logs, &worker_id));
+    }
+}
+
+static void say(unsigned stream, const char *text)
+{
+    assert_int_equal(write(f.fds[stream], text, strlen(text)), (ssize_t)strlen(text));
+    synced();
+}
+
+static void open_worker(void)
+{
+    struct shoal_msg msg;
+
+    assert_int_equal(runner_logs_open(&logs, WORKER, f.out_path, f.err_path, f.fds, &msg), SHOAL_OK);
+}
+
+static void close_worker(void)
+{
+    (void)close(f.fds[0]);
+    (void)close(f.fds[1]);
+    synced(); /* the copier has seen both ends */
+    synced();
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(f.root, sizeof(f.root), "/tmp/shoal-log-XXXXXX");
+    assert_non_null(mkdtemp(f.root));
+    (void)snprintf(f.out_path, sizeof(f.out_path), "%s/stdout", f.root);
+    (void)snprintf(f.err_path, sizeof(f.err_path), "%s/stderr", f.root);
+    (void)snprintf(f.order_path, sizeof(f.order_path), "%s" SHOAL_LOG_ORDER_END, f.out_path);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    (void)unlink(f.out_path);
+    (void)unlink(f.err_path);
+    (void)unlink(f.order_path);
+    return rmdir(f.root);
+}
+
+/* The whole, read in pieces of at most `cap` bytes. */
+static const char *whole(bool ended, size_t cap)
+{
+    static char text[1u << 16];
+    uint64_t offset = 0;
+    size_t used = 0;
+    bool more = true;
+
+    while (more && used + cap < sizeof(text)) {
+        size_t n = log_merged_read(f.root, "stdout", "stderr", ended, &offset, (uint8_t *)text + used, cap, &more);
+
+        assert_true(n <= cap);
+        used += n;
+    }
+    text[used] = '\0';
+    return text;
+}
+
+static void expect(bool ended, const char *text)
+{
+    for (size_t cap = 1; cap < 40; cap++)
+        assert_string_equal(whole(ended, cap), text);
+}
+
+static void streams_keep_their_order(void **state)
+{
+    (void)state;
+    open_worker();
+    say(0, "out 0\n");
+    say(0, "out 1\n");
+    assert_int_not_equal(access(f.order_path, F_OK), 0); /* one stream alone costs no file */
+    say(1, "err 0\n");
+    say(0, "out 2\n");
+    say(1, "err 1\n");
+    say(1, "err 2\n");
+    say(0, "out 3\n");
+    expect(false, "out 0\nout 1\nerr 0\nout 2\nerr 1\nerr 2\nout 3\n");
+    close_worker();
+    expect(true, "out 0\nout 1\nerr 0\nout 2\nerr 1\nerr 2\nout 3\n");
+}
+
+static void a_line_is_not_torn(void **state)
+{
+    (void)state;
+    open_worker();
+    say(0, "begun ");
+    say(1, "err\n"); /* waits for the end of the line */
+    say(0, "and ended\n");
+    say(0, "next\n");
+    expect(false, "begun and ended\nerr\nnext\n");
+    say(0, "a prompt: ");
+    say(1, "first\n");
+    say(1, "second\n"); /* the line does not end: nothing waits for ever */
+    expect(false, "begun and ended\nerr\nnext\na prompt: first\nsecond\n");
+    say(0, "\n");
+    say(1, "\r10 %");
+    say(0, "out\n"); /* nor for a progress bar */
+    expect(false, "begun and ended\nerr\nnext\na prompt: first\nsecond\n\n\r10 %out\n");
+    close_worker();
+}
+
+static void what_was_held_comes_at_the_end(void **state)
+{
+    (void)state;
+    open_worker();
+    say(0, "never ended");
+    say(1, "err\n");
+    expect(false, "never ended");
+    close_worker();
+    expect(true, "never endederr\n");
+}
+
+static void errors_alone(void **state)
+{
+    (void)state;
+    open_worker();
+    say(1, "err\n");
+    expect(false, "err\n");
+    close_worker();
+    expect(true, "err\n");
+}
+
+/* Another runner goes on with the same files. */
+static void a_second_runner_goes_on(void **state)
+{
+    (void)state;
+    open_worker();
+    say(1, "err 0\n");
+    say(0, "out 0\n");
+    close_worker();
+    open_worker();
+    say(1, "err 1\n");
+    say(0, "out 1\n");
+    close_worker();
+    expect(true, "err 0\nout 0\nerr 1\nout 1\n");
+}
+
+/* A follower has what came so far of each file, in any proportion: it shows a beginning, and never passes what is missing
+ * while more may come. */
+static void a_part_is_a_beginning(void **state)
+{
+    static const char all[] = "out 0\nerr 0\nout 1\nerr 1\n";
+
+    (void)state;
+    open_worker();
+    say(0, "out 0\n");
+    say(1, "err 0\n");
+    say(0, "out 1\n");
+    say(1, "err 1\n");
+    close_worker();
+    for (off_t out = 12; out >= 0; out -= 3) {
+        assert_int_equal(truncate(f.out_path, out), 0);
+        assert_memory_equal(all, whole(false, 5), strlen(whole(false, 5)));
+        assert_int_equal(strlen(whole(true, 5)), 12 + (size_t)out); /* ended: the rest of what is there */
+    }
+}
+
+/* The job can write what it likes there. */
+static void a_forged_order_is_bounded(void **state)
+{
+    struct shoal_rand rand;
+    uint8_t bytes[SHOAL_LOG_ORDER_BYTES * 64];
+
+    (void)state;
+    shoal_rand_init(&rand, 11);
+    open_worker();
+    say(0, "out\n");
+    close_worker();
+    for (unsigned round = 0; round < 300; round++) {
+        int fd = open(f.order_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        uint8_t piece[64];
+        bool more = true;
+        uint64_t offset = 0;
+
+        for (size_t i = 0; i < sizeof(bytes); i++)
+            bytes[i] = (uint8_t)(shoal_rand_u64(&rand) & (round % 2 == 0 || i % 8 == 0 ? 0xff : 0));
+        assert_int_equal(write(fd, bytes, sizeof(bytes)), (ssize_t)sizeof(bytes));
+        (void)close(fd);
+        for (unsigned i = 0; i < 300 && more; i++)
+            (void)log_merged_read(f.root, "stdout", "stderr", round % 3 == 0, &offset, piece, sizeof(piece), &more);
+        assert_false(more);
+    }
+}
+
+static void a_path_of_the_jobs_is_opened_below_its_folder(void **state)
+{
+    char path[128];
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/stdout", f.root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(shoal_open_below(f.root, "stdout", O_RDONLY), -1); /* and does not wait */
+    assert_string_equal(whole(true, 9), "");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    assert_int_equal(shoal_open_below(f.root, "stdout", O_RDONLY), -1);
+    assert_int_equal(shoal_open_below(f.root, "../../etc/passwd", O_RDONLY), -1);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/etc", path), 0);
+    assert_int_equal(shoal_open_below(f.root, "stdout/passwd", O_RDONLY), -1);
+    assert_int_equal(shoal_open_below(f.root, ".", O_RDONLY), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(streams_keep_their_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_line_is_not_torn, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_was_held_comes_at_the_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(errors_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_second_runner_goes_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_part_is_a_beginning, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_forged_order_is_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_path_of_the_jobs_is_opened_below_its_folder, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
