@@ -18,7 +18,7 @@
 #include "agent.h"
 
 #include "agent_files.h"
-#include "tree_disk.h"
+#include "node/blob/tree_disk.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
 #include "agent.h"
 
 #include "agent_files.h"
-#include "tree_disk.h"
+#include "node/blob/tree_disk.h"
 
 #include "shoal/banned.h"
 

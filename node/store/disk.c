@@ -54,7 +54,7 @@ bool shoal_disk_flush_folder(const char *path) { return flush_folder_at(AT_FDCWD
 static void folder_of(const char *path, char folder[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
-    size_t len = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
+    size_t len = slash == NULL || slash == path ? 1 : (size_t)(slash - path);
 
     memcpy(folder, slash == NULL ? "." : path, len);
     folder[len] = '\0';

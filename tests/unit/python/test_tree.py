@@ -44,7 +44,7 @@ ARROWS = {
     ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
     ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
-    ("node/agent", "node/store"), ("node/blob", "node/store"),
+    ("node/agent", "node/blob"), ("node/agent", "node/store"), ("node/blob", "node/store"),
     ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
 }
 
