@@ -124,6 +124,7 @@ struct shoal_sched_request {
     bool linearizable;    /* GET: by read-index at the leader; else the newest replica or summary known here will do */
     bool local_only;      /* GET: never leave this node */
     bool confirmed;       /* RECOVER: do it; else only say what may be missing */
+    bool of_mesh;         /* RECOVER: the mesh group, `job` is zero */
     uint32_t deadline_ms; /* 0: 2.5 s (submits: 30 s) */
     /* SUBMIT and TICKET: the specification that the hash names. SUBMIT: `spec` = encoded shoal_job_spec (job.h), at
      * most SHOAL_SCHED_SPEC_BYTES_MAX, in which bundle hash and size stand; `bundle`: the bundle itself when it is at

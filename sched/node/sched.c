@@ -265,7 +265,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
     s->stats.frames_in++;
     if (sched_is_removed(s, from)) { /* N3 of sched_node.c */
         s->stats.removed_refused++;
-        return SHOAL_ERR_DENIED;
+        return SHOAL_OK;
     }
     sched_link_heard(s, from);
     err = sched_frame_decode(bytes, &frame);

@@ -5,6 +5,8 @@
  *   others:   a newer version heard of --> fetched in parts from who said so --> verified --> kept, published
  *
  * K1. A copy replaces another only with a higher version, and only with the signature of a node known here.
+ *     The group's lineage (sched_recover.c) is the high half of its versions: what a recovered group says is newer than
+ *     all that the group of before can say, and a replica of an earlier lineage goes when it hears of a later one.
  * K2. It holds the token key and password hashes: it travels over links, and gossip carries its version alone. */
 #include "sched_copy.h"
 #include "sched_group.h"
@@ -89,6 +91,12 @@ static enum shoal_err decode_state(struct shoal_sched *s, struct shoal_view stat
     return err;
 }
 
+uint64_t sched_mesh_version(const struct sched_group *g)
+{
+    SHOAL_ASSERT(g->mesh_is);
+    return sched_group_lineage(g) << SCHED_LINEAGE_SHIFT | (uint32_t)shoal_mesh_version(g->mesh); /* K1 */
+}
+
 /* This node guards the mesh and has applied something, or its guardians changed. */
 void sched_copy_make(struct shoal_sched *s)
 {
@@ -100,10 +108,10 @@ void sched_copy_make(struct shoal_sched *s)
 
     SHOAL_ASSERT(s->copy_dirty);
     s->copy_dirty = false;
-    if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) < s->copy_version || shoal_mesh_version(g->mesh) == 0)
+    if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) == 0 || sched_mesh_version(g) < s->copy_version)
         return;
-    copy.version = shoal_mesh_version(g->mesh);
-    copy.config = g->config_index;
+    copy.version = sched_mesh_version(g);
+    copy.config = sched_group_config_version(g);
     copy.count = (uint8_t)sched_group_guardians(g, copy.guardians, SHOAL_SCHED_SOURCES_MAX);
     if (shoal_mesh_encode(g->mesh, &state) == SHOAL_OK && decode_state(s, shoal_buf_view(&state)) == SHOAL_OK &&
         shoal_buf_reserve(&s->copy, state.len + 512) == SHOAL_OK) {
@@ -196,6 +204,19 @@ void sched_copy_due(struct shoal_sched *s)
     ask_part(s);
 }
 
+/* K1: the group that this node guards was recovered by others, who took it for lost. */
+static void drop_old_lineage(struct shoal_sched *s, uint64_t lineage)
+{
+    struct sched_group *g = sched_group_find(s, mesh_id);
+    struct shoal_raft_status status;
+
+    if (g == NULL || g->doomed_ns != SCHED_NEVER || lineage <= sched_group_lineage(g))
+        return;
+    shoal_raft_status(g->raft, &status);
+    if (status.last > 0) /* else a joiner of that lineage, that has got nothing yet */
+        sched_group_doom(s, g, 0, false);
+}
+
 void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, struct shoal_view payload)
 {
     struct mesh_hint hint;
@@ -204,6 +225,7 @@ void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, str
     if (sched_is_self(s, author) || sched_mesh_hint_decode(payload, &hint) != SHOAL_OK)
         return;
     learn_guardians(s, hint.config, hint.count, hint.guardians);
+    drop_old_lineage(s, sched_lineage(hint.config));
     if (hint.version <= s->copy_version || hint.version <= s->getting.heard)
         return;
     s->getting.heard = hint.version;

@@ -6,8 +6,11 @@
 #include "sched_wire.h"
 
 struct shoal_sched;
+struct sched_group;
 
 /* sched_copy.c */
+/* Of the copy that a replica would give. */
+uint64_t sched_mesh_version(const struct sched_group *g);
 void sched_copy_make(struct shoal_sched *s);
 enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, bool trusted);
 void sched_on_mesh_heard(struct shoal_sched *s, struct shoal_node_id author, struct shoal_view payload);

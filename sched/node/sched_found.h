@@ -84,6 +84,8 @@ void sched_settle_due(struct shoal_sched *s);
 void sched_settle_lead(struct shoal_sched *s, struct sched_group *g);
 
 /* sched_recover.c */
+/* The mesh group, when no guardian of it is left: from this node's copy. False: one may be left, who is to be asked. */
+bool sched_recover_from_copy(struct shoal_sched *s, struct sched_request *r);
 void sched_recover(struct shoal_sched *s, struct sched_request *r, struct sched_group *g);
 void sched_recover_due(struct shoal_sched *s, struct sched_request *r);
 void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);

@@ -343,7 +343,7 @@ enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id fro
     SHOAL_ASSERT(!shoal_node_id_is_zero(from));
     if (sched_is_removed(s, from)) { /* N3 */
         s->stats.removed_refused++;
-        return SHOAL_ERR_DENIED;
+        return SHOAL_OK;
     }
     support_step(s, &event, &err);
     return err;

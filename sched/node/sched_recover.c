@@ -15,6 +15,9 @@
  *     if it leads. A message from a leader of a later lineage makes ours go; the leader then sends its state.
  * C3. The new lineage is durable as a whole or not at all: snapshot, empty log and term in one batch. What is asked of
  *     the new leader is answered once it leads, so after that flush.
+ * C5. The mesh group is recovered in the same way; where no guardian of it is left, the next generation is founded from
+ *     the newest copy that is known here, since every node has one. Its replicas of before go when they hear of it, also
+ *     by gossip (K1 of sched_copy.c).
  * C4. Only nodes that gossip knows to be gone count as lost, or such as answer that they hold no replica any more. */
 #include "shoal/sched_ticket.h"
 #include "shoal/job_entry.h"
@@ -49,7 +52,7 @@ void sched_on_replica_ask(struct shoal_sched *s, struct shoal_node_id from, cons
     answer.u.replica.id = frame->u.replica.id;
     answer.u.replica.job = frame->u.replica.job;
     answer.u.replica.store = s->store;
-    if (g != NULL && g->record_known && !g->stopped) {
+    if (g != NULL && (g->record_known || g->mesh_is) && !g->stopped) {
         shoal_raft_status(g->raft, &status);
         answer.u.replica.holds = true;
         answer.u.replica.term = status.term;
@@ -181,6 +184,7 @@ static void refuse_unsure(struct shoal_sched *s, struct sched_request *r, const 
 
 static void refuse_well(struct shoal_sched *s, struct sched_request *r, const struct sched_survey *survey)
 {
+    bool mesh = shoal_job_id_is_mesh(r->job);
     char names[160] = "";
     unsigned live = 0;
 
@@ -192,9 +196,10 @@ static void refuse_well(struct shoal_sched *s, struct sched_request *r, const st
         sched_add_name(names, sizeof(names), survey->list[i].member.id.node);
     }
     sched_request_end(s, r, SHOAL_ERR_EXISTS, nothing,
-                      "the job is not lost: %u of its %u guardians hold their replicas (%s) and can elect a leader; "
-                      "nothing was done. If it does not get on, shoal why tells the reason",
-                      live, survey->count, names);
+                      "%s is not lost: %u of its %u guardians hold their replicas (%s) and can elect a leader; "
+                      "nothing was done%s",
+                      mesh ? "the mesh group" : "the job", live, survey->count, names,
+                      mesh ? "" : ". If it does not get on, shoal why tells the reason");
 }
 
 /* ---- The next generation ----------------------------------------------------------------------------------------- */
@@ -240,22 +245,11 @@ static void forget_old_raft(struct shoal_sched *s, struct sched_group *g)
     g->leader = (struct shoal_node_id){ { 0 } };
 }
 
-/* False: no memory, and nothing has changed but that entries held here are taken as committed. */
-static bool found_generation(struct shoal_sched *s, struct sched_group *g)
+/* The group's machine is as of `index`, its first raft or its old one is gone. C3. */
+static void begin_lineage(struct shoal_sched *s, struct sched_group *g, struct shoal_raft *raft, uint64_t index,
+                          uint64_t term)
 {
-    uint32_t generation = g->job->generation + 1;
-    uint64_t lineage = (uint64_t)(generation - 1) << 16 | (uint64_t)s->self.bytes[0] << 8 | s->self.bytes[1];
-    uint64_t term = lineage << SCHED_LINEAGE_SHIFT | 1;
-    uint64_t index = g->applied + 1;
-    struct shoal_raft *raft;
-    uint8_t entry[128];
-    size_t len = shoal_job_entry_recover(entry, sizeof(entry), generation, s->wall_ms);
-
-    SHOAL_ASSERT(g->job != NULL && g->applied > 0); /* C3 */
-    if (new_raft(s, index, term, &raft) != SHOAL_OK)
-        return false;
-    g->changed |= shoal_job_apply(g->job, index, shoal_view_of(entry, len), s->job_scratch);
-    forget_old_raft(s, g);
+    SHOAL_ASSERT(sched_lineage(term) > 0 && index > 0); /* C1 */
     g->raft = raft;
     g->applied = index;
     g->applied_term = term;
@@ -268,6 +262,37 @@ static bool found_generation(struct shoal_sched *s, struct sched_group *g)
     sched_requests_restart(s, g);
     sched_group_dirty(s, g);
     sched_group_rearm(s, g);
+}
+
+/* The recovery generation of a lineage, and the lineage of one that this node founds. */
+static uint32_t generation_of(uint64_t lineage) { return (uint32_t)(lineage >> 16) + 1; }
+
+static uint64_t lineage_of(const struct shoal_sched *s, uint32_t generation)
+{
+    return (uint64_t)(generation - 1) << 16 | (uint64_t)s->self.bytes[0] << 8 | s->self.bytes[1];
+}
+
+static uint32_t group_generation(const struct sched_group *g)
+{
+    return g->mesh_is ? generation_of(sched_group_lineage(g)) : g->job->generation;
+}
+
+/* False: no memory, and nothing has changed but that entries held here are taken as committed. */
+static bool found_generation(struct shoal_sched *s, struct sched_group *g)
+{
+    uint32_t generation = group_generation(g) + 1;
+    uint64_t term = lineage_of(s, generation) << SCHED_LINEAGE_SHIFT | 1;
+    uint64_t index = g->applied + 1;
+    struct shoal_raft *raft;
+    uint8_t entry[128];
+    size_t len = shoal_job_entry_recover(entry, sizeof(entry), generation, s->wall_ms);
+
+    if (new_raft(s, index, term, &raft) != SHOAL_OK)
+        return false;
+    if (!g->mesh_is)
+        g->changed |= shoal_job_apply(g->job, index, shoal_view_of(entry, len), s->job_scratch);
+    forget_old_raft(s, g);
+    begin_lineage(s, g, raft, index, term);
     return true;
 }
 
@@ -281,7 +306,7 @@ static void fill_report(const struct shoal_sched *s, const struct sched_group *g
     SHOAL_ASSERT(survey->self < survey->count);
     *report = (struct shoal_sched_recovery){
         .node = s->self,
-        .generation = g->job->generation,
+        .generation = group_generation(g),
         .term = own->last_term,
         .index = own->last_index,
         .commit = shoal_raft_commit(g->raft),
@@ -304,7 +329,7 @@ static bool take_all_entries(struct shoal_sched *s, struct sched_group *g)
     SHOAL_ASSERT(!g->stopped);
     shoal_raft_status(g->raft, &status);
     sched_group_apply(s, g, status.last);
-    return g->job != NULL && !g->refused && !g->stopped && g->applied == status.last;
+    return (g->mesh_is || g->job != NULL) && !g->refused && !g->stopped && g->applied == status.last;
 }
 
 static void keep_report(struct sched_request *r, const struct shoal_sched_recovery *report)
@@ -326,16 +351,16 @@ static void act(struct shoal_sched *s, struct sched_request *r, struct sched_gro
 
     SHOAL_ASSERT(r->kind == SHOAL_SCHED_RECOVER);
     SHOAL_ASSERT(survey->self < survey->count);
-    if (!confirmed && g->job == NULL) {
+    if (!confirmed && g->job == NULL && !g->mesh_is) {
         sched_request_end(
             s, r, SHOAL_ERR_UNREACHABLE, nothing,
             "this replica holds the founding record only; submit the job again with its ticket, or confirm "
             "the recovery");
         return;
     }
-    if (confirmed && (!take_all_entries(s, g) || g->job->generation == UINT16_MAX)) {
-        sched_request_end(s, r, SHOAL_ERR_STORAGE, nothing,
-                          "the replica on this node cannot be taken over; delete the job and submit it again");
+    if (confirmed && (!take_all_entries(s, g) || group_generation(g) == UINT16_MAX)) {
+        sched_request_end(s, r, SHOAL_ERR_STORAGE, nothing, "the replica on this node cannot be taken over%s",
+                          g->mesh_is ? "" : "; delete the job and submit it again");
         return;
     }
     fill_report(s, g, survey, &report);
@@ -349,7 +374,7 @@ static void act(struct shoal_sched *s, struct sched_request *r, struct sched_gro
         return;
     }
     report.done = true;
-    report.generation = g->job->generation;
+    report.generation = group_generation(g);
     keep_report(r, &report);
     r->recovered = true;
     sched_request_retry(s, r, SCHED_RETRY_NS / 4);
@@ -433,10 +458,87 @@ void sched_recover(struct shoal_sched *s, struct sched_request *r, struct sched_
         begin(s, r, g);
         return;
     }
-    if (g->leads && g->applied_term == g->term) /* C3 */
+    if (g->leads && g->applied_term == g->term) { /* C3 */
+        s->copy_dirty = s->copy_dirty || g->mesh_is;
         sched_request_end(s, r, SHOAL_OK, shoal_buf_view(&r->command), "%s", "");
-    else
+    } else {
         sched_request_retry(s, r, SCHED_RETRY_NS / 4);
+    }
+}
+
+/* ---- The mesh group, from a copy (C5) ---------------------------------------------------------------------------- */
+
+/* C4: of the guardians that the newest copy names. */
+static bool guardian_may_be_there(const struct shoal_sched *s)
+{
+    for (unsigned i = 0; i < s->mesh_hint.count; i++) {
+        const struct sched_node *node = sched_node_find(s, s->mesh_hint.guardians[i]);
+
+        if (node != NULL && !sched_is_self(s, node->info.id) && !sched_node_is_gone(s, node))
+            return true;
+    }
+    return false;
+}
+
+static enum shoal_err found_from_copy(struct shoal_sched *s, const struct mesh_copy *copy, uint32_t generation)
+{
+    uint64_t term = lineage_of(s, generation) << SCHED_LINEAGE_SHIFT | 1;
+    uint64_t index = (copy->version & UINT32_MAX) + 1;
+    struct sched_group *g;
+    struct shoal_raft *raft = NULL;
+    enum shoal_err err = sched_group_admit(s, (struct shoal_job_id){ { 0 } }, &g);
+
+    if (err != SHOAL_OK)
+        return err;
+    err = shoal_mesh_decode(g->mesh, copy->state);
+    if (err == SHOAL_OK)
+        err = new_raft(s, index, term, &raft);
+    if (err != SHOAL_OK) {
+        sched_group_remove(s, g);
+        return err;
+    }
+    g->record_known = true;
+    g->founded = true;
+    g->found_durable = true;
+    begin_lineage(s, g, raft, index, term);
+    return SHOAL_OK;
+}
+
+bool sched_recover_from_copy(struct shoal_sched *s, struct sched_request *r)
+{
+    bool confirmed = r->command.len > 0 && r->command.bytes[0] != 0;
+    struct shoal_sched_recovery report = { .node = s->self, .guardian_count = s->mesh_hint.count };
+    struct mesh_copy copy;
+    size_t signed_len;
+
+    SHOAL_ASSERT(sched_group_find(s, r->job) == NULL && shoal_job_id_is_mesh(r->job)); /* C5 */
+    if (guardian_may_be_there(s))
+        return false;
+    if (s->getting.heard > s->copy_version ||
+        sched_mesh_copy_decode(shoal_buf_view(&s->copy), &copy, &signed_len) != SHOAL_OK) {
+        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                          "this node has not got the newest copy of the mesh; ask another survivor, or try again");
+        return true;
+    }
+    report.generation = generation_of(sched_lineage(copy.version));
+    report.index = report.commit = copy.version & UINT32_MAX;
+    report.lost_count = s->mesh_hint.count;
+    memcpy(report.lost, s->mesh_hint.guardians, s->mesh_hint.count * sizeof(report.lost[0]));
+    keep_report(r, &report);
+    if (!confirmed) {
+        sched_request_end(s, r, SHOAL_OK, shoal_buf_view(&r->command), "%s", "");
+        return true;
+    }
+    if (report.generation == UINT16_MAX || found_from_copy(s, &copy, report.generation + 1) != SHOAL_OK) {
+        sched_request_end(s, r, SHOAL_ERR_FULL, nothing, "no memory for the recovery on this node; try again");
+        return true;
+    }
+    report.done = true;
+    report.generation++;
+    keep_report(r, &report);
+    r->recovered = true;
+    sched_request_retry(s, r, SCHED_RETRY_NS / 4);
+    return true;
 }
 
 void sched_recover_due(struct shoal_sched *s, struct sched_request *r)

@@ -237,7 +237,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     case SHOAL_SCHED_DELETE:
     case SHOAL_SCHED_WHY:
     case SHOAL_SCHED_TASKS:
-        if (shoal_job_id_is_mesh(request->job)) {
+        if (shoal_job_id_is_mesh(request->job) && !(request->kind == SHOAL_SCHED_RECOVER && request->of_mesh)) {
             sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "the id is empty");
             break;
         }
@@ -315,7 +315,7 @@ void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const s
     }
     if (shoal_job_id_is_mesh(r->job))
         s->mesh_leader = from;
-    if (err == SHOAL_OK && shoal_job_id_is_mesh(r->job)) {
+    if (err == SHOAL_OK && shoal_job_id_is_mesh(r->job) && r->kind != SHOAL_SCHED_RECOVER) {
         sched_request_move(r, REQUEST_COPY);
         r->version = frame->u.response.version;
         if (s->getting.heard < r->version)

@@ -247,7 +247,7 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
         wake_parked(s, r, owner);
         return;
     }
-    if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known)))
+    if (g != NULL && (g->stopped || (r->kind == SHOAL_SCHED_RECOVER && !g->record_known && !g->mesh_is)))
         g = NULL;
     if (g != NULL && g->refused) {
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "the founding of this job was refused; submit it again");
@@ -261,6 +261,8 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
         sched_recover(s, r, g);
         return;
     }
+    if (g == NULL && r->kind == SHOAL_SCHED_RECOVER && shoal_job_id_is_mesh(r->job) && sched_recover_from_copy(s, r))
+        return;
     if (g != NULL && g->leads && g->gone_archived) {
         sched_request_retry(s, r, SCHED_RETRY_NS); /* it ends: then the archive answers */
         return;

@@ -2,6 +2,7 @@
 #include "shoal/job_facts.h"
 #include "shoal/job_entry.h"
 #include "sched_request.h"
+#include "sched_copy.h"
 #include "sched_group.h"
 #include "sched_lead.h"
 #include "sched_state.h"
@@ -149,7 +150,7 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
     else if (r->kind == SHOAL_SCHED_TASKS)
         end_with_tasks(s, r, g);
     else {
-        r->version = shoal_mesh_version(g->mesh);
+        r->version = sched_mesh_version(g);
         if (r->foreign)
             sched_request_end(s, r, SHOAL_OK, nothing, "%s", "");
         else
@@ -174,7 +175,7 @@ void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64
             sched_request_retry(s, r, 0);
             continue;
         }
-        r->version = index;
+        r->version = sched_lineage(term) << SCHED_LINEAGE_SHIFT | (uint32_t)index; /* of the mesh: K1 of sched_copy.c */
         if (err == SHOAL_OK && g->mesh_is && !r->foreign)
             sched_request_move(r, REQUEST_COPY); /* told when this node serves it */
         else
