@@ -129,6 +129,15 @@ static const struct cli_option recover_options[] = {
     { "yes", NULL, "do it; else only say what may be missing", 'y' },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option remove_options[] = {
+    { "force", NULL, "also if it is alive: its workers are lost then", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option mesh_recover_options[] = {
+    { "yes", NULL, "do it; else only say what may be missing", 'y' },
+    { "key", "FILE", "the mesh's key: what `shoal init` wrote into mesh.key", 0 },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option top_options[] = {
     { "interval", "SECONDS", "time between looks [1]", 'i' },
     { "count", "N", "looks; 0: no end [on a terminal 0, else 1]", 'c' },
@@ -163,6 +172,23 @@ static const struct cli_command commands[] = {
       .run = run_agent,
       .more = "  shoal agent --data /var/lib/shoal\n" },
     { .words = "node list", .args = "", .help = "the nodes of the mesh", .run = cli_node_list },
+    { .words = "node remove",
+      .args = "NODE",
+      .help = "a host is gone for good: others take its places, and it is refused from now on (administrators)",
+      .options = remove_options,
+      .run = cli_node_remove,
+      .more = "  shoal node remove gpu7\n" },
+    { .words = "node readmit",
+      .args = "NODE",
+      .help = "its removal was a mistake: take it back (administrators)",
+      .run = cli_node_readmit },
+    { .words = "mesh recover",
+      .args = "",
+      .help = "most of the mesh group's guardians are gone for good: go on without them (administrators)",
+      .options = mesh_recover_options,
+      .run = cli_mesh_recover,
+      .more = "  shoal mesh recover                        what is left, and what may be missing\n"
+              "  shoal mesh recover --yes --key mesh.key   found the next generation from it\n" },
     { .words = "job run",
       .args = "",
       .help = "submit a job",

@@ -128,8 +128,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *arg)
     return size * count;
 }
 
-/* The first line of a file, without its end. */
-static bool read_line(const char *path, char *out, size_t cap)
+bool cli_read_line(const char *path, char *out, size_t cap)
 {
     FILE *file = fopen(path, "re");
     bool ok;
@@ -184,7 +183,7 @@ static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **head
         user = getenv("SHOAL_USER");
     if (user != NULL) {
         if (password == NULL && file != NULL) {
-            if (!read_line(file, asked, sizeof(asked)))
+            if (!cli_read_line(file, asked, sizeof(asked)))
                 return cli_fail(SHOAL_EXIT_USAGE, "--password-file: %s cannot be read, or is empty", file);
             password = asked;
         }
@@ -203,7 +202,7 @@ static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **head
         token_file = getenv("SHOAL_TOKEN_FILE");
     if (token_file == NULL)
         token_file = cli_home_file("token", path, sizeof(path));
-    if (token_file == NULL || !read_line(token_file, token, sizeof(token)))
+    if (token_file == NULL || !cli_read_line(token_file, token, sizeof(token)))
         return cli_fail(SHOAL_EXIT_DENIED, "no token: log on first (shoal logon USER), or give --user");
     (void)snprintf(line, sizeof(line), "Authorization: Bearer %s", token);
     *headers = lib.slist_append(*headers, line);
@@ -219,7 +218,7 @@ static void node_list(struct cli *cli, char *out, size_t cap)
         given = getenv("SHOAL_NODE");
     if (given != NULL && given[0] != '\0')
         (void)snprintf(out, cap, "%s", given);
-    else if (cli_home_file("node", path, sizeof(path)) == NULL || !read_line(path, out, cap))
+    else if (cli_home_file("node", path, sizeof(path)) == NULL || !cli_read_line(path, out, cap))
         (void)snprintf(out, cap, "%s", NODE_DEFAULT);
 }
 
@@ -419,6 +418,10 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     headers = lib.slist_append(headers, line);
     if (call->ticket != NULL) {
         (void)snprintf(line, sizeof(line), "Shoal-Ticket: %s", call->ticket);
+        headers = lib.slist_append(headers, line);
+    }
+    if (call->mesh_key != NULL) {
+        (void)snprintf(line, sizeof(line), "Shoal-Mesh-Key: %s", call->mesh_key);
         headers = lib.slist_append(headers, line);
     }
     if (!call->anonymous)

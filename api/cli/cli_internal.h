@@ -81,6 +81,7 @@ struct cli_call {
     const char *file;      /* a file to send as the form field `file`, or NULL */
     const char *file_name; /* its name there */
     const char *ticket;    /* NULL: none */
+    const char *mesh_key;  /* the mesh's, for its recovery; NULL: none */
     FILE *sink;            /* the body of a success goes there instead of into the answer */
     const char *accept;
     long timeout_s; /* 0: 30 s; without progress for uploads and downloads */
@@ -116,6 +117,8 @@ int64_t cli_int_at(const struct json_value *object, const char *key);
 int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input);
 /* GET, and print the body: as it is with --output json, else by `print`. */
 int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
+/* The first line of a file, without its end. False: it cannot be read, is empty, or does not fit. */
+bool cli_read_line(const char *path, char *out, size_t cap);
 /* Percent-encodes one path segment. */
 void cli_encode(const char *text, char *out, size_t cap);
 
@@ -136,6 +139,9 @@ int cli_job_ledger(struct cli *cli);
 int cli_job_tasks(struct cli *cli);
 int cli_job_wait(struct cli *cli);
 int cli_node_list(struct cli *cli);
+int cli_node_remove(struct cli *cli);
+int cli_node_readmit(struct cli *cli);
+int cli_mesh_recover(struct cli *cli);
 int cli_frameworks(struct cli *cli);
 int cli_logon(struct cli *cli);
 int cli_logoff(struct cli *cli);

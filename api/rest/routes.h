@@ -23,6 +23,13 @@ void submit_data(struct http_request *request, struct shoal_view content);
 void submit_handle(struct http_request *request);
 void submit_ticket_handle(struct http_request *request);
 
+/* routes_nodes.c */
+void routes_node_remove(struct http_request *request);
+void routes_node_readmit(struct http_request *request);
+void routes_mesh_recover(struct http_request *request);
+/* `confirm`, or another flag of the query. False: it is neither true nor false, which has been answered. */
+bool routes_flag(struct http_request *request, const char *key, bool *value);
+
 /* result_zip.c */
 void result_handle_execs(struct http_request *request);
 void result_handle_native(struct http_request *request);

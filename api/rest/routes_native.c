@@ -627,6 +627,9 @@ static void handle_health(struct http_request *request)
 static const struct http_route routes[] = {
     { .method = HTTP1_GET, .pattern = "/healthz", .handle = handle_health, .open = true },
     { .method = HTTP1_GET, .pattern = "/v1/nodes", .handle = handle_nodes },
+    { .method = HTTP1_POST, .pattern = "/v1/nodes/{}/remove", .handle = routes_node_remove },
+    { .method = HTTP1_POST, .pattern = "/v1/nodes/{}/readmit", .handle = routes_node_readmit },
+    { .method = HTTP1_POST, .pattern = "/v1/mesh/recover", .handle = routes_mesh_recover },
     { .method = HTTP1_GET, .pattern = "/v1/top", .handle = handle_top },
     { .method = HTTP1_GET, .pattern = "/v1/jobs", .handle = handle_jobs },
     { .method = HTTP1_POST, .pattern = "/v1/jobs", .handle = submit_handle, POST_FILE },

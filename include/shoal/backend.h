@@ -77,6 +77,14 @@ struct shoal_recovery_info {
     const char *const *lost; /* names */
 };
 
+/* ---- nodes ---- */
+
+/* An operator's words about a host. */
+enum shoal_node_verb {
+    SHOAL_NODE_REMOVE,  /* it is gone for good: others take its places, and it is refused from now on */
+    SHOAL_NODE_READMIT, /* a removal was a mistake */
+};
+
 /* ---- callbacks ---- */
 
 typedef void shoal_backend_done_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg);
@@ -136,6 +144,13 @@ struct shoal_backend {
      */
     void (*recover)(void *ctx, const struct shoal_user *caller, const char *id, bool confirmed,
                     shoal_backend_recovery_fn *done, void *arg);
+    /* `node`: a name, or the first digits of an id. After OK the message says what was done. NOT_FOUND; INVALID: it names
+     * several; EXISTS: not as things are. The API has checked that an administrator asks. */
+    void (*node_change)(void *ctx, const char *node, enum shoal_node_verb verb, bool force, shoal_backend_done_fn *done,
+                        void *arg);
+    /* As `recover`, of the mesh group; confirmed, `key` is the mesh's (NULL: not given), else DENIED. */
+    void (*mesh_recover)(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,
+                         shoal_backend_recovery_fn *done, void *arg);
     void (*delete_all)(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg);
 
     void (*log_read)(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg);

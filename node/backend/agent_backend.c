@@ -4,7 +4,8 @@
  *   backend_jobs.c     get, stop, delete, recover, why           list_*.c          lists of the whole mesh
  *   backend_submit.c   submits and tickets                       backend_logs.c    logs, and who has a job's files
  *   backend_users.c    users and tokens                          backend_results.c results and ledgers
- *   backend_known.c    what is known of a job here               backend_looks.c   metrics and debug */
+ *   backend_known.c    what is known of a job here               backend_looks.c   metrics and debug
+ *   backend_nodes.c    hosts removed, the mesh group recovered */
 #include "agent_backend.h"
 
 #include "shoal/control_record.h"
@@ -41,7 +42,9 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
     shoal_address_text(member->address, info->address);
     info->self = shoal_node_id_equal(member->id, agent->identity.node);
     (void)snprintf(info->state, sizeof(info->state), "%s",
-                   member->state < SHOAL_MEMBER_STATES ? states[member->state] : "");
+                   !agent_admits(agent, member->id)      ? "removed"
+                   : member->state < SHOAL_MEMBER_STATES ? states[member->state]
+                                                         : "");
     info->age_ms = (agent_now_ns() - member->since_ns) / SHOAL_MS;
     info->slots_total = slots.slots;
     info->slots_free = (unsigned)__builtin_popcountll(slots.free);
@@ -120,6 +123,8 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .stop = backend_stop,
                                        .del = backend_del,
                                        .recover = backend_recover,
+                                       .node_change = backend_node_change,
+                                       .mesh_recover = backend_mesh_recover,
                                        .delete_all = backend_delete_all,
                                        .log_read = backend_log_read,
                                        .result_open = backend_result_open,

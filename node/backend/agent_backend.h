@@ -61,6 +61,8 @@ void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_s
                        shoal_backend_done_fn *done, void *arg);
 void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
                         shoal_backend_recovery_fn *done, void *arg);
+void backend_recover_mesh(struct agent *agent, const struct shoal_user *caller, bool confirmed,
+                          shoal_backend_recovery_fn *done, void *arg);
 void backend_tasks_id(struct agent *agent, struct shoal_job_id id, const struct shoal_tasks_ask *ask,
                       shoal_backend_tasks_fn *done, void *arg);
 void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
@@ -76,6 +78,12 @@ enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
+
+/* backend_nodes.c: as in shoal/backend.h */
+void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb, bool force,
+                         shoal_backend_done_fn *done, void *arg);
+void backend_mesh_recover(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,
+                          shoal_backend_recovery_fn *done, void *arg);
 
 /* backend_known.c */
 bool backend_summary_next(struct agent *agent, uint32_t *cursor, struct shoal_job_summary *summary);

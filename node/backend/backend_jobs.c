@@ -125,13 +125,28 @@ static void on_recovered(void *arg, enum shoal_err err, const struct shoal_sched
     backend_call_free(w);
 }
 
+static void ask_recovery(struct agent *agent, const struct shoal_user *caller, struct shoal_sched_request *request,
+                         shoal_backend_recovery_fn *done, void *arg)
+{
+    request->kind = SHOAL_SCHED_RECOVER;
+    (void)snprintf(request->by, sizeof(request->by), "%s", caller->name);
+    agent_request(agent, request, on_recovered, backend_call_create(agent, (backend_any_fn *)done, arg));
+}
+
 void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
                         shoal_backend_recovery_fn *done, void *arg)
 {
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .job = id, .confirmed = confirmed };
+    struct shoal_sched_request request = { .job = id, .confirmed = confirmed };
 
-    (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
-    agent_request(agent, &request, on_recovered, backend_call_create(agent, (backend_any_fn *)done, arg));
+    ask_recovery(agent, caller, &request, done, arg);
+}
+
+void backend_recover_mesh(struct agent *agent, const struct shoal_user *caller, bool confirmed,
+                          shoal_backend_recovery_fn *done, void *arg)
+{
+    struct shoal_sched_request request = { .of_mesh = true, .confirmed = confirmed };
+
+    ask_recovery(agent, caller, &request, done, arg);
 }
 
 static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)

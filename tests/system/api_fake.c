@@ -266,6 +266,40 @@ static void fake_recover(void *ctx, const struct shoal_user *caller, const char 
     done(arg, err, &msg, &info);
 }
 
+/* Nodes a, b and c; b is dead, c alive. */
+static void fake_node_change(void *ctx, const char *node, enum shoal_node_verb verb, bool force,
+                             shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = SHOAL_OK;
+
+    (void)ctx;
+    if (strlen(node) != 1 || node[0] < 'a' || node[0] > 'c')
+        err = shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "no node \"%s\"", node);
+    else if (verb == SHOAL_NODE_REMOVE && node[0] != 'b' && !force)
+        err = shoal_fail(&msg, SHOAL_ERR_EXISTS, "%s is alive", node);
+    else
+        (void)snprintf(msg.text, sizeof(msg.text), "done");
+    done(arg, err, &msg);
+}
+
+static void fake_mesh_recover(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,
+                              shoal_backend_recovery_fn *done, void *arg)
+{
+    static const char *const lost[] = { "b" };
+    struct shoal_recovery_info info = {
+        .node = "a", .generation = 1, .index = 57, .commit = 57, .guardians = 2, .lost_count = 1, .lost = lost
+    };
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = SHOAL_OK;
+
+    (void)ctx, (void)caller;
+    if (confirmed && key == NULL)
+        err = shoal_fail(&msg, SHOAL_ERR_DENIED, "the mesh's key is wanted too");
+    info.done = confirmed;
+    done(arg, err, &msg, &info);
+}
+
 static void fake_del(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
@@ -547,12 +581,10 @@ static void on_signal(uv_signal_t *signal, int number)
     shoal_http_stop(fake->http, on_stopped, fake);
 }
 
-int main(int argc, char **argv)
+static struct shoal_backend backend_of(struct fake *fake)
 {
-    static struct fake fake;
-    const char *speed = getenv("API_FAKE_MS");
-    struct shoal_backend backend = {
-        .ctx = &fake,
+    return (struct shoal_backend){
+        .ctx = fake,
         .submit = fake_submit,
         .ticket_new = fake_ticket,
         .get = fake_get,
@@ -560,6 +592,8 @@ int main(int argc, char **argv)
         .stop = fake_stop,
         .del = fake_del,
         .recover = fake_recover,
+        .node_change = fake_node_change,
+        .mesh_recover = fake_mesh_recover,
         .delete_all = fake_delete_all,
         .log_read = fake_log,
         .result_open = fake_result,
@@ -579,6 +613,13 @@ int main(int argc, char **argv)
         .metrics = fake_metrics,
         .debug = fake_debug,
     };
+}
+
+int main(int argc, char **argv)
+{
+    static struct fake fake;
+    const char *speed = getenv("API_FAKE_MS");
+    struct shoal_backend backend = backend_of(&fake);
     struct shoal_http_options options = { .host = "127.0.0.1" };
     struct shoal_msg msg;
 

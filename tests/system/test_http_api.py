@@ -220,6 +220,29 @@ def test_only_an_administrator_recovers_a_job(server):
     assert post("/v1/jobs/shoal-0000000000000001/recover", b"admin:secret")[0] == 404
 
 
+def test_only_an_administrator_changes_which_hosts_there_are(server):
+    def post(path, user, key=None):
+        client = server.client()
+        headers = {"Authorization": "Basic " + base64.b64encode(user).decode(), "Content-Length": "0"}
+        client.request("POST", path, headers={**headers, **({"Shoal-Mesh-Key": key} if key else {})})
+        answer = client.getresponse()
+        return answer.status, answer.read().decode()
+
+    for path in ("/v1/nodes/b/remove", "/v1/nodes/b/readmit", "/v1/mesh/recover", "/v1/mesh/recover?confirm=true"):
+        status, text = post(path, b"ada:secret")
+        assert status == 403 and "only an administrator" in text, path
+    assert post("/v1/nodes/b/remove", b"admin:secret") == (200, '{"text":"done"}')
+    assert post("/v1/nodes/c/remove", b"admin:secret")[0] == 409
+    assert post("/v1/nodes/c/remove?force=true", b"admin:secret")[0] == 200
+    assert post("/v1/nodes/c/remove?force=yes", b"admin:secret")[0] == 400
+    assert post("/v1/nodes/omega/remove", b"admin:secret")[0] == 404
+    status, text = post("/v1/mesh/recover", b"admin:secret")
+    assert status == 200 and json.loads(text)["recovered"] is False and "--key" in json.loads(text)["text"]
+    assert post("/v1/mesh/recover?confirm=true", b"admin:secret")[0] == 403
+    status, text = post("/v1/mesh/recover?confirm=true", b"admin:secret", "demo:key")
+    assert status == 200 and json.loads(text)["recovered"] is True
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes(server, shape):
     assert b'"id":"shoal-' in SHAPES[shape](server)

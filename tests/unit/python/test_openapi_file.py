@@ -55,7 +55,7 @@ def test_query_parameters_are_those_that_the_routes_read():
     read = set()
     for source in (ROOT / "api").rglob("*.c"):
         text = source.read_text()
-        read |= set(re.findall(r'http_query\(request, "(\w+)"\)', text)) | set(re.findall(r'read_(?:number|flag|time)\(request, "(\w+)"', text))
+        read |= set(re.findall(r'http_query\(request, "(\w+)"\)', text)) | set(re.findall(r'(?:read|routes)_(?:number|flag|time)\(request, "(\w+)"', text))
     said = {p["name"] for _, _, operation in operations() for p in operation.get("parameters", ()) if p["in"] == "query"}
     assert read | {"args"} == said
 
@@ -68,7 +68,7 @@ def plain(text):
 
 def test_every_error_text_of_the_routes_is_in_the_file():
     said = " ".join(resolve(answer)["description"] for _, _, o in operations() for answer in o["responses"].values())
-    for name in ("rest/routes_execs.c", "rest/routes_native.c", "rest/job_list.c", "rest/result_zip.c", "http/auth_sodium.c", "rest/submit_uv.c", "http/http_request.c"):
+    for name in ("rest/routes_execs.c", "rest/routes_native.c", "rest/routes_nodes.c", "rest/job_list.c", "rest/result_zip.c", "http/auth_sodium.c", "rest/submit_uv.c", "http/http_request.c"):
         text = re.sub(r'"\s*\n\s*"', "", (ROOT / "api" / name).read_text())
         for format in re.findall(r'http_respond_error\(\s*[a-z>-]+,\s*\d+,\s*"((?:[^"\\]|\\.|" PRI\w+ ")*)"', text):
             if format in ("%s", "out of memory; try again later") or format.startswith(("this node has", "no thread is free", "too many logons", "log on with the header")):
