@@ -133,6 +133,10 @@ static const struct cli_option remove_options[] = {
     { "force", NULL, "also if it is alive: its workers are lost then", 0 },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option leave_options[] = {
+    { "force", NULL, "also if it is not drained: its workers are lost then", 0 },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option mesh_recover_options[] = {
     { "yes", NULL, "do it; else only say what may be missing", 'y' },
     { "key", "FILE", "the mesh's key: what `shoal init` wrote into mesh.key", 0 },
@@ -182,6 +186,20 @@ static const struct cli_command commands[] = {
       .args = "NODE",
       .help = "its removal was a mistake: take it back (administrators)",
       .run = cli_node_readmit },
+    { .words = "node drain",
+      .args = "NODE",
+      .help = "nothing new goes there, and what it has moves to other hosts (administrators)",
+      .run = cli_node_drain,
+      .more = "  shoal node drain gpu7; shoal node list; shoal node leave gpu7\n" },
+    { .words = "node undrain",
+      .args = "NODE",
+      .help = "it takes work again (administrators)",
+      .run = cli_node_undrain },
+    { .words = "node leave",
+      .args = "NODE",
+      .help = "a host that is drained says goodbye, and its agent stops (administrators)",
+      .options = leave_options,
+      .run = cli_node_leave },
     { .words = "mesh recover",
       .args = "",
       .help = "most of the mesh group's guardians are gone for good: go on without them (administrators)",

@@ -1,4 +1,4 @@
-/* shoal node remove, readmit; shoal mesh recover. */
+/* shoal node remove, readmit, drain, undrain, leave; shoal mesh recover. */
 #include "cli_internal.h"
 
 #include <string.h>
@@ -39,6 +39,12 @@ int cli_node_remove(struct cli *cli)
 }
 
 int cli_node_readmit(struct cli *cli) { return change_node(cli, "readmit"); }
+
+int cli_node_drain(struct cli *cli) { return change_node(cli, "drain"); }
+
+int cli_node_undrain(struct cli *cli) { return change_node(cli, "undrain"); }
+
+int cli_node_leave(struct cli *cli) { return change_node(cli, cli_flag(cli, "force") ? "leave?force=true" : "leave"); }
 
 int cli_mesh_recover(struct cli *cli)
 {

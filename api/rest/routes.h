@@ -26,6 +26,9 @@ void submit_ticket_handle(struct http_request *request);
 /* routes_nodes.c */
 void routes_node_remove(struct http_request *request);
 void routes_node_readmit(struct http_request *request);
+void routes_node_drain(struct http_request *request);
+void routes_node_undrain(struct http_request *request);
+void routes_node_leave(struct http_request *request);
 void routes_mesh_recover(struct http_request *request);
 /* `confirm`, or another flag of the query. False: it is neither true nor false, which has been answered. */
 bool routes_flag(struct http_request *request, const char *key, bool *value);

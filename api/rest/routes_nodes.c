@@ -61,6 +61,18 @@ void routes_node_remove(struct http_request *request)
 
 void routes_node_readmit(struct http_request *request) { change(request, SHOAL_NODE_READMIT, false); }
 
+void routes_node_drain(struct http_request *request) { change(request, SHOAL_NODE_DRAIN, false); }
+
+void routes_node_undrain(struct http_request *request) { change(request, SHOAL_NODE_UNDRAIN, false); }
+
+void routes_node_leave(struct http_request *request)
+{
+    bool force;
+
+    if (routes_flag(request, "force", &force))
+        change(request, SHOAL_NODE_LEAVE, force);
+}
+
 /* ---- the mesh group ---- */
 
 static void recovery_text(const struct shoal_recovery_info *recovery, char *text, size_t cap)

@@ -83,6 +83,10 @@ struct shoal_recovery_info {
 enum shoal_node_verb {
     SHOAL_NODE_REMOVE,  /* it is gone for good: others take its places, and it is refused from now on */
     SHOAL_NODE_READMIT, /* a removal was a mistake */
+    SHOAL_NODE_DRAIN,   /* nothing new goes there, and what is there moves, as far as it can be moved */
+    SHOAL_NODE_UNDRAIN,
+    SHOAL_NODE_LEAVE, /* drained, or by force: it says goodbye, and its agent stops */
+    SHOAL_NODE_VERBS,
 };
 
 /* ---- callbacks ---- */

@@ -16,6 +16,7 @@
 struct shoal_facts_record {
     uint32_t cpus;
     bool simulated;
+    bool draining, drained; /* see shoal/sched_event.h; nothing is left to move */
     char domain[SHOAL_SCHED_DOMAIN_BYTES];
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     char api_url[96];

@@ -110,7 +110,7 @@ struct shoal_node_info {
     char name[64];
     char address[64];
     char api_url[96]; /* "https://host:port", "" if unknown */
-    char state[16];   /* "alive", "suspect", "dead", "left" */
+    char state[16];   /* "alive", "suspect", "dead", "left", "removed", "draining", "drained" */
     struct shoal_incarnation incarnation;
     unsigned slots_total;
     unsigned slots_free;

@@ -62,6 +62,7 @@ struct shoal_sched_node {
     uint32_t slots;      /* count, at most SHOAL_SLOTS_MAX; 0: takes no workers */
     uint64_t slots_free; /* bit i: slot i is free, by the node's own word */
     uint8_t device;      /* of its slots: enum shoal_sched_device */
+    bool draining;       /* an operator takes its work away: it gets nothing new, and what it has moves */
     uint32_t cpus;
     uint64_t slot_stamp;                   /* the host's slot clock in its record */
     uint64_t record_seq;                   /* version of its slots record (shoal_slots_record): a refusal names it */

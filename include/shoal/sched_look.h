@@ -93,6 +93,9 @@ bool shoal_sched_deleted_at(const struct shoal_sched *sched, size_t i, struct sh
 size_t shoal_sched_archive_hosts(const struct shoal_sched *sched, struct shoal_job_id id,
                                  struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES]);
 
+/* Nothing is left to be moved off this node: it guards no group, and no worker has a slot of it. `text`: what is. */
+bool shoal_sched_is_empty(const struct shoal_sched *sched, char *text, size_t cap);
+
 struct shoal_sched_stats {
     uint64_t frames_in, frames_out, frames_malformed, frames_unknown;
     uint64_t sends_dropped; /* the action pool was full; the core repeats */
@@ -105,7 +108,7 @@ struct shoal_sched_stats {
     uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
     uint64_t removed_refused; /* frames and datagrams of nodes that were removed from the mesh */
-    uint64_t archived; /* groups that ended here */
+    uint64_t archived;        /* groups that ended here */
     uint64_t archive_records, archive_refused_full, archive_loads;
     uint64_t parked, parks, loads, loads_refused; /* now; since the start */
     uint64_t pending_shown, pending_held;         /* now, of the jobs led here */

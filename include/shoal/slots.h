@@ -18,6 +18,7 @@
  *     itself when one dies (sched/host/slots_shrink.c), and reports it; what the group commits above it wins.
  * S8. The slot that a task of an array leaves is promised to the same job at once, while its leader has more tasks and
  *     nobody else deserves the slot; the promise is one of S1, and runs out like any other.
+ * S10. While the host is drained no slot is promised, kept or shown as free; what runs goes on until its leader moves it.
  * S9. A slot's state and a worker's phase move only as the tables of sched/host/slots.c say. EXITED is final.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
@@ -54,6 +55,7 @@ enum shoal_slots_event_kind {
     SHOAL_SLOTS_FRAME,  /* a host_wire message for this host (shoal_host_kind_to_host) */
     SHOAL_SLOTS_LINK,   /* to `node` is up (again): reports are repeated at once */
     SHOAL_SLOTS_TARGET, /* this host's own allocation: who deserves each slot. Zero: nobody */
+    SHOAL_SLOTS_DRAIN,  /* whether this host is being drained: then nothing new starts here */
     SHOAL_SLOTS_HOST,   /* what the shell says of workers, blobs and the ledger: host.h */
 };
 
@@ -65,6 +67,7 @@ struct shoal_slots_event {
             struct shoal_view bytes;
         } frame;
         struct shoal_node_id link;
+        bool drain;
         struct {
             struct shoal_job_id jobs[SHOAL_SLOTS_MAX];
         } target;

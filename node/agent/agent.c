@@ -374,6 +374,8 @@ static void on_health(uv_timer_t *timer)
     event.u.health.flush_age_ns = shoal_store_oldest_pending_ns(agent->store);
     event.u.health.store_percent = store_percent(agent);
     agent_event(agent, &event);
+    if (agent->membership != NULL && (agent->draining || agent->leave_ns != 0))
+        agent_drain_look(agent);
     if (++agent->health_ticks % LOAD_TICKS == 0 && agent->membership != NULL)
         agent_publish_load(agent);
     if (agent->health_ticks * HEALTH_MS == ALONE_MS && agent->settings.told_count > 0 && agent->membership != NULL &&
@@ -524,6 +526,7 @@ static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *ms
 
     if (err != SHOAL_OK)
         return err;
+    agent_drain_read(agent);
     agent_publish_facts(agent);
     shoal_swim_self(membership_swim(agent->membership), &self);
     agent_node_event(agent, &self);

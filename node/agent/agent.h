@@ -170,7 +170,9 @@ struct agent {
     uint64_t facts_sequence;
     struct agent_publish *publishes; /* records for the next turn: gossip's steps do not nest in ours */
     uv_timer_t publish_timer;
-    bool mesh_news; /* the copy of the mesh is new: who was removed is looked at in the next turn */
+    bool draining, drained; /* agent_drain.c */
+    uint64_t leave_ns;      /* it has said goodbye, and stops then; 0: it stays */
+    bool mesh_news;         /* the copy of the mesh is new: who was removed is looked at in the next turn */
     uint64_t mesh_heard;
 
     struct archive_index *archive; /* agent_archive_index.c */
@@ -191,6 +193,13 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
 void agent_publish_facts(struct agent *agent);
+
+/* agent_drain.c: this host is drained, and leaves */
+void agent_drain_read(struct agent *agent);
+SHOAL_MUST_CHECK enum shoal_err agent_drain(struct agent *agent, bool on, struct shoal_msg *msg);
+/* EXISTS: something is left to be moved. */
+SHOAL_MUST_CHECK enum shoal_err agent_leave(struct agent *agent, bool force, struct shoal_msg *msg);
+void agent_drain_look(struct agent *agent); /* now and then */
 
 /* agent_removed.c: who was removed from the mesh is not linked, not heard and not told of */
 bool agent_admits(const struct agent *agent, struct shoal_node_id node);

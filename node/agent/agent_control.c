@@ -121,7 +121,9 @@ void agent_publish_facts(struct agent *agent)
 {
     const struct agent_settings *settings = &agent->settings;
     struct shoal_facts_record facts = { .cpus = (uint32_t)uv_available_parallelism(),
-                                        .simulated = settings->simulated };
+                                        .simulated = settings->simulated,
+                                        .draining = agent->draining,
+                                        .drained = agent->drained };
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
     size_t len;
 

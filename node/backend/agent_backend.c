@@ -28,13 +28,24 @@ static struct shoal_slots_record slots_of(struct agent *agent, struct shoal_node
     return slots;
 }
 
+struct shoal_facts_record backend_facts_of(struct agent *agent, struct shoal_node_id node)
+{
+    struct shoal_facts_record facts = { 0 };
+    struct shoal_record record;
+
+    if (!shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_FACTS, node,
+                            (struct shoal_record_key){ { 0 } }, &record) ||
+        shoal_facts_record_decode(record.payload, &facts) != SHOAL_OK)
+        facts = (struct shoal_facts_record){ 0 };
+    return facts;
+}
+
 /* All but jobs_led. */
 static void node_of(struct agent *agent, const struct shoal_member *member, struct shoal_node_info *info)
 {
     static const char *const states[] = { "unknown", "alive", "suspect", "dead", "left" };
     struct shoal_slots_record slots = slots_of(agent, member->id);
-    struct shoal_facts_record facts;
-    struct shoal_record record;
+    const struct shoal_facts_record facts = backend_facts_of(agent, member->id);
     uint32_t pause = 0;
 
     *info = (struct shoal_node_info){ .id = member->id, .incarnation = member->incarnation };
@@ -50,10 +61,9 @@ static void node_of(struct agent *agent, const struct shoal_member *member, stru
     info->slots_free = (unsigned)__builtin_popcountll(slots.free);
     info->gpus = slots.device == SHOAL_JOB_DEVICE_GPU ? slots.slots : 0;
     (void)agent_load_of(agent, member->id, (struct shoal_job_id){ { 0 } }, &info->load_milli, &pause);
-    if (shoal_records_find(membership_swim(agent->membership), SHOAL_RECORD_NODE_FACTS, member->id,
-                           (struct shoal_record_key){ { 0 } }, &record) &&
-        shoal_facts_record_decode(record.payload, &facts) == SHOAL_OK)
-        memcpy(info->api_url, facts.api_url, sizeof(info->api_url));
+    memcpy(info->api_url, facts.api_url, sizeof(info->api_url));
+    if (member->state == SHOAL_MEMBER_ALIVE && facts.draining && agent_admits(agent, member->id))
+        (void)snprintf(info->state, sizeof(info->state), "%s", facts.drained ? "drained" : "draining");
 }
 
 /* One walk over the jobs for all nodes. */
@@ -144,5 +154,6 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .metrics = backend_metrics,
                                        .debug = backend_debug };
     peer_serve(agent->calls, PEER_LOG_READ, backend_serve_log, agent);
+    peer_serve(agent->calls, PEER_NODE_VERB, backend_serve_node, agent);
     peer_serve(agent->calls, PEER_LEDGER, backend_serve_ledger, agent);
 }

@@ -3,6 +3,8 @@
 #define SHOAL_NODE_AGENT_BACKEND_H
 
 #include "shoal/job_facts.h"
+#include "shoal/control_record.h"
+
 #include "node/agent/agent.h"
 
 /* A job as the API shows it, with the memory of its texts. */
@@ -79,7 +81,11 @@ enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
 
+/* What the host says of itself; zero: nothing yet. */
+struct shoal_facts_record backend_facts_of(struct agent *agent, struct shoal_node_id node);
+
 /* backend_nodes.c: as in shoal/backend.h */
+void backend_serve_node(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb, bool force,
                          shoal_backend_done_fn *done, void *arg);
 void backend_mesh_recover(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,

@@ -1,6 +1,8 @@
-/* An operator's words about hosts (PROTOCOLS 3 and 4): removed from the mesh, readmitted; and the mesh group recovered.
+/* An operator's words about hosts (PROTOCOLS 3 and 4): removed from the mesh, readmitted, drained, left; and the mesh
+ * group recovered.
  *
- *   name or id --> which node is meant --> may it be? --> a command of the mesh group, committed on its majority
+ *   name or id --> which node is meant --> may it be? --> removal: a command of the mesh group, committed on its majority
+ *                                                     --> drain, leave: the host's own word, which it is asked to give
  *
  * O1. A text names a node by its whole name, or by the first digits of its id. What names several, or none, changes
  *     nothing.
@@ -103,12 +105,36 @@ static enum shoal_err check_removal(struct agent *agent, const struct asked_node
                           "%s is the node that you ask; ask another one (--node), which is still there afterwards",
                           node->name);
     }
-    if (may_be_there(node) && !force) /* O2 */
-        return shoal_fail(msg, SHOAL_ERR_EXISTS,
-                          "%s is %s; stop its agent and wait until it counts as dead, or insist (--force): its workers "
-                          "are lost then, as if it had lost its power",
-                          node->name, node->is.state == SHOAL_MEMBER_ALIVE ? "alive" : "suspected, and may be alive");
+    if (may_be_there(node) && !force && !backend_facts_of(agent, node->id).drained) /* O2 */
+        return shoal_fail(
+            msg, SHOAL_ERR_EXISTS,
+            "%s is %s; drain it first (shoal node drain), or insist (--force): its workers are lost then, as "
+            "if it had lost its power",
+            node->name, node->is.state == SHOAL_MEMBER_ALIVE ? "alive" : "suspected, and may be alive");
     return SHOAL_OK;
+}
+
+/* Somebody must be there to take what it has. */
+static enum shoal_err check_drain(struct agent *agent, const struct asked_node *node, struct shoal_msg *msg)
+{
+    struct shoal_member member;
+    uint32_t cursor = 0;
+
+    if (!agent_admits(agent, node->id))
+        return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s was removed from the mesh", node->name);
+    if (!may_be_there(node))
+        return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                          "%s is not there, and cannot move anything; if it is gone for good: shoal node remove",
+                          node->name);
+    if (backend_facts_of(agent, node->id).draining)
+        return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s is drained already; `shoal node list` says how far it is",
+                          node->name);
+    while (shoal_swim_member_next(membership_swim(agent->membership), &cursor, &member))
+        if (member.state == SHOAL_MEMBER_ALIVE && !shoal_node_id_equal(member.id, node->id) &&
+            agent_admits(agent, member.id) && !backend_facts_of(agent, member.id).draining)
+            return SHOAL_OK;
+    return shoal_fail(msg, SHOAL_ERR_EXISTS,
+                      "%s is the last node that could take anything; nobody is there to take it over", node->name);
 }
 
 static enum shoal_err check_verb(struct agent *agent, const struct asked_node *node, enum shoal_node_verb verb,
@@ -120,6 +146,17 @@ static enum shoal_err check_verb(struct agent *agent, const struct asked_node *n
         if (agent_admits(agent, node->id))
             return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s was not removed; nothing was done", node->name);
         return SHOAL_OK;
+    case SHOAL_NODE_DRAIN: return check_drain(agent, node, msg);
+    case SHOAL_NODE_UNDRAIN:
+        if (!backend_facts_of(agent, node->id).draining)
+            return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s is not drained; nothing was done", node->name);
+        return SHOAL_OK;
+    case SHOAL_NODE_LEAVE:
+        if (!may_be_there(node))
+            return shoal_fail(msg, SHOAL_ERR_EXISTS, "%s is not there; if it is gone for good: shoal node remove",
+                              node->name);
+        return SHOAL_OK;
+    case SHOAL_NODE_VERBS: break;
     }
     return SHOAL_ERR_INVALID;
 }
@@ -149,6 +186,67 @@ static void on_committed(void *arg, enum shoal_err err, const struct shoal_sched
             reply->u.reply.text);
     call->done(call->arg, err, &msg);
     free(call);
+}
+
+/* ---- the host's own word ---- */
+
+/* Two bytes: the verb, and whether it is forced. */
+static enum shoal_err own_word(struct agent *agent, enum shoal_node_verb verb, bool force, struct shoal_msg *msg)
+{
+    switch (verb) {
+    case SHOAL_NODE_DRAIN: return agent_drain(agent, true, msg);
+    case SHOAL_NODE_UNDRAIN: return agent_drain(agent, false, msg);
+    case SHOAL_NODE_LEAVE: return agent_leave(agent, force, msg);
+    case SHOAL_NODE_REMOVE:
+    case SHOAL_NODE_READMIT:
+    case SHOAL_NODE_VERBS: break;
+    }
+    return shoal_fail(msg, SHOAL_ERR_MALFORMED, "not a word that a host gives");
+}
+
+void backend_serve_node(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err = SHOAL_ERR_MALFORMED;
+
+    (void)from;
+    if (args.len == 2 && args.bytes[0] < SHOAL_NODE_VERBS)
+        err = own_word(arg, (enum shoal_node_verb)args.bytes[0], args.bytes[1] != 0, &msg);
+    peer_answer(question, err, msg.text, (struct shoal_view){ 0 });
+}
+
+static void end_own(struct node_call *call, enum shoal_err err, struct shoal_msg *msg)
+{
+    if (err == SHOAL_OK && call->verb == SHOAL_NODE_DRAIN)
+        (void)snprintf(msg->text, sizeof(msg->text),
+                       "%s is drained: nothing new goes there, and what it has moves; `shoal node list` shows when "
+                       "nothing is left",
+                       call->name);
+    else if (err == SHOAL_OK)
+        (void)snprintf(msg->text, sizeof(msg->text),
+                       call->verb == SHOAL_NODE_LEAVE ? "%s leaves" : "%s takes work again", call->name);
+    call->done(call->arg, err, msg);
+    free(call);
+}
+
+static void on_own_word(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct shoal_msg said = *msg;
+
+    (void)answer;
+    end_own(arg, err, &said);
+}
+
+static void ask_host(struct agent *agent, struct node_call *call, const struct asked_node *node, bool force)
+{
+    const uint8_t args[2] = { (uint8_t)call->verb, force ? 1 : 0 };
+    struct shoal_msg msg = { "" };
+
+    if (shoal_node_id_equal(node->id, agent->identity.node))
+        end_own(call, own_word(agent, call->verb, force, &msg), &msg);
+    else
+        peer_ask(agent->calls, node->id, PEER_NODE_VERB, shoal_view_of(args, sizeof(args)), REQUEST_MS * SHOAL_MS,
+                 on_own_word, call);
 }
 
 void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb, bool force,
@@ -181,6 +279,10 @@ void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb,
         return;
     }
     (void)snprintf(call->name, sizeof(call->name), "%s", node.name);
+    if (verb != SHOAL_NODE_REMOVE && verb != SHOAL_NODE_READMIT) {
+        ask_host(agent, call, &node, force);
+        return;
+    }
     request.command = shoal_view_of(bytes, len);
     agent_request(agent, &request, on_committed, call);
 }

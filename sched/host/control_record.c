@@ -17,6 +17,8 @@ static const struct shoal_pack_field facts_fields[] = {
     SHOAL_PACK_TEXT(struct shoal_facts_record, "class", numeric_class),
     SHOAL_PACK_ROW(struct shoal_facts_record, "cpus", U32, cpus, UINT32_MAX),
     SHOAL_PACK_TEXT(struct shoal_facts_record, "domain", domain),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "drained", BOOL, drained, 1),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "draining", BOOL, draining, 1),
     SHOAL_PACK_ROW(struct shoal_facts_record, "simulated", BOOL, simulated, 1),
 };
 static const struct shoal_pack_table facts_table = SHOAL_PACK_TABLE(facts_fields);
@@ -160,6 +162,7 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
     if (record == NULL || record->tombstone || shoal_facts_record_decode(record->payload, &facts) != SHOAL_OK)
         return;
     node->cpus = facts.cpus;
+    node->draining = facts.draining;
     memcpy(node->domain, facts.domain, sizeof(node->domain));
     memcpy(node->numeric_class, facts.numeric_class, sizeof(node->numeric_class));
 }

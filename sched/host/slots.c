@@ -573,6 +573,11 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
         return SHOAL_OK;
     case SHOAL_SLOTS_LINK: on_link(s, event->u.link); return SHOAL_OK;
     case SHOAL_SLOTS_TARGET: on_target(s, event); return SHOAL_OK;
+    case SHOAL_SLOTS_DRAIN:
+        if (slots->drain != event->u.drain)
+            slots_changed(slots);
+        slots->drain = event->u.drain;
+        return SHOAL_OK;
     case SHOAL_SLOTS_HOST: on_host(s, &event->u.host); return SHOAL_OK;
     }
     return SHOAL_ERR_INVALID;

@@ -64,7 +64,7 @@ bool slots_keeps(const struct shoal_slots *slots, const struct worker *worker)
     struct shoal_job_id nobody = { { 0 } };
 
     SHOAL_ASSERT(worker->used);
-    return worker->place.role == SHOAL_JOB_TASK && job->keep && !job->closing &&
+    return !slots->drain && worker->place.role == SHOAL_JOB_TASK && job->keep && !job->closing &&
            (shoal_job_id_equal(slot->target, job->id) || shoal_job_id_equal(slot->target, nobody));
 }
 
@@ -118,6 +118,8 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     if (index >= s->slots->options.slots)
         return "this host has no such slot";
+    if (s->slots->drain)
+        return "this host is being drained"; /* S10 */
     switch ((enum shoal_slot_state)slot->state) {
     case SHOAL_SLOT_FREE: grant(s, slot); return NULL;
     case SHOAL_SLOT_TENTATIVE:

@@ -132,6 +132,7 @@ struct driver_promise {
 
 struct shoal_slots {
     struct shoal_slots_options options;
+    bool drain;       /* S10 */
     uint64_t version; /* of the record */
     uint64_t published;
     uint64_t table_version; /* of what encode() writes */

@@ -588,6 +588,7 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     if (host == NULL)
         return;
     host->health = (uint8_t)event->u.host.health;
+    host->draining = event->u.host.draining;
     if (event->u.host.host_epoch > host->host_epoch)
         shoal_lead_stamp(s->lead, host->node, event->u.host.host_epoch, 0);
     if (event->u.host.slots_version > host->slots_version)

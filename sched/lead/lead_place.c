@@ -2,6 +2,9 @@
  *
  *     TARGET --> RESERVE each host --> OFFERs = grants (2 s) --> PLACE committed --> CONFIRM --> RENEW each 3 s
  *
+ * Elastic workers on a host that is drained do not count: as many as they are go elsewhere first, and they leave at a
+ * step boundary once these train. Scripts and tasks stay until they end.
+ *
  * A gang (not elastic) is placed all or nothing; an elastic job starts with its minimum and a driver, and grows. */
 #include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
@@ -9,6 +12,7 @@
 #include "shoal/banned.h"
 
 #define SURPLUS_NS (1 * SHOAL_S)
+#define MOVE_NS (20 * SHOAL_S)
 
 #define TENTATIVE_NS                                                                                                   \
     (1700 * SHOAL_MS)               /* of the hosts' 2 s, counted from the request: what is left is for the commit     \
@@ -43,6 +47,17 @@ static bool left_behind(const struct shoal_lead *lead, const struct lworker *w)
     return false;
 }
 
+/* Its host is drained: another is to train in its place. */
+static bool must_move(const struct shoal_lead *lead, const struct lworker *w)
+{
+    if (!lead->job->spec.elastic || w->place.role != SHOAL_JOB_ENGINE)
+        return false;
+    for (uint32_t i = 0; i < lead->host_cap; i++)
+        if (lead->hosts[i].used && shoal_node_id_equal(lead->hosts[i].node, w->place.node))
+            return lead->hosts[i].draining;
+    return false;
+}
+
 static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
 {
     uint32_t held = 0;
@@ -52,7 +67,7 @@ static uint32_t held_engines(const struct shoal_lead *lead, bool leaving_too)
         const struct lworker *w = &lead->workers[i];
 
         held += lworker_lives(w) && w->place.slot != SHOAL_SLOT_NONE && (leaving_too || !w->leaving) &&
-                !left_behind(lead, w);
+                !left_behind(lead, w) && !must_move(lead, w);
     }
     return held;
 }
@@ -122,7 +137,39 @@ static bool counts(struct shoal_lead *lead, const struct lworker *w)
 
     SHOAL_ASSERT(lead->worker_cap <= LEAD_WORKERS_MAX);
     return lworker_lives(w) && w->place.role == SHOAL_JOB_ENGINE && w->ended_ns == 0 && host != NULL &&
-           host->health == SHOAL_LEAD_HOST_WELL;
+           host->health == SHOAL_LEAD_HOST_WELL && !must_move(lead, w);
+}
+
+/* Those on draining hosts leave when as many train elsewhere as the job can have there, or, if that does not come
+ * about, after a while when one does: it carries the state. */
+static void move_workers(struct lead_step *s, uint32_t goal)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t elsewhere = 0, moving = 0;
+
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        const struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w) || w->place.role != SHOAL_JOB_ENGINE)
+            continue;
+        if (must_move(lead, w))
+            moving += w->leaving ? 0 : 1;
+        else if (lead_is_member(lead, w->place.worker_id) && !w->leaving)
+            elsewhere++;
+    }
+    if (moving == 0 || elsewhere == 0) {
+        lead->moving_ns = 0;
+        return;
+    }
+    if (lead->moving_ns == 0)
+        lead->moving_ns = s->now_ns;
+    if (elsewhere < goal && s->now_ns < lead->moving_ns + MOVE_NS) {
+        lead_wake(s, lead->moving_ns + MOVE_NS);
+        return;
+    }
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lworker_lives(&lead->workers[i]) && must_move(lead, &lead->workers[i]))
+            lead->workers[i].leaving = true;
 }
 
 /* Elastic workers beyond what the allocation yields leave at a step boundary, those that it does not name first; one
@@ -561,8 +608,10 @@ static bool place_elastic(struct lead_step *s, uint32_t min, uint32_t max)
     if (!lead->has_target)
         return await_target(s);
     goal = min_u32(lead->target, max);
-    if (max > 0)
+    if (max > 0) {
         mark_leaving(s, goal > min ? goal : min);
+        move_workers(s, goal);
+    }
     have = held_engines(lead, true);
     most = min_u32(SHOAL_PLACEMENTS_MAX, lead->worker_cap) - 2; /* two drivers; those left behind are there still */
     room = lead->job->placement_count < most ? most - lead->job->placement_count : 0;

@@ -38,6 +38,7 @@ struct lworker {
 struct lhost {
     bool used;
     uint8_t health;     /* enum shoal_lead_health */
+    bool draining;      /* its workers move elsewhere */
     bool excluded;      /* its workers are of another numeric class than the call's */
     uint32_t cut_offs;  /* members there that were left out since their links broke */
     uint64_t barred_ns; /* not asked for a slot before */
@@ -157,6 +158,7 @@ struct shoal_lead {
 
     bool blocked;
     uint64_t deadline_ns;
+    uint64_t moving_ns;  /* since when workers on draining hosts have others elsewhere beside them; 0: they do not */
     uint64_t surplus_ns; /* since when the allocation yields less than is held; 0: it does not */
     /* Taken at create, by the job's size. */
     uint32_t worker_cap, host_cap;

@@ -592,3 +592,17 @@ void shoal_sched_stats(const struct shoal_sched *s, struct shoal_sched_stats *st
     for (size_t i = 0; i < s->group_count; i++)
         stats->groups_led += s->groups[i]->leads ? 1 : 0;
 }
+
+bool shoal_sched_is_empty(const struct shoal_sched *s, char *text, size_t cap)
+{
+    size_t groups = s->group_count + shoal_sched_parked_count(s);
+    struct shoal_slot_status slot;
+    unsigned used = 0;
+
+    for (uint32_t i = 0; i < shoal_slots_count(s->slots.core); i++) {
+        shoal_slots_slot(s->slots.core, i, &slot);
+        used += slot.state != SHOAL_SLOT_FREE ? 1 : 0;
+    }
+    (void)snprintf(text, cap, "it guards %zu groups, and %u of its slots are in use", groups, used);
+    return groups == 0 && used == 0;
+}

@@ -10,6 +10,8 @@
  *     for good, stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
  *     again.
+ * U5. A guardian on a host that is drained is replaced at once, and votes until then; a leader there first hands its
+ *     office to another voter.
  * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group. */
 #include "sched_group.h"
 #include "sched_node.h"
@@ -18,6 +20,7 @@
 #include "shoal/banned.h"
 
 #define LOOK_NS (200 * SHOAL_MS) /* while a change or a learner is under way */
+#define HAND_OVER_NS (2 * SHOAL_S)
 #define CAUGHT_UP_ENTRIES 8
 
 struct census {
@@ -27,6 +30,7 @@ struct census {
     unsigned heard; /* voters, this node too, that are not silent */
     unsigned learners;
     int lost;              /* a voter to replace, or -1 */
+    bool lost_heard;       /* it is counted in `heard`: it is only drained */
     uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
     bool lost_for_good;    /* it votes no more: see U2 */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
@@ -53,7 +57,8 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
     SHOAL_ASSERT(s->options.replace_ns > 0);
     if (sched_is_self(s, member->id.node))
         return SCHED_NEVER;
-    if (sched_gone_for_good(s, member->id.node) || sched_is_broken(g, member->id.node))
+    if (sched_is_draining(s, member->id.node) || sched_gone_for_good(s, member->id.node) ||
+        sched_is_broken(g, member->id.node))
         return 0;
     if (was_wiped(s, member))
         return sched_node_find(s, member->id.node)->since_ns + s->options.replace_ns;
@@ -61,8 +66,15 @@ static uint64_t loss_ns(const struct shoal_sched *s, const struct sched_group *g
     return since == 0 ? SCHED_NEVER : since + s->options.replace_ns;
 }
 
+static bool is_heard(const struct shoal_sched *s, const struct sched_group *g, const struct shoal_raft_member *member)
+{
+    return sched_is_self(s, member->id.node) || (sched_silent_since(s, member->id.node) == 0 && !was_wiped(s, member) &&
+                                                 !sched_is_broken(g, member->id.node));
+}
+
 /* Of several, first one that is lost for good: others may come back. */
-static void take_loss(const struct shoal_sched *s, struct census *c, int i, uint64_t loss_ns)
+static void take_loss(const struct shoal_sched *s, const struct sched_group *g, struct census *c, int i,
+                      uint64_t loss_ns)
 {
     bool for_good = loss_ns == 0 || was_wiped(s, &c->list[i].member);
 
@@ -70,6 +82,7 @@ static void take_loss(const struct shoal_sched *s, struct census *c, int i, uint
         return;
     c->lost = i;
     c->lost_for_good = for_good;
+    c->lost_heard = sched_is_draining(s, c->list[i].member.id.node) && is_heard(s, g, &c->list[i].member);
     c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
 }
 
@@ -86,16 +99,18 @@ static void count_members(const struct shoal_sched *s, const struct sched_group 
             c->learners++;
         } else {
             c->voters++;
-            if (sched_is_self(s, member->id.node) || (sched_silent_since(s, member->id.node) == 0 &&
-                                                      !was_wiped(s, member) && !sched_is_broken(g, member->id.node)))
+            if (is_heard(s, g, member))
                 c->heard++;
-            take_loss(s, c, (int)i, loss);
+            take_loss(s, g, c, (int)i, loss);
         }
         if (loss < c->next_loss_ns && s->now < loss)
             c->next_loss_ns = loss;
     }
     for (size_t i = 0; i < s->node_count; i++)
-        c->available += sched_node_available(s, &s->nodes[i]) ? 1 : 0;
+        c->available += sched_node_available(s, &s->nodes[i]) || /* U5: until it has handed its office over */
+                                (sched_is_self(s, s->nodes[i].info.id) && s->nodes[i].info.draining)
+                            ? 1
+                            : 0;
 }
 
 static bool in_census(const struct census *c, struct shoal_node_id node)
@@ -281,6 +296,30 @@ static void drop_one(struct shoal_sched *s, struct sched_group *g, const struct 
 
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* U5. True: one is to be had, and was asked to take over. */
+static bool hand_over(struct shoal_sched *s, struct sched_group *g, const struct census *c)
+{
+    struct shoal_raft_event event = { .kind = SHOAL_RAFT_EVENT_TRANSFER };
+    enum shoal_err err;
+
+    g->hurry = true; /* of one guardian: to have another */
+    for (size_t i = 0; i < c->count; i++) {
+        const struct shoal_raft_progress *one = &c->list[i];
+
+        if (!(one->member.bits & SHOAL_RAFT_VOTER) || sched_is_self(s, one->member.id.node) ||
+            sched_is_draining(s, one->member.id.node) || !is_heard(s, g, &one->member) || one->needs_snapshot ||
+            one->match + CAUGHT_UP_ENTRIES < shoal_raft_commit(g->raft))
+            continue;
+        event.u.transfer.ctx = SCHED_CTX_KEEP;
+        event.u.transfer.to = one->member.id.node;
+        g->keep_ns = s->now + HAND_OVER_NS;
+        err = sched_group_step(s, g, &event);
+        SHOAL_ASSERT(err == SHOAL_OK);
+        return true;
+    }
+    return false;
+}
+
 void sched_keep(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_raft_status status;
@@ -298,6 +337,8 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         return;
     }
     count_members(s, g, &c);
+    if (sched_is_draining(s, s->self) && hand_over(s, g, &c))
+        return;
     g->keep_ns = SCHED_NEVER - 1; /* looked: nothing by the clock alone */
     if (c.learners > 0) {
         tend_learners(s, g, &c);
@@ -307,7 +348,8 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
         /* U2: nobody to take its place, and it will not come back. */
         if (add_learner(s, g, &c))
             return;
-        if (c.lost_for_good && c.voters > 1 && 2 * c.heard > c.voters) {
+        if (c.lost_for_good && c.voters > 1 && 2 * c.heard > c.voters &&
+            2 * (c.heard - (c.lost_heard ? 1 : 0)) > c.voters - 1) {
             config_of(&c, c.lost, &config);
             change(s, g, &config);
         } else if (!c.lost_for_good && c.good_ns > s->now) {

@@ -20,6 +20,7 @@
 struct told_host {
     struct shoal_node_id node;
     enum shoal_lead_health health;
+    bool draining;
     uint32_t host_epoch;
     uint32_t links;
     uint64_t slots_version;
@@ -109,8 +110,8 @@ enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct
 static bool is_news(const struct told_host *told, const struct told_host *now)
 {
     SHOAL_ASSERT(told->health <= SHOAL_LEAD_HOST_GONE);
-    return told->health != now->health || told->host_epoch != now->host_epoch || told->links != now->links ||
-           told->slots_version != now->slots_version;
+    return told->health != now->health || told->draining != now->draining || told->host_epoch != now->host_epoch ||
+           told->links != now->links || told->slots_version != now->slots_version;
 }
 
 static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, const struct told_host *now)
@@ -123,6 +124,7 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
     g->lead_state->hosts[at] = *now;
     event.u.host.node = now->node;
     event.u.host.health = now->health;
+    event.u.host.draining = now->draining;
     event.u.host.host_epoch = now->host_epoch;
     event.u.host.links = now->links;
     event.u.host.slots_version = now->slots_version;
@@ -164,6 +166,7 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         struct shoal_slots_record record;
         struct told_host now = { .node = node->info.id,
                                  .health = sched_health_of(s, node),
+                                 .draining = node->info.draining,
                                  .host_epoch = node->info.incarnation.host_epoch,
                                  .links = node->links,
                                  .slots_version = node->info.record_seq };

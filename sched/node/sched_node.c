@@ -85,8 +85,15 @@ bool sched_node_available(const struct shoal_sched *s, const struct sched_node *
 {
     SHOAL_ASSERT(node->info.state <= SHOAL_SCHED_NODE_FORGOTTEN);
     return node->info.state == SHOAL_SCHED_NODE_ALIVE &&
-           !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
+           !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) && !node->info.draining &&
            !sched_is_removed(s, node->info.id);
+}
+
+bool sched_is_draining(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    return node != NULL && node->info.draining;
 }
 
 uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node)
@@ -183,6 +190,8 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
     }
     node->info.domain[SHOAL_SCHED_DOMAIN_BYTES - 1] = '\0';
     node->info.numeric_class[SHOAL_CLASS_TEXT_BYTES - 1] = '\0';
+    if (sched_is_self(s, info->id) && old.draining != info->draining)
+        (void)!sched_slots_step(s, &(struct shoal_slots_event){ .kind = SHOAL_SLOTS_DRAIN, .u.drain = info->draining });
     if (was != sched_node_available(s, node) || info->state == SHOAL_SCHED_NODE_LEFT ||
         info->state == SHOAL_SCHED_NODE_FORGOTTEN)
         sched_nodes_changed(s);

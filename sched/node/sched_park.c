@@ -537,7 +537,7 @@ static bool gone_for_long(const struct shoal_sched *s, struct shoal_node_id id)
     SHOAL_ASSERT(s->options.replace_ns > 0);
     if (sched_is_self(s, id) || node == NULL)
         return false;
-    return sched_gone_for_good(s, id) ||
+    return sched_gone_for_good(s, id) || node->info.draining ||
            (node->info.state == SHOAL_SCHED_NODE_DEAD && s->now >= node->since_ns + s->options.replace_ns);
 }
 

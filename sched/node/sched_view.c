@@ -113,7 +113,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
             .device = node->info.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
             .class_hash = node->info.numeric_class[0] == '\0' ? 0 : shoal_class_hash(node->info.numeric_class),
             .usable = sched_health_of(s, node) == SHOAL_LEAD_HOST_WELL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
-                      !sched_is_removed(s, node->info.id),
+                      !node->info.draining && !sched_is_removed(s, node->info.id),
             .first_slot = view->slot_count,
             .slot_count = count,
         };

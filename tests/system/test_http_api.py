@@ -228,7 +228,7 @@ def test_only_an_administrator_changes_which_hosts_there_are(server):
         answer = client.getresponse()
         return answer.status, answer.read().decode()
 
-    for path in ("/v1/nodes/b/remove", "/v1/nodes/b/readmit", "/v1/mesh/recover", "/v1/mesh/recover?confirm=true"):
+    for path in ("/v1/nodes/b/remove", "/v1/nodes/b/readmit", "/v1/nodes/b/drain", "/v1/nodes/b/undrain", "/v1/nodes/b/leave", "/v1/mesh/recover", "/v1/mesh/recover?confirm=true"):
         status, text = post(path, b"ada:secret")
         assert status == 403 and "only an administrator" in text, path
     assert post("/v1/nodes/b/remove", b"admin:secret") == (200, '{"text":"done"}')

@@ -3,7 +3,9 @@
 import shutil
 
 import pytest
+import training
 from helpers import submit
+from training import Outcome, Run
 
 WAITS = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
 
@@ -112,3 +114,45 @@ def test_one_of_two_is_lost_for_good_and_the_mesh_group_is_recovered(new_mesh, l
     gone.start()
     mesh.until(lambda: "it was removed from the mesh" in gone.log.read_text(), 20, "it is told why")
     gone.kill()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "train"
+    path.mkdir()
+    (path / "main.py").write_text(training.SCRIPT)
+    yield path
+    Run.end_all()
+
+
+@pytest.mark.parametrize("leads", (False, True))
+def test_a_host_is_drained_under_training_and_leaves(new_mesh, folder, tmp_path, leads):
+    mesh = new_mesh()
+    undisturbed = Run(mesh, mesh.hosts[0], folder, workers=2, epochs=4)
+    undisturbed.finish(120)
+    reference = Outcome(undisturbed, mesh.hosts[0], tmp_path)
+    run = Run(mesh, mesh.hosts[1], folder, workers=4, epochs=4, pace=0.03)
+    run.until(lambda now: run.members() == 4, 60, "four train")
+    facts = run.step(12)
+    victim = next(host for host in mesh.hosts if (host.name == facts["leader"]) == leads and (leads or run.on(host)))
+    asked = next(host for host in mesh.hosts if host is not victim)
+    code, text = refused(mesh, asked, "node", "leave", victim.name)
+    assert code == 7 and "cannot leave yet" in text and "drain it first" in text
+    assert "is drained" in mesh.shoal("node", "drain", victim.name, "--node", asked.url).stdout
+    code, text = refused(mesh, asked, "node", "drain", victim.name)
+    assert code == 7 and "already" in text
+    run.until(lambda now: not run.on(victim), 60, "no engine is left there")
+    facts = run.step(run.facts["steps"] + 3)
+    mesh.until(lambda: state_of(mesh, victim.name, asked) == "drained", 60, "nothing is left there")
+    assert "leaves" in mesh.shoal("node", "leave", victim.name, "--node", asked.url).stdout
+    assert victim.process.wait(20) == 0
+    mesh.until(lambda: state_of(mesh, victim.name, asked) == "left", 20, "the others know")
+    mesh.hosts.remove(victim)
+    if run.submitter is victim:
+        run.submitter = asked
+    run.finish(180)
+    outcome = Outcome(run, asked, tmp_path)
+    training.assert_exact(outcome)
+    training.assert_same_bits(outcome, reference)
+    mesh.hosts.append(victim.start())  # its own word ended with its leave
+    mesh.until(lambda: mesh.knows(victim, 3) and state_of(mesh, victim.name, asked) == "alive", 30, "it is back")

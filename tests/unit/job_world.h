@@ -86,6 +86,7 @@ struct w_worker {
 
 struct w_host {
     bool up, agent_up, cut;
+    bool draining;
     uint32_t life, host_epoch;
     struct shoal_slots *slots;
     uint64_t revoked;
@@ -765,8 +766,8 @@ static inline void w_target(struct world *w)
 
                 for (uint32_t p = 0; p < w->job->placement_count; p++)
                     held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
-                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || (w->slot_banned >> (h * 8 + s) & 1) ||
-                    count >= w->target)
+                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining ||
+                    (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
                     continue;
                 slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
             }
@@ -789,6 +790,7 @@ static inline void w_health(struct world *w, uint32_t host, uint64_t version)
                               : SHOAL_LEAD_HOST_SILENT;
     event.u.host.host_epoch = event.u.host.health == SHOAL_LEAD_HOST_WELL ? w->hosts[host].host_epoch : 0;
     event.u.host.slots_version = version;
+    event.u.host.draining = w->hosts[host].draining;
     if (event.u.host.health != SHOAL_LEAD_HOST_WELL)
         w->hosts[host].well_ns = UINT64_MAX;
     else if (w->hosts[host].well_ns == UINT64_MAX)

@@ -386,6 +386,65 @@ static void test_join_and_shrink(void **state)
     finish();
 }
 
+static uint32_t engines_on(uint32_t host)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        count += w.workers[i].alive && w.workers[i].role == SHOAL_JOB_ENGINE && w.workers[i].host == host;
+    return count;
+}
+
+static void drain(uint32_t host)
+{
+    const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_DRAIN, .u.drain = true };
+
+    w.hosts[host].draining = true;
+    w_slots(&w, host, &event);
+    w_health(&w, host, 99);
+    w_target(&w);
+}
+
+/* Each host in turn, that of the leader too: workers are placed elsewhere, train, and then those there leave; no step is
+ * done twice, and nobody dies. With all workers on the host, too: one must carry the state away. */
+static void test_a_drained_host(void **state)
+{
+    (void)state;
+    for (uint32_t most = 1; most <= 4; most++) {
+        for (uint32_t host = 0; host < W_HOSTS; host++) {
+            start(300 + 10 * most + host, true, 1, most);
+            w.steps = 3000;
+            w_new_lead(&w, 0);
+            w_run_to_step(&w, 1, 60, 60 * SHOAL_S);
+            drain(host);
+            for (uint32_t i = 0; i < 400 && engines_on(host) > 0; i++)
+                w_run_for(&w, 50 * SHOAL_MS);
+            if (engines_on(host) > 0)
+                W_FAIL(&w, "%u engines are on host %u still", engines_on(host), host);
+            assert_int_equal(w_alive(&w, SHOAL_JOB_ENGINE), most); /* as many as before, elsewhere */
+            assert_int_equal(w.redone, 0);
+            finish();
+        }
+    }
+}
+
+/* There is nothing elsewhere: they stay, and train. */
+static void test_a_drained_host_without_another(void **state)
+{
+    (void)state;
+    start(350, true, 1, 2);
+    w.steps = 3000;
+    w.step_ns = 8 * SHOAL_MS;
+    for (uint32_t host = 1; host < W_HOSTS; host++)
+        drain(host);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 60, 60 * SHOAL_S);
+    drain(0);
+    w_run_for(&w, 30 * SHOAL_S);
+    assert_int_equal(engines_on(0), 2);
+    finish();
+}
+
 static void test_stop(void **state)
 {
     uint8_t bytes[128];
@@ -809,6 +868,8 @@ int main(void)
         cmocka_unit_test(test_driver_dies),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_join_and_shrink),
+        cmocka_unit_test(test_a_drained_host),
+        cmocka_unit_test(test_a_drained_host_without_another),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_stop_pending),
         cmocka_unit_test(test_freeze_and_thaw),

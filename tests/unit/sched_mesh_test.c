@@ -205,6 +205,87 @@ static void test_without_a_spare_groups_shrink(void **state)
     net_destroy(net);
 }
 
+/* ---- drain ---- */
+
+static void drain(struct net *net, unsigned at, bool on)
+{
+    net->nodes[at].draining = on;
+    net_tell_all(net, at, SHOAL_SCHED_NODE_ALIVE);
+}
+
+static bool is_empty(struct net *net, unsigned at)
+{
+    char text[100];
+
+    return shoal_sched_is_empty(net->nodes[at].sched, text, sizeof(text));
+}
+
+static void await_empty(struct net *net, unsigned at, uint64_t within_s)
+{
+    char text[100];
+
+    for (uint64_t i = 0; i < 10 * within_s && !is_empty(net, at); i++)
+        net_run(net, 100 * NET_MS);
+    if (!shoal_sched_is_empty(net->nodes[at].sched, text, sizeof(text)))
+        fail_msg("node %u, after %llu s: %s", at, (unsigned long long)within_s, text);
+}
+
+/* Whoever is drained, leaders too: every group has as many guardians as before, elsewhere, and one that leads hands its
+ * office over before it goes: nobody has to notice its absence. */
+static void test_a_drained_host_guards_nothing(void **state)
+{
+    (void)state;
+    for (unsigned victim = 0; victim < 5; victim++) {
+        struct net *net = mesh_of(50 + victim, 5, 5);
+        struct shoal_job_id jobs[8];
+
+        for (unsigned i = 0; i < 8; i++)
+            jobs[i] = net_wait(net, net_submit(net, i % 5, 1 + i, no_ticket), 2 * NET_S)->job;
+        net_run(net, 2 * NET_S);
+        drain(net, victim, true);
+        await_empty(net, victim, 60);
+        for (unsigned i = 0; i < 8; i++) {
+            assert_int_equal(voters(net, jobs[i]), 3);
+            assert_false(guards(net, victim, jobs[i]));
+        }
+        assert_int_equal(voters(net, mesh_id), 4); /* of five hosts four are left: as many as could be kept */
+        must_add(net, victim, 1);
+        net_crash(net, victim); /* it may go: no election, no answer that does not come */
+        must_add(net, (victim + 1) % 5, 2);
+        for (unsigned i = 0; i < 8; i++)
+            assert_true(net_leader(net, jobs[i]) < NET_NODES_MAX);
+        net_destroy(net);
+    }
+}
+
+/* Without a spare its groups shrink, to one guardian at last; another loss would not leave a majority: it stays. */
+static void test_a_drain_without_a_spare(void **state)
+{
+    struct net *net = mesh_of(60, 3, 3);
+    struct shoal_job_id job = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S)->job;
+
+    (void)state;
+    net_run(net, 2 * NET_S);
+    net_crash(net, 2);
+    net_run(net, 4 * NET_S);
+    drain(net, 1, true);
+    net_run(net, 30 * NET_S);
+    assert_int_equal(voters(net, job), 3); /* of three one is lost and may come back: the drained one still votes */
+    assert_true(guards(net, 1, job));
+    net_start(net, 2);
+    await_empty(net, 1, 60);
+    assert_int_equal(voters(net, job), 2);
+    drain(net, 1, false);
+    await_voters(net, job, 3, 60);
+    drain(net, 0, true);
+    drain(net, 1, true);
+    await_empty(net, 0, 90);
+    await_empty(net, 1, 90);
+    assert_int_equal(voters(net, job), 1);
+    assert_int_equal(voters(net, mesh_id), 1);
+    net_destroy(net);
+}
+
 /* ---- recovery ---- */
 
 static void test_one_of_two(void **state)
@@ -328,6 +409,8 @@ int main(void)
         cmocka_unit_test(test_who_is_removed_is_replaced_at_once),
         cmocka_unit_test(test_who_was_removed_is_not_heard),
         cmocka_unit_test(test_without_a_spare_groups_shrink),
+        cmocka_unit_test(test_a_drained_host_guards_nothing),
+        cmocka_unit_test(test_a_drain_without_a_spare),
         cmocka_unit_test(test_one_of_two),
         cmocka_unit_test(test_three_of_five_are_lost_and_three_join),
         cmocka_unit_test(test_from_a_copy),

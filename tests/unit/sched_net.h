@@ -63,6 +63,7 @@ struct net_node {
     struct shoal_sched *sched;
     bool up;
     bool member; /* known to the others */
+    bool draining;
     bool restored;
     uint32_t life;
     struct shoal_incarnation incarnation;
@@ -946,6 +947,7 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.record_seq = node->slots_version;
     event.u.node.slot_stamp = node->slots_stamp;
     event.u.node.cpus = 4;
+    event.u.node.draining = node->draining;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)
         net_step(net, to, &event);

@@ -276,6 +276,30 @@ static void test_life_of_a_lease(void **state)
     teardown();
 }
 
+/* S10. */
+static void test_a_drained_host_promises_nothing(void **state)
+{
+    struct shoal_slots_event event = { .kind = SHOAL_SLOTS_DRAIN, .u.drain = true };
+    struct shoal_slots_record record;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 2);
+    step(&event);
+    assert_non_null(find(SHOAL_SLOTS_PUBLISH)); /* others are told */
+    shoal_slots_record(slots, &record);
+    assert_int_equal(record.free, 0);
+    assert_int_equal(reserve(job_b, 1, 9, 0), 0);
+    assert_non_null(strstr(in.u.offer.text, "drained"));
+    assert_int_equal(state_of(2), SHOAL_SLOT_LEASED); /* what runs goes on */
+    event.u.drain = false;
+    step(&event);
+    shoal_slots_record(slots, &record);
+    assert_true(record.free != 0);
+    assert_true(reserve(job_b, 1, 9, 0) != 0);
+    teardown();
+}
+
 static void test_tentative(void **state)
 {
     uint64_t a, b;
@@ -911,6 +935,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life_of_a_lease),
+        cmocka_unit_test(test_a_drained_host_promises_nothing),
         cmocka_unit_test(test_tentative),
         cmocka_unit_test(test_confirm_is_late),
         cmocka_unit_test(test_freeze_thaw_kill),
