@@ -48,10 +48,11 @@ static enum shoal_err find_python(struct agent_settings *settings, const char *w
         return shoal_fail(msg, SHOAL_ERR_INVALID, "--python %s: no quotes or backslashes in this path, please", wanted);
     (void)snprintf(command, sizeof(command), "'%.400s' -c 'import sys; print(sys.executable)' 2>/dev/null", wanted);
     pipe = popen(command, "re");
-    if (pipe == NULL || fgets(settings->python, sizeof(settings->python), pipe) == NULL)
+    if (pipe == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot start %s: %s", wanted, strerror(errno));
+    if (fgets(settings->python, sizeof(settings->python), pipe) == NULL)
         settings->python[0] = '\0';
-    if (pipe != NULL)
-        (void)pclose(pipe);
+    (void)pclose(pipe);
     len = strlen(settings->python);
     while (len > 0 && settings->python[len - 1] == '\n')
         settings->python[--len] = '\0';
@@ -591,9 +592,8 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     watch_turns(agent);
     agent_workers_reattach(agent);
     found_mesh(agent);
-    (void)uv_timer_init(&agent->loop, &agent->health_timer);
-    agent->health_timer.data = agent;
-    (void)uv_timer_start(&agent->health_timer, on_health, HEALTH_MS, HEALTH_MS);
+    if (!agent->stopping) /* agent_stop() uses it */
+        (void)uv_timer_start(&agent->health_timer, on_health, HEALTH_MS, HEALTH_MS);
     for (unsigned i = 0; i < 2; i++) {
         (void)uv_signal_init(&agent->loop, &agent->signals[i]);
         agent->signals[i].data = agent;
@@ -632,10 +632,13 @@ int agent_main(const struct shoal_cli_agent *options)
         err = shoal_folder_lock(agent->settings.data, &agent->lock_fd, &msg);
     if (err == SHOAL_OK)
         err = shoal_identity_load(agent->settings.data, NULL, true, &agent->identity, &msg);
+    if (err == SHOAL_OK && uv_loop_init(&agent->loop) != 0)
+        err = shoal_fail(&msg, SHOAL_ERR_FULL, "no memory, or no file descriptor, for the event loop");
     if (err == SHOAL_OK) {
         (void)signal(SIGPIPE, SIG_IGN);
-        (void)uv_loop_init(&agent->loop);
         (void)uv_loop_configure(&agent->loop, UV_METRICS_IDLE_TIME); /* for watch_turns() */
+        (void)uv_timer_init(&agent->loop, &agent->health_timer);     /* a start that fails may stop the agent, too */
+        agent->health_timer.data = agent;
         scheduling(agent);
         err = start_all(agent, &msg);
     }

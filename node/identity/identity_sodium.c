@@ -120,8 +120,10 @@ enum shoal_err shoal_file_read(const char *path, size_t max, struct shoal_buf *b
         ssize_t got;
 
         err = shoal_buf_reserve(&whole, 4096);
-        if (err != SHOAL_OK)
+        if (err != SHOAL_OK) {
+            err = shoal_fail(msg, err, "no memory to read %s", path);
             break;
+        }
         got = read(fd, whole.bytes + whole.len, whole.cap - whole.len);
         if (got < 0 && errno == EINTR)
             continue;

@@ -1159,6 +1159,8 @@ static enum shoal_err scan_hard(struct shoal_store *store, MDB_txn *txn, struct 
     }
     mdb_cursor_close(cursor);
     free(row);
+    if (err == SHOAL_ERR_FULL)
+        return shoal_fail(msg, err, "no memory for the store's index");
     if (err != SHOAL_OK)
         return fail_damaged(store, "a hard state", 0, msg);
     return rc == MDB_NOTFOUND ? SHOAL_OK : fail_lmdb(store, rc, "cannot read hard states", msg);
