@@ -8,7 +8,9 @@
  * R1. Exactly one REPLY (or RESPONSE) per request: sched_request_end() frees the place in the book.
  * R2. A change of the mesh that was sent once is not sent again: an answer that got lost leaves the outcome unknown
  *     (TIMEOUT). Stop, delete and reads may be repeated.
- * R3. "Unknown" only when every live node that could know has said so. */
+ * R3. "Unknown" only when every live node that could know has said so.
+ * R4. And only by a node that could know: one that has not just started, that hears a majority of the mesh group and of
+ *     the hosts that it knows, and the host that is named in the id, unless that is gone for good. Else: 503. */
 #include <stdarg.h>
 
 #include "shoal/sched_ticket.h"

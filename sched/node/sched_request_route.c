@@ -15,6 +15,8 @@
 static const struct shoal_view nothing;
 static const struct shoal_node_id nobody;
 
+#define JUST_STARTED_NS (3 * SHOAL_S) /* gossip has told of all hosts by then, and they of their jobs */
+
 /* ---- Where to ---- */
 
 static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
@@ -95,6 +97,91 @@ unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
     return count;
 }
 
+/* A mesh of this host: nobody else is in its group, in another group of this node, or in gossip. */
+static bool is_alone(const struct shoal_sched *s)
+{
+    if (s->mesh_hint.count != 1 || !sched_is_self(s, s->mesh_hint.guardians[0]))
+        return false;
+    for (size_t i = 0; i < s->group_count; i++)
+        if (s->groups[i]->told_count > 0)
+            return false;
+    for (size_t i = 0; i < s->node_count; i++)
+        if (!sched_is_self(s, s->nodes[i].info.id) && !sched_gone_for_good(s, s->nodes[i].info.id))
+            return false;
+    return true;
+}
+
+static bool is_heard(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    return sched_is_self(s, id) || (sched_node_find(s, id) != NULL && !node_is_dead(s, id));
+}
+
+/* R4. NULL: what nobody here knows of is not there; else why this node cannot tell. `away`: whom it would have to ask. */
+static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id *away)
+{
+    unsigned heard = 0, guardians = s->mesh_hint.count;
+    size_t known = 0, live = 0;
+
+    *away = nobody;
+    if (is_alone(s))
+        return NULL;
+    for (unsigned i = 0; i < guardians; i++)
+        heard += is_heard(s, s->mesh_hint.guardians[i]) ? 1 : 0;
+    for (size_t i = 0; i < s->node_count; i++) {
+        struct shoal_node_id id = s->nodes[i].info.id;
+
+        if (sched_is_self(s, id) || sched_gone_for_good(s, id))
+            continue;
+        known++;
+        live += is_heard(s, id) ? 1 : 0;
+        if (founder_matches(job, id) && !is_heard(s, id))
+            *away = id;
+    }
+    if (s->now < s->options.start_ns + JUST_STARTED_NS)
+        return "it has just started";
+    if (2 * heard <= guardians && guardians > 0)
+        return "it hears less than a majority of the mesh group";
+    if (2 * (live + 1) <= known + 1 || live == 0)
+        return "it hears less than a majority of the hosts that it knows";
+    return shoal_node_id_is_zero(*away) ? NULL : "the host at which it was submitted is away";
+}
+
+/* Soon it knows more; a deadline that comes first says 503. */
+static void ask_again(struct shoal_sched *s, struct sched_request *r)
+{
+    SHOAL_ASSERT(!r->foreign); /* R1 */
+    r->ask_count = 0;
+    sched_request_retry(s, r, SCHED_RETRY_NS);
+}
+
+/* R3, R4. What gossip tells of exists: its guardians are away, or lost. */
+static void end_unknown(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
+    struct shoal_node_id away;
+    const char *why = why_unsure(s, r->job, &away);
+    char name[16] = "";
+
+    if (r->kind == SHOAL_SCHED_RECOVER || (summary == NULL && why == NULL)) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
+                          (unsigned)r->ask_count);
+        return;
+    }
+    sched_add_name(name, sizeof(name), summary != NULL ? summary->leader : away);
+    if (summary != NULL)
+        sched_request_end(
+            s, r, SHOAL_ERR_UNREACHABLE, nothing,
+            "none of its guardians is there (its leader was %s): start their agents; if they are lost for "
+            "good, submit the job again",
+            name);
+    else if (s->now < s->options.start_ns + JUST_STARTED_NS)
+        ask_again(s, r);
+    else
+        sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
+                          "this node cannot tell whether there is such a job: %s%s%s; ask another node, or try again",
+                          why, name[0] == '\0' ? "" : ": ", name);
+}
+
 void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
 {
     struct frame frame = { .kind = FRAME_WHO };
@@ -106,7 +193,7 @@ void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
         r->answered = 0;
     }
     if (r->ask_count == 0) {
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job (this node knows no other node to ask)");
+        end_unknown(s, r);
         return;
     }
     frame.u.who.id = r->serial;
@@ -305,6 +392,8 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
 
     SHOAL_ASSERT(frame->kind == FRAME_WHO);
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
+    if (!s->restored)
+        return; /* what is stored comes first; the sender repeats */
     if (frame->u.who.id == 0) {
         if (g == NULL && sched_park_wake(s, frame->u.who.job))
             return; /* it comes back; the sender repeats */
@@ -327,24 +416,6 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     else if (!parked && !archived && summary != NULL) /* who has the record answers: the leader may have gone */
         answer.u.who_reply.leader = summary->leader;
     sched_send(s, from, &answer);
-}
-
-/* R3. What gossip tells of exists: its guardians are away, or lost. */
-static void end_unknown(struct shoal_sched *s, struct sched_request *r)
-{
-    const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
-    char name[16] = "";
-
-    if (summary == NULL || r->kind == SHOAL_SCHED_RECOVER) {
-        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
-                          (unsigned)r->ask_count);
-        return;
-    }
-    sched_add_name(name, sizeof(name), summary->leader);
-    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
-                      "none of its guardians is there (its leader was %s): start their agents; if they are lost for "
-                      "good, submit the job again",
-                      name);
 }
 
 void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)

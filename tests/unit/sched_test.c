@@ -380,6 +380,47 @@ static void test_unknown_needs_everybody(void **state)
     net_destroy(net);
 }
 
+/* R4: who cannot know does not say "unknown": one that has just started and hears nobody, one of a minority, and one that
+ * misses the host which is named in the id. */
+static void test_unknown_needs_one_that_can_know(void **state)
+{
+    struct net *net = net_create(27, 5, true);
+    struct shoal_job_id job = submit(net, 0, 1), unknown;
+    unsigned set, outside = 0;
+
+    (void)state;
+    unknown = job;
+    unknown.bytes[0] ^= 1;
+    unknown.bytes[6] ^= 0x55; /* of a founder that nobody knows */
+    net->gossip_is_silent = true;
+    set = guardian_set(net, job);
+    while (set & 1u << outside)
+        outside++;
+    net_run(net, 5 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    net_crash(net, 0);
+    net_run(net, 3 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    for (unsigned i = 1; i < 5; i++)
+        if (set & 1u << i)
+            net_crash(net, i);
+    net_run(net, 3 * NET_S);
+    net->summary_count = 0; /* who starts now hears of none */
+    net_crash(net, outside);
+    net_start(net, outside);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_UNREACHABLE); /* it has just started */
+    net_run(net, 5 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, job)->err, SHOAL_ERR_UNREACHABLE); /* two of five */
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_UNREACHABLE);
+    for (unsigned i = 1; i < 5; i++)
+        if (!net->nodes[i].up)
+            net_start(net, i);
+    net_run(net, 5 * NET_S);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, unknown)->err, SHOAL_ERR_NOT_FOUND);
+    assert_int_equal(ask(net, outside, SHOAL_SCHED_GET, job)->err, SHOAL_OK);
+    net_destroy(net);
+}
+
 static void test_a_deleted_job_stays_deleted(void **state)
 {
     struct net *net = net_create(9, 3, true);
@@ -1106,6 +1147,7 @@ int main(void)
         cmocka_unit_test(test_no_majority_says_so),
         cmocka_unit_test(test_stop_and_delete),
         cmocka_unit_test(test_unknown_needs_everybody),
+        cmocka_unit_test(test_unknown_needs_one_that_can_know),
         cmocka_unit_test(test_a_deleted_job_stays_deleted),
         cmocka_unit_test(test_restart_keeps_what_was_acknowledged),
         cmocka_unit_test(test_the_mesh_grows_as_nodes_join),
