@@ -25,6 +25,10 @@
 
 #include "shoal/banned.h"
 
+/* A wall clock that is set back by less stands still until it has caught up; one that was far ahead is followed back: ids
+ * of one millisecond, for as long as it was ahead, would be alike by chance after a thousand. */
+#define WALL_BACK_MS 10000u
+
 #define FOUND_IN_ORDER_MAX (16 * SHOAL_KIB)
 
 /* ---- Actions ---------------------------------------------------------------------------------------------------- */
@@ -416,7 +420,7 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     s->more = false;
     if (now_ns > s->now)
         s->now = now_ns;
-    if (event->wall_ms > s->wall_ms)
+    if (event->wall_ms > s->wall_ms || event->wall_ms + WALL_BACK_MS < s->wall_ms)
         s->wall_ms = event->wall_ms;
     /* C1, a bounded number of times: more than that waits for the settling. */
     for (unsigned i = 0; i < 4 && s->now >= shoal_support_deadline_ns(s->support); i++)

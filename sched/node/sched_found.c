@@ -439,7 +439,7 @@ static void found_here(struct shoal_sched *s, struct shoal_node_id from, const s
         answer(s, from, job, record->ticket.nonce, same ? FOUND_STORED : FOUND_OTHER, "");
         return;
     }
-    if (g != NULL ? g->refused : sched_is_gone(s, job) || shoal_job_id_cmp(job, s->gone_horizon) <= 0) {
+    if (g != NULL ? g->refused : sched_is_gone(s, job) || sched_gone_is_forgotten(s, job)) {
         answer(s, from, job, record->ticket.nonce, FOUND_SETTLED, "");
         return;
     }
@@ -729,8 +729,8 @@ static enum shoal_err read_ticket(struct shoal_sched *s, const struct shoal_sche
     if (!shoal_hash_equal(ticket->spec_hash, request->spec_hash))
         return shoal_fail(msg, SHOAL_ERR_EXISTS,
                           "the ticket was issued for another body; take a new ticket for this one");
-    if (sched_is_gone(s, ticket->job) || (shoal_job_id_cmp(ticket->job, s->gone_horizon) <= 0 &&
-                                          !sched_archive_same(s, ticket->job, ticket->spec_hash, &same)))
+    if (sched_is_gone(s, ticket->job) ||
+        (sched_gone_is_forgotten(s, ticket->job) && !sched_archive_same(s, ticket->job, ticket->spec_hash, &same)))
         return shoal_fail(msg, SHOAL_ERR_STALE,
                           "this ticket's job was removed, or the ticket is too old; take a new one");
     return SHOAL_OK;

@@ -110,6 +110,7 @@ struct shoal_sched {
     size_t gone_count;
     struct shoal_job_id gone_horizon; /* newest forgotten */
     uint64_t gone_version;
+    uint32_t gone_pieces; /* written since the snapshot */
     bool gone_dirty;
     bool gone_due;         /* some of them may have something left to do that can be done now (T6) */
     uint64_t gone_durable; /* version */

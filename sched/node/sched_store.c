@@ -4,7 +4,9 @@
  * T1. A snapshot is of the applied index, with the configuration as of it; the raft forgets entries only after STORED.
  * T2. While a follower is being given a snapshot, that one stays; a newer one is taken beside it, for the store alone.
  * T3. Removed and refused ids are remembered, oldest forgotten first; an id not newer than the newest forgotten counts
- *     as gone (PROTOCOLS 2.3). They lie in the store as the snapshot of a group whose id is all ones.
+ *     as gone (PROTOCOLS 2.3). They lie in the store as a group whose id is all ones: a removal writes an entry of what it
+ *     adds, GONE_PIECES of them are followed by a snapshot of all. An id from a clock that was ahead, by its time, moves
+ *     no horizon, and such a horizon from before bars nothing: else it would bar every id until that time comes.
  * T4. A group that has moved to other guardians is remembered too, before it is forgotten: a vote, or a founding record
  *     taken again, by a node that has forgotten its log would let an old configuration come back to life beside the new
  *     one.
@@ -29,6 +31,9 @@
 #define SNAPSHOT_MARK ((uint64_t)1 << 31) /* in a mark's low half: an own snapshot, not a PERSIST of the raft */
 #define HARD_BYTES 16
 #define GONE_FORMAT 2 /* 1: without the archive */
+#define GONE_PIECE_FORMAT 1
+#define GONE_PIECES 256u               /* entries between two snapshots */
+#define GONE_AHEAD_MS (3600 * 1000ull) /* PROTOCOLS 2.3 */
 #define WITNESS_BYTES (SHOAL_RAFT_CONFIG_BYTES_MAX + 256)
 
 static const struct shoal_job_id gone_group = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
@@ -433,6 +438,40 @@ static void restore_machine(struct shoal_sched *s, struct sched_group *g, struct
 
 /* ---- Restore at start ---- */
 
+static bool is_ahead(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    return shoal_job_id_ms(id) > s->wall_ms + GONE_AHEAD_MS;
+}
+
+bool sched_gone_is_forgotten(const struct shoal_sched *s, struct shoal_job_id id)
+{
+    return shoal_job_id_cmp(id, s->gone_horizon) <= 0 && !is_ahead(s, s->gone_horizon);
+}
+
+/* Where the id stands, or the end of the list; the one that was removed first makes room, by the clock's order: not one
+ * of a time to come, while there is another. */
+static struct sched_gone *gone_place(struct shoal_sched *s, struct shoal_job_id id)
+{
+    struct sched_gone *gone = sched_gone_find(s, id);
+    size_t first =
+        s->gone_count > 0 && shoal_job_id_is_mesh(s->gone[0].id) ? 1 : 0; /* of which there is one, for ever */
+    size_t oldest = first;
+
+    SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
+    if (gone != NULL)
+        return gone;
+    if (s->gone_count < SHOAL_SCHED_GONE_MAX)
+        return &s->gone[s->gone_count++];
+    while (oldest < s->gone_count && is_ahead(s, s->gone[oldest].id))
+        oldest++;
+    if (oldest == s->gone_count)
+        oldest = first;
+    else if (s->restored && shoal_job_id_cmp(s->gone[oldest].id, s->gone_horizon) > 0)
+        s->gone_horizon = s->gone[oldest].id;
+    memmove(&s->gone[oldest], &s->gone[oldest + 1], (s->gone_count - 1 - oldest) * sizeof(s->gone[0]));
+    return &s->gone[s->gone_count - 1];
+}
+
 static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
@@ -465,6 +504,51 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
     }
     if (r.failed) /* damaged: nothing of it is believed */
         s->gone_count = 0;
+}
+
+static void gone_put(struct shoal_writer *w, const struct sched_gone *gone)
+{
+    SHOAL_ASSERT(gone->why < GONE_WHYS);
+    shoal_put_job_id(w, gone->id);
+    shoal_put_u8(w, gone->why);
+    shoal_put_u64(w, gone->spec_mark);
+    shoal_put_u64(w, gone->floor.term);
+    shoal_put_u64(w, gone->floor.last_term);
+    shoal_put_u64(w, gone->floor.last_index);
+}
+
+static struct sched_gone gone_get(struct shoal_reader *r)
+{
+    struct sched_gone gone = { .id = shoal_get_job_id(r) };
+
+    gone.why = shoal_get_enum(r, GONE_WHYS);
+    gone.spec_mark = shoal_get_u64(r);
+    gone.floor.term = shoal_get_u64(r);
+    gone.floor.last_term = shoal_get_u64(r);
+    gone.floor.last_index = shoal_get_u64(r);
+    return gone;
+}
+
+/* T3. What one removal has added. */
+static void gone_replay(struct shoal_sched *s, const struct shoal_sched_entry *entry)
+{
+    struct shoal_reader r = shoal_reader_init(entry->bytes);
+    uint8_t format = shoal_get_u8(&r);
+    struct shoal_job_id horizon = shoal_get_job_id(&r);
+    uint32_t count = shoal_get_u32(&r);
+
+    SHOAL_ASSERT(!s->restored); /* at the start */
+    if (r.failed || format != GONE_PIECE_FORMAT || entry->index <= s->gone_version)
+        return;
+    s->gone_horizon = horizon;
+    for (uint32_t i = 0; i < count && !r.failed; i++) {
+        struct sched_gone gone = gone_get(&r);
+
+        if (!r.failed)
+            *gone_place(s, gone.id) = gone;
+    }
+    s->gone_version = s->gone_durable = entry->index;
+    s->gone_pieces++;
 }
 
 static enum shoal_err restored_config(const struct shoal_sched_event *event, struct shoal_raft_restored *restored,
@@ -600,6 +684,8 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
     if (shoal_job_id_equal(id, gone_group)) {
         if (event->u.restore.has_snapshot)
             gone_restore(s, event->u.restore.snapshot.bytes);
+        for (size_t i = 0; i < count; i++)
+            gone_replay(s, &event->u.restore.entries[i]);
         return SHOAL_OK;
     }
     if (sched_archive_is_kept(id, &kept)) {
@@ -680,7 +766,7 @@ bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id)
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id)
 {
     SHOAL_ASSERT(s->gone_count <= SHOAL_SCHED_GONE_MAX); /* T3 */
-    return shoal_job_id_cmp(id, s->gone_horizon) > 0 && sched_gone_find(s, id) == NULL &&
+    return !sched_gone_is_forgotten(s, id) && sched_gone_find(s, id) == NULL &&
            !sched_archive_holds(s, id); /* T3, T4 */
 }
 
@@ -725,19 +811,11 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why
         s->gone_dirty = true;
         return;
     }
-    if (s->gone_count == SHOAL_SCHED_GONE_MAX) {
-        size_t oldest = shoal_job_id_is_mesh(s->gone[0].id) ? 1 : 0; /* of which there is one, for ever */
-
-        if (shoal_job_id_cmp(s->gone[oldest].id, s->gone_horizon) > 0)
-            s->gone_horizon = s->gone[oldest].id;
-        s->gone_count--;
-        memmove(&s->gone[oldest], &s->gone[oldest + 1], (s->gone_count - oldest) * sizeof(s->gone[0]));
-    }
-    s->gone[s->gone_count++] = (struct sched_gone){ .id = id,
-                                                    .why = (uint8_t)why,
-                                                    .spec_mark = sched_spec_mark(spec_hash),
-                                                    .written = UINT64_MAX,
-                                                    .since = s->archive_version };
+    *gone_place(s, id) = (struct sched_gone){ .id = id,
+                                              .why = (uint8_t)why,
+                                              .spec_mark = sched_spec_mark(spec_hash),
+                                              .written = UINT64_MAX,
+                                              .since = s->archive_version };
     s->gone_dirty = true;
 }
 
@@ -770,6 +848,46 @@ void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)
         shoal_raft_set_floor(g->raft, gone->floor);
 }
 
+/* What was added since the last write, as one entry. False: no room for it in this step. */
+static bool save_piece(struct shoal_sched *s)
+{
+    struct shoal_sched_action *action;
+    struct shoal_writer w;
+    uint32_t count = 0;
+    uint8_t *bytes;
+
+    for (size_t i = 0; i < s->gone_count; i++)
+        count += s->gone[i].written == UINT64_MAX ? 1 : 0;
+    if (count > GONE_PIECES || s->actions->entry_count >= SHOAL_SCHED_ENTRIES_MAX)
+        return false;
+    bytes = sched_pool(s, 32 + count * sizeof(struct sched_gone), 0);
+    if (bytes == NULL)
+        return false;
+    w = shoal_writer_init(bytes, 32 + count * sizeof(struct sched_gone));
+    shoal_put_u8(&w, GONE_PIECE_FORMAT);
+    shoal_put_job_id(&w, s->gone_horizon);
+    shoal_put_u32(&w, count);
+    s->gone_version++;
+    for (size_t i = 0; i < s->gone_count; i++) {
+        if (s->gone[i].written != UINT64_MAX)
+            continue;
+        gone_put(&w, &s->gone[i]);
+        s->gone[i].written = s->gone_version;
+    }
+    SHOAL_ASSERT(!w.failed);
+    action = sched_act(s, SHOAL_SCHED_PERSIST);
+    action->u.persist.group = gone_group;
+    action->u.persist.mark = (struct shoal_sched_mark){ .seq = s->gone_version, .index = s->gone_version, .term = 1 };
+    action->u.persist.entries = &s->actions->entries[s->actions->entry_count];
+    action->u.persist.entry_count = 1;
+    s->actions->entries[s->actions->entry_count++] = (struct shoal_sched_entry){
+        .index = s->gone_version, .term = 1, .kind = SHOAL_ENTRY_USER, .bytes = shoal_writer_view(&w)
+    };
+    s->held[s->held_count++] = NULL; /* one for each entry */
+    s->gone_pieces++;
+    return true;
+}
+
 /* One write for all that were removed in this step. */
 void sched_gone_save(struct shoal_sched *s)
 {
@@ -779,6 +897,9 @@ void sched_gone_save(struct shoal_sched *s)
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
     s->gone_dirty = false;
+    if (s->gone_pieces < GONE_PIECES && save_piece(s))
+        return;
+    s->gone_pieces = 0;
     if (shoal_buf_reserve(&s->gone_bytes, 64 + SHOAL_SCHED_GONE_MAX * sizeof(struct sched_gone)) != SHOAL_OK)
         return; /* not remembered beyond this life; the next removal writes all of them */
     w = shoal_writer_init(s->gone_bytes.bytes, s->gone_bytes.cap);

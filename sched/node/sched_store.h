@@ -50,6 +50,8 @@ void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why
 struct sched_gone *sched_gone_find(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_archived(struct shoal_sched *s, struct shoal_job_id id, uint64_t spec_mark);
 uint64_t sched_spec_mark(struct shoal_hash spec_hash);
+/* Not newer than the newest that was forgotten: it may have been removed. */
+bool sched_gone_is_forgotten(const struct shoal_sched *s, struct shoal_job_id id);
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group,
                        struct shoal_sched_mark mark); /* false: not theirs */
 bool sched_gone_is_durable(const struct shoal_sched *s, struct shoal_job_id id);

@@ -234,6 +234,51 @@ static void test_ids_that_are_gone_stay_gone(void **state)
     net_destroy(net);
 }
 
+/* The same, with two jobs of a day when the clock was a year ahead: forgotten, they bar nothing, neither now nor after a
+ * restart; remembered, they stay gone. A removal writes what it adds, not all that is remembered. */
+static void test_a_clock_that_was_ahead_bars_nothing(void **state)
+{
+    const struct shoal_job_id kept = { { 255, 255, 255, 255, 255, 255, 255, 255, 255, 255 } };
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET };
+    struct net *net = net_create(70, 1, true);
+    struct net_reply *ahead = NULL, *reply;
+    const struct disk_group *disk;
+    size_t longest = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < SHOAL_SCHED_GONE_MAX + 40; i++) {
+        net->nodes[0].wall_ms = i < 2 ? 365ll * 24 * 3600 * 1000 : 0;
+        request.spec_hash = net_spec_hash(i);
+        reply = net_wait(net, net_request(net, 0, &request), NET_S);
+        if (i == 0)
+            ahead = reply;
+        reply = net_wait(net, net_submit(net, 0, i, shoal_buf_view(&reply->ticket)), 2 * NET_S);
+        if (reply->err != SHOAL_OK)
+            fail_msg("submit %u: %s: %s", i, shoal_err_name(reply->err), reply->text);
+        assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, reply->job, true), 2 * NET_S)->err,
+                         SHOAL_OK);
+        if (i % 64 == 63)
+            net_run(net, NET_S);
+    }
+    net_run(net, 2 * NET_S);
+    disk = disk_find(&net->nodes[0], kept, false);
+    assert_non_null(disk);
+    for (size_t i = 0; i < disk->entry_count; i++)
+        longest = disk->entries[i].bytes.len > longest ? disk->entries[i].bytes.len : longest;
+    assert_true(disk->entry_count > 0 && disk->entry_count <= 256 && longest < 8192);
+    for (unsigned life = 0; life < 2; life++) {
+        reply = net_wait(net, net_submit(net, 0, 0, shoal_buf_view(&ahead->ticket)), 2 * NET_S);
+        assert_int_equal(reply->err, SHOAL_ERR_STALE);
+        reply = net_wait(net, net_submit(net, 0, 9000 + life, (struct shoal_view){ 0 }), 2 * NET_S);
+        if (reply->err != SHOAL_OK)
+            fail_msg("life %u: %s: %s", life, shoal_err_name(reply->err), reply->text);
+        net_crash(net, 0);
+        net_start(net, 0);
+        net_run(net, NET_S);
+    }
+    net_destroy(net);
+}
+
 static void fill_store(struct net *net, unsigned at, uint8_t percent)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
@@ -375,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_without_a_holder_it_is_refused),
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
+        cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
         cmocka_unit_test(test_a_full_store_founds_nothing),
         cmocka_unit_test(test_two_conductors_write_one_record),
         cmocka_unit_test(test_a_guardian_that_missed_the_founding_votes),
