@@ -12,6 +12,8 @@
  * F2. A guardian answers "stored" only after the flush, and only with the bundle at hand.
  * F3. The issuer leads term 1 only in the incarnation that its ticket names, and only when it founds the group afresh.
  * F4. A holder of an uncommitted record goes on offering it to the other guardians: it completes the founding.
+ *     Committed once, it is founded: one guardian of today that says so is enough, or gossip that tells of the job, where
+ *     the ticket's guardians were replaced.
  * F5. An id that was removed or refused is not founded again.
  *
  * What finds no majority is settled by sched_settle.c. */
@@ -26,6 +28,7 @@
 #include "sched_slots.h"
 #include "sched_state.h"
 #include "sched_store.h"
+#include "sched_view.h"
 
 #include "shoal/banned.h"
 
@@ -37,6 +40,8 @@ struct candidate {
 };
 
 #define CANDIDATES_MAX 32
+#define FOUNDED_TEXT "founded" /* with STORED: not only flushed here, but committed */
+#define GOSSIP_TRIES 4         /* so long a deletion would have been told by the guardians */
 
 /* The best of all available nodes but this one, in rendezvous order; returns how many, at most CANDIDATES_MAX. */
 static size_t rank_nodes(const struct shoal_sched *s, struct shoal_job_id job, struct candidate *best)
@@ -245,7 +250,8 @@ void sched_found_durable(struct shoal_sched *s, struct sched_group *g)
     sched_index_dirty(s, g); /* X2 */
     g->waiter_count = 0;
     for (unsigned i = 0; i < count; i++)
-        answer(s, g->waiters[i].node, g->id, g->waiters[i].nonce, FOUND_STORED, "");
+        answer(s, g->waiters[i].node, g->id, g->waiters[i].nonce, FOUND_STORED,
+               g->founded && !shoal_node_id_is_zero(g->leader) ? FOUNDED_TEXT : "");
 }
 
 /* Ask for the bundle once: from the record when it is inside, else from the other guardians. */
@@ -578,6 +584,13 @@ static const char *survives(unsigned guardians)
     return "one node: nothing survives its loss; add nodes";
 }
 
+/* F4. Its summary is that of this ticket's job, since the id and the issuer's signature bind the body. */
+static bool in_gossip(const struct shoal_sched *s, const struct sched_founding *f)
+{
+    SHOAL_ASSERT(f->used);
+    return sched_summary_find(s, f->ticket.job) != NULL && !sched_is_gone(s, f->ticket.job);
+}
+
 static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
 {
     struct sched_request *r = sched_request_get(s, f->request);
@@ -602,7 +615,7 @@ static void settle_founding(struct shoal_sched *s, struct sched_founding *f)
         sched_request_end(s, r, SHOAL_ERR_STALE, (struct shoal_view){ 0 },
                           "this ticket's job was deleted, or its founding was refused by a majority of its guardians; "
                           "take a new ticket");
-    else if (2 * stored > total)
+    else if (2 * stored > total || f->founded || (2 * (total - refused) <= total && in_gossip(s, f)))
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", survives(total));
     else if (2 * (total - refused) <= total)
         sched_request_end(
@@ -624,7 +637,10 @@ static void take_answer(struct shoal_sched *s, struct shoal_node_id from, struct
             if (!shoal_node_id_equal(f->ticket.guardians[g].node, from))
                 continue;
             switch (what) {
-            case FOUND_STORED: f->answers[g] = GUARDIAN_STORED; break;
+            case FOUND_STORED:
+                f->answers[g] = GUARDIAN_STORED;
+                f->founded = f->founded || strcmp(text, FOUNDED_TEXT) == 0;
+                break;
             case FOUND_OTHER: f->answers[g] = GUARDIAN_OTHER; break;
             case FOUND_SETTLED: f->answers[g] = GUARDIAN_SETTLED; break;
             case FOUND_REFUSED:
@@ -683,8 +699,13 @@ void sched_foundings_due(struct shoal_sched *s)
 
         if (!f->used)
             continue;
-        if (s->now >= f->retry_ns && sched_has_room(s))
-            offer(s, f);
+        if (s->now >= f->retry_ns && sched_has_room(s)) {
+            f->tries++;
+            f->founded = f->founded || (f->tries >= GOSSIP_TRIES && in_gossip(s, f));
+            settle_founding(s, f);
+            if (f->used)
+                offer(s, f);
+        }
         if (f->used && f->retry_ns < s->foundings_ns)
             s->foundings_ns = f->retry_ns;
     }
@@ -785,6 +806,8 @@ static struct sched_founding *take_founding(struct shoal_sched *s, const struct 
     f->used = true;
     f->ticket = *ticket;
     f->text[0] = '\0';
+    f->founded = false;
+    f->tries = 0;
     for (unsigned i = 0; i < SHOAL_SCHED_SOURCES_MAX; i++)
         f->answers[i] = GUARDIAN_SILENT;
     return f;

@@ -22,6 +22,8 @@ struct sched_founding {
     struct shoal_buf record;
     enum guardian_answer answers[SHOAL_SCHED_SOURCES_MAX];
     char text[SCHED_TEXT_BYTES];
+    bool founded; /* it is committed */
+    uint32_t tries;
     uint64_t retry_ns;
 };
 

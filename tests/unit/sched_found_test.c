@@ -279,6 +279,37 @@ static void test_a_clock_that_was_ahead_bars_nothing(void **state)
     net_destroy(net);
 }
 
+/* F4: two of the ticket's guardians are lost and replaced, then the third. A retry, anywhere, finds the job. */
+static void test_a_retry_after_the_guardians_were_replaced(void **state)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(1) };
+    struct net *net = net_create(71, 7, true);
+    struct shoal_sched_ticket ticket;
+    struct net_reply *reply, *again;
+
+    (void)state;
+    reply = net_wait(net, net_request(net, 0, &request), NET_S);
+    assert_int_equal(shoal_sched_ticket_decode(shoal_buf_view(&reply->ticket), &ticket), SHOAL_OK);
+    assert_int_equal(net_wait(net, net_submit(net, 0, 1, shoal_buf_view(&reply->ticket)), 2 * NET_S)->err, SHOAL_OK);
+    for (unsigned g = 3; g-- > 0;) {
+        unsigned at = net_find(net, ticket.guardians[g].node);
+
+        net_run(net, 5 * NET_S);
+        net_crash(net, at);
+        net_run(net, 100 * NET_S);
+        if (g == 2)
+            continue;
+        for (unsigned i = 0; i < 7; i++) {
+            if (!net->nodes[i].up)
+                continue;
+            again = net_wait(net, net_submit(net, i, 1, shoal_buf_view(&reply->ticket)), 40 * NET_S);
+            if (again->err != SHOAL_OK)
+                fail_msg("%u guardians left, node %u: %s: %s", g, i, shoal_err_name(again->err), again->text);
+        }
+    }
+    net_destroy(net);
+}
+
 static void fill_store(struct net *net, unsigned at, uint8_t percent)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
@@ -421,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_it_is_settled_one_way),
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
+        cmocka_unit_test(test_a_retry_after_the_guardians_were_replaced),
         cmocka_unit_test(test_a_full_store_founds_nothing),
         cmocka_unit_test(test_two_conductors_write_one_record),
         cmocka_unit_test(test_a_guardian_that_missed_the_founding_votes),
