@@ -107,6 +107,7 @@ struct shoal_sched_stats {
     uint64_t digest_mismatches;
     uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
+    uint64_t gone_refused;    /* words that a group has ended, of a node that cannot know */
     uint64_t removed_refused; /* frames and datagrams of nodes that were removed from the mesh */
     uint64_t archived;        /* groups that ended here */
     uint64_t archive_records, archive_refused_full, archive_loads;

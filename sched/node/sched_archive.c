@@ -361,14 +361,30 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
     return SHOAL_OK;
 }
 
-static void on_ended(struct shoal_sched *s, struct shoal_job_id id)
+/* A4. A member, or who should hold the record. */
+static bool may_say_ended(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id from)
+{
+    struct shoal_node_id holders[SHOAL_ARCHIVE_COPIES];
+    size_t count = sched_archive_hosts(s, g->id, holders);
+
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES);
+    for (size_t i = 0; i < count; i++)
+        if (shoal_node_id_equal(holders[i], from))
+            return true;
+    if (sched_may_say_gone(s, g, from))
+        return true;
+    s->stats.gone_refused++;
+    return false;
+}
+
+static void on_ended(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id id)
 {
     struct sched_group *g = sched_group_find(s, id);
 
     SHOAL_ASSERT(s->restored);
     if (g == NULL)
         (void)sched_park_wake(s, id); /* awake, it asks whether it is a member still */
-    if (g == NULL || g->mesh_is || g->leads)
+    if (g == NULL || g->mesh_is || g->leads || !may_say_ended(s, g, from))
         return;
     g->gone_archived = true; /* A4 */
     sched_group_doom(s, g, 0, false);
@@ -397,7 +413,7 @@ enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from
             sched_archive_forget_deleted(s, id);
         say_state(s, from, id);
         break;
-    case ARCHIVE_ENDED: on_ended(s, id); break;
+    case ARCHIVE_ENDED: on_ended(s, from, id); break;
     case ARCHIVE_WORDS: break;
     }
     return SHOAL_OK;

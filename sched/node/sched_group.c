@@ -632,7 +632,8 @@ static struct sched_group *admit_joiner(struct shoal_sched *s, struct shoal_job_
     struct sched_group *g;
 
     SHOAL_ASSERT(votes || message->kind == SHOAL_RAFT_APPEND ||
-                 message->kind == SHOAL_RAFT_INSTALL); /* G4, G6: only a leader, or who asks for a vote, makes members */
+                 message->kind ==
+                     SHOAL_RAFT_INSTALL); /* G4, G6: only a leader, or who asks for a vote, makes members */
     SHOAL_ASSERT(sched_group_find(s, id) == NULL);
     sched_raft_options(s, &options);
     options.config.count = 2;
@@ -741,6 +742,23 @@ static bool other_lineage(struct shoal_sched *s, struct sched_group *g, struct s
     return true;
 }
 
+bool sched_may_say_gone(const struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id from)
+{
+    const struct shoal_raft_config *config = shoal_raft_config(g->raft);
+    const struct shoal_job_summary *summary = sched_summary_find(s, g->id);
+    struct shoal_node_id leader = g->mesh_is ? s->mesh_leader : (struct shoal_node_id){ { 0 } };
+
+    SHOAL_ASSERT(!sched_is_self(s, from));
+    if (summary != NULL)
+        leader = summary->leader;
+    if (shoal_raft_config_find(config, from) != NULL || shoal_node_id_equal(leader, from))
+        return true;
+    for (unsigned i = 0; i < config->count; i++)
+        if (!sched_is_self(s, config->members[i].id.node) && !sched_gone_for_good(s, config->members[i].id.node))
+            return false;
+    return true;
+}
+
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
@@ -751,13 +769,16 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
         (void)sched_park_wake(s, frame->u.who.job); /* awake, it asks whether it is a member still */
     if (g == NULL || (g->leads && sched_lineage(frame->u.who.id) <= sched_group_lineage(g)))
         return;
+    if (!sched_may_say_gone(s, g, from)) {
+        s->stats.gone_refused++;
+        return;
+    }
     if (frame->u.who.id != 0) {
         if (frame->u.who.id >= newest_config(g))
             sched_group_doom(s, g, 0, false); /* G5 */
         return;
     }
-    /* Deleted: whoever says so was a guardian at the end, maybe not one yet when this replica was last there, or was
-     * told so itself. After a recovery only fellow guardians know: the others may speak of the generation before. */
+    /* Deleted. After a recovery only fellow guardians know: the others may speak of the generation before. */
     if (!g->mesh_is &&
         (sched_group_lineage(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
         sched_group_doom(s, g, 0, true);

@@ -184,6 +184,9 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
 void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);
 void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good);
 void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
+/* G7. Of a group that is here: a member of the newest configuration held, or who leads it by gossip, may say that it has
+ * ended, or goes on without this node; where no other member is left in the mesh, whoever knows. */
+bool sched_may_say_gone(const struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id from);
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 /* To one that asks or campaigns and is no member (any more) of a group that is here. */
 void sched_say_superseded(struct shoal_sched *s, const struct sched_group *g, struct shoal_node_id to);

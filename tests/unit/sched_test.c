@@ -898,6 +898,49 @@ static void test_a_script_survives_its_leader(void **state)
     net_destroy(net);
 }
 
+/* G7: a node that has no part in a job says that it is deleted, and that it has ended; its guardians do not believe it. */
+static void test_gone_is_said_by_those_who_know(void **state)
+{
+    struct net *net = net_create(28, 7, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct frame frame = { .kind = FRAME_GONE };
+    unsigned set = guardian_set(net, job), known = set, liar = 1;
+    struct shoal_node_id near[SHOAL_ARCHIVE_COPIES];
+    size_t near_count;
+    uint8_t bytes[256];
+    struct shoal_writer w;
+
+    (void)state;
+    net_run(net, 2 * NET_S);
+    near_count = shoal_sched_archive_hosts(net->nodes[0].sched, job, near);
+    for (size_t i = 0; i < near_count; i++)
+        known |= 1u << net_find(net, near[i]); /* who will hold its record knows too */
+    while (known & 1u << liar)
+        liar++;
+    assert_true(liar < 7);
+    for (unsigned what = 0; what < 2; what++) {
+        memset(&frame, 0, sizeof(frame));
+        frame.kind = what == 0 ? FRAME_GONE : FRAME_ARCHIVE;
+        if (what == 0)
+            frame.u.who.job = job;
+        else
+            frame.u.archive.job = job;
+        frame.u.archive.word = what == 0 ? frame.u.archive.word : (uint8_t)ARCHIVE_ENDED;
+        w = shoal_writer_init(bytes, sizeof(bytes));
+        assert_true(sched_frame_encode(&frame, &w));
+        event.u.frame.from = net->nodes[liar].id;
+        event.u.frame.bytes = shoal_writer_view(&w);
+        for (unsigned i = 0; i < 7; i++)
+            if (set & 1u << i)
+                net_step(net, i, &event);
+        net_run(net, NET_S);
+        if (guardian_set(net, job) != set)
+            fail_msg("word %u of a stranger: guardians %x, were %x", what, guardian_set(net, job), set);
+    }
+    net_destroy(net);
+}
+
 /* N4 of sched_node.c: datagrams pass between the leader and the others, frames do not. Another one leads within seconds,
  * also while nobody asks for anything; healed, nobody is left out. */
 static void test_a_leader_without_links_loses_its_office(void **state)
@@ -1162,6 +1205,7 @@ int main(void)
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
         cmocka_unit_test(test_scripts_run_and_finish),
         cmocka_unit_test(test_a_script_survives_its_leader),
+        cmocka_unit_test(test_gone_is_said_by_those_who_know),
         cmocka_unit_test(test_a_leader_without_links_loses_its_office),
         cmocka_unit_test(test_a_job_without_guardians_holds_no_slots),
         cmocka_unit_test(test_a_full_node_takes_no_more_jobs),
