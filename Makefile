@@ -19,7 +19,7 @@ LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
 LIBS      := -luv -lsodium -llmdb -lhttp_parser -lssl -lcrypto -ljansson -larchive -ldl -lpthread -lm
 WORKLIBS  := -lucp -lucs -ldl -lpthread -lm
 
-AGENT_SRC  := $(filter-out node/runner_main.c,$(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c))
+AGENT_SRC  := $(filter-out node/runner_main.c node/runner/warm_python.c,$(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c))
 WORKER_SRC := $(wildcard collective/*/*.c)
 AGENT_OBJ  := $(AGENT_SRC:%.c=$(OUT)/%.o)
 CORE_OBJ   := $(filter-out $(OUT)/node/main.o,$(AGENT_OBJ))
@@ -34,14 +34,19 @@ PYTHON := .venv/bin/python
 JOBS   := $(shell nproc)
 
 # What the spawn helper runs: small and static, since each runner and worker is forked from it. No sanitizer links so.
-RUNNER_OBJ := $(OUT)/node/runner_main.o $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_server \
-              runner_start runner_wire spawn_helper spawn_wire) $(OUT)/sched/job/pack_msgpack.o
+RUNNING    := $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log runner_server runner_start runner_wire \
+              spawn_helper spawn_wire warm_key) $(OUT)/sched/job/pack_msgpack.o
+RUNNER_OBJ := $(OUT)/node/runner_main.o $(RUNNING)
 STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)
 
-all: $(OUT)/shoal $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/fabric/build.version
+all: $(OUT)/shoal $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(OUT)/fabric/build.version
 
 $(OUT)/shoal-runner: $(RUNNER_OBJ)
 	@$(CC) $(LDFLAGS) $(STATIC) $^ -lpthread -o $@
+
+# The same for a warm interpreter, which has Python's own functions already.
+$(OUT)/libshoal-warm.so: $(OUT)/node/runner/warm_python.o $(RUNNING)
+	@$(CC) $(LDFLAGS) -shared $^ -lpthread -o $@
 
 $(OUT)/shoal: $(AGENT_OBJ)
 	@$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
@@ -69,8 +74,8 @@ $(OUT)/tests/system/disk_shim.so: $(OUT)/tests/system/disk_shim.o
 	@$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # FABRIC_HOME: what a training script imports.
-$(OUT)/fabric/build.version: $(OUT)/libshoal.so $(shell find collective/python -name '*.py') | .venv/bin/python
-	@$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so
+$(OUT)/fabric/build.version: $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(shell find collective/python -name '*.py') | .venv/bin/python
+	@$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so $(OUT)/libshoal-warm.so
 
 setup .venv/bin/python:
 	@.ci/setup

@@ -84,6 +84,7 @@ static const struct cli_option run_options[] = {
     { "command", NULL, "run the words after -- as a command, not Python", 0 },
     { "option", "TEXT", "any option of execs-api 4.5 as it is (\"--msd-label a=b\"); may be repeated", 0 },
     { "array", "RANGES", "a task for each index, such as 0-9, 1-100:7, 3,5,9-12 or 0-999%8 (8 at once)", 0 },
+    { "warm", NULL, "fork the script from a Python that has come up already: saves most of its start", 0 },
     { "ticket", NULL, "take a ticket first, so that every retry is safe", 0 },
     { "wait", NULL, "wait for its end; the exit code is the job's", 0 },
     { "follow", NULL, "print its log while waiting", 'f' },

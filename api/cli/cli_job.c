@@ -117,6 +117,8 @@ static char *make_args(const struct cli *cli, const char *top, bool absolute)
         add(&args, "--cs-datastore-meta");
         add(&args, meta);
     }
+    if (cli_flag(cli, "warm"))
+        add(&args, "--msd-warm");
     if (cli_flag(cli, "command"))
         add(&args, "--user-cmd");
     if (cli->rest_count > 0)

@@ -47,6 +47,7 @@ enum option_id {
     OPT_LABEL,
     OPT_DEBUG_LEVEL,
     OPT_ARRAY,
+    OPT_WARM,
     OPT_NOTE,    /* accepted, has no effect: a line in the launcher log */
     OPT_SILENT,  /* accepted, has no effect, by specification */
     OPT_REFUSED, /* not supported yet */
@@ -96,6 +97,7 @@ static const struct option_row table[] = {
     { .name = "msd-priority", .id = OPT_PRIORITY, .class = CLASS_INT, .min = 1, .max = PRIORITY_MAX },
     { .name = "msd-pending-timeout", .id = OPT_PENDING_TIMEOUT, .class = CLASS_INT, .min = 1, .max = SECONDS_MAX },
     { .name = "msd-array", .id = OPT_ARRAY, .class = CLASS_TEXT },
+    { .name = "msd-warm", .id = OPT_WARM, .class = CLASS_FLAG },
     { .name = "msd-pack-id", .id = OPT_REFUSED, .class = CLASS_TEXT },
     /* data */
     { .name = "cs-datastore-meta", .id = OPT_DATASTORE, .class = CLASS_PAIRS },
@@ -676,6 +678,7 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_LABEL: p->labels[p->label_count++] = value; return SHOAL_OK;
     case OPT_DEBUG_LEVEL: return set_text(p, row, &o->debug_level, value);
     case OPT_ARRAY: return set_text(p, row, &o->array, value);
+    case OPT_WARM: o->warm = true; return SHOAL_OK;
     case OPT_NOTE:
         note(p, row->secret ? arena_printf(p->arena, "--%s has no effect here", row->name)
                             : arena_printf(p->arena, "--%s %.80s has no effect here", row->name, value));
@@ -987,6 +990,10 @@ static enum shoal_err check_command(struct parse *p)
                           p->framework->name);
     if (o->user_cmd && p->framework->elastic)
         return not_yet(p, "user-cmd with an elastic framework");
+    if (o->warm && (o->user_cmd || p->framework->elastic))
+        return shoal_fail(p->msg, SHOAL_ERR_INVALID,
+                          "--msd-warm: only plain Python scripts start warm; leave it out %s",
+                          o->user_cmd ? "with --user-cmd" : "with an elastic framework, whose workers start so anyway");
     if (o->user_cmd && p->words_after == 0)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--user-cmd: the command is missing; write it after a lone --");
     if (!o->user_cmd && o->main[0] == '\0' && o->model_dir[0] != '\0')

@@ -1,7 +1,8 @@
-"""Lay out the fabric home:  build_fabric.py OUTDIR LIBSHOAL
+"""Lay out the fabric home:  build_fabric.py OUTDIR LIBSHOAL [LIBWARM]
 
     OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt
     OUTDIR/native/libshoal.so    zips hold no libraries
+    OUTDIR/native/warm.py        a warm interpreter, and libshoal-warm.so, which it loads
     OUTDIR/site/cloudpickle      from this interpreter's environment; last on the path of a job
     OUTDIR/site/msgpack          the same; without its compiled part, which belongs to one version of Python
     OUTDIR/tools                 emetrics, elog: on the path, never in the zip, where they would shadow the user's own
@@ -73,14 +74,17 @@ def copy_package(name, site):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: build_fabric.py OUTDIR LIBSHOAL")
-    out, library = sys.argv[1:]
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: build_fabric.py OUTDIR LIBSHOAL [LIBWARM]")
+    out, library = sys.argv[1:3]
     content = hashlib.blake2b(make_zip(os.path.join(out, "libs", "fabric.zip")), digest_size=8)
-    with open(library, "rb") as source:
-        binary = source.read()
-    replace(os.path.join(out, "native", "libshoal.so"), binary)
-    content.update(binary)
+    natives = [("libshoal.so", library), ("warm.py", os.path.join(HERE, "native", "warm.py"))]
+    natives += [("libshoal-warm.so", warm) for warm in sys.argv[3:]]
+    for name, path in natives:
+        with open(path, "rb") as source:
+            binary = source.read()
+        replace(os.path.join(out, "native", name), binary)
+        content.update(binary)
     for name in ("cloudpickle", "msgpack"):
         content.update(copy_package(name, os.path.join(out, "site")).encode())
     for name in sources(os.path.join(HERE, "tools")):

@@ -42,6 +42,8 @@ struct shoal_job_spec {
     char data_path[SHOAL_JOB_FILE_BYTES];
     char debug_level[16];
     bool elastic;
+    bool warm;     /* its scripts may be forked from an interpreter that has come up already; an older host starts them
+                    * cold */
     bool user_cmd; /* run argv itself in the work directory, not Python with main_file */
     uint32_t uid;  /* of the creator on the hosts */
     uint32_t workers_min;

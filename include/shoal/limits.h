@@ -52,6 +52,17 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* Slots of one host (eight devices of seven slices each, and some CPU shares), and workers of one job (an epoch with
  * every address fits one worker message). */
 #define SHOAL_SLOTS_MAX 64
+
+/* Warm interpreters that wait on a host, one for each user and environment: each has 10 MB and more. Beyond them the one
+ * that was not used for the longest time ends. */
+#define SHOAL_WARM_SERVERS_MAX 4
+#define SHOAL_WARM_IDLE_NS (300 * SHOAL_S)
+/* One that did not come up is not tried again for so long: each try costs as much as the start that it was to save. */
+#define SHOAL_WARM_FAILED_NS (60 * SHOAL_S)
+/* An order that is not carried out by then goes to the spawn helper. An interpreter comes up in 0.1 s on a quiet machine. */
+#define SHOAL_WARM_ANSWER_NS (5 * SHOAL_S)
+/* The variables that an interpreter reads while it starts, and its own name. A longer text starts cold. */
+#define SHOAL_WARM_KEY_BYTES 8192
 #define SHOAL_RANKS_MAX 64
 /* Tasks of one array job. At 16 bytes a task the largest takes 1.6 MB on each guardian, and its snapshot 1.3 MB, which
  * is written each 512 entries; ten times as many would write for longer than they run. */

@@ -65,6 +65,7 @@ struct shoal_runner_start {
     const char *argv[SHOAL_RUNNER_STRINGS_MAX + 1]; /* ends with NULL */
     uint32_t envc;
     const char *env[SHOAL_RUNNER_STRINGS_MAX + 1]; /* NAME=VALUE, ends with NULL: the whole environment */
+    bool warm; /* not on the wire: the agent asks a warm interpreter for the runner (node/runner/warm.h) */
 };
 
 struct shoal_runner_message {

@@ -93,6 +93,7 @@ struct shoal_job_options {
     struct shoal_texts attrs;
     struct shoal_texts labels;
     struct shoal_texts script_argv; /* what follows the main file */
+    bool warm;                      /* forked from a waiting interpreter where that is possible */
     const char *array;              /* ranges of an array of tasks (shoal/array.h); "" = none */
     struct shoal_texts notes;       /* what was accepted but has no effect: lines for the launcher log */
 };

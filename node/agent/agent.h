@@ -95,7 +95,9 @@ struct agent_spares {
 
 struct agent_job {
     bool used;
-    bool opened; /* JOB_OPEN: something of it runs, or will run, here */
+    bool opened;
+    bool cold_said;
+        /* a run was to be warm, and the launcher's log says why it is not */ /* JOB_OPEN: something of it runs, or will run, here */
     struct shoal_job_id id;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
@@ -242,6 +244,7 @@ void agent_job_call(struct agent *agent, const struct agent_job *job, const char
 void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap);
 /* The same of a task of an array, relative to the job's result folder. */
 void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);
+void agent_job_cold(void *arg, struct shoal_job_id id, const char *why); /* `arg` is the agent */
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);

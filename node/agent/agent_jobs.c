@@ -633,6 +633,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         return;
     }
     t->start.how = SHOAL_START_EXEC;
+    t->start.warm = job->spec.warm && run->role != SHOAL_JOB_DRIVER;
     if (!job->spec.user_cmd) {
         put_argv(t, agent->settings.python);
         put_argv(t, job->main_path);
@@ -680,6 +681,29 @@ static void launcher_line(struct agent_job *job, const struct agent_run *run, co
     if (file == NULL)
         return;
     (void)fprintf(file, "%s\n", text);
+    (void)fclose(file);
+}
+
+/* Once a job and host: the line is for whoever wonders why it was no faster. */
+void agent_job_cold(void *arg, struct shoal_job_id id, const char *why)
+{
+    struct agent *agent = arg;
+    struct agent_job *job = agent_job_find(agent, id);
+    char path[AGENT_PATH_BYTES + 160];
+    FILE *file = NULL;
+
+    if (job == NULL || job->cold_said)
+        return;
+    job->cold_said = true;
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && file == NULL; i++) {
+        if (!job->runs[i].used)
+            continue;
+        agent_run_log(job, &job->runs[i], "launcher", path, sizeof(path));
+        file = fopen(path, "ae");
+    }
+    if (file == NULL)
+        return;
+    (void)fprintf(file, "starts cold, though warm was asked for: %s\n", why);
     (void)fclose(file);
 }
 

@@ -647,10 +647,12 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
     char jobs[AGENT_PATH_BYTES + 16];
     char slots[AGENT_PATH_BYTES + 16];
     char path[AGENT_PATH_BYTES + 16];
+    char native[AGENT_PATH_BYTES + 16];
     struct workers_options options = { .loop = &agent->loop,
                                        .jobs_dir = jobs,
                                        .slots_dir = slots,
                                        .socket_path = path,
+                                       .native_dir = native,
                                        .slots = agent->settings.slots,
                                        .arg = agent,
                                        .on_started = on_started,
@@ -658,6 +660,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .on_runner = on_runner,
                                        .on_left = on_left,
                                        .on_message = on_message,
+                                       .on_cold = agent_job_cold,
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,
                                        .on_dying = on_dying,
@@ -666,5 +669,6 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
     (void)snprintf(jobs, sizeof(jobs), "%s/jobs", agent->settings.data);
     (void)snprintf(slots, sizeof(slots), "%s/slots", agent->settings.data);
     (void)snprintf(path, sizeof(path), "%s/w.sock", agent->settings.data);
+    (void)snprintf(native, sizeof(native), "%s/native", agent->settings.fabric_home);
     return workers_create(&agent->workers, &options, msg);
 }

@@ -2,6 +2,8 @@
  * inherit and nothing else. */
 #include "runner_state.h"
 
+#include "warm.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -37,6 +39,12 @@ void runner_make_parents(const char *path)
     (void)mkdir(part, 0700);
 }
 
+static const struct runner_hooks *the_hooks; /* NULL: this process is no interpreter */
+
+void runner_hooks_use(const struct runner_hooks *hooks) { the_hooks = hooks; }
+
+const struct runner_hooks *runner_hooks_now(void) { return the_hooks; }
+
 /* In the new process, between fork and exec. Only async-signal-safe calls; errors go to the exit status pipe. */
 static void become(const struct shoal_runner_start *start, const int fds[3], const int *kept, unsigned kept_count)
 {
@@ -56,6 +64,8 @@ static void become(const struct shoal_runner_start *start, const int fds[3], con
     runner_cgroup_write(start->cgroup, "cgroup.procs", "0");
     if (chdir(start->cwd) != 0)
         _exit(126);
+    if (the_hooks != NULL && start->how == SHOAL_START_EXEC)
+        the_hooks->become(start, kept, kept_count);
     /* execvpe takes char *const *: it does not write to the strings. */
     (void)execvpe(start->argv[0], (char *const *)(uintptr_t)start->argv, (char *const *)(uintptr_t)start->env);
     _exit(127);
@@ -113,7 +123,7 @@ enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_star
     enum shoal_err err = open_logs(runner, start, fds + 1, msg);
 
     if (err == SHOAL_OK) {
-        *pid = fork();
+        *pid = the_hooks == NULL ? fork() : the_hooks->fork();
         if (*pid == 0)
             become(start, fds, kept, 3);
         if (*pid < 0)

@@ -38,10 +38,29 @@ SHOAL_MUST_CHECK enum shoal_err spawn_encode(const struct spawn_order *order, ui
 /* MALFORMED; `order` is set only on success. */
 SHOAL_MUST_CHECK enum shoal_err spawn_decode(struct shoal_view datagram, struct spawn_order *order);
 
+/* ---- spawn_helper.c: in the helper's process ---- */
+
+/* Where the words lie that `ps` shows of this process. */
+struct spawn_title {
+    char *at;
+    size_t cap;
+};
+
+/* As many words as there is room for. A runner is found by its words, with the job's folder as the third: by people, and
+ * by tests. */
+void spawn_title_put(const struct spawn_title *title, const char *const *words, unsigned count);
+/* Forks a runner for each order, until the other end of `socket` is closed. `name` is this process's, for `ps`. */
+void spawn_serve(int socket, const struct spawn_title *title, const char *name);
+
+/* ---- the agent's side ---- */
+
+/* One order and the runner's socket, without waiting. 0, or errno. */
+SHOAL_MUST_CHECK int spawn_send(int socket, const struct spawn_order *order, int listener);
+
 struct uv_loop_s;
 struct spawner;
 
-/* spawner_uv.c: the agent's side. A helper that dies is started again with the next order.
+/* spawner_uv.c. A helper that dies is started again with the next order.
  * UNREACHABLE: a process cannot be started; the message says why. */
 SHOAL_MUST_CHECK enum shoal_err spawner_create(struct spawner **spawner, struct uv_loop_s *loop, struct shoal_msg *msg);
 /* `listener` stays the caller's, who closes it. UNREACHABLE: no helper runs or can be started. */

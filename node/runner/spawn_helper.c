@@ -1,6 +1,8 @@
 /* The spawn helper's own process (spawn.h): one thread, one socket, and a fork for each order. */
 #include "spawn.h"
 
+#include "warm.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -26,28 +28,22 @@ struct order_fds {
     unsigned count;
 };
 
-/* Where the words lie that `ps` shows of this process. */
-struct title {
-    char *at;
-    size_t cap;
-};
-
-static struct title title_of(int argc, char **argv)
+static struct spawn_title title_of(int argc, char **argv)
 {
-    struct title title = { .at = argv[0], .cap = strlen(argv[0]) + 1 };
+    struct spawn_title title = { .at = argv[0], .cap = strlen(argv[0]) + 1 };
 
     for (int i = 1; i < argc && argv[i] == title.at + title.cap; i++)
         title.cap += strlen(argv[i]) + 1;
     return title;
 }
 
-/* A runner is found by its words, with the job's folder as the second: by people, and by tests. */
-static void title_put(const struct title *title, const char *const words[5])
+void spawn_title_put(const struct spawn_title *title, const char *const *words, unsigned count)
 {
     size_t at = 0;
 
-    memset(title->at, 0, title->cap);
-    for (unsigned i = 0; i < 5; i++) {
+    if (title->cap > 0)
+        memset(title->at, 0, title->cap);
+    for (unsigned i = 0; i < count; i++) {
         size_t len = strlen(words[i]) + 1;
 
         if (len > title->cap - at)
@@ -57,8 +53,15 @@ static void title_put(const struct title *title, const char *const words[5])
     }
 }
 
+static pid_t fork_here(void)
+{
+    const struct runner_hooks *hooks = runner_hooks_now();
+
+    return hooks == NULL ? fork() : hooks->fork();
+}
+
 /* P2. In the forked process; never returns. */
-static void become_runner(const struct spawn_order *order, int socket, int listener, const struct title *title)
+static void become_runner(const struct spawn_order *order, int socket, int listener, const struct spawn_title *title)
 {
     char words[5][SPAWN_DIR_BYTES] = { "runner" };
     char *argv[6] = { words[0], words[1], words[2], words[3], words[4], NULL };
@@ -71,7 +74,7 @@ static void become_runner(const struct spawn_order *order, int socket, int liste
     (void)snprintf(words[2], sizeof(words[2]), "%s", order->job);
     (void)snprintf(words[3], sizeof(words[3]), "%u", order->generation);
     (void)snprintf(words[4], sizeof(words[4]), "%d", listener);
-    title_put(title, shown);
+    spawn_title_put(title, shown, 5);
     _exit(shoal_runner_main(5, argv));
 }
 
@@ -86,7 +89,9 @@ static void fds_of(struct msghdr *header, struct order_fds *found)
     }
 }
 
-static void on_order(int socket, struct shoal_view datagram, const struct order_fds *given, const struct title *title)
+/* False: this process forks nothing any more (W2). The order is lost with it, and given again elsewhere (P3). */
+static bool on_order(int socket, struct shoal_view datagram, const struct order_fds *given,
+                     const struct spawn_title *title)
 {
     struct spawn_order order;
     pid_t pid;
@@ -94,18 +99,21 @@ static void on_order(int socket, struct shoal_view datagram, const struct order_
     if (given->count != 1 || spawn_decode(datagram, &order) != SHOAL_OK) { /* P4 */
         (void)dprintf(2, "spawn helper: dropped an order of %zu bytes and %u descriptors\n", datagram.len,
                       given->count);
-        return;
+        return true;
     }
-    pid = fork();
+    if (runner_hooks_now() != NULL && !runner_hooks_now()->may_fork())
+        return false;
+    pid = fork_here();
     if (pid == 0)
         become_runner(&order, socket, given->fds[0], title);
     if (pid < 0) /* else: P1 */
         (void)dprintf(2, "spawn helper: no process for the runner of %s: %s; raise the process limit\n", order.job,
                       strerror(errno));
+    return true;
 }
 
-/* False: the agent is gone. */
-static bool serve_one(int socket, const struct title *title)
+/* False: the agent is gone, or this process is to end. */
+static bool serve_one(int socket, const struct spawn_title *title)
 {
     uint8_t bytes[SPAWN_MESSAGE_MAX];
     struct iovec part = { .iov_base = bytes, .iov_len = sizeof(bytes) };
@@ -117,6 +125,7 @@ static bool serve_one(int socket, const struct title *title)
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
     };
     struct order_fds given;
+    bool goes_on;
     ssize_t len = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
 
     if (len < 0)
@@ -124,10 +133,10 @@ static bool serve_one(int socket, const struct title *title)
     fds_of(&header, &given);
     if (len == 0 && given.count == 0)
         return false;
-    on_order(socket, shoal_view_of(bytes, (size_t)len), &given, title);
+    goes_on = on_order(socket, shoal_view_of(bytes, (size_t)len), &given, title);
     for (unsigned i = 0; i < given.count; i++)
         (void)close(given.fds[i]);
-    return true;
+    return goes_on;
 }
 
 /* The class and priority of the agent are not for runners: what they start is the user's. */
@@ -151,22 +160,27 @@ static void on_child(int number)
     errno = kept;
 }
 
+void spawn_serve(int socket, const struct spawn_title *title, const char *name)
+{
+    (void)close_range((unsigned)socket + 1, ~0u, 0); /* P2 */
+    be_ordinary();
+    (void)prctl(PR_SET_NAME, name);
+    (void)sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP }, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    while (serve_one(socket, title))
+        continue;
+}
+
 int shoal_spawn_helper_main(int argc, char **argv)
 {
-    struct title title = title_of(argc, argv);
+    struct spawn_title title = title_of(argc, argv);
     int socket = argc < 3 ? -1 : (int)strtol(argv[2], NULL, 10);
 
     if (socket < 3 || fcntl(socket, F_SETFD, FD_CLOEXEC) != 0) {
         (void)dprintf(2, "usage: shoal spawn-helper FD PADDING (an agent starts it)\n");
         return 2;
     }
-    (void)close_range((unsigned)socket + 1, ~0u, 0); /* P2 */
-    be_ordinary();
-    (void)prctl(PR_SET_NAME, "shoal-spawn");
-    (void)sigaction(SIGCHLD, &(struct sigaction){ .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP }, NULL);
-    (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGHUP, SIG_IGN);
-    while (serve_one(socket, &title))
-        continue;
+    spawn_serve(socket, &title, "shoal-spawn");
     return 0;
 }

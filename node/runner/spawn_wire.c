@@ -1,7 +1,9 @@
-/* The one message of spawn.h, byte for byte. */
+/* The one message of spawn.h, byte for byte, and how it is sent. */
 #include "spawn.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "shoal/wire.h"
 
@@ -42,4 +44,26 @@ enum shoal_err spawn_decode(struct shoal_view datagram, struct spawn_order *orde
         return SHOAL_ERR_MALFORMED;
     *order = read;
     return SHOAL_OK;
+}
+
+int spawn_send(int socket, const struct spawn_order *order, int listener)
+{
+    uint8_t bytes[SPAWN_MESSAGE_MAX];
+    struct iovec part = { .iov_base = bytes };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { 0 };
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+    };
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+
+    if (spawn_encode(order, bytes, sizeof(bytes), &part.iov_len) != SHOAL_OK)
+        return EMSGSIZE;
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &listener, sizeof(int));
+    return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }

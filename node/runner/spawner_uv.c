@@ -190,40 +190,17 @@ enum shoal_err spawner_create(struct spawner **out, struct uv_loop_s *loop, stru
     return err;
 }
 
-static int order_send(const struct helper *helper, const uint8_t *bytes, size_t len, int listener)
-{
-    struct iovec part = { .iov_base = (uint8_t *)(uintptr_t)bytes, .iov_len = len };
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control = { 0 };
-    struct msghdr header = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
-    };
-    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
-
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &listener, sizeof(int));
-    return sendmsg(helper->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
-}
-
 enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order, int listener,
                               struct shoal_msg *msg)
 {
-    uint8_t bytes[SPAWN_MESSAGE_MAX];
-    size_t len;
     int code = 0;
 
-    if (spawn_encode(order, bytes, sizeof(bytes), &len) != SHOAL_OK)
-        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s: too long for an order to the spawn helper", order->dir);
     for (unsigned i = 0; i < 2; i++) { /* twice: the first may tell that the helper has ended */
         enum shoal_err err = helper_start(spawner, msg);
 
         if (err != SHOAL_OK)
             return err;
-        code = order_send(spawner->helper, bytes, len, listener);
+        code = spawn_send(spawner->helper->socket, order, listener);
         if (code == 0)
             return SHOAL_OK;
         if (code != EPIPE && code != ECONNRESET)

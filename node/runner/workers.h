@@ -23,6 +23,7 @@ struct workers_options {
     const char *jobs_dir;    /* <data>/jobs */
     const char *slots_dir;   /* <data>/slots: the locks */
     const char *socket_path; /* where workers connect */
+    const char *native_dir;  /* FABRIC_HOME's: what a warm interpreter loads */
     uint32_t slots;
     void *arg;
     void (*on_started)(void *arg, uint64_t worker_id, int32_t pid);
@@ -36,6 +37,8 @@ struct workers_options {
      * and the worker connects and says HELLO again. */
     bool (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message);
+    /* A worker that was to be warm is started cold, and why. */
+    void (*on_cold)(void *arg, struct shoal_job_id job, const char *why);
     void (*on_slot_idle)(void *arg, uint32_t slot);
     void (*on_stuck)(void *arg, uint64_t worker_id); /* its library thread stands still */
     /* The process has been killed or has crashed: it is in nobody's way any more, though its end is told later. */

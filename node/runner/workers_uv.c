@@ -9,6 +9,7 @@
 
 #include "deaths_uv.h"
 #include "spawn.h"
+#include "warm.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -48,6 +49,8 @@ struct runner_link {
     bool closing;            /* it was told that it may end */
     int32_t awaited;         /* messages about its workers that belong to WELCOME */
     unsigned spawns;         /* times that it was asked for; 0: it was found again */
+    uint64_t warm_server;    /* that was asked for it; 0: the spawn helper was */
+    uint64_t asked_ns;       /* when */
     struct shoal_buf orders; /* what it was told before its WELCOME: u32 length and bytes, one after the other */
     struct shoal_job_id job;
     uint32_t generation;
@@ -82,6 +85,7 @@ struct workers {
     uv_timer_t watchdog;
     struct deaths *deaths;
     struct spawner *spawner;
+    struct warm *warm;
     uint64_t slots_draining; /* bit i: slot i is watched for its lock */
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
@@ -227,6 +231,17 @@ static void watch_steps(struct workers *workers, struct runner_link *runner)
     workers->options.on_stepped(workers->options.arg, worker_id, epoch, step);
 }
 
+static void runner_lost(struct runner_link *runner);
+
+/* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
+static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
+{
+    if (runner->lost || runner->welcomed || runner->warm_server == 0 || now < runner->asked_ns + SHOAL_WARM_ANSWER_NS)
+        return;
+    warm_failed(workers->warm, runner->warm_server);
+    runner_lost(runner);
+}
+
 static void on_watchdog(uv_timer_t *timer)
 {
     struct workers *workers = timer->data;
@@ -244,6 +259,8 @@ static void on_watchdog(uv_timer_t *timer)
         else
             memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
         watch_steps(workers, &workers->runners[i]);
+        if (kept_time)
+            watch_warm(workers, &workers->runners[i], now);
     }
     if (!any)
         (void)uv_timer_stop(&workers->watchdog);
@@ -333,6 +350,7 @@ static void runner_lost(struct runner_link *runner)
 
 static void on_welcome(struct runner_link *runner, const struct shoal_runner_message *message, int control_fd)
 {
+    struct workers *workers = runner->workers;
     void *page;
 
     if (control_fd < 0)
@@ -343,6 +361,7 @@ static void on_welcome(struct runner_link *runner, const struct shoal_runner_mes
         runner->generation = runner->page->generation;
     }
     runner->welcomed = true;
+    warm_answered(workers->warm, runner->warm_server);
     runner->awaited = message->status;
     shoal_buf_deinit(&runner->orders);
 }
@@ -522,20 +541,27 @@ static enum shoal_err runner_socket(const char *dir, int *fd, struct shoal_msg *
     return err;
 }
 
+/* `warm`: the first worker's start, where a warm interpreter is to fork the runner; NULL: the spawn helper does. */
 static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id job, uint32_t generation,
-                                   struct shoal_msg *msg)
+                                   const struct shoal_runner_start *warm, uint64_t *warm_server, struct shoal_msg *msg)
 {
     struct spawn_order order = { .generation = generation };
+    struct shoal_msg why = { "" };
     enum shoal_err err;
     int listener;
 
+    *warm_server = 0;
     shoal_job_id_text(job, order.job);
     job_dir(workers, job, order.dir, sizeof(order.dir));
     (void)mkdir(order.dir, 0700);
     err = runner_socket(order.dir, &listener, msg);
     if (err != SHOAL_OK)
         return err;
-    err = spawner_runner(workers->spawner, &order, listener, msg);
+    err = warm == NULL ? SHOAL_ERR_UNREACHABLE : warm_runner(workers->warm, warm, &order, listener, warm_server, &why);
+    if (err != SHOAL_OK && warm != NULL)
+        workers->options.on_cold(workers->options.arg, job, why.text);
+    if (err != SHOAL_OK)
+        err = spawner_runner(workers->spawner, &order, listener, msg);
     (void)close(listener);
     return err;
 }
@@ -547,10 +573,15 @@ static bool runner_again(struct runner_link *runner)
     struct workers *workers = runner->workers;
     struct runner_link *next;
     struct shoal_msg msg = { "" };
+    uint64_t next_server;
 
     if (runner->spawns == 0 || runner->spawns == SPAWNS_MAX || workers->stopped)
         return false;
-    if (runner_spawn(workers, runner->job, runner->generation, &msg) != SHOAL_OK ||
+    if (runner->warm_server != 0) {
+        warm_failed(workers->warm, runner->warm_server);
+        workers->options.on_cold(workers->options.arg, runner->job, "the warm interpreter ended, or did not answer");
+    }
+    if (runner_spawn(workers, runner->job, runner->generation, NULL, &next_server, &msg) != SHOAL_OK ||
         runner_connect(workers, runner->job, runner->generation, &next, &msg) != SHOAL_OK) {
         (void)fprintf(stderr, "a runner was lost, and no other can be started: %s\n", msg.text);
         return false;
@@ -592,15 +623,18 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
                              const struct shoal_runner_start *start, struct shoal_msg *msg)
 {
     struct runner_link *runner = runner_find(workers, job);
+    uint64_t warm_server;
     enum shoal_err err;
 
     if (runner == NULL) {
-        err = runner_spawn(workers, job, generation, msg);
+        err = runner_spawn(workers, job, generation, start->warm ? start : NULL, &warm_server, msg);
         if (err == SHOAL_OK)
             err = runner_connect(workers, job, generation, &runner, msg);
         if (err != SHOAL_OK)
             return err;
         runner->spawns = 1;
+        runner->warm_server = warm_server;
+        runner->asked_ns = uv_hrtime();
     }
     if (runner->alive_count == SHOAL_RUNNER_WORKERS_MAX)
         return shoal_fail(msg, SHOAL_ERR_FULL, "more than %d workers of one job on this host",
@@ -839,7 +873,10 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     err = spawner_create(&workers->spawner, options->loop, msg);
     if (err != SHOAL_OK)
         return err; /* the process ends */
-    workers->handles_open = 5;
+    err = warm_create(&workers->warm, options->loop, options->native_dir, msg);
+    if (err != SHOAL_OK)
+        return err;
+    workers->handles_open = 6;
     err = deaths_create(&workers->deaths, options->loop, options->on_dying, options->arg);
     if (err != SHOAL_OK)
         return shoal_fail(msg, err, "no memory, or no thread, for the watch over workers"); /* the process ends */
@@ -879,6 +916,7 @@ void workers_stop(struct workers *workers)
     workers->stopped = true;
     deaths_stop(workers->deaths, on_part_stopped, workers);
     spawner_stop(workers->spawner, on_part_stopped, workers);
+    warm_stop(workers->warm, on_part_stopped, workers);
     while (workers->links != NULL)
         link_close(workers->links);
     for (unsigned i = 0; i < JOBS_HERE_MAX; i++) {

@@ -47,6 +47,8 @@ static void describe(const struct args_result *r, char *out, size_t cap)
         len += (size_t)snprintf(out + len, cap - len, " data=%s", o->data_path);
     if (strcmp(o->debug_level, "info") != 0)
         len += (size_t)snprintf(out + len, cap - len, " debug=%s", o->debug_level);
+    if (o->warm)
+        len += (size_t)snprintf(out + len, cap - len, " warm");
     if (o->array[0] != '\0')
         len += (size_t)snprintf(out + len, cap - len, " array=%s", o->array);
     for (size_t i = 0; i < o->env.count; i++)
@@ -163,6 +165,7 @@ static const struct row rows[] = {
     { "a priority too large for any integer", P "--msd-priority 99999999999999999999", NULL, "--msd-priority", INV },
     { "a pending timeout", P "--msd-pending-timeout 60", NULL, "PyTorch main=m.py pend=60", 0 },
     { "a pending timeout of 0", P "--msd-pending-timeout 0", NULL, "--msd-pending-timeout", INV },
+    { "a warm start", P "--msd-warm", NULL, "PyTorch main=m.py warm", 0 },
     { "an array", P "--msd-array 0-9%2 --array 5", NULL, "PyTorch main=m.py array=0-9%2 [--array] [5]", 0 },
     { "a pack", P "--msd-pack-id shoal-1", NULL, "not supported yet: --msd-pack-id", UNS },
     /* data */
