@@ -1,4 +1,4 @@
-/* Scripts forked from a warm interpreter (docs/decisions/0015-warm-interpreters.md).
+/* Scripts forked from a warm interpreter (docs/decisions/0014-warm-interpreters.md).
  *
  *   agent --folder, job, generation + listening socket--> warm server --fork--> runner --fork--> script
  *                                                          (a Python that has come up, and waits)
