@@ -142,7 +142,10 @@ static void place(struct shoal_sched *s, struct sched_group *g)
         return;
     g->archive_ns = s->now + LEAD_LOOK_NS;
     if (sched_archived_is_stored(a) && sched_archive_all_hold(a->hosts, a->host_count, false) && sched_has_room(s)) {
-        size_t len = shoal_job_entry_archived(bytes, sizeof(bytes), a->hash, s->wall_ms);
+        size_t len;
+
+        SHOAL_ASSERT(sched_archive_all_hold(a->hosts, a->host_count, false)); /* A2 */
+        len = shoal_job_entry_archived(bytes, sizeof(bytes), a->hash, s->wall_ms);
 
         shoal_entry_unref(sched_propose(s, g, shoal_view_of(bytes, len), SCHED_CTX_KEEP));
     }

@@ -837,6 +837,8 @@ void sched_gone_keep_floor(struct shoal_sched *s, const struct sched_group *g)
     SHOAL_ASSERT(g->raft != NULL); /* T5 */
     if (gone != NULL)
         gone->floor = gone->why == GONE_MOVED ? shoal_raft_floor(g->raft) : (struct shoal_raft_floor){ 0 };
+    SHOAL_ASSERT(gone == NULL || gone->why != GONE_MOVED ||
+                 gone->floor.term == shoal_raft_floor(g->raft).term); /* T5 */
 }
 
 void sched_gone_set_floor(struct shoal_sched *s, struct sched_group *g)

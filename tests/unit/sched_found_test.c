@@ -310,6 +310,19 @@ static void test_a_retry_after_the_guardians_were_replaced(void **state)
     net_destroy(net);
 }
 
+/* F2: one of two guardians is no majority. */
+static void test_one_of_two_guardians_is_no_majority(void **state)
+{
+    struct net *net = net_create(72, 2, true);
+    struct net_reply *reply;
+
+    (void)state;
+    net->cut[0][1] = net->cut[1][0] = true;
+    reply = net_wait(net, net_submit(net, 0, 1, (struct shoal_view){ 0 }), 40 * NET_S);
+    assert_int_equal(reply->err, SHOAL_ERR_UNREACHABLE);
+    net_destroy(net);
+}
+
 static void fill_store(struct net *net, unsigned at, uint8_t percent)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
@@ -453,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_ids_that_are_gone_stay_gone),
         cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
         cmocka_unit_test(test_a_retry_after_the_guardians_were_replaced),
+        cmocka_unit_test(test_one_of_two_guardians_is_no_majority),
         cmocka_unit_test(test_a_full_store_founds_nothing),
         cmocka_unit_test(test_two_conductors_write_one_record),
         cmocka_unit_test(test_a_guardian_that_missed_the_founding_votes),

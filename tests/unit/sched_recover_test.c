@@ -137,6 +137,29 @@ static void test_any_node_recovers_from_the_replica_that_is_left(void **state)
     net_destroy(net);
 }
 
+/* C1: the tombstone of a recovered job is of its lineage, so it is newer than every summary of it. */
+static void test_a_recovered_job_is_deleted_in_gossip(void **state)
+{
+    struct net *net = net_create(39, 6, true);
+    struct shoal_job_id job = submit(net, 0, 1);
+    struct net_reply *reply;
+    unsigned asked;
+
+    (void)state;
+    net_run(net, NET_S);
+    asked = outsider(net, job);
+    (void)lose_majority(net, job, true);
+    assert_int_equal(recover(net, asked, job, true)->err, SHOAL_OK);
+    net_run(net, 10 * NET_S);
+    reply = net_wait(net, net_ask(net, asked, SHOAL_SCHED_DELETE, job, true), 5 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_run(net, 10 * NET_S);
+    for (size_t i = 0; i < net->summary_count; i++)
+        if (shoal_job_id_equal(net->summaries[i].job, job) && !net->summaries[i].tombstone)
+            fail_msg("gossip still tells of the job");
+    net_destroy(net);
+}
+
 static void test_a_group_that_is_well_is_not_recovered(void **state)
 {
     struct net *net = net_create(32, 5, true);
@@ -445,6 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_node_recovers_from_the_replica_that_is_left),
+        cmocka_unit_test(test_a_recovered_job_is_deleted_in_gossip),
         cmocka_unit_test(test_a_group_that_is_well_is_not_recovered),
         cmocka_unit_test(test_who_only_does_not_answer_is_not_lost),
         cmocka_unit_test(test_nobody_holds_it),

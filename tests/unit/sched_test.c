@@ -898,6 +898,35 @@ static void test_a_script_survives_its_leader(void **state)
     net_destroy(net);
 }
 
+/* V3 of raft_vote.c: an agent that starts has forgotten whom it supports. For one support duration it elects nobody, and
+ * stands for nothing, while the leader may still count on it. */
+static void test_who_starts_anew_is_quiet(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 300; seed < 330; seed++) {
+        struct net *net = net_create(seed, 3, true);
+        struct shoal_job_id job = submit(net, 0, 1);
+        unsigned leader = net_leader(net, job), other = (leader + 1) % 3, fresh = (leader + 2) % 3;
+
+        net_run(net, 2 * NET_S);
+        net->cut[leader][other] = net->cut[other][leader] = true; /* it campaigns, and the third does not help it */
+        net_run(net, 3 * NET_S);
+        assert_int_equal(net_leader(net, job), leader);
+        net_crash(net, fresh);
+        net_start(net, fresh);
+        for (unsigned i = 0; i < 58; i++) {
+            struct shoal_sched_group_status status;
+
+            net_run(net, 10 * NET_MS);
+            if (shoal_sched_group_find(net->nodes[other].sched, job, &status) && status.leads)
+                fail_msg("seed %llu: another leads %u ms after the start", (unsigned long long)seed, 10 * (i + 1));
+            if (shoal_sched_group_find(net->nodes[fresh].sched, job, &status) && status.leads)
+                fail_msg("seed %llu: it leads %u ms after its start", (unsigned long long)seed, 10 * (i + 1));
+        }
+        net_destroy(net);
+    }
+}
+
 /* G7: a node that has no part in a job says that it is deleted, and that it has ended; its guardians do not believe it. */
 static void test_gone_is_said_by_those_who_know(void **state)
 {
@@ -1205,6 +1234,7 @@ int main(void)
         cmocka_unit_test(test_a_large_bundle_is_fetched_first),
         cmocka_unit_test(test_scripts_run_and_finish),
         cmocka_unit_test(test_a_script_survives_its_leader),
+        cmocka_unit_test(test_who_starts_anew_is_quiet),
         cmocka_unit_test(test_gone_is_said_by_those_who_know),
         cmocka_unit_test(test_a_leader_without_links_loses_its_office),
         cmocka_unit_test(test_a_job_without_guardians_holds_no_slots),
