@@ -459,8 +459,12 @@ void fabric_try_turn(struct shoal_comm *comm)
 {
     if (comm->fabric == NULL || pthread_mutex_trylock(&comm->fabric_lock) != 0)
         return;
-    if (!fabric_turn(comm) && !comm->finished)
-        epoch_close(comm); /* after done, peers that were released close their connections */
+    if (!fabric_turn(comm)) {
+        if (!comm->finished)
+            epoch_close(comm);
+        else /* peers that were released close their connections; one whose host is lost ships no records any more */
+            say_unheard(comm, comm->fabric->unheard | atomic_load(&comm->lost_links));
+    }
     (void)pthread_mutex_unlock(&comm->fabric_lock);
 }
 

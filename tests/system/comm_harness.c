@@ -827,6 +827,19 @@ static void on_done(struct agent *agent, struct worker *w, const struct shoal_wo
              done->state_digest, agent->want_state);
 }
 
+/* A lost host alone ends nothing (PROTOCOLS 12), but with a member of it that is not heard it does: whoever was done when
+ * its links broke says that and nothing else. */
+static void on_unheard(struct agent *agent, const struct worker *w, uint64_t ranks)
+{
+    say(agent, "[unheard] worker %" PRIu64 " does not hear ranks %" PRIx64 "\n", w->id, ranks);
+    for (uint32_t i = 0; i < agent->worker_count && ranks != 0; i++) {
+        const struct worker *other = &agent->workers[i];
+
+        if (other->used && other->dead && other->lost && other->member)
+            revoke_epoch(agent, "a lost host's member is not heard");
+    }
+}
+
 static void on_message(struct agent *agent, struct worker *w, const struct shoal_worker_message *m)
 {
     if (m->kind == SHOAL_WORKER_READY) {
@@ -844,7 +857,7 @@ static void on_message(struct agent *agent, struct worker *w, const struct shoal
     } else if (m->kind == SHOAL_WORKER_FILES) {
         agent->files_written = true;
     } else if (m->kind == SHOAL_WORKER_UNHEARD) {
-        say(agent, "[unheard] worker %" PRIu64 " does not hear ranks %" PRIx64 "\n", w->id, m->unheard.ranks);
+        on_unheard(agent, w, m->unheard.ranks);
     } else if (m->kind == SHOAL_WORKER_FAILED) {
         fail(agent, "worker %" PRIu64 " failed: %s", w->id, m->failed.text);
     } else {
@@ -962,6 +975,8 @@ static void finish_run(struct agent *agent)
     for (uint32_t i = 0; i < agent->worker_count; i++) {
         struct worker *w = &agent->workers[i];
 
+        if (w->used && w->dead && w->lost && w->member && agent->acked < agent->total_steps)
+            all = false; /* rank 0 takes its records with it: the next one ships them */
         if (!alive(w) || !w->member)
             continue;
         all = all && w->done;
