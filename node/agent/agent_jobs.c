@@ -665,6 +665,7 @@ static void not_started(struct agent *agent, uint64_t worker_id, const char *tex
     event.u.exited.worker_id = worker_id;
     event.u.exited.status = -1;
     (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%.199s", text);
+    agent_log(agent, "worker %llu is not started: %.199s", (unsigned long long)worker_id, text);
     agent_host_event(agent, &event);
 }
 
@@ -862,6 +863,9 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
         if (!job->runs[i].used && run == NULL)
             run = &job->runs[i];
     }
+    /* Its processes may have died with the agent before, and the core knows that the job was opened. */
+    if (run != NULL && job->spec_bytes.len == 0)
+        agent_job_reopen(agent, job, order->u.run.generation);
     if (run == NULL || job->spec_bytes.len == 0) {
         not_started(agent, place->worker_id, "this host does not know the job's specification");
         return;
