@@ -120,6 +120,10 @@ tsan: setup
 	@$(MAKE) --no-print-directory FLAVOUR=tsan $(TSAN_UNITS:%=build/tsan/tests/unit/%_test)
 	@for name in $(TSAN_UNITS); do $(PYTHON) tests/run.py --out build/tsan --only unit/$$name || exit 1; done
 
+# Faults planted in a copy of the tree, one at a time: tests must find each of them (tests/mutants).
+mutants: setup
+	@$(PYTHON) tests/mutants/run.py --units
+
 soak: setup asan tsan
 	@$(if $(FUZZ_READY),$(MAKE) --no-print-directory fuzz,echo "SKIP fuzz: no clang-14; .ci/setup --develop installs it")
 	@$(MAKE) --no-print-directory FLAVOUR=release all units tools
@@ -161,5 +165,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all units tools setup test demo bench soak asan tsan fuzz fmt lint install clean
+.PHONY: all mutants units tools setup test demo bench soak asan tsan fuzz fmt lint install clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

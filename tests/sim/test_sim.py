@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -66,6 +67,20 @@ def test_faults_by_chance(first):
 def test_a_seed_that_once_failed(seed):
     done = sim("random", "--seed", seed)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.soak
+def test_many_seeds_of_the_swarm():
+    """Other seeds for each commit; what fails is printed with its command."""
+    done = sim("run", "swarm", "--seed", DRAW, "--count", 1000, "--off", OPEN, seconds=3600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.soak
+def test_planted_faults_are_found():
+    done = subprocess.run([sys.executable, str(ROOT / "tests/mutants/run.py"), "--units"], cwd=ROOT, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 @pytest.mark.soak
