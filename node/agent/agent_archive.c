@@ -49,10 +49,19 @@ struct making {
     int fd; /* of the piece under way; -1: none */
 };
 
+/* Without one there is no ledger either, and none is made for a job that left nothing. */
+static bool has_folder(const struct agent *agent, struct shoal_job_id job)
+{
+    char path[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, job, path, sizeof(path));
+    return access(path, F_OK) == 0;
+}
+
 static void made(struct making *m, enum shoal_err err, const char *text, struct shoal_hash list)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_ARCHIVE_MADE };
-    struct agent_job *job = agent_job_need(m->agent, m->job);
+    struct agent_job *job = has_folder(m->agent, m->job) ? agent_job_need(m->agent, m->job) : NULL;
     struct ledger_progress progress;
 
     event.u.archive.job = m->job;

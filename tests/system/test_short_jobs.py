@@ -136,7 +136,7 @@ def test_folders_that_a_silent_job_leaves_are_the_next_ones_and_are_as_new(new_m
     spare, results = host.data / "spare", host.data / "results"
     look = tmp_path / "look.sh"
     look.write_text('cd "$RESULT_DIR" && (find . | sort && ls -di "$PWD" && ls -d "$LOG_DIR" "$CHECKPOINT_DIR" "$SAVED_MODEL_DIR") '
-                    '> %s/seen && echo mine > model/mine' % tmp_path)
+                    '> %s/seen && echo mine > checkpoint/mine' % tmp_path)
 
     def ran(*words):
         job = client.submit(*words)
@@ -157,7 +157,7 @@ def test_folders_that_a_silent_job_leaves_are_the_next_ones_and_are_as_new(new_m
     again = ran("/bin/true")  # folders that hold a file stay where they are, so these are new
     mesh.until(lambda: (spare / "0.result").exists(), 10, "its folders are left to another")
     assert not list(results.rglob(again))
-    assert (next(results.rglob(looking)) / "model" / "mine").read_text() == "mine\n"
+    assert (next(results.rglob(looking)) / "checkpoint" / "mine").read_text() == "mine\n"
     host.kill()
     host.start()
     mesh.until(lambda: mesh.knows(host, 1), 30, "it is back")
