@@ -84,6 +84,7 @@ struct shoal_sched_action {
         } summary;
         struct {
             uint64_t version; /* PUBLISH_SLOTS: counted up; PUBLISH_MESH: of the mesh */
+            uint64_t config;  /* PUBLISH_MESH: of the guardians that it names; orders records of one version */
             struct shoal_view payload;
         } publish; /* PUBLISH_SLOTS, PUBLISH_MESH, KEEP_MESH, KEEP_SLOTS */
         struct {

@@ -121,6 +121,7 @@ void shoal_control_publish(const struct shoal_sched_action *action, struct shoal
     } else if (action->kind == SHOAL_SCHED_PUBLISH_MESH) {
         record->kind = SHOAL_RECORD_MESH_STATE;
         record->version.word[0] = action->u.publish.version;
+        record->version.word[1] = action->u.publish.config;
     } else {
         SHOAL_ASSERT(action->kind == SHOAL_SCHED_PUBLISH_SLOTS);
     }

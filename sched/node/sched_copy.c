@@ -36,6 +36,7 @@ static void publish(struct shoal_sched *s)
     SHOAL_ASSERT(fits);
     action = sched_act(s, SHOAL_SCHED_PUBLISH_MESH);
     action->u.publish.version = s->copy_version;
+    action->u.publish.config = s->mesh_hint.config;
     action->u.publish.payload = shoal_writer_view(&w);
 }
 
@@ -191,6 +192,7 @@ static void ask_part(struct shoal_sched *s)
 void sched_copy_due(struct shoal_sched *s)
 {
     const struct sched_node *node = sched_node_find(s, s->getting.from);
+    struct shoal_node_id from = { { 0 } };
 
     SHOAL_ASSERT(s->now >= s->getting.retry_ns);
     if (s->getting.heard <= s->copy_version) {
@@ -198,9 +200,11 @@ void sched_copy_due(struct shoal_sched *s)
         shoal_buf_deinit(&s->getting.bytes);
         return;
     }
-    if (node != NULL && node->info.state != SHOAL_SCHED_NODE_ALIVE && s->mesh_hint.count > 0)
-        s->getting.from = s->mesh_hint.guardians[shoal_rand_below(&s->chance, s->mesh_hint.count)];
-    s->getting.version = 0; /* from the start: what came so far may be of a version that is gone */
+    if (node == NULL || node->info.state != SHOAL_SCHED_NODE_ALIVE)
+        from = sched_any_alive(s); /* every node that has it gives it */
+    if (!shoal_node_id_is_zero(from))
+        s->getting.from = from;
+    s->getting.version = 0;                   /* from the start: what came so far may be of a version that is gone */
     ask_part(s);
 }
 

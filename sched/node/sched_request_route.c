@@ -208,7 +208,7 @@ void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r)
         s->requests_ns = r->retry_ns;
 }
 
-static struct shoal_node_id any_alive(struct shoal_sched *s)
+struct shoal_node_id sched_any_alive(struct shoal_sched *s)
 {
     size_t first = s->node_count == 0 ? 0 : shoal_rand_below(&s->chance, s->node_count);
 
@@ -239,7 +239,7 @@ static void try_mesh(struct shoal_sched *s, struct sched_request *r)
             to = guardian;
     }
     if (shoal_node_id_is_zero(to))
-        to = any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
+        to = sched_any_alive(s); /* the guardians known here are gone: somebody knows the new ones */
     if (shoal_node_id_is_zero(to))
         sched_request_retry(s, r, SCHED_RETRY_NS);
     else

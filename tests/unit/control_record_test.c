@@ -187,10 +187,12 @@ static void actions_become_records(void **state)
 
     action = (struct shoal_sched_action){ .kind = SHOAL_SCHED_PUBLISH_MESH };
     action.u.publish.version = 12;
+    action.u.publish.config = 13;
     action.u.publish.payload = shoal_view_text("mesh");
     shoal_control_publish(&action, &record);
     assert_int_equal(record.kind, SHOAL_RECORD_MESH_STATE);
     assert_int_equal(record.version.word[0], 12);
+    assert_int_equal(record.version.word[1], 13); /* other guardians of the same version are news */
     record.author = (struct shoal_node_id){ { 5 } };
     assert_true(shoal_control_heard(&record, &event));
     assert_int_equal(event.kind, SHOAL_SCHED_MESH_HEARD);
