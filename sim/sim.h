@@ -261,6 +261,7 @@ struct sim_host {
     char name[16];
     bool exists;    /* has been started once */
     bool destroyed; /* with its disk; it never comes back */
+    bool draining;  /* an operator takes its work away */
     bool powered;
     bool agent; /* runs */
     uint32_t life;
@@ -348,6 +349,7 @@ struct sim_group {
 struct sim_request {
     uint32_t host, life;
     uint32_t job; /* UINT32_MAX: none */
+    bool removal; /* a change of the mesh that adds no user */
     enum shoal_sched_request_kind kind;
     bool answered;
     bool linearizable;
@@ -384,6 +386,10 @@ enum sim_verb {
     SIM_DELETE,
     SIM_RECOVER,
     SIM_USER,
+    SIM_REMOVE,
+    SIM_DRAIN,
+    SIM_UNDRAIN,
+    SIM_RECOVER_MESH,
     SIM_EXPECT_FINISHED,
     SIM_EXPECT_ENGINES,
     SIM_EXPECT_SHRINKS,
@@ -567,6 +573,9 @@ void sim_host_step(struct sim_host *host, const struct shoal_host_event *event);
 bool sim_blobs_are_here(const struct sim_host *host, uint32_t job);     /* of its archive */
 uint32_t sim_host_find(const struct sim *sim, struct shoal_node_id id); /* UINT32_MAX: none */
 uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request, uint32_t job);
+void sim_drain(struct sim_host *host, bool on);
+void sim_remove(struct sim *sim, uint32_t at); /* the host, from the mesh; asked of the first other one */
+void sim_recover_mesh(struct sim *sim, uint32_t at);
 void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user);
 
 /* sim_net.c */

@@ -163,9 +163,11 @@ static void publish(struct sim_host *host, const struct shoal_record *record)
 
 static void publish_facts(struct sim_host *host)
 {
-    static const struct shoal_facts_record facts = {
-        .cpus = 4, .simulated = true, .numeric_class = "simulated", .api_url = "http://simulated"
-    };
+    const struct shoal_facts_record facts = { .cpus = 4,
+                                              .simulated = true,
+                                              .draining = host->draining,
+                                              .numeric_class = "simulated",
+                                              .api_url = "http://simulated" };
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
     size_t len;
 
@@ -623,24 +625,61 @@ uint64_t sim_request(struct sim_host *host, struct shoal_sched_request *request,
     return request->id;
 }
 
+static void ask_change(struct sim *sim, uint32_t at, enum shoal_sched_request_kind kind,
+                       const struct shoal_mesh_command *command)
+{
+    struct shoal_sched_request request = { .kind = kind };
+    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
+    size_t len;
+    enum shoal_err err = shoal_mesh_command_encode(command, bytes, sizeof(bytes), &len);
+
+    SHOAL_ASSERT(err == SHOAL_OK);
+    request.command = shoal_view_of(bytes, len);
+    if (sim->hosts[at].agent)
+        sim->mesh_request = sim_request(&sim->hosts[at], &request, UINT32_MAX);
+}
+
+void sim_drain(struct sim_host *host, bool on)
+{
+    host->draining = on; /* its own word, which outlives its agent */
+    sim_trace(host->sim, "%s is drained%s", host->name, on ? "" : " no more");
+    if (host->agent)
+        publish_facts(host);
+}
+
+void sim_remove(struct sim *sim, uint32_t at)
+{
+    const struct shoal_mesh_command command = { .kind = SHOAL_MESH_EVICT, .now_s = 1, .node = sim->hosts[at].id };
+    uint32_t other = 0;
+
+    while (other < sim->host_count && (other == at || !sim->hosts[other].agent))
+        other++;
+    sim_trace(sim, "%s is removed", sim->hosts[at].name);
+    if (other < sim->host_count) {
+        ask_change(sim, other, SHOAL_SCHED_MESH_CHANGE, &command);
+        sim->requests[sim->mesh_request].removal = true;
+    }
+}
+
+void sim_recover_mesh(struct sim *sim, uint32_t at)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .of_mesh = true, .confirmed = true };
+
+    sim_trace(sim, "the mesh group is recovered, asked of %s", sim->hosts[at].name);
+    if (sim->hosts[at].agent)
+        (void)sim_request(&sim->hosts[at], &request, UINT32_MAX);
+}
+
 /* Found the mesh, or add a user to it. */
 void sim_ask_mesh(struct sim *sim, uint32_t at, const char *user)
 {
     struct shoal_mesh_command command = { .kind = user == NULL ? SHOAL_MESH_INIT : SHOAL_MESH_ADD_USER, .now_s = 1 };
-    struct shoal_sched_request request = { .kind = user == NULL ? SHOAL_SCHED_MESH_INIT : SHOAL_SCHED_MESH_CHANGE };
-    uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
-    size_t len;
-    enum shoal_err err;
 
     (void)snprintf(command.name, sizeof(command.name), "simulated");
     (void)snprintf(command.user.name, sizeof(command.user.name), "%.63s", user == NULL ? "admin" : user);
     (void)snprintf(command.user.password, sizeof(command.user.password), "x");
     command.user.admin = user == NULL;
-    err = shoal_mesh_command_encode(&command, bytes, sizeof(bytes), &len);
-    SHOAL_ASSERT(err == SHOAL_OK);
-    request.command = shoal_view_of(bytes, len);
-    if (sim->hosts[at].agent)
-        sim->mesh_request = sim_request(&sim->hosts[at], &request, UINT32_MAX);
+    ask_change(sim, at, user == NULL ? SHOAL_SCHED_MESH_INIT : SHOAL_SCHED_MESH_CHANGE, &command);
 }
 
 /* ---- life ---- */

@@ -15,7 +15,8 @@
  * - paths: at 5s cut 1 2|all [one-way]; at 5s cut links 1 2|all [one-way] (connections alone, datagrams pass); at 5s cut
  *   data 1 2 (between their workers alone); at 5s partition 1 2 | 3 4 5 [one-way]; at 5s clog 1 2 800ms; at 6s loss 0; at
  *   9s heal
- * - the mesh: at 6s user 3; at 6s wall 3 3600s (the host's wall clock jumps ahead; -3600s: back)
+ * - the mesh: at 6s remove 4 (from the mesh, for good); at 6s drain 2; at 9s undrain 2; at 9s recover-mesh 3 (its group,
+ *   asked of host 3); at 6s user 3; at 6s wall 3 3600s (the host's wall clock jumps ahead; -3600s: back)
  * - expectations: at 60s expect finished; at 9s expect 6 engines; at 9s expect 1 shrinks (at least; made by a host
  *   itself); at 9s expect job 1 killed; at 30s expect archived 1; at 9s expect gap 50ms (no script waited
  *   longer beside a free slot); at 20s show 1 3 (any host, any job)
@@ -379,9 +380,19 @@ static void read_host_verb(struct reader *r, size_t i)
     static const struct {
         const char *word;
         enum sim_verb verb;
-    } verbs[] = { { "kill", SIM_KILL },   { "crash", SIM_CRASH },    { "destroy", SIM_DESTROY },
-                  { "start", SIM_START }, { "pause", SIM_PAUSE },    { "stall", SIM_STALL },
-                  { "user", SIM_USER },   { "full", SIM_FULL_DISK }, { "lose", SIM_LOSE } };
+    } verbs[] = { { "kill", SIM_KILL },
+                  { "crash", SIM_CRASH },
+                  { "destroy", SIM_DESTROY },
+                  { "start", SIM_START },
+                  { "pause", SIM_PAUSE },
+                  { "stall", SIM_STALL },
+                  { "user", SIM_USER },
+                  { "full", SIM_FULL_DISK },
+                  { "lose", SIM_LOSE },
+                  { "remove", SIM_REMOVE },
+                  { "drain", SIM_DRAIN },
+                  { "undrain", SIM_UNDRAIN },
+                  { "recover-mesh", SIM_RECOVER_MESH } };
     struct sim_command *c;
 
     for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
@@ -890,7 +901,7 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     else if (request->kind == SHOAL_SCHED_GET && request->err != request->want)
         sim_fail(sim, "h%u shows job %u: %s: %s", request->host + 1, request->job + 1, shoal_err_name(request->err),
                  action->u.reply.text);
-    if (request->kind == SHOAL_SCHED_MESH_CHANGE && request->err == SHOAL_OK)
+    if (request->kind == SHOAL_SCHED_MESH_CHANGE && !request->removal && request->err == SHOAL_OK)
         sim->users_told++;
     if (job != NULL && request->kind == SHOAL_SCHED_DELETE && request->err == SHOAL_OK)
         job_deleted(sim, job);
@@ -1128,5 +1139,12 @@ void sim_command(struct sim *sim, const struct sim_command *c)
         sim_ask_mesh(sim, host, user);
         return;
     }
-    fault(sim, c, &sim->hosts[host], resolve(sim, c->b));
+    if (c->verb == SIM_REMOVE)
+        sim_remove(sim, host);
+    else if (c->verb == SIM_DRAIN || c->verb == SIM_UNDRAIN)
+        sim_drain(&sim->hosts[host], c->verb == SIM_DRAIN);
+    else if (c->verb == SIM_RECOVER_MESH)
+        sim_recover_mesh(sim, host);
+    else
+        fault(sim, c, &sim->hosts[host], resolve(sim, c->b));
 }
