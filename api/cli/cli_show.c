@@ -153,7 +153,8 @@ static void draw_top(const struct json_value *top, bool terminal)
         (void)printf("\033[H");
     (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", cli_text_at(top, "mesh"),
                  cli_text_at(top, "node"), cli_int_at(top, "membersAlive"), cli_int_at(top, "membersKnown"),
-                 writable ? "" : ", mesh group without a leader", terminal ? "\033[K\n\033[K" : "");
+                 writable ? "" : ", mesh group without a leader (shoal mesh recover says what is left)",
+                 terminal ? "\033[K\n\033[K" : "");
     print_nodes(json_input_get(top, "nodes"), true);
     (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE",
                  "RANKS", "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
