@@ -307,7 +307,7 @@ static void read_piece(struct agent_file_job *file)
                                     &reading->fresh);
     if (reading->err == SHOAL_OK &&
         tree_read(&reading->place, reading->offset, reading->bytes, reading->len) != (ssize_t)reading->len)
-        reading->err = SHOAL_ERR_STORAGE;
+        reading->err = SHOAL_ERR_NOT_FOUND;
 }
 
 static void on_read(struct agent_file_job *file)
@@ -322,10 +322,12 @@ static void on_read(struct agent_file_job *file)
     if (--tree->open_asks == 0 && tree->closing) {
         tree_free(tree);
     } else if (!tree->closing) {
-        if (reading->err != SHOAL_OK || entry->version != target->version) {
-            entry->under_way[at] = 0; /* gone or changed meanwhile: the next scan sees it as it is */
-            if (entry->version == target->version)
+        if (reading->err == SHOAL_ERR_NOT_FOUND || entry->version != target->version) {
+            if (entry->version == target->version) /* gone, or changed in this moment: the next scan sees it as it is */
                 entry->sent[at] = entry->version;
+            push_all(tree);
+        } else if (reading->err != SHOAL_OK) {
+            entry->under_way[at] = 0; /* the disk refuses: a later scan tries again */
         } else {
             if (reading->prepare) {
                 entry->prepared = entry->version;

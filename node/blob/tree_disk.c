@@ -192,7 +192,7 @@ enum shoal_err tree_prepare(const struct tree_place *place, struct shoal_node_id
     *fresh = false;
     *version = (struct tree_version){ .number = 0 };
     if (!digest_of(place, true, version))
-        return SHOAL_ERR_STORAGE;
+        return SHOAL_ERR_NOT_FOUND;
     if (note_read(place, &noted) && same_content(&noted, version) && noted.number > above) {
         *version = noted;
         return SHOAL_OK;
