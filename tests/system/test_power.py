@@ -1,5 +1,8 @@
 """Power cuts: what was acknowledged is there afterwards, whole, and training ends with the bits of a calm run."""
 
+import re
+import time
+
 import pytest
 import training
 from helpers import submit
@@ -155,3 +158,21 @@ def test_a_script_runs_again_after_all_hosts_fell_at_once(power_mesh, script, tm
     go.touch()
     facts = mesh.until(lambda: (f := mesh.job(job)) and f["hasEnded"] and f, 120, "the job's end")
     assert facts["state"] == "FINISHED", facts["detail"]
+
+
+@pytest.mark.alone  # it measures how late a loop is
+def test_a_disk_that_answers_nothing_holds_up_no_loop(power_mesh, script, tmp_path):
+    mesh = power_mesh()
+    go, host = tmp_path / "go", mesh.hosts[1]
+    job = submit(mesh, mesh.hosts[0], script(CHECKPOINTS), "--env", "GO=%s" % go)
+    mesh.until(lambda: any(states(other, job) for other in mesh.hosts), 60, "checkpoints come")
+    before = len(host.log.read_text())
+    host.stalled.touch()
+    until = time.monotonic() + 4
+    mesh.until(lambda: time.monotonic() > until, 10, "the disk answers nothing for a while")
+    host.stalled.unlink()
+    go.touch()
+    facts = mesh.until(lambda: (f := mesh.job(job)) and f["hasEnded"] and f, 90, "the job's end")
+    assert facts["state"] == "FINISHED", facts["detail"]
+    late = [int(ms) for ms in re.findall(r"the loop was (\d+) ms late", host.log.read_text()[before:])]
+    assert max(late, default=0) < 1000, late
