@@ -44,7 +44,7 @@ static struct shoal_swim *make_core(struct shoal_gossip_pool *pool)
                                           .agent = 1,
                                           .address = { { 1 }, 1 },
                                           .name = "fuzz",
-                                          .env = { NULL, fuzz_sign, fuzz_verify, fuzz_node_id },
+                                          .env = { NULL, fuzz_sign, fuzz_verify, fuzz_node_id, NULL },
                                           .pool = pool,
                                           .seed = 1,
                                           .members_max = 8,
