@@ -82,6 +82,7 @@ def main():
 if __name__ == "__main__":
     main()
 """ % (BATCH, VIRTUAL, TRAIN, VALIDATION, SLOW)
+START_SECONDS = 180  # at most, until engines have imported their framework and take part: on a busy machine a minute is too little
 PARAMETERS = 10  # tensors that the optimizer updates at each step
 
 
@@ -179,7 +180,7 @@ class Run:
 
     def gather(self):
         """Until every worker is in one epoch; they are slow until then. Who they are."""
-        self.step(1, 90, workers=self.wanted)
+        self.step(1, START_SECONDS, workers=self.wanted)
         # On a busy machine one comes when the others have taken a step: it has the state of then, and fewer updates.
         words = self.mesh.until(self.standing, 60, "every worker between two steps", pause=0.05)
         for worker, (applied, updates) in words.items():
@@ -197,7 +198,8 @@ class Run:
     def joined(self, host):
         """Until workers of this host have a share; the others are slow until then."""
         self.pace(SLOW)
-        self.until(lambda facts: any(words["minibatches"] > 10 for words in self.on(host).values()), 90, host.name + " takes part")
+        self.until(lambda facts: any(words["minibatches"] > 10 for words in self.on(host).values()), START_SECONDS,
+                   host.name + " takes part")
         self.pace(self.usual)
 
     def finish(self, seconds=60):
