@@ -255,6 +255,8 @@ class Outcome:
     """What must not depend on who computed it: final tensors, and each step's losses and samples."""
 
     def __init__(self, run, host, folder):
+        # Another host has told the end; this one may hear of it later, and has till then what a running job has written.
+        run.mesh.until(lambda: (facts := run.mesh.job(run.job, host)) and facts["hasEnded"], 20, "%s knows the end" % host.name)
         files = result_of(run.mesh, host, run.job, folder)
         by_name = {name.rsplit("/", 1)[-1]: data for name, data in files.items()}
         self.files = sorted(by_name)
