@@ -13,12 +13,17 @@
 /* The vector may be a quarter of the address space of a worker's region; beyond that sizes are surely wrong. */
 #define ELEMS_MAX (1ull << 36)
 
-static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+    SHOAL_ASSERT(unit > 0);
+    return (value + unit - 1) / unit * unit;
+}
 
 static uint64_t lay(uint64_t *at, uint64_t bytes)
 {
     uint64_t begin = *at;
 
+    SHOAL_ASSERT(*at % ARENA_PAGE == 0);
     *at = round_up(begin + bytes, ARENA_PAGE);
     return begin;
 }
@@ -65,6 +70,7 @@ static void *map_at(const struct arena *arena, void *want, uint64_t at, uint64_t
     int flags = want == NULL ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
     void *map = mmap(want, bytes, PROT_READ | PROT_WRITE, flags, arena->fd, (off_t)at);
 
+    SHOAL_ASSERT(at % ARENA_PAGE == 0);
     if (map == MAP_FAILED)
         return NULL;
     /* Data loaders are forked from us; core dumps would hold every worker's gradients. */
@@ -79,6 +85,7 @@ static enum shoal_err grow(const struct arena *arena, uint64_t bytes, struct sho
     struct stat st;
     const char zero = 0;
 
+    SHOAL_ASSERT(bytes > 0);
     if (fstat(arena->fd, &st) != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "arena descriptor %d: %s", arena->fd, strerror(errno));
     if ((uint64_t)st.st_size >= bytes)
@@ -95,6 +102,7 @@ enum shoal_err arena_open(struct arena *arena, int fd, uint32_t slot, struct sho
     uint64_t none = 0;
     uint8_t *map;
 
+    SHOAL_ASSERT(fd >= 0);
     *arena = (struct arena){ .fd = fd, .slot = slot };
     if (slot >= SHOAL_SLOTS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "slot %u: a host has at most %u", slot, SHOAL_SLOTS_MAX);
@@ -119,6 +127,7 @@ enum shoal_err arena_open(struct arena *arena, int fd, uint32_t slot, struct sho
 
 static void unmap_regions(struct arena *arena)
 {
+    SHOAL_ASSERT(arena->layout.stride % ARENA_PAGE == 0);
     for (uint32_t i = 0; i < SHOAL_SLOTS_MAX; i++) {
         if (arena->regions[i] != NULL)
             (void)munmap(arena->regions[i], arena->layout.stride);
@@ -144,6 +153,7 @@ enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout,
     struct arena_part whole = { 0, layout->vector_bytes, arena->slot, 0 };
     void *reserved;
 
+    SHOAL_ASSERT(layout->stride > 0 && layout->stride % ARENA_PAGE == 0);
     if (err != SHOAL_OK)
         return err;
     unmap_regions(arena);
@@ -164,6 +174,7 @@ enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout,
 
 uint8_t *arena_region(struct arena *arena, uint32_t slot)
 {
+    SHOAL_ASSERT(slot < SHOAL_SLOTS_MAX);
     if (arena->regions[slot] == NULL) {
         uint64_t at = ARENA_REGIONS_AT + slot * arena->layout.stride;
 
@@ -176,6 +187,7 @@ uint8_t *arena_region(struct arena *arena, uint32_t slot)
 
 static bool same_parts(const struct arena *arena, const struct arena_part *parts, uint32_t count)
 {
+    SHOAL_ASSERT(arena->map_count <= SHOAL_RANKS_MAX);
     if (count != arena->map_count)
         return false;
     for (uint32_t i = 0; i < count; i++)
@@ -190,6 +202,7 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
     struct arena_words *words = arena_my_words(arena);
 
     SHOAL_ASSERT(count <= SHOAL_RANKS_MAX);
+    SHOAL_ASSERT(arena->map != NULL || count == 0);
     if (same_parts(arena, parts, count))
         return SHOAL_OK;
     words->map_count = 0;

@@ -21,6 +21,7 @@ static uint32_t span_of(struct tree_node node)
 {
     uint32_t span = 1;
 
+    SHOAL_ASSERT(node.begin < node.end);
     while (span < node.end - node.begin)
         span *= 2;
     return span;
@@ -30,6 +31,7 @@ bool tree_is_node(struct tree_node node, uint32_t v_count)
 {
     uint32_t span;
 
+    SHOAL_ASSERT(v_count > 0);
     if (node.begin >= node.end || node.end > v_count)
         return false;
     span = span_of(node);
@@ -43,6 +45,7 @@ static bool tree_parent(struct tree_node node, uint32_t v_count, struct tree_nod
 {
     uint32_t span = span_of(node);
 
+    SHOAL_ASSERT(node.begin < node.end && node.end <= v_count);
     if (node.begin == 0 && node.end == v_count)
         return false;
     do { /* nodes that only pass their left child on are skipped */
@@ -57,6 +60,7 @@ uint32_t tree_buffers(uint32_t v_count)
 {
     uint32_t log = 0;
 
+    SHOAL_ASSERT(v_count <= SHOAL_VIRTUAL_MAX);
     while ((1u << log) < v_count)
         log++;
     return log < 2 ? 1 : 2 * log - 2;
@@ -67,6 +71,7 @@ uint32_t tree_cover(const uint8_t *held, uint32_t v_count, struct tree_node *nod
     uint32_t count = 0;
     uint32_t v = 0;
 
+    SHOAL_ASSERT(v_count <= SHOAL_VIRTUAL_MAX);
     while (v < v_count) {
         struct tree_node node = { v, v + 1 };
         struct tree_node parent;
@@ -91,11 +96,13 @@ uint32_t tree_cover(const uint8_t *held, uint32_t v_count, struct tree_node *nod
 void tree_held_reset(struct tree_held *held, uint32_t v_count, uint32_t buffers)
 {
     SHOAL_ASSERT(buffers <= TREE_NODES_MAX);
+    SHOAL_ASSERT(v_count <= SHOAL_VIRTUAL_MAX);
     *held = (struct tree_held){ .v_count = v_count, .buffers = buffers };
 }
 
 static void held_remove(struct tree_held *held, uint32_t at)
 {
+    SHOAL_ASSERT(at < held->count);
     for (uint32_t i = at + 1; i < held->count; i++) {
         held->nodes[i - 1] = held->nodes[i];
         held->buffer[i - 1] = held->buffer[i];
@@ -105,6 +112,7 @@ static void held_remove(struct tree_held *held, uint32_t at)
 
 void tree_held_keep(struct tree_held *held, uint32_t begin, uint32_t end)
 {
+    SHOAL_ASSERT(begin <= end);
     for (uint32_t i = held->count; i-- > 0;)
         if (held->nodes[i].begin < begin || held->nodes[i].end > end)
             held_remove(held, i);
@@ -116,6 +124,7 @@ uint32_t tree_held_missing(const struct tree_held *held, uint32_t begin, uint32_
     uint32_t last = held->count > 0 ? held->nodes[held->count - 1].end : begin;
     uint32_t count = 0;
 
+    SHOAL_ASSERT(begin <= end && end <= held->v_count);
     for (uint32_t i = last; i < end && count < cap; i++)
         v[count++] = i;
     for (uint32_t i = first; i > begin && count < cap; i--)
@@ -127,6 +136,7 @@ static bool buffer_free(const struct tree_held *held, uint8_t *buffer)
 {
     uint32_t used = 0;
 
+    SHOAL_ASSERT(held->buffers <= TREE_NODES_MAX);
     for (uint32_t i = 0; i < held->count; i++)
         used |= 1u << held->buffer[i];
     for (uint8_t b = 0; b < held->buffers; b++) {
@@ -143,6 +153,7 @@ static int sibling_of(const struct tree_held *held, uint32_t at, struct tree_nod
 {
     const struct tree_node *node = &held->nodes[at];
 
+    SHOAL_ASSERT(at < held->count);
     if (!tree_parent(*node, held->v_count, parent))
         return -1;
     if (parent->begin == node->begin)
@@ -158,6 +169,7 @@ static uint32_t merge_up(struct tree_held *held, uint32_t at, struct tree_add *a
     struct tree_node parent;
     int other = sibling_of(held, at, &parent);
 
+    SHOAL_ASSERT(at < held->count);
     while (other >= 0) {
         uint32_t left = (uint32_t)other < at ? (uint32_t)other : at;
 
@@ -181,6 +193,7 @@ bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add)
     uint32_t at = 0;
     int other;
 
+    SHOAL_ASSERT(held->count <= TREE_NODES_MAX);
     *add = (struct tree_add){ 0 };
     while (at < held->count && held->nodes[at].end <= v)
         at++;
@@ -223,6 +236,7 @@ static int16_t compile_node(struct compile *c, struct tree_node target, uint32_t
     struct tree_node right = { 0, target.end };
     struct tree_op op;
 
+    SHOAL_ASSERT(target.begin < target.end);
     for (uint32_t low = 0, high = c->input_count; low < high;) {
         uint32_t middle = (low + high) / 2;
 
@@ -259,6 +273,7 @@ bool tree_compile(struct tree_program *program, const struct tree_node *inputs, 
 {
     struct compile c = { .program = program, .inputs = inputs, .input_count = input_count };
 
+    SHOAL_ASSERT(program->cap > 0);
     program->count = 0;
     program->temporaries = 0;
     program->only = compile_node(&c, target, 0);
