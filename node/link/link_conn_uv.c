@@ -554,7 +554,7 @@ static void wrong_version(struct conn *conn, const uint8_t *head)
         text, sizeof(text),
         "it speaks version %u of the link, readable from version %u on, and this agent speaks %u, readable from %u "
         "on; upgrade the older of the two, one version at a time",
-        head[1], head[2], LINK_VERSION, LINK_OLDEST);
+        head[1], head[2], (unsigned)LINK_VERSION, (unsigned)LINK_OLDEST);
     conn->link->stats.drop_malformed++;
     link_on_broken(conn, SHOAL_ERR_UNSUPPORTED, false, text);
 }

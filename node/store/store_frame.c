@@ -36,7 +36,7 @@ static size_t frame_end(struct shoal_writer *w, uint64_t seq)
     return w->len;
 }
 
-size_t frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes)
+size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes)
 {
     struct shoal_writer w = frame_begin(what, false, group, bytes);
 
@@ -53,7 +53,7 @@ static void put_entry(struct shoal_writer *w, const struct shoal_store_entry *en
     shoal_put_bytes(w, entry->bytes);
 }
 
-size_t frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
+size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
                             uint64_t seq, uint8_t *bytes, size_t *taken)
 {
     struct shoal_writer w = frame_begin(FRAME_ENTRIES, copy, group, bytes);
@@ -72,7 +72,7 @@ size_t frame_encode_entries(struct shoal_job_id group, bool copy, const struct s
     return frame_end(&w, seq);
 }
 
-size_t frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
+size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
                          uint64_t seq, uint8_t *bytes)
 {
     struct shoal_writer w = frame_begin(FRAME_PART, copy, group, bytes);
@@ -88,7 +88,7 @@ size_t frame_encode_part(struct shoal_job_id group, bool copy, const struct shoa
     return frame_end(&w, seq);
 }
 
-bool frame_next(struct shoal_reader *r, uint64_t *index, struct shoal_store_entry *entry)
+bool store_frame_next(struct shoal_reader *r, uint64_t *index, struct shoal_store_entry *entry)
 {
     if (r->failed || shoal_reader_left(r) == 0)
         return false;
@@ -114,7 +114,7 @@ static void decode_entries(struct shoal_reader *r, struct frame *frame)
     (void)shoal_get_space(r, frame->entries.len);
     index = frame->first;
     inner = shoal_reader_init(frame->entries);
-    while (frame_next(&inner, &index, &entry))
+    while (store_frame_next(&inner, &index, &entry))
         count++;
     if (inner.failed || count != frame->count || count == 0 || frame->first == 0 || frame->first > UINT64_MAX - count)
         r->failed = true;
@@ -136,7 +136,7 @@ static void decode_part(struct shoal_reader *r, struct frame *frame)
         r->failed = true;
 }
 
-enum shoal_err frame_decode(uint64_t seq, struct shoal_view view, struct frame *frame)
+enum shoal_err store_frame_decode(uint64_t seq, struct shoal_view view, struct frame *frame)
 {
     struct frame decoded = { 0 };
     struct shoal_reader r, tail;

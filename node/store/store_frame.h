@@ -27,7 +27,7 @@ struct frame {
     struct shoal_job_id group;
     uint64_t first;            /* index; TRUNCATE: from where */
     uint32_t count;            /* ENTRIES */
-    struct shoal_view entries; /* ENTRIES, encoded: frame_next reads them */
+    struct shoal_view entries; /* ENTRIES, encoded: store_frame_next reads them */
     uint64_t term;             /* PART */
     uint8_t kind;              /* PART */
     uint32_t total, offset;    /* PART */
@@ -39,19 +39,19 @@ struct frame {
 #define FRAME_PART_MAX (SHOAL_STORE_VALUE_MAX - 15 - 29 - 4)
 
 /* Each sets `bytes` (SHOAL_STORE_VALUE_MAX) and returns how many. */
-size_t frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes);
+size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes);
 /* As many of the entries as fit, at least one: the first is at most FRAME_ENTRY_MAX long, and an entry above that ends
  * the frame. */
-size_t frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
+size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
                             uint64_t seq, uint8_t *bytes, size_t *taken);
-size_t frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
+size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
                          uint64_t seq, uint8_t *bytes);
 static inline uint32_t frame_parts(size_t len) { return (uint32_t)((len + FRAME_PART_MAX - 1) / FRAME_PART_MAX); }
 
 /* Views point into `view`. MALFORMED: damaged, at another key than it was written to, or newer than this binary. */
-SHOAL_MUST_CHECK enum shoal_err frame_decode(uint64_t seq, struct shoal_view view, struct frame *frame);
+SHOAL_MUST_CHECK enum shoal_err store_frame_decode(uint64_t seq, struct shoal_view view, struct frame *frame);
 /* The next of a decoded frame's entries; false after the last. Start with `r` of frame->entries and `*index` =
  * first. */
-bool frame_next(struct shoal_reader *r, uint64_t *index, struct shoal_store_entry *entry);
+bool store_frame_next(struct shoal_reader *r, uint64_t *index, struct shoal_store_entry *entry);
 
 #endif

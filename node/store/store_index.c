@@ -19,7 +19,7 @@ static size_t bucket_of(const struct store_index *index, struct shoal_job_id id)
     return (size_t)(h ^ h >> 32) & (index->bucket_count - 1);
 }
 
-struct group *index_find(const struct store_index *index, struct shoal_job_id id)
+struct group *store_index_find(const struct store_index *index, struct shoal_job_id id)
 {
     struct group *group = index->buckets == NULL ? NULL : index->buckets[bucket_of(index, id)];
 
@@ -51,9 +51,9 @@ static enum shoal_err grow(struct store_index *index)
     return SHOAL_OK;
 }
 
-enum shoal_err index_make(struct store_index *index, struct shoal_job_id id, struct group **group)
+enum shoal_err store_index_make(struct store_index *index, struct shoal_job_id id, struct group **group)
 {
-    struct group *made = index_find(index, id);
+    struct group *made = store_index_find(index, id);
     size_t at;
 
     if (made == NULL) {
@@ -98,7 +98,7 @@ static void list_again(struct store_index *index, struct group *group)
         group->long_next->long_before = group->long_before;
 }
 
-void group_trim(struct group *group)
+void store_group_trim(struct group *group)
 {
     if (group_spans(group) > 0 || group->spans == NULL)
         return;
@@ -107,7 +107,7 @@ void group_trim(struct group *group)
     group->head = group->len = group->cap = 0;
 }
 
-void index_remove(struct store_index *index, struct shoal_job_id id)
+void store_index_remove(struct store_index *index, struct shoal_job_id id)
 {
     struct group **at = index->buckets == NULL ? NULL : &index->buckets[bucket_of(index, id)];
     struct group *group;
@@ -117,7 +117,7 @@ void index_remove(struct store_index *index, struct shoal_job_id id)
     group = at == NULL ? NULL : *at;
     if (group == NULL)
         return;
-    group_truncate(index, group, 1);
+    store_group_truncate(index, group, 1);
     *at = group->next;
     index->groups--;
     free(group->config);
@@ -125,17 +125,17 @@ void index_remove(struct store_index *index, struct shoal_job_id id)
     free(group);
 }
 
-void index_deinit(struct store_index *index)
+void store_index_deinit(struct store_index *index)
 {
     for (size_t i = 0; i < index->bucket_count; i++)
         while (index->buckets[i] != NULL)
-            index_remove(index, index->buckets[i]->id);
+            store_index_remove(index, index->buckets[i]->id);
     free(index->buckets);
     index->buckets = NULL;
     index->bucket_count = 0;
 }
 
-enum shoal_err group_set_config(struct group *group, struct shoal_view config)
+enum shoal_err store_group_set_config(struct group *group, struct shoal_view config)
 {
     uint8_t *bytes = NULL;
 
@@ -155,12 +155,12 @@ enum shoal_err group_set_config(struct group *group, struct shoal_view config)
 
 static uint64_t span_end(const struct span *span) { return span->first + span->count; }
 
-uint64_t group_last(const struct group *group)
+uint64_t store_group_last(const struct group *group)
 {
     return group_spans(group) == 0 ? group->snapshot.index : span_end(&group->spans[group->len - 1]) - 1;
 }
 
-uint64_t group_first(const struct group *group)
+uint64_t store_group_first(const struct group *group)
 {
     return group_spans(group) == 0 ? group->snapshot.index + 1 : group->spans[group->head].first;
 }
@@ -181,14 +181,14 @@ static size_t span_place(const struct group *group, uint64_t index)
     return low;
 }
 
-const struct span *group_span_of(const struct group *group, uint64_t index)
+const struct span *store_group_span_of(const struct group *group, uint64_t index)
 {
     size_t i = span_place(group, index);
 
     return i < group->len && group->spans[i].first <= index ? &group->spans[i] : NULL;
 }
 
-uint64_t group_oldest_seq(struct group *group)
+uint64_t store_group_oldest_seq(struct group *group)
 {
     if (group->oldest_known)
         return group->oldest_seq;
@@ -200,7 +200,7 @@ uint64_t group_oldest_seq(struct group *group)
     return group->oldest_seq;
 }
 
-enum shoal_err group_reserve(struct group *group, size_t extra)
+enum shoal_err store_group_reserve(struct group *group, size_t extra)
 {
     size_t cap = group->cap < 2 ? 2 : group->cap;
     struct span *grown;
@@ -224,7 +224,7 @@ enum shoal_err group_reserve(struct group *group, size_t extra)
     return SHOAL_OK;
 }
 
-void group_append(struct store_index *index, struct group *group, struct span span)
+void store_group_append(struct store_index *index, struct group *group, struct span span)
 {
     SHOAL_ASSERT(group->len < group->cap);
     group->spans[group->len++] = span;
@@ -235,7 +235,7 @@ void group_append(struct store_index *index, struct group *group, struct span sp
     list_again(index, group);
 }
 
-void group_truncate(struct store_index *index, struct group *group, uint64_t from)
+void store_group_truncate(struct store_index *index, struct group *group, uint64_t from)
 {
     while (group_spans(group) > 0) {
         struct span *last = &group->spans[group->len - 1];
@@ -255,7 +255,7 @@ void group_truncate(struct store_index *index, struct group *group, uint64_t fro
     list_again(index, group);
 }
 
-void group_release(struct store_index *index, struct group *group, uint64_t upto)
+void store_group_release(struct store_index *index, struct group *group, uint64_t upto)
 {
     while (group_spans(group) > 0) {
         struct span *first = &group->spans[group->head];
@@ -278,7 +278,7 @@ void group_release(struct store_index *index, struct group *group, uint64_t upto
     list_again(index, group);
 }
 
-void group_move(struct group *group, size_t i, uint64_t seq)
+void store_group_move(struct group *group, size_t i, uint64_t seq)
 {
     group->spans[group->head + i].seq = seq;
     group->oldest_known = false;
@@ -320,16 +320,16 @@ static enum shoal_err replay_copy(struct store_index *index, struct group *group
 
 static enum shoal_err replay_span(struct store_index *index, struct group *group, bool copy, struct span span)
 {
-    enum shoal_err err = group_reserve(group, 1);
+    enum shoal_err err = store_group_reserve(group, 1);
 
     if (err != SHOAL_OK)
         return err;
     if (copy)
         return replay_copy(index, group, span);
-    if (group_spans(group) > 0 && span.first <= group_last(group))
+    if (group_spans(group) > 0 && span.first <= store_group_last(group))
         return SHOAL_ERR_MALFORMED;
     /* A gap is filled by a copy that comes later in the log, or covered by the snapshot: group_settle checks. */
-    group_append(index, group, span);
+    store_group_append(index, group, span);
     return SHOAL_OK;
 }
 
@@ -348,38 +348,38 @@ static enum shoal_err replay_more(struct store_index *index, struct group *group
     return SHOAL_OK;
 }
 
-enum shoal_err index_replay(struct store_index *index, uint64_t seq, const struct frame *frame)
+enum shoal_err store_index_replay(struct store_index *index, uint64_t seq, const struct frame *frame)
 {
     struct span span = { .first = frame->first, .seq = seq, .count = frame->count, .frames = 1 };
-    struct group *group = index_find(index, frame->group);
+    struct group *group = store_index_find(index, frame->group);
     enum shoal_err err = SHOAL_OK;
 
     switch (frame->what) {
     case FRAME_ENTRIES:
-        err = index_make(index, frame->group, &group);
+        err = store_index_make(index, frame->group, &group);
         return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
     case FRAME_PART:
         /* The first pieces of an entry that was released may be trimmed away: then the rest means nothing. */
         if (frame->offset > 0)
-            return group == NULL || group_span_of(group, frame->first) == NULL ? SHOAL_OK
+            return group == NULL || store_group_span_of(group, frame->first) == NULL ? SHOAL_OK
                                                                                : replay_more(index, group, seq, frame);
-        err = index_make(index, frame->group, &group);
+        err = store_index_make(index, frame->group, &group);
         return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
     case FRAME_TRUNCATE:
         if (group != NULL)
-            group_truncate(index, group, frame->first);
+            store_group_truncate(index, group, frame->first);
         return SHOAL_OK;
-    case FRAME_REMOVE: index_remove(index, frame->group); return SHOAL_OK;
+    case FRAME_REMOVE: store_index_remove(index, frame->group); return SHOAL_OK;
     case FRAME_WHATS: break;
     }
     return SHOAL_ERR_MALFORMED;
 }
 
-bool group_settle(struct store_index *index, struct group *group)
+bool store_group_settle(struct store_index *index, struct group *group)
 {
     uint64_t next = group->snapshot.index + 1;
 
-    group_release(index, group, group->snapshot.index);
+    store_group_release(index, group, group->snapshot.index);
     for (size_t i = group->head; i < group->len; i++) {
         if (group->spans[i].first != next)
             return false;
@@ -390,7 +390,7 @@ bool group_settle(struct store_index *index, struct group *group)
 
 /* ---- the hard row ---- */
 
-size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
+size_t store_hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
 {
     struct shoal_writer w = shoal_writer_init(bytes, HARD_ROW_MAX);
 
@@ -410,7 +410,7 @@ size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX])
     return w.len;
 }
 
-enum shoal_err hard_decode(struct shoal_view view, struct group *group)
+enum shoal_err store_hard_decode(struct shoal_view view, struct group *group)
 {
     struct shoal_reader r, tail;
     struct shoal_view config;

@@ -51,11 +51,11 @@ struct store_index {
     uint64_t groups, entries, frames; /* live */
 };
 
-struct group *index_find(const struct store_index *index, struct shoal_job_id id);
+struct group *store_index_find(const struct store_index *index, struct shoal_job_id id);
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err index_make(struct store_index *index, struct shoal_job_id id, struct group **group);
-void index_remove(struct store_index *index, struct shoal_job_id id);
-void index_deinit(struct store_index *index);
+SHOAL_MUST_CHECK enum shoal_err store_index_make(struct store_index *index, struct shoal_job_id id, struct group **group);
+void store_index_remove(struct store_index *index, struct shoal_job_id id);
+void store_index_deinit(struct store_index *index);
 
 static inline size_t group_spans(const struct group *group) { return group->len - group->head; }
 static inline const struct span *group_span(const struct group *group, size_t i)
@@ -63,38 +63,38 @@ static inline const struct span *group_span(const struct group *group, size_t i)
     return &group->spans[group->head + i];
 }
 /* Of the last entry; the snapshot's where there is none. */
-uint64_t group_last(const struct group *group);
-uint64_t group_first(const struct group *group);
+uint64_t store_group_last(const struct group *group);
+uint64_t store_group_first(const struct group *group);
 /* The span that holds the entry; NULL: none does. */
-const struct span *group_span_of(const struct group *group, uint64_t index);
+const struct span *store_group_span_of(const struct group *group, uint64_t index);
 /* The oldest place in the log that the group needs; UINT64_MAX: none. */
-uint64_t group_oldest_seq(struct group *group);
+uint64_t store_group_oldest_seq(struct group *group);
 
 /* The owner's bytes are copied. FULL: no memory, nothing changed. */
-SHOAL_MUST_CHECK enum shoal_err group_set_config(struct group *group, struct shoal_view config);
+SHOAL_MUST_CHECK enum shoal_err store_group_set_config(struct group *group, struct shoal_view config);
 
 /* Without spans it keeps no memory for them: it may sleep for long. */
-void group_trim(struct group *group);
+void store_group_trim(struct group *group);
 
 /* Room for `extra` spans, so that the functions below cannot fail. */
-SHOAL_MUST_CHECK enum shoal_err group_reserve(struct group *group, size_t extra);
-void group_append(struct store_index *index, struct group *group, struct span span);
-void group_truncate(struct store_index *index, struct group *group, uint64_t from);
+SHOAL_MUST_CHECK enum shoal_err store_group_reserve(struct group *group, size_t extra);
+void store_group_append(struct store_index *index, struct group *group, struct span span);
+void store_group_truncate(struct store_index *index, struct group *group, uint64_t from);
 /* Entries up to `upto` are not needed any more. */
-void group_release(struct store_index *index, struct group *group, uint64_t upto);
+void store_group_release(struct store_index *index, struct group *group, uint64_t upto);
 /* Span `i` lies elsewhere now. */
-void group_move(struct group *group, size_t i, uint64_t seq);
+void store_group_move(struct group *group, size_t i, uint64_t seq);
 
 /* One frame of the forward scan. MALFORMED: it does not follow from those before. FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err index_replay(struct store_index *index, uint64_t seq, const struct frame *frame);
+SHOAL_MUST_CHECK enum shoal_err store_index_replay(struct store_index *index, uint64_t seq, const struct frame *frame);
 /* After the scan and the hard rows: release what the snapshot covers; false: entries are missing. */
-bool group_settle(struct store_index *index, struct group *group);
+bool store_group_settle(struct store_index *index, struct group *group);
 
 #define HARD_ROW_MAX 1800 /* the owner's bytes, 110 of ours; below SHOAL_STORE_VALUE_MAX */
 _Static_assert(SHOAL_STORE_CONFIG_MAX + 150 <= HARD_ROW_MAX && HARD_ROW_MAX <= SHOAL_STORE_VALUE_MAX,
                "a row is one value");
-size_t hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX]);
+size_t store_hard_encode(const struct group *group, uint8_t bytes[HARD_ROW_MAX]);
 /* `config` of the row points into `view`. */
-SHOAL_MUST_CHECK enum shoal_err hard_decode(struct shoal_view view, struct group *group);
+SHOAL_MUST_CHECK enum shoal_err store_hard_decode(struct shoal_view view, struct group *group);
 
 #endif

@@ -337,12 +337,12 @@ static void moves_done(struct shoal_store *store, const struct store_job *job)
 {
     for (unsigned i = 0; i < job->moves_count; i++) {
         const struct move *move = &job->moves[i];
-        struct group *group = index_find(&store->index, move->group);
-        const struct span *span = group == NULL ? NULL : group_span_of(group, move->first);
+        struct group *group = store_index_find(&store->index, move->group);
+        const struct span *span = group == NULL ? NULL : store_group_span_of(group, move->first);
 
         /* It may have been truncated, released or removed meanwhile. */
         if (span != NULL && span->seq == move->from_seq)
-            group_move(group, (size_t)(span - group_span(group, 0)), move->to_seq);
+            store_group_move(group, (size_t)(span - group_span(group, 0)), move->to_seq);
     }
 }
 
@@ -405,7 +405,7 @@ static enum shoal_err get_frame(struct shoal_store *store, MDB_txn *txn, uint64_
     key = val_of(bytes, sizeof(bytes));
     if (mdb_get(txn, store->log, &key, &value) != 0)
         return SHOAL_ERR_STORAGE;
-    return frame_decode(seq, shoal_view_of(value.mv_data, value.mv_size), frame);
+    return store_frame_decode(seq, shoal_view_of(value.mv_data, value.mv_size), frame);
 }
 
 /* A long entry, put together in `whole`. */
@@ -459,7 +459,7 @@ static enum shoal_err read_span(struct reading *reading, const struct span *span
     r = shoal_reader_init(frame.entries);
     index = frame.first;
     *more = true;
-    while (*more && (is_long || frame_next(&r, &index, &entry))) {
+    while (*more && (is_long || store_frame_next(&r, &index, &entry))) {
         if (is_long) {
             err = get_long(reading->store, reading->txn, span, &reading->whole, &entry);
             if (err != SHOAL_OK)
@@ -485,18 +485,18 @@ static enum shoal_err read_span(struct reading *reading, const struct span *span
 enum shoal_err shoal_store_read(struct shoal_store *store, struct shoal_job_id group_id, uint64_t from, uint64_t to,
                                 size_t bytes_max, entry_fn *on_entry, void *arg, size_t *count)
 {
-    struct group *group = index_find(&store->index, group_id);
+    struct group *group = store_index_find(&store->index, group_id);
     struct reading reading = {
         .store = store, .group = group_id, .from = from, .to = to, .bytes_left = bytes_max, .each = on_entry, .arg = arg
     };
     enum shoal_err err = SHOAL_OK;
     bool more = true;
 
-    if (group == NULL || from < group_first(group) || from > group_last(group))
+    if (group == NULL || from < store_group_first(group) || from > store_group_last(group))
         return SHOAL_ERR_NOT_FOUND;
     if (mdb_txn_begin(store->env, NULL, MDB_RDONLY, &reading.txn) != 0)
         return SHOAL_ERR_STORAGE;
-    for (size_t i = (size_t)(group_span_of(group, from) - group_span(group, 0)); i < group_spans(group) && more; i++) {
+    for (size_t i = (size_t)(store_group_span_of(group, from) - group_span(group, 0)); i < group_spans(group) && more; i++) {
         const struct span *span = group_span(group, i);
 
         if (span->first >= to || span->seq + span->frames > store->durable_seq)
@@ -547,7 +547,7 @@ enum shoal_err shoal_store_read_snapshot(struct shoal_store *store, struct shoal
         return SHOAL_ERR_STORAGE;
     rc = mdb_get(txn, store->hard, &key, &value);
     if (rc == 0)
-        err = hard_decode(shoal_view_of(value.mv_data, value.mv_size), &row);
+        err = store_hard_decode(shoal_view_of(value.mv_data, value.mv_size), &row);
     if (err == SHOAL_OK)
         err = row.snapshot.generation == 0 ? SHOAL_ERR_NOT_FOUND : snapshot_read(store, txn, &row, buf);
     mdb_txn_abort(txn);
@@ -568,8 +568,8 @@ static uint64_t oldest_live(struct shoal_store *store, struct group **pinning)
 
     *pinning = NULL;
     for (struct group *group = store->index.first_long; group != NULL; group = group->long_next) {
-        if (group_oldest_seq(group) < oldest) {
-            oldest = group_oldest_seq(group);
+        if (store_group_oldest_seq(group) < oldest) {
+            oldest = store_group_oldest_seq(group);
             *pinning = group;
         }
     }
@@ -640,13 +640,13 @@ static bool copy_span(struct shoal_store *store, MDB_txn *txn, struct group *gro
     }
     if (ok && copying->count == 1 && copying->entries[0].bytes.len > FRAME_ENTRY_MAX) {
         for (uint32_t i = 0; ok && i < span->frames; i++) {
-            size_t len = frame_encode_part(group->id, true, copying->entries, i * FRAME_PART_MAX, job->next_seq, bytes);
+            size_t len = store_frame_encode_part(group->id, true, copying->entries, i * FRAME_PART_MAX, job->next_seq, bytes);
 
             ok = job_put_frame(job, bytes, len) == SHOAL_OK;
         }
     } else if (ok) {
         size_t len =
-            frame_encode_entries(group->id, true, copying->entries, copying->count, job->next_seq, bytes, &taken);
+            store_frame_encode_entries(group->id, true, copying->entries, copying->count, job->next_seq, bytes, &taken);
 
         ok = taken == copying->count && job_put_frame(job, bytes, len) == SHOAL_OK;
     }
@@ -791,7 +791,7 @@ static enum shoal_err put_entries(struct store_job *job, const struct shoal_stor
         size_t taken = 1;
 
         if (entry->bytes.len <= FRAME_ENTRY_MAX) {
-            size_t len = frame_encode_entries(batch->group, false, entry, batch->entries_count - i, job->next_seq,
+            size_t len = store_frame_encode_entries(batch->group, false, entry, batch->entries_count - i, job->next_seq,
                                               bytes, &taken);
 
             err = job_put_frame(job, bytes, len);
@@ -801,7 +801,7 @@ static enum shoal_err put_entries(struct store_job *job, const struct shoal_stor
             for (uint32_t part = 0; err == SHOAL_OK && part < span.frames; part++)
                 err = job_put_frame(
                     job, bytes,
-                    frame_encode_part(batch->group, false, entry, part * FRAME_PART_MAX, job->next_seq, bytes));
+                    store_frame_encode_part(batch->group, false, entry, part * FRAME_PART_MAX, job->next_seq, bytes));
         }
         store->scratch[(*spans)++] = span;
         i += taken;
@@ -844,7 +844,7 @@ static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_
         err = put_snapshot(job, batch->group, batch->snapshot, &row->snapshot);
     if (err == SHOAL_OK && batch->truncate_from > 0)
         err = job_put_frame(
-            job, bytes, frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq, bytes));
+            job, bytes, store_frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq, bytes));
     if (err == SHOAL_OK)
         err = put_entries(job, batch, spans);
     if (batch->hard != NULL)
@@ -852,7 +852,7 @@ static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_
     if (err == SHOAL_OK && (batch->hard != NULL || batch->snapshot != NULL)) {
         row->has_row = true;
         err = job_put(job, OP_HARD, batch->group.bytes, sizeof(batch->group.bytes),
-                      shoal_view_of(bytes, hard_encode(row, bytes)));
+                      shoal_view_of(bytes, store_hard_encode(row, bytes)));
     }
     return err;
 }
@@ -864,7 +864,7 @@ static enum shoal_err put_remove(struct store_job *job, struct shoal_job_id grou
 
     key_of_snap(group, 0, 0, key);
     key_of_snap(group, UINT64_MAX, UINT32_MAX, end);
-    err = job_put_frame(job, bytes, frame_encode_mark(FRAME_REMOVE, group, 0, job->next_seq, bytes));
+    err = job_put_frame(job, bytes, store_frame_encode_mark(FRAME_REMOVE, group, 0, job->next_seq, bytes));
     if (err == SHOAL_OK)
         err = job_put(job, OP_HARD_REMOVE, group.bytes, sizeof(group.bytes), (struct shoal_view){ 0 });
     if (err == SHOAL_OK)
@@ -882,13 +882,13 @@ static void index_apply(struct shoal_store *store, struct group *group, const st
     group->vote_store = row->vote_store;
     group->snapshot = row->snapshot;
     if (batch->snapshot != NULL)
-        group_release(&store->index, group, batch->snapshot->index);
+        store_group_release(&store->index, group, batch->snapshot->index);
     if (batch->truncate_from > 0)
-        group_truncate(&store->index, group, batch->truncate_from);
-    SHOAL_ASSERT(batch->entries_count == 0 || batch->entries[0].index == group_last(group) + 1);
+        store_group_truncate(&store->index, group, batch->truncate_from);
+    SHOAL_ASSERT(batch->entries_count == 0 || batch->entries[0].index == store_group_last(group) + 1);
     for (size_t i = 0; i < spans; i++)
-        group_append(&store->index, group, store->scratch[i]);
-    group_trim(group);
+        store_group_append(&store->index, group, store->scratch[i]);
+    store_group_trim(group);
 }
 
 static struct shoal_store_done result_of(const struct shoal_store_batch *batch)
@@ -934,15 +934,15 @@ enum shoal_err shoal_store_append(struct shoal_store *store, const struct shoal_
     if (err == SHOAL_OK && batch->remove)
         err = put_remove(job, batch->group);
     if (err == SHOAL_OK && !batch->remove) {
-        err = index_make(&store->index, batch->group, &group);
+        err = store_index_make(&store->index, batch->group, &group);
         if (err == SHOAL_OK)
-            err = group_reserve(group, batch->entries_count);
+            err = store_group_reserve(group, batch->entries_count);
         row = err == SHOAL_OK ? malloc(sizeof(*row)) : NULL;
         if (row != NULL) {
             *row = *group;
             err = put_batch(job, batch, row, &spans);
             if (err == SHOAL_OK && batch->hard != NULL) /* last: an error changes nothing */
-                err = group_set_config(group, batch->hard->config);
+                err = store_group_set_config(group, batch->hard->config);
         } else if (err == SHOAL_OK) {
             err = SHOAL_ERR_FULL;
         }
@@ -954,7 +954,7 @@ enum shoal_err shoal_store_append(struct shoal_store *store, const struct shoal_
         return shoal_fail(msg, err, "no memory for a write to the store");
     }
     if (batch->remove)
-        index_remove(&store->index, batch->group);
+        store_index_remove(&store->index, batch->group);
     else
         index_apply(store, group, batch, row, spans);
     free(row);
@@ -1100,10 +1100,10 @@ static enum shoal_err scan_log(struct shoal_store *store, MDB_txn *txn, struct s
         err = key.mv_size == 8 ? SHOAL_OK : SHOAL_ERR_MALFORMED;
         if (err == SHOAL_OK) {
             seq = seq_of_key(&key);
-            err = frame_decode(seq, shoal_view_of(value.mv_data, value.mv_size), &frame);
+            err = store_frame_decode(seq, shoal_view_of(value.mv_data, value.mv_size), &frame);
         }
         if (err == SHOAL_OK)
-            err = index_replay(&store->index, seq, &frame);
+            err = store_index_replay(&store->index, seq, &frame);
         if (store->next_seq == 1)
             store->log_first = seq;
         store->next_seq = seq + 1;
@@ -1137,11 +1137,11 @@ static enum shoal_err scan_hard(struct shoal_store *store, MDB_txn *txn, struct 
     while (rc == 0 && err == SHOAL_OK) {
         struct group *group;
 
-        err = hard_decode(shoal_view_of(value.mv_data, value.mv_size), row);
+        err = store_hard_decode(shoal_view_of(value.mv_data, value.mv_size), row);
         if (err == SHOAL_OK && (key.mv_size != 10 || memcmp(key.mv_data, row->id.bytes, 10) != 0))
             err = SHOAL_ERR_MALFORMED;
         if (err == SHOAL_OK)
-            err = index_make(&store->index, row->id, &group);
+            err = store_index_make(&store->index, row->id, &group);
         if (err == SHOAL_OK) {
             const struct shoal_store_hard hard = { .term = row->term,
                                                    .vote_node = row->vote_node,
@@ -1153,7 +1153,7 @@ static enum shoal_err scan_hard(struct shoal_store *store, MDB_txn *txn, struct 
             group->term = row->term;
             group->vote_node = row->vote_node;
             group->vote_store = row->vote_store;
-            err = group_set_config(group, hard.config);
+            err = store_group_set_config(group, hard.config);
         }
         rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
     }
@@ -1212,7 +1212,7 @@ static enum shoal_err replay_group(struct shoal_store *store, MDB_txn *txn, stru
 enum shoal_err shoal_store_load(struct shoal_store *store, struct shoal_job_id group_id,
                                 const struct shoal_store_replay *replay)
 {
-    struct group *group = index_find(&store->index, group_id);
+    struct group *group = store_index_find(&store->index, group_id);
     enum shoal_err err;
     MDB_txn *txn;
 
@@ -1232,9 +1232,9 @@ static enum shoal_err replay_all(struct shoal_store *store, MDB_txn *txn, const 
 
     for (size_t i = 0; i < store->index.bucket_count; i++) {
         for (struct group *group = store->index.buckets[i]; group != NULL; group = group->next) {
-            bool whole = group_settle(&store->index, group);
+            bool whole = store_group_settle(&store->index, group);
 
-            group_trim(group);
+            store_group_trim(group);
             if (whole && replay_group(store, txn, group, replay, false) == SHOAL_OK)
                 continue;
             shoal_job_id_text(group->id, name);
@@ -1298,7 +1298,7 @@ static enum shoal_err env_open(struct shoal_store *store, struct shoal_msg *msg)
 
 static void store_free(struct shoal_store *store)
 {
-    index_deinit(&store->index);
+    store_index_deinit(&store->index);
     if (store->env != NULL)
         mdb_env_close(store->env);
     free(store->scratch);

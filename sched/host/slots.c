@@ -170,17 +170,17 @@ struct worker *slots_add_worker(struct shoal_slots *slots, struct hjob *job, con
     return NULL;
 }
 
-void item_touch(struct hjob *job, struct item *item)
+void slots_item_touch(struct hjob *job, struct item *item)
 {
     SHOAL_ASSERT(item->acked <= job->seq && item->seq <= job->seq); /* a report's number is of its job's count */
     item->seq = ++job->seq;
 }
 
-void worker_changed(struct shoal_slots *slots, struct worker *worker)
+void slots_worker_changed(struct shoal_slots *slots, struct worker *worker)
 {
     SHOAL_ASSERT(worker->used);
     SHOAL_ASSERT(slots->jobs[worker->job].used); /* a worker goes with its job */
-    item_touch(&slots->jobs[worker->job], &worker->item);
+    slots_item_touch(&slots->jobs[worker->job], &worker->item);
     slots->table_version++;
 }
 
@@ -191,7 +191,7 @@ void slots_changed(struct shoal_slots *slots)
     slots->table_version++;
 }
 
-void job_forget(struct shoal_slots *slots, struct hjob *job)
+void slots_job_forget(struct shoal_slots *slots, struct hjob *job)
 {
     uint32_t index = slots_job_index(slots, job);
 
@@ -205,23 +205,23 @@ void job_forget(struct shoal_slots *slots, struct hjob *job)
 
 /* ---- Slots and workers end --------------------------------------------------------------------------------------- */
 
-void slot_move(struct slot *slot, enum shoal_slot_state state)
+void slots_slot_move(struct slot *slot, enum shoal_slot_state state)
 {
     SHOAL_ASSERT((slot_moves[slot->state] & BIT(state)) != 0); /* S9 */
     slot->state = (uint8_t)state;
 }
 
-void worker_move(struct worker *worker, enum shoal_phase phase)
+void slots_worker_move(struct worker *worker, enum shoal_phase phase)
 {
     SHOAL_ASSERT((phase_moves[worker->report.phase] & BIT(phase)) != 0); /* S9 */
     worker->report.phase = (uint8_t)phase;
 }
 
-void slot_release(struct shoal_slots *slots, struct slot *slot)
+void slots_slot_release(struct shoal_slots *slots, struct slot *slot)
 {
     SHOAL_ASSERT(slot->state != SHOAL_SLOT_FREE &&
                  slot->state != SHOAL_SLOT_TENTATIVE); /* S3: only what was leased is released */
-    slot_move(slot, slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD);
+    slots_slot_move(slot, slot->idle ? SHOAL_SLOT_FREE : SHOAL_SLOT_HELD);
     slot->spent = true;
     if (slot->state == SHOAL_SLOT_FREE) {
         slot->worker_id = 0;
@@ -230,7 +230,7 @@ void slot_release(struct shoal_slots *slots, struct slot *slot)
     slots_changed(slots);
 }
 
-void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns)
+void slots_worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns)
 {
     SHOAL_ASSERT(now_ns <= UINT64_MAX - grace_ns);
     if (!worker_lives(worker) || worker->killed)
@@ -251,7 +251,7 @@ static bool epoch_has(const struct shoal_worker_epoch *epoch, uint64_t worker_id
     return false;
 }
 
-void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word)
+void slots_job_revoke(struct slots_step *s, struct hjob *job, uint64_t word)
 {
     SHOAL_ASSERT(job->used);
     if (word <= job->revoked)
@@ -273,7 +273,7 @@ static bool revoke_for(struct slots_step *s, struct worker *worker)
     /* A worker that leaves after the last step leaves nothing behind: when released or finished it revokes nothing. */
     if (worker->release || (worker->report.done_call != 0 && worker->report.files_call == worker->report.done_call))
         return false;
-    job_revoke(s, job, word);
+    slots_job_revoke(s, job, word);
     job->flood_word = word;
     slots_shrink_begin(s, job);
     return true;
@@ -284,7 +284,7 @@ static void slot_leave(struct slots_step *s, struct slot *slot)
     struct worker *worker = slots_find_worker(s->slots, slot->worker_id);
 
     SHOAL_ASSERT(slot->worker_id != 0); /* S3 */
-    slot_release(s->slots, slot);
+    slots_slot_release(s->slots, slot);
     if (worker == NULL)
         return;
     worker->quiet_ns = slot->state == SHOAL_SLOT_HELD && slots_keeps(s->slots, worker) ? s->now_ns + IDLE_NS : 0;
@@ -292,7 +292,7 @@ static void slot_leave(struct slots_step *s, struct slot *slot)
         slots_keep(s, slot, worker);
 }
 
-void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text)
+void slots_worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text)
 {
     struct shoal_slots *slots = s->slots;
 
@@ -300,7 +300,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     if (!worker_lives(worker))
         return;
     (void)revoke_for(s, worker);
-    worker_move(worker, SHOAL_PHASE_EXITED);
+    slots_worker_move(worker, SHOAL_PHASE_EXITED);
     worker->report.status = status;
     worker->report.signalled = signalled;
     worker->report.frozen = false;
@@ -309,7 +309,7 @@ void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, 
     worker->want = 0;
     worker->unproven = false;
     worker->quiet_ns = 0;
-    worker_changed(slots, worker);
+    slots_worker_changed(slots, worker);
     if (worker->place.slot != SHOAL_SLOT_NONE &&
         slots->slots[worker->place.slot].generation == worker->place.lease_generation &&
         slots->slots[worker->place.slot].worker_id == worker->place.worker_id)
@@ -326,7 +326,7 @@ static void on_target(struct slots_step *s, const struct shoal_slots_event *even
 
         slot->target = event->u.target.jobs[i];
         if (slot->state == SHOAL_SLOT_DRAINING && shoal_job_id_equal(slot->target, slot->job)) {
-            slot_move(slot, SHOAL_SLOT_LEASED);
+            slots_slot_move(slot, SHOAL_SLOT_LEASED);
             slots_changed(s->slots);
         }
     }
@@ -342,8 +342,8 @@ static void on_started(struct slots_step *s, uint64_t worker_id)
     }
     worker->unproven = false;
     if (worker->report.phase < SHOAL_PHASE_STARTED) {
-        worker_move(worker, SHOAL_PHASE_STARTED);
-        worker_changed(s->slots, worker);
+        slots_worker_move(worker, SHOAL_PHASE_STARTED);
+        slots_worker_changed(s->slots, worker);
     }
 }
 
@@ -386,7 +386,7 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
     worker->report.ran = true;
     worker->frozen = live->frozen;
     worker->deadline_ns = live->deadline_ns;
-    worker_move(worker, SHOAL_PHASE_STARTED);
+    slots_worker_move(worker, SHOAL_PHASE_STARTED);
     worker->report.frozen = live->frozen;
     job->opened = true;
     if (live->lease_generation > slots->last_generation)
@@ -394,14 +394,14 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
     if (live->slot != SHOAL_SLOT_NONE) {
         struct slot *slot = &slots->slots[live->slot];
 
-        slot_move(slot, SHOAL_SLOT_LEASED);
+        slots_slot_move(slot, SHOAL_SLOT_LEASED);
         slot->idle = false;
         slot->spent = true;
         slot->job = job->id;
         slot->generation = live->lease_generation;
         slot->worker_id = live->worker_id;
     }
-    worker_changed(slots, worker);
+    slots_worker_changed(slots, worker);
     slots_changed(slots);
 }
 
@@ -420,7 +420,7 @@ static void on_runner(struct slots_step *s, const struct shoal_host_event *event
         if (alive)
             worker->unproven = false;
         else if (worker->run && worker->unproven)
-            worker_exited(s, worker, -1, false, "ended while the agent was away");
+            slots_worker_exited(s, worker, -1, false, "ended while the agent was away");
     }
     for (size_t n = 0; n < event->u.runner.worker_count; n++)
         if (slots_find_worker(s->slots, event->u.runner.workers[n].worker_id) == NULL)
@@ -452,7 +452,7 @@ static void on_manifest(struct slots_step *s, const struct shoal_host_event *eve
     job->manifest_ok = event->u.manifest.ok;
     job->manifest_hash = event->u.manifest.hash;
     job_cut_text(job->manifest_text, sizeof(job->manifest_text), event->u.manifest.text);
-    item_touch(job, &job->manifest);
+    slots_item_touch(job, &job->manifest);
 }
 
 static void on_mark(struct slots_step *s, const struct shoal_host_event *event)
@@ -483,8 +483,8 @@ static void on_stuck(struct slots_step *s, struct worker *worker)
     (void)snprintf(worker->report.text, sizeof(worker->report.text),
                    "its library stood still for a second (a blocked or stopped process); it was killed");
     (void)revoke_for(s, worker);
-    worker_kill(worker, 0, s->now_ns);
-    worker_changed(s->slots, worker);
+    slots_worker_kill(worker, 0, s->now_ns);
+    slots_worker_changed(s->slots, worker);
 }
 
 /* A death is known some 30 ms a GB before the process is reaped. The kill makes sure of the rest of it. One that leaves
@@ -495,8 +495,8 @@ static void on_dying(struct slots_step *s, struct worker *worker)
     if (worker == NULL || !worker_lives(worker) || worker->report.stuck || !revoke_for(s, worker))
         return;
     worker->report.stuck = true;
-    worker_kill(worker, 0, s->now_ns);
-    worker_changed(s->slots, worker);
+    slots_worker_kill(worker, 0, s->now_ns);
+    slots_worker_changed(s->slots, worker);
 }
 
 /* Rank 0's host may be away: every host says how far its members are. */
@@ -524,7 +524,7 @@ static void on_exited(struct slots_step *s, const struct shoal_host_event *event
 
     SHOAL_ASSERT(event->kind == SHOAL_HOST_ON_EXITED);
     if (worker != NULL)
-        worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
+        slots_worker_exited(s, worker, event->u.exited.status, event->u.exited.signalled, event->u.exited.text);
 }
 
 static void on_worker(struct slots_step *s, const struct shoal_host_event *event)
@@ -602,12 +602,12 @@ static void time_slot(struct slots_step *s, struct slot *slot)
         return;
     }
     /* The generation stays unspent: a CONFIRM that comes late is honoured while nobody else has got the slot. */
-    slot_move(slot, SHOAL_SLOT_FREE);
+    slots_slot_move(slot, SHOAL_SLOT_FREE);
     slots_changed(s->slots);
 }
 
 /* S5. The freeze is due `freeze_ns` after the newest stamp echoed; the deadline is `lease_ns` after it. */
-void worker_freeze_due(struct slots_step *s, struct worker *worker)
+void slots_worker_freeze_due(struct slots_step *s, struct worker *worker)
 {
     const struct shoal_slots_options *o = &s->slots->options;
 
@@ -618,7 +618,7 @@ void worker_freeze_due(struct slots_step *s, struct worker *worker)
     worker->report.frozen = true;
     worker->want = (uint8_t)((worker->want & ~WANT_THAW) | WANT_FREEZE);
     s->slots->stats.freezes++;
-    worker_changed(s->slots, worker);
+    slots_worker_changed(s->slots, worker);
 }
 
 static void time_worker(struct slots_step *s, struct worker *worker)
@@ -630,19 +630,19 @@ static void time_worker(struct slots_step *s, struct worker *worker)
     if (!worker_lives(worker))
         return;
     if (worker->unproven && s->now_ns >= worker->proof_ns) {
-        worker_exited(s, worker, -1, false, "ended while the agent was away");
+        slots_worker_exited(s, worker, -1, false, "ended while the agent was away");
         return; /* the dead are not frozen */
     }
     if (worker->unproven)
         wake(s->slots, worker->proof_ns);
-    worker_freeze_due(s, worker);
+    slots_worker_freeze_due(s, worker);
     if (worker->expired != (s->now_ns >= worker->deadline_ns)) { /* its slot may be claimed: that kills it */
         worker->expired = !worker->expired;
         slots_changed(s->slots);
     }
     if (worker->frozen && s->now_ns >= worker->deadline_ns + o->kill_ns) {
         s->slots->stats.expired++;
-        worker_kill(worker, 0, s->now_ns);
+        slots_worker_kill(worker, 0, s->now_ns);
     }
     if (worker->kill_ns != 0 && !worker->killed && !(worker->want & WANT_KILL) && s->now_ns >= worker->kill_ns) {
         worker->want |= WANT_KILL; /* the grace is over */
@@ -917,7 +917,7 @@ static void close_job(struct slots_step *s, struct hjob *job)
         order->u.job.job = job->id;
         order->u.job.generation = job->generation;
     }
-    job_forget(s->slots, job);
+    slots_job_forget(s->slots, job);
 }
 
 static void publish(struct slots_step *s)

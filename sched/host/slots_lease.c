@@ -45,7 +45,7 @@ static void grant(struct slots_step *s, struct slot *slot)
     const struct shoal_host_message *m = &s->slots->in;
 
     SHOAL_ASSERT(slot->state == SHOAL_SLOT_FREE || slot->state == SHOAL_SLOT_TENTATIVE); /* S3 */
-    slot_move(slot, SHOAL_SLOT_TENTATIVE);
+    slots_slot_move(slot, SHOAL_SLOT_TENTATIVE);
     slot->spent = false;
     slot->job = m->job;
     slot->generation = next_generation(s);
@@ -76,7 +76,7 @@ void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker)
     SHOAL_ASSERT(worker->place.slot < s->slots->options.slots);            /* it has left one */
     if (!slots_keeps(s->slots, worker))
         return;
-    slot_move(slot, SHOAL_SLOT_TENTATIVE);
+    slots_slot_move(slot, SHOAL_SLOT_TENTATIVE);
     slot->spent = false;
     slot->job = job->id; /* priority and ticket are still those of the lease before */
     slot->generation = next_generation(s);
@@ -85,7 +85,7 @@ void slots_keep(struct slots_step *s, struct slot *slot, struct worker *worker)
     s->slots->stats.grants++;
     slots_changed(s->slots);
     worker->report.next_generation = slot->generation;
-    worker_changed(s->slots, worker);
+    slots_worker_changed(s->slots, worker);
 }
 
 /* The leader of the holder is told; it plans the worker's leave, which ends the lease. */
@@ -99,7 +99,7 @@ static void ask_drain(struct slots_step *s, struct slot *slot)
         return;
     job = &s->slots->jobs[worker->job];
     if (slot->state != SHOAL_SLOT_DRAINING) {
-        slot_move(slot, SHOAL_SLOT_DRAINING);
+        slots_slot_move(slot, SHOAL_SLOT_DRAINING);
         slots_changed(s->slots);
     }
     s->slots->out.kind = SHOAL_HOST_DRAIN;
@@ -139,7 +139,7 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
             return "this job holds it already";
         if (worker != NULL && s->now_ns >= worker->deadline_ns) {
             s->slots->stats.expired++;
-            worker_kill(worker, 0, s->now_ns); /* S5: killed before the slot goes to another */
+            slots_worker_kill(worker, 0, s->now_ns); /* S5: killed before the slot goes to another */
             return "the lease of its last worker has ended; it is being cleared away";
         }
         if (!shoal_job_id_equal(slot->target, m->job))
@@ -221,7 +221,7 @@ static void on_cancel(struct slots_step *s)
 
         if (slot->state != SHOAL_SLOT_TENTATIVE || !shoal_job_id_equal(slot->job, s->slots->in.job))
             continue;
-        slot_move(slot, SHOAL_SLOT_FREE);
+        slots_slot_move(slot, SHOAL_SLOT_FREE);
         slot->spent = true;
         slots_changed(s->slots);
     }
@@ -270,7 +270,7 @@ static bool take_grant(struct slots_step *s, struct hjob *job, const struct shoa
     if (slot->generation != place->lease_generation || slot->spent || !shoal_job_id_equal(slot->job, job->id) ||
         (slot->state != SHOAL_SLOT_TENTATIVE && slot->state != SHOAL_SLOT_FREE))
         return false;
-    slot_move(slot, SHOAL_SLOT_LEASED);
+    slots_slot_move(slot, SHOAL_SLOT_LEASED);
     slot->spent = true;
     slot->idle = false;
     slot->worker_id = place->worker_id;
@@ -300,11 +300,11 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
         slots->stats.confirms++;
     } else {
         slots->stats.confirms_refused++;
-        worker_move(worker, SHOAL_PHASE_EXITED);
+        slots_worker_move(worker, SHOAL_PHASE_EXITED);
         (void)snprintf(worker->report.text, sizeof(worker->report.text),
                        "never started: the slot was no longer reserved when the confirmation came");
     }
-    worker_changed(slots, worker);
+    slots_worker_changed(slots, worker);
 }
 
 static void on_confirm(struct slots_step *s, struct hjob *job)
@@ -363,7 +363,7 @@ static void renew_one(struct slots_step *s, const struct hjob *job, struct worke
     SHOAL_ASSERT(worker_lives(worker));                   /* S9: no lease of the dead is renewed */
     SHOAL_ASSERT(s->slots->in.u.renew.echo <= s->now_ns); /* S2: on_renew() has refused stamps of other lives */
     worker->term = job->term;
-    worker_freeze_due(s, worker); /* the runner has frozen it by the clock, also while this agent stood still */
+    slots_worker_freeze_due(s, worker); /* the runner has frozen it by the clock, also while this agent stood still */
     if (deadline_ns <= worker->deadline_ns && !worker->frozen) {
         s->slots->stats.renewals_late++;
         return;
@@ -381,7 +381,7 @@ static void renew_one(struct slots_step *s, const struct hjob *job, struct worke
         worker->report.frozen = false;
         worker->want = (uint8_t)((worker->want & ~WANT_FREEZE) | WANT_THAW | WANT_RENEW);
         s->slots->stats.thaws++;
-        worker_changed(s->slots, worker);
+        slots_worker_changed(s->slots, worker);
     }
 }
 
@@ -399,7 +399,7 @@ static void say_unknown(struct slots_step *s, const struct hjob *job, struct sho
     if (slot != NULL && !slot->spent) {
         slot->spent = true;
         if (slot->state == SHOAL_SLOT_TENTATIVE)
-            slot_move(slot, SHOAL_SLOT_FREE);
+            slots_slot_move(slot, SHOAL_SLOT_FREE);
         slots_changed(s->slots);
     }
     s->slots->out.kind = SHOAL_HOST_UNKNOWN;
@@ -468,7 +468,7 @@ static void on_epoch(struct slots_step *s, struct hjob *job)
         job->snapshot_ns = 0;
     }
     /* Every epoch before it is over, also for workers that the revoke has not reached. */
-    job_revoke(s, job, shoal_epoch_word(in->epoch) - 1);
+    slots_job_revoke(s, job, shoal_epoch_word(in->epoch) - 1);
     s->slots->table_version++;
 }
 
@@ -488,14 +488,14 @@ static void order_stop(struct slots_step *s, struct worker *worker)
             worker->kill_ns = s->now_ns + m->u.order.grace_ns;
         return;
     }
-    worker_kill(worker, m->u.order.grace_ns, s->now_ns);
+    slots_worker_kill(worker, m->u.order.grace_ns, s->now_ns);
 }
 
 static void forget_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
     SHOAL_ASSERT(&s->slots->jobs[worker->job] == job);
     if (worker_lives(worker)) {
-        worker_kill(worker, 0, s->now_ns);
+        slots_worker_kill(worker, 0, s->now_ns);
         return; /* its exit is reported, and the leader says it again */
     }
     worker->used = false;
@@ -522,7 +522,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
     case SHOAL_ORDER_WRITE_FINAL: worker->final_call = m->u.order.call; return;
     case SHOAL_ORDER_RELEASE: worker->release = true; return;
     case SHOAL_ORDER_STOP: order_stop(s, worker); return;
-    case SHOAL_ORDER_KILL: worker_kill(worker, 0, s->now_ns); return;
+    case SHOAL_ORDER_KILL: slots_worker_kill(worker, 0, s->now_ns); return;
     case SHOAL_ORDER_FORGET: forget_worker(s, job, worker); return;
     case SHOAL_ORDER_COUNT: return;
     }
@@ -615,9 +615,9 @@ static void begin_generation(struct slots_step *s, struct hjob *job, uint32_t ge
         struct worker *worker = &s->slots->workers[i];
 
         if (worker->used && &s->slots->jobs[worker->job] == job && worker->place.role != SHOAL_JOB_ENGINE)
-            worker_kill(worker, 0, s->now_ns);
+            slots_worker_kill(worker, 0, s->now_ns);
     }
-    job_revoke(s, job, shoal_epoch_word(epoch->epoch));
+    slots_job_revoke(s, job, shoal_epoch_word(epoch->epoch));
     epoch->epoch = (struct shoal_epoch){ 0 };
     epoch->member_count = 0;
     job->generation = generation;
@@ -688,7 +688,7 @@ void slots_on_message(struct slots_step *s, struct shoal_node_id from)
     if (m->kind == SHOAL_HOST_REVOKE) { /* from a leader or from another member's host: only ever ends an epoch */
         job = slots_find_job(s->slots, m->job);
         if (job != NULL && m->generation == job->generation)
-            job_revoke(s, job, shoal_epoch_word(m->u.revoke));
+            slots_job_revoke(s, job, shoal_epoch_word(m->u.revoke));
         return;
     }
     if (m->kind == SHOAL_HOST_CANCEL) {

@@ -100,7 +100,7 @@ static bool make_next(struct slots_step *s, const struct hjob *job, const struct
             carriers[i].applied_step > carriers[i].complete_step ? carriers[i].applied_step : carriers[i].complete_step;
 
         decided = carried > decided ? carried : decided;
-        state = state || epoch_carries_state(&carriers[i], last);
+        state = state || lead_epoch_carries_state(&carriers[i], last);
     }
     if (!state || decided < last->decided_step || first->report.sizes.virtual_workers == 0)
         return false;
@@ -112,8 +112,8 @@ static bool make_next(struct slots_step *s, const struct hjob *job, const struct
     next->member_count = count;
     for (uint32_t i = 0; i < count; i++)
         memcpy(&next->members[i], carriers[i].before, sizeof(next->members[i]));
-    epoch_next_states(next, carriers, last);
-    epoch_next_ranges(next, carriers, last, first->report.sizes.virtual_workers);
+    lead_epoch_next_states(next, carriers, last);
+    lead_epoch_next_ranges(next, carriers, last, first->report.sizes.virtual_workers);
     return true;
 }
 
@@ -140,7 +140,7 @@ void slots_shrink_turn(struct slots_step *s, struct hjob *job)
     if (!make_next(s, job, epoch, carriers, count))
         return;
     memcpy(epoch, &s->slots->out.u.epoch, sizeof(*epoch));
-    item_touch(job, &job->shrunk);
+    slots_item_touch(job, &job->shrunk);
     s->slots->stats.shrinks++;
     s->slots->table_version++;
 }

@@ -182,18 +182,18 @@ static inline bool worker_lives(const struct worker *worker)
     return worker->used && worker->report.phase != SHOAL_PHASE_EXITED;
 }
 static inline bool item_open(const struct item *item) { return item->seq != 0 && item->seq != item->acked; }
-void item_touch(struct hjob *job, struct item *item);
-void worker_changed(struct shoal_slots *slots, struct worker *worker);
+void slots_item_touch(struct hjob *job, struct item *item);
+void slots_worker_changed(struct shoal_slots *slots, struct worker *worker);
 void slots_changed(struct shoal_slots *slots); /* the record: publish it */
-void worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns);
-void worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text);
+void slots_worker_kill(struct worker *worker, uint64_t grace_ns, uint64_t now_ns);
+void slots_worker_exited(struct slots_step *s, struct worker *worker, int32_t status, bool signalled, const char *text);
 /* S9: the only ways in which a slot's state and a worker's phase change. */
-void slot_move(struct slot *slot, enum shoal_slot_state state);
-void worker_move(struct worker *worker, enum shoal_phase phase);
-void slot_release(struct shoal_slots *slots, struct slot *slot);
-void job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
-void worker_freeze_due(struct slots_step *s, struct worker *worker);
-void job_forget(struct shoal_slots *slots, struct hjob *job);
+void slots_slot_move(struct slot *slot, enum shoal_slot_state state);
+void slots_worker_move(struct worker *worker, enum shoal_phase phase);
+void slots_slot_release(struct shoal_slots *slots, struct slot *slot);
+void slots_job_revoke(struct slots_step *s, struct hjob *job, uint64_t word);
+void slots_worker_freeze_due(struct slots_step *s, struct worker *worker);
+void slots_job_forget(struct shoal_slots *slots, struct hjob *job);
 
 /* slots_shrink.c */
 /* `worker` of the revoked epoch has died: if all its members are here, the next one may be made here. */

@@ -95,7 +95,7 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
     job->spec_len = spec.len;
     shoal_worker_get_epoch(r, &slots->epochs[index]);
     if (slots->epochs[index].epoch.k > 0) /* ours: who leads may not have heard of it */
-        item_touch(job, &job->shrunk);
+        slots_item_touch(job, &job->shrunk);
 }
 
 static void put_worker(struct shoal_writer *w, const struct worker *worker)
@@ -167,7 +167,7 @@ static void get_worker(struct shoal_reader *r, struct shoal_slots *slots, uint64
     /* Its library connects again and says what it has loaded. */
     if (worker->report.phase > SHOAL_PHASE_STARTED && worker->report.phase != SHOAL_PHASE_EXITED)
         worker->report.phase = SHOAL_PHASE_STARTED;
-    item_touch(&slots->jobs[job], &worker->item);
+    slots_item_touch(&slots->jobs[job], &worker->item);
     if (worker->deadline_ns < slots->options.lease_ns || !agrees_with_slot(slots, worker))
         r->failed = true;
 }

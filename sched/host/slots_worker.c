@@ -128,7 +128,7 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
     worker->unproven = false;
     worker->run = true;
     if (report->phase < SHOAL_PHASE_HELLO || hello->call != report->ready_call)
-        worker_move(worker, SHOAL_PHASE_HELLO);
+        slots_worker_move(worker, SHOAL_PHASE_HELLO);
     report->call = hello->call;
     memcpy(report->numeric_class, hello->numeric_class, sizeof(report->numeric_class));
     if (shoal_epoch_cmp(hello->epoch, report->epoch) >= 0) {
@@ -147,7 +147,7 @@ static void on_hello(struct slots_step *s, struct worker *worker, const struct s
     if (worker->place.role == SHOAL_JOB_DRIVER &&
         s->slots->jobs[worker->job].train_state_worker == worker->place.worker_id)
         s->slots->jobs[worker->job].train_state_wanted = true;
-    worker_changed(s->slots, worker);
+    slots_worker_changed(s->slots, worker);
 }
 
 static void on_ready(struct slots_step *s, struct worker *worker, const struct shoal_worker_ready *ready)
@@ -156,7 +156,7 @@ static void on_ready(struct slots_step *s, struct worker *worker, const struct s
     struct shoal_call_sizes *sizes = &report->sizes;
 
     SHOAL_ASSERT(worker_lives(worker)); /* S9 */
-    worker_move(worker, SHOAL_PHASE_READY);
+    slots_worker_move(worker, SHOAL_PHASE_READY);
     report->call = ready->call;
     report->ready_call = ready->call;
     memset(sizes, 0, sizeof(*sizes));
@@ -173,7 +173,7 @@ static void on_ready(struct slots_step *s, struct worker *worker, const struct s
     report->address_len = (uint16_t)ready->address.len;
     if (ready->address.len > 0)
         memcpy(report->address, ready->address.bytes, ready->address.len);
-    worker_changed(s->slots, worker);
+    slots_worker_changed(s->slots, worker);
 }
 
 static void on_closed(struct slots_step *s, struct worker *worker, const struct shoal_worker_closed *closed)
@@ -189,8 +189,8 @@ static void on_closed(struct slots_step *s, struct worker *worker, const struct 
     report->applied_step = closed->applied_step;
     report->complete_step = closed->complete_step;
     /* One that leaves ends the epoch for all (PROTOCOLS 7): the others here need not wait for the leader's word. */
-    job_revoke(s, &s->slots->jobs[worker->job], shoal_epoch_word(closed->epoch));
-    worker_changed(s->slots, worker);
+    slots_job_revoke(s, &s->slots->jobs[worker->job], shoal_epoch_word(closed->epoch));
+    slots_worker_changed(s->slots, worker);
 }
 
 static void on_unheard(struct slots_step *s, struct worker *worker, const struct shoal_worker_unheard *unheard)
@@ -201,7 +201,7 @@ static void on_unheard(struct slots_step *s, struct worker *worker, const struct
     if (shoal_epoch_cmp(unheard->epoch, report->epoch) != 0 || unheard->ranks == report->unheard)
         return;
     report->unheard = unheard->ranks;
-    worker_changed(s->slots, worker);
+    slots_worker_changed(s->slots, worker);
 }
 
 static void on_train(struct slots_step *s, struct worker *worker, const struct shoal_worker_train *train)
@@ -225,7 +225,7 @@ static void on_train(struct slots_step *s, struct worker *worker, const struct s
     call->engines_max = train->engines_max;
     memcpy(call->signature, train->signature, sizeof(call->signature));
     job->train_worker = worker->place.worker_id;
-    item_touch(job, &job->train);
+    slots_item_touch(job, &job->train);
 }
 
 static void on_snapshot(struct slots_step *s, struct hjob *job, const struct shoal_worker_snapshot *snapshot)
@@ -241,7 +241,7 @@ static void on_snapshot(struct slots_step *s, struct hjob *job, const struct sho
     job->snap_call = snapshot->call;
     job->snap_step = snapshot->step;
     job->snap_hash = hash;
-    item_touch(job, &job->snap);
+    slots_item_touch(job, &job->snap);
 }
 
 void slots_on_worker(struct slots_step *s, struct worker *worker, const struct shoal_worker_message *message)
@@ -260,17 +260,17 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
         report->done_call = message->done.call;
         report->final_step = message->done.final_step;
         report->state_digest = message->done.state_digest;
-        worker_changed(s->slots, worker);
+        slots_worker_changed(s->slots, worker);
         return;
     case SHOAL_WORKER_FILES:
         report->files_call = message->acked.call;
-        worker_changed(s->slots, worker);
+        slots_worker_changed(s->slots, worker);
         return;
     case SHOAL_WORKER_FAILED:
         report->failed = true;
         report->user_code = message->failed.user_code;
         job_cut_text(report->text, sizeof(report->text), message->failed.text);
-        worker_changed(s->slots, worker);
+        slots_worker_changed(s->slots, worker);
         return;
     case SHOAL_WORKER_SNAPSHOT: on_snapshot(s, job, &message->snapshot); return;
     case SHOAL_WORKER_TRAIN: on_train(s, worker, &message->train); return;
@@ -391,7 +391,7 @@ static void tell_epoch(struct slots_step *s, struct worker *worker, const struct
         report_epoch(&worker->report, epoch->epoch);
         worker->report.closed = false;
         worker->broken = 0;
-        worker_changed(s->slots, worker);
+        slots_worker_changed(s->slots, worker);
     }
 }
 

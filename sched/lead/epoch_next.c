@@ -8,13 +8,13 @@ static uint64_t carried(const struct epoch_carrier *carrier)
     return carrier->applied_step > carrier->complete_step ? carrier->applied_step : carrier->complete_step;
 }
 
-bool epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal_worker_epoch *last)
+bool lead_epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal_worker_epoch *last)
 {
     SHOAL_ASSERT(carrier->before != NULL); /* a joiner has left nothing */
     return carrier->before->has_state || (last->decided_step > 0 && carrier->applied_step >= last->decided_step);
 }
 
-void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+void lead_epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
                        const struct shoal_worker_epoch *last)
 {
     uint64_t decided = next->decided_step;
@@ -54,7 +54,7 @@ static void range_before(const struct shoal_worker_epoch *last, uint32_t virtual
     shoal_balanced_range(virtual_workers, last->member_count, i, begin, end);
 }
 
-void epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+void lead_epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
                        const struct shoal_worker_epoch *last, uint32_t virtual_workers)
 {
     uint32_t survivors = 0;

@@ -13,13 +13,13 @@ struct epoch_carrier {
 };
 
 /* has_state of each member, holder and donor (I3 of shoal/worker.h). */
-void epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+void lead_epoch_next_states(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
                        const struct shoal_worker_epoch *last);
 /* Survivors (they come first) keep what they computed of the step that is broken off; a gap between two goes half to
  * each, one at an end to the neighbour. Joiners get nothing in this step. */
-void epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
+void lead_epoch_next_ranges(struct shoal_worker_epoch *next, const struct epoch_carrier *carriers,
                        const struct shoal_worker_epoch *last, uint32_t virtual_workers);
 /* It left the last epoch with a state: it had one when it entered, or was given one in it. */
-bool epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal_worker_epoch *last);
+bool lead_epoch_carries_state(const struct epoch_carrier *carrier, const struct shoal_worker_epoch *last);
 
 #endif

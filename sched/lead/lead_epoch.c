@@ -264,8 +264,8 @@ static bool propose_next_epoch(struct lead_step *s, const struct shoal_call *cal
         return true;
     next->decided_step = decided;
     carriers_of(plan, last, carriers);
-    epoch_next_states(next, carriers, last);
-    epoch_next_ranges(next, carriers, last, call->sizes.virtual_workers);
+    lead_epoch_next_states(next, carriers, last);
+    lead_epoch_next_ranges(next, carriers, last, call->sizes.virtual_workers);
     return commit_epoch(s);
 }
 
@@ -432,7 +432,7 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
 static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
 {
     SHOAL_ASSERT(m->worker_id == w->place.worker_id);
-    return epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
+    return lead_epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
 }
 
 static bool one_host(const struct shoal_worker_epoch *epoch)
@@ -604,9 +604,9 @@ static void judge_links(struct lead_step *s, const struct shoal_call *call, cons
         return;
     lead->links_judged = true;
     gather_broken(s, last, broken);
-    if (!link_breaks_add(lead->links, last, broken, s->now_ns))
+    if (!lead_link_breaks_add(lead->links, last, broken, s->now_ns))
         return;
-    rank = link_breaks_judge(lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
+    rank = lead_link_breaks_judge(lead->links, last, may_cut_off(s, call, last), s->now_ns, &by);
     if (rank != LINK_NOBODY)
         cut_off(s, last, rank, by);
 }

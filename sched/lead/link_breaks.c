@@ -2,7 +2,7 @@
 
 #include "shoal/banned.h"
 
-bool link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const uint64_t *broken,
+bool lead_link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const uint64_t *broken,
                      uint64_t now_ns)
 {
     struct link_round *round = &breaks->rounds[breaks->made % LINK_ROUNDS];
@@ -54,7 +54,7 @@ static void add_round(const struct link_round *round, const struct shoal_worker_
         rounds[r] += (uint32_t)(ends >> r & 1);
 }
 
-uint32_t link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
+uint32_t lead_link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
                            uint64_t now_ns, uint64_t *by)
 {
     uint32_t rounds[SHOAL_RANKS_MAX] = { 0 };

@@ -31,10 +31,10 @@ struct link_breaks {
 };
 
 /* `broken[r]`: whom member r of `epoch` could not reach. False: nobody said anything, no round. */
-bool link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const uint64_t *broken,
+bool lead_link_breaks_add(struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, const uint64_t *broken,
                      uint64_t now_ns);
 /* The rank in `epoch` that is to be left out, of those in `may`; LINK_NOBODY: none. `by`: who complained of it. */
-uint32_t link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
+uint32_t lead_link_breaks_judge(const struct link_breaks *breaks, const struct shoal_worker_epoch *epoch, uint64_t may,
                            uint64_t now_ns, uint64_t *by);
 
 #endif

@@ -28,7 +28,7 @@ static void check_group(const struct group *group)
 
         SHOAL_ASSERT(span->count > 0 && span->frames > 0 && span->first > 0);
         SHOAL_ASSERT(i == 0 || group_span(group, i - 1)->first + group_span(group, i - 1)->count <= span->first);
-        SHOAL_ASSERT(group_span_of(group, span->first) == span);
+        SHOAL_ASSERT(store_group_span_of(group, span->first) == span);
     }
 }
 
@@ -50,8 +50,8 @@ static void replay(const uint8_t *bytes, size_t len)
         SHOAL_ASSERT(copy != NULL);
         memcpy(copy, bytes, take);
         put_sum(seq, true, copy, take);
-        if (frame_decode(seq, shoal_view_of(copy, take + 4), &frame) == SHOAL_OK)
-            (void)index_replay(index, seq, &frame);
+        if (store_frame_decode(seq, shoal_view_of(copy, take + 4), &frame) == SHOAL_OK)
+            (void)store_index_replay(index, seq, &frame);
         free(copy);
         bytes += take;
         len -= take;
@@ -69,8 +69,8 @@ static void replay(const uint8_t *bytes, size_t len)
     SHOAL_ASSERT(entries == index->entries && frames == index->frames);
     for (size_t i = 0; i < index->bucket_count; i++)
         for (struct group *group = index->buckets[i]; group != NULL; group = group->next)
-            (void)group_settle(index, group);
-    index_deinit(index);
+            (void)store_group_settle(index, group);
+    store_index_deinit(index);
     SHOAL_ASSERT(index->entries == 0 && index->frames == 0 && index->groups == 0);
     free(index);
 }
@@ -84,8 +84,8 @@ static void hard(const uint8_t *bytes, size_t len)
     SHOAL_ASSERT(copy != NULL);
     memcpy(copy, bytes, len);
     put_sum(0, false, copy, len);
-    if (hard_decode(shoal_view_of(copy, len + 4), &group) == SHOAL_OK) {
-        size_t out = hard_encode(&group, again);
+    if (store_hard_decode(shoal_view_of(copy, len + 4), &group) == SHOAL_OK) {
+        size_t out = store_hard_encode(&group, again);
 
         SHOAL_ASSERT(out == len + 4 && memcmp(again + 3, copy + 3, out - 7) == 0);
     }

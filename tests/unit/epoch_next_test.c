@@ -52,7 +52,7 @@ static void test_states(void **state)
         next.members[0].worker_id = 1;
         next.members[1].worker_id = 2;
         next.decided_step = row->decided;
-        epoch_next_states(&next, carriers, &last);
+        lead_epoch_next_states(&next, carriers, &last);
         if (next.members[1].has_state != row->want)
             fail_msg("%s: has_state is %d", row->says, next.members[1].has_state);
         assert_true(next.holder == 1 && next.donor == 1 && next.members[0].has_state);

@@ -139,11 +139,11 @@ static void test_rows(void **state)
             epoch.members[r].worker_id = 100 + r;
         for (size_t n = 0; n < 12 && row->rounds[n].links != NULL; n++) {
             read_links(row->rounds[n].links, broken);
-            assert_true(link_breaks_add(&breaks, &epoch, broken, START_NS + row->rounds[n].at_ms * SHOAL_MS));
+            assert_true(lead_link_breaks_add(&breaks, &epoch, broken, START_NS + row->rounds[n].at_ms * SHOAL_MS));
         }
         for (const char *gone = row->gone; *gone != '\0'; gone++)
             epoch.members[*gone - '0'].worker_id += 50;
-        got = link_breaks_judge(&breaks, &epoch, row->may, START_NS + row->now_ms * SHOAL_MS, &by);
+        got = lead_link_breaks_judge(&breaks, &epoch, row->may, START_NS + row->now_ms * SHOAL_MS, &by);
         if (got != row->want || (uint32_t)__builtin_popcountll(by) != row->complaints)
             fail_msg("%s: rank %d after %d complaints, not rank %d after %u", row->says, (int)got,
                      __builtin_popcountll(by), (int)row->want, row->complaints);
@@ -157,7 +157,7 @@ static void test_an_epoch_without_a_broken_link_is_no_round(void **state)
     static const uint64_t broken[SHOAL_RANKS_MAX];
 
     (void)state;
-    assert_false(link_breaks_add(&breaks, &epoch, broken, START_NS));
+    assert_false(lead_link_breaks_add(&breaks, &epoch, broken, START_NS));
     assert_int_equal(breaks.made, 0);
 }
 

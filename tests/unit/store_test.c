@@ -832,15 +832,15 @@ static void every_prefix_and_flipped_bit_of_a_frame_is_refused(void **state)
 
     (void)state;
     for (unsigned what = 0; what < FRAME_WHATS; what++) {
-        size_t whole = what == FRAME_ENTRIES ? frame_encode_entries(group_id(1), false, entries, 2, 5, bytes, &taken)
+        size_t whole = what == FRAME_ENTRIES ? store_frame_encode_entries(group_id(1), false, entries, 2, 5, bytes, &taken)
                        : what == FRAME_PART
-                           ? frame_encode_part(group_id(1), true, &long_entry, FRAME_PART_MAX, 5, bytes)
-                           : frame_encode_mark((enum frame_what)what, group_id(1), 3, 5, bytes);
+                           ? store_frame_encode_part(group_id(1), true, &long_entry, FRAME_PART_MAX, 5, bytes)
+                           : store_frame_encode_mark((enum frame_what)what, group_id(1), 3, 5, bytes);
         struct frame frame;
 
-        assert_int_equal(frame_decode(5, shoal_view_of(bytes, whole), &frame), SHOAL_OK);
+        assert_int_equal(store_frame_decode(5, shoal_view_of(bytes, whole), &frame), SHOAL_OK);
         assert_int_equal(frame.what, what);
-        assert_int_equal(frame_decode(6, shoal_view_of(bytes, whole), &frame), SHOAL_ERR_MALFORMED); /* another place */
+        assert_int_equal(store_frame_decode(6, shoal_view_of(bytes, whole), &frame), SHOAL_ERR_MALFORMED); /* another place */
         for (size_t n = 0; n < whole + whole * 8; n++) {
             size_t len = n < whole ? n : whole;
             uint8_t *exact = malloc(len + 1);
@@ -849,7 +849,7 @@ static void every_prefix_and_flipped_bit_of_a_frame_is_refused(void **state)
             memcpy(exact, bytes, len);
             if (n >= whole)
                 exact[(n - whole) / 8] ^= (uint8_t)(1u << (n - whole) % 8);
-            if (frame_decode(5, shoal_view_of(exact, len), &frame) != SHOAL_ERR_MALFORMED)
+            if (store_frame_decode(5, shoal_view_of(exact, len), &frame) != SHOAL_ERR_MALFORMED)
                 fail_msg("kind %u, case %zu of %zu was decoded", what, n, whole * 9);
             free(exact);
         }
