@@ -429,7 +429,6 @@ static void on_runner(struct slots_step *s, const struct shoal_host_event *event
 
 static void on_blob(struct slots_step *s, const struct shoal_host_event *event)
 {
-    SHOAL_ASSERT(!shoal_hash_is_zero(event->u.blob.hash));
     for (uint32_t i = 0; i < s->slots->jobs_max; i++) {
         struct hjob *job = &s->slots->jobs[i];
         enum blob_state state = event->u.blob.ok ? BLOB_HERE : BLOB_NONE;
@@ -468,7 +467,6 @@ static void on_mark(struct slots_step *s, const struct shoal_host_event *event)
 
 static void on_link(struct slots_step *s, struct shoal_node_id node)
 {
-    SHOAL_ASSERT(!shoal_node_id_is_zero(node)); /* a zero leader is nobody, and would match */
     for (uint32_t i = 0; i < s->slots->jobs_max; i++)
         if (s->slots->jobs[i].used && shoal_node_id_equal(s->slots->jobs[i].leader, node))
             s->slots->jobs[i].report_all = true;

@@ -265,7 +265,6 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
     struct frame frame;
     enum shoal_err err;
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(from)); /* its link has proved who it is */
     s->stats.frames_in++;
     if (sched_is_removed(s, from)) { /* N3 of sched_node.c */
         s->stats.removed_refused++;

@@ -95,7 +95,6 @@ static void say_state(struct shoal_sched *s, struct shoal_node_id to, struct sho
     const struct sched_archived *a = sched_archived_find(s, id);
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (sched_is_self(s, to))
         return;
     frame.u.archive.job = id;
@@ -116,7 +115,6 @@ void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id)
     struct sched_group *g = sched_group_find(s, id);
     struct sched_archived *a = sched_archived_find(s, id);
 
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (!sched_is_gone(s, id)) {
         sched_gone_add(s, id, GONE_DELETED, no_hash);
         sched_gone_save(s);
@@ -136,7 +134,6 @@ void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
     unsigned told = 0;
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     for (size_t i = 0; i < s->node_count && told < TOLD_MAX; i++) {
         const struct sched_node *node = &s->nodes[i];
 
@@ -167,7 +164,6 @@ void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id)
 {
     struct sched_archived *a = sched_archived_find(s, id);
 
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (a == NULL)
         return;
     if (!sched_is_gone(s, id)) {
@@ -201,7 +197,6 @@ void sched_archive_bury(struct shoal_sched *s, struct shoal_job_id id)
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_JOB_ARCHIVED);
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     action->u.group.group = id;
     action->u.group.keep = sched_archived_find(s, id) != NULL;
 }
@@ -440,7 +435,6 @@ void sched_archive_stored(struct shoal_sched *s, struct shoal_job_id id, struct 
     struct sched_archived *a = sched_archived_find(s, id);
     struct sched_group *g = sched_group_find(s, id);
 
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (a == NULL || a->written == 0 || mark.seq < a->written)
         return; /* of one that was dropped since */
     if (!sched_archived_is_stored(a))

@@ -198,6 +198,5 @@ bool shoal_sched_deleted_at(const struct shoal_sched *s, size_t i, struct shoal_
 size_t shoal_sched_archive_hosts(const struct shoal_sched *s, struct shoal_job_id id,
                                  struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES])
 {
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     return sched_archive_hosts(s, id, nodes);
 }

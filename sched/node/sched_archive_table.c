@@ -185,7 +185,6 @@ static void row_put(struct shoal_sched *s, struct sched_archived *a)
     size_t at = sched_archive_place_of(s, a->id);
 
     SHOAL_ASSERT(s->archive_count < s->archive_cap);
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(a->id));
     SHOAL_ASSERT(sched_archived_find(s, a->id) == NULL); /* A3: a job has one record here */
     a->drop_ns = SCHED_NEVER;
     memmove(&s->archive[at + 1], &s->archive[at], (s->archive_count - at) * sizeof(s->archive[0]));
@@ -408,7 +407,6 @@ void sched_archived_make_final(struct shoal_sched *s, struct sched_archived *a)
 /* Durable from before. */
 static void restored(struct shoal_sched *s, struct sched_archived *a, bool final)
 {
-    SHOAL_ASSERT(!s->restored); /* at the start */
     a->final = final;
     a->written = ++s->lives;
     a->final_at = final ? a->written : 0;
@@ -428,7 +426,6 @@ static void restore_cold(struct shoal_sched *s, struct shoal_job_id id, const st
 {
     struct sched_archived *a = sched_archived_find(s, id) == NULL && room(s) ? calloc(1, sizeof(*a)) : NULL;
 
-    SHOAL_ASSERT(!s->restored); /* at the start */
     if (a == NULL) {
         s->stats.archive_refused_full++;
         return;

@@ -337,7 +337,6 @@ static enum shoal_err make_group(struct shoal_sched *s, const struct founding_re
 
 static struct sched_fetching *fetching_find(struct shoal_sched *s, struct shoal_hash hash, uint64_t nonce)
 {
-    SHOAL_ASSERT(!shoal_hash_is_zero(hash));
     for (size_t i = 0; i < SCHED_FETCHING_MAX; i++) {
         if (s->fetching[i].used && shoal_hash_equal(s->fetching[i].hash, hash) && s->fetching[i].nonce == nonce)
             return &s->fetching[i];
@@ -503,7 +502,6 @@ enum shoal_err sched_on_found(struct shoal_sched *s, struct shoal_node_id from, 
 
 void sched_on_bundle(struct shoal_sched *s, struct shoal_hash hash, bool ok, const char *text)
 {
-    SHOAL_ASSERT(!shoal_hash_is_zero(hash));
     for (size_t i = 0; i < SCHED_FETCHING_MAX; i++) {
         struct sched_fetching *f = &s->fetching[i];
         struct founding_record record;

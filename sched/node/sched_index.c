@@ -191,7 +191,6 @@ struct shoal_view sched_index_archived(struct shoal_view facts_bytes, bool final
 void sched_index_parked(struct shoal_sched *s, struct shoal_job_id id, struct shoal_sched_version version,
                         struct shoal_view row)
 {
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(id));
     if (row.len > 0 && has_room(s))
         emit(s, id, SHOAL_SCHED_INDEX_ROW, version, row);
 }

@@ -42,7 +42,6 @@ static bool was_wiped(const struct shoal_sched *s, const struct shoal_raft_membe
 {
     const struct sched_node *node = sched_node_find(s, member->id.node);
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(member->id.node));
     return node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
            !shoal_store_id_equal(node->info.store, (struct shoal_store_id){ { 0 } }) &&
            !shoal_store_id_equal(node->info.store, member->id.store);

@@ -59,7 +59,6 @@ enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id f
     struct sched_group *g;
     uint8_t kind;
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(from));
     if (!shoal_host_peek(bytes, &kind, &job))
         return SHOAL_ERR_MALFORMED;
     if (shoal_host_kind_to_host(kind)) {

@@ -102,7 +102,6 @@ uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struc
     struct shoal_hash hash;
     uint64_t score = 0;
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     memcpy(bytes, job.bytes, sizeof(job.bytes));
     memcpy(bytes + sizeof(job.bytes), node.bytes, sizeof(node.bytes));
     hash = sched_hash(s, shoal_view_of(bytes, sizeof(bytes)));
@@ -205,7 +204,6 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
 
 static void dirty_with(struct shoal_sched *s, struct shoal_node_id node)
 {
-    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     for (size_t i = 0; i < s->group_count; i++) {
         struct sched_group *g = s->groups[i];
 
@@ -349,7 +347,6 @@ enum shoal_err sched_on_datagram(struct shoal_sched *s, struct shoal_node_id fro
     const struct shoal_support_event event = { .kind = SHOAL_SUPPORT_EVENT_DATAGRAM, .node = from, .bytes = bytes };
     enum shoal_err err;
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(from));
     if (sched_is_removed(s, from)) { /* N3 */
         s->stats.removed_refused++;
         return SHOAL_OK;

@@ -34,7 +34,6 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
 
     SHOAL_ASSERT(!r->foreign); /* R1: its origin is told where to ask */
     SHOAL_ASSERT(!sched_is_self(s, to));
-    SHOAL_ASSERT(!shoal_node_id_is_zero(to));
     SHOAL_ASSERT(s->now < r->deadline_ns); /* expire() comes first */
     frame.u.request.id = r->serial;
     frame.u.request.hops = r->hops;
@@ -64,7 +63,6 @@ static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
 {
     unsigned named = (unsigned)(job.bytes[5] & 15) << 12 | (unsigned)job.bytes[6] << 4 | job.bytes[7] >> 4;
 
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(job));
     return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
 }
 
@@ -76,7 +74,6 @@ unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
     uint64_t scores[SCHED_ASKED_MAX];
     unsigned count = 0;
 
-    SHOAL_ASSERT(!shoal_job_id_is_mesh(job));
     for (size_t i = 0; i < s->node_count; i++) {
         struct shoal_node_id node = s->nodes[i].info.id;
         uint64_t score = founder_matches(job, node) ? UINT64_MAX : sched_score(s, job, node);

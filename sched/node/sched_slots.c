@@ -140,7 +140,6 @@ void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
 {
     const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_LINK, .u.link = node };
 
-    SHOAL_ASSERT(!shoal_node_id_is_zero(node));
     (void)!sched_slots_step(s, &event);
 }
 
@@ -150,7 +149,6 @@ enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view byte
     struct shoal_slots *restored;
     enum shoal_err err;
 
-    SHOAL_ASSERT(!s->restored); /* at the start */
     slots_options(s, &options);
     err = shoal_slots_restore(&restored, &options, bytes);
     if (err != SHOAL_OK)

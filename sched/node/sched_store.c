@@ -478,7 +478,6 @@ static void gone_restore(struct shoal_sched *s, struct shoal_view bytes)
     uint8_t format = shoal_get_u8(&r);
     uint32_t count;
 
-    SHOAL_ASSERT(!s->restored); /* at the start */
     if (format == 0 || format > GONE_FORMAT)
         return;
     s->gone_count = 0;
@@ -734,7 +733,6 @@ enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_
 
 void sched_on_restored(struct shoal_sched *s)
 {
-    SHOAL_ASSERT(!s->restored); /* once */
     s->restored = true;
     sched_index_restored(s);
     for (size_t i = 0; i < s->group_count; i++)
