@@ -1,4 +1,5 @@
 #include "shoal/link.h"
+#include "shoal/rand.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -732,9 +733,53 @@ static void a_restarted_peer_takes_the_place_of_its_old_link(void **state)
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+static void count_open(uv_handle_t *handle, void *arg)
+{
+    (void)handle;
+    ++*(unsigned *)arg;
+}
+
+/* A stop may come before anything was dialled, within a handshake, while frames wait, and after: by chance, and 1,000
+ * times. Each time both links say once that they have stopped, and nothing of theirs is left in the loop. */
+static void a_stop_at_any_point_leaves_nothing_open(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_rand chance;
+
+    shoal_rand_init(&chance, 29);
+    for (unsigned n = 0; n < 1000; n++) {
+        uint64_t turns = shoal_rand_below(&chance, 40);
+        unsigned first = (unsigned)shoal_rand_below(&chance, 2), open = 0, sent = 0;
+
+        loop_watch_again(&f->watchdog);
+        for (unsigned i = 0; i < 2; i++) {
+            memset(f->ends[i].in_order, 0, sizeof(f->ends[i].in_order));
+            f->ends[i].ups = f->ends[i].stopped = 0;
+            start(f, i, 0);
+        }
+        assert_int_equal(want(f, 0, 1), SHOAL_OK);
+        for (uint64_t t = 0; t < turns; t++) {
+            if (f->ends[0].ups > 0 && send_frame(f, 0, 1, SHOAL_LANE_BULK, sent, 2000) == SHOAL_OK)
+                sent++;
+            (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            struct end *end = &f->ends[(first + i) % 2];
+
+            shoal_link_stop(end->link, on_stopped, end);
+            end->link = NULL;
+        }
+        RUN_UNTIL(f, f->ends[0].stopped == 1 && f->ends[1].stopped == 1);
+        uv_walk(&f->loop, count_open, &open);
+        if (open != 1) /* the watchdog */
+            fail_msg("stop %u, after %llu turns: %u handles are left", n, (unsigned long long)turns, open - 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(a_stop_at_any_point_leaves_nothing_open),
         CASE(a_wanted_link_comes_up_and_says_who_is_there),
         CASE(frames_of_every_size_arrive_whole_and_in_order),
         CASE(a_full_lane_pushes_back_and_the_other_one_goes_on),

@@ -39,6 +39,12 @@ static inline void loop_close_one(uv_handle_t *handle, void *arg)
         uv_close(handle, NULL);
 }
 
+/* For a case of many rounds, each with the patience of a whole one. */
+static inline void loop_watch_again(uv_timer_t *watchdog)
+{
+    (void)uv_timer_start(watchdog, loop_is_late, LOOP_PATIENCE_MS, 0);
+}
+
 /* A failed case leaves sockets of its own open. */
 static inline void loop_end(uv_loop_t *loop)
 {
