@@ -1,4 +1,4 @@
-/* What stands at the head of everything this agent writes to a disk or a wire: (kind, version, oldest version that can
+/* Everything that this agent writes to a disk or a wire has this head: (kind, version, oldest version that can
  * read it). PROTOCOLS section 1. */
 #ifndef NODE_FORMAT_H
 #define NODE_FORMAT_H

@@ -211,7 +211,7 @@ static void split(struct swarm *s, struct sim_command *c)
     }
 }
 
-/* Where nothing passes, and how long. */
+/* The places where nothing passes, and how long. */
 static void cuts(struct swarm *s)
 {
     static const enum sim_verb verbs[] = { SIM_CUT, SIM_CUT_LINKS };

@@ -167,7 +167,7 @@ static bool ask_password(const char *user, char *out, size_t cap)
     return ok;
 }
 
-/* Who asks: --user with a password, else the kept token. */
+/* Names who asks: --user with a password, else the kept token. */
 static int set_credentials(struct cli *cli, CURL *curl, struct curl_slist **headers)
 {
     const char *user = cli_value(cli, "user");

@@ -109,7 +109,7 @@ void cli_answer_free(struct cli_answer *answer);
 const char *cli_answer_text(const struct cli_answer *answer);
 /* GET, and print the body as it is. */
 int cli_print(struct cli *cli, const char *path);
-/* What the answer says in JSON; "" and 0 where it does not. */
+/* The answer says this in JSON; "" and 0 where it does not. */
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
 int64_t cli_int_at(const struct json_value *object, const char *key);

@@ -1,4 +1,4 @@
-/* Who asks: Bearer, then X-Auth-Token, then Basic (execs-api 2.1).
+/* A request says who asks: by Bearer, then X-Auth-Token, then Basic (execs-api 2.1).
  *
  * A password check costs tens of milliseconds by intent. Clients that send Basic on each request are remembered for a
  * minute by a keyed digest of user and password, with a key of this process; the password itself is never kept. */

@@ -49,7 +49,7 @@ static enum shoal_err refuse(struct shoal_msg *msg, int *status, int code, const
     return shoal_fail(msg, SHOAL_ERR_MALFORMED, "%s", text);
 }
 
-/* What only the raw lines show. `line` is without its CRLF. */
+/* Looks at what only the raw lines show. `line` is without its CRLF. */
 static enum shoal_err check_line(const uint8_t *line, size_t len, bool first, int *status, struct shoal_msg *msg)
 {
     size_t name = 0;

@@ -1,4 +1,4 @@
-/* What the lists of both APIs share: reading a filter from the query, page tokens, and lists that WMLA's clients want
+/* The lists of both APIs share this: reading a filter from the query, page tokens, and lists that WMLA's clients want
  * whole. */
 #ifndef API_JOB_LIST_H
 #define API_JOB_LIST_H

@@ -1,4 +1,4 @@
-/* What the HTTP API asks of the mesh. The node implements this table; api/ knows nothing else of it, and a test puts a
+/* The HTTP API asks this of the mesh. The node implements this table; api/ knows nothing else of it, and a test puts a
  * table of its own behind the same server.
  *
  * Rules for every call:

@@ -35,7 +35,7 @@
 
 struct shoal_comm;
 
-/* What a wait ended with. */
+/* The ways in which a wait ends. */
 enum shoal_comm_event {
     SHOAL_EVENT_TIMEOUT,       /* nothing yet; call again */
     SHOAL_EVENT_CALL,          /* wait_call: a train() call to load */
@@ -47,7 +47,7 @@ enum shoal_comm_event {
     SHOAL_EVENT_TRAIN_RECORDS, /* driver */
 };
 
-/* What a member has to do for its state right after it entered. */
+/* The ways in which a member comes to its state right after it entered. */
 enum shoal_comm_state {
     SHOAL_STATE_KEEP, /* I have it (after applying the result, if `apply_result`) */
     SHOAL_STATE_LOAD, /* load it: from `snapshot_path`, or, if that is empty, as the bundle has it (step 0) */

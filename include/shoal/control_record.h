@@ -1,4 +1,4 @@
-/* What the control plane says and hears by gossip, translated in one place: the agent's shell and the simulator's use
+/* The control plane speaks and hears by gossip through this one place: the agent's shell and the simulator's use
  * these functions, so that neither can know a record that the other does not.
  *
  *     to gossip:    shoal_sched_action --PUBLISH_*--> shoal_control_publish() --> shoal_record
@@ -12,7 +12,7 @@
 #include "shoal/gossip.h"
 #include "shoal/sched.h"
 
-/* What a node says of itself at start (SHOAL_RECORD_NODE_FACTS). On the wire: a head of kind FACTS and a map. */
+/* A node says this of itself at start (SHOAL_RECORD_NODE_FACTS). On the wire: a head of kind FACTS and a map. */
 struct shoal_facts_record {
     uint32_t cpus;
     bool simulated;

@@ -61,7 +61,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_datagram_send(struct shoal_datagram *datag
 const struct shoal_datagram_stats *shoal_datagram_stats(const struct shoal_datagram *datagram);
 void shoal_datagram_stop(struct shoal_datagram *datagram, void (*stopped)(void *arg), void *arg);
 
-/* What the socket's callback does with received bytes; for tests and fuzzing. */
+/* The socket's callback does this with received bytes; for tests and fuzzing. */
 void shoal_datagram_receive(struct shoal_datagram *datagram, struct shoal_address from, struct shoal_view bytes);
 
 #endif

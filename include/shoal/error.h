@@ -31,7 +31,7 @@ enum shoal_err {
     SHOAL_ERR_STORAGE = 15,
     SHOAL_ERR_NO_SPACE, /* the request, nothing changed: the store keeps what is left for the jobs that run */
 };
-/* What a frame may name: errors are added at the end, and a newer one is malformed to an older node. */
+/* A frame may name these: errors are added at the end, and a newer one is malformed to an older node. */
 #define SHOAL_ERRS (SHOAL_ERR_NO_SPACE + 1)
 
 #define SHOAL_MUST_CHECK __attribute__((warn_unused_result))

@@ -1,4 +1,4 @@
-/* Who this node is: the data folder's small files, and the lock that keeps a second agent off it.
+/* The data folder's small files, which say who this node is, and the lock that keeps a second agent off it.
  *
  *   <data>/lock       flock, held while an agent runs
  *   <data>/identity   Ed25519 key and store id, made once, mode 0600

@@ -21,7 +21,7 @@ enum shoal_lane {
     SHOAL_LANES,
 };
 
-/* What the peer has proved (node, key) and said (the rest). Borrowed for the call. */
+/* The peer has proved node and key, and said the rest. Borrowed for the call. */
 struct shoal_link_peer {
     struct shoal_node_id node;
     struct shoal_public_key key;

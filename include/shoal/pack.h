@@ -84,7 +84,7 @@ void shoal_pack_end_map(struct shoal_pack_writer *w);
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
-/* What a foreign program wrote, where any type may stand. A negative integer is an INT, all others are UINT. */
+/* A value that a foreign program wrote, where any type may stand. A negative integer is an INT, all others are UINT. */
 enum shoal_pack_type {
     SHOAL_PACK_NIL,
     SHOAL_PACK_BOOL,

@@ -1,4 +1,4 @@
-/* What a group's log holds: entries, and the configurations that some of them are (shoal/raft.h). */
+/* A group's log holds entries, and some of them are configurations (shoal/raft.h). */
 #ifndef SHOAL_RAFT_ENTRY_H
 #define SHOAL_RAFT_ENTRY_H
 

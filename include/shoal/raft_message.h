@@ -1,4 +1,4 @@
-/* What guardians of a group say to each other, and its bytes (shoal/raft.h). */
+/* Guardians of a group say these messages to each other; here are their bytes, too (shoal/raft.h). */
 #ifndef SHOAL_RAFT_MESSAGE_H
 #define SHOAL_RAFT_MESSAGE_H
 

@@ -34,7 +34,7 @@
 struct shoal_sched; /* state: its fields live in sched/node/sched_state.h */
 struct shoal_mesh;
 
-/* What the core needs of cryptography; pure functions of their arguments. */
+/* The core takes its cryptography from here: pure functions of their arguments. */
 struct shoal_sched_env {
     void *arg;
     struct shoal_hash (*hash)(void *arg, struct shoal_view bytes); /* BLAKE2b-256 */

@@ -1,5 +1,5 @@
-/* What a node's control plane asks its shell for, in the order in which it is to be carried out (shoal/sched.h). Everything
- * in an action is borrowed until the next step. */
+/* A node's control plane asks its shell for these, to be carried out in their order (shoal/sched.h). Everything in an
+ * action is borrowed until the next step. */
 #ifndef SHOAL_SCHED_ACTION_H
 #define SHOAL_SCHED_ACTION_H
 
@@ -33,7 +33,7 @@ enum shoal_sched_action_kind {
     SHOAL_SCHED_ORDER,         /* for this host's workers, blobs and files: host.h */
 };
 
-/* What the index is to hold of a job. */
+/* The index is to hold this of a job. */
 enum shoal_sched_index_what {
     SHOAL_SCHED_INDEX_ROW,
     SHOAL_SCHED_INDEX_DELETED, /* it was deleted: whoever still lists it is wrong */

@@ -1,5 +1,5 @@
-/* What a node's control plane is told: members, links, frames, what the store holds, requests (shoal/sched.h). Everything
- * in an event is borrowed for the step. */
+/* A node's control plane is told of these: members, links, frames, what the store holds, requests (shoal/sched.h).
+ * Everything in an event is borrowed for the step. */
 #ifndef SHOAL_SCHED_EVENT_H
 #define SHOAL_SCHED_EVENT_H
 

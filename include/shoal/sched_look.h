@@ -45,7 +45,7 @@ const struct shoal_job *shoal_sched_job(const struct shoal_sched *sched, struct 
 bool shoal_sched_group_digest(const struct shoal_sched *sched, struct shoal_job_id id, uint64_t *applied,
                               uint64_t *digest);
 
-/* What a list shows of a job whose group is here, right now. */
+/* A list shows this of a job whose group is here, right now. */
 struct shoal_sched_row {
     struct shoal_sched_version version;
     bool leads;              /* this node leads the group: nothing that was acknowledged is newer */
@@ -89,7 +89,7 @@ bool shoal_sched_archive_find(const struct shoal_sched *sched, struct shoal_job_
 uint64_t shoal_sched_archive_version(const struct shoal_sched *sched);
 /* Deleted ids that are remembered here: the i-th, and the version at which it was heard of (0: in an earlier life). */
 bool shoal_sched_deleted_at(const struct shoal_sched *sched, size_t i, struct shoal_job_id *id, uint64_t *since);
-/* Who should hold the job's record, in order; this node may be among them. */
+/* The nodes that should hold the job's record, in order; this node may be among them. */
 size_t shoal_sched_archive_hosts(const struct shoal_sched *sched, struct shoal_job_id id,
                                  struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES]);
 

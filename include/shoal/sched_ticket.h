@@ -1,4 +1,4 @@
-/* What requests about a founding and a recovery give back, and its bytes: tickets (PROTOCOLS 2), what is left of a job
+/* Requests about a founding and a recovery give these back, as bytes: tickets (PROTOCOLS 2), what is left of a job
  * whose guardians' majority is lost (PROTOCOLS 3). */
 #ifndef SHOAL_SCHED_TICKET_H
 #define SHOAL_SCHED_TICKET_H
@@ -11,7 +11,7 @@
 
 /* ---- Recovery (PROTOCOLS 3) -------------------------------------------------------------------------------------- */
 
-/* What is left of a job whose guardians' majority is lost: entries up to `index` of term `term` on `node`. Whatever was
+/* A job whose guardians' majority is lost has this left: entries up to `index` of term `term` on `node`. Whatever was
  * acknowledged after them is missing. */
 struct shoal_sched_recovery {
     bool done; /* founded, and led by `node` */

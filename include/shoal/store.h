@@ -19,7 +19,7 @@ struct shoal_store_entry {
     struct shoal_view bytes;
 };
 
-/* What a replica must not forget, besides its log. */
+/* A replica must not forget this, besides its log. */
 struct shoal_store_hard {
     uint64_t term;
     struct shoal_node_id vote_node; /* zero: no vote */

@@ -1,5 +1,5 @@
-/* Who asks, and what a submit holds once its options are parsed and its upload is a canonical bundle (execs-api 4). All texts
- * are borrowed. */
+/* Names who asks; holds a submit whose options are parsed and whose upload is a canonical bundle (execs-api 4).
+ * All texts are borrowed. */
 #ifndef SHOAL_SUBMIT_H
 #define SHOAL_SUBMIT_H
 

@@ -56,7 +56,7 @@
                      */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED" /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
 
-/* What a worker is in, for `top`, `show` and the watchdog. */
+/* The activity that a worker is in, for `top`, `show` and the watchdog. */
 enum shoal_activity {
     SHOAL_ACTIVITY_LOADING,   /* bundle, data set */
     SHOAL_ACTIVITY_READY,     /* waits for an epoch */
@@ -230,7 +230,7 @@ struct shoal_worker_acked {
     uint64_t step;
 };
 
-/* Who has not been heard for SHOAL_BEAT_UNHEARD_NS over its data connection, or broke it; said at each change. Alone it
+/* Members that were not heard for SHOAL_BEAT_UNHEARD_NS over their data connections, or broke them. Alone it
  * is no evidence of a death, with lost support it is (PROTOCOLS 12). */
 struct shoal_worker_unheard {
     struct shoal_epoch epoch;

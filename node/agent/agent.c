@@ -547,7 +547,7 @@ static void on_mesh_made(void *arg, enum shoal_err err, const struct shoal_sched
         agent_log(agent, "the mesh is not founded: %s", reply->u.reply.text);
 }
 
-/* What `shoal init` left: the first command of the mesh group. */
+/* `shoal init` has left the first command of the mesh group. */
 static void found_mesh(struct agent *agent)
 {
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_INIT };

@@ -86,7 +86,7 @@ struct agent_run {
 
 enum agent_files { AGENT_FILES_NONE, AGENT_FILES_FETCHING, AGENT_FILES_READY, AGENT_FILES_FAILED };
 
-/* What this host knows of a job whose files it keeps. */
+/* This host knows so much of a job whose files it keeps. */
 /* Folders of silent jobs, for the next ones (agent_folders.c). */
 struct agent_spares {
     unsigned count;
@@ -240,7 +240,7 @@ void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
-/* Where what `run` prints lies; `end` is "stdout" or "stderr". */
+/* The file that holds what `run` prints; `end` is "stdout" or "stderr". */
 void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap);
 /* The same of a task of an array, relative to the job's result folder. */
 void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);

@@ -30,7 +30,7 @@ struct archive_line *archive_lines_add(struct archive_lines *lines);
 SHOAL_MUST_CHECK enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view bytes);
 /* A blob of the result, with this hash. */
 bool archive_lines_have(const struct archive_lines *lines, struct shoal_hash hash);
-/* Where the file of a line lies on this host; `root` is the job's result folder. */
+/* The place of a line's file on this host; `root` is the job's result folder. */
 void archive_line_path(const struct agent *agent, struct shoal_job_id job, const char *root,
                        const struct archive_line *line, char *path, size_t cap);
 /* The folders that lead to `path`, below its first `from` bytes. */

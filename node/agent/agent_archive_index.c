@@ -277,7 +277,7 @@ void agent_archive_heard(struct agent *agent, struct shoal_node_id node, uint64_
         ask_part(part);
 }
 
-/* What is new since `from`, oldest first, as much as fits; the version up to which it goes. Of the records in memory:
+/* Gives the news since `from`, oldest first, as much as fits; the version up to which it goes. Of the records in memory:
  * what is older is found by its full id alone. */
 static uint64_t put_changes(const struct agent *agent, uint64_t from, struct shoal_writer *w)
 {

@@ -149,7 +149,7 @@ static bool is_file(const char *path)
     return stat(path, &facts) == 0 && S_ISREG(facts.st_mode);
 }
 
-/* Where the main file lies and what the work directory is (execs-api 4.8, 4.5 --model-main). */
+/* The places of the main file and of the work directory (execs-api 4.8, 4.5 --model-main). */
 static bool find_main(struct agent_job *job, const char *code)
 {
     const char *main_file = job->spec.main_file;
@@ -804,7 +804,7 @@ struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct
     return NULL;
 }
 
-/* What must be known of a worker again after this agent's restart. */
+/* This must be known of a worker again after this agent's restart. */
 static void run_keep(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
 {
     uint8_t bytes[512];

@@ -1,4 +1,4 @@
-/* What the limits imply that an agent may hold: the cores' tables, and what waits on links, on the disk and in requests. */
+/* By its limits an agent may hold so much: the cores' tables, and what waits on links, on the disk and in requests. */
 #include "agent.h"
 #include "shoal/gossip.h"
 #include "shoal/memory.h"

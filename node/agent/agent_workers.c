@@ -1,4 +1,4 @@
-/* What passes between this host's workers and the control plane.
+/* This host's workers and the control plane speak to each other through this file.
  *
  *   worker --RECORDS--> ledger, and the core: progress   core --CALL, EPOCH, TRAIN_STATE--> blob made a file --> worker
  *   worker --TRAIN, SNAPSHOT--> file stored as a blob --> core ("blob:<hash>" in place of the path)

@@ -1,4 +1,4 @@
-/* What this host can lease: GPUs by NVML when there are any, else CPU slots, else what the operator declares for a
+/* This host can lease GPUs by NVML when there are any, else CPU slots, else what the operator declares for a
  * test.
  *
  * NVML is loaded at run time and bound by its versioned names only (the others are older layouts); our declarations are

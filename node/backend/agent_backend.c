@@ -15,7 +15,7 @@
 
 #include "shoal/banned.h"
 
-/* What the host says of its slots; all zero: nothing yet. */
+/* The host says this of its slots; all zero: nothing yet. */
 static struct shoal_slots_record slots_of(struct agent *agent, struct shoal_node_id node)
 {
     struct shoal_slots_record slots = { 0 };

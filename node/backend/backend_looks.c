@@ -1,4 +1,4 @@
-/* What an agent says of itself: metrics, and /v1/debug; and why a job is where it is, as JSON. */
+/* An agent says this of itself: metrics, and /v1/debug; and why a job is where it is, as JSON. */
 #include "agent_backend.h"
 
 #include "shoal/lead.h"

@@ -16,7 +16,7 @@
 
 #include "shoal/banned.h"
 
-/* What one sleep of the kernel takes (FUTEX_WAITV_MAX), less the word that wakes the thread by itself. */
+/* One sleep of the kernel takes FUTEX_WAITV_MAX, less the word that wakes the thread by itself. */
 #define WATCHED_MAX 127
 _Static_assert(WATCHED_MAX >= SHOAL_SLOTS_MAX, "every slot has a place");
 /* A library thread takes its word some time after its process has started; nothing tells when. */
@@ -50,7 +50,7 @@ static void kick(struct deaths *deaths)
     (void)syscall(SYS_futex, &deaths->kick, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* What to sleep on; `timeout_ns` is lowered while a word is not held. True: somebody has died. */
+/* Fills in the words to sleep on; `timeout_ns` is lowered while a word is not held. True: somebody has died. */
 static bool look(struct deaths *deaths, struct futex_waitv *waits, unsigned *count, uint64_t *timeout_ns)
 {
     bool died = false;

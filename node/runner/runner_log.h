@@ -1,4 +1,4 @@
-/* What a job's processes print, on its way into their log files (runner_log.c). */
+/* The prints of a job's processes go this way into their log files (runner_log.c). */
 #ifndef NODE_RUNNER_LOG_H
 #define NODE_RUNNER_LOG_H
 

@@ -1,4 +1,4 @@
-/* What the runner's files share: its table of children and what it holds open. One process, one runner.
+/* The runner's files share this: its table of children and what it holds open. One process, one runner.
  *
  *   runner.c          the loop, the agent's socket, deadlines
  *   runner_start.c    a START: the slot's lock, the logs, fork and exec

@@ -36,7 +36,8 @@ static size_t frame_end(struct shoal_writer *w, uint64_t seq)
     return w->len;
 }
 
-size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes)
+size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq,
+                               uint8_t *bytes)
 {
     struct shoal_writer w = frame_begin(what, false, group, bytes);
 
@@ -53,8 +54,8 @@ static void put_entry(struct shoal_writer *w, const struct shoal_store_entry *en
     shoal_put_bytes(w, entry->bytes);
 }
 
-size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
-                            uint64_t seq, uint8_t *bytes, size_t *taken)
+size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries,
+                                  size_t count, uint64_t seq, uint8_t *bytes, size_t *taken)
 {
     struct shoal_writer w = frame_begin(FRAME_ENTRIES, copy, group, bytes);
     size_t fits = 0, room = w.cap - w.len - 10 - CRC_BYTES;
@@ -72,8 +73,8 @@ size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const st
     return frame_end(&w, seq);
 }
 
-size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
-                         uint64_t seq, uint8_t *bytes)
+size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry,
+                               uint32_t offset, uint64_t seq, uint8_t *bytes)
 {
     struct shoal_writer w = frame_begin(FRAME_PART, copy, group, bytes);
     size_t len = entry->bytes.len - offset;

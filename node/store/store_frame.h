@@ -39,13 +39,14 @@ struct frame {
 #define FRAME_PART_MAX (SHOAL_STORE_VALUE_MAX - 15 - 29 - 4)
 
 /* Each sets `bytes` (SHOAL_STORE_VALUE_MAX) and returns how many. */
-size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq, uint8_t *bytes);
+size_t store_frame_encode_mark(enum frame_what what, struct shoal_job_id group, uint64_t from, uint64_t seq,
+                               uint8_t *bytes);
 /* As many of the entries as fit, at least one: the first is at most FRAME_ENTRY_MAX long, and an entry above that ends
  * the frame. */
-size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries, size_t count,
-                            uint64_t seq, uint8_t *bytes, size_t *taken);
-size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry, uint32_t offset,
-                         uint64_t seq, uint8_t *bytes);
+size_t store_frame_encode_entries(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entries,
+                                  size_t count, uint64_t seq, uint8_t *bytes, size_t *taken);
+size_t store_frame_encode_part(struct shoal_job_id group, bool copy, const struct shoal_store_entry *entry,
+                               uint32_t offset, uint64_t seq, uint8_t *bytes);
 static inline uint32_t frame_parts(size_t len) { return (uint32_t)((len + FRAME_PART_MAX - 1) / FRAME_PART_MAX); }
 
 /* Views point into `view`. MALFORMED: damaged, at another key than it was written to, or newer than this binary. */

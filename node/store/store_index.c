@@ -361,8 +361,9 @@ enum shoal_err store_index_replay(struct store_index *index, uint64_t seq, const
     case FRAME_PART:
         /* The first pieces of an entry that was released may be trimmed away: then the rest means nothing. */
         if (frame->offset > 0)
-            return group == NULL || store_group_span_of(group, frame->first) == NULL ? SHOAL_OK
-                                                                               : replay_more(index, group, seq, frame);
+            return group == NULL || store_group_span_of(group, frame->first) == NULL
+                       ? SHOAL_OK
+                       : replay_more(index, group, seq, frame);
         err = store_index_make(index, frame->group, &group);
         return err == SHOAL_OK ? replay_span(index, group, frame->copy, span) : err;
     case FRAME_TRUNCATE:

@@ -1,4 +1,4 @@
-/* Where each group's live entries lie in the store's log, and its hard row. In memory; rebuilt by one forward scan.
+/* The places of each group's live entries in the store's log, and its hard row. In memory; rebuilt by one forward scan.
  * Pure.
  *
  * A span is one frame, or the frames of one long entry. Spans of a group are ordered by index and do not overlap;
@@ -53,7 +53,8 @@ struct store_index {
 
 struct group *store_index_find(const struct store_index *index, struct shoal_job_id id);
 /* FULL: no memory. */
-SHOAL_MUST_CHECK enum shoal_err store_index_make(struct store_index *index, struct shoal_job_id id, struct group **group);
+SHOAL_MUST_CHECK enum shoal_err store_index_make(struct store_index *index, struct shoal_job_id id,
+                                                 struct group **group);
 void store_index_remove(struct store_index *index, struct shoal_job_id id);
 void store_index_deinit(struct store_index *index);
 

@@ -49,7 +49,7 @@
 
 enum op { OP_LOG, OP_HARD, OP_HARD_REMOVE, OP_SNAP, OP_SNAP_REMOVE, OP_TRIM };
 
-/* What the cleaner moves: span `first` of the group, from one place to another. */
+/* The cleaner moves this: span `first` of the group, from one place to another. */
 struct move {
     struct shoal_job_id group;
     uint64_t first, from_seq, to_seq;
@@ -496,7 +496,8 @@ enum shoal_err shoal_store_read(struct shoal_store *store, struct shoal_job_id g
         return SHOAL_ERR_NOT_FOUND;
     if (mdb_txn_begin(store->env, NULL, MDB_RDONLY, &reading.txn) != 0)
         return SHOAL_ERR_STORAGE;
-    for (size_t i = (size_t)(store_group_span_of(group, from) - group_span(group, 0)); i < group_spans(group) && more; i++) {
+    for (size_t i = (size_t)(store_group_span_of(group, from) - group_span(group, 0)); i < group_spans(group) && more;
+         i++) {
         const struct span *span = group_span(group, i);
 
         if (span->first >= to || span->seq + span->frames > store->durable_seq)
@@ -640,7 +641,8 @@ static bool copy_span(struct shoal_store *store, MDB_txn *txn, struct group *gro
     }
     if (ok && copying->count == 1 && copying->entries[0].bytes.len > FRAME_ENTRY_MAX) {
         for (uint32_t i = 0; ok && i < span->frames; i++) {
-            size_t len = store_frame_encode_part(group->id, true, copying->entries, i * FRAME_PART_MAX, job->next_seq, bytes);
+            size_t len =
+                store_frame_encode_part(group->id, true, copying->entries, i * FRAME_PART_MAX, job->next_seq, bytes);
 
             ok = job_put_frame(job, bytes, len) == SHOAL_OK;
         }
@@ -792,7 +794,7 @@ static enum shoal_err put_entries(struct store_job *job, const struct shoal_stor
 
         if (entry->bytes.len <= FRAME_ENTRY_MAX) {
             size_t len = store_frame_encode_entries(batch->group, false, entry, batch->entries_count - i, job->next_seq,
-                                              bytes, &taken);
+                                                    bytes, &taken);
 
             err = job_put_frame(job, bytes, len);
             span.count = (uint32_t)taken;
@@ -844,7 +846,8 @@ static enum shoal_err put_batch(struct store_job *job, const struct shoal_store_
         err = put_snapshot(job, batch->group, batch->snapshot, &row->snapshot);
     if (err == SHOAL_OK && batch->truncate_from > 0)
         err = job_put_frame(
-            job, bytes, store_frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq, bytes));
+            job, bytes,
+            store_frame_encode_mark(FRAME_TRUNCATE, batch->group, batch->truncate_from, job->next_seq, bytes));
     if (err == SHOAL_OK)
         err = put_entries(job, batch, spans);
     if (batch->hard != NULL)

@@ -1,4 +1,4 @@
-/* What the files of the archive share: its table, the hosts of a record, and what is said between them. */
+/* The files of the archive share this: its table, the hosts of a record, and what is said between them. */
 #ifndef SCHED_ARCHIVE_TABLE_H
 #define SCHED_ARCHIVE_TABLE_H
 

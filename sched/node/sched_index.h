@@ -1,4 +1,4 @@
-/* What lists show of each job. */
+/* Lists show each job as this module says. */
 #ifndef SCHED_INDEX_H
 #define SCHED_INDEX_H
 

@@ -1,4 +1,4 @@
-/* What is known of nodes, and what their support means to groups. */
+/* Nodes as they are known here, and what their support means to groups. */
 #ifndef SCHED_NODE_H
 #define SCHED_NODE_H
 

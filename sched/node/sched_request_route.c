@@ -1,4 +1,4 @@
-/* Where a request goes that this node cannot answer, and who is asked about a job (sched_request.c: R2, R3). */
+/* A request that this node cannot answer goes on from here; others are asked about a job (sched_request.c: R2, R3). */
 #include "shoal/job_facts.h"
 #include "sched_request.h"
 #include "sched_archive.h"
@@ -66,8 +66,7 @@ static bool founder_matches(struct shoal_job_id job, struct shoal_node_id node)
     return named == ((unsigned)node.bytes[0] << 8 | node.bytes[1]);
 }
 
-/* Who could know an id: the founder named in it, then the nearest by rendezvous, all of them alive and not this node.
- */
+/* The nodes that could know an id: the founder named in it, then the nearest by rendezvous; alive, not this one. */
 unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
                           struct shoal_node_id nodes[SCHED_ASKED_MAX])
 {

@@ -1,4 +1,4 @@
-/* What ends a request's waiting: a deadline, a retry, or news of its job (sched_request.c has the rules). */
+/* A request's waiting ends here: by a deadline, a retry, or news of its job (sched_request.c has the rules). */
 #include "shoal/job_facts.h"
 #include "sched_request.h"
 #include "sched_archive.h"
