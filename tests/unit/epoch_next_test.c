@@ -1,4 +1,4 @@
-/* What a next epoch says of who has the state. */
+/* The members of a next epoch: who has the state, and which mini-batches each one keeps. */
 #include "sched/lead/epoch_next.h"
 
 #include <setjmp.h>
@@ -59,9 +59,51 @@ static void test_states(void **state)
     }
 }
 
+/* The last epoch has four members with three mini-batches each. `next`: places in it, in order; -1: a joiner. */
+static const struct range_row {
+    const char *says;
+    uint32_t count;
+    int next[5];
+    uint32_t ends[5]; /* each begins where the one before it ends */
+} range_rows[] = {
+    { "all stay as they are", 4, { 0, 1, 2, 3 }, { 3, 6, 9, 12 } },
+    { "a gap of three goes two and one", 3, { 0, 2, 3 }, { 5, 9, 12 } },
+    { "a gap of six goes half to each", 2, { 0, 3 }, { 6, 12 } },
+    { "the first one's goes to its neighbour", 3, { 1, 2, 3 }, { 6, 9, 12 } },
+    { "the last one's goes to its neighbour", 3, { 0, 1, 2 }, { 3, 6, 12 } },
+    { "a joiner gets nothing in this step", 5, { 0, 1, 2, 3, -1 }, { 3, 6, 9, 12, 12 } },
+    { "one is left with all of it", 1, { 2 }, { 12 } },
+};
+
+static void test_ranges(void **state)
+{
+    static struct shoal_worker_epoch last, next;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(range_rows) / sizeof(range_rows[0]); i++) {
+        const struct range_row *row = &range_rows[i];
+        struct epoch_carrier carriers[5] = { { .before = NULL } };
+
+        memset(&last, 0, sizeof(last));
+        memset(&next, 0, sizeof(next));
+        last.member_count = 4;
+        for (uint32_t m = 0; m < 4; m++) {
+            last.members[m].v_begin = 3 * m;
+            last.members[m].v_end = 3 * m + 3;
+        }
+        next.member_count = row->count;
+        for (uint32_t m = 0; m < row->count; m++)
+            carriers[m].before = row->next[m] < 0 ? NULL : &last.members[row->next[m]];
+        lead_epoch_next_ranges(&next, carriers, &last, 12);
+        for (uint32_t m = 0; m < row->count; m++)
+            if (next.members[m].v_end != row->ends[m] || next.members[m].v_begin != (m == 0 ? 0 : row->ends[m - 1]))
+                fail_msg("%s: rank %u has %u to %u", row->says, m, next.members[m].v_begin, next.members[m].v_end);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_states) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_states), cmocka_unit_test(test_ranges) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
