@@ -50,9 +50,9 @@ for i in range(20):
     for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
         print(name, i, file=stream)
         while True:
-            with open(os.path.join(os.environ["LOG_DIR"], "std" + name)) as log:
-                if log.read().endswith("%s %d\\n" % (name, i)):
-                    break
+            path = os.path.join(os.environ["LOG_DIR"], "std" + name)
+            if os.path.exists(path) and open(path).read().endswith("%s %d\\n" % (name, i)):
+                break
             time.sleep(0.01)
 """
 
