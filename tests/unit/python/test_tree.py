@@ -40,7 +40,7 @@ PREFIXES = {
     "node": {"main"},
     "node/blob": {"blob", "blobs", "chunk", "hold", "request"},
     "node/link": {"link", "peer", "conn"},
-    "node/runner": {"runner", "workers", "spawn", "spawner", "deaths", "child"},
+    "node/runner": {"runner", "workers", "spawn", "spawner", "deaths", "child", "PyInit"},  # the last: what Python looks for
     "node/agent": {"agent", "archive", "membership"},
     "node/backend": {"backend", "list", "agent"},
     "api/rest": {"args", "http", "job", "page", "result", "routes", "submit"},
