@@ -727,7 +727,8 @@ static void sched_create(struct sim_host *host)
                                            .groups_max = 128,
                                            .loaded_max = host->sim->options.loaded_max,
                                            .archive_ns = host->sim->options.archive_ns,
-                                           .slots = host->slots };
+                                           .slots = host->slots,
+                                           .reattaches = true };
     enum shoal_err err;
 
     memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));

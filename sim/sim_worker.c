@@ -623,6 +623,7 @@ void sim_runners_found(struct sim_host *host)
     for (const struct sim_worker *worker = host->workers; worker != NULL; worker = worker->next)
         busy |= worker->slot == UINT32_MAX ? 0 : 1ull << worker->slot; /* it holds the lock, whoever knows of it */
     host->runners_found = true;
+    sim_host_step(host, &(struct shoal_host_event){ .kind = SHOAL_HOST_ON_REATTACHED });
     for (uint32_t slot = 0; slot < host->slots; slot++) /* whose locks are free */
         if ((busy >> slot & 1) == 0)
             sim_push(host->sim, SIM_SLOT_IDLE, host->index, 5 * SHOAL_MS)->word = slot;

@@ -24,14 +24,16 @@
 enum shoal_host_event_kind {
     SHOAL_HOST_ON_STARTED,
     SHOAL_HOST_ON_EXITED,
-    SHOAL_HOST_ON_SLOT_IDLE,    /* the slot's lock is free and its cgroup empty */
-    SHOAL_HOST_ON_RUNNER,       /* after an agent's restart: these live; any other worker of the job here is dead */
-    SHOAL_HOST_ON_MESSAGE,      /* a worker says something */
-    SHOAL_HOST_ON_STUCK,        /* the watchdog: a worker's heartbeat word stands still */
-    SHOAL_HOST_ON_DYING,        /* killed, or crashed: its memory is being torn down, EXITED follows */
-    SHOAL_HOST_ON_STEPPED,      /* a worker's control page: how far it is, whoever ships the records */
-    SHOAL_HOST_ON_BLOB,         /* the answer to FETCH */
-    SHOAL_HOST_ON_MANIFEST,     /* the answer to MANIFEST */
+    SHOAL_HOST_ON_SLOT_IDLE,  /* the slot's lock is free and its cgroup empty */
+    SHOAL_HOST_ON_RUNNER,     /* after an agent's restart: these live, or their EXITED follows; any other worker of the
+                                 * job here is dead */
+    SHOAL_HOST_ON_REATTACHED, /* after an agent's start: every runner that lives has been told */
+    SHOAL_HOST_ON_MESSAGE,    /* a worker says something */
+    SHOAL_HOST_ON_STUCK,      /* the watchdog: a worker's heartbeat word stands still */
+    SHOAL_HOST_ON_DYING,      /* killed, or crashed: its memory is being torn down, EXITED follows */
+    SHOAL_HOST_ON_STEPPED,    /* a worker's control page: how far it is, whoever ships the records */
+    SHOAL_HOST_ON_BLOB,       /* the answer to FETCH */
+    SHOAL_HOST_ON_MANIFEST,   /* the answer to MANIFEST */
     SHOAL_HOST_ON_RECORDS_MARK, /* the shell's ledger holds the records up to here on a majority of the guardians */
 };
 

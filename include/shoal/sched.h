@@ -60,6 +60,7 @@ struct shoal_sched_options {
     uint32_t loaded_max;          /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
     uint32_t slots;               /* of this host */
     uint8_t device;               /* enum shoal_sched_device */
+    bool reattaches;              /* the shell says REATTACHED when it has found the runners: slots.h, S11 */
     uint64_t support_interval_ns; /* 0: defaults of support.h */
     uint64_t support_ns;
     uint64_t lease_ns;   /* 0: 15 s */

@@ -20,6 +20,8 @@
  *     nobody else deserves the slot; the promise is one of S1, and runs out like any other.
  * S10. While the host is drained no slot is promised, kept or shown as free; what runs goes on until its leader moves it.
  * S9. A slot's state and a worker's phase move only as the tables of sched/host/slots.c say. EXITED is final.
+ * S11. After an agent's start nothing is promised or started, and nothing is said to be unknown, before every runner has
+ *     said what lives here, or 5 s have passed: what started last may not be in the table.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
@@ -47,6 +49,7 @@ struct shoal_slots_options {
     uint64_t tentative_ns; /* 0: 2 s */
     uint64_t kill_ns;      /* 0: 10 min frozen */
     uint64_t repeat_ns;    /* 0: 500 ms; reports not acknowledged are sent again */
+    bool reattaches;       /* the shell says REATTACHED: S11 */
     uint64_t start_ns;
 };
 

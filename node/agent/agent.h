@@ -97,7 +97,7 @@ struct agent_job {
     bool used;
     bool opened;
     bool cold_said;
-        /* a run was to be warm, and the launcher's log says why it is not */ /* JOB_OPEN: something of it runs, or will run, here */
+    /* a run was to be warm, and the launcher's log says why it is not */ /* JOB_OPEN: something of it runs, or will run, here */
     struct shoal_job_id id;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
@@ -127,6 +127,9 @@ struct agent_request {
     void *arg;
 };
 
+/* Between two copies of the slots' table, 200 ms apart; one more is forgotten at once. */
+#define AGENT_ENDED_RUNS_MAX 256
+
 struct agent {
     uv_loop_t loop;
     struct agent_settings settings;
@@ -134,6 +137,8 @@ struct agent {
     int lock_fd;
     bool boot_is_new; /* this host has started anew since the agent before: files may have lost what was not flushed */
     bool stopping;
+    uint64_t ended_runs[AGENT_ENDED_RUNS_MAX]; /* agent_run_forget_later() */
+    unsigned ended_run_count;
     int exit_code;
     uint64_t start_ns;
     struct shoal_link *link;
@@ -247,6 +252,9 @@ void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *pat
 void agent_job_cold(void *arg, struct shoal_job_id id, const char *why); /* `arg` is the agent */
 struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct agent_job **job);
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
+/* It has ended: what is kept of it goes once the copy of the slots' table says so. */
+void agent_run_forget_later(struct agent *agent, uint64_t worker_id);
+void agent_runs_kept(struct agent *agent); /* that copy was written */
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);
 /* Forgets what has ended. */
 void agent_jobs_sweep(struct agent *agent);

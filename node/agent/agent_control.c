@@ -359,8 +359,8 @@ static void keep_slots(struct agent *agent, struct shoal_view bytes)
     file = fopen(part, "we");
     if (file == NULL)
         return; /* rebuildable: the runners say what lives */
-    if (fwrite(bytes.bytes, 1, bytes.len, file) == bytes.len && fclose(file) == 0)
-        (void)rename(part, path);
+    if (fwrite(bytes.bytes, 1, bytes.len, file) == bytes.len && fclose(file) == 0 && rename(part, path) == 0)
+        agent_runs_kept(agent);
 }
 
 /* ---- actions ---- */
@@ -795,6 +795,7 @@ enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
                                            .incarnation = agent->identity.incarnation,
                                            .start_ns = agent_now_ns(),
                                            .slots = agent->settings.slots,
+                                           .reattaches = true,
                                            .device = agent->settings.device,
                                            .archive_ns = agent->settings.archive_s * SHOAL_S };
     uint64_t seed;

@@ -849,6 +849,25 @@ bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t work
     return run->used;
 }
 
+static void run_forget(struct agent *agent, uint64_t worker_id)
+{
+    shoal_ignore(shoal_cache_remove(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8)));
+}
+
+void agent_run_forget_later(struct agent *agent, uint64_t worker_id)
+{
+    if (agent->ended_run_count == AGENT_ENDED_RUNS_MAX)
+        run_forget(agent, worker_id);
+    else
+        agent->ended_runs[agent->ended_run_count++] = worker_id;
+}
+
+void agent_runs_kept(struct agent *agent)
+{
+    while (agent->ended_run_count > 0)
+        run_forget(agent, agent->ended_runs[--agent->ended_run_count]);
+}
+
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";

@@ -554,8 +554,8 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
     if (run != NULL)
         run->used = false;
-    shoal_ignore(shoal_cache_remove(agent->cache, SHOAL_CACHE_OTHER, shoal_view_of(&worker_id, 8)));
     agent_host_event(agent, &event);
+    agent_run_forget_later(agent, worker_id);
 }
 
 static void on_slot_idle(void *arg, uint32_t slot)
@@ -615,7 +615,8 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
         struct agent_run *run = &job->runs[i];
 
         if (!agent_run_restore(agent, job, alive[i].worker_id, run)) {
-            workers_kill(agent->workers, alive[i].worker_id, 0); /* nobody knows its lease any more */
+            if (alive[i].pid != WORKERS_ENDED)
+                workers_kill(agent->workers, alive[i].worker_id, 0); /* nobody knows its lease any more */
             continue;
         }
         found[used] = (struct shoal_host_live){ .worker_id = alive[i].worker_id,
@@ -625,6 +626,8 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
                                                 .role = run->role,
                                                 .lease_generation = run->lease_generation,
                                                 .deadline_ns = alive[i].freeze_at_ns + SHOAL_LEASE_FROZEN_BEFORE_NS };
+        if (alive[i].pid == WORKERS_ENDED) /* nothing of it is to be frozen */
+            found[used].deadline_ns = agent_now_ns() + SHOAL_LEASE_NS;
         memcpy(found[used].token, run->token, sizeof(run->token));
         used++;
     }
@@ -638,7 +641,10 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
 
 static void on_left(void *arg, struct shoal_job_id job) { agent_job_left(arg, job); }
 
-static void on_reattached(void *arg) { (void)arg; }
+static void on_reattached(void *arg)
+{
+    agent_host_event(arg, &(struct shoal_host_event){ .kind = SHOAL_HOST_ON_REATTACHED });
+}
 
 void agent_workers_reattach(struct agent *agent) { workers_reattach(agent->workers, on_reattached, agent); }
 

@@ -9,6 +9,9 @@
 struct uv_loop_s;
 struct workers;
 
+/* In place of its pid: it has ended, and on_exited follows. */
+#define WORKERS_ENDED INT32_MIN
+
 /* One live worker as its runner reports it. */
 struct workers_alive {
     uint64_t worker_id;
@@ -28,7 +31,8 @@ struct workers_options {
     void *arg;
     void (*on_started)(void *arg, uint64_t worker_id, int32_t pid);
     void (*on_exited)(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text);
-    /* A runner answered: new, or found again after this agent's start. All its live workers. */
+    /* A runner answered: new, or found again after this agent's start. All its live workers, and those that ended while
+     * no agent listened. */
     void (*on_runner)(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
                       size_t count);
     /* The runner of a job has ended as it was told to, after all that it had started. */

@@ -40,6 +40,15 @@
 /* A runner that ends before it says WELCOME is asked for this often: its order was lost with the spawn helper. */
 #define SPAWNS_MAX 3
 
+/* An end that a runner which was found again tells: kept until on_runner() has named its worker. */
+struct runner_end {
+    uint64_t worker_id;
+    uint32_t slot;
+    int32_t status;
+    bool signalled;
+    char text[sizeof(((struct shoal_runner_message *)NULL)->text)];
+};
+
 struct runner_link {
     struct workers *workers;
     bool used;
@@ -60,6 +69,8 @@ struct runner_link {
     struct shoal_control_page *page;
     struct workers_alive alive[SHOAL_RUNNER_WORKERS_MAX];
     size_t alive_count;
+    struct runner_end *ends; /* NULL: none */
+    size_t end_count;
     uint64_t stepped_epoch, stepped; /* as told */
     uint64_t beats[SHOAL_SLOTS_MAX];
     uint8_t still[SHOAL_SLOTS_MAX];
@@ -290,6 +301,7 @@ static void on_runner_poll_closed(uv_handle_t *handle)
     if (runner->page != NULL)
         (void)munmap(runner->page, sizeof(*runner->page));
     shoal_buf_deinit(&runner->orders);
+    free(runner->ends);
     *runner = (struct runner_link){ .workers = workers };
     handle_closed(workers);
 }
@@ -321,6 +333,39 @@ static void alive_remove(struct workers *workers, struct runner_link *runner, ui
     }
 }
 
+/* False: it is to be told at once. */
+static bool end_keep(struct runner_link *runner, const struct shoal_runner_message *message)
+{
+    struct runner_end *end;
+
+    if (runner->reported || runner->spawns != 0 || runner->end_count + runner->alive_count >= SHOAL_RUNNER_WORKERS_MAX)
+        return false;
+    if (runner->ends == NULL)
+        runner->ends = calloc(SHOAL_RUNNER_WORKERS_MAX, sizeof(*runner->ends));
+    if (runner->ends == NULL)
+        return false;
+    end = &runner->ends[runner->end_count++];
+    *end = (struct runner_end){ .worker_id = message->worker_id,
+                                .slot = message->slot,
+                                .status = message->status,
+                                .signalled = message->signalled };
+    memcpy(end->text, message->text, sizeof(end->text));
+    return true;
+}
+
+static void ends_tell(struct runner_link *runner)
+{
+    struct workers *workers = runner->workers;
+
+    for (size_t i = 0; i < runner->end_count; i++) {
+        const struct runner_end *end = &runner->ends[i];
+
+        workers->options.on_exited(workers->options.arg, end->worker_id, end->status, end->signalled, end->text);
+        slot_watch(workers, end->slot);
+    }
+    runner->end_count = 0;
+}
+
 static bool runner_again(struct runner_link *runner);
 
 /* The runner is gone: so are its workers, by the parent-death signal. */
@@ -343,6 +388,7 @@ static void runner_lost(struct runner_link *runner)
         alive_remove(workers, runner, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
     }
+    ends_tell(runner);
     runner->reported = true;
     uv_close((uv_handle_t *)&runner->poll, on_runner_poll_closed);
     reattach_check(workers);
@@ -401,6 +447,8 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
     } else if (message->kind == SHOAL_RUNNER_EXITED) {
         slot_watch(workers, message->slot);
         alive_remove(workers, runner, message->worker_id);
+        if (end_keep(runner, message))
+            return;
         workers->options.on_exited(workers->options.arg, message->worker_id, message->status, message->signalled,
                                    message->text);
     }
@@ -429,6 +477,22 @@ static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
     if (c != NULL && c->cmsg_type == SCM_RIGHTS)
         memcpy(passed, CMSG_DATA(c), sizeof(int));
     return len;
+}
+
+static void runner_report(struct runner_link *runner)
+{
+    struct workers *workers = runner->workers;
+    struct workers_alive all[SHOAL_RUNNER_WORKERS_MAX];
+    size_t count = runner->alive_count;
+
+    memcpy(all, runner->alive, count * sizeof(all[0]));
+    for (size_t i = 0; i < runner->end_count && count < SHOAL_RUNNER_WORKERS_MAX; i++)
+        all[count++] = (struct workers_alive){ .worker_id = runner->ends[i].worker_id,
+                                               .slot = runner->ends[i].slot,
+                                               .pid = WORKERS_ENDED };
+    runner->reported = true;
+    workers->options.on_runner(workers->options.arg, runner->job, runner->generation, all, count);
+    ends_tell(runner);
 }
 
 static void on_runner_readable(uv_poll_t *poll, int status, int events)
@@ -463,9 +527,7 @@ static void on_runner_readable(uv_poll_t *poll, int status, int events)
         return;
     }
     if (runner->welcomed && runner->awaited <= 0 && !runner->reported) {
-        runner->reported = true;
-        workers->options.on_runner(workers->options.arg, runner->job, runner->generation, runner->alive,
-                                   runner->alive_count);
+        runner_report(runner);
         reattach_check(workers);
     }
 }

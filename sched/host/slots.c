@@ -7,7 +7,8 @@
 #include "slots_state.h"
 #include "shoal/banned.h"
 
-#define EMPTY_NS (10 * SHOAL_S) /* a job without workers here is forgotten */
+#define REATTACH_NS (5 * SHOAL_S) /* S11: a runner that does not answer holds the others up for no longer */
+#define EMPTY_NS (10 * SHOAL_S)   /* a job without workers here is forgotten */
 #define PROGRESS_NS (500 * SHOAL_MS)
 #define IDLE_NS (20 * SHOAL_MS) /* a slot's lock is free so soon after its last process */
 
@@ -391,8 +392,8 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
     job->opened = true;
     if (live->lease_generation > slots->last_generation)
         slots->last_generation = live->lease_generation;
-    if (live->slot != SHOAL_SLOT_NONE) {
-        struct slot *slot = &slots->slots[live->slot];
+    if (live->slot != SHOAL_SLOT_NONE && live->lease_generation >= slots->slots[live->slot].generation) {
+        struct slot *slot = &slots->slots[live->slot]; /* S1: else it was granted again after that worker's end */
 
         slots_slot_move(slot, SHOAL_SLOT_LEASED);
         slot->idle = false;
@@ -407,7 +408,7 @@ static void adopt(struct slots_step *s, const struct shoal_host_event *event, co
 
 static void on_runner(struct slots_step *s, const struct shoal_host_event *event)
 {
-    const struct hjob *job = slots_find_job(s->slots, event->u.runner.job);
+    struct hjob *job = slots_find_job(s->slots, event->u.runner.job);
 
     for (uint32_t i = 0; job != NULL && i < SHOAL_HOST_WORKERS_MAX; i++) {
         struct worker *worker = &s->slots->workers[i];
@@ -425,6 +426,20 @@ static void on_runner(struct slots_step *s, const struct shoal_host_event *event
     for (size_t n = 0; n < event->u.runner.worker_count; n++)
         if (slots_find_worker(s->slots, event->u.runner.workers[n].worker_id) == NULL)
             adopt(s, event, &event->u.runner.workers[n]);
+    job = slots_find_job(s->slots, event->u.runner.job);
+    if (job == NULL)
+        job = slots_add_job(s->slots, event->u.runner.job, event->u.runner.generation);
+    if (job != NULL)
+        job->opened = true; /* its runner is closed once it has no worker, whether anybody asks for the job or not */
+}
+
+/* S11. */
+static void reattached(struct slots_step *s)
+{
+    SHOAL_ASSERT(s->slots->options.reattaches || s->slots->until_reattached_ns == 0);
+    if (s->slots->until_reattached_ns != 0)
+        slots_changed(s->slots);
+    s->slots->until_reattached_ns = 0;
 }
 
 static void on_blob(struct slots_step *s, const struct shoal_host_event *event)
@@ -544,6 +559,7 @@ static void on_host(struct slots_step *s, const struct shoal_host_event *event)
     case SHOAL_HOST_ON_EXITED: on_exited(s, event); return;
     case SHOAL_HOST_ON_SLOT_IDLE: on_idle(s, event->u.idle.slot); return;
     case SHOAL_HOST_ON_RUNNER: on_runner(s, event); return;
+    case SHOAL_HOST_ON_REATTACHED: reattached(s); return;
     case SHOAL_HOST_ON_MESSAGE: on_worker(s, event); return;
     case SHOAL_HOST_ON_STEPPED: on_stepped(s, event); return;
     case SHOAL_HOST_ON_STUCK: on_stuck(s, slots_find_worker(s->slots, event->u.worker.worker_id)); return;
@@ -888,6 +904,8 @@ static void close_job(struct slots_step *s, struct hjob *job)
 {
     struct shoal_host_order *order;
     bool lives = false, any = false;
+    bool asked_for = !shoal_node_id_is_zero(job->leader);
+    uint64_t kept_ns;
 
     SHOAL_ASSERT(job->used);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++) {
@@ -898,14 +916,15 @@ static void close_job(struct slots_step *s, struct hjob *job)
             lives = lives || worker_lives(worker);
         }
     }
-    if (job->closing ? lives : any) {
+    if (job->closing || !asked_for ? lives : any) {
         job->empty_ns = 0;
         return;
     }
     if (job->empty_ns == 0)
         job->empty_ns = s->now_ns;
-    if (!job->closing && s->now_ns < job->empty_ns + EMPTY_NS) {
-        wake(s->slots, job->empty_ns + EMPTY_NS);
+    kept_ns = any ? s->slots->options.kill_ns : EMPTY_NS; /* an end that no leader has asked about yet */
+    if (!job->closing && s->now_ns < job->empty_ns + kept_ns) {
+        wake(s->slots, job->empty_ns + kept_ns);
         return;
     }
     if (job->opened) {
@@ -947,6 +966,10 @@ static void drive(struct slots_step *s)
     struct shoal_slots *slots = s->slots;
 
     SHOAL_ASSERT(s->slots->deadline_ns == UINT64_MAX); /* each time of this step is worked out anew */
+    if (slots->until_reattached_ns != 0 && s->now_ns >= slots->until_reattached_ns)
+        reattached(s);
+    if (slots->until_reattached_ns != 0)
+        wake(slots, slots->until_reattached_ns);
     for (uint32_t i = 0; i < slots->options.slots; i++)
         time_slot(s, &slots->slots[i]);
     for (uint32_t i = 0; i < SHOAL_HOST_WORKERS_MAX; i++)
@@ -1036,6 +1059,7 @@ enum shoal_err shoal_slots_create(struct shoal_slots **out, const struct shoal_s
         slots->slots[i].idle = true;
         slots->slots[i].spent = true;
     }
+    slots->until_reattached_ns = options->reattaches ? options->start_ns + REATTACH_NS : 0;
     slots->version = 1; /* one record is published at the first step */
     slots->last_generation = options->start_ns;
     slots->deadline_ns = options->start_ns;

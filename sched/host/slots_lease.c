@@ -118,6 +118,8 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RESERVE);
     if (index >= s->slots->options.slots)
         return "this host has no such slot";
+    if (s->slots->until_reattached_ns != 0)
+        return "this host's agent has just started"; /* S11 */
     if (s->slots->drain)
         return "this host is being drained"; /* S10 */
     switch ((enum shoal_slot_state)slot->state) {
@@ -205,7 +207,7 @@ static void on_reserve(struct slots_step *s, struct shoal_node_id from)
         out->u.offer.slots[i] = granted[i];
         out->u.offer.generations[i] = slots->slots[granted[i]].generation;
     }
-    if (m->u.reserve.driver)
+    if (m->u.reserve.driver && slots->until_reattached_ns == 0)
         out->u.offer.driver_generation = promise_driver(s);
     out->u.offer.driver = out->u.offer.driver_generation != 0;
     out->u.offer.refused = refused;
@@ -289,6 +291,8 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
         worker->item.sent = 0;
         return;
     }
+    if (slots->until_reattached_ns != 0)
+        return; /* S11: it may run already; the leader repeats */
     worker = slots_add_worker(slots, job, place);
     if (worker == NULL)
         return; /* the table is full: counted; the leader repeats, or the grant runs out */
@@ -393,6 +397,8 @@ static void say_unknown(struct slots_step *s, const struct hjob *job, struct sho
 
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_RENEW || s->slots->in.kind == SHOAL_HOST_ORDER ||
                  s->slots->in.kind == SHOAL_HOST_REPORT);
+    if (s->slots->until_reattached_ns != 0)
+        return; /* S11: the leader repeats what it said */
     for (uint32_t i = 0; i < SHOAL_HOST_JOBS_MAX; i++)
         if (s->slots->promises[i].generation == generation)
             s->slots->promises[i].generation = 0;

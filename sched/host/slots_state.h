@@ -132,8 +132,9 @@ struct driver_promise {
 
 struct shoal_slots {
     struct shoal_slots_options options;
-    bool drain;       /* S10 */
-    uint64_t version; /* of the record */
+    bool drain;                   /* S10 */
+    uint64_t until_reattached_ns; /* S11: the latest; 0: they have been told */
+    uint64_t version;             /* of the record */
     uint64_t published;
     uint64_t table_version; /* of what encode() writes */
     uint64_t last_generation;

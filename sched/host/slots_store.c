@@ -292,8 +292,8 @@ void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_reco
         if (slots->slots[i].state == SHOAL_SLOT_DRAINING)
             record->draining |= 1ull << i;
     }
-    if (slots->drain)
-        record->free = 0; /* S10 */
+    if (slots->drain || slots->until_reattached_ns != 0)
+        record->free = 0; /* S10, S11 */
 }
 
 uint32_t shoal_slots_count(const struct shoal_slots *slots)

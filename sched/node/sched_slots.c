@@ -23,6 +23,7 @@ static void slots_options(const struct shoal_sched *s, struct shoal_slots_option
         .lease_ns = s->options.lease_ns,
         .freeze_ns = s->options.freeze_ns,
         .start_ns = s->options.start_ns,
+        .reattaches = s->options.reattaches,
     };
 }
 

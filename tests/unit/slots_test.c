@@ -843,6 +843,61 @@ static void test_restart(void **state)
     teardown();
 }
 
+/* S11. Killed right after RUN, before the table was kept: nothing starts twice, and the end is told. */
+static void test_restart_without_a_table(void **state)
+{
+    struct shoal_slots_options options = {
+        .self = self, .host_epoch = 4, .slots = 4, .device = SHOAL_JOB_DEVICE_CPU, .reattaches = true
+    };
+    struct shoal_host_live live = { .worker_id = 11, .slot = 0 };
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
+    struct shoal_slots_record record;
+    uint64_t a;
+
+    (void)state;
+    setup();
+    a = lease(job_a, 11, 0);
+    shoal_slots_destroy(slots);
+    now += 10 * SHOAL_MS;
+    options.start_ns = now;
+    assert_int_equal(shoal_slots_create(&slots, &options), SHOAL_OK);
+    renew(job_a, 11, a, now);
+    assert_false(sent(SHOAL_HOST_UNKNOWN));
+    confirm(job_a, 11, 0, a);
+    assert_false(sent(SHOAL_HOST_WORKER)); /* not "never started" */
+    assert_int_equal(reserve(job_b, 3, 0, 0), 0);
+    shoal_slots_record(slots, &record);
+    assert_int_equal(record.free, 0);
+    event.u.runner.job = job_a;
+    event.u.runner.generation = 1;
+    event.u.runner.workers = &live;
+    event.u.runner.worker_count = 1;
+    live.lease_generation = a;
+    live.deadline_ns = now + 15 * SHOAL_S;
+    shell(&event);
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_EXITED, .u.exited = { .worker_id = 11, .status = 3 } });
+    assert_true(sent(SHOAL_HOST_WORKER)); /* the leader was heard meanwhile */
+    assert_true(in.u.worker.ran && in.u.worker.status == 3);
+    shell(&(struct shoal_host_event){ .kind = SHOAL_HOST_ON_REATTACHED });
+    assert_true(reserve(job_b, 3, 1, 0) != 0);
+    teardown();
+}
+
+/* A runner that is found again with nobody in it, of a job that the table does not know, is closed. */
+static void test_a_runner_nobody_knows(void **state)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_RUNNER };
+
+    (void)state;
+    setup();
+    event.u.runner.job = job_a;
+    event.u.runner.generation = 1;
+    shell(&event);
+    tick(11 * SHOAL_S);
+    assert_non_null(order(SHOAL_HOST_DO_JOB_CLOSED));
+    teardown();
+}
+
 static void test_orders(void **state)
 {
     (void)state;
@@ -953,6 +1008,8 @@ int main(void)
         cmocka_unit_test(test_broken_links_are_told),
         cmocka_unit_test(test_damaged_table),
         cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart_without_a_table),
+        cmocka_unit_test(test_a_runner_nobody_knows),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_call_before_hello),

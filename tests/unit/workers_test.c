@@ -33,6 +33,7 @@ struct fixture {
     int page_fd;
     unsigned left;
     unsigned runners, stepped, dying;
+    unsigned exits, exits_before_runner;
     size_t alive_count;
     struct workers_alive alive[4];
     uint64_t step, step_worker;
@@ -49,11 +50,14 @@ static void on_started(void *arg, uint64_t worker_id, int32_t pid)
 
 static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signalled, const char *text)
 {
-    (void)arg;
+    struct fixture *f = arg;
+
     (void)worker_id;
     (void)status;
     (void)signalled;
     (void)text;
+    f->exits++;
+    f->exits_before_runner += f->runners == 0;
 }
 
 static void on_runner(void *arg, struct shoal_job_id job, uint32_t generation, const struct workers_alive *alive,
@@ -290,9 +294,13 @@ static void all_of_a_runner_is_heard_before_it_is_told(void **state)
     say(f, fresh(SHOAL_RUNNER_STARTED, 13, 2, 0), -1); /* it is being started: no pid yet */
     turns(f);
     assert_int_equal(f->runners, 1);
-    assert_int_equal(f->alive_count, 2);
+    assert_int_equal(f->alive_count, 3);
     assert_int_equal(f->alive[0].worker_id, 11);
     assert_int_equal(f->alive[1].worker_id, 13);
+    assert_int_equal(f->alive[2].worker_id, 12); /* its end is told when it has been named */
+    assert_int_equal(f->alive[2].pid, WORKERS_ENDED);
+    assert_int_equal(f->exits_before_runner, 0);
+    assert_int_equal(f->exits, 1);
 }
 
 /* Its folders are for another job then: nobody is there who might still write into them. */
