@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from helpers import ended, submit
+from helpers import ended, log_of, submit
 from mesh import TLS
 
 # Prints what a script can see of its interpreter and process. What belongs to one run is left out, and signal 33: the C
@@ -209,6 +209,15 @@ def test_each_user_and_environment_has_a_server_and_there_are_few(host, folders)
     assert run_warm(mesh, alpha, folder, "--env", "USER=somebody")[0] == "warm"
     assert "somebody" in {user for _, user in servers(alpha).values()}
     assert run_warm(mesh, alpha, folder, "--env", "PYTHONVERBOSE=")[0] == "warm"
+
+
+def test_tasks_of_an_array_start_warm(host, folders):
+    mesh, alpha = host
+    folder = folders("tasks", WHOSE + "print(os.environ['SHOAL_ARRAY_TASK_ID'])\n", {})
+    job = submit(mesh, alpha, folder, "--warm", "--array", "0-5")
+    assert ended(mesh, job)["exitCode"] == 0
+    for task in range(6):
+        assert log_of(mesh, alpha, job, "--task", str(task)) == "1\n%d\n" % task  # 1: the environment is a warm one's
 
 
 def test_what_is_no_plain_script_is_refused(host, script):

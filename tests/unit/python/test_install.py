@@ -16,7 +16,8 @@ def test_an_installed_program_finds_what_it_needs(tmp_path):
     assert done.returncode == 0, done.stderr
     root = tmp_path / "opt" / "shoal"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    assert {"bin/shoal", "lib/libshoal.so", "lib/shoal/fabric/build.version", "share/man/man1/shoal.1",
+    assert {"bin/shoal", "lib/libshoal.so", "lib/shoal/fabric/build.version", "lib/shoal/fabric/native/warm.py",
+            "lib/shoal/fabric/native/libshoal-warm.so", "share/man/man1/shoal.1",
             "share/man/man8/shoal-agent.8"} <= files
     assert not [name for name in files if "__pycache__" in name]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["opt"]
