@@ -118,12 +118,21 @@ static void work(struct swarm *s)
         c->tasks = (uint32_t)spread(s, 2, 60);
         c->number = 1 + below(s, 100);
     }
-    for (uint64_t i = strikes(s, SIM_SWARM_STOP, 4); i > 0; i--)
-        add(s, SIM_SWARM_STOP, SIM_STOP, below(s, s->span_ns))->job = (uint32_t)below(s, s->jobs);
-    for (uint64_t i = strikes(s, SIM_SWARM_DELETE, 6); i > 0; i--)
-        add(s, SIM_SWARM_DELETE, SIM_DELETE, below(s, s->span_ns))->job = (uint32_t)below(s, s->jobs);
-    for (uint64_t i = strikes(s, SIM_SWARM_USER, 8); i > 0; i--)
-        add(s, SIM_SWARM_USER, SIM_USER, below(s, s->span_ns))->a = any_host(s);
+    for (uint64_t i = strikes(s, SIM_SWARM_STOP, 4); i > 0; i--) {
+        uint32_t whom = (uint32_t)below(s, s->jobs);
+
+        add(s, SIM_SWARM_STOP, SIM_STOP, below(s, s->span_ns))->job = whom;
+    }
+    for (uint64_t i = strikes(s, SIM_SWARM_DELETE, 6); i > 0; i--) {
+        uint32_t whom = (uint32_t)below(s, s->jobs);
+
+        add(s, SIM_SWARM_DELETE, SIM_DELETE, below(s, s->span_ns))->job = whom;
+    }
+    for (uint64_t i = strikes(s, SIM_SWARM_USER, 8); i > 0; i--) {
+        uint32_t whom = any_host(s);
+
+        add(s, SIM_SWARM_USER, SIM_USER, below(s, s->span_ns))->a = whom;
+    }
 }
 
 /* ---- what goes wrong ---- */
@@ -150,8 +159,11 @@ static void ends(struct swarm *s)
         for (uint32_t host = 0; host < s->script->options.hosts; host++) /* not all at one moment */
             add(s, SIM_SWARM_POWER, SIM_START, at_ns + down_ns + below(s, 3 * SHOAL_S))->a = host;
     }
-    for (uint64_t i = strikes(s, SIM_SWARM_DESTROY, 2); i > 0; i--)
-        add(s, SIM_SWARM_DESTROY, SIM_LOSE, when(s))->a = any_target(s);
+    for (uint64_t i = strikes(s, SIM_SWARM_DESTROY, 2); i > 0; i--) {
+        uint32_t whom = any_target(s);
+
+        add(s, SIM_SWARM_DESTROY, SIM_LOSE, when(s))->a = whom;
+    }
     for (uint64_t i = strikes(s, SIM_SWARM_JOIN, 4), host = s->script->options.hosts; i > 0; i--)
         add(s, SIM_SWARM_JOIN, SIM_START, below(s, s->span_ns))->a = (uint32_t)host++;
 }

@@ -65,6 +65,32 @@ static void folder_clean(const char *path)
 
 static void at_end(void) { folder_clean(agent.settings.data); }
 
+/* The control plane is there, and is never stepped: what it would call is named, and calls nothing. */
+static struct shoal_hash env_hash(void *arg, struct shoal_view bytes)
+{
+    (void)arg;
+    return shoal_hash_of(bytes);
+}
+
+static bool env_verify(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
+                       const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES])
+{
+    (void)arg;
+    (void)key;
+    (void)bytes;
+    (void)signature;
+    return false;
+}
+
+/* An operator's word is two bytes, and what it does is done by the control plane. */
+static void not_here(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    (void)arg;
+    (void)from;
+    (void)args;
+    peer_answer(question, SHOAL_ERR_INVALID, "", (struct shoal_view){ 0 });
+}
+
 static void make_agent(void)
 {
     struct shoal_link_options link = { .loop = &agent.loop, .identity = &agent.identity };
@@ -78,7 +104,9 @@ static void make_agent(void)
     static struct shoal_backend backend;
     char path[AGENT_PATH_BYTES + 16], index[AGENT_PATH_BYTES + 16];
     struct shoal_blobs_options blobs = { .loop = &agent.loop, .dir = path };
-    struct shoal_sched_options sched = { .self = { { 1 } }, .slots = 2 };
+    struct shoal_sched_options sched = { .self = { { 1 } },
+                                         .slots = 2,
+                                         .env = { .hash = env_hash, .verify = env_verify } };
     struct shoal_msg msg = { "" };
 
     SHOAL_ASSERT(shoal_crypto_init(&msg) == SHOAL_OK && uv_loop_init(&agent.loop) == 0);
@@ -110,6 +138,7 @@ static void make_agent(void)
     agent_ledger_create(&agent);
     agent_archive_create(&agent);
     agent_backend(&agent, &backend);
+    peer_serve(agent.calls, PEER_NODE_VERB, not_here, NULL);
 }
 
 /* A question with a good head; `args` are the fuzzer's. */

@@ -437,10 +437,10 @@ static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *
 
     (void)find(ctx, caller, id, &err, &msg);
     done(arg, err, &msg,
-         shoal_view_text(
-             "{\"job\":\"x\",\"steps\":12,\"validations\":0,\"samples\":100,\"data_epochs\":1,\"data_epochs_wanted\":1,"
-             "\"samples_per_epoch\":100,\"exact\":true,\"errors\":[],"
-             "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}]}"));
+         shoal_view_text("{\"job\":\"x\",\"records\":12,\"records_wanted\":12,\"steps\":12,\"validations\":0,"
+                         "\"samples\":100,\"data_epochs\":1,\"data_epochs_wanted\":1,"
+                         "\"samples_per_epoch\":100,\"exact\":true,\"errors\":[],"
+                         "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}]}"));
 }
 
 static void fake_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,

@@ -163,9 +163,9 @@ def test_an_agent_down_for_5_s_changes_no_epoch_and_no_worker(mesh, folder, undi
     down = next(host for host in mesh.hosts if host.process.poll() is not None)
     began = time.monotonic()
     until = began + 5
-    run.until(lambda now: time.monotonic() > until, 10, "5 s pass")
-    run.step(facts["steps"] + 10)  # training did not wait for the agent
+    now = run.until(lambda now: time.monotonic() > until, 10, "5 s pass")
     down.start()
+    assert now["steps"] > facts["steps"], "training did not wait for the agent"
     mesh.until(lambda: mesh.knows(down, 3), 20, "the agent is back")
     facts = run.step(run.facts["steps"] + 10)
     assert set(run.on(down)), "the agent has found its workers again"
