@@ -828,6 +828,7 @@ enum parked_how sched_park_restore(struct shoal_sched *s, const struct shoal_sch
     if (row == NULL)
         return PARKED_NOT; /* no memory for a row: as a group it may find some */
     row->state = PARKED_QUIET;
+    queue_put(s, row); /* Q4: as it was parked; if its owner is gone, the next look sees that */
     sched_index_parked(s, row->id, mark.version, mark.row);
     look_at(s, s->now + LOOK_IDLE_NS);
     return PARKED_STAYS;

@@ -713,8 +713,9 @@ def python_jobs(table, options):
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         script = pathlib.Path(folder) / "main.py"
         script.write_text("pass\n")
-        jobs_row(table, options, "no-op Python jobs, 120 at once, 12 slots", ">= 0.9 of xargs with the same Python",
-                 lambda client: client.submit("PyTorch", "pass\n"), 120, lambda: xargs(120, PYTHON, str(script)))
+        for what, words in (("cold", ()), ("`--warm`", ("--msd-warm",))):
+            jobs_row(table, options, "no-op Python jobs, %s, 120 at once, 12 slots" % what, ">= 0.9 of xargs with the same Python",
+                     lambda client: client.submit("PyTorch", "pass\n", *words), 120, lambda: xargs(120, PYTHON, str(script)))
 
 
 def straggler(table, options):
