@@ -227,6 +227,8 @@ def main():
     if options.seed:
         env["SEED"] = options.seed
     env["SHOAL_DRAW"] = options.seed or str(seed_of_head())
+    if options.soak:
+        env["SHOAL_SOAK"] = "1"
     if kind in ("", "unit", "sim", "system"):
         print("random ones of this commit: seed %s; again: make test%s SEED=%s" % (
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
