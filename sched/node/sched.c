@@ -246,6 +246,7 @@ void shoal_sched_destroy(struct shoal_sched *s)
     free(s->job_scratch);
     shoal_support_destroy(s->support);
     shoal_mesh_destroy(s->mesh);
+    sched_copy_begin(s);
     shoal_buf_deinit(&s->copy);
     shoal_buf_deinit(&s->getting.bytes);
     shoal_buf_deinit(&s->gone_bytes);
@@ -369,7 +370,7 @@ static bool settle_one(struct shoal_sched *s)
         sched_settle_due(s);
         return true;
     }
-    if (s->copy_dirty) {
+    if (s->copy_dirty && s->copy_old_count < SCHED_COPIES_MAX) {
         sched_copy_make(s);
         return true;
     }
@@ -415,6 +416,7 @@ enum shoal_err shoal_sched_step(struct shoal_sched *s, const struct shoal_sched_
     for (uint32_t i = 0; i < s->held_count; i++)
         shoal_entry_unref(s->held[i]);
     s->held_count = 0;
+    sched_copy_begin(s);
     s->actions = actions;
     s->more = false;
     if (now_ns > s->now)

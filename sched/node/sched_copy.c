@@ -40,6 +40,25 @@ static void publish(struct shoal_sched *s)
     action->u.publish.payload = shoal_writer_view(&w);
 }
 
+void sched_copy_begin(struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->copy_old_count <= SCHED_COPIES_MAX);
+    while (s->copy_old_count > 0)
+        shoal_buf_deinit(&s->copy_old[--s->copy_old_count]);
+}
+
+/* Another copy takes its place, in memory of its own. FULL: too many in one step; the next one will do. */
+static enum shoal_err copy_replace(struct shoal_sched *s, struct shoal_buf *next)
+{
+    SHOAL_ASSERT(next->len > 0);
+    if (s->copy_old_count == SCHED_COPIES_MAX)
+        return SHOAL_ERR_FULL;
+    s->copy_old[s->copy_old_count++] = s->copy;
+    s->copy = *next;
+    *next = (struct shoal_buf){ 0 };
+    return SHOAL_OK;
+}
+
 static void keep(struct shoal_sched *s)
 {
     struct shoal_sched_action *action = sched_act(s, SHOAL_SCHED_KEEP_MESH);
@@ -103,11 +122,11 @@ void sched_copy_make(struct shoal_sched *s)
 {
     struct sched_group *g = sched_group_find(s, mesh_id);
     struct mesh_copy copy = { 0 };
-    struct shoal_buf state = { 0 };
+    struct shoal_buf state = { 0 }, next = { 0 };
     struct shoal_writer w;
     bool fits;
 
-    SHOAL_ASSERT(s->copy_dirty);
+    SHOAL_ASSERT(s->copy_dirty && s->copy_old_count < SCHED_COPIES_MAX);
     s->copy_dirty = false;
     if (g == NULL || g->stopped || shoal_mesh_version(g->mesh) == 0 || sched_mesh_version(g) < s->copy_version)
         return;
@@ -115,16 +134,18 @@ void sched_copy_make(struct shoal_sched *s)
     copy.config = sched_group_config_version(g);
     copy.count = (uint8_t)sched_group_guardians(g, copy.guardians, SHOAL_SCHED_SOURCES_MAX);
     if (shoal_mesh_encode(g->mesh, &state) == SHOAL_OK && decode_state(s, shoal_buf_view(&state)) == SHOAL_OK &&
-        shoal_buf_reserve(&s->copy, state.len + 512) == SHOAL_OK) {
+        shoal_buf_reserve(&next, state.len + 512) == SHOAL_OK) {
         copy.state = shoal_buf_view(&state);
-        w = shoal_writer_init(s->copy.bytes, s->copy.cap);
+        w = shoal_writer_init(next.bytes, next.cap);
         fits = sched_mesh_copy_encode_body(&copy, &w);
         SHOAL_ASSERT(fits);
         s->options.env.sign(s->options.env.arg, shoal_writer_view(&w), copy.signature);
         shoal_put_raw(&w, s->options.public_key, SHOAL_SCHED_KEY_BYTES);
         shoal_put_raw(&w, copy.signature, SHOAL_SCHED_SIGNATURE_BYTES);
         SHOAL_ASSERT(!w.failed);
-        s->copy.len = w.len;
+        next.len = w.len;
+        fits = copy_replace(s, &next) == SHOAL_OK;
+        SHOAL_ASSERT(fits);
         s->copy_version = copy.version;
         learn_guardians(s, copy.config, copy.count, copy.guardians);
         keep(s);
@@ -132,6 +153,7 @@ void sched_copy_make(struct shoal_sched *s)
         sched_requests_copy(s);
     }
     shoal_buf_deinit(&state);
+    shoal_buf_deinit(&next);
 }
 
 static bool copy_is_genuine(const struct shoal_sched *s, const struct mesh_copy *copy, struct shoal_view signed_bytes)
@@ -148,6 +170,7 @@ static bool copy_is_genuine(const struct shoal_sched *s, const struct mesh_copy 
 enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, bool trusted)
 {
     struct mesh_copy copy;
+    struct shoal_buf next = { 0 };
     size_t signed_len;
     enum shoal_err err = sched_mesh_copy_decode(bytes, &copy, &signed_len);
 
@@ -162,8 +185,10 @@ enum shoal_err sched_copy_take(struct shoal_sched *s, struct shoal_view bytes, b
     err = decode_state(s, copy.state);
     if (err != SHOAL_OK)
         return err;
-    s->copy.len = 0;
-    err = shoal_buf_append(&s->copy, bytes.bytes, bytes.len);
+    err = shoal_buf_append(&next, bytes.bytes, bytes.len);
+    if (err == SHOAL_OK)
+        err = copy_replace(s, &next);
+    shoal_buf_deinit(&next);
     if (err != SHOAL_OK)
         return err;
     s->copy_version = copy.version;
@@ -204,7 +229,7 @@ void sched_copy_due(struct shoal_sched *s)
         from = sched_any_alive(s); /* every node that has it gives it */
     if (!shoal_node_id_is_zero(from))
         s->getting.from = from;
-    s->getting.version = 0;                   /* from the start: what came so far may be of a version that is gone */
+    s->getting.version = 0; /* from the start: what came so far may be of a version that is gone */
     ask_part(s);
 }
 

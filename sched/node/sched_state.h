@@ -23,6 +23,7 @@
  *   sched_view.c     hosts and jobs in one view, and its allocation
  *   sched_interest.c support that jobs want */
 #ifndef SCHED_STATE_H
+#define SCHED_COPIES_MAX 8 /* of the mesh, in one step */
 #define SCHED_STATE_H
 
 #include "shoal/job.h"
@@ -134,6 +135,8 @@ struct shoal_sched {
     /* The mesh's copy. */
     struct shoal_mesh *mesh; /* decoded; NULL: none */
     struct shoal_buf copy;   /* as kept and given away */
+    struct shoal_buf copy_old[SCHED_COPIES_MAX]; /* replaced within this step: actions may still name their bytes */
+    uint32_t copy_old_count;
     uint64_t copy_version;
     struct mesh_hint mesh_hint; /* the newest heard of, or our own */
     struct shoal_node_id mesh_leader;

@@ -22,7 +22,6 @@ static _Thread_local bool alloc_armed;
 static _Thread_local uint64_t alloc_fail_at; /* 0: none fails */
 static uint64_t alloc_count;
 static int64_t alloc_live;
-static atomic_flag alloc_busy = ATOMIC_FLAG_INIT;
 static void *alloc_seen[ALLOC_SEEN_MAX]; /* blocks taken while armed, by address: a hash with linear probing */
 
 static inline void alloc_arm(uint64_t fail_at)
@@ -38,6 +37,8 @@ static inline void alloc_arm(uint64_t fail_at)
 static inline void alloc_disarm(void) { alloc_armed = false; }
 
 #if ALLOC_FAILS
+static atomic_flag alloc_busy = ATOMIC_FLAG_INIT;
+
 void *__libc_malloc(size_t size_bytes);
 void *__libc_calloc(size_t count, size_t size_bytes);
 void *__libc_realloc(void *old, size_t size_bytes);
