@@ -1,5 +1,5 @@
 # Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make asan | make tsan |
-# make fmt | make lint | make install
+# make fmt | make lint | make install | make deb | make reference
 # FLAVOUR=release (default), debug, asan or tsan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
 
 FLAVOUR ?= release
@@ -13,11 +13,11 @@ OPT_debug   := -O0 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan    := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 CFLAGS  := $(WARN) $(OPT_$(FLAVOUR)) -fPIC -ffp-contract=off -fvisibility=hidden -fstack-protector-strong -I. -Iinclude
-LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed
+LDFLAGS := $(OPT_$(FLAVOUR)) -Wl,--as-needed -Wl,-z,relro,-z,now
 
 # One library, one file suffix: node/x_lmdb.c is all that knows LMDB. The agent links no UCX, the worker library no libuv.
-LIBS      := -luv -lsodium -llmdb -lhttp_parser -lssl -lcrypto -ljansson -larchive -ldl -lpthread -lm
-WORKLIBS  := -lucp -lucs -ldl -lpthread -lm
+LIBS      := -luv -lsodium -llmdb -lhttp_parser -lssl -lcrypto -ljansson -larchive -lncursesw -ldl -lpthread -lm
+WORKLIBS  := -lcrypto -lucp -lucs -ldl -lpthread -lm
 
 AGENT_SRC  := $(filter-out node/runner_main.c node/runner/warm_python.c,$(wildcard gossip/*.c sched/*/*.c api/*/*.c node/*.c node/*/*.c sim/*.c))
 WORKER_SRC := $(wildcard collective/*/*.c)
@@ -55,8 +55,9 @@ $(OUT)/shoal: $(AGENT_OBJ)
 $(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/%,$(AGENT_OBJ))
 	@$(CC) $(LDFLAGS) $^ -Wl,--defsym=main=shoal_sim_main -o $@
 
+SONAME := libshoal.so.0
 $(OUT)/libshoal.so: $(WORKER_OBJ)
-	@$(CC) $(LDFLAGS) -shared $^ $(WORKLIBS) -o $@
+	@$(CC) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) $^ $(WORKLIBS) -o $@
 
 $(OUT)/%.o: %.c
 	@mkdir -p $(@D)
@@ -74,7 +75,7 @@ $(OUT)/tests/system/disk_shim.so: $(OUT)/tests/system/disk_shim.o
 	@$(CC) $(LDFLAGS) -shared $^ -o $@
 
 # FABRIC_HOME: what a training script imports.
-$(OUT)/fabric/build.version: $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(shell find collective/python -name '*.py') | .venv/bin/python
+$(OUT)/fabric/build.version: $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(shell find collective/python -name '*.py') | $(PYTHON)
 	@$(PYTHON) collective/python/build_fabric.py $(OUT)/fabric $(OUT)/libshoal.so $(OUT)/libshoal-warm.so
 
 setup .venv/bin/python:
@@ -88,7 +89,7 @@ FUZZ_SECONDS ?= 10
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python% sim% fuzz%,$(T)),$(T),).c))
 FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%))
 FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o
+FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o build/fuzz/collective/transport/seal_openssl.o
 
 SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
 
@@ -148,22 +149,11 @@ fmt:
 lint:
 	@.ci/lint $(JOBS) $(AGENT_SRC) $(WORKER_SRC)
 
-# PREFIX is where it will run, DESTDIR a folder to put it into instead of /: make install PREFIX=/usr DESTDIR=/tmp/package
-PREFIX  ?= /usr/local
-DESTDIR ?=
-install: all
-	install -D -m 755 $(OUT)/shoal $(DESTDIR)$(PREFIX)/bin/shoal
-	install -D -m 755 $(OUT)/shoal-runner $(DESTDIR)$(PREFIX)/lib/shoal/shoal-runner
-	rm -rf $(DESTDIR)$(PREFIX)/lib/shoal/fabric
-	cp -R $(OUT)/fabric $(DESTDIR)$(PREFIX)/lib/shoal/fabric
-	find $(DESTDIR)$(PREFIX)/lib/shoal/fabric -name __pycache__ -prune -exec rm -rf {} +
-	install -D -m 644 $(OUT)/libshoal.so $(DESTDIR)$(PREFIX)/lib/libshoal.so
-	install -D -m 644 docs/man/shoal.1 $(DESTDIR)$(PREFIX)/share/man/man1/shoal.1
-	install -D -m 644 docs/man/shoal-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/shoal-agent.8
+include packaging/install.mk
 
 clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all mutants units tools setup test demo bench soak asan tsan fuzz fmt lint install clean
+.PHONY: all mutants units tools setup test demo bench soak asan tsan fuzz fmt lint install deb reference clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)

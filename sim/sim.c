@@ -343,6 +343,15 @@ static void boot(struct sim *sim)
     }
 }
 
+/* Whether an agent still stands still, or a disk hangs, which no healing ends. */
+static bool some_wait(const struct sim *sim)
+{
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        if (sim->hosts[i].agent && (sim->hosts[i].paused_ns > sim->now_ns || sim->hosts[i].disk.stall_ns > sim->now_ns))
+            return true;
+    return false;
+}
+
 /* All faults are healed: the mesh must come to rest. */
 static void settle(struct sim *sim)
 {
@@ -353,7 +362,7 @@ static void settle(struct sim *sim)
     sim->settling = true;
     while (!sim->failed && calm < 4) {
         run_until(sim, sim->now_ns + SETTLE_CHECK_NS);
-        calm = !sim->failed && sim_converged(sim, why, sizeof(why)) ? calm + 1 : 0;
+        calm = !sim->failed && !some_wait(sim) && sim_converged(sim, why, sizeof(why)) ? calm + 1 : 0;
         if (sim->now_ns > end_ns && calm == 0)
             sim_fail(sim, "no convergence within %u s of the last fault: %s", (unsigned)(SIM_SETTLE_NS / SHOAL_S), why);
     }

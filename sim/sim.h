@@ -167,6 +167,8 @@ struct sim_disk {
     uint64_t full_ns; /* it takes nothing before: the agent stops at its next flush */
     struct shoal_buf mesh_copy;
     struct shoal_buf slots_copy;
+    struct shoal_node_id peers[SHOAL_SCHED_PEERS_MAX]; /* whom this host has heard of */
+    uint32_t peer_count;
     uint8_t *archived; /* by job: the blobs of its archive are here */
     size_t archived_cap;
     struct shoal_rand chance;
@@ -261,6 +263,7 @@ struct sim_host {
     char name[16];
     bool exists;    /* has been started once */
     bool destroyed; /* with its disk; it never comes back */
+    uint64_t mesh_version, mesh_config; /* as said in its facts */
     bool draining;  /* an operator takes its work away */
     bool powered;
     bool agent; /* runs */

@@ -16,6 +16,7 @@
 #include "sim.h"
 
 #include "shoal/job_facts.h"
+#include "shoal/sched_look.h"
 
 #include "shoal/banned.h"
 
@@ -101,8 +102,9 @@ static bool ask(struct sim *sim, uint32_t at, uint32_t index, bool linearizable,
 {
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_GET, .linearizable = linearizable };
 
-    if (!sim->hosts[at].agent || !sim->jobs[index].known)
-        return false;
+    if (!sim->hosts[at].agent || sim->hosts[at].paused_ns > sim->now_ns || !sim->jobs[index].known ||
+        shoal_sched_mesh(sim->hosts[at].sched) == NULL)
+        return false; /* an agent that stands still, or knows no users yet, takes no request */
     request.job = sim->jobs[index].id;
     sim->next_read = true;
     sim->next_probe = probe;

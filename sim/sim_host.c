@@ -163,7 +163,10 @@ static void publish(struct sim_host *host, const struct shoal_record *record)
 
 static void publish_facts(struct sim_host *host)
 {
-    const struct shoal_facts_record facts = { .cpus = 4,
+    const struct shoal_facts_record facts = { .rules = SHOAL_SCHED_RULES,
+                                              .mesh_version = host->mesh_version,
+                                              .mesh_config = host->mesh_config,
+                                              .cpus = 4,
                                               .simulated = true,
                                               .draining = host->draining,
                                               .numeric_class = "simulated",
@@ -397,8 +400,14 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_LOAD: load_group(host, action->u.group.group); break;
     case SHOAL_SCHED_REPLY: sim_on_reply(host->sim, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY:
-    case SHOAL_SCHED_PUBLISH_SLOTS:
-    case SHOAL_SCHED_PUBLISH_MESH: publish_action(host, action); break;
+    case SHOAL_SCHED_PUBLISH_SLOTS: publish_action(host, action); break;
+    case SHOAL_SCHED_PUBLISH_MESH:
+        publish_action(host, action);
+        host->mesh_version = action->u.publish.version;
+        host->mesh_config = action->u.publish.config;
+        if (action->u.publish.own)
+            publish_facts(host);
+        break;
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_INDEX: break;    /* nobody lists jobs here */
@@ -439,6 +448,19 @@ void sim_sched_step(struct sim_host *host, const struct shoal_sched_event *event
     timer_arm(host, SIM_SCHED_TIMER, shoal_sched_deadline_ns(host->sched), &host->sched_timer_ns);
 }
 
+/* As node/backend/agent_peers.c. */
+static void peer_note(struct sim_disk *disk, const struct shoal_member *member)
+{
+    uint32_t at = 0;
+
+    while (at < disk->peer_count && !shoal_node_id_equal(disk->peers[at], member->id))
+        at++;
+    if (member->state == SHOAL_MEMBER_LEFT && at < disk->peer_count)
+        disk->peers[at] = disk->peers[--disk->peer_count];
+    else if (member->state == SHOAL_MEMBER_ALIVE && at == disk->peer_count && at < SHOAL_SCHED_PEERS_MAX)
+        disk->peers[disk->peer_count++] = member->id;
+}
+
 static void on_member(struct sim_host *host, const struct shoal_swim_action *action)
 {
     static const char *const names[] = { "unknown", "alive", "suspected", "dead", "gone" };
@@ -448,6 +470,7 @@ static void on_member(struct sim_host *host, const struct shoal_swim_action *act
     if (peer == UINT32_MAX)
         return;
     if (peer != host->index) {
+        peer_note(&host->disk, member);
         if (member->state != action->member.old)
             sim_trace(host->sim, "%s: %s is %s", host->name, member->name, names[member->state]);
         sim_want(host->sim, host->index, peer,
@@ -728,9 +751,11 @@ static void sched_create(struct sim_host *host)
                                            .loaded_max = host->sim->options.loaded_max,
                                            .archive_ns = host->sim->options.archive_ns,
                                            .slots = host->slots,
-                                           .reattaches = true };
+                                           .reattaches = true,
+                                           .peer_count = host->disk.peer_count };
     enum shoal_err err;
 
+    memcpy(options.peers, host->disk.peers, sizeof(options.peers));
     memcpy(options.public_key, host->key.bytes, sizeof(options.public_key));
     options.env = (struct shoal_sched_env){
         .arg = host, .hash = toy_hash, .sign = sched_sign, .verify = sched_verify, .node_of_key = sched_node_of_key

@@ -1,6 +1,6 @@
 """Runs the tests and ends with one line: N passed, N failed.
 
-    tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|system|system/NAME] [--seed N] [--soak]
+    tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|hostile|system|system/NAME] [--seed N] [--soak]
 
 Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) compute: two at a time. The rest mostly waits, so it runs in
 three lanes, each a pytest of its own:
@@ -39,7 +39,7 @@ LANES = 3  # of what waits for processes, leases and each other
 PARTS = (("system/test_kill_matrix.py", "point or callback"), ("system/test_kill_matrix.py", "not (point or callback)"),
          ("system/test_same_bits.py", ""), ("system/test_hosts_apart.py", ""), ("system/test_recover.py", ""),
          ("system/test_upgrade.py", ""), ("system/test_bad_input.py", ""), ("system/test_engines.py", ""),
-         ("system/test_archive.py", ""), ("unit/python/test_engine_server.py", ""), ("system/test_jobs.py", ""),
+         ("system/test_archive.py", ""), ("system/test_results.py", ""), ("unit/python/test_engine_server.py", ""), ("system/test_jobs.py", ""),
          ("system/test_array.py", ""), ("system/test_short_jobs.py", ""))
 
 
@@ -98,6 +98,9 @@ def run_fuzz(name, env):
         began = time.monotonic()
         command = [str(program), "-runs=%d" % FUZZ_RUNS, "-seed=1", "-max_total_time=%d" % FUZZ_SECONDS, "-max_len=2048",
                    "-rss_limit_mb=2048", "-close_fd_mask=1", "-artifact_prefix=%s-" % program]
+        seeds = ROOT / "tests" / "fuzz" / "corpus" / program.name[5:]
+        found = tempfile.TemporaryDirectory()  # the first folder is written to
+        command += [found.name, str(seeds)] if seeds.is_dir() else []
         try:
             done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
                                   timeout=UNIT_SECONDS)
@@ -105,6 +108,7 @@ def run_fuzz(name, env):
         except subprocess.TimeoutExpired:
             return 124, "ran longer than %d s" % UNIT_SECONDS
         finally:
+            found.cleanup()
             took(began, "fuzz/" + program.name[5:])
 
     passed = failed = 0
@@ -153,7 +157,8 @@ def run_pytest(path, only, env, marks, quiet=False, without=()):
 
 def parts_of(kind, name):
     """[(path, pytest's -k, files left out)] of what runs in lanes, the longest first; of one kind only, or of all."""
-    kinds = {"python": ROOT / "tests/unit/python", "sim": ROOT / "tests/sim", "system": ROOT / "tests/system"}
+    kinds = {"python": ROOT / "tests/unit/python", "sim": ROOT / "tests/sim", "hostile": ROOT / "tests/hostile",
+             "system": ROOT / "tests/system"}
     found, rest = [], []
     for here, folder in kinds.items():
         if kind not in ("", here):
@@ -166,7 +171,7 @@ def parts_of(kind, name):
         first = [(ROOT / "tests" / part, words) for part, words in PARTS if ROOT / "tests" / part in (named or files)]
         found += [(path, words, ()) for path, words in first]
         taken = {path for path, _ in first}
-        if here == "system" or named:
+        if here in ("system", "hostile") or named:
             rest += [(path, "", ()) for path in (named or files) if path not in taken]
         else:
             rest.append((folder, "", tuple(taken)))
@@ -192,9 +197,9 @@ def run_lanes(kind, name, env, soak):
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
         counts = list(pool.map(play, parts))
-    alone = {path: words if path.is_dir() else "" for path, words, _ in parts if "system" in path.parts}
-    if not name and alone:
-        alone = {ROOT / "tests/system": ""}
+    alone = {path: words if path.is_dir() else "" for path, words, _ in parts if not {"system", "hostile"}.isdisjoint(path.parts)}
+    if not name:
+        alone = {folder: "" for folder in (ROOT / "tests/system", ROOT / "tests/hostile") if any(folder in path.parents for path in alone)}
     counts += [run_pytest(path, words, env, "alone" + soaking, True) for path, words in alone.items()]
     return [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
 
@@ -229,13 +234,13 @@ def main():
     env["SHOAL_DRAW"] = options.seed or str(seed_of_head())
     if options.soak:
         env["SHOAL_SOAK"] = "1"
-    if kind in ("", "unit", "sim", "system"):
+    if kind in ("", "unit", "sim", "hostile", "system"):
         print("random ones of this commit: seed %s; again: make test%s SEED=%s" % (
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
     totals = [0, 0]
     for here, run in (("unit", lambda: run_units(out, name if kind == "unit" else "", env)),
                       ("fuzz", lambda: run_fuzz(name, env)),
-                      (kind if kind in ("python", "sim", "system") else "lanes", lambda: run_lanes(kind, name, env, options.soak))):
+                      (kind if kind in ("python", "sim", "hostile", "system") else "lanes", lambda: run_lanes(kind, name, env, options.soak))):
         if kind in ("", here):
             passed, failed = run()
             totals[0] += passed

@@ -24,7 +24,9 @@ static const struct cli_option global_options[] = {
     { "password", "TEXT", "its password; better in SHOAL_PASSWORD or --password-file", 0 },
     { "password-file", "FILE", "its password is the first line of FILE", 0 },
     { "token-file", "FILE", "token to show [SHOAL_TOKEN_FILE, else the one that `shoal logon` kept]", 0 },
-    { "ca", "FILE", "check the node's certificate against FILE [SHOAL_CA; without it, it is not checked]", 0 },
+    { "ca", "FILE", "believe the nodes that FILE vouches for [SHOAL_CA, else the mesh that `shoal logon` got to know]",
+      0 },
+    { "insecure", NULL, "believe every node: an impostor gets the password or token [SHOAL_INSECURE=1]", 0 },
     { "help", NULL, "this text", 'h' },
     { "version", NULL, "the version of this program", 'V' },
     { NULL, NULL, NULL, 0 },
@@ -38,11 +40,14 @@ static const struct cli_option global_options[] = {
         { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                              \
         { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                            \
         { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                     \
-        { "fabric-trusted", "NAMES", "interfaces that training data may use [lo]", 0 },                                \
+        { "fabric-trusted", "NAMES", "interfaces where training data goes unsealed [none but lo]", 0 },                \
+        { "metrics-token-file", "FILE", "its first line opens /metrics, and nothing else, as a bearer token", 0 },     \
         { "domain", "NAME", "failure domain of this host", 0 },                                                        \
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
         { "store-map", "MIB", "the most that the store may take [8192]", 0 },                                          \
         { "log-max", "MIB", "what the logs of one job may take on this host [256]", 0 },                               \
+        { "files-max", "COUNT", "files that one job's result folder may hold here [50000]", 0 },                       \
+        { "files-gib", "GIB", "what one job's result folder may hold on this host [1024]", 0 },                        \
         { "archive-after", "SECONDS", "from a job's end to its archive [600]", 0 },                                    \
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
@@ -52,6 +57,7 @@ static const struct cli_option global_options[] = {
 
 static const struct cli_option init_options[] = {
     AGENT_OPTIONS,
+    { "setup-python", NULL, "where --python lacks torch, make one in the data folder, by pip", 0 },
     { "mesh-name", "NAME", "name of the new mesh [shoal]", 0 },
     { "admin-user", "NAME", "first user [admin]", 0 },
     { "admin-password-file", "FILE", "its password is the first line of FILE [one is made and printed]", 0 },
@@ -59,6 +65,7 @@ static const struct cli_option init_options[] = {
 };
 static const struct cli_option join_options[] = {
     AGENT_OPTIONS,
+    { "setup-python", NULL, "where --python lacks torch, make one in the data folder, by pip", 0 },
     { "join", "ADDRESS", "host:port of any member, instead of the word", 0 },
     { "secret-file", "FILE", "the mesh secret; - for standard input", 0 },
     { "run", NULL, "also run the agent", 0 },
@@ -118,7 +125,20 @@ static const struct cli_option tasks_options[] = {
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option result_options[] = {
-    { "all", NULL, "everything in the result folder, not only the model", 0 },
+    { "model", NULL, "only what is below model/ in the result folder", 0 },
+    { "all", NULL, "everything in the result folder, which is the default", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option metrics_options[] = {
+    { "plot", NULL, "draw them", 0 },
+    { "csv", NULL, "as CSV, for other programs", 0 },
+    { "names", "LIST", "only these metrics, such as loss,accuracy", 0 },
+    { "from", "STEP", "from this step on [1]", 0 },
+    { "to", "STEP", "up to this step [the last]", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option get_options[] = {
+    { "to", "FILE", "write it there [its own name]; - for standard output", 'O' },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option delete_options[] = {
@@ -141,6 +161,11 @@ static const struct cli_option leave_options[] = {
 static const struct cli_option mesh_recover_options[] = {
     { "yes", NULL, "do it; else only say what may be missing", 'y' },
     { "key", "FILE", "the mesh's key: what `shoal init` wrote into mesh.key", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option logon_options[] = {
+    { "fingerprint", "TEXT", "believe the mesh with this fingerprint (`shoal init` and `shoal doctor` print it)", 0 },
+    { "yes", NULL, "believe whoever answers, this first time, and hold on to it", 'y' },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option top_options[] = {
@@ -231,11 +256,25 @@ static const struct cli_command commands[] = {
       .options = logs_options,
       .run = cli_job_logs,
       .more = "  shoal job logs -f 41z\n" },
+    { .words = "job metrics",
+      .args = "ID",
+      .help = "loss and metrics of its committed steps",
+      .options = metrics_options,
+      .run = cli_job_metrics,
+      .more = "  shoal job metrics 41z --plot\n"
+              "  shoal job metrics 41z --csv > curve.csv\n" },
     { .words = "job wait", .args = "ID", .help = "wait for its end; the exit code is the job's", .run = cli_job_wait },
     { .words = "job stop", .args = "ID", .help = "stop it", .run = cli_job_stop },
+    { .words = "job files", .args = "ID", .help = "the files in its result folder", .run = cli_job_files },
+    { .words = "job get",
+      .args = "ID PATH",
+      .help = "fetch one of them",
+      .options = get_options,
+      .run = cli_job_get,
+      .more = "  shoal job get 41z model/train/model_epoch_final.pth -O model.pth\n" },
     { .words = "job result",
       .args = "ID [FILE]",
-      .help = "fetch its result as a zip (- for standard output)",
+      .help = "fetch all of them as a zip (- for standard output)",
       .options = result_options,
       .run = cli_job_result },
     { .words = "job delete",
@@ -260,7 +299,8 @@ static const struct cli_command commands[] = {
     { .words = "status", .args = "", .help = "whether the node and its mesh are well", .run = cli_status },
     { .words = "logon",
       .args = "[USER]",
-      .help = "get a token and keep it",
+      .help = "get a token and keep it, and get to know the mesh",
+      .options = logon_options,
       .run = cli_logon,
       .more = "  SHOAL_PASSWORD=... shoal logon ada --node https://host:9243\n" },
     { .words = "logoff", .args = "", .help = "end the kept token everywhere", .run = cli_logoff },
@@ -720,6 +760,8 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
     uint64_t prefill = UINT64_MAX;
     uint64_t store_map = 0;
     uint64_t log_max = 0;
+    uint64_t files_max = 0;
+    uint64_t files_gib = 0;
     uint64_t archive_s = 0;
 
     if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 1, 65535, &api_port) ||
@@ -727,6 +769,8 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         !cli_number(cli, "prefill", 0, SHOAL_PREFILL_MIB_MAX, &prefill) ||
         !cli_number(cli, "store-map", SHOAL_STORE_MAP_MIB_MIN, SHOAL_PREFILL_MIB_MAX, &store_map) ||
         !cli_number(cli, "log-max", 1, SHOAL_JOB_LOG_MIB_MAX, &log_max) ||
+        !cli_number(cli, "files-max", 1, SHOAL_JOB_FILES_MAX, &files_max) ||
+        !cli_number(cli, "files-gib", 1, SHOAL_JOB_FILES_GIB_MAX, &files_gib) ||
         !cli_number(cli, "archive-after", SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX, &archive_s))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
@@ -746,14 +790,19 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .inventory = text_of(cli, "inventory"),
         .fabric_trusted = text_of(cli, "fabric-trusted"),
         .domain = text_of(cli, "domain"),
+        .metrics_token_file = text_of(cli, "metrics-token-file"),
         .prefill_mib = prefill,
         .store_map_mib = store_map,
         .log_max_mib = (uint32_t)log_max,
+        .files_max = (uint32_t)files_max,
+        .files_gib = (uint32_t)files_gib,
         .archive_s = (uint32_t)archive_s,
         .python = text_of(cli, "python"),
+        .setup_python = cli_flag(cli, "setup-python"),
         .libs = text_of(cli, "libs"),
         .log_level = text_of(cli, "log-level"),
         .foreground = cli_flag(cli, "run"),
+        .json = cli->json,
     };
     if (agent->log_level[0] != '\0' && strcmp(agent->log_level, "debug") != 0 && strcmp(agent->log_level, "info") != 0)
         return cli_fail(SHOAL_EXIT_USAGE, "--log-level: \"%s\" is not debug or info", agent->log_level);

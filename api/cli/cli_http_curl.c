@@ -116,13 +116,15 @@ static void copy_header(const char *line, size_t len, const char *name, char *ou
 static size_t on_header(char *line, size_t size, size_t count, void *arg)
 {
     struct cli_answer *answer = ((struct transfer *)arg)->answer;
-    char ended[8] = "";
+    char ended[8] = "", complete[8] = "";
 
     copy_header(line, size * count, "content-disposition", answer->disposition, sizeof(answer->disposition));
     copy_header(line, size * count, "shoal-log-next", answer->log_next, sizeof(answer->log_next));
     copy_header(line, size * count, "shoal-ticket", answer->ticket, sizeof(answer->ticket));
     copy_header(line, size * count, "shoal-survives", answer->survives, sizeof(answer->survives));
     copy_header(line, size * count, "shoal-log-ended", ended, sizeof(ended));
+    copy_header(line, size * count, "shoal-complete", complete, sizeof(complete));
+    answer->incomplete = answer->incomplete || strcmp(complete, "false") == 0;
     if (strcmp(ended, "true") == 0)
         answer->log_ended = true;
     return size * count;
@@ -244,19 +246,28 @@ static curl_mime *make_form(const struct cli_call *call, CURL *curl)
     return form;
 }
 
+/* T1 of cli_trust.c: a verified node, or none. */
+static void set_trust(const struct cli *cli, CURL *curl)
+{
+    (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, cli->insecure ? 0L : 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYHOST,
+                          cli->insecure || (cli->ca[0] != '\0' && !cli->ca_names) ? 0L : 2L);
+    if (cli->ca[0] == '\0')
+        return;
+    (void)lib.easy_setopt(curl, CURLOPT_CAINFO, cli->ca);
+    (void)lib.easy_setopt(curl, CURLOPT_CAPATH, NULL); /* nor does the system's list vouch for it */
+}
+
 static void set_options(struct cli *cli, struct transfer *transfer, const char *url, struct curl_slist *headers,
                         curl_mime *form)
 {
     const struct cli_call *call = transfer->call;
     CURL *curl = transfer->curl;
-    const char *ca = cli_value(cli, "ca");
     long timeout = call->timeout_s > 0 ? call->timeout_s : 30;
     bool moves_bytes = call->file != NULL || call->sink != NULL;
 
     if (cli->timeout_s > 0)
         timeout = cli->timeout_s;
-    if (ca == NULL)
-        ca = getenv("SHOAL_CA");
     (void)lib.easy_setopt(curl, CURLOPT_URL, url);
     (void)lib.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     (void)lib.easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
@@ -275,12 +286,7 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     }
     if (!moves_bytes || cli->timeout_s > 0)
         (void)lib.easy_setopt(curl, CURLOPT_TIMEOUT, timeout);
-    if (ca != NULL && ca[0] != '\0') {
-        (void)lib.easy_setopt(curl, CURLOPT_CAINFO, ca);
-    } else {
-        (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
-        (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
-    }
+    set_trust(cli, curl);
     if (form != NULL)
         (void)lib.easy_setopt(curl, CURLOPT_MIMEPOST, form);
     else if (strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0)
@@ -359,7 +365,17 @@ static bool never_sent(CURLcode code)
            code == CURLE_SSL_CONNECT_ERROR;
 }
 
-static int exit_of_curl(CURLcode code, const char *url, const struct transfer *transfer, bool hush)
+static const char *remedy_of_trust(const struct cli *cli)
+{
+    if (cli->ca[0] == '\0')
+        return "its mesh is not known here: log on first (shoal logon USER), or give --ca FILE; nothing was sent";
+    return "it is of another mesh than the one known here, or somebody stands before it; nothing was sent. If the mesh "
+           "is "
+           "new: shoal logon USER --fingerprint TEXT, which `shoal doctor` prints on its hosts";
+}
+
+static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, const struct transfer *transfer,
+                        bool hush)
 {
     struct cli_answer *answer = transfer->answer;
     int exit_code = SHOAL_EXIT_UNREACHABLE;
@@ -382,7 +398,11 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
         exit_code = SHOAL_EXIT_USAGE;
         remedy = "--node wants a URL such as https://host:9243";
         break;
-    case CURLE_PEER_FAILED_VERIFICATION: remedy = "its certificate is not one that --ca vouches for"; break;
+    case CURLE_SSL_CACERT_BADFILE: /* the system has no list */
+    case CURLE_PEER_FAILED_VERIFICATION:
+        exit_code = SHOAL_EXIT_DENIED;
+        remedy = remedy_of_trust(cli);
+        break;
     case CURLE_SSL_CONNECT_ERROR: remedy = "does it speak plain HTTP? then write http:// in --node"; break;
     case CURLE_READ_ERROR:
         exit_code = SHOAL_EXIT_FAILED;
@@ -395,6 +415,49 @@ static int exit_of_curl(CURLcode code, const char *url, const struct transfer *t
     return hush ? exit_code : cli_fail(exit_code, "%s", answer->fault);
 }
 
+static size_t on_ignored(char *bytes, size_t size, size_t count, void *arg)
+{
+    (void)bytes;
+    (void)arg;
+    return size * count;
+}
+
+static const char *with_scheme(const char *node) { return strstr(node, "://") == NULL ? "https://" : ""; }
+
+bool cli_chain(struct cli *cli, const char *node, struct cli_trust *trust)
+{
+    struct curl_certinfo *info = NULL;
+    struct shoal_buf pem = { 0 };
+    char url[2100];
+    CURL *curl = lib.easy_init();
+    bool ok = false;
+
+    if (curl == NULL)
+        return false;
+    (void)snprintf(url, sizeof(url), "%s%s", with_scheme(node), node);
+    (void)lib.easy_setopt(curl, CURLOPT_URL, url);
+    (void)lib.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https");
+    (void)lib.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_NOPROXY, "*");
+    (void)lib.easy_setopt(curl, CURLOPT_NOBODY, 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_CERTINFO, 1L);
+    (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 0L);
+    (void)lib.easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 0L);
+    (void)lib.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_ignored);
+    (void)lib.easy_setopt(curl, CURLOPT_TIMEOUT, cli->timeout_s > 0 ? cli->timeout_s : 10L);
+    (void)lib.easy_perform(curl);
+    (void)lib.easy_getinfo(curl, CURLINFO_CERTINFO, &info);
+    for (int i = 0; info != NULL && i < info->num_of_certs && i < CLI_CHAIN_MAX; i++)
+        for (const struct curl_slist *line = info->certinfo[i]; line != NULL; line = line->next)
+            if (strncmp(line->data, "Cert:", 5) == 0)
+                ok = shoal_buf_append(&pem, line->data + 5, strlen(line->data + 5)) == SHOAL_OK &&
+                     shoal_buf_append(&pem, "\n", 1) == SHOAL_OK;
+    ok = ok && cli_trust_read((const char *)pem.bytes, pem.len, trust);
+    shoal_buf_deinit(&pem);
+    lib.easy_cleanup(curl);
+    return ok;
+}
+
 static int call_one(struct cli *cli, const char *node, const struct cli_call *call, struct cli_answer *answer,
                     bool hush, bool *try_next)
 {
@@ -404,13 +467,18 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
     char url[4096];
     char line[2048];
     CURLcode code;
-    int result = SHOAL_EXIT_OK;
+    int result;
     size_t node_len = strlen(node);
 
     while (node_len > 0 && node[node_len - 1] == '/')
         node_len--;
-    (void)snprintf(url, sizeof(url), "%s%.*s%s", strstr(node, "://") == NULL ? "https://" : "", (int)node_len, node,
-                   call->path);
+    (void)snprintf(url, sizeof(url), "%s%.*s%s", with_scheme(node), (int)node_len, node, call->path);
+    result = cli_trust_ready(cli, node);
+    if (result != SHOAL_EXIT_OK) {
+        *try_next = false;
+        answer->unsent = true;
+        return result;
+    }
     transfer.curl = lib.easy_init();
     if (transfer.curl == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "out of memory");
@@ -435,7 +503,7 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
             answer->body.len--;
         *try_next = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST;
         if (code != CURLE_OK)
-            result = exit_of_curl(code, url, &transfer, hush);
+            result = exit_of_curl(cli, code, url, &transfer, hush);
         else if (answer->status >= 400)
             result = exit_of_status(answer);
         if (code == CURLE_OK && result != SHOAL_EXIT_OK && !hush)

@@ -12,6 +12,7 @@
 #include "shoal/buf.h"
 #include "shoal/cli.h"
 #include "shoal/error.h"
+#include "shoal/http.h"
 
 #define CLI_GIVEN_MAX 64
 #define CLI_WORDS_MAX 1024
@@ -52,6 +53,9 @@ struct cli {
     bool json;
     bool quiet;
     long timeout_s; /* 0: the command's own */
+    char ca[1024];  /* whose certificates are believed; "": not decided yet, or insecure */
+    bool ca_names;  /* ... where they say the node's name */
+    bool insecure;  /* none is checked */
 };
 
 /* The last value given for an option; NULL if none. A flag's value is "". */
@@ -71,6 +75,28 @@ struct timespec cli_monotonic(void);
 /* False: --timeout has passed since `start`. */
 bool cli_time_is_left(const struct cli *cli, struct timespec start);
 void cli_pause_ms(long ms);
+
+/* ---- trust ---- */
+
+#define CLI_CHAIN_MAX 8
+
+/* A certificate to believe in: the mesh CA's that comes behind a node's own, else the node's own. */
+struct cli_trust {
+    char pem[8192];
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES];
+    char name[64]; /* of the mesh, or of the host */
+    bool is_mesh;
+    unsigned count; /* certificates that were read */
+};
+
+/* cli_trust_openssl.c. False: there is no certificate in it. */
+bool cli_trust_read(const char *pem, size_t len, struct cli_trust *trust);
+/* cli_trust.c: decides what is believed of `node`, once; what speaks against it has been said. */
+int cli_trust_ready(struct cli *cli, const char *node);
+/* cli_http_curl.c: what the node shows, whoever it is. Nothing is sent to it. */
+bool cli_chain(struct cli *cli, const char *node, struct cli_trust *trust);
+/* Whole or not at all, and for its owner alone. */
+int cli_keep_file(const char *path, const char *text);
 
 /* ---- requests ---- */
 
@@ -96,6 +122,7 @@ struct cli_answer {
     char ticket[1600];
     char survives[400];
     bool log_ended;
+    bool incomplete; /* something is not in it */
     char fault[640]; /* why there is no status, cause and remedy; "" otherwise */
     bool unsent;     /* ... and nothing of the request has reached a node */
 };
@@ -112,6 +139,9 @@ int cli_print(struct cli *cli, const char *path);
 /* The answer says this in JSON; "" and 0 where it does not. */
 int cli_parse(const struct cli_answer *answer, struct json_input **input);
 const char *cli_text_at(const struct json_value *object, const char *key);
+/* What a job or a stranger may have written, as a terminal may show it: control characters as \x1b, lines and tabs kept. The
+ * text itself, or a copy that lives until some more have been made. */
+const char *cli_shown(const char *text);
 int64_t cli_int_at(const struct json_value *object, const char *key);
 /* GET of JSON. `*input` is the caller's to free, NULL where it failed; so is `answer`, always. */
 int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct json_input **input);
@@ -119,6 +149,8 @@ int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct
 int cli_show(struct cli *cli, const char *path, void (*print)(const struct cli *cli, const struct json_value *root));
 /* The first line of a file, without its end. False: it cannot be read, is empty, or does not fit. */
 bool cli_read_line(const char *path, char *out, size_t cap);
+/* Of the terminal, else of COLUMNS; where neither says it, both stay. */
+void cli_terminal_size(unsigned *width, unsigned *lines);
 /* Percent-encodes one path segment. */
 void cli_encode(const char *text, char *out, size_t cap);
 
@@ -133,6 +165,9 @@ int cli_job_logs(struct cli *cli);
 int cli_follow(struct cli *cli, const char *id);
 int cli_job_stop(struct cli *cli);
 int cli_job_result(struct cli *cli);
+int cli_job_files(struct cli *cli);
+int cli_job_get(struct cli *cli);
+int cli_job_metrics(struct cli *cli);
 int cli_job_delete(struct cli *cli);
 int cli_job_recover(struct cli *cli);
 int cli_job_ledger(struct cli *cli);

@@ -374,7 +374,7 @@ static void print_field(void *arg, const char *key, const struct json_value *val
         return;
     if (text == NULL)
         text = dump == NULL ? "" : dump;
-    (void)printf("%-16s %s\n", key, text);
+    (void)printf("%-16s %s\n", key, cli_shown(text));
     free(dump);
 }
 
@@ -674,64 +674,4 @@ int cli_job_delete(struct cli *cli)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job delete wants an ID, or --all");
     job_path(cli, "", path, sizeof(path));
     return change(cli, "DELETE", path, "deleted");
-}
-
-/* ---- result ---- */
-
-static void name_from(const struct cli_answer *answer, char *out, size_t cap)
-{
-    const char *at = strstr(answer->disposition, "filename=");
-    size_t len;
-
-    (void)snprintf(out, cap, "result.zip");
-    if (at == NULL)
-        return;
-    at += 9;
-    len = strcspn(at, ";\"/\\");
-    if (len > 0 && len < cap && at[0] != '.') {
-        memcpy(out, at, len);
-        out[len] = '\0';
-    }
-}
-
-int cli_job_result(struct cli *cli)
-{
-    const char *wanted = cli->word_count > 1 ? cli->words[1] : NULL;
-    bool to_stdout = wanted != NULL && strcmp(wanted, "-") == 0;
-    char temporary[300];
-    char name[256];
-    char path[700];
-    char id[256];
-    struct cli_call call = { .method = "GET", .path = path, .accept = "application/zip" };
-    struct cli_answer answer;
-    int code;
-
-    cli_encode(cli->words[0], id, sizeof(id));
-    if (cli_flag(cli, "all"))
-        (void)snprintf(path, sizeof(path), "/v1/jobs/%s/result", id);
-    else
-        (void)snprintf(path, sizeof(path), EXECS "/%s/result", id);
-    (void)snprintf(temporary, sizeof(temporary), ".shoal-result-%ld.part", (long)getpid());
-    call.sink = to_stdout ? stdout : fopen(temporary, "wxe");
-    if (call.sink == NULL)
-        return cli_fail(SHOAL_EXIT_FAILED, "%s: %s: change to a folder that can be written", temporary,
-                        strerror(errno));
-    code = cli_call(cli, &call, &answer, false);
-    if ((to_stdout ? fflush(stdout) : fclose(call.sink)) != 0 && code == SHOAL_EXIT_OK)
-        code = cli_fail(SHOAL_EXIT_FAILED, "the result cannot be written: %s", strerror(errno));
-    if (!to_stdout) {
-        name_from(&answer, name, sizeof(name));
-        if (wanted == NULL)
-            wanted = name;
-        if (code == SHOAL_EXIT_OK && rename(temporary, wanted) != 0)
-            code = cli_fail(SHOAL_EXIT_FAILED, "%s: %s", wanted, strerror(errno));
-        if (code != SHOAL_EXIT_OK)
-            (void)unlink(temporary);
-        else if (cli->json)
-            (void)printf("{\"file\":\"%s\"}\n", wanted);
-        else
-            (void)printf("%s\n", wanted);
-    }
-    cli_answer_free(&answer);
-    return code;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "api/http/json_input.h"
+#include "shoal/json_text.h"
 
 #include "shoal/banned.h"
 
@@ -43,6 +44,7 @@ struct listing {
     uint64_t left;          /* rows to show yet */
     uint64_t shown;
     unsigned width;
+    bool begun; /* the head is out */
     bool incomplete;
     char silent[512];
     uint64_t unsettled;
@@ -173,11 +175,24 @@ static void print_json_row(const struct listing *l, const struct json_value *job
     free(dump);
 }
 
+static void begin(struct listing *l)
+{
+    if (l->begun)
+        return;
+    l->begun = true;
+    if (l->cli->json)
+        (void)printf("{\"jobs\":[");
+    else if (!l->cli->quiet)
+        print_row(l, NULL);
+}
+
 static void take_page(struct listing *l, const struct json_value *page)
 {
     const struct json_value *jobs = json_input_get(page, "jobs");
     const struct json_value *missing = json_input_get(page, "missing");
     bool complete = false;
+
+    begin(l); /* now that the node has taken the question */
 
     for (size_t i = 0; i < json_input_count(jobs) && l->left > 0; i++) {
         const struct json_value *job = json_input_at(jobs, i);
@@ -216,6 +231,9 @@ static int fetch(struct listing *l)
     (void)snprintf(path, sizeof(path), "/v1/jobs?limit=%" PRIu64 "%s%s%s", l->left < FETCH_ROWS ? l->left : FETCH_ROWS,
                    l->query, l->next[0] == '\0' ? "" : "&page=", l->next);
     code = cli_call(l->cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_FAILED &&
+        answer.status == 400) /* nothing but words of the command line is in the question */
+        code = SHOAL_EXIT_USAGE;
     if (code == SHOAL_EXIT_OK)
         code = cli_parse(&answer, &input);
     if (code == SHOAL_EXIT_OK) {
@@ -230,19 +248,21 @@ static int fetch(struct listing *l)
 
 static void json_end_line(const struct listing *l)
 {
-    char buf[600];
+    struct shoal_buf buf = { 0 };
     const char *at = l->silent;
-    size_t used = 0;
+    bool whole = true;
 
-    buf[0] = '\0';
-    while (at[0] != '\0' && used + 80 < sizeof(buf)) {
+    while (at[0] != '\0' && whole) {
         size_t len = strcspn(at, ",");
 
-        used += (size_t)snprintf(buf + used, sizeof(buf) - used, "%s\"%.*s\"", used == 0 ? "" : ",", (int)len, at);
+        whole = (buf.len == 0 || shoal_buf_append(&buf, ",", 1) == SHOAL_OK) &&
+                shoal_json_quote(shoal_view_of((const uint8_t *)at, len), &buf) == SHOAL_OK;
         at += len + (at[len] == ',' ? 2 : 0);
     }
-    (void)printf("],\"complete\":%s,\"missing\":[%s],\"unsettled\":%" PRIu64 ",\"next\":\"%s\"}\n",
-                 l->incomplete ? "false" : "true", buf, l->unsettled, l->next);
+    (void)printf("],\"complete\":%s,\"missing\":[%.*s],\"unsettled\":%" PRIu64 ",\"next\":\"%s\"}\n",
+                 l->incomplete ? "false" : "true", (int)buf.len, buf.bytes == NULL ? "" : (const char *)buf.bytes,
+                 l->unsettled, l->next);
+    shoal_buf_deinit(&buf);
 }
 
 static void say_hints(const struct listing *l, bool paged)
@@ -261,7 +281,7 @@ static void say_hints(const struct listing *l, bool paged)
         (void)fprintf(stderr, "more: --page %s, or --all\n", l->next);
 }
 
-static void terminal_size(unsigned *width, unsigned *lines)
+void cli_terminal_size(unsigned *width, unsigned *lines)
 {
     struct winsize size = { .ws_col = 0 };
     const char *wide = getenv("COLUMNS");
@@ -283,7 +303,7 @@ int cli_job_list(struct cli *cli)
     uint64_t limit = UINT64_MAX;
     int code;
 
-    terminal_size(&l.width, &lines);
+    cli_terminal_size(&l.width, &lines);
     if (paged)
         limit = lines > TERMINAL_LINES_MIN + 4 ? lines - 4 : TERMINAL_LINES_MIN;
     if (cli_value(cli, "page") != NULL && !paged && !cli_flag(cli, "all"))
@@ -294,10 +314,6 @@ int cli_job_list(struct cli *cli)
         return cli_fail(SHOAL_EXIT_USAGE, "shoal job list: the filter or the page token is too long");
     (void)snprintf(l.next, sizeof(l.next), "%s", page == NULL ? "" : page);
     l.left = limit;
-    if (cli->json)
-        (void)printf("{\"jobs\":[");
-    else if (!cli->quiet)
-        print_row(&l, NULL);
     do {
         code = fetch(&l);
     } while (code == SHOAL_EXIT_OK && l.left > 0 && l.next[0] != '\0');

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shoal/array.h"
 #include "shoal/limits.h"
@@ -76,12 +77,29 @@ static size_t last_lines(const struct shoal_buf *buf, uint64_t lines)
     return at;
 }
 
+/* As it is into a file or a pipe. On a terminal what a script prints changes no title, asks for no answer and hides no
+ * line: its control characters are shown, but for the ends of lines and what progress bars use. */
+static void write_out(const char *bytes, size_t len)
+{
+    if (isatty(STDOUT_FILENO) != 1) {
+        (void)fwrite(bytes, 1, len, stdout);
+        return;
+    }
+    for (size_t i = 0; i < len; i++) {
+        bool plain = ((unsigned char)bytes[i] >= 0x20 && bytes[i] != 0x7f) || strchr("\n\t\r\b", bytes[i]) != NULL;
+
+        if (!plain || bytes[i] == '\0')
+            (void)fputc('^', stdout);
+        (void)fputc(plain && bytes[i] != '\0' ? bytes[i] : bytes[i] ^ 64, stdout);
+    }
+}
+
 static void put(struct logs *logs, const void *bytes, size_t len)
 {
     size_t begin;
 
     if (!logs->tailing) {
-        (void)fwrite(bytes, 1, len, stdout);
+        write_out(bytes, len);
         return;
     }
     if (shoal_buf_append(&logs->tail, bytes, len) != SHOAL_OK || logs->tail.len < TRIM_BYTES)

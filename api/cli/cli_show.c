@@ -1,20 +1,21 @@
-/* shoal node list, frameworks, top, logon, logoff. */
+/* shoal node list, frameworks, logon, logoff. */
 #include "cli_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "api/http/json_input.h"
 
 #include "shoal/banned.h"
+
+/* As many as one line shows, and as long as a detail with a trace may be. */
+#define SHOWN_COPIES 16u
+#define SHOWN_BYTES 4096u
 
 static double number_at(const struct json_value *object, const char *key)
 {
@@ -33,11 +34,36 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input)
     return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
 }
 
+static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\n' && c != '\t') || c == 0x7f; }
+
+const char *cli_shown(const char *text)
+{
+    static char copies[SHOWN_COPIES][SHOWN_BYTES];
+    static unsigned next;
+    const char *at = text;
+    size_t len = 0;
+    char *copy;
+
+    while (*at != '\0' && !is_control(*at))
+        at++;
+    if (*at == '\0')
+        return text;
+    copy = copies[next++ % SHOWN_COPIES];
+    for (at = text; *at != '\0' && len + 5 < SHOWN_BYTES; at++) {
+        if (is_control(*at))
+            len += (size_t)snprintf(copy + len, SHOWN_BYTES - len, "\\x%02x", (unsigned)(unsigned char)*at);
+        else
+            copy[len++] = *at;
+    }
+    copy[len] = '\0';
+    return copy;
+}
+
 const char *cli_text_at(const struct json_value *object, const char *key)
 {
     const char *text = json_input_text(object, key);
 
-    return text == NULL ? "" : text;
+    return text == NULL ? "" : cli_shown(text);
 }
 
 int64_t cli_int_at(const struct json_value *object, const char *key)
@@ -74,6 +100,11 @@ int cli_get(struct cli *cli, const char *path, struct cli_answer *answer, struct
     return code != SHOAL_EXIT_OK ? code : cli_parse(answer, input);
 }
 
+static bool is_gone(const char *state)
+{
+    return strcmp(state, "dead") == 0 || strcmp(state, "left") == 0 || strcmp(state, "removed") == 0;
+}
+
 static void print_nodes(const struct json_value *nodes, bool head)
 {
     if (head)
@@ -82,10 +113,14 @@ static void print_nodes(const struct json_value *nodes, bool head)
     for (size_t i = 0; i < json_input_count(nodes); i++) {
         const struct json_value *node = json_input_at(nodes, i);
 
-        (void)printf("%-16s %-8s %-22s %6" PRId64 " %6" PRId64 " %6.2f %6" PRId64 "  %.12s\n",
-                     cli_text_at(node, "name"), cli_text_at(node, "state"), cli_text_at(node, "address"),
-                     cli_int_at(node, "slots"), cli_int_at(node, "slotsFree"), number_at(node, "load"),
-                     cli_int_at(node, "jobsLed"), cli_text_at(node, "id"));
+        (void)printf("%-16s %-8s %-22s ", cli_text_at(node, "name"), cli_text_at(node, "state"),
+                     cli_text_at(node, "address"));
+        if (is_gone(cli_text_at(node, "state"))) /* what it said of itself last is true no more */
+            (void)printf("%6s %6s %6s %6s", "-", "-", "-", "-");
+        else
+            (void)printf("%6" PRId64 " %6" PRId64 " %6.2f %6" PRId64, cli_int_at(node, "slots"),
+                         cli_int_at(node, "slotsFree"), number_at(node, "load"), cli_int_at(node, "jobsLed"));
+        (void)printf("  %.12s\n", cli_text_at(node, "id"));
     }
 }
 
@@ -115,102 +150,6 @@ int cli_frameworks(struct cli *cli)
     return cli_show(cli, "/platform/rest/deeplearning/v1/execs/frameworks", print_frameworks);
 }
 
-/* ---- top ---- */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-static void print_job(const struct json_value *job, bool wide)
-{
-    const char *waits_for = "";
-    char metrics[64] = "";
-    double loss;
-
-    if (json_input_number(job, "loss", &loss))
-        (void)snprintf(metrics, sizeof(metrics), "%8.4f %7.4f", loss, number_at(job, "accuracy"));
-    if (wide)
-        waits_for = cli_text_at(job, cli_text_at(job, "pending")[0] != '\0' ? "pending" : "detail");
-    (void)printf("%-22s %-21s %2" PRId64 "/%-3" PRId64 " %6s %8" PRId64 " %8.1f %-16s %8.1f  %-10s %s\n",
-                 cli_text_at(job, "id"), cli_text_at(job, "state"), cli_int_at(job, "workers"),
-                 cli_int_at(job, "workersMax"), cli_text_at(job, "epoch"), cli_int_at(job, "steps"),
-                 number_at(job, "stepsPerSecond"), metrics, (double)cli_int_at(job, "joinPauseUs") / 1000,
-                 cli_text_at(job, "leader"), waits_for);
-}
-
-static void draw_top(const struct json_value *top, bool terminal)
-{
-    const struct json_value *jobs = json_input_get(top, "jobs");
-    bool writable = false;
-    bool more = false;
-
-    (void)json_input_bool(top, "meshWritable", &writable);
-    if (terminal)
-        (void)printf("\033[H");
-    (void)printf("mesh %s, seen from %s: %" PRId64 " of %" PRId64 " nodes alive%s%s\n", cli_text_at(top, "mesh"),
-                 cli_text_at(top, "node"), cli_int_at(top, "membersAlive"), cli_int_at(top, "membersKnown"),
-                 writable ? "" : ", mesh group without a leader (shoal mesh recover says what is left)",
-                 terminal ? "\033[K\n\033[K" : "");
-    print_nodes(json_input_get(top, "nodes"), true);
-    (void)printf("%s%-22s %-21s %-6s %6s %8s %8s %-16s %8s  %-10s\n", terminal ? "\033[K\n" : "", "JOB", "STATE",
-                 "RANKS", "EPOCH", "STEPS", "STEPS/S", "    LOSS     ACC", "PAUSE MS", "LEADER");
-    for (size_t i = 0; i < json_input_count(jobs); i++)
-        print_job(json_input_at(jobs, i), true);
-    (void)json_input_bool(top, "more", &more);
-    if (more)
-        (void)printf("... and more: shoal job list --active\n");
-    if (terminal)
-        (void)printf("\033[J");
-    (void)fflush(stdout);
-}
-
-static int look(struct cli *cli, bool terminal)
-{
-    struct cli_answer answer;
-    struct json_input *input;
-    int code = cli_get(cli, "/v1/top?active=true&limit=200&sort=-state", &answer, &input);
-
-    if (code == SHOAL_EXIT_OK && cli->json)
-        (void)printf("%s\n", cli_answer_text(&answer));
-    else if (code == SHOAL_EXIT_OK)
-        draw_top(json_input_root(input), terminal);
-    (void)fflush(stdout);
-    if (input != NULL)
-        json_input_free(input);
-    cli_answer_free(&answer);
-    return code;
-}
-
-int cli_top(struct cli *cli)
-{
-    bool terminal = isatty(STDOUT_FILENO) == 1 && !cli->json;
-    uint64_t interval = 1;
-    uint64_t count = terminal ? 0 : 1;
-    int code = SHOAL_EXIT_OK;
-    struct sigaction action = { .sa_handler = on_interrupt };
-
-    if (!cli_number(cli, "interval", 1, 3600, &interval) || !cli_number(cli, "count", 0, UINT32_MAX, &count))
-        return SHOAL_EXIT_USAGE;
-    (void)sigaction(SIGINT, &action, NULL);
-    if (terminal)
-        (void)printf("\033[?1049h\033[?25l\033[2J");
-    for (uint64_t i = 0; (count == 0 || i < count) && interrupted == 0; i++) {
-        code = look(cli, terminal);
-        if (code == SHOAL_EXIT_DENIED || code == SHOAL_EXIT_USAGE || (code != SHOAL_EXIT_OK && !terminal))
-            break;
-        if (count == 0 || i + 1 < count)
-            (void)nanosleep(&(struct timespec){ .tv_sec = (time_t)interval }, NULL);
-    }
-    if (terminal)
-        (void)printf("\033[?25h\033[?1049l");
-    (void)fflush(stdout);
-    return code;
-}
-
 /* ---- logon ---- */
 
 static bool make_parents(const char *path)
@@ -227,8 +166,7 @@ static bool make_parents(const char *path)
     return true;
 }
 
-/* Whole or not at all, and for its owner alone. */
-static int keep_file(const char *path, const char *text)
+int cli_keep_file(const char *path, const char *text)
 {
     char temporary[1100];
     int fd;
@@ -259,10 +197,10 @@ static int keep_token(struct cli *cli, const char *token)
         path = cli_home_file("token", own, sizeof(own));
     if (path == NULL)
         return cli_fail(SHOAL_EXIT_FAILED, "no place for the token: set HOME, or give --token-file");
-    code = keep_file(path, token);
+    code = cli_keep_file(path, token);
     if (code == SHOAL_EXIT_OK && node != NULL && path == own &&
         cli_home_file("node", node_file, sizeof(node_file)) != NULL)
-        code = keep_file(node_file, node);
+        code = cli_keep_file(node_file, node);
     return code;
 }
 

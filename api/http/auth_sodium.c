@@ -57,25 +57,44 @@ static void check_token(struct http_request *request, struct shoal_view text, ht
         return;
     }
     request->has_token = true;
+    (void)snprintf(request->user.token, sizeof(request->user.token), "%.*s", (int)TOKEN_TEXT_BYTES,
+                   (const char *)text.bytes);
     ok(request);
 }
 
-/* A check takes a thread and much memory for tens of milliseconds, and anyone may ask for one. */
+/* A check takes a thread and much memory for a tenth of a second, and anyone may ask for one. */
 bool auth_logon_begin(struct http_request *request)
 {
-    if (request->http->logons_open >= SHOAL_LOGONS_MAX) {
-        request->http->stats.refused_busy++;
+    struct shoal_http *http = request->http;
+    struct logon_place *place = NULL;
+    const uint8_t *address = http_conn_address(request->conn);
+    unsigned there = 0;
+
+    for (unsigned i = 0; i < SHOAL_LOGONS_MAX; i++) {
+        if (http->logons[i].request == NULL)
+            place = &http->logons[i];
+        else
+            there += memcmp(http->logons[i].address, address, sizeof(place->address)) == 0;
+    }
+    if (place == NULL || there >= SHOAL_LOGONS_ADDRESS_MAX) {
+        http->stats.refused_busy++;
+        http_header_add(request, "Retry-After", "1");
         http_respond_error(request, 503, "too many logons at once; try again in a second, or use a token");
         return false;
     }
-    request->http->logons_open++;
+    place->request = request;
+    memcpy(place->address, address, sizeof(place->address));
     return true;
 }
 
 void auth_logon_end(struct http_request *request)
 {
-    SHOAL_ASSERT(request->http->logons_open > 0);
-    request->http->logons_open--;
+    unsigned i = 0;
+
+    while (i < SHOAL_LOGONS_MAX && request->http->logons[i].request != request)
+        i++;
+    SHOAL_ASSERT(i < SHOAL_LOGONS_MAX);
+    request->http->logons[i].request = NULL;
 }
 
 struct basic {
@@ -127,29 +146,39 @@ static struct basic_entry *find_trusted(struct shoal_http *http, const uint8_t d
     return NULL;
 }
 
+bool auth_basic_decode(struct shoal_view text, char pair[AUTH_PAIR_BYTES], char **password)
+{
+    size_t len = 0;
+    char *colon;
+
+    while (text.len > 0 && text.bytes[text.len - 1] == '=')
+        text.len--;
+    if (sodium_base642bin((uint8_t *)pair, AUTH_PAIR_BYTES - 1, (const char *)text.bytes, text.len, NULL, &len, NULL,
+                          sodium_base64_VARIANT_ORIGINAL_NO_PADDING) != 0 ||
+        memchr(pair, 0, len) != NULL || (colon = memchr(pair, ':', len)) == NULL)
+        return false;
+    pair[len] = '\0';
+    *colon = '\0';
+    *password = colon + 1;
+    return true;
+}
+
 static void check_basic(struct http_request *request, struct shoal_view text, int malformed, http_request_fn *ok)
 {
     struct shoal_http *http = request->http;
-    char pair[512];
+    char pair[AUTH_PAIR_BYTES];
     char *password;
-    size_t len = 0;
     struct basic *basic;
     struct basic_entry *entry;
     struct shoal_user user;
 
-    while (text.len > 0 && text.bytes[text.len - 1] == '=')
-        text.len--;
-    if (sodium_base642bin((uint8_t *)pair, sizeof(pair) - 1, (const char *)text.bytes, text.len, NULL, &len, NULL,
-                          sodium_base64_VARIANT_ORIGINAL_NO_PADDING) != 0 ||
-        memchr(pair, 0, len) != NULL || (password = memchr(pair, ':', len)) == NULL) {
+    if (!auth_basic_decode(text, pair, &password)) {
         http->stats.refused_auth++;
         http_respond_error(
             request, malformed,
             "the Authorization header is not Basic base64(user:password); log on with a user's name and password");
         return;
     }
-    pair[len] = '\0';
-    *password++ = '\0';
     basic = arena_alloc(&request->arena, sizeof(*basic));
     if (basic == NULL) {
         http_respond_error(request, 503, "out of memory; try again later");

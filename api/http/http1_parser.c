@@ -272,8 +272,19 @@ static enum http1_method method_of(unsigned method)
     case HTTP_POST: return HTTP1_POST;
     case HTTP_PUT: return HTTP1_PUT;
     case HTTP_DELETE: return HTTP1_DELETE;
+    case HTTP_HEAD: return HTTP1_HEAD;
     default: return HTTP1_OTHER;
     }
+}
+
+/* Of a request line that begins with a word in capitals; 0: it does not. */
+static size_t method_len(const uint8_t *bytes, size_t len)
+{
+    size_t at = 0;
+
+    while (at < len && at < 32 && bytes[at] >= 'A' && bytes[at] <= 'Z')
+        at++;
+    return at < len && bytes[at] == ' ' ? at : 0;
 }
 
 /* The grammar, by http_parser. */
@@ -286,10 +297,21 @@ static enum shoal_err run_parser(const uint8_t *bytes, size_t len, struct parse 
     struct http1_head *head = parse->head;
     http_parser parser;
     size_t taken;
+    bool other = false;
 
     http_parser_init(&parser, HTTP_REQUEST);
     parser.data = parse;
     taken = http_parser_execute(&parser, &settings, (const char *)bytes, len);
+    if (HTTP_PARSER_ERRNO(&parser) == HPE_INVALID_METHOD && method_len(bytes, len) > 0) {
+        size_t skip = method_len(bytes, len);
+
+        other =
+            true; /* QUERY, say: the parser knows only its list, so it reads the rest behind a method of that list */
+        http_parser_init(&parser, HTTP_REQUEST);
+        parser.data = parse;
+        (void)http_parser_execute(&parser, &settings, "GET", 3);
+        taken = skip + http_parser_execute(&parser, &settings, (const char *)bytes + skip, len - skip);
+    }
     if (HTTP_PARSER_ERRNO(&parser) != HPE_OK) {
         *status = 400;
         return shoal_fail(msg, SHOAL_ERR_MALFORMED, "not a valid HTTP/1.1 request: %s",
@@ -300,7 +322,7 @@ static enum shoal_err run_parser(const uint8_t *bytes, size_t len, struct parse 
     if (parser.http_major != 1 || parser.http_minor > 1)
         return refuse(msg, status, 505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     head->http10 = parser.http_minor == 0;
-    head->method = method_of(parser.method);
+    head->method = other ? HTTP1_OTHER : method_of(parser.method);
     if (header_count(head, "content-length") > 0)
         head->content_length = parser.content_length;
     return SHOAL_OK;

@@ -18,6 +18,7 @@ enum http1_method {
     HTTP1_POST,
     HTTP1_PUT,
     HTTP1_DELETE,
+    HTTP1_HEAD, /* its answer has no body */
     HTTP1_OTHER,
 };
 

@@ -5,7 +5,11 @@
  *                                   \___ answered before the body's end ___> LINGER (discard, so that the
  *                                                                            client can still read the answer)
  * C1. The socket is read only while somebody can use the bytes: not when paused, waiting, or `in` is full.
- * C2. A connection that makes no progress in the time of its phase is closed (http_conn_tick). */
+ * C2. A connection that makes no progress in the time of its phase is closed (http_conn_tick).
+ * C3. Beyond the bounds for one address and for all, the connection goes that has waited longest for its client; where
+ *     none waits, the newcomer is refused. So silent clients take no place from those that speak.
+ * C4. A client that has not shown who it is holds at most a head, a record and a small body: `in` grows with need.
+ * C5. Hellos are answered at a bounded rate, the oldest connection's first: until its turn comes a connection is not read. */
 #include "http_server.h"
 
 #include <stdio.h>
@@ -16,7 +20,9 @@
 #include "shoal/banned.h"
 
 #define IN_CAP 65536u
-#define WRITE_HIGH ((size_t)256 * SHOAL_KIB)
+#define IN_STEP 4096u
+/* Of answers that a client does not take, before its next request is looked at. */
+#define WRITE_HIGH ((size_t)64 * SHOAL_KIB)
 #define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
 #define IDLE_MS 75000u     /* between requests */
 #define BODY_MS 30000u     /* without a byte of the body */
@@ -36,7 +42,9 @@ struct http_conn {
     struct tls_conn *tls;
     struct http_request *request;
     struct http1_body body;
+    uint8_t address[16]; /* the client's; an IPv4 one in IPv6 form */
     uint8_t *in;
+    size_t in_cap;
     size_t in_len;
     size_t head_seen; /* of `in`, searched for the head's end */
     size_t write_pending;
@@ -48,6 +56,7 @@ struct http_conn {
     bool served; /* has had a request: the next head may take its time */
     bool reading;
     bool processing;
+    bool waits; /* C5 */
     bool closing;
     bool finish; /* close when all is written */
     bool shut;
@@ -62,6 +71,7 @@ struct conn_write {
 };
 
 struct http_conn *http_conn_next(struct http_conn *conn) { return conn->next; }
+const uint8_t *http_conn_address(const struct http_conn *conn) { return conn->address; }
 
 static void set_phase(struct http_conn *conn, enum conn_phase phase)
 {
@@ -215,19 +225,36 @@ enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, s
 
 /* ---- reading ---- */
 
+/* Room for more bytes in `in`. False: it is full, or there is no memory. */
+static bool grow_in(struct http_conn *conn)
+{
+    size_t cap = conn->in_cap == 0 ? IN_STEP : conn->in_cap * 2;
+    uint8_t *grown;
+
+    if (conn->in_len < conn->in_cap)
+        return true;
+    if (conn->phase == CONN_BODY) /* an upload: in few large pieces */
+        cap = IN_CAP;
+    if (conn->in_cap == IN_CAP || (grown = realloc(conn->in, cap)) == NULL)
+        return false;
+    conn->in = grown;
+    conn->in_cap = cap;
+    return true;
+}
+
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     struct http_conn *conn = handle->data;
+    struct shoal_http *http = conn->http;
 
     (void)suggested;
-    if (conn->tls != NULL || conn->phase == CONN_LINGER) {
-        *buf = uv_buf_init((char *)conn->http->scratch, sizeof(conn->http->scratch));
-        return;
-    }
-    if (conn->in == NULL)
-        conn->in = malloc(IN_CAP);
-    *buf = conn->in == NULL ? uv_buf_init(NULL, 0)
-                            : uv_buf_init((char *)conn->in + conn->in_len, IN_CAP - (unsigned)conn->in_len);
+    if (conn->tls != NULL ||
+        conn->phase == CONN_LINGER) /* C4: before a body TLS holds one record, not 64 KiB of them */
+        *buf = uv_buf_init((char *)http->scratch, conn->phase == CONN_HEAD ? IN_STEP : sizeof(http->scratch));
+    else if (grow_in(conn))
+        *buf = uv_buf_init((char *)conn->in + conn->in_len, (unsigned)(conn->in_cap - conn->in_len));
+    else
+        *buf = uv_buf_init(NULL, 0);
 }
 
 /* A client that speaks plain HTTP to the TLS port gets a sentence instead of an alert. */
@@ -306,7 +333,7 @@ static void update_reading(struct http_conn *conn)
 
     if (conn->closing)
         return;
-    want = conn->finish || wants_input(conn);
+    want = conn->finish || (!conn->waits && wants_input(conn));
     if (want == conn->reading)
         return;
     conn->reading = want;
@@ -445,19 +472,31 @@ static bool advance_body(struct http_conn *conn)
     return true;
 }
 
+bool http_conn_waits(const struct http_conn *conn) { return conn->waits; }
+
+void http_conn_resume(struct http_conn *conn)
+{
+    conn->waits = false;
+    http_conn_process(conn);
+}
+
 /* Deciphered bytes into `in`. False: nothing new. */
 static bool fill_from_tls(struct http_conn *conn)
 {
     bool any = false;
     bool ended = false;
+    bool was_ready = tls_conn_is_ready(conn->tls);
 
-    if (conn->in == NULL)
-        conn->in = malloc(IN_CAP);
-    while (conn->in != NULL && conn->in_len < IN_CAP && !ended) {
+    conn->waits = !was_ready && !http_handshake_may(conn->http);
+    if (conn->waits)
+        return false;
+    while (!ended && grow_in(conn)) {
         size_t len = 0;
-        enum shoal_err err = tls_conn_read(conn->tls, conn->in + conn->in_len, IN_CAP - conn->in_len, &len, &ended);
+        enum shoal_err err =
+            tls_conn_read(conn->tls, conn->in + conn->in_len, conn->in_cap - conn->in_len, &len, &ended);
 
         if (err != SHOAL_OK) {
+            conn->http->handshakes += !was_ready;
             conn->http->stats.tls_failed++;
             (void)conn_flush_tls(conn); /* the alert */
             conn->finish = true;
@@ -468,6 +507,8 @@ static bool fill_from_tls(struct http_conn *conn)
         conn->in_len += len;
         any = true;
     }
+    if (!was_ready && tls_conn_has_output(conn->tls)) /* pieces of a hello cost nothing */
+        conn->http->handshakes++;
     if (conn_flush_tls(conn) != SHOAL_OK || conn->in == NULL)
         http_conn_close(conn);
     else if (ended && !any && conn->phase == CONN_HEAD && conn->write_pending > 0)
@@ -505,6 +546,7 @@ void http_conn_process(struct http_conn *conn)
     if (conn->in_len == 0 && conn->phase == CONN_HEAD && !conn->closing) {
         free(conn->in); /* an idle connection holds no buffer */
         conn->in = NULL;
+        conn->in_cap = 0;
     }
     update_reading(conn);
 }
@@ -578,6 +620,70 @@ void http_conn_tick(struct http_conn *conn, uint64_t now_ms)
     http_conn_close(conn);
 }
 
+/* Since when a connection waits for its client; UINT64_MAX: it does not. Who has shown who it is may send a body. */
+static uint64_t waits_since_ms(const struct http_conn *conn)
+{
+    switch (conn->phase) {
+    case CONN_HEAD:
+    case CONN_LINGER: return conn->phase_ms;
+    case CONN_BODY:
+        if (conn->request->paused > 0)
+            return UINT64_MAX;
+        return conn->request->route->open ? conn->phase_ms : UINT64_MAX;
+    case CONN_WAIT: return conn->finish ? conn->phase_ms : UINT64_MAX;
+    }
+    return UINT64_MAX;
+}
+
+/* C3. False: there is no place for the newcomer. */
+static bool make_room(struct shoal_http *http, const struct http_conn *newcomer)
+{
+    struct http_conn *oldest = NULL;
+    struct http_conn *oldest_there = NULL;
+    unsigned all = 0;
+    unsigned there = 0;
+
+    if (http->stats.connections_open <= SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX &&
+        http->stats.connections_open <= http->options.connections_max)
+        return true;
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = conn->next) {
+        bool same = memcmp(conn->address, newcomer->address, sizeof(conn->address)) == 0;
+        uint64_t since = conn == newcomer ? UINT64_MAX : waits_since_ms(conn);
+
+        all++;
+        there += same;
+        if (since != UINT64_MAX &&
+            (oldest == NULL || since <= waits_since_ms(oldest))) /* the list's newest comes first */
+            oldest = conn;
+        if (same && since != UINT64_MAX && (oldest_there == NULL || since <= waits_since_ms(oldest_there)))
+            oldest_there = conn;
+    }
+    if (there > SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX)
+        oldest = oldest_there;
+    else if (all <= http->options.connections_max)
+        return true;
+    if (oldest == NULL)
+        return false;
+    http->stats.closed_idle++;
+    http_conn_close(oldest);
+    return true;
+}
+
+static void note_address(struct http_conn *conn)
+{
+    struct sockaddr_storage address = { 0 };
+    int len = sizeof(address);
+
+    if (uv_tcp_getpeername(&conn->tcp, (struct sockaddr *)&address, &len) != 0)
+        return; /* it has gone already */
+    if (address.ss_family == AF_INET6) {
+        memcpy(conn->address, &((struct sockaddr_in6 *)&address)->sin6_addr, 16);
+        return;
+    }
+    memset(conn->address + 10, 0xff, 2);
+    memcpy(conn->address + 12, &((struct sockaddr_in *)&address)->sin_addr, 4);
+}
+
 static void refuse_socket(struct shoal_http *http, struct http_conn *conn)
 {
     http->stats.connections_refused++;
@@ -601,8 +707,12 @@ void http_conn_accept(struct shoal_http *http, struct uv_stream_s *listener)
     http->handles_open++;
     http->stats.connections_open++;
     set_phase(conn, CONN_HEAD);
-    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) != 0 ||
-        http->stats.connections_open > http->options.connections_max) {
+    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) != 0) {
+        refuse_socket(http, conn);
+        return;
+    }
+    note_address(conn);
+    if (!make_room(http, conn)) {
         refuse_socket(http, conn);
         return;
     }

@@ -33,6 +33,8 @@ void http_request_release(struct http_request *request)
     SHOAL_ASSERT(request->refs > 0);
     if (--request->refs > 0)
         return;
+    if (request->began_ms > 0)
+        shoal_histogram_add(&http->times, (http_now_ms(http) - request->began_ms) * 1000000);
     if (request->state_free != NULL)
         request->state_free(request->state);
     shoal_buf_deinit(&request->body);
@@ -134,7 +136,9 @@ static bool match_path(struct http_request *request, const char *pattern, struct
             return false;
         slash = memchr(path.bytes + 1, '/', path.len - 1);
         len = slash == NULL ? path.len - 1 : (size_t)(slash - path.bytes - 1);
-        if (want == 2 && memcmp(pattern + 1, "{}", 2) == 0) {
+        if (want == 3 && memcmp(pattern + 1, "{*}", 3) == 0)
+            len = path.len - 1;
+        if ((want == 2 && memcmp(pattern + 1, "{}", 2) == 0) || (want == 3 && memcmp(pattern + 1, "{*}", 3) == 0)) {
             SHOAL_ASSERT(params < HTTP_PARAMS_MAX);
             request->params[params] = http_percent_decode(&request->arena, shoal_view_of(path.bytes + 1, len), false);
             if (request->params[params] == NULL || request->params[params][0] == '\0')
@@ -150,14 +154,20 @@ static bool match_path(struct http_request *request, const char *pattern, struct
     return path.len == 0;
 }
 
-/* NULL: no such route; *known: with another method there is one. */
+/* NULL: no such route; *known: a bit for each method with which there is one. */
 static const struct http_route *find_route(struct http_request *request, const struct http_route *routes, size_t count,
-                                           bool *known)
+                                           unsigned *known)
 {
+    const char *pattern = NULL; /* the first that matches: "/execs/frameworks" comes before "/execs/{}" */
+
     for (size_t i = 0; i < count; i++) {
         if (!match_path(request, routes[i].pattern, request->head.path))
             continue;
-        *known = true;
+        if (pattern == NULL)
+            pattern = routes[i].pattern;
+        if (strcmp(pattern, routes[i].pattern) != 0)
+            continue;
+        *known |= 1u << routes[i].method;
         if (routes[i].method == request->head.method)
             return &routes[i];
     }
@@ -190,6 +200,8 @@ static void start_body(struct http_request *request)
 
 static uint64_t body_limit(const struct http_request *request)
 {
+    if (request->route->open)
+        return SHOAL_OPEN_BODY_BYTES_MAX;
     switch (request->route->mode) {
     case HTTP_BODY_IGNORE: return SHOAL_JSON_BYTES_MAX;
     case HTTP_BODY_BUFFER: return SHOAL_JSON_BYTES_MAX;
@@ -211,21 +223,40 @@ static bool coding_is_identity(struct http_request *request)
            shoal_view_equal(coding, shoal_view_text("identity"));
 }
 
+/* 405 says which methods there are (RFC 9110, 15.5.6). */
+static void refuse_method(struct http_request *request, unsigned known)
+{
+    static const char *const names[] = {
+        [HTTP1_GET] = "GET", [HTTP1_POST] = "POST", [HTTP1_PUT] = "PUT", [HTTP1_DELETE] = "DELETE"
+    };
+    char allow[64] = "";
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t len = strlen(allow);
+
+        if ((known & 1u << i) != 0)
+            (void)snprintf(allow + len, sizeof(allow) - len, "%s%s", len == 0 ? "" : ", ", names[i]);
+    }
+    http_header_add(request, "Allow", "%s", allow);
+    http_respond_error(request, 405, "this address does not take that method");
+}
+
 void http_request_begin(struct http_request *request)
 {
     const struct http_route *route;
-    bool known = false;
+    unsigned known = 0;
     size_t count;
     const struct http_route *routes = http_routes_execs(&count);
 
+    request->began_ms = http_now_ms(request->http);
     route = find_route(request, routes, count, &known);
     if (route == NULL) {
         routes = http_routes_native(&count);
         route = find_route(request, routes, count, &known);
     }
     if (route == NULL) {
-        if (known)
-            http_respond_error(request, 405, "this address does not take that method");
+        if (known != 0)
+            refuse_method(request, known);
         else
             http_respond_error(request, 404, "there is no such address; docs/API.md lists them");
         return;
@@ -289,6 +320,7 @@ static const char *reason(int status)
     case 201: return "Created";
     case 202: return "Accepted";
     case 204: return "No Content";
+    case 206: return "Partial Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
@@ -298,6 +330,7 @@ static const char *reason(int status)
     case 409: return "Conflict";
     case 413: return "Content Too Large";
     case 415: return "Unsupported Media Type";
+    case 416: return "Range Not Satisfiable";
     case 417: return "Expectation Failed";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
@@ -363,6 +396,8 @@ static void respond_as(struct http_request *request, int status, const char *typ
     if (!http_conn_keeps(request->conn, request))
         request->head.keep_alive = false;
     len = format_head(request, status, type, body.len, request->head.keep_alive, head, sizeof(head));
+    if (request->head.method == HTTP1_HEAD)
+        body.len = 0;
     if (len < 0 || (size_t)len >= sizeof(head) ||
         http_conn_write(request->conn, shoal_view_of(head, (size_t)len), body, NULL, NULL) != SHOAL_OK) {
         http_conn_close(request->conn);

@@ -12,12 +12,14 @@
 
 #include "shoal/backend.h"
 #include "shoal/http.h"
+#include "shoal/metric_text.h"
+#include "shoal/limits.h"
 
 #include "arena.h"
 #include "http1_parser.h"
 #include "json_writer.h"
 #include "tls_openssl.h"
-#include "token.h"
+#include "shoal/token.h"
 
 struct http_conn;
 struct http_request;
@@ -35,7 +37,7 @@ enum http_body_mode {
 
 struct http_route {
     enum http1_method method;
-    const char *pattern;     /* "/a/{}/b": {} is any one segment, decoded into params */
+    const char *pattern;     /* "/a/{}/b": {} is any one segment, {*} all that follow, decoded into params */
     http_request_fn *handle; /* the whole body has come */
     enum http_body_mode mode;
     bool open;              /* needs no credentials */
@@ -58,7 +60,8 @@ struct http_request {
     bool has_token;
     struct shoal_buf body;
     uint64_t body_bytes;
-    void *state; /* the route's own */
+    uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
+    void *state;       /* the route's own */
     void (*state_free)(void *state);
     struct shoal_buf extra; /* header lines of the answer */
     unsigned paused;
@@ -116,14 +119,25 @@ struct basic_entry {
     struct shoal_user user;
 };
 
+/* A password check under way. */
+struct logon_place {
+    const struct http_request *request; /* NULL: free */
+    uint8_t address[16];
+};
+
 struct shoal_http {
     struct uv_loop_s *loop;
     struct shoal_backend backend;
     struct shoal_http_options options;
     char *spool_dir;
+    char scrape_token[SHOAL_METRICS_TOKEN_BYTES];
     struct tls_context *tls;
     struct http_conn *conns;
+    uint64_t handshakes_ms; /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
+    unsigned handshakes;    /* answered in it */
+    bool handshakes_wait;   /* connections do, for the next span */
     struct shoal_http_stats stats;
+    struct shoal_histogram times; /* of requests, from head to the end of the answer */
     uint16_t port;
     unsigned handles_open; /* listener, timer, connections */
     unsigned requests_open;
@@ -133,7 +147,7 @@ struct shoal_http {
     uint8_t basic_key[32]; /* of the digests below: new in each process */
     struct basic_entry basic[HTTP_BASIC_CACHE];
     unsigned basic_next;
-    unsigned logons_open;   /* password checks under way */
+    struct logon_place logons[SHOAL_LOGONS_MAX];
     uint8_t scratch[65536]; /* one read of a TLS socket */
 };
 
@@ -141,8 +155,12 @@ struct shoal_http {
 void http_conn_accept(struct shoal_http *http, struct uv_stream_s *listener);
 void http_conn_close(struct http_conn *conn);
 void http_conn_process(struct http_conn *conn);
+/* Whether it waits to answer its client's hello; then that is done. */
+bool http_conn_waits(const struct http_conn *conn);
+void http_conn_resume(struct http_conn *conn);
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms);
 struct http_conn *http_conn_next(struct http_conn *conn);
+const uint8_t *http_conn_address(const struct http_conn *conn); /* 16 bytes: the client's, an IPv4 one in IPv6 form */
 enum shoal_err http_conn_write(struct http_conn *conn, struct shoal_view head, struct shoal_view body,
                                struct http_request *request, http_request_fn *next);
 void http_conn_response_ended(struct http_conn *conn, struct http_request *request);
@@ -156,6 +174,8 @@ void http_request_complete(struct http_request *request);
 void http_request_bad(struct http_request *request, int status, const struct shoal_msg *msg);
 
 /* http_server_uv.c */
+/* C5. False: no hello is answered in this span any more; http_conn_resume comes in the next one. */
+bool http_handshake_may(struct shoal_http *http);
 uint64_t http_now_ms(const struct shoal_http *http); /* the loop's, at the beginning of its turn */
 /* Calls `next` from the loop, so that a writer may call itself. */
 void http_call_later(struct http_request *request, http_request_fn *next);
@@ -167,6 +187,9 @@ void auth_request(struct http_request *request, http_request_fn *ok);
 /* False: too many password checks are under way, and the request was answered. Else call auth_logon_end once. */
 bool auth_logon_begin(struct http_request *request);
 void auth_logon_end(struct http_request *request);
+/* base64(user:password), padded or not: `pair` then holds the user, and *password points behind it. False: it is not that. */
+#define AUTH_PAIR_BYTES 512
+bool auth_basic_decode(struct shoal_view text, char pair[AUTH_PAIR_BYTES], char **password);
 /* Checks Basic credentials for logon itself. */
 void auth_basic(struct http_request *request, http_request_fn *ok);
 

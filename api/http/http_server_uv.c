@@ -21,6 +21,7 @@ struct server {
     struct shoal_http http; /* the first */
     uv_tcp_t listener;
     uv_timer_t timer;
+    uv_timer_t handshakes; /* runs while connections wait to answer a hello */
 };
 
 static struct server *server_of(struct shoal_http *http) { return (struct server *)http; }
@@ -75,6 +76,46 @@ static void on_tick(uv_timer_t *timer)
         next = http_conn_next(conn);
         http_conn_tick(conn, http_now_ms(http));
     }
+}
+
+static void on_handshakes(uv_timer_t *timer);
+
+static void handshakes_wait(struct shoal_http *http)
+{
+    if (!http->handshakes_wait && !http->stopping)
+        (void)uv_timer_start(&server_of(http)->handshakes, on_handshakes, SHOAL_HANDSHAKES_SPAN_MS, 0);
+    http->handshakes_wait = true;
+}
+
+/* The oldest connections that wait, as many as a span has; the list has the newest first. */
+static void on_handshakes(uv_timer_t *timer)
+{
+    struct shoal_http *http = timer->data;
+    struct http_conn *oldest[SHOAL_HANDSHAKES_MAX];
+    unsigned count = 0;
+
+    http->handshakes_wait = false;
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = http_conn_next(conn))
+        if (http_conn_waits(conn))
+            oldest[count++ % SHOAL_HANDSHAKES_MAX] = conn;
+    for (unsigned i = 0; i < count && i < SHOAL_HANDSHAKES_MAX; i++)
+        http_conn_resume(oldest[(count - 1 - i) % SHOAL_HANDSHAKES_MAX]);
+    if (count > SHOAL_HANDSHAKES_MAX)
+        handshakes_wait(http);
+}
+
+bool http_handshake_may(struct shoal_http *http)
+{
+    uint64_t passed = http_now_ms(http) - http->handshakes_ms;
+
+    if (passed >= SHOAL_HANDSHAKES_SPAN_MS) {
+        http->handshakes_ms += passed;
+        http->handshakes = 0;
+    }
+    if (!http->handshakes_wait && http->handshakes < SHOAL_HANDSHAKES_MAX)
+        return true;
+    handshakes_wait(http);
+    return false;
 }
 
 static void http_free(struct shoal_http *http)
@@ -147,6 +188,10 @@ static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *ms
     http->handles_open = 2;
     failed = uv_timer_start(&server_of(http)->timer, on_tick, TICK_MS, TICK_MS);
     SHOAL_ASSERT(failed == 0);
+    failed = uv_timer_init(http->loop, &server_of(http)->handshakes);
+    SHOAL_ASSERT(failed == 0);
+    server_of(http)->handshakes.data = http;
+    http->handles_open = 3;
     return bind_listener(http, msg);
 }
 
@@ -180,7 +225,7 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
         made->options.token_life_s = 12 * 3600;
     shoal_random(made->basic_key, sizeof(made->basic_key));
     if (!options->plain) {
-        err = tls_context_create(options->tls_dir, options->tls_name, &made->tls, msg);
+        err = tls_context_create(options->tls_dir, &options->tls, &made->tls, msg);
         if (err != SHOAL_OK) {
             http_free(made);
             return err;
@@ -197,7 +242,10 @@ enum shoal_err shoal_http_start(struct uv_loop_s *loop, const struct shoal_http_
     /* These belonged to the caller. */
     made->options.host = NULL;
     made->options.tls_dir = NULL;
-    made->options.tls_name = NULL;
+    shoal_wipe(&made->options.tls, sizeof(made->options.tls));
+    (void)snprintf(made->scrape_token, sizeof(made->scrape_token), "%s",
+                   options->scrape_token == NULL ? "" : options->scrape_token);
+    made->options.scrape_token = made->scrape_token;
     made->options.spool_dir = made->spool_dir;
     *http = made;
     return SHOAL_OK;
@@ -215,8 +263,10 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
         next = http_conn_next(conn);
         http_conn_close(conn);
     }
-    if (http->handles_open > 1)
+    if (http->handles_open > 1) {
         uv_close((uv_handle_t *)&server_of(http)->timer, on_own_closed);
+        uv_close((uv_handle_t *)&server_of(http)->handshakes, on_own_closed);
+    }
     uv_close((uv_handle_t *)&server_of(http)->listener, on_own_closed);
 }
 

@@ -214,6 +214,11 @@ const struct json_value *json_input_at(const struct json_value *array, size_t in
     return as_value(json_array_get(of(array), index));
 }
 
+const char *json_input_text_at(const struct json_value *array, size_t index)
+{
+    return json_string_value(json_array_get(of(array), index));
+}
+
 const char *json_input_scalar(const struct json_value *value, char *buf, size_t cap)
 {
     if (json_is_string(of(value)))

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shoal/json_text.h"
+
 #include "shoal/banned.h"
 
 struct json_writer json_writer_init(struct shoal_buf *buf) { return (struct json_writer){ .buf = buf }; }
@@ -143,14 +145,20 @@ enum shoal_err json_escape(struct json_escaper *escaper, struct shoal_view text,
     return SHOAL_OK;
 }
 
-static void put_string(struct json_writer *w, struct shoal_view text)
+enum shoal_err shoal_json_quote(struct shoal_view text, struct shoal_buf *out)
 {
     struct json_escaper escaper = { .held_len = 0 };
+    enum shoal_err err = shoal_buf_append(out, "\"", 1);
 
-    put(w, "\"", 1);
-    if (!w->failed && text.len > 0 && json_escape(&escaper, text, true, w->buf) != SHOAL_OK)
+    if (err == SHOAL_OK && text.len > 0)
+        err = json_escape(&escaper, text, true, out);
+    return err == SHOAL_OK ? shoal_buf_append(out, "\"", 1) : err;
+}
+
+static void put_string(struct json_writer *w, struct shoal_view text)
+{
+    if (!w->failed && shoal_json_quote(text, w->buf) != SHOAL_OK)
         w->failed = true;
-    put(w, "\"", 1);
 }
 
 static void begin_value(struct json_writer *w, const char *key)

@@ -1,4 +1,4 @@
-#include "token.h"
+#include "shoal/token.h"
 
 #include <inttypes.h>
 #include <sodium.h>
@@ -13,6 +13,7 @@
 static const char header[] = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 
 #define SIGNATURE_CHARS 43u
+_Static_assert(TOKEN_TEXT_BYTES + 1 == SHOAL_TOKEN_TEXT_BYTES, "a user holds any token");
 
 /* JSON string content, with T2's escapes. */
 static bool escape_name(const char *name, char *out, size_t cap)

@@ -666,12 +666,16 @@ static enum shoal_err apply(struct parse *p, const struct option_row *row, const
     case OPT_WORKERS: p->workers = number; return SHOAL_OK;
     case OPT_DEVICE_TYPE: o->device = (value[0] | 32) == 'g' ? SHOAL_DEVICE_GPU : SHOAL_DEVICE_CPU; return SHOAL_OK;
     case OPT_DEVICE_NUM: p->device_num = number; return SHOAL_OK;
-    case OPT_WORKER_MEMORY: return args_size_parse(value, &o->worker_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
+    case OPT_WORKER_MEMORY:
+        note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: a worker may use more", row->name, value));
+        return args_size_parse(value, &o->worker_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
     case OPT_NUM_PS: return number == 0 ? SHOAL_OK : not_yet(p, row->name);
     case OPT_NUM_DRIVER: p->num_driver = number; return SHOAL_OK;
     case OPT_DRIVER_DEVICE: p->driver_gpu = (value[0] | 32) == 'g'; return SHOAL_OK;
     case OPT_DRIVER_DEVICE_NUM: return number <= 1 ? SHOAL_OK : not_yet(p, row->name);
-    case OPT_DRIVER_MEMORY: return args_size_parse(value, &o->driver_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
+    case OPT_DRIVER_MEMORY:
+        note(p, arena_printf(p->arena, "--%s %.80s is not enforced here: the driver may use more", row->name, value));
+        return args_size_parse(value, &o->driver_memory_bytes) ? SHOAL_OK : SHOAL_ERR_INVALID;
     case OPT_EDT_OPTIONS: return apply_edt(p, row, value);
     case OPT_ENV: p->env[p->env_count++] = value; return SHOAL_OK;
     case OPT_ATTR: p->attrs[p->attr_count++] = value; return SHOAL_OK;

@@ -14,6 +14,7 @@
 #include <archive_entry.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <inttypes.h>
 #include <linux/openat2.h>
 #include <sodium.h>
@@ -698,7 +699,7 @@ static void set_limits(struct bundler *b)
 {
     b->limits = b->options->limits;
     if (b->limits.entries_max == 0)
-        b->limits.entries_max = 20000;
+        b->limits.entries_max = SHOAL_BUNDLE_ENTRIES_MAX;
     if (b->limits.bytes_max == 0)
         b->limits.bytes_max = SHOAL_UPLOAD_BYTES_MAX;
     if (b->limits.file_bytes_max == 0)
@@ -934,6 +935,7 @@ static int open_parent(int root, char *path, char **base)
 static enum shoal_err unpack_entry(struct scan *scan, int root, const struct scan_entry *entry, struct entry *hashed,
                                    uint8_t *block)
 {
+    static const struct timespec times[2] = { { .tv_sec = SHOAL_BUNDLE_MTIME_S }, { .tv_sec = SHOAL_BUNDLE_MTIME_S } };
     char path[PATH_BYTES_MAX];
     char *base;
     int parent;
@@ -957,7 +959,7 @@ static enum shoal_err unpack_entry(struct scan *scan, int root, const struct sca
     if (fd < 0)
         return disk_error(scan->msg, entry->path);
     err = pump(scan, entry, fd, hashed, block);
-    if (fchmod(fd, entry->mode & 0777) != 0 && err == SHOAL_OK)
+    if ((fchmod(fd, entry->mode & 0777) != 0 || futimens(fd, times) != 0) && err == SHOAL_OK)
         err = disk_error(scan->msg, entry->path);
     if (close(fd) != 0 && err == SHOAL_OK)
         err = disk_error(scan->msg, entry->path);
@@ -993,6 +995,7 @@ static enum shoal_err walk_bundle(int fd, int root, struct shoal_bundle_info *in
         hash_entry(&state, &hashed);
         info->content_bytes += entry.size;
         info->entries++;
+        (void)sched_yield(); /* the loop may have this thread's class, and a turn to take */
     }
     (void)crypto_generichash_final(&state, info->hash.bytes, sizeof(info->hash.bytes));
     free(block);

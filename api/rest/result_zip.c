@@ -1,4 +1,4 @@
-/* A job's result as a zip, made while it is sent: stored, not packed, so that its length is known before its first
+/* A job's result folder as a zip, made while it is sent: stored, not packed, so that its length is known before its first
  * byte.
  *
  *   per file: local header, content, descriptor (CRC and sizes: known only after the content);  then the directory
@@ -36,9 +36,10 @@ struct zip {
     struct shoal_result *result;
     struct zip_file *files;
     size_t count;
-    size_t at;     /* the file being sent */
-    uint64_t done; /* bytes of it */
-    bool model_only;
+    size_t at;         /* the file being sent */
+    uint64_t done;     /* bytes of it */
+    bool of_execs;     /* WMLA's: the model of an ended job, empty if there is none */
+    const char *below; /* this folder only; "": all */
     int not_found;
     uint64_t offset; /* of what was sent */
     uint64_t directory;
@@ -334,6 +335,23 @@ static bool path_is_safe(const char *path)
     return path[0] != '\0' && path[0] != '/' && strlen(path) < 4096 && strstr(path, "..") == NULL;
 }
 
+static bool is_wanted(const struct zip *zip, const char *path)
+{
+    size_t len = strlen(zip->below);
+
+    return path_is_safe(path) && (len == 0 || (strncmp(path, zip->below, len) == 0 && path[len] == '/'));
+}
+
+static void say_empty(struct http_request *request, const struct zip *zip)
+{
+    if (zip->below[0] != '\0')
+        http_respond_error(request, 404, "nothing is below \"%.100s\" in the result folder of %s", zip->below,
+                           request->params[0]);
+    else
+        http_respond_error(request, 404, "nothing is in the result folder of %s", request->params[0]);
+    http_request_release(request);
+}
+
 static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_result *result,
                     const struct shoal_result_file *files, size_t count)
 {
@@ -350,13 +368,17 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     zip->files = calloc(count + 1, sizeof(*zip->files));
     zip->count = 0;
     for (size_t i = 0; zip->files != NULL && i < count; i++) {
-        if (!path_is_safe(files[i].path) || (zip->model_only && strncmp(files[i].path, "model/", 6) != 0))
+        if (!is_wanted(zip, files[i].path))
             continue;
         zip->files[zip->count++] = (struct zip_file){ .index = i,
                                                       .path = files[i].path,
                                                       .bytes = files[i].bytes,
                                                       .mtime_s = files[i].mtime_s,
                                                       .executable = files[i].executable };
+    }
+    if (zip->files != NULL && zip->count == 0 && !zip->of_execs) {
+        say_empty(request, zip);
+        return;
     }
     length = zip->files == NULL ? 0 : lay_out(zip);
     /* Heads and directory never need more: putting them cannot fail. */
@@ -370,6 +392,8 @@ static void on_open(void *arg, enum shoal_err err, const struct shoal_msg *msg, 
     /* The form that dlicmd and the notebooks take apart: no blank, no quotes, size last (execs-api 4.12). */
     http_header_add(request, "Content-Disposition", "attachment;filename=dlpd-model-%s-result.zip;size=%" PRIu64,
                     request->params[0], length);
+    if (!zip->of_execs)
+        http_header_add(request, "Shoal-Complete", "%s", msg->text[0] == '\0' ? "true" : "false");
     http_stream_start(request, 200, "application/zip", length);
     zip_step(request);
 }
@@ -386,7 +410,7 @@ static void on_job(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
         http_request_release(request);
         return;
     }
-    if (!job->ended) {
+    if (zip->of_execs && !job->ended) {
         http_respond_error(request, 400, "exec %s has not ended (%s); its result is there when it has",
                            request->params[0], job->state);
         http_request_release(request);
@@ -402,7 +426,7 @@ static void on_job(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
     backend->result_open(backend->ctx, &request->user, request->params[0], on_open, zip);
 }
 
-static void zip_start(struct http_request *request, bool model_only, int not_found)
+static void zip_start(struct http_request *request, bool of_execs, const char *below)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct zip *zip = calloc(1, sizeof(*zip));
@@ -411,12 +435,18 @@ static void zip_start(struct http_request *request, bool model_only, int not_fou
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *zip = (struct zip){ .request = request, .model_only = model_only, .not_found = not_found };
+    *zip = (struct zip){ .request = request, .of_execs = of_execs, .below = below, .not_found = of_execs ? 400 : 404 };
     request->state = zip;
     request->state_free = zip_free;
     http_request_hold(request);
     backend->get(backend->ctx, &request->user, request->params[0], true, on_job, zip);
 }
 
-void result_handle_execs(struct http_request *request) { zip_start(request, true, 400); }
-void result_handle_native(struct http_request *request) { zip_start(request, false, 404); }
+void result_handle_execs(struct http_request *request) { zip_start(request, true, "model"); }
+
+void result_handle_native(struct http_request *request)
+{
+    const char *below = http_query(request, "below");
+
+    zip_start(request, false, below == NULL ? "" : below);
+}

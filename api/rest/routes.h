@@ -30,8 +30,25 @@ void routes_node_drain(struct http_request *request);
 void routes_node_undrain(struct http_request *request);
 void routes_node_leave(struct http_request *request);
 void routes_mesh_recover(struct http_request *request);
+/* Of a recovery, a job's or the mesh group's: who is lost, as the beginning of its text; and the whole answer (`id` NULL: of
+ * the mesh group). */
+void routes_recovery_begin(const struct shoal_recovery_info *recovery, const char *of, char *text, size_t cap);
+void routes_recovery_answer(struct http_request *request, const struct shoal_recovery_info *recovery, const char *id,
+                            const char *text);
 /* `confirm`, or another flag of the query. False: it is neither true nor false, which has been answered. */
 bool routes_flag(struct http_request *request, const char *key, bool *value);
+
+/* A number of the query up to `max`; absent: `*value` stays. False: it is none, which has been answered. */
+bool routes_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value);
+
+/* routes_curve.c: the loss curve, as JSON or CSV */
+void routes_curve(struct http_request *request);
+
+void routes_metrics(struct http_request *request);
+
+/* routes_files.c */
+void routes_files_list(struct http_request *request);
+void routes_file_get(struct http_request *request);
 
 /* result_zip.c */
 void result_handle_execs(struct http_request *request);

@@ -199,11 +199,11 @@ static void handle_logoff(struct http_request *request)
     const struct shoal_backend *backend = &request->http->backend;
 
     if (!request->has_token) {
-        http_respond_error(request, 400, "logoff wants the token that is to end, as \"Authorization: Bearer\"");
+        http_respond_error(request, 401, "logoff wants the token that is to end, as \"Authorization: Bearer\"");
         return;
     }
     http_request_hold(request);
-    backend->logoff(backend->ctx, request->token.id, request->token.exp_s, on_logoff, request);
+    backend->logoff(backend->ctx, &request->user, request->token.id, request->token.exp_s, on_logoff, request);
 }
 
 /* ---- conf, status, frameworks ---- */
@@ -566,15 +566,35 @@ static void on_application(void *arg, enum shoal_err err, const struct shoal_msg
     http_request_release(request);
 }
 
+/* Which part of the list, and in which order: "submit_time", "-submit_time". */
+static bool read_part(struct http_request *request, struct shoal_job_filter *filter, uint64_t *start, uint64_t *length)
+{
+    const char *sort = http_query(request, "sort");
+
+    *start = 0;
+    *length = UINT64_MAX;
+    filter->descending = sort != NULL && sort[0] == '-';
+    return routes_number(request, "start", INT64_MAX, start) && routes_number(request, "length", INT64_MAX, length);
+}
+
 static void handle_applications(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     const char *id = http_query(request, "applicationid");
     struct shoal_job_filter filter;
+    uint64_t start, length;
 
     own_jobs(request, &filter);
+    if (!read_part(request, &filter, &start, &length))
+        return;
     if (id == NULL) {
-        job_list_whole(request, &filter, 0, UINT64_MAX, application_json);
+        const char *name = http_query(request, "applicationname");
+        const char *order = http_query(request, "order");
+
+        filter.name = name == NULL ? "" : name;
+        add_states(request, &filter);
+        filter.descending = filter.descending || (order != NULL && strcasecmp(order, "desc") == 0);
+        job_list_whole(request, &filter, start, length, application_json);
         return;
     }
     http_request_hold(request);
@@ -583,15 +603,21 @@ static void handle_applications(struct http_request *request)
 
 /* ---- engine jobs: dlicmd --app-get, --app-wait (execs-api 6.4) ---- */
 
+/* Seconds; clients add and divide them, and take no other form (execs-api 6.4). Absent: not known yet. */
+static void seconds_json(struct json_writer *w, const char *key, uint64_t ms)
+{
+    if (ms > 0)
+        json_uint(w, key, ms / 1000);
+}
+
 static void engine_json(struct json_writer *w, struct http_request *request, const struct shoal_job_info *job)
 {
+    const unsigned workers = job->workers_now > 0 ? job->workers_now : job->workers_max;
     char id[SHOAL_JOB_ID_TEXT_BYTES];
-    char created[32];
     char tag[128];
 
     (void)request;
     shoal_job_id_text(job->id, id);
-    routes_time_text(job->create_ms, created);
     (void)snprintf(tag, sizeof(tag), "/default/%.63s", job->creator);
     json_object_begin(w, NULL);
     json_text(w, "id", id);
@@ -602,7 +628,25 @@ static void engine_json(struct json_writer *w, struct http_request *request, con
     json_uint(w, "priority", job->priority);
     json_text(w, "type", job->elastic ? "ELASTIC" : "PARALLEL");
     json_text(w, "state", job->state);
-    json_text(w, "submit_time", created);
+    json_uint(w, "submit_time", job->create_ms / 1000);
+    seconds_json(w, "start_time", job->start_ms);
+    seconds_json(w, "end_time", job->end_ms);
+    if (job->elastic) /* that the key is there says that there is a driver */
+        json_text(w, "task0_resreq", "ngpus=0,mem=0,ncpus=0");
+    json_text(w, "task12n_resreq", "ngpus=0,mem=0,ncpus=1");
+    json_uint(w, "task12n_num", workers);
+    json_array_begin(w, "task12n");
+    for (unsigned i = 1; i <= job->workers_now; i++) {
+        json_object_begin(w, NULL);
+        json_uint(w, "id", i);
+        json_end(w);
+    }
+    json_end(w);
+    json_uint(w, "used_cpu", job->workers_now);
+    json_uint(w, "used_gpu", 0);
+    json_uint(w, "used_mem", 0);
+    json_bool(w, "is_packing", false);
+    json_text(w, "pack_id", "");
     json_end(w);
 }
 
@@ -634,16 +678,13 @@ static void handle_engine(struct http_request *request)
 
 static void handle_engines(struct http_request *request)
 {
-    const char *sort = http_query(request, "sort");
-    const char *start = http_query(request, "start");
-    const char *length = http_query(request, "length");
     struct shoal_job_filter filter;
+    uint64_t start, length;
 
     own_jobs(request, &filter);
     add_states(request, &filter);
-    filter.descending = sort != NULL && sort[0] == '-';
-    job_list_whole(request, &filter, start == NULL ? 0 : strtoull(start, NULL, 10),
-                   length == NULL ? UINT64_MAX : strtoull(length, NULL, 10), engine_json);
+    if (read_part(request, &filter, &start, &length))
+        job_list_whole(request, &filter, start, length, engine_json);
 }
 
 static void handle_empty_list(struct http_request *request) { http_respond(request, 200, JSON, shoal_view_text("[]")); }

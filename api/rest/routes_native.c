@@ -283,11 +283,7 @@ static void recovery_text(const struct shoal_recovery_info *recovery, const char
 {
     size_t used;
 
-    (void)snprintf(text, cap, "%u of %u guardians are lost:", recovery->lost_count, recovery->guardians);
-    for (unsigned i = 0; i < recovery->lost_count; i++) {
-        used = strlen(text);
-        (void)snprintf(text + used, cap - used, " %s", recovery->lost[i]);
-    }
+    routes_recovery_begin(recovery, "", text, cap);
     used = strlen(text);
     (void)snprintf(text + used, cap - used,
                    ". %s holds the job's log up to entry %" PRIu64 " of term %" PRIu64 " (up to %" PRIu64
@@ -310,34 +306,16 @@ static void on_recovery(void *arg, enum shoal_err err, const struct shoal_msg *m
                         const struct shoal_recovery_info *recovery)
 {
     struct http_request *request = arg;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
     char id[SHOAL_JOB_ID_TEXT_BYTES];
     char text[1400];
 
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
-        http_request_release(request);
-        return;
+    } else {
+        shoal_job_id_text(recovery->id, id);
+        recovery_text(recovery, id, text, sizeof(text));
+        routes_recovery_answer(request, recovery, id, text);
     }
-    shoal_job_id_text(recovery->id, id);
-    recovery_text(recovery, id, text, sizeof(text));
-    json_object_begin(&w, NULL);
-    json_text(&w, "id", id);
-    json_bool(&w, "recovered", recovery->done);
-    json_uint(&w, "generation", recovery->generation);
-    json_text(&w, "node", recovery->node);
-    json_uint(&w, "term", recovery->term);
-    json_uint(&w, "index", recovery->index);
-    json_uint(&w, "committed", recovery->commit);
-    json_uint(&w, "guardians", recovery->guardians);
-    json_array_begin(&w, "lost");
-    for (unsigned i = 0; i < recovery->lost_count; i++)
-        json_text(&w, NULL, recovery->lost[i]);
-    json_end(&w);
-    json_text(&w, "text", text);
-    json_end(&w);
-    http_respond_json(request, 200, &w);
     http_request_release(request);
 }
 
@@ -404,7 +382,7 @@ static void on_log(void *arg, enum shoal_err err, const struct shoal_msg *msg, c
     http_request_release(request);
 }
 
-static bool read_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value)
+bool routes_number(struct http_request *request, const char *key, uint64_t max, uint64_t *value)
 {
     const char *text = http_query(request, key);
     char *end = NULL;
@@ -460,10 +438,10 @@ static void handle_log(struct http_request *request)
         return;
     }
     *log = (struct shoal_log_request){ .id = request->params[0], .caller = &request->user };
-    if (!read_kind(request, log) || !read_number(request, "cursor", UINT64_MAX, &log->cursor) ||
-        !read_number(request, "wait_ms", WAIT_MS_MAX, &wait) ||
-        !read_number(request, "task", SHOAL_ARRAY_INDEX_MAX, &task) ||
-        !read_number(request, "max", LOG_BYTES_MAX, &bytes))
+    if (!read_kind(request, log) || !routes_number(request, "cursor", UINT64_MAX, &log->cursor) ||
+        !routes_number(request, "wait_ms", WAIT_MS_MAX, &wait) ||
+        !routes_number(request, "task", SHOAL_ARRAY_INDEX_MAX, &task) ||
+        !routes_number(request, "max", LOG_BYTES_MAX, &bytes))
         return;
     log->wait_ms = (uint32_t)wait;
     log->task = (unsigned)task;
@@ -541,8 +519,8 @@ static void handle_tasks(struct http_request *request)
     uint64_t after = SHOAL_ARRAY_NONE;
     uint64_t limit = 100;
 
-    if (!read_number(request, "after", SHOAL_ARRAY_INDEX_MAX, &after) ||
-        !read_number(request, "limit", SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
+    if (!routes_number(request, "after", SHOAL_ARRAY_INDEX_MAX, &after) ||
+        !routes_number(request, "limit", SHOAL_TASKS_PAGE_MAX, &limit) || !read_task_states(request, &ask))
         return;
     ask.after_index = (uint32_t)after;
     ask.limit = (uint16_t)limit;
@@ -551,49 +529,6 @@ static void handle_tasks(struct http_request *request)
 }
 
 /* ---- for operators ---- */
-
-static void server_metrics(const struct shoal_http *http, struct shoal_buf *text)
-{
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
-        { "shoal_http_connections_open", http->stats.connections_open },
-        { "shoal_http_connections_accepted_total", http->stats.connections_accepted },
-        { "shoal_http_connections_refused_total", http->stats.connections_refused },
-        { "shoal_http_requests_total", http->stats.requests },
-        { "shoal_http_refused_malformed_total", http->stats.refused_malformed },
-        { "shoal_http_refused_auth_total", http->stats.refused_auth },
-        { "shoal_http_refused_busy_total", http->stats.refused_busy },
-        { "shoal_http_closed_slow_total", http->stats.closed_slow },
-        { "shoal_http_tls_failed_total", http->stats.tls_failed },
-        { "shoal_http_uploads_open", http->stats.uploads_open },
-    };
-    char line[128];
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        int len = snprintf(line, sizeof(line), "%s %" PRIu64 "\n", rows[i].name, rows[i].value);
-
-        if (shoal_buf_append(text, line, (size_t)len) != SHOAL_OK)
-            return;
-    }
-}
-
-static void handle_metrics(struct http_request *request)
-{
-    const struct shoal_backend *backend = &request->http->backend;
-    struct shoal_buf text = { 0 };
-    enum shoal_err err = backend->metrics(backend->ctx, &text);
-
-    server_metrics(request->http, &text);
-    if (err == SHOAL_OK)
-        err = shoal_buf_append(&text, "# EOF\n", 6);
-    if (err == SHOAL_OK)
-        http_respond(request, 200, "application/openmetrics-text; version=1.0.0; charset=utf-8", shoal_buf_view(&text));
-    else
-        http_respond_error(request, 503, "the metrics cannot be collected now; try again later");
-    shoal_buf_deinit(&text);
-}
 
 static void handle_debug(struct http_request *request)
 {
@@ -643,11 +578,14 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = "/v1/jobs/{}/recover", .handle = handle_recover },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/why", .handle = handle_why },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/ledger", .handle = handle_ledger },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/metrics", .handle = routes_curve },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/tasks", .handle = handle_tasks },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/log", .handle = handle_log },
     { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/result", .handle = result_handle_native },
-    { .method = HTTP1_GET, .pattern = "/v1/metrics", .handle = handle_metrics },
-    { .method = HTTP1_GET, .pattern = "/metrics", .handle = handle_metrics },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/files", .handle = routes_files_list },
+    { .method = HTTP1_GET, .pattern = "/v1/jobs/{}/files/{*}", .handle = routes_file_get },
+    { .method = HTTP1_GET, .pattern = "/v1/metrics", .handle = routes_metrics, .open = true },
+    { .method = HTTP1_GET, .pattern = "/metrics", .handle = routes_metrics, .open = true },
     { .method = HTTP1_GET, .pattern = "/v1/debug/{}", .handle = handle_debug },
 };
 

@@ -48,7 +48,7 @@ static void change(struct http_request *request, enum shoal_node_verb verb, bool
         return;
     }
     http_request_hold(request);
-    backend->node_change(backend->ctx, request->params[0], verb, force, on_changed, request);
+    backend->node_change(backend->ctx, &request->user, request->params[0], verb, force, on_changed, request);
 }
 
 void routes_node_remove(struct http_request *request)
@@ -75,16 +75,47 @@ void routes_node_leave(struct http_request *request)
 
 /* ---- the mesh group ---- */
 
+void routes_recovery_begin(const struct shoal_recovery_info *recovery, const char *of, char *text, size_t cap)
+{
+    (void)snprintf(text, cap, "%u of %u guardians%s are lost:", recovery->lost_count, recovery->guardians, of);
+    for (unsigned i = 0; i < recovery->lost_count; i++) {
+        size_t used = strlen(text);
+
+        (void)snprintf(text + used, cap - used, " %s", recovery->lost[i]);
+    }
+}
+
+void routes_recovery_answer(struct http_request *request, const struct shoal_recovery_info *recovery, const char *id,
+                            const char *text)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    json_object_begin(&w, NULL);
+    if (id != NULL)
+        json_text(&w, "id", id);
+    json_bool(&w, "recovered", recovery->done);
+    json_uint(&w, "generation", recovery->generation);
+    json_text(&w, "node", recovery->node);
+    if (id != NULL)
+        json_uint(&w, "term", recovery->term);
+    json_uint(&w, "index", recovery->index);
+    json_uint(&w, "committed", recovery->commit);
+    json_uint(&w, "guardians", recovery->guardians);
+    json_array_begin(&w, "lost");
+    for (unsigned i = 0; i < recovery->lost_count; i++)
+        json_text(&w, NULL, recovery->lost[i]);
+    json_end(&w);
+    json_text(&w, "text", text);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
+}
+
 static void recovery_text(const struct shoal_recovery_info *recovery, char *text, size_t cap)
 {
     size_t used;
 
-    (void)snprintf(text, cap, "%u of %u guardians of the mesh group are lost:", recovery->lost_count,
-                   recovery->guardians);
-    for (unsigned i = 0; i < recovery->lost_count; i++) {
-        used = strlen(text);
-        (void)snprintf(text + used, cap - used, " %s", recovery->lost[i]);
-    }
+    routes_recovery_begin(recovery, " of the mesh group", text, cap);
     used = strlen(text);
     (void)snprintf(
         text + used, cap - used,
@@ -108,30 +139,14 @@ static void on_recovery(void *arg, enum shoal_err err, const struct shoal_msg *m
                         const struct shoal_recovery_info *recovery)
 {
     struct http_request *request = arg;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
     char text[1600];
 
     if (err != SHOAL_OK) {
         http_respond_failure(request, err, msg, 404);
-        http_request_release(request);
-        return;
+    } else {
+        recovery_text(recovery, text, sizeof(text));
+        routes_recovery_answer(request, recovery, NULL, text);
     }
-    recovery_text(recovery, text, sizeof(text));
-    json_object_begin(&w, NULL);
-    json_bool(&w, "recovered", recovery->done);
-    json_uint(&w, "generation", recovery->generation);
-    json_text(&w, "node", recovery->node);
-    json_uint(&w, "index", recovery->index);
-    json_uint(&w, "committed", recovery->commit);
-    json_uint(&w, "guardians", recovery->guardians);
-    json_array_begin(&w, "lost");
-    for (unsigned i = 0; i < recovery->lost_count; i++)
-        json_text(&w, NULL, recovery->lost[i]);
-    json_end(&w);
-    json_text(&w, "text", text);
-    json_end(&w);
-    http_respond_json(request, 200, &w);
     http_request_release(request);
 }
 

@@ -83,7 +83,8 @@ struct fabric {
 
 enum shoal_err fabric_create(struct shoal_comm *comm)
 {
-    const char *devices = getenv(SHOAL_ENV_FABRIC);
+    const char *sealed = getenv(SHOAL_ENV_FABRIC_SEALED);
+    const char *devices = sealed != NULL ? sealed : getenv(SHOAL_ENV_FABRIC);
     const char *name = getenv("SHOAL_TRANSPORT");
     enum shoal_err err;
 
@@ -94,8 +95,8 @@ enum shoal_err fabric_create(struct shoal_comm *comm)
     if (comm->fabric == NULL)
         return comm_fail(comm, SHOAL_ERR_FULL, "no memory for a fabric");
     comm->transport_ops = name != NULL && strcmp(name, "ucx") == 0 ? &transport_ucx : &transport_tcp;
-    err =
-        comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices, &comm->msg);
+    err = comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices,
+                                      sealed != NULL, &comm->msg);
     if (err == SHOAL_OK)
         err = comm->transport_ops->address(comm->transport, comm->address, sizeof(comm->address), &comm->address_len);
     return err;

@@ -34,8 +34,9 @@ enum transport_state { TRANSPORT_PENDING, TRANSPORT_DONE, TRANSPORT_FAILED };
 
 struct transport_ops {
     const char *name;
-    /* `devices`: the trusted interfaces, comma separated; one that this host lacks is refused. */
-    enum shoal_err (*create)(struct transport **transport, const char *devices, struct shoal_msg *msg);
+    /* `devices`: interfaces, by name or address, comma separated; one that this host lacks is refused. `sealed`: the
+     * network is not trusted. UNSUPPORTED: this fabric cannot seal. */
+    enum shoal_err (*create)(struct transport **transport, const char *devices, bool sealed, struct shoal_msg *msg);
     void (*destroy)(struct transport *transport);
     enum shoal_err (*address)(struct transport *transport, uint8_t *bytes, size_t cap, size_t *len);
     enum shoal_err (*connect)(struct transport *transport, const struct transport_peer *peer);

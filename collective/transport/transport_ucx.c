@@ -87,10 +87,10 @@ static enum shoal_err check_devices(const char *devices, struct shoal_msg *msg)
         char path[80];
 
         if (len == 0 || len > 15 || memchr(at, '/', len) != NULL)
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "fabric.trusted=%s: not a list of interfaces", devices);
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "--fabric-trusted %s: not a list of interfaces", devices);
         (void)snprintf(path, sizeof(path), "/sys/class/net/%.*s", (int)len, at);
         if (access(path, F_OK) != 0)
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "fabric.trusted names %.*s, which this host does not have",
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "--fabric-trusted names %.*s, which this host does not have",
                               (int)len, at);
         at += len + (at[len] == ',');
     }
@@ -182,11 +182,17 @@ static enum shoal_err start(struct transport *t, const char *devices, struct sho
 
 static void ucx_destroy(struct transport *t);
 
-static enum shoal_err ucx_create(struct transport **out, const char *devices, struct shoal_msg *msg)
+static enum shoal_err ucx_create(struct transport **out, const char *devices, bool sealed, struct shoal_msg *msg)
 {
-    struct transport *t = calloc(1, sizeof(*t));
+    struct transport *t;
     enum shoal_err err;
 
+    if (sealed)
+        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED,
+                          "UCX cannot seal what goes over %s: leave SHOAL_TRANSPORT=ucx out, or let the hosts' agents "
+                          "trust the network (--fabric-trusted)",
+                          devices);
+    t = calloc(1, sizeof(*t));
     if (t == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for UCX");
     t->requests = calloc(REQUESTS_MAX, sizeof(*t->requests));

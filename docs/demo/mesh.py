@@ -83,6 +83,8 @@ class Host:
             self.mesh.shoal("init", "--data", self.data, "--mesh-name", "demo", "--admin-user", "admin",
                             "--admin-password-file", self.mesh.password_file)
             shutil.copy(self.data / "mesh.key", self.mesh.key)  # as an operator carries it to other hosts
+            if (self.data / "tls/ca.crt").exists():  # the previous version has none
+                shutil.copy(self.data / "tls/ca.crt", self.mesh.ca)
         else:
             self.mesh.shoal("join", "%s:%d" % (seed.address, seed.port), "--data", self.data, "--secret-file",
                             self.mesh.key)
@@ -161,7 +163,7 @@ class Mesh:
         self.password_file = self.folder / "password"
         self.password_file.write_text(PASSWORD + "\n")
         self.password_file.chmod(0o600)
-        self.key = self.folder / "mesh.key"
+        self.key, self.ca = self.folder / "mesh.key", self.folder / "ca.crt"
         self.hosts, self._token = [], None
 
     def __enter__(self):
@@ -206,8 +208,12 @@ class Mesh:
             self._token = (self.folder / "token").read_text().strip()
         return self._token
 
+    def trust(self):
+        """What makes `shoal` believe the mesh's hosts."""
+        return {"SHOAL_CA": str(self.ca)} if self.ca.exists() else {"SHOAL_INSECURE": "1"}
+
     def shoal(self, *words, check=True, timeout=60):
-        env = dict(os.environ, SHOAL_USER="admin", SHOAL_PASSWORD=PASSWORD)
+        env = dict(os.environ, SHOAL_USER="admin", SHOAL_PASSWORD=PASSWORD, **self.trust())
         done = subprocess.run([str(self.binary), *map(str, words)], env=env, capture_output=True, text=True, errors="replace",
                               timeout=timeout)
         if check and done.returncode != 0:

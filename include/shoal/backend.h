@@ -62,7 +62,13 @@ struct shoal_result_file {
     bool executable;
 };
 
-struct shoal_result; /* an open result: the backend's; no file in it changes any more */
+struct shoal_result; /* an open result: the backend's; after the job's end no file in it changes any more */
+
+/* Train steps of a loss curve, from 1 on over all calls of train(), as at most `points_max` points. */
+struct shoal_curve_ask {
+    uint64_t from, to;
+    uint32_t points_max; /* 1 to SHOAL_METRIC_POINTS_MAX */
+};
 
 /* ---- recovery ---- */
 
@@ -105,7 +111,8 @@ typedef void shoal_backend_jobs_fn(void *arg, enum shoal_err err, const struct s
                                    const struct shoal_job_page *page);
 typedef void shoal_backend_log_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                   const struct shoal_log_chunk *chunk);
-/* `result` is the caller's until result_close; the files live as long. */
+/* `result` is the caller's until result_close; the files live as long. After OK, `msg` says which files are missing; "": none.
+ */
 typedef void shoal_backend_result_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                      struct shoal_result *result, const struct shoal_result_file *files, size_t count);
 /* Fewer bytes than asked for only at the end of the file. */
@@ -150,14 +157,15 @@ struct shoal_backend {
                     shoal_backend_recovery_fn *done, void *arg);
     /* `node`: a name, or the first digits of an id. After OK the message says what was done. NOT_FOUND; INVALID: it names
      * several; EXISTS: not as things are. The API has checked that an administrator asks. */
-    void (*node_change)(void *ctx, const char *node, enum shoal_node_verb verb, bool force, shoal_backend_done_fn *done,
-                        void *arg);
+    void (*node_change)(void *ctx, const struct shoal_user *caller, const char *node, enum shoal_node_verb verb,
+                        bool force, shoal_backend_done_fn *done, void *arg);
     /* As `recover`, of the mesh group; confirmed, `key` is the mesh's (NULL: not given), else DENIED. */
     void (*mesh_recover)(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,
                          shoal_backend_recovery_fn *done, void *arg);
     void (*delete_all)(void *ctx, const struct shoal_user *caller, shoal_backend_done_fn *done, void *arg);
 
     void (*log_read)(void *ctx, const struct shoal_log_request *request, shoal_backend_log_fn *done, void *arg);
+    /* Every file of RESULT_DIR, in any state of the job: see agent_results.c for what counts. */
     void (*result_open)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
                         void *arg);
     void (*result_read)(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
@@ -167,13 +175,17 @@ struct shoal_backend {
     /* JSON texts made by the backend. `ledger`: {"job","steps",...,"epochs":[...]}; `why`: {"job","state","why":[...]}.
      */
     void (*ledger)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+    /* {"job","steps","whole","stride","points":[{"step","call","dataEpoch","values":[...]}],"validationStride","validations",
+     * "calls":[{"call","names"}]}; with a stride above 1 points have "min" and "max" too (node/agent/agent_metrics.c). */
+    void (*curve)(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_curve_ask *ask,
+                  shoal_backend_text_fn *done, void *arg);
     void (*why)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
 
     /* Checks a password in a thread (Argon2id). DENIED: wrong user or password, with one and the same message. */
     void (*logon)(void *ctx, const char *user, const char *password, shoal_backend_user_fn *done, void *arg);
     /* Revokes one token everywhere until its end. */
-    void (*logoff)(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s, shoal_backend_done_fn *done,
-                   void *arg);
+    void (*logoff)(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
+                   uint64_t exp_s, shoal_backend_done_fn *done, void *arg);
 
     /* At once, from this node's copies. */
     bool (*user_find)(void *ctx, const char *name, struct shoal_user *user);

@@ -21,6 +21,8 @@
 
 #define SHOAL_BUNDLE_DIR 0x8000u
 #define SHOAL_BUNDLE_MAGIC "SHOALBN1"
+/* The time of each file that is unpacked, 1980-01-01: whatever has another one was written since. */
+#define SHOAL_BUNDLE_MTIME_S 315532800
 
 struct shoal_bundle_limits {
     uint32_t entries_max;    /* 0: 20,000 */

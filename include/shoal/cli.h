@@ -35,15 +35,21 @@ struct shoal_cli_agent {
     unsigned slots;                  /* 0: from the inventory */
     const char *inventory;           /* simulated inventory for tests: "cpu:2", "gpu:4" */
     const char *fabric_trusted;
-    const char *domain;     /* failure domain */
+    const char *domain; /* failure domain */
+    /* Its first line opens /metrics to a scraper; "": nobody but users. */
+    const char *metrics_token_file;
     uint64_t prefill_mib;   /* UINT64_MAX: not given */
     uint64_t store_map_mib; /* 0: not given */
     uint32_t log_max_mib;   /* of one job's logs on this host; 0: not given */
+    uint32_t files_max;     /* of one job's result folder on this host; 0: not given */
+    uint32_t files_gib;     /* 0: not given */
     uint32_t archive_s;     /* from a job's end to its archive; 0: not given */
     const char *python;     /* interpreter of workers */
+    bool setup_python;      /* init, join: make it, where it lacks torch */
     const char *libs;       /* FABRIC_HOME */
     const char *log_level;
     bool foreground;
+    bool json; /* doctor */
 };
 
 struct shoal_cli_hooks {

@@ -16,7 +16,9 @@
 struct shoal_facts_record {
     uint32_t cpus;
     bool simulated;
-    bool draining, drained; /* see shoal/sched_event.h; nothing is left to move */
+    uint32_t rules;                     /* SHOAL_SCHED_RULES */
+    uint64_t mesh_version, mesh_config; /* as PUBLISH_MESH says them of its own */
+    bool draining, drained;             /* see shoal/sched_event.h; nothing is left to move */
     char domain[SHOAL_SCHED_DOMAIN_BYTES];
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     char api_url[96];

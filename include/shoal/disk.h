@@ -34,9 +34,13 @@ SHOAL_MUST_CHECK enum shoal_err shoal_disk_folders(const char *path, unsigned mo
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_commit(int dir, int fd, const char *part, const char *name,
                                                   struct shoal_msg *msg);
 
-/* The whole of `path` becomes these bytes. */
+/* The whole of `path` becomes these bytes, with that mode whatever the umask is. */
 SHOAL_MUST_CHECK enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsigned mode,
                                                    struct shoal_msg *msg);
+
+/* The whole file, at most `max_bytes` (TOO_BIG). NOT_FOUND: there is none. The caller frees `buf`. */
+SHOAL_MUST_CHECK enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_buf *buf,
+                                                struct shoal_msg *msg);
 
 /* BLAKE2b-256 and length of what is in the file now, read from its start. */
 SHOAL_MUST_CHECK bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes);

@@ -11,27 +11,47 @@
 struct uv_loop_s;
 struct shoal_http;
 
+#define SHOAL_TLS_NAMES_MAX 3
+#define SHOAL_TLS_SEED_BYTES 64
+#define SHOAL_FINGERPRINT_TEXT_BYTES 72 /* "sha256:", 64 hex digits, NUL */
+
+/* Who a node's certificate speaks for. */
+struct shoal_tls_names {
+    const char *mesh;                       /* NULL: there is no mesh, and so no CA: the certificate is self-signed */
+    uint8_t seed[SHOAL_TLS_SEED_BYTES];     /* of the CA's key: derived from the mesh secret */
+    const char *names[SHOAL_TLS_NAMES_MAX]; /* names and addresses of this node, besides localhost; NULL: none */
+};
+
+/* Makes `dir` and `dir`/ca.crt where they are not there or are another mesh's (with `dir` NULL it makes no file): what a client trusts to know every node of
+ * the mesh. `fingerprint` of its key is the same on every node. STORAGE: it cannot be written. */
+SHOAL_MUST_CHECK enum shoal_err shoal_tls_ca_ready(const char *dir, const struct shoal_tls_names *names,
+                                                   char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES],
+                                                   struct shoal_msg *msg);
+
 struct shoal_http_options {
-    const char *host;     /* address to bind: "127.0.0.1", "0.0.0.0", "::1" */
-    uint16_t port;        /* 0: any free one; ask shoal_http_port() */
-    bool plain;           /* no TLS: only where the operator says so */
-    const char *tls_dir;  /* folder of tls.crt and tls.key, made at first start (0700, key 0600); with TLS only */
-    const char *tls_name; /* a name or address to put into a new certificate, besides localhost; may be NULL */
+    const char *host; /* address to bind: "127.0.0.1", "0.0.0.0", "::1" */
+    uint16_t port;    /* 0: any free one; ask shoal_http_port() */
+    bool plain;       /* no TLS: only where the operator says so */
+    const char
+        *tls_dir; /* folder of tls.crt, tls.key and ca.crt, made at first start (0700, key 0600); with TLS only */
+    struct shoal_tls_names tls; /* used during the call */
     const char
         *spool_dir; /* folder for uploads under way; must exist; files in it have no name and vanish by themselves */
     uint32_t connections_max; /* 0: 1024 */
     uint32_t token_life_s;    /* 0: 12 hours */
     bool exact_states;        /* execs-api 5.2: show exact states on exec objects */
+    const char *scrape_token; /* opens /metrics alone, as a bearer token; NULL or "": none */
 };
 
 struct shoal_http_stats {
     uint64_t connections_accepted;
-    uint64_t connections_refused; /* above the cap */
+    uint64_t connections_refused; /* above the cap, and none waited for its client */
     uint64_t requests;
     uint64_t refused_malformed; /* broken by the strictness rules */
     uint64_t refused_auth;
     uint64_t refused_busy; /* an upload above the number allowed at once */
     uint64_t closed_slow;
+    uint64_t closed_idle; /* gave way to a newer connection */
     uint64_t tls_failed;
     uint32_t connections_open;
     uint32_t uploads_open;

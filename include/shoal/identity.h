@@ -56,12 +56,4 @@ void shoal_mesh_key_text(const struct shoal_identity *identity, char text[SHOAL_
 SHOAL_MUST_CHECK enum shoal_err shoal_mesh_key_parse(const char *text, char name[SHOAL_MESH_NAME_MAX + 1],
                                                      struct shoal_secret *secret, struct shoal_msg *msg);
 
-/* Write `view` as `path` whole or not at all: a temporary file beside it, flushed, renamed, folder flushed.
- * STORAGE: the message names the path, the cause and the remedy. Blocks: never on the loop's thread. */
-SHOAL_MUST_CHECK enum shoal_err shoal_file_replace(const char *path, struct shoal_view view, unsigned mode,
-                                                   struct shoal_msg *msg);
-/* The whole file, at most `max` bytes (TOO_BIG). NOT_FOUND: there is none. The caller frees `buf`. */
-SHOAL_MUST_CHECK enum shoal_err shoal_file_read(const char *path, size_t max, struct shoal_buf *buf,
-                                                struct shoal_msg *msg);
-
 #endif

@@ -86,6 +86,7 @@ struct shoal_lead_event {
             struct shoal_node_id node;
             enum shoal_lead_health health;
             bool draining;          /* its workers move elsewhere, as places there are to be had */
+            bool no_slots;          /* it takes no workers; nor a driver, where another host can */
             uint32_t host_epoch;    /* as known; a higher one than a lease's voids the lease: the workers are dead */
             uint32_t links;         /* how often its link came up: another number, and what was sent is lost */
             uint64_t slots_version; /* of its newest slots record: a refusal names it */

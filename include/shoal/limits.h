@@ -100,6 +100,15 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
  * is dropped, and the log says so. */
 #define SHOAL_JOB_LOG_MIB 256
 #define SHOAL_JOB_LOG_MIB_MAX (1024u * 1024u)
+/* A job's result folder may hold so many files, and so many GiB, on one host, unless the operator says otherwise (files-max,
+ * files-gib): more than a careful script writes, and less than what fills every host's disk, or its tables, over night. Each
+ * file costs about 400 bytes of the agent's memory while its job runs. Beyond it the job is ended, and says why. */
+#define SHOAL_JOB_FILES 50000u
+#define SHOAL_JOB_FILES_MAX 1000000u
+#define SHOAL_JOB_FILES_GIB 1024u
+#define SHOAL_JOB_FILES_GIB_MAX (1024u * 1024u)
+/* Files and folders of a bundle: as many as an archive of a large script's libraries has. */
+#define SHOAL_BUNDLE_ENTRIES_MAX 20000u
 
 /* A message between agent and worker on the SEQPACKET socket: below the default socket buffer. */
 #define SHOAL_WORKER_MESSAGE_MAX (60 * SHOAL_KIB)
@@ -112,14 +121,27 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_JSON_BYTES_MAX (SHOAL_MIB)
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
-/* Connections to the API at once: clients of a few hundred users; more are closed at once and counted. */
+/* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
+ * proxy. Beyond either, the one that has waited longest for its client is closed; where none waits, the new one. Both are
+ * counted. */
 #define SHOAL_HTTP_CONNECTIONS_MAX 1024
+#define SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX 256
+/* Answers to hellos of TLS in a span of so many milliseconds: each costs a key exchange and a signature, 0.3 ms of the loop.
+ * So a flood of hellos takes a quarter of a core and no turn is long by it; 800 clients a second are let in. Of what is
+ * above, each connection waits for its place in the line. */
+#define SHOAL_HANDSHAKES_MAX 8
+#define SHOAL_HANDSHAKES_SPAN_MS 10
+/* The body of a request from someone who has not shown who they are: a name and a password. 1,000 of a megabyte each,
+ * sent but for their last byte, held a gigabyte. */
+#define SHOAL_OPEN_BODY_BYTES_MAX (4u * SHOAL_KIB)
 /* All that one HTTP request may remember besides its upload: a JSON body, its parsed form and the answer's pieces. */
 #define SHOAL_REQUEST_ARENA_MAX (8u * SHOAL_MIB)
 /* Uploads in hand at once: each may hold a spool file and 4 MiB of writes under way; more are answered 503. */
 #define SHOAL_UPLOADS_MAX 64
-/* Password checks at once: each takes a thread and the memory that Argon2id is meant to take. */
+/* Password checks that wait or run, in all and from one address: two run at a time, each with the memory that Argon2id is
+ * meant to take, a tenth of a second each. So 16 are answered within a second or so; more are told to come again then. */
 #define SHOAL_LOGONS_MAX 16
+#define SHOAL_LOGONS_ADDRESS_MAX 12
 #define SHOAL_UPLOAD_PENDING_MAX (4u * SHOAL_MIB)
 /* Parts of one multipart body (no client sends more than a few), and the header block of one part. */
 #define SHOAL_MULTIPART_PARTS_MAX 16
@@ -258,6 +280,18 @@ _Static_assert(SHOAL_ARCHIVE_LOADS_MAX < SHOAL_SCHED_LOADS_MAX, "groups are load
 #define SHOAL_ARCHIVE_S 600
 #define SHOAL_ARCHIVE_S_MIN 1
 #define SHOAL_ARCHIVE_S_MAX (30u * 24 * 3600)
+/* Files of one job's RESULT_DIR that a list of them shows, and that go into the archive: a zip of them has a directory of a
+ * megabyte. What is beyond is counted, and said. */
+#define SHOAL_RESULT_FILES_MAX 8000u
+/* The token of a scraper: at least as long as nobody guesses. */
+#define SHOAL_METRICS_TOKEN_BYTES 128
+#define SHOAL_METRICS_TOKEN_BYTES_MIN 16
+/* Points of one answer of a job's loss curve: what a screen can show, and one frame holds with two values a point. Of more
+ * steps each point stands for several. */
+#define SHOAL_METRIC_POINTS_MAX 4000u
+/* Of the files beside logs and the committed model the archive takes so many bytes a job, the first by path: three hosts
+ * keep them for ever. What does not fit stays where it is. */
+#define SHOAL_ARCHIVE_FILES_BYTES_MAX (4096ull * SHOAL_MIB)
 /* Archived jobs of the whole mesh that one node lists, newest first; an older one answers to its full id alone. */
 #define SHOAL_ARCHIVE_LISTED_MAX 16384
 /* Messages between a job's leader and the slots of the same host that wait for their turn; beyond it they are dropped

@@ -2,7 +2,7 @@
  * (PROTOCOLS 4).
  *
  *     mesh group: commands in log order --> shoal_mesh_apply() on each of its guardians
- *     every node: the newest signed copy, shoal_mesh_decode(), serves logons and reads from it
+ *     every node: the newest sealed copy, shoal_mesh_decode(), serves logons and reads from it
  *
  * A replicated state machine: pure, bit-identical on all replicas, no clock (times ride in the commands). The copy
  * holds password hashes and the token key: it travels over links only, never in gossip, and lies in a file of mode

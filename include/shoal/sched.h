@@ -43,7 +43,13 @@ struct shoal_sched_env {
     bool (*verify)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES], struct shoal_view bytes,
                    const uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]);
     struct shoal_node_id (*node_of_key)(void *arg, const uint8_t key[SHOAL_SCHED_KEY_BYTES]);
+    /* Whose token is this, at that wall time, by the copy of the mesh that the core holds? DENIED: nobody's, with the
+     * reason. NULL, in a mesh without users (the simulator's): every request is the leader's own. */
+    enum shoal_err (*who)(void *arg, struct shoal_view token, uint64_t wall_ms, struct shoal_sched_caller *caller,
+                          struct shoal_msg *msg);
 };
+
+#define SHOAL_SCHED_PEERS_MAX 32
 
 struct shoal_sched_options {
     struct shoal_node_id self;
@@ -60,6 +66,10 @@ struct shoal_sched_options {
     uint32_t loaded_max;          /* pending jobs led here that are ready to be placed; 0: SHOAL_SCHED_SHOWN_MAX */
     uint32_t slots;               /* of this host */
     uint8_t device;               /* enum shoal_sched_device */
+    /* Hosts that this one heard of in an earlier life, and that have not said goodbye: while one of them is not removed,
+     * this is no mesh of one host. */
+    struct shoal_node_id peers[SHOAL_SCHED_PEERS_MAX];
+    uint32_t peer_count;
     bool reattaches;              /* the shell says REATTACHED when it has found the runners: slots.h, S11 */
     uint64_t support_interval_ns; /* 0: defaults of support.h */
     uint64_t support_ns;

@@ -40,8 +40,9 @@ enum shoal_sched_index_what {
     SHOAL_SCHED_INDEX_NOTHING, /* this node has no part in it (any more); others may */
 };
 
-/* A row of a list: encoded shoal_job_facts (job.h) without `args` and `data_json`. */
+/* A row of a list: encoded shoal_job_facts (job.h) without `data_json`, and without `args` that are longer. */
 #define SHOAL_SCHED_ROW_BYTES_MAX 2048
+#define SHOAL_SCHED_ROW_ARGS_MAX 512
 
 struct shoal_sched_action {
     enum shoal_sched_action_kind kind;
@@ -85,6 +86,7 @@ struct shoal_sched_action {
         struct {
             uint64_t version; /* PUBLISH_SLOTS: counted up; PUBLISH_MESH: of the mesh */
             uint64_t config;  /* PUBLISH_MESH: of the guardians that it names; orders records of one version */
+            bool own;         /* PUBLISH_MESH: into this host's own facts, too */
             struct shoal_view payload;
         } publish; /* PUBLISH_SLOTS, PUBLISH_MESH, KEEP_MESH, KEEP_SLOTS */
         struct {

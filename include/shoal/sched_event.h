@@ -54,15 +54,21 @@ enum shoal_sched_node_state {
 
 enum shoal_sched_device { SHOAL_SCHED_CPU, SHOAL_SCHED_GPU, SHOAL_SCHED_DEVICES };
 
+/* What a host of this version says of itself: it seals copies of the mesh, and forwards requests with a user's token. One
+ * that says nothing is of a version before. */
+#define SHOAL_SCHED_RULES 1
+
 struct shoal_sched_node {
     struct shoal_node_id id;
     struct shoal_store_id store; /* zero: not known yet; such a node guards nothing */
     enum shoal_sched_node_state state;
     struct shoal_incarnation incarnation;
-    uint32_t slots;      /* count, at most SHOAL_SLOTS_MAX; 0: takes no workers */
-    uint64_t slots_free; /* bit i: slot i is free, by the node's own word */
-    uint8_t device;      /* of its slots: enum shoal_sched_device */
-    bool draining;       /* an operator takes its work away: it gets nothing new, and what it has moves */
+    uint32_t slots;                     /* count, at most SHOAL_SLOTS_MAX; 0: takes no workers */
+    uint64_t slots_free;                /* bit i: slot i is free, by the node's own word */
+    uint8_t device;                     /* of its slots: enum shoal_sched_device */
+    uint32_t rules;                     /* SHOAL_SCHED_RULES of the version it runs; 0: of one before there were any */
+    uint64_t mesh_version, mesh_config; /* of the copy of the mesh that it holds, by its own word; 0: not said */
+    bool draining; /* an operator takes its work away: it gets nothing new, and what it has moves */
     uint32_t cpus;
     uint64_t slot_stamp;                   /* the host's slot clock in its record */
     uint64_t record_seq;                   /* version of its slots record (shoal_slots_record): a refusal names it */
@@ -118,6 +124,15 @@ enum shoal_sched_request_kind {
 };
 #define SHOAL_SCHED_REQUEST_KINDS 11
 
+/* Who asks, as its token says. */
+struct shoal_sched_caller {
+    char name[SHOAL_SCHED_BY_BYTES];
+    bool admin;
+    uint8_t token_id[16]; /* SHOAL_MESH_TOKEN_ID_BYTES */
+};
+/* Of a user's token, as text. */
+#define SHOAL_SCHED_TOKEN_BYTES_MAX 1024
+
 struct shoal_sched_request {
     uint64_t id; /* chosen by the shell, unique while it is open; exactly one REPLY names it */
     enum shoal_sched_request_kind kind;
@@ -138,6 +153,7 @@ struct shoal_sched_request {
     struct shoal_view ticket;      /* SUBMIT: empty, or as a TICKET request gave it */
     struct shoal_view command;     /* MESH_INIT, MESH_CHANGE, TASKS */
     char by[SHOAL_SCHED_BY_BYTES]; /* the user who asks: stands in the job's record; "" if nobody */
+    struct shoal_view token;       /* of that user: STOP, DELETE, RECOVER and MESH_CHANGE go elsewhere with it */
 };
 
 /* Spec, ticket and an inline bundle make one entry of a founding. */

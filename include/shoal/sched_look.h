@@ -16,6 +16,10 @@ const struct shoal_slots *shoal_sched_slots(const struct shoal_sched *sched);
 /* The newest copy of the mesh's state known here: users, keys, frameworks (mesh.h). NULL: none yet. */
 const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *sched);
 uint64_t shoal_sched_mesh_version(const struct shoal_sched *sched);
+/* Everybody follows the rules of this version, and nothing else is taken (L4 of sched/node/sched_seal.c). */
+bool shoal_sched_is_bound(const struct shoal_sched *sched);
+/* That host says that it follows them. */
+bool shoal_sched_follows_rules(const struct shoal_sched *sched, struct shoal_node_id node);
 /* True when the mesh group has a leader that this node knows. */
 bool shoal_sched_mesh_writable(const struct shoal_sched *sched);
 
@@ -108,6 +112,8 @@ struct shoal_sched_stats {
     uint64_t pauses; /* a group or the slots were due too often at one instant */
     uint64_t config_changes;
     uint64_t gone_refused;    /* words that a group has ended, of a node that cannot know */
+    uint64_t requests_denied; /* passed on by another host, without a token or with one of a user who may not */
+    uint64_t copies_refused;  /* of the mesh, that were not genuine */
     uint64_t removed_refused; /* frames and datagrams of nodes that were removed from the mesh */
     uint64_t archived;        /* groups that ended here */
     uint64_t archive_records, archive_refused_full, archive_loads;

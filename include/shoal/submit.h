@@ -17,6 +17,7 @@
 #define SHOAL_TICKET_BYTES_MAX 1024
 #define SHOAL_TOKEN_KEY_BYTES 32
 #define SHOAL_TOKEN_ID_BYTES 16
+#define SHOAL_TOKEN_TEXT_BYTES 722 /* of each (T1 of shoal/token.h), with the NUL */
 
 /* ---- users and tokens ---- */
 
@@ -24,7 +25,8 @@ struct shoal_user {
     char name[SHOAL_USER_BYTES_MAX];
     uint32_t uid;
     bool admin;
-    uint64_t tokens_from_s; /* tokens issued before this time (epoch seconds) are void; 0: all stand */
+    char token[SHOAL_TOKEN_TEXT_BYTES]; /* that it came with; "" when it came with its password */
+    uint64_t tokens_from_s;             /* tokens issued before this time (epoch seconds) are void; 0: all stand */
 };
 
 struct shoal_token_keys {

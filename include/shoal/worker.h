@@ -54,7 +54,10 @@
 #define SHOAL_ENV_LOG_MIB                                                                                              \
     "SHOAL_LOG_MIB" /* what the logs of the job may take on this host, decimal: for the runner                         \
                      */
-#define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED" /* UCX_NET_DEVICES form: "lo" or "lo,eth1" */
+/* Where training data between hosts goes: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
+ * where it is sealed. An IPv4 address of this host names its interface as well. */
+#define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"
+#define SHOAL_ENV_FABRIC_SEALED "SHOAL_FABRIC_SEALED"
 
 /* The activity that a worker is in, for `top`, `show` and the watchdog. */
 enum shoal_activity {

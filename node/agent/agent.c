@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "shoal/mesh.h"
+#include "shoal/disk.h"
 
 #include "agent_conf.h"
+#include "agent_python.h"
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
@@ -33,32 +35,6 @@ static enum shoal_err resolve(const char *text, uint16_t port_default, struct sh
                               struct shoal_msg *msg)
 {
     return shoal_address_parse(text, port_default, address, msg);
-}
-
-/* Through its own sys.executable, so that a shim is never what workers run; never realpath, which loses a venv. */
-static enum shoal_err find_python(struct agent_settings *settings, const char *wanted, struct shoal_msg *msg)
-{
-    char command[AGENT_PATH_BYTES + 64];
-    FILE *pipe;
-    size_t len;
-
-    if (wanted[0] == '\0')
-        wanted = "python3";
-    if (strpbrk(wanted, "'\\\n") != NULL)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "--python %s: no quotes or backslashes in this path, please", wanted);
-    (void)snprintf(command, sizeof(command), "'%.400s' -c 'import sys; print(sys.executable)' 2>/dev/null", wanted);
-    pipe = popen(command, "re");
-    if (pipe == NULL)
-        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot start %s: %s", wanted, strerror(errno));
-    if (fgets(settings->python, sizeof(settings->python), pipe) == NULL)
-        settings->python[0] = '\0';
-    (void)pclose(pipe);
-    len = strlen(settings->python);
-    while (len > 0 && settings->python[len - 1] == '\n')
-        settings->python[--len] = '\0';
-    if (len == 0)
-        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "%s is not a Python that runs; name one with --python", wanted);
-    return SHOAL_OK;
 }
 
 /* Beside the program as it is built, or where `make install` puts it. */
@@ -125,11 +101,48 @@ static enum shoal_err keep_text(char *to, size_t cap, const char *option, const 
     return SHOAL_OK;
 }
 
+/* Where training data goes between hosts: what the operator trusts; else where this host is reached, sealed. Loopback
+ * leads to nobody else. */
+static void choose_fabric(struct agent_settings *settings)
+{
+    static const uint8_t v4[12] = { [10] = 0xff, [11] = 0xff };
+    const uint8_t *ip = settings->address.ip;
+
+    if (settings->fabric_trusted[0] != '\0')
+        return;
+    if (shoal_address_is_loopback(settings->address) || memcmp(ip, v4, sizeof(v4)) != 0)
+        memcpy(settings->fabric_trusted, "lo", 3);
+    else
+        (void)snprintf(settings->fabric_sealed, sizeof(settings->fabric_sealed), "%u.%u.%u.%u", ip[12], ip[13], ip[14],
+                       ip[15]);
+}
+
+/* The first line of the file; its text is a secret, so no message has it. */
+static enum shoal_err read_metrics_token(struct agent_settings *settings, const char *path, struct shoal_msg *msg)
+{
+    struct shoal_buf text = { 0 };
+    enum shoal_err err;
+    size_t len = 0;
+
+    if (path[0] == '\0')
+        return SHOAL_OK;
+    err = shoal_disk_read(path, 4096, &text, msg);
+    while (err == SHOAL_OK && len < text.len && text.bytes[len] != '\n' && text.bytes[len] != '\r')
+        len++;
+    if (err == SHOAL_OK && (len < SHOAL_METRICS_TOKEN_BYTES_MIN || len >= sizeof(settings->metrics_token)))
+        err = shoal_fail(msg, SHOAL_ERR_INVALID,
+                         "metrics-token-file: the first line of %s has %zu bytes, and a token has %u to %u", path, len,
+                         SHOAL_METRICS_TOKEN_BYTES_MIN, SHOAL_METRICS_TOKEN_BYTES - 1);
+    if (err == SHOAL_OK)
+        memcpy(settings->metrics_token, text.bytes, len);
+    shoal_buf_deinit(&text);
+    return err;
+}
+
 static enum shoal_err settings_texts(struct agent_settings *settings, const struct shoal_cli_agent *options,
                                      struct shoal_msg *msg)
 {
     const char *host = options->host[0] != '\0' ? options->host : "127.0.0.1";
-    const char *trusted = options->fabric_trusted[0] == '\0' ? "lo" : options->fabric_trusted;
     enum shoal_err err = keep_text(settings->name, sizeof(settings->name), "name", options->name, msg);
 
     if (err == SHOAL_OK)
@@ -138,7 +151,10 @@ static enum shoal_err settings_texts(struct agent_settings *settings, const stru
     if (err == SHOAL_OK)
         err = keep_text(settings->domain, sizeof(settings->domain), "domain", options->domain, msg);
     if (err == SHOAL_OK)
-        err = keep_text(settings->fabric_trusted, sizeof(settings->fabric_trusted), "fabric-trusted", trusted, msg);
+        err = read_metrics_token(settings, options->metrics_token_file, msg);
+    if (err == SHOAL_OK)
+        err = keep_text(settings->fabric_trusted, sizeof(settings->fabric_trusted), "fabric-trusted",
+                        options->fabric_trusted, msg);
     if (err == SHOAL_OK)
         err = keep_text(settings->fabric_home, sizeof(settings->fabric_home) - 16, "libs", options->libs, msg);
     return err;
@@ -147,12 +163,13 @@ static enum shoal_err settings_texts(struct agent_settings *settings, const stru
 static enum shoal_err settings_of(struct agent_settings *settings, const struct shoal_cli_agent *given,
                                   struct shoal_msg *msg)
 {
+    static struct shoal_buf file; /* the kept texts live in it, as long as the process */
     struct shoal_cli_agent kept = *given;
     const struct shoal_cli_agent *options = &kept;
     enum shoal_err err = data_folder(settings, options->data, msg);
 
     if (err == SHOAL_OK)
-        err = agent_conf_read(&kept, msg);
+        err = agent_conf_read(&kept, &file, msg);
     if (err == SHOAL_OK)
         err = resolve(options->host[0] == '\0' ? "127.0.0.1" : options->host,
                       options->port == 0 ? DEFAULT_PORT : options->port, &settings->address, msg);
@@ -161,6 +178,7 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     err = settings_texts(settings, options, msg);
     if (err != SHOAL_OK)
         return err;
+    choose_fabric(settings);
     if (settings->name[0] == '\0' && gethostname(settings->name, sizeof(settings->name) - 1) != 0)
         (void)snprintf(settings->name, sizeof(settings->name), "node");
     settings->api_port = options->api_port == 0 ? DEFAULT_API_PORT : options->api_port;
@@ -177,6 +195,8 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
         (settings->prefill_bytes == 0 ? 64 * SHOAL_MIB : settings->prefill_bytes) > settings->store_map_bytes / 2)
         settings->prefill_bytes = settings->store_map_bytes / 2;
     settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
+    settings->files_max = options->files_max == 0 ? SHOAL_JOB_FILES : options->files_max;
+    settings->files_gib = options->files_gib == 0 ? SHOAL_JOB_FILES_GIB : options->files_gib;
     settings->archive_s = options->archive_s == 0 ? SHOAL_ARCHIVE_S : options->archive_s;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
     err = agent_inventory(settings, options->inventory, options->slots, msg);
@@ -190,7 +210,7 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
         settings->told_count = settings->seed_count;
         agent_peers_read(settings);
     }
-    return err == SHOAL_OK ? find_python(settings, options->python, msg) : err;
+    return err == SHOAL_OK ? agent_python_find(settings, options->python, msg) : err;
 }
 
 static void no_work(uv_work_t *work) { (void)work; }
@@ -218,8 +238,13 @@ static void scheduling_end(const struct agent *agent)
 {
     struct sched_param param = { .sched_priority = 1 };
 
+    const struct rlimit none = { 0, 0 };
+
     if (strncmp(agent->scheduling, "round", 5) == 0)
         (void)sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param);
+    /* A service manager may have let this process have its class by a limit. What it forks could take it by the same. */
+    (void)setrlimit(RLIMIT_RTPRIO, &none);
+    (void)setrlimit(RLIMIT_NICE, &none);
 }
 
 /* ---- callbacks of the parts ---- */
@@ -386,6 +411,15 @@ static void on_health(uv_timer_t *timer)
                   "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
+    agent_service_look(agent);
+}
+
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec used = { 0 };
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * SHOAL_S + (uint64_t)used.tv_nsec;
 }
 
 /* Once a turn, before the loop waits: a turn took what was not waited in it. */
@@ -397,9 +431,14 @@ static void on_turn_end(uv_prepare_t *prepare)
     uint64_t passed = agent->turn_began_ns == 0 ? 0 : now - agent->turn_began_ns;
     uint64_t waited = idle - agent->turn_idle_ns;
     uint64_t took = passed > waited ? passed - waited : 0;
+    uint64_t cpu = thread_cpu_ns();
 
+    if (agent->turn_began_ns != 0 && cpu - agent->turn_cpu_ns > agent->turn_cpu_longest_ns)
+        agent->turn_cpu_longest_ns = cpu - agent->turn_cpu_ns;
+    agent->turn_cpu_ns = cpu;
     agent->turn_began_ns = now;
     agent->turn_idle_ns = idle;
+    shoal_histogram_add(&agent->turns, took);
     if (took > agent->turn_longest_ns)
         agent->turn_longest_ns = took;
     if (took > AGENT_TURN_NS)
@@ -488,22 +527,44 @@ static enum shoal_err start_disk(struct agent *agent, struct shoal_msg *msg)
     return err == SHOAL_OK ? agent_files_create(agent, msg) : err;
 }
 
+/* The address of links without its port. */
+static void host_text(struct shoal_address address, char text[SHOAL_ADDRESS_TEXT_BYTES])
+{
+    size_t bracket;
+
+    shoal_address_text(address, text);
+    *strrchr(text, ':') = '\0';
+    bracket = text[0] == '[';
+    if (bracket == 1)
+        text[strlen(text) - 1] = '\0';
+    memmove(text, text + bracket, strlen(text + bracket) + 1);
+}
+
 static enum shoal_err start_http(struct agent *agent, struct shoal_msg *msg)
 {
     char tls[AGENT_PATH_BYTES + 16];
     char spool[AGENT_PATH_BYTES + 16];
+    char host[SHOAL_ADDRESS_TEXT_BYTES];
     struct shoal_backend backend;
+    enum shoal_err err;
     struct shoal_http_options options = { .host = agent->settings.api_host,
                                           .port = agent->settings.api_port,
                                           .plain = agent->settings.api_plain,
                                           .tls_dir = tls,
-                                          .tls_name = agent->settings.api_host,
-                                          .spool_dir = spool };
+                                          .spool_dir = spool,
+                                          .scrape_token = agent->settings.metrics_token };
 
     (void)snprintf(tls, sizeof(tls), "%s/tls", agent->settings.data);
     (void)snprintf(spool, sizeof(spool), "%s/spool", agent->settings.data);
     agent_backend(agent, &backend);
-    return shoal_http_start(&agent->loop, &options, &backend, &agent->http, msg);
+    agent_tls_names(&agent->identity, &options.tls);
+    host_text(agent->settings.address, host);
+    options.tls.names[0] = agent->settings.api_host;
+    options.tls.names[1] = host;
+    options.tls.names[2] = agent->settings.name;
+    err = shoal_http_start(&agent->loop, &options, &backend, &agent->http, msg);
+    shoal_wipe(&options, sizeof(options));
+    return err;
 }
 
 static enum shoal_err start_membership(struct agent *agent, struct shoal_msg *msg)
@@ -556,7 +617,7 @@ static void found_mesh(struct agent *agent)
     struct shoal_msg msg;
 
     (void)snprintf(path, sizeof(path), "%s/init", agent->settings.data);
-    if (shoal_file_read(path, SHOAL_MESH_COMMAND_BYTES_MAX, &command, &msg) == SHOAL_OK) {
+    if (shoal_disk_read(path, SHOAL_MESH_COMMAND_BYTES_MAX, &command, &msg) == SHOAL_OK) {
         request.command = shoal_buf_view(&command);
         agent_request(agent, &request, on_mesh_made, agent);
     }
@@ -592,6 +653,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     watch_turns(agent);
     agent_workers_reattach(agent);
     found_mesh(agent);
+    agent_service_ready(agent);
     if (!agent->stopping) /* agent_stop() uses it */
         (void)uv_timer_start(&agent->health_timer, on_health, HEALTH_MS, HEALTH_MS);
     for (unsigned i = 0; i < 2; i++) {
@@ -611,6 +673,7 @@ void agent_stop(struct agent *agent, int exit_code)
         return;
     agent->stopping = true;
     agent->exit_code = exit_code;
+    agent_service_stopping();
     (void)uv_timer_stop(&agent->health_timer);
     (void)uv_timer_start(&agent->health_timer, on_leave_over, 0, 0);
 }
@@ -625,6 +688,7 @@ int agent_main(const struct shoal_cli_agent *options)
     SHOAL_ASSERT(agent != NULL);
     agent->lock_fd = -1;
     agent->start_ns = agent_now_ns();
+    agent_service_init();
     err = shoal_crypto_init(&msg);
     if (err == SHOAL_OK)
         err = settings_of(&agent->settings, options, &msg);
@@ -640,9 +704,12 @@ int agent_main(const struct shoal_cli_agent *options)
         (void)uv_timer_init(&agent->loop, &agent->health_timer);     /* a start that fails may stop the agent, too */
         agent->health_timer.data = agent;
         scheduling(agent);
-        err = start_all(agent, &msg);
+        err = agent_service_create(agent, options, &msg);
     }
+    if (err == SHOAL_OK)
+        err = start_all(agent, &msg);
     if (err != SHOAL_OK) {
+        agent_service_failed(msg.text);
         /* What was started holds the agent, and the process ends here. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         (void)fprintf(stderr, "shoal agent: %s\n", msg.text);
         return err == SHOAL_ERR_INVALID ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
@@ -653,6 +720,11 @@ int agent_main(const struct shoal_cli_agent *options)
               agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text,
               agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
               agent->scheduling);
+    if (agent->settings.no_framework)
+        agent_log(agent,
+                  "offers no slots: %s has no torch or numpy, which jobs of all frameworks need; start again with "
+                  "--python and one that has them",
+                  agent->settings.python);
     agent_log(agent, "memory: at most %llu MiB, were every table full at once; shoal doctor lists them",
               (unsigned long long)agent_memory_mib());
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);
@@ -711,7 +783,7 @@ static enum shoal_err write_init(const char *data, const struct shoal_cli_agent 
     if (err != SHOAL_OK)
         return err;
     (void)snprintf(path, sizeof(path), "%s/init", data);
-    return shoal_file_replace(path, shoal_view_of(bytes, len), 0600, msg);
+    return shoal_disk_replace(path, shoal_view_of(bytes, len), 0600, msg);
 }
 
 static int refused(const char *verb, enum shoal_err err, const struct shoal_msg *msg)
@@ -722,8 +794,25 @@ static int refused(const char *verb, enum shoal_err err, const struct shoal_msg 
     return err == SHOAL_ERR_INVALID || err == SHOAL_ERR_TOO_BIG ? SHOAL_EXIT_USAGE : SHOAL_EXIT_FAILED;
 }
 
+/* --setup-python: `kept` names the Python that is kept for the agent's starts. A folder that is in use stays as it is. */
+static enum shoal_err setup_python(struct shoal_cli_agent *kept, char python[AGENT_PATH_BYTES], struct shoal_msg *msg)
+{
+    char path[AGENT_PATH_BYTES + 16];
+    enum shoal_err err;
+
+    (void)snprintf(path, sizeof(path), "%.500s/identity", kept->data);
+    if (!kept->setup_python || access(path, F_OK) == 0)
+        return SHOAL_OK;
+    err = agent_python_make(kept->data, kept->python, python, msg);
+    if (err == SHOAL_OK)
+        kept->python = python;
+    return err;
+}
+
 int agent_init_main(const struct shoal_cli_agent *options)
 {
+    struct shoal_cli_agent kept = *options;
+    char python[AGENT_PATH_BYTES];
     struct shoal_identity identity = { 0 };
     struct shoal_identity_options create = { .data_dir = options->data,
                                              .mesh_name =
@@ -731,6 +820,7 @@ int agent_init_main(const struct shoal_cli_agent *options)
     char password[SHOAL_PASSWORD_BYTES_MAX];
     char key[SHOAL_MESH_KEY_TEXT_BYTES];
     char path[AGENT_PATH_BYTES];
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES] = "";
     struct shoal_msg msg = { "" };
     bool made = false;
     enum shoal_err err = shoal_crypto_init(&msg);
@@ -738,22 +828,28 @@ int agent_init_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK && options->data[0] == '\0')
         err = shoal_fail(&msg, SHOAL_ERR_INVALID, "no data folder: give one with --data");
     if (err == SHOAL_OK)
+        err = setup_python(&kept, python, &msg);
+    if (err == SHOAL_OK)
         err = shoal_identity_create(&create, &identity, &msg);
     if (err == SHOAL_OK)
-        err = agent_conf_write(options, &msg);
+        err = agent_conf_write(&kept, &msg);
     if (err == SHOAL_OK)
         err = write_init(options->data, options, password, &made, &msg);
+    if (err == SHOAL_OK)
+        err = agent_tls_ready(options->data, &identity, fingerprint, &msg);
     if (err != SHOAL_OK)
         return refused("init", err, &msg);
     shoal_mesh_key_text(&identity, key);
     (void)snprintf(path, sizeof(path), "%s/mesh.key", options->data);
     (void)strncat(key, "\n", sizeof(key) - strlen(key) - 1);
-    err = shoal_file_replace(path, shoal_view_text(key), 0600, &msg);
+    err = shoal_disk_replace(path, shoal_view_text(key), 0600, &msg);
     if (err != SHOAL_OK)
         return refused("init", err, &msg);
     (void)printf("mesh %s is prepared in %s\n", identity.mesh_name, options->data);
     (void)printf("  start it:        shoal agent --data %s\n", options->data);
     (void)printf("  other hosts:     shoal join HOST:PORT --data DIR --secret-file mesh.key   (copy %s there)\n", path);
+    (void)printf("  who logs on:     shoal logon USER --fingerprint %s\n", fingerprint);
+    (void)printf("                   or --ca FILE with a copy of %s/tls/ca.crt\n", options->data);
     if (made)
         (void)printf("  administrator:   %s, password %s   (shown this once)\n",
                      options->admin_user[0] == '\0' ? "admin" : options->admin_user, password);
@@ -764,12 +860,15 @@ int agent_init_main(const struct shoal_cli_agent *options)
 
 int agent_join_main(const struct shoal_cli_agent *options)
 {
+    struct shoal_cli_agent kept = *options;
+    char python[AGENT_PATH_BYTES];
     struct shoal_identity identity = { 0 };
     struct shoal_secret secret;
     char name[SHOAL_MESH_NAME_MAX + 1];
     char key[SHOAL_MESH_KEY_TEXT_BYTES + 2];
     char path[AGENT_PATH_BYTES];
     char line[160];
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES];
     struct shoal_address seed;
     struct shoal_identity_options create = { .data_dir = options->data, .mesh_name = name, .mesh_secret = &secret };
     struct shoal_msg msg = { "" };
@@ -786,14 +885,18 @@ int agent_join_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK)
         err = shoal_mesh_key_parse(key, name, &secret, &msg);
     if (err == SHOAL_OK)
+        err = setup_python(&kept, python, &msg);
+    if (err == SHOAL_OK)
         err = shoal_identity_create(&create, &identity, &msg);
     if (err == SHOAL_OK) {
         (void)snprintf(path, sizeof(path), "%s/seeds", options->data);
         (void)snprintf(line, sizeof(line), "%.150s\n", options->join);
-        err = shoal_file_replace(path, shoal_view_text(line), 0600, &msg);
+        err = shoal_disk_replace(path, shoal_view_text(line), 0600, &msg);
     }
     if (err == SHOAL_OK)
-        err = agent_conf_write(options, &msg);
+        err = agent_conf_write(&kept, &msg);
+    if (err == SHOAL_OK)
+        err = agent_tls_ready(options->data, &identity, fingerprint, &msg);
     shoal_wipe(&secret, sizeof(secret));
     if (err != SHOAL_OK)
         return refused("join", err, &msg);
@@ -810,6 +913,7 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     struct agent *agent = calloc(1, sizeof(*agent));
     struct shoal_msg msg = { "" };
     enum shoal_err err;
+    int code;
 
     SHOAL_ASSERT(agent != NULL);
     err = shoal_crypto_init(&msg);
@@ -818,20 +922,15 @@ int agent_doctor_main(const struct shoal_cli_agent *options)
     if (err == SHOAL_OK)
         err = shoal_identity_load(agent->settings.data, NULL, false, &agent->identity, &msg);
     if (err != SHOAL_OK) {
+        if (options->json)
+            return refused("doctor", err, &msg);
         (void)printf("bad   %s\n", msg.text);
         free(agent);
         return SHOAL_EXIT_FAILED;
     }
     (void)uv_loop_init(&agent->loop);
     scheduling(agent);
-    (void)printf("ok    data folder %s, mesh %s\n", agent->settings.data, agent->identity.mesh_name);
-    (void)printf("ok    %u slots (%s)\n", agent->settings.slots,
-                 agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
-    (void)printf("ok    Python %s\n", agent->settings.python);
-    (void)printf("%s  FABRIC_HOME %s\n", access(agent->settings.fabric_home, R_OK) == 0 ? "ok  " : "bad ",
-                 agent->settings.fabric_home);
-    (void)printf("ok    scheduling class: %s\n", agent->scheduling);
-    agent_memory_print();
+    code = agent_doctor(agent, options->json);
     free(agent);
-    return SHOAL_EXIT_OK;
+    return code;
 }

@@ -19,6 +19,7 @@
 #include "shoal/job_facts.h"
 #include "shoal/job_index.h"
 #include "shoal/link.h"
+#include "shoal/metric_text.h"
 #include "shoal/sched.h"
 #include "shoal/sched_look.h"
 #include "shoal/store.h"
@@ -29,6 +30,7 @@
 
 #define SHOAL_VERSION "0.1"
 #define AGENT_PATH_BYTES 512
+#define AGENT_LOG_BYTES 160 /* of a log, relative to the result folder */
 /* Jobs of which something runs here, or files are on their way, or a ledger is held. An ended one is read from disk. */
 #define AGENT_JOBS_MAX 1024
 #define AGENT_REQUESTS_MAX 1024
@@ -48,10 +50,13 @@ struct agent_settings {
     char data[AGENT_PATH_BYTES];
     char name[64];
     char domain[SHOAL_SCHED_DOMAIN_BYTES];
+    char metrics_token[SHOAL_METRICS_TOKEN_BYTES]; /* "": none */
     char api_host[64];
     char fabric_home[AGENT_PATH_BYTES];
     char python[AGENT_PATH_BYTES];
-    char fabric_trusted[64];
+    bool no_framework;       /* the Python of jobs lacks what all frameworks import, so this host offers no slots */
+    char fabric_trusted[64]; /* interfaces where training data between hosts goes in the open, or empty */
+    char fabric_sealed[64];  /* else the address whose interface carries it sealed */
     struct shoal_address address; /* to bind and advertise: datagrams and links */
     uint16_t api_port;
     bool api_plain;
@@ -65,6 +70,8 @@ struct agent_settings {
     uint64_t prefill_bytes;
     uint64_t store_map_bytes; /* 0: the default */
     uint32_t log_max_mib;
+    uint32_t files_max; /* of one job's result folder */
+    uint64_t files_gib;
     uint32_t archive_s;
     bool verbose;
 };
@@ -95,9 +102,9 @@ struct agent_spares {
 
 struct agent_job {
     bool used;
-    bool opened;
-    bool cold_said;
-    /* a run was to be warm, and the launcher's log says why it is not */ /* JOB_OPEN: something of it runs, or will run, here */
+    bool opened;     /* JOB_OPEN: something of it runs, or will run, here */
+    bool cold_said;  /* a run was to be warm, and the launcher's log says why it is not */
+    bool notes_said; /* the launcher's log names the options that have no effect */
     struct shoal_job_id id;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
@@ -106,6 +113,8 @@ struct agent_job {
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as a host that is none of them was told */
     unsigned guardian_count;
     enum agent_files files; /* of the submitted code */
+    uint32_t code_files;    /* of the submitted code: they do not count as the job's */
+    char over[200];         /* why it is ended here, it has written too much; "": it has not */
     char failure[SHOAL_JOB_REASON_BYTES];
     char result_dir[AGENT_PATH_BYTES];
     char work_dir[AGENT_PATH_BYTES];
@@ -134,11 +143,17 @@ struct agent {
     uv_loop_t loop;
     struct agent_settings settings;
     struct shoal_identity identity;
+    struct passwords *passwords; /* NULL until somebody logs on */
     int lock_fd;
     bool boot_is_new; /* this host has started anew since the agent before: files may have lost what was not flushed */
     bool stopping;
     uint64_t ended_runs[AGENT_ENDED_RUNS_MAX]; /* agent_run_forget_later() */
     unsigned ended_run_count;
+    uint64_t ended_run_total;    /* that there ever were */
+    struct shoal_buf slots_next; /* the newest copy of the slots' table, not yet on its way to the disk */
+    uint64_t slots_next_covered; /* the ended runs of which it says that they are over, as ended_run_total */
+    uint64_t slots_covered;      /* the same of the one that is being written */
+    bool slots_keeping;
     int exit_code;
     uint64_t start_ns;
     struct shoal_link *link;
@@ -158,7 +173,10 @@ struct agent {
     uint64_t loop_lag_ns; /* worst of the last second */
     uv_prepare_t turn_end;
     uint64_t turn_began_ns, turn_idle_ns; /* at the end of the last turn: the time, and what was waited until then */
+    struct shoal_histogram turns;         /* how long they took */
     uint64_t turn_longest_ns;             /* since the start */
+    uint64_t turn_cpu_ns;                 /* at the end of the last turn: what the loop's thread has computed */
+    uint64_t turn_cpu_longest_ns;         /* of one turn: its own work, however busy the host is */
     uint64_t turns_late;                  /* longer than AGENT_TURN_NS */
     uv_signal_t signals[2];
     char scheduling[64]; /* the class we got */
@@ -177,9 +195,10 @@ struct agent {
     uint64_t facts_sequence;
     struct agent_publish *publishes; /* records for the next turn: gossip's steps do not nest in ours */
     uv_timer_t publish_timer;
-    bool draining, drained; /* agent_drain.c */
-    uint64_t leave_ns;      /* it has said goodbye, and stops then; 0: it stays */
-    bool mesh_news;         /* the copy of the mesh is new: who was removed is looked at in the next turn */
+    uint64_t mesh_version, mesh_config; /* of the copy held here, as its facts say */
+    bool draining, drained;             /* agent_drain.c */
+    uint64_t leave_ns;                  /* it has said goodbye, and stops then; 0: it stays */
+    bool mesh_news;                     /* the copy of the mesh is new: who was removed is looked at in the next turn */
     uint64_t mesh_heard;
 
     struct archive_index *archive; /* agent_archive_index.c */
@@ -188,6 +207,7 @@ struct agent {
     struct agent_job *jobs[AGENT_JOBS_MAX];
     struct agent_spares spares;
     uv_timer_t tree_timer;
+    uv_timer_t merge_timer;
     unsigned tree_scans;
 };
 
@@ -216,10 +236,20 @@ void agent_removed_tell(struct agent *agent, struct shoal_node_id node, struct s
 /* Another member says that this one was removed. */
 void agent_removed_heard(struct agent *agent, struct shoal_address address);
 
+/* agent_service.c: a service of this host's service manager; SIGHUP reads the configuration again */
+void agent_service_init(void); /* first of all: what the manager has put into the environment is taken out of it */
+SHOAL_MUST_CHECK enum shoal_err agent_service_create(struct agent *agent, const struct shoal_cli_agent *given,
+                                                     struct shoal_msg *msg);
+void agent_service_ready(const struct agent *agent); /* every verb is served from now on */
+void agent_service_look(struct agent *agent);        /* each health tick: says that the loop turns */
+void agent_service_stopping(void);
+void agent_service_failed(const char *text); /* it cannot start */
+
 /* agent_peers.c: adds the members of this host's last life to the seeds. */
 void agent_peers_read(struct agent_settings *settings);
-void agent_peers_note(const struct agent *agent, const struct shoal_member *member);
+void agent_peers_note(struct agent *agent, const struct shoal_member *member);
 /* Members of this host's last life of which nothing was heard since this agent's start, by address. How many. */
+uint32_t agent_peers_ids(struct shoal_node_id *ids, uint32_t cap); /* of them, when this agent started */
 size_t agent_peers_unheard(const struct agent *agent, char (*names)[64], size_t cap);
 void agent_publish_load(struct agent *agent);
 bool agent_load_of(struct agent *agent, struct shoal_node_id node, struct shoal_job_id job, uint32_t *load_milli,
@@ -229,6 +259,13 @@ uint64_t agent_wall_ms(void);
 /* agent_memory.c: what the limits imply, in all and by table. */
 uint64_t agent_memory_mib(void);
 void agent_memory_print(void);
+int agent_doctor(const struct agent *agent, bool json); /* prints, and is the exit code */
+
+/* agent_tls.c: for the node's certificate; wipe it after use. */
+void agent_tls_names(const struct shoal_identity *identity, struct shoal_tls_names *names);
+/* Makes <data>/tls/ca.crt, as shoal_tls_ca_ready(); with `data` NULL it only tells the fingerprint. */
+SHOAL_MUST_CHECK enum shoal_err agent_tls_ready(const char *data, const struct shoal_identity *identity,
+                                                char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES], struct shoal_msg *msg);
 
 void agent_log(const struct agent *agent, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -246,7 +283,7 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
 /* The file that holds what `run` prints; `end` is "stdout" or "stderr". */
-void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap);
+void agent_run_log(const struct agent_run *run, const char *end, char *path, size_t cap);
 /* The same of a task of an array, relative to the job's result folder. */
 void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *path, size_t cap);
 void agent_job_cold(void *arg, struct shoal_job_id id, const char *why); /* `arg` is the agent */
@@ -254,7 +291,8 @@ struct agent_run *agent_run_find(struct agent *agent, uint64_t worker_id, struct
 bool agent_run_restore(struct agent *agent, struct agent_job *job, uint64_t worker_id, struct agent_run *run);
 /* It has ended: what is kept of it goes once the copy of the slots' table says so. */
 void agent_run_forget_later(struct agent *agent, uint64_t worker_id);
-void agent_runs_kept(struct agent *agent); /* that copy was written */
+void agent_runs_kept(struct agent *agent,
+                     uint64_t total); /* that copy was written; it covers so many of all there were */
 void agent_job_folder(const struct agent *agent, struct shoal_job_id id, char *path, size_t cap);
 /* Forgets what has ended. */
 void agent_jobs_sweep(struct agent *agent);
@@ -293,6 +331,11 @@ void agent_materialise(struct agent *agent, struct shoal_job_id job, struct shoa
 typedef void agent_blob_fn(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash);
 /* Store a local file as a blob held by the job, here and on one more of its guardians if there is one. */
 void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg);
+/* The same of a file that is open; `fd` stays the caller's, and may be closed at once. */
+void agent_store_fd(struct agent *agent, struct shoal_job_id job, int fd, agent_blob_fn *done, void *arg);
+/* The same of what a job can touch: a file below `root`. */
+void agent_store_below(struct agent *agent, struct shoal_job_id job, const char *root, const char *path,
+                       agent_blob_fn *done, void *arg);
 /* The whole blob into memory, from here or from the job's guardians. */
 typedef void agent_bytes_fn(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes);
 void agent_read_blob(struct agent *agent, struct shoal_job_id job, struct shoal_hash hash, size_t max,
@@ -324,6 +367,9 @@ const struct shoal_job_summary *agent_archive_find(struct agent *agent, struct s
                                                    struct shoal_node_id *source);
 /* Names of the tasks below <result_dir>/log, in the order of their logs; how many, at most `max`. */
 size_t agent_log_tasks(const char *result_dir, char (*names)[96], size_t max);
+
+/* agent_workers.c: its workers here are ended, and say why. */
+void agent_job_over(struct agent *agent, struct agent_job *job, const char *text);
 
 /* agent_tree.c: the result folder looks the same on every host of a job */
 void agent_tree_create(struct agent *agent);
@@ -361,5 +407,19 @@ void agent_stop(struct agent *agent, int exit_code);
 /* inventory.c */
 SHOAL_MUST_CHECK enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
                                                 struct shoal_msg *msg);
+
+/* agent_tokens.c */
+struct shoal_user;
+struct shoal_sched_caller;
+/* The token that goes with what this user asks of another host, in `text` of SHOAL_TOKEN_TEXT_BYTES; empty: there is no key
+ * yet. */
+struct shoal_view agent_token_of(struct agent *agent, const struct shoal_user *user, char *text);
+enum shoal_err agent_token_who(void *arg, struct shoal_view token, uint64_t wall_ms, struct shoal_sched_caller *caller,
+                               struct shoal_msg *msg);
+/* Of a word that another host passes on. DENIED: it is no administrator's. */
+enum shoal_err agent_is_administrator(struct agent *agent, struct shoal_node_id from, struct shoal_view token,
+                                      struct shoal_msg *msg);
+/* It runs this version, or a later one. */
+bool agent_follows_rules(const struct agent *agent, struct shoal_node_id node);
 
 #endif

@@ -13,8 +13,8 @@
  * N2, N3: agent_archive_index.c, which knows the jobs of all hosts.
  * N4. A guardian that was away at the end may lack what the others have: the longest copy of a file is archived, of all
  *     guardians that can be reached.
- * N5. Only log, ledger and result are archived. Whatever else lies in RESULT_DIR stays on the hosts where it is, until
- *     the job is deleted. */
+ * N5. Files of RESULT_DIR are archived as this host has them, up to SHOAL_ARCHIVE_FILES_BYTES_MAX, but for logs of an
+ *     array's tasks. What is beyond stays on the hosts where it is, until the job is deleted, and the log says so. */
 #include "agent_archive.h"
 
 #include <dirent.h>
@@ -23,13 +23,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
+
 #include "agent_ledger.h"
+#include "agent_results.h"
+
+#include "shoal/disk.h"
 
 #include "shoal/banned.h"
 
 #define TASKS_MAX 256
 
 /* ---- making ---- */
+
+/* Paths of the result's manifests, in their order: those files are in the archive already. */
+struct known_paths {
+    char (*list)[AGENT_RESULT_PATH_BYTES];
+    size_t count, cap;
+};
 
 struct making {
     struct agent *agent;
@@ -47,6 +58,9 @@ struct making {
     size_t their;
     uint64_t offset;
     int fd; /* of the piece under way; -1: none */
+    struct known_paths known;
+    uv_work_t walk;
+    struct agent_results results;
 };
 
 /* Without one there is no ledger either, and none is made for a job that left nothing. */
@@ -83,6 +97,8 @@ static void made(struct making *m, enum shoal_err err, const char *text, struct 
         (void)close(m->fd);
     free(m->lines.list);
     free(m->theirs.list);
+    free(m->known.list);
+    free(m->results.list);
     free(m);
 }
 
@@ -93,34 +109,35 @@ static void on_list_stored(void *arg, enum shoal_err err, const char *text, stru
 
 static void store_list(struct making *m)
 {
-    char path[AGENT_PATH_BYTES + 64];
+    char folder[AGENT_PATH_BYTES];
+    FILE *file = NULL;
     bool good;
-    FILE *file;
+    int fd;
 
     if (m->lines.count == 0) {
         made(m, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
         return;
     }
-    agent_job_folder(m->agent, m->job, path, AGENT_PATH_BYTES);
-    (void)mkdir(path, 0700);
-    memcpy(path + strlen(path), "/archive", 9);
-    file = fopen(path, "we");
+    agent_job_folder(m->agent, m->job, folder, sizeof(folder));
+    (void)mkdir(folder, 0700);
+    fd = shoal_open_below(folder, "archive", O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd >= 0)
+        file = fdopen(fd, "w");
     if (file == NULL) {
         made(m, SHOAL_ERR_STORAGE, strerror(errno), (struct shoal_hash){ { 0 } });
         return;
     }
     for (size_t i = 0; i < m->lines.count; i++) {
-        const struct archive_line *line = &m->lines.list[i];
-        char hex[SHOAL_HASH_TEXT_BYTES];
+        char line[ARCHIVE_PATH_BYTES + 160];
 
-        shoal_hex_text(line->hash.bytes, 32, hex);
-        (void)fprintf(file, "%s %c %llu %s\n", hex, line->what, (unsigned long long)line->bytes, line->path);
+        if (archive_line_text(&m->lines.list[i], line, sizeof(line)))
+            (void)fputs(line, file);
     }
     good = ferror(file) == 0;
     if (fclose(file) != 0 || !good)
         made(m, SHOAL_ERR_STORAGE, "the list of its blobs cannot be written", (struct shoal_hash){ { 0 } });
     else
-        agent_store_file(m->agent, m->job, path, on_list_stored, m);
+        agent_store_below(m->agent, m->job, folder, "archive", on_list_stored, m);
 }
 
 static void store_next(struct making *m);
@@ -173,6 +190,10 @@ static void store_next(struct making *m)
         agent_fetch_blob(m->agent, m->job, m->lines.list[m->next].hash, nodes, count < 8 ? count : 8, on_blob_here, m);
         return;
     }
+    if (m->lines.list[m->next].what != 'g' && m->lines.list[m->next].what != 'a') { /* of the result folder */
+        agent_store_below(m->agent, m->job, m->root, m->lines.list[m->next].path, on_file_stored, m);
+        return;
+    }
     archive_line_path(m->agent, m->job, m->root, &m->lines.list[m->next], path, sizeof(path));
     agent_store_file(m->agent, m->job, path, on_file_stored, m);
 }
@@ -207,9 +228,23 @@ static void keep_audit(struct making *m)
 
     archive_line_path(m->agent, m->job, m->root, &line, path, sizeof(path));
     if (job != NULL && agent_ledger_audit(m->agent, job, &json) == SHOAL_OK &&
-        shoal_file_replace(path, shoal_buf_view(&json), 0600, &msg) == SHOAL_OK)
+        shoal_disk_replace(path, shoal_buf_view(&json), 0600, &msg) == SHOAL_OK)
         add_file(m, 'a', "audit");
     shoal_buf_deinit(&json);
+}
+
+static DIR *open_log_folder(const char *root, const char *name)
+{
+    char path[ARCHIVE_PATH_BYTES];
+    DIR *dir;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "log/%.95s", name);
+    fd = shoal_open_below(root, path, O_RDONLY | O_DIRECTORY);
+    dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
+    return dir;
 }
 
 static void list_files(struct making *m)
@@ -218,12 +253,9 @@ static void list_files(struct making *m)
     size_t count = agent_log_tasks(m->root, names, TASKS_MAX);
 
     for (size_t i = 0; i < count; i++) {
-        char path[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES];
+        DIR *dir = open_log_folder(m->root, names[i]);
         const struct dirent *entry;
-        DIR *dir;
 
-        (void)snprintf(path, sizeof(path), "%.500s/log/%.95s", m->root, names[i]);
-        dir = opendir(path);
         while (dir != NULL && (entry = readdir(dir)) != NULL) {
             char below[ARCHIVE_PATH_BYTES];
 
@@ -236,6 +268,81 @@ static void list_files(struct making *m)
     }
     keep_audit(m);
     add_file(m, 'g', "ledger");
+}
+
+/* ---- other files of the result folder (N5) ---- */
+
+static int by_path(const void *a, const void *b) { return strcmp(a, b); }
+
+static void know_path(struct making *m, const char *line)
+{
+    struct known_paths *known = &m->known;
+    int at = 0;
+
+    if (sscanf(line, "%*64s %*u %*u %*c%n", &at) != 0 || at == 0 || line[at] != ' ' ||
+        strlen(line + at + 1) >= sizeof(known->list[0]))
+        return;
+    if (known->count == known->cap) {
+        size_t cap = known->cap == 0 ? 16 : 2 * known->cap;
+        void *grown = realloc(known->list, cap * sizeof(known->list[0]));
+
+        if (grown == NULL)
+            return; /* the file is in the archive twice */
+        known->list = grown;
+        known->cap = cap;
+    }
+    memcpy(known->list[known->count++], line + at + 1, strlen(line + at + 1) + 1);
+}
+
+static void add_results(struct making *m)
+{
+    size_t left_out = m->results.left_out;
+    uint64_t bytes = 0;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (m->known.count > 1)
+        qsort(m->known.list, m->known.count, sizeof(m->known.list[0]), by_path);
+    for (size_t i = 0; i < m->results.count; i++) {
+        const struct agent_result *result = &m->results.list[i];
+        struct archive_line *line = NULL;
+
+        if (strncmp(result->path, "log/", 4) == 0 ||
+            (m->known.count > 0 &&
+             bsearch(result->path, m->known.list, m->known.count, sizeof(m->known.list[0]), by_path) != NULL))
+            continue;
+        if (result->bytes <= SHOAL_ARCHIVE_FILES_BYTES_MAX - bytes)
+            line = archive_lines_add(&m->lines);
+        if (line == NULL) {
+            left_out++;
+            continue;
+        }
+        bytes += result->bytes;
+        line->what = 'f';
+        line->bytes = result->bytes;
+        line->mtime_s = result->mtime_s;
+        line->executable = result->executable;
+        memcpy(line->path, result->path, sizeof(result->path));
+    }
+    shoal_job_id_text(m->job, text);
+    if (left_out > 0)
+        agent_log(m->agent, "%s: %zu files of its result folder do not go into the archive: they stay where they are",
+                  text, left_out);
+}
+
+static void walk_run(uv_work_t *work)
+{
+    struct making *m = work->data;
+
+    agent_results_walk(m->root, &m->results);
+}
+
+static void walk_ended(uv_work_t *work, int status)
+{
+    struct making *m = work->data;
+
+    (void)status;
+    add_results(m);
+    store_next(m);
 }
 
 /* ---- what other guardians have (N4) ---- */
@@ -321,7 +428,7 @@ static void pull_file(struct making *m)
     archive_make_parents(path, strlen(m->agent->settings.data) + 1);
     (void)snprintf(part, sizeof(part), "%s.part", path);
     m->offset = 0;
-    m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    m->fd = shoal_open_regular(part, O_WRONLY | O_CREAT | O_TRUNC);
     if (m->fd < 0)
         pull_next_node(m);
     else
@@ -360,7 +467,8 @@ static void pull_node(struct making *m)
         return;
     }
     list_files(m);
-    store_next(m);
+    m->walk.data = m;
+    (void)uv_queue_work(&m->agent->loop, &m->walk, walk_run, walk_ended);
 }
 
 static void pull_all(struct making *m)
@@ -390,19 +498,15 @@ static void put_files(struct shoal_writer *w, const char *root, const char *fold
         put++;
     }
     for (size_t i = 0; i < count; i++) {
+        DIR *dir = open_log_folder(root, names[i]);
         const struct dirent *entry;
-        DIR *dir;
 
-        (void)snprintf(path, sizeof(path), "%.500s/log/%.95s", root, names[i]);
-        dir = opendir(path);
         while (dir != NULL && (entry = readdir(dir)) != NULL && w->len + ARCHIVE_PATH_BYTES + 16 < w->cap) {
             char below[ARCHIVE_PATH_BYTES];
 
             if ((size_t)snprintf(below, sizeof(below), "log/%s/%s", names[i], entry->d_name) >= sizeof(below) ||
-                !archive_is_log(below))
-                continue;
-            (void)snprintf(path, sizeof(path), "%.500s/%s", root, below);
-            if (lstat(path, &facts) != 0 || !S_ISREG(facts.st_mode))
+                !archive_is_log(below) || fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0 ||
+                !S_ISREG(facts.st_mode))
                 continue;
             shoal_put_text(w, below);
             shoal_put_u64(w, (uint64_t)facts.st_size);
@@ -420,7 +524,7 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
     struct shoal_reader r = shoal_reader_init(args);
     struct shoal_job_id id = shoal_get_job_id(&r);
     char user[SHOAL_SCHED_BY_BYTES], relative[ARCHIVE_PATH_BYTES];
-    char root[AGENT_PATH_BYTES], folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + ARCHIVE_PATH_BYTES + 16];
+    char root[AGENT_PATH_BYTES], folder[AGENT_PATH_BYTES];
     static uint8_t bytes[ARCHIVE_ANSWER_BYTES_MAX];
     struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     uint64_t offset;
@@ -443,8 +547,7 @@ static void serve_files(void *arg, struct shoal_node_id from, struct shoal_view 
         peer_answer(question, w.failed ? SHOAL_ERR_TOO_BIG : SHOAL_OK, "", shoal_writer_view(&w));
         return;
     }
-    (void)snprintf(path, sizeof(path), "%s/%s", strcmp(relative, "ledger") == 0 ? folder : root, relative);
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    fd = shoal_open_below(strcmp(relative, "ledger") == 0 ? folder : root, relative, O_RDONLY);
     n = fd < 0 ? -1 : pread(fd, bytes, sizeof(bytes), (off_t)offset);
     if (fd >= 0)
         (void)close(fd);
@@ -459,6 +562,7 @@ static void next_manifest(struct making *m);
 static void on_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
 {
     struct making *m = arg;
+    char line_text[AGENT_RESULT_PATH_BYTES + 160];
     size_t at = 0;
 
     if (err != SHOAL_OK) {
@@ -470,6 +574,11 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
         char hex[SHOAL_HASH_TEXT_BYTES] = "";
         struct shoal_hash hash = { { 0 } };
 
+        if (end != NULL && (size_t)(end - (bytes.bytes + at)) < sizeof(line_text)) {
+            memcpy(line_text, bytes.bytes + at, (size_t)(end - (bytes.bytes + at)));
+            line_text[end - (bytes.bytes + at)] = '\0';
+            know_path(m, line_text);
+        }
         memcpy(hex, bytes.bytes + at, 64);
         if (shoal_hex_parse(hex, hash.bytes, 32) && !archive_lines_have(&m->lines, hash)) {
             struct archive_line *line = archive_lines_add(&m->lines);

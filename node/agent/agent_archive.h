@@ -15,6 +15,8 @@ struct archive_line {
     char what;
     uint64_t bytes;
     char path[ARCHIVE_PATH_BYTES];
+    uint64_t mtime_s; /* of an f, with `executable` */
+    bool executable;
 };
 
 struct archive_lines {
@@ -24,6 +26,8 @@ struct archive_lines {
 
 /* Of the wire: nothing of it is trusted. */
 bool archive_is_log(const char *path);
+/* Writes a line as archive_lines_read() reads it. False: it does not fit `cap`. */
+bool archive_line_text(const struct archive_line *line, char *text, size_t cap);
 /* A line of kind r, to be filled in; NULL: too many, or no memory. */
 struct archive_line *archive_lines_add(struct archive_lines *lines);
 /* What was read before an error stays. TOO_BIG: more lines than fit. */

@@ -1,10 +1,12 @@
-/* A holder of an ended job: the list of its blobs, then every blob in it, flushed and held; then logs and ledger are files
- * again, where a guardian has them (N1 in agent_archive.c). */
+/* A holder of an ended job: the list of its blobs, then every blob in it, flushed and held; then logs, ledger and other
+ * files are files again, where a guardian has them (N1 in agent_archive.c). */
 #include "agent_archive.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "shoal/below.h"
 
 #include "agent_ledger.h"
 
@@ -42,6 +44,25 @@ static void taken(struct taking *t, enum shoal_err err, const char *text)
 
 static void make_next(struct taking *t);
 
+/* Time and mode, by which it is known again. */
+static void dress(const struct taking *t)
+{
+    const struct archive_line *line = &t->lines.list[t->next];
+    const struct timespec times[2] = { { .tv_sec = (time_t)line->mtime_s }, { .tv_sec = (time_t)line->mtime_s } };
+
+    (void)chmod(t->made, line->executable ? 0700 : 0600); /* if not, it is made again at the next start */
+    (void)utimensat(AT_FDCWD, t->made, times, 0);
+}
+
+/* It has the length, and of another file than a log the time too: a checkpoint that is written again is as long. */
+static bool is_here(const struct taking *t, const struct archive_line *line)
+{
+    struct stat facts;
+
+    return line->what == 'r' || (stat(t->path, &facts) == 0 && (uint64_t)facts.st_size == line->bytes &&
+                                 (line->what != 'f' || (uint64_t)facts.st_mtime == line->mtime_s));
+}
+
 static void on_synced(uv_fs_t *request)
 {
     struct taking *t = request->data;
@@ -49,8 +70,10 @@ static void on_synced(uv_fs_t *request)
 
     uv_fs_req_cleanup(request);
     (void)close(t->fd);
+    if (flushed && t->lines.list[t->next].what == 'f')
+        dress(t);
     if (!flushed || rename(t->made, t->path) != 0) {
-        taken(t, SHOAL_ERR_STORAGE, "a log or ledger of the archive cannot be written here");
+        taken(t, SHOAL_ERR_STORAGE, "a file of the archive cannot be written here");
         return;
     }
     t->next++;
@@ -66,26 +89,27 @@ static void on_file(void *arg, enum shoal_err err, const char *path_or_text)
         return;
     }
     (void)snprintf(t->made, sizeof(t->made), "%s", path_or_text);
-    t->fd = open(t->made, O_RDONLY | O_CLOEXEC);
+    t->fd = shoal_open_regular(t->made, O_RDONLY);
     t->sync.data = t;
     if (t->fd >= 0 && uv_fs_fsync(&t->agent->loop, &t->sync, t->fd, on_synced) == 0) /* it may be large */
         return;
     if (t->fd >= 0)
         (void)close(t->fd);
-    taken(t, SHOAL_ERR_STORAGE, "a log or ledger of the archive cannot be flushed here");
+    taken(t, SHOAL_ERR_STORAGE, "a file of the archive cannot be flushed here");
 }
 
 static void keep_order(const struct taking *t)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    int fd = shoal_open_below(t->root, "log/.order", O_WRONLY | O_CREAT | O_TRUNC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     const char *last = "";
     size_t last_len = 0;
-    FILE *file;
 
-    (void)snprintf(path, sizeof(path), "%s/log/.order", t->root);
-    file = fopen(path, "we");
-    if (file == NULL)
+    if (file == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
         return; /* the logs of several tasks come by name */
+    }
     for (size_t i = 0; i < t->lines.count; i++) {
         const char *name = t->lines.list[i].path + 4;
         size_t len = strcspn(name, "/");
@@ -99,17 +123,16 @@ static void keep_order(const struct taking *t)
     (void)fclose(file);
 }
 
-/* Logs and the ledger lie where a guardian has them, so that they are read in the same way. */
+/* Files lie where a guardian has them, so that they are read in the same way. */
 static void make_next(struct taking *t)
 {
     struct agent_job *job = agent_job_find(t->agent, t->job);
-    struct stat facts;
 
     while (t->next < t->lines.count) {
         const struct archive_line *line = &t->lines.list[t->next];
 
         archive_line_path(t->agent, t->job, t->root, line, t->path, sizeof(t->path));
-        if (line->what != 'r' && (stat(t->path, &facts) != 0 || (uint64_t)facts.st_size != line->bytes))
+        if (!is_here(t, line))
             break;
         t->next++;
     }

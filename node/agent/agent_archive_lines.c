@@ -1,10 +1,14 @@
 /* The list of an ended job's blobs, and where the files lie that become blobs or are made from them.
  *
  * A line: "<64 hex of the blob> <what> <size> <path>\n"; what: l a file below log/, g the ledger, a its audit,
- * r the result's manifest or one of its files. Logs come in the order in which they are read. */
+ * r the result's manifest or one of its files. Logs come in the order in which they are read. Any other file of RESULT_DIR,
+ * an f in memory, is a line of kind r, "f <x or -> <mtime> <path>" as its path: an agent of the version before holds its blob
+ * and makes no file of it. */
 #include "agent_archive.h"
 
 #include <sys/stat.h>
+
+#include "agent_results.h"
 
 #include "shoal/banned.h"
 
@@ -23,6 +27,37 @@ bool archive_is_log(const char *path)
     return true;
 }
 
+/* "f <x or -> <mtime> <path>" */
+static bool file_parse(struct archive_line *line)
+{
+    unsigned long long mtime;
+    char mode;
+    int at = 0;
+
+    if (sscanf(line->path, "f %c %llu%n", &mode, &mtime, &at) != 2 || line->path[at] != ' ' ||
+        !agent_result_is_shown(line->path + at + 1))
+        return false;
+    line->what = 'f';
+    line->executable = mode == 'x';
+    line->mtime_s = mtime;
+    memmove(line->path, line->path + at + 1, strlen(line->path + at + 1) + 1);
+    return true;
+}
+
+bool archive_line_text(const struct archive_line *line, char *text, size_t cap)
+{
+    char hex[SHOAL_HASH_TEXT_BYTES];
+    int len;
+
+    shoal_hex_text(line->hash.bytes, 32, hex);
+    if (line->what == 'f')
+        len = snprintf(text, cap, "%s r %llu f %c %llu %s\n", hex, (unsigned long long)line->bytes,
+                       line->executable ? 'x' : '-', (unsigned long long)line->mtime_s, line->path);
+    else
+        len = snprintf(text, cap, "%s %c %llu %s\n", hex, line->what, (unsigned long long)line->bytes, line->path);
+    return len > 0 && (size_t)len < cap;
+}
+
 static bool line_parse(const char *text, struct archive_line *line)
 {
     char hex[SHOAL_HASH_TEXT_BYTES];
@@ -34,6 +69,8 @@ static bool line_parse(const char *text, struct archive_line *line)
     line->bytes = bytes;
     if (line->what == 'l')
         return archive_is_log(line->path);
+    if (line->what == 'r' && strncmp(line->path, "f ", 2) == 0)
+        return file_parse(line);
     return line->what == 'g' || line->what == 'a' || line->what == 'r';
 }
 

@@ -6,6 +6,8 @@
  * line. */
 #include "agent_ledger.h"
 
+#include "agent_metrics.h"
+
 #include "shoal/permute.h"
 #include "shoal/sched_look.h"
 
@@ -209,7 +211,11 @@ static enum shoal_err put_audit(const struct audit *a, const char *id, struct sh
         err = put(json, "%s{\"worker\":%llu,\"minibatches\":%llu,\"samples\":%llu}", i == 0 ? "" : ",",
                   (unsigned long long)a->shares[i].worker_id, (unsigned long long)a->shares[i].minibatches,
                   (unsigned long long)a->shares[i].samples);
-    return err == SHOAL_OK ? put(json, "]}") : err;
+    if (err == SHOAL_OK)
+        err = put(json, "]");
+    if (err == SHOAL_OK)
+        err = agent_metrics_calls(a->job, json);
+    return err == SHOAL_OK ? put(json, "}") : err;
 }
 
 enum shoal_err agent_ledger_none(struct shoal_job_id id, struct shoal_buf *json)

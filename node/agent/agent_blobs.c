@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
 #include "shoal/disk.h"
 #include "shoal/hash.h"
 
@@ -296,7 +297,7 @@ static void part_path(const struct materialising *m, char part[AGENT_PATH_BYTES 
 static bool is_materialised(const struct materialising *m)
 {
     uint8_t *chunk = malloc(SHOAL_CHUNK_BYTES_MAX);
-    int fd = open(m->path, O_RDONLY | O_CLOEXEC);
+    int fd = shoal_open_regular(m->path, O_RDONLY);
     struct stat facts;
     bool whole = chunk != NULL && fd >= 0 && fstat(fd, &facts) == 0 && (uint64_t)facts.st_size == m->parsed.bytes;
 
@@ -328,7 +329,7 @@ static void file_begin(struct agent_file_job *file)
     if (m->err != SHOAL_OK)
         return;
     part_path(m, part);
-    m->fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    m->fd = shoal_open_regular(part, O_WRONLY | O_CREAT | O_TRUNC);
     if (m->fd < 0)
         m->err = shoal_disk_fail(&m->msg, "create", part);
     else if (m->parsed.count == 0)
@@ -670,20 +671,38 @@ static void store_fd(struct agent *agent, struct shoal_job_id job, int fd, agent
     write_pieces(s);
 }
 
-void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg)
+/* `fd` is taken; negative: `path` could not be opened. */
+static void store_opened(struct agent *agent, struct shoal_job_id job, int fd, const char *path, agent_blob_fn *done,
+                         void *arg)
 {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a job may have put a pipe there */
     char text[AGENT_PATH_BYTES + 100];
-    struct stat facts;
 
-    if (fd >= 0 && fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)) {
+    if (fd >= 0) {
         store_fd(agent, job, fd, done, arg);
         return;
     }
-    (void)snprintf(text, sizeof(text), "%.400s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
-    if (fd >= 0)
-        (void)close(fd);
+    (void)snprintf(text, sizeof(text), "%.400s: %s", path, errno == ENXIO ? "not a regular file" : strerror(errno));
     done(arg, SHOAL_ERR_STORAGE, text, (struct shoal_hash){ { 0 } });
+}
+
+void agent_store_file(struct agent *agent, struct shoal_job_id job, const char *path, agent_blob_fn *done, void *arg)
+{
+    store_opened(agent, job, shoal_open_regular(path, O_RDONLY), path, done, arg);
+}
+
+/* Opened anew: whoever has it open has read it to its end. */
+void agent_store_fd(struct agent *agent, struct shoal_job_id job, int fd, agent_blob_fn *done, void *arg)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    store_opened(agent, job, open(path, O_RDONLY | O_CLOEXEC), path, done, arg);
+}
+
+void agent_store_below(struct agent *agent, struct shoal_job_id job, const char *root, const char *path,
+                       agent_blob_fn *done, void *arg)
+{
+    store_opened(agent, job, shoal_open_below(root, path, O_RDONLY), path, done, arg);
 }
 
 /* ---- the manifest of RESULT_DIR/model ----
@@ -710,21 +729,20 @@ struct listing {
 
 static void list_folder(struct listing *l, const char *relative, unsigned depth)
 {
-    char path[AGENT_PATH_BYTES + 300];
+    int fd = shoal_open_below(l->root, relative, O_RDONLY | O_DIRECTORY);
     const struct dirent *entry;
-    DIR *dir;
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
-    (void)snprintf(path, sizeof(path), "%s/%s", l->root, relative);
-    dir = opendir(path);
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
     while (dir != NULL && (entry = readdir(dir)) != NULL && l->count < MANIFEST_FILES_MAX) {
         struct listed *file = &l->files[l->count];
         struct stat facts;
 
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-            (size_t)snprintf(file->path, sizeof(file->path), "%s/%s", relative, entry->d_name) >= sizeof(file->path))
-            continue;
-        (void)snprintf(path, sizeof(path), "%s/%s", l->root, file->path);
-        if (lstat(path, &facts) != 0)
+            strchr(entry->d_name, '\n') != NULL ||
+            (size_t)snprintf(file->path, sizeof(file->path), "%s/%s", relative, entry->d_name) >= sizeof(file->path) ||
+            fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
         if (S_ISDIR(facts.st_mode) && depth < 16) {
             char below[256];
@@ -768,12 +786,14 @@ static void on_list_stored(void *arg, enum shoal_err err, const char *text, stru
 
 static void store_list(struct listing *l)
 {
-    char path[AGENT_PATH_BYTES + 64];
-    FILE *file;
+    char folder[AGENT_PATH_BYTES];
+    FILE *file = NULL;
+    int fd;
 
-    agent_job_folder(l->agent, l->job, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/manifest", 10);
-    file = fopen(path, "we");
+    agent_job_folder(l->agent, l->job, folder, sizeof(folder));
+    fd = shoal_open_below(folder, "manifest", O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd >= 0)
+        file = fdopen(fd, "w");
     if (file == NULL) {
         listing_end(l, SHOAL_ERR_STORAGE, strerror(errno), (struct shoal_hash){ { 0 } });
         return;
@@ -789,7 +809,7 @@ static void store_list(struct listing *l)
         listing_end(l, SHOAL_ERR_STORAGE, strerror(errno), (struct shoal_hash){ { 0 } });
         return;
     }
-    agent_store_file(l->agent, l->job, path, on_list_stored, l);
+    agent_store_below(l->agent, l->job, folder, "manifest", on_list_stored, l);
 }
 
 static void store_next(struct listing *l);
@@ -808,14 +828,10 @@ static void on_file_stored(void *arg, enum shoal_err err, const char *text, stru
 
 static void store_next(struct listing *l)
 {
-    char path[AGENT_PATH_BYTES + 300];
-
-    if (l->next == l->count) {
+    if (l->next == l->count)
         store_list(l);
-        return;
-    }
-    (void)snprintf(path, sizeof(path), "%s/%s", l->root, l->files[l->next].path);
-    agent_store_file(l->agent, l->job, path, on_file_stored, l);
+    else
+        agent_store_below(l->agent, l->job, l->root, l->files[l->next].path, on_file_stored, l);
 }
 
 static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_t call)

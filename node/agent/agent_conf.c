@@ -1,10 +1,12 @@
 /* Options that `shoal init` and `shoal join` were given are kept in <data>/agent.conf, one "name value" a line, so that
- * `shoal agent --data DIR` alone starts the same agent. What is given at the start stands above the file. */
+ * `shoal agent --data DIR` alone starts the same agent. What is given at the start stands above the file. SIGHUP has the
+ * file read again (agent_service.c). */
 #include "agent_conf.h"
 
 #include <errno.h>
 
 #include "shoal/identity.h"
+#include "shoal/disk.h"
 
 #include "shoal/banned.h"
 
@@ -22,8 +24,10 @@ static const struct text_option text_options[] = {
     { "inventory", offsetof(struct shoal_cli_agent, inventory) },
     { "fabric-trusted", offsetof(struct shoal_cli_agent, fabric_trusted) },
     { "domain", offsetof(struct shoal_cli_agent, domain) },
+    { "metrics-token-file", offsetof(struct shoal_cli_agent, metrics_token_file) },
     { "python", offsetof(struct shoal_cli_agent, python) },
     { "libs", offsetof(struct shoal_cli_agent, libs) },
+    { "log-level", offsetof(struct shoal_cli_agent, log_level) },
 };
 #define TEXT_OPTIONS (sizeof(text_options) / sizeof(text_options[0]))
 
@@ -35,6 +39,8 @@ enum number_setting {
     SET_PREFILL,
     SET_STORE_MAP,
     SET_LOG_MAX,
+    SET_FILES_MAX,
+    SET_FILES_GIB,
     SET_ARCHIVE_AFTER
 };
 
@@ -51,6 +57,8 @@ static const struct number_option {
     { "prefill", SET_PREFILL, 0, SHOAL_PREFILL_MIB_MAX },
     { "store-map", SET_STORE_MAP, SHOAL_STORE_MAP_MIB_MIN, SHOAL_PREFILL_MIB_MAX },
     { "log-max", SET_LOG_MAX, 1, SHOAL_JOB_LOG_MIB_MAX },
+    { "files-max", SET_FILES_MAX, 1, SHOAL_JOB_FILES_MAX },
+    { "files-gib", SET_FILES_GIB, 1, SHOAL_JOB_FILES_GIB_MAX },
     { "archive-after", SET_ARCHIVE_AFTER, SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX },
 };
 #define NUMBER_OPTIONS (sizeof(number_options) / sizeof(number_options[0]))
@@ -106,6 +114,10 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
         put_number(&w, "store-map", given.store_map_mib);
     if (given.log_max_mib != 0)
         put_number(&w, "log-max", given.log_max_mib);
+    if (given.files_max != 0)
+        put_number(&w, "files-max", given.files_max);
+    if (given.files_gib != 0)
+        put_number(&w, "files-gib", given.files_gib);
     if (given.archive_s != 0)
         put_number(&w, "archive-after", given.archive_s);
     if (w.failed)
@@ -113,7 +125,7 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
     if (w.len == 0)
         return SHOAL_OK;
     (void)snprintf(path, sizeof(path), "%.400s/agent.conf", options->data);
-    return shoal_file_replace(path, shoal_writer_view(&w), 0600, msg);
+    return shoal_disk_replace(path, shoal_writer_view(&w), 0600, msg);
 }
 
 static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
@@ -143,6 +155,61 @@ static void take_number(struct shoal_cli_agent *options, enum number_setting set
     case SET_STORE_MAP: options->store_map_mib = options->store_map_mib == 0 ? number : options->store_map_mib; break;
     case SET_ARCHIVE_AFTER: options->archive_s = options->archive_s == 0 ? (uint32_t)number : options->archive_s; break;
     case SET_LOG_MAX: options->log_max_mib = options->log_max_mib == 0 ? (uint32_t)number : options->log_max_mib; break;
+    case SET_FILES_MAX: options->files_max = options->files_max == 0 ? (uint32_t)number : options->files_max; break;
+    case SET_FILES_GIB: options->files_gib = options->files_gib == 0 ? (uint32_t)number : options->files_gib; break;
+    }
+}
+
+/* Zero, or UINT64_MAX for --prefill, is what was not given. */
+static uint64_t number_of(const struct shoal_cli_agent *options, enum number_setting setting)
+{
+    switch (setting) {
+    case SET_PORT: return options->port;
+    case SET_API_PORT: return options->api_port;
+    case SET_API_PLAIN: return options->api_plain;
+    case SET_SLOTS: return options->slots;
+    case SET_PREFILL: return options->prefill_mib;
+    case SET_STORE_MAP: return options->store_map_mib;
+    case SET_LOG_MAX: return options->log_max_mib;
+    case SET_FILES_MAX: return options->files_max;
+    case SET_FILES_GIB: return options->files_gib;
+    case SET_ARCHIVE_AFTER: return options->archive_s;
+    }
+    return 0;
+}
+
+static const char *number_text(const struct number_option *option, const struct shoal_cli_agent *options, char text[24])
+{
+    uint64_t number = number_of(options, option->setting);
+    bool given = option->setting == SET_PREFILL ? number != UINT64_MAX : number != 0;
+
+    if (!given)
+        return AGENT_CONF_DEFAULT;
+    (void)snprintf(text, 24, "%llu", (unsigned long long)number);
+    return text;
+}
+
+void agent_conf_changes(const struct shoal_cli_agent *was, const struct shoal_cli_agent *is, agent_conf_change_fn *tell,
+                        void *arg)
+{
+    struct shoal_cli_agent a = *was;
+    struct shoal_cli_agent b = *is;
+
+    for (size_t i = 0; i < TEXT_OPTIONS; i++) {
+        const char *old = *text_at(&a, &text_options[i]);
+        const char *new = *text_at(&b, &text_options[i]);
+
+        if (strcmp(old, new) != 0)
+            tell(arg, text_options[i].name, old[0] == '\0' ? AGENT_CONF_DEFAULT : old,
+                 new[0] == '\0' ? AGENT_CONF_DEFAULT : new);
+    }
+    for (size_t i = 0; i < NUMBER_OPTIONS; i++) {
+        char old[24];
+        char new[24];
+
+        if (number_of(&a, number_options[i].setting) != number_of(&b, number_options[i].setting))
+            tell(arg, number_options[i].name, number_text(&number_options[i], &a, old),
+                 number_text(&number_options[i], &b, new));
     }
 }
 
@@ -157,6 +224,9 @@ static enum shoal_err take(struct shoal_cli_agent *options, const char *path, un
     for (size_t i = 0; i < TEXT_OPTIONS; i++) {
         if (strcmp(text, text_options[i].name) != 0)
             continue;
+        if (strcmp(text, "log-level") == 0 && strcmp(value, "debug") != 0 && strcmp(value, "info") != 0)
+            return shoal_fail(msg, SHOAL_ERR_INVALID, "%s:%u: log-level: \"%.60s\" is not debug or info", path, line,
+                              value);
         if ((*text_at(options, &text_options[i]))[0] == '\0')
             *text_at(options, &text_options[i]) = value;
         return SHOAL_OK;
@@ -194,21 +264,19 @@ enum shoal_err agent_conf_parse(struct shoal_cli_agent *options, char *text, con
     return err;
 }
 
-/* The texts live in the file's bytes, which are kept as long as the process. */
-enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_msg *msg)
+enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_buf *file, struct shoal_msg *msg)
 {
-    static struct shoal_buf file;
     char path[AGENT_PATH_BYTES];
     enum shoal_err err;
 
     (void)snprintf(path, sizeof(path), "%.400s/agent.conf", options->data);
-    err = shoal_file_read(path, CONF_BYTES_MAX, &file, msg);
+    err = shoal_disk_read(path, CONF_BYTES_MAX, file, msg);
     if (err == SHOAL_ERR_NOT_FOUND)
         return SHOAL_OK;
-    if (err == SHOAL_OK && memchr(file.bytes, 0, file.len) != NULL)
+    if (err == SHOAL_OK && memchr(file->bytes, 0, file->len) != NULL)
         err = shoal_fail(msg, SHOAL_ERR_INVALID, "%s is not text; restore it, or run `shoal init` or `shoal join` anew",
                          path);
     if (err == SHOAL_OK)
-        err = shoal_buf_append(&file, "", 1);
-    return err == SHOAL_OK ? agent_conf_parse(options, (char *)file.bytes, path, msg) : err;
+        err = shoal_buf_append(file, "", 1);
+    return err == SHOAL_OK ? agent_conf_parse(options, (char *)file->bytes, path, msg) : err;
 }

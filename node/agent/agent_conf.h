@@ -10,7 +10,16 @@ SHOAL_MUST_CHECK enum shoal_err agent_conf_write(const struct shoal_cli_agent *o
  * messages. INVALID: no such setting, or beyond its bounds; the message names file and line. */
 SHOAL_MUST_CHECK enum shoal_err agent_conf_parse(struct shoal_cli_agent *options, char *text, const char *path,
                                                  struct shoal_msg *msg);
-/* The same from the data folder's file. No file is no error. */
-SHOAL_MUST_CHECK enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_msg *msg);
+/* The same from the data folder's file, into `file`, in which the texts live then: the caller's, after an error too. No
+ * file is no error. Waits for the disk. */
+SHOAL_MUST_CHECK enum shoal_err agent_conf_read(struct shoal_cli_agent *options, struct shoal_buf *file,
+                                                struct shoal_msg *msg);
+
+/* What a setting is called that was not given. */
+#define AGENT_CONF_DEFAULT "its default"
+typedef void agent_conf_change_fn(void *arg, const char *name, const char *was, const char *is);
+/* Tells every setting in which the two differ. */
+void agent_conf_changes(const struct shoal_cli_agent *was, const struct shoal_cli_agent *is, agent_conf_change_fn *tell,
+                        void *arg);
 
 #endif

@@ -10,9 +10,11 @@
 #include <unistd.h>
 
 #include "shoal/control_record.h"
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/sched_look.h"
 
+#include "agent_files.h"
 #include "agent_workers.h"
 
 #include "shoal/banned.h"
@@ -42,6 +44,43 @@ uint64_t agent_wall_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / SHOAL_MS;
 }
 
+/* How many bytes the character at `c` has; 0: it is a control character, or no UTF-8. */
+static unsigned char_bytes(const uint8_t *c)
+{
+    static const struct {
+        uint8_t first, last; /* of the character's first byte */
+        uint8_t low, high;   /* of its second */
+        uint8_t bytes;
+    } rows[] = { { 0x20, 0x7e, 0, 0, 1 },       { 0xc2, 0xc2, 0xa0, 0xbf, 2 }, { 0xc3, 0xdf, 0x80, 0xbf, 2 },
+                 { 0xe0, 0xe0, 0xa0, 0xbf, 3 }, { 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 },
+                 { 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 }, { 0xf1, 0xf3, 0x80, 0xbf, 4 },
+                 { 0xf4, 0xf4, 0x80, 0x8f, 4 } };
+    unsigned row = 0;
+
+    while (row < sizeof(rows) / sizeof(rows[0]) && (c[0] < rows[row].first || c[0] > rows[row].last))
+        row++;
+    if (row == sizeof(rows) / sizeof(rows[0]))
+        return 0;
+    if (rows[row].bytes > 1 && (c[1] < rows[row].low || c[1] > rows[row].high))
+        return 0;
+    for (unsigned i = 2; i < rows[row].bytes; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    return rows[row].bytes;
+}
+
+/* A job's last words stand in the log, too: there they are one line of text, and no orders to a terminal. */
+static void as_text(char *text)
+{
+    for (uint8_t *c = (uint8_t *)text; *c != '\0';) {
+        unsigned bytes = char_bytes(c);
+
+        if (bytes == 0)
+            *c = '?';
+        c += bytes == 0 ? 1 : bytes;
+    }
+}
+
 void agent_log(const struct agent *agent, const char *format, ...)
 {
     char text[1024];
@@ -53,6 +92,7 @@ void agent_log(const struct agent *agent, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    as_text(text);
     (void)clock_gettime(CLOCK_REALTIME, &now);
     (void)gmtime_r(&now.tv_sec, &parts);
     (void)strftime(clock_text, sizeof(clock_text), "%Y-%m-%dT%H:%M:%S", &parts);
@@ -120,7 +160,10 @@ static void publish_own(struct agent *agent, enum shoal_record_kind kind, const 
 void agent_publish_facts(struct agent *agent)
 {
     const struct agent_settings *settings = &agent->settings;
-    struct shoal_facts_record facts = { .cpus = (uint32_t)uv_available_parallelism(),
+    struct shoal_facts_record facts = { .rules = SHOAL_SCHED_RULES,
+                                        .mesh_version = agent->mesh_version,
+                                        .mesh_config = agent->mesh_config,
+                                        .cpus = (uint32_t)uv_available_parallelism(),
                                         .simulated = settings->simulated,
                                         .draining = agent->draining,
                                         .drained = agent->drained };
@@ -338,29 +381,69 @@ static void remove_group(struct agent *agent, struct shoal_job_id group)
         agent_log(agent, "a group's log stays on disk: %s", msg.text);
 }
 
-static void keep_mesh(struct agent *agent, struct shoal_view bytes)
-{
+/* The copy of the slots' table (slots.copy), on the files' thread: one at a time, and the newest waits. It is not flushed: the
+ * runners say what lives. */
+struct slots_keep {
+    struct agent_file_job file;
     char path[AGENT_PATH_BYTES + 32];
-    struct shoal_msg msg;
+    struct shoal_buf bytes;
+    bool kept;
+};
 
-    (void)snprintf(path, sizeof(path), "%s/mesh.copy", agent->settings.data);
-    if (shoal_file_replace(path, bytes, 0600, &msg) != SHOAL_OK)
-        agent_log(agent, "the mesh's copy is not kept: %s", msg.text);
+static void run_slots_keep(struct agent_file_job *job)
+{
+    struct slots_keep *keep = (struct slots_keep *)(void *)job;
+    char part[sizeof(keep->path) + 8];
+    FILE *file;
+
+    (void)snprintf(part, sizeof(part), "%s.part", keep->path);
+    file = fopen(part, "we");
+    if (file == NULL)
+        return;
+    keep->kept = fwrite(keep->bytes.bytes, 1, keep->bytes.len, file) == keep->bytes.len;
+    keep->kept = fclose(file) == 0 && keep->kept && rename(part, keep->path) == 0;
+}
+
+static void keep_slots_next(struct agent *agent);
+
+static void slots_kept(struct agent_file_job *job)
+{
+    struct slots_keep *keep = (struct slots_keep *)(void *)job;
+    struct agent *agent = job->agent;
+
+    agent->slots_keeping = false;
+    if (keep->kept)
+        agent_runs_kept(agent, agent->slots_covered);
+    shoal_buf_deinit(&keep->bytes);
+    free(keep);
+    keep_slots_next(agent);
+}
+
+static void keep_slots_next(struct agent *agent)
+{
+    struct slots_keep *keep = agent->slots_next.len == 0 || agent->slots_keeping ? NULL : calloc(1, sizeof(*keep));
+
+    if (keep == NULL)
+        return;
+    (void)snprintf(keep->path, sizeof(keep->path), "%s/slots.copy", agent->settings.data);
+    keep->file = (struct agent_file_job){ .bytes = agent->slots_next.len, .run = run_slots_keep, .done = slots_kept };
+    keep->bytes = agent->slots_next;
+    agent->slots_next = (struct shoal_buf){ 0 };
+    agent->slots_covered = agent->slots_next_covered;
+    agent->slots_keeping = agent_file_submit(agent, &keep->file) == SHOAL_OK;
+    if (agent->slots_keeping)
+        return;
+    shoal_buf_deinit(&keep->bytes);
+    free(keep);
 }
 
 static void keep_slots(struct agent *agent, struct shoal_view bytes)
 {
-    char path[AGENT_PATH_BYTES + 32];
-    char part[AGENT_PATH_BYTES + 40];
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/slots.copy", agent->settings.data);
-    (void)snprintf(part, sizeof(part), "%s.part", path);
-    file = fopen(part, "we");
-    if (file == NULL)
-        return; /* rebuildable: the runners say what lives */
-    if (fwrite(bytes.bytes, 1, bytes.len, file) == bytes.len && fclose(file) == 0 && rename(part, path) == 0)
-        agent_runs_kept(agent);
+    agent->slots_next.len = 0;
+    if (shoal_buf_append(&agent->slots_next, bytes.bytes, bytes.len) != SHOAL_OK)
+        return;
+    agent->slots_next_covered = agent->ended_run_total;
+    keep_slots_next(agent);
 }
 
 /* ---- actions ---- */
@@ -436,12 +519,18 @@ static void carry_out(struct agent *agent, const struct shoal_sched_action *acti
         break;
     case SHOAL_SCHED_REPLY: on_reply(agent, action); break;
     case SHOAL_SCHED_PUBLISH_SUMMARY:
-    case SHOAL_SCHED_PUBLISH_SLOTS:
-    case SHOAL_SCHED_PUBLISH_MESH: carry_out_publish(agent, action); break;
+    case SHOAL_SCHED_PUBLISH_SLOTS: carry_out_publish(agent, action); break;
+    case SHOAL_SCHED_PUBLISH_MESH:
+        carry_out_publish(agent, action);
+        agent->mesh_version = action->u.publish.version;
+        agent->mesh_config = action->u.publish.config;
+        if (action->u.publish.own)
+            agent_publish_facts(agent);
+        break;
     case SHOAL_SCHED_INDEX: agent_list_index(agent, action); break;
     case SHOAL_SCHED_KEEP_SLOTS: keep_slots(agent, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH:
-        keep_mesh(agent, action->u.publish.payload);
+        agent_file_replace(agent, "mesh.copy", action->u.publish.payload);
         agent->mesh_news = true;
         (void)uv_timer_start(&agent->publish_timer, on_publish, 0, 0);
         break;
@@ -747,7 +836,7 @@ static void copy_restore(struct agent *agent, enum shoal_sched_event_kind kind, 
     struct shoal_msg msg;
 
     (void)snprintf(path, sizeof(path), "%s/%s", agent->settings.data, name);
-    if (shoal_file_read(path, 4 * SHOAL_MIB, &copy, &msg) == SHOAL_OK) {
+    if (shoal_disk_read(path, 4 * SHOAL_MIB, &copy, &msg) == SHOAL_OK) {
         event.u.mesh_copy.bytes = shoal_buf_view(&copy);
         agent_event(agent, &event);
     }
@@ -801,11 +890,15 @@ enum shoal_err agent_control_create(struct agent *agent, struct shoal_msg *msg)
     uint64_t seed;
     enum shoal_err err;
 
+    options.peer_count = agent_peers_ids(options.peers, SHOAL_SCHED_PEERS_MAX);
     memcpy(options.public_key, agent->identity.public_key.bytes, sizeof(options.public_key));
     memcpy(options.domain, agent->settings.domain, sizeof(options.domain));
-    options.env = (struct shoal_sched_env){
-        .arg = agent, .hash = env_hash, .sign = env_sign, .verify = env_verify, .node_of_key = env_node
-    };
+    options.env = (struct shoal_sched_env){ .arg = agent,
+                                            .hash = env_hash,
+                                            .sign = env_sign,
+                                            .verify = env_verify,
+                                            .node_of_key = env_node,
+                                            .who = agent_token_who };
     shoal_random(&seed, sizeof(seed));
     shoal_rand_init(&options.chance, seed);
     agent->actions = malloc(sizeof(*agent->actions));

@@ -18,6 +18,11 @@ struct agent_file_job {
 SHOAL_MUST_CHECK enum shoal_err agent_files_create(struct agent *agent, struct shoal_msg *msg);
 /* FULL: refused, nothing has happened; the job is the caller's. */
 SHOAL_MUST_CHECK enum shoal_err agent_file_submit(struct agent *agent, struct agent_file_job *job);
+/* The same for files of result folders. */
+SHOAL_MUST_CHECK enum shoal_err agent_tree_submit(struct agent *agent, struct agent_file_job *job);
+/* The file of that name in the data folder becomes these bytes, flushed, after what was asked for before. `bytes` is
+ * copied. Lost, and said in the log: no memory, a full queue, a disk that fails. */
+void agent_file_replace(struct agent *agent, const char *name, struct shoal_view bytes);
 uint64_t agent_files_refused(const struct agent *agent);
 
 #endif

@@ -21,6 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
+
 #include "shoal/banned.h"
 
 /* Most of the way is there already, so it is made from its end. */
@@ -91,16 +93,16 @@ static void take_spare(struct agent *agent, struct agent_job *job)
  * written out when it is closed. */
 static void spec_keep(const struct agent *agent, const struct agent_job *job)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    char folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + 8];
     struct stat facts;
     size_t len = job->spec_bytes.len;
     int fd;
 
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/spec", 6);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    fd = shoal_open_below(folder, "spec", O_WRONLY | O_CREAT);
     if (fd < 0)
         return; /* only a restart of this agent misses it */
+    (void)snprintf(path, sizeof(path), "%s/spec", folder);
     if (pwrite(fd, job->spec_bytes.bytes, len, 0) != (ssize_t)len || fstat(fd, &facts) != 0 ||
         ((size_t)facts.st_size != len && ftruncate(fd, (off_t)len) != 0))
         (void)unlink(path);

@@ -13,9 +13,11 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pwd.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
 #include "shoal/bundle.h"
 #include "shoal/sched_look.h"
 
@@ -122,6 +124,7 @@ static int remove_entry(const char *path, const struct stat *facts, int kind, st
     (void)facts;
     (void)kind;
     (void)place;
+    (void)sched_yield(); /* there may be many, and the loop has this thread's class */
     return remove(path);
 }
 
@@ -130,7 +133,7 @@ void agent_remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FT
 static void unpack(uv_work_t *work)
 {
     struct unpacking *u = work->data;
-    int fd = open(u->bundle, O_RDONLY | O_CLOEXEC);
+    int fd = shoal_open_regular(u->bundle, O_RDONLY);
 
     if (fd < 0) {
         u->err = shoal_fail(&u->msg, SHOAL_ERR_STORAGE, "%s: %s", u->bundle, strerror(errno));
@@ -203,6 +206,7 @@ static void unpacked(uv_work_t *work, int status)
     if (u->err == SHOAL_OK && !find_main(job, u->target))
         u->err = shoal_fail(&u->msg, SHOAL_ERR_NOT_FOUND, "the main file %s is not among the submitted files",
                             job->spec.main_file);
+    job->code_files = u->info.entries;
     if (!u->agent->stopping)
         files_done(u->agent, job, u->err, u->msg.text);
     free(u);
@@ -263,23 +267,39 @@ void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t genera
     fetch_files(agent, job);
 }
 
+static bool spec_read(const struct agent *agent, struct shoal_job_id id, struct shoal_buf *spec)
+{
+    char folder[AGENT_PATH_BYTES];
+    struct stat facts;
+    bool whole;
+    int fd;
+
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    fd = shoal_open_below(folder, "spec", O_RDONLY);
+    if (fd < 0)
+        return false;
+    whole = fstat(fd, &facts) == 0 && facts.st_size <= SHOAL_JOB_SPEC_BYTES_MAX &&
+            shoal_buf_reserve(spec, (size_t)facts.st_size + 1) == SHOAL_OK &&
+            pread(fd, spec->bytes, (size_t)facts.st_size, 0) == (ssize_t)facts.st_size;
+    (void)close(fd);
+    if (whole)
+        spec->len = (size_t)facts.st_size;
+    return whole;
+}
+
 /* After this agent's restart: the runner lives, so the folders are there; the specification was kept beside them. */
 void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation)
 {
-    char path[AGENT_PATH_BYTES + 32];
     char code[AGENT_PATH_BYTES + 32];
     struct shoal_buf spec = { 0 };
-    struct shoal_msg msg;
 
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/spec", 6);
-    if (shoal_file_read(path, SHOAL_JOB_SPEC_BYTES_MAX, &spec, &msg) == SHOAL_OK &&
-        agent_fold_spec(job, shoal_buf_view(&spec)) == 0) {
+    if (spec_read(agent, job->id, &spec) && agent_fold_spec(job, shoal_buf_view(&spec)) == 0) {
         job->generation = generation;
         job->opened = true;
         set_result_dir(agent, job);
         (void)snprintf(code, sizeof(code), "%s/_submitted_code", job->result_dir);
         job->files = find_main(job, code) ? AGENT_FILES_READY : AGENT_FILES_NONE;
+        job->code_files = SHOAL_BUNDLE_ENTRIES_MAX; /* how many there were is not known any more */
     }
     shoal_buf_deinit(&spec);
 }
@@ -560,7 +580,10 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     put_env(t, SHOAL_ENV_GENERATION, "%u", job->generation);
     put_env(t, SHOAL_ENV_NODE, "%s", hex);
     put_env(t, SHOAL_ENV_WORKER, "%llu", (unsigned long long)run->worker_id);
-    put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
+    if (agent->settings.fabric_sealed[0] != '\0')
+        put_env(t, SHOAL_ENV_FABRIC_SEALED, "%s", agent->settings.fabric_sealed);
+    else
+        put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
     put_env(t, SHOAL_ENV_LOG_MIB, "%u", agent->settings.log_max_mib);
     shoal_hex_text(run->token, sizeof(run->token), hex);
     put_env(t, SHOAL_ENV_TOKEN, "%s", hex);
@@ -642,6 +665,17 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         put_argv(t, text);
 }
 
+/* What we set under our own prefix stands above the user's: bounds, descriptors, which worker it is. */
+static bool is_ours(const struct start_text *t, const char *pair)
+{
+    size_t len = strcspn(pair, "=") + 1;
+
+    for (uint32_t i = 0; strncmp(pair, "SHOAL_", 6) == 0 && i < t->start.envc; i++)
+        if (strncmp(t->start.env[i], pair, len) == 0)
+            return true;
+    return false;
+}
+
 static void env_user(struct agent_job *job, struct start_text *t)
 {
     const char *text = NULL;
@@ -650,7 +684,7 @@ static void env_user(struct agent_job *job, struct start_text *t)
         const char *equals = strchr(text, '=');
         char name[256];
 
-        if (equals == NULL || (size_t)(equals - text) >= sizeof(name))
+        if (equals == NULL || (size_t)(equals - text) >= sizeof(name) || is_ours(t, text))
             continue;
         memcpy(name, text, (size_t)(equals - text));
         name[equals - text] = '\0';
@@ -669,20 +703,46 @@ static void not_started(struct agent *agent, uint64_t worker_id, const char *tex
     agent_host_event(agent, &event);
 }
 
+/* False: it cannot be written. */
+static bool launcher_put(const struct agent_job *job, const char *path, const char *before, const char *text)
+{
+    int fd = shoal_open_below(job->result_dir, path, O_WRONLY | O_APPEND | O_CREAT);
+
+    if (fd < 0)
+        return false;
+    (void)dprintf(fd, "%s%s\n", before, text);
+    (void)close(fd);
+    return true;
+}
+
 /* Which worker was started where. A job of one process has nothing to tell apart, and no such file. */
 static void launcher_line(struct agent_job *job, const struct agent_run *run, const char *text)
 {
-    char path[AGENT_PATH_BYTES + 160];
-    FILE *file;
+    char path[AGENT_LOG_BYTES];
 
     if (agent_job_is_single(job))
         return;
-    (void)snprintf(path, sizeof(path), "%s/log/app.%s/launcher", job->result_dir, run->task);
-    file = fopen(path, "ae");
-    if (file == NULL)
+    (void)snprintf(path, sizeof(path), "log/app.%s/launcher", run->task);
+    (void)launcher_put(job, path, "", text);
+}
+
+/* What was asked for and has no effect, once a job: where its driver or first worker starts; of an array on each host. */
+static void launcher_notes(struct agent_job *job, const struct agent_run *run)
+{
+    const bool first =
+        run->role == SHOAL_JOB_DRIVER || run->role == SHOAL_JOB_TASK || (!job->spec.elastic && run->index == 0);
+    const char *text = NULL;
+    char path[AGENT_LOG_BYTES];
+
+    if (!first || job->notes_said)
         return;
-    (void)fprintf(file, "%s\n", text);
-    (void)fclose(file);
+    job->notes_said = true;
+    if (run->role == SHOAL_JOB_TASK)
+        agent_run_log(run, "launcher", path, sizeof(path));
+    else
+        (void)snprintf(path, sizeof(path), "log/app.%s/launcher", run->task);
+    while ((text = shoal_job_texts_next(&job->spec.notes, text)) != NULL)
+        (void)launcher_put(job, path, "", text);
 }
 
 /* Once a job and host: the line is for whoever wonders why it was no faster. */
@@ -690,22 +750,18 @@ void agent_job_cold(void *arg, struct shoal_job_id id, const char *why)
 {
     struct agent *agent = arg;
     struct agent_job *job = agent_job_find(agent, id);
-    char path[AGENT_PATH_BYTES + 160];
-    FILE *file = NULL;
+    char path[AGENT_LOG_BYTES];
+    bool said = false;
 
     if (job == NULL || job->cold_said)
         return;
     job->cold_said = true;
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && file == NULL; i++) {
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && !said; i++) {
         if (!job->runs[i].used)
             continue;
-        agent_run_log(job, &job->runs[i], "launcher", path, sizeof(path));
-        file = fopen(path, "ae");
+        agent_run_log(&job->runs[i], "launcher", path, sizeof(path));
+        said = launcher_put(job, path, "starts cold, though warm was asked for: ", why);
     }
-    if (file == NULL)
-        return;
-    (void)fprintf(file, "starts cold, though warm was asked for: %s\n", why);
-    (void)fclose(file);
 }
 
 /* Each attempt writes a file of its own: what the one before wrote may still be on its way from another host. */
@@ -718,27 +774,25 @@ void agent_task_log(uint32_t index, uint32_t attempt, const char *end, char *pat
     (void)snprintf(path, cap, "log/tasks/%u%s.%s", index, again, end);
 }
 
-void agent_run_log(const struct agent_job *job, const struct agent_run *run, const char *end, char *path, size_t cap)
+void agent_run_log(const struct agent_run *run, const char *end, char *path, size_t cap)
 {
-    char below[64];
-
-    agent_task_log(run->index, run->attempt, end, below, sizeof(below));
     if (run->role == SHOAL_JOB_TASK)
-        (void)snprintf(path, cap, "%s/%s", job->result_dir, below);
+        agent_task_log(run->index, run->attempt, end, path, cap);
     else /* what a driver prints goes to a log of its own: $LOG_DIR/stdout of an elastic one holds the helper's lines */
-        (void)snprintf(path, cap, "%s/log/app.%s/%s%s", job->result_dir, run->task,
-                       run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);
+        (void)snprintf(path, cap, "log/app.%s/%s%s", run->task, run->role == SHOAL_JOB_DRIVER ? "driver." : "", end);
 }
 
 static void start_run(struct agent *agent, struct agent_job *job, struct agent_run *run)
 {
     struct start_text *t = calloc(1, sizeof(*t));
-    char path[AGENT_PATH_BYTES + 160];
+    char path[AGENT_PATH_BYTES + AGENT_LOG_BYTES];
+    char below[AGENT_LOG_BYTES];
     char log_dir[AGENT_PATH_BYTES + 128];
     char line[256];
     struct shoal_msg msg;
 
     SHOAL_ASSERT(t != NULL);
+    job->over[0] = '\0';
     if (run->role == SHOAL_JOB_TASK)
         (void)snprintf(log_dir, sizeof(log_dir), "%s/log/tasks", job->result_dir);
     else
@@ -750,9 +804,11 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.freeze_at_ns = run->deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS;
     t->start.kill_at_ns = run->deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS;
     t->start.cwd = keep(t, job->work_dir);
-    agent_run_log(job, run, "stdout", path, sizeof(path));
+    agent_run_log(run, "stdout", below, sizeof(below));
+    (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, below);
     t->start.stdout_path = keep(t, path);
-    agent_run_log(job, run, "stderr", path, sizeof(path));
+    agent_run_log(run, "stderr", below, sizeof(below));
+    (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, below);
     t->start.stderr_path = keep(t, path);
     t->start.lock_path = "";
     if (run->slot != SHOAL_SLOT_NONE) {
@@ -770,6 +826,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
                    run->slot, agent->settings.name);
     if (run->role != SHOAL_JOB_TASK) /* the table of an array's tasks says so */
         launcher_line(job, run, line);
+    launcher_notes(job, run);
     if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
         not_started(agent, run->worker_id, msg.text);
     free(t);
@@ -856,16 +913,24 @@ static void run_forget(struct agent *agent, uint64_t worker_id)
 
 void agent_run_forget_later(struct agent *agent, uint64_t worker_id)
 {
-    if (agent->ended_run_count == AGENT_ENDED_RUNS_MAX)
+    if (agent->ended_run_count == AGENT_ENDED_RUNS_MAX) {
         run_forget(agent, worker_id);
-    else
-        agent->ended_runs[agent->ended_run_count++] = worker_id;
+        return;
+    }
+    agent->ended_runs[agent->ended_run_count++] = worker_id;
+    agent->ended_run_total++;
 }
 
-void agent_runs_kept(struct agent *agent)
+void agent_runs_kept(struct agent *agent, uint64_t total)
 {
-    while (agent->ended_run_count > 0)
-        run_forget(agent, agent->ended_runs[--agent->ended_run_count]);
+    uint64_t after = agent->ended_run_total - total; /* those that ended since */
+    unsigned kept = after >= agent->ended_run_count ? 0 : agent->ended_run_count - (unsigned)after;
+
+    SHOAL_ASSERT(total <= agent->ended_run_total);
+    for (unsigned i = 0; i < kept; i++)
+        run_forget(agent, agent->ended_runs[i]);
+    agent->ended_run_count -= kept;
+    memmove(agent->ended_runs, agent->ended_runs + kept, agent->ended_run_count * sizeof(agent->ended_runs[0]));
 }
 
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order)

@@ -20,10 +20,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shoal/below.h"
 #include "shoal/disk.h"
 #include "shoal/permute.h"
 #include "shoal/step_record.h"
@@ -33,6 +33,7 @@
 #include "shoal/banned.h"
 
 #define RECORD_BYTES_MAX (2 * SHOAL_MIB)
+#define WINDOW_BYTES (RECORD_BYTES_MAX + 4)
 #define PUSH_BYTES_MAX (512 * SHOAL_KIB)
 #define PUSH_MS 50
 #define PUSH_TIMEOUT_NS (3 * SHOAL_S)
@@ -217,33 +218,70 @@ static enum shoal_err take(struct ledger *ledger, struct shoal_view view)
     return err;
 }
 
+/* Records of a file, read and not mapped: its job may cut it short at any time, and to touch a mapped page beyond the end
+ * would end this agent. */
+struct window {
+    int fd;
+    uint8_t *bytes; /* WINDOW_BYTES */
+    uint64_t at;    /* where they begin in the file */
+    size_t len;
+};
+
+static const uint8_t *window_get(struct window *w, uint64_t at, size_t need)
+{
+    ssize_t got;
+
+    if (at >= w->at && at + need <= w->at + w->len)
+        return w->bytes + (at - w->at);
+    if (w->bytes == NULL || need > WINDOW_BYTES)
+        return NULL;
+    got = pread(w->fd, w->bytes, WINDOW_BYTES, (off_t)at);
+    w->at = at;
+    w->len = got < 0 ? 0 : (size_t)got;
+    return w->len < need ? NULL : w->bytes;
+}
+
+/* The record at `at` of the first `end` bytes: its length, with its head and tuples; they live until the next call. 0: none
+ * is whole there. */
+static uint32_t window_record(struct window *w, uint64_t at, uint64_t end, struct shoal_step_head *head,
+                              struct shoal_reader *tuples)
+{
+    const uint8_t *bytes = at + 4 <= end ? window_get(w, at, 4) : NULL;
+    struct shoal_reader r;
+    uint32_t len;
+
+    if (bytes == NULL)
+        return 0;
+    r = shoal_reader_init(shoal_view_of(bytes, 4));
+    len = shoal_get_u32(&r);
+    if (len == 0 || len > RECORD_BYTES_MAX || at + 4 + len > end)
+        return 0;
+    bytes = window_get(w, at, 4 + (size_t)len);
+    return bytes != NULL && shoal_step_record_len(shoal_view_of(bytes + 4, len), head, tuples) == len ? len : 0;
+}
+
 /* Read the file once: where it ends, what its last record is. A torn tail is cut off. */
 static void scan(struct ledger *ledger)
 {
+    struct window w = { .fd = ledger->fd };
+    struct shoal_step_head head;
+    struct shoal_reader tuples;
     struct stat facts;
-    uint8_t *bytes;
     uint64_t at = 0;
+    uint32_t len;
 
     if (fstat(ledger->fd, &facts) != 0 || facts.st_size == 0)
         return;
-    bytes = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, ledger->fd, 0);
-    if (bytes == MAP_FAILED)
+    w.bytes = malloc(WINDOW_BYTES);
+    if (w.bytes == NULL)
         return;
-    while (at + 4 <= (uint64_t)facts.st_size) {
-        struct shoal_reader r = shoal_reader_init(shoal_view_of(bytes + at, 4));
-        uint32_t len = shoal_get_u32(&r);
-        struct shoal_step_head head;
-        struct shoal_reader tuples;
-
-        if (len > RECORD_BYTES_MAX || at + 4 + len > (uint64_t)facts.st_size ||
-            shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len || !follows(ledger, &head))
-            break;
+    while ((len = window_record(&w, at, (uint64_t)facts.st_size, &head, &tuples)) > 0 && follows(ledger, &head)) {
         ledger->call = head.call;
         ledger->step = head.step;
         note_progress(ledger, &head, tuples);
         at += 4 + len;
     }
-    (void)munmap(bytes, (size_t)facts.st_size);
+    free(w.bytes);
     ledger->bytes = at;
     if (ftruncate(ledger->fd, (off_t)at) != 0)
         agent_log(ledger->agent, "%s: the ledger's torn tail stays: %s", ledger->job->text, strerror(errno));
@@ -251,7 +289,7 @@ static void scan(struct ledger *ledger)
 
 static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    char folder[AGENT_PATH_BYTES];
     struct ledger *ledger;
 
     if (job->ledger != NULL)
@@ -260,11 +298,10 @@ static struct ledger *ledger_need(struct agent *agent, struct agent_job *job)
     SHOAL_ASSERT(ledger != NULL);
     ledger->agent = agent;
     ledger->job = job;
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/ledger", 8);
-    ledger->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    ledger->fd = shoal_open_below(folder, "ledger", O_RDWR | O_CREAT);
     if (ledger->fd < 0) {
-        agent_log(agent, "%s: %s; step records cannot be kept here", path, strerror(errno));
+        agent_log(agent, "%s/ledger: %s; step records cannot be kept here", folder, strerror(errno));
         free(ledger);
         return NULL;
     }
@@ -757,27 +794,23 @@ size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t ca
 void agent_ledger_each(struct agent *agent, struct agent_job *job, ledger_each_fn *each, void *arg)
 {
     struct ledger *ledger = ledger_need(agent, job);
-    uint8_t *bytes;
+    struct shoal_step_head head;
+    struct shoal_reader tuples;
+    struct window w = { .fd = -1 };
     uint64_t at = 0;
+    uint32_t len;
 
     if (ledger == NULL || ledger->bytes == 0)
         return;
-    bytes = mmap(NULL, (size_t)ledger->bytes, PROT_READ, MAP_PRIVATE, ledger->fd, 0);
-    if (bytes == MAP_FAILED)
+    w.fd = ledger->fd;
+    w.bytes = malloc(WINDOW_BYTES);
+    if (w.bytes == NULL)
         return;
-    while (at + 4 <= ledger->bytes) {
-        struct shoal_reader r = shoal_reader_init(shoal_view_of(bytes + at, 4));
-        uint32_t len = shoal_get_u32(&r);
-        struct shoal_step_head head;
-        struct shoal_reader tuples;
-
-        if (at + 4 + len > ledger->bytes ||
-            shoal_step_record_len(shoal_view_of(bytes + at + 4, len), &head, &tuples) != len)
-            break;
+    while ((len = window_record(&w, at, ledger->bytes, &head, &tuples)) > 0) {
         each(arg, &head, tuples);
         at += 4 + len;
     }
-    (void)munmap(bytes, (size_t)ledger->bytes);
+    free(w.bytes);
 }
 
 void agent_ledger_create(struct agent *agent) { peer_serve(agent->calls, PEER_RECORDS, serve_records, agent); }

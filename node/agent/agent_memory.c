@@ -7,6 +7,8 @@
 
 #include "shoal/banned.h"
 
+#define NAME_COLUMNS 38
+
 static void memory_max(struct shoal_memory *memory)
 {
     *memory = (struct shoal_memory){ 0 };
@@ -29,6 +31,17 @@ uint64_t agent_memory_mib(void)
     return shoal_memory_bytes(&memory) / SHOAL_MIB;
 }
 
+/* Where to break a text at a space, so that at most `columns` come before. */
+static int cut_at(const char *text, int columns)
+{
+    int at = (int)strnlen(text, (size_t)columns + 1);
+
+    while (at > columns || (text[at] != '\0' && text[at] != ' ' && at > 0))
+        at--;
+    return at > 0 ? at : columns;
+}
+
+/* 80 columns. */
 void agent_memory_print(void)
 {
     struct shoal_memory memory;
@@ -39,8 +52,12 @@ void agent_memory_print(void)
     for (uint32_t i = 0; i < memory.count; i++) {
         const struct shoal_memory_row *row = &memory.rows[i];
 
-        (void)printf("      %-64s %10llu x %9llu B %9llu KiB\n", row->what, (unsigned long long)row->count_max,
-                     (unsigned long long)row->bytes_each,
+        int first = cut_at(row->what, NAME_COLUMNS);
+
+        (void)printf("      %-*.*s %8llu x %8llu B %8llu KiB\n", NAME_COLUMNS, first, row->what,
+                     (unsigned long long)row->count_max, (unsigned long long)row->bytes_each,
                      (unsigned long long)(row->count_max * row->bytes_each / SHOAL_KIB));
+        if (row->what[first] != '\0')
+            (void)printf("        %s\n", row->what + first + 1);
     }
 }

@@ -32,7 +32,9 @@ void agent_removed_look(struct agent *agent)
     if (mesh == NULL || agent->stopping)
         return;
     if (!agent_admits(agent, agent->identity.node)) {
-        agent_log(agent, "stops: this host was removed from the mesh; to come back, join it with a new data folder");
+        agent_log(agent,
+                  "stops: this host was removed from the mesh; to come back, have an administrator readmit it (shoal "
+                  "node readmit, at another host), or join it with a new data folder");
         agent_stop(agent, 1);
         return;
     }
@@ -65,6 +67,9 @@ void agent_removed_heard(struct agent *agent, struct shoal_address address)
         return;
     removed.said_ns = now;
     shoal_address_text(address, text);
-    agent_log(agent, "%s refuses this host: it was removed from the mesh; to come back, join it with a new data folder",
+    agent_log(agent,
+              "%s refuses this host: it was removed from the mesh; to come back, have an administrator readmit it "
+              "(shoal node "
+              "readmit, at another host), or join it with a new data folder",
               text);
 }

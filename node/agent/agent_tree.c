@@ -14,13 +14,16 @@
  * T3. A job of one process that has printed nothing has no logs to push: who looks for them finds none, which says the
  *     same. Once it prints, all of them are pushed.
  * T4. What was there before this agent is offered, not forced: a log only where it is longer, a file as the content that was
- *     noted of it, and as nothing certain if the host has started anew since and the note does not hold. */
+ *     noted of it, and as nothing certain if the host has started anew since and the note does not hold.
+ * T5. No turn of the loop looks at more than LOOP_LOOKS names, or takes over more than MERGE_ENTRIES of a look: a folder that
+ *     has more is walked on a thread of its own (agent_files.c), and rests ten times as long as that took.
+ * T6. A job whose folder holds more files or bytes than this host allows is ended here, and the reason says so. */
 #include "agent.h"
 
 #include "agent_files.h"
 #include "node/blob/tree_disk.h"
+#include "node/blob/tree_walk.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -28,14 +31,15 @@
 
 #include "shoal/banned.h"
 
-#define ENTRIES_MAX 8192
 #define ENTRIES_FIRST 16
 /* Closed jobs are looked for in each so many scans. */
 #define SWEEP_SCANS 4
-#define DEPTH_MAX 16
 #define TARGETS_MAX 8
 #define PIECE_BYTES (256 * SHOAL_KIB)
 #define SCAN_MS 250
+#define LOOP_LOOKS 256u
+#define MERGE_ENTRIES 1024u
+#define REST_TIMES 10u
 #define SCAN_SOME_MS 50
 #define PUSH_TIMEOUT_NS (10 * SHOAL_S)
 
@@ -55,6 +59,7 @@ struct entry {
     uint32_t sent[TARGETS_MAX];      /* version that target i has whole */
     uint64_t offset[TARGETS_MAX];    /* bytes of it that target i has */
     uint32_t under_way[TARGETS_MAX]; /* version of which pieces are being sent */
+    uint64_t seen;                   /* the look that found it last */
 };
 
 struct target {
@@ -62,9 +67,11 @@ struct target {
     bool asking;
     bool answered; /* it knows of versions */
     bool previous; /* it does not */
+    bool dirty;    /* something may be due to it */
+    size_t cursor; /* where to look for that */
     size_t entry;  /* of the piece under way */
     uint32_t version;
-    uint64_t piece_end;
+    uint64_t piece_next; /* what follows it */
     struct tree *tree;
 };
 
@@ -74,13 +81,25 @@ struct reading {
     struct target *target;
     struct tree_place place;
     struct shoal_node_id self;
-    uint64_t offset;
+    uint64_t offset, file_bytes;
+    uint64_t next; /* where the piece after this one begins */
     size_t len;
-    bool prepare, doubted, fresh;
+    bool log, prepare, doubted, fresh;
     uint64_t above;
     struct tree_version content;
     enum shoal_err err;
     uint8_t bytes[];
+};
+
+/* A look at a large folder: on the thread first, then taken over by the loop, a part in each turn. */
+struct looking {
+    struct agent_file_job file;
+    struct tree *tree;
+    char root[AGENT_PATH_BYTES];
+    struct tree_walk walk;
+    uint64_t took_ns;
+    size_t merged;
+    bool walked;
 };
 
 struct tree {
@@ -88,6 +107,14 @@ struct tree {
     struct agent_job *job;
     struct entry *entries; /* grows */
     size_t count, cap;
+    uint32_t *places; /* by the path's hash: index + 1, 0: free */
+    size_t place_cap; /* a power of two, at least twice `count` */
+    struct looking *looking;
+    uint64_t looks;
+    uint64_t rests_until_ns;
+    bool again; /* look once more after this look: something has ended since it began */
+    bool large; /* looked at on the thread */
+    bool spoke; /* a log holds something */
     struct target targets[TARGETS_MAX];
     size_t target_count;
     unsigned open_asks;
@@ -97,22 +124,51 @@ struct tree {
 };
 
 static void push_all(struct tree *tree);
+static void on_merge(uv_timer_t *timer);
 
 /* ---- looking ---- */
 
+static size_t place_of(const struct tree *tree, const char *path)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a; a job that makes its paths collide slows down its own folder */
+    size_t at;
+
+    for (const char *c = path; *c != '\0'; c++)
+        hash = (hash ^ (uint8_t)*c) * 1099511628211u;
+    at = (size_t)(hash ^ hash >> 32) & (tree->place_cap - 1);
+    while (tree->places[at] != 0 && strcmp(tree->entries[tree->places[at] - 1].path, path) != 0)
+        at = (at + 1) & (tree->place_cap - 1);
+    return at;
+}
+
 static struct entry *entry_find(struct tree *tree, const char *path)
 {
+    uint32_t place = tree->place_cap == 0 ? 0 : tree->places[place_of(tree, path)];
+
+    return place == 0 ? NULL : &tree->entries[place - 1];
+}
+
+static void places_make(struct tree *tree, size_t cap)
+{
+    free(tree->places);
+    tree->places = calloc(cap, sizeof(*tree->places));
+    SHOAL_ASSERT(tree->places != NULL);
+    tree->place_cap = cap;
     for (size_t i = 0; i < tree->count; i++)
-        if (strcmp(tree->entries[i].path, path) == 0)
-            return &tree->entries[i];
-    return NULL;
+        tree->places[place_of(tree, tree->entries[i].path)] = (uint32_t)i + 1;
+}
+
+/* As many as a job may have, and as many again that are gone. */
+static size_t entries_max(const struct tree *tree)
+{
+    return 2 * ((size_t)tree->agent->settings.files_max + tree->job->code_files) + ENTRIES_FIRST;
 }
 
 static struct entry *entry_need(struct tree *tree, const char *path)
 {
     struct entry *entry = entry_find(tree, path);
 
-    if (entry != NULL || tree->count == ENTRIES_MAX)
+    if (entry != NULL || tree->count >= entries_max(tree))
         return entry;
     if (tree->count == tree->cap) {
         tree->cap = tree->cap == 0 ? ENTRIES_FIRST : 2 * tree->cap;
@@ -123,7 +179,37 @@ static struct entry *entry_need(struct tree *tree, const char *path)
     *entry = (struct entry){ .path = strdup(path), .log = strncmp(path, "log/", 4) == 0 };
     SHOAL_ASSERT(entry->path != NULL);
     tree->count++;
+    if (2 * tree->count > tree->place_cap)
+        places_make(tree, tree->place_cap == 0 ? 4 * ENTRIES_FIRST : 2 * tree->place_cap);
+    else
+        tree->places[place_of(tree, path)] = (uint32_t)tree->count;
     return entry;
+}
+
+/* Files that are gone make room, once there are many of them and no piece of one is on its way. */
+static void entries_prune(struct tree *tree)
+{
+    size_t kept = 0;
+
+    if (tree->count < entries_max(tree) / 2 || tree->open_asks > 0)
+        return;
+    for (size_t i = 0; i < tree->count; i++) {
+        if (tree->entries[i].seen >= tree->looks)
+            tree->entries[kept++] = tree->entries[i];
+        else
+            free(tree->entries[i].path);
+    }
+    tree->count = kept;
+    places_make(tree, tree->place_cap);
+    for (size_t at = 0; at < tree->target_count; at++)
+        tree->targets[at].cursor = 0;
+}
+
+/* Something may be due to each target from here on. */
+static void touch(struct tree *tree)
+{
+    for (size_t at = 0; at < tree->target_count; at++)
+        tree->targets[at].dirty = true;
 }
 
 static uint64_t mtime_of(const struct stat *facts)
@@ -131,56 +217,123 @@ static uint64_t mtime_of(const struct stat *facts)
     return (uint64_t)facts->st_mtim.tv_sec * SHOAL_S + (uint64_t)facts->st_mtim.tv_nsec;
 }
 
-static void look_at(struct tree *tree, const char *path, const struct stat *facts)
+static void look_at(struct tree *tree, const char *path, const struct tree_found *found)
 {
     struct entry *entry = entry_find(tree, path);
     bool fresh = entry == NULL;
 
     entry = entry_need(tree, path);
-    if (entry == NULL || (!fresh && entry->bytes == (uint64_t)facts->st_size && entry->mtime_ns == mtime_of(facts)))
+    if (entry == NULL)
         return;
-    entry->bytes = (uint64_t)facts->st_size;
-    entry->mtime_ns = mtime_of(facts);
-    entry->mode = facts->st_mode & 0777;
+    entry->seen = tree->looks;
+    if (!fresh && entry->bytes == found->bytes && entry->mtime_ns == found->mtime_ns)
+        return;
+    entry->bytes = found->bytes;
+    entry->mtime_ns = found->mtime_ns;
+    entry->mode = found->mode;
     entry->found = !tree->baseline;
     entry->fresh = false;
     entry->foreign = fresh && !tree->baseline && strncmp(path, "_submitted_code/", 16) == 0;
     entry->version++;
+    tree->spoke = tree->spoke || (entry->log && entry->bytes > 0);
+    touch(tree);
 }
 
-static bool is_ours(const char *name)
+static void walk_begin(const struct tree *tree, struct tree_walk *walk, uint64_t looks_max)
 {
-    size_t len = strlen(name);
-
-    return len > 5 && strcmp(name + len - 5, ".part") == 0;
+    *walk = (struct tree_walk){ .looks_max = looks_max,
+                                .files_max = tree->agent->settings.files_max,
+                                .bytes_max = tree->agent->settings.files_gib * 1024 * SHOAL_MIB,
+                                .code_files = tree->job->code_files };
 }
 
-static void scan_folder(struct tree *tree, const char *relative, unsigned depth)
+static void look_ended(struct tree *tree, const struct tree_walk *walk);
+
+/* On the file thread. */
+static void look_walk(struct agent_file_job *file)
 {
-    char path[AGENT_PATH_BYTES + TREE_PATH_BYTES];
-    const struct dirent *item;
-    DIR *dir;
+    struct looking *looking = (struct looking *)(void *)file;
+    uint64_t began = agent_now_ns();
 
-    (void)snprintf(path, sizeof(path), "%s/%s", tree->job->result_dir, relative);
-    dir = opendir(path);
-    while (dir != NULL && (item = readdir(dir)) != NULL) {
-        char below[TREE_PATH_BYTES];
-        struct stat facts;
+    tree_walk(looking->root, &looking->walk);
+    looking->took_ns = agent_now_ns() - began;
+}
 
-        if (item->d_name[0] == '.' || is_ours(item->d_name) || strcmp(item->d_name, "__pycache__") == 0 ||
-            (size_t)snprintf(below, sizeof(below), "%s%s%s", relative, relative[0] == '\0' ? "" : "/", item->d_name) >=
-                sizeof(below))
-            continue;
-        (void)snprintf(path, sizeof(path), "%s/%s", tree->job->result_dir, below);
-        if (lstat(path, &facts) != 0)
-            continue;
-        if (S_ISDIR(facts.st_mode) && depth < DEPTH_MAX)
-            scan_folder(tree, below, depth + 1);
-        else if (S_ISREG(facts.st_mode))
-            look_at(tree, below, &facts);
+static void looking_free(struct looking *looking)
+{
+    looking->tree->looking = NULL;
+    tree_walk_deinit(&looking->walk);
+    free(looking);
+}
+
+static void tree_free(struct tree *tree);
+
+static void look_walked(struct agent_file_job *file)
+{
+    struct looking *looking = (struct looking *)(void *)file;
+    struct tree *tree = looking->tree;
+
+    looking->walked = true;
+    if (--tree->open_asks == 0 && tree->closing)
+        tree_free(tree);
+    else if (!tree->closing)
+        (void)uv_timer_start(&tree->agent->merge_timer, on_merge, 0, 0);
+}
+
+/* FULL, and no memory: a later scan tries again. */
+static void look_on_thread(struct tree *tree)
+{
+    struct looking *looking = calloc(1, sizeof(*looking));
+
+    if (looking == NULL)
+        return;
+    looking->tree = tree;
+    memcpy(looking->root, tree->job->result_dir, sizeof(looking->root));
+    walk_begin(tree, &looking->walk, UINT64_MAX);
+    looking->file.run = look_walk;
+    looking->file.done = look_walked;
+    if (agent_tree_submit(tree->agent, &looking->file) != SHOAL_OK) {
+        free(looking);
+        return;
     }
-    if (dir != NULL)
-        (void)closedir(dir);
+    tree->looking = looking;
+    tree->open_asks++;
+}
+
+/* One turn's part of a look (T5). False: it is not here yet. */
+static bool merge_some(struct tree *tree)
+{
+    struct looking *looking = tree->looking;
+    const struct tree_walk *walk = &looking->walk;
+
+    if (looking->merged == 0)
+        tree->looks++;
+    for (unsigned i = 0; i < MERGE_ENTRIES && looking->merged < walk->count; i++, looking->merged++)
+        look_at(tree, tree_walk_path(walk, looking->merged), &walk->found[looking->merged]);
+    if (looking->merged < walk->count)
+        return false;
+    tree->large = walk->looks > LOOP_LOOKS / 2;
+    tree->rests_until_ns = agent_now_ns() + REST_TIMES * looking->took_ns;
+    look_ended(tree, walk);
+    looking_free(looking);
+    return true;
+}
+
+static void on_merge(uv_timer_t *timer)
+{
+    struct agent *agent = timer->data;
+    bool more = false;
+
+    for (unsigned i = 0; i < AGENT_JOBS_MAX && !more; i++) {
+        struct tree *tree = agent->jobs[i] == NULL ? NULL : agent->jobs[i]->tree;
+
+        if (tree != NULL && tree->looking != NULL && tree->looking->walked) {
+            (void)merge_some(tree);
+            more = true; /* of this one, or of another: in the next turn */
+        }
+    }
+    if (more)
+        (void)uv_timer_start(timer, on_merge, 0, 0);
 }
 
 /* ---- pushing ---- */
@@ -197,7 +350,7 @@ static void targets_update(struct tree *tree)
         while (at < tree->target_count && !shoal_node_id_equal(tree->targets[at].node, nodes[i]))
             at++;
         if (at == tree->target_count && at < TARGETS_MAX) {
-            tree->targets[at] = (struct target){ .node = nodes[i], .tree = tree };
+            tree->targets[at] = (struct target){ .node = nodes[i], .tree = tree, .dirty = true };
             tree->target_count++;
         }
     }
@@ -205,20 +358,24 @@ static void targets_update(struct tree *tree)
 
 static void tree_free(struct tree *tree)
 {
+    if (tree->looking != NULL)
+        looking_free(tree->looking);
     for (size_t i = 0; i < tree->count; i++)
         free(tree->entries[i].path);
     free(tree->entries);
+    free(tree->places);
     free(tree);
 }
 
 /* Another host has a content that is not older: then that is the path's, unless this one was made here just now. */
-static void on_kept(struct entry *entry, const struct tree_version *theirs)
+static void on_kept(struct tree *tree, struct entry *entry, const struct tree_version *theirs)
 {
     if (tree_version_cmp(theirs, &entry->content) <= 0)
         return;
     if (entry->fresh) {
         entry->above = theirs->number;
         entry->version++;
+        touch(tree);
     } else {
         entry->foreign = true;
     }
@@ -245,6 +402,7 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
         target->previous = true; /* an agent of the version before: it takes files without their versions */
     if (err != SHOAL_OK) {
         entry->under_way[at] = 0; /* from its start, in a later scan */
+        target->dirty = true;
         return;
     }
     target->answered = true;
@@ -253,9 +411,9 @@ static void on_pushed(void *arg, enum shoal_err err, const struct shoal_msg *msg
         shoal_get_raw(&r, theirs.author.bytes, sizeof(theirs.author.bytes));
         entry->sent[at] = entry->under_way[at];
         if (!r.failed && entry->under_way[at] == entry->version)
-            on_kept(entry, &theirs);
+            on_kept(tree, entry, &theirs);
     } else {
-        entry->offset[at] = target->piece_end;
+        entry->offset[at] = target->piece_next;
     }
     push_all(tree);
 }
@@ -290,7 +448,7 @@ static void send_piece(struct tree *tree, struct target *target, struct entry *e
     shoal_put_u64(&w, reading->offset);
     shoal_put_raw(&w, reading->bytes, reading->len);
     SHOAL_ASSERT(!w.failed); /* a piece, a path and a user are bounded */
-    target->piece_end = reading->offset + reading->len;
+    target->piece_next = reading->next;
     if (last)
         entry->sent[at] = entry->version;
     tree->open_asks++;
@@ -308,6 +466,9 @@ static void read_piece(struct agent_file_job *file)
     if (reading->err == SHOAL_OK &&
         tree_read(&reading->place, reading->offset, reading->bytes, reading->len) != (ssize_t)reading->len)
         reading->err = SHOAL_ERR_NOT_FOUND;
+    reading->next = reading->offset + reading->len;
+    if (!reading->log && reading->err == SHOAL_OK)
+        reading->next = tree_next(&reading->place, reading->next, reading->file_bytes, PIECE_BYTES);
 }
 
 static void on_read(struct agent_file_job *file)
@@ -328,6 +489,7 @@ static void on_read(struct agent_file_job *file)
             push_all(tree);
         } else if (reading->err != SHOAL_OK) {
             entry->under_way[at] = 0; /* the disk refuses: a later scan tries again */
+            target->dirty = true;
         } else {
             if (reading->prepare) {
                 entry->prepared = entry->version;
@@ -361,6 +523,8 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     reading->target = target;
     reading->self = tree->agent->identity.node;
     reading->offset = entry->offset[at];
+    reading->file_bytes = entry->bytes;
+    reading->log = entry->log;
     reading->len = len;
     reading->prepare = !entry->log && entry->prepared != entry->version;
     reading->doubted = entry->found && tree->agent->boot_is_new;
@@ -371,7 +535,7 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
     reading->file.bytes = len;
     reading->file.run = read_piece;
     reading->file.done = on_read;
-    if (agent_file_submit(tree->agent, &reading->file) != SHOAL_OK) {
+    if (agent_tree_submit(tree->agent, &reading->file) != SHOAL_OK) {
         free(reading);
         entry->under_way[at] = 0; /* the disk is behind: a later scan tries again */
         return true;
@@ -384,45 +548,99 @@ static bool push_piece(struct tree *tree, size_t at, struct entry *entry)
 }
 
 /* T3 */
-static bool is_silent(const struct tree *tree)
-{
-    for (size_t i = 0; i < tree->count; i++)
-        if (tree->entries[i].log && tree->entries[i].bytes > 0)
-            return false;
-    return agent_job_is_single(tree->job);
-}
+static bool is_silent(const struct tree *tree) { return !tree->spoke && agent_job_is_single(tree->job); }
 
 static bool is_due(const struct entry *entry, size_t target)
 {
     return !entry->foreign && (entry->sent[target] != entry->version || entry->under_way[target] == 0);
 }
 
-static void push_all(struct tree *tree)
+/* NULL: nothing. What was found last is where the next search begins, so that many files cost no more each than few. */
+static struct entry *due_next(struct tree *tree, size_t at)
 {
+    struct target *target = &tree->targets[at];
     bool silent = is_silent(tree);
 
+    for (size_t n = 0; target->dirty && n < tree->count; n++) {
+        size_t i = target->cursor < tree->count ? target->cursor : 0;
+
+        if (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log))
+            return &tree->entries[i];
+        target->cursor = i + 1;
+    }
+    target->dirty = false;
+    return NULL;
+}
+
+static void push_all(struct tree *tree)
+{
     for (size_t at = 0; at < tree->target_count; at++) {
         struct target *target = &tree->targets[at];
+        struct entry *entry;
 
         if (target->asking || !shoal_link_is_up(tree->agent->link, target->node))
             continue;
-        for (size_t i = 0; i < tree->count; i++) {
-            struct entry *entry = &tree->entries[i];
-
-            if (!is_due(entry, at) || (silent && entry->log))
-                continue;
-            if (push_piece(tree, at, entry))
-                break;
-        }
+        entry = due_next(tree, at);
+        if (entry != NULL)
+            (void)push_piece(tree, at, entry);
     }
 }
 
-void agent_tree_scan(struct agent *agent, struct agent_job *job)
+/* All that is there has been looked at. */
+static void look_ended(struct tree *tree, const struct tree_walk *walk)
+{
+    struct agent *agent = tree->agent;
+    char text[200];
+
+    if (walk->end == TREE_WALK_OVER) { /* T6 */
+        if (walk->bytes > walk->bytes_max)
+            (void)snprintf(text, sizeof(text),
+                           "its result folder holds more than %llu GiB on %s; write less, or raise files-gib there",
+                           (unsigned long long)agent->settings.files_gib, agent->settings.name);
+        else
+            (void)snprintf(text, sizeof(text),
+                           "its result folder holds more than %llu files on %s; write fewer, or raise files-max there",
+                           (unsigned long long)walk->files_max, agent->settings.name);
+        agent_job_over(agent, tree->job, text);
+    } else if (walk->end == TREE_WALK_WHOLE) {
+        tree->baseline = true;
+        entries_prune(tree);
+    }
+    targets_update(tree);
+    push_all(tree);
+}
+
+/* A folder of a few files is looked at here and now; one of many on the thread. */
+static void look(struct tree *tree)
+{
+    struct tree_walk walk;
+
+    tree->scanned_ns = agent_now_ns();
+    tree->again = false;
+    if (tree->large) {
+        look_on_thread(tree);
+        return;
+    }
+    walk_begin(tree, &walk, LOOP_LOOKS);
+    tree_walk(tree->job->result_dir, &walk);
+    tree->large = walk.end == TREE_WALK_CUT;
+    if (tree->large) {
+        look_on_thread(tree);
+    } else {
+        tree->looks++;
+        for (size_t i = 0; i < walk.count; i++)
+            look_at(tree, tree_walk_path(&walk, i), &walk.found[i]);
+        look_ended(tree, &walk);
+    }
+    tree_walk_deinit(&walk);
+}
+
+static struct tree *tree_need(struct agent *agent, struct agent_job *job)
 {
     struct tree *tree = job->tree;
 
     if (job->result_dir[0] == '\0' || job->files == AGENT_FILES_FETCHING || job->files == AGENT_FILES_NONE)
-        return;
+        return NULL;
     if (tree == NULL) {
         tree = calloc(1, sizeof(*tree));
         SHOAL_ASSERT(tree != NULL);
@@ -430,22 +648,43 @@ void agent_tree_scan(struct agent *agent, struct agent_job *job)
         tree->job = job;
         job->tree = tree;
     }
-    scan_folder(tree, "", 0);
-    tree->baseline = true;
-    tree->scanned_ns = agent_now_ns();
-    targets_update(tree);
-    push_all(tree);
+    return tree;
+}
+
+void agent_tree_scan(struct agent *agent, struct agent_job *job)
+{
+    struct tree *tree = tree_need(agent, job);
+
+    if (tree != NULL && tree->looking != NULL)
+        tree->again = true;
+    else if (tree != NULL)
+        look(tree);
+}
+
+/* Four times a second. */
+static void scan_now_and_then(struct agent *agent, struct agent_job *job)
+{
+    struct tree *tree = tree_need(agent, job);
+
+    if (tree == NULL || tree->looking != NULL)
+        return;
+    if (tree->again || agent_now_ns() >= tree->rests_until_ns) {
+        look(tree);
+    } else { /* what could not be pushed is tried again */
+        targets_update(tree);
+        push_all(tree);
+    }
 }
 
 bool agent_tree_quiet(const struct agent_job *job)
 {
-    const struct tree *tree = job->tree;
-    bool silent = tree == NULL || is_silent(tree);
+    struct tree *tree = job->tree;
 
+    if (tree != NULL && (tree->looking != NULL || tree->again))
+        return false;
     for (size_t at = 0; tree != NULL && at < tree->target_count; at++)
-        for (size_t i = 0; i < tree->count; i++)
-            if (tree->targets[at].asking || (is_due(&tree->entries[i], at) && !(silent && tree->entries[i].log)))
-                return false;
+        if (tree->targets[at].asking || due_next(tree, at) != NULL)
+            return false;
     return true;
 }
 
@@ -475,7 +714,7 @@ static void on_scan(uv_timer_t *timer)
     for (unsigned i = 0; i < AGENT_JOBS_MAX; i++)
         if (agent->jobs[i] != NULL && (agent->jobs[i]->opened || (closed_too && agent->jobs[i]->tree != NULL &&
                                                                   !agent_tree_quiet(agent->jobs[i]))))
-            agent_tree_scan(agent, agent->jobs[i]);
+            scan_now_and_then(agent, agent->jobs[i]);
     if (closed_too)
         agent_jobs_sweep(agent);
 }
@@ -496,7 +735,8 @@ void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char
 
     if (entry == NULL)
         return;
-    entry->foreign = true; /* T1 */
+    entry->foreign = true;              /* T1 */
+    entry->seen = job->tree->looks + 1; /* a look that is under way may not have come by */
     entry->fresh = false;
     entry->bytes = (uint64_t)facts->st_size;
     entry->mtime_ns = mtime_of(facts);
@@ -507,5 +747,7 @@ void agent_tree_create(struct agent *agent)
     agent_tree_take_create(agent);
     (void)uv_timer_init(&agent->loop, &agent->tree_timer);
     agent->tree_timer.data = agent;
+    (void)uv_timer_init(&agent->loop, &agent->merge_timer);
+    agent->merge_timer.data = agent;
     (void)uv_timer_start(&agent->tree_timer, on_scan, SCAN_MS, SCAN_MS);
 }

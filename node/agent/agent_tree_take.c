@@ -110,7 +110,7 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
         t->file.bytes = args.len;
         t->file.run = take;
         t->file.done = taken;
-        err = agent_file_submit(agent, &t->file);
+        err = agent_tree_submit(agent, &t->file);
     }
     if (err == SHOAL_OK)
         return;

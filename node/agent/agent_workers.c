@@ -6,8 +6,11 @@
  */
 #include "agent_workers.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "shoal/below.h"
 
 #include "agent_ledger.h"
 
@@ -441,6 +444,16 @@ static void store_then_tell(struct agent_job *job, struct sending *sending)
     on_file_stored(sending, SHOAL_ERR_INVALID, text, (struct shoal_hash){ { 0 } });
 }
 
+/* In constant time: who guesses learns nothing from how long it takes. */
+static bool knows(void *arg, struct shoal_job_id id, const struct shoal_worker_hello *hello)
+{
+    struct agent_job *job = NULL;
+    const struct agent_run *run = agent_run_find(arg, hello->worker_id, &job);
+
+    return run != NULL && shoal_job_id_equal(job->id, id) &&
+           shoal_secret_equal(hello->token, run->token, sizeof(run->token));
+}
+
 static bool on_message(void *arg, struct shoal_job_id id, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
@@ -490,27 +503,24 @@ static void on_started(void *arg, uint64_t worker_id, int32_t pid)
 /* The last line that the process wrote to its stderr, for people. */
 static void last_words(const struct agent_job *job, const struct agent_run *run, char *text, size_t cap)
 {
-    char path[AGENT_PATH_BYTES + 160];
+    char path[AGENT_LOG_BYTES];
     char tail[512];
-    FILE *file;
-    size_t len;
+    struct stat facts;
+    ssize_t len = -1;
     char *line;
+    int fd;
 
     text[0] = '\0';
-    agent_run_log(job, run, "stderr", path, sizeof(path));
-    file = fopen(path, "re");
-    if (file == NULL)
-        return;
-    (void)fseek(file, 0, SEEK_END);
-    if (ftell(file) > (long)sizeof(tail) - 1)
-        (void)fseek(file, -(long)(sizeof(tail) - 1), SEEK_END);
-    else
-        rewind(file);
-    len = fread(tail, 1, sizeof(tail) - 1, file);
-    (void)fclose(file);
+    agent_run_log(run, "stderr", path, sizeof(path));
+    fd = shoal_open_below(job->result_dir, path, O_RDONLY);
+    if (fd >= 0 && fstat(fd, &facts) == 0)
+        len = pread(fd, tail, sizeof(tail) - 1,
+                    facts.st_size < (off_t)sizeof(tail) ? 0 : facts.st_size - (off_t)sizeof(tail) + 1);
+    if (fd >= 0)
+        (void)close(fd);
     while (len > 0 && (tail[len - 1] == '\n' || tail[len - 1] == ' '))
         len--;
-    tail[len] = '\0';
+    tail[len < 0 ? 0 : len] = '\0';
     line = strrchr(tail, '\n');
     (void)snprintf(text, cap, "%.190s", line == NULL ? tail : line + 1);
 }
@@ -519,13 +529,44 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
 static void drop_empty_logs(const struct agent_job *job, const struct agent_run *run)
 {
     static const char *const ends[] = { "stdout", "stderr" };
-    char path[AGENT_PATH_BYTES + 160];
+    int folder = shoal_open_below(job->result_dir, "log/tasks", O_RDONLY | O_DIRECTORY);
+    char path[AGENT_LOG_BYTES];
     struct stat facts;
 
-    for (unsigned i = 0; i < 2; i++) {
-        agent_run_log(job, run, ends[i], path, sizeof(path));
-        if (stat(path, &facts) == 0 && facts.st_size == 0)
-            (void)unlink(path);
+    for (unsigned i = 0; i < 2 && folder >= 0; i++) {
+        const char *name;
+
+        agent_run_log(run, ends[i], path, sizeof(path));
+        name = strrchr(path, '/') + 1;
+        if (fstatat(folder, name, &facts, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(facts.st_mode) && facts.st_size == 0)
+            (void)unlinkat(folder, name, 0);
+    }
+    if (folder >= 0)
+        (void)close(folder);
+}
+
+/* An engine says so as if the user's code had failed in it: another one would find the same folder. A script's or a driver's
+ * end says so, in on_exited(). */
+void agent_job_over(struct agent *agent, struct agent_job *job, const char *text)
+{
+    static struct shoal_worker_message message;
+
+    if (job->over[0] != '\0')
+        return;
+    (void)snprintf(job->over, sizeof(job->over), "%s", text);
+    agent_log(agent, "%s is ended here: %s", job->text, text);
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+        struct agent_run run = job->runs[i];
+
+        if (!run.used || !run.started)
+            continue;
+        if (run.role == SHOAL_JOB_ENGINE) {
+            message = (struct shoal_worker_message){ .kind = SHOAL_WORKER_FAILED };
+            message.failed.user_code = true;
+            (void)snprintf(message.failed.text, sizeof(message.failed.text), "%s", text);
+            tell_core(agent, run.worker_id, &message);
+        }
+        workers_kill(agent->workers, run.worker_id, 0);
     }
 }
 
@@ -536,6 +577,11 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
     struct agent_job *job = NULL;
     struct agent_run *run = agent_run_find(agent, worker_id, &job);
 
+    if (run != NULL && job->over[0] != '\0' && run->role != SHOAL_JOB_ENGINE && signalled) {
+        text = job->over;
+        signalled = false; /* by us, and for good: a driver that was killed by anybody else gets a successor */
+        status = 1;
+    }
     event.u.exited.worker_id = worker_id;
     event.u.exited.status = status;
     event.u.exited.signalled = signalled;
@@ -665,6 +711,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .on_exited = on_exited,
                                        .on_runner = on_runner,
                                        .on_left = on_left,
+                                       .knows = knows,
                                        .on_message = on_message,
                                        .on_cold = agent_job_cold,
                                        .on_slot_idle = on_slot_idle,

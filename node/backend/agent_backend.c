@@ -5,8 +5,11 @@
  *   backend_submit.c   submits and tickets                       backend_logs.c    logs, and who has a job's files
  *   backend_users.c    users and tokens                          backend_results.c results and ledgers
  *   backend_known.c    what is known of a job here               backend_looks.c   metrics and debug
- *   backend_nodes.c    hosts removed, the mesh group recovered */
+ *   backend_nodes.c    hosts removed, the mesh group recovered   backend_files.c   what lies in a job's RESULT_DIR
+ *   backend_curve.c    the loss curve */
 #include "agent_backend.h"
+
+#include "backend_files.h"
 
 #include "shoal/control_record.h"
 #include "shoal/slots.h"
@@ -141,6 +144,7 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .result_read = backend_result_read,
                                        .result_close = backend_result_close,
                                        .ledger = backend_ledger,
+                                       .curve = backend_curve,
                                        .why = backend_why,
                                        .tasks = backend_tasks,
                                        .logon = backend_logon,
@@ -156,4 +160,6 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
     peer_serve(agent->calls, PEER_LOG_READ, backend_serve_log, agent);
     peer_serve(agent->calls, PEER_NODE_VERB, backend_serve_node, agent);
     peer_serve(agent->calls, PEER_LEDGER, backend_serve_ledger, agent);
+    peer_serve(agent->calls, PEER_RESULT_FILES, backend_serve_files, agent);
+    peer_serve(agent->calls, PEER_METRICS, backend_serve_curve, agent);
 }

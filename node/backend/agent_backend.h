@@ -52,6 +52,8 @@ void backend_log_read(void *ctx, const struct shoal_log_request *request, shoal_
 void backend_result_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_result_fn *done,
                          void *arg);
 void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
+void backend_curve(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_curve_ask *ask,
+                   shoal_backend_text_fn *done, void *arg);
 void backend_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
                    shoal_backend_tasks_fn *done, void *arg);
 void backend_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg);
@@ -59,8 +61,8 @@ void backend_why(void *ctx, const struct shoal_user *caller, const char *id, sho
 /* The verbs themselves, of a job whose owner has been asked. */
 void backend_get_id(struct agent *agent, struct shoal_job_id id, bool linearizable, shoal_backend_job_fn *done,
                     void *arg);
-void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_sched_request_kind kind,
-                       shoal_backend_done_fn *done, void *arg);
+void backend_change_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id,
+                       enum shoal_sched_request_kind kind, shoal_backend_done_fn *done, void *arg);
 void backend_recover_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id, bool confirmed,
                         shoal_backend_recovery_fn *done, void *arg);
 void backend_recover_mesh(struct agent *agent, const struct shoal_user *caller, bool confirmed,
@@ -75,8 +77,12 @@ void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backen
 void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                          shoal_backend_bytes_fn *done, void *arg);
 void backend_result_close(void *ctx, struct shoal_result *result);
+/* backend_curve.c */
+void backend_curve_id(struct agent *agent, struct shoal_job_id id, const struct shoal_curve_ask *ask,
+                      shoal_backend_text_fn *done, void *arg);
+void backend_serve_curve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
-enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text,
+enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
@@ -86,8 +92,8 @@ struct shoal_facts_record backend_facts_of(struct agent *agent, struct shoal_nod
 
 /* backend_nodes.c: as in shoal/backend.h */
 void backend_serve_node(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
-void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb, bool force,
-                         shoal_backend_done_fn *done, void *arg);
+void backend_node_change(void *ctx, const struct shoal_user *caller, const char *text, enum shoal_node_verb verb,
+                         bool force, shoal_backend_done_fn *done, void *arg);
 void backend_mesh_recover(void *ctx, const struct shoal_user *caller, const char *key, bool confirmed,
                           shoal_backend_recovery_fn *done, void *arg);
 
@@ -123,8 +129,8 @@ void backend_ticket(void *ctx, const struct shoal_user *caller, const struct sho
 /* backend_users.c: as in shoal/backend.h */
 bool backend_user_find(void *ctx, const char *name, struct shoal_user *user);
 void backend_logon(void *ctx, const char *user, const char *password, shoal_backend_user_fn *done, void *arg);
-void backend_logoff(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s,
-                    shoal_backend_done_fn *done, void *arg);
+void backend_logoff(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
+                    uint64_t exp_s, shoal_backend_done_fn *done, void *arg);
 void backend_token_keys(void *ctx, struct shoal_token_keys *keys);
 bool backend_token_revoked(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES]);
 const struct shoal_framework *backend_frameworks(void *ctx, size_t *count);

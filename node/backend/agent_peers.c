@@ -1,8 +1,10 @@
 /* Members last known, in <data>/peers, a line "ADDRESS ID" each: a host that was started again finds its mesh by them
  * when the member that it once joined through is gone, or when it founded the mesh and never joined through any.
  *
- * Hints: written whole but not flushed, and a missing or stale list costs no more than a datagram to nobody. */
+ * A missing or stale list costs a datagram to nobody; and without it, this host takes itself for a mesh of its own, and
+ * answers 404 where it cannot know. */
 #include "node/agent/agent.h"
+#include "node/agent/agent_files.h"
 
 #include "shoal/banned.h"
 
@@ -54,28 +56,24 @@ void agent_peers_read(struct agent_settings *settings)
         (void)fclose(file);
 }
 
-static void peers_write(const struct agent *agent)
+static void peers_write(struct agent *agent)
 {
-    char path[AGENT_PATH_BYTES + 16];
-    char part[AGENT_PATH_BYTES + 24];
-    FILE *file;
-    bool written = true;
+    struct shoal_buf text = { 0 };
+    bool whole = true;
 
-    peers_path(agent->settings.data, path);
-    (void)snprintf(part, sizeof(part), "%s.part", path);
-    file = fopen(part, "we");
-    if (file == NULL)
-        return;
     for (size_t i = 0; i < peers.count; i++) {
-        char text[SHOAL_ADDRESS_TEXT_BYTES];
+        char address[SHOAL_ADDRESS_TEXT_BYTES];
         char id[2 * sizeof(peers.list[i].id.bytes) + 1];
+        char line[sizeof(address) + sizeof(id) + 2];
 
-        shoal_address_text(peers.list[i].address, text);
+        shoal_address_text(peers.list[i].address, address);
         shoal_hex_text(peers.list[i].id.bytes, sizeof(peers.list[i].id.bytes), id);
-        written = fprintf(file, "%s %s\n", text, id) > 0 && written;
+        (void)snprintf(line, sizeof(line), "%s %s\n", address, id);
+        whole = whole && shoal_buf_append(&text, line, strlen(line)) == SHOAL_OK;
     }
-    if (fclose(file) == 0 && written)
-        (void)rename(part, path);
+    if (whole)
+        agent_file_replace(agent, "peers", shoal_buf_view(&text));
+    shoal_buf_deinit(&text);
 }
 
 /* Where a newcomer goes; the whole list may be of members that are there, and they will do. */
@@ -89,7 +87,16 @@ static struct known_peer *room_for_one(void)
     return NULL;
 }
 
-void agent_peers_note(const struct agent *agent, const struct shoal_member *member)
+uint32_t agent_peers_ids(struct shoal_node_id *ids, uint32_t cap)
+{
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < peers.count && count < cap; i++)
+        ids[count++] = peers.list[i].id;
+    return count;
+}
+
+void agent_peers_note(struct agent *agent, const struct shoal_member *member)
 {
     bool there = member->state == SHOAL_MEMBER_ALIVE || member->state == SHOAL_MEMBER_SUSPECT;
     struct known_peer *peer = NULL;

@@ -82,11 +82,14 @@ void backend_get_id(struct agent *agent, struct shoal_job_id id, bool linearizab
 
 /* ---- stop, delete, recover, why ---- */
 
-void backend_change_id(struct agent *agent, struct shoal_job_id id, enum shoal_sched_request_kind kind,
-                       shoal_backend_done_fn *done, void *arg)
+void backend_change_id(struct agent *agent, const struct shoal_user *caller, struct shoal_job_id id,
+                       enum shoal_sched_request_kind kind, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_sched_request request = { .kind = kind, .job = id, .deadline_ms = REQUEST_MS };
+    char token[SHOAL_TOKEN_TEXT_BYTES];
 
+    request.token = agent_token_of(agent, caller, token);
+    (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
     agent_request(agent, &request, backend_on_done, backend_call_create(agent, (backend_any_fn *)done, arg));
 }
 
@@ -128,7 +131,10 @@ static void on_recovered(void *arg, enum shoal_err err, const struct shoal_sched
 static void ask_recovery(struct agent *agent, const struct shoal_user *caller, struct shoal_sched_request *request,
                          shoal_backend_recovery_fn *done, void *arg)
 {
+    char token[SHOAL_TOKEN_TEXT_BYTES];
+
     request->kind = SHOAL_SCHED_RECOVER;
+    request->token = agent_token_of(agent, caller, token);
     (void)snprintf(request->by, sizeof(request->by), "%s", caller->name);
     agent_request(agent, request, on_recovered, backend_call_create(agent, (backend_any_fn *)done, arg));
 }
@@ -157,7 +163,7 @@ static void on_why(void *arg, enum shoal_err err, const struct shoal_sched_actio
     struct shoal_buf json = { 0 };
 
     if (err == SHOAL_OK)
-        err = backend_why_json(w->id, reply->u.reply.bytes, &json);
+        err = backend_why_json(w->agent, w->id, reply->u.reply.bytes, &json);
     done(w->arg, err, &msg, shoal_buf_view(&json));
     shoal_buf_deinit(&json);
     backend_call_free(w);

@@ -47,13 +47,13 @@ static int by_birth(const void *a, const void *b)
 /* The order that the archive keeps where a host made the files from it: they were all born at one time. */
 static void order_of(const char *result_dir, struct task *tasks, size_t count)
 {
-    char path[AGENT_PATH_BYTES + 32];
+    int fd = shoal_open_below(result_dir, "log/.order", O_RDONLY);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
     char line[128];
     size_t placed = 0;
-    FILE *file;
 
-    (void)snprintf(path, sizeof(path), "%s/log/.order", result_dir);
-    file = fopen(path, "re");
+    if (file == NULL && fd >= 0)
+        (void)close(fd);
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
         line[strcspn(line, "\n")] = '\0';
         for (size_t i = placed; i < count; i++) {
@@ -72,13 +72,13 @@ static void order_of(const char *result_dir, struct task *tasks, size_t count)
 
 static size_t tasks_of(const char *result_dir, struct task *tasks, size_t max)
 {
-    char path[AGENT_PATH_BYTES + 128];
+    int fd = shoal_open_below(result_dir, "log", O_RDONLY | O_DIRECTORY);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     const struct dirent *entry;
     size_t count = 0;
-    DIR *dir;
 
-    (void)snprintf(path, sizeof(path), "%s/log", result_dir);
-    dir = opendir(path);
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
     while (dir != NULL && (entry = readdir(dir)) != NULL && count < max) {
         struct statx facts;
 
@@ -253,6 +253,15 @@ static size_t read_one(const struct agent_job *job, const char *path, uint64_t *
     return n > 0 ? (size_t)n : 0;
 }
 
+/* A process of a job that has ended may still be writing: its driver says what an engine raised after the job's end. */
+static bool has_runs(const struct agent_job *job)
+{
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        if (job->runs[i].used)
+            return true;
+    return false;
+}
+
 static size_t log_read_here(const struct agent_job *job, enum shoal_log_kind kind, unsigned task, bool ended,
                             uint64_t *cursor, uint8_t *bytes, size_t cap, bool *at_end)
 {
@@ -419,9 +428,10 @@ static void log_try(struct log_call *call)
     if (backend_has_files(call->agent, call->id, &node)) {
         static uint8_t bytes[512 * SHOAL_KIB];
         bool ended;
-        size_t len = log_read_here(backend_files_of(call->agent, call->id), call->kind, call->task,
-                                   job_ended(call->agent, call->id), &call->cursor, bytes,
-                                   call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
+        size_t len =
+            log_read_here(backend_files_of(call->agent, call->id), call->kind, call->task,
+                          job_ended(call->agent, call->id) && !has_runs(backend_files_of(call->agent, call->id)),
+                          &call->cursor, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
 
         if (len > 0 || ended || agent_now_ns() >= call->until_ns)
             log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
@@ -498,7 +508,8 @@ void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view a
 
     (void)from;
     if (job != NULL && job->result_dir[0] != '\0')
-        len = log_read_here(job, kind, task, ended, &cursor, bytes, max < sizeof(bytes) ? max : sizeof(bytes), &ended);
+        len = log_read_here(job, kind, task, ended && !has_runs(job), &cursor, bytes,
+                            max < sizeof(bytes) ? max : sizeof(bytes), &ended);
     shoal_put_u64(&w, cursor);
     shoal_put_bool(&w, ended);
     shoal_put_bytes(&w, shoal_view_of(bytes, len));

@@ -1,6 +1,7 @@
-/* An agent says this of itself: metrics, and /v1/debug; and why a job is where it is, as JSON. */
+/* An agent says this of itself: /v1/debug; and why a job is where it is, as JSON. */
 #include "agent_backend.h"
 
+#include "shoal/json_text.h"
 #include "shoal/lead.h"
 #include "shoal/slots.h"
 #include "shoal/sched_look.h"
@@ -18,25 +19,41 @@ __attribute__((format(printf, 2, 3))) static enum shoal_err put(struct shoal_buf
     return shoal_buf_append(buf, text, strlen(text));
 }
 
-static enum shoal_err put_quoted(struct shoal_buf *buf, const char *text, size_t len)
+/* A line with the names of hosts where it has their ids: cores know no names. */
+static enum shoal_err put_named(struct agent *agent, const char *line, size_t len, struct shoal_buf *json)
 {
-    enum shoal_err err = shoal_buf_append(buf, "\"", 1);
+    struct shoal_buf named = { 0 };
+    enum shoal_err err = SHOAL_OK;
 
-    for (size_t i = 0; i < len && err == SHOAL_OK; i++) {
-        unsigned char c = (unsigned char)text[i];
+    for (size_t at = 0; at < len && err == SHOAL_OK;) {
+        struct shoal_node_id node;
+        char hex[SHOAL_NODE_ID_TEXT_BYTES] = "";
+        char name[64];
+        size_t digits = 0;
 
-        if (c == '"' || c == '\\')
-            err = put(buf, "\\%c", c);
-        else if (c < 0x20)
-            err = put(buf, "\\u%04x", c);
-        else
-            err = shoal_buf_append(buf, &c, 1);
+        while (at + digits < len && ((line[at + digits] >= '0' && line[at + digits] <= '9') ||
+                                     (line[at + digits] >= 'a' && line[at + digits] <= 'f')))
+            digits++;
+        if (digits == 2 * sizeof(node.bytes))
+            memcpy(hex, line + at, digits);
+        if (shoal_hex_parse(hex, node.bytes, sizeof(node.bytes)) &&
+            backend_node_name(agent, node, name, sizeof(name))[0] != '\0') {
+            err = shoal_buf_append(&named, name, strlen(name));
+        } else {
+            digits = digits == 0 ? 1 : digits;
+            err = shoal_buf_append(&named, line + at, digits);
+        }
+        at += digits;
     }
-    return err == SHOAL_OK ? shoal_buf_append(buf, "\"", 1) : err;
+    if (err == SHOAL_OK)
+        err = shoal_json_quote(shoal_buf_view(&named), json);
+    shoal_buf_deinit(&named);
+    return err;
 }
 
 /* {"job": id, "why": [line, ...]} */
-enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text, struct shoal_buf *json)
+enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, struct shoal_view text,
+                                struct shoal_buf *json)
 {
     char id_text[SHOAL_JOB_ID_TEXT_BYTES];
     const char *at = (const char *)text.bytes;
@@ -55,68 +72,12 @@ enum shoal_err backend_why_json(struct shoal_job_id id, struct shoal_view text, 
                 err = put(json, ",");
             first = false;
             if (err == SHOAL_OK)
-                err = put_quoted(json, at, len);
+                err = put_named(agent, at, len, json);
         }
         at += len + (end == NULL ? 0 : 1);
         left -= len + (end == NULL ? 0 : 1);
     }
     return err == SHOAL_OK ? put(json, "]}") : err;
-}
-
-enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
-{
-    struct agent *agent = ctx;
-    struct shoal_swim_stats swim;
-    struct shoal_sched_stats sched;
-    const struct shoal_link_stats *link = shoal_link_stats(agent->link);
-    const struct shoal_store_stats *store = shoal_store_stats(agent->store);
-    const struct shoal_datagram_stats *datagram = shoal_datagram_stats(agent->datagram);
-    struct {
-        const char *name;
-        uint64_t value;
-    } rows[48];
-    unsigned count = 0;
-    enum shoal_err err = SHOAL_OK;
-
-    shoal_swim_stats(membership_swim(agent->membership), &swim);
-    shoal_sched_stats(agent->sched, &sched);
-#define ROW(n, v) (rows[count].name = (n), rows[count++].value = (v))
-    ROW("shoal_members_live", swim.live);
-    ROW("shoal_members_suspect", swim.suspects);
-    ROW("shoal_gossip_records", swim.records);
-    ROW("shoal_gossip_datagrams_sent_total", swim.sent_datagrams);
-    ROW("shoal_gossip_deaths_total", swim.deaths);
-    ROW("shoal_datagrams_unopened_total", datagram->drop_unopened);
-    ROW("shoal_datagrams_replayed_total", datagram->drop_replayed);
-    ROW("shoal_links_up", link->peers_up);
-    ROW("shoal_link_refused_total", link->drop_refused);
-    ROW("shoal_link_malformed_total", link->drop_malformed);
-    ROW("shoal_groups", sched.groups);
-    ROW("shoal_groups_led", sched.groups_led);
-    ROW("shoal_groups_parked", sched.parked);
-    ROW("shoal_groups_parked_total", sched.parks);
-    ROW("shoal_groups_loaded_total", sched.loads);
-    ROW("shoal_jobs_pending_shown", sched.pending_shown);
-    ROW("shoal_jobs_pending_held", sched.pending_held);
-    ROW("shoal_terms_led_total", sched.terms_led);
-    ROW("shoal_requests_total", sched.requests);
-    ROW("shoal_requests_refused_total", sched.requests_refused_full);
-    ROW("shoal_foundings_total", sched.foundings);
-    ROW("shoal_groups_archived_total", sched.archived);
-    ROW("shoal_archive_records", shoal_sched_archive_count(agent->sched));
-    ROW("shoal_archive_loads_total", sched.archive_loads);
-    ROW("shoal_digest_mismatches_total", sched.digest_mismatches);
-    ROW("shoal_store_commits_total", store->commits);
-    ROW("shoal_store_bytes_used", store->used_bytes);
-    ROW("shoal_store_flush_last_ns", store->flush_last_ns);
-    ROW("shoal_jobs_here", agent_jobs_count(agent));
-    ROW("shoal_loop_lag_ns", agent->loop_lag_ns);
-    ROW("shoal_loop_turn_longest_ns", agent->turn_longest_ns);
-    ROW("shoal_loop_turns_late_total", agent->turns_late);
-#undef ROW
-    for (unsigned i = 0; i < count && err == SHOAL_OK; i++)
-        err = put(text, "%s %llu\n", rows[i].name, (unsigned long long)rows[i].value);
-    return err; /* the end mark comes behind the server's own lines */
 }
 
 static enum shoal_err debug_groups(struct agent *agent, struct shoal_buf *json)

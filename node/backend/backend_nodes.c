@@ -190,7 +190,7 @@ static void on_committed(void *arg, enum shoal_err err, const struct shoal_sched
 
 /* ---- the host's own word ---- */
 
-/* Two bytes: the verb, and whether it is forced. */
+/* Two bytes, the verb and whether it is forced; then the token of the administrator whose word it is. */
 static enum shoal_err own_word(struct agent *agent, enum shoal_node_verb verb, bool force, struct shoal_msg *msg)
 {
     switch (verb) {
@@ -209,8 +209,9 @@ void backend_serve_node(void *arg, struct shoal_node_id from, struct shoal_view 
     struct shoal_msg msg = { "" };
     enum shoal_err err = SHOAL_ERR_MALFORMED;
 
-    (void)from;
-    if (args.len == 2 && args.bytes[0] < SHOAL_NODE_VERBS)
+    if (args.len >= 2 && args.bytes[0] < SHOAL_NODE_VERBS)
+        err = agent_is_administrator(arg, from, shoal_view_of(args.bytes + 2, args.len - 2), &msg);
+    if (err == SHOAL_OK)
         err = own_word(arg, (enum shoal_node_verb)args.bytes[0], args.bytes[1] != 0, &msg);
     peer_answer(question, err, msg.text, (struct shoal_view){ 0 });
 }
@@ -237,20 +238,27 @@ static void on_own_word(void *arg, enum shoal_err err, const struct shoal_msg *m
     end_own(arg, err, &said);
 }
 
-static void ask_host(struct agent *agent, struct node_call *call, const struct asked_node *node, bool force)
+static void ask_host(struct agent *agent, const struct shoal_user *caller, struct node_call *call,
+                     const struct asked_node *node, bool force)
 {
-    const uint8_t args[2] = { (uint8_t)call->verb, force ? 1 : 0 };
+    uint8_t args[2 + SHOAL_TOKEN_TEXT_BYTES] = { (uint8_t)call->verb, force ? 1 : 0 };
+    char token[SHOAL_TOKEN_TEXT_BYTES];
+    struct shoal_view shown = agent_token_of(agent, caller, token);
     struct shoal_msg msg = { "" };
+
+    if (!agent_follows_rules(agent, node->id))
+        shown.len = 0; /* one of the version before does not read it */
+    memcpy(args + 2, token, shown.len);
 
     if (shoal_node_id_equal(node->id, agent->identity.node))
         end_own(call, own_word(agent, call->verb, force, &msg), &msg);
     else
-        peer_ask(agent->calls, node->id, PEER_NODE_VERB, shoal_view_of(args, sizeof(args)), REQUEST_MS * SHOAL_MS,
+        peer_ask(agent->calls, node->id, PEER_NODE_VERB, shoal_view_of(args, 2 + shown.len), REQUEST_MS * SHOAL_MS,
                  on_own_word, call);
 }
 
-void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb, bool force,
-                         shoal_backend_done_fn *done, void *arg)
+void backend_node_change(void *ctx, const struct shoal_user *caller, const char *text, enum shoal_node_verb verb,
+                         bool force, shoal_backend_done_fn *done, void *arg)
 {
     struct agent *agent = ctx;
     struct shoal_mesh_command *command = calloc(1, sizeof(*command));
@@ -259,10 +267,13 @@ void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb,
     struct node_call *call = calloc(1, sizeof(*call));
     struct asked_node node;
     struct shoal_msg msg = { "" };
+    char token[SHOAL_TOKEN_TEXT_BYTES];
     enum shoal_err err;
     size_t len = 0;
 
     SHOAL_ASSERT(command != NULL && call != NULL);
+    request.token = agent_token_of(agent, caller, token);
+    (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
     *call = (struct node_call){ .done = done, .arg = arg, .verb = verb };
     err = find_node(agent, text, &node, &msg);
     if (err == SHOAL_OK)
@@ -280,7 +291,7 @@ void backend_node_change(void *ctx, const char *text, enum shoal_node_verb verb,
     }
     (void)snprintf(call->name, sizeof(call->name), "%s", node.name);
     if (verb != SHOAL_NODE_REMOVE && verb != SHOAL_NODE_READMIT) {
-        ask_host(agent, call, &node, force);
+        ask_host(agent, caller, call, &node, force);
         return;
     }
     request.command = shoal_view_of(bytes, len);

@@ -1,7 +1,10 @@
 /* Results and ledgers of jobs: from this disk, from the blobs, or from a node that has them. */
+#include "shoal/below.h"
 #include "shoal/sched_look.h"
+#include "shoal/disk.h"
 #include "shoal/job_facts.h"
 #include "agent_backend.h"
+#include "backend_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,121 +13,187 @@
 #include <unistd.h>
 
 #include "node/agent/agent_ledger.h"
+#include "node/agent/agent_results.h"
+#include "shoal/below.h"
 
 #include "shoal/banned.h"
 
 #define OTHER_TIMEOUT_NS (3 * SHOAL_S) /* of a guardian with a whole ledger, where this one's is short */
 #define READ_TIMEOUT_NS (5 * SHOAL_S)
 
-/* ---- results ---- */
+/* ---- results ----
+ *
+ *   what was committed as the result (a manifest of blobs, after the end)   +   what lies in RESULT_DIR now, by path
+ *
+ * A path that is in both is the blob: it does not change any more, and any host can fetch it. */
 
 struct result_file {
-    struct shoal_result_file shown;
-    char path[256];
-    struct shoal_hash hash;
-    int fd; /* -1: not materialised yet */
+    char path[AGENT_RESULT_PATH_BYTES];
+    uint64_t bytes;
+    uint64_t mtime_s;
+    bool executable;
+    struct shoal_hash hash; /* zero: it is read where it lies */
+    int fd;                 /* -1: not open */
 };
 
 struct shoal_result {
     struct agent *agent;
     struct shoal_job_id job;
+    struct shoal_node_id node; /* has what is no blob; zero: this one, below `root` */
+    char root[AGENT_PATH_BYTES];
     struct result_file *files;
     struct shoal_result_file *shown;
-    size_t count;
+    size_t count, cap;
 };
 
 struct result_call {
     struct agent *agent;
     struct shoal_job_id id;
+    struct shoal_result *result;
     shoal_backend_result_fn *done;
     void *arg;
 };
 
-static void result_end(struct result_call *call, enum shoal_err err, const char *text, struct shoal_result *result)
+static void result_free(struct shoal_result *result)
 {
+    for (size_t i = 0; i < result->count; i++)
+        if (result->files[i].fd >= 0)
+            (void)close(result->files[i].fd);
+    free(result->files);
+    free(result->shown);
+    free(result);
+}
+
+static void result_end(struct result_call *call, enum shoal_err err, const char *text)
+{
+    struct shoal_result *result = call->result;
     struct shoal_msg msg;
 
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
-    call->done(call->arg, err, &msg, result, result == NULL ? NULL : result->shown, result == NULL ? 0 : result->count);
+    if (err != SHOAL_OK) {
+        result_free(result);
+        call->done(call->arg, err, &msg, NULL, NULL, 0);
+        free(call);
+        return;
+    }
+    result->shown = calloc(result->count + 1, sizeof(*result->shown));
+    SHOAL_ASSERT(result->shown != NULL);
+    for (size_t i = 0; i < result->count; i++) {
+        const struct result_file *file = &result->files[i];
+
+        result->shown[i] = (struct shoal_result_file){
+            .path = file->path, .bytes = file->bytes, .mtime_s = (uint32_t)file->mtime_s, .executable = file->executable
+        };
+    }
+    call->done(call->arg, SHOAL_OK, &msg, result, result->shown, result->count);
     free(call);
 }
 
-static size_t lines_in(struct shoal_view bytes)
+static int by_path(const void *a, const void *b)
 {
-    size_t lines = 0;
-
-    for (size_t i = 0; i < bytes.len; i++)
-        lines += bytes.bytes[i] == '\n' ? 1 : 0;
-    return lines;
+    return strcmp(((const struct result_file *)a)->path, ((const struct result_file *)b)->path);
 }
 
-static struct shoal_result *result_of(struct agent *agent, struct shoal_job_id id, struct shoal_view bytes)
+/* Of a line "<64 hex> <size> <mtime> <x or -> <path>". */
+static bool file_parse(const char *line, struct result_file *file)
 {
-    struct shoal_result *result = calloc(1, sizeof(*result));
-    size_t lines = lines_in(bytes);
-    char *copy = malloc(bytes.len + 1);
-    char *at = copy;
+    char hex[SHOAL_HASH_TEXT_BYTES];
+    unsigned long long bytes, mtime;
+    char mode;
+    int at = 0;
 
-    SHOAL_ASSERT(result != NULL && copy != NULL);
-    if (bytes.len > 0)
-        memcpy(copy, bytes.bytes, bytes.len);
-    copy[bytes.len] = '\0';
-    result->agent = agent;
-    result->job = id;
-    result->files = calloc(lines + 1, sizeof(*result->files));
-    result->shown = calloc(lines + 1, sizeof(*result->shown));
-    SHOAL_ASSERT(result->files != NULL && result->shown != NULL);
-    for (size_t i = 0; i < lines; i++) {
-        struct result_file *file = &result->files[result->count];
-        char *end = strchr(at, '\n');
-        unsigned long long size;
-        unsigned long long mtime;
-        char hex[SHOAL_HASH_TEXT_BYTES];
-        char mode;
+    if (sscanf(line, "%64s %llu %llu %c%n", hex, &bytes, &mtime, &mode, &at) != 4 || line[at] != ' ' ||
+        !shoal_hex_parse(hex, file->hash.bytes, 32) || !agent_result_is_shown(line + at + 1) ||
+        agent_result_is_temporary(line + at + 1))
+        return false;
+    file->bytes = bytes;
+    file->mtime_s = mtime;
+    file->executable = mode == 'x';
+    file->fd = -1;
+    memcpy(file->path, line + at + 1, strlen(line + at + 1) + 1);
+    return true;
+}
 
-        *end = '\0';
-        if (sscanf(at, "%64s %llu %llu %c %255[^\n]", hex, &size, &mtime, &mode, file->path) == 5 &&
-            shoal_hex_parse(hex, file->hash.bytes, 32)) {
-            file->fd = -1;
-            result->shown[result->count] = (struct shoal_result_file){
-                .path = file->path, .bytes = size, .mtime_s = (uint32_t)mtime, .executable = mode == 'x'
-            };
-            result->count++;
+/* Adds the files of a list that are not there yet. */
+static void add_lines(struct shoal_result *result, struct shoal_view lines)
+{
+    size_t before = result->count;
+
+    for (size_t at = 0; at < lines.len;) {
+        const uint8_t *end = memchr(lines.bytes + at, '\n', lines.len - at);
+        size_t len = end == NULL ? lines.len - at : (size_t)(end - (lines.bytes + at));
+        struct result_file file = { .fd = -1 };
+        char line[AGENT_RESULT_PATH_BYTES + 160];
+
+        if (len < sizeof(line)) {
+            memcpy(line, lines.bytes + at, len);
+            line[len] = '\0';
+            if (file_parse(line, &file) &&
+                (before == 0 || bsearch(&file, result->files, before, sizeof(file), by_path) == NULL)) {
+                if (result->count == result->cap) {
+                    result->cap = result->cap == 0 ? 16 : 2 * result->cap;
+                    result->files = realloc(result->files, result->cap * sizeof(*result->files));
+                    SHOAL_ASSERT(result->files != NULL);
+                }
+                result->files[result->count++] = file;
+            }
         }
-        at = end + 1;
+        at += len + 1;
     }
-    free(copy);
-    return result;
+    if (result->count > 1)
+        qsort(result->files, result->count, sizeof(*result->files), by_path);
+}
+
+/* After OK the text says what is missing. */
+static void on_result_files(void *arg, enum shoal_err err, const char *text, const struct backend_files *files)
+{
+    struct result_call *call = arg;
+    char said[160] = "";
+
+    if (err != SHOAL_OK && call->result->count == 0) {
+        result_end(call, err, text);
+        return;
+    }
+    if (err == SHOAL_OK) {
+        call->result->node = files->node;
+        memcpy(call->result->root, files->root, sizeof(files->root));
+        add_lines(call->result, files->lines);
+    }
+    if (err == SHOAL_OK && files->left_out > 0)
+        (void)snprintf(said, sizeof(said),
+                       "%llu files are not in this list: there are too many, or their names cannot be shown",
+                       (unsigned long long)files->left_out);
+    result_end(call, SHOAL_OK, err == SHOAL_OK ? said : text);
 }
 
 static void on_result_manifest(void *arg, enum shoal_err err, const char *text, struct shoal_view bytes)
 {
     struct result_call *call = arg;
 
-    result_end(call, err, text, err == SHOAL_OK ? result_of(call->agent, call->id, bytes) : NULL);
+    if (err != SHOAL_OK) {
+        result_end(call, err, text);
+        return;
+    }
+    add_lines(call->result, bytes);
+    backend_files_list(call->agent, call->id, on_result_files, call);
 }
 
 static void on_result_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
     struct result_call *call = arg;
     struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
-    struct shoal_msg msg = { "" };
     struct shoal_hash hash = { { 0 } };
 
     SHOAL_ASSERT(facts != NULL);
-    (void)snprintf(msg.text, sizeof(msg.text), "%s", reply->u.reply.text);
     if (err == SHOAL_OK)
         err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
-    if (err == SHOAL_OK && !shoal_job_state_ended((enum shoal_job_state)facts->state))
-        err = shoal_fail(&msg, SHOAL_ERR_INVALID, "the job has not ended yet (%s); its result comes then",
-                         shoal_job_state_name((enum shoal_job_state)facts->state));
-    if (err == SHOAL_OK)
+    if (err == SHOAL_OK && shoal_job_state_ended((enum shoal_job_state)facts->state))
         hash = shoal_hash_is_zero(facts->result) ? facts->files : facts->result;
     free(facts);
     if (err != SHOAL_OK)
-        result_end(call, err, msg.text, NULL);
+        result_end(call, err, reply->u.reply.text);
     else if (shoal_hash_is_zero(hash))
-        result_end(call, SHOAL_OK, "", result_of(call->agent, call->id, (struct shoal_view){ 0 }));
+        backend_files_list(call->agent, call->id, on_result_files, call);
     else
         agent_read_blob(call->agent, call->id, hash, 4 * SHOAL_MIB, on_result_manifest, call);
 }
@@ -135,9 +204,11 @@ void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backen
         .kind = SHOAL_SCHED_GET, .job = id, .linearizable = true, .deadline_ms = 5000
     };
     struct result_call *call = calloc(1, sizeof(*call));
+    struct shoal_result *result = calloc(1, sizeof(*result));
 
-    SHOAL_ASSERT(call != NULL);
-    *call = (struct result_call){ .agent = agent, .id = id, .done = done, .arg = arg };
+    SHOAL_ASSERT(call != NULL && result != NULL);
+    *result = (struct shoal_result){ .agent = agent, .job = id };
+    *call = (struct result_call){ .agent = agent, .id = id, .result = result, .done = done, .arg = arg };
     agent_request(agent, &request, on_result_facts, call);
 }
 
@@ -164,50 +235,64 @@ static void read_now(struct read_call *call)
     ended.done(ended.arg, err, &msg, shoal_view_of(bytes, n < 0 ? 0 : (size_t)n));
 }
 
+static void read_failed(struct read_call *call, enum shoal_err err, const char *text)
+{
+    struct read_call ended = *call;
+    struct shoal_msg msg;
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    free(call);
+    ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
+}
+
 static void on_result_file(void *arg, enum shoal_err err, const char *path)
 {
     struct read_call *call = arg;
     struct result_file *file = &call->result->files[call->file];
 
     if (err == SHOAL_OK && file->fd < 0)
-        file->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (err != SHOAL_OK || file->fd < 0) {
-        struct shoal_msg msg;
-        struct read_call ended = *call;
+        file->fd = shoal_open_regular(path, O_RDONLY);
+    if (err != SHOAL_OK || file->fd < 0)
+        read_failed(call, err != SHOAL_OK ? err : SHOAL_ERR_STORAGE, err != SHOAL_OK ? path : strerror(errno));
+    else
+        read_now(call);
+}
 
-        (void)snprintf(msg.text, sizeof(msg.text), "%s", err != SHOAL_OK ? path : strerror(errno));
-        free(call);
-        ended.done(ended.arg, err != SHOAL_OK ? err : SHOAL_ERR_STORAGE, &msg, (struct shoal_view){ 0 });
-        return;
-    }
-    read_now(call);
+static void on_piece(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct read_call ended = *(struct read_call *)arg;
+
+    free(arg);
+    ended.done(ended.arg, err, msg, answer);
 }
 
 void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                          shoal_backend_bytes_fn *done, void *arg)
 {
     struct agent *agent = ctx;
+    struct result_file *read = &result->files[file];
     struct read_call *call = calloc(1, sizeof(*call));
 
     SHOAL_ASSERT(call != NULL && file < result->count);
     *call = (struct read_call){
         .result = result, .file = file, .offset = offset, .max = bytes_max, .done = done, .arg = arg
     };
-    if (result->files[file].fd >= 0)
+    if (read->fd < 0 && shoal_hash_is_zero(read->hash) && result->root[0] != '\0')
+        read->fd = shoal_open_below(result->root, read->path, O_RDONLY);
+    if (read->fd >= 0)
         read_now(call);
+    else if (!shoal_hash_is_zero(read->hash))
+        agent_materialise(agent, result->job, read->hash, on_result_file, call);
+    else if (result->root[0] != '\0')
+        read_failed(call, SHOAL_ERR_STORAGE, strerror(errno));
     else
-        agent_materialise(agent, result->job, result->files[file].hash, on_result_file, call);
+        backend_file_read(agent, result->job, result->node, read->path, offset, bytes_max, on_piece, call);
 }
 
 void backend_result_close(void *ctx, struct shoal_result *result)
 {
     (void)ctx;
-    for (size_t i = 0; i < result->count; i++)
-        if (result->files[i].fd >= 0)
-            (void)close(result->files[i].fd);
-    free(result->files);
-    free(result->shown);
-    free(result);
+    result_free(result);
 }
 
 /* ---- ledger ---- */
@@ -295,7 +380,7 @@ static enum shoal_err audit(struct agent *agent, struct shoal_job_id id, struct 
         return agent_ledger_none(id, json);
     agent_job_folder(agent, id, path, AGENT_PATH_BYTES);
     memcpy(path + strlen(path), "/audit", 7);
-    return shoal_file_read(path, 4 * SHOAL_MIB, json, &msg);
+    return shoal_disk_read(path, 4 * SHOAL_MIB, json, &msg);
 }
 
 static void ledger_read(struct ledger_call *call)

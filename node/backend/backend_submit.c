@@ -223,7 +223,6 @@ static void on_ticket_for_bundle(void *arg, enum shoal_err err, const struct sho
 {
     struct backend_call *w = arg;
     struct shoal_msg msg = backend_reply_msg(reply);
-    char path[64];
 
     if (err == SHOAL_OK)
         err = shoal_buf_append(&w->ticket, reply->u.reply.ticket.bytes, reply->u.reply.ticket.len);
@@ -231,8 +230,7 @@ static void on_ticket_for_bundle(void *arg, enum shoal_err err, const struct sho
         submit_end(w, err, &msg, reply);
         return;
     }
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", w->fd);
-    agent_store_file(w->agent, reply->u.reply.job, path, on_bundle_stored, w);
+    agent_store_fd(w->agent, reply->u.reply.job, w->fd, on_bundle_stored, w);
 }
 
 void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg)
@@ -265,7 +263,6 @@ void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_
     w->fd = dup(submit->bundle_fd);
     if (w->ticket.len > 0) {
         struct shoal_sched_ticket ticket;
-        char path[64];
 
         if (shoal_sched_ticket_decode(shoal_buf_view(&w->ticket), &ticket) != SHOAL_OK) {
             (void)shoal_fail(&msg, SHOAL_ERR_INVALID,
@@ -273,8 +270,7 @@ void backend_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_
             submit_end(w, SHOAL_ERR_INVALID, &msg, NULL);
             return;
         }
-        (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", w->fd);
-        agent_store_file(agent, ticket.job, path, on_bundle_stored, w);
+        agent_store_fd(agent, ticket.job, w->fd, on_bundle_stored, w);
     } else {
         struct shoal_sched_request request = w->request;
 

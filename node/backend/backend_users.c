@@ -1,6 +1,8 @@
 /* Users and tokens, from this node's copy of the mesh; a password is checked in a thread. */
 #include "agent_backend.h"
 
+#include "passwords_uv.h"
+
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
 
@@ -27,33 +29,21 @@ bool backend_user_find(void *ctx, const char *name, struct shoal_user *user)
 }
 
 struct logon {
-    uv_work_t work;
-    char password[SHOAL_PASSWORD_BYTES_MAX + 1];
-    char hash[SHOAL_PASSWORD_HASH_BYTES];
-    struct shoal_user user;
-    bool good;
+    struct shoal_user user; /* without a name: there is no such user */
     shoal_backend_user_fn *done;
     void *arg;
 };
 
-static void logon_work(uv_work_t *work)
+static void on_checked(void *arg, bool good)
 {
-    struct logon *l = work->data;
-
-    l->good = shoal_password_verify(shoal_view_text(l->password), l->hash) && l->user.name[0] != '\0';
-}
-
-static void logon_done(uv_work_t *work, int status)
-{
-    struct logon *l = work->data;
+    struct logon *l = arg;
     struct shoal_msg msg = { "" };
     enum shoal_err err = SHOAL_OK;
 
-    (void)status;
-    if (!l->good)
+    good = good && l->user.name[0] != '\0';
+    if (!good)
         err = shoal_fail(&msg, SHOAL_ERR_DENIED, "wrong user name or password");
-    l->done(l->arg, err, &msg, l->good ? &l->user : NULL);
-    shoal_wipe(l->password, sizeof(l->password));
+    l->done(l->arg, err, &msg, good ? &l->user : NULL);
     free(l);
 }
 
@@ -62,6 +52,7 @@ void backend_logon(void *ctx, const char *user, const char *password, shoal_back
     struct agent *agent = ctx;
     const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
     const struct shoal_mesh_user *found = mesh == NULL ? NULL : shoal_mesh_user_find(mesh, user);
+    const char *hash;
     struct shoal_msg msg = { "" };
     struct logon *l;
 
@@ -76,29 +67,32 @@ void backend_logon(void *ctx, const char *user, const char *password, shoal_back
     }
     l = calloc(1, sizeof(*l));
     SHOAL_ASSERT(l != NULL);
-    l->work.data = l;
     l->done = done;
     l->arg = arg;
-    memcpy(l->password, password, strlen(password) + 1);
     /* An unknown user costs the same time as a wrong password. */
     if (found == NULL)
         found = shoal_mesh_user_at(mesh, 0);
     else if (!found->disabled)
         user_of(found, &l->user);
-    if (found != NULL)
-        memcpy(l->hash, found->password, sizeof(l->hash));
-    (void)uv_queue_work(&agent->loop, &l->work, logon_work, logon_done);
+    hash = found == NULL ? "" : found->password;
+    if (passwords_check(&agent->passwords, &agent->loop, password, hash, on_checked, l) != SHOAL_OK) {
+        free(l);
+        done(arg, shoal_fail(&msg, SHOAL_ERR_FULL, "no memory to check a password; try again in a second"), &msg, NULL);
+    }
 }
 
-void backend_logoff(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s,
-                    shoal_backend_done_fn *done, void *arg)
+void backend_logoff(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
+                    uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_mesh_command *command = calloc(1, sizeof(*command));
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_CHANGE, .deadline_ms = REQUEST_MS };
+    char token[SHOAL_TOKEN_TEXT_BYTES];
     size_t len;
 
     SHOAL_ASSERT(command != NULL);
+    request.token = agent_token_of(ctx, caller, token);
+    (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
     command->kind = SHOAL_MESH_REVOKE;
     command->now_s = agent_wall_ms() / 1000;
     memcpy(command->revocation.token, token_id, SHOAL_MESH_TOKEN_ID_BYTES);

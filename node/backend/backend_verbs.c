@@ -2,8 +2,9 @@
  *
  *   text --> full id, or the one job with that ending (a list of the mesh) --> whose it is --> the verb
  *
- * B1. Whose a job is, says the first that knows: its group or its row here, gossip, the job itself (asked by a GET). An
- *     administrator may ask for any job that there is. No verb begins before that, and none checks it again. */
+ * B1. Whose a job is, says the first that knows: its group or its row here, or the job itself (asked by a GET). Gossip is
+ *     not asked: any host of the mesh may sign a summary. An administrator may ask for any job that there is. No verb
+ *     begins before that; the host that stops or deletes it looks at the user's token again (R5 of sched_request.c). */
 #include "shoal/job_facts.h"
 #include "agent_backend.h"
 
@@ -11,7 +12,7 @@
 
 #define OWNER_MS 5000
 
-enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_WHY, VERB_TASKS };
+enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_CURVE, VERB_WHY, VERB_TASKS };
 
 struct asked_verb {
     struct agent *agent;
@@ -21,6 +22,7 @@ struct asked_verb {
     bool flag; /* GET: linearizable; RECOVER: confirmed */
     struct shoal_log_request log;
     struct shoal_tasks_ask tasks;
+    struct shoal_curve_ask curve;
     /* Of one type for each verb. */
     union {
         shoal_backend_job_fn *job;
@@ -44,6 +46,7 @@ static void refuse(const struct asked_verb *v, enum shoal_err err, const struct 
     case VERB_LOG: v->then.log(v->arg, err, msg, NULL); break;
     case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL, 0); break;
     case VERB_LEDGER:
+    case VERB_CURVE:
     case VERB_WHY: v->then.text(v->arg, err, msg, (struct shoal_view){ 0 }); break;
     case VERB_TASKS: v->then.tasks(v->arg, err, msg, NULL, 0, SHOAL_ARRAY_NONE); break;
     }
@@ -53,12 +56,13 @@ static void begin(struct asked_verb *v)
 {
     switch (v->verb) {
     case VERB_GET: backend_get_id(v->agent, v->id, v->flag, v->then.job, v->arg); break;
-    case VERB_STOP: backend_change_id(v->agent, v->id, SHOAL_SCHED_STOP, v->then.done, v->arg); break;
-    case VERB_DELETE: backend_change_id(v->agent, v->id, SHOAL_SCHED_DELETE, v->then.done, v->arg); break;
+    case VERB_STOP: backend_change_id(v->agent, &v->caller, v->id, SHOAL_SCHED_STOP, v->then.done, v->arg); break;
+    case VERB_DELETE: backend_change_id(v->agent, &v->caller, v->id, SHOAL_SCHED_DELETE, v->then.done, v->arg); break;
     case VERB_RECOVER: backend_recover_id(v->agent, &v->caller, v->id, v->flag, v->then.recovery, v->arg); break;
     case VERB_LOG: backend_log_id(v->agent, v->id, &v->log, v->then.log, v->arg); break;
     case VERB_RESULT: backend_result_id(v->agent, v->id, v->then.result, v->arg); break;
     case VERB_LEDGER: backend_ledger_id(v->agent, v->id, v->then.text, v->arg); break;
+    case VERB_CURVE: backend_curve_id(v->agent, v->id, &v->curve, v->then.text, v->arg); break;
     case VERB_WHY: backend_why_id(v->agent, v->id, v->then.text, v->arg); break;
     case VERB_TASKS: backend_tasks_id(v->agent, v->id, &v->tasks, v->then.tasks, v->arg); break;
     }
@@ -95,17 +99,14 @@ static void on_id(void *arg, enum shoal_err err, const struct shoal_msg *msg, st
 {
     struct asked_verb *v = arg;
     struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .job = id, .deadline_ms = OWNER_MS };
-    static struct shoal_job_summary summary;
     struct shoal_job_facts facts;
-    bool must_exist = v->verb == VERB_LOG || v->verb == VERB_LEDGER; /* the others ask the job itself */
+    bool must_exist = v->verb == VERB_LOG || v->verb == VERB_LEDGER || v->verb == VERB_CURVE; /* the others ask the job itself */
 
     v->id = id;
     if (err != SHOAL_OK || (v->caller.admin && !must_exist))
         decide(v, err, msg, v->caller.name);
     else if (backend_facts_here(v->agent, id, &facts))
         decide(v, SHOAL_OK, msg, facts.creator);
-    else if (backend_summary(v->agent, id, &summary))
-        decide(v, SHOAL_OK, msg, summary.creator);
     else
         agent_request(v->agent, &get, on_owner, v);
 }
@@ -185,6 +186,16 @@ void backend_ledger(void *ctx, const struct shoal_user *caller, const char *id, 
     struct asked_verb *v = verb_create(ctx, caller, VERB_LEDGER, arg);
 
     v->then.text = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_curve(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_curve_ask *ask,
+                   shoal_backend_text_fn *done, void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_CURVE, arg);
+
+    v->then.text = done;
+    v->curve = *ask;
     backend_id_ask(ctx, caller, id, on_id, v);
 }
 

@@ -78,6 +78,18 @@ static void cut_at(struct list_merge *m, const struct shoal_list_place *place)
         take_out(m, m->count - 1);
 }
 
+/* The answer's bytes go; the arguments lie behind the facts. */
+static void args_keep(struct shoal_job_facts *facts)
+{
+    size_t len = facts->args.len <= SHOAL_SCHED_ROW_ARGS_MAX ? facts->args.len : 0;
+    uint8_t *room = (uint8_t *)(facts + 1);
+
+    if (len > 0)
+        memcpy(room, facts->args.bytes, len);
+    facts->args = shoal_view_of(room, len);
+    facts->data_json = (struct shoal_view){ 0 };
+}
+
 /* K1. False: no memory. */
 static bool merge(struct list_merge *m, const struct list_row *row)
 {
@@ -87,14 +99,14 @@ static bool merge(struct list_merge *m, const struct list_row *row)
                           .tail = row->tail,
                           .deleted = row->deleted,
                           .place = { .is_set = true, .id = row->id } };
-    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts) + SHOAL_SCHED_ROW_ARGS_MAX);
     bool decoded;
     struct merged *old;
 
     if (facts == NULL)
         return false;
     decoded = row->facts.len > 0 && shoal_job_facts_decode(row->facts, facts) == SHOAL_OK;
-    facts->args = facts->data_json = (struct shoal_view){ 0 }; /* their bytes go with the answer */
+    args_keep(facts);
     if (decoded)
         list_place_of(m->query.sort, facts, &now.place);
     else

@@ -11,10 +11,12 @@
  * N3. A content that is not proven (number 0) replaces nothing but a missing or an empty file: what was lost here in a
  *     power cut never replaces what is whole elsewhere.
  * N4. Logs only grow. A piece is written where it belongs, and flushed; of one that is not proven, only what is missing.
+ * N5. Holes stay holes: their pusher leaves them out, and a piece of zeros takes no room.
  *
  * Runs on the file thread; knows no agent. */
 #include "tree_disk.h"
 
+#include "shoal/below.h"
 #include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/limits.h"
@@ -62,7 +64,7 @@ static bool note_read(const struct tree_place *place, struct tree_version *versi
     int fd;
 
     *version = (struct tree_version){ .number = 0 };
-    fd = note_path(place, path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    fd = note_path(place, path) ? shoal_open_regular(path, O_RDONLY) : -1;
     if (fd < 0)
         return false;
     len = read(fd, bytes, sizeof(bytes));
@@ -112,7 +114,7 @@ static enum shoal_err note_write(const struct tree_place *place, const struct tr
 static int open_folder(const char *root, const char *path, bool make, const char **name)
 {
     char part[TREE_PATH_BYTES];
-    int dir = open(root, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+    int dir = open(root, O_DIRECTORY | O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 
     while (dir >= 0) {
         const char *slash = strchr(path, '/');
@@ -134,20 +136,27 @@ static int open_folder(const char *root, const char *path, bool make, const char
     return -1;
 }
 
+/* A regular file and nothing that a job has put in its place: no link, and no pipe whose reader or writer is waited for. */
+static int open_at(int dir, const char *name, int flags, mode_t mode)
+{
+    int fd = openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, mode);
+    struct stat facts;
+
+    if (fd < 0 || (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)))
+        return fd;
+    (void)close(fd);
+    return -1;
+}
+
 static int open_file(const struct tree_place *place, int *dir)
 {
     const char *name;
-    struct stat facts;
     int fd;
 
     *dir = open_folder(place->root, place->path, false, &name);
     if (*dir < 0)
         return -1;
-    fd = openat(*dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0 && (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode))) {
-        (void)close(fd);
-        fd = -1;
-    }
+    fd = open_at(*dir, name, O_RDONLY, 0);
     if (fd < 0)
         (void)close(*dir);
     return fd;
@@ -164,6 +173,22 @@ ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *byte
     (void)close(fd);
     (void)close(dir);
     return len;
+}
+
+uint64_t tree_next(const struct tree_place *place, uint64_t from, uint64_t bytes, uint64_t piece)
+{
+    uint64_t last = bytes > piece ? bytes - piece : 0;
+    int dir, fd = from < last ? open_file(place, &dir) : -1;
+    off_t data;
+
+    if (fd < 0)
+        return from;
+    data = lseek(fd, (off_t)from, SEEK_DATA);
+    if (data < 0 && errno != ENXIO) /* a file system that knows of no holes */
+        data = (off_t)from;
+    (void)close(fd);
+    (void)close(dir);
+    return data < 0 || (uint64_t)data > last ? last : (uint64_t)data;
 }
 
 static bool digest_of(const struct tree_place *place, bool flush, struct tree_version *version)
@@ -239,7 +264,7 @@ static bool keeps(const struct tree_place *place, const struct tree_piece *piece
 
 static enum shoal_err take_log(int dir, const char *name, const struct tree_piece *piece, struct stat *facts)
 {
-    int fd = openat(dir, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, piece->mode & 0700);
+    int fd = open_at(dir, name, O_WRONLY | O_CREAT, piece->mode & 0700);
     struct shoal_view bytes = piece->bytes;
     uint64_t at = piece->offset, skip = 0;
     bool ok = fd >= 0 && fstat(fd, facts) == 0;
@@ -285,6 +310,23 @@ static enum shoal_err finish(const struct tree_place *place, int dir, int fd, co
     return err;
 }
 
+static bool all_zero(struct shoal_view bytes)
+{
+    return bytes.len > 0 && bytes.bytes[0] == 0 && memcmp(bytes.bytes, bytes.bytes + 1, bytes.len - 1) == 0;
+}
+
+/* N5. Zeros cut off what an earlier try has left behind them, and are a hole then. */
+static bool put_piece(int fd, const struct tree_piece *piece)
+{
+    uint64_t end = piece->offset + piece->bytes.len;
+
+    if (end > INT64_MAX)
+        return false;
+    if (all_zero(piece->bytes))
+        return ftruncate(fd, (off_t)piece->offset) == 0 && ftruncate(fd, (off_t)end) == 0;
+    return pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) == (ssize_t)piece->bytes.len;
+}
+
 static enum shoal_err take_file(const struct tree_place *place, int dir, const char *name,
                                 const struct tree_piece *piece, struct stat *facts)
 {
@@ -294,9 +336,8 @@ static enum shoal_err take_file(const struct tree_place *place, int dir, const c
 
     shoal_hex_text(piece->from.bytes, 4, hex); /* two hosts may push at one time */
     (void)snprintf(part, sizeof(part), "%s.%s.part", name, hex);
-    fd = openat(dir, part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (piece->offset > 0 ? 0 : O_TRUNC),
-                piece->mode & 0700);
-    if (fd < 0 || pwrite(fd, piece->bytes.bytes, piece->bytes.len, (off_t)piece->offset) != (ssize_t)piece->bytes.len)
+    fd = open_at(dir, part, O_RDWR | O_CREAT | (piece->offset > 0 ? 0 : O_TRUNC), piece->mode & 0700);
+    if (fd < 0 || !put_piece(fd, piece))
         err = SHOAL_ERR_STORAGE;
     else if (piece->last)
         err = finish(place, dir, fd, part, name, piece);

@@ -51,6 +51,10 @@ SHOAL_MUST_CHECK enum shoal_err tree_prepare(const struct tree_place *place, str
 /* Up to `cap` bytes from `offset`, no link followed; -1: it cannot be read. */
 ssize_t tree_read(const struct tree_place *place, uint64_t offset, uint8_t *bytes, size_t cap);
 
+/* Where the piece after `from` begins in a file of `bytes`: behind a hole, but no later than the last piece, of `piece`
+ * bytes, which tells how long the file is. */
+uint64_t tree_next(const struct tree_place *place, uint64_t from, uint64_t bytes, uint64_t piece);
+
 /* A piece that another host sent. TREE_KEPT: what is here is not older; `*ours` says what it is. `*facts`: of the file, after
  * a last piece or a piece of a log. */
 SHOAL_MUST_CHECK enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece,

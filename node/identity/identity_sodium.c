@@ -2,6 +2,7 @@
  * one. */
 #include "shoal/identity.h"
 
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 
 #include "node/format.h"
@@ -17,132 +18,6 @@
 
 #define FILE_VERSION 1
 #define FILE_BYTES_MAX 512
-
-/* ---- whole files -------------------------------------------------------------------------------- */
-
-static const char *storage_remedy(int error)
-{
-    if (error == ENOSPC || error == EDQUOT)
-        return "free space there, or move the data folder to a larger disk";
-    if (error == EACCES || error == EPERM || error == EROFS)
-        return "make it writable for the agent's user";
-    if (error == EIO)
-        return "the disk reports errors; replace it and join with a new data folder";
-    return "see the system's log";
-}
-
-static enum shoal_err fail_errno(struct shoal_msg *msg, const char *what, const char *path)
-{
-    int error = errno;
-
-    return shoal_fail(msg, SHOAL_ERR_STORAGE, "cannot %s %s: %s; %s", what, path, strerror(error),
-                      storage_remedy(error));
-}
-
-static bool write_all(int fd, struct shoal_view view)
-{
-    while (view.len > 0) {
-        ssize_t wrote = write(fd, view.bytes, view.len);
-
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote <= 0)
-            return false;
-        view.bytes += wrote;
-        view.len -= (size_t)wrote;
-    }
-    return true;
-}
-
-static bool flush_folder_of(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    size_t len = slash == NULL || slash == path ? 1 : (size_t)(slash - path); /* "." or "/" */
-    int fd;
-    bool ok;
-
-    if (len >= sizeof(folder))
-        return false;
-    memcpy(folder, slash == NULL ? "." : path, len);
-    folder[len] = '\0';
-    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ok = fsync(fd) == 0;
-    (void)close(fd);
-    return ok;
-}
-
-enum shoal_err shoal_file_replace(const char *path, struct shoal_view view, unsigned mode, struct shoal_msg *msg)
-{
-    char part[PATH_MAX];
-    int fd;
-    bool ok;
-
-    if ((size_t)snprintf(part, sizeof(part), "%s.part", path) >= sizeof(part))
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "the path %.100s... is too long; use a shorter data folder", path);
-    (void)unlink(part); /* left by a crash: its mode could be another */
-    fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
-    if (fd < 0)
-        return fail_errno(msg, "create", part);
-    ok = fchmod(fd, mode) == 0 && write_all(fd, view) && fsync(fd) == 0;
-    if (!ok) {
-        enum shoal_err err = fail_errno(msg, "write", part);
-
-        (void)close(fd);
-        (void)unlink(part);
-        return err;
-    }
-    (void)close(fd);
-    if (rename(part, path) != 0) {
-        enum shoal_err err = fail_errno(msg, "rename to", path);
-
-        (void)unlink(part);
-        return err;
-    }
-    if (!flush_folder_of(path))
-        return fail_errno(msg, "flush the folder of", path);
-    return SHOAL_OK;
-}
-
-enum shoal_err shoal_file_read(const char *path, size_t max, struct shoal_buf *buf, struct shoal_msg *msg)
-{
-    struct shoal_buf whole = { 0 };
-    enum shoal_err err = SHOAL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0 && errno == ENOENT)
-        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "there is no %s", path);
-    if (fd < 0)
-        return fail_errno(msg, "open", path);
-    while (err == SHOAL_OK) {
-        ssize_t got;
-
-        err = shoal_buf_reserve(&whole, 4096);
-        if (err != SHOAL_OK) {
-            err = shoal_fail(msg, err, "no memory to read %s", path);
-            break;
-        }
-        got = read(fd, whole.bytes + whole.len, whole.cap - whole.len);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            err = fail_errno(msg, "read", path);
-        if (got <= 0)
-            break;
-        whole.len += (size_t)got;
-        if (whole.len > max)
-            err = shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s is larger than %zu bytes", path, max);
-    }
-    (void)close(fd);
-    if (err != SHOAL_OK) {
-        shoal_buf_deinit(&whole);
-        return err;
-    }
-    *buf = whole;
-    return SHOAL_OK;
-}
 
 /* ---- the three files: header, fields, CRC-32C ---- */
 
@@ -162,7 +37,7 @@ static enum shoal_err fields_save(const char *data_dir, const char *name, struct
         return err;
     shoal_put_u32(w, shoal_crc32c(0, shoal_writer_view(w)));
     SHOAL_ASSERT(!w->failed);
-    return shoal_file_replace(path, shoal_writer_view(w), 0600, msg);
+    return shoal_disk_replace(path, shoal_writer_view(w), 0600, msg);
 }
 
 /* The fields, behind the header and without the sum; `buf` owns them. */
@@ -174,7 +49,7 @@ static enum shoal_err fields_load(const char *data_dir, const char *name, enum f
     enum shoal_err err = path_of(data_dir, name, path, msg);
 
     if (err == SHOAL_OK)
-        err = shoal_file_read(path, FILE_BYTES_MAX, buf, msg);
+        err = shoal_disk_read(path, FILE_BYTES_MAX, buf, msg);
     if (err == SHOAL_ERR_NOT_FOUND)
         return shoal_fail(msg, err, "%s holds no mesh; run `shoal init` or `shoal join` first", data_dir);
     if (err != SHOAL_OK)
@@ -322,7 +197,7 @@ enum shoal_err shoal_identity_create(const struct shoal_identity_options *option
     if (err != SHOAL_OK)
         return err;
     if (mkdir(options->data_dir, 0700) != 0 && errno != EEXIST)
-        return fail_errno(msg, "make the data folder", options->data_dir);
+        return shoal_disk_fail(msg, "make the data folder", options->data_dir);
     if (access(path, F_OK) == 0)
         return shoal_fail(msg, SHOAL_ERR_EXISTS,
                           "%s belongs to a mesh already; use another data folder, or remove this one",
@@ -347,7 +222,7 @@ enum shoal_err shoal_identity_create(const struct shoal_identity_options *option
 static enum shoal_err kernel_boot_id(char boot_id[SHOAL_BOOT_ID_BYTES], struct shoal_msg *msg)
 {
     struct shoal_buf buf = { 0 };
-    enum shoal_err err = shoal_file_read("/proc/sys/kernel/random/boot_id", 64, &buf, msg);
+    enum shoal_err err = shoal_disk_read("/proc/sys/kernel/random/boot_id", 64, &buf, msg);
 
     if (err == SHOAL_OK && buf.len < SHOAL_BOOT_ID_BYTES - 1)
         err = shoal_fail(msg, SHOAL_ERR_STORAGE, "/proc/sys/kernel/random/boot_id is too short; is /proc mounted?");
@@ -411,12 +286,12 @@ enum shoal_err shoal_folder_lock(const char *data_dir, int *fd, struct shoal_msg
         return err;
     opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (opened < 0)
-        return fail_errno(msg, "open", path);
+        return shoal_disk_fail(msg, "open", path);
     if (flock(opened, LOCK_EX | LOCK_NB) != 0) {
         err = errno == EWOULDBLOCK
                   ? shoal_fail(msg, SHOAL_ERR_EXISTS, "another agent runs on %s; stop it, or use another data folder",
                                data_dir)
-                  : fail_errno(msg, "lock", path);
+                  : shoal_disk_fail(msg, "lock", path);
         (void)close(opened);
         return err;
     }

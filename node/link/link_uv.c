@@ -314,8 +314,10 @@ void link_on_refused(struct conn *conn, enum link_refusal why)
     case LINK_REFUSE_SELF: link_on_broken(conn, SHOAL_ERR_EXISTS, false, "this node itself listens there"); break;
     case LINK_REFUSE_CROWDED: link_on_broken(conn, SHOAL_ERR_FULL, false, "it has too many peers"); break;
     case LINK_REFUSE_REMOVED:
-        link_on_broken(conn, SHOAL_ERR_DENIED, false,
-                       "this host was removed from the mesh; to come back, join it with a new data folder");
+        link_on_broken(
+            conn, SHOAL_ERR_DENIED, false,
+            "this host was removed from the mesh; to come back, have an administrator readmit it (shoal node readmit, "
+            "at another host), or join it with a new data folder");
         break;
     case LINK_REFUSE_SESSION:
     case LINK_REFUSALS: link_on_broken(conn, SHOAL_ERR_STALE, false, "it has closed this link meanwhile"); break;

@@ -20,6 +20,8 @@ enum peer_method {
     PEER_ARCHIVE_LIST,  /* mark -> mark, summaries of archived jobs, deleted ids: what is new since */
     PEER_JOBS_LIST,     /* a question for a list (node/backend/list_query.h) -> rows of the jobs that this node knows */
     PEER_NODE_VERB, /* drain, undrain or leave -> nothing: an operator's word, passed on by the node that was asked */
+    PEER_RESULT_FILES, /* job, what, path, offset, max -> the files of a result folder, or a piece of one */
+    PEER_METRICS,      /* job, from, to, points -> the loss curve as JSON */
     PEER_METHOD_COUNT,
 };
 

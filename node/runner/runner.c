@@ -311,15 +311,29 @@ static bool finished(struct runner *runner)
     return left_alone(runner);
 }
 
+/* A file of memory, under the number that workers are told. It is sealed before anybody else has it: whoever cuts a mapped
+ * file short ends each process that touches its page, the agent among them. */
+static int page_file(const char *name, int number)
+{
+    int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = made < 0 ? -1 : dup3(made, number, O_CLOEXEC);
+
+    if (made >= 0)
+        (void)close(made);
+    return fd;
+}
+
 static enum shoal_err pages_make(struct runner *runner, const char *job_text, uint32_t generation,
                                  struct shoal_msg *msg)
 {
     struct shoal_job_id job;
 
-    runner->control_fd = dup3(memfd_create("shoal-control", MFD_CLOEXEC), SHOAL_RUNNER_CONTROL_FD, O_CLOEXEC);
-    runner->arena_fd = dup3(memfd_create("shoal-arena", MFD_CLOEXEC), SHOAL_RUNNER_ARENA_FD, O_CLOEXEC);
+    runner->control_fd = page_file("shoal-control", SHOAL_RUNNER_CONTROL_FD);
+    runner->arena_fd = page_file("shoal-arena", SHOAL_RUNNER_ARENA_FD);
     if (runner->control_fd < 0 || runner->arena_fd < 0 ||
-        ftruncate(runner->control_fd, sizeof(struct shoal_control_page)) != 0)
+        ftruncate(runner->control_fd, sizeof(struct shoal_control_page)) != 0 ||
+        fcntl(runner->control_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+        fcntl(runner->arena_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) /* workers grow it, each its own part */
         return shoal_fail(msg, SHOAL_ERR_FULL, "cannot make the shared pages: %s", strerror(errno));
     runner->page = mmap(NULL, sizeof(*runner->page), PROT_READ | PROT_WRITE, MAP_SHARED, runner->control_fd, 0);
     if (runner->page == MAP_FAILED)

@@ -53,8 +53,7 @@ enum shoal_err runner_server_start(struct runner *runner, const struct shoal_run
     }
     server.env[server.envc] = fd_text;
     server.env[server.envc + 1] = NULL;
-    (void)fcntl(pair[1], F_SETFD, 0);
-    err = runner_exec(runner, &server, -1, &pid, msg);
+    err = runner_exec(runner, &server, pair[1], &pid, msg);
     server.env[server.envc] = NULL; /* fd_text ends with this call */
     if (err != SHOAL_OK)
         goto close_pair;

@@ -57,6 +57,7 @@ static void become(const struct shoal_runner_start *start, const int fds[3], con
     (void)signal(SIGPIPE, SIG_DFL);
     for (int i = 0; i < 3; i++)
         (void)dup2(fds[i], i);
+    (void)close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* whatever this process has open, but for what is named next */
     for (unsigned i = 0; i < kept_count; i++)
         if (kept[i] >= 0)
             (void)fcntl(kept[i], F_SETFD, 0);
@@ -115,11 +116,11 @@ static enum shoal_err open_logs(struct runner *runner, const struct shoal_runner
     return err;
 }
 
-enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int lock, pid_t *pid,
+enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int given, pid_t *pid,
                            struct shoal_msg *msg)
 {
     int fds[3] = { open("/dev/null", O_RDONLY | O_CLOEXEC), -1, -1 };
-    int kept[3] = { lock, runner->control_fd, runner->arena_fd };
+    int kept[3] = { given, runner->control_fd, runner->arena_fd };
     enum shoal_err err = open_logs(runner, start, fds + 1, msg);
 
     if (err == SHOAL_OK) {

@@ -87,7 +87,8 @@ void runner_timer_turn(struct runner *runner);
 /* runner_start.c */
 void runner_make_parents(const char *path);
 void runner_on_start(struct runner *runner, const struct shoal_runner_start *start);
-SHOAL_MUST_CHECK enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int lock,
+/* `given`: the descriptor that the process gets beside the pages: its slot's lock, or the engine server's socket; -1: none. */
+SHOAL_MUST_CHECK enum shoal_err runner_exec(struct runner *runner, const struct shoal_runner_start *start, int given,
                                             pid_t *pid, struct shoal_msg *msg);
 
 /* runner_server.c */

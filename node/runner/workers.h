@@ -37,8 +37,10 @@ struct workers_options {
                       size_t count);
     /* The runner of a job has ended as it was told to, after all that it had started. */
     void (*on_left)(void *arg, struct shoal_job_id job);
-    /* False: of nobody who is known here (yet: its runner may not have answered this agent). The connection is closed,
-     * and the worker connects and says HELLO again. */
+    /* Is this the token of that worker? False: it is not, or the worker is not known here (yet: its runner may not have
+     * answered this agent). The connection is closed, and the worker connects and says HELLO again. */
+    bool (*knows)(void *arg, struct shoal_job_id job, const struct shoal_worker_hello *hello);
+    /* After its HELLO was known. False: the connection is closed, as above. */
     bool (*on_message)(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message);
     /* A worker that was to be warm is started cold, and why. */

@@ -3,11 +3,13 @@
  *   runner link: connect, WELCOME with the control page, STARTED and EXITED in any order ever after
  *   worker link: accept, HELLO, then messages both ways; the newest connection of a worker id is the one that counts
  *
- * A worker's socket says which job it belongs to only by its HELLO: the token in it is checked by the control plane
- * before anything it says counts (on_message passes HELLO on first). */
+ * A worker's socket says which worker it is only by its HELLO. on_message() looks at the token in it before anything
+ * else: until then the connection is a stranger's, closes nobody's, and is the first to go when there are too many. It
+ * passes no descriptors; whatever comes with a message is closed by the kernel. */
 #include "workers.h"
 
 #include "deaths_uv.h"
+#include "leftovers.h"
 #include "spawn.h"
 #include "warm.h"
 
@@ -90,6 +92,7 @@ struct workers {
     struct workers_options options;
     char jobs_dir[512];
     char slots_dir[512];
+    char socket_path[600];
     int listener;
     uv_poll_t listener_poll;
     uv_timer_t idle_timer;
@@ -98,6 +101,8 @@ struct workers {
     struct spawner *spawner;
     struct warm *warm;
     uint64_t slots_draining; /* bit i: slot i is watched for its lock */
+    uint64_t slots_orphaned; /* ... and its runner ended before its worker did: what the worker left is looked for */
+    struct shoal_job_id orphans[SHOAL_SLOTS_MAX]; /* whose */
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
     unsigned link_count;
@@ -166,12 +171,28 @@ static bool lock_is_free(const struct workers *workers, uint32_t slot)
     return is_free;
 }
 
+/* A job can let its lock go, and kill its runner: so a slot whose runner was lost is free only when no process of the job is
+ * left here. Where the job has another runner already, that one is not to be harmed, and finds none of these. */
+static bool slot_has_orphans(struct workers *workers, uint32_t slot)
+{
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if ((workers->slots_orphaned >> slot & 1) == 0)
+        return false;
+    shoal_job_id_text(workers->orphans[slot], job);
+    if (runner_find(workers, workers->orphans[slot]) == NULL && leftovers_kill(job, workers->socket_path) > 0)
+        return true;
+    workers->slots_orphaned &= ~(1ull << slot);
+    return false;
+}
+
 static void on_idle_timer(uv_timer_t *timer)
 {
     struct workers *workers = timer->data;
 
     for (uint32_t slot = 0; slot < workers->options.slots; slot++) {
-        if ((workers->slots_draining >> slot & 1) == 0 || !lock_is_free(workers, slot))
+        if ((workers->slots_draining >> slot & 1) == 0 || slot_has_orphans(workers, slot) ||
+            !lock_is_free(workers, slot))
             continue;
         workers->slots_draining &= ~(1ull << slot);
         workers->options.on_slot_idle(workers->options.arg, slot);
@@ -382,9 +403,20 @@ static void runner_lost(struct runner_link *runner)
     (void)uv_poll_stop(&runner->poll);
     if (!runner->welcomed && runner_again(runner))
         runner->alive_count = 0; /* they are the new link's */
+    if (runner->alive_count > 0) {
+        char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+        shoal_job_id_text(runner->job, job);
+        (void)leftovers_kill(job, workers->socket_path); /* before anybody may start another runner of it */
+    }
     while (runner->alive_count > 0) {
         uint64_t worker_id = runner->alive[0].worker_id;
+        uint32_t slot = runner->alive[0].slot;
 
+        if (slot < workers->options.slots) {
+            workers->slots_orphaned |= 1ull << slot;
+            workers->orphans[slot] = runner->job;
+        }
         alive_remove(workers, runner, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
     }
@@ -397,10 +429,18 @@ static void runner_lost(struct runner_link *runner)
 static void on_welcome(struct runner_link *runner, const struct shoal_runner_message *message, int control_fd)
 {
     struct workers *workers = runner->workers;
+    int seals = control_fd < 0 ? -1 : fcntl(control_fd, F_GET_SEALS);
+    struct stat facts;
     void *page;
 
-    if (control_fd < 0)
+    if (control_fd < 0 || runner->welcomed)
         return;
+    /* A page that its job could still cut short would end this agent. Runners of the version before do not seal theirs. */
+    if (fstat(control_fd, &facts) != 0 || (size_t)facts.st_size < sizeof(struct shoal_control_page) || seals < 0 ||
+        (seals & (F_SEAL_SHRINK | F_SEAL_SEAL)) == 0) {
+        (void)fprintf(stderr, "a runner's control page is too short, or none: its workers are not watched\n");
+        return;
+    }
     page = mmap(NULL, sizeof(struct shoal_control_page), PROT_READ | PROT_WRITE, MAP_SHARED, control_fd, 0);
     if (page != MAP_FAILED) {
         runner->page = page;
@@ -454,7 +494,8 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
     }
 }
 
-/* One datagram and maybe a descriptor. 0: nothing now; negative: the other end is gone. */
+/* One datagram and maybe a descriptor; what else is passed is closed, since the padding of the space for one holds two.
+ * 0: nothing now; negative: the other end is gone. */
 static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
 {
     struct iovec part = { .iov_base = bytes, .iov_len = cap };
@@ -466,17 +507,25 @@ static ssize_t receive(int fd, uint8_t *bytes, size_t cap, int *passed)
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
     };
     ssize_t len = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *c;
+    const struct cmsghdr *c;
 
     *passed = -1;
     if (len < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (len == 0)
-        return -1;
     c = CMSG_FIRSTHDR(&header);
-    if (c != NULL && c->cmsg_type == SCM_RIGHTS)
-        memcpy(passed, CMSG_DATA(c), sizeof(int));
-    return len;
+    if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+            int one;
+
+            memcpy(&one, (const uint8_t *)c + at, sizeof(one));
+            if (*passed < 0)
+                *passed = one;
+            else
+                (void)close(one);
+        }
+    if (len == 0 && *passed >= 0)
+        (void)close(*passed);
+    return len == 0 ? -1 : len;
 }
 
 static void runner_report(struct runner_link *runner)
@@ -809,21 +858,28 @@ static void link_close(struct worker_link *link)
     uv_close((uv_handle_t *)&link->poll, on_link_closed);
 }
 
-/* False: the connection is closed. */
+/* False: the connection is closed. One that has shown a worker's token speaks for that worker alone. */
 static bool on_worker_message(struct worker_link *link, const struct shoal_worker_message *message)
 {
     struct workers *workers = link->workers;
+    bool hello = message->kind == SHOAL_WORKER_HELLO;
+    struct shoal_job_id job = hello ? message->hello.job : link->job;
+    uint64_t worker_id = hello ? message->hello.worker_id : link->worker_id;
+    struct worker_link *older;
 
-    if (message->kind == SHOAL_WORKER_HELLO) {
-        struct worker_link *older = link_of_worker(workers, message->hello.worker_id);
-
-        link->job = message->hello.job;
-        link->worker_id = message->hello.worker_id;
-        link->known = true;
-        if (older != NULL && older != link)
-            link_close(older);
+    if ((!hello && !link->known) ||
+        (hello && link->known && (worker_id != link->worker_id || !shoal_job_id_equal(job, link->job))) ||
+        (hello && !workers->options.knows(workers->options.arg, job, &message->hello))) {
+        link_close(link);
+        return false;
     }
-    if (link->known && workers->options.on_message(workers->options.arg, link->job, link->worker_id, message))
+    older = link_of_worker(workers, worker_id);
+    if (hello && older != NULL && older != link)
+        link_close(older);
+    link->job = job;
+    link->worker_id = worker_id;
+    link->known = true;
+    if (workers->options.on_message(workers->options.arg, link->job, link->worker_id, message))
         return true;
     link_close(link);
     return false;
@@ -837,14 +893,11 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
     (void)events;
     for (unsigned i = 0; status >= 0 && i < TURN_MESSAGES_MAX; i++) {
         static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
-        int passed;
-        ssize_t len = receive(link->fd, bytes, sizeof(bytes), &passed);
+        ssize_t len = recv(link->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 
-        if (passed >= 0)
-            (void)close(passed);
-        if (len == 0)
+        if (len < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        if (len < 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK)
+        if (len <= 0 || shoal_worker_decode(shoal_view_of(bytes, (size_t)len), &workers->message) != SHOAL_OK)
             break;
         if (!on_worker_message(link, &workers->message))
             return;
@@ -852,6 +905,17 @@ static void on_worker_readable(uv_poll_t *poll, int status, int events)
             return; /* the rest in the next turn: level-triggered */
     }
     link_close(link);
+}
+
+/* The oldest that has shown no token, so that strangers take no place from workers. NULL: none. */
+static struct worker_link *oldest_stranger(const struct workers *workers)
+{
+    struct worker_link *oldest = NULL;
+
+    for (struct worker_link *link = workers->links; link != NULL; link = link->next)
+        if (!link->known)
+            oldest = link; /* the newest is first in the list */
+    return oldest;
 }
 
 static void on_worker_connects(uv_poll_t *poll, int status, int events)
@@ -865,6 +929,9 @@ static void on_worker_connects(uv_poll_t *poll, int status, int events)
     fd = accept4(workers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
+    link = oldest_stranger(workers);
+    if (workers->link_count == LINKS_MAX && link != NULL)
+        link_close(link);
     link = workers->link_count < LINKS_MAX ? calloc(1, sizeof(*link)) : NULL;
     if (link == NULL) {
         (void)close(fd);
@@ -912,6 +979,7 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     workers->options = *options;
     (void)snprintf(workers->jobs_dir, sizeof(workers->jobs_dir), "%s", options->jobs_dir);
     (void)snprintf(workers->slots_dir, sizeof(workers->slots_dir), "%s", options->slots_dir);
+    (void)snprintf(workers->socket_path, sizeof(workers->socket_path), "%s", options->socket_path);
     (void)mkdir(workers->jobs_dir, 0700);
     (void)mkdir(workers->slots_dir, 0700);
     err = socket_name(&name, options->socket_path, msg);

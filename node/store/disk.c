@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -110,10 +111,11 @@ enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsi
 
     if ((size_t)snprintf(part, sizeof(part), "%s.part", path) >= sizeof(part))
         return shoal_fail(msg, SHOAL_ERR_STORAGE, "the path %.100s... is too long; use a shorter data folder", path);
-    fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    (void)unlink(part); /* left by a crash: its mode could be another */
+    fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return shoal_disk_fail(msg, "create", part);
-    if (shoal_disk_write(fd, view))
+    if (fchmod(fd, mode) == 0 && shoal_disk_write(fd, view))
         err = shoal_disk_commit(AT_FDCWD, fd, part, path, msg);
     else
         err = shoal_disk_fail(msg, "write", part);
@@ -121,6 +123,44 @@ enum shoal_err shoal_disk_replace(const char *path, struct shoal_view view, unsi
     if (err != SHOAL_OK)
         (void)unlink(part); /* D3 */
     return err;
+}
+
+enum shoal_err shoal_disk_read(const char *path, size_t max_bytes, struct shoal_buf *buf, struct shoal_msg *msg)
+{
+    struct shoal_buf whole = { 0 };
+    enum shoal_err err = SHOAL_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT)
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "there is no %s", path);
+    if (fd < 0)
+        return shoal_disk_fail(msg, "open", path);
+    while (err == SHOAL_OK) {
+        ssize_t got;
+
+        err = shoal_buf_reserve(&whole, 4096);
+        if (err != SHOAL_OK) {
+            err = shoal_fail(msg, err, "no memory to read %s", path);
+            break;
+        }
+        got = read(fd, whole.bytes + whole.len, whole.cap - whole.len);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            err = shoal_disk_fail(msg, "read", path);
+        if (got <= 0)
+            break;
+        whole.len += (size_t)got;
+        if (whole.len > max_bytes)
+            err = shoal_fail(msg, SHOAL_ERR_TOO_BIG, "%s is larger than %zu bytes", path, max_bytes);
+    }
+    (void)close(fd);
+    if (err != SHOAL_OK) {
+        shoal_buf_deinit(&whole);
+        return err;
+    }
+    *buf = whole;
+    return SHOAL_OK;
 }
 
 bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes)
@@ -134,6 +174,7 @@ bool shoal_disk_digest(int fd, struct shoal_hash *hash, uint64_t *bytes)
     while ((got = pread(fd, block, sizeof(block), (off_t)*bytes)) > 0) {
         shoal_hash_stream_append(&stream, shoal_view_of(block, (size_t)got));
         *bytes += (uint64_t)got;
+        (void)sched_yield(); /* the loop has this thread's class, and is not to wait for a time slice */
     }
     *hash = shoal_hash_stream_finish(&stream);
     return got == 0;

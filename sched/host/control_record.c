@@ -19,6 +19,9 @@ static const struct shoal_pack_field facts_fields[] = {
     SHOAL_PACK_TEXT(struct shoal_facts_record, "domain", domain),
     SHOAL_PACK_ROW(struct shoal_facts_record, "drained", BOOL, drained, 1),
     SHOAL_PACK_ROW(struct shoal_facts_record, "draining", BOOL, draining, 1),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "mesh_config", U64, mesh_config, UINT64_MAX),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "mesh_version", U64, mesh_version, UINT64_MAX),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "rules", U32, rules, UINT32_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "simulated", BOOL, simulated, 1),
 };
 static const struct shoal_pack_table facts_table = SHOAL_PACK_TABLE(facts_fields);
@@ -149,8 +152,10 @@ static void node_slots(struct shoal_sched_node *node, const struct shoal_record 
     if (record == NULL || record->tombstone || shoal_slots_record_decode(record->payload, &slots) != SHOAL_OK)
         return;
     node->slots = slots.slots;
-    node->slots_free = slots.free;
     node->device = slots.device == SHOAL_JOB_DEVICE_GPU ? SHOAL_SCHED_GPU : SHOAL_SCHED_CPU;
+    if (slots.host_epoch != node->incarnation.host_epoch)
+        return; /* of the boot before: its clock has begun anew, and what was free then says nothing */
+    node->slots_free = slots.free;
     node->slot_stamp = slots.stamp;
     node->record_seq = slots.version;
 }
@@ -164,6 +169,9 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
         return;
     node->cpus = facts.cpus;
     node->draining = facts.draining;
+    node->rules = facts.rules;
+    node->mesh_version = facts.mesh_version;
+    node->mesh_config = facts.mesh_config;
     memcpy(node->domain, facts.domain, sizeof(node->domain));
     memcpy(node->numeric_class, facts.numeric_class, sizeof(node->numeric_class));
 }

@@ -585,10 +585,13 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
     struct lhost *host = lead_find_host(s->lead, event->u.host.node); /* of the others: nothing is asked of them now */
 
     SHOAL_ASSERT(event->kind == SHOAL_LEAD_HOST);
+    if (host == NULL && event->u.host.no_slots && shoal_node_id_equal(event->u.host.node, s->lead->options.self))
+        host = lead_host(s->lead, event->u.host.node); /* so that it is not asked to take the driver */
     if (host == NULL)
         return;
     host->health = (uint8_t)event->u.host.health;
     host->draining = event->u.host.draining;
+    host->no_slots = event->u.host.no_slots;
     if (event->u.host.host_epoch > host->host_epoch)
         shoal_lead_stamp(s->lead, host->node, event->u.host.host_epoch, 0);
     if (event->u.host.slots_version > host->slots_version)

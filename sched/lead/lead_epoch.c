@@ -432,7 +432,8 @@ static void revoke(struct lead_step *s, const struct shoal_worker_epoch *last)
 static bool carrier(const struct lworker *w, const struct shoal_rank_member *m, const struct shoal_worker_epoch *last)
 {
     SHOAL_ASSERT(m->worker_id == w->place.worker_id);
-    return lead_epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step }, last);
+    return lead_epoch_carries_state(&(struct epoch_carrier){ .before = m, .applied_step = w->report.applied_step },
+                                    last);
 }
 
 static bool one_host(const struct shoal_worker_epoch *epoch)
@@ -583,7 +584,8 @@ static void cut_off(struct lead_step *s, const struct shoal_worker_epoch *last, 
         lead->cut_off, sizeof(lead->cut_off),
         "worker %llu (rank %u) on host %s was left out: its data links broke %u times within %u s, and %u of "
         "%u other members could not reach it; its host gets no worker of this job for %u s. Look at the "
-        "network between the hosts' workers (fabric.trusted)",
+        "network there: a firewall must let TCP through between the addresses that the hosts' agents have as --host "
+        "(or the interfaces of --fabric-trusted)",
         (unsigned long long)w->place.worker_id, rank, name, LINK_BREAKS, (unsigned)(LINK_WINDOW_NS / SHOAL_S),
         (unsigned)__builtin_popcountll(by), last->member_count - 1, (unsigned)(bar_ns / SHOAL_S));
     lead->cut_off_ns = s->now_ns + bar_ns;

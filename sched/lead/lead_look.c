@@ -142,7 +142,8 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
         silent += !lead->workers[i].reported;
     }
     if (shoal_job_state_ended((enum shoal_job_state)job->state)) {
-        (void)snprintf(text, cap, "%s. %s\n", shoal_job_state_name((enum shoal_job_state)job->state), job->reason);
+        (void)snprintf(text, cap, "%s.%s%s\n", shoal_job_state_name((enum shoal_job_state)job->state),
+                       job->reason[0] == '\0' ? "" : " ", job->reason);
         return;
     }
     (void)snprintf(text, cap,

@@ -307,11 +307,49 @@ static bool asking(const struct shoal_lead *lead)
     return false;
 }
 
+/* The driver runs beside its leader; where the leader's host serves no framework, on any host that does. */
+static bool takes_driver(struct shoal_lead *lead, const struct lhost *host)
+{
+    const struct lhost *self = lead_host(lead, lead->options.self);
+
+    SHOAL_ASSERT(host->used);
+    if (self == NULL || !self->no_slots)
+        return shoal_node_id_equal(host->node, lead->options.self);
+    return !host->no_slots && host->health == SHOAL_LEAD_HOST_WELL;
+}
+
+/* It is asked of one host at a time, for there is one driver. */
+static bool asks_for_driver(const struct shoal_lead *lead)
+{
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
+    for (uint32_t i = 0; i < lead->host_cap; i++)
+        if (lead->hosts[i].used && lead->hosts[i].request != 0 && lead->hosts[i].asked_driver)
+            return true;
+    return false;
+}
+
+/* No slot is asked for at the host that is to have the driver: there is a worker of this job already, or none is due. */
+static void ask_driver(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+
+    SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
+    for (uint32_t i = 0; i < lead->host_cap; i++) {
+        struct lhost *host = &lead->hosts[i];
+
+        if (!host->used || !takes_driver(lead, host) || host->request != 0)
+            continue;
+        ask(s, host, 0, true);
+        return;
+    }
+}
+
 static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
 {
     struct shoal_lead *lead = s->lead;
 
     SHOAL_ASSERT(s->lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
+    driver = driver && !asks_for_driver(lead);
     for (uint32_t i = 0; i < lead->target_slot_count && need > 0; i++) {
         struct lhost *host = lead_host(lead, lead->target_slots[i].node);
         bool here;
@@ -326,16 +364,12 @@ static void ask_hosts(struct lead_step *s, uint32_t need, bool driver)
             slots |= 1ull << lead->target_slots[j].slot;
             need--;
         }
-        here = driver && shoal_node_id_equal(host->node, lead->options.self);
+        here = driver && takes_driver(lead, host);
         ask(s, host, slots, here);
         driver = driver && !here;
     }
-    if (driver) {
-        struct lhost *host = lead_host(lead, lead->options.self);
-
-        if (host != NULL && host->request == 0)
-            ask(s, host, 0, true);
-    }
+    if (driver)
+        ask_driver(s);
 }
 
 static void add_grant(struct lead_step *s, const struct lhost *host, uint32_t slot, uint64_t generation)
@@ -461,6 +495,7 @@ static bool propose_place(struct lead_step *s, uint32_t slots, bool driver)
         place->attempt = entry->u.place.attempt;
         place->rank = is_driver || lead->job->spec.elastic ? 0 : rank;
         rank += !is_driver;
+        driver = driver && !is_driver;
     }
     if (!lead_propose(s))
         return true;

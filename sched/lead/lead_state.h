@@ -39,6 +39,7 @@ struct lhost {
     bool used;
     uint8_t health;     /* enum shoal_lead_health */
     bool draining;      /* its workers move elsewhere */
+    bool no_slots;      /* it takes no workers, nor drivers */
     bool excluded;      /* its workers are of another numeric class than the call's */
     uint32_t cut_offs;  /* members there that were left out since their links broke */
     uint64_t barred_ns; /* not asked for a slot before */

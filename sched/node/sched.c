@@ -170,6 +170,7 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
 
     SHOAL_ASSERT(options->env.hash != NULL && options->env.verify != NULL);
     SHOAL_ASSERT(!shoal_node_id_is_zero(options->self));
+    SHOAL_ASSERT(options->peer_count <= SHOAL_SCHED_PEERS_MAX);
     if (s == NULL)
         return SHOAL_ERR_FULL;
     s->self = options->self;
@@ -191,9 +192,11 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
     s->groups_max = options->groups_max == 0 ? SHOAL_GROUPS_MAX : options->groups_max;
     s->now = options->start_ns;
     s->requests_ns = SCHED_NEVER;
+    s->gone_tell_ns = SCHED_NEVER;
     s->foundings_ns = SCHED_NEVER;
     s->settle_ns = SCHED_NEVER;
     s->getting.retry_ns = SCHED_NEVER;
+    s->sealing.retry_ns = SCHED_NEVER;
     s->view.due_ns = SCHED_NEVER;
     s->interest.due_ns = SCHED_NEVER;
     err = take_tables(s);
@@ -216,8 +219,10 @@ enum shoal_err shoal_sched_create(struct shoal_sched **sched, const struct shoal
 static void free_requests(struct shoal_sched *s)
 {
     SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
-    for (size_t i = 0; s->requests != NULL && i < SHOAL_SCHED_REQUESTS_MAX; i++)
+    for (size_t i = 0; s->requests != NULL && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         shoal_buf_deinit(&s->requests[i].command);
+        shoal_buf_deinit(&s->requests[i].token);
+    }
     for (size_t i = 0; s->foundings != NULL && i < SHOAL_SCHED_FOUNDINGS_MAX; i++)
         shoal_buf_deinit(&s->foundings[i].record);
     for (size_t i = 0; s->fetching != NULL && i < SCHED_FETCHING_MAX; i++)
@@ -249,6 +254,8 @@ void shoal_sched_destroy(struct shoal_sched *s)
     sched_copy_begin(s);
     shoal_buf_deinit(&s->copy);
     shoal_buf_deinit(&s->getting.bytes);
+    shoal_buf_deinit(&s->sealing.state);
+    shoal_buf_deinit(&s->copy_plain);
     shoal_buf_deinit(&s->gone_bytes);
     shoal_buf_deinit(&s->scratch);
     shoal_buf_deinit(&s->local.pool);
@@ -293,6 +300,7 @@ static enum shoal_err on_frame(struct shoal_sched *s, struct shoal_node_id from,
         case FRAME_ARCHIVE: err = sched_on_archive(s, from, &frame); break;
         case FRAME_PARK: sched_on_park(s, from, &frame); break;
         case FRAME_NEWS: err = sched_on_news(s, from, &frame); break;
+        case FRAME_SEAL: sched_on_seal(s, from, &frame); break;
         }
     }
     if (err == SHOAL_ERR_MALFORMED)
@@ -370,7 +378,7 @@ static bool settle_one(struct shoal_sched *s)
         sched_settle_due(s);
         return true;
     }
-    if (s->copy_dirty && s->copy_old_count < SCHED_COPIES_MAX) {
+    if ((s->copy_dirty || s->now >= s->sealing.retry_ns) && s->copy_old_count < SCHED_COPIES_MAX) {
         sched_copy_make(s);
         return true;
     }
@@ -447,9 +455,11 @@ uint64_t shoal_sched_deadline_ns(const struct shoal_sched *s)
     if (s->heap_count > 0)
         deadline = sooner(deadline, s->heap[0]->deadline_ns);
     deadline = sooner(deadline, s->requests_ns);
+    deadline = sooner(deadline, s->gone_tell_ns);
     deadline = sooner(deadline, s->foundings_ns);
     deadline = sooner(deadline, s->settle_ns);
     deadline = sooner(deadline, s->getting.retry_ns);
+    deadline = sooner(deadline, s->sealing.retry_ns);
     deadline = sooner(deadline, s->archive_look_ns);
     deadline = sooner(deadline, s->view.due_ns);
     deadline = sooner(deadline, s->interest.due_ns);
@@ -478,6 +488,20 @@ size_t shoal_sched_group_count(const struct shoal_sched *s)
 {
     SHOAL_ASSERT(s->group_count <= s->groups_max);
     return s->group_count;
+}
+
+bool shoal_sched_is_bound(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(!s->copy_bound || s->copy.len > 0);
+    return s->copy_bound;
+}
+
+bool shoal_sched_follows_rules(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
+    return sched_is_self(s, id) || (node != NULL && node->info.rules > 0);
 }
 
 bool shoal_sched_mesh_writable(const struct shoal_sched *s)

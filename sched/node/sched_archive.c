@@ -23,6 +23,8 @@
  * A5. Deleted ids are remembered by every node that is told (sched_store.c, T3), before the record goes. Whoever offers
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
  *     Whoever remembers one tells the host that comes back, too: the others that hold the record may have been away.
+ *     Who was away too shortly to be missed is told some times more, for a minute.
+ *     A leader that was elected where nobody had heard of the end hears it from a holder, and ends its group.
  * A6. A holder that is away keeps its place for replace_ns, or archive_ns if that is shorter; then the next nearest
  *     host takes it. A host that holds a record it should not hold lets go only when all that should hold it as final.
  * A7. A node takes SHOAL_ARCHIVE_RECORDS_MAX records, SHOAL_ARCHIVE_BYTES_MAX of them in memory, and none of others' jobs
@@ -31,7 +33,9 @@
  *     250 bytes, and its bytes in the store, with a mark in the hard state, which is all that an agent that starts reads
  *     of it. Who asks for it waits until it is loaded.
  * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led
- *     here. */
+ *     here.
+ * A10. Of two sides of a partition only the one that hears a majority of the mesh group deletes from the archive, and
+ *     answers linearizable reads: both may have holders. Others are still shown the record. */
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_group.h"
@@ -125,8 +129,10 @@ void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id)
         sched_index_id(s, id);
     if (g == NULL)
         sched_gone_files(s, id); /* not before: T6 */
-    else if (!g->leads)
+    else if (!g->leads) {
+        g->told_elsewhere = true;
         sched_group_doom(s, g, 0, true);
+    }
 }
 
 void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
@@ -142,6 +148,16 @@ void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id)
         sched_archive_say(s, node->info.id, ARCHIVE_DELETE, id, no_hash, false);
         told++;
     }
+}
+
+void sched_archive_tell_holders(struct shoal_sched *s, struct shoal_job_id id)
+{
+    struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
+    size_t count = sched_archive_hosts(s, id, nodes);
+
+    SHOAL_ASSERT(sched_gone_is_durable(s, id)); /* T6 */
+    for (size_t i = 0; i < count; i++)
+        sched_archive_say(s, nodes[i], ARCHIVE_DELETE, id, no_hash, false);
 }
 
 /* A host is there again: of the jobs that were deleted last it is told those whose record it may hold still. */
@@ -219,6 +235,13 @@ static void let_go(struct shoal_sched *s, struct sched_archived *a)
         sched_archive_bury(s, id);
 }
 
+/* A5. Its record was committed here, and `from` should hold it: what it says of a deletion ends the group. */
+static bool may_end_for(struct sched_group *g, struct shoal_node_id from)
+{
+    return g != NULL && g->leads && g->job != NULL && !shoal_hash_is_zero(g->job->archived) &&
+           sched_archive_copy_at(g->archive_hosts, g->archive_host_count, from) != NULL;
+}
+
 static void on_state(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct shoal_job_id id = frame->u.archive.job;
@@ -230,8 +253,10 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
     SHOAL_ASSERT(frame->kind == FRAME_ARCHIVE && frame->u.archive.word == ARCHIVE_STATE);
     sched_requests_deleted(s, from, id, frame->u.archive.deleted);
     if (frame->u.archive.deleted) {
-        if (a != NULL)
+        if (a != NULL || may_end_for(g, from))
             sched_archive_forget_deleted(s, id);
+        if (g != NULL && g->leads)
+            sched_group_dirty(s, g);
         return;
     }
     if (g != NULL && g->leads && g->job != NULL) {
@@ -382,6 +407,7 @@ static void on_ended(struct shoal_sched *s, struct shoal_node_id from, struct sh
     if (g == NULL || g->mesh_is || g->leads || !may_say_ended(s, g, from))
         return;
     g->gone_archived = true; /* A4 */
+    g->told_elsewhere = !shoal_node_id_equal(from, g->leader);
     sched_group_doom(s, g, 0, false);
 }
 
@@ -416,9 +442,16 @@ enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from
 
 void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event *event)
 {
-    struct sched_archived *a = sched_archived_find(s, event->u.archive.job);
+    struct shoal_job_id id = event->u.archive.job;
+    struct sched_archived *a = sched_archived_find(s, id);
 
     SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_FETCHED);
+    if (a == NULL && event->u.archive.ok && sched_group_find(s, id) == NULL) {
+        if (sched_is_gone(s, id))
+            sched_gone_files(s, id); /* the deletion was faster than the blobs */
+        else
+            sched_archive_bury(s, id);
+    }
     if (a == NULL || a->state != ARCHIVED_FETCHING || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
         return;
     if (!event->u.archive.ok) {

@@ -76,6 +76,8 @@ void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r);
 /* Deleted while it was a group's still, or as gossip says: whoever holds a record is told. */
 void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id);
 /* To one that asks after, or speaks for, a group that has ended. False: it is not known to have ended. */
+/* A host that should have its record, and is there; nobody: none is known. */
+struct shoal_node_id sched_archive_holder(struct shoal_sched *s, struct shoal_job_id id);
 bool sched_archive_has_ended(const struct shoal_sched *s, struct shoal_job_id id); /* a final record says so */
 bool sched_archive_say_ended(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
 void sched_archive_bury(struct shoal_sched *s, struct shoal_job_id id); /* no group and no summary of it is left here */

@@ -42,6 +42,23 @@ bool sched_archive_same(const struct shoal_sched *s, struct shoal_job_id id, str
     return true;
 }
 
+struct shoal_node_id sched_archive_holder(struct shoal_sched *s, struct shoal_job_id id)
+{
+    struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
+    size_t count = sched_archive_hosts(s, id, nodes);
+    size_t first = count == 0 ? 0 : shoal_rand_below(&s->chance, count);
+
+    SHOAL_ASSERT(count <= SHOAL_ARCHIVE_COPIES); /* A6 */
+    for (size_t i = 0; i < count; i++) {
+        struct shoal_node_id id_at = nodes[(first + i) % count];
+        const struct sched_node *node = sched_node_find(s, id_at);
+
+        if (!sched_is_self(s, id_at) && node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE)
+            return id_at;
+    }
+    return (struct shoal_node_id){ { 0 } };
+}
+
 static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct shoal_job_id id)
 {
     struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
@@ -68,6 +85,7 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
 void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct sched_archived *a)
 {
     struct shoal_job_facts facts;
+    const char *cut_off = sched_request_cut_off(s);
     char text[SHOAL_JOB_REASON_BYTES + 64] = "";
 
     SHOAL_ASSERT(sched_archived_is_stored(a)); /* A1 */
@@ -77,12 +95,27 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
         sched_request_retry(s, r, 100 * SHOAL_MS);
         return;
     }
+    if (cut_off != NULL && (r->kind == SHOAL_SCHED_DELETE || (r->kind == SHOAL_SCHED_GET && r->linearizable))) {
+        sched_request_end(
+            s, r, SHOAL_ERR_UNREACHABLE, (struct shoal_view){ 0 },
+            "the job is in the archive, and this host cannot decide about it: %s; ask another host, or try "
+            "again when the hosts hear each other",
+            cut_off); /* A10 */
+        return;
+    }
+    if (r->kind == SHOAL_SCHED_DELETE && r->proven && !r->caller.admin && a->body == NULL) {
+        sched_archived_warm_up(s, a); /* whose it was stands in the record */
+        sched_request_retry(s, r, 100 * SHOAL_MS);
+        return;
+    }
+    if (r->kind == SHOAL_SCHED_DELETE && a->body != NULL && !sched_request_may(s, r, a->body->record.user))
+        return;
     switch (r->kind) {
     case SHOAL_SCHED_GET: sched_request_end(s, r, SHOAL_OK, a->body->record.facts, "%s", ""); return;
     case SHOAL_SCHED_WHY:
         if (shoal_job_facts_decode(a->body->record.facts, &facts) == SHOAL_OK)
-            (void)snprintf(text, sizeof(text), "%s. %s\n", shoal_job_state_name((enum shoal_job_state)facts.state),
-                           facts.reason); /* as shoal_lead_why */
+            (void)snprintf(text, sizeof(text), "%s.%s%s\n", shoal_job_state_name((enum shoal_job_state)facts.state),
+                           facts.reason[0] == '\0' ? "" : " ", facts.reason); /* as shoal_lead_why */
         sched_request_end(s, r, SHOAL_OK, shoal_view_text(text), "%s", "");
         return;
     case SHOAL_SCHED_TASKS:

@@ -6,6 +6,7 @@
 #include "sched_group.h"
 #include "sched_lead.h"
 #include "sched_state.h"
+#include "sched_store.h"
 #include "sched_view.h"
 
 #include "shoal/banned.h"
@@ -182,6 +183,10 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
     SHOAL_ASSERT(g->leads);
     if (g->doomed_ns != SCHED_NEVER)
         return;
+    if (sched_is_gone(s, g->id)) { /* A5 */
+        sched_lead_delete(s, g);
+        return;
+    }
     if (a != NULL && shoal_hash_equal(a->hash, g->job->archived))
         sched_archived_make_final(s, a);
     if (s->now >= g->archive_ns || g->archive_ns == SCHED_NEVER) {

@@ -50,6 +50,8 @@ bool sched_archive_all_hold(const struct sched_held_record *hosts, uint8_t count
 void sched_archive_say(struct shoal_sched *s, struct shoal_node_id to, enum archive_word word, struct shoal_job_id id,
                        struct shoal_hash hash, bool final);
 void sched_archive_forget_deleted(struct shoal_sched *s, struct shoal_job_id id);
+/* All nodes; or only those that should hold its record. */
+void sched_archive_tell_holders(struct shoal_sched *s, struct shoal_job_id id);
 void sched_archive_tell_deleted(struct shoal_sched *s, struct shoal_job_id id);
 void sched_archive_tell_back(struct shoal_sched *s, struct shoal_node_id to);
 

@@ -340,6 +340,7 @@ void sched_group_apply(struct shoal_sched *s, struct sched_group *g, uint64_t up
         if (i % SCHED_DIGEST_ENTRIES == 0)
             sched_take_digest(s, g);
     }
+    s->copy_dirty = s->copy_dirty || (g->mesh_is && g->founded); /* its guardians may be others now, too */
     sched_index_dirty(s, g);
     sched_requests_readable(s, g);
     if (g->changed != 0 || g->leads)
@@ -513,6 +514,8 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
         sched_gone_keep_floor(s, g);
         sched_gone_save(s);
     }
+    if (deleted || archived)
+        sched_summary_bury(s, g, archived);
     sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
     if (deleted)
         sched_gone_files(s, id);
@@ -734,6 +737,8 @@ static bool other_lineage(struct shoal_sched *s, struct sched_group *g, struct s
         sched_say_superseded(s, g, from);
         return true;
     }
+    if (g->mesh_is && s->copy_bound && theirs > sched_lineage(s->copy_version))
+        return true; /* G8 */
     shoal_raft_status(g->raft, &status);
     if (status.last == 0 && !g->record_known)
         return false; /* a joiner that has got nothing yet joins that lineage */
@@ -759,6 +764,19 @@ bool sched_may_say_gone(const struct shoal_sched *s, const struct sched_group *g
     return true;
 }
 
+/* G8. Who guards the mesh stands in the copy, which its majority has sealed: a word or a message of a fellow guardian
+ * alone, of another lineage or of a configuration that the copy does not know, ends no replica and begins none. */
+static bool is_guardian_by_copy(const struct shoal_sched *s, const struct sched_group *g)
+{
+    SHOAL_ASSERT(g->mesh_is);
+    if (sched_lineage(s->copy_version) > sched_group_lineage(g))
+        return false;
+    for (unsigned i = 0; i < s->mesh_hint.count; i++)
+        if (sched_is_self(s, s->mesh_hint.guardians[i]))
+            return true;
+    return s->mesh_hint.config < newest_config(g);
+}
+
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
@@ -773,6 +791,8 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
         s->stats.gone_refused++;
         return;
     }
+    if (g->mesh_is && s->copy_bound && is_guardian_by_copy(s, g))
+        return; /* G8 */
     if (frame->u.who.id != 0) {
         if (frame->u.who.id >= newest_config(g))
             sched_group_doom(s, g, 0, false); /* G5 */
@@ -780,8 +800,10 @@ void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struc
     }
     /* Deleted. After a recovery only fellow guardians know: the others may speak of the generation before. */
     if (!g->mesh_is &&
-        (sched_group_lineage(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL))
+        (sched_group_lineage(g) == 0 || shoal_raft_config_find(shoal_raft_config(g->raft), from) != NULL)) {
+        g->told_elsewhere = !shoal_node_id_equal(from, g->leader);
         sched_group_doom(s, g, 0, true);
+    }
 }
 
 /* G6. A guardian that missed the founding is no member yet when the leader that would install it is lost: its vote, of an
@@ -822,7 +844,9 @@ enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, c
         return SHOAL_ERR_MALFORMED;
     }
     if (g == NULL && shoal_node_id_equal(message.to.node, s->self) &&
-        shoal_store_id_equal(message.to.store, s->store) && may_join(s, frame->u.raft.group, message.kind))
+        shoal_store_id_equal(message.to.store, s->store) && may_join(s, frame->u.raft.group, message.kind) &&
+        !(shoal_job_id_is_mesh(frame->u.raft.group) && s->copy_bound &&
+          sched_lineage(message.term) > sched_lineage(s->copy_version))) /* G8 */
         g = admit_joiner(s, frame->u.raft.group, &message);
     if (g == NULL) {
         s->stats.frames_unknown++;

@@ -122,6 +122,8 @@ struct sched_group {
     uint64_t doomed_ns;      /* removed then; SCHED_NEVER: lives */
     bool gone_for_good;      /* its id is remembered */
     bool gone_archived;      /* the archive has it */
+    bool said;               /* a summary was told from here, and not taken back */
+    bool told_elsewhere;     /* of its end, by another than its leader */
 
     /* Ended, on its way into the archive (leader): sched_archive.c. */
     uint64_t archive_ns;     /* look again then */

@@ -50,6 +50,7 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     facts->workers_min = spec->workers_min;
     facts->workers_max = spec->workers_max;
     facts->priority = spec->priority;
+    facts->args = spec->args;
     facts->exit_code = -1;
     facts->ticket_ms = record.ticket.wall_ms;
     facts->create_ms = record.ticket.wall_ms;
@@ -58,15 +59,20 @@ static bool facts_of_record(const struct shoal_sched *s, const struct sched_grou
     return true;
 }
 
-/* Lists show no arguments: they are most of what there is to tell of a job. */
+/* Arguments that a row has no room for only the job itself shows: they would be most of what there is to tell. */
 static size_t row_encode(struct shoal_job_facts *facts, uint8_t *bytes)
 {
     size_t len;
 
     SHOAL_ASSERT(facts->state < SHOAL_JOB_STATE_COUNT);
-    facts->args = facts->data_json = (struct shoal_view){ 0 };
-    if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK)
-        return 0;
+    facts->data_json = (struct shoal_view){ 0 };
+    if (facts->args.len > SHOAL_SCHED_ROW_ARGS_MAX)
+        facts->args = (struct shoal_view){ 0 };
+    if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK) {
+        facts->args = (struct shoal_view){ 0 };
+        if (shoal_job_facts_encode(facts, bytes, SHOAL_SCHED_ROW_BYTES_MAX, &len) != SHOAL_OK)
+            return 0;
+    }
     SHOAL_ASSERT(len > 0 && len <= SHOAL_SCHED_ROW_BYTES_MAX);
     return len;
 }

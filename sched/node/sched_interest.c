@@ -2,6 +2,7 @@
  * among these. Worked out anew a little after slots or leads have changed, since it looks at all of them. */
 #include "shoal/job_facts.h"
 #include "sched_group.h"
+#include "sched_node.h"
 #include "sched_state.h"
 #include "sched_view.h"
 
@@ -78,7 +79,7 @@ void sched_interest_due(struct shoal_sched *s)
         if (listed(list, count, interest->nodes[i]))
             interest->nodes[kept++] = interest->nodes[i];
         else
-            shoal_support_remove(s->support, interest->nodes[i]);
+            sched_support_remove(s, interest->nodes[i]);
     }
     for (size_t i = 0; i < count && kept < SCHED_INTEREST_MAX; i++) {
         if (sched_is_self(s, list[i]) || listed(interest->nodes, kept, list[i]))

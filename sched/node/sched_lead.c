@@ -21,6 +21,7 @@ struct told_host {
     struct shoal_node_id node;
     enum shoal_lead_health health;
     bool draining;
+    bool no_slots;
     uint32_t host_epoch;
     uint32_t links;
     uint64_t slots_version;
@@ -37,8 +38,7 @@ struct sched_lead_state {
     uint64_t nodes_dropped; /* as the node's, when the list was in step with its table */
 };
 
-/* Ended and deleted: the other guardians are told, then this one forgets it; who missed it asks, and is told (GONE). */
-static void delete_group(struct shoal_sched *s, struct sched_group *g)
+void sched_lead_delete(struct shoal_sched *s, struct sched_group *g)
 {
     struct frame frame = { .kind = FRAME_GONE };
 
@@ -81,7 +81,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
             sched_news_summary(s, g, action->bytes);
             sched_view_changed(s);
             break;
-        case SHOAL_LEAD_DELETE: delete_group(s, g); break;
+        case SHOAL_LEAD_DELETE: sched_lead_delete(s, g); break;
         }
     }
 }
@@ -110,8 +110,9 @@ enum shoal_lead_health sched_health_of(const struct shoal_sched *s, const struct
 static bool is_news(const struct told_host *told, const struct told_host *now)
 {
     SHOAL_ASSERT(told->health <= SHOAL_LEAD_HOST_GONE);
-    return told->health != now->health || told->draining != now->draining || told->host_epoch != now->host_epoch ||
-           told->links != now->links || told->slots_version != now->slots_version;
+    return told->health != now->health || told->draining != now->draining || told->no_slots != now->no_slots ||
+           told->host_epoch != now->host_epoch || told->links != now->links ||
+           told->slots_version != now->slots_version;
 }
 
 static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, const struct told_host *now)
@@ -125,6 +126,7 @@ static void tell_host(struct shoal_sched *s, struct sched_group *g, size_t at, c
     event.u.host.node = now->node;
     event.u.host.health = now->health;
     event.u.host.draining = now->draining;
+    event.u.host.no_slots = now->no_slots;
     event.u.host.host_epoch = now->host_epoch;
     event.u.host.links = now->links;
     event.u.host.slots_version = now->slots_version;
@@ -167,12 +169,14 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         struct told_host now = { .node = node->info.id,
                                  .health = sched_health_of(s, node),
                                  .draining = node->info.draining,
+                                 .no_slots = node->info.slots == 0,
                                  .host_epoch = node->info.incarnation.host_epoch,
                                  .links = node->links,
                                  .slots_version = node->info.record_seq };
 
         if (sched_is_self(s, now.node)) {
             shoal_slots_record(s->slots.core, &record);
+            now.no_slots = record.slots == 0;
             now.slots_version = record.version;
             now.host_epoch = record.host_epoch;
         }

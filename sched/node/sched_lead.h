@@ -14,6 +14,8 @@ struct sched_node;
 /* sched_lead.c */
 void sched_lead_tend(struct shoal_sched *s, struct sched_group *g); /* made, told, stepped as needed */
 void sched_lead_end(struct sched_group *g);
+/* Ended and deleted: the other guardians are told, then this one forgets it; who missed it asks, and is told (GONE). */
+void sched_lead_delete(struct shoal_sched *s, struct sched_group *g);
 void sched_lead_event(struct shoal_sched *s, struct sched_group *g, struct shoal_lead_event *event);
 /* True: the lead was last given nothing, for what this mark stands for; it is from now on. 0: it is given something. */
 bool sched_lead_waits_as(struct sched_group *g, uint64_t mark);

@@ -13,6 +13,7 @@
 #include "sched_node.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
+#include "sched_copy.h"
 #include "sched_group.h"
 #include "sched_request.h"
 #include "sched_slots.h"
@@ -153,6 +154,19 @@ static struct sched_node *node_add(struct shoal_sched *s, struct shoal_node_id i
     return &s->nodes[at];
 }
 
+struct sched_node *sched_node_expect(struct shoal_sched *s, struct shoal_node_id id)
+{
+    struct sched_node *node = sched_node_find(s, id);
+
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
+    if (node != NULL)
+        return node;
+    node = node_add(s, id);
+    if (node != NULL)
+        node->info.state = SHOAL_SCHED_NODE_FORGOTTEN; /* nobody counts on it, and it is the first to go */
+    return node;
+}
+
 void sched_nodes_changed(struct shoal_sched *s)
 {
     sched_keep_all(s);
@@ -182,6 +196,12 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
         node->since_ns = s->now;
     old = node->info;
     node->info = *info;
+    if (old.mesh_version > info->mesh_version) { /* by the shared record, or its answer to a request */
+        node->info.mesh_version = old.mesh_version;
+        node->info.mesh_config = old.mesh_config;
+    }
+    if (!sched_is_self(s, info->id) && (old.rules == 0 || info->rules == 0))
+        s->rules_lacked_ns = s->now;
     if (old.incarnation.host_epoch == info->incarnation.host_epoch && old.slot_stamp > info->slot_stamp) {
         node->info.slots_free = old.slots_free; /* W2 of sched_news.c: its news was ahead of gossip */
         node->info.slot_stamp = old.slot_stamp;
@@ -198,6 +218,7 @@ void sched_on_node(struct shoal_sched *s, const struct shoal_sched_node *info)
         sched_view_changed(s);
     if (!was && sched_node_available(s, node))
         sched_archive_tell_back(s, info->id);
+    sched_copy_look(s, sched_node_find(s, info->id));
 }
 
 /* ---- Support ---------------------------------------------------------------------------------------------------- */
@@ -217,6 +238,16 @@ static void dirty_with(struct shoal_sched *s, struct shoal_node_id node)
         }
     }
     sched_view_changed(s);
+}
+
+void sched_support_remove(struct shoal_sched *s, struct shoal_node_id node)
+{
+    bool was_silent = sched_silent_since(s, node) != 0;
+
+    SHOAL_ASSERT(!sched_is_self(s, node));
+    shoal_support_remove(s->support, node);
+    if (was_silent && sched_silent_since(s, node) == 0)
+        dirty_with(s, node); /* nobody listens any more, so nobody will hear that it is back */
 }
 
 static void fatal(struct shoal_sched *s, const char *text)
@@ -404,7 +435,7 @@ static void told_drop(struct shoal_sched *s, struct sched_group *g, struct sched
     SHOAL_ASSERT(g->told_count > 0); /* N2 */
     if (told->claim != 0)
         shoal_support_unclaim(s->support, told->node, g->id);
-    shoal_support_remove(s->support, told->node);
+    sched_support_remove(s, told->node);
     *told = g->told[--g->told_count];
 }
 

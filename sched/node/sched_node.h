@@ -13,13 +13,17 @@ struct sched_node {
     uint64_t since_ns; /* of its state */
     uint32_t links;    /* how often its link came up */
     /* Its control link (N4). */
-    uint64_t frame_ns; /* the newest frame came then */
-    uint64_t asked_ns; /* nothing has come since this was asked; 0: nothing is asked */
-    uint64_t again_ns; /* it is asked once more then */
+    uint64_t frame_ns;    /* the newest frame came then */
+    uint64_t asked_ns;    /* nothing has come since this was asked; 0: nothing is asked */
+    uint64_t again_ns;    /* it is asked once more then */
+    uint64_t mesh_ask_ns; /* it is asked for its copy of the mesh not before: K3 of sched_copy.c */
+    uint8_t mesh_denials;
 };
 
 /* sched_node.c */
 struct sched_node *sched_node_find(const struct shoal_sched *s, struct shoal_node_id id);
+/* One that gossip has not told of yet has its place from now on. NULL: the table is full, or no memory. */
+struct sched_node *sched_node_expect(struct shoal_sched *s, struct shoal_node_id id);
 /* A node of whose return nobody knows: dead, left, forgotten, removed. */
 bool sched_node_is_gone(const struct shoal_sched *s, const struct sched_node *node);
 /* It has left, was removed, or has been away for gossip's whole grace: what it held is to be made good without it. */
@@ -39,6 +43,8 @@ void sched_group_untell(struct shoal_sched *s, struct sched_group *g);
 void sched_group_claims(struct shoal_sched *s, struct sched_group *g);
 /* 0: heard, or never of interest; else since when nothing was heard of it. */
 uint64_t sched_silent_since(const struct shoal_sched *s, struct shoal_node_id node);
+/* No more support is wanted of it from here; who counted it as silent looks again. */
+void sched_support_remove(struct shoal_sched *s, struct shoal_node_id node);
 /* Rendezvous order: the higher the nearer. */
 uint64_t sched_score(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id node);
 

@@ -149,7 +149,7 @@ static void host_drop(struct shoal_sched *s, uint16_t at)
     SHOAL_ASSERT(host->rows > 0);
     SHOAL_ASSERT(at < s->park->host_count);
     if (--host->rows == 0 && !sched_is_self(s, host->node))
-        shoal_support_remove(s->support, host->node);
+        sched_support_remove(s, host->node);
 }
 
 /* Q4. */

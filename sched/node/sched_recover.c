@@ -22,6 +22,7 @@
 #include "shoal/sched_ticket.h"
 #include "shoal/job_entry.h"
 #include "sched_found.h"
+#include "sched_copy.h"
 #include "sched_group.h"
 #include "sched_lead.h"
 #include "sched_node.h"
@@ -514,8 +515,7 @@ bool sched_recover_from_copy(struct shoal_sched *s, struct sched_request *r)
     SHOAL_ASSERT(sched_group_find(s, r->job) == NULL && shoal_job_id_is_mesh(r->job)); /* C5 */
     if (guardian_may_be_there(s))
         return false;
-    if (s->getting.heard > s->copy_version ||
-        sched_mesh_copy_decode(shoal_buf_view(&s->copy), &copy, &signed_len) != SHOAL_OK) {
+    if (sched_copy_is_behind(s) || sched_mesh_copy_decode(shoal_buf_view(&s->copy), &copy, &signed_len) != SHOAL_OK) {
         sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
                           "this node has not got the newest copy of the mesh; ask another survivor, or try again");
         return true;

@@ -10,12 +10,17 @@
  *     (TIMEOUT). Stop, delete and reads may be repeated.
  * R3. "Unknown" only when every live node that could know has said so.
  * R4. And only by a node that could know: one that has not just started, that hears a majority of the mesh group and of
- *     the hosts that it knows, and the host that is named in the id, unless that is gone for good. Else: 503. */
+ *     the hosts that it knows, and the host that is named in the id, unless that has left or was removed. Else: 503.
+ * R5. A change that another host passes on counts as its user's own: the token goes with it, and the host that acts looks
+ *     at it itself, and at what that user may do. What a host of the version before passes on has none: it is taken until
+ *     the rules bind (L4 of sched_seal.c). */
 #include <stdarg.h>
 
 #include "shoal/sched_ticket.h"
 #include "sched_request.h"
+#include "sched_copy.h"
 #include "sched_found.h"
+#include "sched_node.h"
 #include "sched_state.h"
 
 #include "shoal/banned.h"
@@ -86,12 +91,13 @@ static struct sched_request *book(struct shoal_sched *s)
     for (size_t i = 0; i < SHOAL_SCHED_REQUESTS_MAX; i++) {
         uint64_t serial = ++s->request_serial;
         struct sched_request *r = &s->requests[serial % SHOAL_SCHED_REQUESTS_MAX];
-        struct shoal_buf command = r->command;
+        struct shoal_buf command = r->command, token = r->token;
 
         if (r->state != REQUEST_FREE)
             continue;
         command.len = 0;
-        *r = (struct sched_request){ .state = REQUEST_FREE, .serial = serial, .command = command };
+        token.len = 0;
+        *r = (struct sched_request){ .state = REQUEST_FREE, .serial = serial, .command = command, .token = token };
         sched_request_move(r, REQUEST_WAITING);
         s->request_count++;
         return r;
@@ -176,10 +182,78 @@ void sched_request_end(struct shoal_sched *s, struct sched_request *r, enum shoa
 
 /* ---- In and out ---- */
 
-static bool take_command(struct sched_request *r, struct shoal_view command)
+static bool take_command(struct sched_request *r, struct shoal_view command, struct shoal_view token)
 {
-    SHOAL_ASSERT(r->command.len == 0);
-    return shoal_buf_append(&r->command, command.bytes, command.len) == SHOAL_OK;
+    SHOAL_ASSERT(r->command.len == 0 && r->token.len == 0);
+    return shoal_buf_append(&r->command, command.bytes, command.len) == SHOAL_OK &&
+           shoal_buf_append(&r->token, token.bytes, token.len) == SHOAL_OK;
+}
+
+static bool is_change(enum shoal_sched_request_kind kind)
+{
+    return kind == SHOAL_SCHED_STOP || kind == SHOAL_SCHED_DELETE || kind == SHOAL_SCHED_RECOVER ||
+           kind == SHOAL_SCHED_MESH_CHANGE;
+}
+
+/* R5: what every user may do to itself. */
+static bool is_about_itself(const struct sched_request *r)
+{
+    struct shoal_mesh_command *command = calloc(1, sizeof(*command));
+    bool own = false;
+
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_MESH_CHANGE);
+    if (command != NULL && shoal_mesh_command_decode(shoal_buf_view(&r->command), command) == SHOAL_OK) {
+        if (command->kind == SHOAL_MESH_REVOKE)
+            own = memcmp(command->revocation.token, r->caller.token_id, sizeof(r->caller.token_id)) == 0;
+        else if (command->kind == SHOAL_MESH_SET_PASSWORD || command->kind == SHOAL_MESH_VOID_TOKENS)
+            own = strcmp(command->user.name, r->caller.name) == 0;
+    }
+    free(command);
+    return own;
+}
+
+/* R5. */
+static bool is_permitted(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct sched_node *origin = sched_node_find(s, r->origin);
+    struct shoal_msg msg = { "" };
+
+    SHOAL_ASSERT(r->foreign);
+    if (!is_change(r->kind) || s->options.env.who == NULL)
+        return true;
+    if (r->token.len == 0) {
+        if (!s->copy_bound && origin != NULL && origin->info.rules == 0)
+            return true;
+        s->stats.requests_denied++;
+        sched_request_end(
+            s, r, SHOAL_ERR_DENIED, nothing,
+            "the host that passes this on gave no user's token with it; exchange its agent for one of this "
+            "version, or ask another host");
+        return false;
+    }
+    if (s->options.env.who(s->options.env.arg, shoal_buf_view(&r->token), s->wall_ms, &r->caller, &msg) != SHOAL_OK) {
+        s->stats.requests_denied++;
+        sched_request_end(s, r, SHOAL_ERR_DENIED, nothing, "%s", msg.text);
+        return false;
+    }
+    r->proven = true;
+    memcpy(r->by, r->caller.name, sizeof(r->by));
+    if (r->caller.admin || r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE ||
+        (r->kind == SHOAL_SCHED_MESH_CHANGE && is_about_itself(r)))
+        return true;
+    s->stats.requests_denied++;
+    sched_request_end(s, r, SHOAL_ERR_DENIED, nothing, "only an administrator may do this; ask one");
+    return false;
+}
+
+bool sched_request_may(struct shoal_sched *s, struct sched_request *r, const char *creator)
+{
+    SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
+    if (!r->proven || r->caller.admin || strcmp(r->caller.name, creator) == 0)
+        return true;
+    s->stats.requests_denied++;
+    sched_request_end(s, r, SHOAL_ERR_DENIED, nothing, "this job belongs to %s", creator);
+    return false;
 }
 
 static void refuse_full(struct shoal_sched *s, const struct shoal_sched_request *request)
@@ -208,7 +282,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
 
     SHOAL_ASSERT((unsigned)request->kind < SHOAL_SCHED_REQUEST_KINDS);
     s->stats.requests++;
-    if (r == NULL || !take_command(r, command)) {
+    if (r == NULL || request->token.len > SHOAL_SCHED_TOKEN_BYTES_MAX || !take_command(r, command, request->token)) {
         if (r != NULL) {
             sched_request_release(s, r);
         }
@@ -263,7 +337,7 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
         return;
     }
     r = book(s);
-    if (r == NULL || !take_command(r, frame->u.request.command)) {
+    if (r == NULL || !take_command(r, frame->u.request.command, frame->u.request.token)) {
         if (r != NULL) {
             sched_request_release(s, r);
         }
@@ -284,7 +358,8 @@ void sched_on_foreign(struct shoal_sched *s, struct shoal_node_id from, const st
     r->retry_ns = SCHED_NEVER;
     if (r->deadline_ns < s->requests_ns)
         s->requests_ns = r->deadline_ns;
-    sched_request_try(s, r);
+    if (is_permitted(s, r))
+        sched_request_try(s, r);
 }
 
 void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
@@ -320,11 +395,7 @@ void sched_on_response(struct shoal_sched *s, struct shoal_node_id from, const s
     if (err == SHOAL_OK && shoal_job_id_is_mesh(r->job) && r->kind != SHOAL_SCHED_RECOVER) {
         sched_request_move(r, REQUEST_COPY);
         r->version = frame->u.response.version;
-        if (s->getting.heard < r->version)
-            s->getting.heard = r->version;
-        s->getting.from = from;
-        if (s->copy_version < r->version && s->getting.retry_ns > s->now)
-            s->getting.retry_ns = s->now;
+        sched_copy_heard(s, from, r->version, 0);
         sched_requests_copy(s);
         return;
     }

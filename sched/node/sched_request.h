@@ -58,6 +58,9 @@ struct sched_request {
     uint8_t answered; /* bit i: ask[i] has answered */
     struct shoal_node_id ask[SCHED_ASKED_MAX];
     struct shoal_buf command;
+    struct shoal_buf token; /* of the user; of a foreign request: "caller" is who it says */
+    bool proven;            /* foreign: by a token, so that its caller may do what the caller may, and no more */
+    struct shoal_sched_caller caller;
 };
 
 /* sched_request.c */
@@ -94,6 +97,9 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
 void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to);
 void sched_requests_restart(struct shoal_sched *s, struct sched_group *g); /* its log begins anew: tried once more */
 
+/* May who asks do this to a job of that user? DENIED: it is answered so, and over. R5. */
+bool sched_request_may(struct shoal_sched *s, struct sched_request *r, const char *creator);
+
 /* sched_request.c, for the files of requests alone */
 void sched_request_release(struct shoal_sched *s, struct sched_request *r);
 
@@ -102,6 +108,8 @@ void sched_request_end_with_facts(struct shoal_sched *s, struct sched_request *r
 void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r, struct sched_group *g);
 
 /* sched_request_route.c, for the files of requests alone */
+/* Why this host, cut off, decides nothing about what is in the archive; NULL: it hears the mesh group. */
+const char *sched_request_cut_off(const struct shoal_sched *s);
 void sched_request_ask_around(struct shoal_sched *s, struct sched_request *r);
 void sched_request_try(struct shoal_sched *s, struct sched_request *r);
 

@@ -29,6 +29,7 @@ static bool node_is_dead(const struct shoal_sched *s, struct shoal_node_id id)
 
 void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id to)
 {
+    const struct sched_node *node = sched_node_find(s, to);
     struct frame frame = { .kind = FRAME_REQUEST };
     uint64_t wait = SCHED_ANSWER_NS;
 
@@ -43,6 +44,8 @@ void sched_request_forward(struct shoal_sched *s, struct sched_request *r, struc
     frame.u.request.deadline_ms = (uint32_t)((r->deadline_ns - s->now) / SHOAL_MS);
     frame.u.request.command = shoal_buf_view(&r->command);
     memcpy(frame.u.request.by, r->by, sizeof(frame.u.request.by));
+    if (node == NULL || node->info.rules > 0) /* one of the version before does not read it */
+        frame.u.request.token = shoal_buf_view(&r->token);
     sched_send(s, to, &frame);
     s->stats.forwarded++;
     sched_request_move(r, REQUEST_FORWARDED);
@@ -93,16 +96,27 @@ unsigned sched_could_know(const struct shoal_sched *s, struct shoal_job_id job,
     return count;
 }
 
-/* A mesh of this host: nobody else is in its group, in another group of this node, or in gossip. */
+/* It said goodbye, or was removed. One that is only silent, for however long, may hold what nobody else does. */
+static bool has_left(const struct shoal_sched *s, struct shoal_node_id id)
+{
+    const struct sched_node *node = sched_node_find(s, id);
+
+    return sched_is_removed(s, id) || (node != NULL && node->info.state == SHOAL_SCHED_NODE_LEFT);
+}
+
+/* A mesh of this host: nobody else is in its group, in another group of this node, in gossip, or was there once. */
 static bool is_alone(const struct shoal_sched *s)
 {
     if (s->mesh_hint.count != 1 || !sched_is_self(s, s->mesh_hint.guardians[0]))
         return false;
+    for (uint32_t i = 0; i < s->options.peer_count; i++)
+        if (!has_left(s, s->options.peers[i]))
+            return false;
     for (size_t i = 0; i < s->group_count; i++)
         if (s->groups[i]->told_count > 0)
             return false;
     for (size_t i = 0; i < s->node_count; i++)
-        if (!sched_is_self(s, s->nodes[i].info.id) && !sched_gone_for_good(s, s->nodes[i].info.id))
+        if (!sched_is_self(s, s->nodes[i].info.id) && !has_left(s, s->nodes[i].info.id))
             return false;
     return true;
 }
@@ -112,31 +126,45 @@ static bool is_heard(const struct shoal_sched *s, struct shoal_node_id id)
     return sched_is_self(s, id) || (sched_node_find(s, id) != NULL && !node_is_dead(s, id));
 }
 
+const char *sched_request_cut_off(const struct shoal_sched *s)
+{
+    unsigned heard = 0, guardians = s->mesh_hint.count;
+
+    SHOAL_ASSERT(guardians <= SHOAL_SCHED_SOURCES_MAX);
+    for (unsigned i = 0; i < guardians; i++)
+        heard += is_heard(s, s->mesh_hint.guardians[i]) ? 1 : 0;
+    return 2 * heard <= guardians && guardians > 0 ? "it hears less than a majority of the mesh group" : NULL;
+}
+
 /* R4. NULL: what nobody here knows of is not there; else why this node cannot tell. `away`: whom it would have to ask. */
 static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id *away)
 {
-    unsigned heard = 0, guardians = s->mesh_hint.count;
+    const char *cut_off = sched_request_cut_off(s);
     size_t known = 0, live = 0;
 
     *away = nobody;
     if (is_alone(s))
         return NULL;
-    for (unsigned i = 0; i < guardians; i++)
-        heard += is_heard(s, s->mesh_hint.guardians[i]) ? 1 : 0;
     for (size_t i = 0; i < s->node_count; i++) {
         struct shoal_node_id id = s->nodes[i].info.id;
 
-        if (sched_is_self(s, id) || sched_gone_for_good(s, id))
+        if (sched_is_self(s, id) || has_left(s, id))
+            continue;
+        if (founder_matches(job, id) && !is_heard(s, id))
+            *away = id;
+        if (sched_gone_for_good(s, id))
             continue;
         known++;
         live += is_heard(s, id) ? 1 : 0;
-        if (founder_matches(job, id) && !is_heard(s, id))
-            *away = id;
     }
+    for (uint32_t i = 0; i < s->options.peer_count; i++)
+        if (founder_matches(job, s->options.peers[i]) && !is_heard(s, s->options.peers[i]) &&
+            !has_left(s, s->options.peers[i]))
+            *away = s->options.peers[i];
     if (s->now < s->options.start_ns + JUST_STARTED_NS)
         return "it has just started";
-    if (2 * heard <= guardians && guardians > 0)
-        return "it hears less than a majority of the mesh group";
+    if (cut_off != NULL)
+        return cut_off;
     if (2 * (live + 1) <= known + 1 || live == 0)
         return "it hears less than a majority of the hosts that it knows";
     return shoal_node_id_is_zero(*away) ? NULL : "the host at which it was submitted is away";
@@ -150,6 +178,22 @@ static void ask_again(struct shoal_sched *s, struct sched_request *r)
     sched_request_retry(s, r, SCHED_RETRY_NS);
 }
 
+/* The host that is named in the id came back after the others had been asked. */
+static bool founder_is_unasked(const struct shoal_sched *s, const struct sched_request *r)
+{
+    SHOAL_ASSERT(r->ask_count <= SCHED_ASKED_MAX);
+    for (size_t i = 0; i < s->node_count; i++) {
+        struct shoal_node_id id = s->nodes[i].info.id;
+        bool asked = sched_is_self(s, id) || !founder_matches(r->job, id) || !is_heard(s, id);
+
+        for (unsigned n = 0; n < r->ask_count && !asked; n++)
+            asked = shoal_node_id_equal(r->ask[n], id);
+        if (!asked)
+            return true;
+    }
+    return false;
+}
+
 /* R3, R4. What gossip tells of exists: its guardians are away, or lost. */
 static void end_unknown(struct shoal_sched *s, struct sched_request *r)
 {
@@ -158,6 +202,10 @@ static void end_unknown(struct shoal_sched *s, struct sched_request *r)
     const char *why = why_unsure(s, r->job, &away);
     char name[16] = "";
 
+    if (r->kind != SHOAL_SCHED_RECOVER && founder_is_unasked(s, r)) {
+        ask_again(s, r);
+        return;
+    }
     if (r->kind == SHOAL_SCHED_RECOVER || (summary == NULL && why == NULL)) {
         sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, nothing, "no such job: all %u nodes that could know it were asked",
                           (unsigned)r->ask_count);
@@ -363,8 +411,10 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
         return;
     }
     if (r->foreign) {
-        const struct shoal_node_id led_by = shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody;
+        struct shoal_node_id led_by = shoal_job_id_is_mesh(r->job) ? s->mesh_leader : nobody;
 
+        if (g == NULL && sched_archive_has_ended(s, r->job))
+            led_by = sched_archive_holder(s, r->job);
         redirect(s, r, g != NULL ? g->leader : led_by);
         return;
     }
@@ -407,9 +457,13 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     archived = sched_archive_find(s, frame->u.who.job) != NULL;
     answer.u.who_reply.holds = parked || (g != NULL && g->record_known && !g->stopped) || archived;
     answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
+    if (g == NULL && !archived && !parked && sched_archive_has_ended(s, frame->u.who.job)) {
+        answer.u.who_reply.leader = sched_archive_holder(s, frame->u.who.job);
+        answer.u.who_reply.holds = true; /* R3: it exists, whatever the asker knows of who has it now */
+    }
     if (g != NULL)
         answer.u.who_reply.leader = g->leader;
-    else if (!parked && !archived && summary != NULL) /* who has the record answers: the leader may have gone */
+    else if (!answer.u.who_reply.holds && summary != NULL) /* who has the record answers: the leader may have gone */
         answer.u.who_reply.leader = summary->leader;
     sched_send(s, from, &answer);
 }

@@ -128,7 +128,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
     if (is_change(r)) {
         if (!g->mesh_is && g->job == NULL)
             sched_request_retry(s, r, SCHED_RETRY_NS);
-        else
+        else if (g->mesh_is || sched_request_may(s, r, g->job->spec.creator))
             propose(s, r, g);
         return;
     }
@@ -151,10 +151,8 @@ static void finish_read(struct shoal_sched *s, struct sched_request *r, struct s
         end_with_tasks(s, r, g);
     else {
         r->version = sched_mesh_version(g);
-        if (r->foreign)
-            sched_request_end(s, r, SHOAL_OK, nothing, "%s", "");
-        else
-            sched_request_move(r, REQUEST_COPY);
+        sched_request_move(r, REQUEST_COPY);
+        sched_requests_copy(s); /* which may be that new already */
     }
 }
 
@@ -176,8 +174,8 @@ void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64
             continue;
         }
         r->version = sched_lineage(term) << SCHED_LINEAGE_SHIFT | (uint32_t)index; /* of the mesh: K1 of sched_copy.c */
-        if (err == SHOAL_OK && g->mesh_is && !r->foreign)
-            sched_request_move(r, REQUEST_COPY); /* told when this node serves it */
+        if (err == SHOAL_OK && g->mesh_is)
+            sched_request_move(r, REQUEST_COPY); /* told when this node serves it, and gives it to who asked for it */
         else
             sched_request_end(s, r, err, nothing, "%s", text);
     }
@@ -270,7 +268,8 @@ void sched_requests_copy(struct shoal_sched *s)
 
         if (r->state == REQUEST_COPY && r->version <= s->copy_version &&
             s->actions->count + 64 < SHOAL_SCHED_ACTIONS_MAX)
-            sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing,
+            sched_request_end(s, r, SHOAL_OK,
+                              r->kind == SHOAL_SCHED_MESH_READ && !r->foreign ? shoal_buf_view(&s->copy) : nothing,
                               "%s", "");
     }
 }

@@ -90,14 +90,15 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
             names);
         return;
     }
+    if (r->state == REQUEST_COPY) {
+        sched_request_end(s, r, SHOAL_OK,
+                          r->kind == SHOAL_SCHED_MESH_READ && !r->foreign ? shoal_buf_view(&s->copy) : nothing,
+                          "committed; this node's copy is not that new yet");
+        return;
+    }
     if (r->sent && r->kind == SHOAL_SCHED_MESH_CHANGE) {
         sched_request_end(s, r, SHOAL_ERR_TIMEOUT, nothing,
                           "the change was sent to the mesh group and not answered; look whether it took effect");
-        return;
-    }
-    if (r->state == REQUEST_COPY) {
-        sched_request_end(s, r, SHOAL_OK, r->kind == SHOAL_SCHED_MESH_READ ? shoal_buf_view(&s->copy) : nothing,
-                          "committed; this node's copy is not that new yet");
         return;
     }
     if (r->state == REQUEST_DELETING && sched_gone_is_durable(s, r->job) && r->answered != 0) {

@@ -13,7 +13,8 @@
  *   sched_keep.c     membership upkeep: growth and replacement of guardians
  *   sched_park.c     pending jobs that leave memory, and come back
  *   sched_archive.c  ended jobs: from groups to records on three hosts
- *   sched_copy.c     the mesh's signed copy
+ *   sched_copy.c     the mesh's sealed copy
+ *   sched_seal.c     what makes it genuine
  *   sched_index.c    what lists show of each job
  *   sched_lead.c     leads of jobs
  *   sched_slots.c    this host's slots
@@ -36,6 +37,7 @@
 #include "shoal/slots.h"
 #include "shoal/support.h"
 #include "sched_found.h"
+#include "sched_seal.h"
 #include "sched_slots.h"
 #include "sched_view.h"
 #include "sched_wire.h"
@@ -74,7 +76,7 @@ struct shoal_sched {
     bool restored; /* start-up is over */
     struct shoal_support *support;
     struct shoal_support_health health;
-    uint64_t links_ns; /* control links were watched then */
+    uint64_t links_ns;     /* control links were watched then */
     uint8_t store_percent; /* in use */
 
     struct sched_group **groups; /* in order of ids */
@@ -115,6 +117,7 @@ struct shoal_sched {
     bool gone_dirty;
     bool gone_due;         /* some of them may have something left to do that can be done now (T6) */
     uint64_t gone_durable; /* version */
+    uint64_t gone_tell_ns; /* the first tell_ns of them */
     struct shoal_buf gone_bytes;
 
     struct sched_park *park;
@@ -133,17 +136,24 @@ struct shoal_sched {
     uint64_t archive_look_ns; /* the earliest */
 
     /* The mesh's copy. */
-    struct shoal_mesh *mesh; /* decoded; NULL: none */
-    struct shoal_buf copy;   /* as kept and given away */
+    struct shoal_mesh *mesh;                     /* decoded; NULL: none */
+    struct shoal_buf copy;                       /* as kept and given away */
     struct shoal_buf copy_old[SCHED_COPIES_MAX]; /* replaced within this step: actions may still name their bytes */
     uint32_t copy_old_count;
     uint64_t copy_version;
-    struct mesh_hint mesh_hint; /* the newest heard of, or our own */
+    bool copy_sealed;            /* by a majority, not signed by one as the version before did */
+    bool copy_bound;             /* L4 of sched_seal.c */
+    uint64_t rules_lacked_ns;    /* a live host did not follow the rules then */
+    struct shoal_buf copy_plain; /* for hosts of the version before */
+    uint64_t copy_plain_version, copy_plain_config;
+    uint64_t copy_said_config; /* in this host's own record */
+    struct sched_sealing sealing;
+    struct mesh_hint mesh_hint; /* of the copy */
     struct shoal_node_id mesh_leader;
     bool copy_dirty; /* the group here has applied something new */
     struct {
         uint64_t version; /* 0: nothing under way */
-        uint64_t heard;   /* newest version heard of */
+        size_t turn;      /* who is asked next */
         struct shoal_node_id from;
         struct shoal_buf bytes;
         uint64_t total;

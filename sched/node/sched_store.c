@@ -27,6 +27,8 @@
 
 #include "shoal/banned.h"
 
+#define TELL_AGAIN_NS (2 * SHOAL_S)
+#define TELLS_AGAIN 5
 #define LIFE_SHIFT 32
 #define SNAPSHOT_MARK ((uint64_t)1 << 31) /* in a mark's low half: an own snapshot, not a PERSIST of the raft */
 #define HARD_BYTES 16
@@ -956,6 +958,16 @@ void sched_gone_tell(struct shoal_sched *s, struct shoal_job_id id)
     s->gone_due = true;
 }
 
+/* A5: 2, 4, 8, 16 and 32 s after each other. */
+static void tell_again(struct shoal_sched *s, struct sched_gone *gone)
+{
+    SHOAL_ASSERT(gone->why == GONE_DELETED);
+    gone->tell_ns = gone->told < TELLS_AGAIN ? s->now + (TELL_AGAIN_NS << gone->told) : 0;
+    gone->told++;
+    if (gone->tell_ns != 0 && gone->tell_ns < s->gone_tell_ns)
+        s->gone_tell_ns = gone->tell_ns;
+}
+
 static void carry_out(struct shoal_sched *s)
 {
     s->gone_due = false;
@@ -970,9 +982,29 @@ static void carry_out(struct shoal_sched *s)
         }
         if (gone->files)
             sched_act(s, SHOAL_SCHED_JOB_DELETED)->u.group.group = gone->id;
-        if (gone->tell)
+        if (gone->tell) {
             sched_archive_tell_deleted(s, gone->id);
+            tell_again(s, gone);
+        }
         gone->files = gone->tell = false;
+    }
+}
+
+static void tell_some_again(struct shoal_sched *s)
+{
+    s->gone_tell_ns = SCHED_NEVER;
+    for (size_t i = 0; i < s->gone_count; i++) {
+        struct sched_gone *gone = &s->gone[i];
+
+        if (gone->tell_ns == 0)
+            continue;
+        if (s->now >= gone->tell_ns && sched_has_room(s)) {
+            sched_archive_tell_holders(s, gone->id);
+            tell_again(s, gone);
+        } else if (gone->tell_ns < s->gone_tell_ns) {
+            s->more = s->more || s->now >= gone->tell_ns;
+            s->gone_tell_ns = gone->tell_ns;
+        }
     }
 }
 
@@ -982,6 +1014,8 @@ void sched_gone_settle(struct shoal_sched *s)
         sched_gone_save(s);
     if (s->gone_due)
         carry_out(s);
+    if (s->now >= s->gone_tell_ns)
+        tell_some_again(s);
 }
 
 bool sched_gone_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark)

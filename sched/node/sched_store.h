@@ -25,6 +25,8 @@ struct sched_gone {
     uint8_t why;                   /* enum gone_why */
     bool files;                    /* DELETED: once this is durable, what the host has of the job goes (T6) */
     bool tell;                     /* ... and others are told */
+    uint8_t told;                  /* how often the hosts of its record were */
+    uint64_t tell_ns;              /* they are again; 0: they are not (A5) */
     uint64_t spec_mark;            /* ARCHIVED: the first bytes of the specification's hash */
     uint64_t written;              /* gone_version that holds it: durable when gone_durable is there */
     uint64_t since;                /* archive_version */

@@ -5,7 +5,11 @@
  * Y2. A summary belongs to its guardians. One that has buried the job answers a summary which comes back (from behind a
  *     partition that outlived the tombstone) with a tombstone of a higher version.
  * Y3. A job whose leader is gone, and which has found no other one for as long as its leases could last, holds nothing
- *     and wants nothing in this node's view: its hosts say which slots are free. */
+ *     and wants nothing in this node's view: its hosts say which slots are free.
+ * Y4. What only news has told of is forgotten unless gossip confirms it: news that was under way while this host stood
+ *     still, or its link did, may come after the job's tombstone.
+ * Y5. Who buries a group says so in gossip if it has told of it as the leader, or if another than its leader told it of the
+ *     end: the leader may have been deposed, or lost, before it could. */
 #include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
@@ -16,6 +20,8 @@
 #include "sched_view.h"
 
 #include "shoal/banned.h"
+
+#define NEWS_NS (15 * SHOAL_S) /* gossip tells everybody within seconds, or this host hears little of anything */
 
 static size_t summary_place(const struct shoal_sched *s, struct shoal_job_id id)
 {
@@ -138,16 +144,34 @@ void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct 
     struct shoal_job_summary summary;
 
     publish(s, g->id, version, payload, false, false);
+    g->said = true;
     if (sched_summary_find(s, g->id) != NULL && shoal_job_summary_decode(payload, &summary) == SHOAL_OK)
         sched_summary_hear(s, &summary, version, false); /* Y1 */
 }
 
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived)
 {
-    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+    /* Above what was said last, which may be of the same entry. */
+    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied + 1 };
 
     publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
+    g->said = false;
     (void)drop(s, g->id); /* Y1 */
+}
+
+void sched_summary_bury(struct shoal_sched *s, struct sched_group *g, bool archived)
+{
+    size_t at = summary_place(s, g->id);
+    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    if (!g->told_elsewhere && !g->said)
+        return; /* its leader says so */
+    if (is_at(s, at, g->id) && version_cmp(s->summaries.list[at].version, version) > 0)
+        version = s->summaries.list[at].version;
+    version.applied++;
+    publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
+    (void)drop(s, g->id);
 }
 
 /* Y2. True: the job is buried here, and that is said. One of a later lineage speaks of what a recovery has founded,
@@ -199,6 +223,8 @@ void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *s
     if (newer < 0 && (news || old.news))
         return; /* W2: gossip keeps its own order, and may be behind the news */
     *heard = (struct sched_heard){ .summary = *summary, .version = version, .news = news };
+    if (news)
+        heard->first_ns = known ? old.first_ns : s->now;
     if (newer == 0 && old.news && !news) {
         take_demand(&heard->summary, &old.summary);
         heard->news = true;
@@ -207,6 +233,23 @@ void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *s
         sched_view_changed(s);
     if (!known || !shoal_node_id_equal(old.summary.leader, summary->leader))
         sched_requests_led(s, summary->id, summary->leader);
+}
+
+uint64_t sched_summaries_expire(struct shoal_sched *s)
+{
+    uint64_t due_ns = SCHED_NEVER;
+
+    for (size_t i = s->summaries.count; i > 0; i--) {
+        const struct sched_heard *heard = &s->summaries.list[i - 1];
+
+        if (heard->first_ns == 0)
+            continue;
+        if (s->now >= heard->first_ns + NEWS_NS)
+            (void)drop(s, heard->summary.id);
+        else if (heard->first_ns + NEWS_NS < due_ns)
+            due_ns = heard->first_ns + NEWS_NS;
+    }
+    return due_ns;
 }
 
 void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *event)

@@ -332,11 +332,13 @@ void sched_view_due(struct shoal_sched *s)
     struct sched_view *view = &s->view;
     size_t hosts = s->node_count;
     size_t slots = 0;
+    uint64_t due_ns;
     struct shoal_allocate_input in;
     struct shoal_allocate_out out;
 
-    SHOAL_ASSERT(s->actions != NULL); /* within a step */
-    view->due_ns = SCHED_NEVER;
+    SHOAL_ASSERT(s->actions != NULL);   /* within a step */
+    due_ns = sched_summaries_expire(s); /* before: it may say that the view has changed */
+    view->due_ns = due_ns;
     view->done_ns = s->now;
     for (size_t i = 0; i < s->node_count; i++)
         slots += s->nodes[i].info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->nodes[i].info.slots;

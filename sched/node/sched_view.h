@@ -15,7 +15,8 @@ struct sched_group;
 struct sched_heard {
     struct shoal_job_summary summary;
     struct shoal_sched_version version;
-    bool news; /* its demand is from news: gossip of the same version may be older */
+    bool news;         /* its demand is from news: gossip of the same version may be older */
+    uint64_t first_ns; /* when news told of it, and gossip has not yet; 0: it has (Y4) */
 };
 
 /* Jobs as gossip knows them: sched_summary.c. */
@@ -55,6 +56,10 @@ struct sched_interest {
 /* sched_summary.c */
 void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *event);
 /* `news`: from the job's leader itself, ahead of gossip. */
+/* Y5. */
+void sched_summary_bury(struct shoal_sched *s, struct sched_group *g, bool archived);
+/* Y4. When it is due again; SCHED_NEVER: no news waits for gossip. */
+uint64_t sched_summaries_expire(struct shoal_sched *s);
 void sched_summary_hear(struct shoal_sched *s, const struct shoal_job_summary *summary,
                         struct shoal_sched_version version, bool news);
 void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload);

@@ -22,6 +22,8 @@
 #define KIND_MESH_COPY 0x45
 #define KIND_RECOVERY 0x46
 #define KIND_KEPT 0x48
+#define KIND_MESH_STATEMENT 0x49
+#define COPY_SEALED_VERSION 2 /* of KIND_MESH_COPY; 1 has one signature */
 
 #define BODY_MAX (SHOAL_FRAME_BYTES_MAX - 1024)
 
@@ -57,6 +59,8 @@ static void put_request(struct shoal_writer *w, const struct frame *f)
     shoal_put_u32(w, f->u.request.deadline_ms);
     shoal_put_text(w, f->u.request.by);
     shoal_put_bytes(w, f->u.request.command);
+    if (f->u.request.token.len > 0)
+        shoal_put_bytes(w, f->u.request.token);
 }
 
 static void put_response(struct shoal_writer *w, const struct frame *f)
@@ -98,6 +102,22 @@ static void put_mesh_part(struct shoal_writer *w, const struct frame *f)
     shoal_put_u64(w, f->u.mesh_part.offset);
     shoal_put_u64(w, f->u.mesh_part.total);
     shoal_put_bytes(w, f->u.mesh_part.bytes);
+}
+
+static void put_seal(struct shoal_writer *w, const struct mesh_seal *seal)
+{
+    SHOAL_ASSERT(seal != NULL);
+    shoal_put_raw(w, seal->key, sizeof(seal->key));
+    shoal_put_bool(w, seal->binds);
+    shoal_put_raw(w, seal->signature, sizeof(seal->signature));
+}
+
+static void get_seal(struct shoal_reader *r, struct mesh_seal *seal)
+{
+    SHOAL_ASSERT(r->at <= r->len);
+    shoal_get_raw(r, seal->key, sizeof(seal->key));
+    seal->binds = shoal_get_bool(r);
+    shoal_get_raw(r, seal->signature, sizeof(seal->signature));
 }
 
 static void put_replica(struct shoal_writer *w, const struct frame *f)
@@ -183,6 +203,12 @@ bool sched_frame_encode(const struct frame *f, struct shoal_writer *w)
     case FRAME_ARCHIVE: put_archive(w, f); break;
     case FRAME_PARK: put_park(w, f); break;
     case FRAME_NEWS: put_news(w, f); break;
+    case FRAME_SEAL:
+        shoal_put_u64(w, f->u.seal.version);
+        shoal_put_u64(w, f->u.seal.config);
+        shoal_put_bool(w, f->u.seal.wanted);
+        put_seal(w, &f->u.seal.seal);
+        break;
     }
     return !w->failed;
 }
@@ -198,6 +224,9 @@ static void get_request(struct shoal_reader *r, struct frame *f)
     f->u.request.deadline_ms = shoal_get_u32(r);
     shoal_get_text(r, f->u.request.by, sizeof(f->u.request.by));
     f->u.request.command = shoal_get_bytes(r, BODY_MAX);
+    f->u.request.token = (struct shoal_view){ 0 };
+    if (shoal_reader_left(r) > 0)
+        f->u.request.token = shoal_get_bytes(r, SHOAL_SCHED_TOKEN_BYTES_MAX);
 }
 
 static void get_response(struct shoal_reader *r, struct frame *f)
@@ -334,6 +363,12 @@ static void get_body(struct shoal_reader *r, struct frame *f)
     case FRAME_ARCHIVE: get_archive(r, f); break;
     case FRAME_PARK: get_park(r, f); break;
     case FRAME_NEWS: get_news(r, f); break;
+    case FRAME_SEAL:
+        f->u.seal.version = shoal_get_u64(r);
+        f->u.seal.config = shoal_get_u64(r);
+        f->u.seal.wanted = shoal_get_bool(r);
+        get_seal(r, &f->u.seal.seal);
+        break;
     }
 }
 
@@ -686,35 +721,84 @@ enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint 
     return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
-bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w)
+static void put_copy_fields(struct shoal_writer *w, const struct mesh_copy *copy)
 {
     SHOAL_ASSERT(copy->count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
-    put_head(w, KIND_MESH_COPY);
     shoal_put_u64(w, copy->version);
     shoal_put_u64(w, copy->config);
     put_guardians(w, copy->count, copy->guardians);
     shoal_put_bytes(w, copy->state);
+}
+
+bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w)
+{
+    SHOAL_ASSERT(w != NULL);
+    put_head(w, KIND_MESH_COPY);
+    put_copy_fields(w, copy);
     return !w->failed;
+}
+
+bool sched_mesh_copy_encode(const struct mesh_copy *copy, struct shoal_writer *w)
+{
+    SHOAL_ASSERT(copy->seal_count > 0 && copy->seal_count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
+    shoal_put_u8(w, KIND_MESH_COPY);
+    shoal_put_u8(w, COPY_SEALED_VERSION);
+    shoal_put_u8(w, COPY_SEALED_VERSION);
+    put_copy_fields(w, copy);
+    shoal_put_u8(w, copy->seal_count);
+    for (unsigned i = 0; i < copy->seal_count; i++)
+        put_seal(w, &copy->seals[i]);
+    return !w->failed;
+}
+
+bool sched_mesh_statement_encode(const struct mesh_copy *copy, struct shoal_hash state, bool binds,
+                                 struct shoal_writer *w)
+{
+    SHOAL_ASSERT(copy->count <= SHOAL_SCHED_SOURCES_MAX); /* what is written can be read */
+    put_head(w, KIND_MESH_STATEMENT);
+    shoal_put_u64(w, copy->version);
+    shoal_put_u64(w, copy->config);
+    put_guardians(w, copy->count, copy->guardians);
+    shoal_put_hash(w, state);
+    shoal_put_bool(w, binds);
+    return !w->failed;
+}
+
+static void get_seals(struct shoal_reader *r, struct mesh_copy *copy)
+{
+    SHOAL_ASSERT(copy->seal_count == 0); /* read into zeroes */
+    copy->seal_count = shoal_get_enum(r, SHOAL_SCHED_SOURCES_MAX + 1);
+    if (copy->seal_count == 0)
+        r->failed = true;
+    for (unsigned i = 0; i < copy->seal_count; i++)
+        get_seal(r, &copy->seals[i]);
 }
 
 enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy, size_t *signed_len)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
-    size_t len;
+    bool sealed;
 
     SHOAL_ASSERT(signed_len != NULL);
-    get_head(&r, KIND_MESH_COPY);
+    memset(copy, 0, sizeof(*copy));
+    if (shoal_get_u8(&r) != KIND_MESH_COPY)
+        r.failed = true;
+    sealed = shoal_get_u8(&r) >= COPY_SEALED_VERSION;
+    if (shoal_get_u8(&r) > COPY_SEALED_VERSION) /* written for newer readers only */
+        r.failed = true;
     copy->version = shoal_get_u64(&r);
     copy->config = shoal_get_u64(&r);
     copy->count = get_guardians(&r, copy->guardians);
     copy->state = shoal_get_bytes(&r, SHOAL_SNAPSHOT_BYTES_MAX);
-    len = r.at;
-    shoal_get_raw(&r, copy->key, sizeof(copy->key));
-    shoal_get_raw(&r, copy->signature, sizeof(copy->signature));
-    if (!shoal_reader_done(&r))
-        return SHOAL_ERR_MALFORMED;
-    *signed_len = len;
-    return SHOAL_OK;
+    *signed_len = 0;
+    if (sealed) {
+        get_seals(&r, copy);
+    } else {
+        *signed_len = r.at;
+        shoal_get_raw(&r, copy->key, sizeof(copy->key));
+        shoal_get_raw(&r, copy->signature, sizeof(copy->signature));
+    }
+    return shoal_reader_done(&r) ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }
 
 /* ---- Hard states --------------------------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ enum frame_kind {
     FRAME_ARCHIVE, /* about an ended job's record: sched_archive.c */
     FRAME_PARK,    /* a group leaves memory, or comes back: sched_park.c */
     FRAME_NEWS,    /* my free slots, or what a job that I lead wants now, before gossip says so: sched_news.c */
+    FRAME_SEAL,    /* my seal on a version of the mesh: sched_seal.c */
 };
-#define FRAME_KINDS 18
+#define FRAME_KINDS 19
 
 enum park_word {
     PARK_ASK,  /* from the leader: park this group, which stands at (term, index) */
@@ -53,6 +54,13 @@ enum found_answer {
     FOUND_REFUSED, /* not here: full, bundle not to be had */
     FOUND_SETTLED, /* never: deleted, or refused by a majority */
     FOUND_ANSWERS,
+};
+
+/* A guardian's signature on what a copy of the mesh says (sched_seal.c). */
+struct mesh_seal {
+    uint8_t key[SHOAL_SCHED_KEY_BYTES];
+    bool binds; /* it says, too, that the rules bind (L4) */
+    uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES];
 };
 
 struct frame {
@@ -83,6 +91,7 @@ struct frame {
             uint32_t deadline_ms;
             char by[SHOAL_SCHED_BY_BYTES];
             struct shoal_view command;
+            struct shoal_view token; /* empty: none, and the frame is as the version before wrote it */
         } request;
         struct {
             uint64_t id;
@@ -144,6 +153,11 @@ struct frame {
             struct shoal_sched_version version; /* of the summary */
             struct shoal_view payload;
         } news;
+        struct {
+            uint64_t version, config;
+            bool wanted; /* yours is not here */
+            struct mesh_seal seal;
+        } seal;
     } u;
 };
 
@@ -245,18 +259,29 @@ struct mesh_hint {
 bool sched_mesh_hint_encode(const struct mesh_hint *hint, struct shoal_writer *w);
 SHOAL_MUST_CHECK enum shoal_err sched_mesh_hint_decode(struct shoal_view bytes, struct mesh_hint *hint);
 
-/* A copy of the mesh's state, as nodes keep and exchange it: signed by a guardian. */
+/* A copy of the mesh's state, as nodes keep and exchange it: sealed by a majority of the guardians that it names. The
+ * version before knew one signature, of any node that had it (`seal_count` 0). */
 struct mesh_copy {
     uint64_t version;
     uint64_t config;
     uint8_t count;
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX];
     struct shoal_view state;
+    uint8_t seal_count;
+    struct mesh_seal seals[SHOAL_SCHED_SOURCES_MAX];
     uint8_t key[SHOAL_SCHED_KEY_BYTES];
     uint8_t signature[SHOAL_SCHED_SIGNATURE_BYTES]; /* over all before the key */
 };
+/* Beside the state. */
+#define MESH_COPY_REST_MAX 1024u
+bool sched_mesh_copy_encode(const struct mesh_copy *copy, struct shoal_writer *w); /* with seals */
 bool sched_mesh_copy_encode_body(const struct mesh_copy *copy, struct shoal_writer *w);
+/* `*signed_len`: what the one signature covers; 0: it has seals. */
 SHOAL_MUST_CHECK enum shoal_err sched_mesh_copy_decode(struct shoal_view bytes, struct mesh_copy *copy,
                                                        size_t *signed_len);
+/* What a seal signs: version, configuration and guardians of the copy, the hash of its state, and whether it binds. */
+#define MESH_STATEMENT_BYTES_MAX 192
+bool sched_mesh_statement_encode(const struct mesh_copy *copy, struct shoal_hash state, bool binds,
+                                 struct shoal_writer *w);
 
 #endif

@@ -11,7 +11,8 @@
  *     void.
  * H3. A peer whose flush or loop has hung longer than the bounds gets no further support: it could not act as leader.
  *     Nor does one that answers nothing over its control link: it could not send entries, so its office is for another.
- * H4. Sequences only rise within an incarnation: what is replayed or reordered is dropped.
+ * H4. Sequences only rise within an incarnation, whether the peer was of interest all the time or not: what is replayed
+ *     or reordered is dropped.
  * H5. Claims are a set, compared by a hash that does not depend on order. A new set replaces the old one whole.
  * H6. Peers are sorted by node, once each, and this host is none of them.
  * H7. A claim of a peer is in one bucket and in that peer's chain, or free; what the owner was told is in `told`.
@@ -112,6 +113,7 @@ struct shoal_support {
     struct peer **peers; /* sorted by node id */
     uint32_t peers_count;
     uint32_t peers_cap;
+    uint64_t seq_top;   /* of all heartbeats sent: a peer that is of interest again begins above what it has seen */
     uint32_t send_turn; /* where the next TIMER begins, so that a full list starves nobody */
     struct their_claim *claims;
     uint32_t claims_free;
@@ -211,7 +213,7 @@ static void wake_at(struct shoal_support *support, uint64_t at)
 /* Bring the next heartbeat forward. */
 static void kick(struct shoal_support *support, struct peer *peer)
 {
-    uint64_t at = peer->seq == 0 ? support->now_ns : peer->last_send_ns + SUPPORT_KICK_NS;
+    uint64_t at = peer->last_send_ns == 0 ? support->now_ns : peer->last_send_ns + SUPPORT_KICK_NS;
 
     if (at < support->now_ns)
         at = support->now_ns;
@@ -251,6 +253,7 @@ enum shoal_err shoal_support_add(struct shoal_support *support, struct shoal_nod
     peer->known.refs = 1;
     peer->known.heard_ns = support->now_ns;
     peer->theirs = SUPPORT_NONE;
+    peer->seq = peer->seq_echoed = support->seq_top; /* H4 */
     peer->next_send_ns = support->now_ns;
     memmove(support->peers + at + 1, support->peers + at, (support->peers_count - at) * sizeof(struct peer *));
     support->peers[at] = peer;
@@ -857,6 +860,8 @@ static void send_heartbeat(struct shoal_support *support, struct peer *peer, str
     SHOAL_ASSERT(!whole || peer->own_count <= SHOAL_SUPPORT_INLINE_CLAIMS_MAX);
     SHOAL_ASSERT(peer->seq_echoed <= peer->seq); /* H4 */
     peer->seq++;
+    if (peer->seq > support->seq_top)
+        support->seq_top = peer->seq;
     peer->sent_at_ns[peer->seq % SUPPORT_SENT_MAX] = support->now_ns;
     shoal_put_u8(&w, SUPPORT_HEARTBEAT);
     shoal_put_u8(&w, SUPPORT_VERSION);

@@ -1,6 +1,7 @@
 /* libFuzzer: what an agent reads back from its data folder at start, apart from the store (fuzz_store.c). The first
  * byte chooses: one of the identity's files (with its right sum, so that the fuzzer gets behind it), the slots' copy,
  * the mesh's copy. A folder in memory is made once a process. */
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/identity.h"
 #include "shoal/mesh.h"
@@ -43,7 +44,7 @@ static const char *folder(struct shoal_buf good[3])
         SHOAL_ASSERT(shoal_identity_create(&options, &identity, &msg) == SHOAL_OK);
         for (unsigned i = 0; i < 3; i++) {
             in_folder(path, names[i], file, sizeof(file));
-            SHOAL_ASSERT(shoal_file_read(file, 4096, &kept[i], &msg) == SHOAL_OK);
+            SHOAL_ASSERT(shoal_disk_read(file, 4096, &kept[i], &msg) == SHOAL_OK);
         }
     }
     memcpy(good, kept, sizeof(kept));

@@ -1,6 +1,7 @@
-/* libFuzzer: what comes to the port of a worker's TCP transport: a preamble (the fuzzer's, or after an even first byte
- * the right one), then messages. The bytes go through a real socket on loopback, cut where the second byte says; a
- * receive is posted and one more is not. */
+/* libFuzzer: what comes to the port of a worker's TCP transport. The first byte chooses: the fuzzer's preamble; the
+ * right one; a handshake with the right key, then the fuzzer's bytes as records; the same, sealed. Then messages. The
+ * bytes go through a real socket on loopback, cut where the second byte says; a receive is posted and one more is not. */
+#include "collective/transport/seal.h"
 #include "collective/transport/transport.h"
 
 #include "shoal/wire.h"
@@ -46,6 +47,45 @@ static size_t good_preamble(uint8_t *bytes, size_t cap)
     return w.len;
 }
 
+/* A member that has the token, up to the answer; it is answered within these turns, or denied: then NULL. */
+static struct seal *shake(struct transport *transport, int fd)
+{
+    uint8_t bytes[20 + SEAL_SHAKE_BYTES], prologue[24];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes)), p = shoal_writer_init(prologue, sizeof(prologue));
+    struct seal_options options = { .opens = true };
+    struct seal *seal;
+    size_t len;
+
+    shoal_put_u64(&w, 0x3273706374616f68ull);
+    shoal_put_u64(&w, EPOCH);
+    shoal_put_u32(&w, 1);
+    shoal_put_raw(&p, bytes, 20);
+    shoal_put_u32(&p, 0);
+    options.prologue = shoal_writer_view(&p);
+    SHOAL_ASSERT(seal_key(token, token, options.psk) == SHOAL_OK && seal_create(&seal, &options) == SHOAL_OK);
+    SHOAL_ASSERT(seal_shake_write(seal, shoal_view_of(NULL, 0), bytes + 20, SEAL_SHAKE_BYTES, &len) == SHOAL_OK);
+    (void)send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
+    for (unsigned i = 0; i < 8; i++)
+        (void)tcp->progress(transport);
+    if (recv(fd, bytes, SEAL_SHAKE_BYTES, MSG_DONTWAIT) == (ssize_t)SEAL_SHAKE_BYTES &&
+        seal_shake_read(seal, shoal_view_of(bytes, SEAL_SHAKE_BYTES), bytes, 0, &len) == SHOAL_OK)
+        return seal;
+    seal_destroy(seal);
+    return NULL;
+}
+
+static void send_bytes(int fd, struct seal *seal, const uint8_t *bytes, size_t len)
+{
+    static uint8_t record[SEAL_RECORD_MAX];
+
+    if (seal != NULL && len > 0 && len <= SEAL_PLAIN_MAX) {
+        SHOAL_ASSERT(seal_begin(seal, record) == SHOAL_OK && seal_add(seal, bytes, len) == SHOAL_OK);
+        SHOAL_ASSERT(seal_end(seal, &len) == SHOAL_OK);
+        bytes = record;
+    }
+    (void)send(fd, bytes, len, MSG_NOSIGNAL);
+}
+
 static void turns(struct transport *transport)
 {
     for (unsigned i = 0; i < 8; i++) {
@@ -60,17 +100,21 @@ static void turns(struct transport *transport)
 static void talk(struct transport *transport, int fd, const uint8_t *bytes, size_t len)
 {
     uint8_t preamble[64];
+    struct seal *seal = NULL;
     size_t cut = len < 2 ? 0 : bytes[1] % len;
 
-    if (len > 0 && bytes[0] % 2 == 0)
+    if (len > 0 && bytes[0] % 4 == 0)
         (void)send(fd, preamble, good_preamble(preamble, sizeof(preamble)), MSG_NOSIGNAL);
+    if (len > 0 && bytes[0] % 4 >= 2)
+        seal = shake(transport, fd);
     if (len > 2) {
         cut = cut < 2 ? 2 : cut;
-        (void)send(fd, bytes + 2, cut - 2, MSG_NOSIGNAL);
+        send_bytes(fd, bytes[0] % 4 == 3 ? seal : NULL, bytes + 2, cut - 2);
         turns(transport);
-        (void)send(fd, bytes + cut, len - cut, MSG_NOSIGNAL);
+        send_bytes(fd, bytes[0] % 4 == 3 ? seal : NULL, bytes + cut, len - cut);
     }
     turns(transport);
+    seal_destroy(seal);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -85,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     struct shoal_msg msg;
     int fd;
 
-    if (transport == NULL && tcp->create(&transport, "lo", &msg) != SHOAL_OK)
+    if (transport == NULL && tcp->create(&transport, "lo", false, &msg) != SHOAL_OK)
         abort();
     SHOAL_ASSERT(tcp->address(transport, address, sizeof(address), &peer.address_len) == SHOAL_OK);
     peer.address = address; /* our own port: what is sent comes back as a stranger's preamble */

@@ -1,7 +1,7 @@
 /* libFuzzer: texts of people and clients. The first byte chooses: agent.conf, an address, a mesh key, ids, a token (as
  * it comes, and signed by the mesh), JSON. What is taken must read back as the same; what is refused must say why. */
 #include "api/http/json_input.h"
-#include "api/http/token.h"
+#include "shoal/token.h"
 #include "node/agent/agent_conf.h"
 
 #include <sodium.h>

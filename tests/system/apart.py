@@ -9,8 +9,10 @@ import os
 import pathlib
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 
 import mesh
 
@@ -38,6 +40,35 @@ def ip(*words):
 
 def traversable(folder):
     return all(parent.stat().st_mode & 0o001 for parent in [folder, *folder.parents])
+
+
+class Wire:
+    """Looks for words in all that passes a host's wire, either way: `with Wire(host, words) as wire: ...; wire.seen`."""
+
+    def __init__(self, host, words):
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.socket.bind((host.outer, 0))
+        self.socket.settimeout(0.2)
+        self.words, self.seen, self.packets, self.ended = words, set(), 0, False
+        self.thread = threading.Thread(target=self._listen)
+
+    def _listen(self):
+        while not self.ended:
+            try:
+                packet = self.socket.recv(65536)
+            except socket.timeout:
+                continue
+            self.packets += 1
+            self.seen |= {word for word in self.words if word in packet}
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended = True
+        self.thread.join()
+        self.socket.close()
 
 
 class ApartHost(mesh.Host):
@@ -93,7 +124,8 @@ class ApartHost(mesh.Host):
         return "; ".join(words)
 
     def start(self, *options):
-        return super().start("--fabric-trusted", self.inner, *options)
+        trusted = ("--fabric-trusted", self.inner) if self.mesh.trusted else ()
+        return super().start(*trusted, *options)
 
     def inside(self, path):
         """A path of this host's own world, as the test may reach it."""
@@ -128,8 +160,10 @@ class ApartHost(mesh.Host):
 class ApartMesh(mesh.Mesh):
     host_class = ApartHost
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments, trusted=False, **options):
+        """`trusted`: the wire between the hosts carries training data in the open."""
         super().__init__(*arguments, **options)
+        self.trusted = trusted
         self.folder.chmod(0o711)
         self.namespaces, self.every = [], []
         number = next(_numbers)

@@ -99,7 +99,7 @@ static struct shoal_job_info info_of(const struct fake *fake, const struct fake_
         .end_ms = ended ? job->created_ms + fake->wait_ms + fake->run_ms : 0,
         .epoch = { 1, 0 },
         .term = 1,
-        .steps = (now_ms() - job->created_ms) / 10,
+        .steps = getenv("API_FAKE_NO_STEP") != NULL ? 0 : (now_ms() - job->created_ms) / 10,
         .rate_milli = 100000,
         .has_metrics = true,
         .loss = 0.25,
@@ -267,13 +267,14 @@ static void fake_recover(void *ctx, const struct shoal_user *caller, const char 
 }
 
 /* Nodes a, b and c; b is dead, c alive. */
-static void fake_node_change(void *ctx, const char *node, enum shoal_node_verb verb, bool force,
-                             shoal_backend_done_fn *done, void *arg)
+static void fake_node_change(void *ctx, const struct shoal_user *caller, const char *node, enum shoal_node_verb verb,
+                             bool force, shoal_backend_done_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
     enum shoal_err err = SHOAL_OK;
 
     (void)ctx;
+    SHOAL_ASSERT(caller->admin); /* the API has checked it */
     if (strlen(node) != 1 || node[0] < 'a' || node[0] > 'c')
         err = shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "no node \"%s\"", node);
     else if (verb == SHOAL_NODE_REMOVE && node[0] != 'b' && !force)
@@ -440,7 +441,7 @@ static void fake_ledger(void *ctx, const struct shoal_user *caller, const char *
          shoal_view_text("{\"job\":\"x\",\"records\":12,\"records_wanted\":12,\"steps\":12,\"validations\":0,"
                          "\"samples\":100,\"data_epochs\":1,\"data_epochs_wanted\":1,"
                          "\"samples_per_epoch\":100,\"exact\":true,\"errors\":[],"
-                         "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}]}"));
+                         "\"shares\":[{\"worker\":1,\"minibatches\":12,\"samples\":100}],\"calls\":[]}"));
 }
 
 static void fake_tasks(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_tasks_ask *ask,
@@ -460,6 +461,27 @@ static void fake_tasks(void *ctx, const struct shoal_user *caller, const char *i
 
     (void)find(ctx, caller, id, &err, &msg);
     done(arg, err, &msg, tasks, ask->limit < 2 ? 1 : 2, ask->limit < 2 ? 3 : SHOAL_ARRAY_NONE);
+}
+
+static void fake_curve(void *ctx, const struct shoal_user *caller, const char *id, const struct shoal_curve_ask *ask,
+                       shoal_backend_text_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+    enum shoal_err err;
+
+    (void)find(ctx, caller, id, &err, &msg);
+    done(arg, err, &msg,
+         ask->points_max > 1
+             ? shoal_view_text(
+                   "{\"job\":\"x\",\"steps\":2,\"whole\":true,\"stride\":1,\"points\":[{\"step\":1,\"call\":1,"
+                   "\"dataEpoch\":0,"
+                   "\"values\":[0.5,0.25]},{\"step\":2,\"call\":1,\"dataEpoch\":0,\"values\":[null,0.5]}],"
+                   "\"validationStride\":1,\"validations\":[{\"step\":2,\"call\":1,\"dataEpoch\":0,\"values\":[0.75]}],"
+                   "\"calls\":[{\"call\":1,\"names\":[\"loss\",\"a \\\"b\\\", c\"]}]}")
+             : shoal_view_text("{\"job\":\"x\",\"steps\":2,\"whole\":true,\"stride\":2,\"points\":[{\"step\":2,"
+                               "\"call\":1,\"dataEpoch\":0,"
+                               "\"values\":[0.5],\"min\":[0.25],\"max\":[1]}],\"validationStride\":1,\"validations\":[]"
+                               ",\"calls\":[]}"));
 }
 
 static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
@@ -491,12 +513,12 @@ static void fake_logon(void *ctx, const char *name, const char *password, shoal_
         done(arg, SHOAL_ERR_DENIED, &(struct shoal_msg){ "wrong user or password" }, NULL);
 }
 
-static void fake_logoff(void *ctx, const uint8_t id[SHOAL_TOKEN_ID_BYTES], uint64_t exp_s, shoal_backend_done_fn *done,
-                        void *arg)
+static void fake_logoff(void *ctx, const struct shoal_user *caller, const uint8_t id[SHOAL_TOKEN_ID_BYTES],
+                        uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
 {
     struct fake *fake = ctx;
 
-    (void)exp_s;
+    (void)exp_s, (void)caller;
     memcpy(fake->revoked[fake->revoked_count++ % REVOKED_MAX], id, SHOAL_TOKEN_ID_BYTES);
     done(arg, SHOAL_OK, &(struct shoal_msg){ "" });
 }
@@ -600,6 +622,7 @@ static struct shoal_backend backend_of(struct fake *fake)
         .result_read = fake_read,
         .result_close = fake_close,
         .ledger = fake_ledger,
+        .curve = fake_curve,
         .why = fake_why,
         .tasks = fake_tasks,
         .logon = fake_logon,

@@ -39,7 +39,7 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     shared = getattr(item, "funcargs", {}).get("mesh")
     if report.when == "call" and report.failed and shared is not None:
-        for host in shared.hosts:
+        for host in getattr(shared, "hosts", ()):
             report.sections.append(("log of %s" % host.name, host.log.read_text()[-4000:]))
 
 

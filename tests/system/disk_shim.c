@@ -109,7 +109,8 @@ static int open_at(int dir, const char *path, int flags, unsigned mode)
 
     if (boot[0] != '\0' && strcmp(path, "/proc/sys/kernel/random/boot_id") == 0)
         return raw_open(AT_FDCWD, boot, flags, mode);
-    stall(path);
+    if ((flags & O_DIRECTORY) == 0) /* small folders are still looked through on the loop (docs/RESULTS.md): left out */
+        stall(path);
     return raw_open(dir, path, flags, mode);
 }
 

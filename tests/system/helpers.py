@@ -34,3 +34,17 @@ def result_of(mesh, host, job, folder):
 def groups(host):
     """{group: status} of the groups that the host holds."""
     return {group["group"]: group for group in host.get("/v1/debug/groups")}
+
+
+def hello(group, share=b""):
+    """A ClientHello of TLS 1.3 that offers one group (0x0104: ffdhe8192), with or without its share."""
+    def extension(kind, data):
+        return kind.to_bytes(2, "big") + len(data).to_bytes(2, "big") + data
+
+    code = group.to_bytes(2, "big")
+    share = code + len(share).to_bytes(2, "big") + share if share else b""
+    extensions = (extension(43, b"\x02\x03\x04") + extension(10, b"\x00\x02" + code) + extension(13, b"\x00\x04\x04\x03\x08\x04") +
+                  extension(51, len(share).to_bytes(2, "big") + share))
+    body = b"\x03\x03" + b"r" * 32 + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00" + len(extensions).to_bytes(2, "big") + extensions
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message

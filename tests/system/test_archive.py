@@ -5,6 +5,7 @@ import shutil
 import pytest
 import training
 from helpers import ended, groups, log_of, result_of, submit
+from pyedt import _records
 from training import Run
 
 SCRIPT = """
@@ -61,7 +62,8 @@ def answers(mesh, host, job, folder):
             "exec": {name: exec_facts[name] for name in ("id", "state", "creator", "args", "createTime") if name in exec_facts},
             "out": log_of(mesh, host, job), "err": log_of(mesh, host, job, "--which", "err"),
             "result": result_of(mesh, host, job, folder),
-            "ledger": host.get("/v1/jobs/%s/ledger" % job),
+            "ledger": host.get("/v1/jobs/%s/ledger" % job), "metrics": host.get("/v1/jobs/%s/metrics" % job),
+            "curve": mesh.shoal("job", "metrics", job, "--csv", "--node", host.url).stdout,
             "why": mesh.shoal("why", job, "--node", host.url).stdout}
 
 
@@ -73,6 +75,40 @@ def assert_answers(mesh, jobs, before, folder):
             now = answers(mesh, host, job, folder)
             for question in before[job]:
                 assert now[question] == before[job][question], (host.name, question)
+
+
+def assert_metrics(host, job):
+    """Every committed step with its loss and metrics, as the ledger's records have them; thinned, no peak is lost."""
+    data, offset, steps, validations = (host.data / "jobs" / job / "ledger").read_bytes(), 0, [], []
+    while offset < len(data):
+        record, end = _records.decode(data, offset + 4)
+        offset = end
+        samples = sum(part[0] for part in record.parts)
+        means = [sum(part[0] * value for part, value in zip(record.parts, values)) / samples
+                 for values in zip(*(part[4] for part in record.parts))]
+        if record.kind == 0:
+            steps.append(means)
+        elif record.kind == 1:
+            validations.append((len(steps), means))
+    curve = host.get("/v1/jobs/%s/metrics" % job)
+    assert curve["whole"] is True and curve["steps"] == len(steps) > 15 and curve["stride"] == 1
+    assert [point["step"] for point in curve["points"]] == list(range(1, len(steps) + 1))
+    for point, means in zip(curve["points"], steps):
+        assert point["values"] == pytest.approx(means, rel=1e-8) and "min" not in point
+    assert [point["step"] for point in curve["validations"]] == [step for step, _ in validations] and validations
+    for point, (_, means) in zip(curve["validations"], validations):
+        assert point["values"] == pytest.approx(means, rel=1e-8)
+    assert curve["calls"] == [{"call": 1, "names": ["loss", "accuracy"]}]
+    thinned = host.get("/v1/jobs/%s/metrics?points=4" % job)
+    stride = thinned["stride"]
+    assert len(thinned["points"]) <= 4 and stride == -(-len(steps) // 4)
+    for i, point in enumerate(thinned["points"]):
+        part = steps[i * stride:(i + 1) * stride]
+        assert point["step"] == i * stride + len(part) and point["values"] == pytest.approx(part[-1], rel=1e-8)
+        assert point["min"] == pytest.approx([min(values) for values in zip(*part)], rel=1e-8)
+        assert point["max"] == pytest.approx([max(values) for values in zip(*part)], rel=1e-8)
+    part = host.get("/v1/jobs/%s/metrics?from=3&to=5&points=4" % job)
+    assert part["points"] == curve["points"][2:5] and part["steps"] == 3
 
 
 def test_nobody_notices(new_mesh, script, folder, tmp_path):
@@ -88,6 +124,8 @@ def test_nobody_notices(new_mesh, script, folder, tmp_path):
     assert "the only line of" in before[jobs[1]]["out"] and "a complaint" in before[jobs[1]]["err"]
     assert len(before[jobs[1]]["result"]["model/deep/weights"]) == 1280000 and before[jobs[0]]["ledger"]["exact"] is True
     assert all(any(job in groups(host) for host in mesh.hosts) for job in jobs)  # not yet
+    assert_metrics(leaders[run.job], run.job)
+    assert before[jobs[1]]["metrics"]["points"] == []
 
     mesh.until(lambda: all(is_archived(mesh, job) for job in jobs), 60, "both are in the archive", pause=0.3)
     # The mesh's own group may have grown meanwhile: only those of the jobs count.

@@ -132,7 +132,7 @@ def test_a_host_with_another_mesh_secret_never_appears_and_its_log_says_why(mesh
     pytest.param(("SHOAL_PASSWORD", "x" * 5000), 1, ("not Basic",), id="a password of 5000 bytes"),
 ])
 def test_a_logon_is_refused(mesh, tmp_path, words, code, wanted):
-    env = dict(os.environ, SHOAL_USER="admin", SHOAL_PASSWORD="swim together")
+    env = dict(os.environ, SHOAL_USER="admin", SHOAL_PASSWORD="swim together", **mesh.trust())
     env[words[0]] = words[1]
     done = subprocess.run([str(mesh.binary), "logon", env["SHOAL_USER"], "--node", mesh.hosts[1].url, "--token-file",
                            str(tmp_path / "token")], env=env, capture_output=True, text=True, timeout=60)
@@ -145,6 +145,7 @@ def test_a_logon_is_refused(mesh, tmp_path, words, code, wanted):
 def test_a_submit_without_a_token_says_so_and_sends_nothing(mesh, tmp_path):
     (tmp_path / "main.py").write_text("print(1)\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    env.update(mesh.trust())
     done = subprocess.run([str(mesh.binary), "job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir",
                            str(tmp_path), "--node", mesh.hosts[0].url], env=dict(env, HOME=str(tmp_path / "none")),
                           capture_output=True, text=True, timeout=60)
@@ -156,7 +157,7 @@ def submit_to(mesh, tmp_path, url):
     (tmp_path / "main.py").write_text("print(1)\n")
     return subprocess.run([str(mesh.binary), "job", "run", "--framework", "PyTorch", "--model-main", "main.py", "--model-dir",
                            str(tmp_path), "--node", url, "--token-file", str(mesh.folder / "token")],
-                          capture_output=True, text=True, timeout=60)
+                          env=dict(os.environ, **mesh.trust()), capture_output=True, text=True, timeout=60)
 
 
 def test_a_submit_to_nobody_says_why_and_that_nothing_was_sent(mesh, tmp_path):

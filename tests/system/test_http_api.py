@@ -19,6 +19,7 @@ import time
 import zipfile
 
 import pytest
+from helpers import hello
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
@@ -131,7 +132,13 @@ def test_framing(server):
     assert b"MSD_ENABLED" in server.send(request("GET", "/nope", close=False) + request("GET", conf))
     body = "Content-Length: 5\r\n"
     assert b"MSD_ENABLED" in server.send(request("GET", conf, body, b"hello", close=False) + request("GET", conf))
-    assert b"405" in server.send(request("PUT", BASE + "/execs"))
+    refused = server.send(request("PUT", BASE + "/execs"))
+    assert b" 405 " in refused and b"\r\nAllow: GET, POST, DELETE\r\n" in refused
+    refused = server.send(request("HEAD", BASE + "/conf"))
+    assert b" 405 " in refused and b"\r\nAllow: GET\r\n" in refused and refused.endswith(b"\r\n\r\n")  # without a body
+    refused = server.send(request("FROB", BASE + "/conf"))  # a method that no list of methods has
+    assert b" 405 " in refused and b"\r\nAllow: GET\r\n" in refused
+    assert b" 404 " in server.send(request("FROB", "/nope"))
     assert b"415" in server.send(request("POST", BASE + "/execs", "Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"abc"))
     assert b"400 Bad" in server.send(b"GET / HTTP/1.1\nHost: a\n\n")
     assert b"400 Bad" in server.send(
@@ -149,20 +156,6 @@ def test_other_protocol(server):
     else:
         with pytest.raises(ssl.SSLError):
             TRUSTING.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=10))
-
-
-def hello(group, share=b""):
-    """A ClientHello of TLS 1.3 that offers one group (0x0104: ffdhe8192), with or without its share."""
-    def extension(kind, data):
-        return kind.to_bytes(2, "big") + len(data).to_bytes(2, "big") + data
-
-    code = group.to_bytes(2, "big")
-    share = code + len(share).to_bytes(2, "big") + share if share else b""
-    extensions = (extension(43, b"\x02\x03\x04") + extension(10, b"\x00\x02" + code) + extension(13, b"\x00\x04\x04\x03\x08\x04") +
-                  extension(51, len(share).to_bytes(2, "big") + share))
-    body = b"\x03\x03" + b"r" * 32 + b"\x00" + b"\x00\x02\x13\x01" + b"\x01\x00" + len(extensions).to_bytes(2, "big") + extensions
-    message = b"\x01" + len(body).to_bytes(3, "big") + body
-    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
 
 
 @pytest.mark.parametrize("group, share, kind", [
@@ -352,6 +345,33 @@ def wait_end(server, job):
     raise AssertionError("the job does not end")
 
 
+def check_engines(server, engines, jobs):
+    """What dlicmd does with these objects (execs-api 6.4 and 9): it adds, divides and takes apart; any other type ends it."""
+    for row in reversed(engines):
+        assert all(type(row[key]) is str for key in ("id", "consumer", "submit_user", "tag", "name", "type", "state"))
+        assert row["tag"] == row["consumer"] + "/" + row["submit_user"]
+        for key in ("submit_time", "start_time", "end_time"):
+            assert type(row.get(key, 0)) is int and (row.get(key, 0) == 0 or abs(time.time() - row[key]) < 1000), key
+        for key in [key for key in row if key.endswith("_resreq")]:
+            items = dict(item.split("=") for item in row[key].split(","))
+            assert items.keys() == {"ngpus", "mem", "ncpus"} and all(float(value) * row["task12n_num"] >= 0 for value in items.values())
+        assert type(row["task12n_num"]) is int and len(row["task12n"]) <= row["task12n_num"]
+        assert type(row["priority"]) is int and row["is_packing"] is False and row["pack_id"] == ""
+        assert ("task0_resreq" in row) == (row["type"] == "ELASTIC")
+
+    def ids(path):
+        return [row.get("id", row.get("applicationid")) for row in json.loads(server.get(BASE + path)[1])]
+    assert ids("/scheduler/engine/applications?sort=submit_time") == jobs[::-1]
+    assert ids("/scheduler/engine/applications?sort=-submit_time&start=1&length=5") == jobs[1:]
+    assert ids("/scheduler/engine/applications?sort=-submit_time&start=0&length=1") == jobs[:1]
+    assert ids("/scheduler/engine/applications?state=FINISHED,KILLED,ERROR") == jobs[1:]
+    assert ids("/scheduler/applications?start=1&length=1&sort=submittedtime&order=desc") == jobs[1:]
+    assert ids("/scheduler/applications?state=FINISHED") == jobs[1:]
+    for wrong in ("start=x", "length=-1", "start=1e3"):
+        assert server.get(BASE + "/scheduler/engine/applications?" + wrong)[0].status == 400, wrong
+        assert server.get(BASE + "/scheduler/applications?" + wrong)[0].status == 400, wrong
+
+
 def test_log_and_result(server):
     content = random.Random(1).randbytes(3000000)
     job = submit(server, content)
@@ -372,6 +392,7 @@ def test_log_and_result(server):
     assert [row["id"] for row in engines] == [newest, job] and engines[1]["tag"] == "/default/ada"
     assert [row["state"] for row in json.loads(server.get(BASE + "/scheduler/engine/applications/" + job)[1])] == ["FINISHED"]
     assert server.get(BASE + "/scheduler/engine/applications?state=KILLED")[1] == b"[]"
+    check_engines(server, engines, [newest, job])
     everything = zipfile.ZipFile(io.BytesIO(server.get("/v1/jobs/%s/result" % job)[1]))
     assert everything.namelist() == ["model/bundle", "log/app.task/stdout"]
 
@@ -411,6 +432,33 @@ def test_many_at_once(server):
     assert len(json.loads(server.get(BASE + "/execs?limit=50&sort_by=id:desc")[1])) == 50
 
 
+CURVE_CSV = """step,call,data_epoch,kind,loss,"a ""b"", c"
+1,1,0,train,0.5,0.25
+2,1,0,train,,0.5
+2,1,0,validation,0.75,
+"""
+
+
+def check_metrics(run, job):
+    """The loss curve: values that are no number, names that need quotes, thinned or not, drawn in any width."""
+    csv = run("job", "metrics", job, "--csv")[0]
+    assert csv == CURVE_CSV, csv  # text mode reads its line ends as ours
+    assert [line.split() for line in run("job", "metrics", job, "-q", "--names", "loss")[0].splitlines()] == [
+        ["1", "0", "train", "0.5"], ["2", "0", "train", "-"], ["2", "0", "validation", "0.75"]]
+    assert json.loads(run("job", "metrics", job, "-o", "json")[0])["calls"][0]["names"] == ["loss", 'a "b", c']
+    for width in (30, 79, 200, 5000):
+        drawn = run("job", "metrics", job, "--plot", COLUMNS=str(width), LC_ALL="C.UTF-8")[0].splitlines()
+        assert max(map(len, drawn)) <= min(width, 410) and drawn[0].startswith("loss: last nan, least 0.5 at s")
+        assert (width == 30 or drawn[0].endswith("validation (o) 0.75")) and sum("o" in line for line in drawn[1:14]) == 1
+        assert any("\u2800" < letter <= "\u28ff" for letter in "".join(drawn))
+        assert "\033" not in "".join(drawn)  # no terminal, no colour
+        plain = run("job", "metrics", job, "--plot", COLUMNS=str(width), LC_ALL="C")[0]
+        assert plain.isascii() and "*" in plain
+    assert "names none" in run("job", "metrics", job, "--names", "x", code=2)[1]
+    assert "one of --plot" in run("job", "metrics", job, "--plot", "--csv", code=2)[1]
+    assert "beyond --to" in run("job", "metrics", job, "--from", "9", "--to", "3", code=2)[1]
+
+
 def test_command_line(server, tmp_path):
     shoal = OUT / "shoal"
     if not shoal.exists():
@@ -426,7 +474,9 @@ def test_command_line(server, tmp_path):
         return done.stdout, done.stderr
 
     run("job", "list", code=4)
-    assert "wrong user or password" in run("logon", "ada", code=4, SHOAL_PASSWORD="no")[1]
+    if server.tls:
+        assert "nobody has said" in run("logon", "ada", code=4, SHOAL_PASSWORD="secret")[1]
+    assert "wrong user or password" in run("logon", "ada", "--yes", code=4, SHOAL_PASSWORD="no")[1]
     run("logon", "ada", SHOAL_PASSWORD="secret")
     assert oct((tmp_path / ".config/shoal/token").stat().st_mode)[-3:] == "600"
     submitted = ("job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--model-dir", str(model), "--workers", "6")
@@ -436,7 +486,12 @@ def test_command_line(server, tmp_path):
     run("job", "wait", job)
     run("job", "run", *submitted[2:], "--ticket", "--wait", "--env", "A=b c")
     run("job", "result", job, str(tmp_path / "r.zip"))
+    assert zipfile.ZipFile(tmp_path / "r.zip").namelist() == ["model/bundle", "log/app.task/stdout"]
+    run("job", "result", job, str(tmp_path / "r.zip"), "--model")
     assert zipfile.ZipFile(tmp_path / "r.zip").namelist() == ["model/bundle"]
+    assert "not both" in run("job", "result", job, "--model", "--all", code=2)[1]
+    assert run("job", "get", job, "log/app.task/stdout", "-O", "-")[0] == "hello"
+    check_metrics(run, job)
     for words in (("node", "list"), ("top",), ("why", job), ("job", "ledger", job), ("frameworks",), ("status",), ("job", "list")):
         assert run(*words)[0]
         json.loads(run(*words, "--output", "json")[0])
@@ -493,7 +548,8 @@ def test_words_that_people_type(tmp_path, words, code, said):
 
 
 def test_what_a_node_refuses_is_said_by_the_name_that_was_typed(server, tmp_path):
-    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret",
+           "SHOAL_CA": str(tmp_path / "tls.crt") if server.tls else ""}
     (tmp_path / "main.py").write_text("print(1)\n")
     words = ["job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--workers", "4000000"]
     done = subprocess.run([str(OUT / "shoal"), *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -501,7 +557,8 @@ def test_what_a_node_refuses_is_said_by_the_name_that_was_typed(server, tmp_path
 
 
 def test_output_that_cannot_be_written_fails(server, tmp_path):
-    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret",
+           "SHOAL_CA": str(tmp_path / "tls.crt") if server.tls else ""}
     with open("/dev/full", "w") as full:
         for words in (["version"], ["node", "list"], ["job", "list"], ["frameworks"], ["top"]):
             done = subprocess.run([str(OUT / "shoal"), *words], env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
@@ -510,7 +567,8 @@ def test_output_that_cannot_be_written_fails(server, tmp_path):
 
 def test_whoever_stops_waiting_hears_that_the_job_runs_on(tmp_path):
     server = Server(tmp_path, True, job_ms=600_000)
-    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret"}
+    env = {"HOME": str(tmp_path), "SHOAL_NODE": server.url(), "SHOAL_USER": "ada", "SHOAL_PASSWORD": "secret",
+           "SHOAL_CA": str(tmp_path / "tls.crt") if server.tls else ""}
     (tmp_path / "main.py").write_text("print(1)\n")
     words = ["job", "run", "--framework", "edtPyTorch", "--model-main", "main.py", "--name", "pending", "--wait"]
     with subprocess.Popen([str(OUT / "shoal"), *words], env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

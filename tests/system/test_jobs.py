@@ -101,7 +101,7 @@ def test_what_an_engine_raised_is_said_at_the_users_own_line(mesh, script):
     said = 'RuntimeError: my own data error (main.py, line 11, in broken: raise RuntimeError("my own data error"))'
     assert facts["state"] == "ERROR" and facts["detail"].endswith(said), facts["detail"]
     for host in mesh.hosts:
-        assert mesh.until(lambda: log_of(mesh, host, job, "--which", "outerr"), 10, "its log").rstrip().endswith(
+        assert mesh.until(lambda: log_of(mesh, host, job, "-f", "--which", "outerr"), 10, "its log").rstrip().endswith(
             '/main.py", line 11, in broken\n    raise RuntimeError("my own data error")\nRuntimeError: my own data error')
         assert said in "".join(host.get("/v1/jobs/%s/why" % job)["why"])
 

@@ -212,7 +212,7 @@ def test_the_command_line_lists_pages_and_streams_all(mesh, clients):
     text = mesh.shoal("job", "list", "--name", "cli", "--limit", "4", "--sort", "created", "--since", "1h", "--node", mesh.hosts[0].url)
     assert [line.split()[0] for line in text.stdout.splitlines()] == ["ID", *made[:4]] and "more: --page " in text.stderr
     bad = mesh.shoal("job", "list", "--sort", "colour", "--node", mesh.hosts[0].url, check=False)
-    assert bad.returncode == 1 and "sort" in bad.stderr
+    assert bad.returncode == 2 and "sort" in bad.stderr and bad.stdout == ""
 
 
 def test_all_jobs_of_a_user_are_deleted_page_by_page(mesh, clients):

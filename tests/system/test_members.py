@@ -48,7 +48,10 @@ def test_a_dead_host_is_removed_and_comes_back_to_a_refusal(new_mesh, script, tm
     assert code == 7 and "was removed already" in text
     victim.start()
     mesh.until(lambda: "it was removed from the mesh" in victim.log.read_text(), 20, "it is told why")
+    assert "shoal node readmit" in victim.log.read_text()
     assert state_of(mesh, victim.name, asked) == "removed"
+    row = next(line for line in mesh.shoal("node", "list", "--node", asked.url).stdout.splitlines() if line.startswith(victim.name))
+    assert row.split()[3:7] == ["-"] * 4, "what it had counts no more: %s" % row
     release.touch()
     mesh.until(lambda: mesh.job(job)["state"] == "FINISHED", 60, "the job ends")
     mesh.shoal("node", "readmit", victim.name, "--node", asked.url)

@@ -18,6 +18,7 @@ static struct shoal_cli_agent nothing_given(void)
                                      .domain = "",
                                      .python = "",
                                      .libs = "",
+                                     .log_level = "",
                                      .prefill_mib = UINT64_MAX };
 }
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "shoal/disk.h"
 #include "shoal/identity.h"
 
 #include "shoal/banned.h"
@@ -65,7 +66,7 @@ static void of_file(struct lines *lines)
     struct json_input *json;
     struct shoal_msg msg = { "" };
 
-    assert_int_equal(shoal_file_read("docs/openapi.json", SHOAL_JSON_BYTES_MAX, &file, &msg), SHOAL_OK);
+    assert_int_equal(shoal_disk_read("docs/openapi.json", SHOAL_JSON_BYTES_MAX, &file, &msg), SHOAL_OK);
     if (json_input_parse(shoal_buf_view(&file), &json, &msg) != SHOAL_OK)
         fail_msg("docs/openapi.json: %s", msg.text);
     json_input_each(json_input_get(json_input_root(json), "paths"), on_path, lines);

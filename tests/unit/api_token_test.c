@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/http/token.h"
+#include "shoal/token.h"
 
 #include "shoal/banned.h"
 

@@ -1,4 +1,5 @@
 #include "shoal/address.h"
+#include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/identity.h"
 
@@ -126,7 +127,7 @@ static void every_damage_of_every_file_is_seen(void **state)
         struct shoal_buf whole = { 0 };
 
         (void)snprintf(path, sizeof(path), "%s/%s", f->dir, names[n]);
-        assert_int_equal(shoal_file_read(path, 4096, &whole, NULL), SHOAL_OK);
+        assert_int_equal(shoal_disk_read(path, 4096, &whole, NULL), SHOAL_OK);
         for (size_t i = 0; i < 2 * whole.len; i++) {
             size_t len = i < whole.len ? i : whole.len;
             int fd = open(path, O_WRONLY | O_TRUNC);
@@ -140,7 +141,7 @@ static void every_damage_of_every_file_is_seen(void **state)
             if (shoal_identity_load(f->dir, NULL, true, &identity, &f->msg) != SHOAL_ERR_MALFORMED)
                 fail_msg("%s, case %zu of %zu was read", names[n], i, 2 * whole.len);
         }
-        assert_int_equal(shoal_file_replace(path, shoal_buf_view(&whole), 0600, NULL), SHOAL_OK);
+        assert_int_equal(shoal_disk_replace(path, shoal_buf_view(&whole), 0600, NULL), SHOAL_OK);
         assert_int_equal(shoal_identity_load(f->dir, NULL, false, &identity, &f->msg), SHOAL_OK);
         shoal_buf_deinit(&whole);
     }

@@ -21,7 +21,7 @@
 
 #define W_HOSTS 3
 #define W_SLOTS 4
-#define W_STEPS_MAX 2000
+#define W_STEPS_MAX 3000
 #define W_WORKERS 1024
 #define W_QUEUE 8192
 #define W_V 6
@@ -87,6 +87,7 @@ struct w_worker {
 struct w_host {
     bool up, agent_up, cut;
     bool draining;
+    bool no_slots; /* by its own word: it serves no framework */
     uint32_t life, host_epoch;
     struct shoal_slots *slots;
     uint64_t revoked;
@@ -567,6 +568,7 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
         if (members[i]->applied < step)
             step = members[i]->applied;
     step++;
+    SHOAL_ASSERT(w->steps <= W_STEPS_MAX);
     if (step > w->steps) {
         for (uint32_t i = 0; i < epoch->member_count; i++)
             if (!members[i]->done)
@@ -766,7 +768,7 @@ static inline void w_target(struct world *w)
 
                 for (uint32_t p = 0; p < w->job->placement_count; p++)
                     held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
-                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining ||
+                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining || w->hosts[h].no_slots ||
                     (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
                     continue;
                 slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
@@ -791,6 +793,7 @@ static inline void w_health(struct world *w, uint32_t host, uint64_t version)
     event.u.host.host_epoch = event.u.host.health == SHOAL_LEAD_HOST_WELL ? w->hosts[host].host_epoch : 0;
     event.u.host.slots_version = version;
     event.u.host.draining = w->hosts[host].draining;
+    event.u.host.no_slots = w->hosts[host].no_slots;
     if (event.u.host.health != SHOAL_LEAD_HOST_WELL)
         w->hosts[host].well_ns = UINT64_MAX;
     else if (w->hosts[host].well_ns == UINT64_MAX)

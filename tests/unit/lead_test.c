@@ -348,6 +348,22 @@ static void test_driver_dies(void **state)
     assert_int_equal(w.job == NULL, 0);
 }
 
+/* The leader's host serves no framework: the driver, too, is where the workers are, also the second one. */
+static void test_driver_of_a_host_without_slots(void **state)
+{
+    (void)state;
+    start(17, true, 1, 2);
+    w.hosts[0].no_slots = true;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 50, 10 * SHOAL_S);
+    assert_int_not_equal(w_any(&w, SHOAL_JOB_DRIVER, 0)->host, 0);
+    kill_worker(w_any(&w, SHOAL_JOB_DRIVER, 0));
+    w_run_to_step(&w, 1, 100, 10 * SHOAL_S);
+    assert_int_not_equal(w_any(&w, SHOAL_JOB_DRIVER, 0)->host, 0);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 1);
+    finish();
+}
+
 static void test_driver_fails(void **state)
 {
     (void)state;
@@ -866,6 +882,7 @@ int main(void)
         cmocka_unit_test(test_leader_host_dies),
         cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),
+        cmocka_unit_test(test_driver_of_a_host_without_slots),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_join_and_shrink),
         cmocka_unit_test(test_a_drained_host),

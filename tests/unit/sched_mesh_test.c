@@ -1,5 +1,8 @@
 /* The mesh group's members (PROTOCOLS 3 and 4): hosts that are removed, and the group recovered when its majority is
  * lost for good. */
+#include "sched/node/sched_wire.h"
+#include "shoal/job.h"
+#include "shoal/raft_message.h"
 #include "shoal/sched_look.h"
 #include "sched_net.h"
 
@@ -403,6 +406,361 @@ static void test_it_is_refused_while_a_majority_may_live(void **state)
     net_destroy(net);
 }
 
+/* ---- who lies ---- */
+
+#define ALL_GUARD 255u
+
+struct forged {
+    const char *name;
+    uint64_t version; /* 0: the next one */
+    uint8_t guards;   /* who guards by it, bit by node; ALL_GUARD: those who do */
+    uint8_t seals;    /* whose seals it has; 0: one signature, as the version before made it */
+    bool twice;       /* each seal stands there twice */
+    bool spoilt;      /* the state is not what was sealed */
+    bool wanted;      /* it is genuine */
+};
+
+static size_t forge(struct net *net, unsigned liar, const struct forged *row, struct mesh_copy *copy, uint8_t *bytes,
+                    size_t cap)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    size_t signed_len;
+
+    assert_int_equal(sched_mesh_copy_decode(shoal_buf_view(&net->nodes[0].mesh_copy), copy, &signed_len), SHOAL_OK);
+    copy->version = row->version > 0 ? row->version : copy->version + 1;
+    if (copy->version >> 32 != copy->config >> 32)
+        copy->config = (copy->version >> 32) << 32 | (copy->config & UINT32_MAX);
+    if (row->guards != ALL_GUARD) {
+        copy->count = 0;
+        copy->config++;
+        for (unsigned i = 0; i < net->count; i++)
+            if (row->guards & 1u << i)
+                copy->guardians[copy->count++] = net->nodes[i].id;
+    }
+    copy->seal_count = 0;
+    for (unsigned i = 0; i < net->count; i++)
+        for (unsigned again = 0; (row->seals & 1u << i) && again < (row->twice ? 2u : 1u); again++) {
+            uint8_t said[MESH_STATEMENT_BYTES_MAX];
+            struct shoal_writer statement = shoal_writer_init(said, sizeof(said));
+            struct mesh_seal *seal = &copy->seals[copy->seal_count++];
+
+            seal->binds = true;
+            memcpy(seal->key, net->nodes[i].key, sizeof(seal->key));
+            assert_true(sched_mesh_statement_encode(copy, net_hash(NULL, copy->state), true, &statement));
+            net_signature(net->nodes[i].key, shoal_writer_view(&statement), seal->signature);
+        }
+    if (row->spoilt) { /* another password of the administrator */
+        static uint8_t state[64 * 1024];
+        uint8_t *at = memmem(memcpy(state, copy->state.bytes, copy->state.len), copy->state.len, "argon2id$x", 10);
+
+        assert_non_null(at);
+        at[9] = 'y';
+        copy->state.bytes = state;
+    }
+    if (copy->seal_count > 0) {
+        assert_true(sched_mesh_copy_encode(copy, &w));
+        return w.len;
+    }
+    assert_true(sched_mesh_copy_encode_body(copy, &w));
+    net_signature(net->nodes[liar].key, shoal_writer_view(&w), copy->signature);
+    shoal_put_raw(&w, net->nodes[liar].key, SHOAL_SCHED_KEY_BYTES);
+    shoal_put_raw(&w, copy->signature, sizeof(copy->signature));
+    return w.len;
+}
+
+/* As gossip and the link bring it. */
+static void offer(struct net *net, unsigned victim, unsigned liar, const struct mesh_copy *copy,
+                  struct shoal_view bytes)
+{
+    static uint8_t said[128 * 1024];
+    struct shoal_writer w = shoal_writer_init(said, sizeof(said));
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_MESH_HEARD };
+    struct mesh_hint hint = { .version = copy->version, .config = copy->config, .count = copy->count };
+    struct frame part = { .kind = FRAME_MESH_PART };
+
+    memcpy(hint.guardians, copy->guardians, sizeof(hint.guardians));
+    assert_true(sched_mesh_hint_encode(&hint, &w));
+    event.u.mesh_heard.author = net->nodes[liar].id;
+    event.u.mesh_heard.payload = shoal_writer_view(&w);
+    net_step(net, victim, &event);
+    w = shoal_writer_init(said, sizeof(said));
+    part.u.mesh_part.version = copy->version;
+    part.u.mesh_part.total = bytes.len;
+    part.u.mesh_part.bytes = bytes;
+    assert_true(sched_frame_encode(&part, &w));
+    event = (struct shoal_sched_event){ .kind = SHOAL_SCHED_FRAME };
+    event.u.frame.from = net->nodes[liar].id;
+    event.u.frame.bytes = shoal_writer_view(&w);
+    net_step(net, victim, &event);
+}
+
+/* Of four hosts the first three guard the mesh. */
+static const struct forged forgeries[] = {
+    { "a version far ahead, with one signature", .version = 1ull << 60, .guards = ALL_GUARD },
+    { "the next version, with one signature", .guards = ALL_GUARD },
+    { "one who does not guard the mesh seals it", .guards = ALL_GUARD, .seals = 8 },
+    { "one guardian of three seals it", .guards = ALL_GUARD, .seals = 1 },
+    { "one guardian of three and two other hosts seal it", .guards = ALL_GUARD, .seals = 25 },
+    { "one guardian of three seals it twice", .guards = ALL_GUARD, .seals = 1, .twice = true },
+    { "a host names itself the only guardian", .guards = 8, .seals = 8 },
+    { "a guardian names itself the only one", .guards = 1, .seals = 1 },
+    { "a guardian names itself and another host", .guards = 9, .seals = 9 },
+    { "a guardian says that the group was recovered", .version = 0x10000ull << 32 | 9, .guards = 1, .seals = 1 },
+    { "a host says that the group was recovered", .version = 1ull << 60, .guards = 8, .seals = 8 },
+    { "what two guardians sealed is another state", .guards = ALL_GUARD, .seals = 3, .spoilt = true },
+    { "two guardians of three seal it", .guards = ALL_GUARD, .seals = 3, .wanted = true },
+    { "two guardians of three name others", .guards = 11, .seals = 3, .wanted = true },
+};
+
+static void test_a_copy_is_believed_of_a_majority_alone(void **state)
+{
+    static uint8_t bytes[64 * 1024];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(forgeries) / sizeof(forgeries[0]); i++) {
+        const struct forged *row = &forgeries[i];
+        unsigned liar = row->seals != 0 && !(row->seals & 8) ? 0 : 3;
+        struct net *net = mesh_of(70, 5, 4);
+        struct shoal_sched_stats stats;
+        struct mesh_copy copy;
+        uint64_t version;
+        size_t len;
+
+        net_join(net, 4);
+        net_run(net, 2 * NET_S); /* before five hosts make five guardians */
+        must_add(net, 2, 1);
+        net_run(net, 2 * NET_S);
+        assert_int_equal(voters(net, mesh_id), 3);
+        for (unsigned g = 0; g < 3; g++)
+            assert_true(guards(net, g, mesh_id));
+        version = shoal_sched_mesh_version(net->nodes[4].sched);
+        len = forge(net, liar, row, &copy, bytes, sizeof(bytes));
+        offer(net, 4, liar, &copy, shoal_view_of(bytes, len));
+        if ((shoal_sched_mesh_version(net->nodes[4].sched) != version) != row->wanted)
+            fail_msg("%s: version %llx became %llx", row->name, (unsigned long long)version,
+                     (unsigned long long)shoal_sched_mesh_version(net->nodes[4].sched));
+        shoal_sched_stats(net->nodes[4].sched, &stats);
+        assert_int_equal(stats.copies_refused, row->wanted ? 0 : 1);
+        must_add(net, 2, 2); /* what the liar has said holds up nobody */
+        net_run(net, 2 * NET_S);
+        if (!row->wanted && !knows(net, 4, 2))
+            fail_msg("%s: the next version is not taken any more", row->name);
+        net_destroy(net);
+    }
+}
+
+/* It is a fellow guardian, and says that a later configuration has left out the other; that the group has ended; that it
+ * leads one of a later lineage. */
+static void test_a_guardians_word_ends_no_replica_of_the_mesh(void **state)
+{
+    static const uint64_t words[] = { UINT32_MAX, 0x10000ull << 32 | 5, UINT64_MAX, 0 };
+    struct net *net = mesh_of(80, 3, 3);
+    unsigned leader = net_leader(net, mesh_id), victim = (leader + 1) % 3, liar = (leader + 2) % 3;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct shoal_raft_message append = { .kind = SHOAL_RAFT_APPEND, .term = 0x10000ull << 32 | 7 };
+    struct frame gone = { .kind = FRAME_GONE };
+    uint8_t bytes[1024];
+    struct shoal_writer w;
+    size_t len;
+
+    (void)state;
+    event.u.frame.from = net->nodes[liar].id;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        w = shoal_writer_init(bytes, sizeof(bytes));
+        gone.u.who.id = words[i];
+        assert_true(sched_frame_encode(&gone, &w));
+        event.u.frame.bytes = shoal_writer_view(&w);
+        net_step(net, victim, &event);
+        assert_true(guards(net, victim, mesh_id));
+    }
+    append.from = (struct shoal_raft_id){ .node = net->nodes[liar].id, .store = net->nodes[liar].store };
+    append.to = (struct shoal_raft_id){ .node = net->nodes[victim].id, .store = net->nodes[victim].store };
+    w = shoal_writer_init(bytes, sizeof(bytes));
+    shoal_put_u8(&w, FRAME_RAFT);
+    shoal_put_u8(&w, SCHED_WIRE_VERSION);
+    shoal_put_u8(&w, SCHED_WIRE_VERSION);
+    shoal_put_job_id(&w, mesh_id);
+    assert_int_equal(shoal_raft_message_encode(&append, bytes + w.len, sizeof(bytes) - w.len, &len), SHOAL_OK);
+    w.len += len;
+    event.u.frame.bytes = shoal_writer_view(&w);
+    net_step(net, victim, &event);
+    net_run(net, 100 * NET_MS);
+    assert_true(guards(net, victim, mesh_id));
+    must_add(net, victim, 1);
+    net_destroy(net);
+}
+
+/* ---- whose word it is ---- */
+
+struct passed_on {
+    const char *name;
+    enum shoal_sched_request_kind kind;
+    enum shoal_mesh_command_kind command; /* of a MESH_CHANGE */
+    const char *token;                    /* of the user; "": none */
+    bool permitted;
+};
+
+/* Of a mesh whose rules bind, and a job of ann's. */
+static const struct passed_on words[] = {
+    { "a user is added without a token", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_ADD_USER, "", false },
+    { "with a token of nobody's", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_ADD_USER, "!forged", false },
+    { "by a user", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_ADD_USER, "ann", false },
+    { "by an administrator", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_ADD_USER, "admin", true },
+    { "a host is removed by a user", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_EVICT, "ann", false },
+    { "the key is changed by a user", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_ROTATE_KEY, "ann", false },
+    { "a user changes the administrator's password", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_SET_PASSWORD, "ann", false },
+    { "a user logs off", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_REVOKE, "ann", true },
+    { "a job is stopped without a token", SHOAL_SCHED_STOP, 0, "", false },
+    { "by another user", SHOAL_SCHED_STOP, 0, "bob", false },
+    { "by its user", SHOAL_SCHED_STOP, 0, "ann", true },
+    { "by an administrator", SHOAL_SCHED_STOP, 0, "admin", true },
+    { "a job is deleted without a token", SHOAL_SCHED_DELETE, 0, "", false },
+    { "by another user", SHOAL_SCHED_DELETE, 0, "bob", false },
+    { "by its user", SHOAL_SCHED_DELETE, 0, "ann", true },
+    { "a recovery by its user", SHOAL_SCHED_RECOVER, 0, "ann", false },
+    { "a look at it, which is nobody's word", SHOAL_SCHED_WHY, 0, "", true },
+};
+
+/* What a member of the mesh sends to `leader`, a frame that no API has seen. */
+static void pass_on(struct net *net, unsigned leader, unsigned from, const struct passed_on *word,
+                    struct shoal_job_id job)
+{
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct shoal_mesh_command command = { .kind = word->command, .now_s = 200, .node = net->nodes[4].id };
+    struct frame frame = { .kind = FRAME_REQUEST };
+    uint8_t bytes[4096], order[SHOAL_MESH_COMMAND_BYTES_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    size_t len = 0;
+
+    (void)snprintf(command.user.name, sizeof(command.user.name),
+                   word->command == SHOAL_MESH_SET_PASSWORD ? "admin" : "mallory");
+    (void)snprintf(command.user.password, sizeof(command.user.password), "$argon2id$z");
+    memcpy(command.revocation.token, "the token's id..", sizeof(command.revocation.token));
+    command.revocation.exp_s = 100000;
+    frame.u.request.id = 7;
+    frame.u.request.kind = (uint8_t)word->kind;
+    frame.u.request.deadline_ms = 2000;
+    (void)snprintf(frame.u.request.by, sizeof(frame.u.request.by), "admin");
+    frame.u.request.token = shoal_view_text(word->token);
+    if (word->kind == SHOAL_SCHED_MESH_CHANGE) {
+        assert_int_equal(shoal_mesh_command_encode(&command, order, sizeof(order), &len), SHOAL_OK);
+        frame.u.request.command = shoal_view_of(order, len);
+    } else {
+        frame.u.request.job = job;
+    }
+    assert_true(sched_frame_encode(&frame, &w));
+    event.u.frame.from = net->nodes[from].id;
+    event.u.frame.bytes = shoal_writer_view(&w);
+    net_step(net, leader, &event);
+}
+
+static void test_what_a_host_passes_on_needs_the_users_token(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const struct passed_on *word = &words[i];
+        bool of_mesh = word->kind == SHOAL_SCHED_MESH_CHANGE;
+        struct net *net = mesh_of(100, 5, 5);
+        struct shoal_job_id job = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S)->job;
+        struct shoal_sched_stats stats;
+        uint64_t version;
+        unsigned leader;
+
+        net_run(net, 2 * NET_S);
+        leader = net_leader(net, of_mesh ? mesh_id : job);
+        version = shoal_sched_mesh_version(net->nodes[leader].sched);
+        net->nodes[(leader + 1) % 5].previous = word->token[0] == '\0'; /* to say so is no way around it */
+        net_tell_all(net, (leader + 1) % 5, SHOAL_SCHED_NODE_ALIVE);
+        pass_on(net, leader, (leader + 1) % 5, word, job);
+        net_run(net, 5 * NET_S);
+        shoal_sched_stats(net->nodes[leader].sched, &stats);
+        if ((stats.requests_denied == 0) != word->permitted)
+            fail_msg("row %zu, %s: %s", i, word->name, word->permitted ? "denied" : "permitted");
+        if (of_mesh)
+            assert_int_equal(shoal_sched_mesh_version(net->nodes[leader].sched) != version, word->permitted);
+        if (word->kind == SHOAL_SCHED_STOP)
+            assert_int_equal(shoal_sched_job(net->nodes[leader].sched, job)->stop, word->permitted);
+        net_destroy(net);
+    }
+}
+
+/* As the version before kept it: with the signature of one. */
+static void keep_as_before(struct net *net, unsigned at)
+{
+    static uint8_t bytes[64 * 1024];
+    struct forged row = { .guards = ALL_GUARD };
+    struct mesh_copy copy;
+    size_t signed_len;
+
+    assert_int_equal(sched_mesh_copy_decode(shoal_buf_view(&net->nodes[at].mesh_copy), &copy, &signed_len), SHOAL_OK);
+    row.version = copy.version;
+    signed_len = forge(net, at, &row, &copy, bytes, sizeof(bytes));
+    net_keep(&net->nodes[at].mesh_copy, shoal_view_of(bytes, signed_len));
+}
+
+static bool takes_one_signature(struct net *net, unsigned victim, unsigned liar)
+{
+    static uint8_t bytes[64 * 1024];
+    const struct forged row = { .guards = ALL_GUARD };
+    uint64_t version = shoal_sched_mesh_version(net->nodes[victim].sched);
+    struct mesh_copy copy;
+    size_t len = forge(net, liar, &row, &copy, bytes, sizeof(bytes));
+
+    offer(net, victim, liar, &copy, shoal_view_of(bytes, len));
+    return shoal_sched_mesh_version(net->nodes[victim].sched) != version;
+}
+
+static bool permits_without_a_token(struct net *net, unsigned from)
+{
+    static const struct passed_on logoff = { "", SHOAL_SCHED_MESH_CHANGE, SHOAL_MESH_REVOKE, "", true };
+    struct shoal_sched_stats before, after;
+    unsigned leader = net_leader(net, mesh_id);
+
+    if (leader == from)
+        leader = 0;
+    shoal_sched_stats(net->nodes[leader].sched, &before);
+    pass_on(net, leader, from, &logoff, mesh_id);
+    shoal_sched_stats(net->nodes[leader].sched, &after);
+    return after.requests_denied == before.requests_denied;
+}
+
+/* L4. Hosts that come from the version before take what it sends, for an hour after the last of it was seen. */
+static void test_the_rules_bind_when_all_follow_them(void **state)
+{
+    (void)state;
+    for (unsigned old = 0; old < 3; old++) { /* how many hosts are of the version before, the last ones */
+        struct net *net = mesh_of(90, 4, 4);
+        bool bound = false;
+
+        net_run(net, 2 * NET_S);
+        for (unsigned i = 0; i < 4; i++)
+            net_crash(net, i);
+        for (unsigned i = 0; i < 4; i++) {
+            keep_as_before(net, i);
+            net->nodes[i].previous = i >= 4 - old;
+            net_start(net, i);
+        }
+        net_run(net, 10 * NET_S);
+        must_add(net, 1, 1);
+        net_run(net, 2 * NET_S);
+        for (unsigned i = 0; i < 4; i++)
+            assert_true(knows(net, i, 1));
+        assert_true(takes_one_signature(net, 3, 0));
+        assert_int_equal(permits_without_a_token(net, 3), old > 0); /* of one that is of the version before */
+        net_run(net, 3700 * NET_S);
+        must_add(net, 1, 2);
+        must_add(net, 1, 3);
+        net_run(net, 2 * NET_S);
+        for (unsigned i = 0; i < 4; i++)
+            assert_true(knows(net, i, 3));
+        bound = !takes_one_signature(net, 3, 0);
+        assert_int_equal(permits_without_a_token(net, 3), old > 0);
+        if (bound != (old == 0))
+            fail_msg("%u hosts of the version before: %s", old, bound ? "bound" : "not bound");
+        net_destroy(net);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +772,10 @@ int main(void)
         cmocka_unit_test(test_one_of_two),
         cmocka_unit_test(test_three_of_five_are_lost_and_three_join),
         cmocka_unit_test(test_from_a_copy),
+        cmocka_unit_test(test_a_copy_is_believed_of_a_majority_alone),
+        cmocka_unit_test(test_a_guardians_word_ends_no_replica_of_the_mesh),
+        cmocka_unit_test(test_what_a_host_passes_on_needs_the_users_token),
+        cmocka_unit_test(test_the_rules_bind_when_all_follow_them),
         cmocka_unit_test(test_it_is_refused_while_a_majority_may_live),
     };
 

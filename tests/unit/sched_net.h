@@ -64,6 +64,7 @@ struct net_node {
     bool up;
     bool member; /* known to the others */
     bool draining;
+    bool previous; /* it says nothing of rules, as the version before */
     bool restored;
     uint32_t life;
     struct shoal_incarnation incarnation;
@@ -235,6 +236,19 @@ static struct shoal_node_id net_node_of_key(void *arg, const uint8_t key[SHOAL_S
 
     memcpy(id.bytes, hash.bytes, sizeof(id.bytes));
     return id;
+}
+
+/* A token is a user's name; "admin" is the administrator; what begins with '!' is nobody's. */
+static enum shoal_err net_who(void *arg, struct shoal_view token, uint64_t wall_ms, struct shoal_sched_caller *caller,
+                              struct shoal_msg *msg)
+{
+    (void)arg, (void)wall_ms;
+    if (token.bytes[0] == '!')
+        return shoal_fail(msg, SHOAL_ERR_DENIED, "the token is not one of this mesh");
+    *caller = (struct shoal_sched_caller){ .admin = shoal_view_equal(token, shoal_view_text("admin")) };
+    (void)snprintf(caller->name, sizeof(caller->name), "%.*s", (int)token.len, (const char *)token.bytes);
+    memcpy(caller->token_id, "the token's id..", sizeof(caller->token_id));
+    return SHOAL_OK;
 }
 
 /* ---- The queue ---- */
@@ -947,6 +961,7 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.record_seq = node->slots_version;
     event.u.node.slot_stamp = node->slots_stamp;
     event.u.node.cpus = 4;
+    event.u.node.rules = node->previous ? 0 : SHOAL_SCHED_RULES;
     event.u.node.draining = node->draining;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)
@@ -1010,7 +1025,8 @@ static void net_start(struct net *net, unsigned at)
                  .hash = net_hash,
                  .sign = net_sign,
                  .verify = net_verify,
-                 .node_of_key = net_node_of_key },
+                 .node_of_key = net_node_of_key,
+                 .who = net_who },
         .start_ns = net->now,
         .slots = node->slots,
         .grow_ns = net->grow_ns,
@@ -1300,6 +1316,8 @@ static uint64_t net_request(struct net *net, unsigned at, struct shoal_sched_req
     assert_true(net->reply_count < NET_REPLIES_MAX);
     net->replies[net->reply_count++].id = id;
     request->id = id;
+    if (request->token.len == 0)
+        request->token = shoal_view_text("admin");
     event.u.request = *request;
     net_step(net, at, &event);
     return id;

@@ -31,13 +31,14 @@ static enum shoal_err step_counted(struct shoal_sched *sched, const struct shoal
 
 static void test_an_hour_of_running_jobs_allocates_nothing(void **state)
 {
-    struct net *net = net_create_with(90, 3, true, 4);
+    struct net *net;
     struct shoal_view no_ticket = { 0 };
     uint64_t before;
 
     (void)state;
     if (!ALLOC_COUNTS)
         skip();
+    net = net_create_with(90, 3, true, 4);
     net->work_ns = 7200 * NET_S;
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(net_wait(net, net_submit(net, i, 1000 + i, no_ticket), 2 * NET_S)->err, SHOAL_OK);
@@ -60,12 +61,13 @@ static void test_an_hour_of_running_jobs_allocates_nothing(void **state)
 /* The counter counts: a submit is an admission, and takes memory. */
 static void test_an_admission_is_counted(void **state)
 {
-    struct net *net = net_create_with(91, 3, true, 4);
+    struct net *net;
     struct shoal_view no_ticket = { 0 };
 
     (void)state;
     if (!ALLOC_COUNTS)
         skip();
+    net = net_create_with(91, 3, true, 4);
     alloc_count = 0;
     steady = true;
     assert_int_equal(net_wait(net, net_submit(net, 0, 1000, no_ticket), 2 * NET_S)->err, SHOAL_OK);

@@ -87,6 +87,12 @@ static struct frame a_frame(enum frame_kind kind)
         f.u.news.version.applied = 9;
         f.u.news.payload = shoal_view_text("a summary");
         break;
+    case FRAME_SEAL:
+        f.u.seal.version = 4;
+        f.u.seal.wanted = true;
+        f.u.seal.seal.binds = true;
+        memset(f.u.seal.seal.signature, 6, sizeof(f.u.seal.seal.signature));
+        break;
     }
     return f;
 }
@@ -292,6 +298,43 @@ static void test_heads_hints_and_copies(void **state)
     assert_int_equal(len, w.len - sizeof(copy.key) - sizeof(copy.signature));
     for (size_t n = 0; n < w.len; n++)
         assert_int_equal(sched_mesh_copy_decode(shoal_view_of(bytes, n), &copy_out, &len), SHOAL_ERR_MALFORMED);
+    copy.seal_count = 2;
+    copy.seals[1].binds = true;
+    w = shoal_writer_init(bytes, sizeof(bytes));
+    assert_true(sched_mesh_copy_encode(&copy, &w));
+    assert_int_equal(sched_mesh_copy_decode(shoal_writer_view(&w), &copy_out, &len), SHOAL_OK);
+    assert_int_equal(len, 0);
+    assert_int_equal(copy_out.seal_count, 2);
+    assert_true(copy_out.seals[1].binds && !copy_out.seals[0].binds);
+    for (size_t n = 0; n < w.len; n++)
+        assert_int_equal(sched_mesh_copy_decode(shoal_view_of(bytes, n), &copy_out, &len), SHOAL_ERR_MALFORMED);
+    for (unsigned guardians = 0; guardians <= SHOAL_SCHED_SOURCES_MAX; guardians++) { /* the most that is ever signed */
+        uint8_t statement[MESH_STATEMENT_BYTES_MAX];
+
+        copy.count = (uint8_t)guardians;
+        w = shoal_writer_init(statement, sizeof(statement));
+        assert_true(sched_mesh_statement_encode(&copy, (struct shoal_hash){ { 0 } }, true, &w));
+    }
+}
+
+/* The token is the last field, so that a request without one is as the version before wrote it. */
+static void test_a_request_with_a_token(void **state)
+{
+    struct frame in = a_frame(FRAME_REQUEST), out;
+    uint8_t bytes[4096], text[SHOAL_SCHED_TOKEN_BYTES_MAX + 1] = { 0 };
+    size_t before = encode(&in, bytes, sizeof(bytes)), len;
+
+    (void)state;
+    in.u.request.token = shoal_view_text("a token");
+    len = encode(&in, bytes, sizeof(bytes));
+    assert_int_equal(decode_exact(bytes, len, &out), SHOAL_OK);
+    assert_int_equal(sched_frame_decode(shoal_view_of(bytes, len), &out), SHOAL_OK);
+    assert_true(shoal_view_equal(out.u.request.token, in.u.request.token));
+    for (size_t n = before + 1; n < len; n++)
+        assert_int_equal(decode_exact(bytes, n, &out), SHOAL_ERR_MALFORMED);
+    in.u.request.token = shoal_view_of(text, sizeof(text));
+    len = encode(&in, bytes, sizeof(bytes));
+    assert_int_equal(decode_exact(bytes, len, &out), SHOAL_ERR_MALFORMED);
 }
 
 static void test_noise(void **state)
@@ -329,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_heads_hints_and_copies),
         cmocka_unit_test(test_every_error_goes_round),
         cmocka_unit_test(test_marks_of_parked_groups),
+        cmocka_unit_test(test_a_request_with_a_token),
         cmocka_unit_test(test_noise),
     };
 

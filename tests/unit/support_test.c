@@ -647,6 +647,26 @@ static void interest_is_counted_and_bounded(void **state)
     pair_destroy(pair);
 }
 
+/* H4. One side lost interest for a while, the other did not: it has seen high sequences, and hears at once what comes. */
+static void interest_that_begins_again_is_heard_at_once(void **state)
+{
+    struct pair *pair = pair_create();
+
+    (void)state;
+    run(pair, 60 * SHOAL_S);
+    shoal_support_remove(pair->host[1], node_of(0));
+    run(pair, 2 * SHOAL_S);
+    assert_true(peer(pair, 0)->silent);
+    assert_int_equal(shoal_support_add(pair->host[1], node_of(0)), SHOAL_OK);
+    run(pair, 300 * MS);
+    for (uint32_t h = 0; h < 2; h++) {
+        assert_false(peer(pair, h)->silent);
+        assert_true(peer(pair, h)->supported);
+        assert_true(peer(pair, h)->supporting);
+    }
+    pair_destroy(pair);
+}
+
 static void a_stranger_and_nonsense_are_counted(void **state)
 {
     struct pair *pair = pair_create();
@@ -721,6 +741,7 @@ int main(void)
         cmocka_unit_test(a_new_life_leads_nothing_that_the_last_one_led),
         cmocka_unit_test(a_refused_connection_ends_only_the_observers_support),
         cmocka_unit_test(interest_is_counted_and_bounded),
+        cmocka_unit_test(interest_that_begins_again_is_heard_at_once),
         cmocka_unit_test(a_stranger_and_nonsense_are_counted),
         cmocka_unit_test(the_heartbeat_carries_health_and_the_slot_clock),
     };

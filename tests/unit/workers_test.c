@@ -5,6 +5,7 @@
 #include <stdarg.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -37,7 +38,8 @@ struct fixture {
     size_t alive_count;
     struct workers_alive alive[4];
     uint64_t step, step_worker;
-    bool knows; /* the worker that says HELLO */
+    bool knows; /* the worker that says HELLO, with the token of ones */
+    unsigned asked;
     unsigned hellos;
 };
 
@@ -73,6 +75,15 @@ static void on_runner(void *arg, struct shoal_job_id job, uint32_t generation, c
     memcpy(f->alive, alive, count * sizeof(*alive));
 }
 
+static bool knows(void *arg, struct shoal_job_id job, const struct shoal_worker_hello *hello)
+{
+    struct fixture *f = arg;
+
+    (void)job;
+    f->asked++;
+    return f->knows && hello->token[0] == 1;
+}
+
 static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
                        const struct shoal_worker_message *message)
 {
@@ -82,7 +93,7 @@ static bool on_message(void *arg, struct shoal_job_id job, uint64_t worker_id,
     assert_int_equal(worker_id, 11);
     assert_int_equal(message->kind, SHOAL_WORKER_HELLO);
     f->hellos++;
-    return f->knows;
+    return true;
 }
 
 static void on_slot_idle(void *arg, uint32_t slot)
@@ -168,6 +179,7 @@ static int setup(void **state)
                                        .on_exited = on_exited,
                                        .on_runner = on_runner,
                                        .on_left = on_left,
+                                       .knows = knows,
                                        .on_message = on_message,
                                        .on_slot_idle = on_slot_idle,
                                        .on_stuck = on_stuck,
@@ -237,39 +249,194 @@ static int teardown(void **state)
     return 0;
 }
 
-static int say_hello(struct fixture *f)
+static int dial(struct fixture *f)
 {
-    static struct shoal_worker_message message;
-    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
     struct sockaddr_un name = { .sun_family = AF_UNIX };
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     (void)snprintf(name.sun_path, sizeof(name.sun_path), "%s/w.sock", f->dir);
     assert_int_equal(connect(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
-    message = (struct shoal_worker_message){ .kind = SHOAL_WORKER_HELLO, .hello = { .worker_id = 11 } };
-    assert_int_equal(shoal_worker_encode(&message, &w), SHOAL_OK);
-    assert_int_equal(send(fd, w.bytes, w.len, MSG_NOSIGNAL), (ssize_t)w.len);
-    turns(f);
     return fd;
+}
+
+static void say_on(struct fixture *f, int fd, uint8_t kind, uint64_t worker_id, uint8_t token, const int *fds)
+{
+    static struct shoal_worker_message message;
+    static uint8_t bytes[SHOAL_WORKER_MESSAGE_MAX];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct iovec part = { .iov_base = bytes };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(2 * sizeof(int))];
+    } control = { 0 };
+    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
+
+    message = (struct shoal_worker_message){ .kind = kind };
+    if (kind == SHOAL_WORKER_HELLO) {
+        message.hello.worker_id = worker_id;
+        memset(message.hello.token, token, sizeof(message.hello.token));
+    }
+    assert_int_equal(shoal_worker_encode(&message, &w), SHOAL_OK);
+    part.iov_len = w.len;
+    if (fds != NULL) {
+        header.msg_control = control.space;
+        header.msg_controllen = sizeof(control.space);
+        control.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
+                                           .cmsg_type = SCM_RIGHTS,
+                                           .cmsg_len = CMSG_LEN(2 * sizeof(int)) };
+        memcpy(CMSG_DATA(&control.header), fds, 2 * sizeof(int));
+    }
+    assert_int_equal(sendmsg(fd, &header, MSG_NOSIGNAL), (ssize_t)w.len);
+    turns(f);
+}
+
+static int say_hello(struct fixture *f)
+{
+    int fd = dial(f);
+
+    say_on(f, fd, SHOAL_WORKER_HELLO, 11, 1, NULL);
+    return fd;
+}
+
+static bool is_closed(int fd)
+{
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_DONTWAIT) != -1;
 }
 
 /* Its runner has not answered an agent that has just started: a HELLO that was only dropped would never come again. */
 static void a_worker_that_is_not_known_yet_is_hung_up_on(void **state)
 {
     struct fixture *f = *state;
-    char byte;
     int fd = say_hello(f);
 
-    assert_int_equal(f->hellos, 1);
-    assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), 0);
+    assert_int_equal(f->asked, 1);
+    assert_int_equal(f->hellos, 0);
+    assert_true(is_closed(fd));
     (void)close(fd);
     f->knows = true;
     fd = say_hello(f);
-    assert_int_equal(f->hellos, 2);
-    assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
-    assert_int_equal(errno, EAGAIN);
+    assert_int_equal(f->hellos, 1);
+    assert_false(is_closed(fd));
     (void)close(fd);
+    turns(f);
+}
+
+/* With a worker's id and a guessed token, with another worker's id once its own was shown, or with none at all. */
+static void a_stranger_closes_no_workers_connection(void **state)
+{
+    struct fixture *f = *state;
+    int worker, stranger;
+
+    f->knows = true;
+    worker = say_hello(f);
+    stranger = dial(f);
+    say_on(f, stranger, SHOAL_WORKER_HELLO, 11, 2, NULL);
+    assert_true(is_closed(stranger));
+    assert_false(is_closed(worker));
+    (void)close(stranger);
+    stranger = dial(f);
+    say_on(f, stranger, SHOAL_WORKER_DONE, 0, 0, NULL);
+    assert_true(is_closed(stranger));
+    (void)close(stranger);
+    assert_int_equal(f->hellos, 1);
+    assert_false(is_closed(worker));
+    say_on(f, worker, SHOAL_WORKER_HELLO, 12, 1, NULL); /* it speaks for itself alone */
+    assert_true(is_closed(worker));
+    assert_int_equal(f->hellos, 1);
+    (void)close(worker);
+    turns(f);
+}
+
+static unsigned descriptors(void)
+{
+    unsigned count = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+static void descriptors_that_come_along_are_closed(void **state)
+{
+    struct fixture *f = *state;
+    unsigned before;
+    int fds[2], worker;
+
+    f->knows = true;
+    fds[0] = dup(f->page_fd);
+    fds[1] = dup(f->page_fd);
+    worker = say_hello(f);
+    before = descriptors();
+    for (unsigned i = 0; i < 50; i++)
+        say_on(f, worker, SHOAL_WORKER_HELLO, 11, 1, fds);
+    assert_int_equal(f->hellos, 51);
+    assert_int_equal(descriptors(), before);
+    (void)close(worker);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    turns(f);
+}
+
+/* The runner's socket passes one, the control page; a second one that comes with it is closed. */
+static void a_second_descriptor_of_a_runner_is_closed(void **state)
+{
+    struct fixture *f = *state;
+    static uint8_t bytes[SHOAL_RUNNER_MESSAGE_MAX];
+    struct iovec part = { .iov_base = bytes };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(2 * sizeof(int))];
+    } control = { 0 };
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+    };
+    const int fds[2] = { f->page_fd, f->page_fd };
+    unsigned before;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    before = descriptors();
+    control.header =
+        (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(2 * sizeof(int)) };
+    memcpy(CMSG_DATA(&control.header), fds, sizeof(fds));
+    assert_int_equal(shoal_runner_encode(fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1), bytes, sizeof(bytes), &part.iov_len),
+                     SHOAL_OK);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(sendmsg(f->agent, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
+        turns(f);
+    }
+    assert_int_equal(descriptors(), before);
+}
+
+/* As many as have a place, and none says anything: the next worker is heard. */
+static void silent_connections_take_no_place_from_workers(void **state)
+{
+    enum { SILENT = 300 };
+    static int fds[SILENT];
+    struct fixture *f = *state;
+    unsigned closed = 0;
+    int worker, again;
+
+    f->knows = true;
+    worker = say_hello(f);
+    for (unsigned i = 0; i < SILENT; i++) {
+        fds[i] = dial(f);
+        (void)uv_run(&f->loop, UV_RUN_NOWAIT);
+    }
+    turns(f);
+    assert_false(is_closed(worker));
+    again = say_hello(f);
+    assert_int_equal(f->hellos, 2);
+    assert_false(is_closed(again));
+    (void)close(again);
+    for (unsigned i = 0; i < SILENT; i++) {
+        closed += is_closed(fds[i]);
+        (void)close(fds[i]);
+    }
+    assert_true(closed >= SILENT - 256);
+    (void)close(worker);
     turns(f);
 }
 
@@ -421,6 +588,10 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_worker_that_is_not_known_yet_is_hung_up_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stranger_closes_no_workers_connection, setup, teardown),
+        cmocka_unit_test_setup_teardown(descriptors_that_come_along_are_closed, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_second_descriptor_of_a_runner_is_closed, setup, teardown),
+        cmocka_unit_test_setup_teardown(silent_connections_take_no_place_from_workers, setup, teardown),
         cmocka_unit_test_setup_teardown(all_of_a_runner_is_heard_before_it_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
                                         teardown),

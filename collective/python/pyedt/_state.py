@@ -1,22 +1,22 @@
 """Everything a joiner needs after step D, as a list of tensors: the first describes the others.
 
-    tensor 0: "SHOALST1"  u32 JSON bytes  JSON {step, tensors: [[dtype, shape], ...], parameters}  pickle
-    then the raw bytes of each tensor: parameters, buffers, and every tensor that the pickle mentions
+    tensor 0: "SHOALST2"  u32 JSON bytes  JSON {step, tensors: [[dtype, shape], ...], parameters}  plain values (_plain.py)
+    then the raw bytes of each tensor: parameters, buffers, and every tensor that the plain values mention
 
-The pickle holds optimizer state, parameter groups, callbacks and module modes. What the receiver has itself (its model,
-its optimizer, their modules, parameters and buffers) is named by a token, so that a callback keeps its own engine's
-objects. A snapshot file is the same, one after the other, each with its u64 size before it."""
+These hold optimizer state, parameter groups, callbacks and module modes, and reading them runs no code: they come over the
+network. What the receiver has itself (its model, its optimizer, their modules, parameters and buffers) is named by a token, so
+that a callback keeps its own engine's objects. A snapshot file is the same, one after the other, each with its u64 size before
+it. The version before wrote a pickle, "SHOALST1", which is not read."""
 
-import io
 import json
 import os
-import pickle
 import struct
 
-import cloudpickle
 import torch
 
-MAGIC = b"SHOALST1"
+from pyedt import _plain
+
+MAGIC = b"SHOALST2"
 
 
 def dtype_name(dtype):
@@ -45,32 +45,6 @@ class Tokens:
         self.by_id = {id(value): name for name, value in self.by_name.items()}
 
 
-class StatePickler(cloudpickle.Pickler):
-    def __init__(self, out, tokens, tensors):
-        super().__init__(out, protocol=5)
-        self._tokens, self._tensors = tokens, tensors
-
-    def persistent_id(self, value):
-        token = self._tokens.by_id.get(id(value))
-        if token is not None:
-            return "o", token
-        if type(value) is torch.Tensor and not value.requires_grad and value.layout == torch.strided:
-            self._tensors.append(plain(value))
-            return "t", len(self._tensors) - 1, str(value.device)
-        return None
-
-
-class StateUnpickler(pickle.Unpickler):
-    def __init__(self, source, tokens, tensors):
-        super().__init__(source)
-        self._tokens, self._tensors = tokens, tensors
-
-    def persistent_load(self, name):
-        if name[0] == "o":
-            return self._tokens.by_name[name[1]]
-        return self._tensors[name[1]].to(name[2])
-
-
 class Carrier:
     """Gives and takes the state of one engine's objects."""
 
@@ -85,8 +59,12 @@ class Carrier:
     def give(self, step, callbacks):
         """(first tensor's bytes, list of tensors) of the state after `step`."""
         tensors = [plain(t) for t in self.parameters + self._buffers.tensors]
-        out = io.BytesIO()
-        StatePickler(out, self._tokens, tensors).dump({
+
+        def add(tensor):
+            tensors.append(plain(tensor))
+            return len(tensors) - 1
+
+        rest = _plain.Writer(lambda value: self._tokens.by_id.get(id(value)), add).dump({
             "optimizer": [dict(self._optimizer.state.get(p, {})) for p in self.parameters],
             "groups": [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups],
             "callbacks": callbacks,
@@ -95,17 +73,17 @@ class Carrier:
         })
         text = json.dumps({"step": step, "parameters": len(self.parameters),
                            "tensors": [[dtype_name(t.dtype), list(t.shape)] for t in tensors]}).encode()
-        return MAGIC + struct.pack("<I", len(text)) + text + out.getvalue(), tensors
+        return MAGIC + struct.pack("<I", len(text)) + text + rest, tensors
 
     @staticmethod
     def empty(first):
         """(step, tensors to fill) as the first tensor describes them."""
         description = describe(first)
-        return description["step"], [torch.empty(shape, dtype=getattr(torch, dtype))
+        return description["step"], [torch.empty(shape, dtype=_plain.dtype_of(dtype))
                                      for dtype, shape in description["tensors"]]
 
-    def take(self, first, tensors):
-        """Make the described state this engine's own; returns its callbacks."""
+    def take(self, first, tensors, callbacks=()):
+        """Make the described state this engine's own; returns its callbacks, made of the ones that it has."""
         description = describe(first)
         own = self.parameters + self._buffers.tensors
         if description["parameters"] != len(self.parameters) or len(tensors) < len(own):
@@ -118,7 +96,8 @@ class Carrier:
                                      % (tuple(theirs.shape), tuple(mine.shape)))
                 mine.copy_(theirs)
         size = struct.unpack_from("<I", first, len(MAGIC))[0]
-        rest = StateUnpickler(io.BytesIO(first[len(MAGIC) + 4 + size:]), self._tokens, tensors).load()
+        rest = _plain.Reader(self._tokens.by_name.__getitem__, tensors,
+                             {"callbacks": list(callbacks)}).load(first[len(MAGIC) + 4 + size:])
         self._optimizer.state.clear()
         for parameter, state in zip(self.parameters, rest["optimizer"]):
             if state:

@@ -144,7 +144,7 @@ class Trainer:
         self._take(first, tensors, _state.describe(first)["step"])
 
     def _take(self, first, tensors, step):
-        self._set_callbacks(self.carrier.take(first, tensors))
+        self._set_callbacks(self.carrier.take(first, tensors, self._callbacks))
         self.applied = step
 
     # ---- one step ----

@@ -1,21 +1,52 @@
-"""`shoal doctor`: what it says of a good folder, and the memory that the limits imply."""
+"""`shoal doctor`: what it says of this host and what to do, in 80 columns; the memory that the limits imply; and the Python
+that `--setup-python` makes."""
 
+import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SHOAL = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release")) / "shoal"
 
 
-def doctor(folder):
-    return subprocess.run([str(SHOAL), "doctor", "--data", str(folder)], capture_output=True, text=True, timeout=60)
+def shoal(*words, **env):
+    return subprocess.run([str(SHOAL), *map(str, words)], capture_output=True, text=True, timeout=200, env={**os.environ, **env})
 
 
-def test_the_tables_add_up(tmp_path):
-    subprocess.run([str(SHOAL), "init", "--data", str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
-    done = doctor(tmp_path / "data")
+@pytest.fixture
+def data():
+    """A short path: sockets lie below it."""
+    with tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as folder:
+        yield pathlib.Path(folder) / "d"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A Python without torch."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False, symlinks=True)
+    return folder / "bin" / "python"
+
+
+def checks(*words):
+    done = shoal("doctor", *words, "--output", "json")
+    said = json.loads(done.stdout)
+    assert said["ok"] == (done.returncode == 0)
+    return {row["check"]: (row["state"], row["text"]) for row in said["checks"]}
+
+
+def test_the_tables_add_up(data):
+    assert shoal("init", "--data", data, "--python", sys.executable).returncode == 0
+    done = shoal("doctor", "--data", data)
     assert done.returncode == 0, done.stdout + done.stderr
     total = int(re.search(r"^ok +memory: at most (\d+) MiB", done.stdout, re.M).group(1))
     rows = re.findall(r"^ +(\S.*?) +(\d+) x +(\d+) B +(\d+) KiB$", done.stdout, re.M)
@@ -25,8 +56,75 @@ def test_the_tables_add_up(tmp_path):
         assert int(count) * int(each) // 1024 == int(kib), what
     named = {what.split(":")[0] for what, _, _, _ in rows}
     assert named >= {"gossip", "raft", "support", "sched", "lead", "slots", "links", "store", "blobs", "api"}
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert re.search(r"torch \d\S+, numpy \d", done.stdout)
 
 
 def test_a_folder_that_is_none(tmp_path):
-    done = doctor(tmp_path / "none")
+    done = shoal("doctor", "--data", tmp_path / "none")
     assert done.returncode != 0 and done.stdout.startswith("bad ")
+
+
+def test_what_keeps_jobs_away_is_said_with_what_to_do(data, bare, tmp_path):
+    assert shoal("init", "--data", data, "--python", bare).returncode == 0
+    done = shoal("doctor", "--data", data)
+    assert done.returncode == 1
+    assert "has no torch" in done.stdout and "--setup-python" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    said = checks("--data", data)
+    assert said["python"][0] == "bad" and "slots" not in said
+    said = checks("--data", data, "--libs", tmp_path)
+    assert said["libs"][0] == "bad" and "--libs" in said["libs"][1]
+    said = checks("--data", data, "--host", "192.0.2.7")
+    assert said["address"][0] == "bad" and "192.0.2.7" in said["address"][1]
+
+
+def test_a_torch_that_cannot_be_imported(data, bare, tmp_path):
+    """It is there, so the host offers slots; doctor finds out."""
+    for name in ("torch", "numpy"):
+        (tmp_path / (name + ".py")).write_text("raise ImportError('libwhat.so.1: no such file')")
+    assert shoal("init", "--data", data, "--python", bare).returncode == 0
+    done = shoal("doctor", "--data", data, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1 and "libwhat.so.1: no such file" in " ".join(done.stdout.split())
+
+
+def test_ports_and_peers(data, bare):
+    assert shoal("init", "--data", data, "--python", bare).returncode == 0
+    with socket.socket() as taken, socket.socket() as peer:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = checks("--data", data, "--port", port)
+        assert said["ports"] == ("bad", "port %d is in use by another program: give --port" % port)
+        assert checks("--data", data, "--join", "127.0.0.1:%d" % port)["peers"][0] == "ok"
+        peer.bind(("127.0.0.1", 0))  # nobody listens there
+        state, text = checks("--data", data, "--join", "127.0.0.1:%d" % peer.getsockname()[1])["peers"]
+        assert state == "bad" and "refused" in text and "firewalls" in text
+
+
+def wheel(folder, name):
+    with zipfile.ZipFile(folder / (name + "-9.0-py3-none-any.whl"), "w") as archive:
+        archive.writestr(name + ".py", "__version__ = '9.0'\n")
+        archive.writestr(name + "-9.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: %s\nVersion: 9.0\n" % name)
+        archive.writestr(name + "-9.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(name + "-9.0.dist-info/RECORD", "")
+
+
+def test_setup_python_makes_what_jobs_need(data, bare, tmp_path):
+    """From the index that pip is configured for: here a folder."""
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    failed = shoal("init", "--data", data, "--python", bare, "--setup-python", **pip)
+    assert failed.returncode == 1 and "PIP_INDEX_URL" in failed.stderr and "--python" in failed.stderr
+    assert not (data / "identity").exists()
+    for name in ("torch", "numpy", "scikit_learn"):
+        wheel(tmp_path, name)
+    done = shoal("init", "--data", data, "--python", bare, "--setup-python", **pip)
+    assert done.returncode == 0, done.stderr
+    assert "python %s/python/bin/python" % data in (data / "agent.conf").read_text()
+    assert checks("--data", data)["slots"][0] == "ok"
+
+
+def test_setup_python_takes_one_that_has_all(data):
+    done = shoal("init", "--data", data, "--python", sys.executable, "--setup-python")
+    assert done.returncode == 0 and not (data / "python").exists()
+    assert "python %s" % sys.executable in (data / "agent.conf").read_text()

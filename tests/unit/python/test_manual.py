@@ -1,5 +1,6 @@
 """The manual pages say what the program says: each verb, option, setting, variable and exit code, and nothing else."""
 
+import functools
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ def shoal(*words):
     return subprocess.run([str(SHOAL), *words], capture_output=True, text=True, timeout=30)
 
 
+@functools.cache
 def verbs():
     """{"job run": "[-- WORD...]"...} as `shoal help` lists them."""
     text = shoal("help").stdout
@@ -24,6 +26,7 @@ def verbs():
     return [re.match(r"  ((?:[a-z]+ ?)+)", line).group(1).strip() for line in lines]
 
 
+@functools.cache
 def help_options(verb):
     """(own, of every command): {"workers": "w"...}"""
     text = shoal("help", *verb.split()).stdout

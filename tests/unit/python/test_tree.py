@@ -47,7 +47,7 @@ PREFIXES = {
     "api/http": {"arena", "auth", "http", "http1", "json", "multipart", "tls", "token"},
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "record", "records", "solo", "step", "wait"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
-    "collective/transport": {"transport"},
+    "collective/transport": {"transport", "seal"},
     "node/store": {"store", "writer", "index"},
 }
 
@@ -82,7 +82,7 @@ DEFAULTS = {
 
 # A library's headers, and the suffix of the files that may include them: `ls` shows where a library can leak.
 SUFFIXES = {
-    "uv": "uv", "lmdb": "lmdb", "msgpack": "msgpack", "jansson": "jansson", "sodium": "sodium", "curl": "curl",
+    "uv": "uv", "lmdb": "lmdb", "msgpack": "msgpack", "jansson": "jansson", "sodium": "sodium", "curl": "curl", "curses": "ncurses",
     "archive": "archive", "archive_entry": "archive", "openssl": "openssl", "http_parser": "parser", "ucp": "ucx", "ucs": "ucx",
 }
 # More than one library in a file: what the second one does there.

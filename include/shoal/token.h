@@ -6,8 +6,8 @@
  *     alphabet. ASCII bytes make a 62 or 63 only as the last of a group of three, and only '>' '?' '~' and DEL do: they
  *     are escaped.
  * T3. What follows the signature's 43 characters is ignored. */
-#ifndef API_TOKEN_H
-#define API_TOKEN_H
+#ifndef SHOAL_TOKEN_H
+#define SHOAL_TOKEN_H
 
 #include "shoal/backend.h"
 

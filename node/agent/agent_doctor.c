@@ -1,0 +1,269 @@
+/* `shoal doctor`: looks at this host as an operator would who wonders why a job does not run here, and says what to do.
+ *
+ *   ok    what is well            note  what may be meant so            bad   what keeps jobs away; exit code 1
+ *
+ * In 80 columns, or as JSON: {"ok": bool, "checks": [{"check", "state", "text"}, ...]}. */
+#include "agent.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include "agent_python.h"
+
+#include "shoal/banned.h"
+
+#define COLUMNS 80
+#define INDENT 6
+#define IMPORT_SECONDS 120u /* a cold disk and a loaded host: it took 4 s on ours */
+#define PEER_MS 2000
+
+struct doctor {
+    const struct agent_settings *settings;
+    bool json;
+    bool bad;
+    unsigned said;
+};
+
+static void print_json(const char *text)
+{
+    (void)putchar('"');
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\')
+            (void)printf("\\%c", *c);
+        else if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7f)
+            (void)printf("\\u%04x", (unsigned char)*c);
+        else
+            (void)putchar(*c);
+    }
+    (void)putchar('"');
+}
+
+/* Words, broken at spaces. */
+static void print_wrapped(const char *text)
+{
+    size_t column = INDENT;
+
+    while (*text != '\0') {
+        size_t len = strcspn(text, " ");
+
+        if (column > INDENT && column + 1 + len > COLUMNS) {
+            (void)printf("\n%*s", INDENT, "");
+            column = INDENT;
+        } else if (column > INDENT) {
+            (void)putchar(' ');
+            column++;
+        }
+        (void)printf("%.*s", (int)len, text);
+        column += len;
+        text += len + strspn(text + len, " ");
+    }
+    (void)putchar('\n');
+}
+
+__attribute__((format(printf, 4, 5))) static void say(struct doctor *d, const char *state, const char *check,
+                                                      const char *format, ...)
+{
+    char text[800];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    d->bad = d->bad || strcmp(state, "bad") == 0;
+    if (d->json) {
+        (void)printf("%s{\"check\":\"%s\",\"state\":\"%s\",\"text\":", d->said++ == 0 ? "" : ",", check, state);
+        print_json(text);
+        (void)putchar('}');
+        return;
+    }
+    (void)printf("%-*s", INDENT, state);
+    print_wrapped(text);
+}
+
+/* Can jobs of the frameworks run here? */
+static void look_at_python(struct doctor *d)
+{
+    const struct agent_settings *s = d->settings;
+    char path[AGENT_PATH_BYTES + 32];
+    char said[400];
+
+    (void)snprintf(path, sizeof(path), "%s/native/libshoal.so", s->fabric_home);
+    if (access(path, R_OK) == 0)
+        say(d, "ok", "libs", "FABRIC_HOME %s", s->fabric_home);
+    else
+        say(d, "bad", "libs",
+            "FABRIC_HOME %s has no native/libshoal.so: jobs cannot train here. Name the folder that "
+            "`make` or `make install` made with --libs",
+            s->fabric_home);
+    if (s->no_framework)
+        say(d, "bad", "python",
+            "Python %s has no torch or numpy: this host offers no slots. Start the agent with "
+            "--python and one that has them; `shoal init` and `shoal join` make one with "
+            "--setup-python",
+            s->python);
+    else if (agent_python_try(s, IMPORT_SECONDS, said, sizeof(said)))
+        say(d, "ok", "python", "Python %s: %s", s->python, said);
+    else
+        say(d, "bad", "python",
+            "Python %s cannot import what jobs need: %s. Mend that installation, or name another "
+            "with --python",
+            s->python, said);
+}
+
+static bool binds(const struct agent_settings *s, int type, uint16_t port)
+{
+    struct sockaddr_storage at;
+    struct shoal_address address = s->address;
+    int yes = 1;
+    int fd;
+    bool bound;
+
+    address.port = port;
+    shoal_address_to_sockaddr(address, &at);
+    fd = socket(at.ss_family, type | SOCK_CLOEXEC, 0);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    bound = fd >= 0 &&
+            bind(fd, (const struct sockaddr *)&at,
+                 at.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) == 0 &&
+            (type != SOCK_STREAM || listen(fd, 1) == 0);
+    if (fd >= 0)
+        (void)close(fd);
+    return bound;
+}
+
+/* Does an agent run on this folder? */
+static bool is_running(const struct agent_settings *s)
+{
+    char path[AGENT_PATH_BYTES + 16];
+    int fd;
+    bool runs;
+
+    (void)snprintf(path, sizeof(path), "%s/lock", s->data);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    runs = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    (void)close(fd);
+    return runs;
+}
+
+static void look_at_network(struct doctor *d)
+{
+    const struct agent_settings *s = d->settings;
+    char text[SHOAL_ADDRESS_TEXT_BYTES];
+    bool running = is_running(s);
+
+    shoal_address_text(s->address, text);
+    if (!binds(s, SOCK_DGRAM, 0)) {
+        say(d, "bad", "address", "--host: %s is no address of this host (`ip -brief address` lists them)", text);
+        return;
+    }
+    if (shoal_address_is_loopback(s->address))
+        say(d, "note", "address", "links and gossip on %s: no other host can reach this one; give --host", text);
+    else
+        say(d, "ok", "address", "links and gossip on %s", text);
+    if (s->fabric_sealed[0] != '\0')
+        say(d, "ok", "fabric", "training data between hosts: sealed, by %s", s->fabric_sealed);
+    else if (strcmp(s->fabric_trusted, "lo") == 0 && !shoal_address_is_loopback(s->address))
+        say(d, "bad", "fabric",
+            "training data needs IPv4, and --host is an IPv6 address: workers here reach no other host. Name an "
+            "interface with an IPv4 address with --fabric-trusted");
+    else
+        say(d, shoal_address_is_loopback(s->address) ? "ok" : "note", "fabric",
+            "training data between hosts: unsealed, by %s", s->fabric_trusted);
+    if (running)
+        say(d, "ok", "ports", "an agent runs on this folder");
+    else if (!binds(s, SOCK_STREAM, s->address.port) || !binds(s, SOCK_DGRAM, s->address.port))
+        say(d, "bad", "ports", "port %u is in use by another program: give --port", s->address.port);
+    else if (!binds(s, SOCK_STREAM, s->api_port))
+        say(d, "bad", "ports", "port %u is in use by another program: give --api-port", s->api_port);
+    else
+        say(d, "ok", "ports", "ports %u (TCP and UDP) and %u (API) are free", s->address.port, s->api_port);
+}
+
+static bool reaches(struct shoal_address address, char *why, size_t cap)
+{
+    struct sockaddr_storage to;
+    struct pollfd p = { .events = POLLOUT };
+    socklen_t len = sizeof(int);
+    int error = 0;
+
+    shoal_address_to_sockaddr(address, &to);
+    p.fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (p.fd < 0 || (connect(p.fd, (const struct sockaddr *)&to,
+                             to.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) != 0 &&
+                     errno != EINPROGRESS))
+        error = errno;
+    else if (poll(&p, 1, PEER_MS) != 1)
+        error = ETIMEDOUT;
+    else
+        (void)getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    if (p.fd >= 0)
+        (void)close(p.fd);
+    (void)snprintf(why, cap, "%s", strerror(error));
+    return error == 0;
+}
+
+static void look_at_peers(struct doctor *d)
+{
+    const struct agent_settings *s = d->settings;
+
+    if (s->seed_count == 0)
+        say(d, "note", "peers", "this host knows no other one yet: run `shoal join` there");
+    for (unsigned i = 0; i < s->seed_count; i++) {
+        char text[SHOAL_ADDRESS_TEXT_BYTES], why[80];
+
+        shoal_address_text(s->seeds[i], text);
+        if (reaches(s->seeds[i], why, sizeof(why)))
+            say(d, "ok", "peers", "%s answers", text);
+        else
+            say(d, i < s->told_count ? "bad" : "note", "peers",
+                "%s does not answer: %s. Does its agent run? Do firewalls let TCP and UDP through, both ways?", text,
+                why);
+    }
+}
+
+/* Nothing in Shoal needs equal clocks; who compares logs of two hosts does. */
+static void look_at_clock(struct doctor *d)
+{
+    struct timex now = { 0 };
+
+    if (adjtimex(&now) == TIME_ERROR || (now.status & STA_UNSYNC) != 0)
+        say(d, "note", "clock",
+            "this host's clock is not synchronized: times in its logs may differ from those of "
+            "others (`timedatectl set-ntp true`)");
+    else
+        say(d, "ok", "clock", "the clock is synchronized");
+}
+
+int agent_doctor(const struct agent *agent, bool json)
+{
+    const struct agent_settings *s = &agent->settings;
+    struct doctor d = { .settings = s, .json = json };
+    char fingerprint[SHOAL_FINGERPRINT_TEXT_BYTES];
+    struct shoal_msg msg;
+
+    if (json)
+        (void)printf("{\"checks\":[");
+    say(&d, "ok", "data", "data folder %s, mesh %s", s->data, agent->identity.mesh_name);
+    if (agent_tls_ready(NULL, &agent->identity, fingerprint, &msg) == SHOAL_OK)
+        say(&d, "ok", "trust", "who logs on: shoal logon USER --fingerprint %s", fingerprint);
+    if (s->slots > 0)
+        say(&d, "ok", "slots", "%u slots (%s)", s->slots, s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+    look_at_python(&d);
+    look_at_network(&d);
+    look_at_peers(&d);
+    look_at_clock(&d);
+    say(&d, "ok", "scheduling", "scheduling class: %s", agent->scheduling);
+    if (json)
+        (void)printf("],\"ok\":%s}\n", d.bad ? "false" : "true");
+    else
+        agent_memory_print();
+    return d.bad ? SHOAL_EXIT_FAILED : SHOAL_EXIT_OK;
+}

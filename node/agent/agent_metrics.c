@@ -1,0 +1,332 @@
+/* The loss curve of a job, from its ledger:
+ *
+ *   ledger (records of steps, in order) --thread, twice--> count --> {"job","steps","whole","stride","points":[...],
+ *                                                                    "validationStride","validations":[...],"calls":[...]}
+ *
+ * M1. A train step's number counts the train steps of all calls, from 1 on, as `show` does. A validation has the number of
+ *     the train step before it.
+ * M2. Where more steps are asked for than points, each point stands for `stride` steps: it has the values of the last one,
+ *     exactly, and the least and greatest of all. So no peak is lost, and who asks for fewer steps gets every one.
+ * M3. A value is the mean over the step's mini-batches by their samples, as loggers get it; null where it is no number. */
+#include "agent_metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent_ledger.h"
+#include "shoal/disk.h"
+#include "shoal/json_text.h"
+#include "shoal/sched_look.h"
+#include "shoal/step_record.h"
+
+#include "shoal/banned.h"
+
+#define RECORD_BYTES_MAX (2 * SHOAL_MIB)
+#define AUDIT_BYTES_MAX (4 * SHOAL_MIB)
+/* Of an answer: it goes in one frame, and clients parse it as one text. */
+#define JSON_BYTES_MAX (900 * SHOAL_KIB)
+#define POINT_BYTES 100 /* without its values */
+#define VALUE_BYTES 18
+
+struct point {
+    uint64_t step;
+    uint32_t call, data_epoch;
+    uint8_t count;
+    double values[SHOAL_METRICS_MAX], least[SHOAL_METRICS_MAX], most[SHOAL_METRICS_MAX];
+    uint64_t stands_for; /* steps; 0: nothing yet */
+};
+
+/* Of train steps or of validations. */
+struct series {
+    uint64_t count, stride, shown;
+    struct point now;
+    struct shoal_buf json;
+};
+
+struct reading {
+    uv_work_t work;
+    struct agent *agent;
+    struct agent_metrics_ask ask;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+    char path[AGENT_PATH_BYTES + 32];
+    struct shoal_buf calls; /* as agent_metrics_calls; empty: not known */
+    bool whole;
+    uint8_t *record;
+    unsigned values_max;
+    uint64_t step; /* train steps so far */
+    struct series train, validation;
+    struct shoal_buf json;
+    enum shoal_err err;
+    agent_metrics_fn *done;
+    void *arg;
+};
+
+__attribute__((format(printf, 3, 4))) static void put(struct reading *r, struct shoal_buf *buf, const char *format, ...)
+{
+    char text[200];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (r->err == SHOAL_OK)
+        r->err = shoal_buf_append(buf, text, strlen(text));
+}
+
+static void put_values(struct reading *r, struct shoal_buf *buf, const char *name, const double *values, unsigned count)
+{
+    put(r, buf, ",\"%s\":[", name);
+    for (unsigned i = 0; i < count; i++)
+        if (isfinite(values[i]))
+            put(r, buf, "%s%.9g", i == 0 ? "" : ",", values[i]);
+        else
+            put(r, buf, "%snull", i == 0 ? "" : ",");
+    put(r, buf, "]");
+}
+
+/* M2 */
+static void point_end(struct reading *r, struct series *series)
+{
+    const struct point *p = &series->now;
+
+    if (p->stands_for == 0)
+        return;
+    put(r, &series->json, "%s{\"step\":%llu,\"call\":%u,\"dataEpoch\":%u", series->shown++ == 0 ? "" : ",",
+        (unsigned long long)p->step, p->call, p->data_epoch);
+    put_values(r, &series->json, "values", p->values, p->count);
+    if (series->stride > 1) {
+        put_values(r, &series->json, "min", p->least, p->count);
+        put_values(r, &series->json, "max", p->most, p->count);
+    }
+    put(r, &series->json, "}");
+    series->now.stands_for = 0;
+}
+
+/* M3 */
+static bool means_of(const struct shoal_step_head *head, struct shoal_reader tuples, double *values)
+{
+    uint64_t samples = 0;
+
+    for (unsigned i = 0; i < head->value_count; i++)
+        values[i] = 0;
+    for (uint32_t v = 0; v < head->v_count; v++) {
+        struct shoal_step_tuple tuple;
+
+        shoal_get_step_tuple(&tuples, &tuple, head->value_count);
+        for (unsigned i = 0; i < head->value_count; i++)
+            values[i] += tuple.values[i] * tuple.samples;
+        samples += tuple.samples;
+    }
+    for (unsigned i = 0; i < head->value_count && samples > 0; i++)
+        values[i] /= (double)samples;
+    return samples > 0;
+}
+
+static void point_add(struct reading *r, struct series *series, const struct shoal_step_head *head,
+                      struct shoal_reader tuples)
+{
+    struct point *p = &series->now;
+    double values[SHOAL_METRICS_MAX];
+
+    if (!means_of(head, tuples, values))
+        return;
+    if (p->stands_for > 0 && (p->call != head->call || p->count != head->value_count))
+        point_end(r, series);
+    p->step = r->step;
+    p->call = head->call;
+    p->data_epoch = head->data_epoch;
+    p->count = head->value_count;
+    for (unsigned i = 0; i < p->count; i++) {
+        p->values[i] = values[i];
+        p->least[i] = p->stands_for == 0 ? values[i] : fmin(p->least[i], values[i]);
+        p->most[i] = p->stands_for == 0 ? values[i] : fmax(p->most[i], values[i]);
+    }
+    if (++p->stands_for >= series->stride)
+        point_end(r, series);
+}
+
+static void record_count(struct reading *r, const struct shoal_step_head *head, struct series *series)
+{
+    series->count++;
+    if (head->value_count > r->values_max)
+        r->values_max = head->value_count;
+}
+
+/* A torn end, or one that is being written, ends it. */
+static void pass(struct reading *r, bool count_only)
+{
+    FILE *file = fopen(r->path, "re");
+    uint8_t length[4];
+
+    r->step = 0;
+    while (file != NULL && fread(length, sizeof(length), 1, file) == 1) {
+        struct shoal_reader l = shoal_reader_init(shoal_view_of(length, sizeof(length)));
+        uint32_t len = shoal_get_u32(&l);
+        struct shoal_step_head head;
+        struct shoal_reader tuples;
+        struct series *series;
+
+        if (len > RECORD_BYTES_MAX || fread(r->record, 1, len, file) != len ||
+            shoal_step_record_len(shoal_view_of(r->record, len), &head, &tuples) != len)
+            break;
+        if (head.kind == SHOAL_STEP_FILES)
+            continue;
+        r->step += head.kind == SHOAL_STEP_TRAIN ? 1 : 0;
+        if (r->step > r->ask.to)
+            break;
+        if (r->step < r->ask.from)
+            continue;
+        series = head.kind == SHOAL_STEP_TRAIN ? &r->train : &r->validation;
+        if (count_only)
+            record_count(r, &head, series);
+        else
+            point_add(r, series, &head, tuples);
+    }
+    if (file != NULL)
+        (void)fclose(file);
+}
+
+static uint64_t stride_of(uint64_t count, uint64_t points_max)
+{
+    SHOAL_ASSERT(points_max > 0);
+    return count <= points_max ? 1 : (count + points_max - 1) / points_max;
+}
+
+static void strides_choose(struct reading *r)
+{
+    uint64_t exact = JSON_BYTES_MAX / (POINT_BYTES + (uint64_t)VALUE_BYTES * r->values_max);
+    uint64_t thinned = JSON_BYTES_MAX / (POINT_BYTES + 3ull * VALUE_BYTES * r->values_max);
+    uint64_t all = r->train.count + r->validation.count;
+    uint64_t max = all <= exact ? exact : thinned;
+
+    /* Validations take at most a quarter. */
+    r->validation.stride = stride_of(r->validation.count, all <= exact ? exact : max / 4);
+    max = all <= exact ? max : max - max / 4;
+    r->train.stride = stride_of(r->train.count, max < r->ask.points_max ? max : r->ask.points_max);
+}
+
+static void read_run(uv_work_t *work)
+{
+    struct reading *r = work->data;
+
+    r->record = malloc(RECORD_BYTES_MAX);
+    if (r->record == NULL) {
+        r->err = SHOAL_ERR_FULL;
+        return;
+    }
+    pass(r, true);
+    strides_choose(r);
+    pass(r, false);
+    point_end(r, &r->train);
+    point_end(r, &r->validation);
+    put(r, &r->json, "{\"job\":\"%s\",\"steps\":%llu,\"whole\":%s,\"stride\":%llu,\"points\":[", r->text,
+        (unsigned long long)r->train.count, r->whole ? "true" : "false", (unsigned long long)r->train.stride);
+    if (r->err == SHOAL_OK && r->train.json.len > 0)
+        r->err = shoal_buf_append(&r->json, r->train.json.bytes, r->train.json.len);
+    put(r, &r->json, "],\"validationStride\":%llu,\"validations\":[", (unsigned long long)r->validation.stride);
+    if (r->err == SHOAL_OK && r->validation.json.len > 0)
+        r->err = shoal_buf_append(&r->json, r->validation.json.bytes, r->validation.json.len);
+    put(r, &r->json, "]");
+    if (r->calls.len == 0)
+        put(r, &r->json, ",\"calls\":[]");
+    else if (r->err == SHOAL_OK)
+        r->err = shoal_buf_append(&r->json, r->calls.bytes, r->calls.len);
+    put(r, &r->json, "}");
+}
+
+static void read_ended(uv_work_t *work, int status)
+{
+    struct reading *r = work->data;
+
+    (void)status;
+    r->done(r->arg, r->err, r->err == SHOAL_OK ? "" : "out of memory; try again later", shoal_buf_view(&r->json),
+            r->whole);
+    free(r->record);
+    shoal_buf_deinit(&r->calls);
+    shoal_buf_deinit(&r->train.json);
+    shoal_buf_deinit(&r->validation.json);
+    shoal_buf_deinit(&r->json);
+    free(r);
+}
+
+/* ---- what the values are ---- */
+
+enum shoal_err agent_metrics_calls(const struct shoal_job *job, struct shoal_buf *json)
+{
+    enum shoal_err err = shoal_buf_append(json, ",\"calls\":[", 10);
+
+    for (uint32_t i = 0; i < job->call_count && err == SHOAL_OK; i++) {
+        const struct shoal_call *call = &job->calls[i];
+        char text[64];
+
+        (void)snprintf(text, sizeof(text), "%s{\"call\":%u,\"names\":[", i == 0 ? "" : ",", call->call);
+        err = shoal_buf_append(json, text, strlen(text));
+        for (unsigned n = 0; n < call->sizes.metric_count && n < SHOAL_METRICS_MAX && err == SHOAL_OK; n++) {
+            if (n > 0)
+                err = shoal_buf_append(json, ",", 1);
+            if (err == SHOAL_OK)
+                err = shoal_json_quote(shoal_view_text(call->sizes.metric_names[n]), json);
+        }
+        if (err == SHOAL_OK)
+            err = shoal_buf_append(json, "]}", 2);
+    }
+    return err == SHOAL_OK ? shoal_buf_append(json, "]", 1) : err;
+}
+
+/* Of an archived job: the last of the audit's fields. One of the version before has none. */
+static void calls_of_audit(struct reading *r, struct shoal_job_id id)
+{
+    static const char calls[] = ",\"calls\":[";
+    char path[AGENT_PATH_BYTES + 16];
+    struct shoal_buf audit = { 0 };
+    const uint8_t *at;
+    struct shoal_msg msg;
+
+    agent_job_folder(r->agent, id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/audit", 7);
+    if (shoal_disk_read(path, AUDIT_BYTES_MAX, &audit, &msg) == SHOAL_OK) {
+        at = memmem(audit.bytes, audit.len, calls, sizeof(calls) - 1);
+        if (at != NULL)
+            r->err = shoal_buf_append(&r->calls, at, (size_t)(audit.bytes + audit.len - 1 - at));
+    }
+    shoal_buf_deinit(&audit);
+}
+
+/* The records that are acknowledged are here. */
+static bool is_whole(struct agent *agent, const struct shoal_job *job)
+{
+    struct ledger_progress progress = { .call = 0 };
+    const struct shoal_call *last = job->call_count == 0 ? NULL : &job->calls[job->call_count - 1];
+
+    if (last == NULL || last->records_acked == 0)
+        return true;
+    return agent_ledger_progress(agent, agent_job_need(agent, job->id), &progress) &&
+           (progress.call > last->call || (progress.call == last->call && progress.step >= last->records_acked));
+}
+
+void agent_metrics_read(struct agent *agent, struct shoal_job_id id, const struct agent_metrics_ask *ask,
+                        agent_metrics_fn *done, void *arg)
+{
+    const struct shoal_job *job = shoal_sched_job(agent->sched, id);
+    struct reading *r = calloc(1, sizeof(*r));
+
+    SHOAL_ASSERT(r != NULL && ask->points_max > 0);
+    r->work.data = r;
+    r->agent = agent;
+    r->ask = *ask;
+    r->done = done;
+    r->arg = arg;
+    r->whole = true;
+    shoal_job_id_text(id, r->text);
+    agent_job_folder(agent, id, r->path, AGENT_PATH_BYTES);
+    memcpy(r->path + strlen(r->path), "/ledger", 8);
+    if (job != NULL && job->calls != NULL) {
+        r->whole = is_whole(agent, job);
+        r->err = agent_metrics_calls(job, &r->calls);
+    } else if (job == NULL) {
+        calls_of_audit(r, id);
+    }
+    (void)uv_queue_work(&agent->loop, &r->work, read_run, read_ended);
+}

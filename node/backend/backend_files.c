@@ -1,0 +1,376 @@
+/* What lies in a job's RESULT_DIR: listed, and read piece by piece, here or where it lies.
+ *
+ *   asker: hosts that run it, own folder, guardians; until one has a file --list, page by page--> lines
+ *   asker: the one that listed ---------------------------------------------read, piece by piece--> bytes
+ *
+ * A question: job, u8 what (0 list, 1 read), text path (list: what comes after it; read: of the file), u64 offset, u32
+ * max. The answer of a list: bool more, u64 left out, lines; of a read: bytes. Folders and files are waited for on a
+ * thread. */
+#include "backend_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "node/agent/agent_results.h"
+#include "shoal/below.h"
+
+#include "shoal/banned.h"
+
+#define LIST_TIMEOUT_NS (5 * SHOAL_S)
+#define PAGE_BYTES (512 * SHOAL_KIB)
+#define PAGES_MAX 16
+#define HOSTS_ASKED_MAX 4 /* that run the job: each has all */
+#define NODES_MAX 16
+#define LINE_BYTES (64 + 2 * 21 + 8 + AGENT_RESULT_PATH_BYTES)
+_Static_assert((uint64_t)PAGES_MAX *PAGE_BYTES >= (uint64_t)SHOAL_RESULT_FILES_MAX * LINE_BYTES,
+               "all pages hold the longest list");
+
+enum what { WHAT_LIST, WHAT_READ };
+
+/* ---- this host's folder ---- */
+
+struct look {
+    uv_work_t work;
+    struct agent *agent;
+    enum what what;
+    char root[AGENT_PATH_BYTES];
+    char path[AGENT_RESULT_PATH_BYTES];
+    uint64_t offset;
+    size_t max;
+    struct agent_results results;
+    uint8_t *bytes;
+    ssize_t len;
+    int error;
+    void (*done)(struct look *look); /* frees nothing */
+    void *arg;
+};
+
+static void look_run(uv_work_t *work)
+{
+    struct look *look = work->data;
+    int fd;
+
+    if (look->what == WHAT_LIST) {
+        agent_results_walk(look->root, &look->results);
+        return;
+    }
+    fd = shoal_open_below(look->root, look->path, O_RDONLY);
+    look->len = fd < 0 ? -1 : pread(fd, look->bytes, look->max, (off_t)look->offset);
+    look->error = look->len < 0 ? errno : 0;
+    if (fd >= 0)
+        (void)close(fd);
+}
+
+static void look_ended(uv_work_t *work, int status)
+{
+    struct look *look = work->data;
+
+    (void)status;
+    look->done(look);
+    free(look->results.list);
+    free(look->bytes);
+    free(look);
+}
+
+static struct look *look_create(struct agent *agent, enum what what, const char *root, void (*done)(struct look *look),
+                                void *arg)
+{
+    struct look *look = calloc(1, sizeof(*look));
+
+    SHOAL_ASSERT(look != NULL);
+    look->work.data = look;
+    look->agent = agent;
+    look->what = what;
+    look->done = done;
+    look->arg = arg;
+    (void)snprintf(look->root, sizeof(look->root), "%s", root);
+    return look;
+}
+
+static void look_start(struct look *look)
+{
+    (void)uv_queue_work(&look->agent->loop, &look->work, look_run, look_ended);
+}
+
+/* The lines behind `after`, as many as fit a page. */
+static bool put_lines(const struct agent_results *results, const char *after, struct shoal_buf *lines)
+{
+    static const char no_hash[] = "0000000000000000000000000000000000000000000000000000000000000000";
+    char line[LINE_BYTES];
+
+    for (size_t i = 0; i < results->count; i++) {
+        const struct agent_result *result = &results->list[i];
+        int len;
+
+        if (strcmp(result->path, after) <= 0)
+            continue;
+        if (lines->len + LINE_BYTES > PAGE_BYTES)
+            return true;
+        len = snprintf(line, sizeof(line), "%s %llu %llu %c %s\n", no_hash, (unsigned long long)result->bytes,
+                       (unsigned long long)result->mtime_s, result->executable ? 'x' : '-', result->path);
+        shoal_ignore(shoal_buf_append(lines, line, (size_t)len)); /* no memory: the list is shorter */
+    }
+    return false;
+}
+
+/* ---- for others ---- */
+
+static void on_served(struct look *look)
+{
+    struct shoal_buf answer = { 0 };
+    uint8_t head[9] = { 0 };
+    struct shoal_writer w = shoal_writer_init(head, sizeof(head));
+    bool more;
+
+    if (look->agent->stopping)
+        return; /* the question's asker gives up by itself */
+    if (look->what == WHAT_READ) {
+        peer_answer(look->arg, look->len < 0 ? SHOAL_ERR_NOT_FOUND : SHOAL_OK,
+                    look->len < 0 ? strerror(look->error) : "",
+                    shoal_view_of(look->bytes, look->len < 0 ? 0 : (size_t)look->len));
+        return;
+    }
+    shoal_ignore(shoal_buf_append(&answer, head, sizeof(head)));
+    more = put_lines(&look->results, look->path, &answer);
+    shoal_put_bool(&w, more);
+    shoal_put_u64(&w, look->results.left_out);
+    if (answer.len >= sizeof(head))
+        memcpy(answer.bytes, head, sizeof(head));
+    peer_answer(look->arg, answer.len >= sizeof(head) ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&answer));
+    shoal_buf_deinit(&answer);
+}
+
+void backend_serve_files(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    struct shoal_job_id id = shoal_get_job_id(&r);
+    enum what what = (enum what)shoal_get_enum(&r, WHAT_READ + 1);
+    char path[AGENT_RESULT_PATH_BYTES];
+    const struct agent_job *job;
+    struct look *look;
+    uint64_t offset;
+    uint32_t max;
+
+    (void)from;
+    shoal_get_text(&r, path, sizeof(path));
+    offset = shoal_get_u64(&r);
+    max = shoal_get_u32(&r);
+    if (!shoal_reader_done(&r) || offset > INT64_MAX || (what == WHAT_READ && !agent_result_is_shown(path))) {
+        peer_answer(question, SHOAL_ERR_MALFORMED, "not a file of a result folder", (struct shoal_view){ 0 });
+        return;
+    }
+    job = backend_serves_files(agent, id);
+    look = look_create(agent, what, job == NULL ? "" : job->result_dir, on_served, question);
+    memcpy(look->path, path, sizeof(path));
+    look->offset = offset;
+    look->max = max < BACKEND_FILE_PIECE_BYTES ? max : BACKEND_FILE_PIECE_BYTES;
+    look->bytes = what == WHAT_READ ? malloc(look->max + 1) : NULL;
+    SHOAL_ASSERT(what == WHAT_LIST || look->bytes != NULL);
+    look_start(look);
+}
+
+/* ---- for this node ---- */
+
+struct list_call {
+    struct agent *agent;
+    struct shoal_job_id id;
+    struct shoal_node_id nodes[NODES_MAX];
+    size_t node_count, node;
+    bool answered; /* somebody has said that nothing is there */
+    unsigned pages;
+    struct shoal_buf lines;
+    struct backend_files files;
+    char said[200];
+    backend_files_fn *done;
+    void *arg;
+};
+
+static void ask_next(struct list_call *call);
+
+static void list_end(struct list_call *call, enum shoal_err err, const char *text)
+{
+    call->files.lines = shoal_buf_view(&call->lines);
+    call->done(call->arg, err, text, &call->files);
+    shoal_buf_deinit(&call->lines);
+    free(call);
+}
+
+static void ask_page(struct list_call *call);
+
+/* The path on the last line. */
+static const char *last_path(struct shoal_buf *lines)
+{
+    size_t end = lines->len - 1; /* where its newline is */
+    size_t at = end;
+    unsigned blanks = 0;
+
+    while (at > 0 && lines->bytes[at - 1] != '\n')
+        at--;
+    for (; at < end && blanks < 4; at++)
+        blanks += lines->bytes[at] == ' ' ? 1u : 0u;
+    lines->bytes[end] = '\0';
+    return (const char *)lines->bytes + at;
+}
+
+static void on_page(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    struct list_call *call = arg;
+    struct shoal_reader r = shoal_reader_init(answer);
+    bool more = shoal_get_bool(&r);
+    uint64_t left_out = shoal_get_u64(&r);
+    size_t before = call->lines.len;
+
+    if (err == SHOAL_OK && r.failed)
+        err = SHOAL_ERR_MALFORMED;
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&call->lines, answer.bytes + r.at, answer.len - r.at);
+    if (err == SHOAL_OK && call->lines.len > 0 && call->lines.bytes[call->lines.len - 1] != '\n')
+        err = SHOAL_ERR_MALFORMED;
+    if (err != SHOAL_OK) {
+        (void)snprintf(call->said, sizeof(call->said), "%.199s", msg->text);
+    } else if (more && call->lines.len > before && ++call->pages < PAGES_MAX) {
+        ask_page(call);
+        return;
+    } else if (call->lines.len > 0) {
+        call->files.left_out = left_out;
+        list_end(call, SHOAL_OK, "");
+        return;
+    } else {
+        call->answered = true;
+    }
+    call->lines.len = 0;
+    call->node++;
+    ask_next(call);
+}
+
+static void ask_page(struct list_call *call)
+{
+    uint8_t args[AGENT_RESULT_PATH_BYTES + 64];
+    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+    bool first = call->lines.len == 0;
+
+    shoal_put_job_id(&w, call->id);
+    shoal_put_u8(&w, WHAT_LIST);
+    shoal_put_text(&w, first ? "" : last_path(&call->lines));
+    if (!first)
+        call->lines.bytes[call->lines.len - 1] = '\n';
+    shoal_put_u64(&w, 0);
+    shoal_put_u32(&w, 0);
+    peer_ask(call->agent->calls, call->files.node, PEER_RESULT_FILES, shoal_writer_view(&w), LIST_TIMEOUT_NS, on_page,
+             call);
+}
+
+static void on_own(struct look *look)
+{
+    struct list_call *call = look->arg;
+
+    if (look->results.count == 0) { /* others may have what was never pushed here */
+        call->answered = true;
+        call->node++;
+        ask_next(call);
+        return;
+    }
+    for (bool more = true; more;) {
+        const char *after = call->lines.len == 0 ? "" : last_path(&call->lines);
+        struct shoal_buf page = { 0 };
+
+        more = put_lines(&look->results, after, &page);
+        if (call->lines.len > 0)
+            call->lines.bytes[call->lines.len - 1] = '\n';
+        more = shoal_buf_append(&call->lines, page.bytes, page.len) == SHOAL_OK && more;
+        shoal_buf_deinit(&page);
+    }
+    call->files.node = (struct shoal_node_id){ { 0 } };
+    memcpy(call->files.root, look->root, sizeof(look->root));
+    call->files.left_out = look->results.left_out;
+    list_end(call, SHOAL_OK, "");
+}
+
+static bool is_self(const struct list_call *call, struct shoal_node_id node)
+{
+    return shoal_node_id_equal(node, call->agent->identity.node);
+}
+
+static void ask_next(struct list_call *call)
+{
+    while (call->node < call->node_count && !is_self(call, call->nodes[call->node]) &&
+           !shoal_link_is_up(call->agent->link, call->nodes[call->node]))
+        call->node++;
+    if (call->node < call->node_count) {
+        const struct agent_job *own = NULL;
+
+        call->files.node = call->nodes[call->node];
+        call->pages = 0;
+        if (is_self(call, call->files.node))
+            own = backend_serves_files(call->agent, call->id);
+        if (is_self(call, call->files.node))
+            look_start(look_create(call->agent, WHAT_LIST, own == NULL ? "" : own->result_dir, on_own, call));
+        else
+            ask_page(call);
+        return;
+    }
+    call->files.node = (struct shoal_node_id){ { 0 } };
+    if (call->answered || call->node_count == 0)
+        list_end(call, SHOAL_OK, "");
+    else
+        list_end(call, SHOAL_ERR_UNREACHABLE,
+                 call->said[0] == '\0' ? "no host that keeps this job's files is reachable from here; try another node"
+                                       : call->said);
+}
+
+static void add_node(struct list_call *call, struct shoal_node_id node)
+{
+    for (size_t i = 0; i < call->node_count; i++)
+        if (shoal_node_id_equal(call->nodes[i], node))
+            return;
+    if (call->node_count < NODES_MAX && !shoal_node_id_is_zero(node))
+        call->nodes[call->node_count++] = node;
+}
+
+/* A host that runs the job has its files first, then whoever guards it, this node before others. */
+static void choose_nodes(struct list_call *call)
+{
+    static struct shoal_job_summary summary;
+    struct shoal_node_id nodes[8];
+    size_t guardians, count;
+
+    if (backend_in_gossip(call->agent, call->id) && backend_summary(call->agent, call->id, &summary))
+        for (unsigned i = 0; i < summary.host_count && i < HOSTS_ASKED_MAX; i++)
+            add_node(call, summary.hosts[i].node);
+    if (backend_has_files(call->agent, call->id, &nodes[0]))
+        add_node(call, call->agent->identity.node);
+    else
+        add_node(call, nodes[0]);
+    count = agent_job_nodes(call->agent, call->id, nodes, 8, &guardians);
+    for (size_t i = 0; i < count; i++)
+        add_node(call, nodes[i]);
+}
+
+void backend_files_list(struct agent *agent, struct shoal_job_id id, backend_files_fn *done, void *arg)
+{
+    struct list_call *call = calloc(1, sizeof(*call));
+
+    SHOAL_ASSERT(call != NULL);
+    call->agent = agent;
+    call->id = id;
+    call->done = done;
+    call->arg = arg;
+    choose_nodes(call);
+    ask_next(call);
+}
+
+void backend_file_read(struct agent *agent, struct shoal_job_id id, struct shoal_node_id node, const char *path,
+                       uint64_t offset, size_t max, shoal_backend_bytes_fn *done, void *arg)
+{
+    uint8_t args[AGENT_RESULT_PATH_BYTES + 64];
+    struct shoal_writer w = shoal_writer_init(args, sizeof(args));
+
+    shoal_put_job_id(&w, id);
+    shoal_put_u8(&w, WHAT_READ);
+    shoal_put_text(&w, path);
+    shoal_put_u64(&w, offset);
+    shoal_put_u32(&w, (uint32_t)(max < BACKEND_FILE_PIECE_BYTES ? max : BACKEND_FILE_PIECE_BYTES));
+    peer_ask(agent->calls, node, PEER_RESULT_FILES, shoal_writer_view(&w), LIST_TIMEOUT_NS, done, arg);
+}

@@ -1,0 +1,150 @@
+#include "tree_walk.h"
+
+#include "tree_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "shoal/limits.h"
+
+#include "shoal/banned.h"
+
+#define DEPTH_MAX 16
+#define YIELD_LOOKS 64u
+#define CODE "_submitted_code/"
+
+/* One folder on the way down. Its path lies in `path`, whose first `len` bytes are its own. */
+struct folder {
+    int fd;
+    size_t len;
+    unsigned depth;
+    bool hidden; /* what lies in it is counted, and not told */
+};
+
+static bool is_part(const char *name)
+{
+    size_t len = strlen(name);
+
+    return len > 5 && strcmp(name + len - 5, ".part") == 0;
+}
+
+static bool is_told(const char *name) { return name[0] != '.' && !is_part(name) && strcmp(name, "__pycache__") != 0; }
+
+static bool add(struct tree_walk *walk, const char *path, const struct stat *facts)
+{
+    if (walk->count == walk->cap) {
+        size_t cap = walk->cap == 0 ? 16 : 2 * walk->cap;
+        struct tree_found *grown = realloc(walk->found, cap * sizeof(*grown));
+
+        if (grown == NULL)
+            return false;
+        walk->found = grown;
+        walk->cap = cap;
+    }
+    walk->found[walk->count] =
+        (struct tree_found){ .path_at = walk->paths.len,
+                             .bytes = (uint64_t)facts->st_size,
+                             .mtime_ns = (uint64_t)facts->st_mtim.tv_sec * SHOAL_S + (uint64_t)facts->st_mtim.tv_nsec,
+                             .mode = facts->st_mode & 0777 };
+    if (shoal_buf_append(&walk->paths, (const uint8_t *)path, strlen(path) + 1) != SHOAL_OK)
+        return false;
+    walk->count++;
+    return true;
+}
+
+/* False: a bound is reached. */
+static bool on_file(struct tree_walk *walk, const char *path, bool told, const struct stat *facts)
+{
+    uint64_t counted;
+
+    walk->files++;
+    walk->bytes += (uint64_t)facts->st_size;
+    walk->code += strncmp(path, CODE, sizeof(CODE) - 1) == 0;
+    counted = walk->files - (walk->code < walk->code_files ? walk->code : walk->code_files);
+    if (counted > walk->files_max || walk->bytes > walk->bytes_max)
+        walk->end = TREE_WALK_OVER;
+    else if (told && !add(walk, path, facts))
+        walk->end = TREE_WALK_FAILED;
+    return walk->end == TREE_WALK_WHOLE;
+}
+
+static bool walk_folder(struct tree_walk *walk, const struct folder *folder, char path[TREE_PATH_BYTES]);
+
+static bool go_down(struct tree_walk *walk, const struct folder *above, const char *name, bool hidden, size_t len,
+                    char path[TREE_PATH_BYTES])
+{
+    struct folder folder = { .len = len, .depth = above->depth + 1, .hidden = hidden };
+
+    if (folder.depth > DEPTH_MAX)
+        return true;
+    folder.fd = openat(above->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return folder.fd < 0 || walk_folder(walk, &folder, path);
+}
+
+static bool look_at(struct tree_walk *walk, const struct folder *folder, const char *name, char path[TREE_PATH_BYTES])
+{
+    bool hidden = folder->hidden || !is_told(name);
+    size_t name_len = strlen(name);
+    size_t begin = folder->len == 0 ? 0 : folder->len + 1;
+    struct stat facts;
+
+    if (walk->looks % YIELD_LOOKS == 0)
+        (void)sched_yield(); /* the loop has the thread's class, and is not to wait for a time slice of 100 ms */
+    if (++walk->looks > walk->looks_max) {
+        walk->end = TREE_WALK_CUT;
+        return false;
+    }
+    if (begin + name_len >= TREE_PATH_BYTES || fstatat(folder->fd, name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+        return true;
+    if (begin > 0)
+        path[folder->len] = '/';
+    memcpy(path + begin, name, name_len + 1);
+    if (S_ISDIR(facts.st_mode))
+        return go_down(walk, folder, name, hidden, begin + name_len, path);
+    return !S_ISREG(facts.st_mode) || on_file(walk, path, !hidden, &facts);
+}
+
+/* Takes the folder's descriptor. */
+static bool walk_folder(struct tree_walk *walk, const struct folder *folder, char path[TREE_PATH_BYTES])
+{
+    DIR *dir = fdopendir(folder->fd);
+    const struct dirent *item;
+    bool goes_on = true;
+
+    if (dir == NULL) {
+        (void)close(folder->fd);
+        return true;
+    }
+    while (goes_on && (item = readdir(dir)) != NULL)
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
+            goes_on = look_at(walk, folder, item->d_name, path);
+    (void)closedir(dir);
+    return goes_on;
+}
+
+void tree_walk(const char *root, struct tree_walk *walk)
+{
+    char path[TREE_PATH_BYTES] = "";
+    struct folder top = { .fd = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) };
+
+    walk->end = TREE_WALK_WHOLE;
+    if (top.fd >= 0)
+        (void)walk_folder(walk, &top, path);
+}
+
+const char *tree_walk_path(const struct tree_walk *walk, size_t i)
+{
+    SHOAL_ASSERT(i < walk->count);
+    return (const char *)walk->paths.bytes + walk->found[i].path_at;
+}
+
+void tree_walk_deinit(struct tree_walk *walk)
+{
+    free(walk->found);
+    shoal_buf_deinit(&walk->paths);
+    walk->found = NULL;
+    walk->count = walk->cap = 0;
+}

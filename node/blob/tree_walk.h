@@ -1,0 +1,46 @@
+/* What lies in a job's result folder, as one look over it finds it.
+ *
+ *   root --openat, no link followed--> folders --fstatat--> regular files: path, size, time
+ *
+ * A job may change anything under the walker's feet, lay links and pipes, or make more than anybody asked for: so a walk
+ * follows no link, opens nothing but folders, and ends at the first bound that it reaches. */
+#ifndef SHOAL_NODE_TREE_WALK_H
+#define SHOAL_NODE_TREE_WALK_H
+
+#include "shoal/buf.h"
+
+enum tree_walk_end {
+    TREE_WALK_WHOLE,
+    TREE_WALK_CUT,  /* more than `looks_max` names: who must not wait asks for a walk elsewhere */
+    TREE_WALK_OVER, /* more files, or more bytes, than a job may have */
+    TREE_WALK_FAILED
+};
+
+struct tree_found {
+    size_t path_at; /* in `paths`; relative to the root, ended by a zero */
+    uint64_t bytes;
+    uint64_t mtime_ns;
+    uint32_t mode;
+};
+
+struct tree_walk {
+    /* asked for */
+    uint64_t looks_max;
+    uint64_t files_max, bytes_max; /* bounds of the job */
+    uint64_t code_files;           /* so many files below _submitted_code/ are the bundle's, and do not count */
+    /* found */
+    enum tree_walk_end end;
+    struct tree_found *found; /* those that are replicated: no hidden ones, no caches, no parts of files on their way */
+    size_t count, cap;
+    struct shoal_buf paths;
+    uint64_t looks;
+    uint64_t files, bytes; /* of all regular files, the hidden ones too; lengths, so that holes count */
+    uint64_t code;         /* of them, files below _submitted_code/ */
+};
+
+/* Fills in what is found below `root`. Waits for the disk. */
+void tree_walk(const char *root, struct tree_walk *walk);
+const char *tree_walk_path(const struct tree_walk *walk, size_t i);
+void tree_walk_deinit(struct tree_walk *walk);
+
+#endif

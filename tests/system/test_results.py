@@ -1,0 +1,200 @@
+"""What a job leaves in its result folder: every file, in any state of the job, from any node, after its host is gone and in
+the archive; no temporary names."""
+
+import io
+import json
+import urllib.error
+import urllib.request
+import zipfile
+
+import pytest
+from helpers import ended, submit
+from mesh import TLS
+from test_archive import holders
+
+WRITER = """
+import os, sys, time
+result = os.environ["RESULT_DIR"]
+for path, text in (("plots/loss curve.svg", "<svg/>"), ("checkpoints/7.pt", "weights" * 40000), ("model/final", "model"),
+                   ("half.tmp", "no"), ("deep/er/half.part", "no"), (".hidden", "no"), ("broken\\nname", "no"),
+                   ("naïve ☂.txt", "yes"), ("empty", "")):
+    path = os.path.join(result, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as out:
+        out.write(text)
+os.chmod(os.path.join(result, "plots/loss curve.svg"), 0o755)
+os.symlink("/etc/passwd", os.path.join(result, "outside"))
+os.mkfifo(os.path.join(result, "pipe"))
+with open("beside.csv", "w") as out:  # the working directory lies in the folder, too
+    out.write("1,2")
+with open("config.txt", "a") as out:
+    out.write("changed")
+print("written", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+CODE = "_submitted_code/model/"
+LEFT = {"plots/loss curve.svg": b"<svg/>", "checkpoints/7.pt": b"weights" * 40000, "model/final": b"model",
+        "naïve ☂.txt": b"yes", "empty": b"", CODE + "beside.csv": b"1,2", CODE + "config.txt": b"as sent, changed"}
+
+
+def fetch(mesh, host, path, **headers):
+    request = urllib.request.Request(host.url + path, headers={"Authorization": "Bearer " + mesh.token(host), **headers})
+    with urllib.request.urlopen(request, timeout=10, context=TLS) as answer:
+        return answer.status, dict(answer.headers), answer.read()
+
+
+def listed(mesh, host, job):
+    """{path: bytes} without its logs."""
+    files = host.get("/v1/jobs/%s/files" % job)["files"]
+    assert len({file["path"] for file in files}) == len(files)
+    return {file["path"]: file["bytes"] for file in files if not file["path"].startswith("log/")}
+
+
+def assert_files(mesh, hosts, job, folder):
+    sizes = {path: len(content) for path, content in LEFT.items()}
+    for host in hosts:
+        mesh.until(lambda: listed(mesh, host, job) == sizes, 10, "%s lists the files" % host.name, pause=0.2)
+        answer = host.get("/v1/jobs/%s/files" % job)
+        logs = [file["path"] for file in answer["files"] if file["path"].startswith("log/")]
+        assert any(path.endswith("/stdout") for path in logs) and not any(".tmp" in path for path in logs)
+        assert [file["path"] for file in answer["files"] if file["executable"]] == ["plots/loss curve.svg"]
+        for path, content in LEFT.items():
+            mesh.shoal("job", "get", job, path, "-O", folder / "one", "--node", host.url)
+            assert (folder / "one").read_bytes() == content, path
+        mesh.shoal("job", "result", job, folder / "all.zip", "--node", host.url)
+        with zipfile.ZipFile(folder / "all.zip") as archive:
+            assert archive.testzip() is None
+            names = archive.namelist()
+            assert {name: archive.read(name) for name in names if not name.startswith("log/")} == LEFT
+            assert sorted(names) == sorted([*LEFT, *logs])
+        mesh.shoal("job", "result", job, folder / "model.zip", "--model", "--node", host.url)
+        with zipfile.ZipFile(folder / "model.zip") as archive:
+            assert archive.namelist() == ["model/final"]
+
+
+def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
+    mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "6"))
+    go = tmp_path / "go"
+    job = submit(mesh, mesh.hosts[3], script(WRITER, **{"config.txt": "as sent, "}), script=(str(go),))
+    assert_files(mesh, mesh.hosts, job, tmp_path)  # it runs
+
+    # Stopped: its host is lost, too, before the archive.
+    ran = next(host for host in mesh.hosts if host.name == mesh.job(job)["leader"])
+    where = [host for host in mesh.hosts if list(host.data.glob("jobs/%s/runner.sock" % job))]
+    assert mesh.shoal("job", "stop", job, "--node", ran.url).returncode == 0
+    assert ended(mesh, job)["state"] == "KILLED"
+    assert_files(mesh, mesh.hosts[:2], job, tmp_path)
+    for host in where:
+        mesh.hosts.remove(host)
+        host.lose()
+    mesh.until(lambda: len(holders(mesh, job)) == 3, 90, "it is in the archive", pause=0.3)
+    assert_files(mesh, mesh.hosts, job, tmp_path)
+    for host in mesh.hosts:  # and lies there as files again, none of them outside
+        found = {str(path.relative_to(root)) for root in host.data.glob("results/*/batchworkdir/" + job)
+                 for path in root.rglob("*") if path.is_file() and "log" not in path.parts}
+        assert set(LEFT) <= found
+
+
+IDLE = "pass"
+PRINTER = """
+import os, sys
+print("line of", sys.argv[1])
+print("complaint of", sys.argv[1], file=sys.stderr)
+open(os.path.join(os.environ["RESULT_DIR"], "left"), "w").write(sys.argv[1])
+"""
+
+
+def test_parts_of_a_file_and_what_is_not_there(mesh, script, tmp_path):
+    host = mesh.hosts[1]
+    job = submit(mesh, mesh.hosts[0], script("""
+import os
+os.makedirs(os.path.join(os.environ["RESULT_DIR"], "a"))
+open(os.path.join(os.environ["RESULT_DIR"], "a", "ten"), "w").write("0123456789")
+"""))
+    ended(mesh, job)
+    path = "/v1/jobs/%s/files/a/ten" % job
+    mesh.until(lambda: "a/ten" in listed(mesh, host, job), 5, "the file")
+    status, headers, body = fetch(mesh, host, path)
+    assert (status, body, headers["Content-Length"], headers["Accept-Ranges"]) == (200, b"0123456789", "10", "bytes")
+    for wanted, part, shown in (("bytes=0-0", b"0", "0-0"), ("bytes=4-", b"456789", "4-9"), ("bytes=-3", b"789", "7-9"),
+                                ("bytes=8-99", b"89", "8-9")):
+        status, headers, body = fetch(mesh, host, path, Range=wanted)
+        assert (status, body, headers["Content-Range"]) == (206, part, "bytes %s/10" % shown), wanted
+    for wanted in ("bytes=5-4", "bytes=0-1,3-4", "lines=1-2", "bytes=x", "bytes=-"):  # as if it were not there
+        assert fetch(mesh, host, path, Range=wanted)[::2] == (200, b"0123456789"), wanted
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetch(mesh, host, path, Range="bytes=10-")
+    assert refused.value.code == 416 and refused.value.headers["Content-Range"] == "bytes */10"
+
+    for wrong in ("a", "a/", "a/eleven", "../ten", "a/../a/ten", "%2e%2e/x", "/etc/passwd"):
+        done = mesh.shoal("job", "get", job, wrong, "-O", tmp_path / "none", "--node", host.url, check=False)
+        assert done.returncode in (2, 3) and done.stderr.startswith("shoal: ") and not list(tmp_path.glob("none*")), wrong
+    assert mesh.shoal("job", "get", job, "a/ten", "-O", "-", "--node", host.url).stdout == "0123456789"
+    shown = mesh.shoal("job", "files", job, "--node", host.url).stdout
+    assert "          10  20" in shown and shown.rstrip().splitlines()[0].endswith("  a/ten")
+    assert json.loads(mesh.shoal("job", "files", job, "--node", host.url, "-o", "json").stdout)["complete"] is True
+
+    done = mesh.shoal("job", "result", job, tmp_path / "m.zip", "--model", "--node", host.url, check=False)
+    assert done.returncode == 3 and 'nothing is below "model"' in done.stderr and not list(tmp_path.glob("m.zip*"))
+    silent = submit(mesh, mesh.hosts[0], script(IDLE))
+    ended(mesh, silent)
+    files = listed(mesh, host, silent)
+    assert files == {}
+    with zipfile.ZipFile(io.BytesIO(fetch(mesh, host, "/platform/rest/deeplearning/v1/execs/%s/result" % silent)[2])) as archive:
+        assert archive.namelist() == []  # WMLA's clients take an empty zip
+
+
+def test_lists_say_what_show_says_and_what_has_no_effect_is_said(mesh, script):
+    folder = script("import sys; sys.exit(int(sys.argv[1]))")
+    jobs = [submit(mesh, host, folder, "--memory", "4G", "--option", "--cs-url-meta http://nowhere/x", "--option",
+                   "--conda-home /opt/conda", "--option", "--msd-image-name i:1", script=(str(i),)) for i, host in enumerate(mesh.hosts)]
+    for i, job in enumerate(jobs):
+        assert ended(mesh, job)["exitCode"] == i
+    for host in mesh.hosts:
+        shown = {job: host.get("/v1/jobs/" + job) for job in jobs}
+
+        def listed_rows():
+            rows = {row["id"]: row for row in host.get("/v1/jobs")["jobs"] if row["id"] in jobs}
+            return all(row["hasEnded"] for row in rows.values()) and rows
+        rows = mesh.until(listed_rows, 5, "the list of %s" % host.name)
+        assert rows == shown
+        assert all(row["args"].endswith("-- %d" % i) or row["args"].rstrip().endswith("-- %d" % i) for i, row in
+                   enumerate(rows[job] for job in jobs))
+        for job in jobs:
+            said = mesh.until(lambda: mesh.shoal("job", "logs", job, "--which", "launcher", "--node", host.url).stdout, 10, "its notes")
+            assert sorted(said.splitlines()) == sorted([
+                "--workerMemory 4G is not enforced here: a worker may use more", "--cs-url-meta http://nowhere/x has no effect here",
+                "--conda-home /opt/conda has no effect here", "--msd-image-name i:1 has no effect here"])
+        assert host.get("/v1/jobs/%s/why" % jobs[0])["why"] == ["FINISHED."]
+        for wrong in (("--sort", "x"), ("--state", "x"), ("--since", "x")):
+            done = mesh.shoal("job", "list", *wrong, "--node", host.url, check=False)
+            assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("shoal: "), wrong
+        stopped = mesh.shoal("job", "stop", jobs[1], "--node", host.url)
+        assert "had ended: ERROR" in stopped.stderr
+
+
+def test_what_an_ended_job_left_outlives_all_agents(new_mesh, script):
+    mesh = new_mesh(slots=1)
+    folder = script(PRINTER)
+    jobs = [submit(mesh, host, folder, script=(str(i),)) for i, host in enumerate(mesh.hosts[:2])]
+    for job in jobs:
+        assert ended(mesh, job)["state"] == "FINISHED"
+
+    def shown(host, job):
+        """Its logs, and its files with their times."""
+        logs = [mesh.shoal("job", "logs", job, "--node", host.url, *options).stdout
+                for options in ((), ("--which", "out"), ("--which", "err"))]
+        return logs, host.get("/v1/jobs/%s/files" % job)
+
+    before = {job: mesh.until(lambda: all(logs[1] and logs[2] for logs, _ in [shown(host, job) for host in mesh.hosts]) and
+                              shown(mesh.hosts[0], job), 15, "its logs", pause=0.3) for job in jobs}
+    assert before[jobs[1]][0][1] == "line of 1\n" and "complaint of 1" in before[jobs[1]][0][2]
+    for host in mesh.hosts:
+        host.kill()
+    for host in mesh.hosts:
+        host.start()
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.knows(host, 3), 30, "%s knows the others" % host.name)
+        for job in jobs:
+            assert shown(host, job) == before[job], (host.name, job)

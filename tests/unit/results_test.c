@@ -1,0 +1,133 @@
+/* Which files of a result folder are results: agent_results.c, and what its list may hold. */
+#include "node/agent/agent_results.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shoal/bundle.h"
+
+static void names_that_are_shown(void **state)
+{
+    static const struct {
+        const char *path;
+        bool shown;
+    } rows[] = {
+        { "a", true },
+        { "a/b.c", true },
+        { "with blank", true },
+        { "na\xc3\xafve/\xe2\x98\x82", true },
+        { "\xf0\x9f\x90\x9f", true }, /* a fish */
+        { "", false },
+        { "/a", false },
+        { "a//b", false },
+        { "a/", false },
+        { ".a", false },
+        { "a/.b", false },
+        { "..", false },
+        { "a/../b", false },
+        { "a\nb", false },
+        { "a\x1b[31m", false },
+        { "a\x7f", false },
+        { "a\xff", false },
+        { "\xc0\x80", false },
+        { "\xe0\x80\x80", false },
+        { "\xed\xa0\x80", false },
+        { "\xf4\x90\x80\x80", false },
+        { "\xc2\x9b"
+          "31m",
+          false },
+        { "a\xe2\x98", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (agent_result_is_shown(rows[i].path) != rows[i].shown)
+            fail_msg("row %zu, \"%s\"", i, rows[i].path);
+    {
+        char longest[AGENT_RESULT_PATH_BYTES + 1];
+
+        memset(longest, 'a', sizeof(longest));
+        longest[AGENT_RESULT_PATH_BYTES - 1] = '\0';
+        assert_true(agent_result_is_shown(longest));
+        longest[AGENT_RESULT_PATH_BYTES - 1] = 'a';
+        longest[AGENT_RESULT_PATH_BYTES] = '\0';
+        assert_false(agent_result_is_shown(longest));
+    }
+    assert_true(agent_result_is_temporary("model/x.tmp") && agent_result_is_temporary("x.part"));
+    assert_false(agent_result_is_temporary(".tmp") || agent_result_is_temporary("tmp") ||
+                 agent_result_is_temporary("a.tmp.gz"));
+}
+
+static void put(const char *root, const char *path, const char *text, long mtime_s)
+{
+    struct timespec times[2] = { { .tv_sec = mtime_s }, { .tv_sec = mtime_s } };
+    char whole[600];
+    int fd;
+
+    (void)snprintf(whole, sizeof(whole), "%s/%s", root, path);
+    for (char *at = whole + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = '\0';
+        (void)mkdir(whole, 0700);
+        *at = '/';
+    }
+    fd = open(whole, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    assert_int_equal(futimens(fd, times), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+static void what_a_walk_finds(void **state)
+{
+    static const char *const found[] = { "_submitted_code/model/changed.py", "_submitted_code/model/made.csv",
+                                         "log/app/stdout", "model/final" };
+    char root[] = "/tmp/shoal-results-XXXXXX";
+    char path[600];
+    struct agent_results results;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    put(root, "model/final", "weights", 1700000000);
+    put(root, "log/app/stdout", "", 1700000001);
+    put(root, "model/final.tmp", "no", 1700000000);
+    put(root, "model/.hidden", "no", 1700000000);
+    put(root, "model/__pycache__/a.pyc", "no", 1700000000);
+    put(root, "_submitted_code/model/sent.py", "no", SHOAL_BUNDLE_MTIME_S);
+    put(root, "_submitted_code/model/changed.py", "yes", 1700000000);
+    put(root, "_submitted_code/model/made.csv", "yes", 1700000000);
+    put(root, "two\nlines", "counted", 1700000000);
+    (void)snprintf(path, sizeof(path), "%s/outside", root);
+    assert_int_equal(symlink("/etc/passwd", path), 0);
+    (void)snprintf(path, sizeof(path), "%s/out", root);
+    assert_int_equal(symlink("/etc", path), 0);
+    (void)snprintf(path, sizeof(path), "%s/pipe", root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+
+    agent_results_walk(root, &results);
+    assert_int_equal(results.count, 4);
+    for (size_t i = 0; i < results.count; i++)
+        assert_string_equal(results.list[i].path, found[i]);
+    assert_int_equal(results.list[3].bytes, 7);
+    assert_int_equal(results.list[3].mtime_s, 1700000000);
+    assert_int_equal(results.left_out, 1);
+    free(results.list);
+    (void)snprintf(path, sizeof(path), "rm -rf %s", root);
+    assert_int_equal(system(path), 0);
+    agent_results_walk(root, &results);
+    assert_int_equal(results.count, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(names_that_are_shown), cmocka_unit_test(what_a_walk_finds) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,184 @@
+/* Walks over a job's result folder (tree_walk.h): what is told, what is counted, and where they end. */
+#include "node/blob/tree_walk.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    char root[64];
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    if (f == NULL)
+        return -1;
+    (void)snprintf(f->root, sizeof(f->root), "/tmp/shoal-walk-XXXXXX");
+    *state = f;
+    return mkdtemp(f->root) == NULL ? -1 : 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    char command[128];
+
+    (void)snprintf(command, sizeof(command), "rm -rf %s", f->root);
+    (void)!system(command);
+    free(f);
+    return 0;
+}
+
+static void make_file(const struct fixture *f, const char *name, off_t bytes)
+{
+    char path[300];
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", f->root, name);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, bytes), 0);
+    (void)close(fd);
+}
+
+static void make_folder(const struct fixture *f, const char *name)
+{
+    char path[300];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", f->root, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static bool told(const struct tree_walk *walk, const char *path)
+{
+    for (size_t i = 0; i < walk->count; i++)
+        if (strcmp(tree_walk_path(walk, i), path) == 0)
+            return true;
+    return false;
+}
+
+static struct tree_walk unbounded(void)
+{
+    return (struct tree_walk){ .looks_max = UINT64_MAX, .files_max = UINT64_MAX, .bytes_max = UINT64_MAX };
+}
+
+/* Hidden ones, caches and parts are not told to other hosts, and take as much room as any. */
+static void what_is_not_replicated_is_counted(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_walk walk = unbounded();
+
+    make_folder(f, "a");
+    make_folder(f, ".cache");
+    make_folder(f, "a/__pycache__");
+    make_file(f, "a/one", 3);
+    make_file(f, ".hidden", 5);
+    make_file(f, "x.part", 7);
+    make_file(f, ".cache/two", 11);
+    make_file(f, "a/__pycache__/three", 13);
+    tree_walk(f->root, &walk);
+    assert_int_equal(walk.end, TREE_WALK_WHOLE);
+    assert_int_equal(walk.count, 1);
+    assert_true(told(&walk, "a/one"));
+    assert_int_equal(walk.found[0].bytes, 3);
+    assert_int_equal(walk.files, 5);
+    assert_int_equal(walk.bytes, 3 + 5 + 7 + 11 + 13);
+    tree_walk_deinit(&walk);
+}
+
+static void no_link_is_followed_and_no_pipe_is_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    struct tree_walk walk = unbounded();
+    char path[300];
+
+    make_file(f, "one", 1);
+    (void)snprintf(path, sizeof(path), "%s/link", f->root);
+    assert_int_equal(symlink("/etc", path), 0);
+    (void)snprintf(path, sizeof(path), "%s/loop", f->root);
+    assert_int_equal(symlink(".", path), 0);
+    (void)snprintf(path, sizeof(path), "%s/pipe", f->root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    tree_walk(f->root, &walk);
+    assert_int_equal(walk.count, 1);
+    assert_true(told(&walk, "one"));
+    tree_walk_deinit(&walk);
+    (void)snprintf(path, sizeof(path), "%s/link", f->root);
+    walk = unbounded();
+    tree_walk(path, &walk); /* the folder itself was exchanged for a link */
+    assert_int_equal(walk.looks, 0);
+    tree_walk_deinit(&walk);
+}
+
+static void a_walk_ends_at_its_bounds(void **state)
+{
+    static const struct {
+        const char *name;
+        struct tree_walk asked;
+        enum tree_walk_end want;
+    } rows[] = {
+        { "all fits", { .looks_max = 5, .files_max = 4, .bytes_max = 20 }, TREE_WALK_WHOLE },
+        { "too many names", { .looks_max = 4, .files_max = 4, .bytes_max = 20 }, TREE_WALK_CUT },
+        { "too many files", { .looks_max = 5, .files_max = 3, .bytes_max = 20 }, TREE_WALK_OVER },
+        { "too many bytes", { .looks_max = 5, .files_max = 4, .bytes_max = 19 }, TREE_WALK_OVER },
+        { "two are the bundle's",
+          { .looks_max = 5, .files_max = 2, .bytes_max = 20, .code_files = 2 },
+          TREE_WALK_WHOLE },
+        { "of five of the bundle two are left",
+          { .looks_max = 5, .files_max = 2, .bytes_max = 20, .code_files = 5 },
+          TREE_WALK_WHOLE },
+        { "one of two is the job's",
+          { .looks_max = 5, .files_max = 2, .bytes_max = 20, .code_files = 1 },
+          TREE_WALK_OVER },
+    };
+    struct fixture *f = *state;
+
+    make_folder(f, "_submitted_code");
+    make_file(f, "_submitted_code/main.py", 5);
+    make_file(f, "_submitted_code/beside.py", 5);
+    make_file(f, "one", 5);
+    make_file(f, ".two", 5);
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tree_walk walk = rows[i].asked;
+
+        tree_walk(f->root, &walk);
+        if (walk.end != rows[i].want)
+            fail_msg("%s: ends with %d", rows[i].name, (int)walk.end);
+        tree_walk_deinit(&walk);
+    }
+}
+
+static void a_folder_that_is_not_there_is_empty(void **state)
+{
+    struct tree_walk walk = unbounded();
+
+    (void)state;
+    tree_walk("/nowhere/at/all", &walk);
+    assert_int_equal(walk.end, TREE_WALK_WHOLE);
+    assert_int_equal(walk.files, 0);
+    tree_walk_deinit(&walk);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_not_replicated_is_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_link_is_followed_and_no_pipe_is_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_walk_ends_at_its_bounds, setup, teardown),
+        cmocka_unit_test(a_folder_that_is_not_there_is_empty),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
