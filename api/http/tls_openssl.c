@@ -53,6 +53,9 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
 #define TLS_12_SUITES "ECDHE+CHACHA20:ECDHE+AESGCM"
 #define TLS_13_SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 
+/* OpenSSL without memory for a moment calls a good file wrong, too. */
+#define UNREADABLE(what) what " (out of memory? start again; else remove tls.crt and tls.key for new ones)"
+
 static enum shoal_err load_files(SSL_CTX *ctx, const char *dir, struct shoal_msg *msg)
 {
     char crt[1024];
@@ -61,10 +64,10 @@ static enum shoal_err load_files(SSL_CTX *ctx, const char *dir, struct shoal_msg
     (void)snprintf(crt, sizeof(crt), "%s/tls.crt", dir);
     (void)snprintf(key, sizeof(key), "%s/tls.key", dir);
     if (SSL_CTX_use_certificate_chain_file(ctx, crt) != 1)
-        return openssl_fail(msg, SHOAL_ERR_INVALID, "tls.crt cannot be read; remove tls.crt and tls.key for new ones");
+        return openssl_fail(msg, SHOAL_ERR_INVALID, UNREADABLE("tls.crt cannot be read"));
     if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
         return openssl_fail(msg, SHOAL_ERR_INVALID,
-                            "tls.key cannot be read or does not fit tls.crt; remove both for new ones");
+                            UNREADABLE("tls.key cannot be read or does not fit tls.crt"));
     return SHOAL_OK;
 }
 

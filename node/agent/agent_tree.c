@@ -217,6 +217,18 @@ static uint64_t mtime_of(const struct stat *facts)
     return (uint64_t)facts->st_mtim.tv_sec * SHOAL_S + (uint64_t)facts->st_mtim.tv_nsec;
 }
 
+/* chmod changes neither size nor time. What was received has the mode that its own host gave it. */
+static void look_at_mode(struct tree *tree, struct entry *entry, uint32_t mode)
+{
+    if (entry->mode == mode || entry->log)
+        return;
+    entry->mode = mode;
+    if (entry->foreign)
+        return;
+    entry->version++; /* sent again: whoever has the content takes its mode alone */
+    touch(tree);
+}
+
 static void look_at(struct tree *tree, const char *path, const struct tree_found *found)
 {
     struct entry *entry = entry_find(tree, path);
@@ -226,8 +238,10 @@ static void look_at(struct tree *tree, const char *path, const struct tree_found
     if (entry == NULL)
         return;
     entry->seen = tree->looks;
-    if (!fresh && entry->bytes == found->bytes && entry->mtime_ns == found->mtime_ns)
+    if (!fresh && entry->bytes == found->bytes && entry->mtime_ns == found->mtime_ns) {
+        look_at_mode(tree, entry, found->mode);
         return;
+    }
     entry->bytes = found->bytes;
     entry->mtime_ns = found->mtime_ns;
     entry->mode = found->mode;
@@ -494,7 +508,7 @@ static void on_read(struct agent_file_job *file)
             if (reading->prepare) {
                 entry->prepared = entry->version;
                 entry->content = reading->content;
-                entry->fresh = reading->fresh;
+                entry->fresh = entry->fresh || reading->fresh;
             }
             target->asking = true;
             send_piece(tree, target, entry, reading);
@@ -740,6 +754,7 @@ void agent_tree_received(struct agent *agent, struct shoal_job_id id, const char
     entry->fresh = false;
     entry->bytes = (uint64_t)facts->st_size;
     entry->mtime_ns = mtime_of(facts);
+    entry->mode = facts->st_mode & 0777;
 }
 
 void agent_tree_create(struct agent *agent)

@@ -303,6 +303,7 @@ static enum shoal_err finish(const struct tree_place *place, int dir, int fd, co
     } else if (!same_content(&got, &version)) { /* N1. It changed while it was sent, or pieces are missing */
         return SHOAL_ERR_MALFORMED;
     }
+    (void)fchmod(fd, piece->mode & 0700); /* which may be another one than the first piece's */
     (void)futimens(fd, times);
     err = shoal_disk_commit(dir, fd, part, name, NULL);
     if (err == SHOAL_OK && version.number > 0)
@@ -350,6 +351,21 @@ static enum shoal_err take_file(const struct tree_place *place, int dir, const c
     return err;
 }
 
+/* The content is here already; its mode may have changed since. */
+static void take_mode(const struct tree_place *place, const struct tree_piece *piece)
+{
+    const char *name;
+    int dir = open_folder(place->root, place->path, false, &name);
+    int fd = dir < 0 ? -1 : open_at(dir, name, O_RDONLY, 0);
+
+    if (fd >= 0) {
+        (void)fchmod(fd, piece->mode & 0700);
+        (void)close(fd);
+    }
+    if (dir >= 0)
+        (void)close(dir);
+}
+
 enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece *piece, enum tree_outcome *outcome,
                          struct tree_version *ours, struct stat *facts)
 {
@@ -361,6 +377,8 @@ enum shoal_err tree_take(const struct tree_place *place, const struct tree_piece
     *ours = (struct tree_version){ .number = 0 };
     if (!piece->log && piece->offset == 0 && keeps(place, piece, ours)) {
         *outcome = TREE_KEPT;
+        if (piece->versioned && ours->number > 0 && tree_version_cmp(ours, &piece->version) == 0)
+            take_mode(place, piece);
         return SHOAL_OK;
     }
     err = shoal_disk_folders(place->root, 0700, NULL);

@@ -22,7 +22,6 @@ for path, text in (("plots/loss curve.svg", "<svg/>"), ("checkpoints/7.pt", "wei
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as out:
         out.write(text)
-os.chmod(os.path.join(result, "plots/loss curve.svg"), 0o755)
 os.symlink("/etc/passwd", os.path.join(result, "outside"))
 os.mkfifo(os.path.join(result, "pipe"))
 with open("beside.csv", "w") as out:  # the working directory lies in the folder, too
@@ -32,6 +31,8 @@ with open("config.txt", "a") as out:
 print("written", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
+os.chmod(os.path.join(result, "plots/loss curve.svg"), 0o755)
+time.sleep(600)
 """
 CODE = "_submitted_code/model/"
 LEFT = {"plots/loss curve.svg": b"<svg/>", "checkpoints/7.pt": b"weights" * 40000, "model/final": b"model",
@@ -77,6 +78,10 @@ def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
     mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "6"))
     go = tmp_path / "go"
     job = submit(mesh, mesh.hosts[3], script(WRITER, **{"config.txt": "as sent, "}), script=(str(go),))
+    plots = lambda host: [path.stat().st_mode & 0o700 for path in host.data.glob("results/*/batchworkdir/%s/plots/*.svg" % job)]  # noqa: E731
+    mesh.until(lambda: sum(plots(host) == [0o600] for host in mesh.hosts) >= 3, 30, "the guardians have it", pause=0.1)
+    go.touch()  # chmod changes neither size nor time
+    mesh.until(lambda: sum(plots(host) == [0o700] for host in mesh.hosts) >= 3, 30, "... and its new mode", pause=0.1)
     assert_files(mesh, mesh.hosts, job, tmp_path)  # it runs
 
     # Stopped: its host is lost, too, before the archive.
