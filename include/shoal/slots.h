@@ -22,6 +22,8 @@
  * S9. A slot's state and a worker's phase move only as the tables of sched/host/slots.c say. EXITED is final.
  * S11. After an agent's start nothing is promised or started, and nothing is said to be unknown, before every runner has
  *     said what lives here, or 5 s have passed: what started last may not be in the table.
+ * S12. A worker that has ended is kept until its leader says FORGET, which is told once and may be lost: each 2 s its end
+ *     is told again, and whoever knows that the job's group is gone for good answers END.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.
@@ -59,6 +61,7 @@ enum shoal_slots_event_kind {
     SHOAL_SLOTS_LINK,   /* to `node` is up (again): reports are repeated at once */
     SHOAL_SLOTS_TARGET, /* this host's own allocation: who deserves each slot. Zero: nobody */
     SHOAL_SLOTS_DRAIN,  /* whether this host is being drained: then nothing new starts here */
+    SHOAL_SLOTS_ENDED,  /* the job's group is gone for good: what waits for its leader here waits no more */
     SHOAL_SLOTS_HOST,   /* what the shell says of workers, blobs and the ledger: host.h */
 };
 
@@ -74,6 +77,7 @@ struct shoal_slots_event {
         struct {
             struct shoal_job_id jobs[SHOAL_SLOTS_MAX];
         } target;
+        struct shoal_job_id ended;
         struct shoal_host_event host;
     } u;
 };
@@ -166,6 +170,7 @@ struct shoal_slot_status {
     uint64_t deadline_ns;
     bool frozen;
 };
+bool shoal_slots_has_job(const struct shoal_slots *slots, struct shoal_job_id job);
 uint32_t shoal_slots_count(const struct shoal_slots *slots);
 void shoal_slots_slot(const struct shoal_slots *slots, uint32_t slot, struct shoal_slot_status *status);
 void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_record *record);

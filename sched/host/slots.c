@@ -9,6 +9,7 @@
 
 #define REATTACH_NS (5 * SHOAL_S) /* S11: a runner that does not answer holds the others up for no longer */
 #define EMPTY_NS (10 * SHOAL_S)   /* a job without workers here is forgotten */
+#define REMIND_NS (2 * SHOAL_S)   /* S12 */
 #define PROGRESS_NS (500 * SHOAL_MS)
 #define IDLE_NS (20 * SHOAL_MS) /* a slot's lock is free so soon after its last process */
 
@@ -573,6 +574,7 @@ static void on_host(struct slots_step *s, const struct shoal_host_event *event)
 static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_event *event)
 {
     struct shoal_slots *slots = s->slots;
+    struct hjob *ended;
 
     SHOAL_ASSERT(s->actions->pool_used <= SHOAL_SLOTS_POOL_BYTES);
     switch (event->kind) {
@@ -593,6 +595,11 @@ static enum shoal_err on_event(struct slots_step *s, const struct shoal_slots_ev
         slots->drain = event->u.drain;
         return SHOAL_OK;
     case SHOAL_SLOTS_HOST: on_host(s, &event->u.host); return SHOAL_OK;
+    case SHOAL_SLOTS_ENDED:
+        ended = slots_find_job(slots, event->u.ended);
+        if (ended != NULL)
+            ended->closing = true;
+        return SHOAL_OK;
     }
     return SHOAL_ERR_INVALID;
 }
@@ -730,6 +737,18 @@ static void item_sent(struct slots_step *s, struct item *item)
     wake(s->slots, s->now_ns + s->slots->options.repeat_ns);
 }
 
+/* S12 */
+static bool reminder_due(struct slots_step *s, const struct worker *worker)
+{
+    SHOAL_ASSERT(worker->used);
+    if (worker->report.phase != SHOAL_PHASE_EXITED || worker->item.seq == 0 || item_open(&worker->item))
+        return false;
+    if (s->now_ns >= worker->item.sent_ns + REMIND_NS)
+        return true;
+    wake(s->slots, worker->item.sent_ns + REMIND_NS);
+    return false;
+}
+
 static void report_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
     SHOAL_ASSERT(!shoal_node_id_is_zero(job->leader)); /* S6: there is somebody to tell */
@@ -738,7 +757,8 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
         wake(s->slots, worker->quiet_ns);
         return;
     }
-    if (slots_shrink_withholds(s->slots, job, worker) || !item_due(s, job, &worker->item))
+    if (slots_shrink_withholds(s->slots, job, worker) ||
+        (!item_due(s, job, &worker->item) && !reminder_due(s, worker)))
         return;
     if (worker->report.closed && worker->broken != 0) { /* a leader that does not know it refuses this message alone */
         s->slots->out.kind = SHOAL_HOST_BROKEN;
@@ -749,8 +769,14 @@ static void report_worker(struct slots_step *s, struct hjob *job, struct worker 
     }
     s->slots->out.kind = SHOAL_HOST_WORKER;
     s->slots->out.u.worker = worker->report;
-    if (slots_send(s, job, job->leader, worker->item.seq))
+    if (!slots_send(s, job, job->leader, worker->item.seq))
+        return;
+    if (item_open(&worker->item)) {
         item_sent(s, &worker->item);
+    } else {
+        worker->item.sent_ns = s->now_ns;
+        wake(s->slots, s->now_ns + REMIND_NS);
+    }
 }
 
 static void report_progress(struct slots_step *s, struct hjob *job)

@@ -296,6 +296,15 @@ void shoal_slots_record(const struct shoal_slots *slots, struct shoal_slots_reco
         record->free = 0; /* S10, S11 */
 }
 
+bool shoal_slots_has_job(const struct shoal_slots *slots, struct shoal_job_id job)
+{
+    SHOAL_ASSERT(slots->jobs_max > 0);
+    for (uint32_t i = 0; i < slots->jobs_max; i++)
+        if (slots->jobs[i].used && shoal_job_id_equal(slots->jobs[i].id, job))
+            return true;
+    return false;
+}
+
 uint32_t shoal_slots_count(const struct shoal_slots *slots)
 {
     SHOAL_ASSERT(slots->options.slots <= SHOAL_SLOTS_MAX);

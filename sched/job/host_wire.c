@@ -461,6 +461,30 @@ bool shoal_host_kind_to_host(uint8_t kind)
     return kind <= SHOAL_HOST_END;
 }
 
+bool shoal_host_answer_end(struct shoal_view bytes, uint8_t *answer, size_t cap, size_t *len)
+{
+    struct shoal_reader r = shoal_reader_init(bytes);
+    struct shoal_writer w = shoal_writer_init(answer, cap);
+    struct shoal_job_id job;
+    uint32_t generation;
+    uint64_t term;
+
+    SHOAL_ASSERT(answer != NULL && len != NULL);
+    (void)job_get_head(&r, SHOAL_HOST_KIND_COUNT, SHOAL_HOST_WIRE_VERSION);
+    job = shoal_get_job_id(&r);
+    generation = shoal_get_u32(&r);
+    term = shoal_get_u64(&r);
+    job_put_head(&w, SHOAL_HOST_END, SHOAL_HOST_WIRE_VERSION);
+    shoal_put_job_id(&w, job);
+    shoal_put_u32(&w, generation);
+    shoal_put_u64(&w, term);
+    shoal_put_u32(&w, 0); /* host epoch, stamp and sequence: an END has none */
+    shoal_put_u64(&w, 0);
+    shoal_put_u64(&w, 0);
+    *len = w.len;
+    return !r.failed && !w.failed;
+}
+
 bool shoal_host_peek(struct shoal_view bytes, uint8_t *kind, struct shoal_job_id *job)
 {
     struct shoal_reader r = shoal_reader_init(bytes);

@@ -9,6 +9,7 @@
 #include "sched_lead.h"
 #include "sched_slots.h"
 #include "sched_state.h"
+#include "sched_store.h"
 
 #include "shoal/banned.h"
 
@@ -51,6 +52,16 @@ void sched_host_send(struct shoal_sched *s, struct shoal_node_id to, struct shoa
     sched_send(s, to, &frame);
 }
 
+/* The host missed the order to forget: nobody else would ever give it. */
+static void tell_end(struct shoal_sched *s, struct shoal_node_id to, struct shoal_view report)
+{
+    uint8_t bytes[96];
+    size_t len;
+
+    if (shoal_host_answer_end(report, bytes, sizeof(bytes), &len))
+        sched_host_send(s, to, shoal_view_of(bytes, len));
+}
+
 enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id from, struct shoal_view bytes)
 {
     struct shoal_slots_event to_slots = { .kind = SHOAL_SLOTS_FRAME };
@@ -67,6 +78,8 @@ enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id f
         return sched_slots_step(s, &to_slots);
     }
     g = sched_group_find(s, job);
+    if (g == NULL && (sched_is_gone(s, job) || sched_gone_is_forgotten(s, job)))
+        tell_end(s, from, bytes);
     if (g == NULL || g->lead == NULL)
         return SHOAL_OK; /* led elsewhere: the host repeats its reports to the new leader */
     to_lead.u.frame.from = from;

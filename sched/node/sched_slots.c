@@ -144,6 +144,14 @@ void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node)
     (void)!sched_slots_step(s, &event);
 }
 
+void sched_slots_ended(struct shoal_sched *s, struct shoal_job_id job)
+{
+    const struct shoal_slots_event event = { .kind = SHOAL_SLOTS_ENDED, .u.ended = job };
+
+    if (shoal_slots_has_job(s->slots.core, job))
+        (void)!sched_slots_step(s, &event);
+}
+
 enum shoal_err sched_slots_restore(struct shoal_sched *s, struct shoal_view bytes)
 {
     struct shoal_slots_options options;

@@ -34,6 +34,7 @@ SHOAL_MUST_CHECK enum shoal_err sched_slots_restore(struct shoal_sched *s, struc
 SHOAL_MUST_CHECK enum shoal_err sched_slots_step(struct shoal_sched *s, const struct shoal_slots_event *event);
 struct shoal_host_order *sched_order(struct shoal_sched *s, enum shoal_host_order_kind kind);
 void sched_on_host(struct shoal_sched *s, const struct shoal_host_event *event);
+void sched_slots_ended(struct shoal_sched *s, struct shoal_job_id job); /* its group is gone for good: S12 */
 void sched_slots_link(struct shoal_sched *s, struct shoal_node_id node);
 void sched_slots_due(struct shoal_sched *s);
 uint64_t sched_slots_deadline(const struct shoal_sched *s);

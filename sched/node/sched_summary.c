@@ -257,10 +257,12 @@ void sched_on_summary(struct shoal_sched *s, const struct shoal_sched_event *eve
     struct shoal_job_summary summary;
 
     SHOAL_ASSERT(event->kind == SHOAL_SCHED_SUMMARY);
-    if (event->u.summary.payload.len == 0)
+    if (event->u.summary.payload.len == 0) {
         forget(s, event->u.summary.job, event->u.summary.archived);
-    else if (!is_buried(s, event->u.summary.job, event->u.summary.version) &&
+        sched_slots_ended(s, event->u.summary.job);
+    } else if (!is_buried(s, event->u.summary.job, event->u.summary.version) &&
              shoal_job_summary_decode(event->u.summary.payload, &summary) == SHOAL_OK &&
-             shoal_job_id_equal(summary.id, event->u.summary.job))
+             shoal_job_id_equal(summary.id, event->u.summary.job)) {
         sched_summary_hear(s, &summary, event->u.summary.version, false);
+    }
 }

@@ -931,6 +931,60 @@ static void test_orders(void **state)
     teardown();
 }
 
+static void acknowledge(uint64_t seq)
+{
+    start(SHOAL_HOST_ACK, job_a);
+    out.seq = seq;
+    send_from(leader);
+}
+
+/* S12: FORGET is told once, and was lost. */
+static void test_an_end_that_nobody_forgets(void **state)
+{
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    hello(11);
+    exited(11);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    acknowledge(in.seq);
+    tick(SHOAL_S);
+    assert_false(sent(SHOAL_HOST_WORKER)); /* it is known */
+    tick(2 * SHOAL_S);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_EXITED && in.u.worker.worker_id == 11);
+    tick(10 * SHOAL_MS);
+    assert_false(sent(SHOAL_HOST_WORKER));
+    tick(60 * SHOAL_S);
+    assert_null(order(SHOAL_HOST_DO_JOB_CLOSED)); /* its leader may still have to hear of it again */
+    teardown();
+}
+
+/* ... and nobody will ever say it: the group is gone, as gossip or an END tells. */
+static void test_an_end_whose_group_is_gone(void **state)
+{
+    uint8_t report[SHOAL_HOST_MESSAGE_MAX], answer[96];
+    size_t len;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    assert_true(shoal_slots_has_job(slots, job_a));
+    exited(11);
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_ENDED, .u.ended = job_a });
+    assert_non_null(order(SHOAL_HOST_DO_JOB_CLOSED));
+    assert_false(shoal_slots_has_job(slots, job_a));
+    (void)lease(job_a, 12, 1);
+    exited(12);
+    assert_true(sent(SHOAL_HOST_WORKER));
+    assert_int_equal(shoal_host_encode(&in, report, sizeof(report), &len), SHOAL_OK);
+    assert_true(shoal_host_answer_end(shoal_view_of(report, len), answer, sizeof(answer), &len));
+    step(&(struct shoal_slots_event){ .kind = SHOAL_SLOTS_FRAME,
+                                      .u.frame = { .from = leader, .bytes = shoal_view_of(answer, len) } });
+    assert_non_null(order(SHOAL_HOST_DO_JOB_CLOSED));
+    assert_false(shoal_host_answer_end(shoal_view_of(report, 9), answer, sizeof(answer), &len));
+    teardown();
+}
+
 static void test_stuck(void **state)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STUCK };
@@ -1011,6 +1065,8 @@ int main(void)
         cmocka_unit_test(test_restart_without_a_table),
         cmocka_unit_test(test_a_runner_nobody_knows),
         cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_an_end_that_nobody_forgets),
+        cmocka_unit_test(test_an_end_whose_group_is_gone),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_call_before_hello),
         cmocka_unit_test(test_malformed),
