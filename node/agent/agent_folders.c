@@ -173,11 +173,11 @@ static bool is_empty_below(const char *result_dir, const char *name)
 static bool is_silent(const struct agent *agent, const struct agent_job *job, const char *log)
 {
     static const char *const result[] = { "_submitted_code", "checkpoint", "log", "model" };
-    static const char *const kept[] = { "spec", "runner.sock" };
+    static const char *const kept[] = { "alive", "runner.sock", "spec" };
     char path[AGENT_PATH_BYTES + 200];
 
     agent_job_folder(agent, job->id, path, sizeof(path));
-    if (!holds_only(path, kept, 2) || !holds_only(job->result_dir, result, 4))
+    if (!holds_only(path, kept, 3) || !holds_only(job->result_dir, result, 4))
         return false;
     for (unsigned i = 0; i < 4; i++)
         if (i != 2 && !is_empty_below(job->result_dir, result[i]))

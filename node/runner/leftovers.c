@@ -1,14 +1,17 @@
 #include "leftovers.h"
 
+#include "shoal/below.h"
 #include "shoal/limits.h"
 #include "shoal/worker.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,4 +69,89 @@ unsigned leftovers_kill(const char *job, const char *socket_path)
     if (proc != NULL)
         (void)closedir(proc);
     return count;
+}
+
+/* ---- locks ---- */
+
+#define LOCK_NAME "alive"
+
+int leftovers_find(const char *folder) { return shoal_open_below(folder, LOCK_NAME, O_RDONLY); }
+
+bool leftovers_lock_is_free(int lock)
+{
+    bool is_free = flock(lock, LOCK_EX | LOCK_NB) == 0;
+
+    if (is_free)
+        (void)flock(lock, LOCK_UN);
+    return is_free;
+}
+
+/* A file that an earlier runner's helper still holds is replaced: it goes on to say what is left of that one. */
+static int lock_make(const char *folder)
+{
+    char path[600];
+    int fd = shoal_open_below(folder, LOCK_NAME, O_RDWR | O_CREAT);
+
+    if (fd >= 0 && leftovers_lock_is_free(fd))
+        return fd;
+    if (fd >= 0)
+        (void)close(fd);
+    (void)snprintf(path, sizeof(path), "%s/" LOCK_NAME, folder);
+    if (unlink(path) != 0)
+        return -1;
+    return shoal_open_below(folder, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
+}
+
+enum shoal_err leftovers_lock(const char *folder, int *lock, struct shoal_msg *msg)
+{
+    *lock = lock_make(folder);
+    if (*lock >= 0 && flock(*lock, LOCK_SH | LOCK_NB) == 0)
+        return SHOAL_OK;
+    (void)shoal_fail(msg, SHOAL_ERR_STORAGE, "%s/" LOCK_NAME ": no lock for the job's runner: %s", folder,
+                     strerror(errno));
+    if (*lock >= 0)
+        (void)close(*lock);
+    return SHOAL_ERR_STORAGE;
+}
+
+/* ---- jobs that lost their runner ---- */
+
+static void remove_at(struct leftovers *leftovers, unsigned at)
+{
+    if (leftovers->list[at].lock >= 0)
+        (void)close(leftovers->list[at].lock);
+    leftovers->list[at] = leftovers->list[--leftovers->count];
+}
+
+void leftovers_add(struct leftovers *leftovers, struct shoal_job_id job, uint64_t slots, int lock)
+{
+    if (leftovers->count == LEFTOVERS_MAX)
+        remove_at(leftovers, 0);
+    leftovers->list[leftovers->count++] = (struct leftover){ .job = job, .slots = slots, .lock = lock };
+}
+
+bool leftovers_hold(struct leftovers *leftovers, uint32_t slot, const char *socket_path,
+                    bool (*runs)(void *arg, struct shoal_job_id job), void *arg)
+{
+    for (unsigned i = 0; i < leftovers->count;) {
+        const struct leftover *left = &leftovers->list[i];
+        char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+        if ((left->slots >> slot & 1) == 0) {
+            i++;
+            continue;
+        }
+        shoal_job_id_text(left->job, job);
+        if ((!runs(arg, left->job) && leftovers_kill(job, socket_path) > 0) ||
+            (left->lock >= 0 && !leftovers_lock_is_free(left->lock)))
+            return true;
+        remove_at(leftovers, i);
+    }
+    return false;
+}
+
+void leftovers_deinit(struct leftovers *leftovers)
+{
+    while (leftovers->count > 0)
+        remove_at(leftovers, 0);
 }

@@ -46,24 +46,25 @@ enum shoal_err spawn_decode(struct shoal_view datagram, struct spawn_order *orde
     return SHOAL_OK;
 }
 
-int spawn_send(int socket, const struct spawn_order *order, int listener)
+int spawn_send(int socket, const struct spawn_order *order, const struct spawn_fds *fds)
 {
     uint8_t bytes[SPAWN_MESSAGE_MAX];
     struct iovec part = { .iov_base = bytes };
     union {
         struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
+        char space[CMSG_SPACE(2 * sizeof(int))];
     } control = { 0 };
     struct msghdr header = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
     };
     struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    const int both[2] = { fds->listener, fds->lock };
 
     if (spawn_encode(order, bytes, sizeof(bytes), &part.iov_len) != SHOAL_OK)
         return EMSGSIZE;
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &listener, sizeof(int));
+    c->cmsg_len = CMSG_LEN(sizeof(both));
+    memcpy(CMSG_DATA(c), both, sizeof(both));
     return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }

@@ -61,19 +61,24 @@ static void on_poll_closed(uv_handle_t *handle)
     spawner_release(spawner);
 }
 
-/* The process is small: once it is sent SIGKILL, its end takes less than a turn. */
-static void helper_end(struct spawner *spawner)
+static void helper_forget(struct spawner *spawner)
 {
     struct helper *helper = spawner->helper;
 
-    if (helper == NULL)
-        return;
     spawner->helper = NULL;
     (void)uv_poll_stop(&helper->poll);
     (void)close(helper->socket);
-    (void)kill(helper->pid, SIGKILL);
-    (void)waitpid(helper->pid, NULL, 0);
     uv_close((uv_handle_t *)&helper->poll, on_poll_closed);
+}
+
+/* It takes no order any more. The process is small: once it is sent SIGKILL, its end takes less than a turn. */
+static void helper_end(struct spawner *spawner)
+{
+    if (spawner->helper == NULL)
+        return;
+    (void)kill(spawner->helper->pid, SIGKILL);
+    (void)waitpid(spawner->helper->pid, NULL, 0);
+    helper_forget(spawner);
 }
 
 /* It never says anything: readable means gone. */
@@ -190,8 +195,8 @@ enum shoal_err spawner_create(struct spawner **out, struct uv_loop_s *loop, stru
     return err;
 }
 
-enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order, int listener,
-                              struct shoal_msg *msg)
+enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order *order,
+                              const struct spawn_fds *fds, struct shoal_msg *msg)
 {
     int code = 0;
 
@@ -200,7 +205,7 @@ enum shoal_err spawner_runner(struct spawner *spawner, const struct spawn_order 
 
         if (err != SHOAL_OK)
             return err;
-        code = spawn_send(spawner->helper->socket, order, listener);
+        code = spawn_send(spawner->helper->socket, order, fds);
         if (code == 0)
             return SHOAL_OK;
         if (code != EPIPE && code != ECONNRESET)
@@ -217,6 +222,7 @@ void spawner_stop(struct spawner *spawner, void (*done)(void *arg), void *arg)
     spawner->stopped = true;
     spawner->done = done;
     spawner->done_arg = arg;
-    helper_end(spawner);
+    if (spawner->helper != NULL)
+        helper_forget(spawner); /* P1 of spawn.h: it stays as long as its runners do */
     spawner_release(spawner);
 }

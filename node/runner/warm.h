@@ -3,7 +3,7 @@
  *   agent --folder, job, generation + listening socket--> warm server --fork--> runner --fork--> script
  *                                                          (a Python that has come up, and waits)
  *
- * A warm server is a spawn helper (spawn.h, P1 to P4) that happens to be a Python interpreter. The runners that it forks
+ * A warm server is a spawn helper (spawn.h, P1 to P5) that happens to be a Python interpreter. The runners that it forks
  * are interpreters, too, and what such a runner would execute as `python main.py ...` it forks instead. So a warm script
  * has the same parent, lock, session, logs and deadlines as a cold one, by the same code.
  *
@@ -55,7 +55,7 @@ SHOAL_MUST_CHECK enum shoal_err warm_create(struct warm **warm, struct uv_loop_s
 /* As spawner_runner(), to the server that fits `start`, which is started if there is none; `server` names it. The order
  * may still be lost with it. UNREACHABLE: the message says why this run is to start cold. */
 SHOAL_MUST_CHECK enum shoal_err warm_runner(struct warm *warm, const struct shoal_runner_start *start,
-                                            const struct spawn_order *order, int listener, uint64_t *server,
+                                            const struct spawn_order *order, const struct spawn_fds *fds, uint64_t *server,
                                             struct shoal_msg *msg);
 void warm_answered(struct warm *warm, uint64_t server); /* a runner that it forked has said WELCOME */
 /* An order was lost with it, or not carried out in time. It is ended, and one that never answered is not started again

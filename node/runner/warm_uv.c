@@ -3,8 +3,8 @@
  *   none --a start that none fits--> serves --unused for WARM_IDLE_NS, or the longest unused of too many--> ends by itself
  *                                      '-----it dies, or holds an order for too long: killed---------------> none
  *
- * A server whose socket is closed carries out what it was told before, and ends. It is reaped by the timer: the end of a
- * large process takes longer than a turn. */
+ * A server whose socket is closed carries out what it was told before, and ends after its runners. It is reaped by the
+ * timer: the end of a large process takes longer than a turn. */
 #include "warm.h"
 
 #include <errno.h>
@@ -28,9 +28,10 @@
 #define SOCKET_FD 3
 #define LOG_FD 4
 #define SOCKET_BYTES (256 * 1024)
-#define ENDING_MAX 16
+#define ENDING_MAX 64
 #define FAILED_MAX 8
-/* A server that was let go has its orders to carry out; one that hangs is killed then. */
+/* A server that was let go has its orders to carry out, and its runners to stay with; one that has never answered and hangs
+ * is killed then. */
 #define ENDING_NS (5 * SHOAL_S)
 #define KEPT_VARIABLES_MAX 128
 
@@ -119,7 +120,7 @@ static void server_end(struct server *server, bool at_once)
     (void)close(server->socket);
     if (at_once)
         (void)kill(server->pid, SIGKILL);
-    reap_later(warm, server->pid, uv_hrtime() + ENDING_NS);
+    reap_later(warm, server->pid, server->answered ? UINT64_MAX : uv_hrtime() + ENDING_NS);
     uv_close((uv_handle_t *)&server->poll, on_poll_closed);
 }
 
@@ -153,7 +154,7 @@ static void on_socket(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     note_failure(poll->data);
-    server_end(poll->data, true);
+    server_end(poll->data, !((struct server *)poll->data)->answered); /* else it stays with its runners (P1 of spawn.h) */
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -369,7 +370,7 @@ enum shoal_err warm_create(struct warm **out, struct uv_loop_s *loop, const char
 }
 
 enum shoal_err warm_runner(struct warm *warm, const struct shoal_runner_start *start, const struct spawn_order *order,
-                           int listener, uint64_t *number, struct shoal_msg *msg)
+                           const struct spawn_fds *fds, uint64_t *number, struct shoal_msg *msg)
 {
     char key[SHOAL_WARM_KEY_BYTES];
     struct server *server = NULL;
@@ -391,7 +392,7 @@ enum shoal_err warm_runner(struct warm *warm, const struct shoal_runner_start *s
             return err;
     }
     server->used_ns = uv_hrtime();
-    code = spawn_send(server->socket, order, listener);
+    code = spawn_send(server->socket, order, fds);
     if (code != 0)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the warm interpreter takes no order: %s", strerror(code));
     *number = server->number;

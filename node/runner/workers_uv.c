@@ -66,6 +66,7 @@ struct runner_link {
     struct shoal_job_id job;
     uint32_t generation;
     int fd;
+    int lock; /* of the helper that forked it; -1: none */
     uv_poll_t poll;
     bool poll_open;
     struct shoal_control_page *page;
@@ -101,8 +102,7 @@ struct workers {
     struct spawner *spawner;
     struct warm *warm;
     uint64_t slots_draining; /* bit i: slot i is watched for its lock */
-    uint64_t slots_orphaned; /* ... and its runner ended before its worker did: what the worker left is looked for */
-    struct shoal_job_id orphans[SHOAL_SLOTS_MAX]; /* whose */
+    struct leftovers leftovers;
     struct runner_link runners[JOBS_HERE_MAX];
     struct worker_link *links;
     unsigned link_count;
@@ -171,19 +171,13 @@ static bool lock_is_free(const struct workers *workers, uint32_t slot)
     return is_free;
 }
 
+static bool has_runner(void *arg, struct shoal_job_id job) { return runner_find(arg, job) != NULL; }
+
 /* A job can let its lock go, and kill its runner: so a slot whose runner was lost is free only when no process of the job is
- * left here. Where the job has another runner already, that one is not to be harmed, and finds none of these. */
+ * left here. */
 static bool slot_has_orphans(struct workers *workers, uint32_t slot)
 {
-    char job[SHOAL_JOB_ID_TEXT_BYTES];
-
-    if ((workers->slots_orphaned >> slot & 1) == 0)
-        return false;
-    shoal_job_id_text(workers->orphans[slot], job);
-    if (runner_find(workers, workers->orphans[slot]) == NULL && leftovers_kill(job, workers->socket_path) > 0)
-        return true;
-    workers->slots_orphaned &= ~(1ull << slot);
-    return false;
+    return leftovers_hold(&workers->leftovers, slot, workers->socket_path, has_runner, workers);
 }
 
 static void on_idle_timer(uv_timer_t *timer)
@@ -309,8 +303,10 @@ static void watchdog_start(struct workers *workers)
 
 static void handle_closed(struct workers *workers)
 {
-    if (--workers->handles_open == 0)
-        free(workers);
+    if (--workers->handles_open > 0)
+        return;
+    leftovers_deinit(&workers->leftovers);
+    free(workers);
 }
 
 static void on_runner_poll_closed(uv_handle_t *handle)
@@ -319,6 +315,8 @@ static void on_runner_poll_closed(uv_handle_t *handle)
     struct workers *workers = runner->workers;
 
     (void)close(runner->fd);
+    if (runner->lock >= 0)
+        (void)close(runner->lock);
     if (runner->page != NULL)
         (void)munmap(runner->page, sizeof(*runner->page));
     shoal_buf_deinit(&runner->orders);
@@ -389,6 +387,22 @@ static void ends_tell(struct runner_link *runner)
 
 static bool runner_again(struct runner_link *runner);
 
+/* Before anybody may start another runner of it. */
+static void runner_orphans(struct runner_link *runner)
+{
+    struct workers *workers = runner->workers;
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+    uint64_t slots = 0;
+
+    shoal_job_id_text(runner->job, job);
+    (void)leftovers_kill(job, workers->socket_path);
+    for (size_t i = 0; i < runner->alive_count; i++)
+        if (runner->alive[i].slot < workers->options.slots)
+            slots |= 1ull << runner->alive[i].slot;
+    leftovers_add(&workers->leftovers, runner->job, slots, runner->lock);
+    runner->lock = -1;
+}
+
 /* The runner is gone: so are its workers, by the parent-death signal. */
 static void runner_lost(struct runner_link *runner)
 {
@@ -403,20 +417,11 @@ static void runner_lost(struct runner_link *runner)
     (void)uv_poll_stop(&runner->poll);
     if (!runner->welcomed && runner_again(runner))
         runner->alive_count = 0; /* they are the new link's */
-    if (runner->alive_count > 0) {
-        char job[SHOAL_JOB_ID_TEXT_BYTES];
-
-        shoal_job_id_text(runner->job, job);
-        (void)leftovers_kill(job, workers->socket_path); /* before anybody may start another runner of it */
-    }
+    if (runner->alive_count > 0)
+        runner_orphans(runner);
     while (runner->alive_count > 0) {
         uint64_t worker_id = runner->alive[0].worker_id;
-        uint32_t slot = runner->alive[0].slot;
 
-        if (slot < workers->options.slots) {
-            workers->slots_orphaned |= 1ull << slot;
-            workers->orphans[slot] = runner->job;
-        }
         alive_remove(workers, runner, worker_id);
         workers->options.on_exited(workers->options.arg, worker_id, SIGKILL, true, "the runner ended");
     }
@@ -619,9 +624,14 @@ static enum shoal_err runner_connect(struct workers *workers, struct shoal_job_i
         return err;
     }
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
-    *runner = (struct runner_link){
-        .workers = workers, .used = true, .job = job, .generation = generation, .fd = fd, .poll_open = true
-    };
+    path[strlen(path) - 12] = '\0'; /* the folder again */
+    *runner = (struct runner_link){ .workers = workers,
+                                    .used = true,
+                                    .job = job,
+                                    .generation = generation,
+                                    .fd = fd,
+                                    .lock = leftovers_find(path),
+                                    .poll_open = true };
     (void)uv_poll_init(workers->options.loop, &runner->poll, fd);
     workers->handles_open++;
     runner->poll.data = runner;
@@ -658,22 +668,28 @@ static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id 
 {
     struct spawn_order order = { .generation = generation };
     struct shoal_msg why = { "" };
+    struct spawn_fds fds;
     enum shoal_err err;
-    int listener;
 
     *warm_server = 0;
     shoal_job_id_text(job, order.job);
     job_dir(workers, job, order.dir, sizeof(order.dir));
     (void)mkdir(order.dir, 0700);
-    err = runner_socket(order.dir, &listener, msg);
+    err = runner_socket(order.dir, &fds.listener, msg);
     if (err != SHOAL_OK)
         return err;
-    err = warm == NULL ? SHOAL_ERR_UNREACHABLE : warm_runner(workers->warm, warm, &order, listener, warm_server, &why);
+    err = leftovers_lock(order.dir, &fds.lock, msg);
+    if (err != SHOAL_OK) {
+        (void)close(fds.listener);
+        return err;
+    }
+    err = warm == NULL ? SHOAL_ERR_UNREACHABLE : warm_runner(workers->warm, warm, &order, &fds, warm_server, &why);
     if (err != SHOAL_OK && warm != NULL)
         workers->options.on_cold(workers->options.arg, job, why.text);
     if (err != SHOAL_OK)
-        err = spawner_runner(workers->spawner, &order, listener, msg);
-    (void)close(listener);
+        err = spawner_runner(workers->spawner, &order, &fds, msg);
+    (void)close(fds.listener);
+    (void)close(fds.lock);
     return err;
 }
 
@@ -1017,6 +1033,24 @@ release:
     return err;
 }
 
+/* None answers: nothing of it runs, unless its runner was killed while no agent was there. */
+static void runner_reattach(struct workers *workers, struct shoal_job_id job)
+{
+    struct runner_link *runner;
+    struct shoal_msg msg;
+    char path[600];
+    int lock;
+
+    if (runner_connect(workers, job, 0, &runner, &msg) == SHOAL_OK)
+        return;
+    job_dir(workers, job, path, sizeof(path));
+    lock = leftovers_find(path);
+    if (lock >= 0 && !leftovers_lock_is_free(lock))
+        leftovers_add(&workers->leftovers, job, UINT64_MAX, lock);
+    else if (lock >= 0)
+        (void)close(lock);
+}
+
 void workers_reattach(struct workers *workers, void (*done)(void *arg), void *arg)
 {
     DIR *dir = opendir(workers->jobs_dir);
@@ -1025,12 +1059,10 @@ void workers_reattach(struct workers *workers, void (*done)(void *arg), void *ar
     workers->reattached = done;
     workers->reattached_arg = arg;
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        struct runner_link *runner;
         struct shoal_job_id job;
-        struct shoal_msg msg;
 
         if (entry->d_name[0] != '.' && shoal_job_id_parse(entry->d_name, &job))
-            (void)runner_connect(workers, job, 0, &runner, &msg); /* none answers: nothing of it runs */
+            runner_reattach(workers, job);
     }
     if (dir != NULL)
         (void)closedir(dir);

@@ -308,6 +308,47 @@ def test_a_job_that_kills_its_runner_leaves_nobody_behind(mesh, script):
         assert not os.path.exists("/proc/%d" % pid) or "State:\tZ" in open("/proc/%d/status" % pid).read(), "%d lives on" % pid
 
 
+# The same without a trace: another program, with an empty environment, in a session of its own.
+VANISH = """
+import os, sys, time
+note = os.environ["RESULT_DIR"] + "/../../../../vanished"
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 300)
+        os.execve("/bin/sh", ["sh", "-c", 'echo $$ >> "$0"; exec sleep 300', note], {})
+    os._exit(0)
+os.wait()
+while not (os.path.exists(note) and open(note).read().endswith("\\n")):
+    time.sleep(0.02)
+os.kill(os.getppid(), 9)
+time.sleep(60)
+"""
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("options", [(), ("--warm",)], ids=["cold", "warm"])
+def test_a_slot_is_free_only_when_nothing_of_its_job_is_left(mesh, script, options):
+    for host in mesh.hosts:
+        (host.data / "vanished").unlink(missing_ok=True)
+    job = submit(mesh, mesh.hosts[0], script(VANISH), *options)
+    notes = mesh.until(lambda: [host.data / "vanished" for host in mesh.hosts if (host.data / "vanished").exists()], 30, "one has left")
+    host = next(host for host in mesh.hosts if host.data / "vanished" in notes)
+    assert ended(mesh, job)["state"] == "ERROR"
+    mesh.until(lambda: all(node["slotsFree"] == node["slots"] for node in host.get("/v1/nodes")), 30, "every slot is free")
+    left = [pid for note in notes for pid in map(int, note.read_text().split()) if alive(pid)]
+    for pid in left:
+        os.kill(pid, 9)
+    assert not left, "its slot is free, and %s live on" % left
+
+
 def test_a_job_cannot_raise_the_operators_bounds_by_its_environment(mesh, script):
     job = ended(mesh, submit(mesh, mesh.hosts[0], script("import os; print(os.environ['SHOAL_LOG_MIB'], os.environ['MINE'])"), "--env",
                              "SHOAL_LOG_MIB=9999", "--env", "MINE=1"))

@@ -170,9 +170,9 @@ static void garbage_is_dropped_and_a_runner_outlives_the_helper(void **state)
     send_order(pair[0], "garbage", 7, nulls, 1);
     send_order(pair[0], "garbage", 7, NULL, 0);
     send_order(pair[0], bytes, len, NULL, 0);
-    send_order(pair[0], bytes, len, nulls, 2);
+    send_order(pair[0], bytes, len, nulls, 1);
     send_order(pair[0], bytes, len, nulls, 8);
-    send_order(pair[0], bytes, len, &listener, 1);
+    send_order(pair[0], bytes, len, nulls, 2);
     (void)close(listener);
     runner = welcome_of(&name);
     assert_true(runner > 0);
