@@ -519,6 +519,8 @@ static void bury(struct shoal_sched *s, struct sched_group *g)
     sched_act(s, SHOAL_SCHED_REMOVE_GROUP)->u.group.group = id;
     if (deleted)
         sched_gone_files(s, id);
+    if (g->raft != NULL)
+        sched_requests_restart(s, g); /* nobody else would answer a read that waits for its group */
     sched_group_remove(s, g);
     if (deleted)
         sched_archive_deleted(s, id);

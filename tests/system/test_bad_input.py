@@ -299,6 +299,32 @@ def test_an_unknown_id_is_not_found(mesh, verb, name, tmp_path):
         assert done.stderr.strip()
 
 
+NAMES = ["%ff", "a%0ab", "%1b[2J", "a%00b", "..%2f..", "a%22b", "%20", "%", "x" * 400, "x" * 7000, "a/" * 500 + "b"]
+PLACES = [("GET", "/v1/jobs/%s"), ("POST", "/v1/jobs/%s/stop"), ("GET", "/v1/jobs?filter=%s"), ("GET", "/v1/debug/%s"), ("POST", "/v1/nodes/%s/drain"),
+          ("POST", "/v1/nodes/%s/readmit"), ("GET", "/platform/rest/deeplearning/v1/execs/%s"), ("GET", "/v1/jobs/shoal-zzzzzzzzzzzzzzzz/files/%s"),
+          ("GET", "/v1/jobs/shoal-zzzzzzzzzzzzzzzz/log?which=%s"), ("GET", "/v1/jobs/shoal-zzzzzzzzzzzzzzzz/tasks?state=%s")]
+
+
+def test_a_name_that_cannot_be_is_the_askers_mistake_wherever_it_stands(mesh):
+    host = mesh.hosts[1]
+    token = mesh.token(host)
+    with nothing_changes(mesh):
+        for method, place in PLACES:
+            for name in NAMES:
+                status, text = answer_of(host, method, place % name, token=token)
+                assert 400 <= status < 500 or (status, "filter" in place) == (200, True), (method, place % name, status, text)
+
+
+def test_a_job_that_was_just_deleted_is_not_there_at_any_node(mesh, script):
+    folder = script("print('x')")
+    for round_number in range(4):  # asked at the node that leads it, too, and while its group is being taken down
+        job = submit(mesh, mesh.hosts[round_number % 3], folder)
+        ended(mesh, job)
+        mesh.shoal("job", "delete", job, "--node", mesh.hosts[(round_number + 1) % 3].url)
+        answers = [answer_of(host, "GET", "/v1/jobs/" + job, token=mesh.token(host)) for _ in range(3) for host in mesh.hosts]
+        assert {status for status, _ in answers} == {404}, answers
+
+
 def test_an_ending_of_two_jobs_changes_neither(mesh, script):
     folder = script("print('x')")
     jobs, endings = [], {}
