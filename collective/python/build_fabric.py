@@ -1,6 +1,6 @@
 """Lay out the fabric home:  build_fabric.py OUTDIR LIBSHOAL [LIBWARM]
 
-    OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt
+    OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt; redhareapi, which kernels of services import
     OUTDIR/native/libshoal.so    zips hold no libraries
     OUTDIR/native/warm.py        a warm interpreter, and libshoal-warm.so, which it loads
     OUTDIR/site/cloudpickle      from this interpreter's environment; last on the path of a job
@@ -43,7 +43,7 @@ def replace(path, content):
 
 
 def make_zip(path):
-    names = ["fabric_model.py", "callbacks.py"] + [os.path.join("pyedt", n) for n in sources(os.path.join(HERE, "pyedt"))]
+    names = ["fabric_model.py", "callbacks.py", "redhareapi.py", "redhareapiversion.py"] + [os.path.join("pyedt", n) for n in sources(os.path.join(HERE, "pyedt"))]
     for name in names:
         if os.path.splitext(os.path.basename(name))[0] in FORBIDDEN:
             sys.exit("build_fabric: %s must not be in the zip: it would shadow the user's own" % name)

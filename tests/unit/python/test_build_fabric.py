@@ -37,7 +37,7 @@ def test_the_zip_shadows_nothing_of_the_users(tmp_path):
     build(tmp_path / "a", tmp_path / "lib.so")
     names = zipfile.ZipFile(tmp_path / "a" / "libs" / "fabric.zip").namelist()
     tops = {name.split("/")[0].removesuffix(".py") for name in names}
-    assert tops == {"fabric_model", "callbacks", "pyedt"}
+    assert tops == {"fabric_model", "callbacks", "pyedt", "redhareapi", "redhareapiversion"}
 
 
 def test_a_script_imports_from_the_zip(tmp_path):

@@ -1,0 +1,274 @@
+"""What runs in the kernel's own process: requests come in, batches go to the model, answers go out.
+
+    agent --infer--> queue --up to `batch` that wait now--> invoke(tasks) --set_output--> done --> agent
+
+K1. All calls into user code happen on the main thread, where the frames are read, too: a batch is what has arrived meanwhile.
+K2. A task is answered once. What a batch reached and left unanswered is answered with 500; what it never reached goes back to
+    the head of the queue.
+K3. An exception costs its own batch. SystemExit ends the process.
+K4. The process that watches (kernel_host) reads `Shared`: which phase this one is in, and since when a batch runs.
+K5. What a kernel forks holds no end of the link."""
+
+import collections
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+import traceback
+
+from pyedt import _kernel_link
+
+LAUNCHED, CALLED, READY, STOPPING = range(4)
+SHARED_BYTES = 4096
+REASON_AT, REASON_BYTES_MAX = 32, 2000  # before it: phase, since, length of the reason
+TEXT_PLAIN = "text/plain; charset=utf-8"
+
+served = None  # the Server of this process: redhareapi's Kernel.run() asks for it
+
+
+def now_ns():
+    return int(time.monotonic() * 1e9)
+
+
+class Shared:
+    """A page that the kernel writes and its watcher reads: the phase, since when it (or, once ready, a batch) lasts, 0 while
+    nothing runs; and why it failed."""
+
+    def __init__(self, descriptor):
+        self._page = mmap.mmap(descriptor, SHARED_BYTES)
+
+    def set_phase(self, phase):
+        struct.pack_into("<QQ", self._page, 0, phase, 0 if phase == READY else now_ns())
+
+    def state(self):
+        return struct.unpack_from("<QQ", self._page, 0)
+
+    def set_busy(self, busy):
+        struct.pack_into("<Q", self._page, 8, now_ns() if busy else 0)
+
+    def set_reason(self, text):
+        data = text.encode("utf-8", "replace")[:REASON_BYTES_MAX]
+        self._page[REASON_AT:REASON_AT + len(data)] = data
+        struct.pack_into("<Q", self._page, 16, len(data))
+
+    def reason(self):
+        length = min(struct.unpack_from("<Q", self._page, 16)[0], REASON_BYTES_MAX)
+        return self._page[REASON_AT:REASON_AT + length].decode("utf-8", "replace")
+
+
+class Unusable(Exception):
+    """What the package holds cannot be served; the text is for its owner."""
+
+
+def last_line(error):
+    """What Python prints last of an exception, as one line."""
+    if isinstance(error, Unusable):
+        return str(error)
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
+
+
+class Task:
+    """One request. `reached`: user code has seen it."""
+
+    __slots__ = ("number", "meta", "body", "connection", "serial", "deadline", "reached", "answered", "place", "open")
+
+    def __init__(self, number, meta, body, connection, serial=0):
+        self.number, self.meta, self.body, self.connection, self.serial = number, meta, body, connection, serial
+        left = meta.get("deadline_ms") or 0
+        self.deadline = time.monotonic() + left / 1000 if left > 0 else None
+        self.reached = self.answered = self.open = False
+        self.place = 0
+
+    def answer(self, status, headers, body):
+        """False: it had been answered, or its batch is over (K2)."""
+        if self.answered or not self.open:
+            return False
+        if len(body) > _kernel_link.BODY_BYTES_MAX:
+            status, headers = 500, {"content_type": TEXT_PLAIN}
+            body = b"the answer has %d bytes; at most %d are passed on" % (len(body), _kernel_link.BODY_BYTES_MAX)
+        self.answered = True
+        self.connection.send_done(self.number, status, headers, body)
+        return True
+
+    def refuse(self, status, text):
+        return self.answer(status, {"content_type": TEXT_PLAIN}, text.encode("utf-8", "replace"))
+
+    def part(self, data):
+        if self.answered or not self.open or not self.meta.get("stream"):
+            return False
+        return self.connection.send_frame("part", self.number, data)
+
+
+class Stop(BaseException):
+    """SIGTERM came while the kernel waited."""
+
+
+class Server:
+    def __init__(self, listener, shared, batch, name):
+        self._listener, self._shared, self._batch, self.name = listener, shared, batch, name
+        self._queue, self._stopping, self._waiting = collections.deque(), False, False
+        self._said, self._connection, self._serial = set(), None, 0
+        self.description = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self):
+        """In a process that the kernel forked: K5."""
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def ready_as(self, platform, inputs=(), outputs=()):
+        """What the agent hears when the model is ready."""
+        return {"name": self.description.get("name", ""), "version": str(self.description.get("version") or "1"),
+                "inputs": list(inputs), "outputs": list(outputs), "batch": self._batch, "platform": platform}
+
+    def say_once(self, text):
+        if text not in self._said:
+            self._said.add(text)
+            print("kernel: " + text, file=sys.stderr, flush=True)
+
+    # ---- life ----
+
+    def start(self, load):
+        """Runs what makes the model ready. A failure ends the process, and its last line is what the agent hears."""
+        self._shared.set_phase(CALLED)
+        try:
+            load()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error):
+        if not self._shared.reason():
+            self._shared.set_reason(last_line(error))
+
+    def run(self, ready, invoke):
+        """Serves one agent after the other until it is told to stop. `ready`: what is said of the model."""
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+        self._shared.set_phase(READY)
+        while not self._stopping:
+            stream = self._wait(self._listener.accept)
+            if stream is not None:
+                self._connection = _kernel_link.Connection(stream[0])
+                self._serve(self._connection, ready, invoke)
+        self._shared.set_phase(STOPPING)
+
+    def _on_term(self, *_):
+        self._stopping = True
+        if self._waiting:
+            raise Stop
+
+    def _wait(self, wait, *arguments):
+        try:
+            self._waiting = True
+            if self._stopping:
+                return None
+            return wait(*arguments)
+        except Stop:
+            return None
+        finally:
+            self._waiting = False
+
+    def _serve(self, connection, ready, invoke):
+        try:
+            connection.send_frame("ready", ready)
+            while not self._stopping and self._take(connection):
+                batch = self._next_batch()
+                if batch:
+                    self._invoke(batch, invoke)
+        except _kernel_link.Malformed as error:
+            print("kernel: the agent's bytes are no frames (%s): the link is closed" % error, file=sys.stderr, flush=True)
+        for task in self._queue:
+            task.open = True
+            task.refuse(503, "the kernel stops")
+        self._queue.clear()
+        connection.close()
+
+    # ---- requests ----
+
+    def _take(self, connection):
+        """Reads what has come; waits where nothing is to be done. False: the agent is gone."""
+        if len(self._queue) < self._batch or connection.lost:
+            if self._wait(connection.receive, not self._queue) is False:
+                return False
+            frame = connection.next()
+            while frame is not None:
+                self._hear(frame, connection)
+                frame = connection.next()
+        return True
+
+    def _hear(self, frame, connection):
+        kind = frame[0]
+        if kind == "infer" and len(frame) == 4:
+            _, number, meta, body = frame
+            if type(number) is not int or number < 0 or type(meta) is not dict or type(body) is not bytes:
+                raise _kernel_link.Malformed("an infer of other fields")
+            if type(meta.get("deadline_ms", 0)) not in (int, float, type(None)):
+                raise _kernel_link.Malformed("a deadline that is no number")
+            self._serial += 1
+            self._queue.append(Task(number, meta, body, connection, self._serial))
+        elif kind == "cancel" and len(frame) >= 2:
+            self._cancel(frame[1])
+        elif kind == "stop":
+            self._stopping = True
+        # a newer agent's other frames are passed over
+
+    def _cancel(self, number):
+        for task in self._queue:
+            if task.number == number:
+                self._queue.remove(task)
+                task.open = True
+                task.refuse(499, "cancelled")
+                return
+
+    def _next_batch(self):
+        """Up to a batch of what waits, in order; without those whose time is over."""
+        batch, now = [], time.monotonic()
+        while self._queue and len(batch) < self._batch and not self._stopping:
+            task = self._queue.popleft()
+            task.open = True
+            if task.deadline is not None and task.deadline <= now:
+                task.refuse(504, "the deadline passed while the request waited for the kernel")
+            else:
+                batch.append(task)
+        return batch
+
+    def _invoke(self, batch, invoke):
+        for place, task in enumerate(batch):
+            task.place = place
+        batch[0].reached = True
+        reason = None
+        self._shared.set_busy(True)
+        try:
+            invoke(batch)
+        except Exception as error:  # K3
+            traceback.print_exc()
+            sys.stderr.flush()
+            reason = last_line(error)
+        self._shared.set_busy(False)
+        again = []
+        for task in batch:
+            if not task.answered and not task.reached:
+                again.append(task)
+            elif not task.answered:
+                task.refuse(500, reason or "the kernel returned without an answer to this request")
+            task.open = False
+        if again:
+            self.say_once("a batch was left with %d of %d requests unread: they are given again" % (len(again), len(batch)))
+            self._queue.extendleft(reversed(again))
+
+
+def content_type_of(data):
+    """As spec 2.8 has it: JSON where the text is JSON (NaN and Infinity as Python writes them), else plain text."""
+    try:
+        json.loads(data if isinstance(data, str) else data.decode("utf-8"))
+        return "application/json"
+    except (ValueError, RecursionError):
+        return TEXT_PLAIN
+
