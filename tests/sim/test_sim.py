@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SEED", "1"), 0)
 DRAW = int(os.environ.get("SHOAL_DRAW", "1"), 0)  # another one for each commit: tests/run.py
 
 
-def sim(*arguments, seconds=120):
+def sim(*arguments, seconds=600):
     return subprocess.run([str(SHOAL), "sim", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
                           timeout=seconds)
 
