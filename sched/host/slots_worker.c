@@ -59,14 +59,21 @@ static bool read_record(struct shoal_reader *r, struct shoal_step_head *head, in
     return true;
 }
 
+/* Each call counts its steps from 1: what was heard of the one before says nothing of this one. */
+static void progress_of_call(struct hjob *job, uint32_t call)
+{
+    SHOAL_ASSERT(job->used);
+    if (call == job->progress_call)
+        return;
+    job->progress_call = call;
+    job->step = job->record_step = job->logged_step = 0;
+    job->has_metrics = job->metrics_new = false;
+}
+
 void slots_progress_of(struct hjob *job, uint32_t call, struct shoal_epoch epoch)
 {
     SHOAL_ASSERT(job->used);
-    if (call != job->progress_call) {
-        job->progress_call = call;
-        job->step = job->record_step = 0;
-        job->has_metrics = job->metrics_new = false;
-    }
+    progress_of_call(job, call);
     if (shoal_epoch_word(epoch) != job->progress_epoch)
         job->progress_ns = 0; /* the first step of an epoch is told at once: planned changes wait for it */
     job->progress_epoch = shoal_epoch_word(epoch);
@@ -275,9 +282,11 @@ void slots_on_worker(struct slots_step *s, struct worker *worker, const struct s
     case SHOAL_WORKER_SNAPSHOT: on_snapshot(s, job, &message->snapshot); return;
     case SHOAL_WORKER_TRAIN: on_train(s, worker, &message->train); return;
     case SHOAL_WORKER_TRAIN_ACKED:
-        if (message->acked.step > job->logged_step || message->acked.call != job->progress_call)
+        if (message->acked.call < job->progress_call)
+            return; /* late: the next call is under way */
+        progress_of_call(job, message->acked.call);
+        if (message->acked.step > job->logged_step)
             job->logged_step = message->acked.step;
-        job->progress_call = message->acked.call;
         job->progress_new = true;
         return;
     case SHOAL_WORKER_CALL: /* the agent's own kinds */
