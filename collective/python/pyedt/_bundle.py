@@ -26,10 +26,12 @@ def python_version():
 
 def dumps(parts):
     """One pickle of `parts`. TypeError naming the global and who uses it, if something cannot be pickled."""
-    import cloudpickle
+    from pyedt import _optimizers, _travel
 
     try:
-        return cloudpickle.dumps(parts, protocol=5)
+        return _travel.dumps(parts, _optimizers.as_list(parts.get("optimizer")))
+    except _travel.Refused:
+        raise
     except Exception as error:
         raise TypeError(explain(parts, error)) from error
 
@@ -43,10 +45,10 @@ def explain(parts, error):
 
 
 def pickles(value):
-    import cloudpickle
+    from pyedt import _travel
 
     try:
-        cloudpickle.dumps(value, protocol=5)
+        _travel.dumps(value, None)
     except Exception as error:  # whatever a __reduce__ raises
         return error
     return None
@@ -177,6 +179,7 @@ def check_header(header):
 def read(path):
     """(header, parts) of a bundle file. ValueError if it is damaged, RuntimeError if made by other versions."""
     import cloudpickle
+    from pyedt import _travel
 
     with open(path, "rb") as source:
         header = read_header(source, path)
@@ -185,4 +188,4 @@ def read(path):
         pickled = source.read() if len(size) == 8 else b""
     if len(size) < 8 or len(pickled) != struct.unpack("<Q", size)[0]:
         raise ValueError("%s ends early" % path)
-    return header, cloudpickle.loads(pickled)
+    return header, cloudpickle.loads(_travel.moved(pickled, header.get("roots", {})))

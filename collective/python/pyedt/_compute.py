@@ -3,12 +3,15 @@
 F1. During backward the .grad of parameter i is a view of the work buffer; whoever takes it away costs a copy, which is
     counted, and never a gradient.
 F2. A parameter that no mini-batch of the step touched has .grad None during optimizer.step().
-F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones."""
+F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones.
+F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back."""
 
-import warnings
+import types
 
 import numpy as np
 import torch
+
+from pyedt import _batches, _optimizers
 
 
 def flat_views(flat, tensors):
@@ -37,7 +40,56 @@ class Gradients:
         self._all_touched = bytes([1] * len(parameters))
         self.copies = 0
         self._hooked = bytearray(len(parameters))
-        optimizer.zero_grad = self.zero
+        self._marked = {}  # parameter -> (touched, its gradient) at the step() of its optimizer, in fn_step_train
+        self._marks = None  # optimizers that were stepped in this mini-batch; None: not within fn_step_train
+        index = {id(p): i for i, p in enumerate(parameters)}
+        owned = optimizer.optimizers if isinstance(optimizer, _optimizers.Several) else [optimizer]
+        for one in owned:
+            places = [index[id(p)] for group in one.param_groups for p in group["params"]]
+            one.zero_grad = self.zero if len(owned) == 1 else self._zero_some(places)
+            one.step = types.MethodType(self._stepper(places), one)
+        self._sparse = {i for one in owned if isinstance(one, torch.optim.SparseAdam)
+                        for i in (index[id(p)] for group in one.param_groups for p in group["params"])}
+
+    def _zero_some(self, places):
+        def zero_grad(set_to_none=True):
+            for i in places:
+                self._views[i].zero_()
+                self.parameters[i].grad = self._views[i]
+                self.touched[i] = 0
+        return zero_grad
+
+    def _stepper(self, places):
+        """step() of an optimizer: the real one, but within a step of the script's own (O1)."""
+        def step(optimizer, closure=None):
+            if self._marks is None:
+                return type(optimizer).step(optimizer)
+            if id(optimizer) in self._marks:
+                raise RuntimeError("fn_step_train calls step() of one optimizer twice in a mini-batch, but there is one update "
+                                   "for the mini-batches of all engines; add the losses up, and call it once")
+            value = None
+            if closure is not None:
+                with torch.enable_grad():
+                    value = closure()
+            self._marks.add(id(optimizer))
+            for i in places:
+                grad = self.parameters[i].grad
+                touched = grad is not None and (grad is not self._views[i] or bool(self.touched[i]))
+                self._marked[i] = (touched, grad.detach().clone() if touched else None)
+            return value
+        return step
+
+    def own_step(self, function, *arguments):
+        """fn_step_train, and what its step() calls have marked (O2)."""
+        self._marks = set()
+        self._marked.clear()
+        try:
+            return function(*arguments)
+        finally:
+            if self._marks:
+                for i, parameter in enumerate(self.parameters):
+                    self.touched[i], parameter.grad = self._marked.get(i, (False, None))
+            self._marks = None
 
     def _hook(self, i):
         touched = self.touched
@@ -52,14 +104,19 @@ class Gradients:
         self._work, self._result, self._result_touched = from_array(work), from_array(result), touched
         on_host = self._device.type == "cpu"
         self._flat = self._work if on_host else torch.zeros(self.elems, device=self._device)
-        self._views = flat_views(self._flat, self.parameters)
+        self._places = flat_views(self._flat, self.parameters)
+        self._views = [own_type(place, p) for place, p in zip(self._places, self.parameters)]
         # A user's optimizer may scale .grad in place, and the result must stand until the next step is complete.
         self._applied = torch.zeros(self.elems, device=self._device)
-        self._applied_views = flat_views(self._applied, self.parameters)
+        self._applied_places = flat_views(self._applied, self.parameters)
+        self._applied_views = [own_type(place, p) for place, p in zip(self._applied_places, self.parameters)]
 
     def zero(self, set_to_none=True):
         """What optimizer.zero_grad() does here: one memset."""
         self._flat.zero_()
+        for view, place in zip(self._views, self._places):
+            if view is not place:
+                view.zero_()
         self.touched[:] = bytes(len(self.touched))
         for i, (parameter, view) in enumerate(zip(self.parameters, self._views)):
             parameter.grad = view
@@ -69,17 +126,19 @@ class Gradients:
 
     def collect(self):
         """After backward: everything in the work buffer. Returns the touched bits, or None for all."""
-        for i, (parameter, view) in enumerate(zip(self.parameters, self._views)):
+        for i, (parameter, view, place) in enumerate(zip(self.parameters, self._views, self._places)):
             grad = parameter.grad
-            if grad is view:
+            if grad is view and view is place:
                 continue
             if grad is None:
                 self.touched[i] = 0
-                view.zero_()
-            elif grad.data_ptr() != view.data_ptr():
+                place.zero_()
+            elif grad is view:
+                place.copy_(grad)
+            elif grad.is_sparse or grad.data_ptr() != place.data_ptr():
                 self.touched[i] = 1
                 self.copies += 1
-                view.copy_(grad.to_dense() if grad.is_sparse else grad)
+                place.copy_(grad.to_dense() if grad.is_sparse else grad)
         if self._flat is not self._work:
             self._work.copy_(self._flat)
         if self.touched == self._all_touched:
@@ -90,12 +149,20 @@ class Gradients:
         """optimizer.step() on the reduced gradient; returns how many parameters it updated."""
         touched = np.unpackbits(self._result_touched, bitorder="little", count=len(self.parameters))
         self._applied.copy_(self._result)
-        for parameter, view, used in zip(self.parameters, self._applied_views, touched.tolist()):
-            parameter.grad = view if used else None
+        views = zip(self.parameters, self._applied_views, self._applied_places, touched.tolist())
+        for i, (parameter, view, place, used) in enumerate(views):
+            if view is not place:
+                view.copy_(place)
+            parameter.grad = (view.to_sparse(1) if i in self._sparse else view) if used else None
         self._optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None
         return int(touched.sum())
+
+
+def own_type(place, parameter):
+    """The place itself for a parameter of float32, else a tensor of the parameter's type beside it (F4)."""
+    return place if parameter.dtype == torch.float32 else torch.zeros_like(place, dtype=parameter.dtype)
 
 
 class Buffers:
@@ -205,40 +272,47 @@ def to_device(value, device):
     return value
 
 
-def split_batch(batch):
-    if not isinstance(batch, (list, tuple)) or len(batch) != 2:
-        raise TypeError("a sample of the data set must be a pair (x, y); a batch came out as %s"
-                        % (type(batch).__name__ if not isinstance(batch, (list, tuple)) else "%d items" % len(batch)))
-    return batch
-
-
-def call_model(model, inputs):
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    if isinstance(inputs, (list, tuple)):
-        return model(*inputs)
-    return model(inputs)
-
-
 def number(value):
     """A float of a number or of a tensor of one element."""
     return value.detach().item() if isinstance(value, torch.Tensor) else float(value)
 
 
 class StepModel:
-    """What fn_step_train gets as `model`: callable, forwards attributes, knows the optimizer and the loss."""
+    """What fn_step_train and fn_test get as `model`: callable, forwards attributes, knows the optimizer and the loss.
+    What gives the network back, as train() and eval(), gives this back."""
+
+    RETURNING = ("train", "eval", "to", "cuda", "cpu", "float", "requires_grad_", "apply")
 
     def __init__(self, model, optimizer, loss, gradients):
-        self.__dict__.update(_model=model, _optimizer=StepOptimizer(optimizer), _loss=loss, _gradients=gradients)
+        self.__dict__.update(_model=model, _optimizer=optimizer, _loss=loss, _gradients=gradients)
 
     def __call__(self, *arguments, **named):
         return self._model(*arguments, **named)
 
     def __getattr__(self, name):
-        return getattr(self._model, name)
+        value = getattr(self._model, name)
+        return self._then_self(value) if name in self.RETURNING and isinstance(value, types.MethodType) else value
 
     def __setattr__(self, name, value):
         setattr(self._model, name, value)
+
+    def _then_self(self, method):
+        def call(*arguments, **named):
+            answer = method(*arguments, **named)
+            return self if answer is self._model else answer
+        return call
+
+    def __getitem__(self, index):
+        return self._model[index]
+
+    def __len__(self):
+        return len(self._model)
+
+    def __iter__(self):
+        return iter(self._model)
+
+    def __bool__(self):
+        return True
 
     def zero_grad(self, set_to_none=True):
         self._gradients.zero()
@@ -248,23 +322,6 @@ class StepModel:
 
     def get_loss_function(self):
         return self._loss
-
-
-class StepOptimizer:
-    """The engine's optimizer as fn_step_train sees it: everything but step(), which is the library's."""
-
-    def __init__(self, optimizer):
-        self.__dict__["_optimizer"] = optimizer
-
-    def __getattr__(self, name):
-        return getattr(self._optimizer, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._optimizer, name, value)
-
-    def step(self, closure=None):
-        raise RuntimeError("fn_step_train must not call optimizer.step(): the update follows when the mini-batches of all "
-                           "engines are in; leave the call out")
 
 
 class LoaderView:
@@ -295,48 +352,48 @@ class Computation:
     """The user's functions, called the way training contract 3.4 says. Values come back as a list of floats."""
 
     def __init__(self, parts, header, gradients, device, train_set, validation_set, minibatches):
-        self.model, self._loss, self._metrics = parts["model"], parts["loss"], parts.get("metrics") or ()
+        self.model, self._metrics = parts["model"], parts.get("metrics") or ()
+        self._batches = _batches.Batches(self.model, parts["loss"], self._metrics)
         self._step_train, self._test = parts.get("fn_step_train"), parts.get("fn_test")
         self._args = parts.get("fn_args")
         self._device, self._gradients = device, gradients
         self._value_count = len(header["metric_names"])
         self._view = LoaderView(train_set, header["batch_size"], minibatches)
         self._validation_set, self._batch_size = validation_set, header["batch_size"]
-        self._step_model = StepModel(self.model, parts["optimizer"], self._loss, gradients)
+        self._step_model = StepModel(self.model, parts["optimizer"], parts["loss"], gradients)
 
     def train(self, batch):
         if self._step_train is not None:
-            answer = self._step_train(self._step_model, batch, default_accuracy, self._view, self._args)
+            answer = self._gradients.own_step(self._step_train, self._step_model, batch, default_accuracy, self._view,
+                                              self._args)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise TypeError("fn_step_train must return (accuracy, loss), got %r" % (answer,))
             return self._fill([number(answer[1]), number(answer[0])])
-        inputs, targets = split_batch(to_device(batch, self._device))
-        outputs = call_model(self.model, inputs)
-        loss = self._loss(outputs, targets)
+        outputs, targets = self._batches.forward(to_device(batch, self._device))
+        loss = self._batches.loss(outputs, targets)
         loss.backward()
         return self._fill([loss.item()] + self._measure(outputs, targets))
 
     def validate(self, fetches, samples):
         """One part of the validation set: `fetches` give its mini-batches, `samples` their sizes."""
         if self._test is not None:
-            answer = self._test(self.model, BatchIterator(self._validation_set, self._batch_size, fetches), self._args)
+            answer = self._test(self._step_model, BatchIterator(self._validation_set, self._batch_size, fetches), self._args)
             if isinstance(answer, (tuple, list)):
                 return self._fill([number(answer[1]), number(answer[0])])
             return self._fill([number(answer)])
         sums = np.zeros(self._value_count)
         for fetch, count in zip(fetches, samples):
-            inputs, targets = split_batch(to_device(fetch(), self._device))
-            outputs = call_model(self.model, inputs)
-            values = [number(self._loss(outputs, targets))] + self._measure(outputs, targets)
+            outputs, targets = self._batches.forward(to_device(fetch(), self._device))
+            values = [number(self._batches.loss(outputs, targets))] + self._measure(outputs, targets)
             sums += count * np.array(self._fill(values))
         return (sums / sum(samples)).tolist()
 
     def _measure(self, outputs, targets):
         if not self._metrics:
-            return [default_accuracy(outputs, targets)]
+            return [default_accuracy(outputs, targets[0])]
         with torch.no_grad():
             detached = outputs.detach() if isinstance(outputs, torch.Tensor) else outputs
-            return [number(metric(detached, targets)) for metric in self._metrics]
+            return [number(value) for value in self._batches.measure(detached, targets)]
 
     def _fill(self, values):
         return values[:self._value_count] + [float("nan")] * (self._value_count - len(values))
@@ -345,10 +402,9 @@ class Computation:
 def optimizer_parameters(optimizer):
     """The parameters of all groups, in order."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for p in parameters:
-        if p.dtype != torch.float32:
-            raise TypeError("a parameter of shape %s is of type %s: only float32 is trained yet; call model.float()"
-                            % (tuple(p.shape), p.dtype))
+    others = sorted({str(p.dtype) for p in parameters if p.dtype != torch.float32})
+    if others:
+        print("Gradients of parameters of type %s are added over the mini-batches in float32" % ", ".join(others), flush=True)
     return parameters
 
 
@@ -356,7 +412,3 @@ def move(modules, device):
     if device.type != "cpu":
         for module in modules:
             module.to(device)
-
-
-def warn_once(text):
-    warnings.warn(text, stacklevel=2)

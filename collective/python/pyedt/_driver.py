@@ -18,11 +18,12 @@ import time
 import numpy as np
 import torch
 
-from pyedt import _bundle, _comm, _compute, _engine, _preload, _records, _trainer
+from pyedt import _batches, _bundle, _comm, _compute, _engine, _optimizers, _preload, _records, _trainer, _travel
 from pyedt._loggers import DriverReports
 
 WAIT_MS = 200
 DELIVER_SECONDS = 0.05  # a slow logger is left after this long, to take in what has come
+CALLS_MAX = 16  # SHOAL_CALLS_MAX of job.h: calls of train() in one job
 RECORDS_SECONDS = 30  # after FINISHED: how long the last records may still be on their way
 
 _calls = 0
@@ -37,12 +38,15 @@ def train(fabric, arguments):
     if in_mesh() and os.environ.get("DLI_IS_DRIVER") != "true":
         raise RuntimeError("train() was called in an engine: only the script's own process may call it; keep the call out "
                            "of functions that engines run")
-    _calls += 1
+    if in_mesh() and _calls >= CALLS_MAX:
+        raise RuntimeError("train() was called %d times in this job, and there may be no more; give it more epochs, or submit "
+                           "the rest as another job" % _calls)
     restore_weights(fabric)
     header = make_header(fabric, arguments)
     seed = torch.initial_seed() & 0xFFFFFFFFFFFFFFFF
     pickled = _bundle.dumps(make_parts(fabric))
     header["modules"] = _preload.named_in(pickled)
+    _calls += 1  # what was refused until here is no call
     reports = DriverReports(fabric.driver_logger, header["metric_names"], header["test_names"], header["batch_size"],
                             header["virtual_workers"], None, test_by_batches=fabric.fn_test is not None)
     print("--------START TRAINING--------", flush=True)
@@ -84,9 +88,9 @@ def make_header(fabric, arguments):
         raise ValueError("FabricModel: %d metrics are too many, at most 15" % (len(train_names) - 1))
     header = {"python": _bundle.python_version(), "torch": torch.__version__, "backend": "pytorch",
               "numeric_class": _engine.numeric_class(), "metric_names": train_names, "test_names": test_names,
-              "optimizer": type(fabric.optimizer).__name__,
+              "optimizer": "+".join(type(one).__name__ for one in _optimizers.as_list(fabric.optimizer)),
               "parameters": sum(p.numel() for p in fabric.model.parameters()),
-              "shapes": _bundle.shapes_digest(fabric.model)}
+              "shapes": _bundle.shapes_digest(fabric.model), "roots": _travel.roots()}
     header.update(arguments.as_dict())
     return header
 
@@ -100,20 +104,23 @@ def restore_weights(fabric):
         path = os.path.join(path, "model_epoch_final.pth")
     if not os.path.exists(path):
         raise FileNotFoundError("RESUME_WEIGHT_PATH: %s does not exist" % path)
-    fabric.model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    beside = path[:-len(".pth")] + "_optimizer_state.pth" if path.endswith(".pth") else ""
-    if beside and os.path.exists(beside):
-        fabric.optimizer.load_state_dict(torch.load(beside, map_location="cpu", weights_only=True))
+    load_state(fabric, path[:-len(".pth")] if path.endswith(".pth") else path, path, weights_only=True)
+
+
+def load_state(fabric, stem, weights, weights_only):
+    """What the files beside the weights have of the optimizer and the loss, too."""
+    _batches.unwrapped(fabric.model).load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    for target, path in ((_optimizers.joined(fabric.optimizer), stem + "_optimizer_state.pth"),
+                         (fabric.loss_function if _trainer.is_trained(fabric.loss_function) else None, stem + "_loss.pth")):
+        if os.path.exists(path) and target is not None:
+            target.load_state_dict(torch.load(path, map_location="cpu", weights_only=weights_only))
 
 
 def load_final(fabric, folder):
     """The final weights into the user's own model and optimizer."""
-    weights = os.path.join(folder, "model_epoch_final.pth")
-    fabric.model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    state = os.path.join(folder, "model_epoch_final_optimizer_state.pth")
-    if os.path.exists(state):
-        # An optimizer may keep what only itself can name; the file is of this very job.
-        fabric.optimizer.load_state_dict(torch.load(state, map_location="cpu", weights_only=False))
+    stem = os.path.join(folder, "model_epoch_final")
+    # An optimizer may keep what only itself can name; the file is of this very job.
+    load_state(fabric, stem, stem + ".pth", weights_only=False)
 
 
 class MeshTraining:
@@ -146,6 +153,8 @@ class MeshTraining:
                 return folder
 
     def _take_in(self, event):
+        if event.event in (_comm.TRAIN_RECORDS, _comm.TRAIN_STATE) and event.call != self._call:
+            return  # the end of the call before is said more than once
         if event.event == _comm.TRAIN_RECORDS:
             for record in _records.decode_all(_comm.ctypes.string_at(event.records, event.records_len)):
                 if record.step > self._seen:

@@ -76,34 +76,16 @@ class SharedDirectoryLock:
         os.close(self._fd)
 
 
-def make_datasets(function):
-    """(train, validation or None), with what is wrong about them said."""
-    datasets = function()
-    if not isinstance(datasets, (tuple, list)) or len(datasets) != 2:
-        raise TypeError("datasets_function must return a pair (train, validation), got %s" % type(datasets).__name__)
-    for name, dataset in zip(("train", "validation"), datasets):
-        if dataset is None and name == "validation":
-            continue
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise TypeError("the %s data set (%s) must have __len__ and __getitem__; iterable data sets and DataLoaders "
-                            "are not taken" % (name, type(dataset).__name__))
-    train, validation = datasets
-    if len(train) == 0:
-        raise ValueError("the training data set is empty")
-    if validation is not None and len(validation) == 0:
-        validation = None
-    return train, validation
-
-
 def make_trainer(comm, call, job_seed, path, quiet=False):
     """Load the bundle and the data sets. Everything random in it is seeded, so that engines agree."""
-    from pyedt import _bundle, _loader, _trainer
+    from pyedt import _bundle, _chance, _data, _device, _trainer
 
-    _loader.seed_all(job_seed)
+    _device.stay_on_cpu()
+    _chance.seed_all(job_seed)
     header, parts = _bundle.read(path)
-    _loader.seed_all(job_seed)
+    _chance.seed_all(job_seed)
     with SharedDirectoryLock():
-        datasets = make_datasets(parts["datasets"])
+        datasets = _data.make(parts["datasets"], lambda: _chance.seed_all(job_seed))
     return _trainer.Trainer(comm, call, header, parts, job_seed, datasets, _trainer.engine_device(), quiet)
 
 

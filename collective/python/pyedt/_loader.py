@@ -9,7 +9,6 @@ model saw."""
 import ctypes
 import os
 import pickle
-import random
 import select
 import signal
 import socket
@@ -17,26 +16,16 @@ import struct
 import sys
 import traceback
 
-import numpy as np
 import torch
 
 OUTSTANDING_MAX = 4  # requests to one child: enough to prefetch a step, few enough for its pipe
 
 
-def seed_all(seed):
-    """torch, NumPy and random, as every mini-batch does before it is fetched and again before its forward."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would format a stack trace for a CUDA that is not up
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
-
-
 class Handout:
-    """A dataset that remembers which of its samples it handed out."""
+    """A dataset that remembers which of its samples it handed out, and knows what makes a batch of them."""
 
-    def __init__(self, dataset):
-        self.dataset = dataset
+    def __init__(self, dataset, collate):
+        self.dataset, self.collate = dataset, collate
         self.handed = []
         self._many = getattr(dataset, "__getitems__", None)
 
@@ -59,11 +48,11 @@ class Handout:
         return samples
 
 
-def fetch(handout, ids, collate):
+def fetch(handout, ids):
     """(batch, ids handed out) of one mini-batch."""
     handout.handed = []
     samples = handout.get_many(ids)
-    return collate(samples), handout.handed
+    return handout.collate(samples), handout.handed
 
 
 class LoaderLost(RuntimeError):
@@ -71,12 +60,14 @@ class LoaderLost(RuntimeError):
 
 
 class Loader:
-    """Mini-batches of the two datasets: 0 training, 1 validation."""
+    """Mini-batches of the two datasets: 0 training, 1 validation. `seed(number)` seeds all that they may draw from."""
 
-    def __init__(self, datasets, collate, children=0):
-        self._handouts = [None if dataset is None else Handout(dataset) for dataset in datasets]
-        self._collate = collate or torch.utils.data.default_collate
-        self._children = [Child(self._handouts, self._collate) for _ in range(children)]
+    def __init__(self, datasets, collate, seed, children=0):
+        default = torch.utils.data.default_collate
+        self._handouts = [None if data is None else Handout(data.samples, collate or data.collate or default)
+                          for data in datasets]
+        self._seed = seed
+        self._children = [Child(self._handouts, seed) for _ in range(children)]
         self._asked = {}  # key -> child
         self._answers = {}  # key -> (batch, ids)
 
@@ -92,8 +83,8 @@ class Loader:
     def get(self, which, key, seed, ids):
         """(batch, ids handed out); the caller has seeded nothing yet."""
         if not self._children:
-            seed_all(seed)
-            return fetch(self._handouts[which], ids, self._collate)
+            self._seed(seed)
+            return fetch(self._handouts[which], ids)
         while True:
             self.request(which, key, seed, ids)
             if (which, key) in self._answers:
@@ -126,12 +117,12 @@ class Loader:
 class Child:
     """The parent's end of one forked loader. Neither side waits for the other while it has something to read."""
 
-    def __init__(self, handouts, collate):
+    def __init__(self, handouts, seed):
         self.socket, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             self.socket.close()
-            child_main(theirs, handouts, collate)
+            child_main(theirs, handouts, seed)
         theirs.close()
         self.socket.setblocking(False)
         self.unsent, self._received = b"", bytearray()
@@ -185,7 +176,7 @@ class Child:
             pass  # reaped already
 
 
-def child_main(connection, handouts, collate):
+def child_main(connection, handouts, reseed):
     """Serve until the parent is gone. Never returns."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: never outlive the engine
@@ -196,7 +187,7 @@ def child_main(connection, handouts, collate):
             if len(head) < 8:
                 break
             key, seed, ids = pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
-            body = pickle.dumps((key, answer_request(handouts[key[0]], seed, ids, collate)), protocol=5)
+            body = pickle.dumps((key, answer_request(handouts[key[0]], seed, ids, reseed)), protocol=5)
             stream.write(struct.pack("<Q", len(body)) + body)
             stream.flush()
     except BaseException:  # whatever it is, it must not run the parent's code
@@ -205,10 +196,10 @@ def child_main(connection, handouts, collate):
     os._exit(0)
 
 
-def answer_request(handout, seed, ids, collate):
+def answer_request(handout, seed, ids, reseed):
     try:
-        seed_all(seed)
-        batch, handed = fetch(handout, ids, collate)
+        reseed(seed)
+        batch, handed = fetch(handout, ids)
         pickle.dumps(batch, protocol=5)  # what cannot travel is told, not lost
         return batch, handed
     except Exception:

@@ -42,6 +42,8 @@ class Tokens:
             self.by_name["buffer/%d" % i] = buffer
         for i, group in enumerate(optimizer.param_groups):
             self.by_name["group/%d" % i] = group
+        for i, one in enumerate(getattr(optimizer, "optimizers", ())):
+            self.by_name["optimizer/%d" % i] = one
         self.by_id = {id(value): name for name, value in self.by_name.items()}
 
 

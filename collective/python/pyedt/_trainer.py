@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from pyedt import _comm, _compute, _loader, _order, _records, _schedule, _state
+from pyedt import _batches, _chance, _comm, _compute, _loader, _optimizers, _order, _records, _schedule, _state
 from pyedt._loggers import Method, WorkerReports
 
 SNAPSHOT_SECONDS = 60
@@ -47,9 +47,11 @@ def atomic_save(value, path):
 class Trainer:
     def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
         self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
-        self._model, self._optimizer = parts["model"], parts["optimizer"]
-        train_set, validation_set = datasets
+        self._model, self._loss = parts["model"], parts["loss"]
+        self._given_optimizer, self._optimizer = parts["optimizer"], _optimizers.joined(parts["optimizer"])
+        train_set, validation_set = (data and data.samples for data in datasets)
         self._validation_set = validation_set
+        self._chance = _chance.Chance([*datasets, *(value for name, value in sorted(parts.items()) if name != "worker_logger")])
         modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
         _compute.move(modules, device)
         self.schedule = _schedule.Schedule(
@@ -61,7 +63,7 @@ class Trainer:
         self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
         self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
                                                  self.schedule.minibatches)
-        self._loader = _loader.Loader((train_set, validation_set), parts.get("collate"), header["loader_threads"])
+        self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
         self._set_callbacks(list(parts.get("callbacks") or ()))
         self._reports = WorkerReports(parts.get("worker_logger"), header["metric_names"], header["test_names"],
                                       self.schedule, quiet)
@@ -176,7 +178,7 @@ class Trainer:
         batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
         self.buffers.restore()
         self.gradients.zero()
-        _loader.seed_all(seed)
+        self._chance.seed(seed)
         values = self._computation.train(batch)
         touched = self.gradients.collect()
         if v == 0:
@@ -195,7 +197,7 @@ class Trainer:
                 seed = self._step_seed(step.epoch, step.number, m)
                 batch, ids = self._loader.get(1, (step.number, m), seed, list(range(m * size, m * size + count)))
                 handed.extend(ids)
-                _loader.seed_all(seed)
+                self._chance.seed(seed)
                 return batch
             return fetch
 
@@ -269,9 +271,10 @@ class Trainer:
     def _save(self, name):
         folder = os.path.join(result_dir(), "model", "train")
         os.makedirs(folder, exist_ok=True)
-        atomic_save(cpu_state({k.removeprefix("module."): v for k, v in self._model.state_dict().items()}),
-                    os.path.join(folder, name + ".pth"))
+        atomic_save(cpu_state(_batches.unwrapped(self._model).state_dict()), os.path.join(folder, name + ".pth"))
         atomic_save(cpu_state(self._optimizer.state_dict()), os.path.join(folder, name + "_optimizer_state.pth"))
+        if is_trained(self._loss):
+            atomic_save(cpu_state(self._loss.state_dict()), os.path.join(folder, name + "_loss.pth"))
 
     def _snapshot(self, step):
         if step.number == self.schedule.last or time.monotonic() - self._snapshot_time < SNAPSHOT_SECONDS:
@@ -311,11 +314,11 @@ class Trainer:
         return _order.step_seed(self.job_seed, epoch, number, v)
 
     def _seed(self, epoch, number, place):
-        _loader.seed_all(self._step_seed(epoch, number, place))
+        self._chance.seed(self._step_seed(epoch, number, place))
 
     def _set_callbacks(self, callbacks):
         header = self.header
-        params = {"epochs": header["epochs"], "optimizer": self._optimizer, "batch_size": header["batch_size"],
+        params = {"epochs": header["epochs"], "optimizer": self._given_optimizer, "batch_size": header["batch_size"],
                   "engines_number": header["engines_number"], "effective_batch_size": header["effective_batch_size"],
                   "steps_per_epoch": self.schedule.train_steps, "validation_freq": header["validation_freq"],
                   "checkpoint_freq": header["checkpoint_freq"]}
@@ -337,6 +340,11 @@ def overrides(callback, name):
     from pyedt.callbacks import Callback
 
     return getattr(type(callback), name, None) is not getattr(Callback, name) and hasattr(callback, name)
+
+
+def is_trained(loss):
+    """Whether a loss has parameters, and so a file of its own."""
+    return isinstance(loss, torch.nn.Module) and any(True for _ in loss.parameters())
 
 
 def cpu_state(value):

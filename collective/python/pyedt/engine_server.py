@@ -49,7 +49,8 @@ def import_framework():
     import torch
     import torch._dynamo  # noqa: F401
     import cloudpickle  # noqa: F401
-    from pyedt import _bundle, _comm, _compute, _engine, _loader, _preload, _records, _state, _trainer  # noqa: F401
+    from pyedt import (_batches, _bundle, _chance, _comm, _compute, _data, _device, _engine, _loader,  # noqa: F401
+                       _optimizers, _preload, _records, _state, _trainer, _travel)
 
     torch.set_num_threads(1)
     for name, value in wanted.items():

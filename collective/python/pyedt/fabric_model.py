@@ -1,4 +1,5 @@
-"""FabricModel: the class that training scripts build and train (training contract 3). Importing this loads no torch."""
+"""FabricModel: the class that training scripts build and train (training contract 3). Importing this loads torch, and makes
+"cuda" a word for the CPU where there is no GPU: scripts move their model before they make a FabricModel."""
 
 import os
 import sys
@@ -20,6 +21,10 @@ def announce():
 
 
 announce()
+if os.environ["FABRIC_BACKEND"].lower() == "pytorch":
+    from pyedt import _device
+
+    _device.stay_on_cpu()
 
 
 class FabricModel:
@@ -84,6 +89,8 @@ def check_list(value, name, need_call=False):
 def check_objects(model, datasets_function, loss_function, optimizer):
     import torch
 
+    from pyedt import _optimizers
+
     if not isinstance(model, torch.nn.Module):
         raise TypeError("FabricModel: model must be a torch.nn.Module, got %s" % type(model).__name__)
     if not callable(datasets_function):
@@ -91,18 +98,27 @@ def check_objects(model, datasets_function, loss_function, optimizer):
                         % type(datasets_function).__name__)
     if not callable(loss_function):
         raise TypeError("FabricModel: loss_function must be callable, got %s" % type(loss_function).__name__)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError("FabricModel: optimizer must be a torch.optim.Optimizer, got %s" % type(optimizer).__name__)
     modules = [m for m in (model, loss_function) if isinstance(m, torch.nn.Module)]
+    refuse_lazy(modules)
     own = {id(p) for module in modules for p in module.parameters()}
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
+    for p in (p for one in _optimizers.check(optimizer) for group in one.param_groups for p in group["params"]):
         if id(p) not in own:
             raise ValueError("FabricModel: the optimizer holds a parameter of shape %s that is not the model's; build it "
                              "on model.parameters()" % (tuple(p.shape),))
-        if p.dtype != torch.float32:
-            raise TypeError("FabricModel: a parameter of shape %s is of type %s: only float32 is trained yet; call "
-                            "model.float()" % (tuple(p.shape), p.dtype))
+        if not p.dtype.is_floating_point:
+            raise TypeError("FabricModel: a parameter of shape %s is of type %s: real numbers are trained; write a complex one "
+                            "as two of them (torch.view_as_real)" % (tuple(p.shape), p.dtype))
     for p in model.parameters():
         if p.device.type != "cpu":
             raise ValueError("FabricModel: the model must be on the CPU, a parameter is on %s; leave model.to(...) out, "
                              "the engines move it" % p.device)
+
+
+def refuse_lazy(modules):
+    """A lazy module knows its shapes after its first batch, and the engines need them before."""
+    from torch.nn.parameter import is_lazy
+
+    for module in (inner for root in modules for inner in root.modules()):
+        if any(is_lazy(tensor) for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]):
+            raise ValueError("FabricModel: the shapes of %s are not known yet; call it once before FabricModel: "
+                             "model(one_batch_of_inputs)" % type(module).__name__)

@@ -12,6 +12,7 @@ for path in (HERE, os.path.join(PACKAGES, "tools"), PACKAGES):
     if path not in sys.path:
         sys.path.insert(0, path)
 os.environ.setdefault("FABRIC_BACKEND", "pytorch")
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: fixtures of a module run before those of a test
 os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGES, os.path.join(PACKAGES, "tools")])
 
 

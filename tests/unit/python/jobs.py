@@ -6,6 +6,7 @@ from reference_comm import ReferenceComm, Shared
 from torch import nn
 
 from pyedt import _schedule, _trainer
+from pyedt._data import DataSet
 
 
 class Rows(torch.utils.data.Dataset):
@@ -49,7 +50,7 @@ def make_header(**others):
 def make_trainer(comm, parts=None, header=None, n=101, validation=23, seed=77):
     header = header or make_header()
     trainer = _trainer.Trainer(comm, 1, header, parts or make_parts(), seed,
-                               (Rows(n), Rows(validation) if validation else None), torch.device("cpu"))
+                               (DataSet(Rows(n)), DataSet(Rows(validation)) if validation else None), torch.device("cpu"))
     comm.ready(header["metric_names"], **trainer.sizes())
     trainer.bind()
     return trainer

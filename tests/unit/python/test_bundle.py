@@ -11,10 +11,10 @@ from jobs import make_header, make_parts
 from pyedt import _bundle
 
 SCRIPT = """
-import sys, threading
+import socket, sys
 import torch
 from pyedt import _bundle
-guard = threading.Lock()
+guard = socket.socket()
 def inner():
     return guard
 def datasets():
@@ -23,24 +23,24 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return guard
 def make():
-    h = threading.Lock()
+    h = socket.socket()
     return lambda: h
 linear = torch.nn.Linear(1, 1)
-linear.log = threading.Lock()
+linear.log = socket.socket()
 for parts in (dict(datasets=inner), dict(datasets=datasets), dict(model=Net()), dict(model=linear), dict(loss=make()),
-              dict(callbacks=[1, threading.Lock()])):
+              dict(callbacks=[1, socket.socket()])):
     try:
         _bundle.dumps(parts)
     except TypeError as error:
         print(str(error).replace("\\n", " "))
 """
 CULPRITS = [  # what, words of the message; in the order of the script
-    ("a global used by a function", ["global 'guard' used by function inner", "_thread.lock"]),
+    ("a global used by a function", ["global 'guard' used by function inner", "socket.socket"]),
     ("a global used further down", ["global 'guard' used by function inner"]),
     ("a global used by a method", ["global 'guard' used by function Net.forward"]),
-    ("an attribute of the model", ["attribute 'log' of model", "_thread.lock"]),
+    ("an attribute of the model", ["attribute 'log' of model", "socket.socket"]),
     ("a captured variable", ["variable 'h' captured by function"]),
-    ("an item of the callbacks", ["item 1 of callbacks", "_thread.lock"]),
+    ("an item of the callbacks", ["item 1 of callbacks", "socket.socket"]),
 ]
 
 

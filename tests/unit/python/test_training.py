@@ -9,7 +9,7 @@ from jobs import Rows, bits, make_header, make_parts, make_trainer, network, num
 from reference_comm import ReferenceComm, Shared
 from torch import nn
 
-from pyedt import _comm, _compute, _loader, _order, _records, _state, _trainer
+from pyedt import _chance, _comm, _compute, _data, _loader, _order, _records, _state, _trainer
 from pyedt.callbacks import Callback
 
 
@@ -53,8 +53,7 @@ def test_every_sample_is_handed_out_once_per_data_epoch(one):
 
 def test_a_sample_skipped_shows_in_the_sums(monkeypatch):
     fetch = _loader.fetch
-    monkeypatch.setattr(_loader, "fetch", lambda handout, ids, collate: fetch(handout, ids[:-1] if len(ids) == 4 and
-                                                                             5 in ids else ids, collate))
+    monkeypatch.setattr(_loader, "fetch", lambda handout, ids: fetch(handout, ids[:-1] if len(ids) == 4 and 5 in ids else ids))
     _, shared, _ = run_mesh(lambda s: 1, until=4)
     rows = numbers(shared)
     assert sum(p[0] for row in rows for p in row[4]) == 100
@@ -63,8 +62,7 @@ def test_a_sample_skipped_shows_in_the_sums(monkeypatch):
 
 def test_a_sample_doubled_shows_in_the_sums(monkeypatch):
     fetch = _loader.fetch
-    monkeypatch.setattr(_loader, "fetch", lambda handout, ids, collate: fetch(
-        handout, [ids[0] if i == 5 else i for i in ids], collate))
+    monkeypatch.setattr(_loader, "fetch", lambda handout, ids: fetch(handout, [ids[0] if i == 5 else i for i in ids]))
     _, shared, _ = run_mesh(lambda s: 1, until=4)
     total = sum(p[1] for row in numbers(shared) for p in row[4]) % 2**64
     assert total != _order.sample_sum(77, list(range(101)))[0]
@@ -114,7 +112,7 @@ class Broken(Rows):
 
 
 def test_an_error_in_a_loader_child_arrives_with_its_trace(monkeypatch):
-    loader = _loader.Loader((Broken(60), None), None, 1)
+    loader = _loader.Loader((_data.DataSet(Broken(60)), None), None, _chance.seed_all, 1)
     loader.get(0, (1, 0), 5, [1, 2])
     with pytest.raises(RuntimeError, match="(?s)failed in a loader process.*row fifty"):
         loader.get(0, (1, 1), 5, [49, 50])
@@ -122,7 +120,7 @@ def test_an_error_in_a_loader_child_arrives_with_its_trace(monkeypatch):
 
 
 def test_a_dead_loader_child_is_no_fault_of_the_users_code():
-    loader = _loader.Loader((Rows(60), None), None, 1)
+    loader = _loader.Loader((_data.DataSet(Rows(60)), None), None, _chance.seed_all, 1)
     os.kill(loader._children[0].pid, 9)
     with pytest.raises(_loader.LoaderLost):
         loader.get(0, (1, 0), 5, [1, 2])
@@ -190,12 +188,55 @@ def test_a_custom_step_that_clears_gradients_gives_the_bits_of_the_default_step(
     assert bits(trainers[0]) == one[0]
 
 
-def test_a_custom_step_may_not_update():
-    def stepping(model, data, eva, train_loader, fn_args):
+def updating_step(model, data, eva, train_loader, fn_args):
+    x, y = data
+    out = model(x)
+    loss = model.get_loss_function()(out, y)
+    loss.backward()
+    model.get_optimizer().step()
+    (model(x).sum() * 1000).backward()  # changes nothing any more
+    model.get_optimizer().zero_grad()
+    return eva(out, y), loss
+
+
+def test_a_custom_step_that_updates_says_where_its_gradients_are_complete():
+    def plain(model, data, eva, train_loader, fn_args):
+        out = model(data[0])
+        loss = model.get_loss_function()(out, data[1])
+        loss.backward()
+        gradients = [p.grad.clone() for p in model.parameters()]
+        model(data[0])
+        for p, gradient in zip(model.parameters(), gradients):
+            p.grad.copy_(gradient)
+        return eva(out, data[1]), loss
+
+    results = [bits(run_mesh(lambda s: size, lambda comm: make_trainer(comm, make_parts(fn_step_train=function)))[0][0])
+               for size, function in ((1, updating_step), (3, updating_step), (1, plain))]
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_custom_step_may_update_once():
+    def twice(model, data, eva, train_loader, fn_args):
+        model(data[0]).sum().backward()
+        model.get_optimizer().step()
         model.get_optimizer().step()
 
-    with pytest.raises(RuntimeError, match="must not call optimizer.step"):
-        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(fn_step_train=stepping)))
+    with pytest.raises(RuntimeError, match="twice in a mini-batch.*add the losses up"):
+        run_mesh(lambda s: 1, lambda comm: make_trainer(comm, make_parts(fn_step_train=twice)))
+
+
+def test_a_joiner_takes_over_the_state_of_each_of_two_optimizers():
+    def make(comm):
+        torch.manual_seed(11)
+        model = network()
+        pair = [torch.optim.Adam(model[0].parameters()), torch.optim.SGD(model[4].parameters(), lr=0.1, momentum=0.9)]
+        return make_trainer(comm, make_parts(model, pair))
+
+    lonely, joined = run_mesh(lambda s: 1, make)[0], run_mesh(lambda s: 1 if s < 3 else 3, make)[0]
+    for trainer in joined:
+        assert [p.tolist() for p in trainer._model.parameters()] == [p.tolist() for p in lonely[0]._model.parameters()]
+        assert [len(one.state) for one in trainer._given_optimizer] == [2, 2]
+        assert trainer.digest() == lonely[0].digest()
 
 
 def stealing_step(model, data, eva, train_loader, fn_args):

@@ -1,0 +1,85 @@
+"""The optimizers of a training: one, or several in a list.
+
+O1. The script's own objects stay what they are for the script. Within a step of the script's own (fn_step_train) their
+    step() only marks where their gradients are complete: the update follows when the mini-batches of all engines are in.
+O2. What comes after such a mark changes nothing of those gradients: neither a zero_grad() nor another backward()."""
+
+import inspect
+
+import torch
+
+
+def as_list(given):
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def check(given):
+    """TypeError or ValueError for what cannot be trained; the driver asks, before an engine starts."""
+    optimizers, owner = as_list(given), {}
+    if not optimizers:
+        raise TypeError("FabricModel: optimizer must be a torch.optim.Optimizer, got an empty list")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError("FabricModel: optimizer must be a torch.optim.Optimizer, got %s" % type(optimizer).__name__)
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty or isinstance(optimizer, torch.optim.LBFGS):
+            raise TypeError("FabricModel: %s needs a closure: it computes the loss several times in one update, and an update "
+                            "here is of many mini-batches on many engines; choose an optimizer that takes one gradient, "
+                            "as SGD or Adam" % type(optimizer).__name__)
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if owner.setdefault(id(parameter), optimizer) is not optimizer:
+                raise ValueError("FabricModel: a parameter of shape %s is in two optimizers; give each parameter to one of "
+                                 "them" % (tuple(parameter.shape),))
+    return optimizers
+
+
+class SeveralStates:
+    """The states of all optimizers as one map from parameters."""
+
+    def __init__(self, owners):
+        self._owners = owners
+
+    def get(self, parameter, default=None):
+        return self._owners[parameter].state.get(parameter, default) if parameter in self._owners else default
+
+    def __getitem__(self, parameter):
+        return self._owners[parameter].state[parameter]
+
+    def __setitem__(self, parameter, state):
+        self._owners[parameter].state[parameter] = state
+
+    def clear(self):
+        for optimizer in set(self._owners.values()):
+            optimizer.state.clear()
+
+
+class Several:
+    """Several optimizers as one: their groups one after the other, one step of all of them."""
+
+    def __init__(self, optimizers):
+        self.optimizers = list(optimizers)
+        owners = {p: o for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        self.state = SeveralStates(owners)
+
+    @property
+    def param_groups(self):
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def state_dict(self):
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states):
+        if not isinstance(states, list) or len(states) != len(self.optimizers):
+            raise ValueError("the file has the state of %s, the script has %d optimizers"
+                             % ("one optimizer" if not isinstance(states, list) else "%d" % len(states), len(self.optimizers)))
+        for optimizer, state in zip(self.optimizers, states):
+            optimizer.load_state_dict(state)
+
+
+def joined(given):
+    """One thing to step and to save: an optimizer as it is, a list as Several."""
+    return Several(given) if isinstance(given, (list, tuple)) else given

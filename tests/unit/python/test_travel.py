@@ -1,0 +1,164 @@
+"""What becomes of the script's objects on their way: paths, locks, names; and who gets what of a batch."""
+
+import pathlib
+import pickle
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from pyedt import _batches, _chance, _travel
+
+THERE = {"DATA_DIR": "/there/data", "RESULT_DIR": "/there/data/results", "cwd": "/there/code"}
+
+
+def test_paths_below_a_root_are_those_of_this_host(monkeypatch):
+    monkeypatch.setattr(_travel, "roots", lambda: {"DATA_DIR": "/here", "RESULT_DIR": "/results of here", "cwd": "/there/code"})
+    sent = {"plain": "/there/data/mnist/x", "root": "/there/data", "result": ("/there/data/results/model",) * 2,
+            "path": pathlib.Path("/there/data/a/b"), "other": "/there/database", "within": "see /there/data", "long": "/there/data/" + "ä" * 300,
+            "code": "/there/code/main.py", "bytes": b"/there/data/x", "tensor": torch.arange(40000)}
+    got = pickle.loads(_travel.moved(_travel.dumps(sent, ()), THERE))
+    assert torch.equal(got.pop("tensor"), sent.pop("tensor"))
+    assert got == {"plain": "/here/mnist/x", "root": "/here", "result": ("/results of here/model",) * 2,
+                   "path": pathlib.Path("/here/a/b"), "other": "/there/database", "within": "see /there/data", "long": "/here/" + "ä" * 300,
+                   "code": "/there/code/main.py", "bytes": b"/there/data/x"}
+
+
+def test_where_folders_are_the_same_nothing_is_changed(monkeypatch):
+    monkeypatch.setattr(_travel, "roots", lambda: dict(THERE))
+    pickled = _travel.dumps({"x": "/there/data/y"}, ())
+    assert _travel.moved(pickled, THERE) is pickled
+    assert _travel.moved(pickled, {"HOME": "/there/data"}) is pickled, "a root that this host does not know"
+
+
+def test_a_lock_is_a_new_one():
+    lock = threading.RLock()
+    with lock:
+        got = pickle.loads(_travel.dumps({"a": lock, "b": lock, "condition": threading.Condition(), "event": threading.Event()}, ()))
+    assert got["a"] is got["b"] and got["a"].acquire(blocking=False)
+    with got["condition"]:
+        got["event"].set()
+
+
+class SummaryWriter:
+    """As TensorBoard's: it holds threads and files."""
+
+    def __init__(self, log_dir):
+        self.log_dir, self.lock, self.file = log_dir, threading.Lock(), open(__file__)
+
+
+SummaryWriter.__module__ = "tensorboardX.writer"
+
+
+def test_a_tensorboard_writer_is_made_anew_for_the_same_folder(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "tensorboardX.writer", sys.modules[__name__])
+    got = pickle.loads(_travel.dumps(SummaryWriter("/runs/1"), ()))
+    assert got.log_dir == "/runs/1" and not got.file.closed
+
+
+def test_another_optimizer_is_refused_by_its_name():
+    model = nn.Linear(1, 1)
+    known, other = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=1)
+    _travel.dumps(known, [known])
+    with pytest.raises(TypeError, match=r"another optimizer \(SGD\).*optimizer=\["):
+        _travel.dumps(lambda: other, [known])
+
+
+CUDA = """
+import torch
+@torch.jit.script
+def before(x: torch.Tensor):
+    return x + torch.zeros(2)
+import fabric_model
+@torch.jit.script
+def after(x: torch.Tensor):
+    return x + torch.ones(2).to("cpu")
+model = torch.nn.Linear(2, 2).cuda().to("cuda:1").to(torch.device("cuda"), torch.float64)
+assert model.weight.dtype == torch.float64 and model.weight.device.type == "cpu"
+x = torch.zeros(2, device="cuda").cuda(non_blocking=True).to(device="cuda").pin_memory()
+assert torch.equal(before(x) + after(x), torch.ones(2)) and torch.zeros_like(x, device="cuda").device.type == "cpu"
+torch.save(x, "x.pt")
+torch.load("x.pt", map_location="cuda:0")
+from pyedt import _travel
+assert b"torch" in _travel.dumps(torch.zeros, ()) and len(_travel.dumps(torch.zeros, ())) < 100, "by its name"
+"""
+
+
+def test_cuda_is_a_word_for_the_cpu_where_no_gpu_is(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(CUDA)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("there is no GPU here") == 1
+
+
+# ---- batches ----
+
+class Net(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
+
+
+def plus(outputs, *targets):
+    return outputs, *targets
+
+
+ONE, TWO = (lambda x: x), (lambda x, mask=None: (x, mask))
+GIVEN = [  # what, forward, loss, batch, outputs, what the loss gets after them
+    ("a pair", ONE, plus, [1, 2], 1, (2,)),
+    ("a pair of inputs", lambda a, b: (a, b), plus, [(1, 2), 3], (1, 2), (3,)),
+    ("named inputs", lambda a, b: (a, b), plus, [{"b": 1, "a": 2}, 3], (2, 1), (3,)),
+    ("two inputs and a target", lambda a, b: (a, b), plus, [1, 2, 3], (1, 2), (3,)),
+    ("an input, a target and its weight", ONE, plus, [1, 2, 3], 1, (2, 3)),
+    ("the loss takes one, the network may take two", TWO, lambda outputs, y: outputs, [1, 2, 3], (1, 2), (3,)),
+    ("one item", ONE, plus, [4], 4, (4,)),
+    ("a dict", lambda x, y2=0: (x, y2), plus, {"x": 1, "label": 2, "id": 3}, (1, 0), (2,)),
+    ("a dict whose labels the network wants, too", lambda x, labels: (x, labels), plus, {"x": 1, "labels": 2}, (1, 2), (2,)),
+    ("a dict for any names", lambda **all: all, plus, {"x": 1, "y": 2}, {"x": 1}, (2,)),
+    ("a dict as a whole", lambda batch: batch, plus, {"x": 1, "z": 2}, {"x": 1, "z": 2}, ({"x": 1, "z": 2},)),
+]
+
+
+@pytest.mark.parametrize("what,forward,loss,batch,outputs,targets", GIVEN, ids=[g[0] for g in GIVEN])
+def test_who_gets_what_of_a_batch(what, forward, loss, batch, outputs, targets):
+    assert _batches.Batches(Net(forward), loss, []).forward(batch) == (outputs, targets)
+
+
+def test_a_metric_of_two_arguments_gets_the_first_target():
+    batches = _batches.Batches(Net(ONE), plus, [lambda outputs, y: y, lambda outputs, y, w: w])
+    assert batches.measure(0, (5, 7)) == [5, 7]
+
+
+# ---- chance ----
+
+def test_generators_are_found_wherever_the_script_has_put_them():
+    import random
+
+    import numpy as np
+
+    inner = np.random.default_rng(1)
+
+    class Rows:
+        def __init__(self):
+            self.parts = [{"rng": random.Random(1)}, torch.Generator()]
+            self.shared = random  # the module's own is seeded already
+
+        def __getitem__(self, i):
+            return inner.random()
+
+    found = _chance.find([Rows(), np.random.mtrand._rand])
+    assert {type(one) for one in found} == {random.Random, torch.Generator, np.random.Generator}
+
+
+def test_the_scripts_own_seed_counts_and_the_minibatch_too():
+    def draw(own, seed):
+        generator = torch.Generator().manual_seed(own)
+        _chance.Chance([[generator]]).seed(seed)
+        return torch.rand(1, generator=generator).item()
+
+    assert draw(1, 1) == draw(1, 1) != draw(2, 1) != draw(2, 2)
