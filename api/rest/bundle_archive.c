@@ -325,6 +325,8 @@ static enum upload_kind kind_of(const uint8_t *head, size_t len)
     return UPLOAD_FILE;
 }
 
+bool shoal_bundle_is_archive(const uint8_t *head, size_t len) { return kind_of(head, len) != UPLOAD_FILE; }
+
 /* A tar ends with zero blocks; without them it was cut between two entries, which its reader does not notice. */
 static enum shoal_err check_tar_end(struct bundler *b, const struct shoal_bundle_upload *upload)
 {
@@ -869,6 +871,21 @@ enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct s
     while (err == SHOAL_OK && scan.left > 0 && !*found) {
         err = scan_next(&scan, &entry);
         *found = err == SHOAL_OK && (entry.mode & SHOAL_BUNDLE_DIR) == 0 && strcmp(entry.path, path) == 0;
+    }
+    return err;
+}
+
+enum shoal_err shoal_bundle_each(int fd, shoal_bundle_each_fn *each, void *arg, struct shoal_msg *msg)
+{
+    struct scan scan;
+    struct scan_entry entry;
+    enum shoal_err err = scan_start(&scan, fd, msg);
+
+    while (err == SHOAL_OK && scan.left > 0) {
+        err = scan_next(&scan, &entry);
+        if (err == SHOAL_OK)
+            err = each(arg, entry.path, (entry.mode & SHOAL_BUNDLE_DIR) != 0,
+                       (struct shoal_bundle_place){ .offset = entry.offset, .bytes = entry.size });
     }
     return err;
 }

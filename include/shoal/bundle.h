@@ -66,6 +66,19 @@ SHOAL_MUST_CHECK enum shoal_err shoal_bundle_make(const struct shoal_bundle_opti
 /* Whether `path` (relative) is a file of the bundle in `fd`. Reads heads only. */
 SHOAL_MUST_CHECK enum shoal_err shoal_bundle_find(int fd, const char *path, bool *found, struct shoal_msg *msg);
 
+/* Where the content of an entry is in the file of its bundle. */
+struct shoal_bundle_place {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+/* Calls `each` for every entry, sorted by path, until it fails; its error is handed back. Reads heads only. */
+typedef enum shoal_err shoal_bundle_each_fn(void *arg, const char *path, bool is_dir, struct shoal_bundle_place place);
+SHOAL_MUST_CHECK enum shoal_err shoal_bundle_each(int fd, shoal_bundle_each_fn *each, void *arg, struct shoal_msg *msg);
+
+/* Whether the first bytes of an upload are those of an archive: tar (512 bytes are needed to know), gzip or zip. */
+bool shoal_bundle_is_archive(const uint8_t *head, size_t len);
+
 /* Checks form and hash of the bundle in `fd`. Blocks. */
 SHOAL_MUST_CHECK enum shoal_err shoal_bundle_check(int fd, struct shoal_bundle_info *info, struct shoal_msg *msg);
 
