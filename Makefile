@@ -39,7 +39,7 @@ RUNNING    := $(patsubst %,$(OUT)/node/runner/%.o,runner runner_child runner_log
 RUNNER_OBJ := $(OUT)/node/runner_main.o $(RUNNING)
 STATIC     := $(if $(filter release debug,$(FLAVOUR)),-static)
 
-all: $(OUT)/shoal $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(OUT)/fabric/build.version
+all: $(OUT)/shoal $(OUT)/dlim $(OUT)/shoal-runner $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(OUT)/fabric/build.version
 
 $(OUT)/shoal-runner: $(RUNNER_OBJ)
 	@$(CC) $(LDFLAGS) $(STATIC) $^ -lpthread -o $@
@@ -50,6 +50,10 @@ $(OUT)/libshoal-warm.so: $(OUT)/node/runner/warm_python.o $(RUNNING)
 
 $(OUT)/shoal: $(AGENT_OBJ)
 	@$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+
+# The same program by the name that WMLA's scripts call (api/cli/dlim.c).
+$(OUT)/dlim: | $(OUT)/shoal
+	@ln -sf shoal $@
 
 # The simulator and the cores, nothing else: so another compiler can build them quickly, and give the same traces (tests/sim).
 $(OUT)/sim_alone: $(filter $(OUT)/gossip/% $(OUT)/sched/% $(OUT)/sim/%,$(AGENT_OBJ))

@@ -18,6 +18,7 @@ $(COMPLETION)/%: packaging/completion.py $(OUT)/shoal
 
 install: all $(COMPLETION)/bash $(COMPLETION)/zsh $(COMPLETION)/fish
 	install -D -m 755 $(OUT)/shoal $(INSTALLED)/bin/shoal
+	ln -sf shoal $(INSTALLED)/bin/dlim
 	install -D -m 755 $(OUT)/shoal-runner $(INSTALLED)/lib/shoal/shoal-runner
 	rm -rf $(INSTALLED)/lib/shoal/fabric
 	cp -R $(OUT)/fabric $(INSTALLED)/lib/shoal/fabric
@@ -36,6 +37,7 @@ install: all $(COMPLETION)/bash $(COMPLETION)/zsh $(COMPLETION)/fish
 	install -D -m 644 $(COMPLETION)/zsh $(INSTALLED)/share/zsh/vendor-completions/_shoal
 	install -D -m 644 $(COMPLETION)/fish $(INSTALLED)/share/fish/vendor_completions.d/shoal.fish
 	install -D -m 644 docs/man/shoal.1 $(INSTALLED)/share/man/man1/shoal.1
+	ln -sf shoal.1 $(INSTALLED)/share/man/man1/dlim.1
 	install -D -m 644 docs/man/shoal-agent.8 $(INSTALLED)/share/man/man8/shoal-agent.8
 	install -D -m 644 LICENSE $(INSTALLED)/share/doc/shoal/LICENSE
 	install -D -m 644 packaging/agent.conf.example $(INSTALLED)/share/doc/shoal/examples/agent.conf

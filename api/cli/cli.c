@@ -181,6 +181,7 @@ static int run_doctor(struct cli *cli);
 static int run_help(struct cli *cli);
 static int run_sim(struct cli *cli);
 static int run_version(struct cli *cli);
+static int run_dlim(struct cli *cli);
 
 static const struct cli_command commands[] = {
     { .words = "init",
@@ -304,6 +305,13 @@ static const struct cli_command commands[] = {
       .run = cli_logon,
       .more = "  SHOAL_PASSWORD=... shoal logon ada --node https://host:9243\n" },
     { .words = "logoff", .args = "", .help = "end the kept token everywhere", .run = cli_logoff },
+    { .words = "dlim",
+      .args = "...",
+      .help = "models and their services by the words of WMLA's dlim; so does a link of this name",
+      .run = run_dlim,
+      .more = "  shoal dlim config -c https://host:9243; shoal dlim config -t -u ada -x PASSWORD\n"
+              "  shoal dlim model deploy -p my_model; shoal dlim model view my-model -s\n"
+              "  shoal dlim --help\n" },
     { .words = "sim", .args = "...", .help = "run the cores of the agent in a simulated mesh", .run = run_sim },
     { .words = "doctor", .args = "", .help = "check this host", .options = agent_options, .run = run_doctor },
     { .words = "version", .args = "", .help = "print the version", .run = run_version },
@@ -845,6 +853,8 @@ static int run_sim(struct cli *cli)
     return cli->hooks->sim(cli->argc, cli->argv);
 }
 
+static int run_dlim(struct cli *cli) { return dlim_main(cli->argc - 1, cli->argv + 1, cli->hooks->version); }
+
 static int run_version(struct cli *cli)
 {
     const char *version = cli->hooks->version == NULL ? "unknown" : cli->hooks->version;
@@ -943,8 +953,8 @@ static int run_words(struct cli *cli, int argc, char **argv)
         return unknown_command(argc - at, argv + at);
     cli->argc = argc - at;
     cli->argv = argv + at;
-    if (cli->command->run == run_sim)
-        return run_sim(cli);
+    if (cli->command->run == run_sim || cli->command->run == run_dlim) /* they have options of their own */
+        return cli->command->run(cli);
     code = parse(cli, argc - at - used, argv + at + used);
     if (code == SHOAL_EXIT_OK && answer_globals(cli, &code))
         return code;
@@ -959,6 +969,8 @@ int shoal_cli_main(int argc, char **argv, const struct shoal_cli_hooks *hooks)
     int code = SHOAL_EXIT_OK;
 
     cli = (struct cli){ .hooks = hooks };
+    if (argc > 0 && strcmp(strrchr(argv[0], '/') == NULL ? argv[0] : strrchr(argv[0], '/') + 1, "dlim") == 0)
+        return dlim_main(argc - 1, argv + 1, hooks->version);
     if (hooks->internal != NULL && argc > 1 && hooks->internal(argc, argv, &code))
         return code;
     fails_in_json = wants_json(argc, argv);

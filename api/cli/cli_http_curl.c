@@ -71,6 +71,8 @@ struct transfer {
     const struct cli_call *call;
     struct cli_answer *answer;
     CURL *curl;
+    FILE *upload;
+    curl_off_t upload_bytes;
     bool too_big;
     bool sink_failed;
 };
@@ -264,7 +266,7 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     const struct cli_call *call = transfer->call;
     CURL *curl = transfer->curl;
     long timeout = call->timeout_s > 0 ? call->timeout_s : 30;
-    bool moves_bytes = call->file != NULL || call->sink != NULL;
+    bool moves_bytes = call->file != NULL || call->sink != NULL || call->upload != NULL;
 
     if (cli->timeout_s > 0)
         timeout = cli->timeout_s;
@@ -289,7 +291,13 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
     set_trust(cli, curl);
     if (form != NULL)
         (void)lib.easy_setopt(curl, CURLOPT_MIMEPOST, form);
-    else if (strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0)
+    else if (call->body != NULL)
+        (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, call->body);
+    else if (transfer->upload != NULL) {
+        (void)lib.easy_setopt(curl, CURLOPT_UPLOAD, 1L);
+        (void)lib.easy_setopt(curl, CURLOPT_READDATA, transfer->upload);
+        (void)lib.easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, transfer->upload_bytes);
+    } else if (strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0)
         (void)lib.easy_setopt(curl, CURLOPT_POSTFIELDS, "");
 }
 
@@ -415,6 +423,35 @@ static int exit_of_curl(const struct cli *cli, CURLcode code, const char *url, c
     return hush ? exit_code : cli_fail(exit_code, "%s", answer->fault);
 }
 
+/* What the call says of who asks and of its body, beside what every call says. */
+static int add_own(struct transfer *transfer, struct curl_slist **headers)
+{
+    const struct cli_call *call = transfer->call;
+    char line[4200];
+    struct stat status;
+
+    if (call->bearer != NULL) {
+        (void)snprintf(line, sizeof(line), "Authorization: Bearer %s", call->bearer);
+        *headers = lib.slist_append(*headers, line);
+    }
+    if (call->basic[0] != NULL) {
+        (void)lib.easy_setopt(transfer->curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+        (void)lib.easy_setopt(transfer->curl, CURLOPT_USERNAME, call->basic[0]);
+        (void)lib.easy_setopt(transfer->curl, CURLOPT_PASSWORD, call->basic[1]);
+    }
+    if (call->body != NULL)
+        *headers = lib.slist_append(*headers, "Content-Type: application/json");
+    if (call->upload == NULL)
+        return SHOAL_EXIT_OK;
+    transfer->upload = fopen(call->upload, "re");
+    if (transfer->upload == NULL || fstat(fileno(transfer->upload), &status) != 0)
+        return cli_fail(SHOAL_EXIT_FAILED, "%s: cannot be read", call->upload);
+    transfer->upload_bytes = (curl_off_t)status.st_size;
+    *headers = lib.slist_append(*headers, "Content-Type: application/octet-stream");
+    *headers = lib.slist_append(*headers, "Expect:");
+    return SHOAL_EXIT_OK;
+}
+
 static size_t on_ignored(char *bytes, size_t size, size_t count, void *arg)
 {
     (void)bytes;
@@ -492,7 +529,8 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         (void)snprintf(line, sizeof(line), "Shoal-Mesh-Key: %s", call->mesh_key);
         headers = lib.slist_append(headers, line);
     }
-    if (!call->anonymous)
+    result = add_own(&transfer, &headers);
+    if (!call->anonymous && result == SHOAL_EXIT_OK)
         result = set_credentials(cli, transfer.curl, &headers);
     if (result == SHOAL_EXIT_OK) {
         form = make_form(call, transfer.curl);
@@ -509,6 +547,8 @@ static int call_one(struct cli *cli, const char *node, const struct cli_call *ca
         if (code == CURLE_OK && result != SHOAL_EXIT_OK && !hush)
             cli_refused(answer);
     }
+    if (transfer.upload != NULL)
+        (void)fclose(transfer.upload);
     lib.mime_free(form);
     lib.slist_free_all(headers);
     lib.easy_cleanup(transfer.curl);
@@ -525,7 +565,10 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
     *answer = (struct cli_answer){ .status = 0 };
     if (!load_curl() || lib.global_init(CURL_GLOBAL_DEFAULT) != 0)
         return cli_fail(SHOAL_EXIT_FAILED, "libcurl cannot be loaded; install the package libcurl4");
-    node_list(cli, nodes, sizeof(nodes));
+    if (call->node != NULL)
+        (void)snprintf(nodes, sizeof(nodes), "%s", call->node);
+    else
+        node_list(cli, nodes, sizeof(nodes));
     while (try_next && at != NULL) {
         char *comma = strchr(at, ',');
 

@@ -108,6 +108,11 @@ struct cli_call {
     const char *file_name; /* its name there */
     const char *ticket;    /* NULL: none */
     const char *mesh_key;  /* the mesh's, for its recovery; NULL: none */
+    const char *node;      /* a URL that is asked instead of the node; NULL: the node */
+    const char *body;      /* JSON to send, or NULL */
+    const char *upload;    /* a file to send as it is, or NULL */
+    const char *bearer;    /* a token to show instead of the kept one; NULL: none */
+    const char *basic[2];  /* a name and its password instead; NULL: none */
     FILE *sink;            /* the body of a success goes there instead of into the answer */
     const char *accept;
     long timeout_s; /* 0: 30 s; without progress for uploads and downloads */
@@ -183,6 +188,8 @@ int cli_mesh_recover(struct cli *cli);
 int cli_frameworks(struct cli *cli);
 int cli_logon(struct cli *cli);
 int cli_logoff(struct cli *cli);
+/* `dlim`: the words are after the program's name, or after `shoal dlim`. */
+int dlim_main(int argc, char **argv, const char *version);
 int cli_top(struct cli *cli);
 int cli_why(struct cli *cli);
 int cli_status(struct cli *cli);

@@ -27,8 +27,8 @@ struct package {
     char runtime[PACKAGE_TEXT_BYTES_MAX];
     char tag[PACKAGE_TEXT_BYTES_MAX];
     char weight_path[PACKAGE_TEXT_BYTES_MAX];
-    uint64_t content_bytes;                        /* of all its files, unpacked */
-    struct shoal_bundle_place model_json, readme;  /* where their bytes are in the bundle; bytes 0: there is none */
+    uint64_t content_bytes;                       /* of all its files, unpacked */
+    struct shoal_bundle_place model_json, readme; /* where their bytes are in the bundle; bytes 0: there is none */
 };
 
 struct package_entry {
