@@ -41,6 +41,8 @@
 #define WAITING_MAX 32
 #define EARLY_BYTES_MAX (8 * SHOAL_MIB) /* what a worker keeps unacknowledged */
 #define SETTLE_MS 10
+#define LOOKS_MAX 256
+#define LOOK_BYTES_MAX ((off_t)(256 * SHOAL_MIB)) /* a million steps: a longer one is not worth the loop's time */
 
 /* What one other host is known to hold. */
 struct holder {
@@ -260,30 +262,33 @@ static uint32_t window_record(struct window *w, uint64_t at, uint64_t end, struc
     return bytes != NULL && shoal_step_record_len(shoal_view_of(bytes + 4, len), head, tuples) == len ? len : 0;
 }
 
-/* Read the file once: where it ends, what its last record is. A torn tail is cut off. */
-static void scan(struct ledger *ledger)
+/* Read the file once: where its whole records end, what the last one is. */
+static void scan_records(struct ledger *ledger, uint64_t end)
 {
-    struct window w = { .fd = ledger->fd };
+    struct window w = { .fd = ledger->fd, .bytes = malloc(WINDOW_BYTES) };
     struct shoal_step_head head;
     struct shoal_reader tuples;
-    struct stat facts;
-    uint64_t at = 0;
     uint32_t len;
 
-    if (fstat(ledger->fd, &facts) != 0 || facts.st_size == 0)
-        return;
-    w.bytes = malloc(WINDOW_BYTES);
-    if (w.bytes == NULL)
-        return;
-    while ((len = window_record(&w, at, (uint64_t)facts.st_size, &head, &tuples)) > 0 && follows(ledger, &head)) {
+    while (w.bytes != NULL && (len = window_record(&w, ledger->bytes, end, &head, &tuples)) > 0 &&
+           follows(ledger, &head)) {
         ledger->call = head.call;
         ledger->step = head.step;
         note_progress(ledger, &head, tuples);
-        at += 4 + len;
+        ledger->bytes += 4 + len;
     }
     free(w.bytes);
-    ledger->bytes = at;
-    if (ftruncate(ledger->fd, (off_t)at) != 0)
+}
+
+/* A torn tail is cut off. */
+static void scan(struct ledger *ledger)
+{
+    struct stat facts;
+
+    if (fstat(ledger->fd, &facts) != 0 || facts.st_size == 0)
+        return;
+    scan_records(ledger, (uint64_t)facts.st_size);
+    if (ftruncate(ledger->fd, (off_t)ledger->bytes) != 0)
         agent_log(ledger->agent, "%s: the ledger's torn tail stays: %s", ledger->job->text, strerror(errno));
 }
 
@@ -750,6 +755,59 @@ bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct le
     if (ledger == NULL)
         return false;
     *progress = ledger->progress;
+    return true;
+}
+
+/* What was read last of files of which nothing runs here: such a file has not changed, as a rule. */
+struct ledger_seen {
+    struct shoal_job_id job;
+    uint64_t bytes; /* of the file; 0: the place is free */
+    struct ledger_progress progress;
+};
+
+struct ledger_looks {
+    struct ledger_seen seen[LOOKS_MAX];
+    unsigned next; /* the oldest one */
+};
+
+static struct ledger_looks *looks_need(struct agent *agent)
+{
+    if (agent->ledger_looks == NULL)
+        agent->ledger_looks = calloc(1, sizeof(*agent->ledger_looks));
+    return agent->ledger_looks;
+}
+
+bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress)
+{
+    struct agent_job *job = agent_job_find(agent, id);
+    struct ledger_looks *looks = looks_need(agent);
+    struct ledger read = { .agent = agent, .fd = -1 };
+    char folder[AGENT_PATH_BYTES];
+    struct stat facts;
+    bool known = false;
+
+    if (job != NULL && job->ledger != NULL)
+        return agent_ledger_progress(agent, job, progress);
+    agent_job_folder(agent, id, folder, sizeof(folder));
+    read.fd = shoal_open_below(folder, "ledger", O_RDONLY);
+    if (read.fd < 0)
+        return false;
+    if (looks == NULL || fstat(read.fd, &facts) != 0 || facts.st_size <= 0 || facts.st_size > LOOK_BYTES_MAX) {
+        (void)close(read.fd);
+        return false;
+    }
+    for (unsigned i = 0; i < LOOKS_MAX && !known; i++) {
+        known = looks->seen[i].bytes == (uint64_t)facts.st_size && shoal_job_id_equal(looks->seen[i].job, id);
+        if (known)
+            *progress = looks->seen[i].progress;
+    }
+    if (!known) {
+        scan_records(&read, (uint64_t)facts.st_size);
+        *progress = read.progress;
+        looks->seen[looks->next] = (struct ledger_seen){ id, (uint64_t)facts.st_size, read.progress };
+        looks->next = (looks->next + 1) % LOOKS_MAX;
+    }
+    (void)close(read.fd);
     return true;
 }
 

@@ -20,6 +20,9 @@ struct ledger_progress {
 /* False: no ledger can be kept here. */
 bool agent_ledger_progress(struct agent *agent, struct agent_job *job, struct ledger_progress *progress);
 
+/* The same of a job of which nothing may run here, without opening its ledger for good. False: there is none here. */
+bool agent_ledger_look(struct agent *agent, struct shoal_job_id id, struct ledger_progress *progress);
+
 /* Records of `call` after `step` into `bytes`, whole ones only; their count, and the first one's step. */
 size_t agent_ledger_read(struct agent *agent, struct agent_job *job, uint32_t call, uint64_t step, uint8_t *bytes,
                          size_t cap, uint64_t *first, uint32_t *count);

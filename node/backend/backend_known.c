@@ -178,15 +178,14 @@ static void pause_of(struct agent *agent, struct backend_info *out, struct shoal
 
 static void progress_of(struct agent *agent, struct backend_info *out, struct shoal_job_id id)
 {
-    struct agent_job *job = agent_job_find(agent, id);
     struct ledger_progress progress;
 
-    if (job == NULL || !out->info.elastic || !agent_ledger_progress(agent, job, &progress) || progress.step == 0)
+    if (!out->info.elastic || !agent_ledger_look(agent, id, &progress) || progress.step == 0)
         return;
     /* The ledger counts train steps alone, but waits for rank 0's agent; what goes beyond it is taken as such. */
     out->info.steps = progress.train_steps + (out->info.steps > progress.step ? out->info.steps - progress.step : 0);
     out->info.data_epoch = progress.data_epoch;
-    if (!out->info.ended)
+    if (!out->info.ended && progress.rate_milli > 0)
         out->info.rate_milli = progress.rate_milli;
     if (progress.has_metrics) {
         out->info.has_metrics = true;
