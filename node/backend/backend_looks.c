@@ -1,10 +1,14 @@
 /* An agent says this of itself: /v1/debug; and why a job is where it is, as JSON. */
 #include "agent_backend.h"
 
+#include <math.h>
+
 #include "shoal/json_text.h"
 #include "shoal/lead.h"
 #include "shoal/slots.h"
 #include "shoal/sched_look.h"
+
+#include "node/agent/agent_ledger.h"
 
 #include "shoal/banned.h"
 
@@ -51,6 +55,18 @@ static enum shoal_err put_named(struct agent *agent, const char *line, size_t le
     return err;
 }
 
+/* A training that ends well may have made nothing of use. */
+static enum shoal_err put_loss(struct agent *agent, struct shoal_job_id id, bool first, struct shoal_buf *json)
+{
+    struct ledger_progress progress;
+
+    if (!agent_ledger_look(agent, id, &progress) || !progress.has_metrics || isfinite(progress.loss))
+        return SHOAL_OK;
+    return put(json,
+               "%s\"the loss of its last train step, step %llu, is no finite number; `shoal job metrics ID` shows since when\"",
+               first ? "" : ",", (unsigned long long)progress.train_steps);
+}
+
 /* {"job": id, "why": [line, ...]} */
 enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json)
@@ -77,6 +93,8 @@ enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, str
         at += len + (end == NULL ? 0 : 1);
         left -= len + (end == NULL ? 0 : 1);
     }
+    if (err == SHOAL_OK)
+        err = put_loss(agent, id, first, json);
     return err == SHOAL_OK ? put(json, "]}") : err;
 }
 

@@ -358,8 +358,10 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
         worker->dead = true;
-        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0)
+        if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0) {
             lead_failure(s);
+            lead_exit_text(worker, "last one", lead->last_death, sizeof(lead->last_death));
+        }
     }
     if (report->phase == SHOAL_PHASE_EXITED && report->status < 0)
         worker->lost = true;

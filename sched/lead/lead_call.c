@@ -502,14 +502,34 @@ static bool finish_result(struct lead_step *s)
     return lead_propose(s);
 }
 
-static void exit_text(const struct lworker *w, const char *who, char *text, size_t cap)
+/* Signals have no portable names; these numbers are Linux's. */
+static const char *signal_meaning(int32_t number)
+{
+    static const struct {
+        int32_t number;
+        const char *meaning;
+    } rows[] = { { 4, " (SIGILL: this processor lacks an instruction)" },
+                 { 6, " (SIGABRT: it gave up by itself)" },
+                 { 7, " (SIGBUS: a file or the shared memory is full or cut short)" },
+                 { 8, " (SIGFPE: an integer was divided by 0)" },
+                 { 9, " (SIGKILL: the host may be out of memory)" },
+                 { 11, " (SIGSEGV: native code used memory that is not its own)" },
+                 { 15, " (SIGTERM)" } };
+
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].number == number)
+            return rows[i].meaning;
+    return "";
+}
+
+void lead_exit_text(const struct lworker *w, const char *who, char *text, size_t cap)
 {
     const char *line = w->report.text;
 
     SHOAL_ASSERT(w->dead); /* L5 */
     if (w->report.signalled)
-        (void)snprintf(text, cap, "the %s was ended by signal %d%s%.200s", who, w->report.status,
-                       line[0] != '\0' ? ": " : "", line);
+        (void)snprintf(text, cap, "the %s was ended by signal %d%s%s%.200s", who, w->report.status,
+                       signal_meaning(w->report.status), line[0] != '\0' ? ": " : "", line);
     else
         (void)snprintf(text, cap, "the %s ended with exit status %d%s%.200s", who, w->report.status,
                        line[0] != '\0' ? ": " : "", line);
@@ -537,7 +557,7 @@ static bool judge_scripts(struct lead_step *s)
             continue;
         }
         well += w->report.status == 0 && !w->report.signalled;
-        exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
+        lead_exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
         /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
          * when their host was lost. */
         if ((w->report.signalled && !elastic && !lead_rerun(lead)) || (!w->report.signalled && w->report.status != 0))
@@ -568,7 +588,8 @@ static void judge_engines(struct shoal_lead *lead)
                       lead->failures, w->report.text);
     }
     if (lead->failures >= FAILURES_MAX)
-        lead_fail(lead, -1, "workers died %u times without one step in between; see their logs", lead->failures);
+        lead_fail(lead, -1, "workers died %u times without one step in between%s%s; see their logs", lead->failures,
+                  lead->last_death[0] != '\0' ? ": " : "", lead->last_death);
 }
 
 /* RUNNING costs an entry: a script that ends sooner than this is FINISHED before anybody has read it. */

@@ -127,6 +127,7 @@ struct shoal_lead {
     uint64_t progress_ns; /* last PROGRESS entry */
     uint32_t failures;    /* rounds of deaths since the last step: many at once are one */
     uint64_t failure_ns;
+    char last_death[200]; /* how a worker ended last that did not end well */
     /* Calls. */
     bool train_due; /* the driver called train() and that is not in the log yet */
     struct shoal_call train;
@@ -202,6 +203,8 @@ void lead_order(struct lead_step *s, struct lworker *worker, enum shoal_order or
                 uint8_t reason, uint64_t grace_ns);
 /* A worker died, or says that it cannot go on. */
 void lead_failure(struct lead_step *s);
+/* How a dead worker has ended; `who` begins the sentence after "the". */
+void lead_exit_text(const struct lworker *w, const char *who, char *text, size_t cap);
 __attribute__((format(printf, 3, 4))) void lead_fail(struct shoal_lead *lead, int32_t code, const char *format, ...);
 __attribute__((format(printf, 2, 3))) void lead_pending(struct shoal_lead *lead, const char *format, ...);
 void lead_blob_text(struct shoal_hash hash, char *text);

@@ -36,6 +36,9 @@ def in_mesh():
 def train(fabric, arguments):
     global _calls
     if in_mesh() and os.environ.get("DLI_IS_DRIVER") != "true":
+        if not _engine.serves:
+            raise RuntimeError("train() of fabric_model wants an elastic job, and this one is not: submit it with "
+                               "--framework edtPyTorch")
         raise RuntimeError("train() was called in an engine: only the script's own process may call it; keep the call out "
                            "of functions that engines run")
     if in_mesh() and _calls >= CALLS_MAX:

@@ -5,6 +5,7 @@
 
 The library thread and UCX start with ready, so everything that forks comes before it."""
 
+import faulthandler
 import fcntl
 import os
 import platform
@@ -14,6 +15,7 @@ import traceback
 
 from pyedt import _comm
 
+serves = False  # this process is an engine
 TEXT_CHARACTERS = 280  # of a failure: the group's log keeps 300 bytes of it
 
 
@@ -144,12 +146,15 @@ def failure_text(error):
 
 def main():
     """Serve the calls of one job in this process. The exit status."""
+    from pyedt import _engine  # this module, also where it runs as __main__
     if not os.environ.get("SHOAL_AGENT_SOCKET"):
         print("an engine is started by Shoal's agent; a script that runs alone needs none", file=sys.stderr)
         return 2
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    faulthandler.enable()  # a fatal signal in native code leaves the place in the log
     set_threads()
+    _engine.serves = True
     comm = _comm.Communicator(_comm.ENGINE, numeric_class("cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"))
     try:
         return serve_calls(comm)

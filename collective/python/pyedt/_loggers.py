@@ -161,6 +161,7 @@ class DriverReports:
         self._sums, self._weight = None, 0
         self.iterations = 0
         self.merged = 0
+        self._warned = False
 
     def add(self, record):
         if record.kind == _schedule.TRAIN:
@@ -195,6 +196,11 @@ class DriverReports:
                 self._workers.append(worker)
             self._weight += samples
             self._sums = [s + samples * x for s, x in zip(self._sums, values)]
+            if values and not math.isfinite(values[0]) and not self._warned:
+                self._warned = True
+                print("fabric_model: the loss of step %d is %s, in data epoch %d; training goes on, but what it makes from "
+                      "here on is of no use: a smaller learning rate may help" % (record.step, values[0], record.epoch),
+                      file=sys.stderr, flush=True)
             self.iterations = before + v + 1
             if not self._per_step or v + 1 == len(record.parts):
                 means = named(self._train_names, [s / max(self._weight, 1) for s in self._sums])

@@ -1,0 +1,113 @@
+"""What a user is told of trainings that go wrong: the cause, in the answer to `shoal why`, and where to look further."""
+
+import pytest
+from conftest import OUT
+from helpers import ended, log_of, submit
+from mesh import Mesh
+
+TRAIN = """
+import os, signal, sys
+import torch
+from fabric_model import FabricModel
+from torch import nn
+from torch.utils.data import TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 2), 0
+
+    def forward(self, x):
+        self.calls += 1
+        if sys_argv[1:] == ["dies"] and self.calls > 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return self.linear(x)
+
+def datasets():
+    chance = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(128, 4, generator=chance), torch.arange(128) % 2)
+    return data, data
+
+sys_argv = sys.argv
+torch.manual_seed(1)
+net = Net()
+rate = 1e38 if sys.argv[1:] == ["diverges"] else 0.01
+FabricModel(net, datasets, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=rate)).train(2, 16, 2, validation_freq=1)
+"""
+STEPS = 8
+
+
+def why(host, job):
+    return host.get("/v1/jobs/%s/why" % job)["why"]
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    """Their own: the last test ends its agents."""
+    with Mesh(OUT / "shoal") as own:
+        own.grow(("alpha", "beta", "gamma"))
+        yield own
+
+
+@pytest.fixture(scope="module")
+def jobs(mesh, tmp_path_factory):
+    """{what it does: its id}; all run at once, since most of their time is the start of Python."""
+    folder = tmp_path_factory.mktemp("model")
+
+    def start(text, *options, framework="edtPyTorch", script=()):
+        (folder / "main.py").write_text(text)
+        return submit(mesh, mesh.hosts[0], folder, *options, framework=framework, script=script)
+
+    return {"plain": start(TRAIN, framework="PyTorch"), "dies": start(TRAIN, "--workers", "1", script=("dies",)),
+            "diverges": start(TRAIN, "--workers", "2", script=("diverges",)), "well": start(TRAIN, "--workers", "1"),
+            "killed": start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", framework="PyTorch")}
+
+
+def test_fabric_model_in_a_plain_job_names_the_framework(mesh, jobs):
+    facts = ended(mesh, jobs["plain"], 120)
+    assert facts["state"] == "ERROR" and "--framework edtPyTorch" in facts["detail"] and "engine" not in facts["detail"]
+
+
+def test_a_script_that_is_killed_says_what_that_may_mean(mesh, jobs):
+    facts = ended(mesh, jobs["killed"], 120)
+    assert facts["exitCode"] == 137
+    assert facts["detail"] == "the script was ended by signal 9 (SIGKILL: the host may be out of memory)"
+
+
+def test_engines_that_crash_leave_signal_and_place(mesh, jobs):
+    facts = ended(mesh, jobs["dies"], 180)
+    assert facts["state"] == "ERROR" and "the last one was ended by signal 11 (SIGSEGV" in facts["detail"]
+    for host in mesh.hosts:
+        mesh.until(lambda: "main.py\", line 16 in forward" in log_of(mesh, host, jobs["dies"], "--which", "err"), 30,
+                   "%s has the place" % host.name, pause=0.2)
+
+
+def test_a_loss_that_is_no_number_is_said(mesh, jobs):
+    job = jobs["diverges"]
+    assert ended(mesh, job, 120)["state"] == "FINISHED"
+    for host in mesh.hosts:
+        mesh.until(lambda: any("no finite number" in line for line in why(host, job)), 30, "%s says it" % host.name, pause=0.2)
+        said = mesh.until(lambda: log_of(mesh, host, job, "--which", "err"), 30, "the driver's errors", pause=0.2)
+        assert said.count("the loss of step ") == 1 and ", in data epoch 0; training goes on" in said
+
+
+def test_an_ended_trainings_numbers_outlive_all_agents(mesh, jobs):
+    job = jobs["well"]
+    assert ended(mesh, job, 120)["state"] == "FINISHED"
+
+    def shown(host):
+        return {name: host.get("/v1/jobs/" + job).get(name) for name in ("steps", "dataEpoch", "loss", "accuracy")}
+
+    def is_told():
+        told = [shown(host) for host in mesh.hosts]
+        return told[0]["steps"] == STEPS and told.count(told[0]) == len(told) and told[0]
+    before = mesh.until(is_told, 30, "all say the same", pause=0.2)
+    assert before["loss"] > 0
+    for host in mesh.hosts:
+        host.kill()
+    for host in mesh.hosts:
+        host.start()
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.knows(host, 3), 30, "%s knows the others" % host.name)
+        assert shown(host) == before, host.name
+        assert [row["steps"] for row in host.get("/v1/jobs")["jobs"] if row["id"] == job] == [STEPS]
