@@ -19,7 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "mutants"
-FOLDERS = ("gossip", "sched", "sim", "include", "tests/sim", "tests/unit", "tests/scenario", "api", "node", "collective")
+FOLDERS = ("gossip", "sched", "sim", "include", "tests/sim", "tests/unit", "tests/scenario", "api", "node", "collective", "packaging")
 PARTS = ("swarm", "raft", "leases", "churn", "power")
 UNITS = ("raft_test", "raft_random_test", "scenario_raft_test", "swim_test", "scenario_gossip_test", "support_test", "slots_test",
          "lead_test", "epoch_next_test", "sched_test", "sched_found_test", "sched_archive_test", "sched_recover_test",
