@@ -272,7 +272,7 @@ void sim_pump(struct sim *sim, const struct sim_event *event)
     } else if (blocked(sim, from, to)) {
         wait_ns = CUT_CHECK_NS;
     } else if (sim->hosts[to].paused_ns > sim->now_ns) {
-        wait_ns = sim->hosts[to].paused_ns - sim->now_ns;
+        wait_ns = CUT_CHECK_NS; /* its agent may be killed and started before that time */
     } else {
         lane->first = frame->next;
         if (lane->first == NULL)
