@@ -898,7 +898,7 @@ bool sim_may_lose(struct sim *sim, uint32_t lost)
 
                 kept += voter != lost && voter != UINT32_MAX && !sim->hosts[voter].destroyed;
             }
-            if (2 * kept <= status.voters || status.learners > 0)
+            if (2 * kept <= status.voters || status.learners > 0 || (status.leads && status.changing))
                 return false; /* a change under way may need it */
         }
     }

@@ -28,7 +28,8 @@ struct shoal_sched_group_status {
     bool leads;
     bool founded; /* false: the founding record is not here (yet) */
     bool asleep;
-    bool stopped; /* its digest differed from the others', or it was refused */
+    bool stopped;  /* its digest differed from the others', or it was refused */
+    bool changing; /* its members: the change is not committed yet */
     uint8_t voters;
     uint8_t learners;
     uint64_t term;

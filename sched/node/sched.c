@@ -532,6 +532,7 @@ static void status_of(const struct sched_group *g, struct shoal_sched_group_stat
         .founded = g->founded,
         .asleep = raft.asleep,
         .stopped = g->stopped || g->refused,
+        .changing = raft.joint || !raft.config_committed,
         .term = raft.term,
         .commit = raft.commit,
         .applied = g->applied,
