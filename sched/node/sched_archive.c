@@ -404,10 +404,10 @@ static void on_ended(struct shoal_sched *s, struct shoal_node_id from, struct sh
     SHOAL_ASSERT(s->restored);
     if (g == NULL)
         (void)sched_park_wake(s, id); /* awake, it asks whether it is a member still */
-    if (g == NULL || g->mesh_is || g->leads || !may_say_ended(s, g, from))
+    if (g == NULL || g->mesh_is || sched_group_decides(g) || !may_say_ended(s, g, from))
         return;
     g->gone_archived = true; /* A4 */
-    g->told_elsewhere = !shoal_node_id_equal(from, g->leader);
+    g->told_elsewhere = g->leads || !shoal_node_id_equal(from, g->leader);
     sched_group_doom(s, g, 0, false);
 }
 

@@ -559,6 +559,12 @@ static void ask_whether_member(struct shoal_sched *s, struct sched_group *g)
     g->orphan_ns = s->now + SCHED_ORPHAN_NS;
 }
 
+bool sched_group_decides(const struct sched_group *g)
+{
+    SHOAL_ASSERT(g->applied_term <= g->term);
+    return g->leads && g->applied_term == g->term;
+}
+
 /* A leader that does not claim the group, or is not heard, is none: a learner, which never campaigns, would believe in
  * it for ever. */
 static void look_for_leader(struct shoal_sched *s, struct sched_group *g)
@@ -782,12 +788,14 @@ static bool is_guardian_by_copy(const struct shoal_sched *s, const struct sched_
 void sched_on_gone(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
+    bool decides;
 
     SHOAL_ASSERT(frame->kind == FRAME_GONE);
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
     if (g == NULL)
         (void)sched_park_wake(s, frame->u.who.job); /* awake, it asks whether it is a member still */
-    if (g == NULL || (g->leads && sched_lineage(frame->u.who.id) <= sched_group_lineage(g)))
+    decides = g != NULL && (sched_group_decides(g) || (g->leads && frame->u.who.id != 0));
+    if (g == NULL || (decides && sched_lineage(frame->u.who.id) <= sched_group_lineage(g)))
         return;
     if (!sched_may_say_gone(s, g, from)) {
         s->stats.gone_refused++;

@@ -184,6 +184,9 @@ uint64_t sched_group_lineage(const struct sched_group *g);                      
 uint64_t sched_group_config_version(const struct sched_group *g);
 enum shoal_err sched_on_raft(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_on_stored(struct shoal_sched *s, struct shoal_job_id group, struct shoal_sched_mark mark);
+/* It leads, and has committed something in its own term. One that was elected while the others ended the group hears no
+ * answer any more, and learns the end from them. */
+bool sched_group_decides(const struct sched_group *g);
 void sched_group_doom(struct shoal_sched *s, struct sched_group *g, uint64_t after_ns, bool for_good);
 void sched_say_gone(struct shoal_sched *s, struct shoal_node_id to, struct shoal_job_id id);
 /* G7. Of a group that is here: a member of the newest configuration held, or who leads it by gossip, may say that it has
