@@ -35,7 +35,9 @@
  * A9. Under pressure a job goes into the archive as soon as it has ended: while archive_early_max ended ones are led
  *     here.
  * A10. Of two sides of a partition only the one that hears a majority of the mesh group deletes from the archive, and
- *     answers linearizable reads: both may have holders. Others are still shown the record. */
+ *     answers linearizable reads: both may have holders. A deletion is acknowledged when a majority of the mesh group has
+ *     stored it, and a linearizable read when another majority, asked for it, knows of none: hearing is known seconds too
+ *     late. Others are still shown the record. */
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_group.h"

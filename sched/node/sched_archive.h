@@ -73,6 +73,9 @@ void sched_archive_restore(struct shoal_sched *s, const struct shoal_sched_event
 struct sched_archived *sched_archive_find(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct sched_archived *a);
 void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r);
+void sched_archive_confirm_due(struct shoal_sched *s, struct sched_request *r);
+/* A linearizable read: `from` has heard of a deletion, or not. */
+void sched_archive_confirm(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id from, bool deleted);
 /* Deleted while it was a group's still, or as gossip says: whoever holds a record is told. */
 void sched_archive_deleted(struct shoal_sched *s, struct shoal_job_id id);
 /* To one that asks after, or speaks for, a group that has ended. False: it is not known to have ended. */

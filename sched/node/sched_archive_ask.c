@@ -59,6 +59,36 @@ struct shoal_node_id sched_archive_holder(struct shoal_sched *s, struct shoal_jo
     return (struct shoal_node_id){ { 0 } };
 }
 
+/* A10. The mesh group's hosts are asked, too: what a majority of them has stored, a later majority knows. */
+static void ask_mesh_group(const struct shoal_sched *s, struct sched_request *r)
+{
+    unsigned guardians = s->mesh_hint.count;
+
+    _Static_assert(SHOAL_ARCHIVE_COPIES + SHOAL_SCHED_SOURCES_MAX <= SCHED_ASKED_MAX, "all holders and the mesh group");
+    r->quorum = 0;
+    r->quorum_need = (uint8_t)(guardians == 0 ? 0 : guardians / 2 + 1);
+    for (unsigned i = 0; i < guardians; i++) {
+        unsigned at = 0;
+
+        if (sched_is_self(s, s->mesh_hint.guardians[i])) {
+            r->quorum_need--;
+            continue;
+        }
+        while (at < r->ask_count && !shoal_node_id_equal(r->ask[at], s->mesh_hint.guardians[i]))
+            at++;
+        if (at == r->ask_count)
+            r->ask[r->ask_count++] = s->mesh_hint.guardians[i];
+        r->quorum |= (uint8_t)(1u << at);
+    }
+}
+
+static void look_again(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns)
+{
+    r->retry_ns = s->now + after_ns;
+    if (r->retry_ns < s->requests_ns)
+        s->requests_ns = r->retry_ns;
+}
+
 static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct shoal_job_id id)
 {
     struct shoal_node_id nodes[SHOAL_ARCHIVE_COPIES];
@@ -77,9 +107,60 @@ static void serve_delete(struct shoal_sched *s, struct sched_request *r, struct 
         if (!sched_is_self(s, nodes[i]) && node != NULL && node->info.state == SHOAL_SCHED_NODE_ALIVE)
             r->ask[r->ask_count++] = nodes[i];
     }
-    r->retry_ns = s->now + DELETE_RETRY_NS;
-    if (r->retry_ns < s->requests_ns)
-        s->requests_ns = r->retry_ns;
+    r->must = (uint8_t)((1u << r->ask_count) - 1);
+    ask_mesh_group(s, r);
+    look_again(s, r, DELETE_RETRY_NS);
+}
+
+/* ---- Linearizable reads ---- */
+
+void sched_archive_confirm_due(struct shoal_sched *s, struct sched_request *r)
+{
+    const struct sched_archived *a = sched_archive_find(s, r->job);
+    struct frame frame = { .kind = FRAME_WHO };
+
+    SHOAL_ASSERT(r->state == REQUEST_CONFIRMING); /* A10 */
+    if (a == NULL || a->body == NULL) {
+        sched_request_retry(s, r, 0); /* it was deleted or let go meanwhile */
+        return;
+    }
+    if (sched_request_asked_enough(r)) {
+        sched_request_end(s, r, SHOAL_OK, a->body->record.facts, "%s", "");
+        return;
+    }
+    frame.u.who.id = r->serial;
+    frame.u.who.job = r->job;
+    for (unsigned i = 0; i < r->ask_count; i++)
+        if (!(r->answered & 1u << i))
+            sched_send(s, r->ask[i], &frame);
+    look_again(s, r, SCHED_RETRY_NS);
+}
+
+static void serve_read(struct shoal_sched *s, struct sched_request *r, const struct sched_archived *a)
+{
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_GET);
+    if (!r->linearizable) {
+        sched_request_end(s, r, SHOAL_OK, a->body->record.facts, "%s", "");
+        return;
+    }
+    sched_request_move(r, REQUEST_CONFIRMING);
+    r->ask_count = r->answered = r->must = 0;
+    ask_mesh_group(s, r);
+    sched_archive_confirm_due(s, r);
+}
+
+void sched_archive_confirm(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id from, bool deleted)
+{
+    SHOAL_ASSERT(r->state == REQUEST_CONFIRMING); /* A10 */
+    if (deleted) {
+        sched_request_end(s, r, SHOAL_ERR_NOT_FOUND, (struct shoal_view){ 0 }, "the job was deleted");
+        return;
+    }
+    for (unsigned i = 0; i < r->ask_count; i++)
+        if (shoal_node_id_equal(r->ask[i], from))
+            r->answered |= (uint8_t)(1u << i);
+    if (sched_request_asked_enough(r))
+        sched_archive_confirm_due(s, r);
 }
 
 void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct sched_archived *a)
@@ -111,7 +192,7 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
     if (r->kind == SHOAL_SCHED_DELETE && a->body != NULL && !sched_request_may(s, r, a->body->record.user))
         return;
     switch (r->kind) {
-    case SHOAL_SCHED_GET: sched_request_end(s, r, SHOAL_OK, a->body->record.facts, "%s", ""); return;
+    case SHOAL_SCHED_GET: serve_read(s, r, a); return;
     case SHOAL_SCHED_WHY:
         if (shoal_job_facts_decode(a->body->record.facts, &facts) == SHOAL_OK)
             (void)snprintf(text, sizeof(text), "%s.%s%s\n", shoal_job_state_name((enum shoal_job_state)facts.state),
@@ -134,11 +215,9 @@ void sched_archive_serve(struct shoal_sched *s, struct sched_request *r, struct 
 
 void sched_archive_delete_due(struct shoal_sched *s, struct sched_request *r)
 {
-    unsigned all = (1u << r->ask_count) - 1;
-
     SHOAL_ASSERT(r->state == REQUEST_DELETING); /* A5 */
-    SHOAL_ASSERT(r->ask_count <= SHOAL_ARCHIVE_COPIES);
-    if (sched_gone_is_durable(s, r->job) && r->answered == all) {
+    SHOAL_ASSERT(r->ask_count <= SCHED_ASKED_MAX);
+    if (sched_gone_is_durable(s, r->job) && sched_request_asked_enough(r)) {
         sched_request_end(s, r, SHOAL_OK, (struct shoal_view){ 0 }, "%s", "");
         return;
     }

@@ -36,7 +36,7 @@ static const struct shoal_node_id nobody;
  * FORWARDED when the answer did not come in time. */
 #define TRIED                                                                                                          \
     (BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_FORWARDED) | BIT(REQUEST_ASKING) | BIT(REQUEST_PROPOSED) | \
-     BIT(REQUEST_READING) | BIT(REQUEST_SURVEY) | BIT(REQUEST_DELETING))
+     BIT(REQUEST_READING) | BIT(REQUEST_SURVEY) | BIT(REQUEST_DELETING) | BIT(REQUEST_CONFIRMING))
 
 static const unsigned request_moves[REQUEST_STATES] = {
     [REQUEST_FREE] = BIT(REQUEST_WAITING),
@@ -49,6 +49,7 @@ static const unsigned request_moves[REQUEST_STATES] = {
     [REQUEST_SURVEY] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_FORWARDED) | BIT(REQUEST_SURVEY),
     [REQUEST_COPY] = BIT(REQUEST_FREE),
     [REQUEST_DELETING] = BIT(REQUEST_FREE),
+    [REQUEST_CONFIRMING] = BIT(REQUEST_FREE) | BIT(REQUEST_WAITING) | BIT(REQUEST_CONFIRMING),
 };
 
 void sched_request_move(struct sched_request *r, enum request_state to)

@@ -26,9 +26,10 @@ enum request_state {
     REQUEST_FOUNDING,
     REQUEST_SURVEY,   /* RECOVER: what the other guardians hold */
     REQUEST_COPY,     /* waits for this node's copy of the mesh to reach `version` */
-    REQUEST_DELETING, /* an archived job: waits for the other holders to forget it */
+    REQUEST_DELETING,   /* an archived job: waits for the other holders to forget it, and a majority of the mesh group */
+    REQUEST_CONFIRMING, /* an archived job's linearizable read: has a majority of the mesh group heard of no deletion? */
 };
-#define REQUEST_STATES (REQUEST_DELETING + 1)
+#define REQUEST_STATES (REQUEST_CONFIRMING + 1)
 
 struct sched_request {
     enum request_state state;
@@ -55,7 +56,10 @@ struct sched_request {
     uint64_t read_index;  /* serve when applied up to here; 0: not confirmed yet */
     uint64_t version;
     uint8_t ask_count;
-    uint8_t answered; /* bit i: ask[i] has answered */
+    uint8_t answered;    /* bit i: ask[i] has answered */
+    uint8_t must;        /* bits of those that must all answer */
+    uint8_t quorum;      /* bits of hosts of the mesh group, of which */
+    uint8_t quorum_need; /* so many must answer */
     struct shoal_node_id ask[SCHED_ASKED_MAX];
     struct shoal_buf command;
     struct shoal_buf token; /* of the user; of a foreign request: "caller" is who it says */
@@ -89,6 +93,8 @@ void sched_requests_read(struct shoal_sched *s, struct sched_group *g, uint64_t 
 void sched_requests_readable(struct shoal_sched *s, struct sched_group *g); /* applied has moved */
 void sched_requests_read_round(struct shoal_sched *s, struct sched_group *g);
 void sched_requests_copy(struct shoal_sched *s); /* the copy is newer */
+/* All that must, and enough of the mesh group. */
+bool sched_request_asked_enough(const struct sched_request *r);
 /* An archived job's deletion: what `from` said of it; it is looked at again. */
 void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted);
 void sched_request_retry(struct shoal_sched *s, struct sched_request *r, uint64_t after_ns);

@@ -456,7 +456,9 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     parked = g == NULL && sched_park_owner(s, frame->u.who.job, &answer.u.who_reply.leader);
     archived = sched_archive_find(s, frame->u.who.job) != NULL;
     answer.u.who_reply.holds = parked || (g != NULL && g->record_known && !g->stopped) || archived;
-    answer.u.who_reply.gone = g == NULL && sched_is_gone(s, frame->u.who.job);
+    /* A group that has given the job to the archive decides nothing about it any more. */
+    answer.u.who_reply.gone = sched_is_gone(s, frame->u.who.job) &&
+                              (g == NULL || g->told_elsewhere || (g->job != NULL && !shoal_hash_is_zero(g->job->archived)));
     if (g == NULL && !archived && !parked && sched_archive_has_ended(s, frame->u.who.job)) {
         answer.u.who_reply.leader = sched_archive_holder(s, frame->u.who.job);
         answer.u.who_reply.holds = true; /* R3: it exists, whatever the asker knows of who has it now */
@@ -475,7 +477,11 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
 
     SHOAL_ASSERT(frame->kind == FRAME_WHO_REPLY);
     SHOAL_ASSERT(!sched_is_self(s, from)); /* on_frame() has looked */
-    if (r == NULL || r->state != REQUEST_ASKING || !shoal_job_id_equal(r->job, frame->u.who_reply.job))
+    if (r == NULL || !shoal_job_id_equal(r->job, frame->u.who_reply.job))
+        return;
+    if (r->state == REQUEST_CONFIRMING)
+        sched_archive_confirm(s, r, from, frame->u.who_reply.gone);
+    if (r->state != REQUEST_ASKING)
         return;
     for (unsigned i = 0; i < r->ask_count; i++) {
         if (shoal_node_id_equal(r->ask[i], from))

@@ -68,6 +68,28 @@ static bool end_with_summary(struct shoal_sched *s, struct sched_request *r)
     return true;
 }
 
+/* Of the mesh group. */
+static bool told_majority(const struct sched_request *r)
+{
+    return __builtin_popcount(r->answered & r->quorum) >= r->quorum_need;
+}
+
+bool sched_request_asked_enough(const struct sched_request *r)
+{
+    SHOAL_ASSERT(r->state == REQUEST_DELETING || r->state == REQUEST_CONFIRMING); /* A10 */
+    return (r->answered & r->must) == r->must && told_majority(r);
+}
+
+/* What has not answered. */
+static const char *silent_ones(const struct sched_request *r)
+{
+    if (r->kind == SHOAL_SCHED_RECOVER)
+        return "no node that could hold a replica of this job";
+    if (r->state == REQUEST_DELETING || r->state == REQUEST_CONFIRMING)
+        return "the job is in the archive, and no majority of the mesh group";
+    return "no leader of the group";
+}
+
 static void expire(struct shoal_sched *s, struct sched_request *r)
 {
     char names[160] = "";
@@ -101,7 +123,7 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
                           "the change was sent to the mesh group and not answered; look whether it took effect");
         return;
     }
-    if (r->state == REQUEST_DELETING && sched_gone_is_durable(s, r->job) && r->answered != 0) {
+    if (r->state == REQUEST_DELETING && sched_gone_is_durable(s, r->job) && told_majority(r)) {
         sched_request_end(s, r, SHOAL_OK, nothing,
                           "deleted; a host that does not answer forgets it when it comes back");
         return;
@@ -116,12 +138,9 @@ static void expire(struct shoal_sched *s, struct sched_request *r)
         sched_add_name(names, sizeof(names), r->asked);
     for (unsigned i = 0; g != NULL && i < g->told_count; i++)
         sched_add_name(names, sizeof(names), g->told[i].node);
-    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing,
-                      r->kind == SHOAL_SCHED_RECOVER
-                          ? "no node that could hold a replica of this job has answered (asked: %s); start one of its "
-                            "guardians, or try again"
-                          : "no leader of the group has answered (asked: %s); try again",
-                      names[0] == '\0' ? "nobody is known" : names);
+    sched_request_end(s, r, SHOAL_ERR_UNREACHABLE, nothing, "%s has answered (asked: %s); %stry again", silent_ones(r),
+                      names[0] == '\0' ? "nobody is known" : names,
+                      r->kind == SHOAL_SCHED_RECOVER ? "start one of its guardians, or " : "");
 }
 
 void sched_requests_due(struct shoal_sched *s)
@@ -154,6 +173,8 @@ void sched_requests_due(struct shoal_sched *s)
                 sched_request_ask_around(s, r);
             } else if (r->state == REQUEST_DELETING) {
                 sched_archive_delete_due(s, r);
+            } else if (r->state == REQUEST_CONFIRMING) {
+                sched_archive_confirm_due(s, r);
             } else if (r->state == REQUEST_SURVEY) {
                 sched_recover_due(s, r);
             }
@@ -223,7 +244,7 @@ void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, st
         for (unsigned a = 0; deleted && shoal_job_id_equal(r->job, job) && a < r->ask_count; a++)
             if (shoal_node_id_equal(r->ask[a], from))
                 r->answered |= (uint8_t)(1u << a);
-        if (r->answered == (1u << r->ask_count) - 1)
+        if (sched_request_asked_enough(r))
             wake(s, r);
     }
 }
