@@ -15,10 +15,13 @@
  * C9. At the end every user of the mesh who was acknowledged is known everywhere.
  * What the disks hold is checked in sim_durable.c, what readers are told in sim_client.c. */
 #include "shoal/sched_look.h"
+#include "shoal/sched_ticket.h"
 #include "shoal/job_facts.h"
 #include "sim.h"
 
 #include "shoal/banned.h"
+
+#define SUBMIT_ANSWER_NS (32 * SHOAL_S) /* the agent's own bound is 30 s, on its own clock */
 
 static uint64_t lineage_of(uint64_t term) { return term >> 32; }
 
@@ -508,6 +511,21 @@ static uint32_t slots_up(const struct sim *sim)
     return slots;
 }
 
+/* Decision 0011, and `why` of a script: what lost its host is begun anew, SHOAL_ATTEMPTS_MAX times in all; then it has
+ * failed, and says so. Here scripts and tasks end with 0, so nothing else may have failed. NULL: it is in the archive,
+ * which keeps no tasks. */
+static bool lost_too_often(const struct shoal_job *job)
+{
+    if (job == NULL)
+        return true;
+    if (strstr(job->reason, "the last one allowed") == NULL)
+        return false;
+    for (uint32_t i = 0; job->tasks != NULL && i < job->tasks->array.task_count; i++)
+        if (job->tasks->tasks[i].state == SHOAL_TASK_FAILED && job->tasks->tasks[i].attempts < SHOAL_ATTEMPTS_MAX)
+            return false;
+    return true;
+}
+
 static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
 {
     const struct sim_job *job = &sim->jobs[index];
@@ -524,14 +542,34 @@ static bool job_is_done(struct sim *sim, uint32_t index, char *why, size_t cap)
     (void)snprintf(why, cap, "job %u is %s, %llu steps of %llu", index + 1,
                    shoal_job_state_name((enum shoal_job_state)state), (unsigned long long)job->steps_done,
                    (unsigned long long)job->steps);
-    if (state == SHOAL_JOB_ERROR && job->script &&
-        (newest(sim, index) == NULL || strstr(newest(sim, index)->reason, "the last one allowed") != NULL))
-        return true; /* its hosts were lost as often as it may begin anew, and it says so */
-    if (state == SHOAL_JOB_PENDING_CRD_SCHEDULER && job->script && job->tasks == 0 && job->workers_min > slots_up(sim))
-        return true; /* the hosts that it would fit on were lost */
+    if (state == SHOAL_JOB_ERROR && job->script && lost_too_often(newest(sim, index)))
+        return true;
+    if ((state == SHOAL_JOB_PENDING_CRD_SCHEDULER || state == SHOAL_JOB_RECOVERING) && job->script && job->tasks == 0 &&
+        job->workers_min > slots_up(sim))
+        return true; /* the hosts that it would fit on were lost: it waits for others, before or after its beginning */
     if (state != SHOAL_JOB_FINISHED && !(job->stop_asked && state == SHOAL_JOB_KILLED))
         return false;
     return sim->options.archive_ns == 0 || sim_job_archived(sim, index, why, cap);
+}
+
+/* PROTOCOLS 2.3: a founding without a majority is settled by an election, and until then each try is answered 503 with
+ * the ticket. Where most guardians that a ticket names are lost for good nobody can be elected: its client asks for ever,
+ * and what is promised is an answer to each try, within SUBMIT_ANSWER_NS. */
+static bool never_settled(struct sim *sim, const struct sim_request *request)
+{
+    struct shoal_sched_ticket ticket;
+    unsigned lost = 0;
+
+    if (request->kind != SHOAL_SCHED_SUBMIT || request->job == UINT32_MAX ||
+        sim->now_ns > request->asked_ns + SUBMIT_ANSWER_NS ||
+        shoal_sched_ticket_decode(shoal_buf_view(&sim->jobs[request->job].ticket), &ticket) != SHOAL_OK)
+        return false;
+    for (unsigned i = 0; i < ticket.guardian_count; i++) {
+        uint32_t host = sim_host_find(sim, ticket.guardians[i].node);
+
+        lost += host != UINT32_MAX && sim->hosts[host].destroyed;
+    }
+    return 2 * (ticket.guardian_count - lost) <= ticket.guardian_count;
 }
 
 static bool answered(struct sim *sim, char *why, size_t cap)
@@ -539,7 +577,7 @@ static bool answered(struct sim *sim, char *why, size_t cap)
     for (uint64_t id = 1; id <= sim->request_count; id++) {
         const struct sim_request *request = &sim->requests[id];
 
-        if (!request->answered && sim->hosts[request->host].life == request->life) {
+        if (!request->answered && sim->hosts[request->host].life == request->life && !never_settled(sim, request)) {
             (void)snprintf(why, cap, "request %llu at h%u waits for its answer", (unsigned long long)id,
                            request->host + 1);
             return false;

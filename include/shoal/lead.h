@@ -41,7 +41,7 @@ struct shoal_lead_options {
     uint64_t first_gather_ns; /* 0: 1 s; the first epoch of a call waits so long for workers already granted */
     uint64_t slow_ns;         /* 0: 300 ms; a closed epoch waits so long for reports of the others */
     uint64_t stop_grace_ns;   /* 0: 30 s */
-    uint32_t attempts_max;    /* 0: 3; of a script whose host was lost */
+    uint32_t attempts_max;    /* 0: SHOAL_ATTEMPTS_MAX; of a script whose host was lost */
 };
 
 enum shoal_lead_event_kind {

@@ -262,6 +262,9 @@ _Static_assert(SHOAL_BLOB_PUT_MAX + 2 * SHOAL_MIB <= SHOAL_BLOB_QUEUE_BYTES_MAX,
 #define SHOAL_SCHED_SHOWN_MAX 256u
 #define SHOAL_SCHED_LOADS_MAX 256u /* the archive's included */
 #define SHOAL_SCHED_PARKED_MAX (1024u * 1024u)
+/* A script, or a task of an array, is begun anew when its host is lost, so often in all: what brings its hosts down goes
+ * no further. */
+#define SHOAL_ATTEMPTS_MAX 3u
 /* The archive (sched/node/sched_archive.c). Hosts that hold an ended job's record and its blobs; records of one node,
  * and their bytes (2 KiB each, mostly arguments): beyond either a node takes no more, and a job that finds no holder
  * stays in its group. Seconds from a job's end to its archive: the default is long enough to look at what has just

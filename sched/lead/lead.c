@@ -839,7 +839,7 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
     lead->options.first_gather_ns = or_default(options->first_gather_ns, SHOAL_S);
     lead->options.slow_ns = or_default(options->slow_ns, 300 * SHOAL_MS);
     lead->options.stop_grace_ns = or_default(options->stop_grace_ns, 30 * SHOAL_S);
-    lead->options.attempts_max = options->attempts_max != 0 ? options->attempts_max : 3;
+    lead->options.attempts_max = options->attempts_max != 0 ? options->attempts_max : SHOAL_ATTEMPTS_MAX;
     lead->job = options->job;
     lead->rand = options->rand;
     lead->supported = true;

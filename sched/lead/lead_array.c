@@ -102,9 +102,12 @@ static bool propose_end(struct lead_step *s)
                        job->tasks->counts[SHOAL_TASK_FAILED], job->tasks->array.task_count,
                        shoal_array_index(&job->tasks->array, position), code);
     else if (position != SHOAL_ARRAY_NONE)
-        (void)snprintf(text, sizeof(text), "%u of %u tasks failed; the first of them is task %u, which lost its host",
+        (void)snprintf(text, sizeof(text), "%u of %u tasks failed; the first of them is task %u, %s",
                        job->tasks->counts[SHOAL_TASK_FAILED], job->tasks->array.task_count,
-                       shoal_array_index(&job->tasks->array, position));
+                       shoal_array_index(&job->tasks->array, position),
+                       job->tasks->tasks[position].attempts < s->lead->options.attempts_max
+                           ? "which was stopped"
+                           : "whose host was lost in each attempt, also the last one allowed");
     return lead_propose_state(s, job->state, code, true, text);
 }
 
