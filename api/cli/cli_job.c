@@ -374,7 +374,7 @@ static void print_field(void *arg, const char *key, const struct json_value *val
         return;
     if (text == NULL)
         text = dump == NULL ? "" : dump;
-    (void)printf("%-16s %s\n", key, cli_shown(text));
+    (void)printf("%-16s %s\n", cli_shown(key), cli_shown(text));
     free(dump);
 }
 
@@ -407,7 +407,7 @@ static void print_ledger_field(void *arg, const char *key, const struct json_val
         print_field(arg, key, value);
         return;
     }
-    (void)printf("%s:\n", key);
+    (void)printf("%s:\n", cli_shown(key));
     for (size_t i = 0; i < json_input_count(value); i++) {
         const struct json_value *item = json_input_at(value, i);
         char *dump;
@@ -417,7 +417,7 @@ static void print_ledger_field(void *arg, const char *key, const struct json_val
             continue;
         }
         dump = json_input_dump(item);
-        (void)printf("  %s\n", dump == NULL ? "" : dump);
+        (void)printf("  %s\n", dump == NULL ? "" : cli_shown(dump));
         free(dump);
     }
 }

@@ -131,7 +131,7 @@ static void cell_text(const struct column *column, const struct json_value *job,
     if (column->key == NULL)
         (void)snprintf(text, cap, "%" PRId64 "/%" PRId64, cli_int_at(job, "workers"), cli_int_at(job, "workersMax"));
     else
-        (void)snprintf(text, cap, "%s", scalar == NULL ? "" : scalar);
+        (void)snprintf(text, cap, "%s", scalar == NULL ? "" : cli_shown(scalar));
     if (column->key != NULL && strcmp(column->key, "name") == 0)
         add_array(job, text, cap);
 }
@@ -215,7 +215,7 @@ static void take_page(struct listing *l, const struct json_value *page)
         const char *name = json_input_scalar(json_input_at(missing, i), buf, sizeof(buf));
 
         (void)snprintf(l->silent + used, sizeof(l->silent) - used, "%s%s", used == 0 ? "" : ", ",
-                       name == NULL ? "?" : name);
+                       name == NULL ? "?" : cli_shown(name));
     }
     (void)snprintf(l->next, sizeof(l->next), "%s", cli_text_at(page, "next"));
 }

@@ -135,7 +135,7 @@ static void print_table(const struct cli *cli, const struct json_value *root, co
     if (!cli->quiet) {
         (void)printf("%10s %6s %-10s", "STEP", "EPOCH", "KIND");
         for (size_t n = 0; n < count; n++)
-            (void)printf(" %12.12s", names[n]);
+            (void)printf(" %12.12s", cli_shown(names[n]));
         (void)printf("\n");
     }
     print_rows(root, "points", "train", names, count);
@@ -322,7 +322,7 @@ static void print_title(const struct chart *c)
     if (json_input_count(points) > 0 &&
         value_at(c->root, json_input_at(points, json_input_count(points) - 1), "values", c->name, &value))
         (void)snprintf(validation, sizeof(validation), "; validation (o) %.4g", value);
-    (void)snprintf(title, sizeof(title), "%.64s: last %.4g, least %.4g at step %" PRId64 "%s", c->name, last, least, at,
+    (void)snprintf(title, sizeof(title), "%.64s: last %.4g, least %.4g at step %" PRId64 "%s", cli_shown(c->name), last, least, at,
                    validation);
     (void)printf("%.*s\n", (int)(c->width + LABEL_WIDTH), title);
 }

@@ -140,7 +140,7 @@ static void print_frameworks(const struct cli *cli, const struct json_value *fra
             char buf[8];
             const char *text = json_input_scalar(json_input_at(desc, line), buf, sizeof(buf));
 
-            (void)printf("    %s\n", text == NULL ? "" : text);
+            (void)printf("    %s\n", text == NULL ? "" : cli_shown(text));
         }
     }
 }

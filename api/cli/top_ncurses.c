@@ -87,7 +87,7 @@ static const char *text_of(const struct json_value *object, const char *key, cha
     const struct json_value *value = json_input_get(object, key);
     const char *text = value == NULL ? NULL : json_input_scalar(value, buf, 40);
 
-    return text == NULL ? "" : text;
+    return text == NULL ? "" : cli_shown(text);
 }
 
 static void add_nodes(struct frame *f, const struct json_value *nodes)
