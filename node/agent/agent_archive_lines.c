@@ -121,12 +121,18 @@ enum shoal_err archive_lines_read(struct archive_lines *lines, struct shoal_view
         size_t len = end == NULL ? bytes.len - at : (size_t)(end - (bytes.bytes + at));
         struct archive_line *line = archive_lines_add(lines);
 
-        if (line == NULL || len >= sizeof(text))
+        if (line == NULL)
             return SHOAL_ERR_TOO_BIG;
+        if (len >= sizeof(text)) {
+            lines->count--;
+            return SHOAL_ERR_TOO_BIG;
+        }
         memcpy(text, bytes.bytes + at, len);
         text[len] = '\0';
-        if (!line_parse(text, line))
+        if (!line_parse(text, line)) { /* what was read of it is not believed */
+            lines->count--;
             return SHOAL_ERR_MALFORMED;
+        }
         at += len + 1;
     }
     return SHOAL_OK;

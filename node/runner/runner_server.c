@@ -147,18 +147,12 @@ enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runn
     return SHOAL_OK;
 }
 
-struct answer {
-    uint64_t worker_id;
-    int64_t pid;
-    struct shoal_view error;
-};
-
-static bool answer_decode(struct shoal_view bytes, struct answer *answer)
+bool runner_server_answer_decode(struct shoal_view bytes, struct runner_server_answer *answer)
 {
     struct shoal_pack_reader r = shoal_pack_reader_init(bytes);
     struct shoal_pack_map map;
 
-    *answer = (struct answer){ 0 };
+    *answer = (struct runner_server_answer){ 0 };
     if (shoal_pack_get_head(&r, SHOAL_PACK_KIND_ENGINE, ENGINE_VERSION, NULL) != SHOAL_OK)
         return false;
     map = shoal_pack_get_map(&r);
@@ -178,10 +172,10 @@ static bool answer_decode(struct shoal_view bytes, struct answer *answer)
 /* A job's own process wrote it: a pid of 1 and below would be everybody's, to kill(). */
 static void on_answer(struct runner *runner, struct shoal_view bytes)
 {
-    struct answer answer;
+    struct runner_server_answer answer;
     struct child *child;
 
-    if (!answer_decode(bytes, &answer) || (child = child_find(runner, answer.worker_id)) == NULL) {
+    if (!runner_server_answer_decode(bytes, &answer) || (child = child_find(runner, answer.worker_id)) == NULL) {
         (void)dprintf(2, "runner: the engine server says what is no answer, %zu bytes\n", bytes.len);
         return;
     }

@@ -97,6 +97,14 @@ SHOAL_MUST_CHECK enum shoal_err runner_server_start(struct runner *runner, const
 SHOAL_MUST_CHECK enum shoal_err runner_server_fork(struct runner *runner, const struct shoal_runner_start *start,
                                                    const int logs[2], int lock, struct shoal_msg *msg);
 void runner_on_server(struct runner *runner);
+struct runner_server_answer {
+    uint64_t worker_id;
+    int64_t pid;
+    struct shoal_view error; /* of the bytes; empty: none */
+};
+
+/* False: what a job's own process wrote is no answer. */
+bool runner_server_answer_decode(struct shoal_view bytes, struct runner_server_answer *answer);
 /* An engine was killed that the server has not forked yet. */
 void runner_server_unwanted(struct runner *runner);
 
