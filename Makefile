@@ -141,8 +141,10 @@ build/fuzz/%.o: %.c
 build/fuzz/core.a: $(FUZZ_OBJ)
 	@rm -f $@ && ar rcs $@ $^
 
+# One target stands in for the network: what it defines comes first.
+build/fuzz/fuzz_cli_answers: FUZZ_LINK := -Wl,--allow-multiple-definition
 build/fuzz/fuzz_%: build/fuzz/tests/fuzz/fuzz_%.o build/fuzz/core.a
-	@clang-14 $(FUZZ_FLAGS) -fsanitize=fuzzer -Wl,--as-needed $^ $(LIBS) -o $@
+	@clang-14 $(FUZZ_FLAGS) -fsanitize=fuzzer -Wl,--as-needed $(FUZZ_LINK) $^ $(LIBS) -o $@
 
 fuzz: $(FUZZ_NAMES:%=build/fuzz/fuzz_%)
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ_NAMES)

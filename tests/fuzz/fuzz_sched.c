@@ -3,18 +3,35 @@
  * store holds of the archive or of the ids that are gone, or a pause in which writes become durable and blobs arrive.
  * Whatever comes, no assertion may fail, nothing may leak, and no frame decodes past its end.
  *
- * Frames come from an authenticated member: it may lie, but it is known. */
+ * Frames come from an authenticated member: it may lie, but it is known.
+ *
+ * A node's tables are 20 MB, so one node takes many inputs, one after the other: they are as one long input, in which a piece
+ * PIECE_LONG stands between two. When one of them breaks the node, this row is written to sched-row in the folder of the
+ * program: `fuzz_sched sched-row` does it again. */
 #include "sched/node/sched_wire.h"
 #include "shoal/job.h"
 #include "shoal/mesh.h"
 
+#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/lsan_interface.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 #define MARKS_MAX 64
+#define PIECES_MAX 64 /* of one input */
+#define NODE_INPUTS 256
+#define ROW_BYTES (4u * 1024 * 1024)
+#define PIECE_LONG 255 /* long after, every request has had its answer */
 
 struct fuzz {
+    uint8_t *row; /* what this node was given */
+    size_t row_len;
+    unsigned inputs;
     struct shoal_sched *sched;
     struct shoal_sched_actions *actions;
     uint64_t now;
@@ -203,10 +220,28 @@ static void fuzz_request(struct fuzz *fuzz, struct shoal_view piece)
     fuzz_step(fuzz, &event);
 }
 
+static void fuzz_long_after(struct fuzz *fuzz)
+{
+    struct shoal_sched_event timer = { .kind = SHOAL_SCHED_TIMER };
+
+    for (unsigned i = 0; i < (fuzz->open == 0 ? 3 : 40); i++) {
+        fuzz_flush(fuzz);
+        fuzz_blobs(fuzz);
+        fuzz->now += SHOAL_S;
+        fuzz_step(fuzz, &timer);
+    }
+    if (fuzz->open != 0)
+        abort();
+}
+
 static void fuzz_piece(struct fuzz *fuzz, uint8_t what, struct shoal_view piece)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_TIMER };
 
+    if (what == PIECE_LONG) {
+        fuzz_long_after(fuzz);
+        return;
+    }
     switch (what % 9) {
     case 0:
     case 1:
@@ -237,7 +272,7 @@ static void fuzz_piece(struct fuzz *fuzz, uint8_t what, struct shoal_view piece)
     case 7:
         event.kind = SHOAL_SCHED_RESTORE;
         memset(event.u.restore.group.bytes, 255, sizeof(event.u.restore.group.bytes));
-        if (what / 9 % 2 == 0 && piece.len >= 18) { /* a kept record: its job's id, in its own place */
+        if (what / 9 % 2 == 0 && piece.len >= 8 + 3 + 10) { /* a kept record: its job's id, in its own place */
             memcpy(event.u.restore.group.bytes, piece.bytes + 8 + 3, 10);
             event.u.restore.group.bytes[0] |= 0x80;
         }
@@ -254,33 +289,109 @@ static void fuzz_piece(struct fuzz *fuzz, uint8_t what, struct shoal_view piece)
     fuzz_step(fuzz, &event);
 }
 
+/* ---- a node and its inputs ---- */
+
+static struct fuzz the_fuzz; /* one node at a time */
+
+static void row_write(void)
+{
+    char path[1024];
+    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 32);
+    FILE *file;
+
+    path[len < 0 ? 0 : len] = '\0';
+    if (strrchr(path, '/') == NULL)
+        return;
+    memcpy(strrchr(path, '/'), "/sched-row", 11);
+    file = fopen(path, "wb");
+    if (file == NULL)
+        return;
+    (void)fwrite(the_fuzz.row, 1, the_fuzz.row_len, file);
+    (void)fclose(file);
+    (void)fprintf(stderr, "the %u inputs of this node, as one: %s\n", the_fuzz.inputs, path);
+}
+
+static struct sigaction usual_abort;
+
+static void on_abort(int number)
+{
+    row_write();
+    (void)sigaction(number, &usual_abort, NULL);
+    (void)raise(number);
+}
+
+/* The fuzzer has set its own handlers before the first input, and writes that input alone. */
+static void watch_ends(void)
+{
+    (void)sigaction(SIGABRT, &(struct sigaction){ .sa_handler = on_abort }, &usual_abort);
+    __sanitizer_set_death_callback(row_write);
+}
+
+/* Whether something leaks is looked at once for a node: it is alive between two inputs. */
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    static char leaks[] = "-detect_leaks=0";
+    char **more = calloc((size_t)*argc + 2, sizeof(*more));
+
+    the_fuzz.row = malloc(ROW_BYTES);
+    if (more == NULL || the_fuzz.row == NULL)
+        abort();
+    memcpy(more, *argv, (size_t)*argc * sizeof(*more));
+    more[(*argc)++] = leaks;
+    *argv = more;
+    return 0;
+}
+
+static void row_add(struct fuzz *fuzz, const uint8_t *bytes, size_t len)
+{
+    if (len > 0)
+        memcpy(fuzz->row + fuzz->row_len, bytes, len);
+    fuzz->row_len += len;
+}
+
+static void fuzz_pieces(struct fuzz *fuzz, const uint8_t *bytes, size_t len, unsigned pieces_max)
+{
+    size_t at = 0;
+
+    for (unsigned pieces = 0; pieces < pieces_max && at + 3 <= len; pieces++) {
+        size_t size = (size_t)bytes[at + 1] | (size_t)bytes[at + 2] << 8;
+        uint8_t head[3] = { bytes[at], 0, 0 };
+
+        at += 3;
+        size = size > len - at ? len - at : size;
+        head[1] = (uint8_t)size;
+        head[2] = (uint8_t)(size >> 8);
+        row_add(fuzz, head, sizeof(head));
+        row_add(fuzz, bytes + at, size);
+        fuzz_piece(fuzz, head[0], shoal_view_of(bytes + at, size));
+        at += size;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     static struct shoal_sched_actions actions;
-    struct fuzz fuzz = { .actions = &actions };
-    struct shoal_sched_event timer = { .kind = SHOAL_SCHED_TIMER };
-    size_t at = 0;
+    static const uint8_t end[3] = { PIECE_LONG, 0, 0 };
+    struct fuzz *fuzz = &the_fuzz;
+    bool is_row = len > 0 && bytes[0] == PIECE_LONG;
 
-    fuzz_create(&fuzz);
-    for (unsigned pieces = 0; pieces < 64 && at + 3 <= len; pieces++) {
-        uint8_t what = bytes[at];
-        size_t size = (size_t)bytes[at + 1] | (size_t)bytes[at + 2] << 8;
-
-        at += 3;
-        if (size > len - at)
-            size = len - at;
-        fuzz_piece(&fuzz, what, shoal_view_of(bytes + at, size));
-        at += size;
+    if (usual_abort.sa_handler == NULL)
+        watch_ends();
+    if (fuzz->sched == NULL) {
+        *fuzz = (struct fuzz){ .actions = &actions, .row = fuzz->row };
+        fuzz_create(fuzz);
+        row_add(fuzz, end, sizeof(end));
+        fuzz_long_after(fuzz);
     }
-    /* Long after, every request has had its answer. */
-    for (unsigned i = 0; i < 40; i++) {
-        fuzz_flush(&fuzz);
-        fuzz_blobs(&fuzz);
-        fuzz.now += SHOAL_S;
-        fuzz_step(&fuzz, &timer);
-    }
-    if (fuzz.open != 0)
+    fuzz->inputs++;
+    fuzz_pieces(fuzz, bytes, len < ROW_BYTES / 2 ? len : ROW_BYTES / 2, is_row ? UINT32_MAX : PIECES_MAX);
+    row_add(fuzz, end, sizeof(end));
+    fuzz_long_after(fuzz);
+    if (fuzz->inputs < NODE_INPUTS && fuzz->row_len + 3 * 65536 < ROW_BYTES)
+        return 0;
+    shoal_sched_destroy(fuzz->sched);
+    fuzz->sched = NULL;
+    if (__lsan_do_recoverable_leak_check() != 0)
         abort();
-    shoal_sched_destroy(fuzz.sched);
     return 0;
 }
