@@ -311,6 +311,7 @@ void agent_folders_open(struct agent *agent, struct agent_job *job);
 void agent_folders_code(struct agent_job *job, const char *path); /* for the submitted files */
 void agent_folders_log(struct agent_job *job, const char *path);  /* for the log of one process */
 void agent_folders_leave(struct agent *agent, struct agent_job *job);
+void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job); /* of a driver that has ended */
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */
 void agent_blobs_create(struct agent *agent);

@@ -25,6 +25,8 @@
 
 #include "shoal/banned.h"
 
+#define BUNDLE_FILES_MAX 64 /* a bundle, and one that was being written, of each call */
+
 /* Most of the way is there already, so it is made from its end. */
 void agent_folders_make(const char *path)
 {
@@ -212,6 +214,30 @@ void agent_folders_leave(struct agent *agent, struct agent_job *job)
     agent_tree_stop(job);
     job->result_dir[0] = '\0';
     job->files = AGENT_FILES_NONE;
+}
+
+/* What a driver hands to its agent lies there; one that was killed has not removed it. Files alone, and not many: the folder
+ * is the script's to write into, too, and the loop waits. */
+void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    const struct dirent *entry;
+    int fd;
+    DIR *dir;
+
+    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
+    memcpy(path + strlen(path), "/driver", 8);
+    fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        if (fd >= 0)
+            (void)close(fd);
+        return; /* it has removed the folder itself, or has called no train() */
+    }
+    for (unsigned i = 0; i < BUNDLE_FILES_MAX && (entry = readdir(dir)) != NULL; i++)
+        (void)unlinkat(fd, entry->d_name, 0); /* no folder, so neither "." nor ".." */
+    (void)closedir(dir);
+    (void)rmdir(path);
 }
 
 /* F2 */

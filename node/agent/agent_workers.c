@@ -593,6 +593,8 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         agent_log(agent, "%s: worker %llu of slot %d ended: %s %d%s%s", job->text, (unsigned long long)worker_id,
                   (int)run->slot, signalled ? "signal" : "status", status, event.u.exited.text[0] == '\0' ? "" : ": ",
                   event.u.exited.text);
+    if (run != NULL && run->role == SHOAL_JOB_DRIVER)
+        agent_folders_drop_bundle(agent, job);
     if (run != NULL && run->role == SHOAL_JOB_TASK) {
         drop_empty_logs(job, run);
         agent_tree_scan_some(agent, job);

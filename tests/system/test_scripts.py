@@ -2,9 +2,13 @@
 refused with what to write instead. A job runs half of them, one train() after the other: a job has 16 calls at most."""
 
 import json
+import os
 import pathlib
+import signal
+import types
 
 import pytest
+import training
 from conftest import OUT
 from helpers import ended, log_of, result_of, submit
 from mesh import Mesh
@@ -15,29 +19,68 @@ KINDS = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem != "main"
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """{workers: {script: digest of what it trained, or how it failed}}."""
-    found = {}
+def pair():
+    """Two hosts with two slots each; what the driver's host calls its folders, the other one does not."""
     with Mesh(OUT / "shoal") as mesh:
-        hosts = mesh.grow(("alpha", "beta"))
+        mesh.grow(("alpha", "beta"))
+        yield mesh
 
-        def start(workers, host, half):
-            found.setdefault(workers, {})
-            return workers, host, submit(mesh, host, SCRIPTS, "--workers", workers, framework="edtPyTorch", script=KINDS[half::2])
 
-        def collect(workers, host, job):
-            facts = ended(mesh, job, 240)
-            log = log_of(mesh, host, job) + log_of(mesh, host, job, "--which", "err")
-            assert facts["state"] == "FINISHED", "%s\n%s" % (facts["detail"], log[-4000:])
-            files = result_of(mesh, host, job, tmp_path_factory.mktemp("result"))
-            found[workers].update(json.loads(files["model/kinds.json"]))
-            print(log[-20000:])
+@pytest.fixture(scope="module")
+def outcomes(pair, tmp_path_factory):
+    """{workers: {script: digest of what it trained, or how it failed}}."""
+    found = {1: {}, 3: {}}
 
-        collect(*start(3, hosts[0], 0))
-        collect(*start(3, hosts[1], 1))
-        for job in [start(1, host, half) for half, host in enumerate(hosts)]:
-            collect(*job)
+    def start(workers, host, half):
+        options = ("--workers", workers)
+        return workers, host, submit(pair, host, SCRIPTS, *options, framework="edtPyTorch", script=KINDS[half::2])
+
+    def collect(workers, host, job):
+        facts = ended(pair, job, 240)
+        log = log_of(pair, host, job) + log_of(pair, host, job, "--which", "err")
+        assert facts["state"] == "FINISHED", "%s\n%s" % (facts["detail"], log[-4000:])
+        files = result_of(pair, host, job, tmp_path_factory.mktemp("result"))
+        found[workers].update(json.loads(files["model/kinds.json"]))
+        print(log[-20000:])
+
+    for half, host in enumerate(pair.hosts):
+        collect(*start(3, host, half))
+    for job in [start(1, host, half) for half, host in enumerate(pair.hosts)]:
+        collect(*job)
     return found
+
+
+SLOW = """
+import time
+import torch
+from fabric_model import FabricModel
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, i):
+        time.sleep(0.05)
+        return torch.zeros(2), 0
+
+model = torch.nn.Linear(2, 2)
+FabricModel(model, lambda: (Rows(), None), torch.nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters())).train(9, 4, 1)
+"""
+
+
+def test_a_killed_driver_leaves_no_bundle_behind(pair, tmp_path):
+    (tmp_path / "main.py").write_text(SLOW)
+    job = submit(pair, pair.hosts[0], tmp_path, "--workers", 1, framework="edtPyTorch")
+
+    def driver():
+        host, pid = training.Run.driver(types.SimpleNamespace(mesh=pair, job=job)) or (None, None)
+        bundle = host and host.data / "jobs" / job / "driver"
+        return bundle and bundle.exists() and (bundle, pid)
+
+    bundle, pid = pair.until(driver, 120, "a driver with its bundle", pause=0.2)
+    os.kill(pid, signal.SIGKILL)
+    pair.shoal("job", "stop", job, "--node", pair.hosts[1].url)
+    assert ended(pair, job, 120)["state"] == "KILLED"
+    pair.until(lambda: not bundle.exists(), 60, "no bundle of an ended job")
 
 
 @pytest.mark.parametrize("kind", KINDS)

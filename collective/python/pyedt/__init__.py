@@ -6,7 +6,10 @@
       _bundle     one pickle of everything         _compute one mini-batch
       _driver     hands over, loggers, result      _loader  samples by number
                                                    _state   everything a joiner needs, flat
-   both: _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal)
+      _travel     what travels, and how            _data    DataLoaders and iterables as samples by number
+      _device     "cuda" where no GPU is           _batches who gets what of a batch
+                                                   _chance  every generator, seeded for each mini-batch
+   both: _optimizers (one or several), _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal)
 """
 
 import os

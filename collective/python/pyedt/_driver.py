@@ -54,7 +54,7 @@ def train(fabric, arguments):
                             header["virtual_workers"], None, test_by_batches=fabric.fn_test is not None)
     print("--------START TRAINING--------", flush=True)
     started = time.monotonic()
-    folder = tempfile.mkdtemp(prefix="shoal-driver-")
+    folder = bundle_folder()
     try:
         path = os.path.join(folder, "call-%d.bundle" % _calls)
         _bundle.write(path, header, pickled)
@@ -71,6 +71,17 @@ def train(fabric, arguments):
     print("--------END TRAINING: completed %d iterations --------" % reports.iterations)
     print("--------END TRAINING: completed epoch %d in time %.3f --------"
           % (header["epochs"], time.monotonic() - started), flush=True)
+
+
+def bundle_folder():
+    """Where the bundle lies until training has ended. In a job it is of the job's own folder on this host: the agent removes
+    it when the script's process has ended, however that came."""
+    job = os.path.dirname(os.environ.get("SHOAL_CALL_BUNDLE", ""))
+    if not in_mesh() or not os.path.isdir(job):
+        return tempfile.mkdtemp(prefix="shoal-driver-")
+    folder = os.path.join(job, "driver")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder
 
 
 def make_parts(fabric):
