@@ -39,6 +39,7 @@ def outcomes(pair, tmp_path_factory):
         facts = ended(pair, job, 240)
         log = log_of(pair, host, job) + log_of(pair, host, job, "--which", "err")
         assert facts["state"] == "FINISHED", "%s\n%s" % (facts["detail"], log[-4000:])
+        assert "Re-attached" not in log, "what the loggers have seen of one call was said of the next one"
         files = result_of(pair, host, job, tmp_path_factory.mktemp("result"))
         found[workers].update(json.loads(files["model/kinds.json"]))
         print(log[-20000:])
