@@ -3,6 +3,7 @@
 #include "slots_state.h"
 #include "shoal/banned.h"
 
+#define AGENT_IS_NEW "this host's agent has just started"
 #define TASK_NS (200 * SHOAL_MS) /* a task that ends within it is reported once, not twice */
 
 /* One answer to `to` about a job that may not be in the table (a RESERVE founds nothing). */
@@ -119,7 +120,7 @@ static const char *reserve_slot(struct slots_step *s, uint32_t index)
     if (index >= s->slots->options.slots)
         return "this host has no such slot";
     if (s->slots->until_reattached_ns != 0)
-        return "this host's agent has just started"; /* S11 */
+        return AGENT_IS_NEW; /* S11 */
     if (s->slots->drain)
         return "this host is being drained"; /* S10 */
     switch ((enum shoal_slot_state)slot->state) {
@@ -210,6 +211,8 @@ static void on_reserve(struct slots_step *s, struct shoal_node_id from)
     if (m->u.reserve.driver && slots->until_reattached_ns == 0)
         out->u.offer.driver_generation = promise_driver(s);
     out->u.offer.driver = out->u.offer.driver_generation != 0;
+    if (m->u.reserve.driver && !out->u.offer.driver && refused == 0)
+        why = slots->until_reattached_ns != 0 ? AGENT_IS_NEW : "as many drivers as it can hold are promised there";
     out->u.offer.refused = refused;
     (void)snprintf(out->u.offer.text, sizeof(out->u.offer.text), "%s", why);
     answer(s, from);

@@ -240,6 +240,20 @@ static uint32_t slot_grants(const struct shoal_lead *lead)
     return lead->grant_count - (has_driver_grant(lead) ? 1 : 0);
 }
 
+/* It said no, and has said nothing else since. */
+static bool refused_lately(struct lead_step *s, struct lhost *host)
+{
+    SHOAL_ASSERT(host->used);
+    if (host->refused_ns == 0 || host->slots_version > host->refused_version)
+        return false;
+    if (s->now_ns < host->refused_ns + REFUSED_NS) {
+        lead_wake(s, host->refused_ns + REFUSED_NS);
+        return true;
+    }
+    host->refused_ns = 0;
+    return false;
+}
+
 static bool may_ask(struct lead_step *s, struct lhost *host)
 {
     SHOAL_ASSERT(host->used);
@@ -249,16 +263,7 @@ static bool may_ask(struct lead_step *s, struct lhost *host)
         lead_wake(s, host->barred_ns);
         return false;
     }
-    if (host->request != 0)
-        return false;
-    if (host->refused_ns != 0 && host->slots_version <= host->refused_version) {
-        if (s->now_ns < host->refused_ns + REFUSED_NS) {
-            lead_wake(s, host->refused_ns + REFUSED_NS);
-            return false;
-        }
-        host->refused_ns = 0;
-    }
-    return true;
+    return host->request == 0 && !refused_lately(s, host);
 }
 
 static void ask(struct lead_step *s, struct lhost *host, uint64_t slots, bool driver)
@@ -337,7 +342,7 @@ static void ask_driver(struct lead_step *s)
     for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 
-        if (!host->used || !takes_driver(lead, host) || host->request != 0)
+        if (!host->used || !takes_driver(lead, host) || host->request != 0 || refused_lately(s, host))
             continue;
         ask(s, host, 0, true);
         return;
@@ -405,12 +410,15 @@ void lead_on_offer(struct lead_step *s, struct lhost *host)
         add_grant(s, host, m->u.offer.slots[i], m->u.offer.generations[i]);
     if (m->u.offer.driver)
         add_grant(s, host, SHOAL_SLOT_NONE, m->u.offer.driver_generation);
-    if (m->u.offer.refused == 0)
+    if (m->u.offer.refused == 0 && (m->u.offer.driver || !host->asked_driver))
         return;
     lead->stats.offers_refused++;
     host->refused_ns = s->now_ns;
     host->refused_version = m->u.offer.record_version;
-    lead_pending(lead, "%u slots were refused by a host: %s", m->u.offer.refused, m->u.offer.text);
+    if (m->u.offer.refused > 0)
+        lead_pending(lead, "%u slots were refused by a host: %s", m->u.offer.refused, m->u.offer.text);
+    else
+        lead_pending(lead, "the driver was refused by a host: %s", m->u.offer.text);
 }
 
 /* ---- Grants ----------------------------------------------------------------------------------------------------- */

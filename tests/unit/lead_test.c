@@ -364,6 +364,31 @@ static void test_driver_of_a_host_without_slots(void **state)
     finish();
 }
 
+/* A host that is not ready yet says so once, not as often as it can be asked. */
+static void test_driver_is_not_asked_for_again_and_again(void **state)
+{
+    struct shoal_slots_options options = {
+        .slots = W_SLOTS, .device = SHOAL_JOB_DEVICE_CPU, .jobs_max = 4, .reattaches = true
+    };
+    struct shoal_slots_event ready = { .kind = SHOAL_SLOTS_HOST, .u.host = { .kind = SHOAL_HOST_ON_REATTACHED } };
+    struct shoal_lead_stats stats;
+
+    (void)state;
+    start(18, true, 1, 2);
+    options.self = w_node(0);
+    options.host_epoch = w.hosts[0].host_epoch;
+    options.start_ns = w.now_ns;
+    shoal_slots_destroy(w.hosts[0].slots);
+    assert_int_equal(shoal_slots_create(&w.hosts[0].slots, &options), SHOAL_OK);
+    w_new_lead(&w, 0);
+    w_run_for(&w, 3 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 0);
+    shoal_lead_stats(w.lead, &stats);
+    assert_in_range(stats.reserves, 1, 20);
+    w_slots(&w, 0, &ready);
+    finish();
+}
+
 static void test_driver_fails(void **state)
 {
     (void)state;
@@ -883,6 +908,7 @@ int main(void)
         cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),
         cmocka_unit_test(test_driver_of_a_host_without_slots),
+        cmocka_unit_test(test_driver_is_not_asked_for_again_and_again),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_join_and_shrink),
         cmocka_unit_test(test_a_drained_host),
