@@ -328,13 +328,15 @@ LOADERS = {
 
 
 def model_file(root, model):
-    """The one that weight_path names; else the only one at the package's top whose kind is known."""
+    """The one that weight_path names; else the only one at the package's top whose kind is known. JSON is a model only where
+    nothing else is: it may be a sample."""
     named = model.get("weight_path") or ""
     path = os.path.normpath(os.path.join(root, named))
     if named and path.startswith(os.path.normpath(root) + os.sep) and os.path.isfile(path):
         return path
     found = sorted(one for one in os.listdir(root) if os.path.splitext(one)[1].lower() in LOADERS and not one.startswith(".")
                    and one != "model.json" and os.path.isfile(os.path.join(root, one)))
+    found = [one for one in found if not one.lower().endswith(".json")] or found
     if len(found) != 1:
         raise Unusable("the package has no kernel_path, and %s; name one in model.json's weight_path" % (
             "no file of a model (%s)" % " ".join(sorted(LOADERS)) if not found

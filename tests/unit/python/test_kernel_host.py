@@ -405,6 +405,7 @@ def test_the_agent_may_go_and_come_again(host):
     ("has a bad key", {"model.json": '{"name": 3}'}, "model.json is invalid: name"),
     ("has a bad pair", {"model.json": '{"attributes": [{"key": 1}]}'}, "model.json is invalid: attributes"),
     ("has no model", {"model.json": '{"name": "a"}'}, "the package has no kernel_path, and no file of a model"),
+    ("has two models", {"a.onnx": "", "b.pt": ""}, "the package has no kernel_path, and more than one file of a model: a.onnx, b.pt"),
     ("has a pickle", {"m.pkl": b"\x80\x04."}, "m.pkl is a pickle, which can run any code"),
     ("has a broken model", {"m.pt": b"not a model"}, "m.pt is a pickle that holds more than tensors"),
 ])
@@ -574,7 +575,7 @@ def test_one_request_at_fault_costs_no_other_of_its_batch(host, tmp_path):
     path = str(tmp_path / "picky.pt")
     torch.jit.script(Picky()).save(path)
     with open(path, "rb") as file:
-        one = host({"m.pt": file.read()}, profile={"batch": 8}, OMP_NUM_THREADS="1")
+        one = host({"m.pt": file.read(), "sample.json": "{}"}, profile={"batch": 8}, OMP_NUM_THREADS="1")
     one.ready()
     for number in range(16):
         one.infer(number, json.dumps({"inputs": [tensor([[-1.0 if number == 9 else float(number)]])]}).encode())
