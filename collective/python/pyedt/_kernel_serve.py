@@ -24,6 +24,7 @@ from pyedt import _kernel_link
 LAUNCHED, CALLED, READY, STOPPING = range(4)
 SHARED_BYTES = 4096
 REASON_AT, REASON_BYTES_MAX = 32, 2000  # before it: phase, since, length of the reason
+QUEUE_MAX = 4096  # beyond it the agent has to wait; it hands over no more than a batch
 TEXT_PLAIN = "text/plain; charset=utf-8"
 
 served = None  # the Server of this process: redhareapi's Kernel.run() asks for it
@@ -194,7 +195,7 @@ class Server:
 
     def _take(self, connection):
         """Reads what has come; waits where nothing is to be done. False: the agent is gone."""
-        if len(self._queue) < self._batch or connection.lost:
+        if len(self._queue) < QUEUE_MAX or connection.lost:  # a cancel may be among what has come
             if self._wait(connection.receive, not self._queue) is False:
                 return False
             frame = connection.next()
