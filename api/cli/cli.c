@@ -150,6 +150,15 @@ static const struct cli_option recover_options[] = {
     { "yes", NULL, "do it; else only say what may be missing", 'y' },
     { NULL, NULL, NULL, 0 },
 };
+static const struct cli_option deploy_options[] = {
+    { "package", "PATH", "directory or archive to serve: model.json and its kernel, or a model's file", 0 },
+    { "replicas", "N", "kernels that are to run, on as many hosts as there are; 0: none yet [1]", 0 },
+    { NULL, NULL, NULL, 0 },
+};
+static const struct cli_option replica_options[] = {
+    { "replica", "N", "which replica's [0]", 0 },
+    { NULL, NULL, NULL, 0 },
+};
 static const struct cli_option remove_options[] = {
     { "force", NULL, "also if it is alive: its workers are lost then", 0 },
     { NULL, NULL, NULL, 0 },
@@ -294,6 +303,28 @@ static const struct cli_command commands[] = {
       .args = "ID",
       .help = "which samples were trained, epoch by epoch",
       .run = cli_job_ledger },
+    { .words = "service deploy",
+      .args = "NAME",
+      .help = "serve a model: any node answers for it",
+      .options = deploy_options,
+      .run = cli_service_deploy,
+      .rest = true,
+      .more = "  shoal service deploy digits --package my_package --replicas 3\n"
+              "  shoal service deploy echo --package my_package -- ./my_kernel     its own program\n" },
+    { .words = "service list", .args = "", .help = "the services of the mesh", .run = cli_service_list },
+    { .words = "service show", .args = "NAME", .help = "all about one service", .run = cli_service_show },
+    { .words = "service start",
+      .args = "NAME",
+      .help = "as many replicas as it was deployed with",
+      .run = cli_service_start },
+    { .words = "service stop", .args = "NAME", .help = "no replica; it stays deployed", .run = cli_service_stop },
+    { .words = "service scale", .args = "NAME N", .help = "as many replicas as that", .run = cli_service_scale },
+    { .words = "service delete", .args = "NAME", .help = "end it and forget it", .run = cli_service_delete },
+    { .words = "service logs",
+      .args = "NAME",
+      .help = "what a replica prints",
+      .options = replica_options,
+      .run = cli_service_logs },
     { .words = "top", .args = "", .help = "nodes and jobs, live", .options = top_options, .run = cli_top },
     { .words = "why", .args = "ID", .help = "why a job is where it is", .run = cli_why },
     { .words = "frameworks", .args = "", .help = "what jobs can be", .run = cli_frameworks },

@@ -162,6 +162,14 @@ void cli_encode(const char *text, char *out, size_t cap);
 /* Packs a directory as tar.gz with its base name on top, into a new temporary file; the caller removes it. */
 enum shoal_err cli_pack(const char *dir, const char *top, char *path, size_t cap, struct shoal_msg *msg);
 
+/* The args of a submit, as text. */
+struct cli_args {
+    struct shoal_buf text;
+    bool failed;
+};
+/* A token; white space in it is kept by _QUOTE_ marks. */
+void cli_args_add(struct cli_args *args, const char *text);
+
 int cli_job_run(struct cli *cli);
 int cli_job_list(struct cli *cli);
 int cli_job_show(struct cli *cli);
@@ -178,6 +186,14 @@ int cli_job_recover(struct cli *cli);
 int cli_job_ledger(struct cli *cli);
 int cli_job_tasks(struct cli *cli);
 int cli_job_wait(struct cli *cli);
+int cli_service_deploy(struct cli *cli);
+int cli_service_list(struct cli *cli);
+int cli_service_show(struct cli *cli);
+int cli_service_start(struct cli *cli);
+int cli_service_stop(struct cli *cli);
+int cli_service_scale(struct cli *cli);
+int cli_service_delete(struct cli *cli);
+int cli_service_logs(struct cli *cli);
 int cli_node_list(struct cli *cli);
 int cli_node_remove(struct cli *cli);
 int cli_node_readmit(struct cli *cli);

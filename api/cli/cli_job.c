@@ -28,13 +28,7 @@ static void job_path(const struct cli *cli, const char *end, char *path, size_t 
 
 /* ---- run: the args ---- */
 
-struct args {
-    struct shoal_buf text;
-    bool failed;
-};
-
-/* A token; white space in it is kept by _QUOTE_ marks. */
-static void add(struct args *args, const char *text)
+void cli_args_add(struct cli_args *args, const char *text)
 {
     bool quoted = text[strcspn(text, " \t\r\n")] != '\0' || text[0] == '\0';
     const char *pieces[4] = { args->text.len > 0 ? " " : "", quoted ? "_QUOTE_" : "", text, quoted ? "_QUOTE_" : "" };
@@ -44,22 +38,22 @@ static void add(struct args *args, const char *text)
             args->failed = true;
 }
 
-static void add_option(struct args *args, const struct cli *cli, const char *ours, const char *theirs)
+static void add_option(struct cli_args *args, const struct cli *cli, const char *ours, const char *theirs)
 {
     const char *value = cli_value(cli, ours);
 
     if (value == NULL)
         return;
-    add(args, theirs);
-    add(args, value);
+    cli_args_add(args, theirs);
+    cli_args_add(args, value);
 }
 
-static void add_repeated(struct args *args, const struct cli *cli)
+static void add_repeated(struct cli_args *args, const struct cli *cli)
 {
     for (unsigned i = 0; i < cli->given_count; i++) {
         if (strcmp(cli->given[i].option->name, "env") == 0) {
-            add(args, "--msd-env");
-            add(args, cli->given[i].value);
+            cli_args_add(args, "--msd-env");
+            cli_args_add(args, cli->given[i].value);
         } else if (strcmp(cli->given[i].option->name, "option") == 0) { /* as it is: several tokens */
             if (shoal_buf_append(&args->text, " ", 1) != SHOAL_OK ||
                 shoal_buf_append(&args->text, cli->given[i].value, strlen(cli->given[i].value)) != SHOAL_OK)
@@ -88,19 +82,19 @@ static bool base_of(const char *path, char *out, size_t cap)
 /* `absolute`: the main file is not sent; it lies on the job's file system. */
 static char *make_args(const struct cli *cli, const char *top, bool absolute)
 {
-    struct args args = { .failed = false };
+    struct cli_args args = { .failed = false };
 
-    add(&args, "--exec-start");
-    add(&args, cli_value(cli, "framework"));
+    cli_args_add(&args, "--exec-start");
+    cli_args_add(&args, cli_value(cli, "framework"));
     if (top[0] != '\0') {
-        add(&args, "--model-dir");
-        add(&args, top);
+        cli_args_add(&args, "--model-dir");
+        cli_args_add(&args, top);
     }
     if (cli_value(cli, "model-main") != NULL) {
         const char *slash = top[0] == '\0' && !absolute ? strrchr(cli_value(cli, "model-main"), '/') : NULL;
 
-        add(&args, "--model-main");
-        add(&args, slash != NULL ? slash + 1 : cli_value(cli, "model-main"));
+        cli_args_add(&args, "--model-main");
+        cli_args_add(&args, slash != NULL ? slash + 1 : cli_value(cli, "model-main"));
     }
     add_option(&args, cli, "workers", "--numWorker");
     add_option(&args, cli, "device", "--workerDeviceType");
@@ -114,17 +108,17 @@ static char *make_args(const struct cli *cli, const char *top, bool absolute)
         char meta[1024];
 
         (void)snprintf(meta, sizeof(meta), "type=fs,data_path=%.900s", cli_value(cli, "data-path"));
-        add(&args, "--cs-datastore-meta");
-        add(&args, meta);
+        cli_args_add(&args, "--cs-datastore-meta");
+        cli_args_add(&args, meta);
     }
     if (cli_flag(cli, "warm"))
-        add(&args, "--msd-warm");
+        cli_args_add(&args, "--msd-warm");
     if (cli_flag(cli, "command"))
-        add(&args, "--user-cmd");
+        cli_args_add(&args, "--user-cmd");
     if (cli->rest_count > 0)
-        add(&args, "--");
+        cli_args_add(&args, "--");
     for (unsigned i = 0; i < cli->rest_count; i++)
-        add(&args, cli->rest[i]);
+        cli_args_add(&args, cli->rest[i]);
     if (shoal_buf_append(&args.text, "", 1) != SHOAL_OK || args.failed) {
         shoal_buf_deinit(&args.text);
         return NULL;

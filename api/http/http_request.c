@@ -243,15 +243,16 @@ static void refuse_method(struct http_request *request, unsigned known)
 
 void http_request_begin(struct http_request *request)
 {
-    const struct http_route *route;
+    const struct http_route *(*const tables[])(size_t *) = { http_routes_execs, http_routes_native,
+                                                             http_routes_services };
+    const struct http_route *route = NULL;
     unsigned known = 0;
-    size_t count;
-    const struct http_route *routes = http_routes_execs(&count);
 
     request->began_ms = http_now_ms(request->http);
-    route = find_route(request, routes, count, &known);
-    if (route == NULL) {
-        routes = http_routes_native(&count);
+    for (size_t i = 0; route == NULL && i < sizeof(tables) / sizeof(tables[0]); i++) {
+        size_t count;
+        const struct http_route *routes = tables[i](&count);
+
         route = find_route(request, routes, count, &known);
     }
     if (route == NULL) {
@@ -332,10 +333,12 @@ static const char *reason(int status)
     case 415: return "Unsupported Media Type";
     case 416: return "Range Not Satisfiable";
     case 417: return "Expectation Failed";
+    case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
     case 507: return "Insufficient Storage";
     case 505: return "HTTP Version Not Supported";
     default: return "Status";

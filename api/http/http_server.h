@@ -108,6 +108,7 @@ char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus
 
 const struct http_route *http_routes_execs(size_t *count);
 const struct http_route *http_routes_native(size_t *count);
+const struct http_route *http_routes_services(size_t *count);
 
 /* ---- the server, for its own files ---- */
 

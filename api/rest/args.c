@@ -1075,7 +1075,9 @@ enum shoal_err args_parse(struct arena *arena, const struct args_input *input, s
                      .data_path = "",
                      .datastore_meta = "",
                      .debug_level = "info",
-                     .array = "" },
+                     .array = "",
+                     .service = "",
+                     .profile = "" },
     };
     if (strlen(input->args) > SHOAL_ARGS_BYTES_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "args: %zu bytes; at most %u are taken", strlen(input->args),

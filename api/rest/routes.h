@@ -50,6 +50,9 @@ void routes_metrics(struct http_request *request);
 void routes_files_list(struct http_request *request);
 void routes_file_get(struct http_request *request);
 
+/* routes_services.c: what a deployment is answered. */
+void routes_service_answer(struct http_request *request, const struct shoal_job_info *job);
+
 /* result_zip.c */
 void result_handle_execs(struct http_request *request);
 void result_handle_native(struct http_request *request);

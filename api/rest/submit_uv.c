@@ -330,12 +330,43 @@ static enum shoal_err read_form(struct submit *s, struct shoal_msg *msg)
     return text == NULL ? SHOAL_OK : shoal_buf_append(&s->data, text, strlen(text));
 }
 
+/* A package without words of its own is run by our kernel host. */
+#define SERVICE_ARGS "--exec-start PyTorch --user-cmd -- kernel"
+
+static bool is_service(const struct http_request *request)
+{
+    return strncmp(request->route->pattern, "/v1/services/", 13) == 0;
+}
+
+static enum shoal_err read_service(struct submit *s, bool no_words, struct shoal_msg *msg)
+{
+    struct shoal_job_options *o = &s->args.options;
+    const char *text = http_query(s->request, "replicas");
+    char *end = NULL;
+    unsigned long replicas = text == NULL ? 1 : strtoul(text, &end, 10);
+
+    if (text != NULL && (text[0] < '0' || text[0] > '9' || *end != '\0' || replicas > SHOAL_SERVICE_REPLICAS_MAX))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "replicas: \"%.40s\" is not a number up to %u", text,
+                          SHOAL_SERVICE_REPLICAS_MAX);
+    if (!o->user_cmd || o->elastic || o->array[0] != '\0')
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "a service runs its package, or a command of it: no script, no elastic framework, no array");
+    o->service = s->request->params[0];
+    o->app_name = o->service;
+    o->replicas = (unsigned)replicas;
+    o->warm = false;
+    if (no_words)
+        o->script_argv.count = 0;
+    return SHOAL_OK;
+}
+
 static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
 {
     struct http_request *request = s->request;
     const struct shoal_backend *backend = &request->http->backend;
     struct args_input input = { .caller = &request->user };
     const char *in_data = NULL;
+    bool no_words = false;
     enum shoal_err err;
 
     if (s->data.len > 0) {
@@ -352,11 +383,16 @@ static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
         return err;
     if (input.args == NULL || input.args[strspn(input.args, " \t\r\n")] == '\0')
         input.args = in_data;
+    if (input.args == NULL && is_service(request)) {
+        input.args = SERVICE_ARGS;
+        no_words = true;
+    }
     if (input.args == NULL)
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "no args: put them into the URL (?args=--exec-start ...) or the field \"data\"");
     input.frameworks = backend->frameworks(backend->ctx, &input.framework_count);
-    return args_parse(&request->arena, &input, &s->args, msg);
+    err = args_parse(&request->arena, &input, &s->args, msg);
+    return err == SHOAL_OK && is_service(request) ? read_service(s, no_words, msg) : err;
 }
 
 static enum shoal_err read_ticket(struct submit *s, struct shoal_msg *msg)
@@ -562,8 +598,12 @@ static void on_submitted(void *arg, enum shoal_err err, const struct shoal_msg *
     } else {
         if (msg->text[0] != '\0' && strpbrk(msg->text, "\r\n") == NULL)
             http_header_add(request, "Shoal-Survives", "%s", msg->text);
-        routes_exec_json(&w, request, job);
-        http_respond_json(request, 200, &w);
+        if (is_service(request)) {
+            routes_service_answer(request, job);
+        } else {
+            routes_exec_json(&w, request, job);
+            http_respond_json(request, 200, &w);
+        }
     }
     http_request_release(request);
 }

@@ -12,6 +12,8 @@
  * T1. A task is RUNNING exactly while one placement of the job names its index.
  * T2. DONE, FAILED and STOPPED never change: a result is committed once.
  * T3. At most `at_once_max` tasks are RUNNING.
+ * T5. The tasks of a service are its replicas: at most `replicas` are placed, none is ever DONE or FAILED, and one that
+ *     has ended is PENDING again until the job ends.
  * T4. Only an entry of kind TASKS, a recovery or the end of the job moves a task. */
 #ifndef SHOAL_ARRAY_H
 #define SHOAL_ARRAY_H
@@ -94,6 +96,7 @@ _Static_assert(sizeof(struct shoal_task) == 16, "an array of the largest size ta
 struct shoal_tasks {
     struct shoal_array array;
     uint32_t counts[SHOAL_TASK_STATE_COUNT];
+    uint32_t replicas;     /* of a service: how many are to run (T5) */
     uint32_t pending_from; /* no task below this position is PENDING */
     uint32_t touched;      /* no task at or above this position has ever been placed */
     uint32_t host_count;

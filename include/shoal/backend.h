@@ -95,7 +95,41 @@ enum shoal_node_verb {
     SHOAL_NODE_VERBS,
 };
 
+/* ---- services ---- */
+
+/* A request for a model. */
+struct shoal_infer {
+    const struct shoal_user *caller;
+    const char *model;
+    const char *version; /* "": any */
+    const char *method, *path;
+    const char *content_type; /* "": not said */
+    uint32_t header_len;      /* of a body that begins with JSON and goes on with tensors; 0: it is one piece */
+    uint32_t timeout_ms;      /* 0: SHOAL_INFER_TIMEOUT_MS */
+    struct shoal_view body;   /* at most SHOAL_INFER_BODY_BYTES_MAX */
+};
+
+struct shoal_inferred {
+    unsigned status; /* as its kernel said: 200 and above */
+    uint32_t header_len;
+    const char *content_type; /* "": not said */
+    struct shoal_view body;
+};
+
+enum shoal_service_verb {
+    SHOAL_SERVICE_START, /* with as many replicas as it was deployed with */
+    SHOAL_SERVICE_STOP,  /* none */
+    SHOAL_SERVICE_SCALE, /* to a number */
+    SHOAL_SERVICE_DELETE,
+    SHOAL_SERVICE_VERBS,
+};
+
 /* ---- callbacks ---- */
+
+/* `inferred` is NULL unless OK. NOT_FOUND: no such model. UNREACHABLE: it has no ready replica that this node reaches. FULL:
+ * queues are full. TIMEOUT: not answered in time. RANK_LOST: kernel or host were lost while it was computed. */
+typedef void shoal_backend_infer_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                                    const struct shoal_inferred *inferred);
 
 typedef void shoal_backend_done_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg);
 /* After OK, `msg` says what the submit survives ("survives the loss of any one node"). After TIMEOUT or UNREACHABLE the
@@ -186,6 +220,15 @@ struct shoal_backend {
     /* Revokes one token everywhere until its end. */
     void (*logoff)(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
                    uint64_t exp_s, shoal_backend_done_fn *done, void *arg);
+
+    /* A name of a service is known on every node that was asked after the deployment was answered. */
+    void (*infer)(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);
+    /* One service, or (`name` NULL) all: JSON, see node/backend/backend_services.c. NOT_FOUND. */
+    void (*services)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
+                     void *arg);
+    /* NOT_FOUND, DENIED: it is another user's. `replicas` of SCALE. After OK the message says what was done. */
+    void (*service_change)(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
+                           unsigned replicas, shoal_backend_done_fn *done, void *arg);
 
     /* At once, from this node's copies. */
     bool (*user_find)(void *ctx, const char *name, struct shoal_user *user);

@@ -46,6 +46,23 @@ SHOAL_MUST_CHECK enum shoal_err shoal_load_record_encode(const struct shoal_load
                                                          size_t cap, size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_load_record *load);
 
+/* Services of which one host has ready replicas, in its own word (SHOAL_RECORD_SERVICE); what does not fit is not told. A
+ * hint: who is asked says himself whether he serves. On the wire: a head of kind SERVING and a map. */
+#define SHOAL_SERVING_MAX 32
+struct shoal_serving_record {
+    uint8_t count;
+    struct shoal_serving {
+        struct shoal_job_id job;
+        uint32_t ready; /* kernels */
+        uint32_t room;  /* requests that these take at one time */
+        uint32_t open;  /* requests that are there */
+    } services[SHOAL_SERVING_MAX];
+};
+SHOAL_MUST_CHECK enum shoal_err shoal_serving_record_encode(const struct shoal_serving_record *serving, uint8_t *bytes,
+                                                            size_t cap, size_t *len);
+SHOAL_MUST_CHECK enum shoal_err shoal_serving_record_decode(struct shoal_view bytes,
+                                                            struct shoal_serving_record *serving);
+
 /* A PUBLISH_SUMMARY, PUBLISH_SLOTS or PUBLISH_MESH as the record to publish; its payload is the action's. A version of
  * zeroes: gossip gives the next one of this node. */
 void shoal_control_publish(const struct shoal_sched_action *action, struct shoal_record *record);

@@ -60,7 +60,7 @@ enum shoal_record_kind {
     SHOAL_RECORD_NODE_LOAD,   /* publish at most each max(1 s, members * 20 ms): every node hears every record */
     SHOAL_RECORD_JOB_SUMMARY, /* many authors: any guardian signs; key = job id and zeroes */
     SHOAL_RECORD_MESH_STATE,  /* many authors: points to the newest snapshot of the mesh group */
-    SHOAL_RECORD_SERVICE,     /* many authors: a service's summary and where its replicas are */
+    SHOAL_RECORD_SERVICE,     /* of a node that has replicas of services: key = its id (shoal_serving_record) */
     SHOAL_RECORD_KINDS,
 };
 

@@ -23,6 +23,7 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_RECOVER,  /* recovery generation + 1 (J5) */
     SHOAL_JOB_ENTRY_ARCHIVED, /* its record, of this hash, is on the holders: the group ends */
     SHOAL_JOB_ENTRY_TASKS,    /* of an array: placements that ended, and those that come in their place */
+    SHOAL_JOB_ENTRY_SCALE,    /* of a service: how many replicas are to run from here on */
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 
@@ -75,6 +76,10 @@ struct shoal_job_entry {
         struct {
             char by[SHOAL_JOB_TEXT_BYTES];
         } stop;              /* DELETE too */
+        struct {
+            uint32_t replicas;
+            char by[SHOAL_JOB_TEXT_BYTES];
+        } scale;
         uint32_t generation; /* RECOVER */
     } u;
 };
@@ -89,6 +94,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_entry_decode(struct shoal_view bytes, 
 /* Entries that need no controller: for the owner of requests. Return the length; `cap` >= 128. */
 size_t shoal_job_entry_stop(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
+size_t shoal_job_entry_scale(uint8_t *bytes, size_t cap, uint32_t replicas, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms);
 size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash record, uint64_t wall_ms);
 

@@ -44,6 +44,8 @@ struct shoal_job_facts {
     struct shoal_view args, data_json; /* into the job, or into the decoded bytes */
     /* Tasks of an array, by state; all 0: not an array. */
     uint32_t task_counts[SHOAL_TASK_STATE_COUNT];
+    char service[SHOAL_JOB_TEXT_BYTES]; /* "": it is none */
+    uint32_t replicas;                  /* of a service: how many are to run */
 };
 #define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB)
 /* All that the replicated state knows; a lead adds progress and the pending text (shoal_lead_facts). */

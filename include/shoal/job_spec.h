@@ -29,7 +29,7 @@ struct shoal_job_texts {
 /* On the wire and in the log: a head (kind SPEC) and a map, decision 0013. The table in sched/job/job_spec.c names its
  * fields. A new field is zero where a job does not use it, and is not written then. A job that an older version must
  * not run without knowing the field says so in `oldest`. */
-#define SHOAL_JOB_SPEC_VERSION 3
+#define SHOAL_JOB_SPEC_VERSION 4
 struct shoal_job_spec {
     uint8_t oldest; /* version that can run it; 0: any that can read it */
     char framework[SHOAL_JOB_TEXT_BYTES];
@@ -66,6 +66,9 @@ struct shoal_job_spec {
     struct shoal_job_texts labels;
     struct shoal_job_texts notes;
     char array[SHOAL_ARRAY_TEXT_BYTES]; /* "": not an array; else as shoal_array_parse reads it */
+    char service[SHOAL_JOB_TEXT_BYTES]; /* "": no service; else its name, and the tasks of `array` are its replicas */
+    uint32_t replicas;                  /* of a service, to begin with */
+    struct shoal_view profile;          /* of a service: JSON; empty: the defaults */
     struct shoal_view kept;             /* by decode: fields of a later version, which encode writes back */
 };
 
@@ -78,6 +81,12 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_encode(const struct shoal_job_spe
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_decode(struct shoal_view bytes, struct shoal_job_spec *spec);
 /* Refuse a specification that can never run: INVALID or UNSUPPORTED with cause and remedy. Call before founding. */
 SHOAL_MUST_CHECK enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg);
+/* What every replica may be: a service grows to as many without another specification. */
+#define SHOAL_SERVICE_ARRAY "0-63"
+/* 1 to 63 of A-Z a-z 0-9 . _ - and the first a letter or digit. */
+bool shoal_service_name_valid(const char *name);
+/* Its tasks are replicas: they have no end of their own, and are started again until the job is stopped. */
+static inline bool shoal_job_spec_serves(const struct shoal_job_spec *spec) { return spec->service[0] != '\0'; }
 /* The next text of a list, or NULL: for (t = NULL; (t = shoal_job_texts_next(&list, t)) != NULL;) */
 const char *shoal_job_texts_next(const struct shoal_job_texts *texts, const char *text);
 

@@ -216,6 +216,17 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* Rows of one page of a list: about a megabyte as JSON, and what one turn of the loop can make of it. */
 #define SHOAL_LIST_ROWS_MAX 1000
 
+/* Services. Replicas of one: as many as tasks of an array run at one time. Bodies of requests and answers: images in base64
+ * are usual. Requests that wait at one host for one service, and their bytes: then 429. */
+#define SHOAL_SERVICE_REPLICAS_MAX 64u
+#define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)
+#define SHOAL_SERVICE_QUEUE_MAX 1024u
+#define SHOAL_SERVICE_QUEUE_BYTES_MAX (256 * SHOAL_MIB)
+/* In a kernel at one time, whatever its batch. */
+#define SHOAL_KERNEL_BATCH_MAX 256u
+#define SHOAL_INFER_TIMEOUT_MS 60000u
+#define SHOAL_INFER_TIMEOUT_MS_MAX 3600000u
+
 /* The rebuildable store: small facts by a name or an id, such as a worker's last state. */
 #define SHOAL_CACHE_KEY_MAX 64
 #define SHOAL_CACHE_VALUE_MAX (4 * SHOAL_KIB)

@@ -29,12 +29,14 @@ struct shoal_mesh; /* state: its fields live in sched/job/mesh.c */
 #define SHOAL_MESH_FRAMEWORK_BYTES 48
 #define SHOAL_MESH_SETTINGS_BYTES 1024
 #define SHOAL_MESH_TEXT_BYTES 64
+#define SHOAL_MESH_SERVICE_BYTES 64
 
 /* Bounds: a change beyond them is refused (FULL) and counted by the caller. */
 #define SHOAL_MESH_USERS_MAX 1024
 #define SHOAL_MESH_FRAMEWORKS_MAX 64
 #define SHOAL_MESH_REVOCATIONS_MAX 8192
 #define SHOAL_MESH_EVICTIONS_MAX 1024
+#define SHOAL_MESH_SERVICES_MAX 1024
 /* The whole encoded state. */
 #define SHOAL_MESH_COPY_BYTES_MAX (1024u * 1024u)
 #define SHOAL_MESH_COMMAND_BYTES_MAX 2048
@@ -59,6 +61,18 @@ struct shoal_mesh_revocation {
     uint64_t exp_s; /* forgotten after this time */
 };
 
+/* A service's name, and the job that has its replicas. */
+struct shoal_mesh_service {
+    char name[SHOAL_MESH_SERVICE_BYTES]; /* as shoal_service_name_valid says */
+    char creator[SHOAL_MESH_USER_BYTES];
+    struct shoal_job_id job;
+    struct shoal_job_id before; /* of a command: the job that the name stands for now; zero: the name is not in use */
+    uint64_t created_s;         /* wall clock; given by the group */
+    uint64_t updated_s;
+    uint32_t version;  /* from 1, one more for each job; given by the group */
+    uint32_t replicas; /* as it was deployed: what a start asks for */
+};
+
 enum shoal_mesh_command_kind {
     SHOAL_MESH_INIT,         /* first command: `name`, `user` (an administrator), `key`, `now_s` */
     SHOAL_MESH_ADD_USER,     /* EXISTS */
@@ -72,8 +86,11 @@ enum shoal_mesh_command_kind {
     SHOAL_MESH_VOID_TOKENS, /* all tokens of `user.name` issued before now_s */
     SHOAL_MESH_EVICT,       /* `node` guards nothing and runs nothing from now on */
     SHOAL_MESH_READMIT,
+    SHOAL_MESH_SET_SERVICE,    /* name, creator, job, before. EXISTS: the name is in use; STALE: for another job than
+                                  `before`; DENIED: it is another user's */
+    SHOAL_MESH_REMOVE_SERVICE, /* name, creator, before. NOT_FOUND, STALE, DENIED */
 };
-#define SHOAL_MESH_COMMAND_KINDS 12
+#define SHOAL_MESH_COMMAND_KINDS 14
 
 struct shoal_mesh_command {
     enum shoal_mesh_command_kind kind;
@@ -84,6 +101,7 @@ struct shoal_mesh_command {
     struct shoal_mesh_framework framework;
     struct shoal_mesh_revocation revocation;
     struct shoal_node_id node;
+    struct shoal_mesh_service service;
 };
 
 /* TOO_BIG: does not fit; SHOAL_MESH_COMMAND_BYTES_MAX is always enough. */
@@ -124,5 +142,8 @@ bool shoal_mesh_token_revoked(const struct shoal_mesh *mesh, const uint8_t token
 bool shoal_mesh_evicted(const struct shoal_mesh *mesh, struct shoal_node_id node);
 size_t shoal_mesh_eviction_count(const struct shoal_mesh *mesh);
 struct shoal_node_id shoal_mesh_eviction_at(const struct shoal_mesh *mesh, size_t i);
+const struct shoal_mesh_service *shoal_mesh_service_find(const struct shoal_mesh *mesh, const char *name);
+size_t shoal_mesh_service_count(const struct shoal_mesh *mesh);
+const struct shoal_mesh_service *shoal_mesh_service_at(const struct shoal_mesh *mesh, size_t i); /* in name order */
 
 #endif

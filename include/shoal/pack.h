@@ -168,6 +168,7 @@ enum shoal_pack_kind {
     SHOAL_PACK_KIND_JOB = 'o',   /* what `show` says */
     SHOAL_PACK_KIND_LOAD = 'l',
     SHOAL_PACK_KIND_SLOTS = 's',
+    SHOAL_PACK_KIND_SERVING = 'v', /* of a node: which services it has replicas of */
     SHOAL_PACK_KIND_SPEC = 'j',
     SHOAL_PACK_KIND_SUMMARY = 'y',
 };

@@ -97,6 +97,9 @@ struct shoal_job_options {
     struct shoal_texts script_argv; /* what follows the main file */
     bool warm;                      /* forked from a waiting interpreter where that is possible */
     const char *array;              /* ranges of an array of tasks (shoal/array.h); "" = none */
+    const char *service;            /* "": none; else its name, and the job runs its replicas */
+    unsigned replicas;              /* of a service */
+    const char *profile;            /* of a service: JSON; "": the defaults */
     struct shoal_texts notes;       /* what was accepted but has no effect: lines for the launcher log */
 };
 

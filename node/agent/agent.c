@@ -411,6 +411,8 @@ static void on_health(uv_timer_t *timer)
                   "mesh.key of the same mesh (another mesh secret is not answered: that host's log says so)?");
     if (lag > 20 * SHOAL_MS && agent->membership != NULL)
         membership_health(agent->membership, lag);
+    if (agent->membership != NULL)
+        agent_serve_look(agent);
     agent_service_look(agent);
 }
 
@@ -638,6 +640,7 @@ static enum shoal_err start_all(struct agent *agent, struct shoal_msg *msg)
     agent_blobs_create(agent);
     agent_tree_create(agent);
     agent_ledger_create(agent);
+    agent_serve_create(agent);
     agent_archive_create(agent);
     agent_list_create(agent);
     err = agent_workers_create(agent, msg);

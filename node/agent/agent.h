@@ -13,6 +13,7 @@
 
 #include "shoal/blob.h"
 #include "shoal/cli.h"
+#include "shoal/control_record.h"
 #include "shoal/http.h"
 #include "shoal/identity.h"
 #include "shoal/job.h"
@@ -27,6 +28,7 @@
 #include "membership.h"
 #include "node/link/peer_call.h"
 #include "node/runner/workers.h"
+#include "node/serve/serve_host.h"
 
 #define SHOAL_VERSION "0.1"
 #define AGENT_PATH_BYTES 512
@@ -43,6 +45,7 @@
 
 struct agent;
 struct file_queue;
+struct infer_call;
 struct ledger;
 struct tree;
 
@@ -203,6 +206,13 @@ struct agent {
 
     struct archive_index *archive; /* agent_archive_index.c */
 
+    /* services (agent_serve.c) */
+    struct serve_host *serve;
+    struct infer_call *infers; /* requests that another host has (backend_infer.c) */
+    uint64_t infer_next;
+    bool serving_changed; /* others are to hear of it */
+    struct shoal_serving_record serving_told; /* what they have heard last */
+
     /* jobs (agent_jobs.c) */
     struct agent_job *jobs[AGENT_JOBS_MAX];
     struct ledger_looks *ledger_looks; /* agent_ledger.c */
@@ -221,6 +231,18 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
 void agent_node_event(struct agent *agent, const struct shoal_member *member);
 void agent_on_record(struct agent *agent, const struct shoal_record *record);
 void agent_publish_facts(struct agent *agent);
+
+void agent_publish(struct agent *agent, const struct shoal_record *record);
+
+/* agent_serve.c: replicas of services on this host */
+void agent_serve_create(struct agent *agent);
+/* The process of a replica is started, or was found again. */
+void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run);
+void agent_serve_ended(struct agent *agent, uint64_t worker_id);
+void agent_serve_look(struct agent *agent); /* now and then: others hear how much is in hand here */
+/* Where its kernel is to listen. */
+void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,
+                        size_t cap);
 
 /* agent_drain.c: this host is drained, and leaves */
 void agent_drain_read(struct agent *agent);

@@ -129,7 +129,7 @@ static void on_publish(uv_timer_t *timer)
     }
 }
 
-static void publish(struct agent *agent, const struct shoal_record *record)
+void agent_publish(struct agent *agent, const struct shoal_record *record)
 {
     struct agent_publish *item;
     struct agent_publish **at = &agent->publishes;
@@ -154,7 +154,7 @@ static void publish(struct agent *agent, const struct shoal_record *record)
 /* A record of this node's own, of which there is one. */
 static void publish_own(struct agent *agent, enum shoal_record_kind kind, const uint8_t *bytes, size_t len)
 {
-    publish(agent, &(struct shoal_record){ .kind = kind, .payload = shoal_view_of(bytes, len) });
+    agent_publish(agent, &(struct shoal_record){ .kind = kind, .payload = shoal_view_of(bytes, len) });
 }
 
 void agent_publish_facts(struct agent *agent)
@@ -503,7 +503,7 @@ static void carry_out_publish(struct agent *agent, const struct shoal_sched_acti
     struct shoal_record record;
 
     shoal_control_publish(action, &record);
-    publish(agent, &record);
+    agent_publish(agent, &record);
 }
 
 static void carry_out(struct agent *agent, const struct shoal_sched_action *action)

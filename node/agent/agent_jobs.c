@@ -636,6 +636,20 @@ static void env_array(const struct agent_job *job, const struct agent_run *run, 
     put_env(t, "SHOAL_ARRAY_TASK_ATTEMPT", "%u", run->attempt);
 }
 
+static void env_service(const struct agent *agent, const struct agent_job *job, const struct agent_run *run,
+                        struct start_text *t)
+{
+    char path[AGENT_PATH_BYTES + 32];
+
+    if (!shoal_job_spec_serves(&job->spec))
+        return;
+    agent_serve_socket(agent, job, run, path, sizeof(path));
+    put_env(t, "SHOAL_KERNEL_SOCKET", "%s", path);
+    put_env(t, "SHOAL_SERVICE", "%s", job->spec.service);
+    put_env(t, "SHOAL_SERVICE_PROFILE", "%.*s", (int)job->spec.profile.len,
+            job->spec.profile.len == 0 ? "" : (const char *)job->spec.profile.bytes);
+}
+
 static void put_argv(struct start_text *t, const char *text)
 {
     if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
@@ -656,6 +670,12 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         return;
     }
     t->start.how = SHOAL_START_EXEC;
+    if (shoal_job_spec_serves(&job->spec) && job->spec.argv.count == 0) {
+        put_argv(t, agent->settings.python);
+        put_argv(t, "-m");
+        put_argv(t, "pyedt.kernel_host");
+        return;
+    }
     t->start.warm = job->spec.warm && run->role != SHOAL_JOB_DRIVER;
     if (!job->spec.user_cmd) {
         put_argv(t, agent->settings.python);
@@ -819,6 +839,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     env_common(agent, job, t, log_dir);
     env_shoal(agent, job, run, t);
     env_array(job, run, t);
+    env_service(agent, job, run, t);
     env_user(job, t);
     argv_of(agent, job, run, t);
     run->started = true;
@@ -829,6 +850,8 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     launcher_notes(job, run);
     if (workers_start(agent->workers, job->id, job->generation, &t->start, &msg) != SHOAL_OK)
         not_started(agent, run->worker_id, msg.text);
+    else
+        agent_serve_started(agent, job, run);
     free(t);
 }
 

@@ -602,6 +602,7 @@ static void on_exited(void *arg, uint64_t worker_id, int32_t status, bool signal
         agent_tree_scan(agent, job); /* what it wrote last is on its way before anybody hears of its end */
     if (run != NULL)
         run->used = false;
+    agent_serve_ended(agent, worker_id);
     agent_host_event(agent, &event);
     agent_run_forget_later(agent, worker_id);
 }
@@ -678,6 +679,8 @@ static void on_runner(void *arg, struct shoal_job_id id, uint32_t generation, co
             found[used].deadline_ns = agent_now_ns() + SHOAL_LEASE_NS;
         memcpy(found[used].token, run->token, sizeof(run->token));
         used++;
+        if (alive[i].pid != WORKERS_ENDED)
+            agent_serve_started(agent, job, run);
     }
     agent_log(agent, "%s: found its runner again, %zu workers live", job->text, used);
     event.u.runner.job = id;

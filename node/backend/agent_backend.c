@@ -8,6 +8,7 @@
  *   backend_nodes.c    hosts removed, the mesh group recovered   backend_files.c   what lies in a job's RESULT_DIR
  *   backend_curve.c    the loss curve */
 #include "agent_backend.h"
+#include "backend_services.h"
 
 #include "backend_files.h"
 
@@ -129,7 +130,7 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
 void agent_backend(struct agent *agent, struct shoal_backend *backend)
 {
     *backend = (struct shoal_backend){ .ctx = agent,
-                                       .submit = backend_submit,
+                                       .submit = backend_service_submit,
                                        .ticket_new = backend_ticket,
                                        .get = backend_get,
                                        .list = backend_list,
@@ -147,6 +148,9 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .curve = backend_curve,
                                        .why = backend_why,
                                        .tasks = backend_tasks,
+                                       .infer = backend_infer,
+                                       .services = backend_services,
+                                       .service_change = backend_service_change,
                                        .logon = backend_logon,
                                        .logoff = backend_logoff,
                                        .user_find = backend_user_find,
@@ -162,4 +166,5 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
     peer_serve(agent->calls, PEER_LEDGER, backend_serve_ledger, agent);
     peer_serve(agent->calls, PEER_RESULT_FILES, backend_serve_files, agent);
     peer_serve(agent->calls, PEER_METRICS, backend_serve_curve, agent);
+    peer_serve(agent->calls, PEER_INFER, backend_serve_infer, agent);
 }

@@ -56,7 +56,8 @@ static enum shoal_err copy_texts(struct shoal_job_spec *spec, const struct shoal
         { spec->model_dir, sizeof(spec->model_dir), o->model_dir, "--model-dir" },
         { spec->data_path, sizeof(spec->data_path), o->data_path, "data_path" },
         { spec->debug_level, sizeof(spec->debug_level), o->debug_level, "--debug-level" },
-        { spec->array, sizeof(spec->array), o->array, "--msd-array" },
+        { spec->array, sizeof(spec->array), o->service[0] != '\0' ? SHOAL_SERVICE_ARRAY : o->array, "--msd-array" },
+        { spec->service, sizeof(spec->service), o->service, "the service's name" },
     };
     enum shoal_err err = SHOAL_OK;
 
@@ -87,7 +88,8 @@ static void copy_numbers(struct shoal_job_spec *spec, const struct shoal_submit 
     const struct shoal_job_options *o = submit->options;
 
     spec->elastic = o->elastic;
-    spec->user_cmd = o->user_cmd;
+    spec->user_cmd = o->user_cmd || o->service[0] != '\0';
+    spec->replicas = o->replicas;
     spec->warm = o->warm;
     spec->uid = submit->caller->uid;
     spec->workers_min = o->workers_min == 0 ? 1 : o->workers_min;
@@ -118,6 +120,7 @@ static enum shoal_err spec_of(const struct shoal_submit *submit, struct shoal_ha
     spec->args = shoal_view_text(submit->args);
     spec->data_json = shoal_view_text(submit->data_json);
     spec->datastore_meta = shoal_view_text(o->datastore_meta);
+    spec->profile = shoal_view_text(o->profile);
     err = copy_texts(spec, submit, msg);
     if (err == SHOAL_OK)
         err = copy_lists(spec, o, &lists, msg);

@@ -22,6 +22,7 @@ enum peer_method {
     PEER_NODE_VERB, /* drain, undrain or leave -> nothing: an operator's word, passed on by the node that was asked */
     PEER_RESULT_FILES, /* job, what, path, offset, max -> the files of a result folder, or a piece of one */
     PEER_METRICS,      /* job, from, to, points -> the loss curve as JSON */
+    PEER_INFER,        /* a request for a service with replicas there -> the answer of its kernel (backend_infer.c) */
     PEER_METHOD_COUNT,
 };
 

@@ -108,6 +108,74 @@ enum shoal_err shoal_load_record_decode(struct shoal_view bytes, struct shoal_lo
     return err;
 }
 
+/* One array: a job and its three numbers, the next job, ... */
+#define SERVING_VALUES 4
+
+static bool put_serving(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_serving_record *serving = base;
+
+    SHOAL_ASSERT(serving->count <= SHOAL_SERVING_MAX); /* what is written can be read */
+    if (w == NULL || serving->count == 0)
+        return serving->count > 0;
+    shoal_pack_put_array(w, SERVING_VALUES * serving->count);
+    for (unsigned i = 0; i < serving->count; i++) {
+        const struct shoal_serving *s = &serving->services[i];
+
+        shoal_pack_put_bin(w, shoal_view_of(s->job.bytes, sizeof(s->job.bytes)));
+        shoal_pack_put_u64(w, s->ready);
+        shoal_pack_put_u64(w, s->room);
+        shoal_pack_put_u64(w, s->open);
+    }
+    return true;
+}
+
+static void get_serving(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_serving_record *serving = base;
+    uint32_t count = shoal_pack_get_array(r, SERVING_VALUES * SHOAL_SERVING_MAX);
+
+    SHOAL_ASSERT(serving->count == 0); /* decoded into zeroes */
+    if (count % SERVING_VALUES != 0)
+        r->failed = true;
+    for (unsigned i = 0; i < count / SERVING_VALUES && !r->failed; i++) {
+        struct shoal_serving *s = &serving->services[i];
+        struct shoal_view job = shoal_pack_get_bin(r, sizeof(s->job.bytes));
+
+        if (job.len == sizeof(s->job.bytes))
+            memcpy(s->job.bytes, job.bytes, job.len);
+        else
+            r->failed = true;
+        s->ready = (uint32_t)shoal_pack_get_u64(r, UINT16_MAX);
+        s->room = (uint32_t)shoal_pack_get_u64(r, UINT16_MAX);
+        s->open = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
+    }
+    serving->count = (uint8_t)(count / SERVING_VALUES);
+}
+
+static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("services", put_serving, get_serving) };
+static const struct shoal_pack_table serving_table = SHOAL_PACK_TABLE(serving_fields);
+
+enum shoal_err shoal_serving_record_encode(const struct shoal_serving_record *serving, uint8_t *bytes, size_t cap,
+                                           size_t *len)
+{
+    struct shoal_pack_head head = { SHOAL_PACK_KIND_SERVING, 1, 1 };
+
+    SHOAL_ASSERT(serving->count <= SHOAL_SERVING_MAX); /* what is written can be read */
+    return shoal_pack_encode(head, &serving_table, serving, bytes, cap, len);
+}
+
+enum shoal_err shoal_serving_record_decode(struct shoal_view bytes, struct shoal_serving_record *serving)
+{
+    struct shoal_serving_record decoded = { 0 };
+    enum shoal_err err = shoal_pack_decode(bytes, SHOAL_PACK_KIND_SERVING, 1, &serving_table, &decoded);
+
+    SHOAL_ASSERT(serving != NULL);
+    if (err == SHOAL_OK)
+        *serving = decoded;
+    return err;
+}
+
 void shoal_control_publish(const struct shoal_sched_action *action, struct shoal_record *record)
 {
     SHOAL_ASSERT(action->kind != SHOAL_SCHED_KEEP_MESH &&

@@ -89,6 +89,12 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
         if (err != SHOAL_OK)
             goto undo;
     }
+    if (shoal_job_spec_serves(&job->spec)) {
+        err = SHOAL_ERR_MALFORMED;
+        if (job->tasks == NULL)
+            goto undo;
+        job->tasks->replicas = job->spec.replicas;
+    }
     job->id = founding->id;
     job->ticket_ms = founding->ticket_ms;
     job->create_ms = founding->create_ms;
@@ -509,6 +515,7 @@ static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry 
     case SHOAL_JOB_ENTRY_RECOVER: return apply_recover(job, entry);
     case SHOAL_JOB_ENTRY_ARCHIVED: return apply_archived(job, entry);
     case SHOAL_JOB_ENTRY_TASKS: return job_apply_tasks(job, entry);
+    case SHOAL_JOB_ENTRY_SCALE: return job_apply_scale(job, entry);
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     return SHOAL_JOB_CHANGED_REFUSED;

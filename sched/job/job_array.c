@@ -1,4 +1,4 @@
-/* The tasks of an array in a job's replicated state: what entries change, and what can be asked. Rules T1 to T4:
+/* The tasks of an array in a job's replicated state: what entries change, and what can be asked. Rules T1 to T5:
  * shoal/array.h. */
 #include "shoal/job_entry.h"
 #include "job_array.h"
@@ -84,10 +84,16 @@ static uint8_t state_after(const struct shoal_task_end *end, const struct shoal_
 
     SHOAL_ASSERT(end->outcome < SHOAL_TASK_OUTCOME_COUNT);
     switch ((enum shoal_task_outcome)end->outcome) {
-    case SHOAL_TASK_ENDED: return end->exit_code == 0 ? SHOAL_TASK_DONE : SHOAL_TASK_FAILED;
+    case SHOAL_TASK_ENDED:
+        if (shoal_job_spec_serves(&job->spec)) /* T5 */
+            return over ? SHOAL_TASK_STOPPED : SHOAL_TASK_PENDING;
+        return end->exit_code == 0 ? SHOAL_TASK_DONE : SHOAL_TASK_FAILED;
     case SHOAL_TASK_AGAIN:
     case SHOAL_TASK_UNSTARTED: return over ? SHOAL_TASK_STOPPED : SHOAL_TASK_PENDING;
-    case SHOAL_TASK_ABANDONED: return over ? SHOAL_TASK_STOPPED : SHOAL_TASK_FAILED;
+    case SHOAL_TASK_ABANDONED:
+        if (shoal_job_spec_serves(&job->spec)) /* T5 */
+            return over ? SHOAL_TASK_STOPPED : SHOAL_TASK_PENDING;
+        return over ? SHOAL_TASK_STOPPED : SHOAL_TASK_FAILED;
     case SHOAL_TASK_OUTCOME_COUNT: break;
     }
     return SHOAL_TASK_STOPPED;
@@ -163,6 +169,8 @@ static bool counts_valid(const struct shoal_job *job, const struct shoal_job_ent
     SHOAL_ASSERT(entry->u.tasks.end_count <= job->placement_count); /* ends_valid(): each ends one that stands */
     if (entry->u.tasks.add_count == 0)
         return true;
+    if (shoal_job_spec_serves(&job->spec) && stand > job->tasks->replicas) /* T5 */
+        return false;
     return !shoal_job_state_ended((enum shoal_job_state)job->state) && !job->stop && !job->result_wanted &&
            stand <= SHOAL_PLACEMENTS_MAX && (limit == 0 || stand <= limit);
 }
@@ -221,13 +229,24 @@ void job_tasks_recover(struct shoal_job *job)
     SHOAL_ASSERT(job->tasks->counts[SHOAL_TASK_RUNNING] == 0); /* T1 */
 }
 
+unsigned job_apply_scale(struct shoal_job *job, const struct shoal_job_entry *entry)
+{
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_SCALE); /* J1 */
+    if (!shoal_job_spec_serves(&job->spec) || entry->u.scale.replicas > SHOAL_SERVICE_REPLICAS_MAX || job->stop ||
+        shoal_job_state_ended((enum shoal_job_state)job->state))
+        return SHOAL_JOB_CHANGED_REFUSED;
+    SHOAL_ASSERT(job->tasks != NULL); /* T5: a service is an array */
+    job->tasks->replicas = entry->u.scale.replicas;
+    return SHOAL_JOB_CHANGED_FLAGS;
+}
+
 uint64_t job_tasks_word(const struct shoal_job *job)
 {
     const struct shoal_tasks *tasks = job->tasks;
 
     SHOAL_ASSERT(job->tasks != NULL);
     return (uint64_t)tasks->counts[SHOAL_TASK_DONE] << 42 ^ (uint64_t)tasks->counts[SHOAL_TASK_FAILED] << 21 ^
-           tasks->counts[SHOAL_TASK_PENDING];
+           tasks->counts[SHOAL_TASK_PENDING] ^ (uint64_t)tasks->replicas << 56;
 }
 
 /* ---- Looking ----------------------------------------------------------------------------------------------------- */
@@ -251,6 +270,8 @@ uint32_t shoal_job_tasks_room(const struct shoal_job *job)
     SHOAL_ASSERT(job->tasks != NULL);
     if (job->tasks->array.at_once_max != 0 && job->tasks->array.at_once_max < limit)
         limit = job->tasks->array.at_once_max;
+    if (shoal_job_spec_serves(&job->spec) && job->tasks->replicas < limit)
+        limit = job->tasks->replicas; /* T5 */
     return limit > job->placement_count ? limit - job->placement_count : 0;
 }
 

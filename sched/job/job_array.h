@@ -1,4 +1,4 @@
-/* The tasks of an array, as the files of this room share them. Rules T1 to T4: shoal/array.h. */
+/* The tasks of an array, as the files of this room share them. Rules T1 to T5: shoal/array.h. */
 #ifndef SHOAL_JOB_ARRAY_H
 #define SHOAL_JOB_ARRAY_H
 
@@ -9,6 +9,7 @@
 /* The table of an array as its specification says, all tasks PENDING. MALFORMED: the text is none. FULL: no memory. */
 SHOAL_MUST_CHECK enum shoal_err job_tasks_create(struct shoal_tasks **tasks, const char *text);
 unsigned job_apply_tasks(struct shoal_job *job, const struct shoal_job_entry *entry);
+unsigned job_apply_scale(struct shoal_job *job, const struct shoal_job_entry *entry);
 /* The job has ended: no task starts any more. */
 void job_tasks_stop(struct shoal_job *job);
 /* A recovery generation begins: placements of before are void, and their tasks run again. */

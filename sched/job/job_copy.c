@@ -46,6 +46,8 @@ static void put_snapshot(struct shoal_writer *w, const struct shoal_job *job)
         shoal_worker_put_epoch(w, job->epoch);
     if (job->tasks != NULL)
         job_put_tasks(w, job->tasks);
+    if (shoal_job_spec_serves(&job->spec))
+        shoal_put_u32(w, job->tasks->replicas);
     /* As older versions wrote it, until there is something to say. */
     if (job->generation > 1 || !shoal_hash_is_zero(job->archived))
         shoal_put_bool(w, job->unsettled);
@@ -114,6 +116,10 @@ static void get_lists(struct shoal_reader *r, struct shoal_job *job)
         shoal_worker_get_epoch(r, job->epoch);
     if (job->tasks != NULL && !r->failed)
         job_get_tasks(r, job->tasks);
+    if (shoal_job_spec_serves(&job->spec) && job->tasks != NULL && !r->failed)
+        job->tasks->replicas = shoal_get_u32(r);
+    if (job->tasks != NULL && job->tasks->replicas > SHOAL_SERVICE_REPLICAS_MAX)
+        r->failed = true;
     if (job->tasks != NULL && !r->failed && !job_tasks_valid(job))
         r->failed = true;
 }
@@ -210,6 +216,9 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->data_json = job->spec.data_json;
     if (job->tasks != NULL)
         memcpy(facts->task_counts, job->tasks->counts, sizeof(facts->task_counts));
+    memcpy(facts->service, job->spec.service, sizeof(facts->service));
+    if (shoal_job_spec_serves(&job->spec))
+        facts->replicas = job->tasks->replicas;
 }
 
 uint32_t shoal_class_hash(const char *numeric_class)

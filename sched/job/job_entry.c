@@ -135,6 +135,10 @@ static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry
     case SHOAL_JOB_ENTRY_DELETE: shoal_put_text(w, entry->u.stop.by); return;
     case SHOAL_JOB_ENTRY_RECOVER: shoal_put_u32(w, entry->u.generation); return;
     case SHOAL_JOB_ENTRY_TASKS: put_tasks(w, entry); return;
+    case SHOAL_JOB_ENTRY_SCALE:
+        shoal_put_u32(w, entry->u.scale.replicas);
+        shoal_put_text(w, entry->u.scale.by);
+        return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     w->failed = true;
@@ -158,6 +162,10 @@ static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
     case SHOAL_JOB_ENTRY_DELETE: shoal_get_text(r, entry->u.stop.by, sizeof(entry->u.stop.by)); return;
     case SHOAL_JOB_ENTRY_RECOVER: entry->u.generation = shoal_get_u32(r); return;
     case SHOAL_JOB_ENTRY_TASKS: get_tasks(r, entry); return;
+    case SHOAL_JOB_ENTRY_SCALE:
+        entry->u.scale.replicas = shoal_get_u32(r);
+        shoal_get_text(r, entry->u.scale.by, sizeof(entry->u.scale.by));
+        return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     r->failed = true;
@@ -219,6 +227,21 @@ size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64
 {
     SHOAL_ASSERT(cap >= 128);
     return small_entry(bytes, cap, SHOAL_JOB_ENTRY_DELETE, wall_ms, by, 0);
+}
+
+size_t shoal_job_entry_scale(uint8_t *bytes, size_t cap, uint32_t replicas, const char *by, uint64_t wall_ms)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    char text[SHOAL_JOB_TEXT_BYTES];
+
+    SHOAL_ASSERT(cap >= 128);
+    job_cut_text(text, sizeof(text), by);
+    job_put_head(&w, SHOAL_JOB_ENTRY_SCALE, SHOAL_JOB_VERSION);
+    shoal_put_u64(&w, wall_ms);
+    shoal_put_u32(&w, replicas);
+    shoal_put_text(&w, text);
+    SHOAL_ASSERT(!w.failed);
+    return w.len;
 }
 
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms)

@@ -3,7 +3,8 @@
  *     j 2 2  { app: "digits", argv: ..., bundle: ..., ... }      a head, and the fields that are not zero, by name
  *
  * Versions of the head: 1 was a fixed layout, which nobody reads any more; 2 is this table; 3 has `array`, and who does
- * not know it must not run the job as one process. A field that is added needs
+ * not know it must not run the job as one process; 4 has `service`, and who does not know it must not take the end of a
+ * replica for the end of a task. A field that is added needs
  * no new version: older ones keep it and pass it on. Only where a job must not run without it (its zero would be another
  * job), the version rises, and `oldest` says so for the jobs that use it. */
 #include "shoal/job.h"
@@ -14,6 +15,7 @@
 
 #define OLDEST 2
 #define OLDEST_ARRAY 3
+#define OLDEST_SERVICE 4
 
 #define TEXT(name, member) SHOAL_PACK_TEXT(struct shoal_job_spec, name, member)
 #define ROW(name, shape, member, max) SHOAL_PACK_ROW(struct shoal_job_spec, name, shape, member, max)
@@ -46,6 +48,9 @@ static const struct shoal_pack_field spec_fields[] = {
     ROW("pending_timeout_ms", U64, pending_timeout_ms, UINT64_MAX),
     TEXT("plan", plan),
     ROW("priority", U32, priority, UINT32_MAX),
+    ROW("profile", STR, profile, BYTES_MAX),
+    ROW("replicas", U32, replicas, SHOAL_SERVICE_REPLICAS_MAX),
+    TEXT("service", service),
     ROW("submit_ms", U64, submit_ms, UINT64_MAX),
     TEXT("submit_user", submit_user),
     ROW("uid", U32, uid, UINT32_MAX),
@@ -78,7 +83,9 @@ static bool texts_valid(const struct shoal_job_texts *texts)
 enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t *bytes, size_t cap, size_t *len)
 {
     struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap < BYTES_MAX ? cap : BYTES_MAX);
-    uint8_t needs = spec->array[0] != '\0' ? OLDEST_ARRAY : OLDEST; /* so other jobs' bytes stay what they were */
+    uint8_t needs = shoal_job_spec_serves(spec) ? OLDEST_SERVICE
+                    : spec->array[0] != '\0'   ? OLDEST_ARRAY
+                                               : OLDEST; /* so other jobs' bytes stay what they were */
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, needs, needs };
 
     SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION);              /* we can run what we write */
@@ -131,6 +138,37 @@ static enum shoal_err check_array(const struct shoal_job_spec *spec, struct shoa
     return shoal_array_parse(spec->array, &array, msg);
 }
 
+static enum shoal_err check_service(const struct shoal_job_spec *spec, struct shoal_msg *msg)
+{
+    SHOAL_ASSERT(shoal_job_spec_serves(spec));
+    if (!shoal_service_name_valid(spec->service))
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "\"%s\" is no name of a service: use 1 to %d of A-Z a-z 0-9 . _ - and begin with a letter or digit",
+                          spec->service, SHOAL_JOB_TEXT_BYTES - 1);
+    if (spec->replicas > SHOAL_SERVICE_REPLICAS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%u replicas: a service has at most %u; ask for fewer", spec->replicas,
+                          SHOAL_SERVICE_REPLICAS_MAX);
+    if (strcmp(spec->array, SHOAL_SERVICE_ARRAY) != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "a service is no array of tasks; give one or the other");
+    return SHOAL_OK;
+}
+
+bool shoal_service_name_valid(const char *name)
+{
+    size_t len = strlen(name);
+
+    if (len == 0 || len >= SHOAL_JOB_TEXT_BYTES)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        char c = name[i];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+
+        if (!plain && (i == 0 || (c != '.' && c != '_' && c != '-')))
+            return false;
+    }
+    return true;
+}
+
 enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct shoal_msg *msg)
 {
     SHOAL_ASSERT(memchr(spec->main_file, 0, sizeof(spec->main_file)) != NULL); /* texts end */
@@ -150,8 +188,14 @@ enum shoal_err shoal_job_spec_check(const struct shoal_job_spec *spec, struct sh
                           spec->devices_per_worker);
     if (!spec->user_cmd && spec->main_file[0] == '\0')
         return shoal_fail(msg, SHOAL_ERR_INVALID, "no main file is named; give --model-main");
-    if (spec->user_cmd && spec->argv.count == 0)
+    if (spec->user_cmd && spec->argv.count == 0 && !shoal_job_spec_serves(spec))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the command is empty");
+    if (shoal_job_spec_serves(spec)) {
+        enum shoal_err err = check_service(spec, msg);
+
+        if (err != SHOAL_OK)
+            return err;
+    }
     return spec->array[0] == '\0' ? SHOAL_OK : check_array(spec, msg);
 }
 

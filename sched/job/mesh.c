@@ -6,13 +6,14 @@
  * M2. A refused command changes the version only, so that every replica's version is that of its log.
  * M3. The last enabled administrator stays one: nobody can lock everybody out.
  * M4. A uid is never given twice: each is below the next one to be given.
- * M5. Users are in the order of their names, revocations of their tokens, evictions of their ids, each there once.
+ * M5. Users and services are in the order of their names, revocations of their tokens, evictions of their ids, each there once.
  * M6. Each table holds what its limit says at most: a command that would exceed it was refused by the check. */
 #include "shoal/mesh.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "shoal/job_spec.h"
 #include "shoal/wire.h"
 
 #include "shoal/banned.h"
@@ -31,10 +32,12 @@ struct shoal_mesh {
     uint32_t framework_count;
     uint32_t revocation_count;
     uint32_t eviction_count;
+    uint32_t service_count;
     struct shoal_mesh_user users[SHOAL_MESH_USERS_MAX];                   /* in name order */
     struct shoal_mesh_framework frameworks[SHOAL_MESH_FRAMEWORKS_MAX];    /* in order of arrival */
     struct shoal_mesh_revocation revocations[SHOAL_MESH_REVOCATIONS_MAX]; /* in token order */
     struct shoal_node_id evictions[SHOAL_MESH_EVICTIONS_MAX];             /* in order of ids */
+    struct shoal_mesh_service services[SHOAL_MESH_SERVICES_MAX];          /* in name order */
 };
 
 struct shoal_mesh *shoal_mesh_create(void)
@@ -146,6 +149,31 @@ static void get_revocation(struct shoal_reader *r, struct shoal_mesh_revocation 
     revocation->exp_s = shoal_get_u64(r);
 }
 
+static void put_service(struct shoal_writer *w, const struct shoal_mesh_service *service)
+{
+    SHOAL_ASSERT(memchr(service->name, 0, sizeof(service->name)) != NULL); /* texts end */
+    shoal_put_text(w, service->name);
+    shoal_put_text(w, service->creator);
+    shoal_put_job_id(w, service->job);
+    shoal_put_job_id(w, service->before);
+    shoal_put_u64(w, service->created_s);
+    shoal_put_u64(w, service->updated_s);
+    shoal_put_u32(w, service->version);
+    shoal_put_u32(w, service->replicas);
+}
+
+static void get_service(struct shoal_reader *r, struct shoal_mesh_service *service)
+{
+    shoal_get_text(r, service->name, sizeof(service->name));
+    shoal_get_text(r, service->creator, sizeof(service->creator));
+    service->job = shoal_get_job_id(r);
+    service->before = shoal_get_job_id(r);
+    service->created_s = shoal_get_u64(r);
+    service->updated_s = shoal_get_u64(r);
+    service->version = shoal_get_u32(r);
+    service->replicas = shoal_get_u32(r);
+}
+
 enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *command, uint8_t *bytes, size_t cap,
                                          size_t *len)
 {
@@ -172,6 +200,8 @@ enum shoal_err shoal_mesh_command_encode(const struct shoal_mesh_command *comman
     case SHOAL_MESH_REVOKE: put_revocation(&w, &command->revocation); break;
     case SHOAL_MESH_EVICT:
     case SHOAL_MESH_READMIT: shoal_put_node_id(&w, command->node); break;
+    case SHOAL_MESH_SET_SERVICE:
+    case SHOAL_MESH_REMOVE_SERVICE: put_service(&w, &command->service); break;
     }
     if (w.failed)
         return SHOAL_ERR_TOO_BIG;
@@ -206,6 +236,8 @@ enum shoal_err shoal_mesh_command_decode(struct shoal_view bytes, struct shoal_m
     case SHOAL_MESH_REVOKE: get_revocation(&r, &c.revocation); break;
     case SHOAL_MESH_EVICT:
     case SHOAL_MESH_READMIT: c.node = shoal_get_node_id(&r); break;
+    case SHOAL_MESH_SET_SERVICE:
+    case SHOAL_MESH_REMOVE_SERVICE: get_service(&r, &c.service); break;
     }
     if (!shoal_reader_done(&r))
         return SHOAL_ERR_MALFORMED;
@@ -224,7 +256,8 @@ static size_t state_bytes(const struct shoal_mesh *mesh)
     return 256 + mesh->user_count * (sizeof(struct shoal_mesh_user) + 16) +
            mesh->framework_count * (sizeof(struct shoal_mesh_framework) + 16) +
            mesh->revocation_count * (sizeof(struct shoal_mesh_revocation)) +
-           mesh->eviction_count * sizeof(struct shoal_node_id);
+           mesh->eviction_count * sizeof(struct shoal_node_id) +
+           mesh->service_count * (sizeof(struct shoal_mesh_service) + 16);
 }
 
 enum shoal_err shoal_mesh_encode(const struct shoal_mesh *mesh, struct shoal_buf *buf)
@@ -257,6 +290,10 @@ enum shoal_err shoal_mesh_encode(const struct shoal_mesh *mesh, struct shoal_buf
     shoal_put_u32(&w, mesh->eviction_count);
     for (uint32_t i = 0; i < mesh->eviction_count; i++)
         shoal_put_node_id(&w, mesh->evictions[i]);
+    if (mesh->service_count > 0) /* as older versions wrote it, until there is one */
+        shoal_put_u32(&w, mesh->service_count);
+    for (uint32_t i = 0; i < mesh->service_count; i++)
+        put_service(&w, &mesh->services[i]);
     SHOAL_ASSERT(!w.failed); /* state_bytes() is enough */
     buf->len += w.len;
     return SHOAL_OK;
@@ -274,6 +311,19 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
         return 0;
     }
     return count;
+}
+
+static void decode_services(struct shoal_reader *r, struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(mesh->service_count == 0); /* read into a fresh state */
+    if (r->failed || shoal_reader_left(r) == 0)
+        return;
+    mesh->service_count = get_count(r, SHOAL_MESH_SERVICES_MAX);
+    for (uint32_t i = 0; i < mesh->service_count && !r->failed; i++) {
+        get_service(r, &mesh->services[i]);
+        if (i > 0 && strcmp(mesh->services[i - 1].name, mesh->services[i].name) >= 0) /* M5 */
+            r->failed = true;
+    }
 }
 
 static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
@@ -309,6 +359,7 @@ static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
         mesh->evictions[i] = shoal_get_node_id(r);
     for (uint32_t i = 1; i < mesh->eviction_count && !r->failed; i++) /* M5 */
         r->failed = shoal_node_id_cmp(mesh->evictions[i - 1], mesh->evictions[i]) >= 0;
+    decode_services(r, mesh);
     if (mesh->next_uid == UINT32_MAX || mesh->initialised != (mesh->user_count > 0) ||
         (mesh->initialised && (mesh->key_count == 0 || other_admins(mesh, "") == 0))) /* M3, M4 */
         r->failed = true;
@@ -477,6 +528,37 @@ struct shoal_node_id shoal_mesh_eviction_at(const struct shoal_mesh *mesh, size_
     return i < mesh->eviction_count ? mesh->evictions[i] : (struct shoal_node_id){ { 0 } };
 }
 
+/* The first service not before `name`. */
+static uint32_t service_place(const struct shoal_mesh *mesh, const char *name)
+{
+    uint32_t at = 0;
+
+    SHOAL_ASSERT(mesh->service_count <= SHOAL_MESH_SERVICES_MAX); /* M6 */
+    while (at < mesh->service_count && strcmp(mesh->services[at].name, name) < 0)
+        at++;
+    return at;
+}
+
+const struct shoal_mesh_service *shoal_mesh_service_find(const struct shoal_mesh *mesh, const char *name)
+{
+    uint32_t at = service_place(mesh, name);
+
+    SHOAL_ASSERT(name != NULL);
+    return at < mesh->service_count && strcmp(mesh->services[at].name, name) == 0 ? &mesh->services[at] : NULL;
+}
+
+size_t shoal_mesh_service_count(const struct shoal_mesh *mesh)
+{
+    SHOAL_ASSERT(mesh->service_count <= SHOAL_MESH_SERVICES_MAX); /* M6 */
+    return mesh->service_count;
+}
+
+const struct shoal_mesh_service *shoal_mesh_service_at(const struct shoal_mesh *mesh, size_t i)
+{
+    SHOAL_ASSERT(mesh->service_count <= SHOAL_MESH_SERVICES_MAX); /* M6 */
+    return i < mesh->service_count ? &mesh->services[i] : NULL;
+}
+
 /* ---- Checks: what a command may not do -------------------------------------------------------------------------- */
 
 /* Enabled administrators other than `name`. */
@@ -551,6 +633,32 @@ static uint32_t revocations_left(const struct shoal_mesh *mesh, uint64_t now_s)
     return left;
 }
 
+static enum shoal_err check_service(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c,
+                                    struct shoal_msg *msg)
+{
+    const struct shoal_mesh_service *service = shoal_mesh_service_find(mesh, c->service.name);
+    bool sets = c->kind == SHOAL_MESH_SET_SERVICE;
+
+    SHOAL_ASSERT(mesh->initialised); /* check() has looked */
+    if (!shoal_service_name_valid(c->service.name))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "service name '%s' is not valid", c->service.name);
+    if (service == NULL && (!sets || !shoal_job_id_is_mesh(c->service.before)))
+        return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "no service '%s'", c->service.name);
+    if (service == NULL && mesh->service_count == SHOAL_MESH_SERVICES_MAX)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "the mesh has %u services, its limit; delete one first",
+                          (unsigned)SHOAL_MESH_SERVICES_MAX);
+    if (service == NULL)
+        return SHOAL_OK;
+    if (strcmp(service->creator, c->service.creator) != 0)
+        return shoal_fail(msg, SHOAL_ERR_DENIED, "the service '%s' belongs to %s", service->name, service->creator);
+    if (shoal_job_id_is_mesh(c->service.before))
+        return shoal_fail(msg, SHOAL_ERR_EXISTS, "service '%s' exists already", service->name);
+    if (!shoal_job_id_equal(service->job, c->service.before))
+        return shoal_fail(msg, SHOAL_ERR_STALE, "the service '%s' was changed by somebody else; look again",
+                          service->name);
+    return SHOAL_OK;
+}
+
 static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c, struct shoal_msg *msg)
 {
     SHOAL_ASSERT((unsigned)c->kind < SHOAL_MESH_COMMAND_KINDS); /* decoded */
@@ -590,6 +698,8 @@ static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_me
         if (!shoal_mesh_evicted(mesh, c->node))
             return shoal_fail(msg, SHOAL_ERR_NOT_FOUND, "that node is not evicted");
         return SHOAL_OK;
+    case SHOAL_MESH_SET_SERVICE:
+    case SHOAL_MESH_REMOVE_SERVICE: return check_service(mesh, c, msg);
     case SHOAL_MESH_INIT:
     case SHOAL_MESH_ROTATE_KEY: return SHOAL_OK;
     }
@@ -726,6 +836,35 @@ static void readmit(struct shoal_mesh *mesh, struct shoal_node_id node)
     memmove(&mesh->evictions[at], &mesh->evictions[at + 1], (mesh->eviction_count - at) * sizeof(mesh->evictions[0]));
 }
 
+static void set_service(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
+{
+    uint32_t at = service_place(mesh, c->service.name);
+    struct shoal_mesh_service *service = &mesh->services[at];
+
+    if (at == mesh->service_count || strcmp(service->name, c->service.name) != 0) {
+        SHOAL_ASSERT(mesh->service_count < SHOAL_MESH_SERVICES_MAX); /* M6 */
+        memmove(service + 1, service, (mesh->service_count - at) * sizeof(mesh->services[0]));
+        *service = c->service;
+        service->created_s = c->now_s;
+        service->version = 0;
+        mesh->service_count++;
+    }
+    service->job = c->service.job;
+    service->replicas = c->service.replicas;
+    service->before = (struct shoal_job_id){ { 0 } };
+    service->updated_s = c->now_s;
+    service->version++;
+}
+
+static void remove_service(struct shoal_mesh *mesh, const char *name)
+{
+    uint32_t at = service_place(mesh, name);
+
+    SHOAL_ASSERT(at < mesh->service_count); /* the check refused what names nothing */
+    mesh->service_count--;
+    memmove(&mesh->services[at], &mesh->services[at + 1], (mesh->service_count - at) * sizeof(mesh->services[0]));
+}
+
 static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
 {
     uint32_t at = user_index(mesh, c->user.name);
@@ -754,6 +893,8 @@ static void change(struct shoal_mesh *mesh, const struct shoal_mesh_command *c)
     case SHOAL_MESH_VOID_TOKENS: user->tokens_from_s = c->now_s; break;
     case SHOAL_MESH_EVICT: evict(mesh, c->node); break;
     case SHOAL_MESH_READMIT: readmit(mesh, c->node); break;
+    case SHOAL_MESH_SET_SERVICE: set_service(mesh, c); break;
+    case SHOAL_MESH_REMOVE_SERVICE: remove_service(mesh, c->service.name); break;
     }
     SHOAL_ASSERT(other_admins(mesh, "") > 0); /* M3 */
 }

@@ -358,6 +358,7 @@ static void on_worker(struct lead_step *s, struct lhost *host)
     worker->report = *report;
     if (report->phase == SHOAL_PHASE_EXITED && !worker->dead) {
         worker->dead = true;
+        lead_array_ended(s, worker);
         if (report->ran && (report->status != 0 || report->signalled) && worker->ended_ns == 0) {
             lead_failure(s);
             lead_exit_text(worker, "last one", lead->last_death, sizeof(lead->last_death));

@@ -8,6 +8,11 @@
 #include "lead_state.h"
 #include "shoal/banned.h"
 
+/* A replica that ends by itself is started again, later each time, until one has stood for a while. */
+#define AGAIN_MIN_NS (250 * SHOAL_MS)
+#define AGAIN_MAX_NS (30 * SHOAL_S)
+#define STOOD_NS (20 * SHOAL_S)
+
 static int16_t exit_code_of(const struct shoal_worker_report *report)
 {
     int32_t code = report->signalled ? 128 + report->status : report->status;
@@ -76,7 +81,72 @@ void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max
 
     SHOAL_ASSERT(lead->job->tasks != NULL);
     *max = left < room ? left : room;
+    if (shoal_job_spec_serves(&lead->job->spec) && *max > tasks->replicas)
+        *max = tasks->replicas; /* T5 */
     *min = *max > 0 ? 1 : 0;
+}
+
+void lead_array_ended(struct lead_step *s, const struct lworker *worker)
+{
+    struct shoal_lead *lead = s->lead;
+    uint64_t wait_ns;
+
+    SHOAL_ASSERT(worker->dead); /* L5 */
+    if (!shoal_job_spec_serves(&lead->job->spec) || worker->ended_ns != 0 || !worker->report.ran)
+        return;
+    if (worker->ready_ns != 0 && s->now_ns >= worker->ready_ns + STOOD_NS)
+        lead->again_count = 0;
+    wait_ns = AGAIN_MIN_NS << (lead->again_count < 7 ? lead->again_count : 7);
+    lead->again_ns = s->now_ns + (wait_ns < AGAIN_MAX_NS ? wait_ns : AGAIN_MAX_NS);
+    lead->again_count++;
+    lead_pending(lead, "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
+                 worker->report.signalled ? "signal" : "exit status", worker->report.status,
+                 worker->report.text[0] != '\0' ? ": " : "", worker->report.text,
+                 (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));
+}
+
+static void stop_replica(struct lead_step *s, struct lworker *w, const char *why)
+{
+    SHOAL_ASSERT(shoal_job_spec_serves(&s->lead->job->spec)); /* T5 */
+    if (w->ended_ns == 0)
+        w->ended_ns = s->now_ns;
+    if (s->now_ns >= w->ended_ns + s->lead->options.stop_grace_ns)
+        lead_order(s, w, SHOAL_ORDER_KILL, 0, "", 0, 0);
+    else
+        lead_order(s, w, SHOAL_ORDER_STOP, 0, why, SHOAL_STOP_USER, s->lead->options.stop_grace_ns);
+}
+
+/* T5. The highest numbers go first. */
+void lead_array_shrink(struct lead_step *s)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t stand = 0;
+
+    if (lead->job->tasks == NULL || !shoal_job_spec_serves(&lead->job->spec))
+        return;
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        struct lworker *w = &lead->workers[i];
+
+        if (!lworker_lives(w))
+            continue;
+        if (w->ready_ns == 0 && w->report.phase >= SHOAL_PHASE_STARTED)
+            w->ready_ns = s->now_ns;
+        if (w->ended_ns != 0)
+            stop_replica(s, w, "fewer replicas are asked for");
+        else
+            stand++;
+    }
+    while (stand > lead->job->tasks->replicas) {
+        struct lworker *last = NULL;
+
+        for (uint32_t i = 0; i < lead->worker_cap; i++)
+            if (lworker_lives(&lead->workers[i]) && lead->workers[i].ended_ns == 0 &&
+                (last == NULL || lead->workers[i].place.rank > last->place.rank))
+                last = &lead->workers[i];
+        SHOAL_ASSERT(last != NULL); /* `stand` of them were counted */
+        stop_replica(s, last, "fewer replicas are asked for");
+        stand--;
+    }
 }
 
 static bool any_started(const struct shoal_lead *lead)
@@ -117,6 +187,7 @@ bool lead_array_finish(struct lead_step *s)
     const struct shoal_job *job = lead->job;
 
     SHOAL_ASSERT(s->lead->job->tasks != NULL);
+    lead_array_shrink(s);
     if (lead->fail_text[0] != '\0')
         return lead_propose_state(s, SHOAL_JOB_ERROR, lead->fail_code, false, lead->fail_text);
     if (job->tasks->counts[SHOAL_TASK_PENDING] + job->tasks->counts[SHOAL_TASK_RUNNING] == 0)

@@ -715,6 +715,10 @@ static bool place_array(struct lead_step *s, uint32_t max)
     goal = min_u32(lead->target, max);
     wanted = goal > have ? goal - have : 0;
     wanted = min_u32(wanted, lead->job->tasks->counts[SHOAL_TASK_PENDING]);
+    if (wanted > 0 && s->now_ns < lead->again_ns) {
+        lead_wake(s, lead->again_ns);
+        wanted = 0;
+    }
     if (wanted == 0 && lead->grant_count > 0)
         lead_cancel(s); /* others get them at once */
     if (goal == 0 && have == 0) {
@@ -835,7 +839,8 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     memcpy(m->u.confirm.sources, lead->guardians, sizeof(m->u.confirm.sources));
     m->u.confirm.spec = lead->job->spec_bytes;
     m->u.confirm.echo = host->stamp;
-    m->u.confirm.keep = lead->job->tasks != NULL && lead->job->tasks->counts[SHOAL_TASK_PENDING] > 0;
+    m->u.confirm.keep = lead->job->tasks != NULL && !shoal_job_spec_serves(&lead->job->spec) &&
+                        lead->job->tasks->counts[SHOAL_TASK_PENDING] > 0;
     if (!lead_send(s, host->node, 0))
         return;
     lead->stats.confirms++;

@@ -101,6 +101,8 @@ struct shoal_lead {
     struct lgrant grants[SHOAL_PLACEMENTS_MAX];
     uint64_t gather_ns;  /* when the first of the grants came */
     uint64_t backoff_ns; /* a gang that did not come together waits until then */
+    uint64_t again_ns;    /* no replica is started before: one has ended by itself */
+    uint32_t again_count; /* so many did since one stood */
     uint32_t backoffs;
     /* Epochs. */
     bool revoking;      /* the running epoch is to end */
@@ -226,6 +228,10 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
 void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report);
 
 /* lead_array.c */
+/* Replicas beyond what a service is to have, or on hosts that are drained, are stopped. */
+void lead_array_shrink(struct lead_step *s);
+/* A replica ended by itself: the next start waits. */
+void lead_array_ended(struct lead_step *s, const struct lworker *worker);
 /* The ends of tasks that the log does not hold yet, into an entry of kind TASKS. Returns how many. */
 uint32_t lead_array_ends(const struct shoal_lead *lead, struct shoal_job_entry *entry);
 void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);

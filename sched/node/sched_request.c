@@ -193,7 +193,7 @@ static bool take_command(struct sched_request *r, struct shoal_view command, str
 static bool is_change(enum shoal_sched_request_kind kind)
 {
     return kind == SHOAL_SCHED_STOP || kind == SHOAL_SCHED_DELETE || kind == SHOAL_SCHED_RECOVER ||
-           kind == SHOAL_SCHED_MESH_CHANGE;
+           kind == SHOAL_SCHED_MESH_CHANGE || kind == SHOAL_SCHED_SCALE;
 }
 
 /* R5: what every user may do to itself. */
@@ -206,6 +206,8 @@ static bool is_about_itself(const struct sched_request *r)
     if (command != NULL && shoal_mesh_command_decode(shoal_buf_view(&r->command), command) == SHOAL_OK) {
         if (command->kind == SHOAL_MESH_REVOKE)
             own = memcmp(command->revocation.token, r->caller.token_id, sizeof(r->caller.token_id)) == 0;
+        else if (command->kind == SHOAL_MESH_SET_SERVICE || command->kind == SHOAL_MESH_REMOVE_SERVICE)
+            own = strcmp(command->service.creator, r->caller.name) == 0; /* the group looks whose the service is */
         else if (command->kind == SHOAL_MESH_SET_PASSWORD || command->kind == SHOAL_MESH_VOID_TOKENS)
             own = strcmp(command->user.name, r->caller.name) == 0;
     }
@@ -240,6 +242,7 @@ static bool is_permitted(struct shoal_sched *s, struct sched_request *r)
     r->proven = true;
     memcpy(r->by, r->caller.name, sizeof(r->by));
     if (r->caller.admin || r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE ||
+        r->kind == SHOAL_SCHED_SCALE ||
         (r->kind == SHOAL_SCHED_MESH_CHANGE && is_about_itself(r)))
         return true;
     s->stats.requests_denied++;
@@ -277,9 +280,10 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
                     : request->kind == SHOAL_SCHED_RECOVER ? 4 * SCHED_REQUEST_NS
                                                            : SCHED_REQUEST_NS;
     struct sched_request *r = book(s);
-    struct shoal_view command = mesh || request->kind == SHOAL_SCHED_TASKS ? request->command
-                                : request->kind == SHOAL_SCHED_RECOVER     ? shoal_view_of(&confirmed, 1)
-                                                                           : nothing;
+    bool said = mesh || request->kind == SHOAL_SCHED_TASKS || request->kind == SHOAL_SCHED_SCALE;
+    struct shoal_view command = said                                   ? request->command
+                                : request->kind == SHOAL_SCHED_RECOVER ? shoal_view_of(&confirmed, 1)
+                                                                       : nothing;
 
     SHOAL_ASSERT((unsigned)request->kind < SHOAL_SCHED_REQUEST_KINDS);
     s->stats.requests++;
@@ -314,6 +318,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     case SHOAL_SCHED_DELETE:
     case SHOAL_SCHED_WHY:
     case SHOAL_SCHED_TASKS:
+    case SHOAL_SCHED_SCALE:
         if (shoal_job_id_is_mesh(request->job) && !(request->kind == SHOAL_SCHED_RECOVER && request->of_mesh)) {
             sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "the id is empty");
             break;

@@ -90,6 +90,9 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
         view = shoal_view_of(bytes, shoal_job_entry_stop(bytes, sizeof(bytes), r->by, s->wall_ms));
     else if (r->kind == SHOAL_SCHED_DELETE)
         view = shoal_view_of(bytes, shoal_job_entry_delete(bytes, sizeof(bytes), r->by, s->wall_ms));
+    else if (r->kind == SHOAL_SCHED_SCALE)
+        view = shoal_view_of(bytes,
+                             shoal_job_entry_scale(bytes, sizeof(bytes), r->command.bytes[0], r->by, s->wall_ms));
     sched_request_move(r, REQUEST_PROPOSED);
     r->index = 0;
     entry = sched_propose(s, g, view, serial);
@@ -107,7 +110,21 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
 static bool is_change(const struct sched_request *r)
 {
     SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
-    return r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE || r->kind == SHOAL_SCHED_MESH_CHANGE;
+    return r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE || r->kind == SHOAL_SCHED_SCALE ||
+           r->kind == SHOAL_SCHED_MESH_CHANGE;
+}
+
+static bool scale_valid(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
+{
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_SCALE);
+    if (g->mesh_is || g->job == NULL || !shoal_job_spec_serves(&g->job->spec))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "this job is no service: it has no replicas") == SHOAL_OK;
+    if (g->job->stop || shoal_job_state_ended((enum shoal_job_state)g->job->state))
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "the service's job has ended: %s", g->job->reason) == SHOAL_OK;
+    if (r->command.len != 1 || r->command.bytes[0] > SHOAL_SERVICE_REPLICAS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "a service has 0 to %u replicas", SHOAL_SERVICE_REPLICAS_MAX) ==
+               SHOAL_OK;
+    return true;
 }
 
 void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
@@ -128,6 +145,8 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
     if (is_change(r)) {
         if (!g->mesh_is && g->job == NULL)
             sched_request_retry(s, r, SCHED_RETRY_NS);
+        else if (r->kind == SHOAL_SCHED_SCALE && !scale_valid(r, g, &msg))
+            sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "%s", msg.text);
         else if (g->mesh_is || sched_request_may(s, r, g->job->spec.creator))
             propose(s, r, g);
         return;

@@ -355,6 +355,7 @@ static void random_entry(struct shoal_rand *rand, const struct shoal_job *job)
         if (shoal_rand_below(rand, 20) != 0)
             start(SHOAL_JOB_ENTRY_RESULT);
         break;
+    case SHOAL_JOB_ENTRY_SCALE: entry.u.scale.replicas = 1; break; /* it is no service: refused */
     case SHOAL_JOB_ENTRY_TASKS: /* it is no array: refused; tests/unit/array_test.c has one */
         entry.u.tasks.end_count = 1;
         entry.u.tasks.ends[0].worker_id = shoal_rand_below(rand, 9) + 1;

@@ -1,0 +1,220 @@
+/* shoal service: deploy, list, show, start, stop, scale, delete, logs, test. */
+#include "cli_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/http/json_writer.h"
+
+#include "shoal/banned.h"
+
+#define NAME_BYTES 300
+#define DEPLOY_TIMEOUT_S 60
+
+/* POST or DELETE, and say what the answer's text says. */
+static int change(struct cli *cli, const char *method, const char *verb)
+{
+    char name[NAME_BYTES];
+    char path[400];
+    struct cli_call call = { .method = method, .path = path };
+    struct cli_answer answer;
+    struct json_input *input;
+    int code;
+
+    cli_encode(cli->words[0], name, sizeof(name));
+    (void)snprintf(path, sizeof(path), "/v1/services/%s%s", name, verb);
+    code = cli_call(cli, &call, &answer, false);
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+        (void)printf("%s\n", cli_text_at(json_input_root(input), "text"));
+        json_input_free(input);
+    }
+    cli_answer_free(&answer);
+    return code;
+}
+
+int cli_service_start(struct cli *cli) { return change(cli, "POST", "/start"); }
+
+int cli_service_stop(struct cli *cli) { return change(cli, "POST", "/stop"); }
+
+int cli_service_delete(struct cli *cli) { return change(cli, "DELETE", ""); }
+
+int cli_service_scale(struct cli *cli)
+{
+    char verb[64];
+    char *end;
+    unsigned long replicas = strtoul(cli->words[1], &end, 10);
+
+    if (*end != '\0' || cli->words[1][0] < '0' || cli->words[1][0] > '9' || replicas > SHOAL_SERVICE_REPLICAS_MAX)
+        return cli_fail(SHOAL_EXIT_USAGE, "\"%s\" is not a number of replicas: 0 to %u", cli->words[1],
+                        SHOAL_SERVICE_REPLICAS_MAX);
+    (void)snprintf(verb, sizeof(verb), "/scale?replicas=%lu", replicas);
+    return change(cli, "POST", verb);
+}
+
+/* ---- looking ---- */
+
+static void print_row(const struct json_value *service)
+{
+    (void)printf("%-24s %-10s %6" PRId64 " %6" PRId64 "  %-12s %s\n", cli_shown(cli_text_at(service, "name")),
+                 cli_text_at(service, "state"), cli_int_at(service, "ready"), cli_int_at(service, "replicas"),
+                 cli_shown(cli_text_at(service, "creator")), cli_text_at(service, "job"));
+}
+
+static void print_list(const struct cli *cli, const struct json_value *root)
+{
+    const struct json_value *services = json_input_get(root, "services");
+
+    (void)cli;
+    (void)printf("%-24s %-10s %6s %6s  %-12s %s\n", "NAME", "STATE", "READY", "WANTED", "CREATOR", "JOB");
+    for (size_t i = 0; services != NULL && i < json_input_count(services); i++)
+        print_row(json_input_at(services, i));
+}
+
+int cli_service_list(struct cli *cli) { return cli_show(cli, "/v1/services", print_list); }
+
+static void print_service(const struct cli *cli, const struct json_value *root)
+{
+    const struct json_value *hosts = json_input_get(root, "hosts");
+    const char *why = cli_text_at(root, "why");
+
+    (void)cli;
+    (void)printf("name      %s\nstate     %s\nready     %" PRId64 " of %" PRId64 "\nversion   %" PRId64
+                 "\ncreator   %s\njob       %s\n",
+                 cli_shown(cli_text_at(root, "name")), cli_text_at(root, "state"), cli_int_at(root, "ready"),
+                 cli_int_at(root, "replicas"), cli_int_at(root, "version"), cli_shown(cli_text_at(root, "creator")),
+                 cli_text_at(root, "job"));
+    if (why[0] != '\0')
+        (void)printf("why       %s\n", cli_shown(why));
+    for (size_t i = 0; hosts != NULL && i < json_input_count(hosts); i++) {
+        const struct json_value *host = json_input_at(hosts, i);
+
+        (void)printf("host      %s: %" PRId64 " ready, %" PRId64 " requests in hand\n",
+                     cli_shown(cli_text_at(host, "node")), cli_int_at(host, "ready"), cli_int_at(host, "open"));
+    }
+}
+
+static void service_path(const struct cli *cli, char *path, size_t cap)
+{
+    char name[NAME_BYTES];
+
+    cli_encode(cli->words[0], name, sizeof(name));
+    (void)snprintf(path, cap, "/v1/services/%s", name);
+}
+
+int cli_service_show(struct cli *cli)
+{
+    char path[400];
+
+    service_path(cli, path, sizeof(path));
+    return cli_show(cli, path, print_service);
+}
+
+/* The log of one replica: its job's, of the task with its number. */
+int cli_service_logs(struct cli *cli)
+{
+    char path[400];
+    struct cli_answer answer;
+    struct json_input *input;
+    int code;
+
+    service_path(cli, path, sizeof(path));
+    code = cli_get(cli, path, &answer, &input);
+    if (code == SHOAL_EXIT_OK) {
+        (void)snprintf(path, sizeof(path), "/v1/jobs/%.80s/log?which=task-outerr&task=%.20s",
+                       cli_text_at(json_input_root(input), "job"),
+                       cli_value(cli, "replica") == NULL ? "0" : cli_value(cli, "replica"));
+        code = cli_print(cli, path);
+    }
+    json_input_free(input);
+    cli_answer_free(&answer);
+    return code;
+}
+
+/* ---- deploying ---- */
+
+/* The words after -- as the arguments of a submit; NULL: there are none. */
+static char *make_data(const struct cli *cli)
+{
+    static const char *const first[] = { "--exec-start", "PyTorch", "--user-cmd", "--" };
+    struct cli_args args = { .failed = false };
+    struct shoal_buf data = { 0 };
+    struct json_writer w = json_writer_init(&data);
+    bool fine;
+
+    for (unsigned i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+        cli_args_add(&args, first[i]);
+    for (unsigned i = 0; i < cli->rest_count; i++)
+        cli_args_add(&args, cli->rest[i]);
+    fine = shoal_buf_append(&args.text, "", 1) == SHOAL_OK && !args.failed;
+    json_object_begin(&w, NULL);
+    json_text(&w, "args", fine ? (const char *)args.text.bytes : "");
+    json_end(&w);
+    fine = fine && !w.failed && shoal_buf_append(&data, "", 1) == SHOAL_OK;
+    shoal_buf_deinit(&args.text);
+    if (!fine)
+        shoal_buf_deinit(&data);
+    return (char *)data.bytes;
+}
+
+static int send_package(struct cli *cli, const char *file, const char *file_name)
+{
+    char path[500], name[NAME_BYTES];
+    uint64_t replicas = 1;
+    char *data = cli->rest_count > 0 ? make_data(cli) : NULL;
+    struct cli_call call = {
+        .method = "POST", .path = path, .data = data, .file = file, .file_name = file_name, .timeout_s = DEPLOY_TIMEOUT_S
+    };
+    struct cli_answer answer;
+    struct json_input *input;
+    int code = SHOAL_EXIT_USAGE;
+
+    if (cli_value(cli, "replicas") == NULL || cli_number(cli, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas)) {
+        cli_encode(cli->words[0], name, sizeof(name));
+        (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64, name, replicas);
+        code = cli_call(cli, &call, &answer, false);
+        if (code == SHOAL_EXIT_OK && cli->json)
+            (void)printf("%s\n", cli_answer_text(&answer));
+        if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+            (void)printf("deployed %s: job %s; shoal service show %s\n", cli->words[0],
+                         cli_text_at(json_input_root(input), "job"), cli->words[0]);
+            json_input_free(input);
+        }
+        cli_answer_free(&answer);
+    }
+    free(data);
+    return code;
+}
+
+int cli_service_deploy(struct cli *cli)
+{
+    const char *package = cli_value(cli, "package");
+    char packed[1024] = "", top[256], file_name[300];
+    char *real = package == NULL ? NULL : realpath(package, NULL);
+    const char *base = real == NULL ? NULL : strrchr(real, '/') + 1;
+    struct shoal_msg msg;
+    struct stat facts;
+    int code;
+
+    if (package == NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "--package says which directory or archive is to be served");
+    if (real == NULL || stat(real, &facts) != 0) {
+        free(real);
+        return cli_fail(SHOAL_EXIT_USAGE, "--package: %s: %s", package, strerror(errno));
+    }
+    (void)snprintf(top, sizeof(top), "%.200s", base);
+    (void)snprintf(file_name, sizeof(file_name), "%.200s%s", base, S_ISDIR(facts.st_mode) ? ".modelDir.tar" : "");
+    if (S_ISDIR(facts.st_mode) && cli_pack(real, top, packed, sizeof(packed), &msg) != SHOAL_OK)
+        code = cli_fail(SHOAL_EXIT_FAILED, "%s", msg.text);
+    else
+        code = send_package(cli, packed[0] == '\0' ? real : packed, file_name);
+    if (packed[0] != '\0')
+        (void)unlink(packed);
+    free(real);
+    return code;
+}

@@ -1,0 +1,88 @@
+/* Replicas of services on this host: the link to each kernel (node/serve), and what others hear of them by gossip. */
+#include "agent.h"
+
+#include "shoal/banned.h"
+
+/* Others hear at most so often how much is in hand here; that a replica is ready, or gone, they hear at once. */
+#define TOLD_TICKS 10
+
+static void on_changed(void *arg)
+{
+    struct agent *agent = arg;
+
+    agent->serving_changed = true;
+}
+
+/* Its end comes by itself, and the next one is started later. */
+static void on_broken(void *arg, uint64_t worker_id, const char *text)
+{
+    struct agent *agent = arg;
+    struct agent_job *job = NULL;
+    const struct agent_run *run = agent_run_find(agent, worker_id, &job);
+
+    agent_log(agent, "%s: replica %u is ended: %s", job == NULL ? "a service" : job->text, run == NULL ? 0 : run->index,
+              text);
+    workers_kill(agent->workers, worker_id, 0);
+}
+
+void agent_serve_create(struct agent *agent)
+{
+    agent->serve = serve_host_create(&(struct serve_host_options){
+        .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken });
+}
+
+void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,
+                        size_t cap)
+{
+    char folder[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    (void)snprintf(path, cap, "%s/k%u.sock", folder, run->index);
+}
+
+void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
+{
+    char path[AGENT_PATH_BYTES + 32];
+
+    if (!shoal_job_spec_serves(&job->spec) || run->role != SHOAL_JOB_TASK)
+        return;
+    agent_serve_socket(agent, job, run, path, sizeof(path));
+    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path);
+}
+
+void agent_serve_ended(struct agent *agent, uint64_t worker_id) { serve_host_end(agent->serve, worker_id); }
+
+static void tell(struct agent *agent, const struct shoal_serving_record *serving)
+{
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    struct shoal_record record = { .kind = SHOAL_RECORD_SERVICE };
+    size_t len;
+
+    memcpy(record.key.bytes, agent->identity.node.bytes, sizeof(record.key.bytes));
+    if (shoal_serving_record_encode(serving, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        return;
+    record.payload = shoal_view_of(bytes, len);
+    agent_publish(agent, &record);
+    agent->serving_told = *serving;
+}
+
+void agent_serve_look(struct agent *agent)
+{
+    struct shoal_serving_record serving = { 0 };
+    struct serve_facts facts[SERVE_FACTS_MAX];
+    size_t count;
+
+    if (!agent->serving_changed && agent->health_ticks % TOLD_TICKS != 0)
+        return;
+    count = serve_host_facts(agent->serve, facts, SERVE_FACTS_MAX);
+    for (size_t i = 0; i < count && serving.count < SHOAL_SERVING_MAX; i++)
+        if (facts[i].ready > 0)
+            serving.services[serving.count++] =
+                (struct shoal_serving){ .job = facts[i].job,
+                                        .ready = facts[i].ready,
+                                        .room = facts[i].room < UINT16_MAX ? facts[i].room : UINT16_MAX,
+                                        .open = facts[i].open };
+    if (memcmp(&serving, &agent->serving_told, sizeof(serving)) != 0)
+        tell(agent, &serving);
+    agent->serving_changed = false;
+}

@@ -1,0 +1,60 @@
+/* Frames between an agent and a kernel, the process of a replica, over the Unix stream socket that the kernel makes.
+ *
+ *     u32 length of the rest, little end first | one MessagePack array
+ *
+ *     agent -> kernel   ["infer", id, {path, method, ...}, body]
+ *     kernel -> agent   ["ready", {name, version, ...}]   ["done", id, status, {content_type, ...}, body]
+ *                       ["part", id, body]   ["failed", text]
+ *
+ * Pure. A kernel is a user's program: what does not decode is malformed, and nothing of it is believed. */
+#ifndef SHOAL_NODE_KERNEL_WIRE_H
+#define SHOAL_NODE_KERNEL_WIRE_H
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/limits.h"
+
+/* A body, and what stands around it. */
+#define KERNEL_FRAME_BYTES_MAX (SHOAL_INFER_BODY_BYTES_MAX + 64 * SHOAL_KIB)
+#define KERNEL_TEXT_BYTES 400
+#define KERNEL_TYPE_BYTES 128
+#define KERNEL_NAME_BYTES 64
+/* What a kernel says of its model's inputs and outputs: kept as it was said. */
+#define KERNEL_TENSORS_BYTES_MAX (16 * SHOAL_KIB)
+
+enum kernel_kind { KERNEL_READY, KERNEL_DONE, KERNEL_PART, KERNEL_FAILED };
+
+/* What goes with a request's body; the texts are borrowed. */
+struct kernel_ask {
+    uint64_t id;
+    const char *path, *method, *content_type, *model, *version, *user;
+    uint32_t header_len; /* of a body that begins with JSON and goes on with tensors; 0: it is one piece */
+    uint32_t deadline_ms; /* from now */
+};
+
+struct kernel_message {
+    enum kernel_kind kind;
+    uint64_t id;
+    uint32_t status;                      /* DONE: as in HTTP */
+    uint32_t header_len;                  /* DONE: as in the request */
+    uint32_t batch;                       /* READY: requests that it takes at one time; at least 1 */
+    char content_type[KERNEL_TYPE_BYTES]; /* DONE; "": not said */
+    char name[KERNEL_NAME_BYTES];         /* READY */
+    char version[KERNEL_NAME_BYTES];
+    char platform[KERNEL_NAME_BYTES];
+    struct shoal_view inputs, outputs; /* READY: MessagePack values, empty when not said */
+    struct shoal_view body;            /* DONE, PART: inside the frame */
+    char text[KERNEL_TEXT_BYTES];      /* FAILED: cut */
+};
+
+#define KERNEL_HEAD_BYTES_MAX (4 * SHOAL_KIB)
+/* What goes before the body of a request: length, array, and the head of the body. TOO_BIG: a text is too long. */
+SHOAL_MUST_CHECK enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes,
+                                                  uint8_t head[KERNEL_HEAD_BYTES_MAX], size_t *len);
+
+/* How many bytes the first frame of `bytes` has, with its length; 0: it is not whole yet. TOO_BIG: it never can be. */
+SHOAL_MUST_CHECK enum shoal_err kernel_frame(struct shoal_view bytes, size_t *len);
+/* Of a whole frame, without its length. MALFORMED. */
+SHOAL_MUST_CHECK enum shoal_err kernel_decode(struct shoal_view frame, struct kernel_message *message);
+
+#endif

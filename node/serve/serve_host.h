@@ -1,0 +1,88 @@
+/* The replicas of services on this host: a link to each kernel, and one queue a service.
+ *
+ *     serve_host_infer --> queue, by deadline --> the ready kernel with the least in hand --> done
+ *                            | full: FULL             | its process ends: RANK_LOST
+ *                            | deadline: TIMEOUT      | deadline: TIMEOUT; the kernel goes on, its answer is dropped
+ *
+ * H1. Each request ends exactly once, by its `done`.
+ * H2. A kernel has at most as many requests as it said that it takes; a request that ended without it counts until the
+ *     kernel has answered.
+ * H3. What a kernel says wrongly (no frame, an id that it does not have) ends its process: it is told to `broken`. */
+#ifndef SHOAL_NODE_SERVE_HOST_H
+#define SHOAL_NODE_SERVE_HOST_H
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+#include "shoal/ids.h"
+
+#include "kernel_wire.h"
+
+struct uv_loop_s;
+struct serve_host;
+
+struct serve_host_options {
+    struct uv_loop_s *loop;
+    void *arg;
+    /* A replica has become ready, or is gone: others are to hear of it. */
+    void (*changed)(void *arg);
+    /* H3; or the kernel says itself that it cannot serve. */
+    void (*broken)(void *arg, uint64_t worker_id, const char *text);
+};
+
+struct serve_answer {
+    uint32_t status;
+    uint32_t header_len;
+    const char *content_type;
+    struct shoal_view body;
+};
+/* NULL unless OK. STALE: no replica here is ready. FULL, TIMEOUT, RANK_LOST as above. */
+typedef void serve_done_fn(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer);
+
+struct serve_ask {
+    struct shoal_job_id job;
+    struct kernel_ask head; /* `id` is given here */
+    struct shoal_view body; /* copied */
+    uint32_t timeout_ms;    /* 0: none */
+    void (*handed)(void *arg); /* it waited, and is in a kernel now; NULL: nobody wants to know */
+    serve_done_fn *done;
+    void *arg;
+};
+
+struct serve_host *serve_host_create(const struct serve_host_options *options);
+
+/* A replica's process is being started; its kernel will listen at `path`. */
+void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
+                      const char *path);
+/* Its process has ended. */
+void serve_host_end(struct serve_host *host, uint64_t worker_id);
+
+/* True: it waits in the queue, and `handed` will say when it does not any more, unless `done` comes first. False: it is in
+ * a kernel, or `done` has run already. */
+bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask);
+
+/* One service on this host. */
+struct serve_facts {
+    struct shoal_job_id job;
+    uint32_t ready;   /* kernels */
+    uint32_t room;    /* requests that these take at one time */
+    uint32_t open;    /* requests that wait or are in a kernel */
+    uint32_t waiting; /* of them */
+};
+#define SERVE_FACTS_MAX 64
+size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap);
+
+/* One replica on this host. */
+struct serve_replica {
+    struct shoal_job_id job;
+    uint64_t worker_id;
+    uint32_t index;
+    bool ready;
+    uint32_t batch, running;
+    uint64_t finished, failed; /* requests */
+    const char *version, *platform;
+    struct shoal_view inputs, outputs; /* MessagePack values; empty: not said */
+};
+/* False: there is no such place. Texts live until the next call of this file. */
+bool serve_host_replica(const struct serve_host *host, size_t place, struct serve_replica *replica);
+
+#endif

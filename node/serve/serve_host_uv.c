@@ -1,0 +1,683 @@
+/* See serve_host.h for the picture and the rules. */
+#include "serve_host.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "shoal/banned.h"
+
+#define REPLICAS_MAX 64
+#define SERVICES_MAX SERVE_FACTS_MAX
+#define SWEEP_MS 50
+#define PATH_BYTES 108
+
+enum request_state { REQUEST_WAITING, REQUEST_IN_KERNEL, REQUEST_OVER };
+
+struct request {
+    struct request *next; /* of its service's queue, or of its replica's requests */
+    uint64_t id;
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+    enum request_state state;
+    unsigned refs; /* the list that it is in, and each write under way */
+    void (*handed)(void *arg);
+    serve_done_fn *done;
+    void *arg;
+    uint8_t head[KERNEL_HEAD_BYTES_MAX];
+    size_t head_len;
+    struct shoal_buf body;
+};
+
+struct kernel_link;
+
+struct replica {
+    bool used;
+    bool ready;
+    struct shoal_job_id job;
+    uint64_t worker_id;
+    uint32_t index;
+    char path[PATH_BYTES];
+    struct kernel_link *link; /* NULL: not connected */
+    struct request *requests; /* in the kernel, those that are over too (H2) */
+    uint32_t running;
+    uint32_t batch;
+    uint64_t finished, failed;
+    char version[KERNEL_NAME_BYTES], platform[KERNEL_NAME_BYTES];
+    struct shoal_buf inputs, outputs;
+};
+
+/* One connection; freed when its handle is closed. */
+struct kernel_link {
+    uv_pipe_t pipe;
+    struct serve_host *host;
+    struct replica *replica; /* NULL: given up */
+    struct shoal_buf in;
+};
+
+struct service {
+    bool used;
+    struct shoal_job_id job;
+    struct request *waiting; /* by deadline */
+    uint32_t waiting_count;
+    uint64_t waiting_bytes;
+};
+
+struct serve_host {
+    struct serve_host_options options;
+    uv_timer_t sweep;
+    bool sweeping;
+    uint64_t next_id;
+    uint64_t dropped; /* answers that nobody waited for any more */
+    struct replica replicas[REPLICAS_MAX];
+    struct service services[SERVICES_MAX];
+};
+
+static const struct serve_answer *const no_answer = NULL;
+
+struct serve_host *serve_host_create(const struct serve_host_options *options)
+{
+    struct serve_host *host = calloc(1, sizeof(*host));
+
+    SHOAL_ASSERT(host != NULL);
+    host->options = *options;
+    (void)uv_timer_init(options->loop, &host->sweep);
+    host->sweep.data = host;
+    return host;
+}
+
+/* ---- requests ---- */
+
+static void request_unref(struct request *request)
+{
+    SHOAL_ASSERT(request->refs > 0);
+    if (--request->refs > 0)
+        return;
+    shoal_buf_deinit(&request->body);
+    free(request);
+}
+
+/* H1. The request itself stays while a list or a write has it. */
+static void request_end(struct request *request, enum shoal_err err, const char *text,
+                        const struct serve_answer *answer)
+{
+    serve_done_fn *done = request->done;
+
+    SHOAL_ASSERT(request->state != REQUEST_OVER); /* H1 */
+    request->state = REQUEST_OVER;
+    done(request->arg, err, text, answer);
+}
+
+static struct service *service_find(struct serve_host *host, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < SERVICES_MAX; i++)
+        if (host->services[i].used && shoal_job_id_equal(host->services[i].job, job))
+            return &host->services[i];
+    return NULL;
+}
+
+static struct replica *replica_find(struct serve_host *host, uint64_t worker_id)
+{
+    for (unsigned i = 0; i < REPLICAS_MAX; i++)
+        if (host->replicas[i].used && host->replicas[i].worker_id == worker_id)
+            return &host->replicas[i];
+    return NULL;
+}
+
+/* The one with the least in hand of those that have room. */
+static struct replica *replica_free(struct serve_host *host, struct shoal_job_id job)
+{
+    struct replica *best = NULL;
+
+    for (unsigned i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *r = &host->replicas[i];
+
+        if (r->used && r->ready && r->running < r->batch && shoal_job_id_equal(r->job, job) &&
+            (best == NULL || r->running < best->running))
+            best = r;
+    }
+    return best;
+}
+
+static bool any_ready(const struct serve_host *host, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < REPLICAS_MAX; i++)
+        if (host->replicas[i].used && host->replicas[i].ready && shoal_job_id_equal(host->replicas[i].job, job))
+            return true;
+    return false;
+}
+
+/* ---- writing to a kernel ---- */
+
+struct infer_write {
+    uv_write_t write;
+    struct request *request;
+};
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct infer_write *w = write->data;
+
+    (void)status; /* a link that broke is seen by its reader */
+    request_unref(w->request);
+    free(w);
+}
+
+static void link_write(struct kernel_link *link, struct request *request)
+{
+    struct infer_write *w = calloc(1, sizeof(*w));
+    uv_buf_t bufs[2];
+
+    SHOAL_ASSERT(w != NULL);
+    w->write.data = w;
+    w->request = request;
+    request->refs++;
+    bufs[0] = uv_buf_init((char *)request->head, (unsigned)request->head_len);
+    bufs[1] = uv_buf_init((char *)request->body.bytes, (unsigned)request->body.len);
+    if (uv_write(&w->write, (uv_stream_t *)&link->pipe, bufs, request->body.len > 0 ? 2 : 1, on_written) != 0)
+        on_written(&w->write, -1);
+}
+
+static void hand(struct replica *replica, struct request *request)
+{
+    request->state = REQUEST_IN_KERNEL;
+    request->next = replica->requests;
+    replica->requests = request;
+    replica->running++;
+    SHOAL_ASSERT(replica->running <= replica->batch); /* H2 */
+    link_write(replica->link, request);
+}
+
+static void dispatch(struct serve_host *host, struct service *service)
+{
+    struct replica *replica;
+
+    while (service->waiting != NULL && (replica = replica_free(host, service->job)) != NULL) {
+        struct request *request = service->waiting;
+
+        service->waiting = request->next;
+        service->waiting_count--;
+        service->waiting_bytes -= request->body.len;
+        hand(replica, request);
+        if (request->handed != NULL)
+            request->handed(request->arg);
+    }
+}
+
+/* ---- replicas ---- */
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct kernel_link *link = handle->data;
+
+    shoal_buf_deinit(&link->in);
+    free(link);
+}
+
+/* Nobody here is ready for this service any more: who waits is told, and may be served elsewhere. */
+static void refuse_waiting(struct serve_host *host, struct shoal_job_id job)
+{
+    struct service *service = service_find(host, job);
+
+    while (service != NULL && service->waiting != NULL && !any_ready(host, job)) {
+        struct request *request = service->waiting;
+
+        service->waiting = request->next;
+        service->waiting_count--;
+        service->waiting_bytes -= request->body.len;
+        request_end(request, SHOAL_ERR_STALE, "no replica is ready on this host any more", no_answer);
+        request_unref(request);
+    }
+}
+
+/* What is in the kernel is lost (H1); the replica stays known, and may be connected again. */
+static void replica_disconnect(struct serve_host *host, struct replica *replica, const char *why)
+{
+    struct request *request = replica->requests;
+    bool was_ready = replica->ready;
+
+    if (replica->link != NULL) {
+        replica->link->replica = NULL;
+        uv_close((uv_handle_t *)&replica->link->pipe, on_closed);
+    }
+    replica->link = NULL;
+    replica->ready = false;
+    replica->requests = NULL;
+    replica->running = 0;
+    while (request != NULL) {
+        struct request *next = request->next;
+
+        if (request->state != REQUEST_OVER) {
+            replica->failed++;
+            request_end(request, SHOAL_ERR_RANK_LOST, why, no_answer);
+        }
+        request_unref(request);
+        request = next;
+    }
+    refuse_waiting(host, replica->job);
+    if (was_ready)
+        host->options.changed(host->options.arg);
+}
+
+static void replica_broken(struct serve_host *host, struct replica *replica, const char *text)
+{
+    uint64_t worker_id = replica->worker_id;
+
+    replica_disconnect(host, replica, text);
+    host->options.broken(host->options.arg, worker_id, text);
+}
+
+static void keep_value(struct shoal_buf *buf, struct shoal_view value)
+{
+    buf->len = 0;
+    if (shoal_buf_append(buf, value.bytes, value.len) != SHOAL_OK)
+        buf->len = 0; /* only what is shown of the model's tensors */
+}
+
+static void on_ready(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
+{
+    struct service *service = service_find(host, replica->job);
+
+    replica->batch = m->batch > replica->running ? m->batch : replica->running; /* H2: if it says so again */
+    replica->ready = true;
+    memcpy(replica->version, m->version, sizeof(replica->version));
+    memcpy(replica->platform, m->platform, sizeof(replica->platform));
+    keep_value(&replica->inputs, m->inputs);
+    keep_value(&replica->outputs, m->outputs);
+    host->options.changed(host->options.arg);
+    if (service != NULL)
+        dispatch(host, service);
+}
+
+/* False: it answers what it was not asked. */
+static bool on_done(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
+{
+    struct request **at = &replica->requests;
+    struct serve_answer answer = { m->status, m->header_len, m->content_type, m->body };
+    struct service *service = service_find(host, replica->job);
+    struct request *request;
+
+    while (*at != NULL && (*at)->id != m->id)
+        at = &(*at)->next;
+    request = *at;
+    if (request == NULL)
+        return false;
+    *at = request->next;
+    replica->running--;
+    if (m->status < 500)
+        replica->finished++;
+    else
+        replica->failed++;
+    if (service != NULL)
+        dispatch(host, service); /* first: the kernel is not to wait for a client */
+    if (request->state == REQUEST_OVER)
+        host->dropped++;
+    else
+        request_end(request, SHOAL_OK, "", &answer);
+    request_unref(request);
+    return true;
+}
+
+/* False: the link is gone. */
+static bool on_message(struct serve_host *host, struct replica *replica, struct shoal_view frame)
+{
+    struct kernel_message *m = calloc(1, sizeof(*m));
+    bool fine = m != NULL && kernel_decode(frame, m) == SHOAL_OK;
+    char text[KERNEL_TEXT_BYTES] = "the kernel said something that is no message of a kernel";
+
+    if (fine && m->kind == KERNEL_READY) {
+        on_ready(host, replica, m);
+    } else if (fine && m->kind == KERNEL_DONE) {
+        fine = on_done(host, replica, m);
+        if (!fine)
+            (void)snprintf(text, sizeof(text), "the kernel answered a request that it does not have");
+    } else if (fine && m->kind == KERNEL_FAILED) {
+        memcpy(text, m->text, sizeof(text));
+        fine = false;
+    }
+    free(m);
+    if (!fine)
+        replica_broken(host, replica, text);
+    return fine;
+}
+
+static void take_frames(struct kernel_link *link)
+{
+    size_t at = 0, len = 0;
+    enum shoal_err err = SHOAL_OK;
+
+    while (err == SHOAL_OK && link->replica != NULL) {
+        err = kernel_frame(shoal_view_of(link->in.bytes + at, link->in.len - at), &len);
+        if (err != SHOAL_OK)
+            replica_broken(link->host, link->replica, "the kernel sent a message that is too large, or none");
+        if (err != SHOAL_OK || len == 0)
+            break;
+        if (!on_message(link->host, link->replica, shoal_view_of(link->in.bytes + at + 4, len - 4)))
+            break;
+        at += len;
+    }
+    if (at > 0 && at < link->in.len)
+        memmove(link->in.bytes, link->in.bytes + at, link->in.len - at);
+    link->in.len -= at;
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    struct kernel_link *link = handle->data;
+    bool room = shoal_buf_reserve(&link->in, suggested) == SHOAL_OK;
+
+    *buf = room ? uv_buf_init((char *)link->in.bytes + link->in.len, (unsigned)(link->in.cap - link->in.len))
+                : uv_buf_init(NULL, 0);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
+{
+    struct kernel_link *link = stream->data;
+
+    (void)buf;
+    if (len < 0 && link->replica != NULL)
+        replica_disconnect(link->host, link->replica, "the kernel's process ended while it had the request");
+    if (len <= 0 || link->replica == NULL)
+        return;
+    link->in.len += (size_t)len;
+    take_frames(link);
+}
+
+/* ---- connecting ---- */
+
+/* The kernel makes the socket when it has come up: until then there is none, or nobody listens. It lies in a folder that
+ * only this host's user can write to, and whoever answers must be this user. */
+static int connect_to(const char *path)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    struct ucred who = { 0 };
+    socklen_t len = sizeof(who);
+    struct stat facts;
+    int fd;
+
+    if (lstat(path, &facts) != 0 || !S_ISSOCK(facts.st_mode))
+        return -1;
+    memcpy(name.sun_path, path, strlen(path) + 1);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, (const struct sockaddr *)&name, sizeof(name)) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != getuid()) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void replica_connect(struct serve_host *host, struct replica *replica)
+{
+    int fd = connect_to(replica->path);
+    struct kernel_link *link;
+
+    if (fd < 0)
+        return;
+    link = calloc(1, sizeof(*link));
+    SHOAL_ASSERT(link != NULL);
+    link->host = host;
+    link->replica = replica;
+    (void)uv_pipe_init(host->options.loop, &link->pipe, 0);
+    link->pipe.data = link;
+    replica->link = link;
+    if (uv_pipe_open(&link->pipe, fd) != 0) {
+        (void)close(fd);
+        replica_disconnect(host, replica, "");
+        return;
+    }
+    if (uv_read_start((uv_stream_t *)&link->pipe, on_alloc, on_read) != 0)
+        replica_disconnect(host, replica, "");
+}
+
+/* ---- time ---- */
+
+static void end_late(struct serve_host *host, struct service *service, uint64_t now)
+{
+    (void)host;
+    while (service->waiting != NULL && service->waiting->deadline_ns <= now) {
+        struct request *request = service->waiting;
+
+        service->waiting = request->next;
+        service->waiting_count--;
+        service->waiting_bytes -= request->body.len;
+        request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", no_answer);
+        request_unref(request);
+    }
+}
+
+/* The kernel keeps it: users submit long work, and fetch what it made from elsewhere. */
+static void end_late_in_kernel(struct replica *replica, uint64_t now)
+{
+    bool again = true;
+
+    while (again) {
+        again = false;
+        for (struct request *r = replica->requests; r != NULL && !again; r = r->next)
+            if (r->state != REQUEST_OVER && r->deadline_ns <= now) {
+                request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time", no_answer);
+                again = true; /* its `done` may have changed the list */
+            }
+    }
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct serve_host *host = timer->data;
+    uint64_t now = uv_hrtime();
+    bool needed = false;
+
+    for (unsigned i = 0; i < SERVICES_MAX; i++) {
+        if (host->services[i].used)
+            end_late(host, &host->services[i], now);
+        needed = needed || host->services[i].waiting != NULL;
+    }
+    for (unsigned i = 0; i < REPLICAS_MAX; i++) {
+        struct replica *replica = &host->replicas[i];
+
+        if (!replica->used)
+            continue;
+        if (replica->link == NULL)
+            replica_connect(host, replica);
+        end_late_in_kernel(replica, now);
+        needed = needed || replica->link == NULL || replica->requests != NULL;
+    }
+    if (!needed) {
+        host->sweeping = false;
+        (void)uv_timer_stop(&host->sweep);
+    }
+}
+
+static void sweep_start(struct serve_host *host)
+{
+    if (host->sweeping)
+        return;
+    host->sweeping = true;
+    (void)uv_timer_start(&host->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+}
+
+/* ---- the host's interface ---- */
+
+static struct service *service_need(struct serve_host *host, struct shoal_job_id job)
+{
+    struct service *service = service_find(host, job);
+
+    for (unsigned i = 0; i < SERVICES_MAX && service == NULL; i++)
+        if (!host->services[i].used)
+            service = &host->services[i];
+    if (service != NULL && !service->used)
+        *service = (struct service){ .used = true, .job = job };
+    return service;
+}
+
+void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
+                      const char *path)
+{
+    struct replica *replica = replica_find(host, worker_id);
+
+    for (unsigned i = 0; i < REPLICAS_MAX && replica == NULL; i++)
+        if (!host->replicas[i].used)
+            replica = &host->replicas[i];
+    if (replica == NULL || replica->used || service_need(host, job) == NULL)
+        return; /* known already; a host has no more slots than places */
+    if (strlen(path) >= PATH_BYTES) {
+        host->options.broken(host->options.arg, worker_id,
+                             "the data folder's name is too long for the kernel's socket; give --data a shorter one");
+        return;
+    }
+    *replica = (struct replica){ .used = true, .job = job, .worker_id = worker_id, .index = index, .batch = 1 };
+    (void)snprintf(replica->path, sizeof(replica->path), "%s", path);
+    sweep_start(host);
+}
+
+void serve_host_end(struct serve_host *host, uint64_t worker_id)
+{
+    struct replica *replica = replica_find(host, worker_id);
+    struct service *service;
+    bool others = false;
+
+    if (replica == NULL)
+        return;
+    (void)unlink(replica->path);
+    replica_disconnect(host, replica, "the kernel's process ended while it had the request");
+    shoal_buf_deinit(&replica->inputs);
+    shoal_buf_deinit(&replica->outputs);
+    replica->used = false;
+    for (unsigned i = 0; i < REPLICAS_MAX; i++)
+        others = others || (host->replicas[i].used && shoal_job_id_equal(host->replicas[i].job, replica->job));
+    service = service_find(host, replica->job);
+    if (!others && service != NULL)
+        service->used = false; /* replica_disconnect() has refused who waited */
+}
+
+static void queue(struct service *service, struct request *request)
+{
+    struct request **at = &service->waiting;
+
+    while (*at != NULL && (*at)->deadline_ns <= request->deadline_ns)
+        at = &(*at)->next;
+    request->next = *at;
+    *at = request;
+    service->waiting_count++;
+    service->waiting_bytes += request->body.len;
+}
+
+static struct request *request_create(struct serve_host *host, const struct serve_ask *ask)
+{
+    struct request *request = calloc(1, sizeof(*request));
+    struct kernel_ask head = ask->head;
+
+    if (request == NULL)
+        return NULL;
+    head.id = request->id = ++host->next_id;
+    head.deadline_ms = ask->timeout_ms;
+    request->refs = 1;
+    request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : uv_hrtime() + ask->timeout_ms * SHOAL_MS;
+    request->handed = ask->handed;
+    request->done = ask->done;
+    request->arg = ask->arg;
+    if (kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
+        (ask->body.len == 0 || shoal_buf_append(&request->body, ask->body.bytes, ask->body.len) == SHOAL_OK))
+        return request;
+    shoal_buf_deinit(&request->body);
+    free(request);
+    return NULL;
+}
+
+bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
+{
+    struct service *service = service_find(host, ask->job);
+    struct request *request;
+    struct replica *replica;
+
+    if (service == NULL || !any_ready(host, ask->job)) {
+        ask->done(ask->arg, SHOAL_ERR_STALE, "no replica is ready on this host", no_answer);
+        return false;
+    }
+    if (service->waiting_count >= SHOAL_SERVICE_QUEUE_MAX ||
+        service->waiting_bytes + ask->body.len > SHOAL_SERVICE_QUEUE_BYTES_MAX) {
+        ask->done(ask->arg, SHOAL_ERR_FULL, "too many requests wait for this model here; send it again in a second",
+                  no_answer);
+        return false;
+    }
+    request = request_create(host, ask);
+    if (request == NULL) {
+        ask->done(ask->arg, SHOAL_ERR_TOO_BIG, "the request's address or content type is too long, or memory is short",
+                  no_answer);
+        return false;
+    }
+    sweep_start(host);
+    replica = service->waiting == NULL ? replica_free(host, ask->job) : NULL;
+    if (replica != NULL) {
+        hand(replica, request);
+        return false;
+    }
+    queue(service, request);
+    return true;
+}
+
+static uint32_t requests_of(const struct replica *replica)
+{
+    uint32_t count = 0;
+
+    for (const struct request *r = replica->requests; r != NULL; r = r->next)
+        count++;
+    return count;
+}
+
+size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap)
+{
+    size_t count = 0;
+
+    for (unsigned s = 0; s < SERVICES_MAX && count < cap; s++) {
+        struct serve_facts *f = &facts[count];
+
+        if (!host->services[s].used)
+            continue;
+        *f = (struct serve_facts){ .job = host->services[s].job,
+                                   .waiting = host->services[s].waiting_count,
+                                   .open = host->services[s].waiting_count };
+        for (unsigned i = 0; i < REPLICAS_MAX; i++) {
+            const struct replica *r = &host->replicas[i];
+
+            if (!r->used || !r->ready || !shoal_job_id_equal(r->job, f->job))
+                continue;
+            f->ready++;
+            f->room += r->batch;
+            f->open += requests_of(r);
+        }
+        count++;
+    }
+    return count;
+}
+
+bool serve_host_replica(const struct serve_host *host, size_t place, struct serve_replica *replica)
+{
+    size_t at = 0;
+
+    for (unsigned i = 0; i < REPLICAS_MAX; i++) {
+        const struct replica *r = &host->replicas[i];
+
+        if (!r->used || at++ != place)
+            continue;
+        *replica = (struct serve_replica){ .job = r->job,
+                                           .worker_id = r->worker_id,
+                                           .index = r->index,
+                                           .ready = r->ready,
+                                           .batch = r->batch,
+                                           .running = r->running,
+                                           .finished = r->finished,
+                                           .failed = r->failed,
+                                           .version = r->version,
+                                           .platform = r->platform,
+                                           .inputs = shoal_buf_view(&r->inputs),
+                                           .outputs = shoal_buf_view(&r->outputs) };
+        return true;
+    }
+    return false;
+}
