@@ -137,6 +137,7 @@ struct agent_request {
     uint64_t id; /* 0: free */
     agent_reply_fn *done;
     void *arg;
+    uint8_t *kept; /* token and command of one that was made within a step; NULL: the caller's live as long */
 };
 
 /* Between two copies of the slots' table, 200 ms apart; one more is forgotten at once. */

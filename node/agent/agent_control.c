@@ -264,6 +264,21 @@ void agent_on_record(struct agent *agent, const struct shoal_record *record)
 
 /* ---- requests ---- */
 
+/* An event within a step waits until its end, and then its maker's stack is gone. */
+static uint8_t *keep_views(struct shoal_sched_request *request)
+{
+    uint8_t *kept = malloc(request->token.len + request->command.len + 1);
+
+    SHOAL_ASSERT(kept != NULL);
+    if (request->token.len > 0)
+        memcpy(kept, request->token.bytes, request->token.len);
+    if (request->command.len > 0)
+        memcpy(kept + request->token.len, request->command.bytes, request->command.len);
+    request->token.bytes = kept;
+    request->command.bytes = kept + request->token.len;
+    return kept;
+}
+
 void agent_request(struct agent *agent, struct shoal_sched_request *request, agent_reply_fn *done, void *arg)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_REQUEST };
@@ -281,6 +296,8 @@ void agent_request(struct agent *agent, struct shoal_sched_request *request, age
     }
     *slot = (struct agent_request){ .id = ++agent->next_request, .done = done, .arg = arg };
     request->id = slot->id;
+    if (agent->stepping)
+        slot->kept = keep_views(request);
     event.u.request = *request;
     agent_event(agent, &event);
 }
@@ -294,6 +311,7 @@ static void on_reply(struct agent *agent, const struct shoal_sched_action *actio
             continue;
         agent->requests[i] = (struct agent_request){ 0 };
         request.done(request.arg, action->u.reply.err, action);
+        free(request.kept);
         return;
     }
 }

@@ -391,6 +391,13 @@ static const char *state_of(bool known, bool ended, uint32_t replicas, uint32_t 
     return ready < replicas ? "growing" : "ready";
 }
 
+static const char *why_of(const struct shoal_job_facts *facts, uint32_t replicas, uint32_t ready)
+{
+    if (facts == NULL || ready >= replicas)
+        return "";
+    return shoal_job_state_ended((enum shoal_job_state)facts->state) ? facts->reason : facts->pending;
+}
+
 /* `facts`: as the job's leader says; NULL: as gossip has it. */
 static bool put_service(struct agent *agent, const struct shoal_mesh_service *service,
                         const struct shoal_job_facts *facts, struct shoal_buf *json)
@@ -419,7 +426,7 @@ static bool put_service(struct agent *agent, const struct shoal_mesh_service *se
     ready = put_hosts(agent, service->job, json, &fine);
     fine = fine && put(json, ",\"ready\":%u", ready) &&
            put_text(json, "state", state_of(known, ended, replicas, ready)) &&
-           put_text(json, "why", facts == NULL || ready >= replicas ? "" : ended ? facts->reason : facts->pending);
+           put_text(json, "why", why_of(facts, replicas, ready));
     return fine && put(json, "}");
 }
 

@@ -91,7 +91,7 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
     }
     if (shoal_job_spec_serves(&job->spec)) {
         err = SHOAL_ERR_MALFORMED;
-        if (job->tasks == NULL)
+        if (job->tasks == NULL || job->spec.replicas > SHOAL_SERVICE_REPLICAS_MAX)
             goto undo;
         job->tasks->replicas = job->spec.replicas;
     }

@@ -47,7 +47,7 @@ static const struct shoal_pack_field facts_fields[] = {
     ROW("priority", U32, priority, UINT32_MAX),
     ROW("rate_milli", U32, rate_milli, UINT32_MAX),
     TEXT("reason", reason),
-    ROW("replicas", U32, replicas, SHOAL_SERVICE_REPLICAS_MAX),
+    ROW("replicas", U32, replicas, UINT32_MAX),
     ID("result", result),
     TEXT("service", service),
     ROW("start_ms", U64, start_ms, UINT64_MAX),

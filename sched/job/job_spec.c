@@ -49,7 +49,7 @@ static const struct shoal_pack_field spec_fields[] = {
     TEXT("plan", plan),
     ROW("priority", U32, priority, UINT32_MAX),
     ROW("profile", STR, profile, BYTES_MAX),
-    ROW("replicas", U32, replicas, SHOAL_SERVICE_REPLICAS_MAX),
+    ROW("replicas", U32, replicas, UINT32_MAX),
     TEXT("service", service),
     ROW("submit_ms", U64, submit_ms, UINT64_MAX),
     TEXT("submit_user", submit_user),

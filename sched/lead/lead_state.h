@@ -103,6 +103,7 @@ struct shoal_lead {
     uint64_t backoff_ns; /* a gang that did not come together waits until then */
     uint64_t again_ns;    /* no replica is started before: one has ended by itself */
     uint32_t again_count; /* so many did since one stood */
+    char again_text[SHOAL_JOB_REASON_BYTES];
     uint32_t backoffs;
     /* Epochs. */
     bool revoking;      /* the running epoch is to end */

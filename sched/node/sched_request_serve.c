@@ -114,17 +114,16 @@ static bool is_change(const struct sched_request *r)
            r->kind == SHOAL_SCHED_MESH_CHANGE;
 }
 
-static bool scale_valid(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
+static enum shoal_err check_scale(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
 {
     SHOAL_ASSERT(r->kind == SHOAL_SCHED_SCALE);
     if (g->mesh_is || g->job == NULL || !shoal_job_spec_serves(&g->job->spec))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "this job is no service: it has no replicas") == SHOAL_OK;
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "this job is no service: it has no replicas");
     if (g->job->stop || shoal_job_state_ended((enum shoal_job_state)g->job->state))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "the service's job has ended: %s", g->job->reason) == SHOAL_OK;
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "the service's job has ended: %s", g->job->reason);
     if (r->command.len != 1 || r->command.bytes[0] > SHOAL_SERVICE_REPLICAS_MAX)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "a service has 0 to %u replicas", SHOAL_SERVICE_REPLICAS_MAX) ==
-               SHOAL_OK;
-    return true;
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "a service has 0 to %u replicas", SHOAL_SERVICE_REPLICAS_MAX);
+    return SHOAL_OK;
 }
 
 void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r, struct sched_group *g)
@@ -145,7 +144,7 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
     if (is_change(r)) {
         if (!g->mesh_is && g->job == NULL)
             sched_request_retry(s, r, SCHED_RETRY_NS);
-        else if (r->kind == SHOAL_SCHED_SCALE && !scale_valid(r, g, &msg))
+        else if (r->kind == SHOAL_SCHED_SCALE && check_scale(r, g, &msg) != SHOAL_OK)
             sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "%s", msg.text);
         else if (g->mesh_is || sched_request_may(s, r, g->job->spec.creator))
             propose(s, r, g);

@@ -484,6 +484,53 @@ static void fake_curve(void *ctx, const struct shoal_user *caller, const char *i
                                ",\"calls\":[]}"));
 }
 
+/* One service, "echo": it answers what it is asked. */
+static void fake_infer(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
+{
+    struct shoal_inferred inferred = { 200, infer->header_len, infer->content_type, infer->body };
+    struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    if (strcmp(infer->model, "echo") == 0)
+        done(arg, SHOAL_OK, &msg, &inferred);
+    else
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", infer->model), &msg, NULL);
+}
+
+static void fake_services(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
+                          void *arg)
+{
+    static const char service[] =
+        "{\"name\":\"echo\",\"version\":1,\"job\":\"shoal-0000000000000000\",\"deployedReplicas\":1,\"replicas\":1,"
+        "\"creator\":\"ada\",\"createdAt\":1,\"updatedAt\":1,\"hosts\":[],\"ready\":0,\"state\":\"starting\",\"why\":\"\"}";
+    struct shoal_msg msg = { "" };
+    char all[sizeof(service) + 20];
+
+    (void)ctx;
+    (void)caller;
+    (void)snprintf(all, sizeof(all), "{\"services\":[%s]}", service);
+    if (name == NULL || strcmp(name, "echo") == 0)
+        done(arg, SHOAL_OK, &msg, shoal_view_text(name == NULL ? all : service));
+    else
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg,
+             (struct shoal_view){ 0 });
+}
+
+static void fake_service_change(void *ctx, const struct shoal_user *caller, const char *name,
+                                enum shoal_service_verb verb, unsigned replicas, shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "it is done" };
+
+    (void)ctx;
+    (void)caller;
+    (void)verb;
+    (void)replicas;
+    if (strcmp(name, "echo") == 0)
+        done(arg, SHOAL_OK, &msg);
+    else
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg);
+}
+
 static void fake_why(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_text_fn *done, void *arg)
 {
     struct shoal_msg msg = { "" };
@@ -624,6 +671,9 @@ static struct shoal_backend backend_of(struct fake *fake)
         .ledger = fake_ledger,
         .curve = fake_curve,
         .why = fake_why,
+        .infer = fake_infer,
+        .services = fake_services,
+        .service_change = fake_service_change,
         .tasks = fake_tasks,
         .logon = fake_logon,
         .logoff = fake_logoff,

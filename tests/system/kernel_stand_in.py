@@ -6,7 +6,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 
 import msgpack
 
@@ -25,7 +24,7 @@ class Kernel:
     def answer(self, number, head, body):
         word, _, rest = body.decode("latin-1").partition(" ")
         if word == "sleep":
-            time.sleep(float(rest))
+            threading.Event().wait(float(rest))  # it computes
         elif word == "die":
             os._exit(3)
         elif word == "where":

@@ -1,5 +1,6 @@
 """Services on real agents: deployed through one node, asked through all, under the death of a host, stopped, started, deleted."""
 
+import concurrent.futures
 import pathlib
 import shutil
 import urllib.error
@@ -67,3 +68,62 @@ def test_any_node_deploys_and_answers(services):
     assert services.ask(beta, "echo", b"", Content_Length=str(65 << 20))[0] == 413
     log = services.mesh.shoal("service", "logs", "echo", "--node", gamma.url).stdout
     assert "kernel 0 listens" in log
+
+
+def test_a_host_dies_under_requests(services):
+    """Only what was in flight there is lost; the replica comes back elsewhere."""
+    alpha, beta, gamma = services.mesh.hosts
+    services.deploy(alpha, "echo", 3, batch=2)
+    services.until_ready("echo", 3)
+    shown = services.show(alpha, "echo")["hosts"]
+    victim = next(host for host in (gamma, beta) if any(place["node"] == host.name for place in shown))
+    asked = [host for host in services.mesh.hosts if host is not victim]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        before = [pool.submit(services.ask, asked[i % 2], "echo", b"sleep 0.3") for i in range(16)]
+        concurrent.futures.wait(before[:2])
+        victim.lose()
+        after = [pool.submit(services.ask, asked[i % 2], "echo", b"number %d" % i) for i in range(60)]
+    told = [answer.result() for answer in before]
+    assert {answer[0] for answer in told} <= {200, 500}, told
+    assert sum(answer[0] == 500 for answer in told) <= 6  # no more than the kernels there had in hand
+    for i, answer in enumerate(after):
+        status, body, _ = answer.result()
+        assert (status, body) == (200, b"number %d" % i) or status == 500, (status, body)
+    assert sum(answer.result()[0] == 500 for answer in after) <= 6
+    services.until_ready("echo", 3, asked)
+
+
+def test_stop_start_scale_delete(services):
+    alpha, beta, gamma = services.mesh.hosts
+    job = services.deploy(beta, "echo", 1)["job"]
+    services.until_ready("echo", 1)
+    services.mesh.cli(alpha, "service", "scale", "echo", 3)
+    services.until_ready("echo", 3)
+    services.mesh.cli(gamma, "service", "stop", "echo")
+    services.until_ready("echo", 0)
+    status, body, headers = services.ask(alpha, "echo", b"", path="/dlim/v1/inference/%s")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert body == b"Inference service for model <echo> is currently unavailable."
+    services.mesh.cli(alpha, "service", "start", "echo")
+    services.until_ready("echo", 1)
+    assert services.ask(gamma, "echo", b"again")[:2] == (200, b"again")
+    services.mesh.cli(gamma, "service", "delete", "echo")
+    assert services.ask(alpha, "echo", b"")[0] == 404
+    assert services.mesh.cli(beta, "service", "list") == {"services": []}
+    services.mesh.until(lambda: not any(job in str(host.get("/v1/debug/groups")) for host in services.mesh.hosts), 60,
+                        "the job of the deleted service is gone")
+
+
+def test_kernels_that_fail(services):
+    """Each costs its own requests, and is started again."""
+    alpha, beta, gamma = services.mesh.hosts
+    services.deploy(alpha, "echo", 1, batch=2)
+    services.until_ready("echo", 1)
+    for word in (b"die", b"nonsense"):
+        status, body, _ = services.ask(beta, "echo", word)
+        assert status == 500, body
+        services.mesh.until(lambda: services.ask(gamma, "echo", b"back")[0] == 200, 60, "a kernel is there again")
+    (services.package / "broken").touch()
+    services.deploy(alpha, "broken", 1)
+    services.mesh.until(lambda: "the model is broken" in services.show(beta, "broken")["why"], 60, "the reason is told")
+    assert services.ask(gamma, "broken", b"")[0] == 503

@@ -49,6 +49,7 @@ PREFIXES = {
     "collective/memory": {"arena", "fault", "kernels", "tree"},
     "collective/transport": {"transport", "seal"},
     "node/store": {"store", "writer", "index"},
+    "node/serve": {"serve", "kernel"},
 }
 
 # Arrows between folders: who includes a header of another room by its path. None of them may be turned round.
@@ -57,7 +58,7 @@ ARROWS = {
     ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
     ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
-    ("node/agent", "node/blob"), ("node/agent", "node/store"), ("node/blob", "node/store"),
+    ("node/agent", "node/blob"), ("node/agent", "node/serve"), ("node/agent", "node/store"), ("node/blob", "node/store"),
     ("sched/lead", "sched/job"), ("sched/host", "sched/job"), ("sched/host", "sched/lead"),
 }
 
