@@ -132,7 +132,7 @@ static bool choose(struct infer_call *call, struct shoal_node_id *node)
             offer(two, &seen, &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room) });
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
         if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
-            was_tried(call, record.author) || shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK)
+            call->infer.body.len > PIECE_BYTES ||             was_tried(call, record.author) || shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK)
             continue;
         for (unsigned i = 0; i < serving.count; i++)
             if (serving.services[i].ready > 0 && shoal_job_id_equal(serving.services[i].job, call->job) &&
@@ -267,7 +267,10 @@ static void infer_next(struct infer_call *call)
         return;
     }
     if (call->tries == TRIES_MAX || !choose(call, &node)) {
-        if (call->full)
+        if (call->infer.body.len > PIECE_BYTES)
+            infer_end(call, SHOAL_ERR_TOO_BIG,
+                      "requests above 1 MiB are answered by hosts that have a replica alone; ask one of them", NULL);
+        else if (call->full)
             infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
         else {
             (void)snprintf(text, sizeof(text), "Inference service for model <%s> is currently unavailable.",

@@ -65,9 +65,50 @@ def test_any_node_deploys_and_answers(services):
     assert b"('model', 'echo')" in head and b"('version', '7')" in head and b"('user', 'admin')" in head
     large = b"y" * (600 << 10)
     assert all(services.ask(host, "echo", large)[1] == large for host in services.mesh.hosts)
+    larger = b"z" * (2 << 20)
+    there = {place["node"] for place in services.show(beta, "echo")["hosts"]}
+    for host in services.mesh.hosts:
+        status, body, _ = services.ask(host, "echo", larger)
+        assert (status, body) == (200, larger) if host.name in there else (status == 413 and b"above 1 MiB" in body), status
     assert services.ask(beta, "echo", b"", Content_Length=str(65 << 20))[0] == 413
     log = services.mesh.shoal("service", "logs", "echo", "--node", gamma.url).stdout
     assert "kernel 0 listens" in log
+
+
+WMLA_KERNEL = """
+import json
+
+from redhareapi import Kernel
+
+
+class Doubler(Kernel):
+    def on_kernel_start(self, kernel_context):
+        print("starts", flush=True)
+
+    def on_task_invoke(self, task_context):
+        while task_context is not None:
+            task_context.set_output_data(json.dumps(2 * json.loads(task_context.get_input_data())))
+            task_context = task_context.next()
+
+    def on_kernel_shutdown(self):
+        pass
+
+
+if __name__ == "__main__":
+    Doubler().run()
+"""
+
+
+def test_a_kernel_of_wmla_is_served_by_every_node(services, tmp_path):
+    package = tmp_path / "doubler"
+    package.mkdir()
+    (package / "kernel.py").write_text(WMLA_KERNEL)
+    (package / "model.json").write_text('{"name": "doubler", "tag": "", "weight_path": "./", "runtime": "dlipy3", '
+                                        '"kernel_path": "kernel.py", "schema_version": "1"}')
+    services.mesh.shoal("service", "deploy", "doubler", "--package", package, "--node", services.mesh.hosts[1].url)
+    services.until_ready("doubler", 1)
+    for i, host in enumerate(services.mesh.hosts):
+        assert services.ask(host, "doubler", b"%d" % i, path="/dlim/v1/inference/%s")[:2] == (200, b"%d" % (2 * i))
 
 
 def test_a_host_dies_under_requests(services):

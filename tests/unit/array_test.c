@@ -109,6 +109,22 @@ static struct shoal_job *new_job(const char *text)
     return job;
 }
 
+static struct shoal_job *new_service(uint32_t replicas)
+{
+    struct shoal_job_spec spec = { .workers_min = 1, .workers_max = 1, .user_cmd = true, .replicas = replicas };
+    struct shoal_job_founding founding = { .id = { { 1 } }, .create_ms = 1000 };
+    struct shoal_job *job;
+    size_t len;
+
+    memcpy(spec.array, SHOAL_SERVICE_ARRAY, sizeof(SHOAL_SERVICE_ARRAY));
+    memcpy(spec.service, "digits", 7);
+    assert_int_equal(shoal_job_spec_check(&spec, NULL), SHOAL_OK);
+    assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
+    founding.spec = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_job_create(&job, &founding), SHOAL_OK);
+    return job;
+}
+
 static void start(void)
 {
     memset(&entry, 0, sizeof(entry));
@@ -423,6 +439,50 @@ static void test_replicas(void **state)
     assert_true(ended > 500); /* the rounds got somewhere */
 }
 
+static unsigned scale(struct shoal_job *job, uint32_t replicas)
+{
+    size_t len = shoal_job_entry_scale(bytes, sizeof(bytes), replicas, "ada", 1500);
+
+    return shoal_job_apply(job, job->applied + 1, shoal_view_of(bytes, len), &scratch);
+}
+
+/* T5: however a replica ends, it is to run again; as many as are asked for; a copy knows how many. */
+static void test_service(void **state)
+{
+    static const uint8_t outcomes[] = { SHOAL_TASK_ENDED, SHOAL_TASK_AGAIN, SHOAL_TASK_UNSTARTED, SHOAL_TASK_ABANDONED };
+    struct shoal_job *job = new_service(2), *copy;
+    struct shoal_job *array = new_job("0-9");
+    size_t len;
+
+    (void)state;
+    assert_int_equal(scale(array, 1), SHOAL_JOB_CHANGED_REFUSED);
+    shoal_job_destroy(array);
+    for (uint64_t i = 0; i < 4; i++) {
+        start();
+        add(2 * i + 1, 0);
+        add(2 * i + 2, 1);
+        assert_false(apply(job) & SHOAL_JOB_CHANGED_REFUSED);
+        start();
+        add(100, 2); /* a third one */
+        assert_int_equal(apply(job), SHOAL_JOB_CHANGED_REFUSED);
+        start();
+        end(2 * i + 1, outcomes[i], 0);
+        end(2 * i + 2, outcomes[i], 9);
+        assert_false(apply(job) & SHOAL_JOB_CHANGED_REFUSED);
+        assert_int_equal(job->tasks->counts[SHOAL_TASK_PENDING], 64);
+    }
+    assert_int_equal(scale(job, 3), SHOAL_JOB_CHANGED_FLAGS);
+    assert_int_equal(scale(job, 65), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(shoal_job_tasks_room(job), 3);
+    assert_int_equal(shoal_job_snapshot_encode(job, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_restore(&copy, shoal_view_of(bytes, len)), SHOAL_OK);
+    assert_int_equal(copy->tasks->replicas, 3);
+    shoal_job_destroy(copy);
+    assert_int_equal(scale(job, 0), SHOAL_JOB_CHANGED_FLAGS);
+    assert_int_equal(shoal_job_tasks_room(job), 0);
+    shoal_job_destroy(job);
+}
+
 static void test_snapshot_refused(void **state)
 {
     struct shoal_job *job = new_job("0-3"), *copy;
@@ -496,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_recover),
         cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_service),
         cmocka_unit_test(test_snapshot_refused),
         cmocka_unit_test(test_largest_snapshot),
         cmocka_unit_test(test_spec),
