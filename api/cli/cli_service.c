@@ -168,7 +168,12 @@ static int send_package(struct cli *cli, const char *file, const char *file_name
     uint64_t replicas = 1;
     char *data = cli->rest_count > 0 ? make_data(cli) : NULL;
     struct cli_call call = {
-        .method = "POST", .path = path, .data = data, .file = file, .file_name = file_name, .timeout_s = DEPLOY_TIMEOUT_S
+        .method = "POST",
+        .path = path,
+        .data = data,
+        .file = file,
+        .file_name = file_name,
+        .timeout_s = DEPLOY_TIMEOUT_S,
     };
     struct cli_answer answer;
     struct json_input *input;

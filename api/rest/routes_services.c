@@ -159,7 +159,8 @@ static bool looks_like_json(struct shoal_view body)
         end--;
     if (at == end)
         return false;
-    return (body.bytes[at] == '{' && body.bytes[end - 1] == '}') || (body.bytes[at] == '[' && body.bytes[end - 1] == ']');
+    return (body.bytes[at] == '{' && body.bytes[end - 1] == '}') ||
+           (body.bytes[at] == '[' && body.bytes[end - 1] == ']');
 }
 
 static const char *type_of(const struct shoal_inferred *inferred)

@@ -132,14 +132,16 @@ static bool choose(struct infer_call *call, struct shoal_node_id *node)
             offer(two, &seen, &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room) });
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
         if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
-            call->infer.body.len > PIECE_BYTES ||             was_tried(call, record.author) || shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK)
+            call->infer.body.len > PIECE_BYTES || was_tried(call, record.author) ||
+            shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK)
             continue;
         for (unsigned i = 0; i < serving.count; i++)
             if (serving.services[i].ready > 0 && shoal_job_id_equal(serving.services[i].job, call->job) &&
                 reaches(agent, record.author))
                 offer(two, &seen,
-                      &(struct candidate){ record.author, cost_of(serving.services[i].open + sent_to(agent, record.author),
-                                                                  serving.services[i].room) });
+                      &(struct candidate){ record.author,
+                                           cost_of(serving.services[i].open + sent_to(agent, record.author),
+                                                   serving.services[i].room) });
     }
     if (seen == 0)
         return false;

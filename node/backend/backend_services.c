@@ -174,8 +174,9 @@ static void on_looked(void *arg, enum shoal_err err, const char *text, const str
     struct shoal_msg msg = { "" };
 
     if (err == SHOAL_OK) {
-        (void)shoal_fail(&msg, SHOAL_ERR_EXISTS, "the service %s exists already, by %s; delete it first, or take another name",
-                         service->name, service->creator);
+        (void)shoal_fail(&msg, SHOAL_ERR_EXISTS,
+                         "the service %s exists already, by %s; delete it first, or take another name", service->name,
+                         service->creator);
         deploy_end(d, SHOAL_ERR_EXISTS, &msg, (struct shoal_view){ 0 });
     } else if (err != SHOAL_ERR_NOT_FOUND) {
         (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
@@ -483,7 +484,8 @@ static void on_list_read(void *arg, enum shoal_err err, const struct shoal_sched
     bool fine = put(&json, "{\"services\":[");
 
     for (size_t i = 0; i < count && fine && err == SHOAL_OK; i++)
-        fine = put(&json, "%s", i == 0 ? "" : ",") && put_service(l->agent, shoal_mesh_service_at(mesh, i), NULL, &json);
+        fine = put(&json, "%s", i == 0 ? "" : ",") &&
+               put_service(l->agent, shoal_mesh_service_at(mesh, i), NULL, &json);
     fine = fine && put(&json, "]}");
     if (err != SHOAL_OK)
         look_end(l, err, reply->u.reply.text, &json);

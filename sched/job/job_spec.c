@@ -143,7 +143,8 @@ static enum shoal_err check_service(const struct shoal_job_spec *spec, struct sh
     SHOAL_ASSERT(shoal_job_spec_serves(spec));
     if (!shoal_service_name_valid(spec->service))
         return shoal_fail(msg, SHOAL_ERR_INVALID,
-                          "\"%s\" is no name of a service: use 1 to %d of A-Z a-z 0-9 . _ - and begin with a letter or digit",
+                          "\"%s\" is no name of a service: use 1 to %d of A-Z a-z 0-9 . _ - and begin with a letter or "
+                          "digit",
                           spec->service, SHOAL_JOB_TEXT_BYTES - 1);
     if (spec->replicas > SHOAL_SERVICE_REPLICAS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "%u replicas: a service has at most %u; ask for fewer", spec->replicas,

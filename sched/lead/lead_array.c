@@ -99,7 +99,8 @@ void lead_array_ended(struct lead_step *s, const struct lworker *worker)
     wait_ns = AGAIN_MIN_NS << (lead->again_count < 7 ? lead->again_count : 7);
     lead->again_ns = s->now_ns + (wait_ns < AGAIN_MAX_NS ? wait_ns : AGAIN_MAX_NS);
     lead->again_count++;
-    (void)snprintf(lead->again_text, sizeof(lead->again_text), "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
+    (void)snprintf(lead->again_text, sizeof(lead->again_text),
+                   "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
                  worker->report.signalled ? "signal" : "exit status", worker->report.status,
                  worker->report.text[0] != '\0' ? ": " : "", worker->report.text,
                  (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));

@@ -126,11 +126,11 @@ def test_a_host_dies_under_requests(services):
         after = [pool.submit(services.ask, asked[i % 2], "echo", b"number %d" % i) for i in range(60)]
     told = [answer.result() for answer in before]
     assert {answer[0] for answer in told} <= {200, 500}, told
-    assert sum(answer[0] == 500 for answer in told) <= 6  # no more than the kernels there had in hand
+    assert sum(answer[0] == 500 for answer in told) <= 8  # no more than were under way at that moment
     for i, answer in enumerate(after):
         status, body, _ = answer.result()
         assert (status, body) == (200, b"number %d" % i) or status == 500, (status, body)
-    assert sum(answer.result()[0] == 500 for answer in after) <= 6
+    assert sum(answer.result()[0] == 500 for answer in after) <= 8
     services.until_ready("echo", 3, asked)
 
 
