@@ -1,6 +1,7 @@
 """FabricModel: the class that training scripts build and train (training contract 3). Importing this loads torch, and makes
 "cuda" a word for the CPU where there is no GPU: scripts move their model before they make a FabricModel."""
 
+import importlib.util
 import os
 import sys
 import warnings
@@ -21,7 +22,7 @@ def announce():
 
 
 announce()
-if os.environ["FABRIC_BACKEND"].lower() == "pytorch":
+if os.environ["FABRIC_BACKEND"].lower() == "pytorch" and importlib.util.find_spec("torch") is not None:
     from pyedt import _device
 
     _device.stay_on_cpu()
