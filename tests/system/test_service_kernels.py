@@ -1,0 +1,94 @@
+"""Real kernels behind services: WMLA's Python contract, and a model by its file, from a package to an answer through any node."""
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+import torch
+from mesh import TLS
+
+PING_PONG = """
+import os
+import redhareapiversion
+from redhareapi import Kernel
+
+class Echo(Kernel):
+    def on_kernel_start(self, kernel_context):
+        print("starts", os.environ["MSD_POD_NAME"])
+
+    def on_task_invoke(self, task_context):
+        while task_context is not None:
+            asked = task_context.get_input_data()
+            if asked == "raise":
+                raise ValueError("no good")
+            if asked == "die":
+                os._exit(3)
+            task_context.set_output_data(asked)
+            task_context = task_context.next()
+
+if __name__ == "__main__":
+    Echo().run()
+"""
+
+
+def ask(mesh, host, name, body):
+    """(status, body) of one request."""
+    request = urllib.request.Request("%s/v2/models/%s/infer" % (host.url, name), data=body, method="POST",
+                                     headers={"Authorization": "Bearer " + mesh.token(host), "Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=TLS) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.read()
+
+
+def deploy(mesh, name, package):
+    mesh.cli(mesh.hosts[0], "service", "deploy", name, "--package", package, "--replicas", 1)
+
+
+def until_ready(mesh, name):
+    for host in mesh.hosts:
+        mesh.until(lambda: mesh.cli(host, "service", "show", name)["ready"] == 1, 120, "%s is ready by the word of %s" % (name, host.name))
+
+
+@pytest.fixture
+def package(tmp_path):
+    def make(**files):
+        folder = tmp_path / "package"
+        folder.mkdir()
+        for file, content in files.items():
+            (folder / file.replace("_", ".")).write_bytes(content)
+        return folder
+
+    return make
+
+
+def test_a_wmla_kernel_answers_through_every_node_and_comes_again_when_it_dies(new_mesh, package):
+    mesh = new_mesh()
+    deploy(mesh, "echo", package(kernel_py=PING_PONG.encode(), model_json=b'{"name": "echo", "kernel_path": "kernel.py"}'))
+    until_ready(mesh, "echo")
+    assert [ask(mesh, host, "echo", b'{"a": 1}') for host in mesh.hosts] == [(200, b'{"a": 1}')] * 3
+    status, body = ask(mesh, mesh.hosts[1], "echo", b"raise")
+    assert status == 500 and b"ValueError: no good" in body
+    assert ask(mesh, mesh.hosts[2], "echo", b"die")[0] >= 500
+    until_ready(mesh, "echo")
+    mesh.until(lambda: ask(mesh, mesh.hosts[0], "echo", b"x") == (200, b"x"), 60, "the kernel answers again")
+
+
+def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_path):
+    mesh = new_mesh()
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).eval()
+    torch.jit.script(net).save(str(tmp_path / "net"))
+    deploy(mesh, "net", package(net_pt=(tmp_path / "net").read_bytes()))
+    until_ready(mesh, "net")
+    rows = torch.tensor([[1.0, 2.0, 3.0], [0.5, -1.0, 4.0]])
+    request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": rows.reshape(-1).tolist()}]}
+    for host in mesh.hosts:
+        status, body = ask(mesh, host, "net", json.dumps(request).encode())
+        assert status == 200, body
+        found = json.loads(body)["outputs"][0]
+        assert found["shape"] == [2, 2]
+        assert found["data"] == pytest.approx(net(rows).reshape(-1).tolist(), rel=1e-5)
+    assert ask(mesh, mesh.hosts[1], "net", b"{}")[0] == 400
