@@ -145,8 +145,8 @@ static void start(struct fixture *f, unsigned i, uint16_t port)
 
     if (i == 2 || f->quick) {
         options.handshake_timeout_ns = 60 * SHOAL_MS;
-        options.idle_ping_ns = f->quick_idle ? 40 * SHOAL_MS : 0;
-        options.idle_dead_ns = f->quick_idle ? 120 * SHOAL_MS : 0;
+        options.idle_ping_ns = f->quick_idle ? 100 * SHOAL_MS : 0;
+        options.idle_dead_ns = f->quick_idle ? 600 * SHOAL_MS : 0;
     }
     if (shoal_link_create(&end->link, &options, &msg) != SHOAL_OK)
         fail_msg("%s", msg.text);
