@@ -398,6 +398,8 @@ static void respond_as(struct http_request *request, int status, const char *typ
         return;
     if (!http_conn_keeps(request->conn, request))
         request->head.keep_alive = false;
+    if (status == 204 || status == 304)
+        body.len = 0; /* such an answer has no body: a client would take it for the next answer's head */
     len = format_head(request, status, type, body.len, request->head.keep_alive, head, sizeof(head));
     if (request->head.method == HTTP1_HEAD)
         body.len = 0;

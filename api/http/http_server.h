@@ -142,6 +142,7 @@ struct shoal_http {
     uint16_t port;
     unsigned handles_open; /* listener, timer, connections */
     unsigned requests_open;
+    uint64_t infer_bytes; /* bodies held for models */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;

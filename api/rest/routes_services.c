@@ -112,6 +112,7 @@ static void asking_free(void *state)
 {
     struct asking *a = state;
 
+    a->request->http->infer_bytes -= a->body.len;
     shoal_buf_deinit(&a->body);
     free(a);
 }
@@ -210,8 +211,12 @@ static void ask_data(struct http_request *request, struct shoal_view content)
 
     if (a->body.len + content.len > SHOAL_INFER_BODY_BYTES_MAX)
         refuse(request, ASKER_OIP, 413, "the request body is larger than a model takes");
+    else if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX)
+        refuse(request, ASKER_OIP, 503, "this node holds as many request bodies as it may; send it again in a second");
     else if (shoal_buf_append(&a->body, content.bytes, content.len) != SHOAL_OK)
         http_respond_error(request, 503, "out of memory; try again later");
+    else
+        request->http->infer_bytes += content.len;
 }
 
 /* A header as text in the arena; "" where there is none. */

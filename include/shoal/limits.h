@@ -220,6 +220,8 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
  * are usual. Requests that wait at one host for one service, and their bytes: then 429. */
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
 #define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)
+/* Bodies of requests for models that one agent's server holds at one time. */
+#define SHOAL_INFER_HELD_BYTES_MAX (512 * SHOAL_MIB)
 #define SHOAL_SERVICE_QUEUE_MAX 1024u
 #define SHOAL_SERVICE_QUEUE_BYTES_MAX (256 * SHOAL_MIB)
 /* In a kernel at one time, whatever its batch. */

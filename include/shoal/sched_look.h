@@ -18,6 +18,8 @@ const struct shoal_mesh *shoal_sched_mesh(const struct shoal_sched *sched);
 uint64_t shoal_sched_mesh_version(const struct shoal_sched *sched);
 /* Everybody follows the rules of this version, and nothing else is taken (L4 of sched/node/sched_seal.c). */
 bool shoal_sched_is_bound(const struct shoal_sched *sched);
+/* False: a host that is here runs an agent of a version before those rules; what only newer ones read would part them. */
+bool shoal_sched_all_follow_rules(const struct shoal_sched *sched);
 /* That host says that it follows them. */
 bool shoal_sched_follows_rules(const struct shoal_sched *sched, struct shoal_node_id node);
 /* True when the mesh group has a leader that this node knows. */

@@ -29,6 +29,7 @@ void agent_serve_create(struct agent *agent)
 {
     agent->serve = serve_host_create(&(struct serve_host_options){
         .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken });
+    agent->serving_told.count = UINT8_MAX; /* an earlier life of this host may have told of replicas */
 }
 
 void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,
@@ -52,18 +53,21 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
 
 void agent_serve_ended(struct agent *agent, uint64_t worker_id) { serve_host_end(agent->serve, worker_id); }
 
-static void tell(struct agent *agent, const struct shoal_serving_record *serving)
+/* What does not fit the record is not told. */
+static void tell(struct agent *agent, const struct shoal_serving_record *all)
 {
+    struct shoal_serving_record fits = *all;
     uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
     struct shoal_record record = { .kind = SHOAL_RECORD_SERVICE };
     size_t len;
 
     memcpy(record.key.bytes, agent->identity.node.bytes, sizeof(record.key.bytes));
-    if (shoal_serving_record_encode(serving, bytes, sizeof(bytes), &len) != SHOAL_OK)
-        return;
+    while (shoal_serving_record_encode(&fits, bytes, sizeof(bytes), &len) != SHOAL_OK)
+        if (fits.count-- == 0)
+            return;
     record.payload = shoal_view_of(bytes, len);
     agent_publish(agent, &record);
-    agent->serving_told = *serving;
+    agent->serving_told = *all;
 }
 
 void agent_serve_look(struct agent *agent)

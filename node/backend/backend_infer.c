@@ -22,6 +22,8 @@
 /* The host's own clock ends a request; this one only when nothing is heard of it any more. */
 #define MARGIN_NS (5 * SHOAL_S)
 #define PIECE_BYTES SHOAL_MIB
+/* Of the questions to other nodes that may be open (peer_call_uv.c): the rest is for jobs. */
+#define OUT_MAX 256
 
 enum infer_word { WORD_RUN, WORD_WAITS, WORD_HANDED, WORD_COUNT };
 
@@ -218,7 +220,8 @@ static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg
     shoal_get_text(&r, type, sizeof(type));
     inferred.content_type = type;
     inferred.body = shoal_view_of(r.bytes + r.at, shoal_reader_left(&r));
-    if (r.failed)
+    if (r.failed || inferred.status < 200 || inferred.status > 599 || inferred.header_len > inferred.body.len ||
+        strpbrk(type, "\r\n") != NULL)
         infer_end(call, SHOAL_ERR_MALFORMED, "the other host's answer does not decode", NULL);
     else
         infer_end(call, SHOAL_OK, "", &inferred);
@@ -258,6 +261,15 @@ static void run_there(struct infer_call *call, struct shoal_node_id node, uint32
     }
 }
 
+static bool out_is_full(const struct agent *agent)
+{
+    unsigned count = 0;
+
+    for (const struct infer_call *c = agent->infers; c != NULL && count < OUT_MAX; c = c->next)
+        count++;
+    return count == OUT_MAX;
+}
+
 static void infer_next(struct infer_call *call)
 {
     uint64_t now = agent_now_ns();
@@ -279,6 +291,11 @@ static void infer_next(struct infer_call *call)
                            call->infer.model);
             infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
         }
+        return;
+    }
+    if (!shoal_node_id_equal(node, call->agent->identity.node) && out_is_full(call->agent)) {
+        infer_end(call, SHOAL_ERR_FULL, "this node passes on as many requests as it may; send it again in a second",
+                  NULL);
         return;
     }
     call->tried[call->tries++] = node;
@@ -402,7 +419,8 @@ static bool get_run(struct shoal_reader *r, struct serve_ask *ask, struct run_te
     ask->head.model = t->model;
     ask->head.version = t->version;
     ask->head.user = t->user;
-    return !r->failed && ask->timeout_ms <= SHOAL_INFER_TIMEOUT_MS_MAX && ask->head.header_len <= ask->body.len;
+    return !r->failed && ask->timeout_ms > 0 && ask->timeout_ms <= SHOAL_INFER_TIMEOUT_MS_MAX &&
+           ask->head.header_len <= ask->body.len;
 }
 
 void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)

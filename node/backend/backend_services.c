@@ -181,6 +181,10 @@ static void on_looked(void *arg, enum shoal_err err, const char *text, const str
     } else if (err != SHOAL_ERR_NOT_FOUND) {
         (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
         deploy_end(d, err, &msg, (struct shoal_view){ 0 });
+    } else if (!shoal_sched_all_follow_rules(d->agent->sched)) { /* decision 0009 */
+        (void)shoal_fail(&msg, SHOAL_ERR_UNSUPPORTED,
+                         "a host of the mesh runs an agent of a version that knows no services; exchange it first");
+        deploy_end(d, SHOAL_ERR_UNSUPPORTED, &msg, (struct shoal_view){ 0 });
     } else {
         backend_submit(d->agent, d->submit, on_founded, d);
     }

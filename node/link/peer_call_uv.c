@@ -123,7 +123,14 @@ void peer_answer(struct peer_question *question, enum shoal_err err, const char 
     shoal_put_u8(&w, (uint8_t)err);
     shoal_put_text(&w, text);
     shoal_put_raw(&w, answer.bytes, answer.len);
-    (void)send_frame(calls, question->from, &w); /* lost: the asker's deadline ends the call */
+    if (send_frame(calls, question->from, &w) == SHOAL_ERR_FULL && answer.len > 0) { /* a word may fit where it does not */
+        w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+        shoal_put_u8(&w, 1);
+        shoal_put_u64(&w, question->id);
+        shoal_put_u8(&w, SHOAL_ERR_TIMEOUT);
+        shoal_put_text(&w, "the answer did not fit the link's queue; ask again");
+        (void)send_frame(calls, question->from, &w); /* lost, too: the asker's deadline ends the call */
+    }
     free(question);
 }
 

@@ -113,14 +113,24 @@ static void fds_of(struct msghdr *header, struct order_fds *found)
     }
 }
 
+/* Where somebody cannot be killed, places of ended runners are given up: agents look for who is left by environment, too. */
+static bool has_place(struct helper *helper)
+{
+    for (unsigned i = 0; helper->kept_count == SPAWN_RUNNERS_MAX && i < helper->kept_count; i++)
+        if (helper->kept[i].pid == 0) {
+            (void)close(helper->kept[i].lock);
+            helper->kept[i] = helper->kept[--helper->kept_count];
+        }
+    return helper->kept_count < SPAWN_RUNNERS_MAX;
+}
+
 /* False: this process forks nothing any more (W2). The order is lost with it, and given again elsewhere (P3). */
 static bool on_order(struct helper *helper, struct shoal_view datagram, struct order_fds *given)
 {
     struct spawn_order order;
     pid_t pid;
 
-    if (given->count != 2 || spawn_decode(datagram, &order) != SHOAL_OK ||
-        helper->kept_count == SPAWN_RUNNERS_MAX) { /* P4 */
+    if (given->count != 2 || spawn_decode(datagram, &order) != SHOAL_OK || !has_place(helper)) { /* P4 */
         (void)dprintf(2, "spawn helper: dropped an order of %zu bytes and %u descriptors beside %u runners\n",
                       datagram.len, given->count, helper->kept_count);
         return true;

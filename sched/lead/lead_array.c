@@ -122,6 +122,7 @@ void lead_array_shrink(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
     uint32_t stand = 0;
+    bool young = false;
 
     if (lead->job->tasks == NULL || !shoal_job_spec_serves(&lead->job->spec))
         return;
@@ -132,11 +133,14 @@ void lead_array_shrink(struct lead_step *s)
             continue;
         if (w->ready_ns == 0 && w->report.phase >= SHOAL_PHASE_STARTED)
             w->ready_ns = s->now_ns;
+        young = young || w->ready_ns == 0 || s->now_ns < w->ready_ns + STOOD_NS;
         if (w->ended_ns != 0)
             stop_replica(s, w, "fewer replicas are asked for");
         else
             stand++;
     }
+    if (stand > 0 && !young && s->now_ns >= lead->again_ns + STOOD_NS)
+        lead->again_count = 0; /* the loop is over: what else it waits for is said again */
     while (stand > lead->job->tasks->replicas) {
         struct lworker *last = NULL;
 

@@ -504,6 +504,19 @@ bool shoal_sched_follows_rules(const struct shoal_sched *s, struct shoal_node_id
     return sched_is_self(s, id) || (node != NULL && node->info.rules > 0);
 }
 
+bool shoal_sched_all_follow_rules(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->node_count <= SHOAL_MEMBERS_MAX);
+    for (uint32_t i = 0; i < s->node_count; i++) {
+        const struct shoal_sched_node *info = &s->nodes[i].info;
+
+        if (!sched_is_self(s, info->id) && info->state == SHOAL_SCHED_NODE_ALIVE && info->rules == 0 &&
+            !shoal_store_id_equal(info->store, (struct shoal_store_id){ { 0 } })) /* it has told of itself */
+            return false;
+    }
+    return true;
+}
+
 bool shoal_sched_mesh_writable(const struct shoal_sched *s)
 {
     const struct sched_group *g = sched_group_find(s, (struct shoal_job_id){ { 0 } });

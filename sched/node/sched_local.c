@@ -5,6 +5,7 @@
  *
  * J2. What lead and slots of one node tell each other waits in the queue: neither is stepped inside the other's step.
  *     When the queue is full the message is dropped and counted; who sent it says it again. */
+#include "sched_archive.h"
 #include "sched_group.h"
 #include "sched_lead.h"
 #include "sched_slots.h"
@@ -78,7 +79,7 @@ enum shoal_err sched_on_host_frame(struct shoal_sched *s, struct shoal_node_id f
         return sched_slots_step(s, &to_slots);
     }
     g = sched_group_find(s, job);
-    if (g == NULL && (sched_is_gone(s, job) || sched_gone_is_forgotten(s, job)))
+    if (g == NULL && (sched_is_gone(s, job) || sched_archive_has_ended(s, job)))
         tell_end(s, from, bytes);
     if (g == NULL || g->lead == NULL)
         return SHOAL_OK; /* led elsewhere: the host repeats its reports to the new leader */

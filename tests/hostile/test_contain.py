@@ -103,7 +103,8 @@ def test_a_job_inherits_its_streams_pages_and_lock_and_nothing_else(mesh, script
     job = submit(mesh, host, script(FDS), *options)
     assert ended(mesh, job)["state"] == "FINISHED"
     for task in [()] if tasks is None else [("--task", str(i)) for i in range(tasks)]:
-        assert strangers(log_of(mesh, host, job, *task)) == [{}]
+        text = mesh.until(lambda: log_of(mesh, host, job, *task), 30, "its log is here")
+        assert strangers(text) == [{}]
 
 
 ENGINE_FDS = FDS + """

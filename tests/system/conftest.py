@@ -12,6 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from mesh import Mesh  # noqa: E402
 
+collect_ignore = ["scripts"]  # users' scripts, whatever their names
+
 OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
 
 

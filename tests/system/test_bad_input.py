@@ -454,14 +454,13 @@ if __name__ == "__main__":
     main()
 """
 UNPICKLED = """
-import threading
-the_lock = threading.Lock()
+import socket
+the_socket = socket.socket()
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 32
     def __getitem__(self, i):
-        with the_lock:
-            return torch.ones(4), i % 2
+        return torch.ones(4), i % 2, the_socket
 def datasets():
     return Data(), Data()
 """
@@ -487,7 +486,7 @@ def test_an_elastic_script_with_what_cannot_be_pickled_is_told_what_and_where(me
     facts = ended(mesh, job, 90)
     assert facts["state"] == "ERROR", facts
     said = everything_said(mesh, job)
-    assert "TypeError" in facts["detail"] and "the_lock" in facts["detail"], facts["detail"]
+    assert "TypeError" in facts["detail"] and "the_socket" in facts["detail"], facts["detail"]
     assert "__getitem__" in said or "datasets" in said, said
 
 

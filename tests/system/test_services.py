@@ -149,8 +149,8 @@ def test_stop_start_scale_delete(services):
     services.until_ready("echo", 1)
     assert services.ask(gamma, "echo", b"again")[:2] == (200, b"again")
     services.mesh.cli(gamma, "service", "delete", "echo")
-    assert services.ask(alpha, "echo", b"")[0] == 404
-    assert services.mesh.cli(beta, "service", "list") == {"services": []}
+    services.mesh.until(lambda: services.ask(alpha, "echo", b"")[0] == 404, 30, "alpha hears that it is deleted")
+    services.mesh.until(lambda: services.mesh.cli(beta, "service", "list") == {"services": []}, 30, "beta hears it, too")
     services.mesh.until(lambda: not any(job in str(host.get("/v1/debug/groups")) for host in services.mesh.hosts), 60,
                         "the job of the deleted service is gone")
 
@@ -163,7 +163,8 @@ def test_kernels_that_fail(services):
     for word in (b"die", b"nonsense"):
         status, body, _ = services.ask(beta, "echo", word)
         assert status == 500, body
-        services.mesh.until(lambda: services.ask(gamma, "echo", b"back")[0] == 200, 60, "a kernel is there again")
+        for host in services.mesh.hosts:
+            services.mesh.until(lambda: services.ask(host, "echo", b"back")[0] == 200, 60, "%s reaches a kernel" % host.name)
     (services.package / "broken").touch()
     services.deploy(alpha, "broken", 1)
     services.mesh.until(lambda: "the model is broken" in services.show(beta, "broken")["why"], 60, "the reason is told")

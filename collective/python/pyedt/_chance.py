@@ -111,11 +111,14 @@ def find(roots):
     return found
 
 
+_first = {}  # id -> (generator, its state when this process first found it): a user's module outlives a call
+
+
 class Chance:
     """All generators of one engine. It is copied into loader children by their fork."""
 
     def __init__(self, roots=()):
-        self._own = [(generator, state_sum(generator)) for generator in find(list(roots))]
+        self._own = [_first.setdefault(id(one), (one, state_sum(one))) for one in find(list(roots))]
         if self._own:
             print("%d random generators of the script are seeded for each mini-batch" % len(self._own), flush=True)
 

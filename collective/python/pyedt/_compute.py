@@ -6,6 +6,7 @@ F2. A parameter that no mini-batch of the step touched has .grad None during opt
 F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones.
 F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back."""
 
+import copy
 import types
 
 import numpy as np
@@ -289,7 +290,16 @@ class StepModel:
     def __call__(self, *arguments, **named):
         return self._model(*arguments, **named)
 
+    @property
+    def __class__(self):  # isinstance(model, torch.nn.Module) is asked by helpers of scripts
+        return type(self._model)
+
+    def __deepcopy__(self, memo):
+        return copy.deepcopy(self._model, memo)
+
     def __getattr__(self, name):
+        if name == "_model":
+            raise AttributeError(name)
         value = getattr(self._model, name)
         return self._then_self(value) if name in self.RETURNING and isinstance(value, types.MethodType) else value
 

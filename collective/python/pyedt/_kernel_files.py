@@ -55,6 +55,9 @@ class Model:
             except _oip.Wrong as error:
                 task.answer(400, *_oip.error(str(error)))
                 continue
+            except Exception as error:  # what the reader did not foresee costs this request alone
+                task.answer(400, *_oip.error("the request cannot be read: %s" % _kernel_serve.last_line(error)))
+                continue
             joins = self.batches and request.rows is not None
             groups.setdefault(request.shape_of_batch() if joins else place, []).append((task, request))
         for members in groups.values():

@@ -102,6 +102,13 @@ def profile_number(profile, names, default):
     return default
 
 
+def signal_name(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the kernel's real-time ones have no names
+        return "SIGRT"
+
+
 class Limits:
     """What the profile allows, in seconds; None: no limit."""
 
@@ -211,20 +218,20 @@ class Watcher:
     def _left(self, limits):
         """Seconds until there is something to look at; 0: the kernel's time is over, and it is said why."""
         now, (phase, since_ns) = time.monotonic(), self.shared.state()
-        left = limits.shortest()
-        if self._stop_at is not None:
-            left = min(left, self._stop_at - now)
-            self._killed = "it did not end within %g s of being told to" % STOP_S
+        left, why = limits.shortest(), ""
+        if self._stop_at is not None and self._stop_at - now < left:
+            left, why = self._stop_at - now, "it did not end within %g s of being told to" % STOP_S
         limit = limits.of(phase)
         if left > 0 and limit is not None and since_ns > 0 and since_ns / 1e9 + limit - now < left:
             left = since_ns / 1e9 + limit - now
-            self._killed = {
+            why = {
                 _kernel_serve.LAUNCHED: "it did not call run() within %g s (connection_timeout)" % limit,
                 _kernel_serve.CALLED: "on_kernel_start did not return within %g s (kernel_start_timeout)" % limit,
                 _kernel_serve.READY: "a batch ran longer than %g s: it hangs" % limit,
                 _kernel_serve.STOPPING: "on_kernel_shutdown did not return within %g s" % limit}[phase]
         if left > 0:
-            left = max(left, 0.001)
+            return max(left, 0.001)
+        self._killed = why
         return left
 
     def _why(self, status):
@@ -236,7 +243,7 @@ class Watcher:
         if reason:
             return reason
         if status < 0:
-            return "the kernel's process ended by signal %d (%s)" % (-status, signal.Signals(-status).name)
+            return "the kernel's process ended by signal %d (%s)" % (-status, signal_name(-status))
         return "the kernel's process ended with code %d%s" % (
             status, " before run() was called" if phase == _kernel_serve.LAUNCHED else "")
 

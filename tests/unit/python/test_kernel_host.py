@@ -564,6 +564,8 @@ def test_a_request_that_the_model_does_not_want_is_told_what_is_wrong_and_others
         ({"inputs": [dict(good, shape=[-1, 3])]}, "input x: shape is missing or no list of dimensions"),
         ({"inputs": [good, dict(good, name="y")]}, "the model's inputs are x; the request has x, y"),
         ({"inputs": [dict(good, parameters={"binary_data_size": 12})]}, "input x: binary_data_size is 12, and 0 bytes are there"),
+        ({"inputs": [dict(good, datatype=[])]}, "the request cannot be read: "),
+        ({"inputs": [dict(good, shape=[0, 1 << 39, 1 << 39], data=[])]}, "the request cannot be read: "),
         ({"inputs": [good], "outputs": [{"name": "no"}]}, "the model has no output no; it has output_0"),
     ]:
         status, said = one.oip(body)
