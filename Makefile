@@ -99,12 +99,12 @@ SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
 
 # Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
 test: setup
-	@$(MAKE) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
-	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) --no-print-directory $(SIM_CLANG)))
+	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
+	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) -j$(JOBS) --no-print-directory $(SIM_CLANG)))
 	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED))
 
 demo: setup
-	@$(MAKE) --no-print-directory FLAVOUR=release all
+	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
 	@$(PYTHON) docs/demo/demo.py --binary build/release/shoal $(if $(KEEP),--keep)
 
 bench: setup

@@ -1,5 +1,6 @@
 """A kernel of a few lines, for tests of the agent's side: it answers what it is asked, in the frames of
-node/serve/kernel_wire.h. The body says what it does: "sleep 2", "die", "where", "nonsense", "big N"; anything else comes back."""
+node/serve/kernel_wire.h. The body says what it does: "sleep 2", "die", "where", "nonsense", "forge",
+"big N"; anything else comes back."""
 
 import os
 import socket
@@ -31,6 +32,9 @@ class Kernel:
             body = os.environ["MSD_POD_NAME"].encode()
         elif word == "nonsense":
             self.send("done", number + 1000, 200, {}, b"")
+            return
+        elif word == "forge":  # the bytes after an answer that has no body are the next answer's
+            self.send("done", number, 204, {}, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
             return
         elif word == "big":
             body = b"x" * int(rest)

@@ -1,6 +1,7 @@
 """Services on real agents: deployed through one node, asked through all, under the death of a host, stopped, started, deleted."""
 
 import concurrent.futures
+import http.client
 import pathlib
 import shutil
 import urllib.error
@@ -71,6 +72,11 @@ def test_any_node_deploys_and_answers(services):
         status, body, _ = services.ask(host, "echo", larger)
         assert (status, body) == (200, larger) if host.name in there else (status == 413 and b"above 1 MiB" in body), status
     assert services.ask(beta, "echo", b"", Content_Length=str(65 << 20))[0] == 413
+    connection = http.client.HTTPSConnection(alpha.address, alpha.api_port, context=TLS, timeout=60)
+    for body, expected in ((b"forge", (204, b"")), (b"honest", (200, b"honest"))):  # on one connection
+        connection.request("POST", "/v2/models/echo/infer", body, {"Authorization": "Bearer " + services.mesh.token(alpha)})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == expected
     log = services.mesh.shoal("service", "logs", "echo", "--node", gamma.url).stdout
     assert "kernel 0 listens" in log
 
