@@ -142,6 +142,7 @@ def test_a_host_is_drained_under_training_and_leaves(new_mesh, folder, tmp_path,
     code, text = refused(mesh, asked, "node", "leave", victim.name)
     assert code == 7 and "cannot leave yet" in text and "drain it first" in text
     assert "is drained" in mesh.shoal("node", "drain", victim.name, "--node", asked.url).stdout
+    mesh.until(lambda: state_of(mesh, victim.name, asked) in ("draining", "drained"), 30, "the one asked has heard of it")
     code, text = refused(mesh, asked, "node", "drain", victim.name)
     assert code == 7 and "already" in text
     run.until(lambda now: not run.on(victim), 60, "no engine is left there")
