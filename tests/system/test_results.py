@@ -46,8 +46,11 @@ def fetch(mesh, host, path, **headers):
 
 
 def listed(mesh, host, job):
-    """{path: bytes} without its logs."""
-    files = host.get("/v1/jobs/%s/files" % job)["files"]
+    """{path: bytes} without its logs. None: nobody answers for the job in this moment, as between its group and the archive."""
+    try:
+        files = host.get("/v1/jobs/%s/files" % job)["files"]
+    except OSError:
+        return None
     assert len({file["path"] for file in files}) == len(files)
     return {file["path"]: file["bytes"] for file in files if not file["path"].startswith("log/")}
 
