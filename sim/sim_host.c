@@ -372,6 +372,7 @@ static void carry_out_order(struct sim_host *host, const struct shoal_host_order
     case SHOAL_HOST_DO_SEND: sim_worker_told(host, order); break;
     case SHOAL_HOST_DO_REVOKE: sim_revoke(host, order->u.revoke.job, order->u.revoke.epoch_word); break;
     case SHOAL_HOST_DO_FETCH: fetch(host, order); break;
+    case SHOAL_HOST_DO_GUARDIANS: break; /* files are the shell's */
     case SHOAL_HOST_DO_MANIFEST: manifest(host, order); break;
     }
 }

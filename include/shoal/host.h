@@ -112,6 +112,7 @@ enum shoal_host_order_kind {
     SHOAL_HOST_DO_SEND,     /* a message to a worker */
     SHOAL_HOST_DO_REVOKE,   /* raise `revoked` on the job's control page to at least this word */
     SHOAL_HOST_DO_FETCH,    /* fetch and hold a blob for the job; answered by BLOB, at once if it is here */
+    SHOAL_HOST_DO_GUARDIANS, /* who keeps what the job leaves here: its group's members, now */
     SHOAL_HOST_DO_MANIFEST, /* a manifest of RESULT_DIR/model here, chunks flushed on 2 hosts; answered by MANIFEST */
 };
 
@@ -148,7 +149,7 @@ struct shoal_host_order {
             struct shoal_hash hash;
             struct shoal_node_id sources[SHOAL_HOST_SOURCES_MAX];
             uint8_t source_count;
-        } fetch;
+        } fetch; /* GUARDIANS, without a hash */
         struct {
             struct shoal_job_id job;
             uint32_t generation;

@@ -13,6 +13,8 @@
  *     or every lease of its members has ended.
  * L4. The decided step D is the highest step that a report calls complete; a member holds it.
  * L5. A lease is dropped from the job only when the host says that the worker is dead, or lease + 1 s has passed.
+ * L6. A host with workers knows who guards the job now: it pushes files, ledger and checkpoints to them. When the group's
+ *     members have changed, or its link was down, a CONFIRM tells it, without a placement if it has all of them.
  *
  * Pure: no I/O, no clock; chance from the given rand (tokens: the owner seeds it from the system); allocates in create
  * only. The owner creates it when this node leads and the state machine has applied an entry of the new term (or

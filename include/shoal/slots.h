@@ -24,6 +24,8 @@
  *     said what lives here, or 5 s have passed: what started last may not be in the table.
  * S12. A worker that has ended is kept until its leader says FORGET, which is told once and may be lost: each 2 s its end
  *     is told again, and whoever knows that the job's group is gone for good answers END.
+ * S13. The shell is told who guards a job here (GUARDIANS) after JOB_OPEN, also of an earlier life, and whenever its leader
+ *     says something else: that is where this host's part of the job's files and records goes.
  *
  * Pure: no I/O, no clock, no chance; allocates in create and restore only. `now_ns` is the host's CLOCK_BOOTTIME; a
  * "stamp" is the `now_ns` of a step.

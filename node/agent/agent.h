@@ -297,6 +297,8 @@ void agent_log(const struct agent *agent, const char *format, ...) __attribute__
 void agent_jobs_create(struct agent *agent);
 struct agent_job *agent_job_find(struct agent *agent, struct shoal_job_id id);
 struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id); /* makes it; NULL: the table is full */
+/* Who guards it, as its leader has told this host. */
+void agent_job_guarded(struct agent_job *job, const struct shoal_node_id *nodes, unsigned count);
 void agent_job_open(struct agent *agent, struct shoal_job_id id, uint32_t generation, struct shoal_view spec);
 void agent_job_reopen(struct agent *agent, struct agent_job *job, uint32_t generation);
 void agent_job_closed(struct agent *agent, struct shoal_job_id id);

@@ -244,10 +244,8 @@ void agent_fetch(struct agent *agent, struct shoal_job_id job, struct shoal_hash
     struct agent_job *here = agent_job_need(agent, job);
 
     SHOAL_ASSERT(e != NULL);
-    for (unsigned i = 0; here != NULL && i < source_count && i < SHOAL_SCHED_SOURCES_MAX; i++) {
-        here->guardians[i] = sources[i];
-        here->guardian_count = i + 1;
-    }
+    if (here != NULL)
+        agent_job_guarded(here, sources, source_count);
     *e = (struct fetch_event){ .agent = agent, .hash = hash };
     fetch_start(agent, job, hash, sources, source_count, on_fetched, e);
 }

@@ -510,6 +510,13 @@ static void carry_out_order(struct agent *agent, const struct shoal_host_order *
         agent_fetch(agent, order->u.fetch.job, order->u.fetch.hash, order->u.fetch.sources,
                     order->u.fetch.source_count);
         break;
+    case SHOAL_HOST_DO_GUARDIANS: {
+        struct agent_job *job = agent_job_find(agent, order->u.fetch.job);
+
+        if (job != NULL)
+            agent_job_guarded(job, order->u.fetch.sources, order->u.fetch.source_count);
+        break;
+    }
     case SHOAL_HOST_DO_MANIFEST:
         agent_manifest(agent, order->u.manifest.job, order->u.manifest.generation, order->u.manifest.call);
         break;

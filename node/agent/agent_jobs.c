@@ -73,6 +73,13 @@ static struct agent_job *job_place(struct agent *agent, struct shoal_job_id id)
     return job;
 }
 
+void agent_job_guarded(struct agent_job *job, const struct shoal_node_id *nodes, unsigned count)
+{
+    SHOAL_ASSERT(count <= SHOAL_SCHED_SOURCES_MAX); /* the decoder has looked */
+    memcpy(job->guardians, nodes, count * sizeof(job->guardians[0]));
+    job->guardian_count = count;
+}
+
 struct agent_job *agent_job_need(struct agent *agent, struct shoal_job_id id)
 {
     bool known = agent_job_find(agent, id) != NULL;

@@ -64,6 +64,7 @@ struct entry {
 
 struct target {
     struct shoal_node_id node;
+    bool named; /* it keeps the job's files, as far as is known now */
     bool asking;
     bool answered; /* it knows of versions */
     bool previous; /* it does not */
@@ -352,22 +353,45 @@ static void on_merge(uv_timer_t *timer)
 
 /* ---- pushing ---- */
 
+/* What was due to a host that keeps the job's files no more is not due to the one in its place. */
+static void target_begin(struct tree *tree, size_t at, struct shoal_node_id node)
+{
+    tree->targets[at] = (struct target){ .node = node, .tree = tree, .named = true, .dirty = true };
+    for (size_t i = 0; i < tree->count; i++) {
+        tree->entries[i].sent[at] = 0;
+        tree->entries[i].offset[at] = 0;
+        tree->entries[i].under_way[at] = 0;
+    }
+}
+
+static void target_need(struct tree *tree, struct shoal_node_id node)
+{
+    size_t spare = tree->target_count;
+
+    for (size_t at = 0; at < tree->target_count; at++) {
+        if (shoal_node_id_equal(tree->targets[at].node, node)) {
+            tree->targets[at].named = true;
+            return;
+        }
+        if (!tree->targets[at].named && !tree->targets[at].asking)
+            spare = at;
+    }
+    if (tree->target_count < TARGETS_MAX)
+        spare = tree->target_count++;
+    if (spare < TARGETS_MAX)
+        target_begin(tree, spare, node);
+}
+
 static void targets_update(struct tree *tree)
 {
     struct shoal_node_id nodes[16];
     size_t guardians;
     size_t count = agent_job_nodes(tree->agent, tree->job->id, nodes, 16, &guardians);
 
-    for (size_t i = 0; i < count && i < 16; i++) {
-        size_t at = 0;
-
-        while (at < tree->target_count && !shoal_node_id_equal(tree->targets[at].node, nodes[i]))
-            at++;
-        if (at == tree->target_count && at < TARGETS_MAX) {
-            tree->targets[at] = (struct target){ .node = nodes[i], .tree = tree, .dirty = true };
-            tree->target_count++;
-        }
-    }
+    for (size_t at = 0; at < tree->target_count && count > 0; at++) /* none: not known in this moment */
+        tree->targets[at].named = false;
+    for (size_t i = 0; i < count && i < 16; i++)
+        target_need(tree, nodes[i]);
 }
 
 static void tree_free(struct tree *tree)
@@ -592,7 +616,7 @@ static void push_all(struct tree *tree)
         struct target *target = &tree->targets[at];
         struct entry *entry;
 
-        if (target->asking || !shoal_link_is_up(tree->agent->link, target->node))
+        if (!target->named || target->asking || !shoal_link_is_up(tree->agent->link, target->node))
             continue;
         entry = due_next(tree, at);
         if (entry != NULL)
@@ -697,7 +721,7 @@ bool agent_tree_quiet(const struct agent_job *job)
     if (tree != NULL && (tree->looking != NULL || tree->again))
         return false;
     for (size_t at = 0; tree != NULL && at < tree->target_count; at++)
-        if (tree->targets[at].asking || due_next(tree, at) != NULL)
+        if (tree->targets[at].asking || (tree->targets[at].named && due_next(tree, at) != NULL))
             return false;
     return true;
 }

@@ -902,6 +902,12 @@ static void drive_job(struct slots_step *s, struct hjob *job)
             s->slots->specs + (size_t)slots_job_index(s->slots, job) * SHOAL_JOB_SPEC_BYTES_MAX, job->spec_len);
         job->opened = true;
     }
+    if (job->opened && job->sources_new && (order = slots_order(s, SHOAL_HOST_DO_GUARDIANS)) != NULL) {
+        order->u.fetch.job = job->id;
+        order->u.fetch.source_count = job->source_count;
+        memcpy(order->u.fetch.sources, job->sources, sizeof(job->sources));
+        job->sources_new = false;
+    }
     if (job->revoked > job->revoked_sent && (order = slots_order(s, SHOAL_HOST_DO_REVOKE)) != NULL) {
         order->u.revoke.job = job->id;
         order->u.revoke.epoch_word = job->revoked;

@@ -314,6 +314,18 @@ static void confirm_one(struct slots_step *s, struct hjob *job, const struct sho
     slots_worker_changed(slots, worker);
 }
 
+/* S13 */
+static void take_sources(struct slots_step *s, struct hjob *job, const struct shoal_node_id *sources, uint8_t count)
+{
+    SHOAL_ASSERT(count <= SHOAL_HOST_SOURCES_MAX); /* the decoder has looked */
+    if (count == job->source_count && memcmp(job->sources, sources, sizeof(job->sources)) == 0)
+        return;
+    job->source_count = count;
+    memcpy(job->sources, sources, sizeof(job->sources));
+    job->sources_new = true;
+    s->slots->table_version++;
+}
+
 static void on_confirm(struct slots_step *s, struct hjob *job)
 {
     const struct shoal_host_message *m = &s->slots->in;
@@ -326,8 +338,7 @@ static void on_confirm(struct slots_step *s, struct hjob *job)
         job->spec_len = m->u.confirm.spec.len;
     }
     job->keep = m->u.confirm.keep;
-    job->source_count = m->u.confirm.source_count;
-    memcpy(job->sources, m->u.confirm.sources, sizeof(job->sources));
+    take_sources(s, job, m->u.confirm.sources, m->u.confirm.source_count);
     if (m->u.confirm.echo > s->now_ns) { /* S2: not a stamp of ours, or of another life */
         s->slots->stats.renewals_late++;
         return;
@@ -444,8 +455,7 @@ static void on_call(struct slots_step *s, struct hjob *job)
     const struct shoal_host_message *m = &s->slots->in;
 
     SHOAL_ASSERT(s->slots->in.kind == SHOAL_HOST_CALL);
-    job->source_count = m->u.call.source_count;
-    memcpy(job->sources, m->u.call.sources, sizeof(job->sources));
+    take_sources(s, job, m->u.call.sources, m->u.call.source_count);
     if (m->u.call.call <= job->call)
         return;
     job->call = m->u.call.call;

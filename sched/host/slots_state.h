@@ -68,6 +68,7 @@ struct hjob {
     bool opened; /* JOB_OPEN was emitted */
     bool closing;
     bool keep; /* an array with more tasks (S8) */
+    bool sources_new; /* GUARDIANS is to be emitted */
     struct shoal_job_id id;
     uint32_t generation;
     uint64_t term;

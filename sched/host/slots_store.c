@@ -89,6 +89,7 @@ static void get_job(struct shoal_reader *r, struct shoal_slots *slots)
     job->source_count = shoal_get_enum(r, SHOAL_HOST_SOURCES_MAX + 1);
     for (unsigned i = 0; i < SHOAL_HOST_SOURCES_MAX; i++)
         job->sources[i] = shoal_get_node_id(r);
+    job->sources_new = true;
     spec = shoal_get_bytes(r, SHOAL_JOB_SPEC_BYTES_MAX);
     if (spec.len > 0)
         memcpy(slots->specs + (size_t)index * SHOAL_JOB_SPEC_BYTES_MAX, spec.bytes, spec.len);

@@ -606,6 +606,7 @@ static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
             s->lead->renew_ns = s->now_ns;
             host->returned = true;
             host->end_ns = 0;
+            host->guardians_told = 0; /* what was said last may not have come */
         }
         host->silent_ns = 0;
         host->links = event->u.host.links;
@@ -643,6 +644,7 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
                                                                                  : SHOAL_HOST_SOURCES_MAX;
         if (lead->guardian_count > 0)
             memcpy(lead->guardians, event->u.guardians.nodes, lead->guardian_count * sizeof(lead->guardians[0]));
+        lead->guardians_version++;
         return SHOAL_OK;
     case SHOAL_LEAD_RECORDS_MARK:
         if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {

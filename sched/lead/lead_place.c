@@ -822,6 +822,18 @@ static bool unconfirmed(const struct lead_step *s, const struct lworker *w, cons
            (w->confirm_ns == 0 || s->now_ns >= w->confirm_ns + CONFIRM_NS);
 }
 
+/* It has workers that were confirmed to it by other guardians than these: it pushes files and records to them (L6). */
+static bool owes_guardians(const struct shoal_lead *lead, const struct lhost *host)
+{
+    if (host->guardians_told == lead->guardians_version)
+        return false;
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lworker_lives(&lead->workers[i]) && lead->workers[i].reported &&
+            shoal_node_id_equal(lead->workers[i].place.node, host->node))
+            return true;
+    return false;
+}
+
 static void confirm_host(struct lead_step *s, struct lhost *host)
 {
     struct shoal_lead *lead = s->lead;
@@ -833,7 +845,7 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     for (uint32_t i = 0; i < lead->worker_cap; i++)
         if (unconfirmed(s, &lead->workers[i], host) && m->u.confirm.placement_count <= SHOAL_SLOTS_MAX)
             m->u.confirm.placements[m->u.confirm.placement_count++] = lead->workers[i].place;
-    if (m->u.confirm.placement_count == 0)
+    if (m->u.confirm.placement_count == 0 && !owes_guardians(lead, host))
         return;
     m->u.confirm.source_count = lead->guardian_count;
     memcpy(m->u.confirm.sources, lead->guardians, sizeof(m->u.confirm.sources));
@@ -842,6 +854,9 @@ static void confirm_host(struct lead_step *s, struct lhost *host)
     m->u.confirm.keep = lead->job->tasks != NULL && !shoal_job_spec_serves(&lead->job->spec) &&
                         lead->job->tasks->counts[SHOAL_TASK_PENDING] > 0;
     if (!lead_send(s, host->node, 0))
+        return;
+    host->guardians_told = lead->guardians_version;
+    if (m->u.confirm.placement_count == 0)
         return;
     lead->stats.confirms++;
     for (uint32_t i = 0; i < lead->worker_cap; i++) {

@@ -61,6 +61,7 @@ struct lhost {
     uint32_t call_sent;
     uint64_t epoch_sent;
     uint64_t mark_sent;
+    uint32_t guardians_told; /* the version of the guardians that it was told */
     bool returned; /* it was out of reach: to be asked what it has */
     bool involved; /* it has, or had, workers of this job in this leader's time */
 };
@@ -88,6 +89,7 @@ struct shoal_lead {
     uint64_t next_request;
     uint64_t renew_ns; /* next round */
     uint8_t guardian_count;
+    uint32_t guardians_version; /* counted up when they change */
     struct shoal_node_id guardians[SHOAL_HOST_SOURCES_MAX];
     /* The allocation. */
     bool has_target;

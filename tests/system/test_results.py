@@ -22,7 +22,6 @@ for path, text in (("plots/loss curve.svg", "<svg/>"), ("checkpoints/7.pt", "wei
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as out:
         out.write(text)
-os.chmod(os.path.join(result, "plots/loss curve.svg"), 0o755)
 os.symlink("/etc/passwd", os.path.join(result, "outside"))
 os.mkfifo(os.path.join(result, "pipe"))
 with open("beside.csv", "w") as out:  # the working directory lies in the folder, too
@@ -32,6 +31,8 @@ with open("config.txt", "a") as out:
 print("written", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
+os.chmod(os.path.join(result, "plots/loss curve.svg"), 0o755)
+time.sleep(600)
 """
 CODE = "_submitted_code/model/"
 LEFT = {"plots/loss curve.svg": b"<svg/>", "checkpoints/7.pt": b"weights" * 40000, "model/final": b"model",
@@ -45,10 +46,10 @@ def fetch(mesh, host, path, **headers):
 
 
 def listed(mesh, host, job):
-    """{path: bytes} without its logs."""
+    """{path: bytes} without its logs. None: nobody answers for the job in this moment, as between its group and the archive."""
     try:
         files = host.get("/v1/jobs/%s/files" % job)["files"]
-    except OSError:  # nobody answers for it between its group and the archive
+    except OSError:
         return None
     assert len({file["path"] for file in files}) == len(files)
     return {file["path"]: file["bytes"] for file in files if not file["path"].startswith("log/")}
@@ -58,6 +59,8 @@ def assert_files(mesh, hosts, job, folder):
     sizes = {path: len(content) for path, content in LEFT.items()}
     for host in hosts:
         mesh.until(lambda: listed(mesh, host, job) == sizes, 60, "%s lists the files" % host.name, pause=0.2)
+        executable = lambda: [file["path"] for file in host.get("/v1/jobs/%s/files" % job)["files"] if file["executable"]]  # noqa: E731
+        mesh.until(lambda: executable() == ["plots/loss curve.svg"], 60, "%s has the mode" % host.name, pause=0.2)
         answer = host.get("/v1/jobs/%s/files" % job)
         logs = [file["path"] for file in answer["files"] if file["path"].startswith("log/")]
         assert any(path.endswith("/stdout") for path in logs) and not any(".tmp" in path for path in logs)
@@ -79,6 +82,10 @@ def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
     mesh = new_mesh(("alpha", "beta", "gamma", "delta"), slots=1, agent_options=("--archive-after", "6"))
     go = tmp_path / "go"
     job = submit(mesh, mesh.hosts[3], script(WRITER, **{"config.txt": "as sent, "}), script=(str(go),))
+    plots = lambda host: [path.stat().st_mode & 0o700 for path in host.data.glob("results/*/batchworkdir/%s/plots/*.svg" % job)]  # noqa: E731
+    mesh.until(lambda: sum(plots(host) == [0o600] for host in mesh.hosts) >= 3, 60, "three hosts have it", pause=0.1)
+    go.touch()  # chmod changes neither size nor time
+    mesh.until(lambda: sum(plots(host) == [0o700] for host in mesh.hosts) >= 3, 60, "... with its new mode", pause=0.1)
     assert_files(mesh, mesh.hosts, job, tmp_path)  # it runs
 
     # Stopped: its host is lost, too, before the archive.

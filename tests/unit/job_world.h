@@ -85,6 +85,7 @@ struct w_worker {
 };
 
 struct w_host {
+    uint8_t guardian_count; /* as it was told last */
     bool up, agent_up, cut;
     bool draining;
     bool no_slots; /* by its own word: it serves no framework */
@@ -686,6 +687,7 @@ static inline void w_order(struct world *w, uint32_t host, const struct shoal_ho
         e = w_push(w, W_BLOB, host, 3 * SHOAL_MS);
         e->hash = order->u.fetch.hash;
         return;
+    case SHOAL_HOST_DO_GUARDIANS: w->hosts[host].guardian_count = order->u.fetch.source_count; return;
     case SHOAL_HOST_DO_MANIFEST:
         e = w_push(w, W_MANIFEST, host, 5 * SHOAL_MS);
         e->call = order->u.manifest.call;

@@ -141,6 +141,43 @@ static void test_a_link_that_comes_up_renews_leases_at_once(void **state)
     finish();
 }
 
+/* L6. A host with workers is told each time who guards the job; one that was away is told again. */
+static void test_guardians_change(void **state)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_GUARDIANS };
+    struct shoal_node_id nodes[W_HOSTS] = { w_node(0), w_node(1) };
+    uint32_t at = 0, host;
+
+    (void)state;
+    start(19, true, 1, 4);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 20, 20 * SHOAL_S);
+    while (w_host_of(w.job->placements[at].node) == 0)
+        at++;
+    host = w_host_of(w.job->placements[at].node);
+    assert_int_equal(w.hosts[host].guardian_count, W_HOSTS);
+    event.u.guardians.nodes = nodes;
+    event.u.guardians.count = 2;
+    w_lead(&w, &event);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_int_equal(w.hosts[host].guardian_count, 2);
+    event.u.guardians.count = 1;
+    w.hosts[host].cut = true; /* it does not hear of this */
+    w_lead(&w, &event);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_int_equal(w.hosts[host].guardian_count, 2);
+    w.hosts[host].cut = false;
+    event = (struct shoal_lead_event){ .kind = SHOAL_LEAD_HOST };
+    event.u.host.node = w_node(host);
+    event.u.host.health = SHOAL_LEAD_HOST_WELL;
+    event.u.host.host_epoch = w.job->placements[at].host_epoch;
+    event.u.host.links = 77;
+    w_lead(&w, &event);
+    w_run_for(&w, 100 * SHOAL_MS);
+    assert_int_equal(w.hosts[host].guardian_count, 1);
+    finish();
+}
+
 static void test_script_fails(void **state)
 {
     (void)state;
@@ -893,6 +930,7 @@ int main(void)
         cmocka_unit_test(test_elastic),
         cmocka_unit_test(test_script),
         cmocka_unit_test(test_a_link_that_comes_up_renews_leases_at_once),
+        cmocka_unit_test(test_guardians_change),
         cmocka_unit_test(test_script_fails),
         cmocka_unit_test(test_gang),
         cmocka_unit_test(test_gang_waits),

@@ -710,6 +710,7 @@ static void net_on_order(struct net *net, unsigned at, const struct shoal_host_o
     case SHOAL_HOST_DO_JOB_CLOSED:
     case SHOAL_HOST_DO_RENEW:
     case SHOAL_HOST_DO_SEND:
+    case SHOAL_HOST_DO_GUARDIANS:
     case SHOAL_HOST_DO_REVOKE: break;
     }
 }

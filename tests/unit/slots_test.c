@@ -985,6 +985,43 @@ static void test_an_end_whose_group_is_gone(void **state)
     teardown();
 }
 
+static void guarded_by(struct shoal_job_id job, uint8_t count)
+{
+    start(SHOAL_HOST_CONFIRM, job);
+    out.u.confirm.source_count = count;
+    for (uint8_t i = 0; i < count; i++)
+        out.u.confirm.sources[i].bytes[0] = (uint8_t)(i + 1);
+    out.u.confirm.echo = now;
+    send_from(leader);
+}
+
+/* S13: who keeps what a job leaves here changes while it runs, and is told again after a restart. */
+static void test_guardians(void **state)
+{
+    static uint8_t table[SHOAL_SLOTS_STATE_BYTES_MAX];
+    struct shoal_slots_options options = { .self = self, .host_epoch = 4, .slots = 4, .device = SHOAL_JOB_DEVICE_CPU };
+    size_t len;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    guarded_by(job_a, 1);
+    assert_int_equal(order(SHOAL_HOST_DO_GUARDIANS)->u.fetch.source_count, 1);
+    guarded_by(job_a, 1);
+    assert_null(order(SHOAL_HOST_DO_GUARDIANS)); /* nothing new */
+    assert_null(order(SHOAL_HOST_DO_RUN));
+    guarded_by(job_a, 3);
+    assert_int_equal(order(SHOAL_HOST_DO_GUARDIANS)->u.fetch.source_count, 3);
+    assert_int_equal(order(SHOAL_HOST_DO_GUARDIANS)->u.fetch.sources[2].bytes[0], 3);
+    assert_true(shoal_job_id_equal(order(SHOAL_HOST_DO_GUARDIANS)->u.fetch.job, job_a));
+    assert_int_equal(shoal_slots_encode(slots, table, sizeof(table), &len), SHOAL_OK);
+    teardown();
+    assert_int_equal(shoal_slots_restore(&slots, &options, shoal_view_of(table, len)), SHOAL_OK);
+    tick(SHOAL_MS);
+    assert_int_equal(order(SHOAL_HOST_DO_GUARDIANS)->u.fetch.source_count, 3);
+    teardown();
+}
+
 static void test_stuck(void **state)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_STUCK };
@@ -1067,6 +1104,7 @@ int main(void)
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_an_end_that_nobody_forgets),
         cmocka_unit_test(test_an_end_whose_group_is_gone),
+        cmocka_unit_test(test_guardians),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_call_before_hello),
         cmocka_unit_test(test_malformed),
