@@ -5,6 +5,7 @@
 #include "shoal/banned.h"
 
 #define SUMMARY_NS SHOAL_S
+#define WHY_LINKS_MAX 4u /* data connections that are named, each on a line */
 
 static void put_holding(struct shoal_job_summary *summary, const struct shoal_placement *place)
 {
@@ -131,10 +132,75 @@ void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *fac
     }
 }
 
+/* Text of which `*used` bytes of `cap` are taken grows by a line; one that does not fit is cut. */
+static void add_line(char *text, size_t cap, size_t *used, const char *line)
+{
+    SHOAL_ASSERT(*used < cap);
+    (void)snprintf(text + *used, cap - *used, "%s\n", line);
+    *used += strlen(text + *used);
+}
+
+/* Whom this member of the epoch does not hear, each on a line; returns how many lines would be needed. */
+static uint32_t why_unheard(const struct shoal_worker_epoch *epoch, uint32_t rank, const struct lworker *w, char *text,
+                            size_t cap, size_t *used, uint32_t lines)
+{
+    uint32_t count = 0;
+
+    SHOAL_ASSERT(rank < epoch->member_count);
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        char here[33], there[33], line[320];
+
+        if ((w->report.unheard >> i & 1) == 0 || lines + count++ >= WHY_LINKS_MAX)
+            continue;
+        shoal_hex_text(w->place.node.bytes, sizeof(w->place.node.bytes), here);
+        shoal_hex_text(epoch->members[i].node.bytes, sizeof(epoch->members[i].node.bytes), there);
+        (void)snprintf(line, sizeof(line),
+                       "worker %llu (rank %u) on host %s waits for its data connection with worker %llu (rank %u) on "
+                       "host %s",
+                       (unsigned long long)w->place.worker_id, rank, here,
+                       (unsigned long long)epoch->members[i].worker_id, i, there);
+        add_line(text, cap, used, line);
+    }
+    return count;
+}
+
+/* Data connections that hold the workers up, or broke just before the running epoch. */
+static void why_links(const struct shoal_lead *lead, char *text, size_t cap, size_t *used)
+{
+    const struct shoal_worker_epoch *epoch = lead->job->epoch;
+    uint32_t lines = 0;
+    char line[256];
+
+    SHOAL_ASSERT(*used < cap);
+    for (uint32_t rank = 0; epoch != NULL && rank < epoch->member_count; rank++) {
+        const struct lworker *w = lead_find_worker(lead, epoch->members[rank].worker_id);
+
+        if (w == NULL || !lworker_lives(w) || !w->reported)
+            continue;
+        if (shoal_epoch_cmp(w->report.epoch, epoch->epoch) == 0)
+            lines += why_unheard(epoch, rank, w, text, cap, used, lines);
+        if (w->broken != 0 && w->broken_epoch.e + 1 >= epoch->epoch.e && lines++ < WHY_LINKS_MAX) {
+            (void)snprintf(line, sizeof(line),
+                           "data connections of worker %llu (rank %u) broke in epoch %u, and are made anew",
+                           (unsigned long long)w->place.worker_id, rank, (unsigned)w->broken_epoch.e);
+            add_line(text, cap, used, line);
+        }
+    }
+    if (lines > WHY_LINKS_MAX) {
+        (void)snprintf(line, sizeof(line), "%u more data connections are waited for", lines - WHY_LINKS_MAX);
+        add_line(text, cap, used, line);
+    }
+    if (lines > 0)
+        add_line(text, cap, used,
+                 "data connections that do not come up: look at the network between these hosts, and at who else "
+                 "connects to the workers' ports there");
+}
+
 void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
 {
     const struct shoal_job *job = lead->job;
     uint32_t alive = 0, silent = 0;
+    size_t used;
 
     SHOAL_ASSERT(cap > 0);
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
@@ -155,6 +221,8 @@ void shoal_lead_why(const struct shoal_lead *lead, char *text, size_t cap)
                    alive, silent, lead->target, lead->target_why[0] != '\0' ? "\n" : "", lead->target_why,
                    lead->pending[0] != '\0' ? "\n" : "", lead->pending, lead->cut_off[0] != '\0' ? "\n" : "",
                    lead->cut_off);
+    used = strlen(text);
+    why_links(lead, text, cap, &used);
 }
 
 size_t shoal_lead_hosts(const struct shoal_lead *lead, struct shoal_node_id *nodes, size_t cap)

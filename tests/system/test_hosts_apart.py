@@ -177,6 +177,9 @@ def test_a_data_link_that_stays_broken_costs_one_worker_and_training_goes_on(nar
     one.cut_data(other)
     other.cut_data(one)
     began = time.monotonic()
+    asked = lambda: " ".join(mesh.shoal("why", run.job, "--node", mesh.hosts[2].url).stdout.split())  # noqa: E731
+    waits = r"on host (alpha|beta) waits for its data connection with worker \d+ \(rank \d\) on host (alpha|beta)"
+    mesh.until(lambda: re.search(waits, asked()), 20, "`why` names both ends", pause=0.05)
     facts = run.until(lambda facts: run.members() == 2, 30, "one of the three is left out")
     gone = founders - set(mesh.workers(run.job))
     run.lost |= gone
@@ -185,8 +188,7 @@ def test_a_data_link_that_stays_broken_costs_one_worker_and_training_goes_on(nar
     took = time.monotonic() - began  # silent for 5 s, then two that did not come up for 3 s each
     print("training went on %.1f s after the cut" % took)
     assert all(mesh.knows(host, 3) for host in mesh.hosts), "agents do not mind"
-    why = mesh.shoal("why", run.job, "--node", mesh.hosts[2].url).stdout
-    why = " ".join(why.split())
+    why = asked()
     assert re.search(r"on host (alpha|beta) was left out: its data links broke 3 times within 10 s", why), why
     assert "--host" in why, why
     one.cut_data(other, off=False)

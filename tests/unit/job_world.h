@@ -80,6 +80,7 @@ struct w_worker {
     bool has_state; /* it carries the state after `applied` */
     bool done;
     uint32_t wants_call;                 /* driver */
+    uint64_t deaf;                       /* members whose data connections with it do not come up: bit by rank */
     uint64_t silent, silent_ns, unheard; /* members that it cannot hear: now, since when, as said */
     struct shoal_worker_epoch *record;
 };
@@ -612,7 +613,7 @@ static inline void w_advance(struct world *w, struct w_worker *lead_worker)
 static inline void w_listen(struct world *w, struct w_worker *worker)
 {
     static struct shoal_worker_message m;
-    uint64_t ranks = 0;
+    uint64_t ranks = worker->deaf;
 
     for (uint32_t i = 0; i < worker->record->member_count; i++) {
         const struct w_worker *member = w_worker(w, worker->record->members[i].worker_id);

@@ -613,6 +613,33 @@ static void test_host_silent(void **state)
     finish();
 }
 
+/* Training that waits for a data connection, though all hosts are well: `why` names both ends, and says when it is over. */
+static void test_why_names_a_data_connection_that_is_waited_for(void **state)
+{
+    static char why[2048];
+    struct w_worker *waits;
+
+    (void)state;
+    start(29, true, 1, 6);
+    w.steps = 500;
+    w_new_lead(&w, 2);
+    w_run_to_step(&w, 1, 30, 10 * SHOAL_S);
+    waits = w_worker(&w, w.job->epoch->members[0].worker_id);
+    waits->deaf = 0x3e; /* all others */
+    w_run_for(&w, SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_non_null(strstr(why, "(rank 0) on host "));
+    assert_non_null(strstr(why, " waits for its data connection with worker "));
+    assert_non_null(strstr(why, "(rank 1) on host "));
+    assert_non_null(strstr(why, "1 more data connections are waited for"));
+    assert_non_null(strstr(why, "look at the network between these hosts"));
+    waits->deaf = 0;
+    w_run_for(&w, SHOAL_S);
+    shoal_lead_why(w.lead, why, sizeof(why));
+    assert_null(strstr(why, "data connection"));
+    finish();
+}
+
 /* Engines on host 1 alone. */
 #define ONE_HOST (~((uint64_t)((1u << W_SLOTS) - 1) << 8))
 
@@ -960,6 +987,7 @@ int main(void)
         cmocka_unit_test(test_local_shrink),
         cmocka_unit_test(test_chaos_on_one_host),
         cmocka_unit_test(test_host_silent),
+        cmocka_unit_test(test_why_names_a_data_connection_that_is_waited_for),
         cmocka_unit_test(test_crash_loop),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_chaos_gang),
