@@ -65,6 +65,15 @@ static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_value(struct shoal_bu
     return err == SHOAL_OK ? shoal_metric_put(text, "%s %" PRIu64 "\n", name, value) : err;
 }
 
+/* A gauge of one time: scrapers want seconds. */
+static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_seconds(struct shoal_buf *text, const char *name,
+                                                                   const char *help, uint64_t value_ns)
+{
+    enum shoal_err err = shoal_metric_family(text, name, "gauge", help);
+
+    return err == SHOAL_OK ? shoal_metric_put(text, "%s %.9f\n", name, (double)value_ns / 1e9) : err;
+}
+
 static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_histogram(struct shoal_buf *text, const char *name,
                                                                      const char *help,
                                                                      const struct shoal_histogram *histogram)

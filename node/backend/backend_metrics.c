@@ -57,18 +57,33 @@ static enum shoal_err put_counters(struct agent *agent, struct shoal_buf *text)
           sched.digest_mismatches },
         { "shoal_store_commits_total", "transactions of the durable store", store->commits },
         { "shoal_store_bytes_used", "what is used of store-map; above 55 % no new jobs are taken", store->used_bytes },
-        { "shoal_store_flush_last_ns", "how long the disk took for the last one", store->flush_last_ns },
         { "shoal_jobs_here", "jobs of which something is on this host", agent_jobs_count(agent) },
-        { "shoal_loop_lag_ns", "how late the loop's timer was, the worst of the last second", agent->loop_lag_ns },
-        { "shoal_loop_turn_longest_ns", "the longest turn of the loop since the start", agent->turn_longest_ns },
-        { "shoal_loop_turn_cpu_longest_ns",
-          "the most that the loop's thread has computed in a turn; a turn also waits for its core",
-          agent->turn_cpu_longest_ns },
         { "shoal_loop_turns_late_total", "turns longer than 20 ms", agent->turns_late },
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && err == SHOAL_OK; i++)
         err = shoal_metric_value(text, rows[i].name, rows[i].help, rows[i].value);
+    return err;
+}
+
+static enum shoal_err put_times(struct agent *agent, struct shoal_buf *text)
+{
+    const struct {
+        const char *name, *help;
+        uint64_t value_ns;
+    } rows[] = {
+        { "shoal_store_flush_last_seconds", "how long the disk took for the last transaction",
+          shoal_store_stats(agent->store)->flush_last_ns },
+        { "shoal_loop_lag_seconds", "how late the loop's timer was, the worst of the last second", agent->loop_lag_ns },
+        { "shoal_loop_turn_longest_seconds", "the longest turn of the loop since the start", agent->turn_longest_ns },
+        { "shoal_loop_turn_cpu_longest_seconds",
+          "the most that the loop's thread has computed in a turn; a turn also waits for its core",
+          agent->turn_cpu_longest_ns },
+    };
+    enum shoal_err err = SHOAL_OK;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && err == SHOAL_OK; i++)
+        err = shoal_metric_seconds(text, rows[i].name, rows[i].help, rows[i].value_ns);
     return err;
 }
 
@@ -144,6 +159,8 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
     struct agent *agent = ctx;
     enum shoal_err err = put_counters(agent, text);
 
+    if (err == SHOAL_OK)
+        err = put_times(agent, text);
     if (err == SHOAL_OK)
         err = shoal_metric_histogram(text, "shoal_loop_turn_seconds", "turns of the loop, without what it waited for",
                                      &agent->turns);

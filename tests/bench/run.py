@@ -174,8 +174,8 @@ class Client:
 
     def metric(self, name):
         self.connection.request("GET", "/v1/metrics", headers=self.head)
-        found = re.search(r"^%s (\d+)" % name, self.connection.getresponse().read().decode(), re.M)
-        return int(found.group(1)) if found else 0
+        found = re.search(r"^%s (\S+)" % name, self.connection.getresponse().read().decode(), re.M)
+        return float(found.group(1)) if found else 0
 
     def run(self, *words, args=""):
         """A program that lies on every host: no file is sent."""
@@ -700,7 +700,7 @@ def jobs_row(table, options, what, goal, submit, count, rival):
         alone = one_by_one(mesh, submit)
         rate, agents, helpers = burst(mesh, submit, count)
         clients = [Client(mesh, host) for host in mesh.hosts]
-        longest = max(client.metric("shoal_loop_turn_longest_ns") for client in clients) / 1e6
+        longest = max(client.metric("shoal_loop_turn_longest_seconds") for client in clients) * 1e3
         late = sum(client.metric("shoal_loop_turns_late_total") for client in clients)
     table.row(what, goal, "%.0f jobs/s, p50 %.0f ms alone; CPU a job: agents %.1f ms, runners with the program %.1f ms" % (
         rate, statistics.median(alone) * 1e3, agents, helpers),

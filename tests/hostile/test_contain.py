@@ -30,11 +30,11 @@ def metric(mesh, host, name):
     request = urllib.request.Request(host.url + "/v1/metrics", headers={"Authorization": "Bearer " + mesh.token(host)})
     with urllib.request.urlopen(request, timeout=10, context=TLS) as answer:
         text = answer.read().decode()
-    return next(int(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " ") or line.startswith(name + "{"))
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " ") or line.startswith(name + "{"))
 
 
 def turns_ms(mesh):
-    return [metric(mesh, host, "shoal_loop_turn_longest_ns") // 1000000 for host in mesh.hosts]
+    return [1000 * metric(mesh, host, "shoal_loop_turn_longest_seconds") for host in mesh.hosts]
 
 
 @pytest.fixture(autouse=True)

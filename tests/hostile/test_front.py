@@ -16,7 +16,7 @@ from helpers import hello
 from mesh import PASSWORD, TLS, Mesh
 from system_conftest import OUT
 
-TURN_NS_MAX = 50_000_000
+TURN_S_MAX = 0.05
 SILENT = 1024  # as many as an agent takes at all
 HALVES = 1000
 HALVES_MIB_MAX = 60
@@ -53,7 +53,7 @@ def basic(user, password):
 def metric(host, name):
     status, _, body = ask(host, "/v1/metrics", Authorization="Bearer " + host.mesh.token(host))
     assert status == 200
-    return int(re.search(r"^%s(?:\{.*\})? (\d+)" % name, body.decode(), flags=re.M).group(1))
+    return float(re.search(r"^%s(?:\{.*\})? (\S+)" % name, body.decode(), flags=re.M).group(1))
 
 
 def resident_mib(host):
@@ -74,8 +74,8 @@ def honest(host, count=40):
 def within_the_bound(host):
     """No turn since the agent's start was long. What counts is what the loop's thread has computed in one: on a machine with two
     cores and other tests a turn also waits for its core."""
-    longest = metric(host, "shoal_loop_turn_cpu_longest_ns")
-    assert longest < TURN_NS_MAX, "a turn of %d ms" % (longest // 1_000_000)
+    longest = metric(host, "shoal_loop_turn_cpu_longest_seconds")
+    assert longest < TURN_S_MAX, "a turn of %d ms" % (longest * 1000)
 
 
 def test_silent_sockets_take_no_place_from_those_that_speak(target):

@@ -15,7 +15,7 @@ from mesh import TLS, job_id
 
 SEED = int(os.environ.get("SHOAL_DRAW", "1"), 0)  # another one for each commit, or SEED: tests/run.py
 JOBS = 1000
-TURN_NS = 400_000_000  # 20 ms is the goal and the bench's; here other tests share the cores
+TURN_S = 0.4  # 20 ms is the goal and the bench's; here other tests share the cores
 
 # One line for each time that it runs: `sh run.sh N` leaves COUNTS/N, prints, and ends with N modulo 3.
 RUN = """
@@ -49,7 +49,7 @@ class Submits:
     def metric(self, name):
         self.connection.request("GET", "/v1/metrics", headers={"Authorization": "Bearer " + self.token})
         text = self.connection.getresponse().read().decode()
-        return int(re.search(r"^%s (\d+)" % name, text, re.M).group(1))
+        return float(re.search(r"^%s (\S+)" % name, text, re.M).group(1))
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_a_thousand_short_jobs_end_exactly_once_each_and_no_turn_is_long(new_mes
     clients = [Submits(mesh, host) for host in mesh.hosts]
     jobs = [clients[number % 3].submit("/bin/sh", run, number) for number in range(JOBS)]
     check(mesh, jobs, ran)
-    longest = [Submits(mesh, host).metric("shoal_loop_turn_longest_ns") for host in mesh.hosts]
-    assert all(0 < turn < TURN_NS for turn in longest), "the longest turns of the agents' loops: %s ns" % longest
+    longest = [Submits(mesh, host).metric("shoal_loop_turn_longest_seconds") for host in mesh.hosts]
+    assert all(0 < turn < TURN_S for turn in longest), "the longest turns of the agents' loops: %s s" % longest
     silent = clients[0].submit("/bin/true")
     mesh.until(lambda: shown(mesh, silent), 30, "the silent one ends")
     for host in mesh.hosts:  # its empty logs are on one host alone
