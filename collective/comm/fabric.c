@@ -24,6 +24,8 @@
 
 #define SERVE_WINDOW 4u
 #define BEAT_LOOK_NS (25 * SHOAL_MS)
+#define PATH_LOOK_NS (250 * SHOAL_MS)
+#define SILENT_AGAIN_NS (10 * SHOAL_S)
 #define BEATS_A_LOOK 16u
 #define FETCH_CHUNK_BYTES (1024ull * SHOAL_KIB)
 #define FETCH_CHUNKS_MAX 8192u
@@ -75,7 +77,9 @@ struct fabric {
     uint64_t beat_word;                  /* sent */
     uint64_t unheard;                    /* as said */
     uint64_t beat_look_ns, beat_send_ns; /* the last ones */
-    uint8_t *blocks;                     /* mine to send, then one of each host */
+    uint64_t path_look_ns;               /* whether what was sent arrives */
+    uint64_t silent_ns; /* a link that had stood said nothing for long; 0: none did. Kept over epochs */
+    uint8_t *blocks;    /* mine to send, then one of each host */
     size_t blocks_cap;
     uint8_t *slab;
     size_t slab_cap;
@@ -378,11 +382,14 @@ static void say_unheard(struct shoal_comm *comm, uint64_t ranks)
 }
 
 /* After how long without a word the data link to `rank` counts as broken. One that stands may wait for the first word:
- * its member may still be computing for the epoch before. */
+ * its member may still be computing for the epoch before. A link that falls silent soon after another did is given less
+ * time, so that the third time comes within the 10 s of PROTOCOLS 12 however long the first one took. */
 static uint64_t broken_ns(const struct shoal_comm *comm, uint32_t rank)
 {
+    bool again = comm->fabric->silent_ns != 0 && comm_now_ns() < comm->fabric->silent_ns + SILENT_AGAIN_NS;
+
     if (comm->fabric->greeted[rank])
-        return SHOAL_BEAT_BROKEN_NS;
+        return again ? SHOAL_LINK_CONNECT_NS : SHOAL_BEAT_BROKEN_NS;
     return comm->transport_ops->connected(comm->transport, rank) ? UINT64_MAX / 2 : SHOAL_LINK_CONNECT_NS;
 }
 
@@ -393,10 +400,13 @@ static void beat_turn(struct shoal_comm *comm)
     uint64_t now = comm_now_ns();
     bool late = now >= fabric->beat_look_ns + 4 * BEAT_LOOK_NS;
     bool send = now >= fabric->beat_send_ns + SHOAL_BEAT_NS;
+    bool look = comm->transport_ops->look != NULL && now >= fabric->path_look_ns + PATH_LOOK_NS;
     uint64_t unheard = 0, lost = 0;
 
     if (now < fabric->beat_look_ns + BEAT_LOOK_NS)
         return;
+    if (look)
+        fabric->path_look_ns = now;
     for (uint32_t rank = 0; rank < comm->epoch.size && !fabric->broken; rank++) {
         struct beat *beat = &fabric->beats[rank];
         uint64_t limit = fabric->greeted[rank] ? SHOAL_BEAT_UNHEARD_NS : SHOAL_BEAT_FIRST_NS;
@@ -410,10 +420,13 @@ static void beat_turn(struct shoal_comm *comm)
             unheard |= 1ull << rank;
         if (now > beat->heard_ns + broken_ns(comm, rank) / 2)
             lost |= 1ull << rank;
+        if (look)
+            comm->transport_ops->look(comm->transport, rank, (lost >> rank & 1) != 0);
         if (now > beat->heard_ns + broken_ns(comm, rank)) {
             (void)comm_fail(comm, SHOAL_ERR_UNREACHABLE, "connection with rank %u: nothing came for %u s", rank,
                             (unsigned)(broken_ns(comm, rank) / SHOAL_S));
             fabric->broken = true;
+            fabric->silent_ns = fabric->greeted[rank] ? now : fabric->silent_ns;
         }
     }
     atomic_store(&comm->lost_links, lost);

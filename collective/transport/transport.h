@@ -56,6 +56,9 @@ struct transport_ops {
     uint64_t (*lost)(const struct transport *transport);
     /* My connection to that rank stands: its kernel has answered, whatever its process is in. */
     bool (*connected)(const struct transport *transport, uint32_t rank);
+    /* Looks whether what I sent to that rank arrives, for the next connection to its address to be made so that it does;
+     * `silent`: nothing comes from there, either. NULL: this fabric has no remedy. */
+    void (*look)(struct transport *transport, uint32_t rank, bool silent);
     /* Close every connection by force, cancel every request, forget unexpected messages with `stale_tag` in the bits
      * of `stale_mask`. */
     void (*reset)(struct transport *transport, uint64_t stale_tag, uint64_t stale_mask);

@@ -16,7 +16,10 @@
  *     gives up its oldest. So strangers take no place from members, whose preamble comes with their connection.
  * I5. A connection is sealed if either side wants it. Who wants it shows its token to nobody and hears no open one.
  * I6. A sealed connection is its rank's only when its first record was opened: a handshake can be replayed, it proves
- *     nothing. Until then a rank may have SHAKEN_EACH of them. What a record holds counts when its tag was checked. */
+ *     nothing. Until then a rank may have SHAKEN_EACH of them. What a record holds counts when its tag was checked.
+ * I7. A path may swallow large packets and say nothing. Where a connection has sent the same again and again, or brings nothing, the next
+ *     one to that address sends smaller segments, both ways; once more, and it sends the smallest. It stays so for this
+ *     process: the loss is some per cent of the rate. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -63,6 +66,10 @@
 #define ADDRESS_BYTES 6u
 #define ADDRESS_SEALED 1u /* a byte before the addresses: I hear sealed connections only */
 #define RANK_UNKNOWN UINT32_MAX
+#define STALLED_RETRANSMITS 3 /* in a row, 1.4 s after the first sending: single losses are repaired before */
+#define NARROW_MAX SHOAL_RANKS_MAX
+#define NARROW_SEGMENT 1024 /* what Linux itself probes such a path with */
+#define NARROW_SEGMENT_MIN 512
 
 struct transport_request {
     struct transport_request *next; /* in a send queue, the posted list or the free list */
@@ -86,6 +93,8 @@ struct aside {
 
 struct outbound {
     int fd; /* -1: none */
+    struct in_addr to;
+    bool stalled; /* counted */
     bool connected;
     bool blocked; /* waits for EPOLLOUT */
     uint32_t preamble_at;
@@ -128,6 +137,12 @@ struct inbound {
     size_t wire_from, wire_to, plain_from, plain_to;
 };
 
+/* An address whose path swallows large packets (I7). */
+struct narrow {
+    struct in_addr to;
+    int segment;
+};
+
 struct transport {
     int epoll;
     int timer; /* readable when a preamble is overdue */
@@ -159,6 +174,8 @@ struct transport {
     uint32_t failed_rank;
     int failed_errno; /* 0: closed by the peer */
     uint64_t denied;  /* connections with a wrong preamble */
+    struct narrow narrow[NARROW_MAX];
+    uint32_t narrow_count;
     bool fixed_send_buffer;
 };
 
@@ -1098,6 +1115,50 @@ static void no_pacing(int fd, const struct sockaddr_in *to)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, every_kernel_has, sizeof(every_kernel_has) - 1);
 }
 
+/* I7 */
+static struct narrow *narrow_find(struct transport *t, struct in_addr to)
+{
+    for (uint32_t i = 0; i < t->narrow_count; i++)
+        if (t->narrow[i].to.s_addr == to.s_addr)
+            return &t->narrow[i];
+    return NULL;
+}
+
+static void narrow_connect(struct transport *t, int fd, struct in_addr to)
+{
+    const struct narrow *narrow = narrow_find(t, to);
+
+    if (narrow != NULL)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &narrow->segment, sizeof(narrow->segment));
+}
+
+/* Once for each connection. Inside this machine no path swallows anything. */
+static void narrow_next(struct transport *t, struct outbound *out)
+{
+    struct narrow *narrow = narrow_find(t, out->to);
+
+    if (out->stalled || ntohl(out->to.s_addr) >> 24 == 127)
+        return;
+    out->stalled = true;
+    if (narrow != NULL)
+        narrow->segment = NARROW_SEGMENT_MIN;
+    else if (t->narrow_count < NARROW_MAX)
+        t->narrow[t->narrow_count++] = (struct narrow){ .to = out->to, .segment = NARROW_SEGMENT };
+}
+
+static void tcp_look(struct transport *t, uint32_t rank, bool silent)
+{
+    struct outbound *out = &t->out[rank];
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+
+    if (out->fd < 0 || !out->connected)
+        return;
+    if (silent || (getsockopt(out->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_unacked > 0 &&
+                   info.tcpi_retransmits >= STALLED_RETRANSMITS))
+        narrow_next(t, out);
+}
+
 /* What the connection says first: magic, epoch, my rank, then a handshake or my token. */
 static enum shoal_err make_preamble(struct outbound *out, const struct transport_peer *peer, bool sealed)
 {
@@ -1158,7 +1219,9 @@ static enum shoal_err tcp_connect(struct transport *t, const struct transport_pe
     *out = (struct outbound){ .fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0) };
     if (out->fd < 0)
         return SHOAL_ERR_FULL;
+    out->to = to.sin_addr;
     (void)setsockopt(out->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    narrow_connect(t, out->fd, to.sin_addr);
     no_pacing(out->fd, &to);
     if (t->fixed_send_buffer)
         (void)setsockopt(out->fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer));
@@ -1360,5 +1423,6 @@ const struct transport_ops transport_tcp = {
     .failed = tcp_failed,
     .lost = tcp_lost,
     .connected = tcp_connected,
+    .look = tcp_look,
     .reset = tcp_reset,
 };

@@ -514,5 +514,6 @@ const struct transport_ops transport_ucx = {
     .failed = ucx_failed,
     .lost = ucx_lost,
     .connected = ucx_connected,
+    .look = NULL,
     .reset = ucx_reset,
 };

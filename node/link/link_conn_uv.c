@@ -17,9 +17,17 @@
 
 #include "node/format.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "shoal/banned.h"
 
 #define LEN_BYTES 2
+#define NARROW_SEGMENT 1024   /* bytes; what Linux itself probes such a path with */
+#define STALLED_RETRANSMITS 5 /* in a row: 6 s; one loss of three packets comes to it once in 200 */
+#define STALLED_HEARD_NS (8 * SHOAL_S)
 #define PIECE_MAX (SHOAL_NOISE_PLAIN_MAX - 2) /* behind the record's kind and, in the first piece, the channel */
 #define READ_BYTES (64 * SHOAL_KIB)
 /* A buffer that grew beyond this for a burst is given back when it is empty. */
@@ -154,6 +162,7 @@ static void conn_flush(struct conn *conn)
     conn->write.data = conn;
     conn->link->stats.bytes_out += conn->writing.len;
     conn->is_writing = true;
+    conn->unsure = true;
     conn->link->stats.writes++;
     rc = uv_write(&conn->write, (uv_stream_t *)&conn->tcp, &buf, 1, on_write);
     /* A broken stream tells its reader too; what is broken there is closed there, on its own turn. */
@@ -686,11 +695,43 @@ static void on_connect(uv_connect_t *connect, int status)
         link_on_broken(conn, err, false, "no memory, or no socket, for a handshake");
 }
 
+/* A path may swallow large packets and say nothing (a tunnel whose router is silent); the kernel sends them for ever. The
+ * one who dials says how large segments may be, its own and, in its SYN, the other's. */
+static void narrow(struct conn *conn, const struct sockaddr_storage *to)
+{
+    int fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int segment = NARROW_SEGMENT;
+
+    if (fd < 0)
+        return; /* dialled as it is */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment));
+    if (uv_tcp_open(&conn->tcp, fd) != 0)
+        (void)close(fd);
+}
+
+bool conn_is_stalled(struct conn *conn, uint64_t now_ns)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    uv_os_fd_t fd;
+
+    if (conn->state != CONN_OPEN || !conn->unsure || now_ns - conn->looked_ns < SHOAL_S)
+        return false;
+    conn->looked_ns = now_ns;
+    if (uv_fileno((const uv_handle_t *)&conn->tcp, &fd) != 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return false;
+    conn->unsure = info.tcpi_unacked > 0 || conn->is_writing;
+    return info.tcpi_unacked > 0 && info.tcpi_retransmits >= STALLED_RETRANSMITS &&
+           now_ns - conn->heard_ns < STALLED_HEARD_NS;
+}
+
 enum shoal_err conn_dial(struct conn *conn)
 {
     struct sockaddr_storage to;
 
     shoal_address_to_sockaddr(conn->address, &to);
+    if (conn->narrow)
+        narrow(conn, &to);
     conn->state = CONN_CONNECT;
     conn->started_ns = conn_now_ns();
     conn->connect.data = conn;

@@ -40,6 +40,9 @@ struct conn {
     struct shoal_address address;
     uint64_t session;
     uint64_t started_ns, opened_ns, heard_ns, pinged_ns;
+    uint64_t looked_ns;     /* whether what was written arrives */
+    bool unsure;            /* something was written since it was last known to have arrived */
+    bool narrow;            /* dialled: small segments, either way */
     struct shoal_buf in;    /* received, not yet whole messages */
     struct shoal_buf frame; /* pieces of a frame, channel first */
     bool in_frame;
@@ -91,6 +94,8 @@ void conn_refuse(struct conn *conn, enum link_refusal why);
 void conn_close(struct conn *conn);
 SHOAL_MUST_CHECK enum shoal_err conn_send(struct conn *conn, uint8_t channel, struct shoal_view frame);
 void conn_ping(struct conn *conn);
+/* What was written is sent again and again without arriving, though the peer is heard: its path swallows large packets. */
+bool conn_is_stalled(struct conn *conn, uint64_t now_ns);
 uint64_t conn_now_ns(void);
 
 /* ---- link_uv.c, called by link_conn_uv.c; each may close the connection ---- */

@@ -20,6 +20,7 @@
 
 #define BUCKETS 1024
 #define NOTE_PAUSE_NS SHOAL_S
+#define NARROW_NS (600 * SHOAL_S) /* after a link that fell silent, or stalled */
 #define TICK_MIN_NS (5 * SHOAL_MS)
 #define TICK_MAX_NS (250 * SHOAL_MS)
 
@@ -38,6 +39,7 @@ struct peer {
     unsigned attempts;
     uint64_t redial_ns;
     uint64_t up_ns;
+    uint64_t narrow_until_ns; /* dials until then ask for small segments */
 };
 
 static void on_tick(uv_timer_t *timer);
@@ -194,6 +196,7 @@ static void dial_peer(struct shoal_link *link, struct peer *peer)
         return;
     }
     conn->expected = peer->node;
+    conn->narrow = conn->started_ns < peer->narrow_until_ns;
     conn->session = shoal_rand_u64(&link->chance);
     conn->peer = peer;
     peer->dial = conn;
@@ -211,6 +214,7 @@ static void dial_bulk(struct shoal_link *link, struct peer *peer)
         return;
     }
     conn->expected = peer->node;
+    conn->narrow = conn->started_ns < peer->narrow_until_ns;
     conn->session = control->session;
     conn->peer = peer;
     peer->lanes[SHOAL_LANE_BULK] = conn;
@@ -548,9 +552,17 @@ void link_on_broken(struct conn *conn, enum shoal_err err, bool refused, const c
     report_failure(link, &failure, text);
 }
 
+/* The next connection to it sends smaller segments: perhaps large packets were what did not arrive. */
+static void dial_narrow(const struct conn *conn, uint64_t now_ns)
+{
+    if (conn->peer != NULL)
+        conn->peer->narrow_until_ns = now_ns + NARROW_NS;
+}
+
 static void check_lane(struct shoal_link *link, struct conn *conn, uint64_t now_ns)
 {
     if (now_ns - conn->heard_ns >= link->options.idle_dead_ns) {
+        dial_narrow(conn, now_ns);
         note(link, conn->address, "nothing heard for too long, closed");
         link_on_broken(conn, SHOAL_ERR_TIMEOUT, false, "nothing heard for too long");
     } else if (now_ns - conn->heard_ns >= link->options.idle_ping_ns &&
@@ -577,6 +589,12 @@ static bool check_conns(struct shoal_link *link, uint64_t now_ns, bool was_late)
             check_lane(link, conn, now_ns);
             if (dead)
                 return true;
+        } else if (conn_is_stalled(conn, now_ns)) {
+            dial_narrow(conn, now_ns);
+            note(link, conn->address,
+                 "what is sent does not arrive though the node is heard; is the path's MTU too small?");
+            link_on_broken(conn, SHOAL_ERR_TIMEOUT, false, "what is sent does not arrive");
+            return true;
         } else if (conn->state != CONN_OPEN && now_ns - conn->started_ns >= link->options.handshake_timeout_ns) {
             link_on_broken(conn, SHOAL_ERR_TIMEOUT, false, "no answer in time; is a firewall between the nodes?");
             return true;

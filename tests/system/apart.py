@@ -16,6 +16,7 @@ import threading
 
 import mesh
 
+HOLE_BYTES = 1300  # of a path behind a tunnel, say; datagrams of agents pass
 _numbers = itertools.count(os.getpid() % 199)
 
 
@@ -90,7 +91,7 @@ class ApartHost(mesh.Host):
         ip("link", "set", self.outer, "master", self.mesh.bridge, "up")
         ip("-n", self.namespace, "link", "set", "lo", "up")
         ip("-n", self.namespace, "addr", "add", self.address + "/24", "dev", self.inner)
-        ip("-n", self.namespace, "link", "set", self.inner, "up")
+        ip("-n", self.namespace, "link", "set", self.inner, "gso_max_segs", "1", "up")  # packets as a wire has them
 
     def prepare(self, seed=None):
         super().prepare(seed)
@@ -134,6 +135,10 @@ class ApartHost(mesh.Host):
     def cut(self, off=True):
         """The wire is unplugged: packets are lost in silence, nobody is told."""
         ip("link", "set", self.outer, "down" if off else "up")
+
+    def black_hole(self, off=True):
+        """What is larger than an address's usual path takes is lost on this host's wire, either way, and no router says so."""
+        ip("link", "set", self.outer, "mtu", str(HOLE_BYTES if off else 1500))
 
     def cut_data(self, peer, off=True):
         """What this host's workers send to the peer's is lost in silence; agents go on talking."""

@@ -198,3 +198,21 @@ def test_a_data_link_that_stays_broken_costs_one_worker_and_training_goes_on(nar
     training.assert_exact(outcome)
     training.assert_training_was_one(run, outcome, founders - run.lost)
     assert took <= 20, "training stood for %.1f s" % took
+
+
+def test_a_path_that_swallows_large_packets_stops_no_training(narrow_mesh, folder, tmp_path):
+    mesh = narrow_mesh
+    run = ApartRun(mesh, mesh.hosts[1], folder, workers=3, pace=0.01)
+    founders = run.gather()
+    facts = run.step(5)
+    victim = next(host for host in mesh.hosts if host.name != facts["leader"])
+    victim.black_hole()
+    began = time.monotonic()
+    run.step(facts["steps"] + 20)
+    took = time.monotonic() - began
+    print("training went on %.1f s after the path began to swallow large packets; %d members" % (took, run.members()))
+    assert took <= 20, "training stood for %.1f s" % took
+    run.lost |= founders - set(mesh.workers(run.job))
+    run.finish(120)
+    outcome = Outcome(run, mesh.hosts[1], tmp_path)
+    training.assert_exact(outcome)
