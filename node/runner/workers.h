@@ -18,6 +18,7 @@ struct workers_alive {
     uint32_t slot;
     int32_t pid;
     bool frozen;
+    unsigned ended; /* looks in a row that found it dead and not reaped */
     uint64_t freeze_at_ns;
 };
 

@@ -9,6 +9,7 @@
 #include "workers.h"
 
 #include "deaths_uv.h"
+#include "ended.h"
 #include "leftovers.h"
 #include "spawn.h"
 #include "warm.h"
@@ -38,6 +39,8 @@
 #define IDLE_CHECK_MS 10
 #define WATCHDOG_MS 100
 #define WATCHDOG_STUCK_TICKS 10
+#define ENDS_TICKS 5  /* of the watchdog: half a second */
+#define ENDED_LOOKS 3 /* a runner that is well tells within milliseconds */
 #define TURN_MESSAGES_MAX 64
 /* A runner that ends before it says WELCOME is asked for this often: its order was lost with the spawn helper. */
 #define SPAWNS_MAX 3
@@ -77,6 +80,7 @@ struct runner_link {
     uint64_t stepped_epoch, stepped; /* as told */
     uint64_t beats[SHOAL_SLOTS_MAX];
     uint8_t still[SHOAL_SLOTS_MAX];
+    unsigned ends_ticks;
 };
 
 struct worker_link {
@@ -258,6 +262,37 @@ static void watch_steps(struct workers *workers, struct runner_link *runner)
 }
 
 static void runner_lost(struct runner_link *runner);
+static void alive_remove(struct workers *workers, struct runner_link *runner, uint64_t worker_id);
+
+/* Training goes on without one that is lost; how a script has ended is for its runner to say, however late. */
+static bool is_engine(const struct runner_link *runner, const struct workers_alive *one)
+{
+    const struct shoal_control_slot *words =
+        runner->page == NULL || one->slot >= SHOAL_SLOTS_MAX ? NULL : &runner->page->slots[one->slot];
+
+    return words != NULL && atomic_load(&words->worker_id) == one->worker_id && atomic_load(&words->heartbeat) != 0;
+}
+
+/* A runner that stands still (stopped, or starved) reaps nobody and tells nothing: a job of which it held the last worker
+ * would wait for it. Its dead engines are told as they are found; their slots stay taken as long as the runner holds the locks. */
+static void watch_ends(struct workers *workers, struct runner_link *runner)
+{
+    if (!runner->reported || ++runner->ends_ticks < ENDS_TICKS)
+        return;
+    runner->ends_ticks = 0;
+    for (size_t i = 0; i < runner->alive_count; i++) {
+        struct workers_alive *one = &runner->alive[i];
+        uint64_t worker_id = one->worker_id;
+
+        one->ended = is_engine(runner, one) && ended_process(one->pid) ? one->ended + 1 : 0;
+        if (one->ended < ENDED_LOOKS)
+            continue;
+        alive_remove(workers, runner, worker_id);
+        workers->options.on_exited(workers->options.arg, worker_id, -1, false,
+                                   "it ended, and its runner, which stands still, does not say how");
+        return; /* the others at the next look */
+    }
+}
 
 /* W3: a warm interpreter that does not carry out its order is ended, and the order given elsewhere. */
 static void watch_warm(struct workers *workers, struct runner_link *runner, uint64_t now)
@@ -285,6 +320,8 @@ static void on_watchdog(uv_timer_t *timer)
         else
             memset(workers->runners[i].still, 0, sizeof(workers->runners[i].still));
         watch_steps(workers, &workers->runners[i]);
+        if (kept_time)
+            watch_ends(workers, &workers->runners[i]);
         if (kept_time)
             watch_warm(workers, &workers->runners[i], now);
     }
@@ -467,6 +504,15 @@ static void watch_death(struct runner_link *runner, const struct shoal_runner_me
     (void)deaths_watch(deaths, started->worker_id, &runner->page->slots[started->slot].robust);
 }
 
+/* watch_ends() has told of it. */
+static bool ended_before(const struct runner_link *runner, uint64_t worker_id)
+{
+    for (size_t i = 0; i < runner->alive_count; i++)
+        if (runner->alive[i].worker_id == worker_id)
+            return false;
+    return runner->reported;
+}
+
 static void on_runner_message(struct runner_link *runner, const struct shoal_runner_message *message)
 {
     struct workers *workers = runner->workers;
@@ -489,6 +535,8 @@ static void on_runner_message(struct runner_link *runner, const struct shoal_run
                                                                            .freeze_at_ns = message->freeze_at_ns };
         if (runner->reported && message->pid > 0)
             workers->options.on_started(workers->options.arg, message->worker_id, message->pid);
+    } else if (message->kind == SHOAL_RUNNER_EXITED && ended_before(runner, message->worker_id)) {
+        (void)0; /* its slot may be another's by now */
     } else if (message->kind == SHOAL_RUNNER_EXITED) {
         slot_watch(workers, message->slot);
         alive_remove(workers, runner, message->worker_id);

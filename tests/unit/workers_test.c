@@ -584,6 +584,47 @@ static void a_death_is_known_before_the_process_is_reaped(void **state)
     assert_int_equal(f->dying, 1);
 }
 
+/* Its runner stands still: nobody reaps it, nobody tells. */
+static void an_end_is_told_though_the_runner_stands_still(void **state)
+{
+    struct fixture *f = *state;
+    struct shoal_runner_message *welcome;
+    uint64_t until_ns = uv_hrtime() + 30 * SHOAL_S;
+    pid_t dead, lives;
+    int status;
+
+    workers_reattach(f->workers, on_reattached, f);
+    f->agent = accept(f->listener, NULL, NULL);
+    lives = fork();
+    if (lives == 0)
+        while (true)
+            (void)pause();
+    dead = fork();
+    if (dead == 0)
+        _exit(0);
+    welcome = fresh(SHOAL_RUNNER_WELCOME, 0, 0, 1);
+    welcome->status = 2;
+    say(f, welcome, f->page_fd);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 11, 0, dead), -1);
+    say(f, fresh(SHOAL_RUNNER_STARTED, 12, 1, lives), -1);
+    for (unsigned i = 0; i < 2; i++) { /* engines */
+        atomic_store(&f->page->slots[i].worker_id, 11 + i);
+        atomic_store(&f->page->slots[i].heartbeat, 1);
+    }
+    while (f->exits == 0 && uv_hrtime() < until_ns)
+        (void)uv_run(&f->loop, UV_RUN_ONCE);
+    assert_int_equal(f->exits, 1);
+    say(f, fresh(SHOAL_RUNNER_EXITED, 11, 0, dead), -1); /* it goes on */
+    turns(f);
+    assert_int_equal(f->exits, 1);
+    say(f, fresh(SHOAL_RUNNER_EXITED, 12, 1, lives), -1);
+    turns(f);
+    assert_int_equal(f->exits, 2);
+    assert_int_equal(waitpid(dead, &status, 0), dead);
+    assert_int_equal(kill(lives, SIGKILL), 0);
+    assert_int_equal(waitpid(lives, &status, 0), lives);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -596,6 +637,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(a_runner_has_left_when_it_was_told_that_it_may_end_and_nobody_lives, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_death_is_known_before_the_process_is_reaped, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_end_is_told_though_the_runner_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_are_read_from_the_control_page, setup, teardown),
     };
 
