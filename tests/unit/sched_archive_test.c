@@ -739,6 +739,46 @@ static void test_held_is_said_when_it_is_flushed(void **state)
     net_destroy(net);
 }
 
+/* What lies on that node's disk as flushed and final. */
+static bool final_on_disk(struct net *net, unsigned at, struct shoal_job_id job)
+{
+    for (size_t i = 0; i < net->nodes[at].disk_count; i++) {
+        const struct disk_group *g = &net->nodes[at].disk[i];
+        struct archive_record record;
+        struct shoal_view bytes;
+        size_t signed_len;
+        bool final;
+
+        if (g->used && g->has_snapshot && sched_kept_decode(g->snapshot.bytes, &final, &bytes) == SHOAL_OK &&
+            sched_archive_decode(bytes, &record, &signed_len) == SHOAL_OK && shoal_job_id_equal(record.job, job))
+            return final;
+    }
+    return false;
+}
+
+/* The leader is a holder as the others are: its group does not end before its own record is flushed as final. */
+static void test_a_leader_waits_for_its_own_disk(void **state)
+{
+    struct net *net = new_net(430, 3);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id job = ended_job(net, 0, 1, &ticket);
+    unsigned leader = net_leader(net, job);
+    uint64_t end = net->now + 60 * NET_S;
+    bool final;
+
+    (void)state;
+    while (!record_at(net, leader, job, &final) && net->now < end)
+        net_run(net, 10 * NET_MS);
+    net_run(net, 200 * NET_MS); /* held: not final */
+    net->nodes[leader].flush_ns = 8 * NET_S;
+    while (group_at(net, leader, job) && net->now < end)
+        net_run(net, 10 * NET_MS);
+    assert_false(group_at(net, leader, job));
+    assert_true(final_on_disk(net, leader, job));
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
+}
+
 /* Of two records the newer one stays, until one is final: that one stays (A1, A3). */
 static void test_which_of_two_records_stays(void **state)
 {
@@ -885,6 +925,7 @@ int main(void)
         cmocka_unit_test(test_a_record_decodes_as_a_whole_or_not_at_all),
         cmocka_unit_test(test_a_record_that_nobody_signed_is_refused),
         cmocka_unit_test(test_held_is_said_when_it_is_flushed),
+        cmocka_unit_test(test_a_leader_waits_for_its_own_disk),
         cmocka_unit_test(test_which_of_two_records_stays),
         cmocka_unit_test(test_old_records_are_cold),
         cmocka_unit_test(test_under_pressure_the_archive_does_not_wait),
