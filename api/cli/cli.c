@@ -41,6 +41,7 @@ static const struct cli_option global_options[] = {
         { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                            \
         { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                     \
         { "fabric-trusted", "NAMES", "interfaces where training data goes unsealed [none but lo]", 0 },                \
+        { "transport", "NAME", "where it is unsealed: auto (UCX if every host has it), ucx or tcp [auto]", 0 },         \
         { "metrics-token-file", "FILE", "its first line opens /metrics, and nothing else, as a bearer token", 0 },     \
         { "domain", "NAME", "failure domain of this host", 0 },                                                        \
         { "prefill", "MIB", "size to which the store is filled beforehand", 0 },                                       \
@@ -828,6 +829,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .slots = (unsigned)slots,
         .inventory = text_of(cli, "inventory"),
         .fabric_trusted = text_of(cli, "fabric-trusted"),
+        .transport = text_of(cli, "transport"),
         .domain = text_of(cli, "domain"),
         .metrics_token_file = text_of(cli, "metrics-token-file"),
         .prefill_mib = prefill,

@@ -71,6 +71,8 @@ void routes_job_json(struct json_writer *w, const char *key, const struct shoal_
     json_uint(w, "term", job->term);
     json_uint(w, "generation", job->generation);
     epoch_json(w, "epoch", job->epoch);
+    if (job->transport[0] != '\0')
+        json_text(w, "transport", job->transport);
     json_uint(w, "steps", job->steps);
     json_uint(w, "dataEpoch", job->data_epoch);
     json_number(w, "stepsPerSecond", job->rate_milli / 1000.0);

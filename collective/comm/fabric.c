@@ -12,12 +12,14 @@
  *     (CLOSED.broken). So does one that does not come up, or says nothing for long; who was silent for half of that
  *     when somebody else ended the epoch is named, too. */
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "comm.h"
 
+#include "shoal/fabric_address.h"
 #include "shoal/step_record.h"
 
 #include "shoal/banned.h"
@@ -60,6 +62,10 @@ struct beat {
 };
 
 struct fabric {
+    struct transport *tcp; /* always there */
+    struct transport *ucx; /* NULL: none, why is in no_ucx */
+    struct shoal_msg no_ucx;
+    bool said_why;
     bool active;
     atomic_bool broken; /* set under the lock, also by turns within a wait's condition; read without it */
     uint32_t greeted_count;
@@ -85,11 +91,33 @@ struct fabric {
     size_t slab_cap;
 };
 
+/* UCX beside our own TCP, on networks that are trusted. Without it nothing fails, unless it was asked for by name. */
+static enum shoal_err add_ucx(struct shoal_comm *comm, const char *devices, bool sealed)
+{
+    const char *wanted = getenv(SHOAL_ENV_TRANSPORT);
+    bool demanded = wanted != NULL && strcmp(wanted, "ucx") == 0;
+    uint8_t address[SHOAL_FABRIC_UCX_MAX];
+    struct shoal_msg *why = &comm->fabric->no_ucx;
+    size_t len = 0;
+    enum shoal_err err;
+
+    if (wanted != NULL && strcmp(wanted, "tcp") == 0)
+        return SHOAL_OK;
+    if (sealed && !demanded)
+        return SHOAL_OK;
+    err = transport_ucx.create(&comm->fabric->ucx, devices, sealed, why);
+    if (err == SHOAL_OK)
+        err = transport_ucx.address(comm->fabric->ucx, address, sizeof(address) - 2, &len);
+    if (err != SHOAL_OK)
+        return demanded ? comm_fail(comm, err, "%s", why->text) : SHOAL_OK;
+    comm->address_len = shoal_fabric_address_add(comm->address, sizeof(comm->address), comm->address_len, address, len);
+    return SHOAL_OK;
+}
+
 enum shoal_err fabric_create(struct shoal_comm *comm)
 {
     const char *sealed = getenv(SHOAL_ENV_FABRIC_SEALED);
     const char *devices = sealed != NULL ? sealed : getenv(SHOAL_ENV_FABRIC);
-    const char *name = getenv("SHOAL_TRANSPORT");
     enum shoal_err err;
 
     if (comm->transport != NULL)
@@ -98,24 +126,30 @@ enum shoal_err fabric_create(struct shoal_comm *comm)
         comm->fabric = calloc(1, sizeof(*comm->fabric));
     if (comm->fabric == NULL)
         return comm_fail(comm, SHOAL_ERR_FULL, "no memory for a fabric");
-    comm->transport_ops = name != NULL && strcmp(name, "ucx") == 0 ? &transport_ucx : &transport_tcp;
-    err = comm->transport_ops->create(&comm->transport, devices == NULL || *devices == '\0' ? "lo" : devices,
-                                      sealed != NULL, &comm->msg);
+    if (devices == NULL || *devices == '\0')
+        devices = "lo";
+    err = transport_tcp.create(&comm->fabric->tcp, devices, sealed != NULL, &comm->msg);
     if (err == SHOAL_OK)
-        err = comm->transport_ops->address(comm->transport, comm->address, sizeof(comm->address), &comm->address_len);
+        err = transport_tcp.address(comm->fabric->tcp, comm->address, sizeof(comm->address), &comm->address_len);
+    if (err == SHOAL_OK)
+        err = add_ucx(comm, devices, sealed != NULL);
+    comm->transport_ops = &transport_tcp;
+    comm->transport = comm->fabric->tcp;
     return err;
 }
 
 void fabric_destroy(struct shoal_comm *comm)
 {
     fabric_leave(comm);
-    if (comm->transport != NULL)
-        comm->transport_ops->destroy(comm->transport);
     comm->transport = NULL;
-    if (comm->fabric != NULL) {
-        free(comm->fabric->blocks);
-        free(comm->fabric->slab);
-    }
+    if (comm->fabric == NULL)
+        return;
+    if (comm->fabric->ucx != NULL)
+        transport_ucx.destroy(comm->fabric->ucx);
+    if (comm->fabric->tcp != NULL)
+        transport_tcp.destroy(comm->fabric->tcp);
+    free(comm->fabric->blocks);
+    free(comm->fabric->slab);
     free(comm->fabric);
     comm->fabric = NULL;
 }
@@ -239,10 +273,14 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
                                  .rank = rank,
                                  .my_rank = epoch->rank,
                                  .token = peer->token,
-                                 .my_token = comm->hello.token,
-                                 .address = peer->address,
-                                 .address_len = peer->address_len };
-    enum shoal_err err = comm->transport_ops->connect(comm->transport, &to);
+                                 .my_token = comm->hello.token };
+    struct shoal_fabric_address address;
+    enum shoal_err err;
+
+    shoal_fabric_address_get(peer->address, peer->address_len, &address);
+    to.address = comm->transport == fabric->ucx ? address.ucx : peer->address;
+    to.address_len = comm->transport == fabric->ucx ? address.ucx_len : address.tcp_len;
+    err = comm->transport_ops->connect(comm->transport, &to);
 
     if (err != SHOAL_OK) {
         (void)atomic_fetch_or(&comm->lost_links, 1ull << rank);
@@ -262,6 +300,38 @@ static enum shoal_err greet(struct shoal_comm *comm, uint32_t rank)
     return SHOAL_OK;
 }
 
+/* One line in the log of the first member of each host, once: why it is not UCX. */
+static void say_why(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    const char *wanted = getenv(SHOAL_ENV_TRANSPORT);
+
+    if (fabric->said_why || comm->epoch.local_index != 0 || (wanted != NULL && strcmp(wanted, "tcp") == 0))
+        return;
+    fabric->said_why = true;
+    (void)fprintf(stderr, "shoal: between hosts training data goes over TCP, not UCX: %s\n",
+                  fabric->ucx == NULL ? fabric->no_ucx.text : "not every host of this job has it in the same version");
+}
+
+/* UCX where all members have it, in one version; every member sees the same list. */
+static void choose_transport(struct shoal_comm *comm)
+{
+    struct fabric *fabric = comm->fabric;
+    struct shoal_fabric_common common = { 0 };
+
+    for (uint32_t rank = 0; rank < comm->epoch.size; rank++)
+        shoal_fabric_common_add(&common, comm->epoch.peers[rank].address, comm->epoch.peers[rank].address_len);
+    if (fabric->ucx != NULL && common.ucx) {
+        comm->transport_ops = &transport_ucx;
+        comm->transport = fabric->ucx;
+        return;
+    }
+    comm->transport_ops = &transport_tcp;
+    comm->transport = fabric->tcp;
+    if (!common.sealed)
+        say_why(comm);
+}
+
 enum shoal_err fabric_enter(struct shoal_comm *comm)
 {
     struct fabric *fabric = comm->fabric;
@@ -272,6 +342,7 @@ enum shoal_err fabric_enter(struct shoal_comm *comm)
     if (fabric == NULL || comm->transport == NULL)
         return comm_fail(comm, SHOAL_ERR_UNSUPPORTED, "an epoch of several hosts needs a fabric");
     (void)pthread_mutex_lock(&comm->fabric_lock);
+    choose_transport(comm);
     fabric->active = true;
     for (uint32_t rank = 0; rank < comm->epoch.size && err == SHOAL_OK; rank++)
         if (comm->epoch.peers[rank].host != comm->epoch.host)

@@ -1,5 +1,4 @@
-/* TCP between hosts: sealed (seal.h), or in the open on interfaces that the operator trusts. The default: UCX 1.13's tcp transport aborts the process now and then
- * when many connections close at once (an assertion in its event handling), which is what every change of epoch does.
+/* TCP between hosts: sealed (seal.h), or in the open on interfaces that the operator trusts.
  *
  *   rank a --connection--> rank b     carries what a sends to b; b has one of its own for the other way
  *   in the open: magic, epoch, rank of the sender, its token      then messages: tag, length, bytes

@@ -1,25 +1,35 @@
-/* UCX 1.13 over its tcp transport (reference/dependencies 10; reference/data-plane 4).
+/* UCX over its tcp transport (reference/dependencies 10; reference/data-plane 4), by the table of ucx_table.h.
  *
- * - Loaded at run time, after its settings are in the environment: loading it early would take over signal handlers and
- *   memory calls of the user's program, and a job on one host needs none of it.
  * - Error mode PEER; one set of connections per epoch. A posted receive is never ended by a dead peer, and a stopped
  *   peer is never reported: the agent revokes, and reset() closes by force and cancels.
- * - The tcp transport has no authentication, and a stranger can crash it: it binds trusted interfaces only. */
-#include <dlfcn.h>
+ * - The tcp transport has no authentication, and a stranger can crash it: it binds trusted interfaces only.
+ * - Its sockets are made ours after it has opened them: no child of the user's program inherits one, since a peer
+ *   learns of a death by the end of a connection; and none is paced within this machine (no_pacing of transport_tcp.c). */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
-
-#include <ucp/api/ucp.h>
 
 #include "shoal/limits.h"
 #include "transport.h"
+#include "ucx_table.h"
 
 #include "shoal/banned.h"
 
 #define REQUESTS_MAX 16384u
 #define DRAIN_TURNS 100000u
 #define DRAIN_MESSAGES_MAX 65536u
+#define DEVICES_BYTES 160u
+#define PORTS_MAX 8u
+#define LOOK_NS (100 * SHOAL_MS)
 
 struct transport_request {
     struct transport *transport;
@@ -27,7 +37,7 @@ struct transport_request {
     struct transport_request *next_free;
     size_t want; /* of a receive */
     size_t got;
-    ucs_status_t status;
+    ucx_status status;
     bool in_use;
     bool done;
     bool is_recv;
@@ -35,148 +45,184 @@ struct transport_request {
 
 struct connection {
     struct transport *transport;
-    ucp_ep_h ep;
+    void *ep;
     uint32_t peer;
-    ucs_status_t status;
-};
-
-struct ucx_calls {
-    __typeof__(&ucp_init_version) init_version;
-    __typeof__(&ucp_cleanup) cleanup;
-    __typeof__(&ucp_config_read) config_read;
-    __typeof__(&ucp_config_modify) config_modify;
-    __typeof__(&ucp_config_release) config_release;
-    __typeof__(&ucp_worker_create) worker_create;
-    __typeof__(&ucp_worker_destroy) worker_destroy;
-    __typeof__(&ucp_worker_get_address) worker_get_address;
-    __typeof__(&ucp_worker_release_address) worker_release_address;
-    __typeof__(&ucp_worker_get_efd) worker_get_efd;
-    __typeof__(&ucp_worker_arm) worker_arm;
-    __typeof__(&ucp_worker_progress) worker_progress;
-    __typeof__(&ucp_ep_create) ep_create;
-    __typeof__(&ucp_ep_close_nbx) ep_close_nbx;
-    __typeof__(&ucp_tag_send_nbx) tag_send_nbx;
-    __typeof__(&ucp_tag_recv_nbx) tag_recv_nbx;
-    __typeof__(&ucp_tag_probe_nb) tag_probe_nb;
-    __typeof__(&ucp_tag_msg_recv_nbx) tag_msg_recv_nbx;
-    __typeof__(&ucp_request_check_status) request_check_status;
-    __typeof__(&ucp_request_cancel) request_cancel;
-    __typeof__(&ucp_request_free) request_free;
-    __typeof__(&ucs_status_string) status_string;
+    ucx_status status;
 };
 
 struct transport {
-    struct ucx_calls ucx;
-    void *library;
-    ucp_context_h context;
-    ucp_worker_h worker;
+    struct ucx_table ucx;
+    void *context;
+    void *worker;
     struct connection *connections[SHOAL_RANKS_MAX];
     struct transport_request *requests;
     struct transport_request *free_requests;
     bool failed;
-    ucs_status_t failure;
+    ucx_status failure;
     uint32_t failed_peer;
-    uint64_t lost;      /* by rank */
-    uint64_t undrained; /* requests that did not end in a reset; must stay 0 */
+    uint64_t lost;             /* by rank */
+    uint64_t undrained;        /* requests that did not end in a reset; must stay 0 */
+    uint16_t ports[PORTS_MAX]; /* where it listens, in network order */
+    uint32_t port_count;
+    uint64_t looked_ns; /* for connections that came in */
 };
 
-static enum shoal_err check_devices(const char *devices, struct shoal_msg *msg)
-{
-    for (const char *at = devices; *at != '\0';) {
-        size_t len = strcspn(at, ",");
-        char path[80];
+/* ---- interfaces ---- */
 
-        if (len == 0 || len > 15 || memchr(at, '/', len) != NULL)
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "--fabric-trusted %s: not a list of interfaces", devices);
-        (void)snprintf(path, sizeof(path), "/sys/class/net/%.*s", (int)len, at);
-        if (access(path, F_OK) != 0)
-            return shoal_fail(msg, SHOAL_ERR_INVALID, "--fabric-trusted names %.*s, which this host does not have",
-                              (int)len, at);
+/* One of the names or IPv4 addresses, as a name of UCX's list. */
+static enum shoal_err add_device(const struct ifaddrs *all, const char *name, size_t len, char *list, size_t cap,
+                                 struct shoal_msg *msg)
+{
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        size_t used = strlen(list);
+        const char *text;
+
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET)
+            continue;
+        text = inet_ntoa(((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr);
+        if ((strlen(i->ifa_name) != len || memcmp(i->ifa_name, name, len) != 0) &&
+            (strlen(text) != len || memcmp(text, name, len) != 0))
+            continue;
+        if (used + strlen(i->ifa_name) + 2 > cap)
+            return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "UCX: more interfaces than fit into %zu characters", cap);
+        (void)snprintf(list + used, cap - used, "%s%s", used == 0 ? "" : ",", i->ifa_name);
+        return SHOAL_OK;
+    }
+    return shoal_fail(msg, SHOAL_ERR_INVALID,
+                      "%.*s is neither an interface with an IPv4 address nor such an address on this host; "
+                      "--fabric-trusted of its agent names it",
+                      (int)len, name);
+}
+
+static enum shoal_err list_devices(const char *devices, char *list, size_t cap, struct shoal_msg *msg)
+{
+    struct ifaddrs *all = NULL;
+    enum shoal_err err = SHOAL_OK;
+
+    list[0] = '\0';
+    if (getifaddrs(&all) != 0)
+        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "cannot list the interfaces");
+    for (const char *at = devices; *at != '\0' && err == SHOAL_OK;) {
+        size_t len = strcspn(at, ",");
+
+        err = add_device(all, at, len, list, cap, msg);
         at += len + (at[len] == ',');
     }
-    return SHOAL_OK;
+    freeifaddrs(all);
+    return err;
 }
 
-static bool find_call(void *library, const char *name, void *call)
+/* ---- its sockets ---- */
+
+/* The number that the next descriptor gets: what is opened in between has a number from here on. */
+static int lowest_fd(void)
 {
-    void *symbol = dlsym(library, name);
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    memcpy(call, &symbol, sizeof(symbol));
-    return symbol != NULL;
+    if (fd >= 0)
+        (void)close(fd);
+    return fd;
 }
 
-static bool find_calls(void *library, struct ucx_calls *ucx)
+static bool is_loopback(const struct sockaddr_in *at) { return ntohl(at->sin_addr.s_addr) >> 24 == 127; }
+
+/* A descriptor that UCX may have opened: if it is a socket of IPv4 that children would inherit, they no longer do. What
+ * a listener has set, its connections begin with. */
+static void own_socket(int fd)
 {
-    return find_call(library, "ucp_init_version", &ucx->init_version) &&
-           find_call(library, "ucp_cleanup", &ucx->cleanup) &&
-           find_call(library, "ucp_config_read", &ucx->config_read) &&
-           find_call(library, "ucp_config_modify", &ucx->config_modify) &&
-           find_call(library, "ucp_config_release", &ucx->config_release) &&
-           find_call(library, "ucp_worker_create", &ucx->worker_create) &&
-           find_call(library, "ucp_worker_destroy", &ucx->worker_destroy) &&
-           find_call(library, "ucp_worker_get_address", &ucx->worker_get_address) &&
-           find_call(library, "ucp_worker_release_address", &ucx->worker_release_address) &&
-           find_call(library, "ucp_worker_get_efd", &ucx->worker_get_efd) &&
-           find_call(library, "ucp_worker_arm", &ucx->worker_arm) &&
-           find_call(library, "ucp_worker_progress", &ucx->worker_progress) &&
-           find_call(library, "ucp_ep_create", &ucx->ep_create) &&
-           find_call(library, "ucp_ep_close_nbx", &ucx->ep_close_nbx) &&
-           find_call(library, "ucp_tag_send_nbx", &ucx->tag_send_nbx) &&
-           find_call(library, "ucp_tag_recv_nbx", &ucx->tag_recv_nbx) &&
-           find_call(library, "ucp_tag_probe_nb", &ucx->tag_probe_nb) &&
-           find_call(library, "ucp_tag_msg_recv_nbx", &ucx->tag_msg_recv_nbx) &&
-           find_call(library, "ucp_request_check_status", &ucx->request_check_status) &&
-           find_call(library, "ucp_request_cancel", &ucx->request_cancel) &&
-           find_call(library, "ucp_request_free", &ucx->request_free) &&
-           find_call(RTLD_DEFAULT, "ucs_status_string", &ucx->status_string);
+    static const char every_kernel_has[] = "reno";
+    struct sockaddr_in at = { 0 };
+    socklen_t len = sizeof(at);
+    int flags = fcntl(fd, F_GETFD);
+
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0 || getsockname(fd, (struct sockaddr *)&at, &len) != 0 ||
+        at.sin_family != AF_INET)
+        return;
+    (void)fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+    if (is_loopback(&at))
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, every_kernel_has, sizeof(every_kernel_has) - 1);
 }
 
-static enum shoal_err load(struct transport *t, struct shoal_msg *msg)
+static void own_listeners(struct transport *t, int first)
 {
-    static const char *const settings[][2] = {
-        { "UCX_DEBUG_SIGNO", "0" },       { "UCX_ERROR_SIGNALS", "" },         { "UCX_VFS_ENABLE", "n" },
-        { "UCX_HANDLE_ERRORS", "none" },  { "UCX_WARN_UNUSED_ENV_VARS", "n" }, { "UCX_MEM_EVENTS", "n" },
-        { "UCX_LOG_LEVEL", "fatal" },     { "UCX_TCP_KEEPIDLE", "2s" },        { "UCX_TCP_KEEPINTVL", "1s" },
-        { "UCX_TCP_KEEPCNT", "3" },       { "UCX_TCP_PUT_ENABLE", "n" }, /* measured: large messages 2 to 4 times faster
-                                                                          */
-        { "UCX_TCP_TX_SEG_SIZE", "64k" }, { "UCX_TCP_RX_SEG_SIZE", "64k" },
-    };
+    int end = lowest_fd();
 
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        (void)setenv(settings[i][0], settings[i][1], 0); /* what the user has set stays */
-    t->library = dlopen("libucp.so.0", RTLD_NOW | RTLD_GLOBAL);
-    if (t->library == NULL)
-        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "UCX: %s; install libucx0", dlerror());
-    if (!find_calls(t->library, &t->ucx))
-        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "UCX: this version lacks a call; 1.13 or newer is needed");
-    return SHOAL_OK;
+    for (int fd = first; fd >= 0 && fd < end; fd++) {
+        struct sockaddr_in at = { 0 };
+        socklen_t len = sizeof(at);
+        int listens = 0;
+        socklen_t size = sizeof(listens);
+
+        own_socket(fd);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0 &&
+            getsockname(fd, (struct sockaddr *)&at, &len) == 0 && at.sin_family == AF_INET && t->port_count < PORTS_MAX)
+            t->ports[t->port_count++] = at.sin_port;
+    }
 }
 
-static enum shoal_err ucx_fail(const struct transport *t, struct shoal_msg *msg, const char *what, ucs_status_t status)
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Connections that others opened to it, looked for now and then: UCX does not say when it accepts one. */
+static void own_accepted(struct transport *t)
+{
+    uint64_t now = now_ns();
+    const struct dirent *entry;
+    DIR *folder;
+
+    if (now < t->looked_ns + LOOK_NS)
+        return;
+    t->looked_ns = now;
+    folder = opendir("/proc/self/fd");
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        struct sockaddr_in at = { 0 };
+        socklen_t len = sizeof(at);
+        int fd = atoi(entry->d_name);
+
+        if (getsockname(fd, (struct sockaddr *)&at, &len) != 0 || at.sin_family != AF_INET)
+            continue;
+        for (uint32_t i = 0; i < t->port_count; i++)
+            if (at.sin_port == t->ports[i])
+                own_socket(fd);
+    }
+    if (folder != NULL)
+        (void)closedir(folder);
+}
+
+/* ---- set up ---- */
+
+static enum shoal_err ucx_fail(const struct transport *t, struct shoal_msg *msg, const char *what, ucx_status status)
 {
     return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "UCX: %s: %s", what, t->ucx.status_string(status));
 }
 
 static enum shoal_err start(struct transport *t, const char *devices, struct shoal_msg *msg)
 {
-    ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP };
-    ucp_worker_params_t worker = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED };
-    ucp_config_t *config;
-    ucs_status_t status = t->ucx.config_read(NULL, NULL, &config);
+    struct ucx_params params = { .mask = UCX_PARAMS_FEATURES, .features = UCX_FEATURE_TAG | UCX_FEATURE_WAKEUP };
+    struct ucx_worker_params worker = { .mask = UCX_WORKER_THREAD_MODE, .thread_mode = UCX_THREAD_SERIALIZED };
+    void *config;
+    int first;
+    ucx_status status = t->ucx.config_read(NULL, NULL, &config);
 
-    if (status != UCS_OK)
+    if (status != UCX_OK)
         return ucx_fail(t, msg, "settings", status);
     (void)t->ucx.config_modify(config, "TLS", "tcp");
     (void)t->ucx.config_modify(config, "NET_DEVICES", devices);
     (void)t->ucx.config_modify(config, "KEEPALIVE_INTERVAL", "1s");
-    status = t->ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &t->context);
+    status = t->ucx.init_version(UCX_MAJOR, UCX_MINOR_OLDEST, &params, config, &t->context);
     t->ucx.config_release(config);
-    if (status != UCS_OK)
+    if (status != UCX_OK)
         return ucx_fail(t, msg, "start", status);
+    first = lowest_fd();
     status = t->ucx.worker_create(t->context, &worker, &t->worker);
-    if (status != UCS_OK)
+    if (status != UCX_OK)
         return ucx_fail(t, msg, "worker", status);
+    own_listeners(t, first);
     return SHOAL_OK;
 }
 
@@ -185,22 +231,24 @@ static void ucx_destroy(struct transport *t);
 static enum shoal_err ucx_create(struct transport **out, const char *devices, bool sealed, struct shoal_msg *msg)
 {
     struct transport *t;
+    char list[DEVICES_BYTES];
     enum shoal_err err;
 
     if (sealed)
         return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED,
-                          "UCX cannot seal what goes over %s: leave SHOAL_TRANSPORT=ucx out, or let the hosts' agents "
-                          "trust the network (--fabric-trusted)",
+                          "UCX cannot seal what goes over %s: let the hosts' agents trust the network "
+                          "(--fabric-trusted), or leave the choice to them (--transport auto)",
                           devices);
     t = calloc(1, sizeof(*t));
     if (t == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for UCX");
     t->requests = calloc(REQUESTS_MAX, sizeof(*t->requests));
-    err = t->requests == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "no memory for UCX") : check_devices(devices, msg);
+    err = t->requests == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "no memory for UCX")
+                              : list_devices(devices, list, sizeof(list), msg);
     if (err == SHOAL_OK)
-        err = load(t, msg);
+        err = ucx_table_load(&t->ucx, msg);
     if (err == SHOAL_OK)
-        err = start(t, devices, msg);
+        err = start(t, list, msg);
     if (err != SHOAL_OK) {
         ucx_destroy(t);
         return err;
@@ -214,23 +262,26 @@ static enum shoal_err ucx_create(struct transport **out, const char *devices, bo
     return SHOAL_OK;
 }
 
+/* Its version first: members whose versions differ do not speak it with each other. */
 static enum shoal_err ucx_address(struct transport *t, uint8_t *bytes, size_t cap, size_t *len)
 {
-    ucp_address_t *address;
+    void *address;
     size_t got;
 
-    if (t->ucx.worker_get_address(t->worker, &address, &got) != UCS_OK)
+    if (t->ucx.worker_get_address(t->worker, &address, &got) != UCX_OK)
         return SHOAL_ERR_UNREACHABLE;
-    if (got <= cap)
-        memcpy(bytes, address, got);
+    if (got + 2 <= cap)
+        memcpy(bytes + 2, address, got);
     t->ucx.worker_release_address(t->worker, address);
-    if (got > cap)
+    if (got + 2 > cap)
         return SHOAL_ERR_TOO_BIG;
-    *len = got;
+    bytes[0] = (uint8_t)t->ucx.major;
+    bytes[1] = (uint8_t)t->ucx.minor;
+    *len = got + 2;
     return SHOAL_OK;
 }
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+static void on_error(void *arg, void *ep, ucx_status status)
 {
     struct connection *connection = arg;
 
@@ -245,26 +296,28 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 static enum shoal_err ucx_connect(struct transport *t, const struct transport_peer *peer)
 {
     struct connection *connection = calloc(1, sizeof(*connection));
-    ucp_ep_params_t params = {
-        .field_mask =
-            UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = { .cb = on_error, .arg = connection },
+    struct ucx_ep_params params = {
+        .mask = UCX_EP_ADDRESS | UCX_EP_ERROR_MODE | UCX_EP_ERROR_HANDLER,
+        .address = peer->address + 2,
+        .error_mode = UCX_ERROR_MODE_PEER,
+        .error_handler = { .call = on_error, .arg = connection },
     };
+    int first = lowest_fd();
 
     SHOAL_ASSERT(peer->rank < SHOAL_RANKS_MAX && t->connections[peer->rank] == NULL);
-    if (connection == NULL || peer->address_len == 0) {
+    if (connection == NULL || peer->address_len <= 2) {
         free(connection);
         return SHOAL_ERR_FULL;
     }
     connection->transport = t;
     connection->peer = peer->rank;
-    params.address = (const ucp_address_t *)(const void *)peer->address;
-    if (t->ucx.ep_create(t->worker, &params, &connection->ep) != UCS_OK) {
+    if (t->ucx.ep_create(t->worker, &params, &connection->ep) != UCX_OK) {
         free(connection);
         return SHOAL_ERR_UNREACHABLE;
     }
     t->connections[peer->rank] = connection;
+    for (int fd = first; fd >= 0 && fd < lowest_fd(); fd++)
+        own_socket(fd);
     return SHOAL_OK;
 }
 
@@ -291,7 +344,7 @@ static void free_request(struct transport_request *request)
     t->free_requests = request;
 }
 
-static void on_sent(void *ucx, ucs_status_t status, void *arg)
+static void on_sent(void *ucx, ucx_status status, void *arg)
 {
     struct transport_request *request = arg;
 
@@ -300,27 +353,27 @@ static void on_sent(void *ucx, ucs_status_t status, void *arg)
     request->done = true;
 }
 
-static void on_received(void *ucx, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg)
+static void on_received(void *ucx, ucx_status status, const struct ucx_received *info, void *arg)
 {
     struct transport_request *request = arg;
 
     (void)ucx;
     request->status = status;
-    request->got = status == UCS_OK ? info->length : 0;
+    request->got = status == UCX_OK ? info->len : 0;
     request->done = true;
 }
 
-static struct transport_request *begun(struct transport_request *request, ucs_status_ptr_t pointer)
+static struct transport_request *begun(struct transport_request *request, ucx_result pointer)
 {
-    if (UCS_PTR_IS_ERR(pointer)) {
+    if (ucx_is_error(pointer)) {
         request->transport->failed = true;
-        request->transport->failure = UCS_PTR_STATUS(pointer);
+        request->transport->failure = ucx_error_of(pointer);
         free_request(request);
         return NULL;
     }
     if (pointer == NULL) { /* ended at once; the callback was not called */
         request->done = true;
-        request->status = UCS_OK;
+        request->status = UCX_OK;
     } else {
         request->ucx = pointer;
     }
@@ -331,27 +384,23 @@ static struct transport_request *ucx_send(struct transport *t, uint32_t peer, ui
                                           size_t len)
 {
     struct transport_request *request = t->connections[peer] == NULL || t->failed ? NULL : take_request(t, false, 0);
-    ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                  .cb.send = on_sent };
+    struct ucx_op op = { .mask = UCX_OP_CALLBACK | UCX_OP_USER_DATA, .call.sent = on_sent, .arg = request };
 
     if (request == NULL)
         return NULL;
-    param.user_data = request;
-    return begun(request, t->ucx.tag_send_nbx(t->connections[peer]->ep, bytes, len, tag, &param));
+    return begun(request, t->ucx.tag_send_nbx(t->connections[peer]->ep, bytes, len, tag, &op));
 }
 
 static struct transport_request *ucx_recv(struct transport *t, uint64_t tag, void *bytes, size_t len)
 {
     struct transport_request *request = t->failed ? NULL : take_request(t, true, len);
-    /* With an immediate end UCX 1.13 does not say how much arrived. */
-    ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                                                  UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-                                  .cb.recv = on_received };
+    struct ucx_op op = { .mask = UCX_OP_CALLBACK | UCX_OP_USER_DATA | UCX_OP_NOT_AT_ONCE,
+                         .call.received = on_received,
+                         .arg = request };
 
     if (request == NULL)
         return NULL;
-    param.user_data = request;
-    return begun(request, t->ucx.tag_recv_nbx(t->worker, bytes, len, tag, UINT64_MAX, &param));
+    return begun(request, t->ucx.tag_recv_nbx(t->worker, bytes, len, tag, UINT64_MAX, &op));
 }
 
 static enum transport_state ucx_test(struct transport *t, struct transport_request *request)
@@ -360,10 +409,10 @@ static enum transport_state ucx_test(struct transport *t, struct transport_reque
 
     if (!request->done)
         return TRANSPORT_PENDING;
-    whole = request->status == UCS_OK && (!request->is_recv || request->got == request->want);
+    whole = request->status == UCX_OK && (!request->is_recv || request->got == request->want);
     if (!whole) {
         t->failed = true;
-        t->failure = request->status == UCS_OK ? UCS_ERR_MESSAGE_TRUNCATED : request->status;
+        t->failure = request->status == UCX_OK ? UCX_TRUNCATED : request->status;
     }
     free_request(request);
     return whole ? TRANSPORT_DONE : TRANSPORT_FAILED;
@@ -380,6 +429,8 @@ static unsigned ucx_progress(struct transport *t)
         if (now == 0)
             break;
     }
+    if (events > 0)
+        own_accepted(t);
     return events;
 }
 
@@ -387,10 +438,10 @@ static int ucx_wait_fd(struct transport *t)
 {
     int fd = -1;
 
-    return t->ucx.worker_get_efd(t->worker, &fd) == UCS_OK ? fd : -1;
+    return t->ucx.worker_get_efd(t->worker, &fd) == UCX_OK ? fd : -1;
 }
 
-static bool ucx_arm(struct transport *t) { return t->ucx.worker_arm(t->worker) == UCS_OK; }
+static bool ucx_arm(struct transport *t) { return t->ucx.worker_arm(t->worker) == UCX_OK; }
 
 static bool ucx_failed(const struct transport *t, struct shoal_msg *msg)
 {
@@ -414,23 +465,23 @@ static bool ucx_connected(const struct transport *t, uint32_t rank)
 static void drop_unexpected(struct transport *t, uint64_t tag, uint64_t mask)
 {
     for (uint32_t i = 0; i < DRAIN_MESSAGES_MAX; i++) {
-        ucp_tag_recv_info_t info;
-        ucp_tag_message_h message = t->ucx.tag_probe_nb(t->worker, tag, mask, 1, &info);
-        ucp_request_param_t param = { 0 };
-        ucs_status_ptr_t pointer;
+        struct ucx_received info;
+        void *message = t->ucx.tag_probe_nb(t->worker, tag, mask, 1, &info);
+        struct ucx_op op = { 0 };
+        ucx_result pointer;
         void *scratch;
 
         if (message == NULL)
             return;
-        scratch = malloc(info.length + 1);
+        scratch = malloc(info.len + 1);
         if (scratch == NULL)
             return;
-        pointer = t->ucx.tag_msg_recv_nbx(t->worker, scratch, info.length, message, &param);
-        if (UCS_PTR_IS_PTR(pointer)) { /* a large one, whose sender is gone: it ends with the closed connections */
-            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS;
+        pointer = t->ucx.tag_msg_recv_nbx(t->worker, scratch, info.len, message, &op);
+        if (ucx_is_request(pointer)) { /* a large one, whose sender is gone: it ends with the closed connections */
+            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCX_IN_PROGRESS;
                  turn++)
                 (void)t->ucx.worker_progress(t->worker);
-            if (t->ucx.request_check_status(pointer) == UCS_INPROGRESS) {
+            if (t->ucx.request_check_status(pointer) == UCX_IN_PROGRESS) {
                 t->undrained++; /* its memory is left to it */
                 t->ucx.request_free(pointer);
                 continue;
@@ -444,14 +495,14 @@ static void drop_unexpected(struct transport *t, uint64_t tag, uint64_t mask)
 static void close_connections(struct transport *t)
 {
     for (uint32_t peer = 0; peer < SHOAL_RANKS_MAX; peer++) {
-        ucp_request_param_t param = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE };
-        ucs_status_ptr_t pointer;
+        struct ucx_op op = { .mask = UCX_OP_FLAGS, .flags = UCX_CLOSE_FORCE };
+        ucx_result pointer;
 
         if (t->connections[peer] == NULL)
             continue;
-        pointer = t->ucx.ep_close_nbx(t->connections[peer]->ep, &param);
-        if (UCS_PTR_IS_PTR(pointer)) {
-            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCS_INPROGRESS;
+        pointer = t->ucx.ep_close_nbx(t->connections[peer]->ep, &op);
+        if (ucx_is_request(pointer)) {
+            for (uint32_t turn = 0; turn < DRAIN_TURNS && t->ucx.request_check_status(pointer) == UCX_IN_PROGRESS;
                  turn++)
                 (void)t->ucx.worker_progress(t->worker);
             t->ucx.request_free(pointer);

@@ -35,6 +35,7 @@ struct shoal_cli_agent {
     unsigned slots;                  /* 0: from the inventory */
     const char *inventory;           /* simulated inventory for tests: "cpu:2", "gpu:4" */
     const char *fabric_trusted;
+    const char *transport;
     const char *domain; /* failure domain */
     /* Its first line opens /metrics to a scraper; "": nobody but users. */
     const char *metrics_token_file;

@@ -32,6 +32,7 @@ struct shoal_job_facts {
     struct shoal_node_id driver_node; /* zero: none */
     uint64_t term, applied;
     struct shoal_epoch epoch;
+    char transport[16]; /* what the members of the epoch use: memory, tcp, "tcp sealed", "ucx 1.22"; "": no epoch */
     uint32_t call;
     uint64_t step;
     uint64_t logged_step; /* of the newest call */

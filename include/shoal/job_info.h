@@ -39,6 +39,7 @@ struct shoal_job_info {
     uint64_t start_ms;
     uint64_t end_ms;
     struct shoal_epoch epoch;
+    char transport[16]; /* between its workers; "": not known */
     uint64_t term; /* within its recovery generation */
     uint32_t generation;
     uint64_t steps; /* committed train steps */

@@ -57,6 +57,7 @@
 /* Where training data between hosts goes: interfaces that are trusted, "lo" or "lo,eth1", or, standing above them, those
  * where it is sealed. An IPv4 address of this host names its interface as well. */
 #define SHOAL_ENV_FABRIC "SHOAL_FABRIC_TRUSTED"
+#define SHOAL_ENV_TRANSPORT "SHOAL_TRANSPORT" /* between hosts that trust the network: tcp; ucx: nothing else; or none */
 #define SHOAL_ENV_FABRIC_SEALED "SHOAL_FABRIC_SEALED"
 
 /* The activity that a worker is in, for `top`, `show` and the watchdog. */

@@ -117,6 +117,15 @@ static void choose_fabric(struct agent_settings *settings)
                        ip[15]);
 }
 
+static enum shoal_err keep_transport(struct agent_settings *settings, const char *name, struct shoal_msg *msg)
+{
+    name = name[0] == '\0' ? "auto" : name;
+    if (strcmp(name, "auto") != 0 && strcmp(name, "ucx") != 0 && strcmp(name, "tcp") != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "--transport: \"%.20s\" is not auto, ucx or tcp", name);
+    (void)snprintf(settings->transport, sizeof(settings->transport), "%s", name);
+    return SHOAL_OK;
+}
+
 /* The first line of the file; its text is a secret, so no message has it. */
 static enum shoal_err read_metrics_token(struct agent_settings *settings, const char *path, struct shoal_msg *msg)
 {
@@ -155,6 +164,8 @@ static enum shoal_err settings_texts(struct agent_settings *settings, const stru
     if (err == SHOAL_OK)
         err = keep_text(settings->fabric_trusted, sizeof(settings->fabric_trusted), "fabric-trusted",
                         options->fabric_trusted, msg);
+    if (err == SHOAL_OK)
+        err = keep_transport(settings, options->transport, msg);
     if (err == SHOAL_OK)
         err = keep_text(settings->fabric_home, sizeof(settings->fabric_home) - 16, "libs", options->libs, msg);
     return err;

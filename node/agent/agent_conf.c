@@ -23,6 +23,7 @@ static const struct text_option text_options[] = {
     { "api-host", offsetof(struct shoal_cli_agent, api_host) },
     { "inventory", offsetof(struct shoal_cli_agent, inventory) },
     { "fabric-trusted", offsetof(struct shoal_cli_agent, fabric_trusted) },
+    { "transport", offsetof(struct shoal_cli_agent, transport) },
     { "domain", offsetof(struct shoal_cli_agent, domain) },
     { "metrics-token-file", offsetof(struct shoal_cli_agent, metrics_token_file) },
     { "python", offsetof(struct shoal_cli_agent, python) },

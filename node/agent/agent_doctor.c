@@ -187,6 +187,24 @@ static void look_at_network(struct doctor *d)
         say(d, "ok", "ports", "ports %u (TCP and UDP) and %u (API) are free", s->address.port, s->api_port);
 }
 
+/* What training data between hosts goes over. */
+static void look_at_transport(struct doctor *d)
+{
+    const struct agent_settings *s = d->settings;
+    bool asked = strcmp(s->transport, "ucx") == 0;
+    char said[400];
+
+    if (strcmp(s->transport, "tcp") == 0 || (s->fabric_sealed[0] != '\0' && !asked))
+        say(d, "ok", "transport", "training data between hosts: TCP%s",
+            s->fabric_sealed[0] != '\0' ? ", since it is sealed" : ", by --transport tcp");
+    else if (agent_python_try_ucx(s, IMPORT_SECONDS, said, sizeof(said)))
+        say(d, "ok", "transport", "training data between hosts: %s, where all hosts of a job have that version", said);
+    else
+        say(d, asked ? "bad" : "note", "transport",
+            "training data between hosts: %s, since there is no UCX: %s. `%s -m pip install libucx-cu13` brings one",
+            asked ? "none" : "TCP", said, s->python);
+}
+
 static bool reaches(struct shoal_address address, char *why, size_t cap)
 {
     struct sockaddr_storage to;
@@ -258,6 +276,7 @@ int agent_doctor(const struct agent *agent, bool json)
         say(&d, "ok", "slots", "%u slots (%s)", s->slots, s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
     look_at_python(&d);
     look_at_network(&d);
+    look_at_transport(&d);
     look_at_peers(&d);
     look_at_clock(&d);
     say(&d, "ok", "scheduling", "scheduling class: %s", agent->scheduling);

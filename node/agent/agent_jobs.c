@@ -591,6 +591,8 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
         put_env(t, SHOAL_ENV_FABRIC_SEALED, "%s", agent->settings.fabric_sealed);
     else
         put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
+    if (strcmp(agent->settings.transport, "auto") != 0) /* else a job may choose by this name */
+        put_env(t, SHOAL_ENV_TRANSPORT, "%s", agent->settings.transport);
     put_env(t, SHOAL_ENV_LOG_MIB, "%u", agent->settings.log_max_mib);
     shoal_hex_text(run->token, sizeof(run->token), hex);
     put_env(t, SHOAL_ENV_TOKEN, "%s", hex);

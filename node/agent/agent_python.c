@@ -18,6 +18,13 @@
     "import sys, ctypes, numpy, torch; ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); "                           \
     "print(\"torch %s, numpy %s, %d GPUs\" % (torch.__version__, numpy.__version__, torch.cuda.device_count()))"
 
+#define TRY_UCX                                                                                                        \
+    "import sys, os, ctypes, importlib.util as u; s = u.find_spec(\"libucx\"); "                                        \
+    "p = [os.path.join(f, \"lib\", \"libucp.so.0\") for f in (s.submodule_search_locations or ())] if s else []; "        \
+    "p and os.environ.setdefault(\"SHOAL_UCX\", p[0]); b = ctypes.create_string_buffer(400); "                          \
+    "l = ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); e = l.shoal_ucx_look(b, 400); "                            \
+    "print(b.value.decode()); sys.exit(e)"
+
 /* Never realpath, which loses a virtual environment; nor the name as it was given, which may be a shim. */
 static enum shoal_err ask(const char *wanted, char python[AGENT_PATH_BYTES], bool *serves, struct shoal_msg *msg)
 {
@@ -141,7 +148,8 @@ static int listen_to(pid_t pid, int fd, unsigned seconds, char *text, size_t cap
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-bool agent_python_try(const struct agent_settings *settings, unsigned seconds, char *said, size_t cap)
+static bool try_script(const struct agent_settings *settings, const char *script, unsigned seconds, char *said,
+                       size_t cap)
 {
     int ends[2], status;
     pid_t pid;
@@ -153,12 +161,22 @@ bool agent_python_try(const struct agent_settings *settings, unsigned seconds, c
     if (pid == 0) {
         (void)dup2(ends[1], STDOUT_FILENO);
         (void)dup2(ends[1], STDERR_FILENO);
-        (void)execl(settings->python, settings->python, "-c", TRY, settings->fabric_home, (char *)NULL);
+        (void)execl(settings->python, settings->python, "-c", script, settings->fabric_home, (char *)NULL);
         _exit(127);
     }
     (void)close(ends[1]);
     status = pid < 0 ? -1 : listen_to(pid, ends[0], seconds, said, cap);
     if (status == -1)
-        (void)snprintf(said, cap, "importing torch took longer than %u s", seconds);
+        (void)snprintf(said, cap, "it took longer than %u s", seconds);
     return status == 0;
+}
+
+bool agent_python_try(const struct agent_settings *settings, unsigned seconds, char *said, size_t cap)
+{
+    return try_script(settings, TRY, seconds, said, cap);
+}
+
+bool agent_python_try_ucx(const struct agent_settings *settings, unsigned seconds, char *said, size_t cap)
+{
+    return try_script(settings, TRY_UCX, seconds, said, cap);
 }

@@ -223,6 +223,7 @@ void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *fa
     info->start_ms = facts->start_ms;
     info->end_ms = facts->end_ms;
     info->epoch = facts->epoch;
+    memcpy(info->transport, facts->transport, sizeof(info->transport));
     info->term = facts->term & UINT32_MAX; /* the rest names the recovery generation */
     info->generation = facts->generation;
     info->steps = facts->step;

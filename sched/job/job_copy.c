@@ -1,6 +1,7 @@
 /* Copies of a job for others: snapshots for guardians, facts for a request, summaries for gossip. */
 #include "shoal/job.h"
 #include "shoal/job_facts.h"
+#include "shoal/fabric_address.h"
 
 #include "job_array.h"
 #include "job_wire.h"
@@ -158,6 +159,25 @@ enum shoal_err shoal_job_restore(struct shoal_job **out, struct shoal_view bytes
     return SHOAL_OK;
 }
 
+/* As its members choose it (collective/comm/fabric.c). */
+static void name_transport(const struct shoal_worker_epoch *epoch, char *text, size_t cap)
+{
+    struct shoal_fabric_common common = { 0 };
+    bool apart = false;
+
+    SHOAL_ASSERT(epoch->member_count <= SHOAL_RANKS_MAX);
+    for (uint32_t i = 0; i < epoch->member_count; i++) {
+        shoal_fabric_common_add(&common, epoch->members[i].address, epoch->members[i].address_len);
+        apart = apart || memcmp(&epoch->members[i].node, &epoch->members[0].node, sizeof(epoch->members[0].node)) != 0;
+    }
+    if (apart && common.ucx)
+        (void)snprintf(text, cap, "ucx %u.%u", common.major, common.minor);
+    else if (apart)
+        (void)snprintf(text, cap, "%s", common.sealed ? "tcp sealed" : "tcp");
+    else
+        (void)snprintf(text, cap, "%s", epoch->member_count == 0 ? "" : "memory");
+}
+
 void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
 {
     const struct shoal_placement *driver = shoal_job_driver(job);
@@ -192,8 +212,10 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     if (driver != NULL)
         facts->driver_node = driver->node;
     facts->applied = job->applied;
-    if (job->epoch != NULL)
+    if (job->epoch != NULL) {
         facts->epoch = job->epoch->epoch;
+        name_transport(job->epoch, facts->transport, sizeof(facts->transport));
+    }
     if (call != NULL) {
         SHOAL_ASSERT(job->epoch != NULL); /* made together with the calls */
         facts->call = call->call;

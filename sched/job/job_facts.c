@@ -61,6 +61,7 @@ static const struct shoal_pack_field facts_fields[] = {
     ROW("tasks_stopped", U32, task_counts[SHOAL_TASK_STOPPED], UINT32_MAX),
     ROW("term", U64, term, UINT64_MAX),
     ROW("ticket_ms", U64, ticket_ms, UINT64_MAX),
+    TEXT("transport", transport),
     ROW("workers_max", U32, workers_max, UINT32_MAX),
     ROW("workers_min", U32, workers_min, UINT32_MAX),
     ROW("workers_now", U32, workers_now, UINT32_MAX),

@@ -30,6 +30,7 @@ import apart  # noqa: E402
 from mesh import Failed, Mesh, job_id  # noqa: E402
 
 PYTHON = str(ROOT / ".venv/bin/python")
+UCX = next((str(path) for path in sorted(ROOT.glob(".venv/lib/python3*/site-packages/libucx/lib/libucp.so.0"))), "")  # .ci/setup
 DIGITS = (ROOT / "docs" / "demo" / "digits" / "main.py").read_text().replace("EPOCHS, BATCH, ENGINES = 100,", "EPOCHS, BATCH, ENGINES = 5000,")
 STUCK_S = 30  # what has not happened by then is not waited for
 
@@ -593,7 +594,10 @@ def leader_silent(table, options):
 def all_reduce(table, options):
     ours, gloo = {}, {}
     for _ in range(options.repeat):  # in turn, so that what else runs here disturbs both
-        for seal, words, more in (("", [], {}), (" sealed", ["hosts=2"], {"SHOAL_FABRIC_SEALED": "lo"})):
+        for seal, words, more in (("", [], {"SHOAL_TRANSPORT": "tcp"}), (" sealed", ["hosts=2"], {"SHOAL_FABRIC_SEALED": "lo"}),
+                                  (" ucx", ["hosts=2"], {"SHOAL_TRANSPORT": "ucx", "SHOAL_UCX": UCX})):
+            if "ucx" in seal and not UCX:
+                continue
             done = subprocess.run([str(options.out / "tests/bench/allreduce"), "iterations=20", *words], capture_output=True, text=True,
                                   timeout=120, env={**os.environ, **more})
             if "WRONG" in done.stdout or done.returncode != 0:
@@ -614,6 +618,9 @@ def all_reduce(table, options):
                   "private buffers: %s; gloo %.0f us" % (compare("private", kib), statistics.median(gloo[kib])))
     table.row("all-reduce 16 MiB, 2 hosts over loopback", ">= 1.3x gloo", compare("2 hosts", 16384),
               "1 MiB: %s; gloo 16 MiB %.0f us" % (compare("2 hosts", 1024), statistics.median(gloo[16384])))
+    if UCX:
+        table.row("the same over UCX", ">= 2.5x gloo", compare("2 hosts ucx", 16384), "1 MiB: %s; 16 MiB %.2fx our TCP" % (
+            compare("2 hosts ucx", 1024), statistics.median(tcp / ucx for tcp, ucx in zip(ours["2 hosts", 16384], ours["2 hosts ucx", 16384]))))
     table.row("the same, sealed", "-", compare("2 hosts sealed", 16384), "1 MiB: %s" % compare("2 hosts sealed", 1024))
 
 

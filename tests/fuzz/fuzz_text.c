@@ -18,6 +18,7 @@ static void conf(char *text)
                                        .api_host = "",
                                        .inventory = "",
                                        .fabric_trusted = "",
+                                     .transport = "",
                                        .domain = "",
                                        .python = "",
                                        .libs = "",

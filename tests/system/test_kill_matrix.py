@@ -60,15 +60,21 @@ def check(run, undisturbed, tmp_path, founders=()):
     pytest.param("before_publish:10 give_copy:*", id="one dies, and the donor while its successor copies the state"),
     pytest.param("before_publish:20 entering:*", id="one dies, and another while it enters the next epoch"),
     pytest.param("before_files:*", id="the writer dies between the final file and its manifest"),
+    pytest.param("mid_reduce:25 tcp", id="one dies in the middle of a reduction over TCP"),
+    pytest.param("after_complete:30 tcp", id="one dies after it has declared a step complete over TCP"),
+    pytest.param("before_apply:30 tcp", id="one dies before it applies a step, over TCP"),
 ])
 def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, tmp_path, rules):
+    """Between hosts data goes over UCX where set-up could install it, but where a rule says TCP."""
+    env = {"SHOAL_TRANSPORT": "tcp"} if rules.endswith(" tcp") else {}
+    rules = rules.removesuffix(" tcp")
     once = [tmp_path / ("once-%d" % i) for i in range(len(rules.split()))]
     if rules.endswith("entering:*"):
         once[1].touch()  # nobody dies in the first epoch
     fault = ",".join("%s:kill:%s" % (rule, path) for rule, path in zip(rules.split(), once))
     copies = rules.endswith("copy:*")  # successors take their time to come: the others must not end before
     run = Run(mesh, mesh.hosts[1], folder, epochs=6 if copies else 3, pace=training.SLOW if copies else 0.004,
-              env={"SHOAL_FAULT": fault}.items())
+              env={"SHOAL_FAULT": fault, **env}.items())
     run.gather()
     if rules.endswith("entering:*"):
         once[1].unlink()

@@ -15,6 +15,7 @@ static struct shoal_cli_agent nothing_given(void)
                                      .api_host = "",
                                      .inventory = "",
                                      .fabric_trusted = "",
+                                     .transport = "",
                                      .domain = "",
                                      .python = "",
                                      .libs = "",

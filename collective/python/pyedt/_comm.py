@@ -2,6 +2,7 @@
 lock. RANK_LOST becomes RankLost (enter the next epoch), everything else that fails becomes CommError."""
 
 import ctypes
+import importlib.util
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_uint8, c_uint32, c_uint64, c_void_p
 
@@ -113,6 +114,18 @@ def library_path():
                     % " or ".join(paths))
 
 
+def point_at_ucx():
+    """The UCX of this interpreter's environment, where there is one (the package libucx-cu13), for libshoal to load; else it
+    takes the system's. What the user has set stays."""
+    if os.environ.get("SHOAL_UCX"):
+        return
+    found = importlib.util.find_spec("libucx")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = os.path.join(folder, "lib", "libucp.so.0")
+        if os.path.exists(path):
+            os.environ["SHOAL_UCX"] = path
+
+
 _loaded = None
 
 
@@ -137,6 +150,7 @@ class Communicator:
         if solo:
             code = self._lib.shoal_comm_open_solo(byref(self._comm), error)
         else:
+            point_at_ucx()
             code = self._lib.shoal_comm_open(byref(self._comm), role, numeric_class.encode()[:159], error)
         if code != 0:
             self._comm = c_void_p()

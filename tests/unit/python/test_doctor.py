@@ -1,6 +1,7 @@
 """`shoal doctor`: what it says of this host and what to do, in 80 columns; the memory that the limits imply; and the Python
 that `--setup-python` makes."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -128,3 +129,19 @@ def test_setup_python_takes_one_that_has_all(data):
     done = shoal("init", "--data", data, "--python", sys.executable, "--setup-python")
     assert done.returncode == 0 and not (data / "python").exists()
     assert "python %s" % sys.executable in (data / "agent.conf").read_text()
+
+
+def test_it_says_what_training_data_goes_over(data):
+    assert shoal("init", "--data", data, "--python", sys.executable, "--inventory", "cpu:1").returncode == 0
+    state, text = checks("--data", data, "--transport", "tcp")["transport"]
+    assert (state, text) == ("ok", "training data between hosts: TCP, by --transport tcp")
+    words, env = ("doctor", "--data", data, "--output", "json"), {"SHOAL_UCX": "/no/such/libucp.so.0"}
+    for more, want in (((), "note"), (("--transport", "ucx"), "bad")):
+        done = shoal(*words, *more, **env)
+        row = next(row for row in json.loads(done.stdout)["checks"] if row["check"] == "transport")
+        assert row["state"] == want and "/no/such/libucp.so.0" in row["text"] and "pip install libucx-cu13" in row["text"]
+    if importlib.util.find_spec("libucx"):
+        state, text = checks("--data", data)["transport"]
+        assert state == "ok" and re.search(r"UCX 1[.]\d+[.]\d+ \(\S+/libucx/lib/libucp[.]so[.]0\)", text)
+    done = shoal("doctor", "--data", data, "--transport", "rdma")
+    assert done.returncode != 0 and '"rdma" is not auto, ucx or tcp' in done.stdout
