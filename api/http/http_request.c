@@ -440,6 +440,18 @@ void http_respond_json(struct http_request *request, int status, struct json_wri
     shoal_buf_deinit(writer->buf);
 }
 
+void http_text_show(char *text)
+{
+    for (char *at = text; *at != '\0'; at++) {
+        bool second = at > text && (uint8_t)at[-1] == 0xc2 && (uint8_t)*at >= 0x80 && (uint8_t)*at < 0xa0;
+
+        if (second) /* a control character of two bytes */
+            at[-1] = ' ';
+        if (second || (uint8_t)*at < 0x20 || *at == 0x7f)
+            *at = ' ';
+    }
+}
+
 void http_respond_error(struct http_request *request, int status, const char *format, ...)
 {
     char text[600];
@@ -450,9 +462,7 @@ void http_respond_error(struct http_request *request, int status, const char *fo
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    for (char *at = text; *at != '\0'; at++)
-        if (*at == '\n' || *at == '\r')
-            *at = ' ';
+    http_text_show(text);
     len = snprintf(line, sizeof(line), "Error %d: %s\n", status, text);
     if (status == 401)
         http_header_add(request, "WWW-Authenticate", "Basic realm=\"shoal\"");

@@ -121,15 +121,18 @@ static void refuse(struct http_request *request, enum asker asker, int status, c
 {
     struct shoal_buf buf = { 0 };
     struct json_writer w = json_writer_init(&buf);
+    char shown[600];
 
     if (status == 429 || status == 503)
         http_header_add(request, "Retry-After", "%d", RETRY_S);
+    (void)snprintf(shown, sizeof(shown), "%s", text);
+    http_text_show(shown);
     if (asker == ASKER_DLIM) {
-        http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(text));
+        http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(shown));
         return;
     }
     json_object_begin(&w, NULL);
-    json_text(&w, "error", text);
+    json_text(&w, "error", shown);
     json_end(&w);
     http_respond_json(request, status, &w);
 }

@@ -350,6 +350,50 @@ def test_a_slot_is_free_only_when_nothing_of_its_job_is_left(mesh, script, optio
     assert not left, "its slot is free, and %s live on" % left
 
 
+# Nobody of it lives for longer than a fork takes: whoever is killed has a child already.
+CHAIN = """
+import os, time
+note = os.environ["RESULT_DIR"] + "/../../../../chain"
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 300)
+    for turn in range(200000):
+        if os.fork():
+            os._exit(0)
+        if turn == 20:
+            os.close(os.open(note, os.O_CREAT | os.O_WRONLY))
+    os._exit(0)
+while not os.path.exists(note):
+    time.sleep(0.02)
+if KILLS:
+    os.kill(os.getppid(), 9)
+    time.sleep(60)
+"""
+
+
+def of_the_agents_user_in(folder):
+    """Processes whose working directory is below the folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and os.readlink("/proc/%s/cwd" % entry).startswith(str(folder)):
+                found.append(int(entry))
+    return found
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["ends", "kills its runner"])
+def test_a_chain_of_forks_ends_with_its_job(mesh, script, kills):
+    for host in mesh.hosts:
+        (host.data / "chain").unlink(missing_ok=True)
+    job = submit(mesh, mesh.hosts[0], script("KILLS = %r\n%s" % (kills, CHAIN)))
+    assert ended(mesh, job)["state"] == ("ERROR" if kills else "FINISHED")
+    mesh.until(lambda: all(node["slotsFree"] == node["slots"] for node in mesh.hosts[0].get("/v1/nodes")), 30, "every slot is free")
+    left = [pid for host in mesh.hosts for pid in of_the_agents_user_in(host.data / "results") if alive(pid)]
+    for pid in left:
+        os.kill(pid, 9)
+    assert not left, "its slot is free, and %s live on" % left
+
+
 def test_a_job_cannot_raise_the_operators_bounds_by_its_environment(mesh, script):
     job = ended(mesh, submit(mesh, mesh.hosts[0], script("import os; print(os.environ['SHOAL_LOG_MIB'], os.environ['MINE'])"), "--env",
                              "SHOAL_LOG_MIB=9999", "--env", "MINE=1"))

@@ -148,6 +148,21 @@ def test_a_large_body_of_a_stranger_is_refused_at_its_head(target):
         assert sock.recv(100).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.parametrize("method, path", [
+    ("POST", "/dlim/v1/inference/%s"), ("POST", "/v2/models/%s/infer"), ("GET", "/v1/services/%s"), ("DELETE", "/v1/services/%s"),
+    ("POST", "/v1/services/%s/scale?replicas=1"), ("POST", "/v1/services/x/scale?replicas=%s"), ("GET", "/v1/jobs/%s"),
+    ("GET", "/v1/jobs?state=%s"), ("GET", "/v1/jobs/%s/files/x")])
+def test_what_was_asked_comes_back_as_text(target, method, path):
+    """Escape sequences in an address are no words of the node's to the terminal of whoever asks."""
+    client = http.client.HTTPSConnection(target.address, target.api_port, timeout=20, context=TLS)
+    client.request(method, path % "a%1b%5b2J%c2%9b2J%7f", b"", {"Authorization": "Bearer " + target.mesh.token(target)})
+    answer = client.getresponse()
+    said = answer.read().decode()
+    client.close()
+    assert answer.status in (400, 404) and said
+    assert not [char for char in said if ord(char) < 32 and char != "\n" or 127 <= ord(char) < 160], said
+
+
 def threads_of(host):
     """{thread id: (name, CPU ticks, nice, scheduling class)} of the agent."""
     found = {}
