@@ -38,7 +38,7 @@ static const struct cli_option global_options[] = {
         { "port", "PORT", "port for gossip and links", 'p' }, { "api-host", "ADDRESS", "address of the HTTP API", 0 }, \
         { "api-port", "PORT", "port of the HTTP API", 0 },                                                             \
         { "api-plain", NULL, "HTTP without TLS: for tests and trusted proxies only", 0 },                              \
-        { "slots", "N", "CPU slots of this host [from its inventory]", 0 },                                            \
+        { "slots", "N", "slots of this host [a GPU each, else a processor each]", 0 },                                            \
         { "inventory", "TEXT", "a declared inventory instead of the real one, such as cpu:2", 0 },                     \
         { "fabric-trusted", "NAMES", "interfaces where training data goes unsealed [none but lo]", 0 },                \
         { "transport", "NAME", "where it is unsealed: auto (UCX if every host has it), ucx or tcp [auto]", 0 },         \

@@ -89,10 +89,13 @@ class Host:
             self.mesh.shoal("join", "%s:%d" % (seed.address, seed.port), "--data", self.data, "--secret-file",
                             self.mesh.key)
 
+    def lends(self):
+        return "--inventory", "cpu:%d" % self.mesh.slots
+
     def start(self, *options):
         command = [*self.within, str(self.mesh.binary), "agent", "--data", str(self.data), "--name", self.name,
                    "--host", self.address, "--port", str(self.port), "--api-host", self.address, "--api-port", str(self.api_port),
-                   "--inventory", "cpu:%d" % self.mesh.slots, "--prefill", "16", "--python", self.mesh.python,
+                   *self.lends(), "--prefill", "16", "--python", self.mesh.python,
                    *map(str, self.mesh.agent_options), *map(str, options)]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -49,6 +49,18 @@ struct infer_call;
 struct ledger;
 struct tree;
 
+#define AGENT_DEVICE_BYTES 96 /* NVML's bound of a UUID */
+
+struct agent_device {
+    char uuid[AGENT_DEVICE_BYTES]; /* "GPU-..." or "MIG-...": what CUDA_VISIBLE_DEVICES takes */
+    char name[AGENT_DEVICE_BYTES];
+};
+
+struct agent_devices {
+    uint32_t count;
+    struct agent_device list[SHOAL_SLOTS_MAX];
+};
+
 struct agent_settings {
     char data[AGENT_PATH_BYTES];
     char name[64];
@@ -69,6 +81,7 @@ struct agent_settings {
     size_t told_count; /* of them: by the operator; the others were members when this host last ran */
     uint32_t slots;
     uint8_t device; /* enum shoal_sched_device */
+    struct agent_devices devices; /* with more slots than devices, slots share them in turn */
     bool simulated;
     char numeric_class[SHOAL_CLASS_TEXT_BYTES];
     uint64_t prefill_bytes;
@@ -433,6 +446,8 @@ int agent_doctor_main(const struct shoal_cli_agent *options);
 void agent_stop(struct agent *agent, int exit_code);
 
 /* inventory.c */
+void agent_slot_devices(const struct agent_settings *settings, uint32_t slot, char text[AGENT_DEVICE_BYTES]);
+void agent_devices_find(struct agent_devices *devices); /* devices_nvml.c; none: no library, no driver or no GPU */
 SHOAL_MUST_CHECK enum shoal_err agent_inventory(struct agent_settings *settings, const char *declared, unsigned slots,
                                                 struct shoal_msg *msg);
 

@@ -274,6 +274,8 @@ int agent_doctor(const struct agent *agent, bool json)
         say(&d, "ok", "trust", "who logs on: shoal logon USER --fingerprint %s", fingerprint);
     if (s->slots > 0)
         say(&d, "ok", "slots", "%u slots (%s)", s->slots, s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
+    for (uint32_t i = 0; i < s->devices.count; i++)
+        say(&d, "ok", "GPU", "slot %u: %s, %s", i, s->devices.list[i].name, s->devices.list[i].uuid);
     look_at_python(&d);
     look_at_network(&d);
     look_at_transport(&d);

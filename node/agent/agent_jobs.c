@@ -551,7 +551,6 @@ static void env_common(struct agent *agent, struct agent_job *job, struct start_
     put_env(t, "OMP_NUM_THREADS", "1");
     put_env(t, "MKL_NUM_THREADS", "1");
     put_env(t, "OPENBLAS_NUM_THREADS", "1");
-    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", "");
     put_env(t, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility");
     put_env(t, "TASK12N_DEVICE_TYPE", "%s", s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
     put_env(t, "WMLA_NWORKER", "%u", job->spec.workers_max);
@@ -580,6 +579,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
 {
     char hex[SHOAL_NODE_ID_TEXT_BYTES];
     char path[AGENT_PATH_BYTES + 32];
+    char device[AGENT_DEVICE_BYTES];
 
     shoal_hex_text(agent->identity.node.bytes, sizeof(agent->identity.node.bytes), hex);
     put_env(t, SHOAL_ENV_SOCKET, "%s/w.sock", agent->settings.data);
@@ -601,6 +601,8 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     put_env(t, SHOAL_ENV_ARENA_FD, "%d", SHOAL_RUNNER_ARENA_FD);
     if (run->slot != SHOAL_SLOT_NONE)
         put_env(t, SHOAL_ENV_SLOT, "%u", run->slot);
+    agent_slot_devices(&agent->settings, run->slot, device);
+    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", device); /* empty: none, also of those that the agent sees */
     put_env(t, "TASK_ID", "%u", run->slot == SHOAL_SLOT_NONE ? 0 : run->slot + 1);
     put_env(t, "TASK_JOB_ID", "%s", job->text);
     put_env(t, "MSD_POD_NAME", "%s", run->task);

@@ -1,38 +1,10 @@
-/* This host can lease GPUs by NVML when there are any, else CPU slots, else what the operator declares for a
- * test.
- *
- * NVML is loaded at run time and bound by its versioned names only (the others are older layouts); our declarations are
- * these few lines, no header of NVIDIA's is read. */
+/* What this host leases: its GPUs where there are any (devices_nvml.c), else CPU slots, else what the operator declares for a
+ * test. */
 #include "agent.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include "shoal/banned.h"
-
-#define NVML_OK 0
-
-static unsigned nvml_count(void)
-{
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    int (*init)(void);
-    int (*device_count)(unsigned *count);
-    int (*shutdown_)(void);
-    unsigned count = 0;
-
-    if (library == NULL)
-        return 0;
-    *(void **)&init = dlsym(library, "nvmlInit_v2");
-    *(void **)&device_count = dlsym(library, "nvmlDeviceGetCount_v2");
-    *(void **)&shutdown_ = dlsym(library, "nvmlShutdown");
-    if (init != NULL && device_count != NULL && shutdown_ != NULL && init() == NVML_OK) {
-        if (device_count(&count) != NVML_OK)
-            count = 0;
-        (void)shutdown_();
-    }
-    (void)dlclose(library);
-    return count;
-}
 
 /* "cpu:2": a device, a colon, a count. */
 static bool parse_declared(const char *text, struct agent_settings *settings)
@@ -56,7 +28,6 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
                                struct shoal_msg *msg)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned gpus;
 
     settings->device = SHOAL_SCHED_CPU;
     settings->slots = cpus < 1 ? 1 : (unsigned)cpus;
@@ -64,9 +35,12 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
         if (!parse_declared(declared, settings))
             return shoal_fail(msg, SHOAL_ERR_INVALID, "inventory: \"%.60s\" is not cpu:N or gpu:N with N from 1 to %d",
                               declared, SHOAL_SLOTS_MAX);
-    } else if ((gpus = nvml_count()) > 0) {
+    } else {
+        agent_devices_find(&settings->devices);
+    }
+    if (settings->devices.count > 0) {
         settings->device = SHOAL_SCHED_GPU;
-        settings->slots = gpus;
+        settings->slots = settings->devices.count;
     }
     if (slots > 0)
         settings->slots = slots;
@@ -76,4 +50,15 @@ enum shoal_err agent_inventory(struct agent_settings *settings, const char *decl
      * and a leader leaves out hosts whose engines differ. Nothing said here fits all. */
     settings->numeric_class[0] = '\0';
     return SHOAL_OK;
+}
+
+void agent_slot_devices(const struct agent_settings *settings, uint32_t slot, char text[AGENT_DEVICE_BYTES])
+{
+    text[0] = '\0';
+    if (slot == SHOAL_SLOT_NONE || settings->device != SHOAL_SCHED_GPU)
+        return;
+    if (settings->devices.count == 0) /* declared, for a test */
+        (void)snprintf(text, AGENT_DEVICE_BYTES, "%u", slot);
+    else
+        (void)snprintf(text, AGENT_DEVICE_BYTES, "%s", settings->devices.list[slot % settings->devices.count].uuid);
 }

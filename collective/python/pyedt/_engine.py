@@ -35,6 +35,13 @@ def thread_count():
         return 1
 
 
+def device_class(device):
+    """Two models of cards, or two CUDA libraries, round differently."""
+    import torch
+
+    return "cuda-%s %s" % (torch.version.cuda, torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type
+
+
 def numeric_class(device="cpu"):
     """Engines of one class compute the same bits: instruction set, framework build, threads, device."""
     import torch
@@ -146,7 +153,7 @@ def failure_text(error):
 
 def main():
     """Serve the calls of one job in this process. The exit status."""
-    from pyedt import _engine  # this module, also where it runs as __main__
+    from pyedt import _engine, _trainer  # _engine: this module, also where it runs as __main__
     if not os.environ.get("SHOAL_AGENT_SOCKET"):
         print("an engine is started by Shoal's agent; a script that runs alone needs none", file=sys.stderr)
         return 2
@@ -155,7 +162,7 @@ def main():
     faulthandler.enable()  # a fatal signal in native code leaves the place in the log
     set_threads()
     _engine.serves = True
-    comm = _comm.Communicator(_comm.ENGINE, numeric_class("cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"))
+    comm = _comm.Communicator(_comm.ENGINE, numeric_class(device_class(_trainer.engine_device())))
     try:
         return serve_calls(comm)
     except (Exception, SystemExit) as error:  # sys.exit() in a user's function is a failure, too

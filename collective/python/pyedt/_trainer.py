@@ -24,10 +24,16 @@ SNAPSHOTS_KEPT = 2
 
 
 def engine_device():
-    """Exactly one device, or the CPU."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") and torch.cuda.is_available():
-        return torch.device("cuda", 0)
-    return torch.device("cpu")
+    """The device of this engine's slot, or the CPU. On a GPU, algorithms that give the same bits each time: where there is
+    none, torch says so in the log."""
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):  # started by no agent, or without a GPU
+        return torch.device("cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return torch.device("cuda", 0)
 
 
 def result_dir():
