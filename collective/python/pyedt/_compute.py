@@ -107,10 +107,23 @@ class Gradients:
         self._flat = self._work if on_host else torch.zeros(self.elems, device=self._device)
         self._places = flat_views(self._flat, self.parameters)
         self._views = [own_type(place, p) for place, p in zip(self._places, self.parameters)]
-        # A user's optimizer may scale .grad in place, and the result must stand until the next step is complete.
-        self._applied = torch.zeros(self.elems, device=self._device)
-        self._applied_places = flat_views(self._applied, self.parameters)
-        self._applied_views = [own_type(place, p) for place, p in zip(self._applied_places, self.parameters)]
+        self._result_views = self._views_of(self._result) if on_host else None
+        self._applied = self._applied_views = None
+
+    def _views_of(self, flat):
+        """(place, .grad) of each parameter, in flat memory."""
+        return [(place, own_type(place, p)) for place, p in zip(flat_views(flat, self.parameters), self.parameters)]
+
+    def _to_apply(self):
+        """The reduced gradient as step() may have it. The result must stand until the next step is complete: an optimizer
+        that may scale .grad in place gets a copy."""
+        if self._result_views is not None and _optimizers.only_reads_gradients(self._optimizer):
+            return self._result_views
+        if self._applied is None:
+            self._applied = torch.zeros(self.elems, device=self._device)
+            self._applied_views = self._views_of(self._applied)
+        self._applied.copy_(self._result)
+        return self._applied_views
 
     def zero(self, set_to_none=True):
         """What optimizer.zero_grad() does here: one memset."""
@@ -149,9 +162,7 @@ class Gradients:
     def step(self):
         """optimizer.step() on the reduced gradient; returns how many parameters it updated."""
         touched = np.unpackbits(self._result_touched, bitorder="little", count=len(self.parameters))
-        self._applied.copy_(self._result)
-        views = zip(self.parameters, self._applied_views, self._applied_places, touched.tolist())
-        for i, (parameter, view, place, used) in enumerate(views):
+        for i, (parameter, (place, view), used) in enumerate(zip(self.parameters, self._to_apply(), touched.tolist())):
             if view is not place:
                 view.copy_(place)
             parameter.grad = (view.to_sparse(1) if i in self._sparse else view) if used else None

@@ -5,8 +5,25 @@ O1. The script's own objects stay what they are for the script. Within a step of
 O2. What comes after such a mark changes nothing of those gradients: neither a zero_grad() nor another backward()."""
 
 import inspect
+import sys
 
 import torch
+
+
+# Whose step() for tensors on a CPU, one at a time, leaves .grad as it was.
+READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
+
+
+def only_reads_gradients(optimizer):
+    """Whether step() surely changes no gradient of a parameter on the CPU: the class itself, in its plain way, with nothing of
+    the script's before it."""
+    return (type(optimizer) in READERS and not optimizer._optimizer_step_pre_hooks and not _global_pre_hooks() and not any(
+        group.get("foreach") or group.get("fused") or group.get("capturable") or group.get("differentiable") or
+        isinstance(group.get("weight_decay"), torch.Tensor) for group in optimizer.param_groups))
+
+
+def _global_pre_hooks():
+    return getattr(sys.modules[torch.optim.Optimizer.__module__], "_global_optimizer_pre_hooks", None) or ()
 
 
 def as_list(given):

@@ -170,6 +170,57 @@ def test_frozen_layers_stay_and_the_last_layer_learns():
     assert not torch.equal(trainers[0]._model[4].weight, frozen()["model"][4].weight)
 
 
+class Scaling(torch.optim.SGD):
+    """An optimizer of a script's own, which works on .grad in place."""
+
+    def step(self, closure=None):
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            parameter.grad.mul_(0.5)
+        return super().step(closure)
+
+
+def halved(optimizer, *_):
+    for parameter in (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None):
+        parameter.grad.mul_(0.5)
+
+
+OPTIMIZERS = [
+    (torch.optim.SGD, dict(lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True), None, True),
+    (torch.optim.SGD, dict(lr=0.1, maximize=True), None, True),
+    (torch.optim.Adam, dict(lr=0.01, weight_decay=0.1, amsgrad=True), None, True),
+    (torch.optim.AdamW, dict(lr=0.01, maximize=True), None, True),
+    (torch.optim.RMSprop, dict(lr=0.01, momentum=0.9, centered=True, weight_decay=0.1), None, True),
+    (torch.optim.Adagrad, dict(lr=0.01, lr_decay=0.1, weight_decay=0.1), None, True),
+    (torch.optim.SGD, dict(lr=0.1, foreach=True, momentum=0.9, nesterov=True), None, False),
+    (torch.optim.SGD, dict(lr=0.1), halved, False),
+    (Scaling, dict(lr=0.1), None, False),
+]
+
+
+@pytest.mark.parametrize("kind,words,hook,in_place", OPTIMIZERS)
+def test_the_result_stands_after_the_update_and_is_copied_only_where_it_must_be(monkeypatch, kind, words, hook, in_place):
+    step, seen = _compute.Gradients.step, []
+
+    def watched(self):
+        before = self._result.clone()
+        updated = step(self)
+        seen.append((torch.equal(self._result, before), self._applied is None))
+        return updated
+
+    def make(comm):
+        torch.manual_seed(11)
+        model = network()
+        optimizer = kind(model.parameters(), **words)
+        if hook:
+            optimizer.register_step_pre_hook(hook)
+        return make_trainer(comm, make_parts(model, optimizer))
+
+    monkeypatch.setattr(_compute.Gradients, "step", watched)
+    trainers, _, _ = run_mesh(lambda s: 2, make, until=4)
+    assert seen and set(seen) == {(True, in_place)}
+    assert bits(trainers[0]) == bits(trainers[1])
+
+
 def custom_step(model, data, eva, train_loader, fn_args):
     model.get_optimizer().zero_grad()  # as public samples do
     x, y = data
