@@ -117,7 +117,11 @@ struct step_state {
     bool reduced;
     uint64_t digest;
     struct tree_held held;
-    uint32_t begin; /* my range */
+    bool parted; /* parts of mini-batch `part_v` were given */
+    uint32_t part_v;
+    uint32_t part_samples;
+    struct tree_add part; /* where they go */
+    uint32_t begin;       /* my range */
     uint32_t end;
 };
 

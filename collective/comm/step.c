@@ -110,7 +110,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     }
     if (memcmp(&state->step, step, sizeof(*step)) != 0)
         begin_step(comm, step);
-    state->contributed = state->reduced = false;
+    state->contributed = state->reduced = state->parted = false;
     state->assigned = true;
     epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
     keep_range(comm);
@@ -126,7 +126,57 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     return SHOAL_OK;
 }
 
-static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint32_t samples)
+/* The first part of a mini-batch says where all of them go: as its publish will, which holds the sum. */
+static enum shoal_err begin_parts(struct shoal_comm *comm, uint32_t v, uint32_t samples)
+{
+    struct step_state *state = &comm->step;
+    struct tree_held held = state->held;
+
+    if (!state->assigned || state->contributed || v < state->begin || v >= state->end || samples == 0 ||
+        state->step.kind != SHOAL_STEP_TRAIN || !tree_held_add(&held, v, &state->part))
+        return comm_fail(comm, SHOAL_ERR_INVALID, "a part of mini-batch %u of %u samples, which was not assigned here",
+                         v, samples);
+    state->parted = true;
+    state->part_v = v;
+    state->part_samples = samples;
+    return SHOAL_OK;
+}
+
+enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset, uint64_t elems,
+                               const float *grad)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    struct step_state *state = &comm->step;
+    uint8_t *region = arena_mine(&comm->arena);
+    enum shoal_err err = SHOAL_OK;
+    float *into;
+
+    if (elems == 0) {
+        state->parted = false;
+        return SHOAL_OK;
+    }
+    if (!state->parted)
+        err = begin_parts(comm, v, samples);
+    if (err != SHOAL_OK)
+        return err;
+    if (v != state->part_v || samples != state->part_samples || offset > layout->sum_elems ||
+        elems > layout->sum_elems - offset)
+        return comm_fail(comm, SHOAL_ERR_INVALID,
+                         "elements %llu to %llu of mini-batch %u do not belong to what is published next",
+                         (unsigned long long)offset, (unsigned long long)(offset + elems), v);
+    into = state->part.store ? arena_partial(layout, region, state->part.buffer)
+                             : (float *)(void *)(region + layout->work_at);
+    if (grad == NULL)
+        memset(into + offset, 0, elems * sizeof(float));
+    else if (state->part.store)
+        comm->kernels->scale_f32(into + offset, grad, (float)samples, (size_t)elems);
+    else
+        memcpy(into + offset, grad,
+               elems * sizeof(float)); /* added at once with the rest: a sum that is held stays whole */
+    return SHOAL_OK;
+}
+
+static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint32_t samples, bool parted)
 {
     const struct arena_layout *layout = &comm->arena.layout;
     uint8_t *region = arena_mine(&comm->arena);
@@ -134,9 +184,9 @@ static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint
     float *into = arena_partial(layout, region, add->buffer);
     size_t n = (size_t)layout->sum_elems;
 
-    if (add->store)
+    if (add->store && !parted)
         comm->kernels->scale_f32(into, work, (float)samples, n);
-    else
+    else if (!add->store)
         comm->kernels->scale_add_f32(into, work, (float)samples, n);
     for (uint32_t i = 0; i < add->merge_count; i++) {
         into = arena_partial(layout, region, add->merges[i].into);
@@ -166,8 +216,13 @@ static void add_tuple(struct shoal_comm *comm, const struct shoal_minibatch *min
 enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch)
 {
     struct step_state *state = &comm->step;
+    bool parted = state->parted;
     struct tree_add add;
 
+    if (parted && (state->part_v != minibatch->v || state->part_samples != minibatch->samples))
+        return comm_fail(comm, SHOAL_ERR_INVALID,
+                         "mini-batch %u of %u samples published after parts of mini-batch %u of %u", minibatch->v,
+                         minibatch->samples, state->part_v, state->part_samples);
     if (!state->assigned || state->contributed || minibatch->v < state->begin || minibatch->v >= state->end ||
         minibatch->samples == 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u of %u samples was not assigned here", minibatch->v,
@@ -177,8 +232,10 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
     if (!tree_held_add(&state->held, minibatch->v, &add))
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u is held already, or out of the order of assign",
                          minibatch->v);
+    SHOAL_ASSERT(!parted || (add.store == state->part.store && add.buffer == state->part.buffer)); /* I1 */
+    state->parted = false;
     if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
-        add_vector(comm, &add, minibatch->samples);
+        add_vector(comm, &add, minibatch->samples, parted);
     add_tuple(comm, minibatch);
     atomic_store(&comm->words->computing_ns, comm_now_ns());
     fault_point(&comm->fault, FAULT_AFTER_PUBLISH, state->step.step);

@@ -52,7 +52,7 @@ static uint64_t digest_keys[KERNEL_DIGEST_BYTES / 8] __attribute__((aligned(64))
     }                                                                                                                  \
     attribute static void scale_f32_##suffix(float *into, const float *g, float weight, size_t n)                      \
     {                                                                                                                  \
-        KERNEL_LOOP(vf, float, 16, AT(vf, g) * weight, g[i] * weight);                                                 \
+        KERNEL_LOOP(vf, float, 16, AT(vf, g) * weight + 0.0f, g[i] * weight + 0.0f);                                                 \
     }                                                                                                                  \
     attribute static void scale_add_f32_##suffix(float *into, const float *g, float weight, size_t n)                  \
     {                                                                                                                  \

@@ -16,7 +16,7 @@ struct kernels {
     void (*add_i32)(int32_t *into, const int32_t *a, const int32_t *b, size_t n);              /* wraps */
     void (*add_div_f32)(float *into, const float *a, const float *b, float divisor, size_t n); /* (a + b) / divisor */
     void (*div_f32)(float *into, const float *a, float divisor, size_t n);
-    void (*scale_f32)(float *into, const float *g, float weight, size_t n);     /* weight * g */
+    void (*scale_f32)(float *into, const float *g, float weight, size_t n);     /* weight * g, and +0 for -0 */
     void (*scale_add_f32)(float *into, const float *g, float weight, size_t n); /* into + weight * g, both rounded */
     uint64_t (*digest)(const uint8_t *block, uint64_t key);                     /* of KERNEL_DIGEST_BYTES */
 };

@@ -185,6 +185,12 @@ struct shoal_minibatch {
 /* Take the work buffer (gradient g_v, a mean over n_v samples) into the sums; the buffer may be overwritten at once. v
  * = 0: the copy slot too. RANK_LOST: taken and kept, but the epoch is revoked: retry now. */
 SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch);
+/* Part of the gradient of v, [offset, offset + elems) of the vector, while the rest is still being computed: it goes into
+ * the sums from where it lies, and the work buffer's is not read. `grad` NULL: zeroes. The publish of v that follows, with
+ * as many samples, finds every element given once. `elems` 0: forget the parts of a mini-batch that was not published,
+ * which begins again. INVALID: not assigned here, or beyond the vector. */
+SHOAL_API enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset,
+                                         uint64_t elems, const float *grad);
 /* All my mini-batches are in: wait for everyone's and reduce. */
 SHOAL_API enum shoal_err shoal_step_reduce(struct shoal_comm *comm);
 /* I have the result: say so. */

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -497,8 +498,26 @@ static void digests_add_up_over_slices(void **state)
 #define ELEMS 5000u
 #define VS 5u
 
+/* The gradient of `m` in three pieces, the last one first, from memory of the caller's own; what was begun before and
+ * forgotten leaves nothing. */
+static void give_parts(struct shoal_comm *comm, const struct shoal_minibatch *m, const float *gradient)
+{
+    for (uint32_t e = 0; e < ELEMS; e++)
+        shoal_comm_work(comm)[e] = NAN; /* is not read */
+    assert_int_equal(shoal_step_part(comm, m->v, m->samples + 1, 7, 90, gradient), SHOAL_OK);
+    assert_int_equal(shoal_step_publish(comm, m), SHOAL_ERR_INVALID); /* of another number of samples */
+    assert_int_equal(shoal_step_part(comm, 0, 0, 0, 0, NULL), SHOAL_OK);
+    assert_int_equal(shoal_step_part(comm, VS, 1, 0, 10, gradient), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_step_part(comm, m->v, m->samples, 4000, ELEMS - 4000, gradient + 4000), SHOAL_OK);
+    assert_int_equal(shoal_step_part(comm, m->v, m->samples, ELEMS - 5, 6, gradient), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_step_part(comm, m->v, m->samples, 1, 3999, NULL), SHOAL_OK); /* zeroes */
+    assert_int_equal(shoal_step_part(comm, m->v, m->samples, 0, 1, gradient), SHOAL_OK);
+}
+
+/* In every other step the gradients come in parts. */
 static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
 {
+    static float gradient[ELEMS];
     struct shoal_step s = {
         .step = step, .kind = SHOAL_STEP_TRAIN, .step_in_epoch = (uint32_t)step - 1, .v_count = VS
     };
@@ -514,7 +533,10 @@ static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
         struct shoal_minibatch m = { .v = v[i], .samples = v[i] + 1, .id_low = step, .id_high = v[i], .values = &loss };
 
         for (uint32_t e = 0; e < ELEMS; e++)
-            shoal_comm_work(comm)[e] = 1.0f / (float)(v[i] + e + step);
+            gradient[e] = 1.0f / (float)(v[i] + e + step);
+        memcpy(shoal_comm_work(comm), gradient, sizeof(gradient));
+        if (step % 2 == 0)
+            give_parts(comm, &m, gradient);
         leaves[v[i]] = 1.0f / (float)(v[i] + step) * (float)(v[i] + 1); /* of element 0 */
         total += v[i] + 1;
         if (v[i] == 0)
@@ -526,6 +548,9 @@ static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
     assert_int_equal(shoal_step_reduce(comm), SHOAL_OK);
     assert_int_equal(shoal_step_complete(comm), SHOAL_OK);
     assert_int_equal(shoal_step_apply_allowed(comm), SHOAL_OK);
+    for (uint32_t e = 1; e < 4000 && step % 2 == 0; e++)
+        assert_true(shoal_comm_result(comm)[e] == 0.0f);
+    assert_true(shoal_comm_result(comm)[ELEMS - 1] > 0.0f);
     *want = (((leaves[0] + leaves[1]) + (leaves[2] + leaves[3])) + leaves[4]) / (float)total;
 }
 

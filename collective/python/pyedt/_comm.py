@@ -89,6 +89,7 @@ SIGNATURES = {
     "shoal_comm_worker_id": (c_uint64, [c_void_p]),
     "shoal_digest": (c_uint64, [c_void_p, c_uint64, c_uint64]),
     "shoal_step_assign": (c_int, [c_void_p, POINTER(StepHead), POINTER(c_uint32), c_uint32, POINTER(c_uint32)]),
+    "shoal_step_part": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "shoal_step_publish": (c_int, [c_void_p, POINTER(Minibatch)]),
     "shoal_step_reduce": (c_int, [c_void_p]),
     "shoal_step_complete": (c_int, [c_void_p]),
@@ -276,6 +277,12 @@ class Communicator:
         self._values[:] = values
         minibatch.touched = None if touched is None else touched.ctypes.data_as(POINTER(c_uint8))
         self._check(self._lib.shoal_step_publish(self._comm, byref(minibatch)), "publishing mini-batch %d" % v)
+
+    def part(self, v, samples, offset, elems, address):
+        """Part of the gradient of v, which lies at `address`; None: zeroes. No elements: forget the parts."""
+        code = self._lib.shoal_step_part(self._comm, v, samples, offset, elems, address)
+        if code:
+            self._check(code, "giving a part of mini-batch %d" % v)
 
     def reduce(self):
         self._check(self._lib.shoal_step_reduce(self._comm), "reducing")

@@ -1,9 +1,12 @@
 """One mini-batch: forward, loss, metrics, backward, with gradients and buffers in flat memory.
 
 F1. During backward the .grad of parameter i is a view of the work buffer; whoever takes it away costs a copy, which is
-    counted, and never a gradient.
+    counted, and never a gradient. Within the step of our own, where nobody looks at .grad in between, each gradient goes
+    into the sums as soon as backward has it (F5).
 F2. A parameter that no mini-batch of the step touched has .grad None during optimizer.step().
 F3. Buffers live in one flat tensor; each mini-batch starts from the committed ones.
+F5. Only if each parameter gets its gradient once a mini-batch, which the first one of an engine shows. Where one comes
+    again later, the mini-batch is computed anew in the first way, which stays.
 F4. Gradients are added in float32. A parameter of another type has a .grad of that type, copied there and back."""
 
 import copy
@@ -43,6 +46,11 @@ class Gradients:
         self._hooked = bytearray(len(parameters))
         self._marked = {}  # parameter -> (touched, its gradient) at the step() of its optimizer, in fn_step_train
         self._marks = None  # optimizers that were stepped in this mini-batch; None: not within fn_step_train
+        self._calls = bytearray(len(parameters))  # of each hook, in this mini-batch, at most 2
+        self._learned = self._given = False  # F5
+        self._part = None  # what takes a gradient in this mini-batch; None: it stays in .grad
+        self._parted = device.type == "cpu" and all(p.dtype == torch.float32 for p in parameters)
+        self._offsets = [sum(p.numel() for p in parameters[:i]) for i in range(len(parameters))]
         index = {id(p): i for i, p in enumerate(parameters)}
         owned = optimizer.optimizers if isinstance(optimizer, _optimizers.Several) else [optimizer]
         for one in owned:
@@ -93,10 +101,18 @@ class Gradients:
             self._marks = None
 
     def _hook(self, i):
-        touched = self.touched
+        touched, calls = self.touched, self._calls
+        offset = self._offsets[i]
 
         def on_accumulated(parameter):
             touched[i] = 1
+            calls[i] += calls[i] < 2
+            if self._part is None:
+                return
+            grad, parameter.grad = parameter.grad, None
+            if calls[i] == 1 and grad.numel():
+                grad = (grad.to_dense() if grad.is_sparse else grad).contiguous()
+                self._part(offset, grad.numel(), grad.data_ptr())
 
         return on_accumulated
 
@@ -131,15 +147,47 @@ class Gradients:
         for view, place in zip(self._views, self._places):
             if view is not place:
                 view.zero_()
-        self.touched[:] = bytes(len(self.touched))
+        self.touched[:] = self._calls[:] = bytes(len(self.touched))
         for i, (parameter, view) in enumerate(zip(self.parameters, self._views)):
             parameter.grad = view
             if parameter.requires_grad and not self._hooked[i]:  # the first time, or since a callback set it free
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
                 self._hooked[i] = 1
 
+    def begin(self, comm, v, samples):
+        """Before a mini-batch of the step of our own (F5)."""
+        if not self._parted or not self._learned:
+            self.zero()
+            return
+        self._part = lambda offset, elems, address: comm.part(v, samples, offset, elems, address)
+        self.touched[:] = self._calls[:] = bytes(len(self.touched))
+        for i, parameter in enumerate(self.parameters):
+            parameter.grad = None
+            if parameter.requires_grad and not self._hooked[i]:
+                parameter.register_post_accumulate_grad_hook(self._hook(i))
+                self._hooked[i] = 1
+
+    def came_twice(self):
+        """After backward: whether the mini-batch must be computed anew, the first way."""
+        part, self._part = self._part, None
+        self._parted = self._parted and max(self._calls, default=0) < 2
+        self._learned = True
+        if part is None:
+            return False
+        if not self._parted:
+            part(0, 0, None)
+            return True
+        for i, parameter in enumerate(self.parameters):
+            if not self.touched[i] and parameter.numel():
+                part(self._offsets[i], parameter.numel(), None)
+        self._given = True
+        return False
+
     def collect(self):
         """After backward: everything in the work buffer. Returns the touched bits, or None for all."""
+        if self._given:
+            self._given = False
+            return self._touched_bits()
         for i, (parameter, view, place) in enumerate(zip(self.parameters, self._views, self._places)):
             grad = parameter.grad
             if grad is view and view is place:
@@ -155,6 +203,9 @@ class Gradients:
                 place.copy_(grad.to_dense() if grad.is_sparse else grad)
         if self._flat is not self._work:
             self._work.copy_(self._flat)
+        return self._touched_bits()
+
+    def _touched_bits(self):
         if self.touched == self._all_touched:
             return None
         return np.packbits(np.frombuffer(self.touched, dtype=np.uint8), bitorder="little")
@@ -375,6 +426,7 @@ class Computation:
     def __init__(self, parts, header, gradients, device, train_set, validation_set, minibatches):
         self.model, self._metrics = parts["model"], parts.get("metrics") or ()
         self._batches = _batches.Batches(self.model, parts["loss"], self._metrics)
+        self.own = parts.get("fn_step_train") is None  # the step is ours
         self._step_train, self._test = parts.get("fn_step_train"), parts.get("fn_test")
         self._args = parts.get("fn_args")
         self._device, self._gradients = device, gradients

@@ -182,15 +182,23 @@ class Trainer:
     def _compute_train(self, step, v):
         seed = self._step_seed(step.epoch, step.number, v)
         batch, handed = self._loader.get(0, (step.number, v), seed, self._ids(step, v))
-        self.buffers.restore()
-        self.gradients.zero()
-        self._chance.seed(seed)
-        values = self._computation.train(batch)
+        values = self._train_on(batch, seed, v, len(handed))
+        if self._computation.own and self.gradients.came_twice():
+            values = self._train_on(batch, seed, v, len(handed))
         touched = self.gradients.collect()
         if v == 0:
             self.buffers.collect()
         low, high = self.comm.sample_sums(self.job_seed, handed)
         self.comm.publish(v, len(handed), low, high, values, touched)
+
+    def _train_on(self, batch, seed, v, samples):
+        self.buffers.restore()
+        if self._computation.own:
+            self.gradients.begin(self.comm, v, samples)
+        else:
+            self.gradients.zero()
+        self._chance.seed(seed)
+        return self._computation.train(batch)
 
     def _compute_validation(self, step, v):
         size, total = self.schedule.batch_size, len(self._validation_set)

@@ -1,6 +1,8 @@
 """A communicator in plain Python, the oracle of these tests: ranks of one process that share leaves, driven in lock step.
 It adds in the canonical tree, as libshoal does; nothing of it is in the product."""
 
+import ctypes
+
 import numpy as np
 
 from pyedt import _comm, _order, _records
@@ -117,6 +119,13 @@ class ReferenceComm:
         ctypes.memmove(where, data, length)
 
     # ---- steps ----
+
+    def part(self, v, samples, offset, elems, address):
+        if address is None or not elems:
+            self._work[offset:offset + elems] = 0
+            return
+        grad = np.frombuffer(ctypes.string_at(address, 4 * elems), dtype=np.float32)
+        self._work[offset:offset + elems] = grad + np.float32(0)
 
     def assign(self, step):
         shared = self.shared

@@ -221,6 +221,61 @@ def test_the_result_stands_after_the_update_and_is_copied_only_where_it_must_be(
     assert bits(trainers[0]) == bits(trainers[1])
 
 
+class Twice(nn.Module):
+    """From some mini-batches on, a gradient comes twice: once by itself, and once from a backward within the backward."""
+
+    def __init__(self, sometimes):
+        super().__init__()
+        self.a, self.b, self.empty = nn.Linear(6, 6), nn.Linear(6, 2), nn.Parameter(torch.zeros(0))
+        self.sometimes = sometimes
+
+    def forward(self, x):
+        rare = x[:, 0].max() > 1.9
+        x = self.a(x)
+        if rare or not self.sometimes:
+            x = torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=True)
+        return self.b(x)
+
+
+def twice(sometimes):
+    torch.manual_seed(11)
+    model = Twice(sometimes)
+    return make_parts(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+
+@pytest.mark.parametrize("sometimes", [False, True], ids=["in each mini-batch", "in some"])
+def test_a_gradient_that_comes_twice_is_whole(monkeypatch, sometimes):
+    """The same bits as where every mini-batch leaves its gradients in .grad until it has ended."""
+    answers, came_twice = [], _compute.Gradients.came_twice
+
+    def watched(self):
+        answers.append(came_twice(self))
+        return answers[-1]
+
+    monkeypatch.setattr(_compute.Gradients, "came_twice", watched)
+    trainers, _, _ = run_mesh(lambda s: 3, lambda comm: make_trainer(comm, twice(sometimes)))
+    assert any(answers) == sometimes, "those of an engine whose first mini-batch did not show it are computed anew"
+    assert not trainers[0].gradients._parted, "it came twice"
+    monkeypatch.setattr(_compute.Gradients, "begin", lambda self, comm, v, samples: self.zero())
+    whole, _, _ = run_mesh(lambda s: 2, lambda comm: make_trainer(comm, twice(sometimes)))
+    assert bits(trainers[0]) == bits(whole[0])
+
+
+def test_gradients_that_are_taken_at_once_have_the_bits_of_those_that_stay(one, monkeypatch):
+    taken, take = [], _compute.Gradients.came_twice
+
+    def watched(self):
+        taken.append(self._part is not None)
+        return take(self)
+
+    monkeypatch.setattr(_compute.Gradients, "came_twice", watched)
+    trainers, _, _ = run_mesh(lambda s: 2)
+    assert taken.count(False) == 2 and taken.count(True) > 50, "all but the first one of each engine"
+    monkeypatch.setattr(_compute.Gradients, "begin", lambda self, comm, v, samples: self.zero())
+    whole, _, _ = run_mesh(lambda s: 2)
+    assert bits(trainers[0]) == bits(whole[0]) == one[0]
+
+
 def custom_step(model, data, eva, train_loader, fn_args):
     model.get_optimizer().zero_grad()  # as public samples do
     x, y = data
