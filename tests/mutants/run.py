@@ -1,6 +1,6 @@
 """Plants the faults of mutants.txt, one at a time, in a copy of the tree, and says what finds each of them.
 
-    tests/mutants/run.py [--only NAME,...] [--seeds N] [--units] [--seconds S] [--part I/N]
+    tests/mutants/run.py [--only NAME,...] [--seeds N] [--units] [--near] [--seconds S] [--part I/N]
 
 One file is compiled anew for each. A fault is found when a unit program of the cores (with --units), a script of tests/sim or a
 seed of the swarm or of its parts fails that does not fail on the tree as it is: what the tree itself fails is left out first.
@@ -126,6 +126,7 @@ def main():
     arguments.add_argument("--seconds", type=int, default=600, help="of CPU, for each")
     arguments.add_argument("--units", action="store_true")
     arguments.add_argument("--part", default="0/1")
+    arguments.add_argument("--near", action="store_true", help="only the units next to a fault, and the scripts")
     options = arguments.parse_args()
     part, parts = map(int, options.part.split("/"))
     global COPY
@@ -139,7 +140,7 @@ def main():
     if not ok:
         raise SystemExit("the tree itself does not build: " + said[-500:])
     sound = lambda runs: [(name, command) for name, command in runs if not fails(command, 60)]
-    clean = sound(script_runs()), sound(unit_runs() if options.units else ()), sound(seed_runs(options.seeds))
+    clean = sound(script_runs()), sound(unit_runs() if options.units else ()), sound(() if options.near else seed_runs(options.seeds))
     print("%d scripts, %d units and %d seeds pass on the tree as it is" % tuple(map(len, clean)), flush=True)
     score, lost = [0, 0], 0
     for i, (name, what, file, pairs) in enumerate(read_mutants()):
@@ -168,7 +169,7 @@ def try_one(name, file, pairs, clean, options):
     began, used = time.monotonic(), os.times().children_user
     try:
         source.write_text(planted(sound, pairs))
-        for runs, targets in ((by_near, sorted(near)), (scripts, ["build/release/sim_alone"]), (seeds, []), (by_rest, rest)):
+        for runs, targets in ((by_near, sorted(near)), (scripts, ["build/release/sim_alone"]), (seeds, []), (by_rest, rest))[:2 if options.near else 4]:
             ok, said = build(targets) if runs and targets else (True, "")
             if not ok:
                 return "NOT PLANTED: does not build: " + said[-500:]

@@ -4,6 +4,8 @@
 #include "shoal/job_facts.h"
 #include "sched_net.h"
 
+#include "sched/node/sched_view.h"
+
 #include "shoal/banned.h"
 
 static const struct shoal_job_id mesh_id = { { 0 } };
@@ -1200,12 +1202,72 @@ static void test_quiet_meshes_are_cheap(void **state)
     net_destroy(net);
 }
 
+/* A summary comes to node 0: by gossip, or as news from node `from`. What it then believes the job wants; 0: nothing. */
+static uint32_t heard(struct net *net, unsigned from, bool news, uint64_t applied, uint32_t want)
+{
+    const struct shoal_job_id id = { { 1, 2, 3 } };
+    struct shoal_job_summary summary = {
+        .id = id, .state = SHOAL_JOB_RUNNING, .want_max = want, .leader = net->nodes[1].id, .term = 2
+    };
+    struct shoal_sched_version version = { 1, 2, applied };
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SUMMARY };
+    struct frame frame = { .kind = FRAME_NEWS };
+    uint8_t bytes[SHOAL_SCHED_SUMMARY_BYTES_MAX], frame_bytes[SHOAL_SCHED_SUMMARY_BYTES_MAX + 64];
+    struct shoal_writer out = shoal_writer_init(frame_bytes, sizeof(frame_bytes));
+    const struct shoal_job_summary *known;
+    size_t len = 0;
+
+    if (want > 0) {
+        assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
+        event.u.summary.job = id;
+        event.u.summary.version = version;
+        event.u.summary.payload = shoal_view_of(bytes, len);
+        if (news) {
+            frame.u.news.is_summary = true;
+            frame.u.news.version = version;
+            frame.u.news.payload = shoal_view_of(bytes, len);
+            assert_true(sched_frame_encode(&frame, &out));
+            event.kind = SHOAL_SCHED_FRAME;
+            event.u.frame.from = net->nodes[from].id;
+            event.u.frame.bytes = shoal_writer_view(&out);
+        }
+        assert_int_equal(shoal_sched_step(net->nodes[0].sched, &event, net->now, net->actions), SHOAL_OK);
+    }
+    known = sched_summary_find(net->nodes[0].sched, id);
+    return known == NULL ? 0 : known->want_max;
+}
+
+/* W2, Y4: news run ahead of gossip, and never against newer word; nobody but gossip makes them last. */
+static void test_news_never_go_back(void **state)
+{
+    struct net *net = net_create(77, 3, true);
+
+    (void)state;
+    net_run(net, 2 * NET_S);
+    assert_int_equal(heard(net, 2, true, 5, 4), 0); /* not of one that does not lead it */
+    assert_int_equal(heard(net, 1, true, 5, 4), 4);
+    assert_int_equal(heard(net, 1, true, 4, 3), 4); /* overtaken on its way */
+    assert_int_equal(heard(net, 1, false, 4, 3), 4); /* gossip is behind */
+    assert_int_equal(heard(net, 1, false, 6, 7), 7);
+    assert_int_equal(heard(net, 1, true, 5, 4), 7);
+    net_run(net, 20 * NET_S);
+    assert_int_equal(heard(net, 1, true, 0, 0), 7); /* gossip has told of it */
+    net_destroy(net);
+    net = net_create(78, 3, true);
+    net_run(net, 2 * NET_S);
+    assert_int_equal(heard(net, 1, true, 5, 4), 4);
+    net_run(net, 20 * NET_S);
+    assert_int_equal(heard(net, 1, true, 0, 0), 0); /* news alone, which a tombstone may have overtaken */
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node_founds_alone),
         cmocka_unit_test(test_a_script_starts_soon),
         cmocka_unit_test(test_news_places_without_gossip),
+        cmocka_unit_test(test_news_never_go_back),
         cmocka_unit_test(test_any_node_answers_for_any_job),
         cmocka_unit_test(test_thirty_jobs_and_one_death),
         cmocka_unit_test(test_a_ticket_founds_once),

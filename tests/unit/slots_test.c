@@ -418,6 +418,27 @@ static void test_claim_of_an_expired_lease(void **state)
     teardown();
 }
 
+/* S2: a stamp that this boot has not given yet is one of another boot, or of another host. */
+static void test_a_stamp_to_come_extends_and_starts_nothing(void **state)
+{
+    uint64_t a, b;
+
+    (void)state;
+    setup();
+    a = lease(job_a, 11, 0);
+    tick(5 * SHOAL_S);
+    renew(job_a, 11, a, now + 1);
+    assert_null(order(SHOAL_HOST_DO_RENEW));
+    renew(job_a, 11, a, now);
+    assert_non_null(order(SHOAL_HOST_DO_RENEW));
+    b = reserve(job_b, 1, 0, 0);
+    confirm_at(job_b, 12, 1, b, now + 1);
+    assert_null(order(SHOAL_HOST_DO_RUN));
+    confirm(job_b, 12, 1, b);
+    assert_non_null(order(SHOAL_HOST_DO_RUN));
+    teardown();
+}
+
 static void test_terms(void **state)
 {
     uint64_t a;
@@ -1087,6 +1108,7 @@ int main(void)
         cmocka_unit_test(test_freeze_thaw_kill),
         cmocka_unit_test(test_claim_of_an_expired_lease),
         cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_a_stamp_to_come_extends_and_starts_nothing),
         cmocka_unit_test(test_generations),
         cmocka_unit_test(test_a_reservation_begins_a_generation),
         cmocka_unit_test(test_unknown_is_a_promise),
