@@ -1362,6 +1362,27 @@ static void one_who_is_no_member_any_more_is_told(void **state)
     rig_destroy(rig);
 }
 
+/* C1: a change that is not committed may be taken back; who would be sent away by it is a member until then. */
+static void nobody_is_sent_away_by_what_is_not_committed(void **state)
+{
+    struct rig *rig = settled_leader("abc", "");
+
+    (void)state;
+    assert_int_equal(change(rig, config_of("ab", "")), SHOAL_OK);
+    stored(rig);
+    hear_accepted(rig, 'b', 2, 2, 1); /* both majorities: the joint phase is left with entry 3 */
+    assert_int_equal(status(rig).last, 3);
+    assert_false(status(rig).config_committed);
+    assert_int_equal(hear(rig, vote_of(SHOAL_RAFT_PREVOTE, 'c', 'a', 9, 0, 0)), SHOAL_OK);
+    assert_int_equal(count_sent(rig, SHOAL_RAFT_GONE), 0);
+    stored(rig);
+    hear_accepted(rig, 'b', 2, 3, 2);
+    assert_true(status(rig).config_committed);
+    assert_int_equal(hear(rig, vote_of(SHOAL_RAFT_PREVOTE, 'c', 'a', 9, 0, 0)), SHOAL_OK);
+    assert_int_equal(count_sent(rig, SHOAL_RAFT_GONE), 1);
+    rig_destroy(rig);
+}
+
 static void leadership_is_handed_to_one_who_has_the_whole_log(void **state)
 {
     struct rig *rig = settled_leader("abc", "d");
@@ -1845,6 +1866,7 @@ int main(void)
         cmocka_unit_test(a_configuration_is_rolled_back_with_its_entry),
         cmocka_unit_test(a_configuration_is_rolled_back_to_what_the_snapshot_holds),
         cmocka_unit_test(one_who_is_no_member_any_more_is_told),
+        cmocka_unit_test(nobody_is_sent_away_by_what_is_not_committed),
         cmocka_unit_test(leadership_is_handed_to_one_who_has_the_whole_log),
         cmocka_unit_test(the_heir_campaigns_at_once_against_standing_support),
         cmocka_unit_test(a_snapshot_comes_in_pieces_and_replaces_the_log),

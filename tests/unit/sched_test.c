@@ -1246,7 +1246,7 @@ static void test_news_never_go_back(void **state)
     net_run(net, 2 * NET_S);
     assert_int_equal(heard(net, 2, true, 5, 4), 0); /* not of one that does not lead it */
     assert_int_equal(heard(net, 1, true, 5, 4), 4);
-    assert_int_equal(heard(net, 1, true, 4, 3), 4); /* overtaken on its way */
+    assert_int_equal(heard(net, 1, true, 4, 3), 4);  /* overtaken on its way */
     assert_int_equal(heard(net, 1, false, 4, 3), 4); /* gossip is behind */
     assert_int_equal(heard(net, 1, false, 6, 7), 7);
     assert_int_equal(heard(net, 1, true, 5, 4), 7);

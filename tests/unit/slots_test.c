@@ -439,6 +439,30 @@ static void test_a_stamp_to_come_extends_and_starts_nothing(void **state)
     teardown();
 }
 
+static void test_a_token_of_another_boot_starts_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t boot = 3; boot <= 5; boot++) {
+        uint64_t generation;
+
+        setup();
+        generation = reserve(job_a, 0, 0, 0);
+        start(SHOAL_HOST_CONFIRM, job_a);
+        out.u.confirm.placement_count = 1;
+        out.u.confirm.placements[0] = (struct shoal_placement){ .worker_id = 11,
+                                                                .node = self,
+                                                                .slot = 0,
+                                                                .host_epoch = boot,
+                                                                .lease_generation = generation,
+                                                                .role = SHOAL_JOB_ENGINE };
+        out.u.confirm.spec = shoal_view_text("spec");
+        out.u.confirm.echo = now;
+        send_from(leader);
+        assert_true((order(SHOAL_HOST_DO_RUN) != NULL) == (boot == 4));
+        teardown();
+    }
+}
+
 static void test_terms(void **state)
 {
     uint64_t a;
@@ -710,6 +734,89 @@ static void test_who_is_not_heard_is_told(void **state)
     assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.worker_id == 11 && in.u.worker.unheard == 4);
     assert_null(order(SHOAL_HOST_DO_REVOKE)); /* alone it is no evidence */
     teardown();
+}
+
+/* An epoch that comes late is over: the newest one is what a death here revokes. */
+static void test_an_older_epoch_is_not_taken(void **state)
+{
+    const struct shoal_host_order *revoke;
+
+    (void)state;
+    setup();
+    enter_epoch_3();
+    send_epoch((struct shoal_epoch){ 2, 0 });
+    exited(12);
+    revoke = order(SHOAL_HOST_DO_REVOKE);
+    assert_non_null(revoke);
+    assert_true(revoke->u.revoke.epoch_word == shoal_epoch_word((struct shoal_epoch){ 3, 0 }));
+    teardown();
+}
+
+/* Epoch 4 begins with step 5; its members are 11 and 12, of this host or, the second one, of another. */
+static void enter_epoch_4(bool one_host)
+{
+    enter_epoch_3();
+    start(SHOAL_HOST_EPOCH, job_a);
+    out.u.epoch.epoch = (struct shoal_epoch){ 4, 0 };
+    out.u.epoch.call = 1;
+    out.u.epoch.decided_step = 5;
+    out.u.epoch.member_count = one_host ? 2 : 3;
+    for (uint32_t i = 0; i < out.u.epoch.member_count; i++) {
+        out.u.epoch.members[i].worker_id = 11 + i;
+        out.u.epoch.members[i].node = i < 2 ? self : other;
+        out.u.epoch.members[i].has_state = true;
+        out.u.epoch.members[i].v_begin = i == 0 ? 0 : i == 1 ? 3 : 6;
+        out.u.epoch.members[i].v_end = i == 0 ? 3 : 6;
+    }
+    send_from(leader);
+    assert_true(told(11, SHOAL_WORKER_EPOCH) && told(12, SHOAL_WORKER_EPOCH));
+}
+
+static void close_epoch_4(uint64_t worker, uint64_t step)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_CLOSED };
+
+    m.closed = (struct shoal_worker_closed){ .epoch = { 4, 0 }, .applied_step = step, .complete_step = step };
+    say_as(worker, &m);
+}
+
+/* E6: a host that has all members makes the next epoch, and nothing else does. */
+static void test_a_host_makes_the_next_epoch_of_its_own_members(void **state)
+{
+    static const struct {
+        const char *what;
+        bool one_host, leader_ends_it;
+        uint64_t step;
+        bool makes;
+    } rows[] = {
+        { "it has all members", true, false, 7, true },
+        { "it goes on from where the epoch began", true, false, 5, true },
+        { "a member is on another host", false, false, 7, false },
+        { "the leader has ended the epoch, too", true, true, 7, false },
+        { "less is carried than what the epoch began with", true, false, 4, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        setup();
+        enter_epoch_4(rows[i].one_host);
+        exited(12);
+        assert_non_null(order(SHOAL_HOST_DO_REVOKE));
+        if (rows[i].leader_ends_it) {
+            start(SHOAL_HOST_REVOKE, job_a);
+            out.u.revoke = (struct shoal_epoch){ 4, UINT32_MAX };
+            send_from(leader);
+        }
+        close_epoch_4(11, rows[i].step);
+        if (sent(SHOAL_HOST_SHRUNK) != rows[i].makes || told(11, SHOAL_WORKER_EPOCH) != rows[i].makes)
+            fail_msg("%s: an epoch is %smade", rows[i].what, rows[i].makes ? "not " : "");
+        if (rows[i].makes && sent(SHOAL_HOST_SHRUNK)) {
+            assert_true(in.u.epoch.epoch.e == 4 && in.u.epoch.epoch.k == 1 && in.u.epoch.member_count == 1);
+            assert_int_equal(in.u.epoch.decided_step, rows[i].step);
+            assert_true(in.u.epoch.members[0].v_begin == 0 && in.u.epoch.members[0].v_end == 6);
+        }
+        teardown();
+    }
 }
 
 static void test_progress_is_told_at_the_first_step_of_an_epoch(void **state)
@@ -1108,6 +1215,7 @@ int main(void)
         cmocka_unit_test(test_freeze_thaw_kill),
         cmocka_unit_test(test_claim_of_an_expired_lease),
         cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_a_token_of_another_boot_starts_nothing),
         cmocka_unit_test(test_a_stamp_to_come_extends_and_starts_nothing),
         cmocka_unit_test(test_generations),
         cmocka_unit_test(test_a_reservation_begins_a_generation),
@@ -1116,6 +1224,8 @@ int main(void)
         cmocka_unit_test(test_driver),
         cmocka_unit_test(test_reports_repeat),
         cmocka_unit_test(test_who_is_not_heard_is_told),
+        cmocka_unit_test(test_an_older_epoch_is_not_taken),
+        cmocka_unit_test(test_a_host_makes_the_next_epoch_of_its_own_members),
         cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
         cmocka_unit_test(test_a_death_closes_the_epoch),
         cmocka_unit_test(test_broken_links_are_told),
