@@ -103,6 +103,32 @@ def test_a_thousand_short_jobs_end_exactly_once_each_and_no_turn_is_long(new_mes
         assert log_of(mesh, host, silent) == ""
 
 
+def held(host):
+    """(descriptors, KiB of its own memory) of the agent."""
+    status = pathlib.Path("/proc/%d/status" % host.process.pid).read_text()
+    return len(os.listdir("/proc/%d/fd" % host.process.pid)), int(re.search(r"RssAnon:\s+(\d+)", status).group(1))
+
+
+@pytest.mark.soak
+def test_an_agent_that_is_up_for_long_holds_no_more_than_its_records(new_mesh):
+    """Of five thousand jobs, which go into the archive; the first thousand fill the tables that have a size."""
+    mesh = new_mesh(slots=4, agent_options=("--archive-after", "2"))
+    clients = [Submits(mesh, host) for host in mesh.hosts]
+    began = {}
+    for thousand in range(5):
+        for number in range(1000):
+            clients[number % 3].submit("/bin/true")
+        mesh.until(lambda: all(client.metric("shoal_archive_records") >= 1000 * (thousand + 1) for client in clients), 600,  # noqa: B023
+                   "every job is in the archive", pause=0.5)
+        mesh.until(lambda: all(client.metric("shoal_groups") == 1 for client in clients), 120, "every group has ended", pause=0.5)
+        began = began or {host: held(host) for host in mesh.hosts}
+    for host, (descriptors, kib) in began.items():
+        now = held(host)
+        print("%s: %d descriptors, then %d; %d KiB, then %d" % (host.name, descriptors, now[0], kib, now[1]))
+        assert now[0] <= descriptors + 4
+        assert now[1] - kib <= 4000 * 5, "%.1f KiB a job" % ((now[1] - kib) / 4000)
+
+
 @pytest.mark.parametrize("victim", ["helper", "agent"])
 def test_short_jobs_end_exactly_once_when_the_helper_or_the_agent_is_killed(new_mesh, counted, victim):
     run, ran = counted
