@@ -34,7 +34,16 @@ int cli_parse(const struct cli_answer *answer, struct json_input **input)
     return cli_fail(SHOAL_EXIT_FAILED, "the node's answer is not JSON: %s", msg.text);
 }
 
-static bool is_control(char c) { return ((unsigned char)c < 0x20 && c != '\n' && c != '\t') || c == 0x7f; }
+/* How many bytes the control character has that begins here, 0: none does. Those of two bytes are U+0080 to U+009F, after
+ * which terminals take what follows for a command, too. */
+static size_t control_len(const char *at)
+{
+    unsigned char c = (unsigned char)at[0];
+
+    if (c == 0xc2 && (unsigned char)at[1] >= 0x80 && (unsigned char)at[1] < 0xa0)
+        return 2;
+    return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? 1 : 0;
+}
 
 const char *cli_shown(const char *text)
 {
@@ -44,16 +53,20 @@ const char *cli_shown(const char *text)
     size_t len = 0;
     char *copy;
 
-    while (*at != '\0' && !is_control(*at))
+    while (*at != '\0' && control_len(at) == 0)
         at++;
     if (*at == '\0')
         return text;
     copy = copies[next++ % SHOWN_COPIES];
     for (at = text; *at != '\0' && len + 5 < SHOWN_BYTES; at++) {
-        if (is_control(*at))
-            len += (size_t)snprintf(copy + len, SHOWN_BYTES - len, "\\x%02x", (unsigned)(unsigned char)*at);
-        else
+        size_t bytes = control_len(at);
+
+        if (bytes == 0) {
             copy[len++] = *at;
+            continue;
+        }
+        at += bytes - 1;
+        len += (size_t)snprintf(copy + len, SHOWN_BYTES - len, "\\x%02x", (unsigned)(unsigned char)*at);
     }
     copy[len] = '\0';
     return copy;

@@ -48,6 +48,8 @@ static void shown(const char *text)
 
     for (const char *at = cli_shown(text); *at != '\0'; at++)
         SHOAL_ASSERT(((unsigned char)*at >= 0x20 && *at != 0x7f) || *at == '\n' || *at == '\t');
+    for (const char *at = cli_shown(text); *at != '\0'; at++)
+        SHOAL_ASSERT((unsigned char)*at != 0xc2 || (unsigned char)at[1] < 0x80 || (unsigned char)at[1] >= 0xa0);
     cli_encode(text, encoded, sizeof(encoded));
     for (const char *at = encoded; *at != '\0'; at++)
         SHOAL_ASSERT((unsigned char)*at > 0x20 && (unsigned char)*at < 0x7f && *at != '/' && *at != '?');

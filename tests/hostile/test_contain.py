@@ -405,12 +405,12 @@ def test_a_job_cannot_raise_the_operators_bounds_by_its_environment(mesh, script
 WORDS = r"""
 import os, sys
 model = os.fsencode(os.environ["RESULT_DIR"]) + b"/model/"
-for name in (b"good", b"a\nb", b"esc\x1b[31m", b"bad\xff"):
+for name in (b"good", b"a\nb", b"esc\x1b[31m", b"c1\xc2\x9b31m", b"bad\xff"):
     with open(model + name, "w") as file:
         file.write("x")
-print("out \x1b[2J")
+print("out \x1b[2J \x9b2J")
 sys.stdout.flush()
-sys.stderr.buffer.write(b"last \x1b]0;title\x07 words \xff\xfe\x1b[2J\n")
+sys.stderr.buffer.write(b"last \x1b]0;title\x07 words \xff\xfe\x1b[2J\xc2\x9b2J\n")
 sys.exit(int(sys.argv[1]))
 """
 
@@ -441,6 +441,7 @@ def test_escape_sequences_are_shown_as_text_and_names_that_are_none_break_no_res
         said = on_a_terminal(mesh, *words, "--node", host.url)
         assert b"cannot" not in said and job.encode() in said or words[1] in ("logs", "files"), (words, said)
         assert not {byte for byte in said if byte < 32 and byte not in b"\r\n\t"} and said, (words, said)
+        assert b"\xc2\x9b" not in said, (words, said)
         assert b"^[[2J" in said or words[1] != "logs", said
     piped = subprocess.run([str(mesh.binary), "job", "logs", job, "--which", "out", "--node", host.url], capture_output=True, check=True,
                            env=as_admin(mesh)).stdout
