@@ -327,6 +327,19 @@ static void note_waiting(struct shoal_sched *s, const struct shoal_allocate_inpu
     }
 }
 
+/* Nothing to give to anybody: a mesh without work does not look at its hosts, each time that one of them is heard of. */
+static bool nobody_wants(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->group_count <= s->groups_max);
+    for (size_t i = 0; i < s->group_count; i++)
+        if (s->groups[i]->lead != NULL)
+            return false;
+    for (size_t i = 0; i < s->summaries.count; i++)
+        if (s->summaries.list[i].summary.want_max != 0 || s->summaries.list[i].summary.host_count != 0)
+            return false;
+    return true;
+}
+
 void sched_view_due(struct shoal_sched *s)
 {
     struct sched_view *view = &s->view;
@@ -340,6 +353,10 @@ void sched_view_due(struct shoal_sched *s)
     due_ns = sched_summaries_expire(s); /* before: it may say that the view has changed */
     view->due_ns = due_ns;
     view->done_ns = s->now;
+    if (nobody_wants(s)) {
+        view->job_count = 0;
+        return;
+    }
     for (size_t i = 0; i < s->node_count; i++)
         slots += s->nodes[i].info.slots > SHOAL_SLOTS_MAX ? SHOAL_SLOTS_MAX : s->nodes[i].info.slots;
     if (!view_room(view, hosts + 1, slots + 1, s->summaries.count + s->group_count + 1))

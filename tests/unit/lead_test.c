@@ -640,6 +640,80 @@ static void test_why_names_a_data_connection_that_is_waited_for(void **state)
     finish();
 }
 
+/* L1: a worker that the log does not hold is told to end, whoever started it. */
+static void test_a_worker_that_is_not_in_the_log_is_ended(void **state)
+{
+    static struct shoal_lead_actions actions;
+    static struct shoal_host_message m;
+    static uint8_t bytes[SHOAL_SLOTS_POOL_BYTES];
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_FRAME };
+    bool told = false;
+    size_t len;
+
+    (void)state;
+    start(31, true, 1, 2);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 5, 10 * SHOAL_S);
+    m = (struct shoal_host_message){
+        .kind = SHOAL_HOST_WORKER, .job = w.job->id, .generation = 1, .term = 1, .seq = 1
+    };
+    m.host_epoch = 1;
+    m.u.worker.worker_id = 4711;
+    m.u.worker.role = SHOAL_JOB_ENGINE;
+    m.u.worker.phase = SHOAL_PHASE_STARTED;
+    assert_int_equal(shoal_host_encode(&m, bytes, sizeof(bytes), &len), SHOAL_OK);
+    event.u.frame.from = w_node(1);
+    event.u.frame.bytes = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_lead_step(w.lead, &event, w.now_ns, &actions), SHOAL_OK);
+    for (uint32_t i = 0; i < actions.count; i++)
+        told = told ||
+               (actions.list[i].kind == SHOAL_LEAD_SEND && shoal_host_decode(actions.list[i].bytes, &m) == SHOAL_OK &&
+                m.kind == SHOAL_HOST_ORDER && m.u.order.worker_id == 4711 && m.u.order.order == SHOAL_ORDER_FORGET);
+    assert_true(told);
+    w_deinit(&w);
+}
+
+/* L5: a host that was started anew has nothing of before, whatever anybody has heard of it. */
+static void test_workers_of_a_former_boot_are_dropped(void **state)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_HOST };
+    uint64_t before[SHOAL_PLACEMENTS_MAX];
+    uint32_t count = 0;
+
+    (void)state;
+    start(32, true, 1, 6);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 5, 10 * SHOAL_S);
+    for (uint32_t i = 0; i < w.job->placement_count; i++)
+        if (shoal_node_id_equal(w.job->placements[i].node, w_node(1)))
+            before[count++] = w.job->placements[i].worker_id;
+    assert_true(count > 0);
+    event.u.host.node = w_node(1);
+    event.u.host.health = SHOAL_LEAD_HOST_WELL;
+    event.u.host.host_epoch = w.job->placements[0].host_epoch + 1;
+    w_lead(&w, &event);
+    w_run_for(&w, 2 * SHOAL_S);
+    for (uint32_t i = 0; i < count; i++)
+        assert_null(shoal_job_find_worker(w.job, before[i]));
+    w_deinit(&w);
+}
+
+/* PROTOCOLS 6: without the support of a quorum a leader may not be one any more: it starts nobody. */
+static void test_nobody_is_started_without_support(void **state)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_SUPPORTED };
+
+    (void)state;
+    start(33, true, 1, 2);
+    w_new_lead(&w, 0);
+    w_lead(&w, &event);
+    w_run_for(&w, 5 * SHOAL_S);
+    assert_int_equal(w.worker_count, 0);
+    event.u.supported = true;
+    w_lead(&w, &event);
+    finish();
+}
+
 /* Engines on host 1 alone. */
 #define ONE_HOST (~((uint64_t)((1u << W_SLOTS) - 1) << 8))
 
@@ -985,6 +1059,9 @@ int main(void)
         cmocka_unit_test(test_attempts_end),
         cmocka_unit_test(test_agent_away),
         cmocka_unit_test(test_local_shrink),
+        cmocka_unit_test(test_a_worker_that_is_not_in_the_log_is_ended),
+        cmocka_unit_test(test_workers_of_a_former_boot_are_dropped),
+        cmocka_unit_test(test_nobody_is_started_without_support),
         cmocka_unit_test(test_chaos_on_one_host),
         cmocka_unit_test(test_host_silent),
         cmocka_unit_test(test_why_names_a_data_connection_that_is_waited_for),

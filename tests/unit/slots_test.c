@@ -736,6 +736,51 @@ static void test_who_is_not_heard_is_told(void **state)
     teardown();
 }
 
+/* A token is a worker's own: who shows another's is nobody. */
+static void test_a_hello_with_another_token_is_nothing(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_HELLO };
+    struct shoal_slots_stats stats;
+
+    (void)state;
+    setup();
+    (void)lease(job_a, 11, 0);
+    m.hello = (struct shoal_worker_hello){ .worker_id = 11, .token = { 8 } };
+    say_as(11, &m);
+    assert_false(sent(SHOAL_HOST_WORKER));
+    shoal_slots_stats(slots, &stats);
+    assert_int_equal(stats.unknown_workers, 1);
+    m.hello.token[0] = 9;
+    say_as(11, &m);
+    assert_true(sent(SHOAL_HOST_WORKER) && in.u.worker.phase == SHOAL_PHASE_HELLO);
+    teardown();
+}
+
+/* S5: the table of this host was lost, so it does not know which epoch is over; the leader does. */
+static void test_a_frozen_worker_runs_on_in_its_own_epoch_alone(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_HELLO };
+    uint64_t a;
+
+    (void)state;
+    setup();
+    a = lease(job_a, 11, 0);
+    m.hello = (struct shoal_worker_hello){ .worker_id = 11, .token = { 9 }, .epoch = { 4, 0 } };
+    say_as(11, &m);
+    tick(11 * SHOAL_S);
+    assert_non_null(order(SHOAL_HOST_DO_FREEZE));
+    for (uint32_t e = 6; e >= 4; e -= 2) {
+        start(SHOAL_HOST_RENEW, job_a);
+        out.u.renew.echo = now;
+        out.u.renew.epoch = (struct shoal_epoch){ e, 0 };
+        out.u.renew.lease_count = 1;
+        out.u.renew.leases[0] = (struct shoal_lease_name){ 11, a };
+        send_from(leader);
+        assert_true((order(SHOAL_HOST_DO_THAW) != NULL) == (e == 4));
+    }
+    teardown();
+}
+
 /* An epoch that comes late is over: the newest one is what a death here revokes. */
 static void test_an_older_epoch_is_not_taken(void **state)
 {
@@ -851,6 +896,21 @@ static void test_a_death_closes_the_epoch(void **state)
     assert_true(sent_to(SHOAL_HOST_WORKER, leader) && in.u.worker.phase == SHOAL_PHASE_EXITED);
     send_epoch((struct shoal_epoch){ 2, 0 }); /* an older one comes late */
     assert_false(told(11, SHOAL_WORKER_EPOCH));
+    teardown();
+}
+
+/* PROTOCOLS 7: a step needs every member, so one that leaves ends the epoch for the others here at once. */
+static void test_a_member_that_leaves_closes_the_epoch(void **state)
+{
+    static struct shoal_worker_message m = { .kind = SHOAL_WORKER_CLOSED };
+
+    (void)state;
+    setup();
+    enter_epoch_3();
+    m.closed = (struct shoal_worker_closed){ .epoch = { 3, 0 }, .applied_step = 7, .complete_step = 7 };
+    say_as(11, &m);
+    assert_non_null(order(SHOAL_HOST_DO_REVOKE));
+    assert_true(order(SHOAL_HOST_DO_REVOKE)->u.revoke.epoch_word == shoal_epoch_word((struct shoal_epoch){ 3, 0 }));
     teardown();
 }
 
@@ -1224,7 +1284,10 @@ int main(void)
         cmocka_unit_test(test_driver),
         cmocka_unit_test(test_reports_repeat),
         cmocka_unit_test(test_who_is_not_heard_is_told),
+        cmocka_unit_test(test_a_frozen_worker_runs_on_in_its_own_epoch_alone),
+        cmocka_unit_test(test_a_hello_with_another_token_is_nothing),
         cmocka_unit_test(test_an_older_epoch_is_not_taken),
+        cmocka_unit_test(test_a_member_that_leaves_closes_the_epoch),
         cmocka_unit_test(test_a_host_makes_the_next_epoch_of_its_own_members),
         cmocka_unit_test(test_progress_is_told_at_the_first_step_of_an_epoch),
         cmocka_unit_test(test_a_death_closes_the_epoch),

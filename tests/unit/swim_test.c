@@ -317,6 +317,37 @@ static void a_card_of_ours_from_the_future_is_a_clone(void **state)
     }
 }
 
+static struct shoal_node_id removed;
+
+static bool is_admitted(void *arg, struct shoal_node_id id)
+{
+    (void)arg;
+    return !shoal_node_id_equal(id, removed);
+}
+
+/* M7. */
+static void no_card_of_a_removed_node_is_taken(void **state)
+{
+    struct net_node *a = alone(2), *b = by_name('b'), *c = by_name('c');
+    struct craft craft;
+
+    (void)state;
+    shoal_swim_destroy(a->swim);
+    a->options.env.admits = is_admitted;
+    net_start(a);
+    removed = b->options.id;
+    introduce(a, b, 0);
+    introduce(a, c, 0);
+    assert_int_equal(shoal_swim_live_count(a->swim), 2); /* itself and c */
+    removed = c->options.id;
+    craft_begin(&craft, CRAFT_GOSSIP);
+    craft_card(&craft, c, &(struct craft_card){ .incarnation = { 1, 2, 0 } }); /* it has started anew */
+    assert_int_equal(craft_deliver(&craft, a, b), SHOAL_OK);
+    introduce(a, b, 0);
+    assert_int_equal(shoal_swim_live_count(a->swim), 3); /* c as it was, until the owner says that it has left */
+    net_deinit(&net);
+}
+
 /* ---- suspicion times ------------------------------------------------------------------------------------------- */
 
 static void a_suspicion_lasts_what_the_formula_says(void **state)
@@ -1170,6 +1201,7 @@ int main(void)
         cmocka_unit_test(held_for_dead_in_anti_entropy_suspects_the_known_and_keeps_the_stranger),
         cmocka_unit_test(an_accusation_of_ourselves_is_refuted_if_it_is_about_now),
         cmocka_unit_test(a_card_of_ours_from_the_future_is_a_clone),
+        cmocka_unit_test(no_card_of_a_removed_node_is_taken),
         cmocka_unit_test(a_suspicion_lasts_what_the_formula_says),
         cmocka_unit_test(every_member_is_probed_within_two_rounds),
         cmocka_unit_test(an_answer_counts_only_from_whom_it_was_asked),
