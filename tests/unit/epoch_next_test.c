@@ -59,6 +59,27 @@ static void test_states(void **state)
     }
 }
 
+/* What a member has completed and not applied counts: it alone can give the decided step to the others. */
+static void test_the_holder(void **state)
+{
+    static struct shoal_worker_epoch last, next;
+    const struct epoch_carrier carriers[2] = {
+        { .before = &last.members[0], .closed = true, .applied_step = 9, .complete_step = 9 },
+        { .before = &last.members[1], .closed = true, .applied_step = 9, .complete_step = 10 },
+    };
+
+    (void)state;
+    last.member_count = next.member_count = 2;
+    for (unsigned i = 0; i < 2; i++) {
+        last.members[i].has_state = true;
+        next.members[i].worker_id = i + 1;
+    }
+    next.decided_step = 10;
+    lead_epoch_next_states(&next, carriers, &last);
+    assert_int_equal(next.holder, 2);
+    assert_int_equal(next.donor, 1);
+}
+
 /* The last epoch has four members with three mini-batches each. `next`: places in it, in order; -1: a joiner. */
 static const struct range_row {
     const char *says;
@@ -103,7 +124,8 @@ static void test_ranges(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_states), cmocka_unit_test(test_ranges) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_states), cmocka_unit_test(test_the_holder),
+                                        cmocka_unit_test(test_ranges) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

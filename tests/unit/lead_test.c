@@ -714,6 +714,88 @@ static void test_nobody_is_started_without_support(void **state)
     finish();
 }
 
+static struct shoal_lead_stats stats_now(void)
+{
+    struct shoal_lead_stats stats;
+
+    shoal_lead_stats(w.lead, &stats);
+    return stats;
+}
+
+static void test_nothing_is_renewed_without_support(void **state)
+{
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_SUPPORTED };
+    uint64_t before;
+
+    (void)state;
+    start(34, true, 1, 2);
+    w.steps = W_STEPS_MAX;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 5, 10 * SHOAL_S);
+    w_lead(&w, &event);
+    before = stats_now().renewals;
+    w_run_for(&w, 4 * SHOAL_S); /* one is due each 3 s */
+    assert_int_equal(stats_now().renewals, before);
+    event.u.supported = true;
+    w_lead(&w, &event);
+    w_run_for(&w, 100 * SHOAL_MS); /* at once */
+    assert_true(stats_now().renewals > before);
+    w_deinit(&w);
+}
+
+/* S2: else renewals would echo what this boot has never given, and extend nothing. */
+static void test_a_stamp_of_a_former_boot_is_not_taken(void **state)
+{
+    (void)state;
+    start(35, true, 1, 6);
+    w.steps = 1000;
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 5, 10 * SHOAL_S);
+    for (uint32_t h = 0; h < W_HOSTS; h++)
+        shoal_lead_stamp(w.lead, w_node(h), w.hosts[h].host_epoch - 1, w.now_ns + 1000 * SHOAL_S);
+    w_run_for(&w, 14 * SHOAL_S);
+    for (uint32_t i = 0; i < w.worker_count; i++)
+        assert_false(w.workers[i].alive && w.workers[i].frozen);
+    w_deinit(&w);
+}
+
+/* A report that was overtaken on its way says nothing of now. */
+static void test_an_older_report_changes_nothing(void **state)
+{
+    static struct shoal_lead_actions actions;
+    static struct shoal_host_message m;
+    static uint8_t bytes[SHOAL_SLOTS_POOL_BYTES];
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_FRAME };
+    const struct shoal_placement *place = NULL;
+    uint64_t stale;
+    size_t len;
+
+    (void)state;
+    start(36, true, 1, 2);
+    w_new_lead(&w, 0);
+    w_run_to_step(&w, 1, 5, 10 * SHOAL_S);
+    for (uint32_t i = 0; i < w.job->placement_count; i++)
+        if (w.job->placements[i].role == SHOAL_JOB_ENGINE)
+            place = &w.job->placements[i];
+    assert_non_null(place);
+    stale = stats_now().stale;
+    for (uint64_t older = 0; older < 2; older++) {
+        m = (struct shoal_host_message){ .kind = SHOAL_HOST_WORKER, .job = w.job->id, .generation = 1, .term = 1 };
+        m.host_epoch = place->host_epoch;
+        m.seq = ((uint64_t)1 << 60) - older;
+        m.u.worker.worker_id = place->worker_id;
+        m.u.worker.lease_generation = place->lease_generation;
+        m.u.worker.role = SHOAL_JOB_ENGINE;
+        m.u.worker.phase = SHOAL_PHASE_STARTED;
+        assert_int_equal(shoal_host_encode(&m, bytes, sizeof(bytes), &len), SHOAL_OK);
+        event.u.frame.from = place->node;
+        event.u.frame.bytes = shoal_view_of(bytes, len);
+        assert_int_equal(shoal_lead_step(w.lead, &event, w.now_ns, &actions), SHOAL_OK);
+        assert_int_equal(stats_now().stale, stale + older);
+    }
+    w_deinit(&w);
+}
+
 /* Engines on host 1 alone. */
 #define ONE_HOST (~((uint64_t)((1u << W_SLOTS) - 1) << 8))
 
@@ -1062,6 +1144,9 @@ int main(void)
         cmocka_unit_test(test_a_worker_that_is_not_in_the_log_is_ended),
         cmocka_unit_test(test_workers_of_a_former_boot_are_dropped),
         cmocka_unit_test(test_nobody_is_started_without_support),
+        cmocka_unit_test(test_nothing_is_renewed_without_support),
+        cmocka_unit_test(test_a_stamp_of_a_former_boot_is_not_taken),
+        cmocka_unit_test(test_an_older_report_changes_nothing),
         cmocka_unit_test(test_chaos_on_one_host),
         cmocka_unit_test(test_host_silent),
         cmocka_unit_test(test_why_names_a_data_connection_that_is_waited_for),
