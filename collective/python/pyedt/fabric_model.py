@@ -1,12 +1,11 @@
-"""FabricModel: the class that training scripts build and train (training contract 3). Importing this loads torch, and makes
-"cuda" a word for the CPU where there is no GPU: scripts move their model before they make a FabricModel."""
+"""FabricModel: the class that training scripts build and train (training contract 3). Importing this loads no torch. Once torch is
+there, "cuda" is a word for the CPU where there is no GPU: scripts move their model before they make a FabricModel."""
 
-import importlib.util
 import os
 import sys
 import warnings
 
-from pyedt import _arguments
+from pyedt import _arguments, _late
 
 
 def announce():
@@ -21,11 +20,15 @@ def announce():
     print("<> FABRIC_BACKEND %s" % os.environ["FABRIC_BACKEND"], flush=True)
 
 
-announce()
-if os.environ["FABRIC_BACKEND"].lower() == "pytorch" and importlib.util.find_spec("torch") is not None:
+def stay_on_cpu():
     from pyedt import _device
 
     _device.stay_on_cpu()
+
+
+announce()
+if os.environ["FABRIC_BACKEND"].lower() == "pytorch":
+    _late.when_loaded("torch", stay_on_cpu)
 
 
 class FabricModel:

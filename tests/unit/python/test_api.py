@@ -44,6 +44,17 @@ def test_a_missing_backend_is_chosen_exported_and_said():
     assert done.returncode == 0 and "pytorch was chosen; restart to choose another" in done.stdout
 
 
+@pytest.mark.parametrize("first, second", [("fabric_model", "torch"), ("torch", "fabric_model")])
+def test_importing_loads_no_torch_and_cuda_stays_here_in_either_order(first, second):
+    code = ("import sys\nimport %s\nprint('torch' in sys.modules)\nimport %s\nimport torch\nprint(torch.zeros(1).cuda().device.type,"
+            " torch.__spec__.loader is torch.__loader__, type(torch.__loader__).__name__)" % (first, second))
+    done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, FABRIC_BACKEND="pytorch"), capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("<>")]
+    assert done.returncode == 0, done.stderr
+    assert lines[0] == str(first == "torch") and lines[-1].split()[1:] == ["True", "SourceFileLoader"], lines
+    assert lines[-1].split()[0] == ("cuda" if torch.cuda.is_available() else "cpu"), lines
+
+
 WRONG = [  # what, arguments of train(), error, part of its text
     ("a float epoch number", dict(epoch_number=1.0), TypeError, "epoch_number must be an int, got float"),
     ("a bool", dict(batch_size=True), TypeError, "batch_size must be an int, got bool"),
