@@ -50,6 +50,7 @@ static const struct cli_option global_options[] = {
         { "files-max", "COUNT", "files that one job's result folder may hold here [50000]", 0 },                       \
         { "files-gib", "GIB", "what one job's result folder may hold on this host [1024]", 0 },                        \
         { "archive-after", "SECONDS", "from a job's end to its archive [600]", 0 },                                    \
+        { "warm-memory", "MIB", "what interpreters kept ready with a framework may hold; 0: none is kept [1024]", 0 }, \
         { "python", "FILE", "interpreter of the workers", 0 },                                                         \
         { "libs", "DIR", "folder of libshoal and its modules", 0 },                                                    \
     {                                                                                                                  \
@@ -803,6 +804,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
     uint64_t files_max = 0;
     uint64_t files_gib = 0;
     uint64_t archive_s = 0;
+    uint64_t warm_memory = UINT64_MAX;
 
     if (!cli_number(cli, "port", 1, 65535, &port) || !cli_number(cli, "api-port", 1, 65535, &api_port) ||
         !cli_number(cli, "slots", 1, SHOAL_SLOTS_MAX, &slots) ||
@@ -811,7 +813,8 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         !cli_number(cli, "log-max", 1, SHOAL_JOB_LOG_MIB_MAX, &log_max) ||
         !cli_number(cli, "files-max", 1, SHOAL_JOB_FILES_MAX, &files_max) ||
         !cli_number(cli, "files-gib", 1, SHOAL_JOB_FILES_GIB_MAX, &files_gib) ||
-        !cli_number(cli, "archive-after", SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX, &archive_s))
+        !cli_number(cli, "archive-after", SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX, &archive_s) ||
+        !cli_number(cli, "warm-memory", 0, SHOAL_WARM_MEMORY_MIB_MAX, &warm_memory))
         return SHOAL_EXIT_USAGE;
     *agent = (struct shoal_cli_agent){
         .data = text_of(cli, "data"),
@@ -838,6 +841,7 @@ static int fill_agent(struct cli *cli, struct shoal_cli_agent *agent)
         .files_max = (uint32_t)files_max,
         .files_gib = (uint32_t)files_gib,
         .archive_s = (uint32_t)archive_s,
+        .warm_memory_mib = warm_memory,
         .python = text_of(cli, "python"),
         .setup_python = cli_flag(cli, "setup-python"),
         .libs = text_of(cli, "libs"),

@@ -3,6 +3,7 @@
     OUTDIR/libs/fabric.zip       fabric_model, callbacks, pyedt; redhareapi, which kernels of services import
     OUTDIR/native/libshoal.so    zips hold no libraries
     OUTDIR/native/warm.py        a warm interpreter, and libshoal-warm.so, which it loads
+    OUTDIR/native/warm_engine.py what it becomes as an engine server
     OUTDIR/site/cloudpickle      from this interpreter's environment; last on the path of a job
     OUTDIR/site/msgpack          the same; without its compiled part, which belongs to one version of Python
     OUTDIR/tools                 emetrics, elog: on the path, never in the zip, where they would shadow the user's own
@@ -78,7 +79,7 @@ def main():
         sys.exit("usage: build_fabric.py OUTDIR LIBSHOAL [LIBWARM]")
     out, library = sys.argv[1:3]
     content = hashlib.blake2b(make_zip(os.path.join(out, "libs", "fabric.zip")), digest_size=8)
-    natives = [("libshoal.so", library), ("warm.py", os.path.join(HERE, "native", "warm.py"))]
+    natives = [("libshoal.so", library), *((name, os.path.join(HERE, "native", name)) for name in ("warm.py", "warm_engine.py"))]
     natives += [("libshoal-warm.so", warm) for warm in sys.argv[3:]]
     for name, path in natives:
         with open(path, "rb") as source:

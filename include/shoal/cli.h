@@ -39,15 +39,16 @@ struct shoal_cli_agent {
     const char *domain; /* failure domain */
     /* Its first line opens /metrics to a scraper; "": nobody but users. */
     const char *metrics_token_file;
-    uint64_t prefill_mib;   /* UINT64_MAX: not given */
-    uint64_t store_map_mib; /* 0: not given */
-    uint32_t log_max_mib;   /* of one job's logs on this host; 0: not given */
-    uint32_t files_max;     /* of one job's result folder on this host; 0: not given */
-    uint32_t files_gib;     /* 0: not given */
-    uint32_t archive_s;     /* from a job's end to its archive; 0: not given */
-    const char *python;     /* interpreter of workers */
-    bool setup_python;      /* init, join: make it, where it lacks torch */
-    const char *libs;       /* FABRIC_HOME */
+    uint64_t prefill_mib;     /* UINT64_MAX: not given */
+    uint64_t store_map_mib;   /* 0: not given */
+    uint32_t log_max_mib;     /* of one job's logs on this host; 0: not given */
+    uint32_t files_max;       /* of one job's result folder on this host; 0: not given */
+    uint32_t files_gib;       /* 0: not given */
+    uint32_t archive_s;       /* from a job's end to its archive; 0: not given */
+    uint64_t warm_memory_mib; /* of interpreters that wait with a framework loaded; UINT64_MAX: not given */
+    const char *python;       /* interpreter of workers */
+    bool setup_python;        /* init, join: make it, where it lacks torch */
+    const char *libs;         /* FABRIC_HOME */
     const char *log_level;
     bool foreground;
     bool json; /* doctor */

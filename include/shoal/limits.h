@@ -57,6 +57,19 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
  * that was not used for the longest time ends. */
 #define SHOAL_WARM_SERVERS_MAX 4
 #define SHOAL_WARM_IDLE_NS (300 * SHOAL_S)
+/* One with a framework saves seconds, not milliseconds, and waits longer. None lives longer than an hour: what it has loaded
+ * may have changed where it does not look. */
+#define SHOAL_WARM_FRAMEWORK_IDLE_NS (900 * SHOAL_S)
+#define SHOAL_WARM_AGE_NS (3600 * SHOAL_S)
+/* It is made when the job that wanted it has ended and no other has run here for so long, or at the latest after so long:
+ * its imports take seconds of a core, which jobs at work need more. */
+#define SHOAL_WARM_QUIET_NS (2 * SHOAL_S)
+#define SHOAL_WARM_WANTED_NS (20 * SHOAL_S)
+/* What those with a framework may hold on a host, in MiB of memory of their own (warm-memory); torch takes 230. And what
+ * must be free on the host when one is made, and while it waits. */
+#define SHOAL_WARM_MEMORY_MIB 1024
+#define SHOAL_WARM_MEMORY_MIB_MAX (1 << 20)
+#define SHOAL_WARM_FREE_MIB 1024
 /* One that did not come up is not tried again for so long: each try costs as much as the start that it was to save. */
 #define SHOAL_WARM_FAILED_NS (60 * SHOAL_S)
 /* An order that is not carried out by then goes to the spawn helper. An interpreter comes up in 0.1 s on a quiet machine. */

@@ -47,6 +47,14 @@ enum shoal_start_how {
     SHOAL_START_COUNT,
 };
 
+/* Which interpreter that waits is to fork the runner (node/runner/warm.h). */
+enum shoal_warm {
+    SHOAL_WARM_NONE,
+    SHOAL_WARM_SCRIPT,    /* one that has come up, and is made if there is none */
+    SHOAL_WARM_FRAMEWORK, /* one that has the framework loaded, if there is one */
+    SHOAL_WARM_COUNT,
+};
+
 #define SHOAL_SLOT_NONE UINT32_MAX
 
 struct shoal_runner_start {
@@ -65,7 +73,9 @@ struct shoal_runner_start {
     const char *argv[SHOAL_RUNNER_STRINGS_MAX + 1]; /* ends with NULL */
     uint32_t envc;
     const char *env[SHOAL_RUNNER_STRINGS_MAX + 1]; /* NAME=VALUE, ends with NULL: the whole environment */
-    bool warm; /* not on the wire: the agent asks a warm interpreter for the runner (node/runner/warm.h) */
+    /* Not on the wire: */
+    uint8_t warm;     /* enum shoal_warm: whom the agent asks for the runner */
+    const char *user; /* whose job it is; no other user's is forked from the same interpreter */
 };
 
 struct shoal_runner_message {

@@ -208,6 +208,8 @@ static enum shoal_err settings_of(struct agent_settings *settings, const struct 
     settings->log_max_mib = options->log_max_mib == 0 ? SHOAL_JOB_LOG_MIB : options->log_max_mib;
     settings->files_max = options->files_max == 0 ? SHOAL_JOB_FILES : options->files_max;
     settings->files_gib = options->files_gib == 0 ? SHOAL_JOB_FILES_GIB : options->files_gib;
+    settings->warm_memory_bytes =
+        (options->warm_memory_mib == UINT64_MAX ? SHOAL_WARM_MEMORY_MIB : options->warm_memory_mib) * SHOAL_MIB;
     settings->archive_s = options->archive_s == 0 ? SHOAL_ARCHIVE_S : options->archive_s;
     settings->verbose = strcmp(options->log_level, "debug") == 0;
     err = agent_inventory(settings, options->inventory, options->slots, msg);

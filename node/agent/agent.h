@@ -90,6 +90,7 @@ struct agent_settings {
     uint32_t files_max; /* of one job's result folder */
     uint64_t files_gib;
     uint32_t archive_s;
+    uint64_t warm_memory_bytes; /* of interpreters that wait with a framework loaded; 0: none does */
     bool verbose;
 };
 
@@ -225,7 +226,7 @@ struct agent {
     struct serve_host *serve;
     struct infer_call *infers; /* requests that another host has (backend_infer.c) */
     uint64_t infer_next;
-    bool serving_changed; /* others are to hear of it */
+    bool serving_changed;                     /* others are to hear of it */
     struct shoal_serving_record serving_told; /* what they have heard last */
 
     /* jobs (agent_jobs.c) */

@@ -42,7 +42,8 @@ enum number_setting {
     SET_LOG_MAX,
     SET_FILES_MAX,
     SET_FILES_GIB,
-    SET_ARCHIVE_AFTER
+    SET_ARCHIVE_AFTER,
+    SET_WARM_MEMORY
 };
 
 static const struct number_option {
@@ -61,6 +62,7 @@ static const struct number_option {
     { "files-max", SET_FILES_MAX, 1, SHOAL_JOB_FILES_MAX },
     { "files-gib", SET_FILES_GIB, 1, SHOAL_JOB_FILES_GIB_MAX },
     { "archive-after", SET_ARCHIVE_AFTER, SHOAL_ARCHIVE_S_MIN, SHOAL_ARCHIVE_S_MAX },
+    { "warm-memory", SET_WARM_MEMORY, 0, SHOAL_WARM_MEMORY_MIB_MAX },
 };
 #define NUMBER_OPTIONS (sizeof(number_options) / sizeof(number_options[0]))
 
@@ -121,6 +123,8 @@ enum shoal_err agent_conf_write(const struct shoal_cli_agent *options, struct sh
         put_number(&w, "files-gib", given.files_gib);
     if (given.archive_s != 0)
         put_number(&w, "archive-after", given.archive_s);
+    if (given.warm_memory_mib != UINT64_MAX)
+        put_number(&w, "warm-memory", given.warm_memory_mib);
     if (w.failed)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "the options exceed %u bytes", CONF_BYTES_MAX);
     if (w.len == 0)
@@ -153,6 +157,9 @@ static void take_number(struct shoal_cli_agent *options, enum number_setting set
     case SET_API_PLAIN: options->api_plain = options->api_plain || number != 0; break;
     case SET_SLOTS: options->slots = options->slots == 0 ? (unsigned)number : options->slots; break;
     case SET_PREFILL: options->prefill_mib = options->prefill_mib == UINT64_MAX ? number : options->prefill_mib; break;
+    case SET_WARM_MEMORY:
+        options->warm_memory_mib = options->warm_memory_mib == UINT64_MAX ? number : options->warm_memory_mib;
+        break;
     case SET_STORE_MAP: options->store_map_mib = options->store_map_mib == 0 ? number : options->store_map_mib; break;
     case SET_ARCHIVE_AFTER: options->archive_s = options->archive_s == 0 ? (uint32_t)number : options->archive_s; break;
     case SET_LOG_MAX: options->log_max_mib = options->log_max_mib == 0 ? (uint32_t)number : options->log_max_mib; break;
@@ -161,7 +168,7 @@ static void take_number(struct shoal_cli_agent *options, enum number_setting set
     }
 }
 
-/* Zero, or UINT64_MAX for --prefill, is what was not given. */
+/* Zero, or UINT64_MAX where zero can be given, is what was not given. */
 static uint64_t number_of(const struct shoal_cli_agent *options, enum number_setting setting)
 {
     switch (setting) {
@@ -175,6 +182,7 @@ static uint64_t number_of(const struct shoal_cli_agent *options, enum number_set
     case SET_FILES_MAX: return options->files_max;
     case SET_FILES_GIB: return options->files_gib;
     case SET_ARCHIVE_AFTER: return options->archive_s;
+    case SET_WARM_MEMORY: return options->warm_memory_mib;
     }
     return 0;
 }
@@ -182,7 +190,8 @@ static uint64_t number_of(const struct shoal_cli_agent *options, enum number_set
 static const char *number_text(const struct number_option *option, const struct shoal_cli_agent *options, char text[24])
 {
     uint64_t number = number_of(options, option->setting);
-    bool given = option->setting == SET_PREFILL ? number != UINT64_MAX : number != 0;
+    bool may_be_zero = option->setting == SET_PREFILL || option->setting == SET_WARM_MEMORY;
+    bool given = may_be_zero ? number != UINT64_MAX : number != 0;
 
     if (!given)
         return AGENT_CONF_DEFAULT;

@@ -675,6 +675,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
 
     if (run->role == SHOAL_JOB_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
         t->start.how = SHOAL_START_FORK;
+        t->start.warm = SHOAL_WARM_FRAMEWORK;
         put_argv(t, agent->settings.python);
         put_argv(t, "-m");
         put_argv(t, "pyedt.engine_server");
@@ -687,7 +688,10 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         put_argv(t, "pyedt.kernel_host");
         return;
     }
-    t->start.warm = job->spec.warm && run->role != SHOAL_JOB_DRIVER;
+    if (run->role == SHOAL_JOB_DRIVER && strcmp(job->spec.framework, "shoalC") != 0)
+        t->start.warm = SHOAL_WARM_FRAMEWORK;
+    else if (job->spec.warm)
+        t->start.warm = SHOAL_WARM_SCRIPT;
     if (!job->spec.user_cmd) {
         put_argv(t, agent->settings.python);
         put_argv(t, job->main_path);
@@ -835,6 +839,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.freeze_at_ns = run->deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS;
     t->start.kill_at_ns = run->deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS;
     t->start.cwd = keep(t, job->work_dir);
+    t->start.user = job->spec.creator;
     agent_run_log(run, "stdout", below, sizeof(below));
     (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, below);
     t->start.stdout_path = keep(t, path);

@@ -710,6 +710,7 @@ enum shoal_err agent_workers_create(struct agent *agent, struct shoal_msg *msg)
                                        .slots_dir = slots,
                                        .socket_path = path,
                                        .native_dir = native,
+                                       .warm_memory_bytes = agent->settings.warm_memory_bytes,
                                        .slots = agent->settings.slots,
                                        .arg = agent,
                                        .on_started = on_started,

@@ -45,16 +45,17 @@ enum shoal_err runner_server_start(struct runner *runner, const struct shoal_run
             strncmp(start->env[i], SHOAL_ENV_SLOT "=", sizeof(SHOAL_ENV_SLOT)) != 0 &&
             strncmp(start->env[i], SHOAL_ENV_TOKEN "=", sizeof(SHOAL_ENV_TOKEN)) != 0)
             server.env[server.envc++] = start->env[i];
+    server.how = SHOAL_START_EXEC;
     server.nice = 0; /* imports at once; its engines set their own */
     (void)snprintf(fd_text, sizeof(fd_text), "SHOAL_SERVER_FD=%d", pair[1]);
     if (server.envc == SHOAL_RUNNER_STRINGS_MAX) {
         err = shoal_fail(msg, SHOAL_ERR_TOO_BIG, "more than %d environment variables", SHOAL_RUNNER_STRINGS_MAX - 1);
         goto close_pair;
     }
-    server.env[server.envc] = fd_text;
-    server.env[server.envc + 1] = NULL;
+    server.env[server.envc++] = fd_text;
+    server.env[server.envc] = NULL;
     err = runner_exec(runner, &server, pair[1], &pid, msg);
-    server.env[server.envc] = NULL; /* fd_text ends with this call */
+    server.env[--server.envc] = NULL; /* fd_text ends with this call */
     if (err != SHOAL_OK)
         goto close_pair;
     (void)close(pair[1]);

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,7 +56,7 @@ extern char **environ;
 #define WATCHED_MAX 32
 
 struct watched {
-    struct stat before;
+    struct stat before; /* all 0: there was none */
     char path[SPAWN_DIR_BYTES];
 };
 
@@ -64,8 +65,11 @@ static struct {
     const struct shoal_runner_start *start;
     struct spawn_title title;
     char **own_environ;
+    char *room; /* WARM_ROOM_BYTES; NULL: none */
+    enum shoal_warm kind;
     char python[SPAWN_DIR_BYTES];
-    char main[SPAWN_DIR_BYTES];
+    char main[SPAWN_DIR_BYTES];   /* the file that a process becomes */
+    char engine[SPAWN_DIR_BYTES]; /* FRAMEWORK: the one that is an engine server */
     struct watched watched[WATCHED_MAX];
     unsigned watched_count;
 } warm; /* one interpreter, one server */
@@ -91,6 +95,24 @@ static unsigned tasks_count(void)
     return count;
 }
 
+/* Has this process a GPU open? What is forked from it could not use one. */
+static bool has_gpu(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    bool found = false;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        char target[64] = "";
+
+        found = found || (readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1) > 0 &&
+                          strncmp(target, "/dev/nvidia", 11) == 0);
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return found;
+}
+
 static bool may_fork(void)
 {
     unsigned tasks = tasks_count();
@@ -99,10 +121,16 @@ static bool may_fork(void)
         (void)dprintf(2, "warm python: it has %u threads, so it forks nothing and ends\n", tasks);
         return false;
     }
+    if (warm.kind == SHOAL_WARM_FRAMEWORK && has_gpu()) {
+        (void)dprintf(2, "warm python: what it has loaded has opened a GPU, so it forks nothing and ends\n");
+        return false;
+    }
     for (unsigned i = 0; i < warm.watched_count; i++) {
         struct stat now = { 0 };
 
-        if (stat(warm.watched[i].path, &now) == 0 && unchanged(&now, &warm.watched[i].before))
+        if (stat(warm.watched[i].path, &now) != 0)
+            now = (struct stat){ 0 };
+        if (unchanged(&now, &warm.watched[i].before))
             continue;
         (void)dprintf(2, "warm python: %s has changed, so it ends, and the next one begins anew\n",
                       warm.watched[i].path);
@@ -134,18 +162,18 @@ static void watch(const char *list)
         if (len < sizeof(watched->path)) {
             memcpy(watched->path, list, len);
             watched->path[len] = '\0';
-            if (stat(watched->path, &watched->before) == 0)
-                warm.watched_count++;
+            if (stat(watched->path, &watched->before) != 0)
+                watched->before = (struct stat){ 0 };
+            warm.watched_count++;
         }
         list += len + (list[len] == ':');
     }
 }
 
-/* Where the words lie that `ps` shows: fields 48 and 49 of the process's own line. */
-static struct spawn_title title_of_self(void)
+/* Where the words and the environment lie that the kernel shows: fields 48 to 51 of the process's own line. */
+static bool shown_of_self(char *ends[4])
 {
-    struct spawn_title title = { 0 };
-    unsigned long long begin = 0, end = 0;
+    unsigned long long found[4] = { 0 };
     char line[2048];
     char *at;
     ssize_t len;
@@ -158,11 +186,23 @@ static struct spawn_title title_of_self(void)
     at = strrchr(line, ')');
     for (int field = 2; at != NULL && field < 48; field++)
         at = strchr(at + 1, ' ');
-    if (at == NULL || sscanf(at, " %llu %llu", &begin, &end) != 2 || begin == 0 || end <= begin)
-        return title;
-    title.at = (char *)(uintptr_t)begin;
-    title.cap = (size_t)(end - begin);
-    return title;
+    if (at == NULL || sscanf(at, " %llu %llu %llu %llu", &found[0], &found[1], &found[2], &found[3]) != 4)
+        return false;
+    for (unsigned i = 0; i < 4; i++)
+        ends[i] = (char *)(uintptr_t)found[i];
+    return ends[0] != NULL && ends[1] > ends[0] && ends[2] >= ends[1] && ends[3] > ends[2];
+}
+
+/* The last variable, whose value is the room: where the kernel has it, whatever became of the C library's. */
+static char *room_before(char *begin, char *end)
+{
+    static const char name[] = WARM_ROOM_ENV "=";
+    char *room = end - WARM_ROOM_BYTES;
+
+    if ((size_t)(end - begin) < WARM_ROOM_BYTES + sizeof(name) ||
+        strncmp(room - (sizeof(name) - 1), name, sizeof(name) - 1) != 0 || strlen(room) != WARM_ROOM_BYTES - 1)
+        return NULL;
+    return room;
 }
 
 /* ---- a script ---- */
@@ -180,24 +220,57 @@ static const char *value_in(char *const *pairs, const char *pair)
 static bool all_equal(char *const *pairs, char *const *others)
 {
     for (; *pairs != NULL; pairs++) {
-        const char *other = warm_keeps(*pairs) ? value_in(others, *pairs) : NULL;
+        bool kept = warm_keeps(*pairs, warm.kind);
+        const char *other = kept ? value_in(others, *pairs) : NULL;
 
-        if (warm_keeps(*pairs) && (other == NULL || strcmp(other, *pairs + strcspn(*pairs, "=") + 1) != 0))
+        if (kept && (other == NULL || strcmp(other, *pairs + strcspn(*pairs, "=") + 1) != 0))
             return false;
     }
     return true;
+}
+
+/* The file that a start would run; NULL: none that can be run from here. */
+static const char *file_of(const struct shoal_runner_start *start)
+{
+    size_t len = start->argc < 2 ? 0 : strlen(start->argv[1]);
+
+    if (warm.engine[0] != '\0' && start->argc == 3 && strcmp(start->argv[1], "-m") == 0 &&
+        strcmp(start->argv[2], "pyedt.engine_server") == 0)
+        return warm.engine;
+    if (len > 3 && len < sizeof(warm.main) && start->argv[1][0] == '/' && strcmp(start->argv[1] + len - 3, ".py") == 0)
+        return start->argv[1];
+    return NULL;
 }
 
 /* W1 */
 static bool fits(const struct shoal_runner_start *start)
 {
     char *const *env = (char *const *)(uintptr_t)start->env;
-    size_t len = start->argc < 2 ? 0 : strlen(start->argv[1]);
+    const char *file = file_of(start);
 
-    return len > 3 && len < sizeof(warm.main) && start->argv[1][0] == '/' &&
-           strcmp(start->argv[1] + len - 3, ".py") == 0 && access(start->argv[1], R_OK) == 0 &&
-           strcmp(start->argv[0], warm.python) == 0 && all_equal(env, warm.own_environ) &&
-           all_equal(warm.own_environ, env);
+    return file != NULL && access(file, R_OK) == 0 && strcmp(start->argv[0], warm.python) == 0 &&
+           all_equal(env, warm.own_environ) && all_equal(warm.own_environ, env);
+}
+
+/* What the kernel shows as the environment that this process was started with: by it people, runners and agents find whose
+ * it is. Variables that are kept stand before the room already. */
+static void show_environment(const struct shoal_runner_start *start)
+{
+    size_t used = 1; /* the room's own variable becomes empty */
+
+    if (warm.room == NULL)
+        return;
+    memset(warm.room, 0, WARM_ROOM_BYTES);
+    for (unsigned pass = 0; pass < 2; pass++) /* ours first: they have room in any case */
+        for (uint32_t i = 0; i < start->envc; i++) {
+            size_t len = strlen(start->env[i]) + 1;
+            bool ours = strncmp(start->env[i], "SHOAL_", 6) == 0;
+
+            if (ours != (pass == 0) || warm_keeps(start->env[i], warm.kind) || len > WARM_ROOM_BYTES - used)
+                continue;
+            memcpy(warm.room + used, start->env[i], len);
+            used += len;
+        }
 }
 
 /* What an exec would close: all but the standard streams and what the worker is given. */
@@ -229,7 +302,8 @@ static void become(const struct shoal_runner_start *start, const int *kept, unsi
     (void)signal(SIGPIPE, SIG_IGN); /* as an interpreter does when it starts */
     (void)prctl(PR_SET_NAME, name == NULL ? start->argv[0] : name + 1);
     spawn_title_put(&warm.title, start->argv, start->argc);
-    memcpy(warm.main, start->argv[1], strlen(start->argv[1]) + 1);
+    show_environment(start);
+    (void)snprintf(warm.main, sizeof(warm.main), "%s", file_of(start));
     warm.start = start;
     longjmp(warm.leave, 1);
 }
@@ -285,16 +359,28 @@ static void serve(void)
 {
     static const struct runner_hooks hooks = { .fork = warm_fork, .become = become, .may_fork = may_fork };
     const char *python = getenv("SHOAL_WARM_PYTHON");
-    const char *fd = getenv("SHOAL_WARM_FD");
+    const char *fd_text = getenv("SHOAL_WARM_FD");
+    const char *engine = getenv("SHOAL_WARM_ENGINE");
+    char *shown[4];
+    int fd;
 
-    if (python == NULL || fd == NULL)
+    if (python == NULL || fd_text == NULL)
         return;
+    fd = (int)strtol(fd_text, NULL, 10);
     (void)snprintf(warm.python, sizeof(warm.python), "%s", python);
+    (void)snprintf(warm.engine, sizeof(warm.engine), "%s", engine == NULL ? "" : engine);
+    warm.kind = getenv(WARM_PATH_ENV) == NULL ? SHOAL_WARM_SCRIPT : SHOAL_WARM_FRAMEWORK;
     watch(getenv("SHOAL_WARM_WATCH"));
     warm.own_environ = environ;
-    warm.title = title_of_self();
+    if (shown_of_self(shown)) {
+        warm.title = (struct spawn_title){ .at = shown[0], .cap = (size_t)(shown[1] - shown[0]) };
+        warm.room = room_before(shown[2], shown[3]);
+        (void)unsetenv(WARM_ROOM_ENV);
+    }
     runner_hooks_use(&hooks);
-    spawn_serve((int)strtol(fd, NULL, 10), &warm.title, "shoal-warm");
+    if (send(fd, "r", 1, MSG_NOSIGNAL) != 1) /* ready */
+        return;
+    spawn_serve(fd, &warm.title, "shoal-warm");
 }
 
 __attribute__((visibility("default"))) PyObject *PyInit__shoal_warm(void);

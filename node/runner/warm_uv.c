@@ -1,7 +1,8 @@
 /* The agent's side of warm interpreters (warm.h): which ones there are, which one fits a start, and when one ends.
  *
- *   none --a start that none fits--> serves --unused for WARM_IDLE_NS, or the longest unused of too many--> ends by itself
- *                                      '-----it dies, or holds an order for too long: killed---------------> none
+ *   SCRIPT     none --a start that none fits------------------------> serves --unused or old, or one too many--> ends by itself
+ *   FRAMEWORK  none --a start that none fits--> wanted                  ^ '--it dies, or holds an order: killed--> none
+ *                       '--its job ends, the host is quiet--> loads ---' it says that it is ready
  *
  * A server whose socket is closed carries out what it was told before, and ends after its runners. It is reaped by the
  * timer: the end of a large process takes longer than a turn. */
@@ -10,12 +11,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
@@ -25,32 +24,43 @@
 #include "shoal/banned.h"
 
 #define TICK_MS 500
-#define SOCKET_FD 3
-#define LOG_FD 4
 #define SOCKET_BYTES (256 * 1024)
 #define ENDING_MAX 64
 #define FAILED_MAX 8
 /* A server that was let go has its orders to carry out, and its runners to stay with; one that has never answered and hangs
  * is killed then. */
 #define ENDING_NS (5 * SHOAL_S)
-#define KEPT_VARIABLES_MAX 128
 
 struct server {
     uv_poll_t poll;
     struct warm *warm;
     uint64_t number;
+    uint64_t began_ns;
     uint64_t used_ns;
+    uint64_t bytes; /* FRAMEWORK: of its own, once it is ready */
     int socket;
     pid_t pid;
-    bool answered; /* a runner of it has said WELCOME */
+    bool ready;    /* it has said so */
+    bool answered; /* it is ready, or a runner of it has said WELCOME: it came up */
+    char key[SHOAL_WARM_KEY_BYTES];
+};
+
+/* W4 */
+struct wanted {
+    bool used;
+    bool ended; /* the job that wanted it */
+    uint64_t ended_ns;
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
     char key[SHOAL_WARM_KEY_BYTES];
 };
 
 struct warm {
-    uv_loop_t *loop;
+    struct warm_options options;
     uv_timer_t timer;
     char native[SPAWN_DIR_BYTES];
     struct server *servers[SHOAL_WARM_SERVERS_MAX];
+    struct wanted wanted[SHOAL_WARM_SERVERS_MAX];
+    uint64_t quiet_ns; /* since when no job has run here; 0: one runs */
     struct {
         pid_t pid; /* 0: free */
         uint64_t kill_ns;
@@ -148,71 +158,22 @@ static void note_failure(const struct server *server)
     warm->failed[oldest].until_ns = uv_hrtime() + SHOAL_WARM_FAILED_NS;
 }
 
-/* It never says anything: readable means gone. */
-static void on_socket(uv_poll_t *poll, int status, int events)
-{
-    (void)status;
-    (void)events;
-    note_failure(poll->data);
-    server_end(poll->data, !((struct server *)poll->data)->answered); /* else it stays with its runners (P1 of spawn.h) */
-}
-
-static void on_tick(uv_timer_t *timer)
-{
-    struct warm *warm = timer->data;
-    uint64_t now = uv_hrtime();
-    bool any = false;
-
-    for (unsigned i = 0; i < ENDING_MAX; i++) {
-        if (warm->ending[i].pid == 0)
-            continue;
-        if (warm->ending[i].kill_ns <= now)
-            (void)kill(warm->ending[i].pid, SIGKILL);
-        if (waitpid(warm->ending[i].pid, NULL, WNOHANG) != 0)
-            warm->ending[i].pid = 0;
-        any = any || warm->ending[i].pid != 0;
-    }
-    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++) {
-        if (warm->servers[i] == NULL)
-            continue;
-        any = true;
-        if (now - warm->servers[i]->used_ns > SHOAL_WARM_IDLE_NS)
-            server_end(warm->servers[i], false);
-    }
-    if (!any)
-        (void)uv_timer_stop(timer);
-}
-
 /* ---- which server ---- */
 
-/* The program as it is now, and all that is read while it starts. False: too long, or there is no such program. */
-static bool key_of(const struct shoal_runner_start *start, char key[SHOAL_WARM_KEY_BYTES])
+static struct server *server_with(const struct warm *warm, const char *key)
 {
-    struct stat file;
-    int len;
-    size_t at;
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++)
+        if (warm->servers[i] != NULL && strcmp(warm->servers[i]->key, key) == 0)
+            return warm->servers[i];
+    return NULL;
+}
 
-    if (start->argc < 2 || start->argv[0][0] != '/' || stat(start->argv[0], &file) != 0)
-        return false;
-    len =
-        snprintf(key, SHOAL_WARM_KEY_BYTES, "%s\n%llu %llu %lld.%ld\n", start->argv[0], (unsigned long long)file.st_dev,
-                 (unsigned long long)file.st_ino, (long long)file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
-    if (len < 0 || len >= SHOAL_WARM_KEY_BYTES)
-        return false;
-    at = (size_t)len;
-    for (uint32_t i = 0; i < start->envc; i++) {
-        size_t one = strlen(start->env[i]);
-
-        if (!warm_keeps(start->env[i]))
-            continue;
-        if (one + 2 > SHOAL_WARM_KEY_BYTES - at)
-            return false;
-        memcpy(key + at, start->env[i], one);
-        key[at + one] = '\n';
-        at += one + 1;
-    }
-    key[at] = '\0';
-    return true;
+static bool has_failed(const struct warm *warm, const char *key)
+{
+    for (unsigned i = 0; i < FAILED_MAX; i++)
+        if (warm->failed[i].key == hash_of(key) && warm->failed[i].until_ns > uv_hrtime())
+            return true;
+    return false;
 }
 
 static struct server *server_of(const struct warm *warm, uint64_t number)
@@ -240,84 +201,16 @@ static unsigned place_for(struct warm *warm)
 
 /* ---- the start of a server ---- */
 
-struct inherited {
-    int socket;
-    int pipe;
-    int log;
-};
+static void on_socket(uv_poll_t *poll, int status, int events);
+static void on_tick(uv_timer_t *timer);
 
-static int server_exec(const struct warm *warm, const struct shoal_runner_start *start, const struct inherited *fds,
-                       pid_t *pid)
+static void tick_on(struct warm *warm)
 {
-    static char padding[SPAWN_DIR_BYTES];
-    char script[SPAWN_DIR_BYTES + 16];
-    char fd_text[32];
-    char python[SPAWN_DIR_BYTES + 32];
-    char *argv[] = { (char *)(uintptr_t)start->argv[0], script, padding, NULL };
-    char *env[KEPT_VARIABLES_MAX + 3];
-    unsigned count = 0;
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t all, none;
-    int code;
-
-    memset(padding, '-', sizeof(padding) - 1);
-    (void)snprintf(script, sizeof(script), "%s/warm.py", warm->native);
-    (void)snprintf(fd_text, sizeof(fd_text), "SHOAL_WARM_FD=%d", SOCKET_FD);
-    (void)snprintf(python, sizeof(python), "SHOAL_WARM_PYTHON=%s", start->argv[0]);
-    for (uint32_t i = 0; i < start->envc && count < KEPT_VARIABLES_MAX; i++)
-        if (warm_keeps(start->env[i]))
-            env[count++] = (char *)(uintptr_t)start->env[i];
-    env[count++] = fd_text;
-    env[count++] = python;
-    env[count] = NULL;
-    (void)sigfillset(&all);
-    (void)sigemptyset(&none);
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawnattr_init(&attributes);
-    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    (void)posix_spawn_file_actions_adddup2(&actions, fds->pipe, 1);
-    (void)posix_spawn_file_actions_adddup2(&actions, fds->pipe, 2);
-    (void)posix_spawn_file_actions_adddup2(&actions, fds->socket, SOCKET_FD);
-    (void)posix_spawn_file_actions_adddup2(&actions, fds->log, LOG_FD);
-    (void)posix_spawnattr_setsigdefault(&attributes, &all);
-    (void)posix_spawnattr_setsigmask(&attributes, &none);
-    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    code = posix_spawn(pid, start->argv[0], &actions, &attributes, argv, env);
-    (void)posix_spawnattr_destroy(&attributes);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    return code;
+    if (!uv_is_active((uv_handle_t *)&warm->timer))
+        (void)uv_timer_start(&warm->timer, on_tick, TICK_MS, TICK_MS);
 }
 
-/* Its output is made on a pipe, as that of a script is; where what it says of itself goes is the agent's own log. */
-static int process_start(const struct warm *warm, const struct shoal_runner_start *start, int socket, pid_t *pid)
-{
-    struct inherited fds = { -1, -1, -1 };
-    int ends[2];
-    int code = 0;
-
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return errno;
-    fds.socket = fcntl(socket, F_DUPFD_CLOEXEC, LOG_FD + 1); /* above the numbers that they are to have */
-    fds.pipe = fcntl(ends[1], F_DUPFD_CLOEXEC, LOG_FD + 1);
-    fds.log = fcntl(2, F_DUPFD_CLOEXEC, LOG_FD + 1);
-    if (fds.socket < 0 || fds.pipe < 0 || fds.log < 0)
-        code = errno;
-    else
-        code = server_exec(warm, start, &fds, pid);
-    (void)close(ends[0]);
-    (void)close(ends[1]);
-    if (fds.socket >= 0)
-        (void)close(fds.socket);
-    if (fds.pipe >= 0)
-        (void)close(fds.pipe);
-    if (fds.log >= 0)
-        (void)close(fds.log);
-    return code;
-}
-
-static enum shoal_err server_start(struct warm *warm, const struct shoal_runner_start *start, const char *key,
-                                   struct server **started, struct shoal_msg *msg)
+static enum shoal_err server_start(struct warm *warm, const char *key, struct server **started, struct shoal_msg *msg)
 {
     struct server *server = calloc(1, sizeof(*server));
     int bytes = SOCKET_BYTES;
@@ -330,7 +223,7 @@ static enum shoal_err server_start(struct warm *warm, const struct shoal_runner_
     }
     (void)setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
     (void)fcntl(pair[0], F_SETFL, O_NONBLOCK);
-    code = process_start(warm, start, pair[1], &server->pid);
+    code = warm_process_start(warm->native, key, pair[1], &server->pid);
     (void)close(pair[1]);
     if (code != 0) {
         (void)close(pair[0]);
@@ -340,63 +233,248 @@ static enum shoal_err server_start(struct warm *warm, const struct shoal_runner_
     server->warm = warm;
     server->number = ++warm->numbers;
     server->socket = pair[0];
+    server->began_ns = server->used_ns = uv_hrtime();
     memcpy(server->key, key, strlen(key) + 1);
-    (void)uv_poll_init(warm->loop, &server->poll, server->socket);
+    (void)uv_poll_init(warm->options.loop, &server->poll, server->socket);
     server->poll.data = server;
     (void)uv_poll_start(&server->poll, UV_READABLE, on_socket);
     warm->servers[place_for(warm)] = server;
     warm->handles_open++;
-    if (!uv_is_active((uv_handle_t *)&warm->timer))
-        (void)uv_timer_start(&warm->timer, on_tick, TICK_MS, TICK_MS);
+    tick_on(warm);
     *started = server;
     return SHOAL_OK;
 }
 
+/* ---- memory ---- */
+
+static bool has_framework(const struct server *server)
+{
+    return server != NULL && warm_key_kind(server->key) == SHOAL_WARM_FRAMEWORK;
+}
+
+/* The one that was not used for the longest time. NULL: there is none. */
+static struct server *oldest_with_framework(const struct warm *warm)
+{
+    struct server *oldest = NULL;
+
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++)
+        if (has_framework(warm->servers[i]) && (oldest == NULL || warm->servers[i]->used_ns < oldest->used_ns))
+            oldest = warm->servers[i];
+    return oldest;
+}
+
+/* Until they hold no more than they may. */
+static void memory_bound(struct warm *warm)
+{
+    for (;;) {
+        struct server *oldest = oldest_with_framework(warm);
+        uint64_t sum = 0;
+
+        for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++)
+            sum += has_framework(warm->servers[i]) ? warm->servers[i]->bytes : 0;
+        if (oldest == NULL || sum <= warm->options.memory_bytes)
+            return;
+        (void)fprintf(
+            stderr,
+            "interpreters with a framework loaded hold %llu MiB of %llu that they may (warm-memory): one ends\n",
+            (unsigned long long)(sum / SHOAL_MIB), (unsigned long long)(warm->options.memory_bytes / SHOAL_MIB));
+        server_end(oldest, false);
+    }
+}
+
+/* ---- what goes on by itself ---- */
+
+/* All that it ever says is that it is ready; then readable means gone. */
+static void on_socket(uv_poll_t *poll, int status, int events)
+{
+    struct server *server = poll->data;
+    char said;
+
+    (void)status;
+    (void)events;
+    if (!server->ready && recv(server->socket, &said, 1, MSG_DONTWAIT) > 0) {
+        server->ready = server->answered = true;
+        server->bytes = warm_process_bytes(server->pid);
+        if (has_framework(server))
+            (void)fprintf(stderr,
+                          "an interpreter with the framework loaded waits, process %d, with %llu MiB of its own\n",
+                          (int)server->pid, (unsigned long long)(server->bytes / SHOAL_MIB));
+        memory_bound(server->warm);
+        return;
+    }
+    note_failure(server);
+    server_end(server, !server->answered); /* else it stays with its runners (P1 of spawn.h) */
+}
+
+static bool is_old(const struct server *server, uint64_t now)
+{
+    uint64_t idle_ns = has_framework(server) ? SHOAL_WARM_FRAMEWORK_IDLE_NS : SHOAL_WARM_IDLE_NS;
+
+    return now - server->used_ns > idle_ns || now - server->began_ns > SHOAL_WARM_AGE_NS;
+}
+
+/* False: nothing is left to look at. */
+static bool reap(struct warm *warm, uint64_t now)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < ENDING_MAX; i++) {
+        if (warm->ending[i].pid == 0)
+            continue;
+        if (warm->ending[i].kill_ns <= now)
+            (void)kill(warm->ending[i].pid, SIGKILL);
+        if (waitpid(warm->ending[i].pid, NULL, WNOHANG) != 0)
+            warm->ending[i].pid = 0;
+        any = any || warm->ending[i].pid != 0;
+    }
+    return any;
+}
+
+/* W4. False: none is awaited. */
+static bool make_wanted(struct warm *warm, uint64_t now)
+{
+    bool any = false;
+
+    if (!warm->options.is_quiet(warm->options.arg))
+        warm->quiet_ns = 0;
+    else if (warm->quiet_ns == 0)
+        warm->quiet_ns = now;
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++) {
+        struct wanted *wanted = &warm->wanted[i];
+        struct shoal_msg msg = { "" };
+        struct server *server;
+
+        if (!wanted->used || !wanted->ended)
+            continue;
+        if (now - wanted->ended_ns < SHOAL_WARM_WANTED_NS &&
+            (warm->quiet_ns == 0 || now - warm->quiet_ns < SHOAL_WARM_QUIET_NS)) {
+            any = true;
+            continue;
+        }
+        wanted->used = false;
+        if (warm_free_bytes() < SHOAL_WARM_FREE_MIB * SHOAL_MIB || has_failed(warm, wanted->key) ||
+            server_with(warm, wanted->key) != NULL)
+            continue;
+        if (server_start(warm, wanted->key, &server, &msg) != SHOAL_OK)
+            (void)fprintf(stderr, "%s\n", msg.text);
+    }
+    return any;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct warm *warm = timer->data;
+    uint64_t now = uv_hrtime();
+    bool any = reap(warm, now);
+
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++) {
+        if (warm->servers[i] == NULL)
+            continue;
+        any = true;
+        if (is_old(warm->servers[i], now))
+            server_end(warm->servers[i], false);
+    }
+    if (oldest_with_framework(warm) != NULL && warm_free_bytes() < SHOAL_WARM_FREE_MIB / 2 * SHOAL_MIB)
+        server_end(oldest_with_framework(warm), false);
+    if (!make_wanted(warm, now) && !any)
+        (void)uv_timer_stop(timer);
+}
+
+/* A place for what is wanted: its own, a free one, or that of any other. */
+static void want(struct warm *warm, const char *key, const char *job)
+{
+    struct wanted *place = &warm->wanted[0];
+
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX; i++) {
+        struct wanted *wanted = &warm->wanted[i];
+
+        if (wanted->used && strcmp(wanted->key, key) == 0) {
+            place = wanted;
+            break;
+        }
+        if (!wanted->used)
+            place = wanted;
+    }
+    if (place->used && strcmp(place->key, key) == 0) { /* a second job: it need not wait for the end of the first */
+        place->ended_ns = place->ended ? place->ended_ns : uv_hrtime();
+        place->ended = true;
+        tick_on(warm);
+        return;
+    }
+    *place = (struct wanted){ .used = true };
+    (void)snprintf(place->job, sizeof(place->job), "%s", job);
+    memcpy(place->key, key, strlen(key) + 1);
+}
+
 /* ---- the contract ---- */
 
-enum shoal_err warm_create(struct warm **out, struct uv_loop_s *loop, const char *native, struct shoal_msg *msg)
+enum shoal_err warm_create(struct warm **out, const struct warm_options *options, struct shoal_msg *msg)
 {
     struct warm *warm = calloc(1, sizeof(*warm));
 
     if (warm == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the table of warm interpreters");
-    warm->loop = loop;
-    (void)snprintf(warm->native, sizeof(warm->native), "%s", native);
-    (void)uv_timer_init(loop, &warm->timer);
+    warm->options = *options;
+    (void)snprintf(warm->native, sizeof(warm->native), "%s", options->native);
+    (void)uv_timer_init(options->loop, &warm->timer);
     warm->timer.data = warm;
     warm->handles_open = 1;
     *out = warm;
     return SHOAL_OK;
 }
 
+/* The server for `key`, which may be wanted only. NULL: the message says why, or is empty. */
+static struct server *server_for(struct warm *warm, const char *key, const char *job, struct shoal_msg *msg)
+{
+    struct server *server = server_with(warm, key);
+    bool framework = warm_key_kind(key) == SHOAL_WARM_FRAMEWORK;
+
+    if (server != NULL && (server->ready || !framework))
+        return server;
+    if (framework) {
+        if (server == NULL && warm->options.memory_bytes > 0)
+            want(warm, key, job);
+        return NULL;
+    }
+    if (has_failed(warm, key)) {
+        shoal_ignore(shoal_fail(msg, SHOAL_ERR_UNREACHABLE,
+                                "a warm interpreter for it did not come up; the agent's log may say why"));
+        return NULL;
+    }
+    return server_start(warm, key, &server, msg) == SHOAL_OK ? server : NULL;
+}
+
 enum shoal_err warm_runner(struct warm *warm, const struct shoal_runner_start *start, const struct spawn_order *order,
                            const struct spawn_fds *fds, uint64_t *number, struct shoal_msg *msg)
 {
     char key[SHOAL_WARM_KEY_BYTES];
-    struct server *server = NULL;
-    enum shoal_err err;
+    struct server *server;
     int code;
 
-    if (!key_of(start, key))
-        return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the interpreter or its environment is not fit to wait");
-    for (unsigned i = 0; i < FAILED_MAX; i++)
-        if (warm->failed[i].key == hash_of(key) && warm->failed[i].until_ns > uv_hrtime())
-            return shoal_fail(msg, SHOAL_ERR_UNREACHABLE,
-                              "a warm interpreter for it did not come up; the agent's log may say why");
-    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX && server == NULL; i++)
-        if (warm->servers[i] != NULL && strcmp(warm->servers[i]->key, key) == 0)
-            server = warm->servers[i];
-    if (server == NULL) {
-        err = server_start(warm, start, key, &server, msg);
-        if (err != SHOAL_OK)
-            return err;
-    }
+    msg->text[0] = '\0';
+    if (!warm_key_of(start, key))
+        return start->warm == SHOAL_WARM_FRAMEWORK
+                   ? SHOAL_ERR_UNREACHABLE
+                   : shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the interpreter or its environment is not fit to wait");
+    server = server_for(warm, key, order->job, msg);
+    if (server == NULL)
+        return SHOAL_ERR_UNREACHABLE;
     server->used_ns = uv_hrtime();
     code = spawn_send(server->socket, order, fds);
     if (code != 0)
         return shoal_fail(msg, SHOAL_ERR_UNREACHABLE, "the warm interpreter takes no order: %s", strerror(code));
     *number = server->number;
     return SHOAL_OK;
+}
+
+void warm_ended(struct warm *warm, const char *job)
+{
+    for (unsigned i = 0; i < SHOAL_WARM_SERVERS_MAX && !warm->stopped; i++)
+        if (warm->wanted[i].used && !warm->wanted[i].ended && strcmp(warm->wanted[i].job, job) == 0) {
+            warm->wanted[i].ended = true;
+            warm->wanted[i].ended_ns = uv_hrtime();
+            tick_on(warm);
+        }
 }
 
 void warm_answered(struct warm *warm, uint64_t number)

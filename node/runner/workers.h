@@ -28,6 +28,7 @@ struct workers_options {
     const char *slots_dir;   /* <data>/slots: the locks */
     const char *socket_path; /* where workers connect */
     const char *native_dir;  /* FABRIC_HOME's: what a warm interpreter loads */
+    uint64_t warm_memory_bytes; /* what interpreters that wait with a framework loaded may hold; 0: none waits */
     uint32_t slots;
     void *arg;
     void (*on_started)(void *arg, uint64_t worker_id, int32_t pid);

@@ -350,6 +350,7 @@ static void on_runner_poll_closed(uv_handle_t *handle)
 {
     struct runner_link *runner = handle->data;
     struct workers *workers = runner->workers;
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
 
     (void)close(runner->fd);
     if (runner->lock >= 0)
@@ -358,7 +359,10 @@ static void on_runner_poll_closed(uv_handle_t *handle)
         (void)munmap(runner->page, sizeof(*runner->page));
     shoal_buf_deinit(&runner->orders);
     free(runner->ends);
+    shoal_job_id_text(runner->job, job);
     *runner = (struct runner_link){ .workers = workers };
+    if (!workers->stopped)
+        warm_ended(workers->warm, job);
     handle_closed(workers);
 }
 
@@ -732,7 +736,7 @@ static enum shoal_err runner_spawn(struct workers *workers, struct shoal_job_id 
         return err;
     }
     err = warm == NULL ? SHOAL_ERR_UNREACHABLE : warm_runner(workers->warm, warm, &order, &fds, warm_server, &why);
-    if (err != SHOAL_OK && warm != NULL)
+    if (err != SHOAL_OK && why.text[0] != '\0')
         workers->options.on_cold(workers->options.arg, job, why.text);
     if (err != SHOAL_OK)
         err = spawner_runner(workers->spawner, &order, &fds, msg);
@@ -802,7 +806,7 @@ enum shoal_err workers_start(struct workers *workers, struct shoal_job_id job, u
     enum shoal_err err;
 
     if (runner == NULL) {
-        err = runner_spawn(workers, job, generation, start->warm ? start : NULL, &warm_server, msg);
+        err = runner_spawn(workers, job, generation, start->warm == SHOAL_WARM_NONE ? NULL : start, &warm_server, msg);
         if (err == SHOAL_OK)
             err = runner_connect(workers, job, generation, &runner, msg);
         if (err != SHOAL_OK)
@@ -1032,6 +1036,16 @@ void workers_send(struct workers *workers, uint64_t worker_id, const struct shoa
 
 /* ---- life ---- */
 
+static bool is_quiet(void *arg)
+{
+    const struct workers *workers = arg;
+
+    for (unsigned i = 0; i < JOBS_HERE_MAX; i++)
+        if (workers->runners[i].used)
+            return false;
+    return true;
+}
+
 enum shoal_err workers_create(struct workers **out, const struct workers_options *options, struct shoal_msg *msg)
 {
     struct workers *workers = calloc(1, sizeof(*workers));
@@ -1067,7 +1081,13 @@ enum shoal_err workers_create(struct workers **out, const struct workers_options
     err = spawner_create(&workers->spawner, options->loop, msg);
     if (err != SHOAL_OK)
         return err; /* the process ends */
-    err = warm_create(&workers->warm, options->loop, options->native_dir, msg);
+    err = warm_create(&workers->warm,
+                      &(struct warm_options){ .loop = options->loop,
+                                              .native = options->native_dir,
+                                              .memory_bytes = options->warm_memory_bytes,
+                                              .is_quiet = is_quiet,
+                                              .arg = workers },
+                      msg);
     if (err != SHOAL_OK)
         return err;
     workers->handles_open = 6;

@@ -22,7 +22,8 @@ static void conf(char *text)
                                        .domain = "",
                                        .python = "",
                                        .libs = "",
-                                       .prefill_mib = UINT64_MAX };
+                                       .prefill_mib = UINT64_MAX,
+                                       .warm_memory_mib = UINT64_MAX };
     static struct agent_settings settings;
     struct shoal_msg msg = { "" };
 

@@ -20,7 +20,8 @@ static struct shoal_cli_agent nothing_given(void)
                                      .python = "",
                                      .libs = "",
                                      .log_level = "",
-                                     .prefill_mib = UINT64_MAX };
+                                     .prefill_mib = UINT64_MAX,
+                                     .warm_memory_mib = UINT64_MAX };
 }
 
 static void settings_are_taken_where_nothing_was_given(void **state)
