@@ -151,6 +151,7 @@ static void conn_flush(struct conn *conn)
 {
     struct shoal_buf swap = conn->writing;
     uv_buf_t buf;
+    int written;
     int rc;
 
     if (conn->is_writing || conn->out.len == 0)
@@ -158,12 +159,20 @@ static void conn_flush(struct conn *conn)
     conn->writing = conn->out;
     conn->out = swap;
     conn->out.len = 0;
-    buf = uv_buf_init((char *)conn->writing.bytes, (unsigned)conn->writing.len);
-    conn->write.data = conn;
     conn->link->stats.bytes_out += conn->writing.len;
-    conn->is_writing = true;
     conn->unsure = true;
     conn->link->stats.writes++;
+    buf = uv_buf_init((char *)conn->writing.bytes, (unsigned)conn->writing.len);
+    /* Most often all of it fits, and who is not waited for needs no callback, which would cost the loop a turn. */
+    written = conn->was_full ? 0 : uv_try_write((uv_stream_t *)&conn->tcp, &buf, 1);
+    if (written == (int)conn->writing.len) {
+        buf_empty(&conn->writing);
+        return;
+    }
+    if (written > 0)
+        buf = uv_buf_init(buf.base + written, (unsigned)(buf.len - (size_t)written));
+    conn->write.data = conn;
+    conn->is_writing = true;
     rc = uv_write(&conn->write, (uv_stream_t *)&conn->tcp, &buf, 1, on_write);
     /* A broken stream tells its reader too; what is broken there is closed there, on its own turn. */
     if (rc != 0)
