@@ -37,7 +37,9 @@
  * A10. Of two sides of a partition only the one that hears a majority of the mesh group deletes from the archive, and
  *     answers linearizable reads: both may have holders. A deletion is acknowledged when a majority of the mesh group has
  *     stored it, and a linearizable read when another majority, asked for it, knows of none: hearing is known seconds too
- *     late. Others are still shown the record. */
+ *     late. Others are still shown the record.
+ * A11. What a leader does for its ended jobs it does at ticks of a quarter of a second, for all of them at once: their
+ *     frames to a host are written together, and what each host stores of them is flushed together. */
 #include "sched_archive.h"
 #include "sched_archive_table.h"
 #include "sched_group.h"

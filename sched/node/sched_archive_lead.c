@@ -11,10 +11,18 @@
 
 #include "shoal/banned.h"
 
-#define LEAD_LOOK_NS (500 * SHOAL_MS)
-#define MAKE_RETRY_NS (60 * SHOAL_S)
+#define TICK_NS (250 * SHOAL_MS) /* A11 */
+#define MAKE_RETRY_NS (60 * SHOAL_S) /* nothing is heard of what was asked for */
+#define MADE_RETRY_NS (5 * SHOAL_S)  /* it could not be made now */
 #define LEAVE_NS (2 * SHOAL_S) /* the lists of all nodes hear of the record before gossip forgets the job */
 static const struct shoal_hash no_hash;
+
+/* A11. */
+static uint64_t next_tick(const struct shoal_sched *s)
+{
+    SHOAL_ASSERT(s->now < SCHED_NEVER - TICK_NS);
+    return (s->now / TICK_NS + 1) * TICK_NS;
+}
 
 /* ---- The leader of an ended job ---------------------------------------------------------------------------------- */
 
@@ -98,6 +106,8 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     if (g == NULL || !g->archive_making)
         return;
     g->archive_making = false;
+    g->archive_ns = s->now + MADE_RETRY_NS;
+    sched_group_rearm(s, g);
     if (!g->leads || g->lead == NULL || g->job->deleted || !shoal_hash_is_zero(g->job->archived) ||
         !event->u.archive.ok)
         return; /* tried again by the clock */
@@ -112,7 +122,7 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
         return;
     sched_archived_move(a, ARCHIVED_WRITING);
     sched_archived_keep(s, a);
-    g->archive_ns = s->now + LEAD_LOOK_NS;
+    g->archive_ns = next_tick(s);
     sched_group_rearm(s, g);
 }
 
@@ -125,23 +135,24 @@ static void place(struct shoal_sched *s, struct sched_group *g)
     SHOAL_ASSERT(shoal_hash_is_zero(g->job->archived)); /* A1 */
     SHOAL_ASSERT(g->leads);                             /* A1: the group decides by its leader */
     if (!g->archive_due) {
-        if (s->ended_led > s->options.archive_early_max)
-            g->archive_due = true; /* A9 */
-        else if (g->archive_ns == SCHED_NEVER)
+        if (g->archive_ns == SCHED_NEVER)
             g->archive_ns = s->now + s->options.archive_ns;
-        else if (s->now >= g->archive_ns)
+        if (s->ended_led > s->options.archive_early_max) { /* A9 */
             g->archive_due = true;
+            g->archive_ns = next_tick(s);
+        } else if (s->now >= g->archive_ns) {
+            g->archive_due = true;
+        }
         if (!g->archive_due)
             return;
     }
+    if (s->now < g->archive_ns)
+        return; /* A11 */
     if (a == NULL || a->state == ARCHIVED_FETCHING) {
-        if (!g->archive_making || s->now >= g->archive_ns)
-            ask_to_make(s, g);
+        ask_to_make(s, g);
         return;
     }
-    if (s->now < g->archive_ns && !sched_archive_all_hold(a->hosts, a->host_count, false))
-        return;
-    g->archive_ns = s->now + LEAD_LOOK_NS;
+    g->archive_ns = next_tick(s);
     if (sched_archived_is_stored(a) && sched_archive_all_hold(a->hosts, a->host_count, false) && sched_has_room(s)) {
         size_t len;
 
@@ -193,7 +204,7 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
         g->archive_host_count = sched_archive_hosts_update(s, g->id, g->archive_hosts, g->archive_host_count);
         for (unsigned i = 0; i < g->archive_host_count; i++)
             sched_archive_say(s, g->archive_hosts[i].node, ARCHIVE_HAVE, g->id, g->job->archived, true);
-        g->archive_ns = s->now + LEAD_LOOK_NS;
+        g->archive_ns = next_tick(s);
     }
     for (unsigned i = 0; i < g->archive_host_count; i++)
         if (sched_is_self(s, g->archive_hosts[i].node))
@@ -201,7 +212,7 @@ static void finish(struct shoal_sched *s, struct sched_group *g)
     if (!sched_archive_all_hold(g->archive_hosts, g->archive_host_count, true))
         g->archive_end_ns = 0;
     else if (g->archive_end_ns == 0)
-        g->archive_end_ns = s->now;
+        g->archive_end_ns = next_tick(s);
     else if (s->now >= g->archive_end_ns + LEAVE_NS && nothing_open(g))
         end_group(s, g);
 }
