@@ -145,6 +145,17 @@ static void hold_reserved(struct sched_view *view, const struct shoal_lead *lead
         hold(view, slot.node, slot.slot, view->job_count);
 }
 
+/* It has ended, and neither holds a slot nor is promised one: nothing is left to say to it. After a burst most jobs of a
+ * leader are, until they are in the archive. */
+static bool is_over(const struct sched_group *g)
+{
+    struct shoal_lead_slot slot;
+
+    SHOAL_ASSERT(g->lead != NULL && g->job != NULL); /* J1 */
+    return shoal_job_state_ended((enum shoal_job_state)g->job->state) && g->job->placement_count == 0 &&
+           !shoal_lead_reserved(g->lead, 0, &slot);
+}
+
 static void view_led(const struct shoal_sched *s, struct sched_view *view)
 {
     SHOAL_ASSERT(view->job_count <= view->jobs_max);
@@ -152,7 +163,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
         const struct sched_group *g = s->groups[i];
         struct shoal_allocate_job *job = &view->jobs[view->job_count];
 
-        if (g->lead == NULL)
+        if (g->lead == NULL || is_over(g))
             continue;
         /* view_room() has put new memory where it freed the old; the analyzer loses that copy of a large struct. */
         /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
@@ -189,10 +200,13 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
     SHOAL_ASSERT(view->job_count <= view->jobs_max);
     for (size_t i = 0; i < s->summaries.count; i++) {
         const struct shoal_job_summary *summary = &s->summaries.list[i].summary;
-        const struct sched_group *g = sched_group_find(s, summary->id);
+        const struct sched_group *g;
         uint64_t until_ns;
 
-        if ((g != NULL && g->lead != NULL) || (summary->want_max == 0 && summary->host_count == 0))
+        if (summary->want_max == 0 && summary->host_count == 0)
+            continue;
+        g = sched_group_find(s, summary->id);
+        if (g != NULL && g->lead != NULL)
             continue;
         until_ns = counts_until_ns(s, summary);
         if (s->now >= until_ns)
