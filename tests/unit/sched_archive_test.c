@@ -903,6 +903,39 @@ static void test_under_pressure_the_archive_does_not_wait(void **state)
     net_destroy(net);
 }
 
+/* A11: whenever they have ended, their records are committed just after a tick. */
+static void test_ended_jobs_go_through_together(void **state)
+{
+    struct net *net = new_net(77, 3);
+    struct shoal_buf ticket = { 0 };
+    struct shoal_job_id jobs[5];
+    const uint64_t tick_ns = 250 * NET_MS;
+    unsigned committed = 0;
+    bool seen[5] = { false };
+
+    (void)state;
+    for (unsigned i = 0; i < 5; i++) {
+        ticket.len = 0;
+        jobs[i] = ended_job(net, 0, i, &ticket);
+        net_run(net, (37 + 61 * i) * NET_MS);
+    }
+    for (unsigned steps = 0; committed < 5 && steps < 10000; steps++) {
+        net_run(net, 5 * NET_MS);
+        for (unsigned i = 0; i < 5; i++) {
+            const struct shoal_job *job = shoal_sched_job(net->nodes[0].sched, jobs[i]);
+
+            if (seen[i] || job == NULL || shoal_hash_is_zero(job->archived))
+                continue;
+            seen[i] = true;
+            committed++;
+            assert_true(net->now % tick_ns <= 50 * NET_MS); /* a round to the other guardians, and their disks */
+        }
+    }
+    assert_int_equal(committed, 5);
+    shoal_buf_deinit(&ticket);
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -928,6 +961,7 @@ int main(void)
         cmocka_unit_test(test_which_of_two_records_stays),
         cmocka_unit_test(test_old_records_are_cold),
         cmocka_unit_test(test_under_pressure_the_archive_does_not_wait),
+        cmocka_unit_test(test_ended_jobs_go_through_together),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
