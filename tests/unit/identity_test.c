@@ -2,6 +2,7 @@
 #include "shoal/disk.h"
 #include "shoal/hash.h"
 #include "shoal/identity.h"
+#include "shoal/rand.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -267,6 +268,27 @@ static void addresses_are_read_and_written(void **state)
     }
 }
 
+static void test_job_ids_sort_as_their_bytes(void **state)
+{
+    struct shoal_rand chance;
+
+    (void)state;
+    shoal_rand_init(&chance, 7);
+    for (unsigned i = 0; i < 100000; i++) {
+        struct shoal_job_id a, b;
+        int want, have;
+
+        for (unsigned at = 0; at < sizeof(a.bytes); at++) {
+            a.bytes[at] = (uint8_t)shoal_rand_u64(&chance);
+            b.bytes[at] = shoal_rand_below(&chance, 3) > 0 ? a.bytes[at] : (uint8_t)shoal_rand_u64(&chance);
+        }
+        want = memcmp(a.bytes, b.bytes, sizeof(a.bytes));
+        have = shoal_job_id_cmp(a, b);
+        assert_int_equal((want > 0) - (want < 0), (have > 0) - (have < 0));
+        assert_int_equal(shoal_job_id_equal(a, b), want == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,6 +300,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_mesh_key_travels_as_text, setup, teardown),
         cmocka_unit_test_setup_teardown(signatures_tags_and_passwords_hold_and_break, setup, teardown),
         cmocka_unit_test_setup_teardown(hashes_match_published_values, setup, teardown),
+        cmocka_unit_test(test_job_ids_sort_as_their_bytes),
         cmocka_unit_test(addresses_are_read_and_written),
     };
 
