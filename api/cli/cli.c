@@ -155,6 +155,7 @@ static const struct cli_option recover_options[] = {
 static const struct cli_option deploy_options[] = {
     { "package", "PATH", "directory or archive to serve: model.json and its kernel, or a model's file", 0 },
     { "replicas", "N", "kernels that are to run, on as many hosts as there are; 0: none yet [1]", 0 },
+    { "update", NULL, "the next version of a service of this name; the one before answers until it is ready", 0 },
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option replica_options[] = {
@@ -312,15 +313,20 @@ static const struct cli_command commands[] = {
       .run = cli_service_deploy,
       .rest = true,
       .more = "  shoal service deploy digits --package my_package --replicas 3\n"
+              "  shoal service deploy digits --package my_package --update         its next version\n"
               "  shoal service deploy echo --package my_package -- ./my_kernel     its own program\n" },
     { .words = "service list", .args = "", .help = "the services of the mesh", .run = cli_service_list },
     { .words = "service show", .args = "NAME", .help = "all about one service", .run = cli_service_show },
     { .words = "service start",
       .args = "NAME",
-      .help = "as many replicas as it was deployed with",
+      .help = "as many replicas as its profile says",
       .run = cli_service_start },
     { .words = "service stop", .args = "NAME", .help = "no replica; it stays deployed", .run = cli_service_stop },
     { .words = "service scale", .args = "NAME N", .help = "as many replicas as that", .run = cli_service_scale },
+    { .words = "service rollback",
+      .args = "NAME",
+      .help = "back to the version before",
+      .run = cli_service_rollback },
     { .words = "service delete", .args = "NAME", .help = "end it and forget it", .run = cli_service_delete },
     { .words = "service logs",
       .args = "NAME",

@@ -192,6 +192,7 @@ int cli_service_show(struct cli *cli);
 int cli_service_start(struct cli *cli);
 int cli_service_stop(struct cli *cli);
 int cli_service_scale(struct cli *cli);
+int cli_service_rollback(struct cli *cli);
 int cli_service_delete(struct cli *cli);
 int cli_service_logs(struct cli *cli);
 int cli_node_list(struct cli *cli);

@@ -1,4 +1,4 @@
-/* shoal service: deploy, list, show, start, stop, scale, delete, logs, test. */
+/* shoal service: deploy, list, show, start, stop, scale, rollback, delete, logs. */
 #include "cli_internal.h"
 
 #include <errno.h>
@@ -41,6 +41,8 @@ static int change(struct cli *cli, const char *method, const char *verb)
 int cli_service_start(struct cli *cli) { return change(cli, "POST", "/start"); }
 
 int cli_service_stop(struct cli *cli) { return change(cli, "POST", "/stop"); }
+
+int cli_service_rollback(struct cli *cli) { return change(cli, "POST", "/rollback"); }
 
 int cli_service_delete(struct cli *cli) { return change(cli, "DELETE", ""); }
 
@@ -181,7 +183,8 @@ static int send_package(struct cli *cli, const char *file, const char *file_name
 
     if (cli_value(cli, "replicas") == NULL || cli_number(cli, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas)) {
         cli_encode(cli->words[0], name, sizeof(name));
-        (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64, name, replicas);
+        (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64 "%s", name, replicas,
+                       cli_flag(cli, "update") ? "&update=true" : "");
         code = cli_call(cli, &call, &answer, false);
         if (code == SHOAL_EXIT_OK && cli->json)
             (void)printf("%s\n", cli_answer_text(&answer));

@@ -34,32 +34,57 @@ static bool take_scheme(struct shoal_view *value, const char *scheme)
     return true;
 }
 
-static void check_token(struct http_request *request, struct shoal_view text, http_request_fn *ok)
+/* Whether it only asks a model or reads. */
+static bool is_harmless(const struct http_request *request)
+{
+    static const char asks[] = "/dlim/v1/inference/";
+    struct shoal_view path = request->head.path;
+
+    return request->head.method == HTTP1_GET ||
+           (path.len >= sizeof(asks) - 1 && memcmp(path.bytes, asks, sizeof(asks) - 1) == 0) ||
+           (path.len > 6 && memcmp(path.bytes, "/v2/", 4) == 0 && memcmp(path.bytes + path.len - 6, "/infer", 6) == 0);
+}
+
+/* Sets the user, or says why not. */
+static bool token_is_good(struct http_request *request, struct shoal_view text, struct shoal_msg *why)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct shoal_token_keys keys = { .count = 0 };
-    struct shoal_msg msg;
+    enum shoal_err err;
 
     backend->token_keys(backend->ctx, &keys);
-    if (token_check(text, &keys, (uint64_t)time(NULL), &request->token, &msg) != SHOAL_OK) {
-        sodium_memzero(&keys, sizeof(keys));
-        refuse(request, msg.text);
-        return;
-    }
+    err = token_check(text, &keys, (uint64_t)time(NULL), &request->token, why);
     sodium_memzero(&keys, sizeof(keys));
-    if (backend->token_revoked(backend->ctx, request->token.id)) {
-        refuse(request, "the token was logged off; log on again");
-        return;
-    }
+    request->has_token = false;
+    if (err != SHOAL_OK)
+        return false;
+    if (backend->token_revoked(backend->ctx, request->token.id))
+        return shoal_fail(why, SHOAL_ERR_DENIED, "the token was logged off; log on again") == SHOAL_OK;
     if (!backend->user_find(backend->ctx, request->token.user, &request->user) ||
-        request->token.issued_s < request->user.tokens_from_s) {
-        refuse(request, "the token's user was changed or removed; log on again");
-        return;
-    }
+        request->token.issued_s < request->user.tokens_from_s)
+        return shoal_fail(why, SHOAL_ERR_DENIED, "the token's user was changed or removed; log on again") == SHOAL_OK;
     request->has_token = true;
     (void)snprintf(request->user.token, sizeof(request->user.token), "%.*s", (int)TOKEN_TEXT_BYTES,
                    (const char *)text.bytes);
-    ok(request);
+    return true;
+}
+
+static void take_token(struct http_request *request, http_request_fn *ok)
+{
+    if (request->token.service && !is_harmless(request))
+        http_respond_error(request, 403, "a service token is for asking models and for reading; use a user's token");
+    else
+        ok(request);
+}
+
+static void check_token(struct http_request *request, struct shoal_view text, http_request_fn *ok)
+{
+    struct shoal_msg why;
+
+    if (token_is_good(request, text, &why))
+        take_token(request, ok);
+    else
+        refuse(request, why.text);
 }
 
 /* A check takes a thread and much memory for a tenth of a second, and anyone may ask for one. */
@@ -160,6 +185,7 @@ bool auth_basic_decode(struct shoal_view text, char pair[AUTH_PAIR_BYTES], char 
     pair[len] = '\0';
     *colon = '\0';
     *password = colon + 1;
+    (*password)[strcspn(*password, "\r\n")] = '\0'; /* of `echo user:password | base64` */
     return true;
 }
 
@@ -211,12 +237,43 @@ static void check_basic(struct http_request *request, struct shoal_view text, in
     }
 }
 
+/* The first valid one of X-Auth-Token, X-User-Token and Bearer; else Basic. */
+static void auth_dlim(struct http_request *request, http_request_fn *ok)
+{
+    static const char *const names[] = { "x-auth-token", "x-user-token", "authorization" };
+    struct shoal_msg why = { "no credentials: send a token as X-Auth-Token, or as \"Authorization: Bearer\"" };
+    struct shoal_view text;
+
+    for (unsigned i = 0; i < 3; i++) {
+        if (!http1_header_find(&request->head, names[i], &text) || text.len == 0)
+            continue;
+        if (i == 2 && take_scheme(&text, "Basic")) {
+            check_basic(request, text, 401, ok);
+            return;
+        }
+        if ((i < 2 || take_scheme(&text, "Bearer")) && token_is_good(request, text, &why)) {
+            take_token(request, ok);
+            return;
+        }
+    }
+    refuse(request, why.text);
+}
+
+void auth_pair(struct http_request *request, struct shoal_view text, http_request_fn *ok)
+{
+    check_basic(request, text, 401, ok);
+}
+
 void auth_request(struct http_request *request, http_request_fn *ok)
 {
     struct shoal_view authorization = { 0 };
     struct shoal_view other;
     bool has = http1_header_find(&request->head, "authorization", &authorization);
 
+    if (http_is_dlim(request)) { /* its contract has another order */
+        auth_dlim(request, ok);
+        return;
+    }
     if (has && take_scheme(&authorization, "Bearer")) {
         check_token(request, authorization, ok);
     } else if (http1_header_find(&request->head, "x-auth-token", &other) && other.len > 0) {

@@ -273,6 +273,7 @@ static enum http1_method method_of(unsigned method)
     case HTTP_PUT: return HTTP1_PUT;
     case HTTP_DELETE: return HTTP1_DELETE;
     case HTTP_HEAD: return HTTP1_HEAD;
+    case HTTP_OPTIONS: return HTTP1_OPTIONS;
     default: return HTTP1_OTHER;
     }
 }

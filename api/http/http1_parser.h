@@ -19,6 +19,7 @@ enum http1_method {
     HTTP1_PUT,
     HTTP1_DELETE,
     HTTP1_HEAD, /* its answer has no body */
+    HTTP1_OPTIONS,
     HTTP1_OTHER,
 };
 

@@ -119,10 +119,56 @@ const char *http_query(struct http_request *request, const char *key)
 
 /* ---- routing ---- */
 
+static bool begins(struct shoal_view path, const char *with)
+{
+    size_t len = strlen(with);
+
+    return path.len >= len && memcmp(path.bytes, with, len) == 0;
+}
+
+bool http_is_dlim(const struct http_request *request)
+{
+    struct shoal_view path = request->head.path;
+
+    while (path.len > 1 && path.bytes[1] == '/') { /* scripts join a base that ends with a slash */
+        path.bytes++;
+        path.len--;
+    }
+    return begins(path, "/dlim/v1");
+}
+
+/* Pages from a file or another host ask models (the inference contract, 2.1); their credentials are tokens in headers. */
+static bool takes_origins(const struct http_request *request)
+{
+    return http_is_dlim(request) || begins(request->head.path, "/v2");
+}
+
+static void add_origin(struct http_request *request)
+{
+    struct shoal_view origin;
+
+    if (!takes_origins(request) || !http1_header_find(&request->head, "origin", &origin) || origin.len > 1000)
+        return;
+    http_header_add(request, "Access-Control-Allow-Origin", "%.*s", (int)origin.len, (const char *)origin.bytes);
+    http_header_add(request, "Access-Control-Allow-Credentials", "true");
+    http_header_add(request, "Access-Control-Expose-Headers", "Content-Range");
+    http_header_add(request, "Vary", "Origin");
+}
+
+static void answer_options(struct http_request *request)
+{
+    http_header_add(request, "Access-Control-Allow-Methods", "GET,PUT,POST,DELETE,OPTIONS");
+    http_header_add(request, "Access-Control-Allow-Headers",
+                    "Authorization,Accept-Language,Accept,Content-Type,Range,Origin,X-Requested-With,X-File-Name,"
+                    "X-Auth-Token,X-User-Token");
+    http_respond_empty(request, 204);
+}
+
 /* One segment of `path` against one of `pattern`; both advance over it. */
 static bool match_path(struct http_request *request, const char *pattern, struct shoal_view path)
 {
     unsigned params = 0;
+    bool twice = http_is_dlim(request); /* doubled slashes mean nothing either */
 
     while (path.len > 1 && path.bytes[path.len - 1] == '/')
         path.len--; /* a trailing slash means nothing (execs-api 1.3) */
@@ -132,6 +178,10 @@ static bool match_path(struct http_request *request, const char *pattern, struct
         const uint8_t *slash;
         size_t len;
 
+        while (twice && path.len > 1 && path.bytes[1] == '/') {
+            path.bytes++;
+            path.len--;
+        }
         if (path.len < 2 || path.bytes[0] != '/')
             return false;
         slash = memchr(path.bytes + 1, '/', path.len - 1);
@@ -244,11 +294,16 @@ static void refuse_method(struct http_request *request, unsigned known)
 void http_request_begin(struct http_request *request)
 {
     const struct http_route *(*const tables[])(size_t *) = { http_routes_execs, http_routes_native,
-                                                             http_routes_services };
+                                                             http_routes_services, http_routes_dlim };
     const struct http_route *route = NULL;
     unsigned known = 0;
 
     request->began_ms = http_now_ms(request->http);
+    add_origin(request);
+    if (request->head.method == HTTP1_OPTIONS && takes_origins(request)) {
+        answer_options(request);
+        return;
+    }
     for (size_t i = 0; route == NULL && i < sizeof(tables) / sizeof(tables[0]); i++) {
         size_t count;
         const struct http_route *routes = tables[i](&count);
@@ -452,6 +507,24 @@ void http_text_show(char *text)
     }
 }
 
+static void respond_dlim_error(struct http_request *request, int status, const char *text)
+{
+    static const char asks[] = "/dlim/v1/inference/";
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (status == 401)
+        http_header_add(request, "WWW-Authenticate", "Bearer"); /* not Basic: browsers would open a box */
+    json_object_begin(&w, NULL);
+    json_text(&w, "error", text);
+    json_end(&w);
+    if (w.failed || begins(request->head.path, asks))
+        http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(text));
+    else
+        http_respond(request, status, "application/json", shoal_buf_view(&buf));
+    shoal_buf_deinit(&buf);
+}
+
 void http_respond_error(struct http_request *request, int status, const char *format, ...)
 {
     char text[600];
@@ -463,6 +536,10 @@ void http_respond_error(struct http_request *request, int status, const char *fo
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     http_text_show(text);
+    if (http_is_dlim(request)) {
+        respond_dlim_error(request, status, text);
+        return;
+    }
     len = snprintf(line, sizeof(line), "Error %d: %s\n", status, text);
     if (status == 401)
         http_header_add(request, "WWW-Authenticate", "Basic realm=\"shoal\"");

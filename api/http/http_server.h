@@ -111,6 +111,10 @@ char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus
 const struct http_route *http_routes_execs(size_t *count);
 const struct http_route *http_routes_native(size_t *count);
 const struct http_route *http_routes_services(size_t *count);
+const struct http_route *http_routes_dlim(size_t *count);
+
+/* An address of WMLA's inference API: its errors are {"error": text}, and of a model's answer plain text. */
+bool http_is_dlim(const struct http_request *request);
 
 /* ---- the server, for its own files ---- */
 
@@ -194,6 +198,8 @@ void auth_logon_end(struct http_request *request);
 /* base64(user:password), padded or not: `pair` then holds the user, and *password points behind it. False: it is not that. */
 #define AUTH_PAIR_BYTES 512
 bool auth_basic_decode(struct shoal_view text, char pair[AUTH_PAIR_BYTES], char **password);
+/* The same of a body. */
+void auth_pair(struct http_request *request, struct shoal_view text, http_request_fn *ok);
 /* Checks Basic credentials for logon itself. */
 void auth_basic(struct http_request *request, http_request_fn *ok);
 

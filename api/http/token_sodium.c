@@ -36,6 +36,13 @@ static bool escape_name(const char *name, char *out, size_t cap)
     return at > 0;
 }
 
+static const char *role_of(const struct token_claims *claims)
+{
+    if (claims->service)
+        return "Service";
+    return claims->admin ? "Admin" : "User";
+}
+
 static enum shoal_err fill_payload(const struct token_claims *claims, char *payload, struct shoal_msg *msg)
 {
     char name[2 * SHOAL_USER_BYTES_MAX];
@@ -49,7 +56,7 @@ static enum shoal_err fill_payload(const struct token_claims *claims, char *payl
     len = snprintf(payload, TOKEN_PAYLOAD_BYTES + 1,
                    "{\"username\":\"%s\",\"sub\":\"%s\",\"exp\":%" PRIu64 ",\"iat\":%" PRIu64 ",\"uid\":\"%" PRIu32
                    "\",\"role\":\"%s\",\"jti\":\"%s\",\"pad\":\"",
-                   name, name, claims->exp_s, claims->issued_s, claims->uid, claims->admin ? "Admin" : "User", id);
+                   name, name, claims->exp_s, claims->issued_s, claims->uid, role_of(claims), id);
     if (len < 0 || (size_t)len + 2 > TOKEN_PAYLOAD_BYTES)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the user name is too long for a token");
     memset(payload + len, '0', TOKEN_PAYLOAD_BYTES - (size_t)len - 2);
@@ -118,6 +125,7 @@ static bool read_payload(const uint8_t *bytes, size_t len, struct token_claims *
         exp > 0 && iat >= 0 && shoal_hex_parse(id, claims->id, sizeof(claims->id))) {
         (void)snprintf(claims->user, sizeof(claims->user), "%s", user);
         claims->admin = strcmp(role, "Admin") == 0;
+        claims->service = strcmp(role, "Service") == 0;
         claims->exp_s = (uint64_t)exp;
         claims->issued_s = (uint64_t)iat;
         ok = true;

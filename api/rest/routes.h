@@ -53,6 +53,9 @@ void routes_file_get(struct http_request *request);
 /* routes_services.c: what a deployment is answered. */
 void routes_service_answer(struct http_request *request, const struct shoal_job_info *job);
 
+/* routes_dlim.c: answers with the model object. */
+void routes_dlim_model(struct http_request *request, const char *name);
+
 /* result_zip.c */
 void result_handle_execs(struct http_request *request);
 void result_handle_native(struct http_request *request);

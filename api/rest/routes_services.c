@@ -68,6 +68,8 @@ static void handle_start(struct http_request *request) { change(request, SHOAL_S
 
 static void handle_stop(struct http_request *request) { change(request, SHOAL_SERVICE_STOP, 0); }
 
+static void handle_rollback(struct http_request *request) { change(request, SHOAL_SERVICE_BACK, 0); }
+
 static void handle_delete(struct http_request *request) { change(request, SHOAL_SERVICE_DELETE, 0); }
 
 static void handle_scale(struct http_request *request)
@@ -321,6 +323,7 @@ static const struct http_route routes[] = {
     { .method = HTTP1_DELETE, .pattern = "/v1/services/{}", .handle = handle_delete },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/start", .handle = handle_start },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/stop", .handle = handle_stop },
+    { .method = HTTP1_POST, .pattern = "/v1/services/{}/rollback", .handle = handle_rollback },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/scale", .handle = handle_scale },
     { .method = HTTP1_GET, .pattern = "/v2", .handle = handle_server },
     { .method = HTTP1_GET, .pattern = "/v2/health/live", .handle = handle_live },

@@ -13,13 +13,17 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
 #include "shoal/bundle.h"
+#include "shoal/crypto.h"
+#include "shoal/service_doc.h"
 
 #include "args.h"
 #include "api/http/multipart.h"
+#include "package_check.h"
 #include "routes.h"
 
 #include "shoal/banned.h"
@@ -35,9 +39,12 @@ struct upload {
 
 struct submit {
     struct http_request *request;
+    char service[PACKAGE_NAME_BYTES_MAX + 1]; /* as model.json has it */
+    struct shoal_buf document;                /* of a service, with a NUL */
     struct multipart multipart;
     bool is_multipart;
     bool is_form;
+    bool is_raw;  /* the body is the archive itself */
     bool in_data; /* the part being read is the field `data` */
     bool counted; /* in stats.uploads_open */
     bool ticket_only;
@@ -82,13 +89,21 @@ static void submit_free(void *state)
     shoal_buf_deinit(&s->data_next);
     shoal_buf_deinit(&s->bundle);
     shoal_buf_deinit(&s->ticket);
+    shoal_buf_deinit(&s->document);
     free(s);
+}
+
+static bool is_dlim(const struct http_request *request) { return strncmp(request->route->pattern, "/dlim/", 6) == 0; }
+
+static bool is_service(const struct http_request *request)
+{
+    return strncmp(request->route->pattern, "/v1/services/", 13) == 0 || is_dlim(request);
 }
 
 static void answer_error(struct submit *s, enum shoal_err err, const struct shoal_msg *msg)
 {
     if (!s->request->responded)
-        http_respond_failure(s->request, err, msg, 400);
+        http_respond_failure(s->request, err, msg, is_service(s->request) ? 404 : 400);
 }
 
 /* ---- the upload to disk ---- */
@@ -247,13 +262,16 @@ static enum shoal_err read_type(struct submit *s, struct shoal_msg *msg)
     const struct http1_head *head = &s->request->head;
     struct shoal_view type = { 0 };
 
+    s->is_raw = is_dlim(s->request); /* whatever its type says, unless it is a multipart body */
     if (!http1_header_find(head, "content-type", &type) || type.len == 0)
         return SHOAL_OK;
     if (type.len >= 10 && strncasecmp((const char *)type.bytes, "multipart/", 10) == 0) {
         s->is_multipart = true;
+        s->is_raw = false;
         return multipart_init(&s->multipart, type, &events, s, msg);
     }
-    if (type.len >= 33 && strncasecmp((const char *)type.bytes, "application/x-www-form-urlencoded", 33) == 0) {
+    if (!s->is_raw && type.len >= 33 &&
+        strncasecmp((const char *)type.bytes, "application/x-www-form-urlencoded", 33) == 0) {
         s->is_form = true;
         return SHOAL_OK;
     }
@@ -297,7 +315,10 @@ void submit_data(struct http_request *request, struct shoal_view content)
         err = multipart_feed(&s->multipart, content, &msg);
     else if (s->is_form)
         err = take_data(s, content, &msg);
-    else {
+    else if (s->is_raw) {
+        s->has_upload = true;
+        err = take_upload(s, content, &msg);
+    } else {
         http_respond_error(request, 415, "the body must be multipart/form-data with a file, or empty");
         return;
     }
@@ -333,15 +354,13 @@ static enum shoal_err read_form(struct submit *s, struct shoal_msg *msg)
 /* A package without words of its own is run by our kernel host. */
 #define SERVICE_ARGS "--exec-start PyTorch --user-cmd -- kernel"
 
-static bool is_service(const struct http_request *request)
-{
-    return strncmp(request->route->pattern, "/v1/services/", 13) == 0;
-}
-
+/* Which versions there may be, and how many replicas it begins with: WMLA's models begin stopped. */
 static enum shoal_err read_service(struct submit *s, bool no_words, struct shoal_msg *msg)
 {
     struct shoal_job_options *o = &s->args.options;
-    const char *text = http_query(s->request, "replicas");
+    const char *text = is_dlim(s->request) ? "0" : http_query(s->request, "replicas");
+    struct http_request *request = s->request;
+    const char *again = is_dlim(request) ? http_query(request, "force") : http_query(request, "update");
     char *end = NULL;
     unsigned long replicas = text == NULL ? 1 : strtoul(text, &end, 10);
 
@@ -351,9 +370,15 @@ static enum shoal_err read_service(struct submit *s, bool no_words, struct shoal
     if (!o->user_cmd || o->elastic || o->array[0] != '\0')
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "a service runs its package, or a command of it: no script, no elastic framework, no array");
-    o->service = s->request->params[0];
+    o->service = s->request->params[0] == NULL ? "" : s->request->params[0];
     o->app_name = o->service;
     o->replicas = (unsigned)replicas;
+    o->service_new = again == NULL || strcmp(again, "true") != 0;
+    o->service_known = is_dlim(s->request);
+    if (is_dlim(s->request) && s->request->params[0] != NULL)
+        o->service_new = false;
+    else if (is_dlim(s->request) && !o->service_new)
+        o->service_known = false;
     o->warm = false;
     if (no_words)
         o->script_argv.count = 0;
@@ -522,6 +547,83 @@ static enum shoal_err small_upload_to_fd(struct submit *s)
     return SHOAL_OK;
 }
 
+/* ---- a service's document, in the same thread ---- */
+
+static enum shoal_err read_place(int fd, struct shoal_bundle_place place, size_t bytes_max, struct shoal_buf *out)
+{
+    size_t len = place.bytes < bytes_max ? (size_t)place.bytes : bytes_max;
+
+    if (len == 0)
+        return SHOAL_OK;
+    if (shoal_buf_reserve(out, len) != SHOAL_OK)
+        return SHOAL_ERR_FULL;
+    if (pread(fd, out->bytes, len, (off_t)place.offset) != (ssize_t)len)
+        return SHOAL_ERR_STORAGE;
+    out->len = len;
+    return SHOAL_OK;
+}
+
+static enum shoal_err check_archive(struct submit *s)
+{
+    uint8_t head[512];
+    ssize_t len = s->upload.fd < 0 ? 0 : pread(s->upload.fd, head, sizeof(head), 0);
+
+    if (len <= 0 || !shoal_bundle_is_archive(head, (size_t)len))
+        return shoal_fail(&s->msg, SHOAL_ERR_INVALID, "The package is not a tar archive.");
+    return SHOAL_OK;
+}
+
+static enum shoal_err settle_name(struct submit *s, const struct package *package)
+{
+    struct shoal_job_options *o = &s->args.options;
+
+    if (is_dlim(s->request) && o->service[0] != '\0' && strcmp(o->service, package->name) != 0)
+        return shoal_fail(&s->msg, SHOAL_ERR_INVALID,
+                          "model.json is invalid: name (it is \"%.100s\", the address says \"%.100s\")", package->name,
+                          o->service);
+    if (o->service[0] == '\0') {
+        memcpy(s->service, package->name, sizeof(s->service));
+        o->service = s->service;
+        o->app_name = o->service;
+    }
+    return SHOAL_OK;
+}
+
+static enum shoal_err make_document(struct submit *s)
+{
+    struct shoal_job_options *o = &s->args.options;
+    struct service_doc_new made = { .replicas = is_dlim(s->request) ? -1 : (int)o->replicas,
+                                    .now_s = (uint64_t)time(NULL) };
+    struct shoal_buf model = { 0 }, readme = { 0 };
+    struct package package;
+    enum shoal_err err =
+        package_check_bundle(s->bundle_fd, is_dlim(s->request) ? PACKAGE_WMLA : PACKAGE_OURS, &package, &s->msg);
+
+    if (err == SHOAL_OK)
+        err = settle_name(s, &package);
+    if (err != SHOAL_OK)
+        return err;
+    err = read_place(s->bundle_fd, package.model_json, SIZE_MAX, &model);
+    if (err == SHOAL_OK)
+        err = read_place(s->bundle_fd, package.readme, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, &readme);
+    if (err != SHOAL_OK)
+        (void)shoal_fail(&s->msg, err, "the package cannot be read back");
+    made.name = o->service;
+    made.model_json = shoal_buf_view(&model);
+    made.readme = shoal_buf_view(&readme);
+    made.content_bytes = package.content_bytes;
+    shoal_random(made.chance, sizeof(made.chance));
+    if (err == SHOAL_OK)
+        err = service_doc_make(&made, &s->document, &s->msg);
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&s->document, "", 1);
+    if (err == SHOAL_OK)
+        o->profile = (const char *)s->document.bytes;
+    shoal_buf_deinit(&model);
+    shoal_buf_deinit(&readme);
+    return err;
+}
+
 /* In a thread: nothing here touches the loop. The request's arena is ours until the work is done. */
 static void bundle_work(uv_work_t *work)
 {
@@ -538,8 +640,12 @@ static void bundle_work(uv_work_t *work)
         .prefix = s->args.options.model_dir,
         .spool_dir = s->request->http->spool_dir,
     };
+    if (s->err == SHOAL_OK && is_dlim(s->request))
+        s->err = check_archive(s);
     if (s->err == SHOAL_OK)
         s->err = shoal_bundle_make(&options, &s->bundle_fd, &s->info, &s->msg);
+    if (s->err == SHOAL_OK && is_service(s->request))
+        s->err = make_document(s);
     if (s->err == SHOAL_OK)
         s->err = find_main(s);
     if (s->err == SHOAL_OK)
@@ -594,11 +700,13 @@ static void on_submitted(void *arg, enum shoal_err err, const struct shoal_msg *
 
     add_ticket_header(request, ticket);
     if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, 400);
+        http_respond_failure(request, err, msg, is_service(request) ? 404 : 400);
     } else {
         if (msg->text[0] != '\0' && strpbrk(msg->text, "\r\n") == NULL)
             http_header_add(request, "Shoal-Survives", "%s", msg->text);
-        if (is_service(request)) {
+        if (is_dlim(request)) {
+            routes_dlim_model(request, s->args.options.service);
+        } else if (is_service(request)) {
             routes_service_answer(request, job);
         } else {
             routes_exec_json(&w, request, job);

@@ -14,6 +14,7 @@
  * T3. At most `at_once_max` tasks are RUNNING.
  * T5. The tasks of a service are its replicas: at most `replicas` are placed, none is ever DONE or FAILED, and one that
  *     has ended is PENDING again until the job ends.
+ * T6. The document of a service changes only by an edit that was made from the revision which it has.
  * T4. Only an entry of kind TASKS, a recovery or the end of the job moves a task. */
 #ifndef SHOAL_ARRAY_H
 #define SHOAL_ARRAY_H

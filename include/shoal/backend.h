@@ -23,6 +23,7 @@
 #include "shoal/error.h"
 #include "shoal/ids.h"
 #include "shoal/job_info.h"
+#include "shoal/service_doc.h"
 #include "shoal/submit.h"
 
 /* ---- logs and results ---- */
@@ -121,10 +122,28 @@ enum shoal_service_verb {
     SHOAL_SERVICE_STOP,  /* none */
     SHOAL_SERVICE_SCALE, /* to a number */
     SHOAL_SERVICE_DELETE,
+    SHOAL_SERVICE_BACK, /* to the version before; the one that it takes the place of can be gone back to */
     SHOAL_SERVICE_VERBS,
 };
 
+/* One service as its group says, read by read-index; texts and views live for the callback. */
+struct shoal_service_info {
+    const char *name, *creator;
+    uint32_t version; /* from 1 */
+    uint64_t created_s, updated_s;
+    struct shoal_job_id job;
+    struct shoal_job_id before; /* the version before, which it can be rolled back to; zero: none */
+    uint32_t replicas;          /* wanted */
+    uint32_t ready, open;       /* by the word of its hosts: kernels that are ready, requests in hand */
+    const char *why;            /* it has not as many as wanted; "" */
+    struct shoal_view document; /* shoal/service_doc.h */
+};
+
 /* ---- callbacks ---- */
+
+/* `info` is NULL unless OK. */
+typedef void shoal_backend_service_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                                      const struct shoal_service_info *info);
 
 /* `inferred` is NULL unless OK. NOT_FOUND: no such model. UNREACHABLE: it has no ready replica that this node reaches. FULL:
  * queues are full. TIMEOUT: not answered in time. RANK_LOST: kernel or host were lost while it was computed. */
@@ -229,6 +248,16 @@ struct shoal_backend {
     /* NOT_FOUND, DENIED: it is another user's. `replicas` of SCALE. After OK the message says what was done. */
     void (*service_change)(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
                            unsigned replicas, shoal_backend_done_fn *done, void *arg);
+
+    void (*service_look)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_service_fn *done,
+                         void *arg);
+    /* NOT_FOUND, DENIED, INVALID. `edit` is borrowed until `done`. */
+    void (*service_edit)(void *ctx, const struct shoal_user *caller, const char *name,
+                         const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
+    /* {"kernels":[{"id","node","state","batch","running","finished","failed"}],"platform","version","inputs","outputs"}:
+     * asked of the hosts that say that they serve it. NOT_FOUND. */
+    void (*service_kernels)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
+                            void *arg);
 
     /* At once, from this node's copies. */
     bool (*user_find)(void *ctx, const char *name, struct shoal_user *user);

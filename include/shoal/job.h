@@ -172,6 +172,10 @@ struct shoal_job {
     struct shoal_worker_epoch *epoch;     /* the newest; e 0: none yet. NULL: not elastic */
     struct shoal_data_epoch *data_epochs; /* SHOAL_DATA_EPOCHS_MAX, in order. NULL: not elastic */
     struct shoal_tasks *tasks;            /* of an array. NULL: not an array */
+
+    uint8_t *document;     /* of a service, SHOAL_SERVICE_DOCUMENT_BYTES_MAX: what is written of it now. NULL: no service */
+    uint32_t document_len; /* at first the specification's profile */
+    uint32_t revision;     /* of the document: how often it was edited */
 };
 
 /* The founding record; `spec` is copied. */
@@ -212,7 +216,7 @@ unsigned shoal_job_apply(struct shoal_job *job, uint64_t index, struct shoal_vie
 
 /* At most this many bytes of snapshot. */
 #define SHOAL_JOB_SNAPSHOT_BYTES_MAX                                                                                   \
-    (SHOAL_JOB_SPEC_BYTES_MAX + SHOAL_JOB_ENTRY_BYTES_MAX + 96 * SHOAL_KIB + 13 * SHOAL_ARRAY_TASKS_MAX)
+    (SHOAL_JOB_SPEC_BYTES_MAX + SHOAL_JOB_ENTRY_BYTES_MAX + SHOAL_SERVICE_DOCUMENT_BYTES_MAX + 96 * SHOAL_KIB + 13 * SHOAL_ARRAY_TASKS_MAX)
 SHOAL_MUST_CHECK enum shoal_err shoal_job_snapshot_encode(const struct shoal_job *job, uint8_t *bytes, size_t cap,
                                                           size_t *len);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_restore(struct shoal_job **job, struct shoal_view bytes);

@@ -24,6 +24,7 @@ enum shoal_job_entry_kind {
     SHOAL_JOB_ENTRY_ARCHIVED, /* its record, of this hash, is on the holders: the group ends */
     SHOAL_JOB_ENTRY_TASKS,    /* of an array: placements that ended, and those that come in their place */
     SHOAL_JOB_ENTRY_SCALE,    /* of a service: how many replicas are to run from here on */
+    SHOAL_JOB_ENTRY_EDIT,     /* of a service: its document from here on, made from the revision that it names */
     SHOAL_JOB_ENTRY_KIND_COUNT,
 };
 
@@ -36,6 +37,10 @@ struct shoal_task_end {
     uint8_t outcome;   /* enum shoal_task_outcome */
     int16_t exit_code; /* ENDED: 0 to 255, 128 + a signal; -1: not known */
 };
+
+#define SHOAL_REPLICAS_KEEP UINT8_MAX
+/* Revision and replicas, before the document. */
+#define SHOAL_EDIT_HEAD_BYTES 5u
 
 /* One entry, decoded. Large (the epoch): keep one per owner, not on a stack. */
 struct shoal_job_entry {
@@ -75,11 +80,17 @@ struct shoal_job_entry {
         struct shoal_hash result; /* ARCHIVED: of the record */
         struct {
             char by[SHOAL_JOB_TEXT_BYTES];
-        } stop;              /* DELETE too */
+        } stop; /* DELETE too */
         struct {
             uint32_t replicas;
             char by[SHOAL_JOB_TEXT_BYTES];
         } scale;
+        struct {
+            uint32_t revision;          /* refused where the document has another one by now */
+            uint8_t replicas;           /* as SCALE; SHOAL_REPLICAS_KEEP: as they are */
+            struct shoal_view document; /* into the decoded bytes */
+            char by[SHOAL_JOB_TEXT_BYTES];
+        } edit;
         uint32_t generation; /* RECOVER */
     } u;
 };
@@ -95,6 +106,8 @@ SHOAL_MUST_CHECK enum shoal_err shoal_job_entry_decode(struct shoal_view bytes, 
 size_t shoal_job_entry_stop(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_delete(uint8_t *bytes, size_t cap, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_scale(uint8_t *bytes, size_t cap, uint32_t replicas, const char *by, uint64_t wall_ms);
+/* `cap` >= 128 and the document's length. `command`: as an EDIT request has it: revision, replicas, document. */
+size_t shoal_job_entry_edit(uint8_t *bytes, size_t cap, struct shoal_view command, const char *by, uint64_t wall_ms);
 size_t shoal_job_entry_recover(uint8_t *bytes, size_t cap, uint32_t generation, uint64_t wall_ms);
 size_t shoal_job_entry_archived(uint8_t *bytes, size_t cap, struct shoal_hash record, uint64_t wall_ms);
 

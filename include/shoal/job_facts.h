@@ -47,8 +47,10 @@ struct shoal_job_facts {
     uint32_t task_counts[SHOAL_TASK_STATE_COUNT];
     char service[SHOAL_JOB_TEXT_BYTES]; /* "": it is none */
     uint32_t replicas;                  /* of a service: how many are to run */
+    uint32_t revision;                  /* of its document */
+    struct shoal_view document;         /* JSON, see api/rest/service_doc.h; as args */
 };
-#define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB)
+#define SHOAL_JOB_FACTS_BYTES_MAX (48 * SHOAL_KIB + SHOAL_SERVICE_DOCUMENT_BYTES_MAX)
 /* All that the replicated state knows; a lead adds progress and the pending text (shoal_lead_facts). */
 void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts);
 SHOAL_MUST_CHECK enum shoal_err shoal_job_facts_encode(const struct shoal_job_facts *facts, uint8_t *bytes, size_t cap,

@@ -232,6 +232,8 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 /* Services. Replicas of one: as many as tasks of an array run at one time. Bodies of requests and answers: images in base64
  * are usual. Requests that wait at one host for one service, and their bytes: then 429. */
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
+/* What is written of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
+#define SHOAL_SERVICE_DOCUMENT_BYTES_MAX (24 * SHOAL_KIB)
 #define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)
 /* Bodies of requests for models that one agent's server holds at one time. */
 #define SHOAL_INFER_HELD_BYTES_MAX (512 * SHOAL_MIB)

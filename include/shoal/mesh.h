@@ -66,7 +66,8 @@ struct shoal_mesh_service {
     char name[SHOAL_MESH_SERVICE_BYTES]; /* as shoal_service_name_valid says */
     char creator[SHOAL_MESH_USER_BYTES];
     struct shoal_job_id job;
-    struct shoal_job_id before; /* of a command: the job that the name stands for now; zero: the name is not in use */
+    struct shoal_job_id before; /* of a command: the job that the name stands for now; zero: the name is not in use. In the
+                                   state: the job that it stood for before this one */
     uint64_t created_s;         /* wall clock; given by the group */
     uint64_t updated_s;
     uint32_t version;  /* from 1, one more for each job; given by the group */

@@ -122,8 +122,10 @@ enum shoal_sched_request_kind {
     SHOAL_SCHED_MESH_READ,   /* linearizable: reply `bytes` = encoded mesh copy. Plain reads: shoal_sched_mesh() */
     SHOAL_SCHED_TASKS,       /* of an array: `command` = shoal_tasks_ask, reply `bytes` = shoal_tasks_page (array.h) */
     SHOAL_SCHED_SCALE,       /* of a service: `command` = how many replicas are to run, one byte */
+    SHOAL_SCHED_EDIT,        /* of a service: `command` = revision (u32), replicas (u8), document. STALE: it has another
+                                revision by now */
 };
-#define SHOAL_SCHED_REQUEST_KINDS 12
+#define SHOAL_SCHED_REQUEST_KINDS 13
 
 /* Who asks, as its token says. */
 struct shoal_sched_caller {
@@ -137,7 +139,7 @@ struct shoal_sched_caller {
 struct shoal_sched_request {
     uint64_t id; /* chosen by the shell, unique while it is open; exactly one REPLY names it */
     enum shoal_sched_request_kind kind;
-    struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER, TASKS, SCALE */
+    struct shoal_job_id job; /* GET, STOP, DELETE, WHY, RECOVER, TASKS, SCALE, EDIT */
     bool linearizable;    /* GET: by read-index at the leader; else the newest replica or summary known here will do */
     bool local_only;      /* GET: never leave this node */
     bool confirmed;       /* RECOVER: do it; else only say what may be missing */
@@ -152,9 +154,9 @@ struct shoal_sched_request {
     struct shoal_hash bundle_hash; /* zero: the job has no files */
     uint32_t hosts_wanted;         /* 64 or more: 5 guardians */
     struct shoal_view ticket;      /* SUBMIT: empty, or as a TICKET request gave it */
-    struct shoal_view command;     /* MESH_INIT, MESH_CHANGE, TASKS, SCALE */
+    struct shoal_view command;     /* MESH_INIT, MESH_CHANGE, TASKS, SCALE, EDIT */
     char by[SHOAL_SCHED_BY_BYTES]; /* the user who asks: stands in the job's record; "" if nobody */
-    struct shoal_view token;       /* of that user: STOP, DELETE, SCALE, RECOVER and MESH_CHANGE go elsewhere with it */
+    struct shoal_view token;       /* of that user: STOP, DELETE, SCALE, EDIT, RECOVER and MESH_CHANGE go elsewhere with it */
 };
 
 /* Spec, ticket and an inline bundle make one entry of a founding. */

@@ -18,6 +18,7 @@ struct token_claims {
     char user[SHOAL_USER_BYTES_MAX];
     uint32_t uid;
     bool admin;
+    bool service; /* it is for asking models and for reading alone */
     uint64_t issued_s;
     uint64_t exp_s;
     uint8_t id[SHOAL_TOKEN_ID_BYTES];

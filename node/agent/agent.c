@@ -426,6 +426,8 @@ static void on_health(uv_timer_t *timer)
         membership_health(agent->membership, lag);
     if (agent->membership != NULL)
         agent_serve_look(agent);
+    if (agent->membership != NULL && agent->services_look != NULL)
+        agent->services_look(agent);
     agent_service_look(agent);
 }
 

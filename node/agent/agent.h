@@ -127,7 +127,8 @@ struct agent_job {
     char text[SHOAL_JOB_ID_TEXT_BYTES];
     uint32_t generation;
     struct shoal_buf spec_bytes;
-    struct shoal_job_spec spec;                              /* views into spec_bytes */
+    struct shoal_job_spec spec; /* views into spec_bytes */
+    bool document_asked; /* of a service: its replicas start when it has come, and lies beside the specification */
     struct shoal_node_id guardians[SHOAL_SCHED_SOURCES_MAX]; /* as a host that is none of them was told */
     unsigned guardian_count;
     enum agent_files files; /* of the submitted code */
@@ -225,8 +226,12 @@ struct agent {
     /* services (agent_serve.c) */
     struct serve_host *serve;
     struct infer_call *infers; /* requests that another host has (backend_infer.c) */
+    struct infer_call *held;   /* that wait for a kernel of a service that has none ready */
     uint64_t infer_next;
-    bool serving_changed;                     /* others are to hear of it */
+    struct scale_state *scales;                 /* of the services that are led here (backend_scale.c) */
+    void (*services_look)(struct agent *agent); /* each tick: who waits for kernels, and how many there are to be */
+    size_t (*services_held)(struct agent *agent, struct shoal_serving *held, size_t cap); /* for gossip */
+    bool serving_changed;                                                                 /* others are to hear of it */
     struct shoal_serving_record serving_told; /* what they have heard last */
 
     /* jobs (agent_jobs.c) */
@@ -255,6 +260,10 @@ void agent_serve_create(struct agent *agent);
 /* The process of a replica is started, or was found again. */
 void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run);
 void agent_serve_ended(struct agent *agent, uint64_t worker_id);
+/* Asks the service's group how it is to run now; agent_job_asked() follows. */
+void agent_serve_ask(struct agent *agent, struct agent_job *job);
+/* The file that has the answer. */
+void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap);
 void agent_serve_look(struct agent *agent); /* now and then: others hear how much is in hand here */
 /* Where its kernel is to listen. */
 void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,
@@ -321,6 +330,7 @@ void agent_job_left(struct agent *agent, struct shoal_job_id id);
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id);
 void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep);
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order);
+void agent_job_asked(struct agent *agent, struct agent_job *job); /* what waited for agent_serve_ask() starts */
 /* A call's bundle lies at `path` below the job's folder: the engine server finds it under one name. */
 void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path);
 /* The file that holds what `run` prints; `end` is "stdout" or "stderr". */

@@ -657,8 +657,9 @@ static void env_service(const struct agent *agent, const struct agent_job *job, 
     agent_serve_socket(agent, job, run, path, sizeof(path));
     put_env(t, "SHOAL_KERNEL_SOCKET", "%s", path);
     put_env(t, "SHOAL_SERVICE", "%s", job->spec.service);
-    put_env(t, "SHOAL_SERVICE_PROFILE", "%.*s", (int)job->spec.profile.len,
-            job->spec.profile.len == 0 ? "" : (const char *)job->spec.profile.bytes);
+    agent_serve_document(agent, job, path, sizeof(path));
+    put_env(t, "SHOAL_SERVICE_DOCUMENT", "%s", path);
+    put_env(t, "REDHARE_MODEL_CREATOR", "%s", job->spec.creator);
 }
 
 static void put_argv(struct start_text *t, const char *text)
@@ -873,7 +874,7 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
 
 static void start_waiting(struct agent *agent, struct agent_job *job)
 {
-    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++) {
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX && !job->document_asked; i++) {
         struct agent_run *run = &job->runs[i];
 
         if (!run->used || run->started)
@@ -1013,8 +1014,16 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
     run_keep(agent, job, run);
     if (job->files == AGENT_FILES_FAILED)
         job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */
+    if (shoal_job_spec_serves(&job->spec))
+        agent_serve_ask(agent, job);
     fetch_files(agent, job);
     if (job->files != AGENT_FILES_FETCHING)
+        start_waiting(agent, job);
+}
+
+void agent_job_asked(struct agent *agent, struct agent_job *job)
+{
+    if (job->files != AGENT_FILES_FETCHING && job->files != AGENT_FILES_NONE)
         start_waiting(agent, job);
 }
 

@@ -1,6 +1,9 @@
 /* Replicas of services on this host: the link to each kernel (node/serve), and what others hear of them by gossip. */
 #include "agent.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "shoal/banned.h"
 
 /* Others hear at most so often how much is in hand here; that a replica is ready, or gone, they hear at once. */
@@ -27,8 +30,8 @@ static void on_broken(void *arg, uint64_t worker_id, const char *text)
 
 void agent_serve_create(struct agent *agent)
 {
-    agent->serve = serve_host_create(&(struct serve_host_options){
-        .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken });
+    agent->serve = serve_host_create(
+        &(struct serve_host_options){ .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken });
     agent->serving_told.count = UINT8_MAX; /* an earlier life of this host may have told of replicas */
 }
 
@@ -49,6 +52,80 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
         return;
     agent_serve_socket(agent, job, run, path, sizeof(path));
     serve_host_start(agent->serve, job->id, run->worker_id, run->index, path);
+}
+
+/* ---- the document of a service ---- */
+
+#define DOCUMENT_MS 5000
+
+struct asking {
+    struct agent *agent;
+    struct shoal_job_id job;
+};
+
+void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap)
+{
+    char folder[AGENT_PATH_BYTES];
+
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    (void)snprintf(path, cap, "%s/service.json", folder);
+}
+
+static bool write_document(const struct agent *agent, const struct agent_job *job, struct shoal_view document)
+{
+    char path[AGENT_PATH_BYTES + 32], next[AGENT_PATH_BYTES + 40];
+    bool whole;
+    int fd;
+
+    agent_serve_document(agent, job, path, sizeof(path));
+    (void)snprintf(next, sizeof(next), "%s.next", path);
+    fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return false;
+    whole = pwrite(fd, document.bytes, document.len, 0) == (ssize_t)document.len;
+    (void)close(fd);
+    return whole && rename(next, path) == 0;
+}
+
+/* Where the group does not answer in time, the newest document that this host has seen must do. */
+static void on_document(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct asking *asking = arg;
+    struct agent *agent = asking->agent;
+    struct agent_job *job = agent_job_find(agent, asking->job);
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+
+    free(asking);
+    SHOAL_ASSERT(facts != NULL);
+    if (job == NULL || agent->stopping) {
+        free(facts);
+        return;
+    }
+    if (err != SHOAL_OK)
+        agent_log(agent, "%s: its group does not say how the service is to run now (%s): as before", job->text,
+                  reply->u.reply.text);
+    else if (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK ||
+             !write_document(agent, job, facts->document))
+        agent_log(agent, "%s: how the service is to run cannot be written down here: as before", job->text);
+    free(facts);
+    job->document_asked = false;
+    agent_job_asked(agent, job);
+}
+
+void agent_serve_ask(struct agent *agent, struct agent_job *job)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = job->id, .linearizable = true, .deadline_ms = DOCUMENT_MS
+    };
+    struct asking *asking;
+
+    if (job->document_asked)
+        return;
+    asking = calloc(1, sizeof(*asking));
+    SHOAL_ASSERT(asking != NULL);
+    *asking = (struct asking){ agent, job->id };
+    job->document_asked = true;
+    agent_request(agent, &get, on_document, asking);
 }
 
 void agent_serve_ended(struct agent *agent, uint64_t worker_id) { serve_host_end(agent->serve, worker_id); }
@@ -86,6 +163,9 @@ void agent_serve_look(struct agent *agent)
                                         .ready = facts[i].ready,
                                         .room = facts[i].room < UINT16_MAX ? facts[i].room : UINT16_MAX,
                                         .open = facts[i].open };
+    if (agent->services_held != NULL) /* no kernel is ready, and so many wait for one */
+        serving.count = (uint8_t)(serving.count + agent->services_held(agent, serving.services + serving.count,
+                                                                       SHOAL_SERVING_MAX - serving.count));
     if (memcmp(&serving, &agent->serving_told, sizeof(serving)) != 0)
         tell(agent, &serving);
     agent->serving_changed = false;

@@ -127,8 +127,19 @@ static void backend_status(void *ctx, struct shoal_mesh_status *status)
     }
 }
 
+static void services_look(struct agent *agent)
+{
+    backend_infer_look(agent);
+    if (agent->stopping)
+        backend_scale_end(agent);
+    else
+        backend_scale_look(agent);
+}
+
 void agent_backend(struct agent *agent, struct shoal_backend *backend)
 {
+    agent->services_look = services_look;
+    agent->services_held = backend_infer_held;
     *backend = (struct shoal_backend){ .ctx = agent,
                                        .submit = backend_service_submit,
                                        .ticket_new = backend_ticket,
@@ -150,6 +161,9 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .tasks = backend_tasks,
                                        .infer = backend_infer,
                                        .services = backend_services,
+                                       .service_look = backend_service_look,
+                                       .service_edit = backend_service_edit,
+                                       .service_kernels = backend_service_kernels,
                                        .service_change = backend_service_change,
                                        .logon = backend_logon,
                                        .logoff = backend_logoff,

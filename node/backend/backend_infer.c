@@ -8,9 +8,14 @@
  * I1. A request is handed to one kernel at most: it goes elsewhere only when its host says that no kernel has it, or said
  *     last that it waits and then was lost. (Where the host hands it on just then and is lost with that word, a second
  *     kernel gets it: one answer comes all the same.)
- * I2. Each request ends once, with the kernel's answer or with the reason. */
+ * I2. Each request ends once, with the kernel's answer or with the reason.
+ * I3. Where no kernel is ready, the service's group is asked: of a service that is started the request is held here until one
+ *     comes or its time is over, and gossip says how many are held; unless its kernels end one after the other. */
+#include "shoal/job_facts.h"
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
+#include "shoal/service_doc.h"
+
 #include "agent_backend.h"
 #include "backend_services.h"
 
@@ -25,14 +30,15 @@
 /* Of the questions to other nodes that may be open (peer_call_uv.c): the rest is for jobs. */
 #define OUT_MAX 256
 
-enum infer_word { WORD_RUN, WORD_WAITS, WORD_HANDED, WORD_COUNT };
+enum infer_word { WORD_RUN, WORD_WAITS, WORD_HANDED, WORD_LOOK = BACKEND_INFER_LOOK, WORD_COUNT };
 
 struct infer_call {
     struct infer_call *next; /* of those that another host has */
     struct agent *agent;
     uint64_t id;
     struct shoal_infer infer;
-    struct shoal_job_id job;
+    struct shoal_job_id job;     /* whose kernels are asked */
+    struct shoal_job_id current; /* that the service's name stands for */
     uint64_t deadline_ns;
     struct shoal_node_id tried[TRIES_MAX]; /* the last one has it now */
     unsigned tries;
@@ -40,12 +46,20 @@ struct infer_call {
     bool waits;  /* there, by its word */
     bool locked; /* within its own sending: what ends at once is looked at after it */
     bool again;
-    bool full; /* a host was */
+    bool full;                  /* a host was */
+    bool started;               /* by its group's word: a kernel will come */
+    uint64_t asked_ns;          /* when its group was asked; 0: it was not */
+    struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
     shoal_backend_infer_fn *done;
     void *arg;
 };
 
+/* How often the group of a service is asked whether its requests are to be held on. */
+#define HELD_ASK_NS (2 * SHOAL_S)
+#define FAILING "a replica ended with "
+
 static void infer_next(struct infer_call *call);
+static void hold(struct infer_call *call);
 
 static void infer_end(struct infer_call *call, enum shoal_err err, const char *text,
                       const struct shoal_inferred *inferred)
@@ -118,7 +132,7 @@ static void offer(struct candidate two[2], unsigned *seen, const struct candidat
         two[chance % *seen] = *one;
 }
 
-static bool choose(struct infer_call *call, struct shoal_node_id *node)
+static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
 {
     struct agent *agent = call->agent;
     struct serve_facts facts[SERVE_FACTS_MAX];
@@ -149,6 +163,23 @@ static bool choose(struct infer_call *call, struct shoal_node_id *node)
         return false;
     *node = seen > 1 && two[1].cost < two[0].cost ? two[1].node : two[0].node;
     return true;
+}
+
+/* A version that is not ready yet leaves its requests to the one before. */
+static bool choose(struct infer_call *call, struct shoal_node_id *node)
+{
+    struct shoal_job_id current = call->current;
+
+    call->job = current;
+    if (choose_of(call, node))
+        return true;
+    if (shoal_job_id_is_mesh(call->before))
+        return false;
+    call->job = call->before;
+    if (choose_of(call, node))
+        return true;
+    call->job = current;
+    return false;
 }
 
 /* ---- on this host ---- */
@@ -274,7 +305,6 @@ static void infer_next(struct infer_call *call)
 {
     uint64_t now = agent_now_ns();
     struct shoal_node_id node;
-    char text[300];
 
     if (now >= call->deadline_ns) {
         infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", NULL);
@@ -286,11 +316,8 @@ static void infer_next(struct infer_call *call)
                       "requests above 1 MiB are answered by hosts that have a replica alone; ask one of them", NULL);
         else if (call->full)
             infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
-        else {
-            (void)snprintf(text, sizeof(text), "Inference service for model <%s> is currently unavailable.",
-                           call->infer.model);
-            infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
-        }
+        else
+            hold(call);
         return;
     }
     if (!shoal_node_id_equal(node, call->agent->identity.node) && out_is_full(call->agent)) {
@@ -305,6 +332,103 @@ static void infer_next(struct infer_call *call)
         run_there(call, node, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
 }
 
+/* ---- held, until a kernel is ready ---- */
+
+static void refuse_held(struct infer_call *call)
+{
+    char text[300];
+
+    (void)snprintf(text, sizeof(text), "Inference service for model <%s> is currently unavailable.", call->infer.model);
+    infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
+}
+
+static void held_put(struct infer_call *call)
+{
+    call->tries = 0; /* who had no kernel may have one then */
+    call->next = call->agent->held;
+    call->agent->held = call;
+    call->agent->serving_changed = true;
+}
+
+static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct infer_call *call = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct service_knobs knobs = { .started = false };
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
+        service_doc_knobs(facts->document, facts->replicas, &knobs);
+    if (knobs.started && knobs.kernels_max > 0 && strncmp(facts->pending, FAILING, sizeof(FAILING) - 1) != 0)
+        held_put(call);
+    else
+        refuse_held(call);
+    free(facts);
+}
+
+static bool held_full(const struct agent *agent)
+{
+    unsigned count = 0;
+
+    for (const struct infer_call *c = agent->held; c != NULL && count < SHOAL_SERVICE_QUEUE_MAX; c = c->next)
+        count++;
+    return count == SHOAL_SERVICE_QUEUE_MAX;
+}
+
+/* I3. */
+static void hold(struct infer_call *call)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = call->current, .linearizable = true, .deadline_ms = READ_MS
+    };
+
+    if (held_full(call->agent)) {
+        infer_end(call, SHOAL_ERR_FULL, "as many requests wait here for kernels as may; send it again in a second",
+                  NULL);
+        return;
+    }
+    if (call->asked_ns != 0 && agent_now_ns() < call->asked_ns + HELD_ASK_NS) {
+        held_put(call);
+        return;
+    }
+    call->asked_ns = agent_now_ns();
+    agent_request(call->agent, &get, on_held_facts, call);
+}
+
+void backend_infer_look(struct agent *agent)
+{
+    struct infer_call *call = agent->held;
+    unsigned left = SHOAL_SERVICE_QUEUE_MAX;
+
+    agent->held = NULL;
+    while (call != NULL && left-- > 0) { /* those that are held again are put before */
+        struct infer_call *next = call->next;
+
+        call->next = NULL;
+        if (agent->stopping)
+            refuse_held(call);
+        else
+            infer_next(call);
+        call = next;
+    }
+}
+
+size_t backend_infer_held(struct agent *agent, struct shoal_serving *held, size_t cap)
+{
+    size_t count = 0, at;
+
+    for (const struct infer_call *c = agent->held; c != NULL; c = c->next) {
+        for (at = 0; at < count && !shoal_job_id_equal(held[at].job, c->current);)
+            at++;
+        if (at == count && count == cap)
+            continue;
+        if (at == count)
+            held[count++] = (struct shoal_serving){ .job = c->current };
+        held[at].open++;
+    }
+    return count;
+}
+
 /* ---- from the name on ---- */
 
 static void infer_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
@@ -315,7 +439,8 @@ static void infer_found(void *arg, enum shoal_err err, const char *text, const s
         infer_end(call, err, text, NULL);
         return;
     }
-    call->job = service->job;
+    call->job = call->current = service->job;
+    call->before = service->before;
     infer_next(call);
 }
 
@@ -423,6 +548,15 @@ static bool get_run(struct shoal_reader *r, struct serve_ask *ask, struct run_te
            ask->head.header_len <= ask->body.len;
 }
 
+static void answer_look(struct agent *agent, struct shoal_job_id job, struct peer_question *question)
+{
+    struct shoal_buf rows = { 0 };
+    bool fine = backend_kernels_here(agent, job, &rows);
+
+    peer_answer(question, fine ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&rows));
+    shoal_buf_deinit(&rows);
+}
+
 void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
     struct agent *agent = arg;
@@ -433,6 +567,10 @@ void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view
     struct run_texts texts;
     struct served *served;
 
+    if (word == WORD_LOOK && !r.failed) {
+        answer_look(agent, shoal_get_job_id(&r), question);
+        return;
+    }
     if (word != WORD_RUN) {
         on_word(agent, id, from, word == WORD_WAITS);
         peer_answer(question, SHOAL_OK, "", (struct shoal_view){ 0 });

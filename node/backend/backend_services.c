@@ -1,8 +1,4 @@
-/* Services by name: deployed, listed, started, stopped, scaled, deleted.
- *
- *     deploy:  found the job --> SET_SERVICE of the mesh group: the name stands for it (or the job is deleted again)
- *     start, stop, scale:  SCALE of the job's group, of any node
- *     delete:  DELETE of the job, then REMOVE_SERVICE; each may be repeated
+/* Services by name: found and looked at. They are deployed in backend_service_deploy.c, changed in backend_service_change.c.
  *
  * Who may: everybody deploys and asks, the service's creator and administrators change it. */
 #include "shoal/json_text.h"
@@ -77,8 +73,8 @@ void backend_service_find(struct agent *agent, const char *name, bool fresh, bac
 
 /* ---- the mesh group's part ---- */
 
-static void change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
-                        const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg)
+void backend_change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
+                         const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg)
 {
     struct shoal_mesh_command *command = calloc(1, sizeof(*command));
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_CHANGE, .deadline_ms = REQUEST_MS };
@@ -96,239 +92,6 @@ static void change_mesh(struct agent *agent, const struct shoal_user *caller, en
         request.command = shoal_view_of(bytes, len);
     free(command);
     agent_request(agent, &request, done, arg);
-}
-
-/* ---- deploying ---- */
-
-struct deploying {
-    struct agent *agent;
-    struct shoal_user caller;
-    const struct shoal_submit *submit; /* lives until `done` */
-    struct shoal_mesh_service service;
-    struct shoal_msg survives;
-    enum shoal_err err;
-    struct shoal_msg msg;
-    shoal_backend_submit_fn *done;
-    void *arg;
-};
-
-static void deploy_end(struct deploying *d, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view ticket)
-{
-    const struct shoal_job_info info = { .id = d->service.job,
-                                         .state = "",
-                                         .detail = "",
-                                         .creator = d->caller.name,
-                                         .framework = "",
-                                         .app_name = d->service.name,
-                                         .args = "",
-                                         .data_json = "",
-                                         .work_dir = "",
-                                         .result_dir = "",
-                                         .leader_name = "",
-                                         .driver_node = "",
-                                         .pending = "" };
-
-    d->done(d->arg, err, msg, err == SHOAL_OK ? &info : NULL, ticket);
-    free(d);
-}
-
-static void on_undone(void *arg, enum shoal_err err, const struct shoal_msg *msg)
-{
-    struct deploying *d = arg;
-
-    (void)err; /* what is left over has no name, and is seen in the list of jobs */
-    (void)msg;
-    deploy_end(d, d->err, &d->msg, (struct shoal_view){ 0 });
-}
-
-static void on_named(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    struct deploying *d = arg;
-
-    if (err == SHOAL_OK) {
-        deploy_end(d, SHOAL_OK, &d->survives, (struct shoal_view){ 0 });
-        return;
-    }
-    d->err = err;
-    d->msg = backend_reply_msg(reply);
-    backend_change_id(d->agent, &d->caller, d->service.job, SHOAL_SCHED_DELETE, on_undone, d);
-}
-
-static void on_founded(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_job_info *job,
-                       struct shoal_view ticket)
-{
-    struct deploying *d = arg;
-
-    if (err != SHOAL_OK) {
-        deploy_end(d, err, msg, ticket);
-        return;
-    }
-    d->survives = *msg;
-    d->service.job = job->id;
-    change_mesh(d->agent, &d->caller, SHOAL_MESH_SET_SERVICE, &d->service, on_named, d);
-}
-
-static void on_looked(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
-{
-    struct deploying *d = arg;
-    struct shoal_msg msg = { "" };
-
-    if (err == SHOAL_OK) {
-        (void)shoal_fail(&msg, SHOAL_ERR_EXISTS,
-                         "the service %s exists already, by %s; delete it first, or take another name", service->name,
-                         service->creator);
-        deploy_end(d, SHOAL_ERR_EXISTS, &msg, (struct shoal_view){ 0 });
-    } else if (err != SHOAL_ERR_NOT_FOUND) {
-        (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
-        deploy_end(d, err, &msg, (struct shoal_view){ 0 });
-    } else if (!shoal_sched_all_follow_rules(d->agent->sched)) { /* decision 0009 */
-        (void)shoal_fail(&msg, SHOAL_ERR_UNSUPPORTED,
-                         "a host of the mesh runs an agent of a version that knows no services; exchange it first");
-        deploy_end(d, SHOAL_ERR_UNSUPPORTED, &msg, (struct shoal_view){ 0 });
-    } else {
-        backend_submit(d->agent, d->submit, on_founded, d);
-    }
-}
-
-void backend_service_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg)
-{
-    struct deploying *d;
-
-    if (submit->options->service[0] == '\0' || !shoal_service_name_valid(submit->options->service)) {
-        backend_submit(ctx, submit, done, arg); /* which refuses the name */
-        return;
-    }
-    d = calloc(1, sizeof(*d));
-    SHOAL_ASSERT(d != NULL);
-    d->agent = ctx;
-    d->caller = *submit->caller;
-    d->submit = submit;
-    d->done = done;
-    d->arg = arg;
-    d->service.replicas = submit->options->replicas;
-    (void)snprintf(d->service.name, sizeof(d->service.name), "%s", submit->options->service);
-    (void)snprintf(d->service.creator, sizeof(d->service.creator), "%s", submit->caller->name);
-    backend_service_find(ctx, d->service.name, true, on_looked, d);
-}
-
-/* ---- changing ---- */
-
-struct changing {
-    struct agent *agent;
-    struct shoal_user caller;
-    enum shoal_service_verb verb;
-    unsigned replicas;
-    struct shoal_mesh_service service;
-    shoal_backend_done_fn *done;
-    void *arg;
-};
-
-static void change_end(struct changing *c, enum shoal_err err, const char *text)
-{
-    struct shoal_msg msg;
-
-    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
-    c->done(c->arg, err, &msg);
-    free(c);
-}
-
-static void on_removed(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    struct changing *c = arg;
-    char text[200];
-
-    (void)snprintf(text, sizeof(text), "the service %s is deleted", c->service.name);
-    change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
-}
-
-static void on_job_deleted(void *arg, enum shoal_err err, const struct shoal_msg *msg)
-{
-    struct changing *c = arg;
-    struct shoal_mesh_service service = c->service;
-
-    if (err != SHOAL_OK && err != SHOAL_ERR_NOT_FOUND) { /* it may have been deleted by somebody else */
-        change_end(c, err, msg->text);
-        return;
-    }
-    service.before = c->service.job;
-    change_mesh(c->agent, &c->caller, SHOAL_MESH_REMOVE_SERVICE, &service, on_removed, c);
-}
-
-static void on_scaled(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
-{
-    struct changing *c = arg;
-    char text[200];
-
-    if (c->replicas == 0)
-        (void)snprintf(text, sizeof(text), "the service %s stops", c->service.name);
-    else
-        (void)snprintf(text, sizeof(text), "the service %s is to have %u replica%s", c->service.name, c->replicas,
-                       c->replicas == 1 ? "" : "s");
-    change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
-}
-
-static void scale(struct changing *c)
-{
-    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SCALE,
-                                           .job = c->service.job,
-                                           .deadline_ms = REQUEST_MS };
-    const uint8_t replicas = (uint8_t)c->replicas;
-    char token[SHOAL_TOKEN_TEXT_BYTES];
-
-    request.token = agent_token_of(c->agent, &c->caller, token);
-    request.command = shoal_view_of(&replicas, 1);
-    (void)snprintf(request.by, sizeof(request.by), "%s", c->caller.name);
-    agent_request(c->agent, &request, on_scaled, c);
-}
-
-static void on_change_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
-{
-    struct changing *c = arg;
-    char why[200];
-
-    if (err != SHOAL_OK) {
-        change_end(c, err, text);
-        return;
-    }
-    c->service = *service;
-    if (!c->caller.admin && strcmp(c->caller.name, service->creator) != 0) {
-        (void)snprintf(why, sizeof(why), "the service %s belongs to %s", service->name, service->creator);
-        change_end(c, SHOAL_ERR_DENIED, why);
-        return;
-    }
-    switch (c->verb) {
-    case SHOAL_SERVICE_START: c->replicas = service->replicas > 0 ? service->replicas : 1; break;
-    case SHOAL_SERVICE_STOP: c->replicas = 0; break;
-    case SHOAL_SERVICE_SCALE: break;
-    case SHOAL_SERVICE_DELETE:
-        backend_change_id(c->agent, &c->caller, service->job, SHOAL_SCHED_DELETE, on_job_deleted, c);
-        return;
-    case SHOAL_SERVICE_VERBS: break;
-    }
-    scale(c);
-}
-
-void backend_service_change(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
-                            unsigned replicas, shoal_backend_done_fn *done, void *arg)
-{
-    struct changing *c = calloc(1, sizeof(*c));
-
-    SHOAL_ASSERT(c != NULL);
-    c->agent = ctx;
-    c->caller = *caller;
-    c->verb = verb;
-    c->replicas = replicas;
-    c->done = done;
-    c->arg = arg;
-    if (verb == SHOAL_SERVICE_SCALE && replicas > SHOAL_SERVICE_REPLICAS_MAX) {
-        char text[100];
-
-        (void)snprintf(text, sizeof(text), "a service has at most %u replicas; ask for fewer",
-                       SHOAL_SERVICE_REPLICAS_MAX);
-        change_end(c, SHOAL_ERR_INVALID, text);
-        return;
-    }
-    backend_service_find(ctx, name, true, on_change_found, c);
 }
 
 /* ---- looking ---- */
@@ -350,26 +113,50 @@ static bool put_text(struct shoal_buf *json, const char *key, const char *text)
     return put(json, ",\"%s\":", key) && shoal_json_quote(shoal_view_text(text), json) == SHOAL_OK;
 }
 
+static bool host_serves(struct agent *agent, const struct shoal_record *record, struct shoal_serving_record *serving)
+{
+    struct shoal_member member;
+
+    return !record->tombstone && shoal_serving_record_decode(record->payload, serving) == SHOAL_OK &&
+           shoal_swim_member_find(membership_swim(agent->membership), record->author, &member) &&
+           (member.state == SHOAL_MEMBER_ALIVE || member.state == SHOAL_MEMBER_SUSPECT);
+}
+
+void backend_service_count(struct agent *agent, struct shoal_job_id job, uint32_t *ready, uint32_t *open)
+{
+    struct shoal_serving_record serving;
+    struct shoal_record record;
+    uint32_t cursor = 0;
+
+    *ready = *open = 0;
+    while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
+        if (!host_serves(agent, &record, &serving))
+            continue;
+        for (unsigned i = 0; i < serving.count; i++)
+            if (shoal_job_id_equal(serving.services[i].job, job)) {
+                *ready += serving.services[i].ready;
+                *open += serving.services[i].open;
+            }
+    }
+}
+
 /* {"node","ready","room","open"} of each host with ready replicas, by its own word. Returns how many are ready. */
 static uint32_t put_hosts(struct agent *agent, struct shoal_job_id job, struct shoal_buf *json, bool *fine)
 {
     struct shoal_serving_record serving;
     struct shoal_record record;
-    struct shoal_member member;
     uint32_t cursor = 0, ready = 0;
     const char *comma = "";
     char name[64];
 
     *fine = *fine && put(json, ",\"hosts\":[");
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
-        if (record.tombstone || shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK ||
-            !shoal_swim_member_find(membership_swim(agent->membership), record.author, &member) ||
-            (member.state != SHOAL_MEMBER_ALIVE && member.state != SHOAL_MEMBER_SUSPECT))
+        if (!host_serves(agent, &record, &serving))
             continue;
         for (unsigned i = 0; i < serving.count; i++) {
             const struct shoal_serving *s = &serving.services[i];
 
-            if (!shoal_job_id_equal(s->job, job))
+            if (!shoal_job_id_equal(s->job, job) || s->ready == 0)
                 continue;
             ready += s->ready;
             (void)backend_node_name(agent, record.author, name, sizeof(name));
@@ -488,8 +275,8 @@ static void on_list_read(void *arg, enum shoal_err err, const struct shoal_sched
     bool fine = put(&json, "{\"services\":[");
 
     for (size_t i = 0; i < count && fine && err == SHOAL_OK; i++)
-        fine = put(&json, "%s", i == 0 ? "" : ",") &&
-               put_service(l->agent, shoal_mesh_service_at(mesh, i), NULL, &json);
+        fine =
+            put(&json, "%s", i == 0 ? "" : ",") && put_service(l->agent, shoal_mesh_service_at(mesh, i), NULL, &json);
     fine = fine && put(&json, "]}");
     if (err != SHOAL_OK)
         look_end(l, err, reply->u.reply.text, &json);
@@ -512,4 +299,76 @@ void backend_services(void *ctx, const struct shoal_user *caller, const char *na
         backend_service_find(ctx, name, true, on_show_found, l);
     else
         agent_request(ctx, &read, on_list_read, l);
+}
+
+/* ---- one of them, as its group says ---- */
+
+struct reading {
+    struct agent *agent;
+    struct shoal_mesh_service service;
+    shoal_backend_service_fn *done;
+    void *arg;
+};
+
+static void read_end(struct reading *r, enum shoal_err err, const char *text, const struct shoal_service_info *info)
+{
+    struct shoal_msg msg;
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    r->done(r->arg, err, &msg, info);
+    free(r);
+}
+
+static void on_read_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct reading *r = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct shoal_service_info info = { .name = r->service.name,
+                                       .creator = r->service.creator,
+                                       .version = r->service.version,
+                                       .created_s = r->service.created_s,
+                                       .updated_s = r->service.updated_s,
+                                       .job = r->service.job,
+                                       .before = r->service.before };
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err != SHOAL_OK) {
+        read_end(r, err, reply->u.reply.text, NULL);
+    } else if (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK) {
+        read_end(r, SHOAL_ERR_MALFORMED, "the answer of the service's leader does not decode", NULL);
+    } else {
+        info.replicas = facts->replicas;
+        info.document = facts->document;
+        backend_service_count(r->agent, r->service.job, &info.ready, &info.open);
+        info.why = why_of(facts, facts->replicas, info.ready);
+        read_end(r, SHOAL_OK, "", &info);
+    }
+    free(facts);
+}
+
+static void on_read_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+{
+    struct reading *r = arg;
+    struct shoal_sched_request get = { .kind = SHOAL_SCHED_GET, .linearizable = true, .deadline_ms = REQUEST_MS };
+
+    if (err != SHOAL_OK) {
+        read_end(r, err, text, NULL);
+        return;
+    }
+    r->service = *service;
+    get.job = service->job;
+    agent_request(r->agent, &get, on_read_facts, r);
+}
+
+void backend_service_look(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_service_fn *done,
+                          void *arg)
+{
+    struct reading *r = calloc(1, sizeof(*r));
+
+    (void)caller; /* as backend_services() */
+    SHOAL_ASSERT(r != NULL);
+    r->agent = ctx;
+    r->done = done;
+    r->arg = arg;
+    backend_service_find(ctx, name, true, on_read_found, r);
 }

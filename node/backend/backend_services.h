@@ -12,6 +12,11 @@ typedef void backend_service_fn(void *arg, enum shoal_err err, const char *text,
 /* By this node's copy of the mesh; where it has no such name, the mesh group is asked first. NOT_FOUND, UNREACHABLE. */
 /* `fresh`: the mesh group is asked in any case. */
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg);
+/* A change of the mesh group, by a user. */
+void backend_change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
+                         const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg);
+/* How many kernels of a job are ready and how many requests they have in hand, by the word of their hosts. */
+void backend_service_count(struct agent *agent, struct shoal_job_id job, uint32_t *ready, uint32_t *open);
 /* A submit, of a service or of any other job. */
 void backend_service_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg);
 
@@ -21,6 +26,23 @@ void backend_services(void *ctx, const struct shoal_user *caller, const char *na
                       void *arg);
 void backend_service_change(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
                             unsigned replicas, shoal_backend_done_fn *done, void *arg);
+
+void backend_service_look(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_service_fn *done,
+                          void *arg);
+void backend_service_edit(void *ctx, const struct shoal_user *caller, const char *name,
+                          const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
+void backend_service_kernels(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
+                             void *arg);
+/* Of questions between hosts about requests (backend_infer.c): which kernels are there? */
+#define BACKEND_INFER_LOOK 3
+/* The local part of it: {"id",...},{...} */
+bool backend_kernels_here(struct agent *agent, struct shoal_job_id job, struct shoal_buf *json);
+
+/* Each tick: requests that are held, and how many kernels the services led here are to have (backend_scale.c). */
+void backend_infer_look(struct agent *agent);
+size_t backend_infer_held(struct agent *agent, struct shoal_serving *held, size_t cap);
+void backend_scale_look(struct agent *agent);
+void backend_scale_end(struct agent *agent);
 
 void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 

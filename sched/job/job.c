@@ -94,6 +94,9 @@ enum shoal_err shoal_job_create(struct shoal_job **out, const struct shoal_job_f
         if (job->tasks == NULL || job->spec.replicas > SHOAL_SERVICE_REPLICAS_MAX)
             goto undo;
         job->tasks->replicas = job->spec.replicas;
+        err = job_document_create(job);
+        if (err != SHOAL_OK)
+            goto undo;
     }
     job->id = founding->id;
     job->ticket_ms = founding->ticket_ms;
@@ -111,6 +114,7 @@ undo:
         free(job->epoch);
         free(job->data_epochs);
         free(job->tasks);
+        free(job->document);
     }
     free(job);
     free(spec);
@@ -129,6 +133,7 @@ void shoal_job_destroy(struct shoal_job *job)
     free(job->epoch);
     free(job->data_epochs);
     free(job->tasks);
+    free(job->document);
     free(job);
 }
 
@@ -516,6 +521,7 @@ static unsigned apply_entry(struct shoal_job *job, const struct shoal_job_entry 
     case SHOAL_JOB_ENTRY_ARCHIVED: return apply_archived(job, entry);
     case SHOAL_JOB_ENTRY_TASKS: return job_apply_tasks(job, entry);
     case SHOAL_JOB_ENTRY_SCALE: return job_apply_scale(job, entry);
+    case SHOAL_JOB_ENTRY_EDIT: return job_apply_edit(job, entry);
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     return SHOAL_JOB_CHANGED_REFUSED;

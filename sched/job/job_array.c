@@ -240,6 +240,40 @@ unsigned job_apply_scale(struct shoal_job *job, const struct shoal_job_entry *en
     return SHOAL_JOB_CHANGED_FLAGS;
 }
 
+enum shoal_err job_document_create(struct shoal_job *job)
+{
+    SHOAL_ASSERT(job->document == NULL && shoal_job_spec_serves(&job->spec));
+    if (job->spec.profile.len > SHOAL_SERVICE_DOCUMENT_BYTES_MAX)
+        return SHOAL_ERR_MALFORMED;
+    job->document = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
+    if (job->document == NULL)
+        return SHOAL_ERR_FULL;
+    if (job->spec.profile.len > 0)
+        memcpy(job->document, job->spec.profile.bytes, job->spec.profile.len);
+    job->document_len = (uint32_t)job->spec.profile.len;
+    return SHOAL_OK;
+}
+
+/* The revision says which document it was made from: of two editors at one time, one looks again (T6). */
+unsigned job_apply_edit(struct shoal_job *job, const struct shoal_job_entry *entry)
+{
+    struct shoal_view document = entry->u.edit.document;
+    uint8_t replicas = entry->u.edit.replicas;
+
+    SHOAL_ASSERT(entry->kind == SHOAL_JOB_ENTRY_EDIT); /* J1 */
+    if (job->document == NULL || entry->u.edit.revision != job->revision || job->stop ||
+        (replicas != SHOAL_REPLICAS_KEEP && replicas > SHOAL_SERVICE_REPLICAS_MAX) ||
+        shoal_job_state_ended((enum shoal_job_state)job->state))
+        return SHOAL_JOB_CHANGED_REFUSED;
+    SHOAL_ASSERT(document.len <= SHOAL_SERVICE_DOCUMENT_BYTES_MAX); /* decoded within its bound */
+    memcpy(job->document, document.bytes, document.len);
+    job->document_len = (uint32_t)document.len;
+    job->revision++;
+    if (replicas != SHOAL_REPLICAS_KEEP)
+        job->tasks->replicas = replicas;
+    return SHOAL_JOB_CHANGED_FLAGS;
+}
+
 uint64_t job_tasks_word(const struct shoal_job *job)
 {
     const struct shoal_tasks *tasks = job->tasks;

@@ -10,6 +10,9 @@
 SHOAL_MUST_CHECK enum shoal_err job_tasks_create(struct shoal_tasks **tasks, const char *text);
 unsigned job_apply_tasks(struct shoal_job *job, const struct shoal_job_entry *entry);
 unsigned job_apply_scale(struct shoal_job *job, const struct shoal_job_entry *entry);
+unsigned job_apply_edit(struct shoal_job *job, const struct shoal_job_entry *entry);
+/* Of a service: room for its document, and the one that it was deployed with. FULL, MALFORMED. */
+SHOAL_MUST_CHECK enum shoal_err job_document_create(struct shoal_job *job);
 /* The job has ended: no task starts any more. */
 void job_tasks_stop(struct shoal_job *job);
 /* A recovery generation begins: placements of before are void, and their tasks run again. */

@@ -47,8 +47,11 @@ static void put_snapshot(struct shoal_writer *w, const struct shoal_job *job)
         shoal_worker_put_epoch(w, job->epoch);
     if (job->tasks != NULL)
         job_put_tasks(w, job->tasks);
-    if (shoal_job_spec_serves(&job->spec))
+    if (shoal_job_spec_serves(&job->spec)) {
         shoal_put_u32(w, job->tasks->replicas);
+        shoal_put_u32(w, job->revision);
+        shoal_put_bytes(w, shoal_view_of(job->document, job->document_len));
+    }
     /* As older versions wrote it, until there is something to say. */
     if (job->generation > 1 || !shoal_hash_is_zero(job->archived))
         shoal_put_bool(w, job->unsettled);
@@ -96,6 +99,21 @@ static uint32_t get_count(struct shoal_reader *r, uint32_t max)
     return r->failed ? 0 : count;
 }
 
+static void get_document(struct shoal_reader *r, struct shoal_job *job)
+{
+    struct shoal_view document;
+
+    SHOAL_ASSERT(job->document != NULL); /* of a service */
+    job->tasks->replicas = shoal_get_u32(r);
+    job->revision = shoal_get_u32(r);
+    document = shoal_get_bytes(r, SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
+    if (r->failed)
+        return;
+    if (document.len > 0)
+        memcpy(job->document, document.bytes, document.len);
+    job->document_len = (uint32_t)document.len;
+}
+
 static void get_lists(struct shoal_reader *r, struct shoal_job *job)
 {
     bool elastic = job->calls != NULL;
@@ -118,7 +136,7 @@ static void get_lists(struct shoal_reader *r, struct shoal_job *job)
     if (job->tasks != NULL && !r->failed)
         job_get_tasks(r, job->tasks);
     if (shoal_job_spec_serves(&job->spec) && job->tasks != NULL && !r->failed)
-        job->tasks->replicas = shoal_get_u32(r);
+        get_document(r, job);
     if (job->tasks != NULL && job->tasks->replicas > SHOAL_SERVICE_REPLICAS_MAX)
         r->failed = true;
     if (job->tasks != NULL && !r->failed && !job_tasks_valid(job))
@@ -241,6 +259,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     memcpy(facts->service, job->spec.service, sizeof(facts->service));
     if (shoal_job_spec_serves(&job->spec))
         facts->replicas = job->tasks->replicas;
+    facts->revision = job->revision;
+    facts->document = shoal_view_of(job->document, job->document_len);
 }
 
 uint32_t shoal_class_hash(const char *numeric_class)

@@ -139,6 +139,12 @@ static void put_body(struct shoal_writer *w, const struct shoal_job_entry *entry
         shoal_put_u32(w, entry->u.scale.replicas);
         shoal_put_text(w, entry->u.scale.by);
         return;
+    case SHOAL_JOB_ENTRY_EDIT:
+        shoal_put_u32(w, entry->u.edit.revision);
+        shoal_put_u8(w, entry->u.edit.replicas);
+        shoal_put_bytes(w, entry->u.edit.document);
+        shoal_put_text(w, entry->u.edit.by);
+        return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
     w->failed = true;
@@ -165,6 +171,12 @@ static void get_body(struct shoal_reader *r, struct shoal_job_entry *entry)
     case SHOAL_JOB_ENTRY_SCALE:
         entry->u.scale.replicas = shoal_get_u32(r);
         shoal_get_text(r, entry->u.scale.by, sizeof(entry->u.scale.by));
+        return;
+    case SHOAL_JOB_ENTRY_EDIT:
+        entry->u.edit.revision = shoal_get_u32(r);
+        entry->u.edit.replicas = shoal_get_u8(r);
+        entry->u.edit.document = shoal_get_bytes(r, SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
+        shoal_get_text(r, entry->u.edit.by, sizeof(entry->u.edit.by));
         return;
     case SHOAL_JOB_ENTRY_KIND_COUNT: break;
     }
@@ -239,6 +251,24 @@ size_t shoal_job_entry_scale(uint8_t *bytes, size_t cap, uint32_t replicas, cons
     job_put_head(&w, SHOAL_JOB_ENTRY_SCALE, SHOAL_JOB_VERSION);
     shoal_put_u64(&w, wall_ms);
     shoal_put_u32(&w, replicas);
+    shoal_put_text(&w, text);
+    SHOAL_ASSERT(!w.failed);
+    return w.len;
+}
+
+size_t shoal_job_entry_edit(uint8_t *bytes, size_t cap, struct shoal_view command, const char *by, uint64_t wall_ms)
+{
+    struct shoal_writer w = shoal_writer_init(bytes, cap);
+    struct shoal_reader r = shoal_reader_init(command);
+    char text[SHOAL_JOB_TEXT_BYTES];
+
+    SHOAL_ASSERT(command.len >= SHOAL_EDIT_HEAD_BYTES && cap >= command.len + 128);
+    job_cut_text(text, sizeof(text), by);
+    job_put_head(&w, SHOAL_JOB_ENTRY_EDIT, SHOAL_JOB_VERSION);
+    shoal_put_u64(&w, wall_ms);
+    shoal_put_u32(&w, shoal_get_u32(&r));
+    shoal_put_u8(&w, shoal_get_u8(&r));
+    shoal_put_bytes(&w, shoal_view_of(command.bytes + SHOAL_EDIT_HEAD_BYTES, command.len - SHOAL_EDIT_HEAD_BYTES));
     shoal_put_text(&w, text);
     SHOAL_ASSERT(!w.failed);
     return w.len;

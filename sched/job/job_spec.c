@@ -84,8 +84,8 @@ enum shoal_err shoal_job_spec_encode(const struct shoal_job_spec *spec, uint8_t 
 {
     struct shoal_pack_writer w = shoal_pack_writer_init(bytes, cap < BYTES_MAX ? cap : BYTES_MAX);
     uint8_t needs = shoal_job_spec_serves(spec) ? OLDEST_SERVICE
-                    : spec->array[0] != '\0'   ? OLDEST_ARRAY
-                                               : OLDEST; /* so other jobs' bytes stay what they were */
+                    : spec->array[0] != '\0'    ? OLDEST_ARRAY
+                                                : OLDEST; /* so other jobs' bytes stay what they were */
     struct shoal_pack_head head = { SHOAL_PACK_KIND_SPEC, needs, needs };
 
     SHOAL_ASSERT(spec->oldest <= SHOAL_JOB_SPEC_VERSION);              /* we can run what we write */
@@ -147,10 +147,14 @@ static enum shoal_err check_service(const struct shoal_job_spec *spec, struct sh
                           "digit",
                           spec->service, SHOAL_JOB_TEXT_BYTES - 1);
     if (spec->replicas > SHOAL_SERVICE_REPLICAS_MAX)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "%u replicas: a service has at most %u; ask for fewer", spec->replicas,
-                          SHOAL_SERVICE_REPLICAS_MAX);
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "%u replicas: a service has at most %u; ask for fewer",
+                          spec->replicas, SHOAL_SERVICE_REPLICAS_MAX);
     if (strcmp(spec->array, SHOAL_SERVICE_ARRAY) != 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "a service is no array of tasks; give one or the other");
+    if (spec->profile.len > SHOAL_SERVICE_DOCUMENT_BYTES_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "what model.json, profile and readme say has %zu bytes, of %u that are kept; shorten them",
+                          spec->profile.len, (unsigned)SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
     return SHOAL_OK;
 }
 

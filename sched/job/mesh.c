@@ -851,7 +851,7 @@ static void set_service(struct shoal_mesh *mesh, const struct shoal_mesh_command
     }
     service->job = c->service.job;
     service->replicas = c->service.replicas;
-    service->before = (struct shoal_job_id){ { 0 } };
+    service->before = c->service.before;
     service->updated_s = c->now_s;
     service->version++;
 }

@@ -294,6 +294,7 @@ static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct
 {
     struct shoal_view bytes = shoal_entry_view(entry);
     unsigned kind = bytes.len == 0 ? RECORD_KINDS : bytes.bytes[0];
+    bool stale = false;
 
     SHOAL_ASSERT(!g->mesh_is && entry->kind == SHOAL_ENTRY_USER);
     SHOAL_ASSERT(entry->index > g->applied); /* G1 */
@@ -303,10 +304,14 @@ static void apply_job(struct shoal_sched *s, struct sched_group *g, const struct
         g->refused = true;
         sched_group_doom(s, g, SCHED_DOOM_NS, true);
     } else if (kind == RECORD_COMMAND && g->job != NULL) {
-        g->changed |=
+        unsigned changed =
             shoal_job_apply(g->job, entry->index, shoal_view_of(bytes.bytes + 1, bytes.len - 1), s->job_scratch);
+
+        g->changed |= changed;
+        stale = s->job_scratch->kind == SHOAL_JOB_ENTRY_EDIT && (changed & SHOAL_JOB_CHANGED_REFUSED) != 0;
     }
-    sched_requests_applied(s, g, entry->index, entry->term, SHOAL_OK, "");
+    sched_requests_applied(s, g, entry->index, entry->term, stale ? SHOAL_ERR_STALE : SHOAL_OK,
+                           stale ? "the service was changed by somebody else; look again" : "");
 }
 
 static void apply_mesh(struct shoal_sched *s, struct sched_group *g, const struct shoal_entry *entry)

@@ -193,7 +193,7 @@ static bool take_command(struct sched_request *r, struct shoal_view command, str
 static bool is_change(enum shoal_sched_request_kind kind)
 {
     return kind == SHOAL_SCHED_STOP || kind == SHOAL_SCHED_DELETE || kind == SHOAL_SCHED_RECOVER ||
-           kind == SHOAL_SCHED_MESH_CHANGE || kind == SHOAL_SCHED_SCALE;
+           kind == SHOAL_SCHED_MESH_CHANGE || kind == SHOAL_SCHED_SCALE || kind == SHOAL_SCHED_EDIT;
 }
 
 /* R5: what every user may do to itself. */
@@ -242,7 +242,7 @@ static bool is_permitted(struct shoal_sched *s, struct sched_request *r)
     r->proven = true;
     memcpy(r->by, r->caller.name, sizeof(r->by));
     if (r->caller.admin || r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE ||
-        r->kind == SHOAL_SCHED_SCALE ||
+        r->kind == SHOAL_SCHED_SCALE || r->kind == SHOAL_SCHED_EDIT ||
         (r->kind == SHOAL_SCHED_MESH_CHANGE && is_about_itself(r)))
         return true;
     s->stats.requests_denied++;
@@ -280,7 +280,8 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
                     : request->kind == SHOAL_SCHED_RECOVER ? 4 * SCHED_REQUEST_NS
                                                            : SCHED_REQUEST_NS;
     struct sched_request *r = book(s);
-    bool said = mesh || request->kind == SHOAL_SCHED_TASKS || request->kind == SHOAL_SCHED_SCALE;
+    bool said = mesh || request->kind == SHOAL_SCHED_TASKS || request->kind == SHOAL_SCHED_SCALE ||
+                request->kind == SHOAL_SCHED_EDIT;
     struct shoal_view command = said                                   ? request->command
                                 : request->kind == SHOAL_SCHED_RECOVER ? shoal_view_of(&confirmed, 1)
                                                                        : nothing;
@@ -319,6 +320,7 @@ void sched_on_request(struct shoal_sched *s, const struct shoal_sched_request *r
     case SHOAL_SCHED_WHY:
     case SHOAL_SCHED_TASKS:
     case SHOAL_SCHED_SCALE:
+    case SHOAL_SCHED_EDIT:
         if (shoal_job_id_is_mesh(request->job) && !(request->kind == SHOAL_SCHED_RECOVER && request->of_mesh)) {
             sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "the id is empty");
             break;

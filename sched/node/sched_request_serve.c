@@ -91,8 +91,11 @@ static void propose(struct shoal_sched *s, struct sched_request *r, struct sched
     else if (r->kind == SHOAL_SCHED_DELETE)
         view = shoal_view_of(bytes, shoal_job_entry_delete(bytes, sizeof(bytes), r->by, s->wall_ms));
     else if (r->kind == SHOAL_SCHED_SCALE)
-        view = shoal_view_of(bytes,
-                             shoal_job_entry_scale(bytes, sizeof(bytes), r->command.bytes[0], r->by, s->wall_ms));
+        view =
+            shoal_view_of(bytes, shoal_job_entry_scale(bytes, sizeof(bytes), r->command.bytes[0], r->by, s->wall_ms));
+    else if (r->kind == SHOAL_SCHED_EDIT) /* checked: it fits */
+        view = shoal_view_of(s->scratch.bytes, shoal_job_entry_edit(s->scratch.bytes, s->scratch.cap,
+                                                                    shoal_buf_view(&r->command), r->by, s->wall_ms));
     sched_request_move(r, REQUEST_PROPOSED);
     r->index = 0;
     entry = sched_propose(s, g, view, serial);
@@ -111,16 +114,37 @@ static bool is_change(const struct sched_request *r)
 {
     SHOAL_ASSERT(r->state != REQUEST_FREE); /* R1 */
     return r->kind == SHOAL_SCHED_STOP || r->kind == SHOAL_SCHED_DELETE || r->kind == SHOAL_SCHED_SCALE ||
-           r->kind == SHOAL_SCHED_MESH_CHANGE;
+           r->kind == SHOAL_SCHED_EDIT || r->kind == SHOAL_SCHED_MESH_CHANGE;
 }
 
-static enum shoal_err check_scale(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
+static enum shoal_err check_edit(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
 {
-    SHOAL_ASSERT(r->kind == SHOAL_SCHED_SCALE);
+    struct shoal_reader reader = shoal_reader_init(shoal_buf_view(&r->command));
+    uint32_t revision = shoal_get_u32(&reader);
+    uint8_t replicas = shoal_get_u8(&reader);
+
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_EDIT);
+    if (reader.failed || shoal_reader_left(&reader) > SHOAL_SERVICE_DOCUMENT_BYTES_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          "a service's model, profile and readme have at most %u bytes; shorten them",
+                          (unsigned)SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
+    if (replicas != SHOAL_REPLICAS_KEEP && replicas > SHOAL_SERVICE_REPLICAS_MAX)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "a service has 0 to %u replicas", SHOAL_SERVICE_REPLICAS_MAX);
+    if (revision != g->job->revision)
+        return shoal_fail(msg, SHOAL_ERR_STALE, "the service was changed by somebody else; look again");
+    return SHOAL_OK;
+}
+
+/* What can be said before the log of a change of a service. */
+static enum shoal_err check_service(const struct sched_request *r, const struct sched_group *g, struct shoal_msg *msg)
+{
+    SHOAL_ASSERT(r->kind == SHOAL_SCHED_SCALE || r->kind == SHOAL_SCHED_EDIT);
     if (g->mesh_is || g->job == NULL || !shoal_job_spec_serves(&g->job->spec))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "this job is no service: it has no replicas");
     if (g->job->stop || shoal_job_state_ended((enum shoal_job_state)g->job->state))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "the service's job has ended: %s", g->job->reason);
+    if (r->kind == SHOAL_SCHED_EDIT)
+        return check_edit(r, g, msg);
     if (r->command.len != 1 || r->command.bytes[0] > SHOAL_SERVICE_REPLICAS_MAX)
         return shoal_fail(msg, SHOAL_ERR_INVALID, "a service has 0 to %u replicas", SHOAL_SERVICE_REPLICAS_MAX);
     return SHOAL_OK;
@@ -142,10 +166,12 @@ void sched_request_serve_leading(struct shoal_sched *s, struct sched_request *r,
         }
     }
     if (is_change(r)) {
+        bool of_service = r->kind == SHOAL_SCHED_SCALE || r->kind == SHOAL_SCHED_EDIT;
+
         if (!g->mesh_is && g->job == NULL)
             sched_request_retry(s, r, SCHED_RETRY_NS);
-        else if (r->kind == SHOAL_SCHED_SCALE && check_scale(r, g, &msg) != SHOAL_OK)
-            sched_request_end(s, r, SHOAL_ERR_INVALID, nothing, "%s", msg.text);
+        else if (of_service && (err = check_service(r, g, &msg)) != SHOAL_OK)
+            sched_request_end(s, r, err, nothing, "%s", msg.text);
         else if (g->mesh_is || sched_request_may(s, r, g->job->spec.creator))
             propose(s, r, g);
         return;

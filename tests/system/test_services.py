@@ -1,6 +1,7 @@
 """Services on real agents: deployed through one node, asked through all, under the death of a host, stopped, started, deleted."""
 
 import concurrent.futures
+import json
 import pathlib
 import shutil
 import socket
@@ -157,7 +158,7 @@ def test_stop_start_scale_delete(services):
     assert (status, headers["Retry-After"]) == (503, "1")
     assert body == b"Inference service for model <echo> is currently unavailable."
     services.mesh.cli(alpha, "service", "start", "echo")
-    services.until_ready("echo", 1)
+    services.until_ready("echo", 3)  # as it was before
     assert services.ask(gamma, "echo", b"again")[:2] == (200, b"again")
     services.mesh.cli(gamma, "service", "delete", "echo")
     services.mesh.until(lambda: services.ask(alpha, "echo", b"")[0] == 404, 30, "alpha hears that it is deleted")
@@ -180,3 +181,51 @@ def test_kernels_that_fail(services):
     services.deploy(alpha, "broken", 1)
     services.mesh.until(lambda: "the model is broken" in services.show(beta, "broken")["why"], 60, "the reason is told")
     assert services.ask(gamma, "broken", b"")[0] == 503
+
+
+def test_a_new_version_takes_over_and_goes_back_while_requests_flow(services):
+    """No request fails: the version before answers until the other one's kernels are ready."""
+    alpha, beta, gamma = services.mesh.hosts
+    (services.package / "model.json").write_text('{"name": "echo"}')
+    services.deploy(alpha, "echo", 2)
+    services.until_ready("echo", 2)
+    kernel = services.package / "kernel.py"
+    kernel.write_text(kernel.read_text().replace("# an answer as it is", ""))
+    refused = services.mesh.shoal("service", "rollback", "echo", "--node", beta.url, check=False)
+    assert refused.returncode != 0 and "no version before" in refused.stderr
+    first = services.show(alpha, "echo")["job"]
+
+    def until_ready_and_asked(job):
+        def ready():
+            for host in services.mesh.hosts:
+                assert services.ask(host, "echo", b"flows")[:2] == (200, b"flows")
+            shown = services.show(gamma, "echo")
+            return shown["job"] == job and shown["ready"] == 2
+        services.mesh.until(ready, 90, "two kernels of %s answer" % job)
+
+    second = services.mesh.cli(beta, "service", "deploy", "echo", "--package", services.package, "--update", "--",
+                               services.mesh.python, "kernel.py", 4)["job"]
+    assert second != first
+    until_ready_and_asked(second)
+    services.mesh.until(lambda: not services.mesh.workers(first), 60, "the version before has no kernels any more")
+    services.mesh.cli(gamma, "service", "rollback", "echo")
+    until_ready_and_asked(first)
+    services.mesh.until(lambda: not services.mesh.workers(second), 60, "the newer one has none any more")
+
+
+def test_kernels_come_with_load_and_go_without_it(services):
+    """From none: the first request waits for its kernel; more load, more kernels; then none again."""
+    alpha, beta, gamma = services.mesh.hosts
+    services.deploy(alpha, "echo", 0, batch=1)
+    profile = {"policy": {"kernel_min": 0, "kernel_max": 3, "schedule_interval": 1, "kernel_delay_release_time": 2}}
+    for path, body in (("/dlim/v1/model/%s/appprofile", json.dumps(profile).encode()), ("/dlim/v1/model/%s/operation/start", None)):
+        assert services.ask(beta, "echo", body, path=path, method="PUT")[0] == 200
+    assert services.show(gamma, "echo")["replicas"] == 0
+    assert services.ask(gamma, "echo", b"first")[:2] == (200, b"first")
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(services.ask, services.mesh.hosts[i % 3], "echo", b"sleep 0.5") for i in range(120)]
+        services.mesh.until(lambda: services.show(alpha, "echo")["ready"] == 3 or all(one.done() for one in asked), 120, "three kernels")
+        assert services.show(alpha, "echo")["replicas"] == 3
+        assert {one.result()[0] for one in asked} == {200}
+    services.until_ready("echo", 0)
+    assert services.show(beta, "echo")["replicas"] == 0

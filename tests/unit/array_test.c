@@ -449,7 +449,8 @@ static unsigned scale(struct shoal_job *job, uint32_t replicas)
 /* T5: however a replica ends, it is to run again; as many as are asked for; a copy knows how many. */
 static void test_service(void **state)
 {
-    static const uint8_t outcomes[] = { SHOAL_TASK_ENDED, SHOAL_TASK_AGAIN, SHOAL_TASK_UNSTARTED, SHOAL_TASK_ABANDONED };
+    static const uint8_t outcomes[] = { SHOAL_TASK_ENDED, SHOAL_TASK_AGAIN, SHOAL_TASK_UNSTARTED,
+                                        SHOAL_TASK_ABANDONED };
     struct shoal_job *job = new_service(2), *copy;
     struct shoal_job *array = new_job("0-9");
     size_t len;
@@ -480,6 +481,45 @@ static void test_service(void **state)
     shoal_job_destroy(copy);
     assert_int_equal(scale(job, 0), SHOAL_JOB_CHANGED_FLAGS);
     assert_int_equal(shoal_job_tasks_room(job), 0);
+    shoal_job_destroy(job);
+}
+
+static unsigned edit(struct shoal_job *job, uint32_t revision, uint8_t replicas, const char *document)
+{
+    uint8_t command[64];
+    struct shoal_writer w = shoal_writer_init(command, sizeof(command));
+    size_t len;
+
+    shoal_put_u32(&w, revision);
+    shoal_put_u8(&w, replicas);
+    shoal_put_raw(&w, document, strlen(document));
+    len = shoal_job_entry_edit(bytes, sizeof(bytes), shoal_writer_view(&w), "somebody", 2000);
+    return shoal_job_apply(job, job->applied + 1, shoal_view_of(bytes, len), &scratch);
+}
+
+/* T6: an edit of another revision changes nothing; a copy has the document. */
+static void test_edit(void **state)
+{
+    struct shoal_job *job = new_service(2), *copy, *array = new_job("0-9");
+    size_t len;
+
+    (void)state;
+    assert_int_equal(edit(array, 0, SHOAL_REPLICAS_KEEP, "{}"), SHOAL_JOB_CHANGED_REFUSED);
+    shoal_job_destroy(array);
+    assert_int_equal(edit(job, 1, SHOAL_REPLICAS_KEEP, "{}"), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(edit(job, 0, 65, "{}"), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(job->document_len, 0);
+    assert_int_equal(edit(job, 0, SHOAL_REPLICAS_KEEP, "{\"a\":1}"), SHOAL_JOB_CHANGED_FLAGS);
+    assert_int_equal(edit(job, 0, 7, "{\"a\":2}"), SHOAL_JOB_CHANGED_REFUSED);
+    assert_int_equal(job->tasks->replicas, 2);
+    assert_int_equal(edit(job, 1, 7, "{\"a\":3}"), SHOAL_JOB_CHANGED_FLAGS);
+    assert_int_equal(shoal_job_snapshot_encode(job, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_int_equal(shoal_job_restore(&copy, shoal_view_of(bytes, len)), SHOAL_OK);
+    assert_int_equal(copy->tasks->replicas, 7);
+    assert_int_equal(copy->revision, 2);
+    assert_int_equal(copy->document_len, 7);
+    assert_memory_equal(copy->document, "{\"a\":3}", 7);
+    shoal_job_destroy(copy);
     shoal_job_destroy(job);
 }
 
@@ -557,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_recover),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_service),
+        cmocka_unit_test(test_edit),
         cmocka_unit_test(test_snapshot_refused),
         cmocka_unit_test(test_largest_snapshot),
         cmocka_unit_test(test_spec),

@@ -356,6 +356,7 @@ static void random_entry(struct shoal_rand *rand, const struct shoal_job *job)
             start(SHOAL_JOB_ENTRY_RESULT);
         break;
     case SHOAL_JOB_ENTRY_SCALE: entry.u.scale.replicas = 1; break; /* it is no service: refused */
+    case SHOAL_JOB_ENTRY_EDIT: break;
     case SHOAL_JOB_ENTRY_TASKS: /* it is no array: refused; tests/unit/array_test.c has one */
         entry.u.tasks.end_count = 1;
         entry.u.tasks.ends[0].worker_id = shoal_rand_below(rand, 9) + 1;
@@ -749,15 +750,15 @@ static void test_names_are_stable(void **state)
 
     (void)state;
     memset(&facts, 1, sizeof(facts)); /* every field is there */
-    facts.args = facts.data_json = shoal_view_text("x");
+    facts.args = facts.data_json = facts.document = shoal_view_text("x");
     facts.app_name[4] = facts.creator[4] = facts.framework[4] = facts.pending[4] = facts.reason[4] = '\0';
     facts.service[4] = facts.transport[4] = '\0';
     assert_int_equal(shoal_job_facts_encode(&facts, bytes, sizeof(bytes), &len), SHOAL_OK);
     names_of(shoal_view_of(bytes, len), names, sizeof(names));
-    assert_string_equal(names, "app applied args attempt call create_ms creator data data_epoch deleted driver_node "
+    assert_string_equal(names, "app applied args attempt call create_ms creator data data_epoch deleted document driver_node "
                                "elastic end_ms epoch epoch_k exit_code files framework generation has_metrics id "
                                "join_pause_us leader logged_step loss_micro metric_micro pending priority rate_milli "
-                               "reason replicas result service start_ms state step stop tasks_done tasks_failed tasks_pending "
+                               "reason replicas result revision service start_ms state step stop tasks_done tasks_failed tasks_pending "
                                "tasks_running tasks_stopped term ticket_ms transport workers_max workers_min workers_now ");
     memset(&summary, 1, sizeof(summary));
     summary.app_name[4] = summary.creator[4] = summary.framework[4] = summary.pending[4] = '\0';

@@ -271,10 +271,20 @@ def tell(listener, text):
             return
 
 
+def read_document(path):
+    """What the service's group says of model and profile; {} where no agent wrote it down."""
+    if not path or not os.path.isfile(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json_object(file.read(), "the service's document")
+
+
 def what_is_served(environ):
     """(root, model, profile, limits) of the package in this folder."""
-    profile = json_object(environ.get("SHOAL_SERVICE_PROFILE"), "the profile")
+    document = read_document(environ.get("SHOAL_SERVICE_DOCUMENT"))
+    profile = dict(document.get("profile") or {}, **json_object(environ.get("SHOAL_SERVICE_PROFILE"), "the profile"))
     root, model = read_model(os.getcwd())
+    model.update(document.get("model") or {})
     model.update(json_object(environ.get("SHOAL_MODEL_DESCRIPTION"), "the model's description"))
     model["name"] = environ.get("SHOAL_SERVICE") or model.get("name") or "model"
     model["model_path"] = root

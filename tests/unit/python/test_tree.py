@@ -43,7 +43,7 @@ PREFIXES = {
     "node/runner": {"runner", "workers", "spawn", "spawner", "deaths", "child", "PyInit"},  # the last: what Python looks for
     "node/agent": {"agent", "archive", "membership"},
     "node/backend": {"backend", "list", "agent"},
-    "api/rest": {"args", "http", "job", "package", "page", "result", "routes", "submit"},
+    "api/rest": {"args", "http", "job", "package", "page", "result", "routes", "service", "submit"},
     "api/http": {"arena", "auth", "http", "http1", "json", "multipart", "tls", "token"},
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "record", "records", "solo", "step", "wait"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},

@@ -1,0 +1,83 @@
+/* The document of a service: what is written of it, as JSON that its group keeps. Pure: text in, text out.
+ *
+ *     { "model":   what model.json says, and uid, size, model_path (WMLA's model object)
+ *       "profile": how it is run and scaled (WMLA's appprofile, schema 1.2), whole, defaults written out
+ *       "readme":  text
+ *       "started_at": seconds since 1970; 0: it is stopped      "updated_at": of the newest edit }
+ *
+ * D1. A profile holds what its table of rows allows, or it is refused with the path of what is wrong, and nothing changes.
+ * D2. Keys that nobody here knows are kept and given back.
+ * D3. Name, uid, size and model_path are the server's own: what a client says of them changes nothing. */
+#ifndef SHOAL_SERVICE_DOC_H
+#define SHOAL_SERVICE_DOC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shoal/buf.h"
+#include "shoal/error.h"
+
+/* What the profile says of scaling, over all replicas of the service. */
+struct service_knobs {
+    bool started;
+    uint32_t kernels_min, kernels_max; /* 0 to SHOAL_SERVICE_REPLICAS_MAX */
+    uint32_t batch;
+    uint32_t interval_s, release_s;
+    uint32_t timeout_s; /* 0: none */
+};
+
+/* A new deployment. Texts are borrowed. */
+struct service_doc_new {
+    const char *name;
+    struct shoal_view model_json; /* empty: the package has none */
+    struct shoal_view readme;
+    uint64_t content_bytes;
+    uint64_t now_s;
+    uint8_t chance[16]; /* of the uid */
+    int replicas;       /* that it begins with; -1: stopped, as WMLA's are */
+};
+
+enum service_doc_edit_kind {
+    SERVICE_DOC_START,
+    SERVICE_DOC_STOP,
+    SERVICE_DOC_SCALE,   /* to `replicas`, fixed */
+    SERVICE_DOC_PROFILE, /* `body`: a profile, whole or in part */
+    SERVICE_DOC_MODEL,   /* `body`: a model object */
+    SERVICE_DOC_README,  /* `body`: {"readme": text} */
+};
+
+struct service_doc_edit {
+    enum service_doc_edit_kind kind;
+    struct shoal_view body;
+    uint32_t replicas;
+    const char *name; /* of the service: a profile must not have another */
+    uint64_t now_s;
+};
+
+/* Each appends to `out` on success only. INVALID: the message names the key. MALFORMED: `doc` is no document. */
+SHOAL_MUST_CHECK enum shoal_err service_doc_make(const struct service_doc_new *made, struct shoal_buf *out,
+                                                 struct shoal_msg *msg);
+SHOAL_MUST_CHECK enum shoal_err service_doc_edit(struct shoal_view doc, const struct service_doc_edit *edit,
+                                                 struct shoal_buf *out, struct shoal_msg *msg);
+
+/* The document of a version that takes the place of another one's: uid, profile and whether it is started stay. */
+SHOAL_MUST_CHECK enum shoal_err service_doc_carry(struct shoal_view doc, struct shoal_view before,
+                                                  struct shoal_buf *out, struct shoal_msg *msg);
+
+/* What does not ride in the document. */
+struct service_doc_facts {
+    const char *name, *creator, *service_uri;
+    uint64_t created_s, updated_s;
+};
+/* WMLA's model object, its profile, its readme ({"readme": ...}). A document that is empty has the defaults. */
+SHOAL_MUST_CHECK enum shoal_err service_doc_model(struct shoal_view doc, const struct service_doc_facts *facts,
+                                                  struct shoal_buf *out);
+SHOAL_MUST_CHECK enum shoal_err service_doc_profile(struct shoal_view doc, const struct service_doc_facts *facts,
+                                                    struct shoal_buf *out);
+SHOAL_MUST_CHECK enum shoal_err service_doc_readme(struct shoal_view doc, struct shoal_buf *out);
+/* "no", "shared" or "exclusive". */
+void service_doc_gpu(struct shoal_view doc, char *gpu, size_t cap);
+/* Of an empty or broken document: a fixed number of replicas is all there is, `started` says whether there are any. */
+void service_doc_knobs(struct shoal_view doc, uint32_t replicas, struct service_knobs *knobs);
+
+#endif

@@ -1,0 +1,165 @@
+/* Each leader of a service's group looks after it, some times a second.
+ *
+ *     load by gossip: requests in kernels and queues, and those that ingresses hold --> shoal_autoscale() --> SCALE
+ *     a version that another one took the place of: when that one has as many ready kernels --> SCALE to none
+ *
+ * L1. Only a leader changes the number, through its own log: of two that believe to lead, one is refused by the group. */
+#include "shoal/autoscale.h"
+#include "shoal/job.h"
+#include "shoal/mesh.h"
+#include "shoal/sched_look.h"
+#include "shoal/service_doc.h"
+
+#include "agent_backend.h"
+#include "backend_services.h"
+
+#include "shoal/banned.h"
+
+#define REQUEST_MS 5000
+
+/* What this node remembers of a service that it leads. */
+struct scale_state {
+    struct scale_state *next;
+    struct agent *agent;
+    struct shoal_job_id job;
+    uint32_t revision;
+    bool read; /* the knobs are those of `revision` */
+    bool busy; /* a change is under way */
+    bool seen; /* in this look */
+    struct service_knobs knobs;
+    struct shoal_autoscale autoscale;
+};
+
+static struct scale_state *state_need(struct agent *agent, struct shoal_job_id job)
+{
+    struct scale_state *state = agent->scales;
+
+    while (state != NULL && !shoal_job_id_equal(state->job, job))
+        state = state->next;
+    if (state != NULL)
+        return state;
+    state = calloc(1, sizeof(*state));
+    SHOAL_ASSERT(state != NULL);
+    state->agent = agent;
+    state->job = job;
+    state->next = agent->scales;
+    agent->scales = state;
+    return state;
+}
+
+static void forget_unseen(struct agent *agent)
+{
+    struct scale_state **at = &agent->scales;
+
+    while (*at != NULL) {
+        struct scale_state *state = *at;
+
+        if (state->seen || state->busy) {
+            state->seen = false;
+            at = &state->next;
+        } else {
+            *at = state->next;
+            free(state);
+        }
+    }
+}
+
+static void on_scaled(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct scale_state *state = arg;
+
+    (void)err; /* the next look sees what came of it */
+    (void)reply;
+    state->busy = false;
+}
+
+static void scale_to(struct scale_state *state, uint32_t replicas)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SCALE, .job = state->job, .deadline_ms = REQUEST_MS };
+    const uint8_t count = (uint8_t)replicas;
+
+    request.command = shoal_view_of(&count, 1);
+    state->busy = true;
+    agent_request(state->agent, &request, on_scaled, state);
+}
+
+static void look_current(struct scale_state *state, const struct shoal_job *job)
+{
+    struct shoal_autoscale_facts facts = { .now_ns = agent_now_ns(), .have = job->tasks->replicas };
+    uint32_t want;
+
+    if (!state->read || state->revision != job->revision)
+        service_doc_knobs(shoal_view_of(job->document, job->document_len), job->tasks->replicas, &state->knobs);
+    state->revision = job->revision;
+    state->read = job->document_len > 0;
+    if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
+        return; /* it is stopped, or its number is fixed */
+    facts.interval_ns = state->knobs.interval_s * SHOAL_S;
+    facts.release_ns = state->knobs.release_s * SHOAL_S;
+    facts.batch = state->knobs.batch == 0 ? 1 : state->knobs.batch;
+    facts.min = state->knobs.kernels_min;
+    facts.max = state->knobs.kernels_max;
+    backend_service_count(state->agent, state->job, &facts.ready, &facts.load);
+    want = shoal_autoscale(&state->autoscale, &facts);
+    if (want != facts.have)
+        scale_to(state, want);
+}
+
+/* The name stands for another job now. */
+static void look_before(struct scale_state *state, const struct shoal_job *job, struct shoal_job_id current)
+{
+    struct shoal_job_summary *summary = calloc(1, sizeof(*summary));
+    uint32_t ready, open, enough = job->tasks->replicas;
+
+    SHOAL_ASSERT(summary != NULL);
+    if (enough > 0 && backend_summary(state->agent, current, summary)) {
+        if (summary->want_max < enough)
+            enough = summary->want_max;
+        backend_service_count(state->agent, current, &ready, &open);
+        if (ready > 0 && ready >= enough)
+            scale_to(state, 0);
+    }
+    free(summary);
+}
+
+void backend_scale_look(struct agent *agent)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
+    size_t count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
+
+    for (size_t i = 0; i < count; i++) {
+        struct shoal_mesh_service service = *shoal_mesh_service_at(mesh, i); /* a request may change the copy */
+        const struct shoal_job_id ids[] = { service.job, service.before };
+
+        for (unsigned k = 0; k < 2; k++) {
+            const struct shoal_job *job = shoal_job_id_is_mesh(ids[k]) ? NULL : shoal_sched_job(agent->sched, ids[k]);
+            struct shoal_sched_group_status status;
+            struct scale_state *state;
+
+            if (job == NULL || job->tasks == NULL || job->document == NULL || job->stop ||
+                !shoal_sched_group_find(agent->sched, ids[k], &status) || !status.leads)
+                continue;
+            state = state_need(agent, ids[k]);
+            state->seen = true;
+            if (state->busy)
+                continue;
+            if (k == 0)
+                look_current(state, job);
+            else
+                look_before(state, job, service.job);
+            mesh = shoal_sched_mesh(agent->sched);
+            count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
+        }
+    }
+    forget_unseen(agent);
+}
+
+void backend_scale_end(struct agent *agent)
+{
+    while (agent->scales != NULL) {
+        struct scale_state *state = agent->scales;
+
+        agent->scales = state->next;
+        free(state);
+    }
+}

@@ -1,0 +1,314 @@
+/* Services are started, stopped, scaled, edited, taken back to the version before, and deleted.
+ *
+ *     start, stop, scale, edit:  GET of the document --> service_doc_edit() --> EDIT of the job's group; STALE: again
+ *     back:    SET_SERVICE: the name stands for the version before, then EDIT: that one starts
+ *     delete:  DELETE of the job, then REMOVE_SERVICE; each may be repeated */
+#include "shoal/job_entry.h"
+#include "shoal/job_facts.h"
+
+#include "agent_backend.h"
+#include "backend_services.h"
+
+#include "shoal/banned.h"
+
+#define REQUEST_MS 5000
+
+/* ---- changing ---- */
+
+/* Two editors at one time: the one that comes second looks again, at most so often. */
+#define EDITS_MAX 5
+
+struct changing {
+    struct agent *agent;
+    struct shoal_user caller;
+    enum shoal_service_verb verb;
+    struct service_doc_edit edit; /* of all verbs but DELETE and BACK */
+    unsigned tries;
+    uint32_t floor; /* BACK: replicas that there were */
+    struct shoal_mesh_service service;
+    shoal_backend_done_fn *done;
+    void *arg;
+};
+
+static void change_end(struct changing *c, enum shoal_err err, const char *text)
+{
+    struct shoal_msg msg;
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    c->done(c->arg, err, &msg);
+    free(c);
+}
+
+static void on_removed(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    char text[200];
+
+    (void)snprintf(text, sizeof(text), "the service %s is deleted", c->service.name);
+    change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
+}
+
+static void on_before_deleted(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    (void)arg;
+    (void)err; /* what is left over has no name, and is seen in the list of jobs */
+    (void)msg;
+}
+
+static void on_job_deleted(void *arg, enum shoal_err err, const struct shoal_msg *msg)
+{
+    struct changing *c = arg;
+    struct shoal_mesh_service service = c->service;
+
+    if (err != SHOAL_OK && err != SHOAL_ERR_NOT_FOUND) { /* it may have been deleted by somebody else */
+        change_end(c, err, msg->text);
+        return;
+    }
+    if (!shoal_job_id_is_mesh(c->service.before))
+        backend_change_id(c->agent, &c->caller, c->service.before, SHOAL_SCHED_DELETE, on_before_deleted, NULL);
+    service.before = c->service.job;
+    backend_change_mesh(c->agent, &c->caller, SHOAL_MESH_REMOVE_SERVICE, &service, on_removed, c);
+}
+
+static void edit_again(struct changing *c);
+
+static void on_edited(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    char text[200] = "";
+
+    if (err == SHOAL_ERR_STALE && ++c->tries < EDITS_MAX) {
+        edit_again(c);
+        return;
+    }
+    if (c->verb == SHOAL_SERVICE_STOP || (c->verb == SHOAL_SERVICE_SCALE && c->edit.replicas == 0))
+        (void)snprintf(text, sizeof(text), "the service %s stops", c->service.name);
+    else if (c->verb == SHOAL_SERVICE_BACK)
+        (void)snprintf(text, sizeof(text), "the service %s goes back to the version before", c->service.name);
+    else if (c->verb == SHOAL_SERVICE_START || c->verb == SHOAL_SERVICE_SCALE)
+        (void)snprintf(text, sizeof(text), "the service %s is to have %u replica%s", c->service.name, c->edit.replicas,
+                       c->edit.replicas == 1 ? "" : "s");
+    change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
+}
+
+/* How many replicas the service is to have after this edit. */
+static uint8_t replicas_after(const struct changing *c, struct shoal_view doc, uint32_t now)
+{
+    struct service_knobs knobs;
+
+    service_doc_knobs(doc, now, &knobs);
+    if (!knobs.started)
+        return 0;
+    if (c->verb == SHOAL_SERVICE_BACK)
+        return (uint8_t)(c->floor > knobs.kernels_min ? c->floor : knobs.kernels_min);
+    if (c->edit.kind == SERVICE_DOC_START && now == 0)
+        return (uint8_t)knobs.kernels_min;
+    if (c->edit.kind == SERVICE_DOC_SCALE)
+        return (uint8_t)c->edit.replicas;
+    if (now < knobs.kernels_min)
+        return (uint8_t)knobs.kernels_min;
+    return (uint8_t)(now > knobs.kernels_max ? knobs.kernels_max : now);
+}
+
+static void on_edit_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_EDIT, .job = c->service.job, .deadline_ms = REQUEST_MS };
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct shoal_buf doc = { 0 };
+    struct shoal_msg msg = { "the answer of the service's leader does not decode" };
+    uint8_t *command = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX + SHOAL_EDIT_HEAD_BYTES);
+    struct shoal_writer w = shoal_writer_init(command, SHOAL_SERVICE_DOCUMENT_BYTES_MAX + SHOAL_EDIT_HEAD_BYTES);
+    char token[SHOAL_TOKEN_TEXT_BYTES];
+
+    SHOAL_ASSERT(facts != NULL && command != NULL);
+    if (err != SHOAL_OK)
+        (void)snprintf(msg.text, sizeof(msg.text), "%s", reply->u.reply.text);
+    else
+        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
+    if (err == SHOAL_OK)
+        err = service_doc_edit(facts->document, &c->edit, &doc, &msg);
+    if (err == SHOAL_OK) {
+        uint8_t replicas = replicas_after(c, shoal_buf_view(&doc), facts->replicas);
+
+        if (c->verb == SHOAL_SERVICE_START)
+            c->edit.replicas = replicas;
+        shoal_put_u32(&w, facts->revision);
+        shoal_put_u8(&w, replicas);
+        shoal_put_raw(&w, doc.bytes, doc.len);
+        request.token = agent_token_of(c->agent, &c->caller, token);
+        request.command = shoal_writer_view(&w);
+        (void)snprintf(request.by, sizeof(request.by), "%s", c->caller.name);
+        agent_request(c->agent, &request, on_edited, c);
+    } else {
+        change_end(c, err, msg.text);
+    }
+    shoal_buf_deinit(&doc);
+    free(command);
+    free(facts);
+}
+
+static void on_before_stopped(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    (void)arg;
+    (void)err; /* it stands until the newer one is started and ready */
+    (void)reply;
+}
+
+/* Of a service that stops while a new version takes over, the one before stops, too. */
+static void stop_before(struct changing *c)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_SCALE,
+                                           .job = c->service.before,
+                                           .deadline_ms = REQUEST_MS };
+    const uint8_t none = 0;
+    char token[SHOAL_TOKEN_TEXT_BYTES];
+
+    request.token = agent_token_of(c->agent, &c->caller, token);
+    request.command = shoal_view_of(&none, 1);
+    (void)snprintf(request.by, sizeof(request.by), "%s", c->caller.name);
+    agent_request(c->agent, &request, on_before_stopped, NULL);
+}
+
+static void edit_again(struct changing *c)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = c->service.job, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+
+    agent_request(c->agent, &get, on_edit_facts, c);
+}
+
+/* ---- back to the version before ---- */
+
+/* The name stands for the version before: it begins with as many replicas as there were; until they are ready, the other
+ * one answers. */
+static void on_back(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    char text[200];
+
+    (void)snprintf(text, sizeof(text), "the service %s goes back to the version before", c->service.name);
+    if (err != SHOAL_OK || c->floor == 0) {
+        change_end(c, err, err == SHOAL_OK ? text : reply->u.reply.text);
+        return;
+    }
+    c->service.job = c->service.before;
+    c->edit.kind = SERVICE_DOC_START;
+    edit_again(c);
+}
+
+static void on_back_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct changing *c = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+    struct shoal_mesh_service service = c->service;
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err != SHOAL_OK || shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK) {
+        change_end(c, err == SHOAL_OK ? SHOAL_ERR_MALFORMED : err, reply->u.reply.text);
+    } else {
+        c->floor = facts->replicas;
+        service.job = c->service.before;
+        service.before = c->service.job;
+        backend_change_mesh(c->agent, &c->caller, SHOAL_MESH_SET_SERVICE, &service, on_back, c);
+    }
+    free(facts);
+}
+
+static void go_back(struct changing *c)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = c->service.job, .linearizable = true, .deadline_ms = REQUEST_MS
+    };
+    char text[200];
+
+    if (shoal_job_id_is_mesh(c->service.before)) {
+        (void)snprintf(text, sizeof(text), "the service %s has no version before this one", c->service.name);
+        change_end(c, SHOAL_ERR_EXISTS, text);
+        return;
+    }
+    agent_request(c->agent, &get, on_back_facts, c);
+}
+
+/* ---- from the name on ---- */
+
+static void on_change_found(void *arg, enum shoal_err err, const char *text, const struct shoal_mesh_service *service)
+{
+    struct changing *c = arg;
+    char why[200];
+
+    if (err != SHOAL_OK) {
+        change_end(c, err, text);
+        return;
+    }
+    c->service = *service;
+    if (!c->caller.admin && strcmp(c->caller.name, service->creator) != 0) {
+        (void)snprintf(why, sizeof(why), "the service %s belongs to %s", service->name, service->creator);
+        change_end(c, SHOAL_ERR_DENIED, why);
+        return;
+    }
+    switch (c->verb) {
+    case SHOAL_SERVICE_STOP:
+        if (!shoal_job_id_is_mesh(service->before))
+            stop_before(c);
+        edit_again(c);
+        return;
+    case SHOAL_SERVICE_START:
+    case SHOAL_SERVICE_SCALE: edit_again(c); return;
+    case SHOAL_SERVICE_DELETE:
+        backend_change_id(c->agent, &c->caller, service->job, SHOAL_SCHED_DELETE, on_job_deleted, c);
+        return;
+    case SHOAL_SERVICE_BACK: go_back(c); return;
+    case SHOAL_SERVICE_VERBS: break;
+    }
+    edit_again(c); /* an edit with a body */
+}
+
+static struct changing *begin(void *ctx, const struct shoal_user *caller, const char *name,
+                              enum shoal_service_verb verb, shoal_backend_done_fn *done, void *arg)
+{
+    struct changing *c = calloc(1, sizeof(*c));
+
+    SHOAL_ASSERT(c != NULL);
+    c->agent = ctx;
+    c->caller = *caller;
+    c->verb = verb;
+    c->done = done;
+    c->arg = arg;
+    c->edit.name = c->service.name;
+    c->edit.now_s = agent_wall_ms() / 1000;
+    (void)snprintf(c->service.name, sizeof(c->service.name), "%.63s", name);
+    return c;
+}
+
+void backend_service_change(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
+                            unsigned replicas, shoal_backend_done_fn *done, void *arg)
+{
+    struct changing *c = begin(ctx, caller, name, verb, done, arg);
+
+    c->edit.kind = verb == SHOAL_SERVICE_START  ? SERVICE_DOC_START
+                   : verb == SHOAL_SERVICE_STOP ? SERVICE_DOC_STOP
+                                                : SERVICE_DOC_SCALE;
+    c->edit.replicas = replicas;
+    if (verb == SHOAL_SERVICE_SCALE && replicas > SHOAL_SERVICE_REPLICAS_MAX) {
+        char text[100];
+
+        (void)snprintf(text, sizeof(text), "a service has at most %u replicas; ask for fewer",
+                       SHOAL_SERVICE_REPLICAS_MAX);
+        change_end(c, SHOAL_ERR_INVALID, text);
+        return;
+    }
+    backend_service_find(ctx, name, true, on_change_found, c);
+}
+
+void backend_service_edit(void *ctx, const struct shoal_user *caller, const char *name,
+                          const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg)
+{
+    struct changing *c = begin(ctx, caller, name, SHOAL_SERVICE_VERBS, done, arg);
+
+    c->edit.kind = edit->kind;
+    c->edit.body = edit->body;
+    c->edit.replicas = edit->replicas;
+    backend_service_find(ctx, name, true, on_change_found, c);
+}
