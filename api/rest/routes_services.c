@@ -1,4 +1,4 @@
-/* Services: deployed and changed (/v1/services), and asked (/v2: the Open Inference Protocol; /dlim/v1/inference). */
+/* Services: deployed and changed (/v1/services), and asked (/v2, whose looks are in routes_oip.c; /dlim/v1/inference). */
 #include "routes.h"
 
 #include <inttypes.h>
@@ -273,46 +273,6 @@ static void handle_infer_version(struct http_request *request) { ask(request, AS
 
 static void handle_infer_dlim(struct http_request *request) { ask(request, ASKER_DLIM, ""); }
 
-/* ---- the protocol's looks ---- */
-
-static void handle_server(struct http_request *request)
-{
-    struct shoal_mesh_status status;
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-
-    request->http->backend.status(request->http->backend.ctx, &status);
-    json_object_begin(&w, NULL);
-    json_text(&w, "name", "shoal");
-    json_text(&w, "version", status.version);
-    json_array_begin(&w, "extensions");
-    json_text(&w, NULL, "binary_tensor_data");
-    json_end(&w);
-    json_end(&w);
-    http_respond_json(request, 200, &w);
-}
-
-static void respond_flag(struct http_request *request, const char *name, bool value)
-{
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-
-    json_object_begin(&w, NULL);
-    json_bool(&w, name, value);
-    json_end(&w);
-    http_respond_json(request, value ? 200 : 503, &w);
-}
-
-static void handle_live(struct http_request *request) { respond_flag(request, "live", true); }
-
-static void handle_ready(struct http_request *request)
-{
-    struct shoal_mesh_status status;
-
-    request->http->backend.status(request->http->backend.ctx, &status);
-    respond_flag(request, "ready", status.mesh_writable);
-}
-
 #define BODY .mode = HTTP_BODY_STREAM, .begin = ask_begin, .data = ask_data
 #define PACKAGE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
 
@@ -325,9 +285,6 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/stop", .handle = handle_stop },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/rollback", .handle = handle_rollback },
     { .method = HTTP1_POST, .pattern = "/v1/services/{}/scale", .handle = handle_scale },
-    { .method = HTTP1_GET, .pattern = "/v2", .handle = handle_server },
-    { .method = HTTP1_GET, .pattern = "/v2/health/live", .handle = handle_live },
-    { .method = HTTP1_GET, .pattern = "/v2/health/ready", .handle = handle_ready },
     { .method = HTTP1_POST, .pattern = "/v2/models/{}/infer", .handle = handle_infer, BODY },
     { .method = HTTP1_POST, .pattern = "/v2/models/{}/versions/{}/infer", .handle = handle_infer_version, BODY },
     { .method = HTTP1_POST, .pattern = "/dlim/v1/inference/{}", .handle = handle_infer_dlim, BODY },

@@ -254,8 +254,8 @@ struct shoal_backend {
     /* NOT_FOUND, DENIED, INVALID. `edit` is borrowed until `done`. */
     void (*service_edit)(void *ctx, const struct shoal_user *caller, const char *name,
                          const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
-    /* {"kernels":[{"id","node","state","batch","running","finished","failed"}],"platform","version","inputs","outputs"}:
-     * asked of the hosts that say that they serve it. NOT_FOUND. */
+    /* {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs"}]}: asked of
+     * the hosts that say that they serve it. NOT_FOUND. */
     void (*service_kernels)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                             void *arg);
 

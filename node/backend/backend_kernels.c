@@ -1,8 +1,9 @@
 /* The kernels of a service, by the word of the hosts that run them: each is asked, and what does not answer is left out.
  *
- *     {"kernels":[{"id","node","state","batch","running","finished","failed"}, ...]} */
+ *     {"kernels":[{"id","node","state","batch","running","finished","failed","platform","inputs","outputs"}, ...]} */
 #include "shoal/json_text.h"
 #include "shoal/mesh.h"
+#include "shoal/pack.h"
 
 #include "agent_backend.h"
 #include "backend_services.h"
@@ -11,6 +12,7 @@
 
 #define ASK_NS (2 * SHOAL_S)
 #define HOSTS_MAX 64
+#define TENSOR_DEPTH_MAX 6
 #define ROWS_BYTES_MAX (64 * SHOAL_KIB)
 
 struct kernels_look {
@@ -22,29 +24,85 @@ struct kernels_look {
     void *arg;
 };
 
+/* What the kernel said of its tensors, as JSON: {"name","datatype","shape"} of each; other values become null. False: memory
+ * is short, or it is malformed. */
+static bool put_value(struct shoal_pack_reader *r, struct shoal_buf *json, unsigned depth)
+{
+    struct shoal_pack_value v = shoal_pack_next(r);
+    bool map = v.type == SHOAL_PACK_MAP, fine = !r->failed && depth < TENSOR_DEPTH_MAX;
+    char number[32];
+
+    if (!fine)
+        return false;
+    if (v.type == SHOAL_PACK_STR)
+        return shoal_json_quote(v.bytes, json) == SHOAL_OK;
+    if (v.type == SHOAL_PACK_UINT || v.type == SHOAL_PACK_INT) {
+        int len = v.type == SHOAL_PACK_UINT ? snprintf(number, sizeof(number), "%llu", (unsigned long long)v.uint)
+                                            : snprintf(number, sizeof(number), "%lld", (long long)(int64_t)v.uint);
+
+        return shoal_buf_append(json, number, (size_t)len) == SHOAL_OK;
+    }
+    if (!map && v.type != SHOAL_PACK_ARRAY)
+        return shoal_buf_append(json, "null", 4) == SHOAL_OK;
+    fine = shoal_buf_append(json, map ? "{" : "[", 1) == SHOAL_OK;
+    for (uint32_t i = 0; i < v.count && fine; i++) {
+        fine = i == 0 || shoal_buf_append(json, ",", 1) == SHOAL_OK;
+        if (map)
+            fine = fine && put_value(r, json, depth + 1) && shoal_buf_append(json, ":", 1) == SHOAL_OK;
+        fine = fine && put_value(r, json, depth + 1);
+    }
+    return fine && shoal_buf_append(json, map ? "}" : "]", 1) == SHOAL_OK;
+}
+
+static bool put_tensors(struct shoal_buf *json, const char *key, struct shoal_view tensors)
+{
+    struct shoal_pack_reader r = shoal_pack_reader_init(tensors);
+    struct shoal_buf made = { 0 };
+    char text[32];
+    bool fine;
+
+    if (tensors.len == 0 || !put_value(&r, &made, 0) || made.len == 0 || made.bytes[0] != '[')
+        made.len = 0;
+    (void)snprintf(text, sizeof(text), ",\"%s\":", key);
+    fine = shoal_buf_append(json, text, strlen(text)) == SHOAL_OK &&
+           shoal_buf_append(json, made.len == 0 ? "[]" : (const char *)made.bytes, made.len == 0 ? 2 : made.len) ==
+               SHOAL_OK;
+    shoal_buf_deinit(&made);
+    return fine;
+}
+
+static bool put_kernel(struct agent *agent, const char *id, const struct serve_replica *replica, struct shoal_buf *json)
+{
+    char name[64], text[400];
+
+    (void)backend_node_name(agent, agent->identity.node, name, sizeof(name));
+    (void)snprintf(text, sizeof(text),
+                   "%s{\"id\":\"%s-%u\",\"state\":\"%s\",\"batch\":%u,\"running\":%u,\"finished\":%llu,"
+                   "\"failed\":%llu,\"node\":",
+                   json->len == 0 ? "" : ",", id, replica->index,
+                   !replica->ready         ? "STARTING"
+                   : replica->running == 0 ? "IDLE"
+                                           : "RUNNING",
+                   replica->batch, replica->running, (unsigned long long)replica->finished,
+                   (unsigned long long)replica->failed);
+    return shoal_buf_append(json, text, strlen(text)) == SHOAL_OK &&
+           shoal_json_quote(shoal_view_text(name), json) == SHOAL_OK &&
+           shoal_buf_append(json, ",\"platform\":", 12) == SHOAL_OK &&
+           shoal_json_quote(shoal_view_text(replica->platform), json) == SHOAL_OK &&
+           put_tensors(json, "inputs", replica->inputs) && put_tensors(json, "outputs", replica->outputs) &&
+           shoal_buf_append(json, "}", 1) == SHOAL_OK;
+}
+
 bool backend_kernels_here(struct agent *agent, struct shoal_job_id job, struct shoal_buf *json)
 {
     struct serve_replica replica;
-    char name[64], id[SHOAL_JOB_ID_TEXT_BYTES], text[400];
+    char id[SHOAL_JOB_ID_TEXT_BYTES];
     bool fine = true;
 
     shoal_job_id_text(job, id);
-    (void)backend_node_name(agent, agent->identity.node, name, sizeof(name));
-    for (size_t i = 0; fine && serve_host_replica(agent->serve, i, &replica); i++) {
-        if (!shoal_job_id_equal(replica.job, job))
-            continue;
-        (void)snprintf(text, sizeof(text),
-                       "%s{\"id\":\"%s-%u\",\"state\":\"%s\",\"batch\":%u,\"running\":%u,\"finished\":%llu,"
-                       "\"failed\":%llu,\"node\":",
-                       json->len == 0 ? "" : ",", id, replica.index,
-                       !replica.ready         ? "STARTING"
-                       : replica.running == 0 ? "IDLE"
-                                              : "RUNNING",
-                       replica.batch, replica.running, (unsigned long long)replica.finished,
-                       (unsigned long long)replica.failed);
-        fine = shoal_buf_append(json, text, strlen(text)) == SHOAL_OK &&
-               shoal_json_quote(shoal_view_text(name), json) == SHOAL_OK && shoal_buf_append(json, "}", 1) == SHOAL_OK;
-    }
+    for (size_t i = 0; fine && serve_host_replica(agent->serve, i, &replica); i++)
+        if (shoal_job_id_equal(replica.job, job))
+            fine = put_kernel(agent, id, &replica, json);
     return fine;
 }
 

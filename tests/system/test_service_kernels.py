@@ -43,8 +43,18 @@ def ask(mesh, host, name, body):
         return refusal.code, refusal.read()
 
 
-def deploy(mesh, name, package):
-    mesh.cli(mesh.hosts[0], "service", "deploy", name, "--package", package, "--replicas", 1)
+def get(mesh, host, path, body=None):
+    """(status, JSON)"""
+    request = urllib.request.Request(host.url + path, data=body, headers={"Authorization": "Bearer " + mesh.token(host)})
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=TLS) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.loads(refusal.read())
+
+
+def deploy(mesh, name, package, replicas=1):
+    mesh.cli(mesh.hosts[0], "service", "deploy", name, "--package", package, "--replicas", replicas)
 
 
 def until_ready(mesh, name):
@@ -92,3 +102,17 @@ def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_pa
         assert found["shape"] == [2, 2]
         assert found["data"] == pytest.approx(net(rows).reshape(-1).tolist(), rel=1e-5)
     assert ask(mesh, mesh.hosts[1], "net", b"{}")[0] == 400
+    deploy(mesh, "none", tmp_path / "package", 0)
+    for host in mesh.hosts:  # and what the protocol says of it, the same on each
+        model = get(mesh, host, "/v2/models/net")
+        assert model[0] == 200 and model[1]["name"] == "net" and model[1]["versions"] == ["1"] and "torch" in model[1]["platform"]
+        assert isinstance(model[1]["inputs"], list) and isinstance(model[1]["outputs"], list)
+        assert get(mesh, host, "/v2/models/net/versions/1") == model
+        assert get(mesh, host, "/v2/models/net/ready") == get(mesh, host, "/v2/models/net/versions/1/ready") == (200, {"ready": True})
+        assert get(mesh, host, "/v2/models/none/ready") == (503, {"ready": False})
+        assert get(mesh, host, "/v2/models/gone/ready") == get(mesh, host, "/v2/models/gone") == (404, {"error": "Model <gone> doesn't exist."})
+        assert get(mesh, host, "/v2/models/net/versions/9") == (404, {"error": "Model <net> has version 1, not 9."})
+        index = get(mesh, host, "/v2/repository/index", b"{}")[1]
+        assert [(one["name"], one["version"], one["state"]) for one in index] == [("net", "1", "READY"), ("none", "1", "UNAVAILABLE")]
+        assert [one["name"] for one in get(mesh, host, "/v2/repository/index", b'{"ready": true}')[1]] == ["net"]
+        assert get(mesh, host, "/v2/health/live") == (200, {"live": True}) and get(mesh, host, "/v2")[1]["name"] == "shoal"
