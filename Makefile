@@ -1,4 +1,4 @@
-# Shoal. make | make demo | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make asan | make tsan |
+# Shoal. make | make demo | make demo-serve | make test [T=kind/name] [SEED=n] | make bench | make soak | make fuzz | make asan | make tsan |
 # make fmt | make lint | make install | make deb | make reference
 # FLAVOUR=release (default), debug, asan or tsan; CC=gcc (default) or clang-14. Output: build/$(FLAVOUR)/.
 
@@ -107,6 +107,11 @@ demo: setup
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
 	@$(PYTHON) docs/demo/demo.py --binary build/release/shoal $(if $(KEEP),--keep)
 
+# A model is trained, served, and asked through all hosts while one of them dies.
+demo-serve: setup
+	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all
+	@$(PYTHON) docs/demo/serve.py --binary build/release/shoal $(if $(KEEP),--keep)
+
 bench: setup
 	@$(MAKE) --no-print-directory FLAVOUR=release all tools
 	@$(PYTHON) tests/bench/run.py --out build/release
@@ -161,5 +166,5 @@ clean:
 	rm -rf build
 
 .SECONDARY:
-.PHONY: all mutants units tools setup test demo bench soak asan tsan fuzz fmt lint install deb reference clean
+.PHONY: all mutants units tools setup test demo demo-serve bench soak asan tsan fuzz fmt lint install deb reference clean
 -include $(FUZZ_OBJ:.o=.d) $(FUZZ_NAMES:%=build/fuzz/tests/fuzz/fuzz_%.d) $(AGENT_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(TOOL_BIN:%=%.d)
