@@ -656,6 +656,23 @@ def all_reduce(table, options):
     table.row("the same, sealed", "-", compare("2 hosts sealed", 16384), "1 MiB: %s" % compare("2 hosts sealed", 1024))
 
 
+def samples(table, options):
+    """One engine against a loop of PyTorch that does the same mini-batches, in turn."""
+    rates, fabric = {"plain": [], "shoal": []}, options.out / "fabric"
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "FABRIC_HOME": str(fabric), "RESULT_DIR": folder, "OMP_NUM_THREADS": "1",
+               "PYTHONPATH": "%s:%s" % (fabric / "libs/fabric.zip", fabric / "tools")}
+        for _ in range(options.repeat):
+            for kind, found in rates.items():
+                done = subprocess.run([PYTHON, str(ROOT / "tests/bench/samples.py"), kind], capture_output=True, text=True, timeout=200, env=env)
+                if done.returncode != 0:
+                    raise Failed("samples of %s: %s" % (kind, done.stdout + done.stderr))
+                found.append(float(re.search(r"samples a second ([\d.]+)", done.stdout).group(1)))
+    ratios = [ours / theirs for ours, theirs in zip(rates["shoal"], rates["plain"])]
+    table.row("MLP of 40 MB gradients, 1 engine against plain PyTorch, samples a second of CPU", ">= 0.97x", "median %.2fx, worst %.2fx (%d rounds)" % (
+        statistics.median(ratios), min(ratios), len(ratios)), "plain: median %.0f, ours %.0f" % (statistics.median(rates["plain"]), statistics.median(rates["shoal"])))
+
+
 def idle(table, options):
     with new_mesh(options) as mesh:
         time.sleep(3)
@@ -866,7 +883,8 @@ def asleep(table, options):
         found["row_bytes"], found["record_bytes"]), "restored in %.1f s of CPU; a minute of upkeep alone costs %.1f s" % (found["fill_s"], found["minute_s"]))
 
 
-PARTS = {"submit": submits, "first_line": first_line, "first_step": first_steps, "idle": idle, "all_reduce": all_reduce, "join": joins,
+PARTS = {"submit": submits, "first_line": first_line, "first_step": first_steps, "idle": idle, "all_reduce": all_reduce,
+         "samples": samples, "join": joins,
          "worker_killed": worker_killed, "node_lost": node_lost, "node_silent": node_silent, "leader_lost": leader_lost,
          "leader_silent": leader_silent, "noop_jobs": noop_jobs, "python_jobs": python_jobs, "rss_ended": rss_ended, "array_tasks": array_tasks, "straggler": straggler,
          "list_many": list_many,
