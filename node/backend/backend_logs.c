@@ -3,7 +3,10 @@
  * The result folder is on every guardian (agent_tree.c), so a guardian reads its own disk; any other node asks one.
  *
  * A log's cursor is (file number << 40 | offset in it): files of a job are numbered in the order in which they appeared
- * here, drivers first, and a file is left only when the job has ended or a later driver has begun. */
+ * here, drivers first, and a file is left only when the job has ended or a later driver has begun.
+ *
+ * What a process wrote last is pushed when it ends, beside the word of its end and not before it: for SETTLE_MS after a
+ * job's end its log is whole nowhere but where its one process ran, and who asks elsewhere waits for that long. */
 #include "shoal/sched_look.h"
 #include "shoal/job_facts.h"
 #include "agent_backend.h"
@@ -20,6 +23,7 @@
 
 #define TASKS_MAX 256
 #define LOG_WAIT_STEP_MS 100
+#define SETTLE_MS 300u
 #define TASK_ATTEMPTS_MAX 8 /* of a task of an array whose logs are looked for */
 #define READ_TIMEOUT_NS (5 * SHOAL_S)
 #define CURSOR_SHIFT 40
@@ -370,6 +374,29 @@ static bool job_ended(struct agent *agent, struct shoal_job_id id)
     return backend_summary(agent, id, &summary) && shoal_job_state_ended((enum shoal_job_state)summary.state);
 }
 
+/* By the clock of the node that led the job: where clocks differ by more, nothing is waited for. */
+static bool log_settles(struct agent *agent, struct shoal_job_id id)
+{
+    static struct shoal_job_summary summary;
+    const struct agent_job *job = agent_job_find(agent, id);
+    struct shoal_job_facts facts;
+    uint64_t now_ms = agent_wall_ms(), end_ms = 0;
+
+    if (job != NULL && job->opened && agent_job_is_single(job))
+        return false;
+    if (backend_facts_here(agent, id, &facts))
+        end_ms = facts.end_ms;
+    else if (backend_summary(agent, id, &summary))
+        end_ms = summary.end_ms;
+    return end_ms != 0 && now_ms >= end_ms && now_ms < end_ms + SETTLE_MS;
+}
+
+/* Nothing will be added to what is on this disk. */
+static bool log_is_whole(struct agent *agent, const struct agent_job *job, struct shoal_job_id id)
+{
+    return job_ended(agent, id) && !has_runs(job) && !log_settles(agent, id);
+}
+
 struct log_call {
     struct agent *agent;
     struct shoal_job_id id;
@@ -400,6 +427,12 @@ static void log_try(struct log_call *call);
 
 static void on_log_timer(uv_timer_t *timer) { log_try(timer->data); }
 
+/* Who asked is answered now, with what there is. */
+static bool log_is_due(const struct log_call *call)
+{
+    return agent_now_ns() >= call->until_ns && !log_settles(call->agent, call->id);
+}
+
 static void on_log_answer(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
     struct log_call *call = arg;
@@ -412,7 +445,7 @@ static void on_log_answer(void *arg, enum shoal_err err, const struct shoal_msg 
         err = SHOAL_ERR_MALFORMED;
     if (err != SHOAL_OK && agent_now_ns() >= call->until_ns) {
         log_end(call, err, msg->text, bytes, 0, false);
-    } else if (err == SHOAL_OK && (bytes.len > 0 || ended || agent_now_ns() >= call->until_ns)) {
+    } else if (err == SHOAL_OK && (bytes.len > 0 || ended || log_is_due(call))) {
         log_end(call, SHOAL_OK, "", bytes, cursor, ended);
     } else {
         if (err == SHOAL_OK)
@@ -430,10 +463,10 @@ static void log_try(struct log_call *call)
         bool ended;
         size_t len =
             log_read_here(backend_files_of(call->agent, call->id), call->kind, call->task,
-                          job_ended(call->agent, call->id) && !has_runs(backend_files_of(call->agent, call->id)),
+                          log_is_whole(call->agent, backend_files_of(call->agent, call->id), call->id),
                           &call->cursor, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes), &ended);
 
-        if (len > 0 || ended || agent_now_ns() >= call->until_ns)
+        if (len > 0 || ended || log_is_due(call))
             log_end(call, SHOAL_OK, "", shoal_view_of(bytes, len), call->cursor, ended);
         else
             (void)uv_timer_start(&call->timer, on_log_timer, LOG_WAIT_STEP_MS, 0);
@@ -508,7 +541,7 @@ void backend_serve_log(void *arg, struct shoal_node_id from, struct shoal_view a
 
     (void)from;
     if (job != NULL && job->result_dir[0] != '\0')
-        len = log_read_here(job, kind, task, ended && !has_runs(job), &cursor, bytes,
+        len = log_read_here(job, kind, task, log_is_whole(agent, job, id), &cursor, bytes,
                             max < sizeof(bytes) ? max : sizeof(bytes), &ended);
     shoal_put_u64(&w, cursor);
     shoal_put_bool(&w, ended);

@@ -3,13 +3,17 @@ the archive; no temporary names."""
 
 import io
 import json
+import os
+import pathlib
+import subprocess
 import urllib.error
 import urllib.request
 import zipfile
 
 import pytest
+from conftest import OUT
 from helpers import ended, submit
-from mesh import TLS
+from mesh import TLS, Host, Mesh
 from test_archive import holders
 
 WRITER = """
@@ -103,6 +107,49 @@ def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
         found = {str(path.relative_to(root)) for root in host.data.glob("results/*/batchworkdir/" + job)
                  for path in root.rglob("*") if path.is_file() and "log" not in path.parts}
         assert set(LEFT) <= found
+
+
+class SlowHost(Host):
+    """What others push into its logs takes a while to be there."""
+
+    def __init__(self, owner, name):
+        super().__init__(owner, name)
+        self.within = ["env", "LD_PRELOAD=%s" % owner.shim]
+
+
+class SlowMesh(Mesh):
+    host_class = SlowHost
+
+
+@pytest.fixture
+def slow_mesh(tmp_path):
+    source = pathlib.Path(__file__).with_name("preload") / "slow_logs.c"
+    shim = tmp_path / "slow_logs.so"
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-o", str(shim), str(source)], check=True)
+    with SlowMesh(OUT / "shoal", slots=1) as made:
+        made.shim = shim
+        made.grow(("alpha", "beta", "gamma"))
+        yield made
+
+
+def test_a_log_asked_for_at_the_end_is_whole_everywhere(slow_mesh, script, tmp_path):
+    mesh, go = slow_mesh, tmp_path / "go"
+    job = submit(mesh, mesh.hosts[0], script("""
+import os, sys, time
+print("first", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("last")
+"""), script=(str(go),))
+    ran = mesh.until(lambda: [host for host in mesh.hosts if list(host.data.glob("jobs/%s/runner.sock" % job))], 30, "it runs")
+    for host in mesh.hosts:
+        mesh.until(lambda host=host: b"first" in fetch(mesh, host, "/v1/jobs/%s/log?which=out" % job)[2], 30, "its first line", pause=0.1)
+    go.touch()
+    for host in mesh.hosts:
+        if host not in ran:
+            mesh.until(lambda host=host: host.get("/v1/jobs/" + job)["hasEnded"], 60, "its end", pause=0.001)
+            assert mesh.shoal("job", "logs", job, "--which", "out", "--node", host.url).stdout == "first\nlast\n", host.name
+            break  # the other one is asked too late to tell
 
 
 IDLE = "pass"
