@@ -91,7 +91,8 @@ struct fabric {
     size_t slab_cap;
 };
 
-/* UCX beside our own TCP, on networks that are trusted. Without it nothing fails, unless it was asked for by name. */
+/* UCX beside our own TCP, on networks that the operator trusts. Without it nothing fails, unless it was asked for by name. On
+ * loopback alone it has to be: there our TCP is faster, and every user of the host reaches UCX's port (decision 0004). */
 static enum shoal_err add_ucx(struct shoal_comm *comm, const char *devices, bool sealed)
 {
     const char *wanted = getenv(SHOAL_ENV_TRANSPORT);
@@ -103,7 +104,7 @@ static enum shoal_err add_ucx(struct shoal_comm *comm, const char *devices, bool
 
     if (wanted != NULL && strcmp(wanted, "tcp") == 0)
         return SHOAL_OK;
-    if (sealed && !demanded)
+    if ((sealed || strcmp(devices, "lo") == 0) && !demanded)
         return SHOAL_OK;
     err = transport_ucx.create(&comm->fabric->ucx, devices, sealed, why);
     if (err == SHOAL_OK)
@@ -306,7 +307,8 @@ static void say_why(struct shoal_comm *comm)
     struct fabric *fabric = comm->fabric;
     const char *wanted = getenv(SHOAL_ENV_TRANSPORT);
 
-    if (fabric->said_why || comm->epoch.local_index != 0 || (wanted != NULL && strcmp(wanted, "tcp") == 0))
+    if (fabric->said_why || comm->epoch.local_index != 0 || (wanted != NULL && strcmp(wanted, "tcp") == 0) ||
+        (fabric->ucx == NULL && fabric->no_ucx.text[0] == '\0')) /* it was not tried */
         return;
     fabric->said_why = true;
     (void)fprintf(stderr, "shoal: between hosts training data goes over TCP, not UCX: %s\n",

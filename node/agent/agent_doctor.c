@@ -192,11 +192,14 @@ static void look_at_transport(struct doctor *d)
 {
     const struct agent_settings *s = d->settings;
     bool asked = strcmp(s->transport, "ucx") == 0;
+    bool alone = strcmp(s->fabric_trusted, "lo") == 0; /* the fabric is loopback */
     char said[400];
 
-    if (strcmp(s->transport, "tcp") == 0 || (s->fabric_sealed[0] != '\0' && !asked))
+    if (strcmp(s->transport, "tcp") == 0 || ((s->fabric_sealed[0] != '\0' || alone) && !asked))
         say(d, "ok", "transport", "training data between hosts: TCP%s",
-            s->fabric_sealed[0] != '\0' ? ", since it is sealed" : ", by --transport tcp");
+            s->fabric_sealed[0] != '\0'          ? ", since it is sealed"
+            : strcmp(s->transport, "tcp") == 0 ? ", by --transport tcp"
+                                               : ", since they are all on loopback");
     else if (agent_python_try_ucx(s, IMPORT_SECONDS, said, sizeof(said)))
         say(d, "ok", "transport", "training data between hosts: %s, where all hosts of a job have that version", said);
     else

@@ -1,6 +1,7 @@
 """Kills at named points and at random moments, of every role, under one elastic job: no step is missing or repeated, no
 survivor is restarted, no checkpoint is read, and the final bits are those of an undisturbed run."""
 
+import importlib.util
 import os
 import random
 import re
@@ -66,7 +67,8 @@ def check(run, undisturbed, tmp_path, founders=()):
 ])
 def test_a_worker_killed_at_a_point_leaves_no_trace(mesh, folder, undisturbed, tmp_path, rules):
     """Between hosts data goes over UCX where set-up could install it, but where a rule says TCP."""
-    env = {"SHOAL_TRANSPORT": "tcp"} if rules.endswith(" tcp") else {}
+    ucx = importlib.util.find_spec("libucx") and not rules.endswith(" tcp")
+    env = {"SHOAL_TRANSPORT": "ucx" if ucx else "tcp"}
     rules = rules.removesuffix(" tcp")
     once = [tmp_path / ("once-%d" % i) for i in range(len(rules.split()))]
     if rules.endswith("entering:*"):
