@@ -510,6 +510,16 @@ static void order_stop(struct slots_step *s, struct worker *worker)
     slots_worker_kill(worker, m->u.order.grace_ns, s->now_ns);
 }
 
+/* Before its HELLO an engine has nothing to write down, and would hear of its release only when its libraries are loaded. */
+static void order_release(struct slots_step *s, struct worker *worker)
+{
+    SHOAL_ASSERT(worker->used);
+    if (worker->place.role == SHOAL_JOB_ENGINE && worker->report.phase < SHOAL_PHASE_HELLO)
+        slots_worker_kill(worker, 0, s->now_ns);
+    else
+        worker->release = true;
+}
+
 static void forget_worker(struct slots_step *s, struct hjob *job, struct worker *worker)
 {
     SHOAL_ASSERT(&s->slots->jobs[worker->job] == job);
@@ -539,7 +549,7 @@ static void on_order(struct slots_step *s, struct hjob *job, struct shoal_node_i
     switch ((enum shoal_order)m->u.order.order) {
     case SHOAL_ORDER_NONE: return;
     case SHOAL_ORDER_WRITE_FINAL: worker->final_call = m->u.order.call; return;
-    case SHOAL_ORDER_RELEASE: worker->release = true; return;
+    case SHOAL_ORDER_RELEASE: order_release(s, worker); return;
     case SHOAL_ORDER_STOP: order_stop(s, worker); return;
     case SHOAL_ORDER_KILL: slots_worker_kill(worker, 0, s->now_ns); return;
     case SHOAL_ORDER_FORGET: forget_worker(s, job, worker); return;

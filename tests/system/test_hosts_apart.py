@@ -1,6 +1,7 @@
 """Hosts with their own network, mounts, user and folder: nothing passes between them but messages, and training neither
 needs more nor minds when a host is lost, cut off or added."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -84,17 +85,23 @@ def open_paths(host):
 OPEN, SEALED = b"shoatcp1", b"hoatcps2"  # how a data link begins
 
 
-@pytest.mark.parametrize("trusted", [False, True], ids=["sealed", "trusted"])
-def test_training_data_is_sealed_unless_the_operator_trusts_the_wire(folder, trusted):
+@pytest.mark.parametrize("trusted,env,begins,transport", [
+    pytest.param(False, {}, {SEALED}, "tcp sealed", id="sealed"),
+    pytest.param(True, {"SHOAL_TRANSPORT": "tcp"}, {OPEN}, "tcp", id="trusted over TCP"),
+    pytest.param(True, {}, set(), "ucx 1.", id="trusted over UCX", marks=pytest.mark.skipif(
+        not importlib.util.find_spec("libucx"), reason="set-up could not install libucx-cu13")),
+])
+def test_training_data_is_sealed_unless_the_operator_trusts_the_wire(folder, trusted, env, begins, transport):
     with apart.ApartMesh(OUT / "shoal", slots=1, trusted=trusted) as mesh:
         mesh.grow(("alpha", "beta"))
         with apart.Wire(mesh.hosts[0], {OPEN, SEALED}) as wire:
-            run = ApartRun(mesh, mesh.hosts[0], folder, workers=2, epochs=1)
+            run = ApartRun(mesh, mesh.hosts[0], folder, workers=2, epochs=1, env=env.items())
             run.gather()
+            assert mesh.job(run.job)["transport"].startswith(transport)
             assert run.finish(60)["state"] == "FINISHED"
         training.Run.started.clear()
         assert wire.packets > 100
-        assert wire.seen == {OPEN if trusted else SEALED}
+        assert wire.seen == begins
 
 
 def test_nothing_passes_between_hosts_but_messages(apart_mesh, folder):

@@ -1173,6 +1173,34 @@ static void test_an_end_whose_group_is_gone(void **state)
     teardown();
 }
 
+static void release(uint64_t worker, uint64_t generation)
+{
+    start(SHOAL_HOST_ORDER, job_a);
+    out.u.order.worker_id = worker;
+    out.u.order.lease_generation = generation;
+    out.u.order.order = SHOAL_ORDER_RELEASE;
+    out.u.order.grace_ns = 30 * SHOAL_S;
+    send_from(leader);
+}
+
+/* A script that ends at once: its engines still load their libraries, and their slots are wanted. */
+static void test_release_before_hello(void **state)
+{
+    uint64_t early, ready;
+
+    (void)state;
+    setup();
+    early = lease(job_a, 11, 0);
+    ready = lease(job_a, 12, 1);
+    hello(12);
+    release(11, early);
+    assert_true(order(SHOAL_HOST_DO_KILL)->u.worker.worker_id == 11 && order(SHOAL_HOST_DO_KILL)->u.worker.grace_ns == 0);
+    release(12, ready);
+    assert_null(order(SHOAL_HOST_DO_KILL));
+    assert_true(told(12, SHOAL_WORKER_RELEASE));
+    teardown();
+}
+
 static void guarded_by(struct shoal_job_id job, uint8_t count)
 {
     start(SHOAL_HOST_CONFIRM, job);
@@ -1299,6 +1327,7 @@ int main(void)
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_an_end_that_nobody_forgets),
         cmocka_unit_test(test_an_end_whose_group_is_gone),
+        cmocka_unit_test(test_release_before_hello),
         cmocka_unit_test(test_guardians),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_call_before_hello),
