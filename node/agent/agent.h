@@ -49,6 +49,7 @@ struct infer_call;
 struct ledger;
 struct tree;
 
+#define AGENT_DELETED_MAX 256
 #define AGENT_DEVICE_BYTES 96 /* NVML's bound of a UUID */
 
 struct agent_device {
@@ -241,6 +242,8 @@ struct agent {
     uv_timer_t tree_timer;
     uv_timer_t merge_timer;
     unsigned tree_scans;
+    struct shoal_job_id deleted_jobs[AGENT_DELETED_MAX]; /* the last ones: pieces of their files may still come */
+    unsigned deleted_next;
 };
 
 /* agent_control.c */
@@ -361,6 +364,8 @@ void agent_folders_open(struct agent *agent, struct agent_job *job);
 void agent_folders_code(struct agent_job *job, const char *path); /* for the submitted files */
 void agent_folders_log(struct agent_job *job, const char *path);  /* for the log of one process */
 void agent_folders_leave(struct agent *agent, struct agent_job *job);
+/* Both, "" for none, after the pieces of files that have come here so far are written. */
+void agent_folders_remove(struct agent *agent, const char *folder, const char *other);
 void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job *job); /* of a driver that has ended */
 
 /* agent_blobs.c: fetch, replicate, manifests, materialise */
@@ -429,6 +434,7 @@ void agent_tree_stop(struct agent_job *job);
 void agent_tree_scan(struct agent *agent, struct agent_job *job);
 /* Nothing that was found here is still to be sent, or on its way. */
 bool agent_tree_quiet(const struct agent_job *job);
+void agent_tree_deleted(struct agent *agent, struct shoal_job_id id); /* no piece of its files is taken any more */
 /* The same, unless it was done a moment ago: tasks of an array end by the hundred. */
 void agent_tree_scan_some(struct agent *agent, struct agent_job *job);
 

@@ -15,6 +15,8 @@
  * F2. What is in spare/ is of this agent's life alone: at its start all of it is removed. */
 #include "agent.h"
 
+#include "agent_files.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -241,6 +243,55 @@ void agent_folders_drop_bundle(const struct agent *agent, const struct agent_job
 }
 
 /* F2 */
+/* ---- what is deleted ---- */
+
+struct removal {
+    struct agent_file_job file; /* behind the pieces that came before: none of them makes a folder anew */
+    uv_work_t work;
+    char paths[2][AGENT_PATH_BYTES]; /* "": none */
+};
+
+static void remove_work(uv_work_t *work)
+{
+    struct removal *removal = work->data;
+
+    for (unsigned i = 0; i < 2; i++)
+        if (removal->paths[i][0] != '\0')
+            agent_remove_tree(removal->paths[i]);
+}
+
+static void removed(uv_work_t *work, int status)
+{
+    (void)status;
+    free(work->data);
+}
+
+static void nothing(struct agent_file_job *file) { (void)file; }
+
+/* On a thread of its own: a large folder holds up no piece of another job. */
+static void remove_begin(struct agent_file_job *file)
+{
+    struct removal *removal = (struct removal *)(void *)file;
+
+    (void)uv_queue_work(&file->agent->loop, &removal->work, remove_work, removed);
+}
+
+void agent_folders_remove(struct agent *agent, const char *folder, const char *other)
+{
+    struct removal *removal = calloc(1, sizeof(*removal));
+
+    SHOAL_ASSERT(removal != NULL);
+    removal->file.run = nothing;
+    removal->file.done = remove_begin;
+    removal->work.data = removal;
+    (void)snprintf(removal->paths[0], sizeof(removal->paths[0]), "%s", folder);
+    (void)snprintf(removal->paths[1], sizeof(removal->paths[1]), "%s", other);
+    if (agent_tree_submit(agent, &removal->file) == SHOAL_OK)
+        return;
+    removal->file.agent = agent;
+    remove_begin(&removal->file); /* the disk is behind */
+}
+
 void agent_folders_create(struct agent *agent)
 {
     char path[AGENT_PATH_BYTES + 32];

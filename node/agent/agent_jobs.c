@@ -334,22 +334,6 @@ void agent_job_left(struct agent *agent, struct shoal_job_id id)
         agent_folders_leave(agent, job);
 }
 
-static void remove_work(uv_work_t *work)
-{
-    char *paths = work->data;
-
-    agent_remove_tree(paths);
-    if (paths[AGENT_PATH_BYTES] != '\0')
-        agent_remove_tree(paths + AGENT_PATH_BYTES);
-}
-
-static void removed(uv_work_t *work, int status)
-{
-    (void)status;
-    free(work->data);
-    free(work);
-}
-
 static void job_free(struct agent *agent, struct agent_job *job)
 {
     agent_ledger_close(job);
@@ -420,41 +404,34 @@ void agent_find_result_dir(const struct agent *agent, struct shoal_job_id id, ch
 void agent_job_archived(struct agent *agent, struct shoal_job_id id, bool keep)
 {
     struct agent_job *job = agent_job_find(agent, id);
-    uv_work_t *work;
-    char *paths;
+    char folder[AGENT_PATH_BYTES];
 
     agent_job_closed(agent, id);
     if (job != NULL)
         job_free(agent, job);
     if (keep)
         return;
-    work = calloc(1, sizeof(*work));
-    paths = calloc(2, AGENT_PATH_BYTES);
-    SHOAL_ASSERT(work != NULL && paths != NULL);
-    agent_job_folder(agent, id, paths, AGENT_PATH_BYTES);
+    agent_job_folder(agent, id, folder, sizeof(folder));
     shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
-    work->data = paths;
-    (void)uv_queue_work(&agent->loop, work, remove_work, removed);
+    agent_folders_remove(agent, folder, "");
 }
 
 void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
 {
     struct agent_job *job = agent_job_find(agent, id);
-    uv_work_t *work = calloc(1, sizeof(*work));
-    char *paths = calloc(2, AGENT_PATH_BYTES);
+    char folder[AGENT_PATH_BYTES], results[AGENT_PATH_BYTES] = "";
 
-    SHOAL_ASSERT(work != NULL && paths != NULL);
     agent_job_closed(agent, id);
-    agent_job_folder(agent, id, paths, AGENT_PATH_BYTES);
+    agent_job_folder(agent, id, folder, sizeof(folder));
     if (job != NULL) {
-        memcpy(paths + AGENT_PATH_BYTES, job->result_dir, sizeof(job->result_dir));
+        memcpy(results, job->result_dir, sizeof(results));
         job_free(agent, job);
     }
-    if (paths[AGENT_PATH_BYTES] == '\0')
-        agent_find_result_dir(agent, id, paths + AGENT_PATH_BYTES);
+    if (results[0] == '\0')
+        agent_find_result_dir(agent, id, results);
     shoal_ignore(shoal_blobs_release(agent->blobs, id, (struct shoal_hash){ { 0 } }, NULL, NULL));
-    work->data = paths;
-    (void)uv_queue_work(&agent->loop, work, remove_work, removed);
+    agent_tree_deleted(agent, id);
+    agent_folders_remove(agent, folder, results);
 }
 
 /* ---- environment and start ---- */

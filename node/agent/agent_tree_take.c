@@ -74,6 +74,19 @@ static void get_version(struct shoal_reader *r, struct tree_version *version)
     version->hash = shoal_get_hash(r);
 }
 
+void agent_tree_deleted(struct agent *agent, struct shoal_job_id id)
+{
+    agent->deleted_jobs[agent->deleted_next++ % AGENT_DELETED_MAX] = id;
+}
+
+static bool is_deleted(const struct agent *agent, struct shoal_job_id id)
+{
+    for (unsigned i = 0; i < AGENT_DELETED_MAX; i++)
+        if (shoal_job_id_equal(agent->deleted_jobs[i], id))
+            return true;
+    return false;
+}
+
 /* An agent of the version before says nothing of versions. */
 static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
 {
@@ -100,7 +113,9 @@ static void serve(void *arg, struct shoal_node_id from, struct shoal_view args, 
     if (t->piece.versioned)
         get_version(&r, &t->piece.version);
     t->piece.offset = shoal_get_u64(&r);
-    if (!r.failed && kind <= (TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
+    if (!r.failed && is_deleted(agent, t->job)) {
+        err = SHOAL_ERR_NOT_FOUND;
+    } else if (!r.failed && kind <= (TREE_VERSIONED | 1) && safe_path(t->place.path) && safe_user(user)) {
         memcpy(t->bytes, r.bytes + r.at, r.len - r.at);
         t->piece.bytes = shoal_view_of(t->bytes, r.len - r.at);
         shoal_job_id_text(t->job, text);
