@@ -367,6 +367,8 @@ static enum shoal_err read_service(struct submit *s, bool no_words, struct shoal
     if (text != NULL && (text[0] < '0' || text[0] > '9' || *end != '\0' || replicas > SHOAL_SERVICE_REPLICAS_MAX))
         return shoal_fail(msg, SHOAL_ERR_INVALID, "replicas: \"%.40s\" is not a number up to %u", text,
                           SHOAL_SERVICE_REPLICAS_MAX);
+    if (!is_dlim(request) && again != NULL && strcmp(again, "true") != 0 && strcmp(again, "false") != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, "update: \"%.40s\" is not true or false", again);
     if (!o->user_cmd || o->elastic || o->array[0] != '\0')
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "a service runs its package, or a command of it: no script, no elastic framework, no array");

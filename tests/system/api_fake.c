@@ -516,6 +516,69 @@ static void fake_services(void *ctx, const struct shoal_user *caller, const char
              (struct shoal_view){ 0 });
 }
 
+/* The document of "echo", made with the first question for it. */
+static struct shoal_buf document;
+
+static struct shoal_view fake_document(void)
+{
+    const struct service_doc_new made = { .name = "echo", .content_bytes = 7, .now_s = 1, .replicas = 1 };
+    struct shoal_msg msg;
+
+    if (document.len == 0 && service_doc_make(&made, &document, &msg) != SHOAL_OK)
+        abort();
+    return shoal_view_of(document.bytes, document.len);
+}
+
+static void fake_service_look(void *ctx, const struct shoal_user *caller, const char *name,
+                              shoal_backend_service_fn *done, void *arg)
+{
+    const struct shoal_service_info info = { .name = "echo", .creator = "ada", .version = 1, .created_s = 1, .updated_s = 1,
+                                             .replicas = 1, .why = "", .document = fake_document() };
+    struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    (void)caller;
+    if (strcmp(name, "echo") == 0)
+        done(arg, SHOAL_OK, &msg, &info);
+    else
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg, NULL);
+}
+
+static void fake_service_edit(void *ctx, const struct shoal_user *caller, const char *name,
+                              const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "it is done" };
+    struct shoal_buf next = { 0 };
+    enum shoal_err err;
+
+    (void)ctx;
+    (void)caller;
+    if (strcmp(name, "echo") != 0) {
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg);
+        return;
+    }
+    err = service_doc_edit(fake_document(), edit, &next, &msg);
+    if (err == SHOAL_OK) {
+        shoal_buf_deinit(&document);
+        document = next;
+    }
+    done(arg, err, &msg);
+}
+
+static void fake_service_kernels(void *ctx, const struct shoal_user *caller, const char *name,
+                                 shoal_backend_text_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    (void)caller;
+    if (strcmp(name, "echo") == 0)
+        done(arg, SHOAL_OK, &msg, shoal_view_text("{\"kernels\":[]}"));
+    else
+        done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", name), &msg,
+             (struct shoal_view){ 0 });
+}
+
 static void fake_service_change(void *ctx, const struct shoal_user *caller, const char *name,
                                 enum shoal_service_verb verb, unsigned replicas, shoal_backend_done_fn *done, void *arg)
 {
@@ -673,6 +736,9 @@ static struct shoal_backend backend_of(struct fake *fake)
         .why = fake_why,
         .infer = fake_infer,
         .services = fake_services,
+        .service_look = fake_service_look,
+        .service_edit = fake_service_edit,
+        .service_kernels = fake_service_kernels,
         .service_change = fake_service_change,
         .tasks = fake_tasks,
         .logon = fake_logon,

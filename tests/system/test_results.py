@@ -59,6 +59,11 @@ def listed(mesh, host, job):
     return {file["path"]: file["bytes"] for file in files if not file["path"].startswith("log/")}
 
 
+def on_disk(host, job):
+    return {str(path.relative_to(root)) for root in host.data.glob("results/*/batchworkdir/" + job)
+            for path in root.rglob("*") if path.is_file() and "log" not in path.parts}
+
+
 def assert_files(mesh, hosts, job, folder):
     sizes = {path: len(content) for path, content in LEFT.items()}
     for host in hosts:
@@ -98,15 +103,14 @@ def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
     assert mesh.shoal("job", "stop", job, "--node", ran.url).returncode == 0
     assert ended(mesh, job)["state"] == "KILLED"
     assert_files(mesh, mesh.hosts[:2], job, tmp_path)
+    mesh.until(lambda: sum(set(LEFT) <= on_disk(host, job) for host in mesh.hosts) >= 3, 30, "three hosts have all of it")
     for host in where:
         mesh.hosts.remove(host)
         host.lose()
     mesh.until(lambda: len(holders(mesh, job)) == 3, 90, "it is in the archive", pause=0.3)
     assert_files(mesh, mesh.hosts, job, tmp_path)
     for host in mesh.hosts:  # and lies there as files again, none of them outside
-        found = {str(path.relative_to(root)) for root in host.data.glob("results/*/batchworkdir/" + job)
-                 for path in root.rglob("*") if path.is_file() and "log" not in path.parts}
-        assert set(LEFT) <= found
+        assert set(LEFT) <= on_disk(host, job)
 
 
 class SlowHost(Host):
