@@ -8,6 +8,7 @@ D1. Training never waits for the driver: records wait in the agent, reports are 
 D2. Calls are numbered. A driver that reruns the script finds what became of call k, and goes on from there: running,
     it goes on with the loggers after the last acknowledged step; finished, it loads the weights and returns."""
 
+import filecmp
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ WAIT_MS = 200
 DELIVER_SECONDS = 0.05  # a slow logger is left after this long, to take in what has come
 CALLS_MAX = 16  # SHOAL_CALLS_MAX of job.h: calls of train() in one job
 RECORDS_SECONDS = 30  # after FINISHED: how long the last records may still be on their way
+RESULT_SECONDS = 5
 
 _calls = 0
 
@@ -61,7 +63,10 @@ def train(fabric, arguments):
         del pickled
         reports.logger.begin()
         if in_mesh():
-            files = MeshTraining(_calls, header, seed, path, reports).run()
+            training = MeshTraining(_calls, header, seed, path, reports)
+            files = training.run()
+            if not training.resumed:  # else the files of a later call may be there by now
+                await_results(os.path.dirname(files))
         else:
             files = train_alone(_calls, seed, path, reports)
         load_final(fabric, files)
@@ -130,6 +135,25 @@ def load_state(fabric, stem, weights, weights_only):
             target.load_state_dict(torch.load(path, map_location="cpu", weights_only=weights_only))
 
 
+def await_results(written):
+    """What the engines wrote below RESULT_DIR/model, of which `written` is a copy, is on its way to this host: the script may
+    open it right after train()."""
+    kept = os.path.join(_trainer.result_dir(), "model")
+    left = [os.path.relpath(os.path.join(folder, name), written) for folder, _, names in os.walk(written) for name in names]
+    until = time.monotonic() + RESULT_SECONDS
+    while left := [name for name in left if not same_file(os.path.join(written, name), os.path.join(kept, name))]:
+        if time.monotonic() > until:
+            return  # it comes later
+        time.sleep(0.02)
+
+
+def same_file(one, other):
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
+
+
 def load_final(fabric, folder):
     """The final weights into the user's own model and optimizer."""
     stem = os.path.join(folder, "model_epoch_final")
@@ -144,6 +168,7 @@ class MeshTraining:
         self._call, self._header, self._seed, self._path, self._reports = call, header, seed, path, reports
         self._comm = driver_connection()
         self._seen = self._acked = 0
+        self.resumed = False  # an earlier life of this driver began it
         self._engines = None
         self._finished = None  # (final step, directory), once the agent says so
 
@@ -182,6 +207,7 @@ class MeshTraining:
     def _on_state(self, event):
         if event.acked_step > self._acked:  # an earlier life of this driver has reported up to there
             self._seen = max(self._seen, event.acked_step)
+            self.resumed = True
             self._acked = event.acked_step
             self._reports.minibatches = read_minibatches(self._call)
             print("Re-attached to call %d after step %d" % (self._call, event.acked_step), flush=True)
