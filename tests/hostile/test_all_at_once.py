@@ -124,6 +124,18 @@ os.kill(os.getppid(), 9)
 """
 
 
+def answer_in_the_end(mesh, host):
+    """What went wrong three times. Who attacks has this client's address, so a connection may be the one that gives way."""
+    wrong = []
+    for _ in range(3):
+        try:
+            assert ask(mesh, host, "GET", "/v1/nodes")[0] == 200
+            return []
+        except (OSError, http.client.HTTPException) as error:
+            wrong.append(error)
+    return wrong
+
+
 @pytest.mark.alone
 def test_honest_requests_are_answered_and_no_turn_is_long_while_everybody_attacks(mesh, tmp_path):
     jobs = []
@@ -150,11 +162,9 @@ def test_honest_requests_are_answered_and_no_turn_is_long_while_everybody_attack
             while time.monotonic() < end:
                 for host in mesh.hosts:
                     began = time.monotonic()
-                    try:
-                        assert ask(mesh, host, "GET", "/v1/nodes")[0] == 200
-                        answered += 1
-                    except OSError as error:
-                        errors.append(error)
+                    wrong = answer_in_the_end(mesh, host)
+                    answered += not wrong
+                    errors += wrong
                     slowest = max(slowest, time.monotonic() - began)
         finally:
             stop.set()
