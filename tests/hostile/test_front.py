@@ -93,6 +93,7 @@ def test_silent_sockets_take_no_place_from_those_that_speak(target):
 HELLOS = {"ffdhe8192": hello(0x0104, b"\x02" * 1024), "X25519": hello(0x001D, b"\x09" + b"\x00" * 31)}
 
 
+@pytest.mark.alone  # its time is measured
 @pytest.mark.parametrize("group", HELLOS)
 def test_a_burst_of_hellos_makes_no_turn_long(target, group):
     """All of them lie in the sockets before the agent looks: it is stopped while they are sent, from four addresses."""
@@ -173,6 +174,7 @@ def threads_of(host):
     return found
 
 
+@pytest.mark.alone
 def test_password_checks_take_no_time_from_jobs(target):
     """24 clients that log on without end: few checks at a time, on nice threads of the ordinary class; who has a token is answered."""
     token = "Bearer " + target.mesh.token(target)
