@@ -1,6 +1,7 @@
 """Drivers and engine servers forked from an interpreter that has the framework loaded (docs/decisions/0028): what they see and
 compute is what fresh ones would, each user has one of its own, and none is missed where it cannot serve."""
 
+import contextlib
 import io
 import json
 import os
@@ -62,8 +63,9 @@ def framework_servers(host):
     """{pid: user} of those that are ready or on their way."""
     found = {}
     for pid, (_, user) in servers(host).items():
-        if b"SHOAL_WARM_PATH=" in pathlib.Path("/proc/%d/environ" % pid).read_bytes():
-            found[pid] = user
+        with contextlib.suppress(OSError):  # it has ended since
+            if b"SHOAL_WARM_PATH=" in pathlib.Path("/proc/%d/environ" % pid).read_bytes():
+                found[pid] = user
     return found
 
 
