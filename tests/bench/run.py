@@ -656,21 +656,77 @@ def all_reduce(table, options):
     table.row("the same, sealed", "-", compare("2 hosts sealed", 16384), "1 MiB: %s" % compare("2 hosts sealed", 1024))
 
 
+SAMPLES = (("cnn", 2), ("cnn", 8), ("mlp", 2))  # model, mini-batches a step
+SAMPLE_SECONDS = 4
+
+
+def samples_script(name, virtual, fuse):
+    text = (ROOT / "tests/bench/samples.py").read_text()
+    return text.replace('MODEL, VIRTUAL, FUSE = "mlp", 2, False', "MODEL, VIRTUAL, FUSE = %r, %d, %r" % (name, virtual, fuse))
+
+
+def elastic_rate(mesh, hosts, workers, name, virtual, fuse=False):
+    """(samples a second of the clock, of all workers' CPU time) of a job of so many workers, on the first hosts of the mesh."""
+    each = {"cnn": 16, "mlp": 64}[name] * virtual
+    job = Elastic(mesh, workers, samples_script(name, virtual, fuse))
+    try:
+        pids = [pid for _, pid, _, _ in job.steady(hosts).values()]
+        first, cpu, began = max(w.applied for w in job.live(hosts).values()), sum(map(cpu_seconds, pids)), time.monotonic()
+        time.sleep(SAMPLE_SECONDS)
+        done = (max(w.applied for w in job.live(hosts).values()) - first) * each
+        return done / (time.monotonic() - began), done / max(0.01, sum(map(cpu_seconds, pids)) - cpu)
+    finally:
+        job.end()
+
+
+def rival_rate(env, kind, name, virtual):
+    done = subprocess.run([PYTHON, str(ROOT / "tests/bench/samples.py"), kind, name, str(virtual), str(SAMPLE_SECONDS)],
+                          capture_output=True, text=True, timeout=200, env=env)
+    found = re.search(r"samples a second ([\d.]+), of CPU time ([\d.]+)", done.stdout)
+    if done.returncode != 0 or not found:
+        raise Failed("samples of %s: %s" % (kind, done.stdout + done.stderr))
+    return float(found.group(1)), float(found.group(2))
+
+
 def samples(table, options):
-    """One engine against a loop of PyTorch that does the same mini-batches, in turn."""
-    rates, fabric = {"plain": [], "shoal": []}, options.out / "fabric"
-    with tempfile.TemporaryDirectory() as folder:
+    """Samples a second of two models: plain PyTorch, DDP over gloo, our workers on one host and on two, in turn."""
+    fabric = options.out / "fabric"
+    with tempfile.TemporaryDirectory() as folder, new_mesh(options, 1) as one, new_mesh(options, 2, slots=1) as two:
         env = {**os.environ, "FABRIC_HOME": str(fabric), "RESULT_DIR": folder, "OMP_NUM_THREADS": "1",
                "PYTHONPATH": "%s:%s" % (fabric / "libs/fabric.zip", fabric / "tools")}
-        for _ in range(options.repeat):
-            for kind, found in rates.items():
-                done = subprocess.run([PYTHON, str(ROOT / "tests/bench/samples.py"), kind], capture_output=True, text=True, timeout=200, env=env)
-                if done.returncode != 0:
-                    raise Failed("samples of %s: %s" % (kind, done.stdout + done.stderr))
-                found.append(float(re.search(r"samples a second ([\d.]+)", done.stdout).group(1)))
-    ratios = [ours / theirs for ours, theirs in zip(rates["shoal"], rates["plain"])]
-    table.row("MLP of 40 MB gradients, 1 engine against plain PyTorch, samples a second of CPU", ">= 0.97x", "median %.2fx, worst %.2fx (%d rounds)" % (
-        statistics.median(ratios), min(ratios), len(ratios)), "plain: median %.0f, ours %.0f" % (statistics.median(rates["plain"]), statistics.median(rates["shoal"])))
+        for name, virtual in SAMPLES:
+            rates = {}
+            for _ in range(min(options.repeat, 5)):
+                for kind, measure in (("plain", lambda: rival_rate(env, "plain", name, virtual)),
+                                      ("whole", lambda: rival_rate(env, "whole", name, virtual)),
+                                      ("ddp", lambda: rival_rate(env, "ddp", name, virtual)),
+                                      ("1", lambda: elastic_rate(one, one.hosts, 1, name, virtual)),
+                                      ("fused", lambda: elastic_rate(one, one.hosts, 1, name, virtual, True)),
+                                      ("2", lambda: elastic_rate(one, one.hosts, 2, name, virtual)),
+                                      ("2 hosts", lambda: elastic_rate(two, two.hosts, 2, name, virtual))):
+                    rates.setdefault(kind, []).append(measure())
+            samples_rows(table, name, virtual, rates)
+
+
+def samples_rows(table, name, virtual, rates):
+    what = "samples a second, %s, %d mini-batches of %d a step: " % (name.upper(), virtual, {"cnn": 16, "mlp": 64}[name])
+
+    def ratio(ours, theirs, times=1, cpu=False):
+        pairs = [a[cpu] / (times * b[cpu]) for a, b in zip(rates[ours], rates[theirs])]
+        return "%.2fx (%.2f to %.2f)" % (statistics.median(pairs), min(pairs), max(pairs))
+
+    def rate(kind):
+        return "%.0f" % statistics.median(clock for clock, _ in rates[kind])
+
+    table.row(what + "1 worker against plain PyTorch doing the same", ">= 0.97x", "%s, %s/s" % (ratio("1", "plain"), rate("1")),
+              "plain %s/s; by CPU time %s" % (rate("plain"), ratio("1", "plain", cpu=True)))
+    table.row(what + "1 worker with fuse, against one batch", ">= 0.95x", "%s, %s/s" % (ratio("fused", "whole"), rate("fused")),
+              "one batch %s/s; by CPU time %s" % (rate("whole"), ratio("fused", "whole", cpu=True)))
+    for kind, where, efficient, gloo in (("2", "on a host", "0.95x", {"cnn": "1.8x", "mlp": "1.6x"}[name]),
+                                         ("2 hosts", "on two hosts", {"cnn": "0.90x", "mlp": "0.85x"}[name], {"cnn": "1.6x", "mlp": "1.4x"}[name])):
+        table.row(what + "2 workers %s against twice 1 worker" % where, ">= " + efficient, "%s, %s/s" % (ratio(kind, "1", 2), rate(kind)),
+                  "by CPU time %s" % ratio(kind, "1", cpu=True))
+        table.row(what + "2 workers %s against DDP with gloo" % where, ">= " + gloo, ratio(kind, "ddp"), "DDP %s/s" % rate("ddp"))
 
 
 def idle(table, options):

@@ -72,7 +72,7 @@ class Gradients:
         """step() of an optimizer: the real one, but within a step of the script's own (O1)."""
         def step(optimizer, closure=None):
             if self._marks is None:
-                return type(optimizer).step(optimizer)
+                return _optimizers.update(optimizer)
             if id(optimizer) in self._marks:
                 raise RuntimeError("fn_step_train calls step() of one optimizer twice in a mini-batch, but there is one update "
                                    "for the mini-batches of all engines; add the losses up, and call it once")

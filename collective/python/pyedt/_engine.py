@@ -43,10 +43,11 @@ def device_class(device):
 
 
 def numeric_class(device="cpu"):
-    """Engines of one class compute the same bits: instruction set, framework build, threads, device."""
+    """Engines of one class compute the same bits: instruction set, framework build, threads, device, and how an update of the
+    weights is rounded (O3 of _optimizers.py), which the version before did otherwise."""
     import torch
 
-    return "%s %s torch-%s python-%d.%d threads-%d %s" % (
+    return "%s %s torch-%s python-%d.%d threads-%d fused %s" % (
         platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__, *sys.version_info[:2],
         thread_count(), device)
 

@@ -2,7 +2,10 @@
 
 O1. The script's own objects stay what they are for the script. Within a step of the script's own (fn_step_train) their
     step() only marks where their gradients are complete: the update follows when the mini-batches of all engines are in.
-O2. What comes after such a mark changes nothing of those gradients: neither a zero_grad() nor another backward()."""
+O2. What comes after such a mark changes nothing of those gradients: neither a zero_grad() nor another backward().
+O3. The update itself is torch's fused kernel where there is one for the CPU: it reads and writes each value once, where the plain
+    one makes a pass over all of them for each operation. It rounds otherwise, so it is part of an engine's numeric class, and
+    what decides for it is the same in all engines: the optimizer and its state, and which parameters have a gradient."""
 
 import inspect
 import sys
@@ -20,6 +23,38 @@ def only_reads_gradients(optimizer):
     return (type(optimizer) in READERS and not optimizer._optimizer_step_pre_hooks and not _global_pre_hooks() and not any(
         group.get("foreach") or group.get("fused") or group.get("capturable") or group.get("differentiable") or
         isinstance(group.get("weight_decay"), torch.Tensor) for group in optimizer.param_groups))
+
+
+FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+
+
+def may_fuse(optimizer):
+    """Whether the fused kernel takes all of this update. One that the script chose, or chose against, stays as it is."""
+    if type(optimizer) not in FUSED or not only_reads_gradients(optimizer):
+        return False
+    for group in optimizer.param_groups:
+        if group.get("foreach") is not None or group.get("fused") is not None or isinstance(group["lr"], torch.Tensor):
+            return False
+        grads = [p.grad for p in group["params"]]
+        if any(g is None or g.is_sparse or g.dtype != torch.float32 or not p.is_contiguous() for g, p in zip(grads, group["params"])):
+            return False
+        known = [optimizer.state.get(p, {}).get("momentum_buffer") is not None for p in group["params"]]
+        if any(known) and not all(known):  # a parameter that had no gradient yet
+            return False
+    return True
+
+
+def update(optimizer):
+    """The optimizer's own step (O3)."""
+    if not may_fuse(optimizer):
+        return type(optimizer).step(optimizer)
+    for group in optimizer.param_groups:
+        group["fused"] = True
+    try:
+        return type(optimizer).step(optimizer)
+    finally:
+        for group in optimizer.param_groups:
+            group["fused"] = None
 
 
 def _global_pre_hooks():

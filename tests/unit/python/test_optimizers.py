@@ -1,0 +1,78 @@
+"""The update of the weights: torch's fused kernel where it takes all of it, torch's plain one else (O3 of _optimizers.py)."""
+
+import copy
+
+import pytest
+import torch
+
+from pyedt import _optimizers
+
+KINDS = [
+    (torch.optim.SGD, dict(lr=0.1)),
+    (torch.optim.SGD, dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)),
+    (torch.optim.Adam, dict(amsgrad=True)),
+    (torch.optim.AdamW, dict()),
+    (torch.optim.Adagrad, dict()),
+]
+
+
+def pair(kind, words):
+    """The same parameters under two optimizers: one that torch steps, one that we do."""
+    torch.manual_seed(3)
+    ours = [torch.nn.Parameter(torch.randn(7, 13)), torch.nn.Parameter(torch.randn(5))]
+    theirs = copy.deepcopy(ours)
+    return (kind(theirs, **words), theirs), (kind(ours, **words), ours)
+
+
+def give(parameters, others, without=()):
+    for i, (mine, other) in enumerate(zip(parameters, others)):
+        mine.grad = None if i in without else torch.randn_like(mine)
+        other.grad = None if i in without else mine.grad.clone()
+
+
+@pytest.mark.parametrize("kind,words", KINDS, ids=["%s %s" % (kind.__name__, " ".join(words)) for kind, words in KINDS])
+def test_a_fused_update_differs_by_rounding_and_leaves_no_trace(kind, words, monkeypatch):
+    (plain, theirs), (fused, ours) = pair(kind, words)
+    seen, step = [], kind.step
+    monkeypatch.setattr(kind, "step", lambda self, *more: (seen.append(self.param_groups[0]["fused"]), step(self, *more))[1])
+    for _ in range(5):
+        give(ours, theirs)
+        kept = [p.grad.clone() for p in ours]
+        plain.step()
+        _optimizers.update(fused)
+        assert all(torch.equal(p.grad, was) for p, was in zip(ours, kept)), "the result is read, never written"
+    assert seen == [None, True] * 5
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(ours, theirs))
+    assert fused.state_dict()["param_groups"] == plain.state_dict()["param_groups"]
+    assert [{k: v.dtype for k, v in s.items() if isinstance(v, torch.Tensor)} for s in fused.state.values()] == [
+        {k: v.dtype for k, v in s.items() if isinstance(v, torch.Tensor)} for s in plain.state.values()]
+
+
+@pytest.mark.parametrize("words", [dict(foreach=False), dict(foreach=True), dict(fused=False), dict(differentiable=True)], ids=str)
+def test_what_the_script_chose_stays(words):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, **words)
+    parameter.grad = torch.ones(3)
+    assert not _optimizers.may_fuse(optimizer)
+
+
+def test_a_parameter_without_a_gradient_makes_the_update_plain_and_the_next_one_right():
+    (plain, theirs), (fused, ours) = pair(torch.optim.SGD, dict(lr=0.1, momentum=0.9))
+    for without in ((1,), (), (0,), ()):  # the second one finds a momentum for the first parameter alone
+        give(ours, theirs, without)
+        plain.step()
+        _optimizers.update(fused)
+    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(ours, theirs))
+
+
+def test_other_optimizers_are_stepped_as_they_are():
+    parameter = torch.nn.Parameter(torch.ones(3))
+
+    class Own(torch.optim.SGD):
+        pass
+
+    for optimizer in (torch.optim.RMSprop([parameter]), Own([parameter], lr=0.1)):
+        parameter.grad = torch.ones(3)
+        assert not _optimizers.may_fuse(optimizer)
+        _optimizers.update(optimizer)
+    assert parameter[0] < 1
