@@ -6,6 +6,7 @@
  *   records.c       step records until acknowledged                fabric.c    tags, greetings, serving between hosts
  *   state.c         donor and joiners                              ops.c       all_reduce, broadcast, barrier
  *   driver.c        the driver's calls                             solo.c      an engine without an agent
+ *   early.c         sums while backward still runs
  *
  * Threads: the caller's, and the library thread. `lock` guards the agent socket, the closing of the epoch and the words
  * that need an open one; `fabric_lock` the transport and what hangs on it. Order: fabric_lock before lock. */
@@ -110,6 +111,22 @@ struct fabric;
 struct exchange;
 struct between;
 
+/* Of early.c. Offsets in bytes of the vector. */
+#define EARLY_GAPS_MAX 16u
+struct early {
+    bool on;  /* the mini-batch whose parts come is the last one missing here */
+    bool off; /* not in this attempt at the step any more */
+    uint64_t final_from;
+    struct {
+        uint64_t begin;
+        uint64_t end;
+    } apart[EARLY_GAPS_MAX]; /* given, but not next to what is final */
+    uint32_t apart_count;
+    uint64_t done_from; /* [done_from, end of my slice) is added up */
+    uint64_t digest;    /* of that */
+    float divisor;      /* by which it was divided */
+};
+
 struct step_state {
     struct shoal_step step;
     bool assigned;
@@ -120,8 +137,10 @@ struct step_state {
     bool parted; /* parts of mini-batch `part_v` were given */
     uint32_t part_v;
     uint32_t part_samples;
-    struct tree_add part; /* where they go */
-    uint32_t begin;       /* my range */
+    struct tree_add part;       /* where they go */
+    struct tree_held part_held; /* what is held once they are all there */
+    struct early early;
+    uint32_t begin; /* my range */
     uint32_t end;
 };
 
@@ -273,6 +292,21 @@ void step_reset(struct shoal_comm *comm);
  * applied. */
 void step_adopt(struct shoal_comm *comm, uint64_t step);
 
+/* What my host contributes to a sum of the step's vectors, as far as the words of its members say. */
+void step_exchange(struct shoal_comm *comm, struct exchange *exchange);
+
+/* ---- early.c ---- */
+/* A step is begun, or begun again: nothing is final or added up. */
+void early_begin(struct shoal_comm *comm);
+/* Elements of the last missing mini-batch lie in their place now. */
+void early_part(struct shoal_comm *comm, uint32_t samples, uint64_t offset, uint64_t elems);
+/* They were not the gradient: what was told of them is void. */
+void early_forget(struct shoal_comm *comm);
+/* Add up what is final at all members of my host and mine to add up, if it is worth it. */
+void early_reduce(struct shoal_comm *comm);
+/* Everyone has contributed: give `exchange` what is done already. */
+void early_end(struct shoal_comm *comm, struct exchange *exchange);
+
 struct arena_block;
 void step_merge_block(struct shoal_comm *comm, struct arena_block *into, struct arena_block *from);
 void step_merge_local(struct shoal_comm *comm, struct arena_block *block);
@@ -342,11 +376,15 @@ struct exchange {
     enum fabric_kind result_kind;
     bool want_digest;
     bool may_fault;
-    uint64_t digest; /* out */
+    bool rest; /* in a host: my slice is in the result already, and in `digest`, from here on */
+    uint64_t rest_end;
+    uint64_t digest; /* out; in: of that */
     /* Called until it is true, before the first final sum: with several hosts the divisor comes with the tuples. */
     bool (*ready)(struct shoal_comm *comm, struct exchange *exchange);
 };
 enum shoal_err exchange_run(struct shoal_comm *comm, struct exchange *exchange);
+/* In a host: [begin, end) of my slice alone. */
+enum shoal_err exchange_part(struct shoal_comm *comm, struct exchange *exchange, uint64_t begin, uint64_t end);
 /* Slice of the vector whose owner is `rank`, in bytes. */
 void exchange_slice(const struct epoch *epoch, uint64_t bytes, uint32_t rank, uint64_t *begin, uint64_t *end);
 /* The rank whose region on my host has the slice of `rank`. */

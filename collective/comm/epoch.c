@@ -192,6 +192,8 @@ static void reset_words(struct shoal_comm *comm)
     atomic_store(&words->world_op, 0);
     atomic_store(&words->state_given, 0);
     atomic_store(&words->state_taken, 0);
+    atomic_store(&words->early, 0);
+    atomic_store(&words->early_void, 0);
     atomic_store(&words->epoch, comm->epoch.word);
     comm->op = 0;
     comm->state_sequence = 0;

@@ -162,27 +162,35 @@ static enum shoal_err sum_final(struct shoal_comm *comm, struct exchange *exchan
     return SHOAL_OK;
 }
 
-static enum shoal_err run_in_host(struct shoal_comm *comm, struct exchange *exchange)
+enum shoal_err exchange_part(struct shoal_comm *comm, struct exchange *exchange, uint64_t begin, uint64_t end)
 {
     struct tree_program program = { .ops = comm->ops, .cap = comm->ops_cap };
     struct tree_node nodes[SHOAL_RANKS_MAX * TREE_NODES_MAX];
     struct sum sum = {
         .program = &program, .inputs = exchange->inputs, .type = exchange->type, .divisor = exchange->divisor
     };
-    uint64_t begin;
-    uint64_t end;
 
-    exchange_slice(&comm->epoch, exchange->bytes, comm->epoch.rank, &begin, &end);
-    if (exchange->bytes == 0) {
-        fault_point(&comm->fault, FAULT_MID_REDUCE, exchange->op);
-        return SHOAL_OK;
-    }
     for (uint32_t i = 0; i < exchange->input_count; i++)
         nodes[i] = exchange->inputs[i].node;
     if (!tree_compile(&program, nodes, exchange->input_count, (struct tree_node){ 0, exchange->v_count }))
         return comm_fail(comm, SHOAL_ERR_INVALID, "the contributions of this host do not make up a sum of %u",
                          exchange->v_count);
     return sum_final(comm, exchange, &sum, begin, end);
+}
+
+static enum shoal_err run_in_host(struct shoal_comm *comm, struct exchange *exchange)
+{
+    uint64_t begin;
+    uint64_t end;
+
+    exchange_slice(&comm->epoch, exchange->bytes, comm->epoch.rank, &begin, &end);
+    if (exchange->rest && exchange->rest_end < end)
+        end = exchange->rest_end;
+    if (begin >= end) {
+        fault_point(&comm->fault, FAULT_MID_REDUCE, exchange->op);
+        return SHOAL_OK;
+    }
+    return exchange_part(comm, exchange, begin, end);
 }
 
 /* ---- between hosts ---- */
@@ -603,6 +611,5 @@ static enum shoal_err run_between(struct shoal_comm *comm, struct exchange *exch
 
 enum shoal_err exchange_run(struct shoal_comm *comm, struct exchange *exchange)
 {
-    exchange->digest = 0;
     return comm->epoch.hosts == 1 ? run_in_host(comm, exchange) : run_between(comm, exchange);
 }

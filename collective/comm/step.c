@@ -90,6 +90,33 @@ static enum shoal_err check_step(struct shoal_comm *comm, const struct shoal_ste
     return SHOAL_OK;
 }
 
+static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint32_t samples, bool parted)
+{
+    const struct arena_layout *layout = &comm->arena.layout;
+    uint8_t *region = arena_mine(&comm->arena);
+    const float *work = (const float *)(const void *)(region + layout->work_at);
+    float *into = arena_partial(layout, region, add->buffer);
+    size_t n = (size_t)layout->sum_elems;
+
+    if (add->store && !parted)
+        comm->kernels->scale_f32(into, work, (float)samples, n);
+    else if (!add->store)
+        comm->kernels->scale_add_f32(into, work, (float)samples, n);
+    for (uint32_t i = 0; i < add->merge_count; i++) {
+        into = arena_partial(layout, region, add->merges[i].into);
+        comm->kernels->add_f32(into, into, arena_partial(layout, region, add->merges[i].from), n);
+    }
+}
+
+/* More is to be computed here than was: the leaf that lies by itself, weighted, makes room. */
+static void merge_leaf(struct shoal_comm *comm)
+{
+    struct tree_add add;
+
+    if (tree_held_merge(&comm->step.held, &add))
+        add_vector(comm, &add, 1, false);
+}
+
 enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_step *step, uint32_t *v, uint32_t cap,
                                  uint32_t *count)
 {
@@ -114,7 +141,10 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     state->assigned = true;
     epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
     keep_range(comm);
+    early_begin(comm);
     *count = tree_held_missing(&state->held, state->begin, state->end, v, cap);
+    if (*count > 0)
+        merge_leaf(comm);
     atomic_store(&comm->words->started_step, step->step);
     atomic_store(&comm->words->activity,
                  step->kind == SHOAL_STEP_TRAIN ? SHOAL_ACTIVITY_COMPUTING : SHOAL_ACTIVITY_VALIDATING);
@@ -130,12 +160,21 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
 static enum shoal_err begin_parts(struct shoal_comm *comm, uint32_t v, uint32_t samples)
 {
     struct step_state *state = &comm->step;
-    struct tree_held held = state->held;
+    uint32_t missing[2];
 
+    state->part_held = state->held;
     if (!state->assigned || state->contributed || v < state->begin || v >= state->end || samples == 0 ||
-        state->step.kind != SHOAL_STEP_TRAIN || !tree_held_add(&held, v, &state->part))
+        state->step.kind != SHOAL_STEP_TRAIN || !tree_held_add(&state->part_held, v, &state->part))
         return comm_fail(comm, SHOAL_ERR_INVALID, "a part of mini-batch %u of %u samples, which was not assigned here",
                          v, samples);
+    state->early.on = tree_held_missing(&state->held, state->begin, state->end, missing, 2) == 1;
+    if (state->early.on && (!state->part.store || state->part.merge_count > 0)) {
+        bool put; /* the last one: whoever adds up the step adds it, in no pass of its own */
+
+        state->part_held = state->held;
+        put = tree_held_put(&state->part_held, v, &state->part);
+        SHOAL_ASSERT(put); /* it could be added just now */
+    }
     state->parted = true;
     state->part_v = v;
     state->part_samples = samples;
@@ -152,6 +191,8 @@ enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t sam
     float *into;
 
     if (elems == 0) {
+        if (state->parted)
+            early_forget(comm);
         state->parted = false;
         return SHOAL_OK;
     }
@@ -173,25 +214,8 @@ enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t sam
     else
         memcpy(into + offset, grad,
                elems * sizeof(float)); /* added at once with the rest: a sum that is held stays whole */
+    early_part(comm, samples, offset, elems);
     return SHOAL_OK;
-}
-
-static void add_vector(struct shoal_comm *comm, const struct tree_add *add, uint32_t samples, bool parted)
-{
-    const struct arena_layout *layout = &comm->arena.layout;
-    uint8_t *region = arena_mine(&comm->arena);
-    const float *work = (const float *)(const void *)(region + layout->work_at);
-    float *into = arena_partial(layout, region, add->buffer);
-    size_t n = (size_t)layout->sum_elems;
-
-    if (add->store && !parted)
-        comm->kernels->scale_f32(into, work, (float)samples, n);
-    else if (!add->store)
-        comm->kernels->scale_add_f32(into, work, (float)samples, n);
-    for (uint32_t i = 0; i < add->merge_count; i++) {
-        into = arena_partial(layout, region, add->merges[i].into);
-        comm->kernels->add_f32(into, into, arena_partial(layout, region, add->merges[i].from), n);
-    }
 }
 
 static void add_tuple(struct shoal_comm *comm, const struct shoal_minibatch *minibatch)
@@ -229,10 +253,13 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
                          minibatch->samples);
     atomic_fetch_add(&comm->words->computed_ns, comm_now_ns() - atomic_load(&comm->words->computing_ns));
     fault_point(&comm->fault, FAULT_BEFORE_PUBLISH, state->step.step);
-    if (!tree_held_add(&state->held, minibatch->v, &add))
+    if (parted) { /* what the first part decided */
+        state->held = state->part_held;
+        add = state->part;
+    } else if (!tree_held_add(&state->held, minibatch->v, &add)) {
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u is held already, or out of the order of assign",
                          minibatch->v);
-    SHOAL_ASSERT(!parted || (add.store == state->part.store && add.buffer == state->part.buffer)); /* I1 */
+    }
     state->parted = false;
     if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
         add_vector(comm, &add, minibatch->samples, parted);
@@ -346,7 +373,6 @@ static void add_inputs(struct shoal_comm *comm, struct exchange *exchange)
 {
     const struct epoch *epoch = &comm->epoch;
 
-    exchange->input_count = 0;
     for (uint32_t i = 0; i < epoch->local_count; i++) {
         const struct peer *peer = &epoch->peers[epoch->local[i]];
 
@@ -363,21 +389,15 @@ static void add_inputs(struct shoal_comm *comm, struct exchange *exchange)
     }
 }
 
-static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *local)
+void step_exchange(struct shoal_comm *comm, struct exchange *exchange)
 {
     const struct step_state *state = &comm->step;
-    struct exchange *exchange = comm->exchange;
     bool vector = state->step.kind == SHOAL_STEP_TRAIN;
-    uint32_t begins[SHOAL_RANKS_MAX];
-    uint32_t ends[SHOAL_RANKS_MAX];
-    enum shoal_err err;
 
     *exchange = (struct exchange){
         .type = SHOAL_FLOAT32,
         .bytes = vector ? comm->arena.layout.sum_elems * sizeof(float) : 0,
         .v_count = state->step.v_count,
-        .begins = begins,
-        .ends = ends,
         .into_count = 1,
         .op = state->step.step,
         .partial_kind = FABRIC_PARTIAL,
@@ -386,14 +406,29 @@ static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *lo
         .may_fault = true,
     };
     exchange->into[0] = arena_mine(&comm->arena) + comm->arena.layout.result_at;
+    if (vector)
+        add_inputs(comm, exchange);
+}
+
+static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *local)
+{
+    const struct step_state *state = &comm->step;
+    struct exchange *exchange = comm->exchange;
+    uint32_t begins[SHOAL_RANKS_MAX];
+    uint32_t ends[SHOAL_RANKS_MAX];
+    enum shoal_err err;
+
+    step_exchange(comm, exchange);
+    exchange->begins = begins;
+    exchange->ends = ends;
     for (uint32_t i = 0; i < comm->epoch.size; i++)
         epoch_range(comm, state->step.step, state->step.v_count, i, &begins[i], &ends[i]);
     if (comm->epoch.hosts > 1)
         exchange->ready = world_is_in;
     else
         exchange->divisor = (float)count_samples(comm, local, state->step.v_count);
-    if (vector)
-        add_inputs(comm, exchange);
+    if (comm->epoch.hosts == 1)
+        early_end(comm, exchange);
     err = exchange_run(comm, exchange);
     arena_my_words(&comm->arena)->digest = exchange->digest;
     return err;
@@ -446,6 +481,13 @@ static enum shoal_err build_commit(struct shoal_comm *comm)
     return SHOAL_OK;
 }
 
+/* Adds up what has become final, too. */
+static bool contributed_meanwhile(struct shoal_comm *comm, uint64_t step)
+{
+    early_reduce(comm);
+    return all_contributed(comm, step);
+}
+
 static enum shoal_err contribute(struct shoal_comm *comm)
 {
     uint64_t step = comm->step.step.step;
@@ -453,11 +495,12 @@ static enum shoal_err contribute(struct shoal_comm *comm)
 
     atomic_store(&comm->words->activity, SHOAL_ACTIVITY_REDUCING);
     fault_point(&comm->fault, FAULT_BEFORE_REDUCE, step);
-    say_nodes(comm);
+    if (atomic_load(&arena_my_words(&comm->arena)->early) == 0 || comm->step.early.off)
+        say_nodes(comm); /* else they are told, and others read them */
     err = comm_say(comm, &arena_my_words(&comm->arena)->contributed, step, all_contributed);
     if (err == SHOAL_OK) {
         comm->step.contributed = true;
-        err = comm_wait(comm, all_contributed, step);
+        err = comm_wait(comm, contributed_meanwhile, step);
     }
     if (err == SHOAL_OK && comm->epoch.hosts > 1)
         err = fabric_greeted(comm);

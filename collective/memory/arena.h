@@ -93,6 +93,11 @@ struct arena_words {
     struct arena_chunk chunk[2];
     uint32_t node_count;
     struct arena_node nodes[ARENA_NODES_MAX];
+    /* added later: a worker of the version before leaves them zero, and is waited for as it always was */
+    uint64_t early_samples; /* of all my mini-batches of the step, written before `early` */
+    _Atomic uint64_t early; /* 24 bits of the step, 40 bits: the first page from which on my contribution is final */
+    _Atomic uint64_t
+        early_void; /* step: what `early` said was no final sum; add up all of it once I have contributed */
 };
 _Static_assert(sizeof(struct arena_words) <= ARENA_PAGE, "the words of a worker fit a page");
 _Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_REGIONS_AT, "all words lie before the regions");

@@ -15,6 +15,8 @@ enum fault_point {
     FAULT_FETCHING,
     FAULT_BEFORE_PUBLISH,
     FAULT_AFTER_PUBLISH,
+    FAULT_MID_PARTS, /* some of a mini-batch is final and told, the rest is not there yet */
+    FAULT_MID_EARLY, /* in the middle of a sum of such parts */
     FAULT_BEFORE_REDUCE,
     FAULT_MID_REDUCE,
     FAULT_SLICES_DONE, /* my slices are, the others' I do not have yet */

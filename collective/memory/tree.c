@@ -221,6 +221,42 @@ bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add)
     return true;
 }
 
+bool tree_held_put(struct tree_held *held, uint32_t v, struct tree_add *add)
+{
+    uint32_t at = 0;
+
+    SHOAL_ASSERT(held->buffers < TREE_NODES_MAX);
+    while (at < held->count && held->nodes[at].end <= v)
+        at++;
+    if (v >= held->v_count || (at < held->count && held->nodes[at].begin <= v) || held->count == TREE_NODES_MAX)
+        return false;
+    for (uint32_t i = held->count; i > at; i--) {
+        held->nodes[i] = held->nodes[i - 1];
+        held->buffer[i] = held->buffer[i - 1];
+    }
+    held->nodes[at] = (struct tree_node){ v, v + 1 };
+    held->buffer[at] = (uint8_t)held->buffers;
+    held->count++;
+    *add = (struct tree_add){ .buffer = (uint8_t)held->buffers, .store = true };
+    return true;
+}
+
+bool tree_held_merge(struct tree_held *held, struct tree_add *add)
+{
+    for (uint32_t i = 0; i < held->count; i++) {
+        uint32_t v = held->nodes[i].begin;
+        bool added;
+
+        if (held->buffer[i] != held->buffers)
+            continue;
+        held_remove(held, i);
+        added = tree_held_add(held, v, add);
+        SHOAL_ASSERT(added); /* I2: it was the last of the order */
+        return true;
+    }
+    return false;
+}
+
 struct compile {
     struct tree_program *program;
     const struct tree_node *inputs;

@@ -187,8 +187,10 @@ struct shoal_minibatch {
 SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_minibatch *minibatch);
 /* Part of the gradient of v, [offset, offset + elems) of the vector, while the rest is still being computed: it goes into
  * the sums from where it lies, and the work buffer's is not read. `grad` NULL: zeroes. The publish of v that follows, with
- * as many samples, finds every element given once. `elems` 0: forget the parts of a mini-batch that was not published,
- * which begins again. INVALID: not assigned here, or beyond the vector. */
+ * as many samples, finds every element given once. Of the last mini-batch that is missing here, what is given at all
+ * members of a host is added up at once, within their calls; nobody writes to the work buffer then before the step is
+ * applied. `elems` 0: forget the parts of a mini-batch that was not published, which begins again. INVALID: not assigned
+ * here, or beyond the vector. */
 SHOAL_API enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset,
                                          uint64_t elems, const float *grad);
 /* All my mini-batches are in: wait for everyone's and reduce. */

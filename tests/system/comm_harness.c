@@ -676,15 +676,22 @@ static bool linked_elsewhere(const struct agent *agent, const struct worker *w)
     return false;
 }
 
-static void on_death(struct agent *agent, struct worker *w)
+static void on_death(struct agent *agent, struct worker *w, const char *how)
 {
+    int status = 0;
+
     if (w->dead || !w->used)
         return;
     w->dead = true;
-    if (!w->doomed && !w->dropped && !(agent->scenario->fault != NULL && w->id == 101))
-        fail(agent, "worker %" PRIu64 " died by itself", w->id);
+    if (!w->doomed && !w->dropped && !(agent->scenario->fault != NULL && w->id == 101)) {
+        if (!w->reaped && waitpid(w->pid, &status, WNOHANG) == w->pid) {
+            w->reaped = true;
+            w->status = status;
+        }
+        fail(agent, "worker %" PRIu64 " died by itself: %s, status %x", w->id, how, (unsigned)w->status);
+    }
     (void)kill(w->pid, SIGKILL);
-    say(agent, "[death] worker %" PRIu64 "\n", w->id);
+    say(agent, "[death] worker %" PRIu64 ": %s\n", w->id, how);
     if (w->lost && linked_elsewhere(agent, w))
         return;
     if (w->member && !w->closed)
@@ -777,8 +784,7 @@ static void watch_beats(struct agent *agent)
             w->beat = beat;
             w->beat_ns = now;
         } else if (now - w->beat_ns > 700 * SHOAL_MS) {
-            say(agent, "[fence] worker %" PRIu64 "\n", w->id);
-            on_death(agent, w);
+            on_death(agent, w, "its library thread stood still");
         }
     }
 }
@@ -938,7 +944,7 @@ static void poll_all(struct agent *agent)
         struct worker *w = find_worker(agent, id);
 
         if (w != NULL)
-            on_death(agent, w);
+            on_death(agent, w, "its futex was released");
     }
     for (uint32_t i = 0; i < agent->scenario->hosts; i++)
         if (agent->hosts[i].listener >= 0)
@@ -961,7 +967,7 @@ static void reap(struct agent *agent)
         w->reaped = true;
         agent->hosts[w->host].slot_used[w->slot] = false;
         if (!w->dead && !agent->files_written && !w->dropped)
-            on_death(agent, w);
+            on_death(agent, w, "it ended");
     }
 }
 
@@ -1321,6 +1327,10 @@ static bool run_scenario(const struct scenario *scenario, const char *program, c
 #define SMALL "elems=3000 v=8 samples=301 minibatch=4 epochs=2"
 #define SLOWER "elems=3000 v=8 samples=301 minibatch=4 epochs=2 compute_us=300"
 
+/* Gradients come in parts, and slices are added up before all are there. */
+#define PARTS "elems=200003 v=8 samples=301 minibatch=4 epochs=2 parts=9"
+#define PARTS_WIDE "elems=600001 v=2 samples=101 minibatch=4 epochs=2 parts=13"
+
 static const struct scenario scenarios[] = {
     { .name = "one_worker", .options = SMALL, .hosts = 1, .workers = 1 },
     { .name = "two_workers", .options = SMALL, .hosts = 1, .workers = 2 },
@@ -1349,6 +1359,27 @@ static const struct scenario scenarios[] = {
     { .name = "kill_when_done", .options = SMALL, .hosts = 1, .workers = 3, .fault = "done:22:kill" },
     { .name = "exit_mid_reduce", .options = SMALL, .hosts = 1, .workers = 3, .fault = "mid_reduce:4:exit" },
     { .name = "stop_mid_reduce", .options = SMALL, .hosts = 1, .workers = 3, .fault = "mid_reduce:4:stop" },
+    { .name = "parts", .options = PARTS, .hosts = 1, .workers = 3 },
+    { .name = "parts_of_one_mini_batch_each", .options = PARTS_WIDE, .hosts = 1, .workers = 2 },
+    { .name = "parts_begun_anew", .options = PARTS " anew=1", .hosts = 1, .workers = 3 },
+    { .name = "parts_of_two_hosts", .options = PARTS, .hosts = 2, .workers = 4 },
+    { .name = "parts_kill_between", .options = PARTS, .hosts = 1, .workers = 3, .fault = "mid_parts:4:kill" },
+    { .name = "parts_kill_while_adding", .options = PARTS, .hosts = 1, .workers = 3, .fault = "mid_early:4:kill" },
+    { .name = "parts_kill_while_all_add",
+      .options = PARTS_WIDE,
+      .hosts = 1,
+      .workers = 2,
+      .fault = "mid_early:4:kill" },
+    { .name = "parts_kill_after_publish", .options = PARTS, .hosts = 1, .workers = 3, .fault = "after_publish:4:kill" },
+    { .name = "parts_stop_between", .options = PARTS, .hosts = 1, .workers = 3, .fault = "mid_parts:5:stop" },
+    { .name = "parts_stop_while_adding", .options = PARTS, .hosts = 1, .workers = 3, .fault = "mid_early:5:stop" },
+    { .name = "parts_and_joins",
+      .options = PARTS " compute_us=300",
+      .hosts = 1,
+      .workers = 2,
+      .events = { { .kind = EVENT_JOIN, .step = 3 },
+                  { .kind = EVENT_KILL, .step = 8 },
+                  { .kind = EVENT_REFORM, .step = 5, .delay_us = 700 } } },
     { .name = "stop_before_publish", .options = SMALL, .hosts = 1, .workers = 3, .fault = "before_publish:6:stop" },
     { .name = "join", .options = SLOWER, .hosts = 1, .workers = 2, .events = { { .kind = EVENT_JOIN, .step = 3 } } },
     { .name = "two_joins_and_a_kill",
@@ -1526,6 +1557,7 @@ static const struct scenario scenarios[] = {
 static const struct scenario random_scenarios[] = {
     { .name = "random", .options = SLOWER, .hosts = 1, .workers = 3, .random_events = 6 },
     { .name = "random_hosts", .options = SLOWER, .hosts = 2, .workers = 4, .random_events = 5 },
+    { .name = "parts_random", .options = PARTS " compute_us=300 anew=1", .hosts = 1, .workers = 3, .random_events = 6 },
 };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -7,7 +7,7 @@
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch), ops (1: try the collectives outside of steps first). CWORKER_BUG plants one of four bugs at step 5, v =
+ * mini-batch), ops (1: try the collectives outside of steps first), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew). CWORKER_BUG plants one of four bugs at step 5, v =
  * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
  * numbers, see note_time. */
 #include <errno.h>
@@ -35,11 +35,14 @@ struct options {
     uint64_t compute_us;
     uint64_t seed;
     uint64_t ops; /* 1: try the collectives outside of steps first */
+    uint64_t parts;
+    uint64_t anew;
 };
 
 struct model {
     float *weights;
     float *momentum;
+    float *gradient; /* with `parts` */
     double *buffers; /* committed ones */
     uint64_t updates;
 };
@@ -76,6 +79,7 @@ static void set_option(struct options *o, const char *text)
         { "epochs=", &o->epochs },   { "buffers=", &o->buffers },
         { "ballast=", &o->ballast }, { "compute_us=", &o->compute_us },
         { "seed=", &o->seed },       { "ops=", &o->ops },
+        { "parts=", &o->parts },     { "anew=", &o->anew },
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -205,11 +209,42 @@ static bool bug_here(const struct run *run, const struct shoal_step *s, uint32_t
     return run->bug != NULL && s->step == 5 && v == (s->v_count > 1 ? 1 : 0) && strcmp(run->bug, name) == 0;
 }
 
+/* As a backward does, from the end; of two that follow each other the first one comes first. */
+static void give_parts(struct run *run, uint32_t v, uint32_t samples, const float *gradient)
+{
+    uint64_t parts = run->o.parts < run->o.elems ? run->o.parts : run->o.elems;
+
+    for (uint64_t n = parts; n-- > 0;) {
+        uint64_t i = (n ^ 1) < parts ? n ^ 1 : n;
+        uint64_t begin = run->o.elems * i / parts;
+        uint64_t end = run->o.elems * (i + 1) / parts;
+
+        if (shoal_step_part(run->comm, v, samples, begin, end - begin, gradient + begin) != SHOAL_OK)
+            die(run, "part");
+        if (run->o.compute_us > 0)
+            (void)usleep((useconds_t)(run->o.compute_us / parts));
+    }
+}
+
+/* The gradient in parts. With `anew` some mini-batches begin with another one, and are given whole in the end. */
+static void give_gradient(struct run *run, const struct shoal_step *s, uint32_t v, uint32_t samples)
+{
+    if (run->o.anew == 0 || (s->step + v) % 3 != 0) {
+        give_parts(run, v, samples, run->model.gradient);
+        return;
+    }
+    give_parts(run, v, samples, run->model.weights);
+    if (shoal_step_part(run->comm, 0, 0, 0, 0, NULL) != SHOAL_OK)
+        die(run, "forgetting parts");
+    memcpy(shoal_comm_work(run->comm), run->model.gradient, run->o.elems * sizeof(float));
+}
+
 static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
 {
     uint64_t m = (uint64_t)s->step_in_epoch * run->o.v + v;
     uint64_t count = shoal_minibatch_len(run->o.samples, run->o.minibatch, m);
-    float *grad = shoal_comm_work(run->comm);
+    bool in_parts = run->o.parts > 0 && s->kind == SHOAL_STEP_TRAIN;
+    float *grad = in_parts ? run->model.gradient : shoal_comm_work(run->comm);
     double *buffers = (double *)(void *)shoal_comm_copy_work(run->comm);
     struct shoal_sample_sum sum = { 0, 0 };
     uint64_t begin = now_ns();
@@ -237,7 +272,9 @@ static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
     loss /= (double)count;
     for (uint64_t b = 0; b < run->o.buffers; b++)
         buffers[b] = run->model.buffers[b] * 0.9 + loss * (double)(b + 1);
-    if (run->o.compute_us > 0)
+    if (in_parts)
+        give_gradient(run, s, v, (uint32_t)count);
+    else if (run->o.compute_us > 0)
         (void)usleep((useconds_t)run->o.compute_us);
     note_time(run, 0, begin);
     minibatch.id_low = sum.low;
@@ -436,6 +473,7 @@ static void take_memory(struct run *run)
 {
     run->model.weights = calloc(run->o.elems + 1, sizeof(float));
     run->model.momentum = calloc(run->o.elems + 1, sizeof(float));
+    run->model.gradient = calloc(run->o.elems + 1, sizeof(float));
     run->model.buffers = calloc(run->o.buffers + 1, sizeof(double));
     if (run->model.weights == NULL || run->model.momentum == NULL || run->model.buffers == NULL)
         die(run, "memory");
@@ -540,6 +578,7 @@ int main(int argc, char **argv)
     shoal_comm_close(run.comm);
     free(run.model.weights);
     free(run.model.momentum);
+    free(run.model.gradient);
     free(run.model.buffers);
     if (run.log != NULL)
         (void)fclose(run.log);
