@@ -209,6 +209,13 @@ static bool bug_here(const struct run *run, const struct shoal_step *s, uint32_t
     return run->bug != NULL && s->step == 5 && v == (s->v_count > 1 ? 1 : 0) && strcmp(run->bug, name) == 0;
 }
 
+/* As a mini-batch does. */
+static void take_time(const struct run *run, uint64_t us)
+{
+    if (run->o.compute_us > 0)
+        (void)usleep((useconds_t)us);
+}
+
 /* As a backward does, from the end; of two that follow each other the first one comes first. */
 static void give_parts(struct run *run, uint32_t v, uint32_t samples, const float *gradient)
 {
@@ -221,8 +228,7 @@ static void give_parts(struct run *run, uint32_t v, uint32_t samples, const floa
 
         if (shoal_step_part(run->comm, v, samples, begin, end - begin, gradient + begin) != SHOAL_OK)
             die(run, "part");
-        if (run->o.compute_us > 0)
-            (void)usleep((useconds_t)(run->o.compute_us / parts));
+        take_time(run, run->o.compute_us / parts);
     }
 }
 
@@ -274,8 +280,8 @@ static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
         buffers[b] = run->model.buffers[b] * 0.9 + loss * (double)(b + 1);
     if (in_parts)
         give_gradient(run, s, v, (uint32_t)count);
-    else if (run->o.compute_us > 0)
-        (void)usleep((useconds_t)run->o.compute_us);
+    else
+        take_time(run, run->o.compute_us);
     note_time(run, 0, begin);
     minibatch.id_low = sum.low;
     minibatch.id_high = sum.high;
