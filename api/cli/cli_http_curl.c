@@ -272,6 +272,7 @@ static void set_options(struct cli *cli, struct transfer *transfer, const char *
         timeout = cli->timeout_s;
     (void)lib.easy_setopt(curl, CURLOPT_URL, url);
     (void)lib.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    (void)lib.easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1); /* one request after the other */
     (void)lib.easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
     (void)lib.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     (void)lib.easy_setopt(curl, CURLOPT_NOPROXY, "*");

@@ -191,12 +191,10 @@ static bool host_is_sane(struct shoal_view host)
     return host.len > 0 && host.len < 256;
 }
 
-static enum shoal_err check_framing(struct http1_head *head, int *status, struct shoal_msg *msg)
+static enum shoal_err check_host(const struct http1_head *head, int *status, struct shoal_msg *msg)
 {
     struct shoal_view value;
     unsigned hosts = header_count(head, "host");
-    unsigned lengths = header_count(head, "content-length");
-    unsigned codings = header_count(head, "transfer-encoding");
 
     if (hosts > 1)
         return refuse(msg, status, 400, "more than one Host header");
@@ -204,6 +202,15 @@ static enum shoal_err check_framing(struct http1_head *head, int *status, struct
         return refuse(msg, status, 400, "no Host header");
     if (http1_header_find(head, "host", &value) && !host_is_sane(value))
         return refuse(msg, status, 400, "a Host header that is not a host name");
+    return SHOAL_OK;
+}
+
+static enum shoal_err check_framing(struct http1_head *head, int *status, struct shoal_msg *msg)
+{
+    struct shoal_view value;
+    unsigned lengths = header_count(head, "content-length");
+    unsigned codings = header_count(head, "transfer-encoding");
+
     if (lengths > 1)
         return refuse(msg, status, 400, "more than one Content-Length header");
     if (codings > 0 && lengths > 0)
@@ -215,11 +222,6 @@ static enum shoal_err check_framing(struct http1_head *head, int *status, struct
     if (codings == 1 && (!http1_header_find(head, "transfer-encoding", &value) || !name_is(value, "chunked")))
         return refuse(msg, status, 501, "a Transfer-Encoding other than chunked");
     head->chunked = codings == 1;
-    if (http1_header_find(head, "expect", &value)) {
-        if (!name_is(value, "100-continue"))
-            return refuse(msg, status, 417, "an Expect header other than 100-continue");
-        head->expect_continue = !head->http10;
-    }
     return SHOAL_OK;
 }
 
@@ -263,6 +265,21 @@ static enum shoal_err split_target(struct shoal_view target, struct http1_head *
         head->query = shoal_view_of(mark + 1, target.len - head->path.len - 1);
     }
     return SHOAL_OK;
+}
+
+enum shoal_err http1_head_finish(struct http1_head *head, struct shoal_view target, int *status, struct shoal_msg *msg)
+{
+    enum shoal_err err = check_host(head, status, msg);
+    struct shoal_view value;
+
+    if (err != SHOAL_OK)
+        return err;
+    if (http1_header_find(head, "expect", &value)) {
+        if (!name_is(value, "100-continue"))
+            return refuse(msg, status, 417, "an Expect header other than 100-continue");
+        head->expect_continue = !head->http10;
+    }
+    return split_target(target, head, status, msg);
 }
 
 static enum http1_method method_of(unsigned method)
@@ -347,7 +364,7 @@ enum shoal_err http1_head_parse(const uint8_t *bytes, size_t len, struct http1_h
     err = check_framing(head, status, msg);
     if (err != SHOAL_OK)
         return err;
-    return split_target(parse.target, head, status, msg);
+    return http1_head_finish(head, parse.target, status, msg);
 }
 
 /* ---- bodies ---- */

@@ -9,7 +9,8 @@
  * C3. Beyond the bounds for one address and for all, the connection goes that has waited longest for its client; where
  *     none waits, the newcomer is refused. So silent clients take no place from those that speak.
  * C4. A client that has not shown who it is holds at most a head, a record and a small body: `in` grows with need.
- * C5. Hellos are answered at a bounded rate, the oldest connection's first: until its turn comes a connection is not read. */
+ * C5. Hellos are answered at a bounded rate, the oldest connection's first: until its turn comes a connection is not read.
+ * C6. A connection that speaks HTTP/2 stays in HEAD; http2.h knows its streams. It begins a bounded number of requests in a turn. */
 #include "http_server.h"
 
 #include <stdio.h>
@@ -17,10 +18,14 @@
 #include <string.h>
 #include <uv.h>
 
+#include "http2_guard.h"
+
 #include "shoal/banned.h"
 
 #define IN_CAP 65536u
 #define IN_STEP 4096u
+#define H2_STEP 1024u  /* of what is read: frames between two looks at the turn */
+#define H2_READ 16384u /* a record of TLS, a frame */
 /* Of answers that a client does not take, before its next request is looked at. */
 #define WRITE_HIGH ((size_t)64 * SHOAL_KIB)
 #define HEAD_MS 20000u     /* from the first byte, or the accept, to the whole head */
@@ -40,6 +45,7 @@ struct http_conn {
     struct http_conn *next;
     struct http_conn *prev;
     struct tls_conn *tls;
+    struct http2 *h2; /* NULL: it speaks HTTP/1 */
     struct http_request *request;
     struct http1_body body;
     uint8_t address[16]; /* the client's; an IPv4 one in IPv6 form */
@@ -56,7 +62,9 @@ struct http_conn {
     bool served; /* has had a request: the next head may take its time */
     bool reading;
     bool processing;
-    bool waits; /* C5 */
+    bool waits;     /* C5 */
+    bool yields;    /* C6 */
+    bool h2_failed; /* nothing of it is read any more */
     bool closing;
     bool finish; /* close when all is written */
     bool shut;
@@ -87,6 +95,7 @@ static void on_closed(uv_handle_t *handle)
 
     SHOAL_ASSERT(conn->request == NULL);
     tls_conn_destroy(conn->tls);
+    http2_destroy(conn->h2);
     free(conn->in);
     free(conn);
     http->stats.connections_open--;
@@ -108,6 +117,8 @@ void http_conn_close(struct http_conn *conn)
         conn->next->prev = conn->prev;
     conn->request = NULL;
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
+    if (conn->h2 != NULL)
+        http2_detach(conn->h2);
     if (request != NULL) {
         request->conn = NULL;
         http_request_release(request);
@@ -235,11 +246,20 @@ static bool grow_in(struct http_conn *conn)
         return true;
     if (conn->phase == CONN_BODY) /* an upload: in few large pieces */
         cap = IN_CAP;
+    else if (conn->h2 != NULL && cap < H2_READ)
+        cap = H2_READ;
     if (conn->in_cap == IN_CAP || (grown = realloc(conn->in, cap)) == NULL)
         return false;
     conn->in = grown;
     conn->in_cap = cap;
     return true;
+}
+
+static unsigned read_size(const struct http_conn *conn)
+{
+    if (conn->h2 != NULL)
+        return H2_READ;
+    return conn->phase == CONN_HEAD ? IN_STEP : sizeof(conn->http->scratch);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
@@ -250,7 +270,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     (void)suggested;
     if (conn->tls != NULL ||
         conn->phase == CONN_LINGER) /* C4: before a body TLS holds one record, not 64 KiB of them */
-        *buf = uv_buf_init((char *)http->scratch, conn->phase == CONN_HEAD ? IN_STEP : sizeof(http->scratch));
+        *buf = uv_buf_init((char *)http->scratch, read_size(conn));
     else if (grow_in(conn))
         *buf = uv_buf_init((char *)conn->in + conn->in_len, (unsigned)(conn->in_cap - conn->in_len));
     else
@@ -333,7 +353,7 @@ static void update_reading(struct http_conn *conn)
 
     if (conn->closing)
         return;
-    want = conn->finish || (!conn->waits && wants_input(conn));
+    want = conn->finish || (!conn->waits && !conn->yields && wants_input(conn));
     if (want == conn->reading)
         return;
     conn->reading = want;
@@ -404,6 +424,13 @@ static bool start_request(struct http_conn *conn, size_t head_len)
     return true;
 }
 
+/* Without TLS the preface of HTTP/2 may come in pieces; its first 18 bytes look like a head. */
+static bool is_part_of_preface(const struct http_conn *conn)
+{
+    return conn->tls == NULL && !conn->served && conn->in_len < HTTP2_PREFACE_BYTES && conn->in_len > 3 &&
+           memcmp(conn->in, HTTP2_PREFACE, conn->in_len) == 0;
+}
+
 static bool advance_head(struct http_conn *conn)
 {
     struct shoal_msg msg;
@@ -419,7 +446,7 @@ static bool advance_head(struct http_conn *conn)
         consume(conn, skip);
         conn->head_seen = 0;
     }
-    if (conn->in_len == 0)
+    if (conn->in_len == 0 || is_part_of_preface(conn))
         return false;
     if (conn->in[0] < 'A' || conn->in[0] > 'Z') { /* most likely a TLS hello: it would wait for ours for ever */
         (void)shoal_fail(&msg, SHOAL_ERR_MALFORMED,
@@ -470,6 +497,136 @@ static bool advance_body(struct http_conn *conn)
     set_phase(conn, CONN_WAIT);
     http_request_complete(request);
     return true;
+}
+
+/* ---- HTTP/2 ---- */
+
+/* Frames as they are sent: as they are, or through TLS. Takes them. */
+static enum shoal_err seal_frames(struct http_conn *conn, struct shoal_buf *frames, struct shoal_buf *out)
+{
+    enum shoal_err err;
+
+    if (conn->tls == NULL) {
+        *out = *frames;
+        *frames = (struct shoal_buf){ 0 };
+        return SHOAL_OK;
+    }
+    err = tls_conn_write(conn->tls, frames->bytes, frames->len);
+    return err == SHOAL_OK ? tls_conn_take(conn->tls, out) : err;
+}
+
+static enum shoal_err send_frames(struct http_conn *conn, struct shoal_buf *frames)
+{
+    struct shoal_buf out = { 0 };
+    enum shoal_err err = seal_frames(conn, frames, &out);
+
+    if (err == SHOAL_OK && out.len > 0)
+        err = conn_send(conn, &out, NULL, NULL);
+    shoal_buf_deinit(&out);
+    return err;
+}
+
+static void flush_h2(struct http_conn *conn)
+{
+    while (!conn->closing && conn->write_pending < WRITE_HIGH) {
+        struct shoal_buf frames = { 0 };
+        enum shoal_err err = http2_take(conn->h2, &frames, WRITE_HIGH);
+        bool none = frames.len == 0;
+
+        if (err == SHOAL_OK && !none)
+            err = send_frames(conn, &frames);
+        shoal_buf_deinit(&frames);
+        if (err != SHOAL_OK)
+            http_conn_close(conn);
+        if (none)
+            break;
+    }
+    if (!conn->closing && (conn->h2_failed || http2_is_over(conn->h2)) && !conn->finish) {
+        if (conn->tls != NULL) {
+            tls_conn_close(conn->tls);
+            if (conn_flush_tls(conn) != SHOAL_OK) {
+                http_conn_close(conn);
+                return;
+            }
+        }
+        conn->in_len = 0;
+        conn->finish = true;
+    }
+}
+
+/* What lies in `in`, in pieces, so that a turn's share is noticed between them. False: it is the next turn's. */
+static bool advance_h2(struct http_conn *conn)
+{
+    size_t at = 0;
+
+    while (at < conn->in_len && !conn->closing && conn->write_pending < WRITE_HIGH && !http2_turn_is_full(conn->h2)) {
+        size_t len = conn->in_len - at < H2_STEP ? conn->in_len - at : H2_STEP;
+
+        if (http2_feed(conn->h2, conn->in + at, len) != SHOAL_OK) {
+            if (conn->closing)
+                return false;
+            conn->h2_failed = true;
+            at = conn->in_len;
+            break;
+        }
+        at += len;
+    }
+    if (conn->closing)
+        return false;
+    consume(conn, at);
+    if (conn->in_len > 0 && http2_turn_is_full(conn->h2)) {
+        conn->yields = true;
+        http_yield(conn->http);
+    }
+    return at > 0;
+}
+
+/* Whether it speaks HTTP/2 from its first byte on: by ALPN, or, without TLS, by its preface. */
+static void look_for_h2(struct http_conn *conn)
+{
+    bool chosen;
+
+    if (conn->served || conn->h2 != NULL || conn->phase != CONN_HEAD)
+        return;
+    if (conn->tls != NULL)
+        chosen = tls_conn_is_ready(conn->tls) && tls_conn_is_h2(conn->tls);
+    else
+        chosen = conn->in_len >= HTTP2_PREFACE_BYTES && memcmp(conn->in, HTTP2_PREFACE, HTTP2_PREFACE_BYTES) == 0;
+    if (!chosen)
+        return;
+    conn->h2 = http2_create(conn, conn->http);
+    conn->served = true;
+    if (conn->h2 == NULL)
+        http_conn_close(conn);
+}
+
+bool http_conn_yields(const struct http_conn *conn) { return conn->yields; }
+size_t http_conn_held(const struct http_conn *conn) { return conn->h2 == NULL ? 0 : http2_held(conn->h2); }
+
+void http_conn_go_on(struct http_conn *conn)
+{
+    conn->yields = false;
+    http2_turn_begin(conn->h2);
+    http_conn_process(conn);
+}
+
+void http_conn_part(struct http_conn *conn)
+{
+    struct shoal_buf frames = { 0 }, out = { 0 };
+    uv_buf_t buf;
+
+    if (conn->h2 != NULL && !conn->closing && conn->write_pending == 0) {
+        http2_goaway(conn->h2);
+        if (http2_take(conn->h2, &frames, WRITE_HIGH) == SHOAL_OK && frames.len > 0 &&
+            seal_frames(conn, &frames, &out) == SHOAL_OK && out.len > 0) {
+            buf = uv_buf_init((char *)out.bytes, (unsigned)out.len);
+            (void)uv_try_write((uv_stream_t *)&conn->tcp, &buf,
+                               1); /* what it does not take is lost with the connection */
+        }
+    }
+    shoal_buf_deinit(&frames);
+    shoal_buf_deinit(&out);
+    http_conn_close(conn);
 }
 
 bool http_conn_waits(const struct http_conn *conn) { return conn->waits; }
@@ -525,18 +682,25 @@ void http_conn_process(struct http_conn *conn)
     if (conn->processing || conn->closing)
         return;
     conn->processing = true;
-    while (moved && !conn->closing && !conn->finish) {
+    while (moved && !conn->closing && !conn->finish && !conn->yields) {
         moved = false;
         if (conn->tls != NULL && wants_input(conn))
             moved = fill_from_tls(conn);
+        if (!conn->closing && !conn->finish)
+            look_for_h2(conn);
         if (conn->closing || conn->finish)
             break;
-        if (conn->phase == CONN_HEAD)
+        if (conn->h2 != NULL) {
+            moved = advance_h2(conn);
+            if (!conn->closing)
+                flush_h2(conn);
+        } else if (conn->phase == CONN_HEAD) {
             moved = advance_head(conn) || (moved && conn->in_len == IN_CAP);
-        else if (conn->phase == CONN_BODY)
+        } else if (conn->phase == CONN_BODY) {
             moved = advance_body(conn) || (moved && conn->in_len == IN_CAP);
-        else
+        } else {
             moved = false;
+        }
     }
     conn->processing = false;
     if (conn->closing)
@@ -594,7 +758,10 @@ static bool is_too_slow(const struct http_conn *conn, uint64_t now_ms)
     if (conn->write_pending > 0)
         return quiet > WRITE_MS;
     switch (conn->phase) {
-    case CONN_HEAD: return phase > (conn->served && conn->in_len == 0 ? IDLE_MS : HEAD_MS);
+    case CONN_HEAD:
+        if (conn->h2 != NULL)
+            return quiet > IDLE_MS && http2_is_idle(conn->h2);
+        return phase > (conn->served && conn->in_len == 0 ? IDLE_MS : HEAD_MS);
     case CONN_BODY:
         if (conn->request->paused > 0)
             return false;
@@ -609,6 +776,8 @@ void http_conn_tick(struct http_conn *conn, uint64_t now_ms)
 {
     struct shoal_msg msg;
 
+    if (!conn->closing && conn->h2 != NULL)
+        http2_tick(conn->h2, now_ms);
     if (conn->closing || !is_too_slow(conn, now_ms))
         return;
     conn->http->stats.closed_slow++;
@@ -617,12 +786,14 @@ void http_conn_tick(struct http_conn *conn, uint64_t now_ms)
         http_request_bad(conn->request, 408, &msg);
         return;
     }
-    http_conn_close(conn);
+    http_conn_part(conn);
 }
 
 /* Since when a connection waits for its client; UINT64_MAX: it does not. Who has shown who it is may send a body. */
 static uint64_t waits_since_ms(const struct http_conn *conn)
 {
+    if (conn->h2 != NULL && !conn->finish)
+        return http2_is_waiting(conn->h2) ? conn->progress_ms : UINT64_MAX;
     switch (conn->phase) {
     case CONN_HEAD:
     case CONN_LINGER: return conn->phase_ms;

@@ -39,6 +39,7 @@ void http_request_release(struct http_request *request)
         request->state_free(request->state);
     shoal_buf_deinit(&request->body);
     shoal_buf_deinit(&request->extra);
+    shoal_buf_deinit(&request->trailers);
     arena_deinit(&request->arena);
     free(request);
     http->requests_open--;
@@ -50,7 +51,11 @@ void http_body_pause(struct http_request *request) { request->paused++; }
 void http_body_resume(struct http_request *request)
 {
     SHOAL_ASSERT(request->paused > 0);
-    if (--request->paused == 0 && request->conn != NULL)
+    if (--request->paused > 0 || request->conn == NULL)
+        return;
+    if (request->stream != NULL)
+        http2_resume(request);
+    else
         http_conn_process(request->conn);
 }
 
@@ -230,6 +235,10 @@ static bool send_continue(struct http_request *request)
 
     if (!request->head.expect_continue || (!request->head.chunked && request->head.content_length == 0))
         return true;
+    if (request->stream != NULL) {
+        http2_continue(request);
+        return true;
+    }
     return http_conn_write(request->conn, shoal_view_of(go_on, sizeof(go_on) - 1), (struct shoal_view){ 0 }, NULL,
                            NULL) == SHOAL_OK;
 }
@@ -243,7 +252,7 @@ static void start_body(struct http_request *request)
         if (send_continue(request))
             http_body_resume(request);
         else
-            http_conn_close(request->conn);
+            http_stream_abort(request);
     }
     http_request_release(request);
 }
@@ -438,8 +447,39 @@ static void response_end(struct http_request *request)
 {
     SHOAL_ASSERT(!request->response_ended);
     request->response_ended = true;
-    if (request->conn != NULL)
+    if (request->conn != NULL && request->stream != NULL)
+        http2_answer_ended(request);
+    else if (request->conn != NULL)
         http_conn_response_ended(request->conn, request);
+}
+
+/* The client is told that nothing more comes of it: over HTTP/1 its connection is closed. */
+static void drop(struct http_request *request)
+{
+    if (request->conn == NULL)
+        return;
+    if (request->stream != NULL)
+        http2_abort(request);
+    else
+        http_conn_close(request->conn);
+}
+
+static void respond_h2(struct http_request *request, int status, const char *type, struct shoal_view body)
+{
+    size_t length = body.len;
+    enum shoal_err err;
+
+    if (request->head.method == HTTP1_HEAD)
+        body.len = 0;
+    http_request_hold(request);
+    err = http2_answer(request, status, type, length, body.len == 0);
+    if (err == SHOAL_OK && body.len > 0)
+        err = http2_write(request, body, NULL);
+    if (err != SHOAL_OK)
+        drop(request);
+    else
+        response_end(request);
+    http_request_release(request);
 }
 
 static void respond_as(struct http_request *request, int status, const char *type, struct shoal_view body)
@@ -451,10 +491,14 @@ static void respond_as(struct http_request *request, int status, const char *typ
     request->responded = true;
     if (request->conn == NULL)
         return;
-    if (!http_conn_keeps(request->conn, request))
+    if (request->stream == NULL && !http_conn_keeps(request->conn, request))
         request->head.keep_alive = false;
     if (status == 204 || status == 304)
         body.len = 0; /* such an answer has no body: a client would take it for the next answer's head */
+    if (request->stream != NULL) {
+        respond_h2(request, status, type, body);
+        return;
+    }
     len = format_head(request, status, type, body.len, request->head.keep_alive, head, sizeof(head));
     if (request->head.method == HTTP1_HEAD)
         body.len = 0;
@@ -590,6 +634,11 @@ void http_stream_start(struct http_request *request, int status, const char *typ
     request->stream_left = length;
     if (request->conn == NULL)
         return;
+    if (request->stream != NULL) {
+        if (http2_answer(request, status, type, length, false) != SHOAL_OK)
+            drop(request);
+        return;
+    }
     request->chunked = length == HTTP_LENGTH_UNKNOWN && !request->head.http10;
     if (!http_conn_keeps(request->conn, request) || (length == HTTP_LENGTH_UNKNOWN && !request->chunked))
         request->head.keep_alive = false;
@@ -624,11 +673,13 @@ void http_stream_write(struct http_request *request, struct shoal_view bytes, ht
             err = shoal_buf_append(&piece, "\r\n", 2);
         bytes = shoal_buf_view(&piece);
     }
-    if (err == SHOAL_OK)
+    if (err == SHOAL_OK && request->stream != NULL)
+        err = http2_write(request, bytes, next);
+    else if (err == SHOAL_OK)
         err = http_conn_write(request->conn, bytes, (struct shoal_view){ 0 }, request, next);
     shoal_buf_deinit(&piece);
     if (err != SHOAL_OK) {
-        http_conn_close(request->conn);
+        drop(request);
         http_call_later(request, next);
     }
 }
@@ -639,7 +690,7 @@ void http_stream_end(struct http_request *request)
     if (request->conn == NULL)
         return;
     if (request->stream_left != HTTP_LENGTH_UNKNOWN && request->stream_left > 0) {
-        http_conn_close(request->conn);
+        drop(request);
         return;
     }
     if (request->chunked && http_conn_write(request->conn, shoal_view_of("0\r\n\r\n", 5), (struct shoal_view){ 0 },
@@ -650,8 +701,4 @@ void http_stream_end(struct http_request *request)
     response_end(request);
 }
 
-void http_stream_abort(struct http_request *request)
-{
-    if (request->conn != NULL)
-        http_conn_close(request->conn);
-}
+void http_stream_abort(struct http_request *request) { drop(request); }

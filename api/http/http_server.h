@@ -2,7 +2,8 @@
  *
  *   socket -> [TLS] -> in[64 KiB] -> head -> route -> (auth) -> begin -> data* -> handle -> response -> next head
  *
- * H1. One request of a connection is in hand at a time; what the client sends ahead waits in the socket.
+ * H1. One request of an HTTP/1 connection is in hand at a time; what the client sends ahead waits in the socket. Over HTTP/2
+ *     it is one a stream (http2.h).
  * H2. A request lives until nobody holds it: the connection holds it until the response is out, and whoever waits for a
  *     thread or the backend holds it with http_request_hold. Then `state_free` runs, once.
  * H3. A request whose connection is gone (conn == NULL) may go on; what it answers is dropped.
@@ -17,6 +18,7 @@
 
 #include "arena.h"
 #include "http1_parser.h"
+#include "http2.h"
 #include "json_writer.h"
 #include "tls_openssl.h"
 #include "shoal/token.h"
@@ -50,6 +52,8 @@ struct http_route {
 struct http_request {
     struct shoal_http *http;
     struct http_conn *conn;
+    struct http2_stream *stream; /* NULL: it came over HTTP/1 */
+    http_request_fn *gone;       /* the client has given it up; NULL: the route need not know */
     unsigned refs;
     struct arena arena;
     struct http1_head head;
@@ -63,7 +67,8 @@ struct http_request {
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
     void *state;       /* the route's own */
     void (*state_free)(void *state);
-    struct shoal_buf extra; /* header lines of the answer */
+    struct shoal_buf extra;    /* header lines of the answer */
+    struct shoal_buf trailers; /* lines after its content; HTTP/2 alone sends them */
     unsigned paused;
     bool responded;
     bool response_ended;
@@ -144,12 +149,14 @@ struct shoal_http {
     uint64_t handshakes_ms; /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
     unsigned handshakes;    /* answered in it */
     bool handshakes_wait;   /* connections do, for the next span */
+    bool yields_wait;       /* connections do, for the next turn */
     struct shoal_http_stats stats;
     struct shoal_histogram times; /* of requests, from head to the end of the answer */
     uint16_t port;
     unsigned handles_open; /* listener, timer, connections */
     unsigned requests_open;
     uint64_t infer_bytes; /* bodies held for models */
+    uint64_t h2_held;     /* bodies and answers held for clients of HTTP/2 */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;
@@ -167,6 +174,12 @@ void http_conn_process(struct http_conn *conn);
 /* Whether it waits to answer its client's hello; then that is done. */
 bool http_conn_waits(const struct http_conn *conn);
 void http_conn_resume(struct http_conn *conn);
+/* Whether it has had its share of a turn; http_conn_go_on comes in the next one. */
+bool http_conn_yields(const struct http_conn *conn);
+void http_conn_go_on(struct http_conn *conn);
+size_t http_conn_held(const struct http_conn *conn);
+/* The server stops. */
+void http_conn_part(struct http_conn *conn);
 void http_conn_tick(struct http_conn *conn, uint64_t now_ms);
 struct http_conn *http_conn_next(struct http_conn *conn);
 const uint8_t *http_conn_address(const struct http_conn *conn); /* 16 bytes: the client's, an IPv4 one in IPv6 form */
@@ -188,6 +201,7 @@ bool http_handshake_may(struct shoal_http *http);
 uint64_t http_now_ms(const struct shoal_http *http); /* the loop's, at the beginning of its turn */
 /* Calls `next` from the loop, so that a writer may call itself. */
 void http_call_later(struct http_request *request, http_request_fn *next);
+void http_yield(struct shoal_http *http);
 void http_handle_closed(struct shoal_http *http);
 void http_stop_check(struct shoal_http *http);
 

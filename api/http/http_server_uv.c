@@ -22,6 +22,7 @@ struct server {
     uv_tcp_t listener;
     uv_timer_t timer;
     uv_timer_t handshakes; /* runs while connections wait to answer a hello */
+    uv_timer_t yields;     /* runs while connections wait for the next turn */
 };
 
 static struct server *server_of(struct shoal_http *http) { return (struct server *)http; }
@@ -118,6 +119,26 @@ bool http_handshake_may(struct shoal_http *http)
     return false;
 }
 
+static void on_yields(uv_timer_t *timer)
+{
+    struct shoal_http *http = timer->data;
+    struct http_conn *next;
+
+    http->yields_wait = false;
+    for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
+        next = http_conn_next(conn);
+        if (http_conn_yields(conn))
+            http_conn_go_on(conn);
+    }
+}
+
+void http_yield(struct shoal_http *http)
+{
+    if (!http->yields_wait && !http->stopping)
+        (void)uv_timer_start(&server_of(http)->yields, on_yields, 0, 0);
+    http->yields_wait = true;
+}
+
 static void http_free(struct shoal_http *http)
 {
     tls_context_destroy(http->tls);
@@ -192,6 +213,10 @@ static enum shoal_err open_handles(struct shoal_http *http, struct shoal_msg *ms
     SHOAL_ASSERT(failed == 0);
     server_of(http)->handshakes.data = http;
     http->handles_open = 3;
+    failed = uv_timer_init(http->loop, &server_of(http)->yields);
+    SHOAL_ASSERT(failed == 0);
+    server_of(http)->yields.data = http;
+    http->handles_open = 4;
     return bind_listener(http, msg);
 }
 
@@ -261,11 +286,12 @@ void shoal_http_stop(struct shoal_http *http, void (*stopped)(void *arg), void *
     http->stopped_arg = arg;
     for (struct http_conn *conn = http->conns; conn != NULL; conn = next) {
         next = http_conn_next(conn);
-        http_conn_close(conn);
+        http_conn_part(conn);
     }
     if (http->handles_open > 1) {
         uv_close((uv_handle_t *)&server_of(http)->timer, on_own_closed);
         uv_close((uv_handle_t *)&server_of(http)->handshakes, on_own_closed);
+        uv_close((uv_handle_t *)&server_of(http)->yields, on_own_closed);
     }
     uv_close((uv_handle_t *)&server_of(http)->listener, on_own_closed);
 }

@@ -30,18 +30,21 @@ static enum shoal_err openssl_fail(struct shoal_msg *msg, enum shoal_err err, co
     return shoal_fail(msg, err, "TLS: %s: %s", what, text);
 }
 
+/* HTTP/2 where the client offers it, else HTTP/1.1. */
 static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
                            unsigned in_len, void *arg)
 {
-    static const unsigned char ours[] = "\x08http/1.1";
+    static const char *const ours[] = { "h2", "http/1.1" };
 
     (void)ssl;
     (void)arg;
-    for (unsigned at = 0; at < in_len && in[at] < in_len - at; at += 1u + in[at]) {
-        if (in[at] == ours[0] && memcmp(in + at + 1, ours + 1, ours[0]) == 0) {
-            *out = in + at + 1;
-            *out_len = in[at];
-            return SSL_TLSEXT_ERR_OK;
+    for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+        for (unsigned at = 0; at < in_len && in[at] < in_len - at; at += 1u + in[at]) {
+            if (in[at] == strlen(ours[i]) && memcmp(in + at + 1, ours[i], in[at]) == 0) {
+                *out = in + at + 1;
+                *out_len = in[at];
+                return SSL_TLSEXT_ERR_OK;
+            }
         }
     }
     return SSL_TLSEXT_ERR_NOACK;
@@ -66,8 +69,7 @@ static enum shoal_err load_files(SSL_CTX *ctx, const char *dir, struct shoal_msg
     if (SSL_CTX_use_certificate_chain_file(ctx, crt) != 1)
         return openssl_fail(msg, SHOAL_ERR_INVALID, UNREADABLE("tls.crt cannot be read"));
     if (SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(ctx) != 1)
-        return openssl_fail(msg, SHOAL_ERR_INVALID,
-                            UNREADABLE("tls.key cannot be read or does not fit tls.crt"));
+        return openssl_fail(msg, SHOAL_ERR_INVALID, UNREADABLE("tls.key cannot be read or does not fit tls.crt"));
     return SHOAL_OK;
 }
 
@@ -194,6 +196,15 @@ enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t l
 }
 
 bool tls_conn_is_ready(const struct tls_conn *conn) { return SSL_is_init_finished(conn->ssl) == 1; }
+
+bool tls_conn_is_h2(const struct tls_conn *conn)
+{
+    const unsigned char *name = NULL;
+    unsigned len = 0;
+
+    SSL_get0_alpn_selected(conn->ssl, &name, &len);
+    return len == 2 && memcmp(name, "h2", 2) == 0;
+}
 
 bool tls_conn_has_output(const struct tls_conn *conn) { return BIO_ctrl_pending(conn->out) > 0; }
 

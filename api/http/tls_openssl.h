@@ -32,6 +32,8 @@ SHOAL_MUST_CHECK enum shoal_err tls_conn_read(struct tls_conn *conn, void *bytes
 SHOAL_MUST_CHECK enum shoal_err tls_conn_write(struct tls_conn *conn, const void *bytes, size_t len);
 /* The handshake is over: what comes now costs a cipher, not a key exchange and a signature. */
 bool tls_conn_is_ready(const struct tls_conn *conn);
+/* The client chose HTTP/2 (ALPN). */
+bool tls_conn_is_h2(const struct tls_conn *conn);
 void tls_conn_close(struct tls_conn *conn); /* writes close_notify */
 bool tls_conn_has_output(const struct tls_conn *conn);
 /* Bytes for the socket, appended to `out`. */

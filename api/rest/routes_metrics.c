@@ -31,6 +31,9 @@ static enum shoal_err server_metrics(const struct shoal_http *http, struct shoal
           http->stats.closed_slow },
         { "shoal_http_closed_idle_total", "connections closed because nothing was asked", http->stats.closed_idle },
         { "shoal_http_tls_failed_total", "handshakes that failed", http->stats.tls_failed },
+        { "shoal_http2_connections_accepted_total", "connections that speak HTTP/2", http->stats.h2_accepted },
+        { "shoal_http2_calmed_total", "connections of HTTP/2 closed because they asked for too much work or memory",
+          http->stats.h2_calmed },
         { "shoal_http_uploads_open", "uploads under way", http->stats.uploads_open },
     };
     enum shoal_err err = SHOAL_OK;

@@ -1,4 +1,5 @@
-/* The HTTP server of an agent: it runs inside the agent's libuv loop. HTTP/1.1 only for now (ALPN offers http/1.1). */
+/* The HTTP server of an agent: it runs inside the agent's libuv loop. HTTP/1.1, and HTTP/2 where the client chooses it by
+ * ALPN or, without TLS, begins with its preface. */
 #ifndef SHOAL_HTTP_H
 #define SHOAL_HTTP_H
 
@@ -53,6 +54,8 @@ struct shoal_http_stats {
     uint64_t closed_slow;
     uint64_t closed_idle; /* gave way to a newer connection */
     uint64_t tls_failed;
+    uint64_t h2_accepted; /* connections that speak HTTP/2 */
+    uint64_t h2_calmed;   /* of them, closed because they asked for too much work or memory */
     uint32_t connections_open;
     uint32_t uploads_open;
 };

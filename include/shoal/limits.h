@@ -139,6 +139,31 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
  * counted. */
 #define SHOAL_HTTP_CONNECTIONS_MAX 1024
 #define SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX 256
+/* HTTP/2: requests at once on one connection, as RFC 9113 advises; of strangers whose bodies are still to come, so that a
+ * connection of theirs holds little. Windows: what a client may send ahead of one request, enough for 1 GB/s over a
+ * tenth of a millisecond, and of all of a connection, which is what a connection's bodies hold at most. */
+#define SHOAL_H2_STREAMS_MAX 100u
+#define SHOAL_H2_STRANGERS_MAX 2u
+#define SHOAL_H2_STREAM_WINDOW_BYTES (128 * SHOAL_KIB)
+#define SHOAL_H2_WINDOW_BYTES (512 * SHOAL_KIB)
+/* Pieces of one head: 32 KiB need three. */
+#define SHOAL_H2_CONTINUATIONS_MAX 4u
+/* A head that compression makes larger than it may be is read on up to this, for an answer; then the connection ends. */
+#define SHOAL_H2_HEAD_READ_MAX (2 * SHOAL_HTTP_HEAD_BYTES_MAX)
+/* Frames that ask for nothing, and requests given up: how many at once, and how many a second from then on. A client that
+ * reads at full speed sends two a frame of ours, which are not counted. */
+#define SHOAL_H2_FRAMES_MAX 2000u
+#define SHOAL_H2_FRAMES_RATE 500u
+#define SHOAL_H2_RESETS_MAX 400u
+#define SHOAL_H2_RESETS_RATE 100u
+/* Answers that a connection's client does not take, before its next request is refused (to be sent again); and bodies and
+ * answers held for all such clients: beyond it the connection goes that holds most. */
+#define SHOAL_H2_OUT_BYTES_MAX (4 * SHOAL_MIB)
+#define SHOAL_H2_HELD_BYTES_MAX (256 * SHOAL_MIB)
+/* Requests in hand at once, those of clients that have gone included: a few KiB each. More are refused, to be sent again. */
+#define SHOAL_HTTP_REQUESTS_MAX 4096u
+/* Requests begun for one connection in a turn of the loop, then it is another one's turn: 2 ms. */
+#define SHOAL_H2_TURN_REQUESTS_MAX 64u
 /* Answers to hellos of TLS in a span of so many milliseconds: each costs a key exchange and a signature, 0.3 ms of the loop.
  * So a flood of hellos takes a quarter of a core and no turn is long by it; 800 clients a second are let in. Of what is
  * above, each connection waits for its place in the line. */

@@ -1,6 +1,7 @@
 /* libFuzzer: a connection's whole life, through the server's own loop: what a client sends, cut where the first byte says, to a
- * socket on loopback. The second byte says how it ends: half closed, reset, or left open while the next one comes. Whatever it
- * sends, what comes back is HTTP, and nothing of a closed connection stays. */
+ * socket on loopback. The second byte says how it ends: half closed, reset, or left open while the next one comes; and whether the
+ * client speaks HTTP/2, whose preface goes before. Whatever it sends, what comes back is HTTP, and nothing of a closed connection
+ * stays. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sodium.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "api/http/http2_guard.h"
 #include "shoal/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
@@ -20,6 +22,7 @@ static struct {
     uv_loop_t loop;
     struct shoal_http *http; /* one server takes all inputs */
     int left_open;
+    bool h2; /* the client does */
 } server = { .left_open = -1 };
 
 static bool no_user(void *ctx, const char *name, struct shoal_user *user)
@@ -84,12 +87,13 @@ static int client_open(void)
 /* What has come is HTTP from its first byte. False: the server has ended it. */
 static bool client_read(int fd, size_t *got)
 {
-    static const char begin[] = "HTTP/1.1 ";
+    static const char old[] = "HTTP/1.1 ", new[] = { 0, 0, 18, 4, 0, 0, 0, 0, 0, 0 }; /* SETTINGS */
+    const char *begin = server.h2 ? new : old;
     uint8_t bytes[4096];
     ssize_t len;
 
     while ((len = recv(fd, bytes, sizeof(bytes), 0)) > 0) {
-        for (size_t i = 0; i < (size_t)len && *got + i < sizeof(begin) - 1; i++)
+        for (size_t i = 0; i < (size_t)len && *got + i < sizeof(old) - 1; i++)
             SHOAL_ASSERT(bytes[i] == (uint8_t)begin[*got + i]);
         *got += (size_t)len;
     }
@@ -129,7 +133,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         server_start();
     piece = bytes[0] % 64 * 8u + 1;
     how = bytes[1] % 3;
+    server.h2 = bytes[1] / 3 % 2 == 1;
     fd = client_open();
+    if (server.h2 && send(fd, HTTP2_PREFACE "\0\0\0\4\0\0\0\0\0", 33, MSG_NOSIGNAL) != 33)
+        abort();
     for (size_t at = 2; at < len; at += piece) {
         size_t part = len - at < piece ? len - at : piece;
 

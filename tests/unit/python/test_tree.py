@@ -44,7 +44,7 @@ PREFIXES = {
     "node/agent": {"agent", "archive", "membership"},
     "node/backend": {"backend", "list", "agent"},
     "api/rest": {"args", "http", "job", "package", "page", "result", "routes", "service", "submit"},
-    "api/http": {"arena", "auth", "http", "http1", "json", "multipart", "tls", "token"},
+    "api/http": {"arena", "auth", "http", "http1", "http2", "json", "multipart", "tls", "token"},
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "record", "records", "solo", "step", "wait"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
     "collective/transport": {"transport", "seal"},
@@ -84,7 +84,7 @@ DEFAULTS = {
 # A library's headers, and the suffix of the files that may include them: `ls` shows where a library can leak.
 SUFFIXES = {
     "uv": "uv", "lmdb": "lmdb", "msgpack": "msgpack", "jansson": "jansson", "sodium": "sodium", "curl": "curl", "curses": "ncurses",
-    "archive": "archive", "archive_entry": "archive", "openssl": "openssl", "http_parser": "parser", "ucp": "ucx", "ucs": "ucx",
+    "archive": "archive", "archive_entry": "archive", "openssl": "openssl", "http_parser": "parser", "nghttp2": "nghttp2", "ucp": "ucx", "ucs": "ucx",
 }
 # More than one library in a file: what the second one does there.
 SECOND = {

@@ -1,0 +1,307 @@
+"""HTTP/2 at the address of the API: the same answers as over HTTP/1, and what no honest client sends. Before a backend that lives
+in memory (api_fake)."""
+
+import base64
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+
+import pytest
+from h2raw import (CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
+                   WINDOW_UPDATE, Client, frame)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OUT = pathlib.Path(os.environ.get("SHOAL_OUT", ROOT / "build" / "release"))
+BASE = "/platform/rest/deeplearning/v1"
+BASIC = ("authorization", "Basic " + base64.b64encode(b"ada:secret").decode())
+H2 = ssl.create_default_context()
+H2.check_hostname = False
+H2.verify_mode = ssl.CERT_NONE
+H2.set_alpn_protocols(["h2"])
+
+
+class Server:
+    def __init__(self, folder, tls):
+        folder.mkdir()
+        command = [str(OUT / "tests" / "system" / "api_fake"), "0", str(folder)] + ([] if tls else ["plain"])
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "API_FAKE_MS": "300"})
+        self.port = int(self.process.stdout.readline().split()[1])
+        self.tls = tls
+
+    def client(self, **named):
+        return Client(("127.0.0.1", self.port), H2.wrap_socket if self.tls else None, **named)
+
+    def connect(self):
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return H2.wrap_socket(sock) if self.tls else sock
+
+    def url(self, path):
+        return "http%s://127.0.0.1:%d%s" % ("s" if self.tls else "", self.port, path)
+
+    def resident_mib(self):
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path("/proc/%d/status" % self.process.pid).read_text()).group(1)) / 1024
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=20)
+
+
+@pytest.fixture(scope="module", params=["tls", "plain"])
+def server(request, tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("h2") / "data", request.param == "tls")
+    yield made
+    assert made.stop() == 0  # it ends by itself, whatever the clients left behind
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as made:
+        yield made
+
+
+def metric(server, name):
+    with server.client() as c:
+        c.ask(1, "/v1/metrics", headers=[BASIC])
+        return float(re.search(r"^%s (\S+)" % name, c.answer(1)[1].decode(), flags=re.M).group(1))
+
+
+def curl(server, path, *options, body=None):
+    command = ["curl", "-sk", "-u", "ada:secret", "-w", "\n%{http_version} %{http_code}", *options, server.url(path)]
+    out = subprocess.run(command, input=body, capture_output=True, timeout=60, check=True).stdout
+    text, last = out.rsplit(b"\n", 1)
+    return last.decode().split(), text
+
+
+def test_curl_gets_the_same_over_both(server):
+    how = "--http2" if server.tls else "--http2-prior-knowledge"
+    for path in (BASE + "/conf", "/healthz", "/v2", "/nope", "/v1/jobs"):
+        old, new = curl(server, path, "--http1.1"), curl(server, path, how)
+        assert old[0][0] == "1.1" and new[0][0] == "2"
+        assert old[0][1] == new[0][1] and (old[1] == new[1] or path == "/v1/jobs"), path
+    if not server.tls:  # an offer to upgrade is not taken up
+        assert curl(server, "/healthz", "--http2")[0] == ["1.1", "200"]
+
+
+def test_an_upload_and_its_log(server, tmp_path):
+    (tmp_path / "main.py").write_bytes(b"print(1)\n" + b"#" * 3_000_000)
+    how = "--http2" if server.tls else "--http2-prior-knowledge"
+    (version, status), text = curl(server, BASE + "/execs/?args=--exec-start%20PyTorch%20--model-main%20main.py", how,
+                                   "-F", "file=@%s" % (tmp_path / "main.py"))
+    assert (version, status) == ("2", "200"), text
+    job = json.loads(text)["id"]
+    assert curl(server, BASE + "/execs/" + job, how)[0] == ["2", "200"]
+    assert curl(server, "/v1/jobs/%s/log?follow=true" % job, how)[0] == ["2", "200"]
+
+
+def test_requests_at_once_on_one_connection(client):
+    for stream in range(1, 199, 2):
+        client.ask(stream, "/healthz" if stream % 4 == 1 else "/nope")
+    seen = {}
+    while len(seen) < 99:
+        kind, flags, stream, payload = client.read()
+        if kind == HEADERS:
+            seen[stream] = dict(client._decoder.decode(payload))[":status"]
+    assert seen == {stream: "200" if stream % 4 == 1 else "404" for stream in range(1, 199, 2)}
+
+
+STRICT = {
+    "no authority": (-1, dict(authority=None)),
+    "an authority with a slash": (-1, dict(authority="a/b")),
+    "a Host that differs": (400, dict(headers=[("host", "b")])),
+    "a Host alone": (200, dict(authority=None, headers=[("host", "b")])),
+    "a fragment": (400, dict(path="/healthz#x")),
+    "a blank in the path": (-1, dict(path="/hea lthz")),
+    "an odd Expect": (417, dict(headers=[("expect", "magic")])),
+    "a line break in a value": (400, dict(headers=[("x", "a\nb")])),
+    "a NUL in a value": (400, dict(headers=[("x", "a\0b")])),
+    "Connection": (-1, dict(headers=[("connection", "close")])),
+    "Transfer-Encoding": (-1, dict(headers=[("transfer-encoding", "chunked")])),
+    "101 headers": (431, dict(headers=[("x%d" % i, "a") for i in range(101)])),
+    "a large head": (431, dict(headers=[("x", "a" * 40000)])),
+    "another method": (405, dict(method="FROB")),
+    "a compressed body": (415, dict(path="/auth/v1/logon", method="POST", headers=[("content-encoding", "gzip")], body=b"abc")),
+    "no credentials": (401, dict(path=BASE + "/conf")),
+    "a large body of a stranger": (413, dict(path="/auth/v1/logon", method="POST", body=b"x" * 5000)),
+    "a length that is another": (-1, dict(path="/auth/v1/logon", method="POST", headers=[("content-length", "9")], body=b"abc")),
+}
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_as_strict_as_http1(server, name):
+    """Below 0: the stream is reset (by the library, where the request is no HTTP)."""
+    want, named = STRICT[name]
+    with server.client() as c:
+        if name == "a large head":
+            head = c.head(headers=named["headers"])
+            pieces = [head[at:at + 16384] for at in range(0, len(head), 16384)]
+            c.send(HEADERS, END_STREAM | (END_HEADERS if len(pieces) == 1 else 0), 1, pieces[0])
+            for piece in pieces[1:]:
+                c.send(CONTINUATION, END_HEADERS if piece is pieces[-1] else 0, 1, piece)
+        else:
+            c.ask(1, **named)
+        got = c.status(1)
+        assert got == want or (want < 0 and got in (-1, 400)), got
+        c.ask(3)
+        assert c.status(3) == 200  # the connection is as it was
+
+
+WRONG = {
+    "no preface": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a preface and a half": PREFACE + PREFACE,
+    "no SETTINGS first": PREFACE + frame(PING, payload=b"x" * 8),
+    "a frame too large": PREFACE + frame(SETTINGS) + b"\x00\xff\xff" + frame(DATA)[3:],
+    "DATA on stream 0": PREFACE + frame(SETTINGS) + frame(DATA, 0, 0, b"x"),
+    "DATA on an idle stream": PREFACE + frame(SETTINGS) + frame(DATA, 0, 5, b"x"),
+    "an even stream": PREFACE + frame(SETTINGS) + frame(HEADERS, END_HEADERS | END_STREAM, 2, b"\x82\x87\x84"),
+    "a head that does not decode": PREFACE + frame(SETTINGS) + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xff\xff\xff\xff\xff\xff\xff"),
+    "a lone CONTINUATION": PREFACE + frame(SETTINGS) + frame(CONTINUATION, END_HEADERS, 1, b"\x82"),
+    "a window of nothing": PREFACE + frame(SETTINGS) + frame(WINDOW_UPDATE, payload=b"\0\0\0\0"),
+    "a PING of seven bytes": PREFACE + frame(SETTINGS) + frame(PING, payload=b"x" * 7),
+    "PRIORITY on itself": PREFACE + frame(SETTINGS) + frame(PRIORITY, 0, 1, struct.pack(">IB", 1, 1)) + frame(PUSH_PROMISE, 4, 1, b"\0\0\0\2\x82"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_http2_ends_the_connection(server, name):
+    if name == "no preface" and not server.tls:
+        pytest.skip("that is HTTP/1 here")
+    with server.connect() as sock:
+        sock.sendall(WRONG[name])
+        while sock.recv(1 << 16):
+            pass  # until it is closed
+    with server.client() as c:
+        c.ask(1)
+        assert c.status(1) == 200
+
+
+def test_one_byte_at_a_time(server):
+    with server.client() as c:
+        for byte in frame(HEADERS, END_HEADERS | END_STREAM, 1, c.head()):
+            c.sock.sendall(bytes([byte]))
+        assert c.status(1) == 200
+    if not server.tls:
+        with server.connect() as sock:
+            for byte in PREFACE + frame(SETTINGS):
+                sock.sendall(bytes([byte]))
+            assert sock.recv(9)[3] == SETTINGS
+
+
+def flood(server, name, piece, count, first=b""):
+    """Sends `piece(n)` until the server has had enough; the code that it ends with."""
+    before = metric(server, "shoal_http2_calmed_total")
+    with server.client() as c:
+        try:
+            c.sock.sendall(first)
+            for number in range(count):
+                c.sock.sendall(piece(number, c))
+        except OSError:
+            pass
+        code = c.end()
+    assert code in (CALM, None), name
+    assert metric(server, "shoal_http2_calmed_total") == before + 1, name
+    with server.client() as c:
+        c.ask(1)
+        assert c.status(1) == 200
+
+
+def reset(number, c):
+    stream = 2 * number + 1
+    return frame(HEADERS, END_HEADERS, stream, c.head("/auth/v1/logon", "POST")) + frame(RST_STREAM, 0, stream, struct.pack(">I", 8))
+
+
+FLOODS = {
+    "PING": lambda n, c: frame(PING, payload=b"x" * 8) * 100,
+    "SETTINGS": lambda n, c: frame(SETTINGS, payload=struct.pack(">HI", 1, n % 2 * 4096)) * 100,
+    "PRIORITY": lambda n, c: frame(PRIORITY, 0, 1, struct.pack(">IB", 0, 1)) * 100,
+    "WINDOW_UPDATE": lambda n, c: frame(WINDOW_UPDATE, payload=b"\0\0\0\1") * 100,
+    "unknown frames": lambda n, c: frame(0xBE, 0, 0, b"") * 100,
+    "rapid reset": reset,
+    "empty DATA": lambda n, c: frame(DATA, 0, 1) * 100,
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_floods_end_the_connection(server, name):
+    with server.client() as c:
+        head = frame(HEADERS, END_HEADERS, 1, c.head("/auth/v1/logon", "POST"))
+    flood(server, name, FLOODS[name], 1000, head if name == "empty DATA" else b"")
+
+
+def test_a_head_without_end(server):
+    flood(server, "CONTINUATION", lambda n, c: frame(CONTINUATION, 0, 1, b""), 100, frame(HEADERS, END_STREAM, 1, b"\x82"))
+    big = frame(HEADERS, END_STREAM, 1, b"\x82") + frame(CONTINUATION, 0, 1, b"\x40\x01a\x7f\x81\x7f" + b"a" * 16000)
+    flood(server, "CONTINUATION of much", lambda n, c: frame(CONTINUATION, 0, 1, b"a" * 16000), 100, big)
+
+
+def test_a_small_head_that_decodes_to_a_large_one(server):
+    """A value of 4 KB enters the table once, and is named 10,000 times."""
+    before = metric(server, "shoal_http2_calmed_total")
+    with server.client() as c:
+        value = b"a" * 3900
+        head = c.head() + b"\x40\x01x" + b"\x7f" + bytes([0xBD, 0x1D]) + value + b"\xbe" * 10000
+        assert (len(value) - 127) & 0x7F | 0x80 == 0xBD and (len(value) - 127) >> 7 == 0x1D
+        c.send(HEADERS, END_HEADERS | END_STREAM, 1, head)
+        assert c.end() in (CALM, None)
+    assert metric(server, "shoal_http2_calmed_total") == before + 1
+
+
+def test_a_client_that_does_not_read_holds_little(server):
+    """Its windows are closed: the answers wait, then its requests are refused."""
+    before = server.resident_mib()
+    with server.client(settings=struct.pack(">HI", 4, 0)) as c:
+        for stream in range(1, 4001, 2):
+            c.send(HEADERS, END_HEADERS | END_STREAM, stream, c.head("/v1/metrics", headers=[BASIC]))
+        refused = 0
+        while refused == 0:
+            kind, _, _, payload = c.read()
+            refused += kind == RST_STREAM and payload == struct.pack(">I", 7)
+        assert server.resident_mib() - before < 24
+    assert metric(server, "shoal_http_connections_open") <= 2
+
+
+def test_bodies_of_strangers_at_once_are_few(client):
+    for stream in (1, 3, 5):
+        client.send(HEADERS, END_HEADERS, stream, client.head("/auth/v1/logon", "POST", [("content-length", "3")]))
+    assert client.status(5) == 503
+    client.send(DATA, END_STREAM, 1, b"abc")
+    assert client.status(1) in (400, 401)
+
+
+def test_a_body_that_nobody_takes_is_not_wanted(client):
+    """Answered before its end: the rest is asked not to come, and the connection goes on."""
+    client.send(HEADERS, END_HEADERS, 1, client.head("/nope", "POST"))
+    assert client.status(1) == 404
+    assert client.read()[:3] == (RST_STREAM, 0, 1)
+    client.send(DATA, 0, 1, b"x" * 1000)
+    client.ask(3)
+    assert client.status(3) == 200
+
+
+def test_many_clients_at_once(server):
+    def work(number):
+        with server.client() as c:
+            for stream in range(1, 101, 2):
+                c.ask(stream, "/v2", headers=[BASIC])
+                assert c.status(stream) == 200
+        return number
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(16))) == 120
+
+
+def test_goaway_when_it_stops(tmp_path):
+    server = Server(tmp_path / "data", True)
+    with server.client() as c:
+        c.ask(1)
+        assert c.status(1) == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert c.end() == 0
+    assert server.process.wait(timeout=20) == 0
+    assert GOAWAY == 7
