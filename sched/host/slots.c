@@ -306,7 +306,7 @@ void slots_worker_exited(struct slots_step *s, struct worker *worker, int32_t st
     worker->report.status = status;
     worker->report.signalled = signalled;
     worker->report.frozen = false;
-    if (text[0] != '\0')
+    if (text[0] != '\0' && !worker->report.failed) /* what it said itself says more than its last line */
         job_cut_text(worker->report.text, sizeof(worker->report.text), text);
     worker->want = 0;
     worker->unproven = false;

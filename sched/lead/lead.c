@@ -824,7 +824,8 @@ static enum shoal_err take_memory(struct shoal_lead *lead)
         return SHOAL_OK;
     lead->shrunk = calloc(1, sizeof(*lead->shrunk));
     lead->links = calloc(1, sizeof(*lead->links));
-    return lead->shrunk == NULL || lead->links == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
+    lead->call_text = calloc(1, SHOAL_JOB_REASON_BYTES);
+    return lead->shrunk == NULL || lead->links == NULL || lead->call_text == NULL ? SHOAL_ERR_FULL : SHOAL_OK;
 }
 
 enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lead_options *options)
@@ -868,6 +869,7 @@ void shoal_lead_destroy(struct shoal_lead *lead)
     free(lead->workers);
     free(lead->hosts);
     free(lead->shrunk);
+    free(lead->call_text);
     free(lead->links);
     free(lead);
 }
@@ -876,7 +878,7 @@ size_t shoal_lead_bytes(const struct shoal_lead *lead)
 {
     SHOAL_ASSERT((lead->shrunk == NULL) == (lead->links == NULL)); /* both, or not elastic */
     return sizeof(*lead) + lead->worker_cap * sizeof(*lead->workers) + lead->host_cap * sizeof(*lead->hosts) +
-           (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links));
+           (lead->shrunk == NULL ? 0 : sizeof(*lead->shrunk) + sizeof(*lead->links) + SHOAL_JOB_REASON_BYTES);
 }
 
 /* Of the largest job; one of a single worker takes a thirtieth. */
@@ -884,7 +886,7 @@ void shoal_lead_memory(struct shoal_memory *memory)
 {
     const size_t largest = sizeof(struct shoal_lead) + LEAD_WORKERS_MAX * sizeof(struct lworker) +
                            LEAD_HOSTS_MAX * sizeof(struct lhost) + sizeof(struct shoal_worker_epoch) +
-                           sizeof(struct link_breaks);
+                           sizeof(struct link_breaks) + SHOAL_JOB_REASON_BYTES;
 
     SHOAL_ASSERT(memory->count < SHOAL_MEMORY_ROWS_MAX);
     shoal_memory_add(memory, "lead: jobs that this host leads", SHOAL_GROUPS_MAX, largest);

@@ -6,9 +6,14 @@
 #include "shoal/job_entry.h"
 #include "sched/job/job_wire.h"
 #include "lead_state.h"
+
+#include <stdarg.h>
+
 #include "shoal/banned.h"
 
 #define CALL_NS SHOAL_S
+#define RAISED "training failed: " /* what train() of pyedt/_driver.py raises begins with this */
+#define DEATHS "workers died %u times without one step in between%s%.250s; see their logs"
 #define MANIFEST_NS (2 * SHOAL_S)
 #define TRAIN_STATE_NS SHOAL_S
 #define TRAIN_STATES_MAX 3 /* times that one state is said to a driver that does not ask */
@@ -96,6 +101,9 @@ void lead_tell_driver(struct lead_step *s)
     state->final_step = call->final_step;
     if (call->state == SHOAL_CALL_FINISHED)
         lead_blob_text(call->files, state->files_path);
+    if (call->state == SHOAL_CALL_FAILED)
+        (void)snprintf(state->text, sizeof(state->text), "%s",
+                       call->call == lead->call_failed ? lead->call_text : "an engine failed; its log says why");
     if (!lead_send(s, worker->place.node, 0))
         return;
     lead->train_state_ns = s->now_ns;
@@ -336,6 +344,40 @@ static bool propose_call(struct lead_step *s)
     return lead_propose(s);
 }
 
+/* ---- A call that fails ---- */
+
+static bool is_failed(const struct shoal_call *call)
+{
+    return call != NULL && call->state == SHOAL_CALL_FAILED;
+}
+
+/* train() raises, and the script decides: it ends, or goes on with its next call. The first cause stands. */
+__attribute__((format(printf, 3, 4))) static void fail_call(struct shoal_lead *lead, uint32_t call, const char *format, ...)
+{
+    va_list args;
+
+    SHOAL_ASSERT(call > 0 && call == lead->job->call_count);
+    if (lead->call_failed == call)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(lead->call_text, SHOAL_JOB_REASON_BYTES, format, args);
+    va_end(args);
+    lead->call_failed = call;
+    lead->failures = 0;
+}
+
+/* What engines report of a failed call is no news of the next one, so that waits until they are gone. */
+bool lead_clears_failed(const struct shoal_lead *lead)
+{
+    SHOAL_ASSERT(lead->job->call_count <= SHOAL_CALLS_MAX);
+    if (lead->job->call_count == 0 || !is_failed(shoal_job_call(lead->job, lead->job->call_count)))
+        return false;
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lead->workers[i].used && lead->workers[i].place.role == SHOAL_JOB_ENGINE)
+            return true;
+    return false;
+}
+
 bool lead_calls(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
@@ -348,9 +390,11 @@ bool lead_calls(struct lead_step *s)
     if (call == NULL) {
         if (lead->job->call_count > 0)
             release_engines(s, 0);
-        return lead->train_due && propose_call(s);
+        return lead->train_due && !lead_clears_failed(lead) && propose_call(s);
     }
     lead->train_due = false;
+    if (lead->call_failed == call->call)
+        return propose_call_state(s, call, SHOAL_CALL_FAILED, NULL);
     release_engines(s, call->call);
     if (lead->snapshot_due) {
         struct shoal_job_entry *entry = lead_entry(s, SHOAL_JOB_ENTRY_SNAPSHOT);
@@ -535,6 +579,14 @@ void lead_exit_text(const struct lworker *w, const char *who, char *text, size_t
                        line[0] != '\0' ? ": " : "", line);
 }
 
+/* Whether a driver ended by what train() raised: its last line says so. */
+static bool raised(const struct shoal_lead *lead, const struct lworker *w)
+{
+    SHOAL_ASSERT(w->dead);
+    return lead->call_failed > 0 && lead->call_failed == lead->job->call_count &&
+           strstr(w->report.text, RAISED) != NULL;
+}
+
 /* True when the driver or the scripts ended well: then the result is wanted. */
 static bool judge_scripts(struct lead_step *s)
 {
@@ -560,6 +612,8 @@ static bool judge_scripts(struct lead_step *s)
         lead_exit_text(w, elastic ? "driver" : "script", text, sizeof(text));
         /* A driver that was killed gets a successor: it holds nothing that training needs. Scripts are restarted only
          * when their host was lost. */
+        if (elastic && !w->report.signalled && w->report.status != 0 && raised(lead, w))
+            lead_fail(lead, w->report.status, "%s", lead->call_text);
         if ((w->report.signalled && !elastic && !lead_rerun(lead)) || (!w->report.signalled && w->report.status != 0))
             lead_fail(lead, w->report.signalled ? 128 + w->report.status : w->report.status, "%s", text);
     }
@@ -573,23 +627,37 @@ static bool judge_scripts(struct lead_step *s)
     return all > 0 && well == all;
 }
 
+static void judge_deaths(struct shoal_lead *lead, const struct shoal_call *call, const char *before, const char *last)
+{
+    SHOAL_ASSERT(lead->failures >= FAILURES_MAX);
+    if (call != NULL)
+        fail_call(lead, call->call, DEATHS, lead->failures, before, last);
+    else
+        lead_fail(lead, -1, DEATHS, lead->failures, before, last);
+}
+
+/* What no other engine can do better ends the call; where there is none, the job. */
 static void judge_engines(struct shoal_lead *lead)
 {
+    const struct shoal_call *call = shoal_job_running_call(lead->job);
+
     SHOAL_ASSERT(lead->job->tasks == NULL);
+    if (call == NULL && lead_clears_failed(lead))
+        return;
     for (uint32_t i = 0; i < lead->worker_cap; i++) {
         const struct lworker *w = &lead->workers[i];
 
         if (!w->used || !w->reported || w->place.role != SHOAL_JOB_ENGINE || !w->report.failed)
             continue;
-        if (w->report.user_code)
+        if (w->report.user_code && call != NULL)
+            fail_call(lead, call->call, "an engine failed in the user's code: %.300s", w->report.text);
+        else if (w->report.user_code)
             lead_fail(lead, 1, "an engine failed in the user's code: %.300s", w->report.text);
-        if (lead->failures >= FAILURES_MAX)
-            lead_fail(lead, -1, "workers died %u times without one step in between; the last one: %.250s",
-                      lead->failures, w->report.text);
+        else if (lead->failures >= FAILURES_MAX)
+            judge_deaths(lead, call, "; the last one: ", w->report.text);
     }
     if (lead->failures >= FAILURES_MAX)
-        lead_fail(lead, -1, "workers died %u times without one step in between%s%s; see their logs", lead->failures,
-                  lead->last_death[0] != '\0' ? ": " : "", lead->last_death);
+        judge_deaths(lead, call, lead->last_death[0] != '\0' ? ": " : "", lead->last_death);
 }
 
 /* RUNNING costs an entry: a script that ends sooner than this is FINISHED before anybody has read it. */

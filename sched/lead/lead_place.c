@@ -99,7 +99,8 @@ void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max)
     *max = job->spec.workers_max;
     if (!job->spec.elastic)
         return;
-    if (call == NULL && job->call_count > 0 && !lead->train_due) { /* between two calls: nothing to compute */
+    if (call == NULL && job->call_count > 0 && /* between two calls: nothing to compute */
+        (!lead->train_due || lead_clears_failed(lead))) {
         *min = 0;
         *max = 0;
         return;

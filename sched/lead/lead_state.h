@@ -153,6 +153,8 @@ struct shoal_lead {
     bool ended_well; /* every script has; only the result is missing (J9) */
     /* The end. */
     char fail_text[SHOAL_JOB_REASON_BYTES]; /* not empty: the job is to end with ERROR */
+    char *call_text;      /* elastic jobs: why call `call_failed` failed; train() raises with it in the driver */
+    uint32_t call_failed; /* 0: none that this leader knows of */
     int32_t fail_code;
     bool deleted_said;
     char pending[SHOAL_JOB_REASON_BYTES];
@@ -255,6 +257,7 @@ void lead_tell_call(struct lead_step *s);
 void lead_tell_driver(struct lead_step *s);
 bool lead_finish(struct lead_step *s);
 bool lead_progress(struct lead_step *s);
+bool lead_clears_failed(const struct shoal_lead *lead); /* the last call failed, and engines of it are still there */
 bool lead_rerun(
     const struct shoal_lead *lead); /* a script of the gang was lost: all of it goes, the next attempt follows */
 

@@ -21,6 +21,8 @@ class Net(nn.Module):
         self.calls += 1
         if sys_argv[1:] == ["dies"] and self.calls > 3:
             os.kill(os.getpid(), signal.SIGSEGV)
+        if sys_argv[1:] == ["raises"]:
+            raise KeyError("no such layer")
         return self.linear(x)
 
 def datasets():
@@ -59,6 +61,7 @@ def jobs(mesh, tmp_path_factory):
         return submit(mesh, mesh.hosts[0], folder, *options, framework=framework, script=script)
 
     return {"plain": start(TRAIN, framework="PyTorch"), "dies": start(TRAIN, "--workers", "1", script=("dies",)),
+            "raises": start(TRAIN, "--workers", "2", script=("raises",)),
             "diverges": start(TRAIN, "--workers", "2", script=("diverges",)), "well": start(TRAIN, "--workers", "1"),
             "killed": start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", framework="PyTorch")}
 
@@ -72,6 +75,12 @@ def test_a_script_that_is_killed_says_what_that_may_mean(mesh, jobs):
     facts = ended(mesh, jobs["killed"], 120)
     assert facts["exitCode"] == 137
     assert facts["detail"] == "the script was ended by signal 9 (SIGKILL: the host may be out of memory)"
+
+
+def test_what_an_engine_raises_is_the_jobs_end_if_the_script_does_not_catch_it(mesh, jobs):
+    facts = ended(mesh, jobs["raises"], 180)
+    assert facts["state"] == "ERROR" and facts["exitCode"] == 1
+    assert facts["detail"].startswith("an engine failed in the user's code: KeyError: 'no such layer' (main.py, line 18, in forward")
 
 
 def test_engines_that_crash_leave_signal_and_place(mesh, jobs):

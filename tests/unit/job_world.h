@@ -64,6 +64,7 @@ struct w_event {
 };
 
 struct w_worker {
+    bool raised; /* a driver whose train() raised */
     bool used, alive, frozen, connected;
     uint64_t id;
     uint32_t host, slot;
@@ -123,7 +124,8 @@ struct world {
     uint64_t script_ns;
     bool scripts_hang;
     bool steps_stop; /* workers do everything but compute */
-    bool user_fails;
+    uint32_t fails_call; /* the call whose engines report a failure of the user's code, 0: none */
+    bool catches;        /* the script goes on after it */
     uint64_t step_ns;
     uint32_t target; /* slots that the allocation yields, taken from the hosts in order */
     bool target_set;
@@ -470,12 +472,13 @@ static inline void w_told(struct world *w, uint32_t host, uint64_t worker_id, co
     case SHOAL_WORKER_RELEASE:
     case SHOAL_WORKER_STOP: w_exit(w, worker, 0, false); return;
     case SHOAL_WORKER_TRAIN_STATE:
-        if (m->train_state.state != SHOAL_TRAIN_FINISHED || m->train_state.call != worker->wants_call)
+        if (m->train_state.state < SHOAL_TRAIN_FINISHED || m->train_state.call != worker->wants_call)
             return;
-        if (strncmp(m->train_state.files_path, "blob:", 5) != 0)
+        if (m->train_state.state == SHOAL_TRAIN_FINISHED && strncmp(m->train_state.files_path, "blob:", 5) != 0)
             W_FAIL(w, "a finished call without files");
+        worker->raised = m->train_state.state == SHOAL_TRAIN_FAILED && !w->catches;
         worker->wants_call++;
-        e = w_push(w, worker->wants_call > w->calls ? W_EXIT : W_TRAIN, host, 5 * SHOAL_MS);
+        e = w_push(w, worker->raised || worker->wants_call > w->calls ? W_EXIT : W_TRAIN, host, 5 * SHOAL_MS);
         e->worker_id = worker_id;
         e->word = 1;
         e->status = w->driver_status;
@@ -1068,6 +1071,14 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         }
         return;
     case W_READY:
+        if (worker->call == w->fails_call) {
+            m.kind = SHOAL_WORKER_FAILED;
+            m.failed.user_code = true;
+            (void)snprintf(m.failed.text, sizeof(m.failed.text), "KeyError: row (main.py, line 7)");
+            w_say(w, worker, &m);
+            w_exit(w, worker, 1, false);
+            return;
+        }
         w_ready(w, worker);
         if (worker->done) /* what holds is said again to a new agent */
             w_done(w, worker);
@@ -1089,7 +1100,7 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         if (e->word == 1) { /* a script or driver ends by itself */
             if (worker->alive)
                 w_exit(w, worker,
-                       worker->role == SHOAL_JOB_DRIVER                                       ? w->driver_status
+                       worker->role == SHOAL_JOB_DRIVER                                       ? (worker->raised ? 1 : w->driver_status)
                        : worker->role == SHOAL_JOB_TASK && worker->task != w->task_that_fails ? 0
                                                                                               : w->script_status,
                        false);
@@ -1100,7 +1111,9 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         event.u.exited.status = e->status;
         event.u.exited.signalled = e->signalled;
         (void)snprintf(event.u.exited.text, sizeof(event.u.exited.text), "%s",
-                       e->status == 0 ? "" : "last line of stderr");
+                       worker != NULL && worker->raised ? "TrainingFailed: training failed: cut sho"
+                       : e->status == 0                 ? ""
+                                                        : "last line of stderr");
         w_shell(w, e->host, &event);
         return;
     case W_MESSAGE:

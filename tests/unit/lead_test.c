@@ -440,6 +440,42 @@ static void test_driver_fails(void **state)
     w_deinit(&w);
 }
 
+/* train() raises in the driver; what it does then decides the job's end. */
+static void fails_in_users_code(bool catches)
+{
+    start(31, true, 1, 3);
+    w.steps = 20;
+    w.calls = 2;
+    w.fails_call = 1;
+    w.catches = catches;
+    w_new_lead(&w, 0);
+    w_run_to_end(&w, 60 * SHOAL_S);
+    assert_int_equal(w.job->calls[0].state, SHOAL_CALL_FAILED);
+}
+
+static void test_a_failure_in_users_code_ends_the_job_if_the_script_does(void **state)
+{
+    (void)state;
+    fails_in_users_code(false);
+    expect_state(SHOAL_JOB_ERROR);
+    assert_string_equal(w.job->reason, "an engine failed in the user's code: KeyError: row (main.py, line 7)");
+    assert_int_equal(w.job->exit_code, 1);
+    assert_int_equal(w.job->call_count, 1);
+    expect_clean();
+    w_deinit(&w);
+}
+
+static void test_a_failure_in_users_code_that_the_script_catches_ends_one_call(void **state)
+{
+    (void)state;
+    fails_in_users_code(true);
+    expect_state(SHOAL_JOB_FINISHED);
+    assert_int_equal(w.job->call_count, 2);
+    assert_int_equal(w.job->calls[1].state, SHOAL_CALL_FINISHED);
+    expect_clean();
+    w_deinit(&w);
+}
+
 static void test_join_and_shrink(void **state)
 {
     (void)state;
@@ -1131,6 +1167,8 @@ int main(void)
         cmocka_unit_test(test_driver_of_a_host_without_slots),
         cmocka_unit_test(test_driver_is_not_asked_for_again_and_again),
         cmocka_unit_test(test_driver_fails),
+        cmocka_unit_test(test_a_failure_in_users_code_ends_the_job_if_the_script_does),
+        cmocka_unit_test(test_a_failure_in_users_code_that_the_script_catches_ends_one_call),
         cmocka_unit_test(test_join_and_shrink),
         cmocka_unit_test(test_a_drained_host),
         cmocka_unit_test(test_a_drained_host_without_another),

@@ -31,6 +31,11 @@ RESULT_SECONDS = 5
 _calls = 0
 
 
+class TrainingFailed(RuntimeError):
+    """What train() raises when its engines failed. Its text begins as RAISED of sched/lead/lead_call.c does: not caught, it is
+    the cause of the job's end."""
+
+
 def in_mesh():
     return bool(os.environ.get("SHOAL_AGENT_SOCKET"))
 
@@ -212,7 +217,7 @@ class MeshTraining:
             self._reports.minibatches = read_minibatches(self._call)
             print("Re-attached to call %d after step %d" % (self._call, event.acked_step), flush=True)
         if event.state == _comm.FAILED:
-            raise RuntimeError("training failed: %s" % _comm.event_text(event.text))
+            raise TrainingFailed("training failed: %s" % _comm.event_text(event.text))
         if event.state == _comm.FINISHED:
             self._finished = (event.final_step, os.fsdecode(event.files_path))
         elif event.engines not in (0, self._engines) and event.state == _comm.RUNNING:

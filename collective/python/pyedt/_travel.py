@@ -5,7 +5,8 @@
 T1. What cloudpickle sends by value brings the globals that it names. Two kinds escape it, and are added here: names in the
     body of a class that a function defines, and names in texts where the function evaluates texts.
 T2. A lock is a new lock in each engine, and a TensorBoard writer a new writer to the same folder: neither can be shared.
-T3. A text that is a path below one of the driver's roots is below the engine's own root there."""
+T3. A text that is a path below one of the driver's roots is below the engine's own root there.
+T4. Code keeps the name of its file: what an engine raises names the script's line."""
 
 import io
 import opcode
@@ -65,11 +66,19 @@ class Pickler(cloudpickle.Pickler):
             return type(obj), (str(obj),)  # its parts alone would be no path (T3)
         if type(obj).__name__ == "SummaryWriter" and type(obj).__module__.startswith(("torch.", "tensorboard")):
             return type(obj), (str(obj.log_dir),)
+        if isinstance(obj, types.CodeType):
+            return with_file(obj, self.dispatch_table[types.CodeType](obj))
         refuse_optimizer(obj, self._optimizers)
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):
             add_globals(obj, reduced)
         return reduced
+
+
+def with_file(code, reduced):
+    """T4: versions of cloudpickle from 3.1.2 leave the file out."""
+    made, arguments = reduced
+    return made, tuple(str(code.co_filename) if one == "<dynamic-code>" else one for one in arguments)
 
 
 def refuse_optimizer(obj, known):

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -162,3 +163,11 @@ def test_the_scripts_own_seed_counts_and_the_minibatch_too():
         return torch.rand(1, generator=generator).item()
 
     assert draw(1, 1) == draw(1, 1) != draw(2, 1) != draw(2, 2)
+
+
+def test_code_keeps_its_file_and_line():
+    def fails():
+        raise KeyError("row")
+
+    made = pickle.loads(_travel.dumps(types.FunctionType(fails.__code__, {"__name__": "__main__"}), None))
+    assert made.__code__.co_filename == __file__ and made.__code__.co_firstlineno == fails.__code__.co_firstlineno
