@@ -137,6 +137,8 @@ struct step_state {
     bool parted; /* parts of mini-batch `part_v` were given */
     uint32_t part_v;
     uint32_t part_samples;
+    struct tree_node fused; /* computed as one; empty: each mini-batch by itself */
+    uint32_t fused_samples;
     struct tree_add part;       /* where they go */
     struct tree_held part_held; /* what is held once they are all there */
     struct early early;

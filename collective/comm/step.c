@@ -138,6 +138,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     if (memcmp(&state->step, step, sizeof(*step)) != 0)
         begin_step(comm, step);
     state->contributed = state->reduced = state->parted = false;
+    state->fused = (struct tree_node){ 0, 0 };
     state->assigned = true;
     epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
     keep_range(comm);
@@ -156,23 +157,56 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     return SHOAL_OK;
 }
 
+/* What a gradient of v is of: a node, mostly v alone. */
+static struct tree_node node_of(const struct step_state *state, uint32_t v)
+{
+    bool fused = state->fused.end > state->fused.begin && v == state->fused.begin;
+
+    return fused ? state->fused : (struct tree_node){ v, v + 1 };
+}
+
+static uint32_t weight_of(const struct step_state *state, uint32_t v, uint32_t samples)
+{
+    return node_of(state, v).end - v > 1 ? state->fused_samples : samples;
+}
+
+enum shoal_err shoal_step_fuse(struct shoal_comm *comm, uint32_t v, uint32_t count, uint32_t samples)
+{
+    struct step_state *state = &comm->step;
+    struct tree_held held = state->held;
+    struct tree_node node = { v, v + count };
+    struct tree_add add;
+
+    if (!state->assigned || state->contributed || count == 0 || count > state->step.v_count || samples < count ||
+        v < state->begin || v + count > state->end || state->step.kind != SHOAL_STEP_TRAIN || state->parted ||
+        !tree_held_add_node(&held, node, &add))
+        return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batches %u to %u of %u samples cannot be computed as one here",
+                         v, v + count, samples);
+    state->fused = node;
+    state->fused_samples = samples;
+    return SHOAL_OK;
+}
+
 /* The first part of a mini-batch says where all of them go: as its publish will, which holds the sum. */
 static enum shoal_err begin_parts(struct shoal_comm *comm, uint32_t v, uint32_t samples)
 {
     struct step_state *state = &comm->step;
-    uint32_t missing[2];
+    struct tree_node node = node_of(state, v);
+    uint32_t missing[SHOAL_VIRTUAL_MAX];
 
     state->part_held = state->held;
     if (!state->assigned || state->contributed || v < state->begin || v >= state->end || samples == 0 ||
-        state->step.kind != SHOAL_STEP_TRAIN || !tree_held_add(&state->part_held, v, &state->part))
+        state->step.kind != SHOAL_STEP_TRAIN || samples != weight_of(state, v, samples) ||
+        !tree_held_add_node(&state->part_held, node, &state->part))
         return comm_fail(comm, SHOAL_ERR_INVALID, "a part of mini-batch %u of %u samples, which was not assigned here",
                          v, samples);
-    state->early.on = tree_held_missing(&state->held, state->begin, state->end, missing, 2) == 1;
+    state->early.on = tree_held_missing(&state->held, state->begin, state->end, missing, node.end - v + 1) ==
+                      node.end - v;
     if (state->early.on && (!state->part.store || state->part.merge_count > 0)) {
         bool put; /* the last one: whoever adds up the step adds it, in no pass of its own */
 
         state->part_held = state->held;
-        put = tree_held_put(&state->part_held, v, &state->part);
+        put = tree_held_put(&state->part_held, node, &state->part);
         SHOAL_ASSERT(put); /* it could be added just now */
     }
     state->parted = true;
@@ -241,9 +275,15 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
 {
     struct step_state *state = &comm->step;
     bool parted = state->parted;
+    uint32_t weight = weight_of(state, minibatch->v, minibatch->samples);
     struct tree_add add;
 
-    if (parted && (state->part_v != minibatch->v || state->part_samples != minibatch->samples))
+    if (minibatch->v > state->fused.begin && minibatch->v < state->fused.end && minibatch->samples > 0 &&
+        arena_tuple(&comm->arena.layout, my_contribution(comm), minibatch->v)->samples == 0) {
+        add_tuple(comm, minibatch); /* its gradient comes with the first one's */
+        return SHOAL_OK;
+    }
+    if (parted && (state->part_v != minibatch->v || state->part_samples != weight))
         return comm_fail(comm, SHOAL_ERR_INVALID,
                          "mini-batch %u of %u samples published after parts of mini-batch %u of %u", minibatch->v,
                          minibatch->samples, state->part_v, state->part_samples);
@@ -256,14 +296,15 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
     if (parted) { /* what the first part decided */
         state->held = state->part_held;
         add = state->part;
-    } else if (!tree_held_add(&state->held, minibatch->v, &add)) {
+    } else if (!tree_held_add_node(&state->held, node_of(state, minibatch->v), &add)) {
         return comm_fail(comm, SHOAL_ERR_INVALID, "mini-batch %u is held already, or out of the order of assign",
                          minibatch->v);
     }
     state->parted = false;
     if (state->step.kind == SHOAL_STEP_TRAIN && comm->arena.layout.sum_elems > 0)
-        add_vector(comm, &add, minibatch->samples, parted);
+        add_vector(comm, &add, weight, parted);
     add_tuple(comm, minibatch);
+    state->fused = (struct tree_node){ 0, 0 };
     atomic_store(&comm->words->computing_ns, comm_now_ns());
     fault_point(&comm->fault, FAULT_AFTER_PUBLISH, state->step.step);
     if (!epoch_is_revoked(comm))

@@ -187,31 +187,43 @@ static uint32_t merge_up(struct tree_held *held, uint32_t at, struct tree_add *a
     return at;
 }
 
-bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add)
+/* Where `node` goes into the list; false: it is no node, something of it is held, or the list is full. */
+static bool insert_node(struct tree_held *held, struct tree_node node, uint32_t *place)
 {
-    struct tree_node parent;
     uint32_t at = 0;
-    int other;
 
     SHOAL_ASSERT(held->count <= TREE_NODES_MAX);
-    *add = (struct tree_add){ 0 };
-    while (at < held->count && held->nodes[at].end <= v)
+    while (at < held->count && held->nodes[at].end <= node.begin)
         at++;
-    if (v >= held->v_count || (at < held->count && held->nodes[at].begin <= v) || held->count == TREE_NODES_MAX)
+    if (!tree_is_node(node, held->v_count) || (at < held->count && held->nodes[at].begin < node.end) ||
+        held->count == TREE_NODES_MAX)
         return false;
     for (uint32_t i = held->count; i > at; i--) {
         held->nodes[i] = held->nodes[i - 1];
         held->buffer[i] = held->buffer[i - 1];
     }
-    held->nodes[at] = (struct tree_node){ v, v + 1 };
+    held->nodes[at] = node;
+    held->buffer[at] = TREE_NODES_MAX; /* taken by nobody, so that it does not look used */
     held->count++;
+    *place = at;
+    return true;
+}
+
+bool tree_held_add_node(struct tree_held *held, struct tree_node node, struct tree_add *add)
+{
+    struct tree_node parent;
+    uint32_t at;
+    int other;
+
+    *add = (struct tree_add){ 0 };
+    if (!insert_node(held, node, &at))
+        return false;
     other = sibling_of(held, at, &parent);
     if (other >= 0) {
         add->buffer = held->buffer[other];
         (void)merge_up(held, at, add, false);
         return true;
     }
-    held->buffer[at] = TREE_NODES_MAX; /* taken by nobody, so that it does not look used */
     if (!buffer_free(held, &add->buffer)) {
         held_remove(held, at);
         return false;
@@ -221,22 +233,19 @@ bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add)
     return true;
 }
 
-bool tree_held_put(struct tree_held *held, uint32_t v, struct tree_add *add)
+bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add)
 {
-    uint32_t at = 0;
+    return v < held->v_count && tree_held_add_node(held, (struct tree_node){ v, v + 1 }, add);
+}
+
+bool tree_held_put(struct tree_held *held, struct tree_node node, struct tree_add *add)
+{
+    uint32_t at;
 
     SHOAL_ASSERT(held->buffers < TREE_NODES_MAX);
-    while (at < held->count && held->nodes[at].end <= v)
-        at++;
-    if (v >= held->v_count || (at < held->count && held->nodes[at].begin <= v) || held->count == TREE_NODES_MAX)
+    if (!insert_node(held, node, &at))
         return false;
-    for (uint32_t i = held->count; i > at; i--) {
-        held->nodes[i] = held->nodes[i - 1];
-        held->buffer[i] = held->buffer[i - 1];
-    }
-    held->nodes[at] = (struct tree_node){ v, v + 1 };
     held->buffer[at] = (uint8_t)held->buffers;
-    held->count++;
     *add = (struct tree_add){ .buffer = (uint8_t)held->buffers, .store = true };
     return true;
 }
@@ -244,13 +253,13 @@ bool tree_held_put(struct tree_held *held, uint32_t v, struct tree_add *add)
 bool tree_held_merge(struct tree_held *held, struct tree_add *add)
 {
     for (uint32_t i = 0; i < held->count; i++) {
-        uint32_t v = held->nodes[i].begin;
+        struct tree_node node = held->nodes[i];
         bool added;
 
         if (held->buffer[i] != held->buffers)
             continue;
         held_remove(held, i);
-        added = tree_held_add(held, v, add);
+        added = tree_held_add_node(held, node, add);
         SHOAL_ASSERT(added); /* I2: it was the last of the order */
         return true;
     }

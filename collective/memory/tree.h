@@ -66,10 +66,12 @@ struct tree_add {
 };
 /* false: v is held already, or no buffer is free (I2 was broken by the order of calls). */
 bool tree_held_add(struct tree_held *held, uint32_t v, struct tree_add *add);
-/* Keep the leaf v by itself in the buffer beyond the others: whoever adds up the step adds it, too. Until it is merged
+/* The same for a node whose leaves were computed as one. false: it is none of the tree, too. */
+bool tree_held_add_node(struct tree_held *held, struct tree_node node, struct tree_add *add);
+/* Keep the node by itself in the buffer beyond the others: whoever adds up the step adds it, too. Until it is merged
  * (tree_held_merge) nothing else can be added. false: held already. */
-bool tree_held_put(struct tree_held *held, uint32_t v, struct tree_add *add);
-/* Is there such a leaf? Then it is no longer by itself, and `add` says how its buffer gets into the others. */
+bool tree_held_put(struct tree_held *held, struct tree_node node, struct tree_add *add);
+/* Is there such a node? Then it is no longer by itself, and `add` says how its buffer gets into the others. */
 bool tree_held_merge(struct tree_held *held, struct tree_add *add);
 
 /* A sum as a list of additions on chunks. Operand: >= 0 an input, < 0 the temporary -1 - x. The last one writes the

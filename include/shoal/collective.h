@@ -193,6 +193,11 @@ SHOAL_API enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struc
  * here, or beyond the vector. */
 SHOAL_API enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t samples, uint64_t offset,
                                          uint64_t elems, const float *grad);
+/* The `count` mini-batches from v on, a node of the tree over the step's (tree.h), are computed here as one: the gradient
+ * that comes next, whole or in parts, is the mean over all their `samples`. Then all are published, v itself last: it
+ * takes the gradient, the others only their ids and values. Bits then depend on who computes what. INVALID: no node, or
+ * not all of it missing here. */
+SHOAL_API enum shoal_err shoal_step_fuse(struct shoal_comm *comm, uint32_t v, uint32_t count, uint32_t samples);
 /* All my mini-batches are in: wait for everyone's and reduce. */
 SHOAL_API enum shoal_err shoal_step_reduce(struct shoal_comm *comm);
 /* I have the result: say so. */

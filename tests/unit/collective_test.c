@@ -554,6 +554,75 @@ static void one_step(struct shoal_comm *comm, uint64_t step, float *want)
     *want = (((leaves[0] + leaves[1]) + (leaves[2] + leaves[3])) + leaves[4]) / (float)total;
 }
 
+static void publish_tuple(struct shoal_comm *comm, uint32_t v, uint32_t samples)
+{
+    double loss = v;
+    struct shoal_minibatch m = { .v = v, .samples = samples, .values = &loss };
+
+    assert_int_equal(shoal_step_publish(comm, &m), SHOAL_OK);
+}
+
+/* 0 to 3 as one, of 1 + 2 + 3 + 4 samples, then 4 by itself; whole or in parts. */
+static void one_fused_step(struct shoal_comm *comm, uint64_t number, bool in_parts)
+{
+    struct shoal_step step = { .step = number, .kind = SHOAL_STEP_TRAIN, .v_count = VS };
+    static float gradient[ELEMS];
+    uint32_t v[VS];
+    uint32_t count;
+
+    assert_int_equal(shoal_step_assign(comm, &step, v, VS, &count), SHOAL_OK);
+    assert_int_equal(shoal_step_fuse(comm, 1, 2, 5), SHOAL_ERR_INVALID); /* no node of the tree */
+    assert_int_equal(shoal_step_fuse(comm, 0, 8, 15), SHOAL_ERR_INVALID);
+    assert_int_equal(shoal_step_fuse(comm, 0, 4, 10), SHOAL_OK);
+    publish_tuple(comm, 3, 4);
+    assert_int_equal(shoal_step_assign(comm, &step, v, VS, &count), SHOAL_OK); /* an epoch later: nothing is held */
+    assert_int_equal(count, VS);
+    assert_int_equal(shoal_step_fuse(comm, 0, 4, 10), SHOAL_OK);
+    for (uint32_t e = 0; e < ELEMS; e++)
+        gradient[e] = 2;
+    memcpy(shoal_comm_work(comm), gradient, sizeof(gradient));
+    if (in_parts) {
+        assert_int_equal(shoal_step_part(comm, 0, 1, 100, ELEMS - 100, gradient), SHOAL_ERR_INVALID); /* of 10 samples */
+        assert_int_equal(shoal_step_part(comm, 0, 10, 100, ELEMS - 100, gradient), SHOAL_OK);
+        assert_int_equal(shoal_step_part(comm, 0, 10, 0, 100, gradient), SHOAL_OK);
+    }
+    for (uint32_t i = 4; i-- > 0;)
+        publish_tuple(comm, i, i + 1);
+    for (uint32_t e = 0; e < ELEMS; e++)
+        shoal_comm_work(comm)[e] = 8;
+    publish_tuple(comm, 4, 5);
+    assert_int_equal(shoal_step_reduce(comm), SHOAL_OK);
+    assert_int_equal(shoal_step_complete(comm), SHOAL_OK);
+    assert_int_equal(shoal_step_apply_allowed(comm), SHOAL_OK);
+    for (uint32_t e = 0; e < ELEMS; e++)
+        assert_true(shoal_comm_result(comm)[e] == 4.0f); /* (2 * 10 + 8 * 5) / 15 */
+}
+
+static void mini_batches_are_computed_as_one(void **state)
+{
+    static const char *const names[] = { "loss" };
+    struct shoal_comm_plan plan = { .call = 1, .virtual_workers = VS, .sum_elems = ELEMS, .samples = 100, .minibatch = 4,
+                                    .data_epochs = 1, .steps_per_epoch = 4, .param_count = 9, .metric_count = 1,
+                                    .metric_names = names };
+    struct shoal_comm *comm;
+    struct shoal_comm_call call;
+    struct shoal_comm_entry entry;
+    char error[400];
+    double mean;
+
+    (void)state;
+    assert_int_equal(shoal_comm_open_solo(&comm, error), SHOAL_OK);
+    assert_int_equal(shoal_comm_wait_call(comm, 0, &call), SHOAL_OK);
+    assert_int_equal(shoal_comm_ready(comm, &plan), SHOAL_OK);
+    assert_int_equal(shoal_comm_enter(comm, 1000, &entry), SHOAL_OK);
+    for (uint64_t step = 1; step <= 4; step++) {
+        one_fused_step(comm, step, step % 2 == 0);
+        assert_int_equal(shoal_step_mean(comm, 0, &mean), SHOAL_OK);
+        assert_true(mean > 2.6 && mean < 2.7); /* each has its own values */
+    }
+    shoal_comm_close(comm);
+}
+
 static void a_communicator_of_one_trains(void **state)
 {
     static const char *const names[] = { "loss" };
@@ -689,6 +758,7 @@ int main(void)
         cmocka_unit_test(regions_are_laid_out_alike_and_apart),
         cmocka_unit_test(digests_add_up_over_slices),
         cmocka_unit_test(a_communicator_of_one_trains),
+        cmocka_unit_test(mini_batches_are_computed_as_one),
         cmocka_unit_test(refusals_change_nothing),
         cmocka_unit_test(faults_are_parsed),
     };

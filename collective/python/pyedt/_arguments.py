@@ -71,6 +71,18 @@ class TrainArguments:
         return dict(vars(self))
 
 
+def may_fuse(given):
+    """FabricModel's `fuse`, else the job's SHOAL_FUSE (0 or 1)."""
+    if given is None:
+        text = os.environ.get("SHOAL_FUSE", "0")
+        if text not in ("0", "1"):
+            raise ValueError("SHOAL_FUSE is %r: give 1 to compute the mini-batches that an engine holds as one, or 0" % text)
+        return text == "1"
+    if not isinstance(given, bool):
+        raise TypeError("FabricModel: fuse must be True or False, got %s" % type(given).__name__)
+    return given
+
+
 def refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory, driver_memory):
     given = {"hardware_spec": hardware_spec, "worker_num": worker_num, "worker_device_num": worker_device_num,
              "worker_memory": worker_memory, "driver_memory": driver_memory}

@@ -91,6 +91,7 @@ SIGNATURES = {
     "shoal_step_assign": (c_int, [c_void_p, POINTER(StepHead), POINTER(c_uint32), c_uint32, POINTER(c_uint32)]),
     "shoal_step_part": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "shoal_step_publish": (c_int, [c_void_p, POINTER(Minibatch)]),
+    "shoal_step_fuse": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32]),
     "shoal_step_reduce": (c_int, [c_void_p]),
     "shoal_step_complete": (c_int, [c_void_p]),
     "shoal_step_apply_allowed": (c_int, [c_void_p]),
@@ -283,6 +284,10 @@ class Communicator:
         code = self._lib.shoal_step_part(self._comm, v, samples, offset, elems, address)
         if code:
             self._check(code, "giving a part of mini-batch %d" % v)
+
+    def fuse(self, v, count, samples):
+        """What comes next is the gradient of so many mini-batches from v on, computed as one; all are published, v last."""
+        self._check(self._lib.shoal_step_fuse(self._comm, v, count, samples), "fusing %d mini-batches from %d on" % (count, v))
 
     def reduce(self):
         self._check(self._lib.shoal_step_reduce(self._comm), "reducing")

@@ -15,7 +15,7 @@ import types
 import numpy as np
 import torch
 
-from pyedt import _batches, _optimizers
+from pyedt import _batches, _fuse, _optimizers
 
 
 def flat_views(flat, tensors):
@@ -166,6 +166,12 @@ class Gradients:
             if parameter.requires_grad and not self._hooked[i]:
                 parameter.register_post_accumulate_grad_hook(self._hook(i))
                 self._hooked[i] = 1
+
+    def cancel(self):
+        """After begin(): there is no backward."""
+        part, self._part = self._part, None
+        if part is not None:
+            part(0, 0, None)
 
     def came_twice(self):
         """After backward: whether the mini-batch must be computed anew, the first way."""
@@ -427,6 +433,7 @@ class Computation:
         self.model, self._metrics = parts["model"], parts.get("metrics") or ()
         self._batches = _batches.Batches(self.model, parts["loss"], self._metrics)
         self.own = parts.get("fn_step_train") is None  # the step is ours
+        self.fused = None  # whether mini-batches may be computed as one; None: not known yet
         self._step_train, self._test = parts.get("fn_step_train"), parts.get("fn_test")
         self._args = parts.get("fn_args")
         self._device, self._gradients = device, gradients
@@ -444,6 +451,17 @@ class Computation:
             return self._fill([number(answer[1]), number(answer[0])])
         outputs, targets = self._batches.forward(to_device(batch, self._device))
         loss = self._batches.loss(outputs, targets)
+        loss.backward()
+        return self._fill([loss.item()] + self._measure(outputs, targets))
+
+    def train_fused(self, batch, counts):
+        """The same of several mini-batches as one; None if it must not be: nothing has been computed then."""
+        outputs, targets = self._batches.forward(to_device(batch, self._device))
+        loss = self._batches.loss(outputs, targets)
+        if self.fused is None:
+            self.fused = isinstance(loss, torch.Tensor) and _fuse.is_mean(self._batches, outputs, targets, loss.detach(), counts)
+        if not self.fused:
+            return None
         loss.backward()
         return self._fill([loss.item()] + self._measure(outputs, targets))
 

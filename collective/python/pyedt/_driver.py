@@ -116,6 +116,7 @@ def make_header(fabric, arguments):
               "parameters": sum(p.numel() for p in fabric.model.parameters()),
               "shapes": _bundle.shapes_digest(fabric.model), "roots": _travel.roots()}
     header.update(arguments.as_dict())
+    header["fuse"] = fabric.fuse
     return header
 
 

@@ -16,7 +16,7 @@ import time
 
 import torch
 
-from pyedt import _batches, _chance, _comm, _compute, _loader, _optimizers, _order, _records, _schedule, _state
+from pyedt import _batches, _chance, _comm, _compute, _fuse, _loader, _optimizers, _order, _records, _schedule, _state
 from pyedt._loggers import Method, WorkerReports
 
 SNAPSHOT_SECONDS = 60
@@ -76,6 +76,10 @@ class Trainer:
         self.on_committed = None  # called with each record, in the order of steps: the loggers of a script that runs alone
         self.applied = None  # the step whose state this engine has; None: no state yet
         self.updates = self.applied_steps = 0  # of the optimizer, in this engine
+        self._fuse = bool(header.get("fuse"))
+        if self._fuse:
+            print("fuse: the mini-batches of a step that an engine holds are computed as one; the bits of the result depend on how "
+                  "many engines there are", flush=True)
         self._begun = False
         self._files_step = None  # the FILES step this engine has written
         self._snapshot_time = time.monotonic()
@@ -191,14 +195,62 @@ class Trainer:
         low, high = self.comm.sample_sums(self.job_seed, handed)
         self.comm.publish(v, len(handed), low, high, values, touched)
 
-    def _train_on(self, batch, seed, v, samples):
+    # ---- several mini-batches as one ----
+
+    def groups(self, step, mine):
+        """Lists of mini-batches to be computed as one, where that was asked for and may be."""
+        if not self._fuse or step.kind != _schedule.TRAIN or not self._computation.own or self._computation.fused is False:
+            return [[v] for v in mine]
+        return _fuse.groups(mine, step.parts)
+
+    def compute_group(self, step, group):
+        if len(group) == 1 or not self._compute_fused(step, group):
+            for v in group:
+                self.compute(step, v)
+
+    def _compute_fused(self, step, group):
+        v, parts = group[0], []
+        for one in group:
+            seed = self._step_seed(step.epoch, step.number, one)
+            parts.append(self._loader.get(0, (step.number, one), seed, self._ids(step, one)))
+        counts = [len(handed) for _, handed in parts]
+        seed = self._step_seed(step.epoch, step.number, v)
+        values = self._train_fused([batch for batch, _ in parts], counts, seed, v)
+        if values is None:
+            return False
+        touched = self.gradients.collect()
+        if v == 0:
+            self.buffers.collect()
+        for one, (_, handed) in reversed(list(zip(group, parts))):
+            low, high = self.comm.sample_sums(self.job_seed, handed)
+            self.comm.publish(one, len(handed), low, high, values, touched)
+        return True
+
+    def _train_fused(self, batches, counts, seed, v):
+        try:
+            batch = _fuse.joined(batches)
+        except _fuse.CannotJoin as why:
+            self._computation.fused = False
+            print("fuse: mini-batches are computed one by one, since they cannot be joined: %s" % why, flush=True)
+            return None
+        self.comm.fuse(v, len(counts), sum(counts))
+        values = self._train_on(batch, seed, v, sum(counts), counts)
+        if values is not None and self.gradients.came_twice():
+            values = self._train_on(batch, seed, v, sum(counts), counts)
+        if values is None:
+            self.gradients.cancel()
+            self.comm.fuse(v, 1, counts[0])
+            print("fuse: mini-batches are computed one by one, since the loss is no mean over samples", flush=True)
+        return values
+
+    def _train_on(self, batch, seed, v, samples, counts=None):
         self.buffers.restore()
         if self._computation.own:
             self.gradients.begin(self.comm, v, samples)
         else:
             self.gradients.zero()
         self._chance.seed(seed)
-        return self._computation.train(batch)
+        return self._computation.train(batch) if counts is None else self._computation.train_fused(batch, counts)
 
     def _compute_validation(self, step, v):
         size, total = self.schedule.batch_size, len(self._validation_set)
@@ -380,8 +432,8 @@ def train_steps(trainer):
         mine = comm.assign(step)
         trainer.prefetch(step, mine)
         comm.set_activity(_comm.VALIDATING if step.kind == _schedule.VALIDATE else _comm.COMPUTING)
-        for v in mine:
-            trainer.compute(step, v)
+        for group in trainer.groups(step, mine):
+            trainer.compute_group(step, group)
         comm.set_activity(_comm.REDUCING)
         comm.reduce()
         comm.complete()

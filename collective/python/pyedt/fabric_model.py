@@ -37,7 +37,7 @@ class FabricModel:
     def __init__(self, model, datasets_function, loss_function, optimizer, metrics=None, driver_logger=None,
                  worker_logger=None, user_callback=None, enable_onnx=False, fn_step_train=None, fn_test=None, fn_args=None,
                  scaleup_function=None, driver_logger_callback=None, worker_logger_callback=None, save_to_onnx=False,
-                 keras_custom_objects=None, fn_batch_collate=None, **unknown):
+                 keras_custom_objects=None, fn_batch_collate=None, fuse=None, **unknown):
         _arguments.check_environment()
         refuse(enable_onnx or save_to_onnx, "ONNX export (enable_onnx, save_to_onnx)",
                "export in a callback's on_epoch_end(epoch, save_model)")
@@ -55,6 +55,7 @@ class FabricModel:
         self.user_callback = check_list(user_callback, "user_callback")
         self.fn_step_train, self.fn_test, self.fn_args = fn_step_train, fn_test, fn_args
         self.fn_batch_collate = fn_batch_collate
+        self.fuse = _arguments.may_fuse(fuse)
         for name in ("fn_step_train", "fn_test", "fn_batch_collate"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise TypeError("FabricModel: %s must be a function, got %s" % (name, type(getattr(self, name)).__name__))

@@ -63,8 +63,8 @@ def step_together(trainers, ranges=None):
         comm = trainer.comm
         comm._rank, comm._size = rank, len(trainers)
         comm._ranges = None if ranges is None else (lambda s, r=rank: ranges(s)[r])
-        for v in comm.assign(step):
-            trainer.compute(step, v)
+        for group in trainer.groups(step, comm.assign(step)):
+            trainer.compute_group(step, group)
     for trainer in trainers:
         trainer.comm.reduce()
     for trainer in trainers:

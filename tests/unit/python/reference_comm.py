@@ -127,8 +127,12 @@ class ReferenceComm:
         grad = np.frombuffer(ctypes.string_at(address, 4 * elems), dtype=np.float32)
         self._work[offset:offset + elems] = grad + np.float32(0)
 
+    def fuse(self, v, count, samples):
+        self._fused = (v, count, samples)
+
     def assign(self, step):
         shared = self.shared
+        self._fused = (0, 0, 0)
         if shared.step is None or shared.step.number != step.number:
             shared.step, shared.parts, shared.leaves, shared.copy, shared.result = step, {}, {}, None, None
             shared.touched = np.zeros_like(self._touched)
@@ -143,7 +147,11 @@ class ReferenceComm:
         assert v not in shared.parts
         shared.parts[v] = (samples, id_low, id_high, self.worker_id(), tuple(values))
         if shared.step.kind == 0:
-            shared.leaves[v] = self._work * np.float32(samples)
+            first, count, total = self._fused
+            if first < v < first + count:
+                shared.leaves[v] = self._work * np.float32(0)  # its gradient is in the first one's
+                return
+            shared.leaves[v] = np.float32(0) + self._work * np.float32(total if v == first and count > 1 else samples)
             shared.touched |= 0xFF if touched is None else touched
             if v == 0:
                 shared.copy = self._copy_work.copy()
