@@ -25,6 +25,8 @@ def test_groups_are_the_largest_nodes_of_what_is_missing(count):
                 groups = _fuse.groups(mine, count)
                 assert sorted(v for group in groups for v in group) == sorted(mine)
                 assert all(is_node(group[0], group[-1] + 1, count) for group in groups)
+                downs = [group[0] for group in groups if group[0] < last and last > first]
+                assert downs == sorted(downs, reverse=True), "the held range stays one piece"
                 ups = [group for group in groups if group[0] >= last or last == first]
                 assert all(not is_node(a[0], b[-1] + 1, count) for a, b in zip(ups, ups[1:])), (mine, groups)
 
