@@ -613,7 +613,8 @@ static int status_of(enum shoal_err err, int not_found)
     case SHOAL_ERR_NOT_LEADER:
     case SHOAL_ERR_STORAGE: return 503;
     case SHOAL_ERR_NO_SPACE: return 507;
-    case SHOAL_ERR_RANK_LOST: return 500;
+    case SHOAL_ERR_RANK_LOST:
+    case SHOAL_ERR_DEVICE: return 500;
     }
     return 500;
 }

@@ -214,6 +214,7 @@ void shoal_comm_close(struct shoal_comm *comm)
     if (comm == NULL)
         return;
     epoch_close(comm);
+    op_queue_destroy(comm);
     agent_stop_thread(comm);
     fabric_destroy(comm);
     agent_close(comm);
@@ -341,6 +342,7 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
         return err;
     fault_point(&comm->fault, FAULT_BEFORE_READY, plan->call);
     epoch_close(comm);
+    op_drain(comm);
     fabric_leave(comm);
     err = lay_out(comm, plan);
     if (err == SHOAL_OK && !comm->solo)

@@ -4,7 +4,8 @@
  *   agent_socket.c  the socket to the agent, the library thread    wait.c      spin, yield, sleep
  *   step.c          the step transaction                           exchange.c  sums, in a host and between hosts
  *   records.c       step records until acknowledged                fabric.c    tags, greetings, serving between hosts
- *   state.c         donor and joiners                              ops.c       all_reduce, broadcast, barrier
+ *   state.c         donor and joiners                              ops.c       collectives outside of steps
+ *   op_queue.c      their handles and thread                       op_check.c  what members must agree on in them
  *   driver.c        the driver's calls                             solo.c      an engine without an agent
  *   early.c         sums while backward still runs
  *
@@ -23,6 +24,7 @@
 #include "collective/memory/arena.h"
 #include "collective/memory/fault.h"
 #include "collective/memory/kernels.h"
+#include "collective/memory/reduce.h"
 #include "collective/transport/transport.h"
 #include "collective/memory/tree.h"
 
@@ -216,6 +218,8 @@ struct shoal_comm {
     uint8_t *copy_result;       /* private, committed buffers */
     uint8_t *touched;           /* private */
     uint64_t op;                /* phases of collectives in this epoch */
+    uint64_t op_number;         /* collectives in this epoch */
+    struct op_queue *op_queue;  /* NULL: none was started */
     uint64_t state_sequence;
     struct arena_chunk chunk; /* of the joiner: the one to be taken next */
     bool chunk_valid;
@@ -287,6 +291,11 @@ const struct record_entry *records_find(const struct records *records, uint64_t 
 uint32_t record_bytes(uint32_t v_count, uint32_t metric_count);
 /* Build the record of the committed step from my commit block and queue it. */
 void records_commit(struct shoal_comm *comm);
+
+/* ---- op_queue.c ---- */
+/* Until every collective that was started has ended. */
+void op_drain(struct shoal_comm *comm);
+void op_queue_destroy(struct shoal_comm *comm);
 
 /* ---- step.c ---- */
 void step_reset(struct shoal_comm *comm);
@@ -363,7 +372,8 @@ struct exchange_input {
     const uint8_t *base;
 };
 struct exchange {
-    uint32_t type; /* enum shoal_type */
+    uint32_t type;      /* enum shoal_type, one of those that are added up */
+    uint32_t reduction; /* enum shoal_reduction, below MEAN */
     uint64_t bytes;
     uint32_t v_count;
     float divisor;          /* 0: none; with several hosts it may be known late, see `ready` */

@@ -195,7 +195,8 @@ static void reset_words(struct shoal_comm *comm)
     atomic_store(&words->early, 0);
     atomic_store(&words->early_void, 0);
     atomic_store(&words->epoch, comm->epoch.word);
-    comm->op = 0;
+    comm->op = comm->op_number = 0;
+    memset(words->said, 0, sizeof(words->said));
     comm->state_sequence = 0;
     comm->chunk_valid = false;
 }
@@ -420,6 +421,7 @@ enum shoal_err shoal_comm_enter(struct shoal_comm *comm, int timeout_ms, struct 
         epoch_close_locked(comm); /* the caller leaves it */
     comm->main_waits = true;
     (void)pthread_mutex_unlock(&comm->lock);
+    op_drain(comm);
     for (;;) {
         bool next;
         bool other;

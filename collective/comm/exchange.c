@@ -84,24 +84,24 @@ uint32_t exchange_home(const struct epoch *epoch, uint32_t rank, uint32_t host)
     return epoch->leaders[host];
 }
 
-static void add_values(const struct kernels *k, uint32_t type, void *into, const void *a, const void *b, size_t bytes)
-{
-    switch ((enum shoal_type)type) {
-    case SHOAL_FLOAT32: k->add_f32(into, a, b, bytes / 4); return;
-    case SHOAL_FLOAT64: k->add_f64(into, a, b, bytes / 8); return;
-    case SHOAL_INT32: k->add_i32(into, a, b, bytes / 4); return;
-    case SHOAL_TYPE_COUNT: break;
-    }
-}
-
 /* A compiled sum with its operands, all of which begin at offset `origin` of the vector. */
 struct sum {
     const struct tree_program *program;
     const struct exchange_input *inputs;
     uint64_t origin; /* offset in the vector of byte 0 of every input's base */
     uint32_t type;
+    uint32_t reduction;
     float divisor;
 };
+
+static void add_values(const struct shoal_comm *comm, const struct sum *sum, void *into, const void *a, const void *b,
+                       size_t bytes)
+{
+    if (sum->type == SHOAL_FLOAT32 && sum->reduction == SHOAL_SUM)
+        comm->kernels->add_f32(into, a, b, bytes / 4);
+    else
+        reduce_kernels_get()->combine[sum->type][sum->reduction](into, a, b, bytes / reduce_type_bytes(sum->type));
+}
 
 static const uint8_t *operand(const struct sum *sum, uint8_t *temporaries, int16_t which, uint64_t at)
 {
@@ -131,12 +131,12 @@ static void sum_piece(const struct shoal_comm *comm, const struct sum *sum, uint
         const uint8_t *right = operand(sum, t, op->right, at);
 
         if (i + 1 < program->count)
-            add_values(comm->kernels, sum->type, t + (size_t)(-1 - op->into) * KERNEL_PIECE_BYTES, left, right, bytes);
+            add_values(comm, sum, t + (size_t)(-1 - op->into) * KERNEL_PIECE_BYTES, left, right, bytes);
         else if (sum->divisor != 0)
             comm->kernels->add_div_f32((float *)(void *)into, (const float *)(const void *)left,
                                        (const float *)(const void *)right, sum->divisor, bytes / 4);
         else
-            add_values(comm->kernels, sum->type, into, left, right, bytes);
+            add_values(comm, sum, into, left, right, bytes);
     }
 }
 
@@ -166,9 +166,11 @@ enum shoal_err exchange_part(struct shoal_comm *comm, struct exchange *exchange,
 {
     struct tree_program program = { .ops = comm->ops, .cap = comm->ops_cap };
     struct tree_node nodes[SHOAL_RANKS_MAX * TREE_NODES_MAX];
-    struct sum sum = {
-        .program = &program, .inputs = exchange->inputs, .type = exchange->type, .divisor = exchange->divisor
-    };
+    struct sum sum = { .program = &program,
+                       .inputs = exchange->inputs,
+                       .type = exchange->type,
+                       .reduction = exchange->reduction,
+                       .divisor = exchange->divisor };
 
     for (uint32_t i = 0; i < exchange->input_count; i++)
         nodes[i] = exchange->inputs[i].node;
@@ -425,7 +427,10 @@ static void outgoing_send(struct shoal_comm *comm, const struct exchange *exchan
         if (part->direct >= 0) {
             bytes = exchange->inputs[part->direct].base + at;
         } else {
-            struct sum sum = { .program = &part->program, .inputs = exchange->inputs, .type = exchange->type };
+            struct sum sum = { .program = &part->program,
+                               .inputs = exchange->inputs,
+                               .type = exchange->type,
+                               .reduction = exchange->reduction };
             uint8_t *box = out->outbox + (window * between->part_count + i) * (size_t)out->chunk;
 
             for (size_t done = 0; done < len; done += KERNEL_PIECE_BYTES)
@@ -477,9 +482,11 @@ static enum shoal_err owned_sum(struct shoal_comm *comm, struct exchange *exchan
     uint32_t window = owned->summed % WINDOW;
     uint64_t at = owned->begin + owned->summed * owned->chunk;
     size_t len = chunk_len(owned->begin, owned->end, owned->chunk, owned->summed);
-    struct sum sum = {
-        .program = &owned->program, .inputs = owned->inputs, .type = exchange->type, .divisor = exchange->divisor
-    };
+    struct sum sum = { .program = &owned->program,
+                       .inputs = owned->inputs,
+                       .type = exchange->type,
+                       .reduction = exchange->reduction,
+                       .divisor = exchange->divisor };
     enum shoal_err err;
 
     /* remote parts lie in the inbox: give them a base from which the offset in the vector counts */

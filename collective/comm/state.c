@@ -82,6 +82,7 @@ static enum shoal_err give_chunk(struct shoal_comm *comm, const struct arena_chu
 
 static enum shoal_err check_donor(struct shoal_comm *comm)
 {
+    op_drain(comm);
     if (comm->epoch.size == 0 || comm->epoch.donor != (int)comm->epoch.rank || comm->epoch.joiners == 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "I am not a donor in this epoch");
     return comm->epoch.hosts > 1 ? fabric_greeted(comm) : SHOAL_OK;
@@ -222,6 +223,7 @@ enum shoal_err shoal_comm_state_size(struct shoal_comm *comm, uint32_t *tensor, 
 {
     enum shoal_err err = SHOAL_OK;
 
+    op_drain(comm);
     if (!comm->stateless || comm->epoch.size == 0 || comm->epoch.donor < 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "there is no state to take");
     for (;;) {
@@ -255,6 +257,7 @@ enum shoal_err shoal_comm_state_take(struct shoal_comm *comm, uint32_t tensor, v
     uint64_t at = 0;
     enum shoal_err err;
 
+    op_drain(comm);
     if (!comm->stateless || comm->epoch.size == 0 || comm->epoch.donor < 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "there is no state to take");
     do {

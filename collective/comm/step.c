@@ -121,10 +121,12 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
                                  uint32_t *count)
 {
     struct step_state *state = &comm->step;
-    enum shoal_err err = check_step(comm, step);
     uint64_t closed_ns;
     uint64_t now_ns;
+    enum shoal_err err;
 
+    op_drain(comm);
+    err = check_step(comm, step);
     if (err == SHOAL_OK && cap < step->v_count)
         err = comm_fail(comm, SHOAL_ERR_INVALID, "room for %u of %u mini-batches", cap, step->v_count);
     if (err == SHOAL_OK)
@@ -224,6 +226,7 @@ enum shoal_err shoal_step_part(struct shoal_comm *comm, uint32_t v, uint32_t sam
     enum shoal_err err = SHOAL_OK;
     float *into;
 
+    op_drain(comm);
     if (elems == 0) {
         if (state->parted)
             early_forget(comm);
@@ -278,6 +281,7 @@ enum shoal_err shoal_step_publish(struct shoal_comm *comm, const struct shoal_mi
     uint32_t weight = weight_of(state, minibatch->v, minibatch->samples);
     struct tree_add add;
 
+    op_drain(comm);
     if (minibatch->v > state->fused.begin && minibatch->v < state->fused.end && minibatch->samples > 0 &&
         arena_tuple(&comm->arena.layout, my_contribution(comm), minibatch->v)->samples == 0) {
         add_tuple(comm, minibatch); /* its gradient comes with the first one's */
@@ -554,6 +558,7 @@ enum shoal_err shoal_step_reduce(struct shoal_comm *comm)
     uint32_t missing;
     enum shoal_err err;
 
+    op_drain(comm);
     if (!state->assigned || tree_held_missing(&state->held, state->begin, state->end, &missing, 1) != 0)
         return comm_fail(comm, SHOAL_ERR_INVALID, "reduce before every assigned mini-batch was published");
     err = contribute(comm);
@@ -584,6 +589,7 @@ enum shoal_err shoal_step_complete(struct shoal_comm *comm)
     uint64_t step = comm->step.step.step;
     bool open;
 
+    op_drain(comm);
     if (!comm->step.reduced)
         return comm_fail(comm, SHOAL_ERR_INVALID, "complete before reduce");
     fault_point(&comm->fault, FAULT_BEFORE_COMPLETE, step);
@@ -637,6 +643,7 @@ enum shoal_err shoal_step_apply_allowed(struct shoal_comm *comm)
     uint64_t step = comm->step.step.step;
     enum shoal_err err;
 
+    op_drain(comm);
     if (!comm->step.reduced || atomic_load(&comm->complete) != step)
         return comm_fail(comm, SHOAL_ERR_INVALID, "apply_allowed before complete");
     err = comm_wait(comm, world_has_completed, step);

@@ -64,6 +64,21 @@ struct arena_chunk {
     uint32_t pad;
 };
 
+/* What a worker was asked for in a collective outside of steps (collective_op.h), for the others to compare. */
+struct arena_said {
+    uint8_t kind; /* 0: by a libshoal that says nothing; beyond the last one: refused */
+    uint8_t type;
+    uint8_t reduction;
+    uint8_t memory;
+    uint8_t any_order;
+    uint8_t dim_count;
+    uint8_t pad[2];
+    uint32_t root;
+    uint32_t pad2;
+    uint64_t elems;
+    uint64_t dims[8];
+};
+
 struct arena_words {
     /* what others wait for: a line of their own each */
     _Atomic uint64_t epoch; /* that the words below belong to */
@@ -98,6 +113,11 @@ struct arena_words {
     _Atomic uint64_t early; /* 24 bits of the step, 40 bits: the first page from which on my contribution is final */
     _Atomic uint64_t
         early_void; /* step: what `early` said was no final sum; add up all of it once I have contributed */
+    struct arena_said said[2]; /* by turns: a slow worker may still read the one before */
+    /* leader, before world_op: the first rank that said something else than rank 0, and both; rank 0: none */
+    uint32_t other_rank;
+    struct arena_said first_said;
+    struct arena_said other_said;
 };
 _Static_assert(sizeof(struct arena_words) <= ARENA_PAGE, "the words of a worker fit a page");
 _Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_REGIONS_AT, "all words lie before the regions");

@@ -4,8 +4,34 @@
 #define COLLECTIVE_CPU_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* float16 to float32 and back, so many at once. */
+#define CPU_F16C_LANES 8
 
 #if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define CPU_F16C __attribute__((target("avx,f16c")))
+
+static inline bool cpu_has_f16c(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
+CPU_F16C static inline void cpu_widen_f16(float *into, const uint16_t *from)
+{
+    _mm256_storeu_ps(into, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i_u *)from)));
+}
+
+CPU_F16C static inline void cpu_narrow_f16(uint16_t *into, const float *from)
+{
+    _mm_storeu_si128((__m128i_u *)into, _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
+}
 
 #define CPU_AVX2 __attribute__((target("avx2")))
 #define CPU_AVX512 __attribute__((target("avx512f,avx512dq,avx512vl")))
@@ -22,6 +48,23 @@ static inline bool cpu_has_avx512(void)
 static inline void cpu_pause(void) { __builtin_ia32_pause(); }
 
 #else
+
+#define CPU_F16C
+
+static inline bool cpu_has_f16c(void) { return false; }
+
+/* Never chosen. */
+static inline void cpu_widen_f16(float *into, const uint16_t *from)
+{
+    for (int i = 0; i < CPU_F16C_LANES; i++)
+        into[i] = (float)from[i];
+}
+
+static inline void cpu_narrow_f16(uint16_t *into, const float *from)
+{
+    for (int i = 0; i < CPU_F16C_LANES; i++)
+        into[i] = (uint16_t)from[i];
+}
 
 #define CPU_AVX2
 #define CPU_AVX512

@@ -223,12 +223,20 @@ SHOAL_API enum shoal_err shoal_step_mean(struct shoal_comm *comm, uint32_t metri
 /* Bytes of the last record (shoal/step_record.h), valid until the next step. */
 SHOAL_API enum shoal_err shoal_step_record(struct shoal_comm *comm, const uint8_t **bytes, uint64_t *len);
 
-/* ---- collectives outside of steps, on host memory; every member of the epoch calls them in the same order ---- */
+/* ---- collectives outside of steps, the plain ones on host memory; all of them, and their rules: collective_op.h ---- */
 
-enum shoal_type { SHOAL_FLOAT32, SHOAL_FLOAT64, SHOAL_INT32, SHOAL_TYPE_COUNT };
+enum shoal_type {
+    SHOAL_FLOAT32,
+    SHOAL_FLOAT64,
+    SHOAL_INT32,
+    SHOAL_INT64,
+    SHOAL_FLOAT16,
+    SHOAL_BFLOAT16,
+    SHOAL_TYPE_COUNT
+};
 
-/* Sum of `elems` values over all ranks, in place; added in one tree over the ranks, hence the same bits for every
- * placement. Memory inside shoal_comm_scratch (at the same offset everywhere) is used as it lies, other is staged. */
+/* Sum of `elems` values of `type` (enum shoal_type) over all ranks, in place. Memory inside shoal_comm_scratch (at the same
+ * offset everywhere) is used as it lies, other is staged. */
 SHOAL_API enum shoal_err shoal_comm_all_reduce(struct shoal_comm *comm, void *values, uint64_t elems, uint32_t type);
 SHOAL_API enum shoal_err shoal_comm_broadcast(struct shoal_comm *comm, void *bytes, uint64_t len, uint32_t root);
 SHOAL_API enum shoal_err shoal_comm_barrier(struct shoal_comm *comm);

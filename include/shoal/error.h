@@ -27,8 +27,9 @@ enum shoal_err {
     SHOAL_ERR_UNREACHABLE, /* no connection, or no majority */
     /* The job: the node goes on. */
     SHOAL_ERR_RANK_LOST, /* a member of the communicator is gone: retry in the next epoch */
-    /* The node: restart from disk. 14 is kept for a device that fails: nothing says so yet. */
-    SHOAL_ERR_STORAGE = 15,
+    SHOAL_ERR_DEVICE,    /* a device, or its library, failed; the text names it and the call */
+    /* The node: restart from disk. */
+    SHOAL_ERR_STORAGE,
     SHOAL_ERR_NO_SPACE, /* the request, nothing changed: the store keeps what is left for the jobs that run */
 };
 /* A frame may name these: errors are added at the end, and a newer one is malformed to an older node. */
@@ -58,6 +59,7 @@ static inline const char *shoal_err_name(enum shoal_err err)
     case SHOAL_ERR_MALFORMED: return "malformed";
     case SHOAL_ERR_UNREACHABLE: return "unreachable";
     case SHOAL_ERR_RANK_LOST: return "rank lost";
+    case SHOAL_ERR_DEVICE: return "device";
     case SHOAL_ERR_STORAGE: return "storage";
     case SHOAL_ERR_NO_SPACE: return "no space";
     }

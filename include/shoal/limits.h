@@ -77,6 +77,8 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 /* The variables that an interpreter reads while it starts, and its own name. A longer text starts cold. */
 #define SHOAL_WARM_KEY_BYTES 8192
 #define SHOAL_RANKS_MAX 64
+/* Collectives of a communicator that were started and are not waited for: a model's buckets, not its parameters. */
+#define SHOAL_OPS_MAX 64
 /* Tasks of one array job. At 16 bytes a task the largest takes 1.6 MB on each guardian, and its snapshot 1.3 MB, which
  * is written each 512 entries; ten times as many would write for longer than they run. */
 #define SHOAL_ARRAY_TASKS_MAX 100000

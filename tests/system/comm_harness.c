@@ -1480,6 +1480,7 @@ static const struct scenario scenarios[] = {
                   { .kind = EVENT_REFORM, .step = 12, .delay_us = 1171 } } },
     { .name = "ops_one_host", .options = SMALL " ops=1", .hosts = 1, .workers = 3 },
     { .name = "ops_two_hosts", .options = SMALL " ops=1", .hosts = 2, .workers = 2 },
+    { .name = "ops_out_of_order", .options = SMALL " ops=2", .hosts = 1, .workers = 3 },
     { .name = "ops_three_hosts", .options = SMALL " ops=1", .hosts = 3, .workers = 5 },
     { .name = "fetch_on_a_host",
       .options = SMALL,

@@ -7,7 +7,7 @@
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch), ops (1: try the collectives outside of steps first), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew). CWORKER_BUG plants one of four bugs at step 5, v =
+ * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew). CWORKER_BUG plants one of four bugs at step 5, v =
  * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
  * numbers, see note_time. */
 #include <errno.h>
@@ -21,6 +21,8 @@
 #include "shoal/permute.h"
 #include "shoal/step_record.h"
 #include "shoal/worker.h"
+
+#include "ops_check.h"
 
 #include "shoal/banned.h"
 
@@ -391,6 +393,17 @@ static void check_ops(struct run *run)
             die(run, "barrier");
     }
     free(private);
+    if (ops_check(run->comm) != NULL)
+        die(run, "a collective is wrong");
+}
+
+/* The last worker waits in a barrier, the others for its part of a step: it is told, and the epoch begins anew. */
+static void call_out_of_order(struct run *run)
+{
+    if (shoal_comm_size(run->comm) == 1 || shoal_comm_rank(run->comm) != shoal_comm_size(run->comm) - 1)
+        return;
+    if (shoal_comm_barrier(run->comm) != SHOAL_ERR_INVALID || strstr(shoal_comm_error(run->comm), "reduces step 1") == NULL)
+        die(run, "a barrier beside a step");
 }
 
 /* ---- epochs ---- */
@@ -451,6 +464,8 @@ static void train(struct run *run)
 
     if (in && run->o.ops == 1)
         check_ops(run);
+    if (in && run->o.ops == 2)
+        call_out_of_order(run);
     while (in) {
         uint64_t step = shoal_comm_applied_step(run->comm) + 1;
         enum shoal_err err;

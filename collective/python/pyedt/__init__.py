@@ -10,7 +10,8 @@
       _device     "cuda" where no GPU is           _batches who gets what of a batch
       _late       once torch is imported
                                                    _chance  every generator, seeded for each mini-batch
-   both: _optimizers (one or several), _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal)
+   both: _optimizers (one or several), _order (which sample is where), _schedule (which step is what), _records, _comm (libshoal),
+   _collective (collectives on tensors)
 """
 
 import os

@@ -54,6 +54,12 @@ class Minibatch(ctypes.Structure):
                 ("values", POINTER(c_double)), ("touched", POINTER(c_uint8))]
 
 
+class Op(ctypes.Structure):
+    _fields_ = [("kind", c_uint32), ("type", c_uint32), ("reduction", c_uint32), ("root", c_uint32), ("memory", c_uint32),
+                ("any_order", c_uint32), ("input", c_void_p), ("output", c_void_p), ("elems", c_uint64), ("dim_count", c_uint32),
+                ("pad", c_uint32), ("dims", c_uint64 * 8)]
+
+
 class DriverEvent(ctypes.Structure):
     _fields_ = [("event", c_uint32), ("call", c_uint32), ("state", c_uint32), ("engines", c_uint32),
                 ("acked_step", c_uint64), ("final_step", c_uint64), ("first_step", c_uint64), ("record_count", c_uint32),
@@ -96,6 +102,10 @@ SIGNATURES = {
     "shoal_step_complete": (c_int, [c_void_p]),
     "shoal_step_apply_allowed": (c_int, [c_void_p]),
     "shoal_step_record": (c_int, [c_void_p, POINTER(POINTER(c_uint8)), POINTER(c_uint64)]),
+    "shoal_op_run": (c_int, [c_void_p, POINTER(Op)]),
+    "shoal_op_start": (c_int, [c_void_p, POINTER(Op), POINTER(c_uint64)]),
+    "shoal_op_test": (c_int, [c_void_p, c_uint64, POINTER(c_uint32)]),
+    "shoal_op_wait": (c_int, [c_void_p, c_uint64]),
     "shoal_driver_train": (c_int, [c_void_p, c_uint32, c_uint64, c_uint32, c_char_p, c_char_p]),
     "shoal_driver_wait": (c_int, [c_void_p, c_int, POINTER(DriverEvent)]),
     "shoal_driver_ack": (c_int, [c_void_p, c_uint32, c_uint64]),
@@ -254,6 +264,9 @@ class Communicator:
     def rank(self):
         return self._lib.shoal_comm_rank(self._comm)
 
+    def size(self):
+        return self._lib.shoal_comm_size(self._comm)
+
     def worker_id(self):
         return self._lib.shoal_comm_worker_id(self._comm)
 
@@ -309,6 +322,25 @@ class Communicator:
         array = np.array(ids, dtype=np.uint64)
         self._lib.shoal_sample_sums(job_seed, array.ctypes.data, len(array), sums)
         return sums[0], sums[1]
+
+    # ---- collectives outside of steps: _collective.py makes the Op of tensors and arrays ----
+
+    def op_run(self, op):
+        self._check(self._lib.shoal_op_run(self._comm, byref(op)), "a collective")
+
+    def op_start(self, op):
+        handle = c_uint64()
+        self._check(self._lib.shoal_op_start(self._comm, byref(op), byref(handle)), "starting a collective")
+        return handle.value
+
+    def op_test(self, handle):
+        """True: it is over, well; the handle is void then, as after an exception."""
+        over = c_uint32()
+        self._check(self._lib.shoal_op_test(self._comm, handle, byref(over)), "a collective")
+        return over.value != 0
+
+    def op_wait(self, handle):
+        self._check(self._lib.shoal_op_wait(self._comm, handle), "a collective")
 
     # ---- the driver ----
 

@@ -45,7 +45,7 @@ PREFIXES = {
     "node/backend": {"backend", "list", "agent"},
     "api/rest": {"args", "http", "job", "package", "page", "result", "routes", "service", "submit"},
     "api/http": {"arena", "auth", "http", "http1", "http2", "json", "multipart", "tls", "token"},
-    "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "record", "records", "solo", "step", "wait"},
+    "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "op", "record", "records", "solo", "step", "wait"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
     "collective/transport": {"transport", "seal"},
     "node/store": {"store", "writer", "index"},

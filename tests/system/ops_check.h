@@ -1,0 +1,250 @@
+/* The collectives outside of steps, against plain loops, as a C worker runs them (option ops of cworker.c). The values of
+ * each rank are a function of rank and place, so that every member knows what must come out. */
+#ifndef OPS_CHECK_H
+#define OPS_CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/memory/reduce.h"
+#include "shoal/collective_op.h"
+
+/* Small integers, exact in every type; the last ones of a round differ. */
+static double ops_value(uint32_t rank, uint64_t i) { return (double)((i * 7 + rank * 5) % 61) - 30.0; }
+
+static void ops_put(void *values, uint32_t type, uint64_t i, double value)
+{
+    float narrow = (float)value;
+
+    switch ((enum shoal_type)type) {
+    case SHOAL_FLOAT32: ((float *)values)[i] = narrow; return;
+    case SHOAL_FLOAT64: ((double *)values)[i] = value; return;
+    case SHOAL_INT32: ((int32_t *)values)[i] = (int32_t)value; return;
+    case SHOAL_INT64: ((int64_t *)values)[i] = (int64_t)value; return;
+    case SHOAL_FLOAT16: reduce_kernels_at(0)->narrow_f16((uint16_t *)values + i, &narrow, 1); return;
+    case SHOAL_BFLOAT16: reduce_kernels_at(0)->narrow_bf16((uint16_t *)values + i, &narrow, 1); return;
+    case SHOAL_TYPE_COUNT: return;
+    }
+}
+
+/* What the reduction over all ranks must be. */
+static double ops_want(const struct shoal_op *op, uint32_t size, uint64_t i)
+{
+    double want = ops_value(0, i);
+
+    for (uint32_t rank = 1; rank < size; rank++) {
+        double value = ops_value(rank, i);
+
+        if (op->reduction == SHOAL_MIN)
+            want = value < want ? value : want;
+        else if (op->reduction == SHOAL_MAX)
+            want = value > want ? value : want;
+        else
+            want += value;
+    }
+    if (op->reduction != SHOAL_MEAN)
+        return want;
+    if (op->type == SHOAL_INT32 || op->type == SHOAL_INT64)
+        return (double)((int64_t)want / (int64_t)size);
+    return op->type == SHOAL_FLOAT64 ? want / size : (double)((float)want / (float)size);
+}
+
+struct ops_run {
+    struct shoal_comm *comm;
+    const char *wrong; /* the first thing that was */
+    uint64_t elems_max;
+    uint8_t *in;
+    uint8_t *out;
+    uint8_t *want;
+};
+
+static void ops_fail(struct ops_run *run, const struct shoal_op *op, const char *what)
+{
+    if (run->wrong != NULL)
+        return;
+    run->wrong = what;
+    (void)fprintf(stderr, "ops: kind %u type %u reduction %u elems %llu: %s: %s\n", op->kind, op->type, op->reduction,
+                  (unsigned long long)op->elems, what, shoal_comm_error(run->comm));
+}
+
+static void ops_prepare(struct ops_run *run, struct shoal_op *op, bool in_place)
+{
+    uint32_t size = shoal_comm_size(run->comm);
+    uint32_t rank = shoal_comm_rank(run->comm);
+    uint32_t bytes = reduce_type_bytes(op->type);
+    uint64_t whole = op->elems * size;
+    uint64_t given = op->kind == SHOAL_REDUCE_SCATTER ? whole : op->elems;
+    uint8_t *in = run->in;
+    uint8_t *out = in_place ? run->in : run->out;
+
+    memset(run->in, 0x5a, run->elems_max * 8 * size);
+    memset(run->out, 0x5a, run->elems_max * 8 * size);
+    if (in_place && op->kind == SHOAL_ALL_GATHER)
+        in = run->in + rank * op->elems * bytes;
+    if (in_place && op->kind == SHOAL_REDUCE_SCATTER)
+        out = run->in + rank * op->elems * bytes;
+    for (uint64_t i = 0; i < given; i++)
+        ops_put(in, op->type, i, ops_value(rank, i));
+    op->in = in;
+    op->out = out;
+    for (uint64_t i = 0; i < whole; i++)
+        switch ((enum shoal_op_kind)op->kind) {
+        case SHOAL_ALL_REDUCE: ops_put(run->want, op->type, i, i < op->elems ? ops_want(op, size, i) : 0); break;
+        case SHOAL_REDUCE_SCATTER:
+            ops_put(run->want, op->type, i, i < op->elems ? ops_want(op, size, rank * op->elems + i) : 0);
+            break;
+        case SHOAL_ALL_GATHER: ops_put(run->want, op->type, i, ops_value((uint32_t)(i / op->elems), i % op->elems)); break;
+        case SHOAL_BROADCAST: ops_put(run->want, op->type, i, ops_value(op->root, i)); break;
+        case SHOAL_BARRIER:
+        case SHOAL_NO_OP:
+        case SHOAL_OP_KIND_COUNT: break;
+        }
+}
+
+static void ops_compare(struct ops_run *run, const struct shoal_op *op)
+{
+    uint64_t elems = op->kind == SHOAL_ALL_GATHER ? op->elems * shoal_comm_size(run->comm) : op->elems;
+
+    if (memcmp(op->out, run->want, elems * reduce_type_bytes(op->type)) != 0)
+        ops_fail(run, op, "wrong values");
+}
+
+static void ops_one(struct ops_run *run, struct shoal_op op, bool in_place)
+{
+    ops_prepare(run, &op, in_place);
+    if (shoal_op_run(run->comm, &op) != SHOAL_OK)
+        ops_fail(run, &op, "failed");
+    else
+        ops_compare(run, &op);
+}
+
+static void ops_all(struct ops_run *run)
+{
+    static const uint64_t sizes[] = { 1, 63, 1025, 70001 };
+
+    for (uint32_t kind = SHOAL_ALL_REDUCE; kind <= SHOAL_BROADCAST; kind++)
+        for (uint32_t type = 0; type < SHOAL_TYPE_COUNT; type++)
+            for (uint32_t i = 0; i < 4; i++)
+                for (uint32_t how = 0; how < (kind <= SHOAL_REDUCE_SCATTER ? SHOAL_REDUCTION_COUNT : 1u); how++) {
+                    struct shoal_op op = { .kind = kind, .type = type, .reduction = how, .elems = sizes[i] };
+
+                    if (i == 3 && how != type % SHOAL_REDUCTION_COUNT)
+                        continue; /* many pieces: once a type */
+                    op.root = kind == SHOAL_BROADCAST ? (i + type) % shoal_comm_size(run->comm) : 0;
+                    ops_one(run, op, i % 2 == 0);
+                }
+}
+
+/* Several at once, more than one buffer; the first ones are asked for until they are over, the others waited for. */
+static void ops_asynchronous(struct ops_run *run)
+{
+    enum { MANY = 12 };
+    static double values[MANY][500];
+    uint32_t size = shoal_comm_size(run->comm);
+    uint64_t handles[MANY];
+    struct shoal_op op = { .kind = SHOAL_ALL_REDUCE, .type = SHOAL_FLOAT64, .elems = 500 };
+    uint32_t over = 0;
+
+    for (uint32_t n = 0; n < MANY; n++) {
+        for (uint64_t i = 0; i < 500; i++)
+            values[n][i] = ops_value(shoal_comm_rank(run->comm), i + n);
+        op.in = op.out = values[n];
+        if (shoal_op_start(run->comm, &op, &handles[n]) != SHOAL_OK)
+            ops_fail(run, &op, "start");
+    }
+    for (uint32_t n = 0; n < MANY; n++) {
+        enum shoal_err err = SHOAL_OK;
+
+        for (over = n >= MANY / 2; over == 0 && err == SHOAL_OK;)
+            err = shoal_op_test(run->comm, handles[n], &over);
+        if (n >= MANY / 2)
+            err = shoal_op_wait(run->comm, handles[n]);
+        if (err != SHOAL_OK)
+            ops_fail(run, &op, "asynchronous");
+        for (uint64_t i = 0; i < 500; i++)
+            if (values[n][i] != ops_want(&op, size, i + n))
+                ops_fail(run, &op, "asynchronous values");
+    }
+    if (shoal_op_wait(run->comm, handles[0]) != SHOAL_ERR_INVALID)
+        ops_fail(run, &op, "a handle that was waited for twice");
+}
+
+/* What `rank` calls otherwise than the others is refused by all of them, by its name and with both values. */
+static void ops_mismatch(struct ops_run *run, struct shoal_op right, struct shoal_op wrong, uint32_t rank,
+                         const char *const *words)
+{
+    struct shoal_op *op = shoal_comm_rank(run->comm) == rank ? &wrong : &right;
+
+    memset(run->out, 0x33, 64);
+    memset(run->in, 0, 64);
+    op->in = run->in;
+    op->out = run->out;
+    if (shoal_op_run(run->comm, op) != SHOAL_ERR_INVALID)
+        ops_fail(run, op, "calls that differ were not refused");
+    for (; *words != NULL; words++)
+        if (strstr(shoal_comm_error(run->comm), *words) == NULL)
+            ops_fail(run, op, *words);
+    for (uint32_t i = 0; i < 64; i++)
+        if (run->out[i] != 0x33)
+            ops_fail(run, op, "a refused call wrote something");
+}
+
+static void ops_mismatches(struct ops_run *run)
+{
+    uint32_t last = shoal_comm_size(run->comm) - 1;
+    const struct shoal_op sum = { .kind = SHOAL_ALL_REDUCE, .elems = 8 };
+    struct shoal_op other = sum;
+    struct shoal_op shape = sum;
+    char name[24];
+
+    (void)snprintf(name, sizeof(name), "rank %u calls", last);
+    other.elems = 9;
+    ops_mismatch(run, sum, other, last, (const char *const[]){ name, "float32 [9]", "float32 [8]", NULL });
+    other = sum;
+    other.type = SHOAL_INT64;
+    ops_mismatch(run, sum, other, last, (const char *const[]){ name, "int64 [8]", "float32 [8]", NULL });
+    other = sum;
+    other.reduction = SHOAL_MAX;
+    ops_mismatch(run, sum, other, last, (const char *const[]){ name, "(max)", "(sum)", NULL });
+    other = (struct shoal_op){ .kind = SHOAL_BARRIER };
+    ops_mismatch(run, sum, other, last, (const char *const[]){ name, "barrier", "all_reduce (sum)", NULL });
+    shape.dim_count = 2;
+    shape.dims[0] = 2;
+    shape.dims[1] = 4;
+    other = shape;
+    other.dims[0] = 4;
+    other.dims[1] = 2;
+    ops_mismatch(run, shape, other, last, (const char *const[]){ name, "[4, 2]", "[2, 4]", NULL });
+    other = (struct shoal_op){ .kind = SHOAL_BROADCAST, .elems = 8, .root = 1 };
+    shape = other;
+    shape.root = 0;
+    ops_mismatch(run, shape, other, last, (const char *const[]){ name, "from rank 1", "from rank 0", NULL });
+    other = sum;
+    other.type = 77; /* refused where it was called; the others hear of it */
+    ops_mismatch(run, sum, other, last, (const char *const[]){ NULL });
+}
+
+/* NULL: all is well; else what was not. */
+static const char *ops_check(struct shoal_comm *comm)
+{
+    struct ops_run run = { .comm = comm, .elems_max = 70001 };
+    size_t bytes = run.elems_max * 8 * shoal_comm_size(comm);
+
+    run.in = malloc(bytes);
+    run.out = malloc(bytes);
+    run.want = malloc(bytes);
+    if (run.in == NULL || run.out == NULL || run.want == NULL)
+        return "memory";
+    ops_all(&run);
+    ops_asynchronous(&run);
+    if (shoal_comm_size(comm) > 1)
+        ops_mismatches(&run);
+    ops_all(&run); /* refusals have left nothing behind */
+    free(run.in);
+    free(run.out);
+    free(run.want);
+    return run.wrong;
+}
+
+#endif
