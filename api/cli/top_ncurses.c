@@ -136,7 +136,8 @@ static enum style style_of(const struct json_value *job)
 static const struct column job_columns[] = { { "JOB", -22, 0 },      { "STATE", -12, 0 },  { "RANKS", 7, 0 },
                                              { "STEPS", 9, 0 },      { "STEPS/S", 7, 64 }, { "LOSS", 9, 74 },
                                              { "ACC", 7, 90 },       { "EPOCH", 6, 98 },   { "PAUSE MS", 8, 108 },
-                                             { "LEADER", -12, 122 }, { "", -200, 80 } };
+                                             { "OVER", -10, 120 },   { "LEADER", -12, 134 },
+                                             { "", -200, 80 } };
 #define JOB_COLUMNS (sizeof(job_columns) / sizeof(job_columns[0]))
 
 static void add_job(struct frame *f, const struct json_value *job)
@@ -161,7 +162,8 @@ static void add_job(struct frame *f, const struct json_value *job)
     }
     (void)snprintf(cells[7], 64, "%.12s", cli_text_at(job, "epoch"));
     (void)snprintf(cells[8], 64, "%.1f", (double)cli_int_at(job, "joinPauseUs") / 1000);
-    (void)snprintf(cells[9], 64, "%.40s", cli_text_at(job, "leader"));
+    (void)snprintf(cells[9], 64, "%.16s", cli_text_at(job, "transport"));
+    (void)snprintf(cells[10], 64, "%.40s", cli_text_at(job, "leader"));
     for (size_t c = 0; c + 1 < JOB_COLUMNS; c++) {
         struct column column = job_columns[c];
 

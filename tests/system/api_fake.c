@@ -98,6 +98,7 @@ static struct shoal_job_info info_of(const struct fake *fake, const struct fake_
         .start_ms = job->created_ms + fake->wait_ms,
         .end_ms = ended ? job->created_ms + fake->wait_ms + fake->run_ms : 0,
         .epoch = { 1, 0 },
+        .transport = "ucx 1.22",
         .term = 1,
         .steps = getenv("API_FAKE_NO_STEP") != NULL ? 0 : (now_ms() - job->created_ms) / 10,
         .rate_milli = 100000,

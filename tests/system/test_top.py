@@ -69,6 +69,8 @@ def test_a_pipe_gets_one_plain_frame_that_fits(server):
         assert sum(line.startswith("JOB") for line in lines) == 1 and not any(line != line.rstrip() for line in lines)
         if width >= 80:
             assert "STEPS/S" in done.stdout and "LOSS" in done.stdout
+        if width >= 200:  # what its workers' data goes over
+            assert "OVER" in done.stdout and "ucx 1.22 " in next(line for line in lines if line.startswith("shoal-"))
 
 
 def test_an_elastic_job_without_a_step_is_starting(tmp_path, monkeypatch):
