@@ -789,13 +789,14 @@ static void watch_beats(struct agent *agent)
         struct worker *w = &agent->workers[i];
         uint64_t beat;
 
-        if (!alive(w) || !w->ready || w->reaped || w->released) /* who was released leaves, and beats no more */
+        if (!alive(w) || !w->ready || w->reaped)
             continue;
         beat = atomic_load(&agent->hosts[w->host].page->slots[w->slot].heartbeat);
         if (beat != w->beat || w->beat_ns == 0) {
             w->beat = beat;
             w->beat_ns = now;
         } else if (now - w->beat_ns > 700 * SHOAL_MS) {
+            w->doomed = w->doomed || w->released; /* it leaves, and beats no more; or it was stopped, too */
             on_death(agent, w, "its library thread stood still");
         }
     }
