@@ -34,6 +34,17 @@ static bool take_scheme(struct shoal_view *value, const char *scheme)
     return true;
 }
 
+/* Of gRPC: all but what starts and stops models. */
+static bool is_harmless_call(struct shoal_view path)
+{
+    static const char oip[] = "/inference.GRPCInferenceService/", changes[] = "RepositoryModel", dlim[] = "/dlim.v1.";
+    size_t len = sizeof(oip) - 1;
+
+    if (path.len > len && memcmp(path.bytes, oip, len) == 0)
+        return path.len < len + sizeof(changes) - 1 || memcmp(path.bytes + len, changes, sizeof(changes) - 1) != 0;
+    return path.len > sizeof(dlim) - 1 && memcmp(path.bytes, dlim, sizeof(dlim) - 1) == 0;
+}
+
 /* Whether it only asks a model or reads. */
 static bool is_harmless(const struct http_request *request)
 {
@@ -42,6 +53,7 @@ static bool is_harmless(const struct http_request *request)
 
     return request->head.method == HTTP1_GET ||
            (path.len >= sizeof(asks) - 1 && memcmp(path.bytes, asks, sizeof(asks) - 1) == 0) ||
+           is_harmless_call(path) ||
            (path.len > 6 && memcmp(path.bytes, "/v2/", 4) == 0 && memcmp(path.bytes + path.len - 6, "/infer", 6) == 0);
 }
 

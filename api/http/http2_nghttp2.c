@@ -12,6 +12,7 @@
 #include "shoal/banned.h"
 
 #define BODY_MS 30000u  /* without a byte of the body */
+#define TALK_MS 600000u /* the same, of a call whose client speaks when it likes */
 #define WRITE_MS 60000u /* without a byte that the client takes */
 /* Of header lines that an answer has beside its body. */
 #define LINES_MAX 40
@@ -765,7 +766,7 @@ void http2_tick(struct http2 *h2, uint64_t now_ms)
             h2->http->stats.closed_slow++;
             (void)nghttp2_submit_rst_stream(h2->session, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_CANCEL);
         } else if (request != NULL && request->paused == 0 && !stream->body_ended && !request->responded &&
-                   quiet > BODY_MS) {
+                   quiet > (request->route->both_ways ? TALK_MS : BODY_MS)) {
             h2->http->stats.closed_slow++;
             (void)shoal_fail(&msg, SHOAL_ERR_TIMEOUT, "the request body came too slowly");
             http_request_bad(request, 408, &msg);

@@ -1,3 +1,4 @@
+#include "grpc.h"
 #include "http_server.h"
 #include "json_to_pack.h"
 
@@ -302,12 +303,15 @@ static void refuse_method(struct http_request *request, unsigned known)
 
 void http_request_begin(struct http_request *request)
 {
-    const struct http_route *(*const tables[])(size_t *) = { http_routes_execs, http_routes_native,
-                                                             http_routes_services, http_routes_oip, http_routes_dlim };
+    const struct http_route *(*const tables[])(size_t *) = { http_routes_execs,    http_routes_native,
+                                                             http_routes_services, http_routes_oip,
+                                                             http_routes_dlim,     http_routes_grpc };
     const struct http_route *route = NULL;
     unsigned known = 0;
 
     request->began_ms = http_now_ms(request->http);
+    if (grpc_asks(request))
+        request->reply = grpc_refuse;
     add_origin(request);
     if (request->head.method == HTTP1_OPTIONS && takes_origins(request)) {
         answer_options(request);
@@ -344,9 +348,9 @@ void http_request_begin(struct http_request *request)
 void http_request_data(struct http_request *request, struct shoal_view content)
 {
     request->body_bytes += content.len;
-    if (request->responded)
+    if (request->responded && !request->route->both_ways)
         return;
-    if (request->body_bytes > body_limit(request)) {
+    if (request->body_bytes > body_limit(request) && !request->route->both_ways) {
         refuse_size(request);
         return;
     }
@@ -363,7 +367,7 @@ void http_request_data(struct http_request *request, struct shoal_view content)
 void http_request_complete(struct http_request *request)
 {
     request->body_done = true;
-    if (!request->responded)
+    if (!request->responded || request->route->both_ways)
         request->route->handle(request);
 }
 
@@ -524,7 +528,9 @@ void http_respond(struct http_request *request, int status, const char *type, st
 {
     struct shoal_buf pack = { 0 };
 
-    if (wants_pack(request, type) && json_to_pack(body, &pack) == SHOAL_OK)
+    if (request->reply != NULL)
+        request->reply(request, status, body);
+    else if (wants_pack(request, type) && json_to_pack(body, &pack) == SHOAL_OK)
         respond_as(request, status, PACK_TYPE, shoal_buf_view(&pack));
     else
         respond_as(request, status, type, body);

@@ -45,6 +45,7 @@ struct http_route {
     bool open;              /* needs no credentials */
     http_request_fn *begin; /* STREAM: before the first byte; may answer */
     http_data_fn *data;
+    bool both_ways; /* `data` and `handle` come also after its answer has begun */
 };
 
 #define HTTP_PARAMS_MAX 3
@@ -65,6 +66,8 @@ struct http_request {
     struct shoal_buf body;
     uint64_t body_bytes;
     uint64_t began_ms; /* as http_now_ms, when its head was here; 0: it never was */
+    /* Says the answer in another protocol's words; NULL: it goes out as it is. */
+    void (*reply)(struct http_request *request, int status, struct shoal_view body);
     void *state;       /* the route's own */
     void (*state_free)(void *state);
     struct shoal_buf extra;    /* header lines of the answer */
@@ -118,6 +121,7 @@ const struct http_route *http_routes_native(size_t *count);
 const struct http_route *http_routes_services(size_t *count);
 const struct http_route *http_routes_oip(size_t *count);
 const struct http_route *http_routes_dlim(size_t *count);
+const struct http_route *http_routes_grpc(size_t *count);
 
 /* An address of WMLA's inference API: its errors are {"error": text}, and of a model's answer plain text. */
 bool http_is_dlim(const struct http_request *request);

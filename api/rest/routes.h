@@ -53,6 +53,14 @@ void routes_file_get(struct http_request *request);
 /* routes_services.c: what a deployment is answered. */
 void routes_service_answer(struct http_request *request, const struct shoal_job_info *job);
 
+/* routes_oip.c: for its twin, gRPC. params[0] is the model, params[1] the version or NULL. */
+void routes_oip_server(struct http_request *request);
+void routes_oip_live(struct http_request *request);
+void routes_oip_ready(struct http_request *request);
+void routes_oip_model(struct http_request *request);
+void routes_oip_model_ready(struct http_request *request);
+void routes_oip_index(struct http_request *request);
+
 /* routes_dlim.c: answers with the model object. */
 void routes_dlim_model(struct http_request *request, const char *name);
 

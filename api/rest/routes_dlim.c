@@ -200,11 +200,19 @@ static void show_readme(struct http_request *request, const struct shoal_service
 
 static void handle_readme(struct http_request *request) { look(request, request->params[0], show_readme); }
 
-/* No listener for streams: an empty address says so. */
+/* gRPC is answered where this was asked; of a model that is not started the address is empty. */
 static void show_streaming(struct http_request *request, const struct shoal_service_info *info)
 {
-    (void)info;
-    http_respond(request, 200, "application/json", shoal_view_text("{\"streaming_service_uri\":\"\"}"));
+    struct shoal_view host = { 0 };
+    struct shoal_buf json = { 0 };
+    struct json_writer w = json_writer_init(&json);
+
+    if (is_enabled(info))
+        (void)http1_header_find(&request->head, "host", &host);
+    json_object_begin(&w, NULL);
+    json_text_view(&w, "streaming_service_uri", host);
+    json_end(&w);
+    http_respond_json(request, 200, &w);
 }
 
 static void handle_streaming(struct http_request *request) { look(request, request->params[0], show_streaming); }

@@ -29,7 +29,7 @@ static void respond_failure(struct http_request *request, enum shoal_err err, co
 
 /* ---- the server ---- */
 
-static void handle_server(struct http_request *request)
+void routes_oip_server(struct http_request *request)
 {
     struct shoal_mesh_status status;
     struct shoal_buf buf = { 0 };
@@ -58,9 +58,9 @@ static void respond_flag(struct http_request *request, const char *name, bool va
     http_respond_json(request, value ? 200 : 503, &w);
 }
 
-static void handle_live(struct http_request *request) { respond_flag(request, "live", true); }
+void routes_oip_live(struct http_request *request) { respond_flag(request, "live", true); }
 
-static void handle_ready(struct http_request *request)
+void routes_oip_ready(struct http_request *request)
 {
     struct shoal_mesh_status status;
 
@@ -152,7 +152,7 @@ static void on_meta_look(void *arg, enum shoal_err err, const struct shoal_msg *
     http_request_release(request);
 }
 
-static void handle_model(struct http_request *request)
+void routes_oip_model(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct meta *meta = arena_alloc(&request->arena, sizeof(*meta));
@@ -178,7 +178,7 @@ static void on_ready_look(void *arg, enum shoal_err err, const struct shoal_msg 
     http_request_release(request);
 }
 
-static void handle_model_ready(struct http_request *request)
+void routes_oip_model_ready(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
 
@@ -245,7 +245,7 @@ static void on_services(void *arg, enum shoal_err err, const struct shoal_msg *m
     http_request_release(request);
 }
 
-static void handle_index(struct http_request *request)
+void routes_oip_index(struct http_request *request)
 {
     const struct shoal_backend *backend = &request->http->backend;
 
@@ -254,14 +254,14 @@ static void handle_index(struct http_request *request)
 }
 
 static const struct http_route routes[] = {
-    { .method = HTTP1_GET, .pattern = "/v2", .handle = handle_server },
-    { .method = HTTP1_GET, .pattern = "/v2/health/live", .handle = handle_live },
-    { .method = HTTP1_GET, .pattern = "/v2/health/ready", .handle = handle_ready },
-    { .method = HTTP1_GET, .pattern = "/v2/models/{}", .handle = handle_model },
-    { .method = HTTP1_GET, .pattern = "/v2/models/{}/ready", .handle = handle_model_ready },
-    { .method = HTTP1_GET, .pattern = "/v2/models/{}/versions/{}", .handle = handle_model },
-    { .method = HTTP1_GET, .pattern = "/v2/models/{}/versions/{}/ready", .handle = handle_model_ready },
-    { .method = HTTP1_POST, .pattern = "/v2/repository/index", .handle = handle_index, .mode = HTTP_BODY_BUFFER },
+    { .method = HTTP1_GET, .pattern = "/v2", .handle = routes_oip_server },
+    { .method = HTTP1_GET, .pattern = "/v2/health/live", .handle = routes_oip_live },
+    { .method = HTTP1_GET, .pattern = "/v2/health/ready", .handle = routes_oip_ready },
+    { .method = HTTP1_GET, .pattern = "/v2/models/{}", .handle = routes_oip_model },
+    { .method = HTTP1_GET, .pattern = "/v2/models/{}/ready", .handle = routes_oip_model_ready },
+    { .method = HTTP1_GET, .pattern = "/v2/models/{}/versions/{}", .handle = routes_oip_model },
+    { .method = HTTP1_GET, .pattern = "/v2/models/{}/versions/{}/ready", .handle = routes_oip_model_ready },
+    { .method = HTTP1_POST, .pattern = "/v2/repository/index", .handle = routes_oip_index, .mode = HTTP_BODY_BUFFER },
 };
 
 const struct http_route *http_routes_oip(size_t *count)

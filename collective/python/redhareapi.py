@@ -57,7 +57,8 @@ class TaskContext(object):
         return self._uuid
 
     def get_session_id(self):
-        return str(self._task.meta.get("session") or self.get_id())
+        """Of a stream that of the stream; else one a request."""
+        return str(self._task.meta.get("session") or str(self._task.meta.get("path")).partition("?session=")[2] or self.get_id())
 
     def get_job_id(self):
         return os.environ.get("TASK_JOB_ID", "")

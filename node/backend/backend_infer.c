@@ -205,6 +205,7 @@ static void run_here(struct infer_call *call, uint32_t timeout_ms)
     struct serve_ask ask = { .job = call->job,
                              .body = i->body,
                              .timeout_ms = timeout_ms,
+                             .gone = i->gone,
                              .done = on_local,
                              .arg = call,
                              .head = { .path = i->path,
@@ -306,6 +307,10 @@ static void infer_next(struct infer_call *call)
     uint64_t now = agent_now_ns();
     struct shoal_node_id node;
 
+    if (call->infer.gone != NULL && *call->infer.gone) {
+        infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
+        return;
+    }
     if (now >= call->deadline_ns) {
         infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", NULL);
         return;

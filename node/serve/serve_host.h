@@ -43,6 +43,7 @@ struct serve_ask {
     struct kernel_ask head; /* `id` is given here */
     struct shoal_view body; /* copied */
     uint32_t timeout_ms;    /* 0: none */
+    const bool *gone;       /* true: it ends with TIMEOUT at the next look; NULL: nobody gives it up */
     void (*handed)(void *arg); /* it waited, and is in a kernel now; NULL: nobody wants to know */
     serve_done_fn *done;
     void *arg;

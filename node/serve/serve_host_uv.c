@@ -22,6 +22,7 @@ struct request {
     struct request *next; /* of its service's queue, or of its replica's requests */
     uint64_t id;
     uint64_t deadline_ns; /* UINT64_MAX: none */
+    const bool *gone;     /* its asker gives it up; NULL: never */
     enum request_state state;
     unsigned refs; /* the list that it is in, and each write under way */
     void (*handed)(void *arg);
@@ -437,17 +438,26 @@ static void replica_connect(struct serve_host *host, struct replica *replica)
 
 /* ---- time ---- */
 
+static bool is_given_up(const struct request *request) { return request->gone != NULL && *request->gone; }
+
 static void end_late(struct serve_host *host, struct service *service, uint64_t now)
 {
     (void)host;
-    while (service->waiting != NULL && service->waiting->deadline_ns <= now) {
-        struct request *request = service->waiting;
+    struct request **at = &service->waiting;
 
-        service->waiting = request->next;
+    while (*at != NULL) {
+        struct request *request = *at;
+
+        if (request->deadline_ns > now && !is_given_up(request)) {
+            at = &request->next;
+            continue;
+        }
+        *at = request->next;
         service->waiting_count--;
         service->waiting_bytes -= request->body.len;
         request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", no_answer);
         request_unref(request);
+        at = &service->waiting; /* its `done` may have changed the list */
     }
 }
 
@@ -459,7 +469,7 @@ static void end_late_in_kernel(struct replica *replica, uint64_t now)
     while (again) {
         again = false;
         for (struct request *r = replica->requests; r != NULL && !again; r = r->next)
-            if (r->state != REQUEST_OVER && r->deadline_ns <= now) {
+            if (r->state != REQUEST_OVER && (r->deadline_ns <= now || is_given_up(r))) {
                 request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time", no_answer);
                 again = true; /* its `done` may have changed the list */
             }
@@ -578,6 +588,7 @@ static struct request *request_create(struct serve_host *host, const struct serv
     head.deadline_ms = ask->timeout_ms;
     request->refs = 1;
     request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : uv_hrtime() + ask->timeout_ms * SHOAL_MS;
+    request->gone = ask->gone;
     request->handed = ask->handed;
     request->done = ask->done;
     request->arg = ask->arg;

@@ -115,6 +115,7 @@ def test_a_model_from_deployment_to_removal(dlim):
     assert instance["gpu_mode"] == "no" and instance["isd_container"][0]["finished_task"] >= 2
     uri = dlim.well(beta, "GET", "/model/echo-a")["service_uri"]
     assert uri == beta.url + "/dlim/v1/inference/echo-a"
+    assert dlim.well(beta, "GET", "/model/echo-a/streaming") == {"streaming_service_uri": beta.url.partition("://")[2]}
     assert dlim.well(alpha, "PUT", "/model/echo-a/operation/start") == {}  # again: nothing changes
     assert dlim.well(gamma, "PUT", "/model/echo-a/operation/stop") == {}
     dlim.mesh.until(lambda: all(dlim.state(host, "echo-a")["state"] == "disabled" for host in dlim.mesh.hosts), 40, "it is disabled")

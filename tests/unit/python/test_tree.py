@@ -43,8 +43,8 @@ PREFIXES = {
     "node/runner": {"runner", "workers", "spawn", "spawner", "deaths", "child", "PyInit"},  # the last: what Python looks for
     "node/agent": {"agent", "archive", "membership"},
     "node/backend": {"backend", "list", "agent"},
-    "api/rest": {"args", "http", "job", "package", "page", "result", "routes", "service", "submit"},
-    "api/http": {"arena", "auth", "http", "http1", "http2", "json", "multipart", "tls", "token"},
+    "api/rest": {"args", "http", "job", "oip", "package", "proto", "page", "result", "routes", "service", "submit"},
+    "api/http": {"arena", "auth", "grpc", "http", "http1", "http2", "json", "multipart", "tls", "token"},
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "op", "record", "records", "solo", "step", "wait"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
     "collective/transport": {"transport", "seal"},
