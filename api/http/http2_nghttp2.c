@@ -420,8 +420,11 @@ static nghttp2_nv pair(const char *name, size_t name_len, const char *value, siz
 /* The lines "Name: value\r\n" as pairs; names become lower case where they stand. */
 static size_t pairs_of(struct shoal_buf *lines, nghttp2_nv *nv, size_t count)
 {
-    char *at = (char *)lines->bytes, *end = at + lines->len;
+    char *at = (char *)lines->bytes, *end;
 
+    if (lines->len == 0)
+        return count;
+    end = at + lines->len;
     while (at < end && count < LINES_MAX) {
         char *colon = memchr(at, ':', (size_t)(end - at));
         char *stop = memchr(at, '\r', (size_t)(end - at));

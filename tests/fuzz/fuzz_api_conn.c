@@ -22,7 +22,7 @@ static struct {
     uv_loop_t loop;
     struct shoal_http *http; /* one server takes all inputs */
     int left_open;
-    bool h2; /* the client does */
+    bool h2; /* the client speaks it, or may */
 } server = { .left_open = -1 };
 
 static bool no_user(void *ctx, const char *name, struct shoal_user *user)
@@ -88,11 +88,13 @@ static int client_open(void)
 static bool client_read(int fd, size_t *got)
 {
     static const char old[] = "HTTP/1.1 ", new[] = { 0, 0, 18, 4, 0, 0, 0, 0, 0, 0 }; /* SETTINGS */
-    const char *begin = server.h2 ? new : old;
+    static const char *begin;
     uint8_t bytes[4096];
     ssize_t len;
 
     while ((len = recv(fd, bytes, sizeof(bytes), 0)) > 0) {
+        if (*got == 0)
+            begin = server.h2 && bytes[0] == 0 ? new : old;
         for (size_t i = 0; i < (size_t)len && *got + i < sizeof(old) - 1; i++)
             SHOAL_ASSERT(bytes[i] == (uint8_t)begin[*got + i]);
         *got += (size_t)len;
@@ -125,6 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     struct shoal_http_stats stats = { .connections_open = UINT32_MAX };
     size_t piece, got = 0;
     unsigned how;
+    bool prefaced;
     int fd;
 
     if (len < 2)
@@ -133,9 +136,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
         server_start();
     piece = bytes[0] % 64 * 8u + 1;
     how = bytes[1] % 3;
-    server.h2 = bytes[1] / 3 % 2 == 1;
+    prefaced = bytes[1] / 3 % 2 == 1;
+    server.h2 = prefaced || memmem(bytes + 2, len - 2, HTTP2_PREFACE, HTTP2_PREFACE_BYTES) != NULL;
     fd = client_open();
-    if (server.h2 && send(fd, HTTP2_PREFACE "\0\0\0\4\0\0\0\0\0", 33, MSG_NOSIGNAL) != 33)
+    if (prefaced && send(fd, HTTP2_PREFACE "\0\0\0\4\0\0\0\0\0", 33, MSG_NOSIGNAL) != 33)
         abort();
     for (size_t at = 2; at < len; at += piece) {
         size_t part = len - at < piece ? len - at : piece;

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 
+import h2raw
 import pytest
 from helpers import hello
 from mesh import PASSWORD, TLS, Mesh
@@ -116,6 +117,45 @@ def test_a_burst_of_hellos_makes_no_turn_long(target, group):
         for sock in socks:
             sock.close()
     within_the_bound(target)
+
+
+def http2_ping(c, number):
+    c.sock.sendall(h2raw.frame(h2raw.PING, payload=b"x" * 8) * 500)
+
+
+def http2_reset(c, number):
+    for stream in range(2 * number * 100 + 1, 2 * (number + 1) * 100, 2):
+        c.sock.sendall(h2raw.frame(h2raw.HEADERS, h2raw.END_HEADERS, stream, c.head("/auth/v1/logon", "POST")) +
+                       h2raw.frame(h2raw.RST_STREAM, 0, stream, b"\0\0\0\x08"))
+
+
+def http2_continuation(c, number):
+    c.sock.sendall(h2raw.frame(h2raw.HEADERS, 0, 1, b"") if number == 0 else h2raw.frame(h2raw.CONTINUATION, 0, 1, b""))
+
+
+@pytest.mark.parametrize("flood", [http2_ping, http2_reset, http2_continuation])
+def test_floods_of_http2_end_their_connections_alone(target, flood):
+    """A stranger's, on eight connections, while honest clients ask."""
+    encrypt = ssl.create_default_context()
+    encrypt.check_hostname, encrypt.verify_mode = False, ssl.CERT_NONE
+    encrypt.set_alpn_protocols(["h2"])
+
+    def attack(_):
+        with h2raw.Client((target.address, target.api_port), encrypt.wrap_socket) as c:
+            try:
+                for number in range(1000):
+                    flood(c, number)
+            except OSError:
+                pass  # it was ended
+            return c.end()
+
+    before = metric(target, "shoal_http2_calmed_total")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        attacks = [pool.submit(attack, n) for n in range(8)]
+        assert honest(target) == 40
+        codes = {one.result() for one in attacks}
+    assert codes <= {h2raw.CALM, None}
+    assert metric(target, "shoal_http2_calmed_total") == before + 8
 
 
 HALF = {
