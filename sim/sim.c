@@ -12,6 +12,9 @@
 #define SETTLE_CHECK_NS (250 * SHOAL_MS)
 /* More events than this at one instant: something spins. */
 #define SAME_INSTANT_MAX 200000u
+/* ... or within one second, as two hosts that answer each other for ever do. A mesh that works takes a tenth of it. */
+#define SECOND_EVENTS_MAX 20000u
+#define SECOND_HOST_EVENTS_MAX 3000u
 
 void *sim_alloc(size_t bytes)
 {
@@ -275,6 +278,20 @@ static bool for_agent(enum sim_kind kind)
            kind != SIM_WORK && kind != SIM_TO_WORKER;
 }
 
+static void count_event(struct sim *sim, const struct sim_event *event)
+{
+    uint32_t most = SECOND_EVENTS_MAX + sim->host_count * SECOND_HOST_EVENTS_MAX;
+
+    sim->events++;
+    if (sim->now_ns / SHOAL_S != sim->second) {
+        sim->second = sim->now_ns / SHOAL_S;
+        sim->second_events = 0;
+    }
+    if (++sim->second_events > most)
+        sim_fail(sim, "more than %u events within a second; the last is of kind %d at host %u", most, (int)event->kind,
+                 event->to + 1);
+}
+
 /* Until `until_ns`, a failure, or nothing is left. */
 static void run_until(struct sim *sim, uint64_t until_ns)
 {
@@ -296,7 +313,7 @@ static void run_until(struct sim *sim, uint64_t until_ns)
             insert(sim, event);
             continue;
         }
-        sim->events++;
+        count_event(sim, event);
         handle(sim, event);
         event_free(event);
     }

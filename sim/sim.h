@@ -171,6 +171,7 @@ struct sim_disk {
     uint32_t peer_count;
     uint8_t *archived; /* by job: the blobs of its archive are here */
     size_t archived_cap;
+    struct sim_map blobs; /* those that were put here or fetched, by their names */
     struct shoal_rand chance;
 };
 
@@ -495,6 +496,8 @@ struct sim {
     uint64_t base_ns; /* when the mesh was ready: script times count from here; UINT64_MAX: not yet */
     uint64_t seq;
     uint64_t events;
+    uint64_t second; /* of virtual time, and its events */
+    uint32_t second_events;
     uint64_t hash;
     struct sim_event **queue;
     size_t queue_count, queue_cap;
@@ -522,6 +525,7 @@ struct sim {
     bool mesh_made;
     bool settling;              /* all is healed: nobody reads any more */
     bool next_read, next_probe; /* of the request that is being made */
+    bool explained;             /* what the probe waits for */
     uint64_t probe_ns;
     struct shoal_rand reader_chance;
     uint64_t reads, reads_refused; /* by readers; answered with "cannot tell now" */

@@ -161,6 +161,36 @@ void sim_probe_begin(struct sim *sim)
     }
 }
 
+static bool runs(const struct sim *sim, uint32_t job)
+{
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        for (const struct sim_worker *worker = sim->hosts[i].workers; worker != NULL; worker = worker->next)
+            if (worker->job == job)
+                return true;
+    return false;
+}
+
+/* For a trace, shortly before the probe is given up: which slots are held, and what the jobs wait for. */
+static void explain(struct sim *sim)
+{
+    struct shoal_slot_status slot;
+    char job[SHOAL_JOB_ID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < sim->host_count; i++)
+        for (uint32_t n = 0; sim->hosts[i].agent && n < sim->hosts[i].slots; n++) {
+            shoal_slots_slot(shoal_sched_slots(sim->hosts[i].sched), n, &slot);
+            shoal_job_id_text(slot.job, job);
+            sim_trace(sim, "%s: slot %u is in state %d, of worker %llx of %s", sim->hosts[i].name, n, (int)slot.state,
+                      (unsigned long long)slot.worker_id, job);
+        }
+    for (uint32_t n = 0; n < sim->job_count; n++) {
+        struct shoal_sched_request request = { .kind = SHOAL_SCHED_WHY, .job = sim->jobs[n].id };
+
+        if (sim->jobs[n].probe && !runs(sim, n) && sim->jobs[n].known && sim->hosts[sim->jobs[n].from].agent)
+            (void)sim_request(&sim->hosts[sim->jobs[n].from], &request, n);
+    }
+}
+
 bool sim_probe_done(struct sim *sim, char *why, size_t cap)
 {
     uint32_t slots = slots_of(sim);
@@ -179,6 +209,10 @@ bool sim_probe_done(struct sim *sim, char *why, size_t cap)
     (void)snprintf(why, cap, "%u of %u slots can be given", run, slots);
     if (slots > PROBE_SLOTS_MAX || run == slots)
         return true;
+    if (sim->trace && !sim->explained && sim->now_ns > sim->probe_ns + PROBE_NS - SHOAL_S) {
+        sim->explained = true;
+        explain(sim);
+    }
     if (sim->now_ns > sim->probe_ns + PROBE_NS)
         sim_fail(sim, "all is healed and nothing else runs, but only %s, for %u s", why,
                  (unsigned)(PROBE_NS / SHOAL_S)); /* L5 */

@@ -7,7 +7,8 @@
  * D4. Two logs that hold an entry of the same index and term hold the same entry there (Raft 5.3).
  * D5. The vote of a term, once flushed, stays; terms do not go back.
  * A host that was destroyed counts as one that holds everything: what it held cannot be looked up any more. While the
- * members change, both old and new ones are in the list, so that a majority of it may be one less. */
+ * members change, both old and new ones are in the list, so that a majority of it may be one less; what was committed before
+ * the change is asked of those who were members then. */
 #include "shoal/sched_look.h"
 #include "sim.h"
 
@@ -71,8 +72,8 @@ static unsigned holders(const struct sim *sim, const struct shoal_sched_group_st
 {
     unsigned count = 0;
 
-    for (unsigned i = 0; i < status->voters; i++) {
-        uint32_t voter = sim_host_find(sim, status->guardians[i]);
+    for (unsigned i = 0; i < status->commit_voters; i++) {
+        uint32_t voter = sim_host_find(sim, status->commit_guardians[i]);
 
         count +=
             voter == UINT32_MAX || sim->hosts[voter].destroyed || holds(flushed(&sim->hosts[voter], status->id), index);
@@ -89,9 +90,10 @@ void sim_check_flushed(struct sim_host *host, const struct shoal_sched_group_sta
 
     if (job != NULL && (job->deleted || !shoal_hash_is_zero(job->archived)))
         return; /* members forget such a group while the leader still hears of what they flushed */
-    if (count < majority(status->voters))
+    if (count < majority(status->commit_voters))
         sim_fail(host->sim, "%s takes entry %llu of %s for committed, which %u of %u guardians have flushed",
-                 host->name, (unsigned long long)status->commit, name_of(status->id, text), count, status->voters);
+                 host->name, (unsigned long long)status->commit, name_of(status->id, text), count,
+                 status->commit_voters);
 }
 
 /* D3. */
@@ -106,9 +108,9 @@ void sim_check_told(struct sim *sim, uint32_t at, struct shoal_job_id job)
     if (index != UINT32_MAX && sim->jobs[index].ended)
         return; /* it ran: a host that stood still says so after the others have put the job into the archive */
     count = holders(sim, &status, 2);
-    if (count < majority(status.voters))
+    if (count < majority(status.commit_voters))
         sim_fail(sim, "%s says that a job is submitted, which %u of %u guardians have flushed", sim->hosts[at].name,
-                 count, status.voters);
+                 count, status.commit_voters);
 }
 
 /* D4. */

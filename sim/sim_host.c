@@ -253,12 +253,18 @@ void sim_host_step(struct sim_host *host, const struct shoal_host_event *event)
     sim_sched_step(host, &(struct shoal_sched_event){ .kind = SHOAL_SCHED_HOST, .u.host = *event });
 }
 
-/* A blob comes from any of its sources that can be reached. */
+static uint64_t blob_key(struct shoal_hash hash)
+{
+    return sim_hash_bytes(shoal_view_of(hash.bytes, sizeof(hash.bytes)));
+}
+
+/* A blob is here already, or comes from any of its sources that can be reached. */
 static void fetch(struct sim_host *host, const struct shoal_host_order *order)
 {
     struct shoal_host_event event = { .kind = SHOAL_HOST_ON_BLOB };
 
     event.u.blob.hash = order->u.fetch.hash;
+    event.u.blob.ok = sim_map_find(&host->disk.blobs, blob_key(order->u.fetch.hash)) != 0;
     for (uint8_t i = 0; i < order->u.fetch.source_count && !event.u.blob.ok; i++) {
         uint32_t source = sim_host_find(host->sim, order->u.fetch.sources[i]);
 
@@ -267,6 +273,8 @@ static void fetch(struct sim_host *host, const struct shoal_host_order *order)
     }
     sim_trace(host->sim, "%s: a blob from %u sources is %s", host->name, order->u.fetch.source_count,
               event.u.blob.ok ? "fetched" : "out of reach");
+    if (event.u.blob.ok)
+        sim_map_put(&host->disk.blobs, blob_key(order->u.fetch.hash), 1);
     if (!event.u.blob.ok)
         (void)snprintf(event.u.blob.text, sizeof(event.u.blob.text), "no source of the blob can be reached");
     sim_host_answer(host, &event, 2 * SHOAL_MS + shoal_rand_below(&host->chance, 20 * SHOAL_MS));
@@ -412,7 +420,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_INDEX: break;    /* nobody lists jobs here */
-    case SHOAL_SCHED_BLOB_PUT: break; /* blobs are where their sources are */
+    case SHOAL_SCHED_BLOB_PUT: sim_map_put(&host->disk.blobs, blob_key(action->u.blob.hash), 1); break;
     case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
     case SHOAL_SCHED_JOB_ARCHIVED:
         if (!action->u.group.keep)

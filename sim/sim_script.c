@@ -799,7 +799,8 @@ static size_t job_spec(const struct sim_job *job, uint32_t index, uint64_t wall_
 }
 
 /* Where the client asks next; UINT32_MAX: it waits for an answer, or for its agent. Where wall clocks are apart, it asks
- * with its ticket at one host after the other, and waits for none of them long: two conduct at the same time. */
+ * with its ticket at one host after the other, and waits for none of them long: two conduct at the same time. Hosts that
+ * have joined are asked too: those of the beginning may all be lost. */
 static uint32_t ask_where(struct sim *sim, struct sim_job *job)
 {
     const struct sim_request *last = &sim->requests[job->request];
@@ -808,7 +809,7 @@ static uint32_t ask_where(struct sim *sim, struct sim_job *job)
 
     if (job->ticket.len > 0 && sim->options.wall_ns > 0) {
         waits = waits && sim->now_ns < last->asked_ns + 3 * SHOAL_S;
-        at = (job->from + job->tries) % sim->options.hosts;
+        at = (job->from + job->tries) % sim->host_count;
         job->tries += waits ? 0 : 1;
     }
     return waits || !sim->hosts[at].agent ? UINT32_MAX : at;
@@ -888,6 +889,9 @@ void sim_on_reply(struct sim *sim, const struct shoal_sched_action *action)
     request->err = action->u.reply.err;
     sim_trace(sim, "h%u answers request %llu: %s %s", request->host + 1, (unsigned long long)action->u.reply.request,
               shoal_err_name(request->err), action->u.reply.text);
+    if (request->kind == SHOAL_SCHED_WHY)
+        sim_trace(sim, "job %u: %.*s", request->job + 1, (int)action->u.reply.bytes.len,
+                  (const char *)action->u.reply.bytes.bytes);
     if (request->kind == SHOAL_SCHED_MESH_INIT) {
         sim->mesh_made = request->err == SHOAL_OK;
         if (!sim->mesh_made)
@@ -1054,7 +1058,8 @@ static void fault(struct sim *sim, const struct sim_command *c, struct sim_host 
     case SIM_PAUSE:
         sim_trace(sim, "%s: the agent stands still for %llu ms", host->name,
                   (unsigned long long)(c->number / SHOAL_MS));
-        host->paused_ns = sim->now_ns + c->number;
+        if (sim->now_ns + c->number > host->paused_ns) /* a shorter one would let what comes now overtake what waits */
+            host->paused_ns = sim->now_ns + c->number;
         break;
     case SIM_STALL:
         sim_trace(sim, "%s: the disk hangs for %llu ms", host->name, (unsigned long long)(c->number / SHOAL_MS));

@@ -284,6 +284,7 @@ void sim_disk_destroy(struct sim_host *host)
         group_clear(&host->disk.groups[i]);
     host->disk.count = 0;
     sim_map_deinit(&host->disk.group_index);
+    sim_map_deinit(&host->disk.blobs);
     host->disk.peer_count = 0;
     shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
@@ -301,5 +302,6 @@ void sim_disk_deinit(struct sim_host *host)
     sim_map_deinit(&host->disk.group_index);
     shoal_buf_deinit(&host->disk.mesh_copy);
     shoal_buf_deinit(&host->disk.slots_copy);
+    sim_map_deinit(&host->disk.blobs);
     free(host->disk.archived);
 }

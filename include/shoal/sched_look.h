@@ -40,6 +40,9 @@ struct shoal_sched_group_status {
     uint64_t last;
     struct shoal_node_id leader; /* zero: unknown */
     struct shoal_node_id guardians[SHOAL_GROUP_NODES_MAX];
+    /* Those whose majority has committed `commit`: others than the above while a change of them is in the log alone. */
+    uint8_t commit_voters;
+    struct shoal_node_id commit_guardians[SHOAL_GROUP_NODES_MAX];
 };
 size_t shoal_sched_group_count(const struct shoal_sched *sched);
 bool shoal_sched_group_at(const struct shoal_sched *sched, size_t i, struct shoal_sched_group_status *status);

@@ -533,9 +533,21 @@ bool shoal_sched_mesh_writable(const struct shoal_sched *s)
     return false;
 }
 
+static unsigned voters_of(const struct shoal_raft_config *config, struct shoal_node_id *nodes)
+{
+    unsigned count = 0;
+
+    SHOAL_ASSERT(config->count <= SHOAL_GROUP_NODES_MAX);
+    for (unsigned i = 0; i < config->count; i++)
+        if (config->members[i].bits & SHOAL_RAFT_VOTER)
+            nodes[count++] = config->members[i].id.node;
+    return count;
+}
+
 static void status_of(const struct sched_group *g, struct shoal_sched_group_status *status)
 {
     const struct shoal_raft_config *config = shoal_raft_config(g->raft);
+    struct shoal_raft_config before;
     struct shoal_raft_status raft;
 
     shoal_raft_status(g->raft, &raft);
@@ -552,12 +564,12 @@ static void status_of(const struct sched_group *g, struct shoal_sched_group_stat
         .last = raft.last,
         .leader = raft.leader.node,
     };
-    for (unsigned i = 0; i < config->count; i++) {
-        if (config->members[i].bits & SHOAL_RAFT_VOTER)
-            status->guardians[status->voters++] = config->members[i].id.node;
-        else if (config->members[i].bits & SHOAL_RAFT_LEARNER)
-            status->learners++;
-    }
+    status->voters = (uint8_t)voters_of(config, status->guardians);
+    for (unsigned i = 0; i < config->count; i++)
+        status->learners += config->members[i].bits & SHOAL_RAFT_LEARNER ? 1 : 0;
+    if (!status->changing || shoal_raft_config_at(g->raft, raft.commit, &before) != SHOAL_OK)
+        before = *config;
+    status->commit_voters = (uint8_t)voters_of(&before, status->commit_guardians);
 }
 
 bool shoal_sched_group_at(const struct shoal_sched *s, size_t i, struct shoal_sched_group_status *status)
