@@ -439,22 +439,39 @@ static void drop_grants(struct lead_step *s)
     lead->grant_count = kept;
 }
 
+/* What is placed there and was not heard of yet is still a promise to the host: a CANCEL would take it, too. */
+static bool awaits_report(const struct shoal_lead *lead, struct shoal_node_id node)
+{
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        if (lworker_lives(&lead->workers[i]) && !lead->workers[i].reported &&
+            shoal_node_id_equal(lead->workers[i].place.node, node))
+            return true;
+    return false;
+}
+
+/* All promises are given back, those of a host that owes a report a little later: or they run out by themselves. */
 void lead_cancel(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
+    uint32_t kept = 0;
 
     SHOAL_ASSERT(s->lead->grant_count <= SHOAL_PLACEMENTS_MAX);
+    drop_grants(s);
     for (uint32_t i = 0; i < lead->grant_count; i++) {
         bool said = false;
 
-        for (uint32_t j = 0; j < i; j++)
+        if (awaits_report(lead, lead->grants[i].node)) {
+            lead->grants[kept++] = lead->grants[i];
+            continue;
+        }
+        for (uint32_t j = i + 1; j < lead->grant_count; j++)
             said = said || shoal_node_id_equal(lead->grants[j].node, lead->grants[i].node);
         if (said)
             continue;
         lead->scratch->out.kind = SHOAL_HOST_CANCEL;
         (void)lead_send(s, lead->grants[i].node, 0); /* lost: the promise runs out by itself */
     }
-    lead->grant_count = 0;
+    lead->grant_count = kept;
 }
 
 /* The name of the n-th worker of a job: 39 bits of the job and its recovery generation, 24 bits that count. Below 2^63:
@@ -728,7 +745,7 @@ static bool place_array(struct lead_step *s, uint32_t max)
     }
     pending = lead->grant_count + slots_asked(lead);
     ask_hosts(s, wanted > pending ? wanted - pending : 0, false);
-    if (lead->grant_count > 0)
+    if (lead->grant_count > 0 && wanted > 0)
         return propose_tasks(s, min_u32(lead->grant_count, wanted));
     return have == 0 && !asking(lead) ? propose_pending(s) : false;
 }

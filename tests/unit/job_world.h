@@ -133,6 +133,7 @@ struct world {
     /* What may go wrong. */
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns; /* up to */
+    uint64_t commit_ns; /* of an entry; 0: 2 ms */
     /* True history. */
     uint64_t step_epoch[4][W_STEPS_MAX + 2]; /* by call and step: word of the epoch in which it was completed */
     uint64_t steps_done[4];
@@ -745,7 +746,7 @@ static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
         switch (a->kind) {
         case SHOAL_LEAD_SEND: w_send(w, w->lead_host, a->to, a->bytes); break;
         case SHOAL_LEAD_PROPOSE:
-            e = w_push(w, W_APPLY, w->lead_host, 2 * SHOAL_MS);
+            e = w_push(w, W_APPLY, w->lead_host, w->commit_ns == 0 ? 2 * SHOAL_MS : w->commit_ns);
             e->term = w->term;
             e->len = a->bytes.len;
             e->bytes = malloc(a->bytes.len);

@@ -89,6 +89,31 @@ static void test_cost(void **state)
     expect_clean();
 }
 
+/* What is promised beyond need is given back, but never together with what is placed and not confirmed yet. */
+static void test_no_placement_is_cancelled(void **state)
+{
+    struct shoal_slots_stats stats;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 120; seed++) {
+        char text[16];
+
+        (void)snprintf(text, sizeof(text), "1-%u", 1 + (unsigned)(seed * 7 % 30));
+        begin(seed, text, 12);
+        w.commit_ns = (1 + seed % 40) * SHOAL_MS;
+        w.script_ns = (1 + seed * 13 % 60) * SHOAL_MS;
+        w.delay_ns = seed % 3 * SHOAL_MS;
+        w_new_lead(&w, 0);
+        finish(SHOAL_JOB_FINISHED);
+        for (uint32_t h = 0; h < W_HOSTS; h++) {
+            shoal_slots_stats(w.hosts[h].slots, &stats);
+            if (stats.confirms_refused > 0)
+                W_FAIL(&w, "host %u refused %u of its own promises", h, (unsigned)stats.confirms_refused);
+        }
+        expect_clean();
+    }
+}
+
 static void test_limit(void **state)
 {
     (void)state;
@@ -305,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_well),
         cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_no_placement_is_cancelled),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_host_dies),
