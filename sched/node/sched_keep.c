@@ -7,7 +7,8 @@
  * U1. A learner becomes a voter only when its log is as good as the leader's, and holds, durably, the configuration
  *     that names it: the change does not lower what survives, and a voter that crashes comes back as one.
  * U2. A voter is dropped only together with its replacement's promotion, or when it votes no more (left, removed, lost
- *     for good, stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard.
+ *     for good, stopped, wiped: then its own node may be the replacement), and the rest has a majority that is heard
+ *     without it: else only the dead could commit the change, and the group would stand for ever.
  * U3. A group that needs nothing has no deadline here: nodes that come or go, and support's edges, make it look
  *     again.
  * U5. A guardian on a host that is drained is replaced at once, and votes until then; a leader there first hands its
@@ -30,7 +31,7 @@ struct census {
     unsigned heard; /* voters, this node too, that are not silent */
     unsigned learners;
     int lost;              /* a voter to replace, or -1 */
-    bool lost_heard;       /* it is counted in `heard`: it is only drained */
+    bool lost_heard;       /* it is counted in `heard`: drained, or on its way out */
     uint64_t good_ns;      /* when the lost one is lost for good, if it stays silent */
     bool lost_for_good;    /* it votes no more: see U2 */
     uint64_t next_loss_ns; /* when the next silent one must be replaced */
@@ -81,7 +82,7 @@ static void take_loss(const struct shoal_sched *s, const struct sched_group *g, 
         return;
     c->lost = i;
     c->lost_for_good = for_good;
-    c->lost_heard = sched_is_draining(s, c->list[i].member.id.node) && is_heard(s, g, &c->list[i].member);
+    c->lost_heard = is_heard(s, g, &c->list[i].member);
     c->good_ns = sched_silent_since(s, c->list[i].member.id.node) + s->options.lost_ns;
 }
 

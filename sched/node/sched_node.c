@@ -70,13 +70,15 @@ bool sched_node_is_gone(const struct shoal_sched *s, const struct sched_node *no
 bool sched_gone_for_good(const struct shoal_sched *s, struct shoal_node_id id)
 {
     const struct sched_node *node = sched_node_find(s, id);
+    const struct shoal_support_peer *peer = shoal_support_find(s->support, id);
     uint64_t since_ns = sched_silent_since(s, id);
 
     if (sched_is_self(s, id))
         return false;
-    if (sched_is_removed(s, id) ||
-        (node != NULL && (node->info.state == SHOAL_SCHED_NODE_LEFT || node->info.state == SHOAL_SCHED_NODE_FORGOTTEN)))
+    if (sched_is_removed(s, id) || (node != NULL && node->info.state == SHOAL_SCHED_NODE_LEFT))
         return true;
+    if (node != NULL && node->info.state == SHOAL_SCHED_NODE_FORGOTTEN)
+        return peer == NULL || peer->silent; /* else gossip tells of it late: sched_node_expect() */
     /* After a start of this agent gossip may never have heard of it. */
     return (node == NULL || node->info.state == SHOAL_SCHED_NODE_DEAD) && since_ns != 0 &&
            s->now >= since_ns + s->options.lost_ns;

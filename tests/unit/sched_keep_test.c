@@ -178,6 +178,31 @@ static void test_without_a_spare_the_group_shrinks(void **state)
     }
 }
 
+/* U2. One guardian is dead and not given up yet. Gossip has not told the leader of the other one, or that one is on its way
+ * out: it is still needed to commit any change, so it stays. */
+static void test_the_only_other_one_that_is_heard_stays(void **state)
+{
+    static const enum shoal_sched_node_state states[] = { SHOAL_SCHED_NODE_FORGOTTEN, SHOAL_SCHED_NODE_LEFT };
+
+    (void)state;
+    for (unsigned r = 0; r < 2; r++) {
+        struct net *net = net_create(97 + r, 3, true);
+        struct net_reply *reply = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S);
+        unsigned leader = net_leader(net, reply->job), dead;
+        struct shoal_job_id job = reply->job;
+
+        net_run(net, 2 * NET_S);
+        dead = leader == 2 ? 1 : 2;
+        net_crash(net, dead);
+        net_run(net, 3 * NET_S);
+        net_tell_node(net, leader, 3 - leader - dead, states[r]);
+        net_run(net, 5 * NET_S);
+        assert_int_equal(leads(net, job).voters, 3);
+        assert_int_equal(net_wait(net, net_ask(net, leader, SHOAL_SCHED_STOP, job, true), 4 * NET_S)->err, SHOAL_OK);
+        net_destroy(net);
+    }
+}
+
 /* Of five, two leave at once, and nobody takes their places: three go on. */
 static void test_two_leave_at_once(void **state)
 {
@@ -322,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_one_becomes_three_in_one_change),
         cmocka_unit_test(test_a_loss_in_the_growth),
         cmocka_unit_test(test_without_a_spare_the_group_shrinks),
+        cmocka_unit_test(test_the_only_other_one_that_is_heard_stays),
         cmocka_unit_test(test_two_leave_at_once),
         cmocka_unit_test(test_a_wide_job_has_five_and_replaces_two),
         cmocka_unit_test(test_sleeping_groups_too),
