@@ -117,6 +117,7 @@ struct shoal_lead_action {
     enum shoal_lead_action_kind kind;
     struct shoal_node_id to;
     struct shoal_view bytes;
+    bool demand_new; /* SUMMARY: it says something else of slots than the last one */
 };
 
 #define SHOAL_LEAD_ACTIONS_MAX 512
@@ -159,6 +160,8 @@ void shoal_lead_demand(const struct shoal_lead *lead, uint32_t *min, uint32_t *m
 bool shoal_lead_reserved(const struct shoal_lead *lead, uint32_t i, struct shoal_lead_slot *slot);
 bool shoal_lead_holds(const struct shoal_lead *lead, const struct shoal_placement *place);
 void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary *summary);
+/* The last SUMMARY could not be passed on: it is made again. */
+void shoal_lead_summary_lost(struct shoal_lead *lead);
 /* shoal_job_facts with progress and the pending reason. */
 void shoal_lead_facts(const struct shoal_lead *lead, struct shoal_job_facts *facts);
 /* The reasons that hold it up, for `why`: lines for a person, "" when nothing does. */

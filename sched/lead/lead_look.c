@@ -268,7 +268,8 @@ static uint64_t demand_mark(const struct shoal_job_summary *summary)
     return mark;
 }
 
-static bool say(struct lead_step *s, enum shoal_lead_action_kind kind, const uint8_t *bytes, size_t len)
+static bool say(struct lead_step *s, enum shoal_lead_action_kind kind, const uint8_t *bytes, size_t len,
+                bool demand_new)
 {
     uint8_t *at = s->actions->pool + s->actions->pool_used;
 
@@ -279,7 +280,8 @@ static bool say(struct lead_step *s, enum shoal_lead_action_kind kind, const uin
         return false;
     }
     memcpy(at, bytes, len);
-    s->actions->list[s->actions->count++] = (struct shoal_lead_action){ .kind = kind, .bytes = shoal_view_of(at, len) };
+    s->actions->list[s->actions->count++] =
+        (struct shoal_lead_action){ .kind = kind, .bytes = shoal_view_of(at, len), .demand_new = demand_new };
     s->actions->pool_used += (len + 15) & ~(size_t)15;
     return true;
 }
@@ -299,7 +301,7 @@ void lead_publish(struct lead_step *s)
     if (shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len) != SHOAL_OK)
         return;
     mark = demand_mark(&summary);
-    if (mark != lead->demand_said && say(s, SHOAL_LEAD_DEMAND, bytes, len))
+    if (mark != lead->demand_said && say(s, SHOAL_LEAD_DEMAND, bytes, len, true))
         lead->demand_said = mark;
     if (len == lead->summary_len && memcmp(bytes, lead->summary, len) == 0)
         return;
@@ -307,10 +309,18 @@ void lead_publish(struct lead_step *s)
         lead_wake(s, lead->summary_ns + SUMMARY_NS);
         return;
     }
-    if (!say(s, SHOAL_LEAD_SUMMARY, bytes, len))
+    if (!say(s, SHOAL_LEAD_SUMMARY, bytes, len, mark != lead->summary_demand))
         return;
+    lead->summary_demand = mark;
     memcpy(lead->summary, bytes, len);
     lead->summary_len = len;
     lead->summary_state = summary.state;
     lead->summary_ns = s->now_ns;
+}
+
+void shoal_lead_summary_lost(struct shoal_lead *lead)
+{
+    SHOAL_ASSERT(lead->summary_len <= SHOAL_RECORD_PAYLOAD_MAX);
+    lead->summary_len = 0;
+    lead->summary_demand = 0;
 }

@@ -161,6 +161,7 @@ struct shoal_lead {
     /* Gossip. */
     uint64_t summary_ns;
     uint64_t demand_said; /* of the newest DEMAND: demand_mark() in lead_look.c */
+    uint64_t summary_demand; /* of the newest SUMMARY, the same */
     uint8_t summary_state;
     size_t summary_len;
     uint8_t summary[SHOAL_RECORD_PAYLOAD_MAX];

@@ -123,6 +123,7 @@ struct sched_group {
     bool gone_for_good;      /* its id is remembered */
     bool gone_archived;      /* the archive has it */
     bool said;               /* a summary was told from here, and not taken back */
+    struct shoal_sched_version said_version; /* of the newest one (Y6) */
     bool told_elsewhere;     /* of its end, by another than its leader */
 
     /* Ended, on its way into the archive (leader): sched_archive.c. */

@@ -73,7 +73,7 @@ static void lead_actions(struct shoal_sched *s, struct sched_group *g)
             shoal_entry_unref(entry);
             break;
         case SHOAL_LEAD_SUMMARY:
-            sched_summary_publish(s, g, action->bytes);
+            sched_summary_publish(s, g, action->bytes, action->demand_new);
             sched_index_dirty(s, g);
             sched_view_changed(s);
             break;

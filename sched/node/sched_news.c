@@ -59,7 +59,7 @@ void sched_news_summary(struct shoal_sched *s, const struct sched_group *g, stru
     SHOAL_ASSERT(g->lead != NULL); /* W2 */
     SHOAL_ASSERT(g->leads);        /* W2 */
     frame.u.news.is_summary = true;
-    frame.u.news.version = (struct shoal_sched_version){ sched_group_config_version(g), g->term, g->applied };
+    frame.u.news.version = sched_summary_version(g);
     frame.u.news.payload = payload;
     tell(s, &frame);
 }

@@ -9,7 +9,9 @@
  * Y4. What only news has told of is forgotten unless gossip confirms it: news that was under way while this host stood
  *     still, or its link did, may come after the job's tombstone.
  * Y5. Who buries a group says so in gossip if it has told of it as the leader, or if another than its leader told it of the
- *     end: the leader may have been deposed, or lost, before it could. */
+ *     end: the leader may have been deposed, or lost, before it could.
+ * Y6. Gossip keeps the first of two summaries of one version. What a job holds changes without an entry, too, as a worker
+ *     dies: then the version rises by itself, or others would count that slot as held until the job leaves gossip. */
 #include "shoal/job_facts.h"
 #include "sched_archive.h"
 #include "sched_archive_table.h"
@@ -121,7 +123,8 @@ static bool drop(struct shoal_sched *s, struct shoal_job_id job)
     return true;
 }
 
-static void publish(struct shoal_sched *s, struct shoal_job_id job, struct shoal_sched_version version,
+/* False: no room. */
+static bool publish(struct shoal_sched *s, struct shoal_job_id job, struct shoal_sched_version version,
                     struct shoal_view payload, bool tombstone, bool archived)
 {
     struct shoal_sched_action *action;
@@ -129,32 +132,49 @@ static void publish(struct shoal_sched *s, struct shoal_job_id job, struct shoal
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
     SHOAL_ASSERT(tombstone == (payload.len == 0));
     if (s->actions->count + 48 > SHOAL_SCHED_ACTIONS_MAX)
-        return; /* the next change says the newest */
+        return false;
     action = sched_act(s, SHOAL_SCHED_PUBLISH_SUMMARY);
     action->u.summary.job = job;
     action->u.summary.version = version;
     action->u.summary.tombstone = tombstone;
     action->u.summary.archived = archived;
     action->u.summary.payload = sched_pool_copy(s, payload);
+    return true;
 }
 
-void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload)
+/* Y6. */
+struct shoal_sched_version sched_summary_version(const struct sched_group *g)
 {
     struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+
+    return version_cmp(g->said_version, version) > 0 ? g->said_version : version;
+}
+
+void sched_summary_publish(struct shoal_sched *s, struct sched_group *g, struct shoal_view payload, bool demand_new)
+{
+    struct shoal_sched_version version = sched_summary_version(g);
     struct shoal_job_summary summary;
 
-    publish(s, g->id, version, payload, false, false);
+    SHOAL_ASSERT(g->lead != NULL);
+    if (demand_new && version_cmp(g->said_version, version) == 0)
+        version.applied++;
+    if (!publish(s, g->id, version, payload, false, false)) {
+        shoal_lead_summary_lost(g->lead);
+        sched_group_dirty(s, g);
+        return;
+    }
     g->said = true;
+    g->said_version = version;
     if (sched_summary_find(s, g->id) != NULL && shoal_job_summary_decode(payload, &summary) == SHOAL_OK)
         sched_summary_hear(s, &summary, version, false); /* Y1 */
 }
 
 void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archived)
 {
-    /* Above what was said last, which may be of the same entry. */
-    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied + 1 };
+    struct shoal_sched_version version = sched_summary_version(g);
 
-    publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
+    version.applied++; /* above what was said last, which may be of the same entry */
+    (void)publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
     g->said = false;
     (void)drop(s, g->id); /* Y1 */
 }
@@ -162,7 +182,7 @@ void sched_summary_gone(struct shoal_sched *s, struct sched_group *g, bool archi
 void sched_summary_bury(struct shoal_sched *s, struct sched_group *g, bool archived)
 {
     size_t at = summary_place(s, g->id);
-    struct shoal_sched_version version = { sched_group_config_version(g), g->term, g->applied };
+    struct shoal_sched_version version = sched_summary_version(g);
 
     SHOAL_ASSERT(s->actions != NULL); /* within a step */
     if (!g->told_elsewhere && !g->said)
@@ -170,7 +190,7 @@ void sched_summary_bury(struct shoal_sched *s, struct sched_group *g, bool archi
     if (is_at(s, at, g->id) && version_cmp(s->summaries.list[at].version, version) > 0)
         version = s->summaries.list[at].version;
     version.applied++;
-    publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
+    (void)publish(s, g->id, version, (struct shoal_view){ 0 }, true, archived);
     (void)drop(s, g->id);
 }
 
@@ -185,7 +205,7 @@ static bool is_buried(struct shoal_sched *s, struct shoal_job_id job, struct sho
     if (!deleted && !sched_archive_has_ended(s, job))
         return false;
     version.applied++;
-    publish(s, job, version, (struct shoal_view){ 0 }, true, !deleted);
+    (void)publish(s, job, version, (struct shoal_view){ 0 }, true, !deleted);
     return true;
 }
 
