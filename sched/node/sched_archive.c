@@ -13,7 +13,8 @@
  *   heard of its deletion says so (STATE deleted), and who is none of them any more lets go once all of them hold it.
  *
  * A1. Before ARCHIVED is committed the group decides: a record is a copy that answers only when gossip knows nothing of
- *     the job. A new leader begins anew, or goes on with the record that it holds; of two the newer version stays.
+ *     the job. A new leader begins anew, since others may hold a newer record than it does; of two the newer version
+ *     stays, and who holds the other one is given it once each time that its holder looks.
  * A2. ARCHIVED names one record by its hash, and is proposed only when every holder has flushed record and blobs. From
  *     then on whoever leads does the rest, and only that; a crash in between is the next leader's beginning.
  * A3. A record becomes final by the word of the leader that has applied ARCHIVED, or of a holder to which it is final;
@@ -283,12 +284,14 @@ static void on_state(struct shoal_sched *s, struct shoal_node_id from, const str
         }
     } else if (frame->u.archive.final && !a->final) {
         sched_archived_drop(s, a); /* another one was committed; it comes to whom it should */
+        sched_archive_unowned(s, id);
         return;
     } else if (copy != NULL && sched_archived_is_stored(a)) {
         copy->holds = copy->final = false;
-        if (a->body != NULL) {
+        if (a->body != NULL && !copy->given) {
+            copy->given = true;
             give(s, from, a);
-        } else { /* it is given when the next look finds it missing */
+        } else if (a->body == NULL) { /* it is given when the next look finds it missing */
             sched_archived_warm_up(s, a);
             a->looks = 1;
             sched_archived_look_at(s, a, s->now + ARCHIVE_LOOK_NS);
@@ -304,6 +307,16 @@ static int version_cmp(struct shoal_sched_version a, struct shoal_sched_version 
     if (a.term != b.term)
         return a.term < b.term ? -1 : 1;
     return a.applied < b.applied ? -1 : a.applied > b.applied;
+}
+
+/* A1. Of two records of one version one stays, too, and the same one everywhere. */
+static bool is_newer(const struct archive_record *record, struct shoal_hash hash, const struct sched_archived *than)
+{
+    int order = version_cmp(record->version, than->body->record.version);
+
+    SHOAL_ASSERT(!than->final);        /* A3 */
+    SHOAL_ASSERT(than->body != NULL); /* A8: cold ones are final */
+    return order > 0 || (order == 0 && memcmp(hash.bytes, than->hash.bytes, sizeof(hash.bytes)) > 0);
 }
 
 static void fetch(struct shoal_sched *s, struct sched_archived *a, struct shoal_node_id from)
@@ -347,6 +360,7 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
     struct shoal_job_id id = frame->u.archive.job;
     struct sched_archived *a = sched_archived_find(s, id);
     struct archive_record record;
+    struct shoal_hash hash = sched_hash(s, bytes);
     size_t signed_len;
     enum shoal_err err = sched_archive_decode(bytes, &record, &signed_len);
 
@@ -357,7 +371,7 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
         say_state(s, from, id);
         return SHOAL_OK;
     }
-    if (a != NULL && shoal_hash_equal(a->hash, sched_hash(s, bytes))) {
+    if (a != NULL && shoal_hash_equal(a->hash, hash)) {
         if (!sched_archived_is_stored(a))
             a->from = from;
         if (frame->u.archive.final)
@@ -366,8 +380,7 @@ static enum shoal_err on_take(struct shoal_sched *s, struct shoal_node_id from, 
             say_state(s, from, id);
         return SHOAL_OK;
     }
-    if (a != NULL &&
-        (a->final || (!frame->u.archive.final && version_cmp(record.version, a->body->record.version) <= 0))) {
+    if (a != NULL && (a->final || (!frame->u.archive.final && !is_newer(&record, hash, a)))) {
         say_state(s, from, id);
         return SHOAL_OK;
     }
@@ -444,18 +457,24 @@ enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from
     return SHOAL_OK;
 }
 
+void sched_archive_unowned(struct shoal_sched *s, struct shoal_job_id id)
+{
+    if (sched_archived_find(s, id) != NULL || sched_group_find(s, id) != NULL)
+        return;
+    if (sched_is_gone(s, id))
+        sched_gone_files(s, id); /* the deletion was faster than the blobs */
+    else
+        sched_archive_bury(s, id);
+}
+
 void sched_archive_fetched(struct shoal_sched *s, const struct shoal_sched_event *event)
 {
     struct shoal_job_id id = event->u.archive.job;
     struct sched_archived *a = sched_archived_find(s, id);
 
     SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_FETCHED);
-    if (a == NULL && event->u.archive.ok && sched_group_find(s, id) == NULL) {
-        if (sched_is_gone(s, id))
-            sched_gone_files(s, id); /* the deletion was faster than the blobs */
-        else
-            sched_archive_bury(s, id);
-    }
+    if (event->u.archive.ok)
+        sched_archive_unowned(s, id);
     if (a == NULL || a->state != ARCHIVED_FETCHING || !shoal_hash_equal(a->body->record.list, event->u.archive.list))
         return;
     if (!event->u.archive.ok) {
@@ -522,6 +541,7 @@ static bool look(struct shoal_sched *s, struct sched_archived *a)
             copy->holds = true;
             copy->final = sched_archived_is_stored_final(a);
         } else {
+            copy->given = false;
             missing = missing || !copy->holds || (a->final && !copy->final);
             sched_archive_say(s, copy->node, ARCHIVE_HAVE, a->id, a->hash, sched_archived_is_stored_final(a));
         }

@@ -12,7 +12,9 @@ struct sched_request;
 /* A host that should hold a record, and whether it does. */
 struct sched_held_record {
     struct shoal_node_id node;
-    bool holds, final;
+    bool holds : 1;
+    bool final : 1;
+    bool given : 1; /* since this host looked last: what it was given it may not want */
 };
 
 struct archived_body {
@@ -62,6 +64,8 @@ void sched_archive_lead(struct shoal_sched *s, struct sched_group *g); /* an end
 void sched_archive_count(struct shoal_sched *s, struct sched_group *g, bool ended);
 bool sched_archive_holds(const struct shoal_sched *s, struct shoal_job_id id); /* its final record, durable */
 void sched_archive_due(struct shoal_sched *s);
+/* Blobs of a job have come here, or were made; where nothing of it is left they go again. */
+void sched_archive_unowned(struct shoal_sched *s, struct shoal_job_id id);
 void sched_archive_nodes(struct shoal_sched *s); /* came or went */
 enum shoal_err sched_on_archive(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame);
 void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *event);

@@ -103,6 +103,8 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     struct sched_archived *a;
 
     SHOAL_ASSERT(event->kind == SHOAL_SCHED_ARCHIVE_MADE);
+    if (g == NULL && event->u.archive.ok)
+        sched_archive_unowned(s, event->u.archive.job);
     if (g == NULL || !g->archive_making)
         return;
     g->archive_making = false;
@@ -124,6 +126,13 @@ void sched_archive_made(struct shoal_sched *s, const struct shoal_sched_event *e
     sched_archived_keep(s, a);
     g->archive_ns = next_tick(s);
     sched_group_rearm(s, g);
+}
+
+/* A1. Made by a leader of before, whose place another one may have taken since with a newer record. */
+static bool is_of_before(const struct sched_group *g, const struct sched_archived *a)
+{
+    SHOAL_ASSERT(g->leads);
+    return !a->final && a->body != NULL && a->body->record.version.term < g->term;
 }
 
 /* Not committed yet: a record of this node's own, on all that should hold it; then the entry (A2). */
@@ -148,7 +157,7 @@ static void place(struct shoal_sched *s, struct sched_group *g)
     }
     if (s->now < g->archive_ns)
         return; /* A11 */
-    if (a == NULL || a->state == ARCHIVED_FETCHING) {
+    if (a == NULL || a->state == ARCHIVED_FETCHING || is_of_before(g, a)) {
         ask_to_make(s, g);
         return;
     }

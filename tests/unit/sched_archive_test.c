@@ -788,7 +788,6 @@ static void test_which_of_two_records_stays(void **state)
         bool replaced;
     } rows[] = {
         { "an older one is not taken", false, false, 1, false },
-        { "an equal one is not taken", false, false, 2, false },
         { "a newer one is taken", false, false, 3, true },
         { "a final one is taken, however old", false, true, 1, true },
         { "a final one is not replaced by a newer one", true, false, 3, false },
@@ -819,6 +818,33 @@ static void test_which_of_two_records_stays(void **state)
         assert_true(archived.final == (rows[i].first_final || rows[i].second_final));
         net_destroy(net);
     }
+}
+
+/* Two hosts that hold one each would give them to each other for ever. */
+static void test_of_two_with_one_version_the_same_one_stays(void **state)
+{
+    char stays[2][SHOAL_SCHED_BY_BYTES];
+
+    (void)state;
+    if (warm_max != 0)
+        return;
+    for (unsigned order = 0; order < 2; order++) {
+        struct net *net = new_net(420 + order, 3);
+        uint8_t facts[100];
+        struct archive_record record = record_of(facts);
+        struct shoal_sched_archived archived;
+
+        net->cut[0][1] = net->cut[0][2] = net->cut[1][0] = net->cut[2][0] = true;
+        for (unsigned i = 0; i < 2; i++) {
+            (void)snprintf(record.user, sizeof(record.user), "%s", i == order ? "ann" : "bob");
+            assert_int_equal(give_record(net, 0, &record, false, false), SHOAL_OK);
+            net_run(net, 100 * NET_MS);
+        }
+        assert_true(shoal_sched_archive_find(net->nodes[0].sched, record.job, &archived));
+        memcpy(stays[order], archived.user, sizeof(stays[order]));
+        net_destroy(net);
+    }
+    assert_string_equal(stays[0], stays[1]);
 }
 
 /* Old records leave memory; they answer, survive a restart, and are given to a host that lacks them. */
@@ -959,6 +985,7 @@ int main(void)
         cmocka_unit_test(test_held_is_said_when_it_is_flushed),
         cmocka_unit_test(test_a_leader_waits_for_its_own_disk),
         cmocka_unit_test(test_which_of_two_records_stays),
+        cmocka_unit_test(test_of_two_with_one_version_the_same_one_stays),
         cmocka_unit_test(test_old_records_are_cold),
         cmocka_unit_test(test_under_pressure_the_archive_does_not_wait),
         cmocka_unit_test(test_ended_jobs_go_through_together),
