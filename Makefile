@@ -28,7 +28,7 @@ UNIT_SRC   := $(wildcard tests/unit/*_test.c)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(OUT)/%)
 SHIM       := $(OUT)/tests/system/disk_shim.so
 TOOL_SRC   := $(filter-out tests/system/disk_shim.c,$(wildcard tests/system/*.c tests/bench/*.c))
-TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%) $(SHIM)
+TOOL_BIN   := $(TOOL_SRC:%.c=$(OUT)/%) $(SHIM) $(OUT)/tests/fake/libgpu_fake.so $(OUT)/tests/fake/libgpu_fake_old.so
 
 PYTHON := .venv/bin/python
 JOBS   := $(shell nproc)
@@ -77,6 +77,14 @@ $(OUT)/tests/%: $(OUT)/tests/%.o $(OUT)/core.a
 # Tests put it between an agent and its disk.
 $(OUT)/tests/system/disk_shim.so: $(OUT)/tests/system/disk_shim.o
 	@$(CC) $(LDFLAGS) -shared $^ -o $@
+
+# Stands for CUDA's driver and NCCL where there is no GPU; the old one lacks what NCCL has learnt since 2.27.
+$(OUT)/tests/fake/libgpu_fake%.so: tests/fake/gpu_fake.c $(OUT)/collective/memory/half.o
+	@mkdir -p $(@D)
+	@$(CC) $(filter-out -W% -fvisibility%,$(CFLAGS)) $(LDFLAGS) -shared $(if $*,-DOLD_NCCL) $^ -lpthread -o $@
+$(OUT)/tests/fake/libgpu_fake.so: tests/fake/gpu_fake.c $(OUT)/collective/memory/half.o
+	@mkdir -p $(@D)
+	@$(CC) $(filter-out -W% -fvisibility%,$(CFLAGS)) $(LDFLAGS) -shared $^ -lpthread -o $@
 
 # FABRIC_HOME: what a training script imports.
 $(OUT)/fabric/build.version: $(OUT)/libshoal.so $(OUT)/libshoal-warm.so $(shell find collective/python -name '*.py') | $(PYTHON)

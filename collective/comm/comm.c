@@ -7,6 +7,8 @@
 
 #include "comm.h"
 
+#include "collective/device/device.h"
+
 #include "shoal/banned.h"
 
 static bool env_number(const char *name, uint64_t max, uint64_t *value)
@@ -215,6 +217,7 @@ void shoal_comm_close(struct shoal_comm *comm)
         return;
     epoch_close(comm);
     op_queue_destroy(comm);
+    device_destroy(comm->device);
     agent_stop_thread(comm);
     fabric_destroy(comm);
     agent_close(comm);

@@ -6,6 +6,8 @@
  *   records.c       step records until acknowledged                fabric.c    tags, greetings, serving between hosts
  *   state.c         donor and joiners                              ops.c       collectives outside of steps
  *   op_queue.c      their handles and thread                       op_check.c  what members must agree on in them
+ *   op_memory.c     between the caller's memory and the arena      op_nccl.c   NCCL among the ranks of a host
+ *   op_device.c     the calls of device.h
  *   driver.c        the driver's calls                             solo.c      an engine without an agent
  *   early.c         sums while backward still runs
  *
@@ -220,6 +222,8 @@ struct shoal_comm {
     uint64_t op;                /* phases of collectives in this epoch */
     uint64_t op_number;         /* collectives in this epoch */
     struct op_queue *op_queue;  /* NULL: none was started */
+    struct device *device;      /* NULL: none was opened */
+    bool op_native;             /* all members want this collective on NCCL */
     uint64_t state_sequence;
     struct arena_chunk chunk; /* of the joiner: the one to be taken next */
     bool chunk_valid;

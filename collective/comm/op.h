@@ -9,6 +9,8 @@
 
 #include "shoal/collective_op.h"
 
+#include "collective/device/device.h"
+
 /* A type of one byte, for shoal_comm_broadcast. */
 #define OP_BYTES ((uint32_t)SHOAL_TYPE_COUNT)
 
@@ -26,6 +28,15 @@ enum shoal_err op_check_epoch(struct shoal_comm *comm);
 enum shoal_err op_check(struct shoal_comm *comm, const struct shoal_op *op);
 /* Every member says what it was asked for, and hears what the others were (O2). `refused`: by op_check here. */
 enum shoal_err op_agree(struct shoal_comm *comm, const struct shoal_op *op, bool refused);
+
+/* ---- op_nccl.c ---- */
+bool op_nccl_there(const struct shoal_comm *comm);
+/* `done`: NCCL has carried it out, or it failed; else host memory may. RANK_LOST as comm_wait. */
+enum shoal_err op_nccl_run(struct shoal_comm *comm, const struct shoal_op *op, bool *done);
+
+/* ---- op_device.c ---- */
+/* D1 of shoal/device.h, on the caller's thread. */
+enum shoal_err op_await_stream(struct shoal_comm *comm, const struct shoal_op *op, struct shoal_msg *msg);
 
 /* ---- op_memory.c ---- */
 /* Values [at, at + elems) of `in` into the arena, in the type in which they are added up; and back, divided. */

@@ -101,7 +101,7 @@ enum shoal_err op_check(struct shoal_comm *comm, const struct shoal_op *op)
     if (op->memory >= SHOAL_MEMORY_COUNT)
         return comm_fail(comm, SHOAL_ERR_INVALID, "%s in memory of kind %u: there is none", kind_names[op->kind],
                          op->memory);
-    if (op->memory == SHOAL_MEMORY_DEVICE)
+    if (op->memory == SHOAL_MEMORY_DEVICE && comm->device == NULL)
         return comm_fail(comm, SHOAL_ERR_UNSUPPORTED, "%s on device memory, and no device was opened",
                          kind_names[op->kind]);
     if (op->kind == SHOAL_BROADCAST && op->root >= comm->epoch.size)
@@ -115,7 +115,14 @@ enum shoal_err op_check(struct shoal_comm *comm, const struct shoal_op *op)
 
 /* ---- all of them ---- */
 
-static void fill_said(const struct shoal_op *op, bool refused, struct arena_said *said)
+/* NCCL's mean of integers is not said anywhere: ours is the tree's. */
+static bool suits_nccl(const struct shoal_comm *comm, const struct shoal_op *op)
+{
+    return op->any_order != 0 && op->memory == SHOAL_MEMORY_DEVICE && op->elems > 0 && op_nccl_there(comm) &&
+           !(op->reduction == SHOAL_MEAN && (op->type == SHOAL_INT32 || op->type == SHOAL_INT64));
+}
+
+static void fill_said(const struct shoal_comm *comm, const struct shoal_op *op, bool refused, struct arena_said *said)
 {
     *said = (struct arena_said){ .kind = refused ? REFUSED : (uint8_t)op->kind };
     if (refused || op->kind == SHOAL_BARRIER)
@@ -123,7 +130,7 @@ static void fill_said(const struct shoal_op *op, bool refused, struct arena_said
     said->type = (uint8_t)op->type;
     said->reduction = (uint8_t)(reduces(op->kind) ? op->reduction : 0);
     said->memory = (uint8_t)op->memory;
-    said->any_order = op->any_order != 0;
+    said->native = suits_nccl(comm, op);
     said->root = op->kind == SHOAL_BROADCAST ? op->root : 0;
     said->elems = op->elems;
     said->dim_count = (uint8_t)op->dim_count;
@@ -131,7 +138,7 @@ static void fill_said(const struct shoal_op *op, bool refused, struct arena_said
     memcpy(said->dims, op->dims, op->dim_count * sizeof(op->dims[0]));
 }
 
-/* Where memory lies, and in which order it may be added up, may differ. */
+/* Where memory lies, and whether NCCL may be used, may differ. */
 static bool same_said(const struct arena_said *a, const struct arena_said *b)
 {
     return a->kind == b->kind && a->kind < REFUSED && a->type == b->type && a->reduction == b->reduction &&
@@ -326,7 +333,7 @@ static enum shoal_err say_mine(struct shoal_comm *comm, const struct shoal_op *o
     int stuck;
 
     comm->op_number++;
-    fill_said(op, refused, &words->said[comm->op_number % 2]);
+    fill_said(comm, op, refused, &words->said[comm->op_number % 2]);
     err = comm_say(comm, &words->op, phase, op_all_said);
     if (err == SHOAL_OK)
         err = comm_wait(comm, said_or_stuck, phase);
@@ -348,6 +355,7 @@ enum shoal_err op_agree(struct shoal_comm *comm, const struct shoal_op *op, bool
     enum shoal_err err = say_mine(comm, op, refused);
     uint32_t other;
 
+    comm->op_native = err == SHOAL_OK && epoch->hosts == 1;
     if (err != SHOAL_OK)
         return err;
     if (epoch->hosts > 1)
@@ -356,6 +364,8 @@ enum shoal_err op_agree(struct shoal_comm *comm, const struct shoal_op *op, bool
         struct arena_said all[SHOAL_RANKS_MAX];
 
         gather_local(comm, all);
+        for (uint32_t rank = 0; rank < epoch->size; rank++)
+            comm->op_native = comm->op_native && all[rank].native;
         other = first_other(all, epoch->size);
         return other == 0 ? SHOAL_OK : refuse(comm, other, &all[0], &all[other % epoch->size]);
     }

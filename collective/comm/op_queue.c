@@ -130,18 +130,27 @@ void op_drain(struct shoal_comm *comm)
 
 enum shoal_err shoal_op_run(struct shoal_comm *comm, const struct shoal_op *op)
 {
+    enum shoal_err err;
+
     op_drain(comm);
-    return op_execute(comm, op);
+    err = op_await_stream(comm, op, &comm->msg);
+    return err == SHOAL_OK ? op_execute(comm, op) : err;
 }
 
 enum shoal_err shoal_op_start(struct shoal_comm *comm, const struct shoal_op *op, uint64_t *handle)
 {
     struct op_queue *queue;
+    struct shoal_msg msg;
     enum shoal_err err = comm->op_queue == NULL ? queue_create(comm) : SHOAL_OK;
     uint32_t i = 0;
 
     if (err != SHOAL_OK)
         return err;
+    err = op_await_stream(comm, op, &msg);
+    if (err != SHOAL_OK) {
+        op_drain(comm);
+        return comm_fail(comm, err, "%s", msg.text);
+    }
     queue = comm->op_queue;
     (void)pthread_mutex_lock(&queue->lock);
     while (i < SHOAL_OPS_MAX && queue->slots[i].state != OP_FREE)

@@ -265,6 +265,7 @@ enum shoal_err op_execute(struct shoal_comm *comm, const struct shoal_op *op)
     enum shoal_err err = op_check_epoch(comm);
     uint64_t mine = op->elems * comm->epoch.rank;
     struct shoal_msg refusal;
+    bool done = false;
 
     if (err != SHOAL_OK)
         return err;
@@ -277,8 +278,12 @@ enum shoal_err op_execute(struct shoal_comm *comm, const struct shoal_op *op)
         return err;
     }
     err = op_agree(comm, op, false);
-    if (err != SHOAL_OK)
+    if (err == SHOAL_OK && comm->op_native)
+        err = op_nccl_run(comm, op, &done);
+    if (err != SHOAL_OK || done)
         return err;
+    if (op->memory == SHOAL_MEMORY_DEVICE)
+        comm->device->counts.staged++;
     switch ((enum shoal_op_kind)op->kind) {
     case SHOAL_ALL_REDUCE: return all_reduce(comm, op);
     case SHOAL_REDUCE_SCATTER: return reduce(comm, op, op->elems * comm->epoch.size, mine, mine + op->elems);

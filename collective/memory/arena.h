@@ -70,7 +70,7 @@ struct arena_said {
     uint8_t type;
     uint8_t reduction;
     uint8_t memory;
-    uint8_t any_order;
+    uint8_t native; /* NCCL may be used, and is there */
     uint8_t dim_count;
     uint8_t pad[2];
     uint32_t root;
@@ -118,6 +118,14 @@ struct arena_words {
     uint32_t other_rank;
     struct arena_said first_said;
     struct arena_said other_said;
+    /* of NCCL (op_nccl.c) */
+    uint64_t nccl_name; /* of the communicator that I hold; 0: none */
+    uint64_t nccl_new;  /* rank 0 */
+    uint32_t nccl_flags;
+    uint32_t nccl_mode; /* rank 0 */
+    uint32_t nccl_ok;
+    uint32_t pad6;
+    char nccl_id[128]; /* rank 0 */
 };
 _Static_assert(sizeof(struct arena_words) <= ARENA_PAGE, "the words of a worker fit a page");
 _Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_REGIONS_AT, "all words lie before the regions");

@@ -46,6 +46,7 @@ struct shoal_op {
     uint32_t root;      /* of BROADCAST */
     uint32_t memory;    /* enum shoal_memory, of `in` and `out`; DEVICE: after shoal_device_open */
     uint32_t any_order; /* 1: device memory may be added up in NCCL's order, which is faster, instead of the tree (O1) */
+    void *stream;       /* CUDA's, whose work wrote `in`; NULL: the default one. Of device memory */
     /* In place: in == out; REDUCE_SCATTER: out == in + rank * elems; ALL_GATHER: in == out + rank * elems. Otherwise they
      * do not overlap. Both lie at a multiple of the type's size. */
     const void *in;

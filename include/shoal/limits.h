@@ -79,6 +79,10 @@ _Static_assert(SHOAL_CHUNK_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX, "
 #define SHOAL_RANKS_MAX 64
 /* Collectives of a communicator that were started and are not waited for: a model's buckets, not its parameters. */
 #define SHOAL_OPS_MAX 64
+/* A call of NCCL that makes or changes a communicator, until it is given up and host memory is used: some 100 ms in a host, and
+ * more where a driver loads its kernels for the first time. And one that revokes or aborts (data-plane 3). */
+#define SHOAL_NCCL_MAKE_NS (30 * SHOAL_S)
+#define SHOAL_NCCL_END_NS (2 * SHOAL_S)
 /* Tasks of one array job. At 16 bytes a task the largest takes 1.6 MB on each guardian, and its snapshot 1.3 MB, which
  * is written each 512 entries; ten times as many would write for longer than they run. */
 #define SHOAL_ARRAY_TASKS_MAX 100000

@@ -60,6 +60,8 @@ struct run {
     FILE *times;
     uint64_t epoch; /* e and k of the one that was entered last */
     const char *bug;
+    bool on_device; /* CWORKER_DEVICE is set */
+    struct shoal_dev_buf buffer;
 };
 
 static void die(struct run *run, const char *what)
@@ -247,6 +249,15 @@ static void give_gradient(struct run *run, const struct shoal_step *s, uint32_t 
     memcpy(shoal_comm_work(run->comm), run->model.gradient, run->o.elems * sizeof(float));
 }
 
+/* The gradient was computed on the device. */
+static void through_device(struct run *run, void *bytes, uint64_t len)
+{
+    if (run->on_device && len > 0 &&
+        (shoal_device_write(run->comm, run->buffer.address, bytes, len, NULL) != SHOAL_OK ||
+         shoal_device_read(run->comm, bytes, run->buffer.address, len, NULL) != SHOAL_OK))
+        die(run, "copies to and from the device");
+}
+
 static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
 {
     uint64_t m = (uint64_t)s->step_in_epoch * run->o.v + v;
@@ -284,6 +295,8 @@ static void compute(struct run *run, const struct shoal_step *s, uint32_t v)
         give_gradient(run, s, v, (uint32_t)count);
     else
         take_time(run, run->o.compute_us);
+    if (!in_parts && s->kind == SHOAL_STEP_TRAIN)
+        through_device(run, grad, run->o.elems * sizeof(float));
     note_time(run, 0, begin);
     minibatch.id_low = sum.low;
     minibatch.id_high = sum.high;
@@ -374,7 +387,7 @@ static void check_broadcast(struct run *run, uint32_t root, uint64_t len)
     free(bytes);
 }
 
-static void check_ops(struct run *run)
+static void check_ops(struct run *run, bool several_hosts)
 {
     static const uint64_t sizes[] = { 0, 1, 1000, 1025, 131072, 300001 };
     float *private = malloc(300001 * sizeof(float));
@@ -393,8 +406,59 @@ static void check_ops(struct run *run)
             die(run, "barrier");
     }
     free(private);
-    if (ops_check(run->comm) != NULL)
+    if (ops_check(run->comm, several_hosts) != NULL ||
+        (run->on_device && ops_check_device(run->comm, several_hosts) != NULL))
         die(run, "a collective is wrong");
+}
+
+/* On devices every step begins with a sum of all ranks over NCCL: what an epoch does to its communicator, steps see. */
+static enum shoal_err sum_on_device(struct run *run)
+{
+    float values[64];
+    struct shoal_op op = { .kind = SHOAL_ALL_REDUCE,
+                           .memory = SHOAL_MEMORY_DEVICE,
+                           .any_order = 1,
+                           .in = (void *)(uintptr_t)run->buffer.address,
+                           .out = (void *)(uintptr_t)run->buffer.address,
+                           .elems = 64 };
+    uint32_t size = shoal_comm_size(run->comm);
+    enum shoal_err err;
+
+    for (uint32_t i = 0; i < 64; i++)
+        values[i] = (float)(i + shoal_comm_rank(run->comm));
+    err = shoal_device_write(run->comm, run->buffer.address, values, sizeof(values), NULL);
+    if (err == SHOAL_OK)
+        err = shoal_op_run(run->comm, &op);
+    if (err == SHOAL_OK)
+        err = shoal_device_read(run->comm, values, run->buffer.address, sizeof(values), NULL);
+    for (uint32_t i = 0; i < 64 && err == SHOAL_OK; i++)
+        if (values[i] != (float)(i * size + size * (size - 1) / 2))
+            die(run, "a sum on devices is wrong");
+    return err;
+}
+
+static void open_device(struct run *run)
+{
+    uint64_t bytes = run->o.elems * sizeof(float);
+
+    run->on_device = getenv("CWORKER_DEVICE") != NULL;
+    if (run->on_device && (shoal_device_open(run->comm, 0) != SHOAL_OK ||
+                           shoal_device_allocate(run->comm, bytes < 4096 ? 4096 : bytes, &run->buffer) != SHOAL_OK))
+        die(run, "device");
+}
+
+/* What NCCL's communicators went through, for the tests. */
+static void say_counts(const struct run *run)
+{
+    struct shoal_device_counts n;
+
+    if (!run->on_device)
+        return;
+    shoal_device_counts(run->comm, &n);
+    (void)fprintf(stderr, "device: operations %llu made %llu kept %llu shrunk %llu grown %llu given_up %llu staged %llu\n",
+                  (unsigned long long)n.operations, (unsigned long long)n.made, (unsigned long long)n.kept,
+                  (unsigned long long)n.shrunk, (unsigned long long)n.grown, (unsigned long long)n.given_up,
+                  (unsigned long long)n.staged);
 }
 
 /* The last worker waits in a barrier, the others for its part of a step: it is told, and the epoch begins anew. */
@@ -463,8 +527,8 @@ static void train(struct run *run)
     bool in = enter(run, &entry);
 
     if (in && run->o.ops == 1)
-        check_ops(run);
-    if (in && run->o.ops == 2)
+        check_ops(run, entry.hosts > 1);
+    if (in && run->o.ops == 2 && !run->on_device)
         call_out_of_order(run);
     while (in) {
         uint64_t step = shoal_comm_applied_step(run->comm) + 1;
@@ -480,7 +544,9 @@ static void train(struct run *run)
             }
             continue;
         }
-        err = one_step(run, step);
+        err = run->on_device ? sum_on_device(run) : SHOAL_OK;
+        if (err == SHOAL_OK)
+            err = one_step(run, step);
         if (err == SHOAL_ERR_RANK_LOST)
             in = enter(run, &entry);
         else if (err != SHOAL_OK)
@@ -536,9 +602,11 @@ static int engine(struct run *run)
         .metric_count = 1,
         .metric_names = names,
     };
+    open_device(run);
     if (shoal_comm_ready(run->comm, &plan) != SHOAL_OK)
         die(run, "ready");
     train(run);
+    say_counts(run);
     (void)printf("digest %016llx updates %llu\n", (unsigned long long)state_digest(run),
                  (unsigned long long)run->model.updates);
     return 0;

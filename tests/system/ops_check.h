@@ -9,6 +9,7 @@
 
 #include "collective/memory/reduce.h"
 #include "shoal/collective_op.h"
+#include "shoal/device.h"
 
 /* Small integers, exact in every type; the last ones of a round differ. */
 static double ops_value(uint32_t rank, uint64_t i) { return (double)((i * 7 + rank * 5) % 61) - 30.0; }
@@ -57,6 +58,10 @@ struct ops_run {
     uint8_t *in;
     uint8_t *out;
     uint8_t *want;
+    bool device; /* the values lie there, and NCCL may be used */
+    bool any_order;
+    struct shoal_dev_buf dev_in;
+    struct shoal_dev_buf dev_out;
 };
 
 static void ops_fail(struct ops_run *run, const struct shoal_op *op, const char *what)
@@ -110,18 +115,40 @@ static void ops_compare(struct ops_run *run, const struct shoal_op *op)
         ops_fail(run, op, "wrong values");
 }
 
+/* Both buffers to the device, and back after the operation. */
+static enum shoal_err ops_on_device(struct ops_run *run, const struct shoal_op *host)
+{
+    struct shoal_op op = *host;
+    uint64_t bytes = run->dev_in.bytes;
+    uint64_t out_at = (uint64_t)((uint8_t *)host->out - run->in);
+    enum shoal_err err = shoal_device_write(run->comm, run->dev_in.address, run->in, bytes, NULL);
+
+    if (err == SHOAL_OK)
+        err = shoal_device_write(run->comm, run->dev_out.address, run->out, bytes, NULL);
+    op.memory = SHOAL_MEMORY_DEVICE;
+    op.any_order = run->any_order;
+    op.in = (void *)(uintptr_t)(run->dev_in.address + (uint64_t)((const uint8_t *)host->in - run->in));
+    op.out = (void *)(uintptr_t)(out_at < bytes ? run->dev_in.address + out_at : run->dev_out.address);
+    if (err == SHOAL_OK)
+        err = shoal_op_run(run->comm, &op);
+    if (err == SHOAL_OK)
+        err = shoal_device_read(run->comm, run->in, run->dev_in.address, bytes, NULL);
+    return err == SHOAL_OK ? shoal_device_read(run->comm, run->out, run->dev_out.address, bytes, NULL) : err;
+}
+
 static void ops_one(struct ops_run *run, struct shoal_op op, bool in_place)
 {
     ops_prepare(run, &op, in_place);
-    if (shoal_op_run(run->comm, &op) != SHOAL_OK)
+    if ((run->device ? ops_on_device(run, &op) : shoal_op_run(run->comm, &op)) != SHOAL_OK)
         ops_fail(run, &op, "failed");
     else
         ops_compare(run, &op);
 }
 
-static void ops_all(struct ops_run *run)
+/* `few`: one reduction for each kind and type, since between hosts every operation costs round trips. */
+static void ops_all(struct ops_run *run, bool few)
 {
-    static const uint64_t sizes[] = { 1, 63, 1025, 70001 };
+    const uint64_t sizes[] = { 1, 63, 1025, run->elems_max };
 
     for (uint32_t kind = SHOAL_ALL_REDUCE; kind <= SHOAL_BROADCAST; kind++)
         for (uint32_t type = 0; type < SHOAL_TYPE_COUNT; type++)
@@ -129,8 +156,10 @@ static void ops_all(struct ops_run *run)
                 for (uint32_t how = 0; how < (kind <= SHOAL_REDUCE_SCATTER ? SHOAL_REDUCTION_COUNT : 1u); how++) {
                     struct shoal_op op = { .kind = kind, .type = type, .reduction = how, .elems = sizes[i] };
 
-                    if (i == 3 && how != type % SHOAL_REDUCTION_COUNT)
+                    if ((i == 3 || few) && how != (kind <= SHOAL_REDUCE_SCATTER ? type % SHOAL_REDUCTION_COUNT : 0))
                         continue; /* many pieces: once a type */
+                    if (few && i != (kind + type) % 3 && (i != 3 || type != SHOAL_FLOAT16))
+                        continue;
                     op.root = kind == SHOAL_BROADCAST ? (i + type) % shoal_comm_size(run->comm) : 0;
                     ops_one(run, op, i % 2 == 0);
                 }
@@ -225,8 +254,33 @@ static void ops_mismatches(struct ops_run *run)
     ops_mismatch(run, sum, other, last, (const char *const[]){ NULL });
 }
 
+/* The same on the device of each worker: by host memory to the same bits, then by NCCL where it is. The sums are exact, so
+ * that no order of additions shows. */
+static const char *ops_check_device(struct shoal_comm *comm, bool several_hosts)
+{
+    struct ops_run run = { .comm = comm, .elems_max = 20001, .device = true };
+    size_t bytes = run.elems_max * 8 * shoal_comm_size(comm);
+
+    run.in = malloc(bytes);
+    run.out = malloc(bytes);
+    run.want = malloc(bytes);
+    if (run.in == NULL || run.out == NULL || run.want == NULL ||
+        shoal_device_allocate(comm, bytes, &run.dev_in) != SHOAL_OK ||
+        shoal_device_allocate(comm, bytes, &run.dev_out) != SHOAL_OK)
+        return "memory";
+    ops_all(&run, true);
+    run.any_order = true;
+    ops_all(&run, several_hosts);
+    if (shoal_device_free(comm, &run.dev_in) != SHOAL_OK || shoal_device_free(comm, &run.dev_out) != SHOAL_OK)
+        run.wrong = "free";
+    free(run.in);
+    free(run.out);
+    free(run.want);
+    return run.wrong;
+}
+
 /* NULL: all is well; else what was not. */
-static const char *ops_check(struct shoal_comm *comm)
+static const char *ops_check(struct shoal_comm *comm, bool several_hosts)
 {
     struct ops_run run = { .comm = comm, .elems_max = 70001 };
     size_t bytes = run.elems_max * 8 * shoal_comm_size(comm);
@@ -236,11 +290,11 @@ static const char *ops_check(struct shoal_comm *comm)
     run.want = malloc(bytes);
     if (run.in == NULL || run.out == NULL || run.want == NULL)
         return "memory";
-    ops_all(&run);
+    ops_all(&run, several_hosts);
     ops_asynchronous(&run);
     if (shoal_comm_size(comm) > 1)
         ops_mismatches(&run);
-    ops_all(&run); /* refusals have left nothing behind */
+    ops_all(&run, true); /* refusals have left nothing behind */
     free(run.in);
     free(run.out);
     free(run.want);

@@ -56,7 +56,7 @@ class Minibatch(ctypes.Structure):
 
 class Op(ctypes.Structure):
     _fields_ = [("kind", c_uint32), ("type", c_uint32), ("reduction", c_uint32), ("root", c_uint32), ("memory", c_uint32),
-                ("any_order", c_uint32), ("input", c_void_p), ("output", c_void_p), ("elems", c_uint64), ("dim_count", c_uint32),
+                ("any_order", c_uint32), ("stream", c_void_p), ("input", c_void_p), ("output", c_void_p), ("elems", c_uint64), ("dim_count", c_uint32),
                 ("pad", c_uint32), ("dims", c_uint64 * 8)]
 
 

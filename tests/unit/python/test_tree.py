@@ -46,6 +46,7 @@ PREFIXES = {
     "api/rest": {"args", "http", "job", "oip", "package", "proto", "page", "result", "routes", "service", "submit"},
     "api/http": {"arena", "auth", "grpc", "http", "http1", "http2", "json", "multipart", "tls", "token"},
     "collective/comm": {"agent", "comm", "epoch", "exchange", "fabric", "op", "record", "records", "solo", "step", "wait"},
+    "collective/device": {"cuda", "device", "nccl"},
     "collective/memory": {"arena", "fault", "kernels", "tree"},
     "collective/transport": {"transport", "seal"},
     "node/store": {"store", "writer", "index"},
@@ -55,7 +56,7 @@ PREFIXES = {
 # Arrows between folders: who includes a header of another room by its path. None of them may be turned round.
 ARROWS = {
     ("api/cli", "api/http"), ("api/rest", "api/http"),
-    ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
+    ("collective/comm", "collective/device"), ("collective/comm", "collective/memory"), ("collective/comm", "collective/transport"),
     ("node", "node/agent"), ("node", "node/runner"), ("node/agent", "node/link"), ("node/agent", "node/runner"), ("node/backend", "node/agent"),
     ("node/blob", "node"), ("node/identity", "node"), ("node/link", "node"), ("node/store", "node"),
     ("node/agent", "node/blob"), ("node/agent", "node/serve"), ("node/agent", "node/store"), ("node/blob", "node/store"),

@@ -1,0 +1,172 @@
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/banned.h"
+
+enum shoal_err device_fail(const struct device *device, const char *call, cuda_result result, struct shoal_msg *msg)
+{
+    const char *name = NULL;
+
+    if (device->cuda.error_name(result, &name) != CUDA_OK || name == NULL)
+        name = "an unknown error";
+    return shoal_fail(msg, SHOAL_ERR_DEVICE, "%s on device %d (%s): %s (%d)%s", call, device->ordinal, device->name,
+                      name, result,
+                      result == CUDA_OUT_OF_MEMORY ? "; use a smaller batch, or a slot with more memory" : "");
+}
+
+#define TRY(device, call, result)                                                                                      \
+    do {                                                                                                               \
+        cuda_result tried = (result);                                                                                  \
+        if (tried != CUDA_OK)                                                                                          \
+            return device_fail(device, call, tried, msg);                                                              \
+    } while (0)
+
+enum shoal_err device_use(struct device *device, struct shoal_msg *msg)
+{
+    TRY(device, "cuCtxSetCurrent", device->cuda.context_use(device->context));
+    return SHOAL_OK;
+}
+
+static enum shoal_err find_device(struct device *device, struct shoal_msg *msg)
+{
+    int count = 0;
+    cuda_result result = device->cuda.init(0);
+
+    if (result != CUDA_OK) {
+        const char *name = NULL;
+
+        (void)device->cuda.error_name(result, &name);
+        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "cuInit: %s (%d): no GPU can be used here",
+                          name == NULL ? "an unknown error" : name, result);
+    }
+    TRY(device, "cuDeviceGetCount", device->cuda.device_count(&count));
+    if (device->ordinal < 0 || device->ordinal >= count)
+        return shoal_fail(msg, SHOAL_ERR_UNSUPPORTED, "device %d: this process sees %d (CUDA_VISIBLE_DEVICES=%s)",
+                          device->ordinal, count,
+                          getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
+    TRY(device, "cuDeviceGet", device->cuda.device_get(&device->handle, device->ordinal));
+    TRY(device, "cuDeviceGetName", device->cuda.device_name(device->name, sizeof(device->name), device->handle));
+    return SHOAL_OK;
+}
+
+static enum shoal_err open_device(struct device *device, struct shoal_msg *msg)
+{
+    enum shoal_err err = cuda_table_load(&device->cuda, msg);
+
+    if (err == SHOAL_OK)
+        err = find_device(device, msg);
+    if (err != SHOAL_OK)
+        return err;
+    TRY(device, "cuDevicePrimaryCtxRetain", device->cuda.context_retain(&device->context, device->handle));
+    err = device_use(device, msg);
+    if (err != SHOAL_OK)
+        return err;
+    TRY(device, "cuStreamCreate", device->cuda.stream_create(&device->stream, CUDA_STREAM_NON_BLOCKING));
+    device->nccl.there = nccl_table_load(&device->nccl.table, &device->no_nccl) == SHOAL_OK;
+    return SHOAL_OK;
+}
+
+enum shoal_err device_create(struct device **out, int ordinal, struct shoal_msg *msg)
+{
+    struct device *device = calloc(1, sizeof(*device));
+    enum shoal_err err;
+
+    if (device == NULL)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for a device");
+    device->ordinal = ordinal;
+    device->bounce = malloc(DEVICE_BOUNCE_BYTES);
+    err = device->bounce == NULL ? shoal_fail(msg, SHOAL_ERR_FULL, "no memory for a device") : open_device(device, msg);
+    if (err == SHOAL_OK)
+        *out = device;
+    else
+        device_destroy(device);
+    return err;
+}
+
+void device_destroy(struct device *device)
+{
+    struct shoal_msg msg;
+
+    if (device == NULL)
+        return;
+    if (device->context != NULL && device_use(device, &msg) == SHOAL_OK) {
+        (void)nccl_life_abort(device, &msg); /* the process ends, or forgets it */
+        if (device->stream != NULL)
+            (void)device->cuda.stream_destroy(device->stream);
+        (void)device->cuda.context_release(device->handle);
+    }
+    free(device->bounce);
+    free(device);
+}
+
+enum shoal_err device_wait_for(struct device *device, void *stream, struct shoal_msg *msg)
+{
+    enum shoal_err err = device_use(device, msg);
+
+    if (err != SHOAL_OK)
+        return err;
+    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(stream));
+    return SHOAL_OK;
+}
+
+enum shoal_err device_copy_in(struct device *device, uint64_t to, const void *from, uint64_t bytes, struct shoal_msg *msg)
+{
+    enum shoal_err err = device_use(device, msg);
+
+    if (err != SHOAL_OK || bytes == 0)
+        return err;
+    TRY(device, "cuMemcpyHtoDAsync", device->cuda.copy_in(to, from, (size_t)bytes, device->stream));
+    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream));
+    return SHOAL_OK;
+}
+
+enum shoal_err device_copy_out(struct device *device, void *to, uint64_t from, uint64_t bytes, struct shoal_msg *msg)
+{
+    enum shoal_err err = device_use(device, msg);
+
+    if (err != SHOAL_OK || bytes == 0)
+        return err;
+    TRY(device, "cuMemcpyDtoHAsync", device->cuda.copy_out(to, from, (size_t)bytes, device->stream));
+    TRY(device, "cuStreamSynchronize", device->cuda.stream_wait(device->stream));
+    return SHOAL_OK;
+}
+
+int shoal_cuda_look(char *text, size_t cap)
+{
+    struct cuda_table cuda;
+    struct shoal_msg msg = { "" };
+    int version = 0;
+    int count = 0;
+    cuda_result result;
+
+    if (cuda_table_load(&cuda, &msg) != SHOAL_OK) {
+        (void)snprintf(text, cap, "%s", msg.text);
+        return 1;
+    }
+    result = cuda.init(0);
+    if (result != CUDA_OK || cuda.version(&version) != CUDA_OK || cuda.device_count(&count) != CUDA_OK) {
+        (void)snprintf(text, cap, "cuInit gives %d", result);
+        return 1;
+    }
+    (void)snprintf(text, cap, "CUDA driver for %d.%d, %d device%s", version / 1000, version % 1000 / 10, count,
+                   count == 1 ? "" : "s");
+    return count > 0 ? 0 : 1;
+}
+
+int shoal_nccl_look(char *text, size_t cap)
+{
+    struct nccl_table nccl;
+    struct shoal_msg msg = { "" };
+    int version = 0;
+
+    if (nccl_table_load(&nccl, &msg) != SHOAL_OK || nccl.version(&version) != NCCL_OK) {
+        (void)snprintf(text, cap, "%s", msg.text);
+        return 1;
+    }
+    (void)snprintf(text, cap, "NCCL %d.%d.%d, which can%s%s", version / 10000, version / 100 % 100, version % 100,
+                   nccl.shrink != NULL ? " shrink" : " only be made anew", nccl.grow != NULL ? " and grow" : "");
+    return 0;
+}

@@ -1,0 +1,93 @@
+"""libshoal's workers on a GPU that is none: tests/fake/gpu_fake.c stands for CUDA's driver and NCCL, loaded through the very
+tables. Each step begins with a sum over NCCL, and gradients pass through device memory; the scenarios, and what they compare,
+are those of test_comm.py."""
+
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import OUT
+from test_comm import CWORKER, HARNESS, SECONDS, scenarios
+
+NEW, OLD = OUT / "tests/fake/libgpu_fake.so", OUT / "tests/fake/libgpu_fake_old.so"
+APART = "ops_out_of_order"  # its calls are those of a worker without a device
+
+
+def environment(library=NEW, **more):
+    return {**os.environ, "CWORKER_DEVICE": "1", "SHOAL_CUDA": str(library), "SHOAL_NCCL": str(library), **more}
+
+
+def play(scenario, rounds=1, seed=1, **named):
+    """The counts of all workers that came to their end, added up, and everything they said."""
+    words = [HARNESS, CWORKER, "scenario=" + scenario, "seed=%d" % seed, "rounds=%d" % rounds]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS * rounds, env=environment(**named))
+    assert done.returncode == 0 and "ok   %s " % scenario in done.stdout, done.stdout + done.stderr
+    counts = {}
+    for name, number in re.findall(r"(\w+) (\d+)", " ".join(re.findall(r"device: (.*)", done.stderr))):
+        counts[name] = counts.get(name, 0) + int(number)
+    return counts, done.stderr
+
+
+def alone(**named):
+    done = subprocess.run([CWORKER], capture_output=True, text=True, timeout=SECONDS, env=environment(**named))
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("scenario", ["ops_one_host", "ops_two_hosts", "random"])
+def test_the_same_steps_and_state_as_one_worker_alone(scenario):
+    assert play(scenario)[0]["operations"] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", [name for name in scenarios() if name != APART])
+def test_every_scenario(scenario):
+    play(scenario, rounds=4)
+
+
+@pytest.mark.parametrize("scenario,what", [("kill_before_publish", "shrunk"), ("join", "grown"), ("reform", "kept")])
+def test_a_communicator_is_taken_along(scenario, what):
+    """Not in each run: where the epoch ends in the midst of a sum, or the newcomer is late, it is made anew."""
+    assert any(play(scenario, seed=seed)[0][what] > 0 for seed in range(1, 21))
+
+
+def test_an_older_nccl_makes_communicators_anew():
+    counts, _ = play("kill_before_publish", library=OLD)
+    assert counts["shrunk"] == 0 and counts["made"] > 2 and counts["staged"] == 0
+
+
+@pytest.mark.parametrize("scenario,fault,words", [
+    ("kill_mid_reduce", {"GPU_FAKE_HANG": "ncclCommInitRankConfig", "SHOAL_NCCL_LIMIT_MS": "100"},
+     r"ncclCommInitRankConfig on device 0 \(Pretence GPU\) did not end in 100 ms"),
+    ("kill_before_publish", {"GPU_FAKE_FAIL": "ncclCommShrink:1:2"},
+     r"ncclCommShrink on device 0 \(Pretence GPU\): unhandled system error \(2\)"),
+    ("three_workers", {"GPU_FAKE_FAIL": "ncclAllReduce:5:2"},
+     r"ncclAllReduce on device 0 \(Pretence GPU\): unhandled system error \(2\)"),
+])
+def test_what_nccl_fails_in_goes_through_host_memory(scenario, fault, words):
+    counts, said = play(scenario, **fault)
+    assert re.search("shoal: collectives of device memory go through host memory: " + words, said), said
+    assert counts["given_up"] > 0
+
+
+@pytest.mark.parametrize("fault,words", [
+    ({"GPU_FAKE_FAIL": "cuInit:1:100"}, "cuInit: CUDA_ERROR_NO_DEVICE"),
+    ({"GPU_FAKE_FAIL": "cuMemAlloc_v2:1:2"}, "cuMemAlloc on device 0 (Pretence GPU): CUDA_ERROR_OUT_OF_MEMORY (2); use a smaller batch"),
+    ({"GPU_FAKE_FAIL": "cuMemcpyDtoHAsync_v2:3:700"}, "cuMemcpyDtoHAsync on device 0 (Pretence GPU): CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+    ({"GPU_FAKE_FAIL": "cuStreamSynchronize:9:700"}, "cuStreamSynchronize on device 0 (Pretence GPU)"),
+    ({"GPU_FAKE_DEVICES": "0"}, "device 0: this process sees 0"),
+    ({"SHOAL_CUDA": "/nowhere/libcuda.so.1"}, "/nowhere/libcuda.so.1: cannot open"),
+])
+def test_what_cuda_fails_in_names_call_and_device(fault, words):
+    status, said = alone(**fault)
+    assert status != 0 and words in said, said
+
+
+def test_without_nccl_sums_go_through_host_memory():
+    status, said = alone(SHOAL_NCCL="/nowhere/libnccl.so.2")
+    assert status == 0 and "operations 0 " in said and "staged 34" in said, said
+
+
+def test_an_abort_that_does_not_end_is_left_alone():
+    status, said = alone(GPU_FAKE_HANG="ncclCommAbort", SHOAL_NCCL_LIMIT_MS="100")
+    assert status == 0, said
