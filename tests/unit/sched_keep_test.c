@@ -203,6 +203,26 @@ static void test_the_only_other_one_that_is_heard_stays(void **state)
     }
 }
 
+/* There is a spare, but the guardian answers: gossip only tells of it late. */
+static void test_who_is_heard_is_not_replaced(void **state)
+{
+    struct net *net = net_create(99, 4, true);
+    struct net_reply *reply = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S);
+    struct shoal_job_id job = reply->job;
+    struct shoal_sched_group_status before = leads(net, job), after;
+    unsigned leader = net_leader(net, job), other = 0;
+
+    (void)state;
+    while (other == leader || !is_voter(&before, net->nodes[other].id))
+        other++;
+    net_run(net, 2 * NET_S);
+    net_tell_node(net, leader, other, SHOAL_SCHED_NODE_FORGOTTEN);
+    net_run(net, 10 * NET_S);
+    after = leads(net, job);
+    assert_true(is_voter(&after, net->nodes[other].id));
+    net_destroy(net);
+}
+
 /* Of five, two leave at once, and nobody takes their places: three go on. */
 static void test_two_leave_at_once(void **state)
 {
@@ -348,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_a_loss_in_the_growth),
         cmocka_unit_test(test_without_a_spare_the_group_shrinks),
         cmocka_unit_test(test_the_only_other_one_that_is_heard_stays),
+        cmocka_unit_test(test_who_is_heard_is_not_replaced),
         cmocka_unit_test(test_two_leave_at_once),
         cmocka_unit_test(test_a_wide_job_has_five_and_replaces_two),
         cmocka_unit_test(test_sleeping_groups_too),
