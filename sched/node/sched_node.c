@@ -400,6 +400,7 @@ void sched_on_link(struct shoal_sched *s, struct shoal_node_id node, enum shoal_
             sched_node_find(s, node)->links++;
         dirty_with(s, node); /* what leads have sent meanwhile was lost */
         sched_slots_link(s, node);
+        sched_requests_link_up(s, node);
         break;
     case SHOAL_SCHED_LINK_REFUSED:
         support_step(s, &refused, &err);

@@ -86,6 +86,7 @@ void sched_requests_due(struct shoal_sched *s);
 /* Another leads the job now, or nobody (zero): who waits looks again, and so does a read that asked another one. */
 void sched_requests_led(struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id leader);
 void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node);
+void sched_requests_link_up(struct shoal_sched *s, struct shoal_node_id node);
 void sched_requests_applied(struct shoal_sched *s, struct sched_group *g, uint64_t index, uint64_t term,
                             enum shoal_err err, const char *text);
 void sched_requests_rejected(struct shoal_sched *s, struct sched_group *g, uint64_t ctx, enum shoal_err err);

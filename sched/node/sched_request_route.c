@@ -333,12 +333,19 @@ void sched_request_pass(struct shoal_sched *s, struct sched_request *r, struct s
 }
 
 /* An election is under way, and its end wakes us; but this replica may be one that was left behind, so after a while
- * who leads by gossip is asked too. */
-static void pause_for_election(struct shoal_sched *s, struct sched_request *r)
+ * who leads by gossip is asked too. A leader that is known here and did not answer as often as a request may be passed on
+ * may have been out of reach: it is asked again, until the deadline. */
+static void pause_for_election(struct shoal_sched *s, struct sched_request *r, struct shoal_node_id leader)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
 
     SHOAL_ASSERT(!r->foreign); /* R1 */
+    if (r->pauses >= 3 && !shoal_node_id_is_zero(leader) && !sched_is_self(s, leader)) {
+        r->pauses = 0;
+        r->hops = 0;
+        sched_request_forward(s, r, leader);
+        return;
+    }
     if (r->pauses < 3 || summary == NULL || sched_is_self(s, summary->leader) || node_is_dead(s, summary->leader)) {
         r->pauses++;
         sched_request_retry(s, r, SCHED_RETRY_NS);
@@ -423,7 +430,7 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
     else if (!shoal_node_id_is_zero(g->leader) && !sched_is_self(s, g->leader) && r->hops < SCHED_HOPS_MAX)
         sched_request_forward(s, r, g->leader);
     else
-        pause_for_election(s, r);
+        pause_for_election(s, r, g->leader);
 }
 
 /* ---- Who knows a job ---- */

@@ -233,6 +233,17 @@ void sched_requests_link_down(struct shoal_sched *s, struct shoal_node_id node)
     }
 }
 
+void sched_requests_link_up(struct shoal_sched *s, struct shoal_node_id node)
+{
+    SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);
+    for (size_t i = 0; s->request_count > 0 && i < SHOAL_SCHED_REQUESTS_MAX; i++) {
+        struct sched_request *r = &s->requests[i];
+
+        if (r->state == REQUEST_FORWARDED && shoal_node_id_equal(r->asked, node) && r->kind != SHOAL_SCHED_MESH_CHANGE)
+            sched_request_retry(s, r, 0); /* what was sent before was lost with the link: it counts as no try */
+    }
+}
+
 void sched_requests_deleted(struct shoal_sched *s, struct shoal_node_id from, struct shoal_job_id job, bool deleted)
 {
     SHOAL_ASSERT(s->request_count <= SHOAL_SCHED_REQUESTS_MAX);

@@ -684,6 +684,32 @@ static void test_what_a_host_passes_on_needs_the_users_token(void **state)
     }
 }
 
+/* Each time for a while, in which nobody else comes to lead; long before the deadline there is a way again. */
+static void test_a_question_that_is_lost_is_asked_again(void **state)
+{
+    (void)state;
+    for (unsigned of_mesh = 0; of_mesh < 2; of_mesh++) {
+        struct net *net = mesh_of(131, 3, 3);
+        struct shoal_job_id job = net_wait(net, net_submit(net, 0, 1, no_ticket), 2 * NET_S)->job;
+        struct shoal_sched_request request = { .kind = of_mesh ? SHOAL_SCHED_MESH_READ : SHOAL_SCHED_GET,
+                                               .job = of_mesh ? mesh_id : job,
+                                               .linearizable = true,
+                                               .deadline_ms = 5000 };
+        unsigned leader;
+        uint64_t id;
+
+        net_run(net, 2 * NET_S);
+        leader = net_leader(net, request.job);
+        net->deaf = 1u << leader;
+        id = net_request(net, (leader + 1) % 3, &request);
+        net_run(net, 3500 * NET_MS);
+        assert_int_equal(net_reply_find(net, id)->count, 0);
+        net->deaf = 0;
+        assert_int_equal(net_wait(net, id, 2 * NET_S)->err, SHOAL_OK);
+        net_destroy(net);
+    }
+}
+
 /* As the version before kept it: with the signature of one. */
 static void keep_as_before(struct net *net, unsigned at)
 {
@@ -775,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_a_copy_is_believed_of_a_majority_alone),
         cmocka_unit_test(test_a_guardians_word_ends_no_replica_of_the_mesh),
         cmocka_unit_test(test_what_a_host_passes_on_needs_the_users_token),
+        cmocka_unit_test(test_a_question_that_is_lost_is_asked_again),
         cmocka_unit_test(test_the_rules_bind_when_all_follow_them),
         cmocka_unit_test(test_it_is_refused_while_a_majority_may_live),
     };

@@ -179,6 +179,7 @@ struct net {
     uint64_t steps;
     struct net_term *terms;
     size_t term_count, term_cap;
+    unsigned deaf;       /* bit i: no request reaches node i */
     unsigned blobs_fail; /* bit i: node i cannot fetch any */
     uint64_t frames;
     bool gossip_is_silent; /* no record reaches another node */
@@ -448,6 +449,9 @@ static void net_send_any(struct net *net, unsigned from, const struct shoal_sche
 
     net->frames++;
     if (to == NET_NODES_MAX || !net->nodes[to].up || net_lost(net, from, to))
+        return;
+    if (kind == NET_FRAME && (net->deaf & 1u << to) != 0 && action->u.send.bytes.len > 0 &&
+        action->u.send.bytes.bytes[0] == FRAME_REQUEST)
         return;
     if (kind == NET_FRAME && action->u.send.bulk)
         jitter += net->bulk_ns;
