@@ -170,6 +170,18 @@ struct cli_args {
 /* A token; white space in it is kept by _QUOTE_ marks. */
 void cli_args_add(struct cli_args *args, const char *text);
 
+/* cli_commands.c: in the order of help. */
+extern const struct cli_command cli_commands[];
+extern const unsigned cli_command_count;
+
+int cli_run_init(struct cli *cli);
+int cli_run_join(struct cli *cli);
+int cli_run_agent(struct cli *cli);
+int cli_run_doctor(struct cli *cli);
+int cli_run_help(struct cli *cli);
+int cli_run_sim(struct cli *cli);
+int cli_run_version(struct cli *cli);
+int cli_run_dlim(struct cli *cli);
 int cli_job_run(struct cli *cli);
 int cli_job_list(struct cli *cli);
 int cli_job_show(struct cli *cli);
@@ -195,6 +207,9 @@ int cli_service_scale(struct cli *cli);
 int cli_service_rollback(struct cli *cli);
 int cli_service_delete(struct cli *cli);
 int cli_service_logs(struct cli *cli);
+int cli_service_edit(struct cli *cli);
+int cli_service_test(struct cli *cli);
+int cli_job_deploy(struct cli *cli);
 int cli_node_list(struct cli *cli);
 int cli_node_remove(struct cli *cli);
 int cli_node_readmit(struct cli *cli);

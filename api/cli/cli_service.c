@@ -164,57 +164,137 @@ static char *make_data(const struct cli *cli)
     return (char *)data.bytes;
 }
 
-static int send_package(struct cli *cli, const char *file, const char *file_name)
+/* POST of a service, and what the answer says. `body`: of --from-job. */
+static int deploy(struct cli *cli, const char *service, const char *query, struct cli_call *call)
 {
-    char path[500], name[NAME_BYTES];
+    char path[1000], name[NAME_BYTES];
     uint64_t replicas = 1;
-    char *data = cli->rest_count > 0 ? make_data(cli) : NULL;
-    struct cli_call call = {
-        .method = "POST",
-        .path = path,
-        .data = data,
-        .file = file,
-        .file_name = file_name,
-        .timeout_s = DEPLOY_TIMEOUT_S,
-    };
     struct cli_answer answer;
     struct json_input *input;
-    int code = SHOAL_EXIT_USAGE;
+    int code;
 
-    if (cli_value(cli, "replicas") == NULL || cli_number(cli, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas)) {
-        cli_encode(cli->words[0], name, sizeof(name));
-        (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64 "%s", name, replicas,
-                       cli_flag(cli, "update") ? "&update=true" : "");
-        code = cli_call(cli, &call, &answer, false);
-        if (code == SHOAL_EXIT_OK && cli->json)
-            (void)printf("%s\n", cli_answer_text(&answer));
-        if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
-            (void)printf("deployed %s: job %s; shoal service show %s\n", cli->words[0],
-                         cli_text_at(json_input_root(input), "job"), cli->words[0]);
-            json_input_free(input);
-        }
-        cli_answer_free(&answer);
+    if (cli_value(cli, "replicas") != NULL && !cli_number(cli, "replicas", 0, SHOAL_SERVICE_REPLICAS_MAX, &replicas))
+        return SHOAL_EXIT_USAGE;
+    cli_encode(service, name, sizeof(name));
+    (void)snprintf(path, sizeof(path), "/v1/services/%s?replicas=%" PRIu64 "%s%s", name, replicas,
+                   cli_flag(cli, "update") ? "&update=true" : "", query);
+    call->method = "POST";
+    call->path = path;
+    call->timeout_s = DEPLOY_TIMEOUT_S;
+    code = cli_call(cli, call, &answer, false);
+    if (code == SHOAL_EXIT_OK && cli->json)
+        (void)printf("%s\n", cli_answer_text(&answer));
+    if (code == SHOAL_EXIT_OK && !cli->json && (code = cli_parse(&answer, &input)) == SHOAL_EXIT_OK) {
+        (void)printf("deployed %s: job %s; shoal service show %s\n", service,
+                     cli_text_at(json_input_root(input), "job"), service);
+        json_input_free(input);
     }
+    cli_answer_free(&answer);
+    return code;
+}
+
+static int send_package(struct cli *cli, const char *file, const char *file_name)
+{
+    char *data = cli->rest_count > 0 ? make_data(cli) : NULL;
+    struct cli_call call = { .data = data, .file = file, .file_name = file_name };
+    int code = deploy(cli, cli->words[0], "", &call);
+
     free(data);
     return code;
+}
+
+/* The model of a job: the node makes the package. */
+static int send_job(struct cli *cli, const char *service, const char *job)
+{
+    static const char *const wishes[] = { "weight", "kernel", "class" };
+    struct shoal_buf body = { 0 };
+    struct json_writer w = json_writer_init(&body);
+    char id[NAME_BYTES], query[NAME_BYTES + 16];
+    struct cli_call call = { .method = NULL };
+    bool said = false;
+    int code = SHOAL_EXIT_FAILED;
+
+    json_object_begin(&w, NULL);
+    for (unsigned i = 0; i < sizeof(wishes) / sizeof(wishes[0]); i++)
+        if (cli_value(cli, wishes[i]) != NULL) {
+            json_text(&w, wishes[i], cli_value(cli, wishes[i]));
+            said = true;
+        }
+    json_end(&w);
+    cli_encode(job, id, sizeof(id));
+    (void)snprintf(query, sizeof(query), "&from_job=%s", id);
+    if (w.failed || shoal_buf_append(&body, "", 1) != SHOAL_OK) {
+        code = cli_fail(code, "out of memory");
+    } else {
+        call.body = said ? (const char *)body.bytes : NULL;
+        code = deploy(cli, service, query, &call);
+    }
+    shoal_buf_deinit(&body);
+    return code;
+}
+
+/* A job's name becomes its service's: what a name may not hold is left out. */
+static void service_name(const char *app, char *name, size_t cap)
+{
+    size_t len = 0;
+
+    for (; *app != '\0' && len + 1 < cap && len < 63; app++) {
+        bool plain = (*app >= 'a' && *app <= 'z') || (*app >= 'A' && *app <= 'Z') || (*app >= '0' && *app <= '9');
+
+        if (plain || (len > 0 && (*app == '-' || *app == '_' || *app == '.')))
+            name[len++] = *app;
+    }
+    while (len > 0 && (name[len - 1] == '-' || name[len - 1] == '_' || name[len - 1] == '.'))
+        len--;
+    name[len] = '\0';
+}
+
+int cli_job_deploy(struct cli *cli)
+{
+    char path[400], id[NAME_BYTES], name[64];
+    struct cli_answer answer;
+    struct json_input *input;
+    int code;
+
+    if (cli_value(cli, "name") != NULL)
+        return send_job(cli, cli_value(cli, "name"), cli->words[0]);
+    cli_encode(cli->words[0], id, sizeof(id));
+    (void)snprintf(path, sizeof(path), "/v1/jobs/%s", id);
+    code = cli_get(cli, path, &answer, &input);
+    if (code == SHOAL_EXIT_OK)
+        service_name(cli_text_at(json_input_root(input), "name"), name, sizeof(name));
+    json_input_free(input);
+    cli_answer_free(&answer);
+    if (code == SHOAL_EXIT_OK && name[0] == '\0')
+        return cli_fail(SHOAL_EXIT_USAGE, "the job has no name that a service can have; say --name");
+    return code == SHOAL_EXIT_OK ? send_job(cli, name, cli->words[0]) : code;
 }
 
 int cli_service_deploy(struct cli *cli)
 {
     const char *package = cli_value(cli, "package");
     char packed[1024] = "", top[256], file_name[300];
-    char *real = package == NULL ? NULL : realpath(package, NULL);
-    const char *base = real == NULL ? NULL : strrchr(real, '/') + 1;
+    char *real = NULL;
+    const char *base;
     struct shoal_msg msg;
     struct stat facts;
     int code;
 
+    if (cli_value(cli, "from-job") != NULL && (package != NULL || cli->rest_count > 0))
+        return cli_fail(SHOAL_EXIT_USAGE, "--from-job and a package, or a command: one of them");
+    if (cli_value(cli, "from-job") != NULL)
+        return send_job(cli, cli->words[0], cli_value(cli, "from-job"));
+    if (cli_value(cli, "weight") != NULL || cli_value(cli, "kernel") != NULL || cli_value(cli, "class") != NULL)
+        return cli_fail(SHOAL_EXIT_USAGE, "--weight, --kernel and --class are of --from-job; a package has its model.json");
     if (package == NULL)
-        return cli_fail(SHOAL_EXIT_USAGE, "--package says which directory or archive is to be served");
+        return cli_fail(SHOAL_EXIT_USAGE, "--package says which directory or archive is to be served, or --from-job which "
+                                          "job's model");
+    real = realpath(package, NULL);
     if (real == NULL || stat(real, &facts) != 0) {
         free(real);
         return cli_fail(SHOAL_EXIT_USAGE, "--package: %s: %s", package, strerror(errno));
     }
+    base = strrchr(real, '/') + 1;
     (void)snprintf(top, sizeof(top), "%.200s", base);
     (void)snprintf(file_name, sizeof(file_name), "%.200s%s", base, S_ISDIR(facts.st_mode) ? ".modelDir.tar" : "");
     if (S_ISDIR(facts.st_mode) && cli_pack(real, top, packed, sizeof(packed), &msg) != SHOAL_OK)

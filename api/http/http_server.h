@@ -119,6 +119,7 @@ char *http_percent_decode(struct arena *arena, struct shoal_view text, bool plus
 const struct http_route *http_routes_execs(size_t *count);
 const struct http_route *http_routes_native(size_t *count);
 const struct http_route *http_routes_services(size_t *count);
+const struct http_route *http_routes_profile(size_t *count);
 const struct http_route *http_routes_oip(size_t *count);
 const struct http_route *http_routes_dlim(size_t *count);
 const struct http_route *http_routes_grpc(size_t *count);

@@ -61,6 +61,9 @@ void routes_oip_model(struct http_request *request);
 void routes_oip_model_ready(struct http_request *request);
 void routes_oip_index(struct http_request *request);
 
+/* routes_profile.c: the same of WMLA's address */
+void routes_profile_put_dlim(struct http_request *request);
+
 /* routes_dlim.c: answers with the model object. */
 void routes_dlim_model(struct http_request *request, const char *name);
 

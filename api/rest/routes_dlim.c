@@ -132,12 +132,13 @@ static void look(struct http_request *request, const char *name, dlim_fn *then)
     backend->service_look(backend->ctx, &request->user, name, on_looked, wanted);
 }
 
+/* By what its group has committed: each node says the same of it at one time. What gossip says of kernels comes later. */
 static bool is_enabled(const struct shoal_service_info *info)
 {
     struct service_knobs knobs;
 
     service_doc_knobs(info->document, info->replicas, &knobs);
-    return knobs.started || info->ready > 0;
+    return knobs.started || info->placed > 0;
 }
 
 static struct service_doc_facts facts_of(struct http_request *request, const struct shoal_service_info *info,
@@ -482,8 +483,6 @@ static void edit(struct http_request *request, enum service_doc_edit_kind kind)
 
 static void handle_put_model(struct http_request *request) { edit(request, SERVICE_DOC_MODEL); }
 
-static void handle_put_profile(struct http_request *request) { edit(request, SERVICE_DOC_PROFILE); }
-
 static void handle_put_readme(struct http_request *request) { edit(request, SERVICE_DOC_README); }
 
 /* ---- runtimes: those that every node has ---- */
@@ -593,7 +592,7 @@ static const struct http_route routes[] = {
     { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/readme", .handle = handle_put_readme, BUFFER },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}/streaming", .handle = handle_streaming },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}/appprofile", .handle = handle_profile },
-    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/appprofile", .handle = handle_put_profile, BUFFER },
+    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/appprofile", .handle = routes_profile_put_dlim, BUFFER },
 };
 
 const struct http_route *http_routes_dlim(size_t *count)

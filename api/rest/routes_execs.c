@@ -436,11 +436,6 @@ static void handle_delete_all(struct http_request *request)
     backend->delete_all(backend->ctx, &request->user, on_done, request);
 }
 
-static void handle_deploy(struct http_request *request)
-{
-    http_respond_error(request, 400, "not supported yet: deploy; there is no inference service");
-}
-
 /* ---- logs ---- */
 
 static bool wants_text(struct http_request *request)
@@ -725,7 +720,7 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/stop", .handle = handle_stop },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/{}/log", .handle = handle_log },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/execs/{}/result", .handle = result_handle_execs },
-    { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/deploy", .handle = handle_deploy },
+    { .method = HTTP1_POST, .pattern = ROUTES_BASE "/execs/{}/deploy", .handle = submit_handle, .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data },
     { .method = HTTP1_GET, .pattern = ROUTES_BASE "/scheduler/applications", .handle = handle_applications },
     { .method = HTTP1_PUT, .pattern = ROUTES_BASE "/scheduler/applications/{}/stop", .handle = handle_stop },
     { .method = HTTP1_GET,

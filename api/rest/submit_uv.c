@@ -4,7 +4,8 @@
  *   end   -> args -> thread: canonical bundle, main file looked for -> backend.submit -> answer
  *
  * S1. Nothing is made before everything has been checked: a refused request leaves nothing behind.
- * S2. The state is freed with the request, when no write and no thread uses it: each holds the request. */
+ * S2. The state is freed with the request, when no write and no thread uses it: each holds the request.
+ * S3. Files are opened, written, read and closed by threads: a disk that stands still does not hold up the loop. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -13,64 +14,35 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
 #include "shoal/bundle.h"
-#include "shoal/crypto.h"
-#include "shoal/service_doc.h"
 
-#include "args.h"
-#include "api/http/multipart.h"
-#include "package_check.h"
 #include "routes.h"
+#include "submit_uv.h"
 
 #include "shoal/banned.h"
 
 #define SMALL_UPLOAD_MAX ((size_t)64 * SHOAL_KIB)
 
-struct upload {
-    char name[256];
-    struct shoal_buf small; /* until it grows: then it is the next write */
-    int fd;                 /* -1: still small */
-    uint64_t bytes;
-};
+static void on_closed(uv_fs_t *fs)
+{
+    uv_fs_req_cleanup(fs);
+    free(fs);
+}
 
-struct submit {
-    struct http_request *request;
-    char service[PACKAGE_NAME_BYTES_MAX + 1]; /* as model.json has it */
-    struct shoal_buf document;                /* of a service, with a NUL */
-    struct multipart multipart;
-    bool is_multipart;
-    bool is_form;
-    bool is_raw;  /* the body is the archive itself */
-    bool in_data; /* the part being read is the field `data` */
-    bool counted; /* in stats.uploads_open */
-    bool ticket_only;
-    struct shoal_buf data;
-    struct shoal_buf data_next; /* of a second `data` part */
-    unsigned data_parts;
-    struct upload upload;
-    bool has_upload;
-    uint64_t pending; /* bytes of writes under way */
-    bool paused;
-    bool whole; /* the body has ended */
-    enum shoal_err write_err;
-    struct shoal_msg write_msg;
+/* The last descriptor of a large nameless file frees its blocks: a thread waits for that (S3). */
+void submit_close_later(uv_loop_t *loop, int fd)
+{
+    uv_fs_t *fs = fd < 0 ? NULL : malloc(sizeof(*fs));
 
-    /* Of the thread. */
-    uv_work_t work;
-    struct args_result args;
-    struct json_input *data_json;
-    struct shoal_bundle_info info;
-    int bundle_fd;
-    struct shoal_buf bundle;
-    enum shoal_err err;
-    struct shoal_msg msg;
-    struct shoal_submit submit;
-    struct shoal_buf ticket;
-};
+    if (fs != NULL && uv_fs_close(loop, fs, fd, on_closed) == 0)
+        return;
+    free(fs);
+    if (fd >= 0)
+        (void)close(fd);
+}
 
 static void submit_free(void *state)
 {
@@ -78,10 +50,9 @@ static void submit_free(void *state)
 
     if (s->counted)
         s->request->http->stats.uploads_open--;
-    if (s->upload.fd >= 0)
-        (void)close(s->upload.fd);
-    if (s->bundle_fd >= 0)
-        (void)close(s->bundle_fd);
+    submit_job_free(s->job);
+    submit_close_later(s->request->http->loop, s->upload.fd);
+    submit_close_later(s->request->http->loop, s->bundle_fd);
     if (s->data_json != NULL)
         json_input_free(s->data_json);
     shoal_buf_deinit(&s->upload.small);
@@ -93,17 +64,15 @@ static void submit_free(void *state)
     free(s);
 }
 
-static bool is_dlim(const struct http_request *request) { return strncmp(request->route->pattern, "/dlim/", 6) == 0; }
-
-static bool is_service(const struct http_request *request)
+static int not_found_of(const struct http_request *request)
 {
-    return strncmp(request->route->pattern, "/v1/services/", 13) == 0 || is_dlim(request);
+    return submit_is_service(request) && !submit_is_exec(request) ? 404 : 400;
 }
 
-static void answer_error(struct submit *s, enum shoal_err err, const struct shoal_msg *msg)
+void submit_refuse(struct submit *s, enum shoal_err err, const struct shoal_msg *msg)
 {
     if (!s->request->responded)
-        http_respond_failure(s->request, err, msg, is_service(s->request) ? 404 : 400);
+        http_respond_failure(s->request, err, msg, not_found_of(s->request));
 }
 
 /* ---- the upload to disk ---- */
@@ -138,7 +107,7 @@ static void on_file_written(uv_fs_t *fs)
     shoal_buf_deinit(&write->bytes);
     free(write);
     if (s->write_err != SHOAL_OK)
-        answer_error(s, s->write_err, &s->write_msg);
+        submit_refuse(s, s->write_err, &s->write_msg);
     if (s->paused && s->pending < SHOAL_UPLOAD_PENDING_MAX / 2) {
         s->paused = false;
         http_body_resume(s->request);
@@ -160,17 +129,68 @@ static enum shoal_err write_start(struct file_write *write)
     return s->write_err;
 }
 
-/* Hands what is gathered to a thread. */
+/* The body waits while there is much of it in hand. */
+static void pause_if_much(struct submit *s)
+{
+    if (s->pending + s->upload.small.len < SHOAL_UPLOAD_PENDING_MAX || s->paused)
+        return;
+    s->paused = true;
+    http_body_pause(s->request);
+}
+
+static enum shoal_err flush_upload(struct submit *s, struct shoal_msg *msg);
+
+static void on_spool_open(uv_fs_t *fs)
+{
+    struct submit *s = fs->data;
+    ssize_t fd = fs->result;
+
+    uv_fs_req_cleanup(fs);
+    s->opening = false;
+    if (fd < 0) {
+        s->write_err = shoal_fail(&s->write_msg, SHOAL_ERR_STORAGE, "the upload cannot be stored on this node: %s",
+                                  uv_strerror((int)fd));
+    } else {
+        s->upload.fd = (int)fd;
+        s->write_err = flush_upload(s, &s->write_msg);
+    }
+    if (s->write_err != SHOAL_OK)
+        submit_refuse(s, s->write_err, &s->write_msg);
+    if (s->write_err != SHOAL_OK && s->paused) {
+        s->paused = false;
+        http_body_resume(s->request);
+    }
+    finish_if_whole(s);
+    http_request_release(s->request);
+}
+
+static enum shoal_err open_spool(struct submit *s, struct shoal_msg *msg)
+{
+    int err;
+
+    s->spool.data = s;
+    err = uv_fs_open(s->request->http->loop, &s->spool, s->request->http->spool_dir, O_TMPFILE | O_RDWR | O_CLOEXEC,
+                     0600, on_spool_open);
+    if (err != 0)
+        return shoal_fail(msg, SHOAL_ERR_STORAGE, "the upload cannot be stored on this node: %s", uv_strerror(err));
+    s->opening = true;
+    http_request_hold(s->request);
+    return SHOAL_OK;
+}
+
+/* Hands what is gathered to a thread; until the file is open, it gathers on. */
 static enum shoal_err flush_upload(struct submit *s, struct shoal_msg *msg)
 {
     struct file_write *write;
 
     if (s->upload.small.len == 0)
         return SHOAL_OK;
-    if (s->upload.fd < 0)
-        s->upload.fd = open(s->request->http->spool_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (s->upload.fd < 0)
-        return shoal_fail(msg, SHOAL_ERR_STORAGE, "the upload cannot be stored on this node: %s", strerror(errno));
+    if (s->upload.fd < 0) {
+        enum shoal_err err = s->opening ? SHOAL_OK : open_spool(s, msg);
+
+        pause_if_much(s);
+        return err;
+    }
     write = calloc(1, sizeof(*write));
     if (write == NULL)
         return shoal_fail(msg, SHOAL_ERR_FULL, "out of memory; try again later");
@@ -187,10 +207,7 @@ static enum shoal_err flush_upload(struct submit *s, struct shoal_msg *msg)
         http_request_release(s->request);
         return SHOAL_ERR_STORAGE;
     }
-    if (s->pending >= SHOAL_UPLOAD_PENDING_MAX && !s->paused) {
-        s->paused = true;
-        http_body_pause(s->request);
-    }
+    pause_if_much(s);
     return SHOAL_OK;
 }
 
@@ -262,7 +279,9 @@ static enum shoal_err read_type(struct submit *s, struct shoal_msg *msg)
     const struct http1_head *head = &s->request->head;
     struct shoal_view type = { 0 };
 
-    s->is_raw = is_dlim(s->request); /* whatever its type says, unless it is a multipart body */
+    if (submit_job_of(s->request) != NULL)
+        return SHOAL_OK; /* the body is JSON, whatever its type says */
+    s->is_raw = submit_is_dlim(s->request); /* whatever its type says, unless it is a multipart body */
     if (!http1_header_find(head, "content-type", &type) || type.len == 0)
         return SHOAL_OK;
     if (type.len >= 10 && strncasecmp((const char *)type.bytes, "multipart/", 10) == 0) {
@@ -311,7 +330,9 @@ void submit_data(struct http_request *request, struct shoal_view content)
     struct shoal_msg msg;
     enum shoal_err err;
 
-    if (s->is_multipart)
+    if (submit_job_of(request) != NULL)
+        err = take_data(s, content, &msg);
+    else if (s->is_multipart)
         err = multipart_feed(&s->multipart, content, &msg);
     else if (s->is_form)
         err = take_data(s, content, &msg);
@@ -323,7 +344,7 @@ void submit_data(struct http_request *request, struct shoal_view content)
         return;
     }
     if (err != SHOAL_OK)
-        answer_error(s, err, &msg);
+        submit_refuse(s, err, &msg);
 }
 
 /* ---- everything is here ---- */
@@ -354,39 +375,6 @@ static enum shoal_err read_form(struct submit *s, struct shoal_msg *msg)
 /* A package without words of its own is run by our kernel host. */
 #define SERVICE_ARGS "--exec-start PyTorch --user-cmd -- kernel"
 
-/* Which versions there may be, and how many replicas it begins with: WMLA's models begin stopped. */
-static enum shoal_err read_service(struct submit *s, bool no_words, struct shoal_msg *msg)
-{
-    struct shoal_job_options *o = &s->args.options;
-    const char *text = is_dlim(s->request) ? "0" : http_query(s->request, "replicas");
-    struct http_request *request = s->request;
-    const char *again = is_dlim(request) ? http_query(request, "force") : http_query(request, "update");
-    char *end = NULL;
-    unsigned long replicas = text == NULL ? 1 : strtoul(text, &end, 10);
-
-    if (text != NULL && (text[0] < '0' || text[0] > '9' || *end != '\0' || replicas > SHOAL_SERVICE_REPLICAS_MAX))
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "replicas: \"%.40s\" is not a number up to %u", text,
-                          SHOAL_SERVICE_REPLICAS_MAX);
-    if (!is_dlim(request) && again != NULL && strcmp(again, "true") != 0 && strcmp(again, "false") != 0)
-        return shoal_fail(msg, SHOAL_ERR_INVALID, "update: \"%.40s\" is not true or false", again);
-    if (!o->user_cmd || o->elastic || o->array[0] != '\0')
-        return shoal_fail(msg, SHOAL_ERR_INVALID,
-                          "a service runs its package, or a command of it: no script, no elastic framework, no array");
-    o->service = s->request->params[0] == NULL ? "" : s->request->params[0];
-    o->app_name = o->service;
-    o->replicas = (unsigned)replicas;
-    o->service_new = again == NULL || strcmp(again, "true") != 0;
-    o->service_known = is_dlim(s->request);
-    if (is_dlim(s->request) && s->request->params[0] != NULL)
-        o->service_new = false;
-    else if (is_dlim(s->request) && !o->service_new)
-        o->service_known = false;
-    o->warm = false;
-    if (no_words)
-        o->script_argv.count = 0;
-    return SHOAL_OK;
-}
-
 static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
 {
     struct http_request *request = s->request;
@@ -410,7 +398,7 @@ static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
         return err;
     if (input.args == NULL || input.args[strspn(input.args, " \t\r\n")] == '\0')
         input.args = in_data;
-    if (input.args == NULL && is_service(request)) {
+    if (submit_job_of(request) != NULL || (input.args == NULL && submit_is_service(request))) {
         input.args = SERVICE_ARGS;
         no_words = true;
     }
@@ -419,7 +407,7 @@ static enum shoal_err read_args(struct submit *s, struct shoal_msg *msg)
                           "no args: put them into the URL (?args=--exec-start ...) or the field \"data\"");
     input.frameworks = backend->frameworks(backend->ctx, &input.framework_count);
     err = args_parse(&request->arena, &input, &s->args, msg);
-    return err == SHOAL_OK && is_service(request) ? read_service(s, no_words, msg) : err;
+    return err == SHOAL_OK && submit_is_service(request) ? submit_read_service(s, no_words, msg) : err;
 }
 
 static enum shoal_err read_ticket(struct submit *s, struct shoal_msg *msg)
@@ -549,83 +537,6 @@ static enum shoal_err small_upload_to_fd(struct submit *s)
     return SHOAL_OK;
 }
 
-/* ---- a service's document, in the same thread ---- */
-
-static enum shoal_err read_place(int fd, struct shoal_bundle_place place, size_t bytes_max, struct shoal_buf *out)
-{
-    size_t len = place.bytes < bytes_max ? (size_t)place.bytes : bytes_max;
-
-    if (len == 0)
-        return SHOAL_OK;
-    if (shoal_buf_reserve(out, len) != SHOAL_OK)
-        return SHOAL_ERR_FULL;
-    if (pread(fd, out->bytes, len, (off_t)place.offset) != (ssize_t)len)
-        return SHOAL_ERR_STORAGE;
-    out->len = len;
-    return SHOAL_OK;
-}
-
-static enum shoal_err check_archive(struct submit *s)
-{
-    uint8_t head[512];
-    ssize_t len = s->upload.fd < 0 ? 0 : pread(s->upload.fd, head, sizeof(head), 0);
-
-    if (len <= 0 || !shoal_bundle_is_archive(head, (size_t)len))
-        return shoal_fail(&s->msg, SHOAL_ERR_INVALID, "The package is not a tar archive.");
-    return SHOAL_OK;
-}
-
-static enum shoal_err settle_name(struct submit *s, const struct package *package)
-{
-    struct shoal_job_options *o = &s->args.options;
-
-    if (is_dlim(s->request) && o->service[0] != '\0' && strcmp(o->service, package->name) != 0)
-        return shoal_fail(&s->msg, SHOAL_ERR_INVALID,
-                          "model.json is invalid: name (it is \"%.100s\", the address says \"%.100s\")", package->name,
-                          o->service);
-    if (o->service[0] == '\0') {
-        memcpy(s->service, package->name, sizeof(s->service));
-        o->service = s->service;
-        o->app_name = o->service;
-    }
-    return SHOAL_OK;
-}
-
-static enum shoal_err make_document(struct submit *s)
-{
-    struct shoal_job_options *o = &s->args.options;
-    struct service_doc_new made = { .replicas = is_dlim(s->request) ? -1 : (int)o->replicas,
-                                    .now_s = (uint64_t)time(NULL) };
-    struct shoal_buf model = { 0 }, readme = { 0 };
-    struct package package;
-    enum shoal_err err =
-        package_check_bundle(s->bundle_fd, is_dlim(s->request) ? PACKAGE_WMLA : PACKAGE_OURS, &package, &s->msg);
-
-    if (err == SHOAL_OK)
-        err = settle_name(s, &package);
-    if (err != SHOAL_OK)
-        return err;
-    err = read_place(s->bundle_fd, package.model_json, SIZE_MAX, &model);
-    if (err == SHOAL_OK)
-        err = read_place(s->bundle_fd, package.readme, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, &readme);
-    if (err != SHOAL_OK)
-        (void)shoal_fail(&s->msg, err, "the package cannot be read back");
-    made.name = o->service;
-    made.model_json = shoal_buf_view(&model);
-    made.readme = shoal_buf_view(&readme);
-    made.content_bytes = package.content_bytes;
-    shoal_random(made.chance, sizeof(made.chance));
-    if (err == SHOAL_OK)
-        err = service_doc_make(&made, &s->document, &s->msg);
-    if (err == SHOAL_OK)
-        err = shoal_buf_append(&s->document, "", 1);
-    if (err == SHOAL_OK)
-        o->profile = (const char *)s->document.bytes;
-    shoal_buf_deinit(&model);
-    shoal_buf_deinit(&readme);
-    return err;
-}
-
 /* In a thread: nothing here touches the loop. The request's arena is ours until the work is done. */
 static void bundle_work(uv_work_t *work)
 {
@@ -642,12 +553,12 @@ static void bundle_work(uv_work_t *work)
         .prefix = s->args.options.model_dir,
         .spool_dir = s->request->http->spool_dir,
     };
-    if (s->err == SHOAL_OK && is_dlim(s->request))
-        s->err = check_archive(s);
+    if (s->err == SHOAL_OK && submit_is_dlim(s->request))
+        s->err = submit_check_archive(s);
     if (s->err == SHOAL_OK)
         s->err = shoal_bundle_make(&options, &s->bundle_fd, &s->info, &s->msg);
-    if (s->err == SHOAL_OK && is_service(s->request))
-        s->err = make_document(s);
+    if (s->err == SHOAL_OK && submit_is_service(s->request))
+        s->err = submit_make_document(s);
     if (s->err == SHOAL_OK)
         s->err = find_main(s);
     if (s->err == SHOAL_OK)
@@ -702,13 +613,13 @@ static void on_submitted(void *arg, enum shoal_err err, const struct shoal_msg *
 
     add_ticket_header(request, ticket);
     if (err != SHOAL_OK) {
-        http_respond_failure(request, err, msg, is_service(request) ? 404 : 400);
+        http_respond_failure(request, err, msg, not_found_of(request));
     } else {
         if (msg->text[0] != '\0' && strpbrk(msg->text, "\r\n") == NULL)
             http_header_add(request, "Shoal-Survives", "%s", msg->text);
-        if (is_dlim(request)) {
+        if (submit_is_dlim(request) || submit_is_exec(request)) {
             routes_dlim_model(request, s->args.options.service);
-        } else if (is_service(request)) {
+        } else if (submit_is_service(request)) {
             routes_service_answer(request, job);
         } else {
             routes_exec_json(&w, request, job);
@@ -756,7 +667,7 @@ static void on_bundle(uv_work_t *work, int status)
     if (status != 0)
         s->err = shoal_fail(&s->msg, SHOAL_ERR_FULL, "the work was cancelled; try again");
     if (s->err != SHOAL_OK) {
-        answer_error(s, s->err, &s->msg);
+        submit_refuse(s, s->err, &s->msg);
         http_request_release(request);
         return;
     }
@@ -778,19 +689,19 @@ static void on_bundle(uv_work_t *work, int status)
         backend->submit(backend->ctx, &s->submit, on_submitted, s);
 }
 
-static void start_bundle(struct submit *s)
+void submit_go_on(struct submit *s)
 {
     struct shoal_msg msg;
     enum shoal_err err = SHOAL_OK;
 
-    if (s->is_form)
+    if (s->is_form && s->job == NULL)
         err = read_form(s, &msg);
     if (err == SHOAL_OK)
         err = read_args(s, &msg);
     if (err == SHOAL_OK)
         err = read_ticket(s, &msg);
     if (err != SHOAL_OK) {
-        answer_error(s, err, &msg);
+        submit_refuse(s, err, &msg);
         return;
     }
     s->work.data = s;
@@ -804,9 +715,9 @@ static void start_bundle(struct submit *s)
 /* The body has ended and all of it is written. */
 static void finish_if_whole(struct submit *s)
 {
-    if (s->whole && s->pending == 0 && !s->request->responded && s->request->conn != NULL) {
+    if (s->whole && s->pending == 0 && !s->opening && !s->request->responded && s->request->conn != NULL) {
         s->whole = false;
-        start_bundle(s);
+        submit_go_on(s);
     }
 }
 
@@ -817,12 +728,16 @@ static void handle(struct http_request *request, bool ticket_only)
     enum shoal_err err = SHOAL_OK;
 
     s->ticket_only = ticket_only;
+    if (submit_job_of(request) != NULL) {
+        submit_job_begin(s, submit_job_of(request));
+        return;
+    }
     if (s->is_multipart)
         err = multipart_finish(&s->multipart, &msg);
-    if (err == SHOAL_OK && s->upload.fd >= 0)
+    if (err == SHOAL_OK && s->upload.fd >= 0) /* while it is being opened, on_spool_open() does it */
         err = flush_upload(s, &msg);
     if (err != SHOAL_OK) {
-        answer_error(s, err, &msg);
+        submit_refuse(s, err, &msg);
         return;
     }
     s->whole = true;

@@ -135,6 +135,7 @@ struct shoal_service_info {
     struct shoal_job_id job;
     struct shoal_job_id before; /* the version before, which it can be rolled back to; zero: none */
     uint32_t replicas;          /* wanted */
+    uint32_t placed;            /* kernels that the group has committed to a host, and not yet taken back */
     uint32_t ready, open;       /* by the word of its hosts: kernels that are ready, requests in hand */
     const char *why;            /* it has not as many as wanted; "" */
     struct shoal_view document; /* shoal/service_doc.h */
@@ -169,6 +170,8 @@ typedef void shoal_backend_log_fn(void *arg, enum shoal_err err, const struct sh
  */
 typedef void shoal_backend_result_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                      struct shoal_result *result, const struct shoal_result_file *files, size_t count);
+/* `fd`: the canonical bundle (shoal/bundle.h), the callback's to close; -1: there were no files, or none are kept. */
+typedef void shoal_backend_bundle_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg, int fd);
 /* Fewer bytes than asked for only at the end of the file. */
 typedef void shoal_backend_bytes_fn(void *arg, enum shoal_err err, const struct shoal_msg *msg,
                                     struct shoal_view bytes);
@@ -225,6 +228,9 @@ struct shoal_backend {
     void (*result_read)(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                         shoal_backend_bytes_fn *done, void *arg);
     void (*result_close)(void *ctx, struct shoal_result *result);
+    /* What was submitted, of a job that has left a result. */
+    void (*bundle_open)(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
+                        void *arg);
 
     /* JSON texts made by the backend. `ledger`: {"job","steps",...,"epochs":[...]}; `why`: {"job","state","why":[...]}.
      */

@@ -42,6 +42,7 @@ struct shoal_job_facts {
     uint32_t join_pause_us;
     struct shoal_hash result;
     struct shoal_hash files;           /* of the newest finished call */
+    struct shoal_hash bundle;          /* what was submitted, of a job that has a result; else zero */
     struct shoal_view args, data_json; /* into the job, or into the decoded bytes */
     /* Tasks of an array, by state; all 0: not an array. */
     uint32_t task_counts[SHOAL_TASK_STATE_COUNT];

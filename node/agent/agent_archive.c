@@ -598,6 +598,22 @@ static void on_manifest(void *arg, enum shoal_err err, const char *text, struct 
     next_manifest(m);
 }
 
+/* What was submitted goes with a result: a model is served from both (api/rest/submit_job_uv.c). */
+static void keep_bundle(struct making *m)
+{
+    const struct shoal_job *replica = shoal_sched_job(m->agent->sched, m->job);
+    struct archive_line *line;
+
+    if (replica == NULL || m->lines.count == 0 || shoal_hash_is_zero(replica->spec.bundle_hash) ||
+        archive_lines_have(&m->lines, replica->spec.bundle_hash))
+        return;
+    line = archive_lines_add(&m->lines);
+    if (line == NULL)
+        return; /* the result alone is kept */
+    line->hash = replica->spec.bundle_hash;
+    (void)snprintf(line->path, sizeof(line->path), "bundle");
+}
+
 static void next_manifest(struct making *m)
 {
     struct archive_line *line;
@@ -606,6 +622,7 @@ static void next_manifest(struct making *m)
            (shoal_hash_is_zero(m->manifests[m->manifest]) || archive_lines_have(&m->lines, m->manifests[m->manifest])))
         m->manifest++;
     if (m->manifest == 2) {
+        keep_bundle(m);
         pull_all(m);
         return;
     }

@@ -159,6 +159,7 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .curve = backend_curve,
                                        .why = backend_why,
                                        .tasks = backend_tasks,
+                                       .bundle_open = backend_bundle_open,
                                        .infer = backend_infer,
                                        .services = backend_services,
                                        .service_look = backend_service_look,

@@ -74,6 +74,9 @@ void backend_why_id(struct agent *agent, struct shoal_job_id id, shoal_backend_t
 void backend_log_id(struct agent *agent, struct shoal_job_id id, const struct shoal_log_request *request,
                     shoal_backend_log_fn *done, void *arg);
 void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backend_result_fn *done, void *arg);
+void backend_bundle_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
+                         void *arg);
+void backend_bundle_id(struct agent *agent, struct shoal_job_id id, shoal_backend_bundle_fn *done, void *arg);
 void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
                          shoal_backend_bytes_fn *done, void *arg);
 void backend_result_close(void *ctx, struct shoal_result *result);

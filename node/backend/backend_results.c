@@ -44,6 +44,7 @@ struct shoal_result {
     struct result_file *files;
     struct shoal_result_file *shown;
     size_t count, cap;
+    uv_work_t closing;
 };
 
 struct result_call {
@@ -54,14 +55,35 @@ struct result_call {
     void *arg;
 };
 
-static void result_free(struct shoal_result *result)
+static void close_run(uv_work_t *work)
 {
+    struct shoal_result *result = work->data;
+
     for (size_t i = 0; i < result->count; i++)
         if (result->files[i].fd >= 0)
             (void)close(result->files[i].fd);
+}
+
+static void close_ended(uv_work_t *work, int status)
+{
+    struct shoal_result *result = work->data;
+
+    if (status != 0)
+        close_run(work); /* cancelled: the agent stops */
     free(result->files);
     free(result->shown);
     free(result);
+}
+
+static void result_free(struct shoal_result *result)
+{
+    bool open = false;
+
+    for (size_t i = 0; i < result->count; i++)
+        open = open || result->files[i].fd >= 0;
+    result->closing.data = result;
+    if (!open || uv_queue_work(&result->agent->loop, &result->closing, close_run, close_ended) != 0)
+        close_ended(&result->closing, open ? UV_ECANCELED : 0);
 }
 
 static void result_end(struct result_call *call, enum shoal_err err, const char *text)
@@ -212,58 +234,86 @@ void backend_result_id(struct agent *agent, struct shoal_job_id id, shoal_backen
     agent_request(agent, &request, on_result_facts, call);
 }
 
+/* A piece of a file on this host. A thread opens and reads it: a disk that stands still does not hold up the loop. */
 struct read_call {
+    uv_work_t work;
     struct shoal_result *result;
     size_t file;
     uint64_t offset;
     size_t max;
+    char path[AGENT_PATH_BYTES + SHOAL_HASH_TEXT_BYTES]; /* of a blob's file; "": the result's file, below its root */
+    uint8_t *bytes;
+    int fd;
+    ssize_t got; /* below 0: -errno */
     shoal_backend_bytes_fn *done;
     void *arg;
 };
 
-static void read_now(struct read_call *call)
+static void read_end(struct read_call *call, enum shoal_err err, const char *text, struct shoal_view bytes)
 {
-    static uint8_t bytes[SHOAL_MIB];
-    struct shoal_msg msg = { "" };
-    ssize_t n = pread(call->result->files[call->file].fd, bytes, call->max < sizeof(bytes) ? call->max : sizeof(bytes),
-                      (off_t)call->offset);
-    enum shoal_err err =
-        n < 0 ? shoal_fail(&msg, SHOAL_ERR_STORAGE, "cannot read the result: %s", strerror(errno)) : SHOAL_OK;
-    struct read_call ended = *call;
-
-    free(call);
-    ended.done(ended.arg, err, &msg, shoal_view_of(bytes, n < 0 ? 0 : (size_t)n));
-}
-
-static void read_failed(struct read_call *call, enum shoal_err err, const char *text)
-{
-    struct read_call ended = *call;
     struct shoal_msg msg;
 
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    call->done(call->arg, err, &msg, bytes);
+    free(call->bytes);
     free(call);
-    ended.done(ended.arg, err, &msg, (struct shoal_view){ 0 });
+}
+
+static void read_run(uv_work_t *work)
+{
+    struct read_call *call = work->data;
+    const struct result_file *file = &call->result->files[call->file];
+
+    if (call->fd < 0)
+        call->fd = call->path[0] != '\0' ? shoal_open_regular(call->path, O_RDONLY)
+                                         : shoal_open_below(call->result->root, file->path, O_RDONLY);
+    call->got = call->fd < 0 ? -1 : pread(call->fd, call->bytes, call->max, (off_t)call->offset);
+    if (call->got < 0)
+        call->got = -errno;
+}
+
+static void read_ended(uv_work_t *work, int status)
+{
+    struct read_call *call = work->data;
+    char text[200];
+
+    call->result->files[call->file].fd = call->fd;
+    if (status != 0)
+        call->got = -ECANCELED;
+    if (call->got >= 0) {
+        read_end(call, SHOAL_OK, "", shoal_view_of(call->bytes, (size_t)call->got));
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "cannot read the result: %s", strerror((int)-call->got));
+    read_end(call, SHOAL_ERR_STORAGE, text, (struct shoal_view){ 0 });
+}
+
+static void read_here(struct read_call *call)
+{
+    call->fd = call->result->files[call->file].fd;
+    call->work.data = call;
+    call->max = call->max < SHOAL_MIB ? call->max : SHOAL_MIB;
+    call->bytes = malloc(call->max);
+    SHOAL_ASSERT(call->bytes != NULL);
+    if (uv_queue_work(&call->result->agent->loop, &call->work, read_run, read_ended) != 0)
+        read_end(call, SHOAL_ERR_FULL, "no thread is free; try again", (struct shoal_view){ 0 });
 }
 
 static void on_result_file(void *arg, enum shoal_err err, const char *path)
 {
     struct read_call *call = arg;
-    struct result_file *file = &call->result->files[call->file];
 
-    if (err == SHOAL_OK && file->fd < 0)
-        file->fd = shoal_open_regular(path, O_RDONLY);
-    if (err != SHOAL_OK || file->fd < 0)
-        read_failed(call, err != SHOAL_OK ? err : SHOAL_ERR_STORAGE, err != SHOAL_OK ? path : strerror(errno));
-    else
-        read_now(call);
+    if (err != SHOAL_OK || strlen(path) >= sizeof(call->path)) {
+        read_end(call, err != SHOAL_OK ? err : SHOAL_ERR_STORAGE, path, (struct shoal_view){ 0 });
+        return;
+    }
+    memcpy(call->path, path, strlen(path) + 1);
+    read_here(call);
 }
 
 static void on_piece(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
 {
-    struct read_call ended = *(struct read_call *)arg;
-
-    free(arg);
-    ended.done(ended.arg, err, msg, answer);
+    read_end(arg, err, msg->text, answer);
 }
 
 void backend_result_read(void *ctx, struct shoal_result *result, size_t file, uint64_t offset, size_t bytes_max,
@@ -277,14 +327,10 @@ void backend_result_read(void *ctx, struct shoal_result *result, size_t file, ui
     *call = (struct read_call){
         .result = result, .file = file, .offset = offset, .max = bytes_max, .done = done, .arg = arg
     };
-    if (read->fd < 0 && shoal_hash_is_zero(read->hash) && result->root[0] != '\0')
-        read->fd = shoal_open_below(result->root, read->path, O_RDONLY);
-    if (read->fd >= 0)
-        read_now(call);
-    else if (!shoal_hash_is_zero(read->hash))
+    if (read->fd < 0 && !shoal_hash_is_zero(read->hash))
         agent_materialise(agent, result->job, read->hash, on_result_file, call);
-    else if (result->root[0] != '\0')
-        read_failed(call, SHOAL_ERR_STORAGE, strerror(errno));
+    else if (read->fd >= 0 || result->root[0] != '\0')
+        read_here(call);
     else
         backend_file_read(agent, result->job, result->node, read->path, offset, bytes_max, on_piece, call);
 }
@@ -293,6 +339,87 @@ void backend_result_close(void *ctx, struct shoal_result *result)
 {
     (void)ctx;
     result_free(result);
+}
+
+/* ---- what was submitted ---- */
+
+struct bundle_call {
+    uv_work_t work;
+    struct agent *agent;
+    struct shoal_job_id id;
+    char path[AGENT_PATH_BYTES + SHOAL_HASH_TEXT_BYTES];
+    int fd;
+    int error;
+    shoal_backend_bundle_fn *done;
+    void *arg;
+};
+
+static void bundle_end(struct bundle_call *call, enum shoal_err err, const char *text)
+{
+    struct shoal_msg msg;
+
+    (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
+    call->done(call->arg, err, &msg, call->fd);
+    free(call);
+}
+
+static void bundle_run(uv_work_t *work)
+{
+    struct bundle_call *call = work->data;
+
+    call->fd = shoal_open_regular(call->path, O_RDONLY);
+    call->error = errno;
+}
+
+static void bundle_opened(uv_work_t *work, int status)
+{
+    struct bundle_call *call = work->data;
+
+    if (status == 0 && call->fd >= 0)
+        bundle_end(call, SHOAL_OK, "");
+    else
+        bundle_end(call, SHOAL_ERR_STORAGE, status != 0 ? "this agent stops" : strerror(call->error));
+}
+
+static void on_bundle_file(void *arg, enum shoal_err err, const char *path)
+{
+    struct bundle_call *call = arg;
+
+    if (err != SHOAL_OK) {
+        bundle_end(call, err, path);
+        return;
+    }
+    (void)snprintf(call->path, sizeof(call->path), "%s", path);
+    call->work.data = call;
+    if (uv_queue_work(&call->agent->loop, &call->work, bundle_run, bundle_opened) != 0)
+        bundle_end(call, SHOAL_ERR_FULL, "no thread is free; try again");
+}
+
+static void on_bundle_facts(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct bundle_call *call = arg;
+    struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
+
+    SHOAL_ASSERT(facts != NULL);
+    if (err == SHOAL_OK)
+        err = shoal_job_facts_decode(reply->u.reply.bytes, facts);
+    if (err != SHOAL_OK || shoal_hash_is_zero(facts->bundle))
+        bundle_end(call, err, reply->u.reply.text);
+    else
+        agent_materialise(call->agent, call->id, facts->bundle, on_bundle_file, call);
+    free(facts);
+}
+
+void backend_bundle_id(struct agent *agent, struct shoal_job_id id, shoal_backend_bundle_fn *done, void *arg)
+{
+    struct shoal_sched_request get = {
+        .kind = SHOAL_SCHED_GET, .job = id, .linearizable = true, .deadline_ms = 5000
+    };
+    struct bundle_call *call = calloc(1, sizeof(*call));
+
+    SHOAL_ASSERT(call != NULL);
+    *call = (struct bundle_call){ .agent = agent, .id = id, .fd = -1, .done = done, .arg = arg };
+    agent_request(agent, &get, on_bundle_facts, call);
 }
 
 /* ---- ledger ---- */

@@ -338,6 +338,7 @@ static void on_read_facts(void *arg, enum shoal_err err, const struct shoal_sche
         read_end(r, SHOAL_ERR_MALFORMED, "the answer of the service's leader does not decode", NULL);
     } else {
         info.replicas = facts->replicas;
+        info.placed = facts->task_counts[SHOAL_TASK_RUNNING];
         info.document = facts->document;
         backend_service_count(r->agent, r->service.job, &info.ready, &info.open);
         info.why = why_of(facts, facts->replicas, info.ready);

@@ -12,7 +12,19 @@
 
 #define OWNER_MS 5000
 
-enum verb { VERB_GET, VERB_STOP, VERB_DELETE, VERB_RECOVER, VERB_LOG, VERB_RESULT, VERB_LEDGER, VERB_CURVE, VERB_WHY, VERB_TASKS };
+enum verb {
+    VERB_GET,
+    VERB_STOP,
+    VERB_DELETE,
+    VERB_RECOVER,
+    VERB_LOG,
+    VERB_RESULT,
+    VERB_BUNDLE,
+    VERB_LEDGER,
+    VERB_CURVE,
+    VERB_WHY,
+    VERB_TASKS
+};
 
 struct asked_verb {
     struct agent *agent;
@@ -30,6 +42,7 @@ struct asked_verb {
         shoal_backend_recovery_fn *recovery;
         shoal_backend_log_fn *log;
         shoal_backend_result_fn *result;
+        shoal_backend_bundle_fn *bundle;
         shoal_backend_text_fn *text;
         shoal_backend_tasks_fn *tasks;
     } then;
@@ -45,6 +58,7 @@ static void refuse(const struct asked_verb *v, enum shoal_err err, const struct 
     case VERB_RECOVER: v->then.recovery(v->arg, err, msg, &(struct shoal_recovery_info){ .done = false }); break;
     case VERB_LOG: v->then.log(v->arg, err, msg, NULL); break;
     case VERB_RESULT: v->then.result(v->arg, err, msg, NULL, NULL, 0); break;
+    case VERB_BUNDLE: v->then.bundle(v->arg, err, msg, -1); break;
     case VERB_LEDGER:
     case VERB_CURVE:
     case VERB_WHY: v->then.text(v->arg, err, msg, (struct shoal_view){ 0 }); break;
@@ -61,6 +75,7 @@ static void begin(struct asked_verb *v)
     case VERB_RECOVER: backend_recover_id(v->agent, &v->caller, v->id, v->flag, v->then.recovery, v->arg); break;
     case VERB_LOG: backend_log_id(v->agent, v->id, &v->log, v->then.log, v->arg); break;
     case VERB_RESULT: backend_result_id(v->agent, v->id, v->then.result, v->arg); break;
+    case VERB_BUNDLE: backend_bundle_id(v->agent, v->id, v->then.bundle, v->arg); break;
     case VERB_LEDGER: backend_ledger_id(v->agent, v->id, v->then.text, v->arg); break;
     case VERB_CURVE: backend_curve_id(v->agent, v->id, &v->curve, v->then.text, v->arg); break;
     case VERB_WHY: backend_why_id(v->agent, v->id, v->then.text, v->arg); break;
@@ -178,6 +193,15 @@ void backend_result_open(void *ctx, const struct shoal_user *caller, const char 
     struct asked_verb *v = verb_create(ctx, caller, VERB_RESULT, arg);
 
     v->then.result = done;
+    backend_id_ask(ctx, caller, id, on_id, v);
+}
+
+void backend_bundle_open(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
+                         void *arg)
+{
+    struct asked_verb *v = verb_create(ctx, caller, VERB_BUNDLE, arg);
+
+    v->then.bundle = done;
     backend_id_ask(ctx, caller, id, on_id, v);
 }
 

@@ -252,6 +252,8 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
         if (job->calls[i].state == SHOAL_CALL_FINISHED)
             facts->files = job->calls[i].files;
     facts->result = job->result;
+    if (!shoal_hash_is_zero(facts->result) || !shoal_hash_is_zero(facts->files))
+        facts->bundle = job->spec.bundle_hash;
     facts->args = job->spec.args;
     facts->data_json = job->spec.data_json;
     if (job->tasks != NULL)

@@ -21,6 +21,7 @@ static const struct shoal_pack_field facts_fields[] = {
     ROW("applied", U64, applied, UINT64_MAX),
     ROW("args", STR, args, SHOAL_JOB_SPEC_BYTES_MAX),
     ROW("attempt", U32, attempt, UINT32_MAX),
+    ID("bundle", bundle),
     ROW("call", U32, call, UINT32_MAX),
     ROW("create_ms", U64, create_ms, UINT64_MAX),
     TEXT("creator", creator),

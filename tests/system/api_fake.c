@@ -530,6 +530,18 @@ static struct shoal_view fake_document(void)
     return shoal_view_of(document.bytes, document.len);
 }
 
+/* No files were submitted. */
+static void fake_bundle(void *ctx, const struct shoal_user *caller, const char *id, shoal_backend_bundle_fn *done,
+                        void *arg)
+{
+    const struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    (void)caller;
+    (void)id;
+    done(arg, SHOAL_OK, &msg, -1);
+}
+
 static void fake_service_look(void *ctx, const struct shoal_user *caller, const char *name,
                               shoal_backend_service_fn *done, void *arg)
 {
@@ -732,6 +744,7 @@ static struct shoal_backend backend_of(struct fake *fake)
         .result_open = fake_result,
         .result_read = fake_read,
         .result_close = fake_close,
+        .bundle_open = fake_bundle,
         .ledger = fake_ledger,
         .curve = fake_curve,
         .why = fake_why,

@@ -3,7 +3,8 @@
     TorchScript        .pt .pth .ts    an archive with code/
     torch.export       .pt2            an archive with a program
     state of a model   .pt .pth        with attributes model_file and model_class of model.json: the class, called without
-                                       arguments, takes the state
+                                       arguments, takes the state; or with model_script, a training script: what it gives to
+                                       FabricModel takes it
     ONNX               .onnx           where onnxruntime is installed
     XGBoost            .json .ubj      where xgboost is installed
     scikit-learn       .joblib .pkl    only where the operator allows pickles of strangers
@@ -13,7 +14,9 @@ call of the model, where that dimension is free; a call that fails is made again
 answer."""
 
 import importlib.util
+import json
 import os
+import runpy
 import sys
 import traceback
 import zipfile
@@ -217,6 +220,43 @@ def class_of(root, model):
     return getattr(module, made)
 
 
+class Found(BaseException):
+    """A script has come to its FabricModel."""
+
+
+def model_of_script(root, attributes):
+    """The model that a training script gives to FabricModel: the script is run as it was trained, up to there."""
+    from pyedt import fabric_model
+
+    path = os.path.normpath(os.path.join(root, attributes["model_script"]))
+    if not path.startswith(os.path.normpath(root) + os.sep) or not os.path.isfile(path):
+        raise Unusable("model_script %s does not exist" % attributes["model_script"])
+
+    class Seen(fabric_model.FabricModel):
+        def __init__(self, model, *others, **named):
+            raise Found(model)
+
+    words = json.loads(attributes.get("model_argv") or "[]")
+    kept, real = (sys.argv, os.getcwd(), list(sys.path)), fabric_model.FabricModel
+    sys.argv = [path, *words]
+    sys.path.insert(0, os.path.dirname(path))
+    os.chdir(os.path.dirname(path))
+    fabric_model.FabricModel = Seen
+    sys.modules.pop("fabric_model", None)  # it is imported anew, with the name that stands for Seen now
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except Found as found:
+        return found.args[0]
+    except SystemExit as error:
+        raise Unusable("%s ended before it made a FabricModel (%s)" % (attributes["model_script"], error)) from None
+    finally:
+        fabric_model.FabricModel = real
+        sys.argv = kept[0]
+        os.chdir(kept[1])
+        sys.path[:] = kept[2]
+    raise Unusable("%s made no FabricModel" % attributes["model_script"])
+
+
 def load_state(name, path, root, model):
     import torch
 
@@ -232,7 +272,10 @@ def load_state(name, path, root, model):
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    module = class_of(root, model)()
+    attributes = {one["key"]: one["value"] for one in model.get("attributes") or []}
+    module = model_of_script(root, attributes) if attributes.get("model_script") else class_of(root, model)()
+    if not isinstance(module, torch.nn.Module):
+        raise Unusable("what takes the state is no torch.nn.Module but %s" % type(module).__name__)
     module.load_state_dict(state)
     return TorchModel(name, module.eval(), "pytorch")
 

@@ -505,18 +505,24 @@ def save(net, path, kind):
         return net, file.read()
 
 
-@pytest.mark.parametrize("kind", ["script", "export", "state"])
+@pytest.mark.parametrize("kind", ["script", "export", "state", "trained"])
 def test_a_torch_model_answers_as_it_does_itself_alone_and_in_batches(host, kind):
     net, content = saved(kind)
     files = {"model.pt2" if kind == "export" else "model.pt": content}
-    if kind == "state":
+    if kind in ("state", "trained"):
         files["net.py"] = "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n" \
                           "        self.line = torch.nn.Linear(3, 2)\n    def forward(self, x):\n        return self.line(x)\n"
         files["model.json"] = json.dumps({"name": "n", "weight_path": "model.pt", "attributes": [
             {"key": "model_file", "value": "net.py"}, {"key": "model_class", "value": "Net"}]})
+    if kind == "trained":  # its script says what it gives to FabricModel, and comes no further
+        files["main.py"] = "import sys\nimport net\nfrom fabric_model import FabricModel\nif __name__ == '__main__':\n" \
+                           "    assert sys.argv[1:] == ['--wide', 'a b']\n" \
+                           "    FabricModel(model=net.Net(), datasets_function=None)\n    raise AssertionError('it went on')\n"
+        files["model.json"] = json.dumps({"name": "n", "weight_path": "model.pt", "attributes": [
+            {"key": "model_script", "value": "main.py"}, {"key": "model_argv", "value": '["--wide", "a b"]'}]})
     one = host(files, profile={"batch": 16}, OMP_NUM_THREADS="1")
     ready = one.ready()
-    assert ready["platform"] == {"script": "pytorch_torchscript", "export": "pytorch_export", "state": "pytorch"}[kind]
+    assert ready["platform"] == {"script": "pytorch_torchscript", "export": "pytorch_export", "state": "pytorch", "trained": "pytorch"}[kind]
     if kind == "export":
         assert ready["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
     generator = numpy.random.default_rng(7)
