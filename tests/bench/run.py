@@ -696,7 +696,7 @@ def samples(table, options):
                "PYTHONPATH": "%s:%s" % (fabric / "libs/fabric.zip", fabric / "tools")}
         for name, virtual in SAMPLES:
             rates = {}
-            for _ in range(min(options.repeat, 5)):
+            for _ in range(min(options.repeat, 3)):
                 for kind, measure in (("plain", lambda: rival_rate(env, "plain", name, virtual)),
                                       ("whole", lambda: rival_rate(env, "whole", name, virtual)),
                                       ("ddp", lambda: rival_rate(env, "ddp", name, virtual)),
