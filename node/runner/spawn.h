@@ -7,7 +7,7 @@
  * the whole program links its libraries anew: 6 ms of a core. The helper is small and has its code loaded already.
  *
  * P1. A runner outlives the helper and the agent. When its agent has ended, the helper takes no order any more, and ends
- *     after the last runner that it has forked.
+ *     after the last runner that it has forked. One that stands still (SIGSTOP) goes on when its agent ends.
  * P2. A runner gets the socket that came with its order, and what it says of itself goes where the agent's log goes;
  *     nothing else of the agent's or the helper's is open in it.
  * P3. An order that is lost (the helper was killed, or has no process to give) closes the runner's listening socket: the

@@ -265,6 +265,7 @@ void spawn_serve(int socket, const struct spawn_title *title, const char *name)
     be_ordinary();
     (void)prctl(PR_SET_NAME, name);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* P5 */
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* P1 */
     (void)sigemptyset(&blocked);
     (void)sigaddset(&blocked, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &blocked, &usual);

@@ -3,6 +3,7 @@
 #include "shoal/store.h"
 
 #include "node/format.h"
+#include "env_lmdb.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -77,7 +78,7 @@ static bool env_open(struct shoal_cache *cache, const char *dir, const char *boo
     if (rc == 0)
         rc = mdb_env_set_maxdbs(cache->env, SHOAL_CACHE_TABLES + 1);
     if (rc == 0)
-        rc = mdb_env_open(cache->env, dir, MDB_NOSYNC | MDB_NOTLS, 0600);
+        rc = env_open_private(cache->env, dir, MDB_NOSYNC | MDB_NOTLS);
     if (rc == 0)
         rc = mdb_txn_begin(cache->env, NULL, 0, &txn);
     if (rc != 0)

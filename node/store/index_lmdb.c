@@ -4,6 +4,7 @@
  *   active   job id of a value that was put as active -> nothing
  *
  * A walk merges two sorted lists: what is in memory, and a cursor. Of an id that both have, memory's value counts. */
+#include "env_lmdb.h"
 #include "index_table.h"
 
 #include <errno.h>
@@ -55,7 +56,7 @@ static int env_open(struct index_table *table, const char *dir)
     if (rc == 0)
         rc = mdb_env_set_maxreaders(table->env, READERS_MAX);
     if (rc == 0)
-        rc = mdb_env_open(table->env, dir, MDB_NOSYNC | MDB_NOTLS, 0600);
+        rc = env_open_private(table->env, dir, MDB_NOSYNC | MDB_NOTLS);
     if (rc == 0)
         rc = mdb_txn_begin(table->env, NULL, 0, &txn);
     if (rc == 0)

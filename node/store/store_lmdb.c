@@ -21,6 +21,7 @@
 #include "shoal/hash.h"
 
 #include "node/format.h"
+#include "env_lmdb.h"
 #include "store_frame.h"
 #include "store_index.h"
 #include "writer_uv.h"
@@ -1291,7 +1292,7 @@ static enum shoal_err env_open(struct shoal_store *store, struct shoal_msg *msg)
     if (rc == 0)
         rc = mdb_env_set_maxdbs(store->env, 4);
     if (rc == 0)
-        rc = mdb_env_open(store->env, store->dir, MDB_NOTLS, 0600);
+        rc = env_open_private(store->env, store->dir, MDB_NOTLS);
     if (rc == 0)
         rc = mdb_env_stat(store->env, &stat);
     if (rc == 0)

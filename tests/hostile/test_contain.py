@@ -4,7 +4,9 @@ files than anybody asked for, and names that are no text."""
 import contextlib
 import json
 import os
+import pathlib
 import pty
+import re
 import subprocess
 import urllib.request
 
@@ -94,6 +96,17 @@ def strangers(text):
     found = [json.loads(line[4:]) for line in text.splitlines() if line.startswith("FDS ")]
     assert found, text
     return [{fd: what for fd, what in one.items() if not allowed(fd, what)} for one in found]
+
+
+def test_what_an_agent_has_open_is_for_no_program_that_it_executes(mesh):
+    """Beyond its streams: close-on-exec, which the kernel shows as a flag."""
+    for host in mesh.hosts:
+        process = pathlib.Path("/proc/%d" % host.process.pid)
+        for fd in sorted(map(int, os.listdir(process / "fd"))):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(process / "fd" / str(fd))
+                flags = re.search(r"flags:\s+(\d+)", (process / "fdinfo" / str(fd)).read_text()).group(1)
+                assert fd < 3 or int(flags, 8) & os.O_CLOEXEC, "%s is inherited" % target
 
 
 @pytest.mark.parametrize("options,tasks", [((), None), (("--array", "0-1"), 2), (("--warm",), None), (("--array", "0-3", "--warm"), 4)],

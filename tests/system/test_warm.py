@@ -224,3 +224,20 @@ def test_what_is_no_plain_script_is_refused(host, script):
     mesh, alpha = host
     text = mesh.shoal("job", "run", "--framework", "PyTorch", "--warm", "--command", "--node", alpha.url, "--", "/bin/true", check=False)
     assert text.returncode != 0 and "only plain Python scripts start warm" in text.stderr, text
+
+
+def test_a_server_that_stands_still_ends_with_its_agent(host, folders):
+    """The last test: the agent is killed, and started again."""
+    mesh, alpha = host
+    assert run_warm(mesh, alpha, folders("whose", WHOSE, {}))[0] == "warm"
+    stopped = servers(alpha)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    alpha.process.kill()
+    alpha.process.wait()
+    try:
+        mesh.until(lambda: not set(stopped) & set(servers(alpha)), 30, "none of %s is left" % stopped)
+    finally:
+        for pid in set(stopped) & set(servers(alpha)):
+            os.kill(pid, signal.SIGKILL)
+        alpha.start()
