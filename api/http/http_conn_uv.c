@@ -6,8 +6,9 @@
  *                                                                            client can still read the answer)
  * C1. The socket is read only while somebody can use the bytes: not when paused, waiting, or `in` is full.
  * C2. A connection that makes no progress in the time of its phase is closed (http_conn_tick).
- * C3. Beyond the bounds for one address and for all, the connection goes that has waited longest for its client; where
- *     none waits, the newcomer is refused. So silent clients take no place from those that speak.
+ * C3. Beyond the bound for one address, its connection goes that has waited longest for its client; beyond the bound for
+ *     all, one of the address that has the most connections of those that wait. Where none waits, the newcomer is refused.
+ *     So silent clients take no place from those that speak, and strangers none from an address that has fewer.
  * C4. A client that has not shown who it is holds at most a head, a record and a small body: `in` grows with need.
  * C5. Hellos are answered at a bounded rate, the oldest connection's first: until its turn comes a connection is not read.
  * C6. A connection that speaks HTTP/2 stays in HEAD; http2.h knows its streams. It begins a bounded number of requests in a turn. */
@@ -44,11 +45,11 @@ struct http_conn {
     struct shoal_http *http;
     struct http_conn *next;
     struct http_conn *prev;
+    struct http_client *client; /* its address's row; NULL until it is in the table */
     struct tls_conn *tls;
     struct http2 *h2; /* NULL: it speaks HTTP/1 */
     struct http_request *request;
     struct http1_body body;
-    uint8_t address[16]; /* the client's; an IPv4 one in IPv6 form */
     uint8_t *in;
     size_t in_cap;
     size_t in_len;
@@ -79,7 +80,7 @@ struct conn_write {
 };
 
 struct http_conn *http_conn_next(struct http_conn *conn) { return conn->next; }
-const uint8_t *http_conn_address(const struct http_conn *conn) { return conn->address; }
+const uint8_t *http_conn_address(const struct http_conn *conn) { return conn->client->address; }
 
 static void set_phase(struct http_conn *conn, enum conn_phase phase)
 {
@@ -116,6 +117,9 @@ void http_conn_close(struct http_conn *conn)
     if (conn->next != NULL)
         conn->next->prev = conn->prev;
     conn->request = NULL;
+    if (conn->client != NULL)
+        http_client_leave(&conn->http->clients, conn->client);
+    conn->client = NULL;
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
     if (conn->h2 != NULL)
         http2_detach(conn->h2);
@@ -806,53 +810,61 @@ static uint64_t waits_since_ms(const struct http_conn *conn)
     return UINT64_MAX;
 }
 
+/* C3. Whether `conn` gives way before `other`, which may be NULL; the list has the newest first. */
+static bool gives_way_before(const struct http_conn *conn, const struct http_conn *other)
+{
+    if (other == NULL || conn->client->connections != other->client->connections)
+        return other == NULL || conn->client->connections > other->client->connections;
+    return waits_since_ms(conn) <= waits_since_ms(other);
+}
+
 /* C3. False: there is no place for the newcomer. */
 static bool make_room(struct shoal_http *http, const struct http_conn *newcomer)
 {
-    struct http_conn *oldest = NULL;
-    struct http_conn *oldest_there = NULL;
+    struct http_conn *first = NULL;
+    struct http_conn *first_there = NULL;
     unsigned all = 0;
-    unsigned there = 0;
 
     if (http->stats.connections_open <= SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX &&
         http->stats.connections_open <= http->options.connections_max)
         return true;
     for (struct http_conn *conn = http->conns; conn != NULL; conn = conn->next) {
-        bool same = memcmp(conn->address, newcomer->address, sizeof(conn->address)) == 0;
-        uint64_t since = conn == newcomer ? UINT64_MAX : waits_since_ms(conn);
-
         all++;
-        there += same;
-        if (since != UINT64_MAX &&
-            (oldest == NULL || since <= waits_since_ms(oldest))) /* the list's newest comes first */
-            oldest = conn;
-        if (same && since != UINT64_MAX && (oldest_there == NULL || since <= waits_since_ms(oldest_there)))
-            oldest_there = conn;
+        if (conn == newcomer || waits_since_ms(conn) == UINT64_MAX)
+            continue;
+        if (gives_way_before(conn, first))
+            first = conn;
+        if (conn->client == newcomer->client && gives_way_before(conn, first_there))
+            first_there = conn;
     }
-    if (there > SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX)
-        oldest = oldest_there;
+    if (newcomer->client->connections > SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX)
+        first = first_there;
     else if (all <= http->options.connections_max)
         return true;
-    if (oldest == NULL)
+    if (first == NULL)
         return false;
     http->stats.closed_idle++;
-    http_conn_close(oldest);
+    http_conn_close(first);
     return true;
 }
 
-static void note_address(struct http_conn *conn)
+/* False: it has gone already, or there is no memory. */
+static bool enter_table(struct http_conn *conn)
 {
     struct sockaddr_storage address = { 0 };
+    uint8_t bytes[16] = { 0 };
     int len = sizeof(address);
 
     if (uv_tcp_getpeername(&conn->tcp, (struct sockaddr *)&address, &len) != 0)
-        return; /* it has gone already */
+        return false;
     if (address.ss_family == AF_INET6) {
-        memcpy(conn->address, &((struct sockaddr_in6 *)&address)->sin6_addr, 16);
-        return;
+        memcpy(bytes, &((struct sockaddr_in6 *)&address)->sin6_addr, 16);
+    } else {
+        memset(bytes + 10, 0xff, 2);
+        memcpy(bytes + 12, &((struct sockaddr_in *)&address)->sin_addr, 4);
     }
-    memset(conn->address + 10, 0xff, 2);
-    memcpy(conn->address + 12, &((struct sockaddr_in *)&address)->sin_addr, 4);
+    conn->client = http_client_enter(&conn->http->clients, bytes);
+    return conn->client != NULL;
 }
 
 static void refuse_socket(struct shoal_http *http, struct http_conn *conn)
@@ -882,8 +894,7 @@ void http_conn_accept(struct shoal_http *http, struct uv_stream_s *listener)
         refuse_socket(http, conn);
         return;
     }
-    note_address(conn);
-    if (!make_room(http, conn)) {
+    if (!enter_table(conn) || !make_room(http, conn)) {
         refuse_socket(http, conn);
         return;
     }

@@ -17,6 +17,7 @@
 #include "shoal/limits.h"
 
 #include "arena.h"
+#include "http_clients.h"
 #include "http1_parser.h"
 #include "http2.h"
 #include "json_writer.h"
@@ -151,6 +152,7 @@ struct shoal_http {
     char scrape_token[SHOAL_METRICS_TOKEN_BYTES];
     struct tls_context *tls;
     struct http_conn *conns;
+    struct http_clients clients;
     uint64_t handshakes_ms; /* when the span began (SHOAL_HANDSHAKES_SPAN_MS) */
     unsigned handshakes;    /* answered in it */
     bool handshakes_wait;   /* connections do, for the next span */

@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shoal/crypto.h"
+#include "shoal/mesh.h"
+#include "shoal/wire.h"
+
 #include "json_input.h"
 
 #include "shoal/banned.h"
@@ -41,6 +45,18 @@ static const char *role_of(const struct token_claims *claims)
     if (claims->service)
         return "Service";
     return claims->admin ? "Admin" : "User";
+}
+
+struct token_claims token_claims_of(const struct shoal_user *user, uint64_t now_s)
+{
+    struct token_claims claims = { .uid = user->uid, .admin = user->admin };
+    struct shoal_writer id = shoal_writer_init(claims.id, SHOAL_TOKEN_ID_UID_BYTES);
+
+    (void)snprintf(claims.user, sizeof(claims.user), "%s", user->name);
+    claims.issued_s = now_s > user->tokens_from_s ? now_s : user->tokens_from_s;
+    shoal_put_u32(&id, user->uid);
+    shoal_random(claims.id + SHOAL_TOKEN_ID_UID_BYTES, sizeof(claims.id) - SHOAL_TOKEN_ID_UID_BYTES);
+    return claims;
 }
 
 static enum shoal_err fill_payload(const struct token_claims *claims, char *payload, struct shoal_msg *msg)

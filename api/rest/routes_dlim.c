@@ -33,16 +33,14 @@ static bool put_token(struct http_request *request, struct json_writer *w, const
 {
     struct shoal_http *http = request->http;
     struct shoal_token_keys keys_of_mesh = { .count = 0 };
-    struct token_claims claims = { .uid = request->user.uid, .admin = request->user.admin, .service = service };
+    struct token_claims claims = token_claims_of(&request->user, (uint64_t)time(NULL));
     char token[TOKEN_TEXT_BYTES + 1];
     struct shoal_msg msg = { "this node has not yet got the mesh's users; try again in some seconds" };
     enum shoal_err err = SHOAL_ERR_UNREACHABLE;
 
     http->backend.token_keys(http->backend.ctx, &keys_of_mesh);
-    (void)snprintf(claims.user, sizeof(claims.user), "%s", request->user.name);
-    claims.issued_s = (uint64_t)time(NULL);
+    claims.service = service;
     claims.exp_s = claims.issued_s + (service ? SERVICE_TOKEN_LIFE_S : http->options.token_life_s);
-    shoal_random(claims.id, sizeof(claims.id));
     if (keys_of_mesh.count > 0)
         err = token_make(&claims, keys_of_mesh.keys[0], token, &msg);
     shoal_wipe(&keys_of_mesh, sizeof(keys_of_mesh));

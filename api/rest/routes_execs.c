@@ -90,7 +90,7 @@ static void answer_logon(struct http_request *request)
 {
     struct shoal_http *http = request->http;
     struct shoal_token_keys keys = { .count = 0 };
-    struct token_claims claims = { .uid = request->user.uid, .admin = request->user.admin };
+    struct token_claims claims = token_claims_of(&request->user, (uint64_t)time(NULL));
     char token[TOKEN_TEXT_BYTES + 1];
     char uid[16];
     struct shoal_buf buf = { 0 };
@@ -103,10 +103,7 @@ static void answer_logon(struct http_request *request)
         http_respond_error(request, 503, "this node has not yet got the mesh's users; try again in some seconds");
         return;
     }
-    (void)snprintf(claims.user, sizeof(claims.user), "%s", request->user.name);
-    claims.issued_s = (uint64_t)time(NULL);
     claims.exp_s = claims.issued_s + http->options.token_life_s;
-    shoal_random(claims.id, sizeof(claims.id));
     err = token_make(&claims, keys.keys[0], token, &msg);
     shoal_wipe(&keys, sizeof(keys));
     if (err != SHOAL_OK) {
@@ -203,7 +200,7 @@ static void handle_logoff(struct http_request *request)
         return;
     }
     http_request_hold(request);
-    backend->logoff(backend->ctx, &request->user, request->token.id, request->token.exp_s, on_logoff, request);
+    backend->logoff(backend->ctx, &request->user, &request->token, on_logoff, request);
 }
 
 /* ---- conf, status, frameworks ---- */

@@ -26,6 +26,8 @@
 #include "shoal/service_doc.h"
 #include "shoal/submit.h"
 
+struct token_claims; /* shoal/token.h */
+
 /* ---- logs and results ---- */
 
 enum shoal_log_kind {
@@ -243,9 +245,9 @@ struct shoal_backend {
 
     /* Checks a password in a thread (Argon2id). DENIED: wrong user or password, with one and the same message. */
     void (*logon)(void *ctx, const char *user, const char *password, shoal_backend_user_fn *done, void *arg);
-    /* Revokes one token everywhere until its end. */
-    void (*logoff)(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
-                   uint64_t exp_s, shoal_backend_done_fn *done, void *arg);
+    /* Ends the caller's token everywhere; where the caller has ended many, all that it got before now. */
+    void (*logoff)(void *ctx, const struct shoal_user *caller, const struct token_claims *token,
+                   shoal_backend_done_fn *done, void *arg);
 
     /* A name of a service is known on every node that was asked after the deployment was answered. */
     void (*infer)(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);

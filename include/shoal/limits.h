@@ -141,8 +141,8 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
 /* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
- * proxy. Beyond either, the one that has waited longest for its client is closed; where none waits, the new one. Both are
- * counted. */
+ * proxy. Beyond the second, the one of that address that has waited longest for its client is closed; beyond the first, one of
+ * the address that has the most; where none waits, the new one. All are counted. */
 #define SHOAL_HTTP_CONNECTIONS_MAX 1024
 #define SHOAL_HTTP_ADDRESS_CONNECTIONS_MAX 256
 /* HTTP/2: requests at once on one connection, as RFC 9113 advises; of strangers whose bodies are still to come, so that a

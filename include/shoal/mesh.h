@@ -26,6 +26,7 @@ struct shoal_mesh; /* state: its fields live in sched/job/mesh.c */
 #define SHOAL_MESH_KEY_BYTES 32
 #define SHOAL_MESH_KEYS_MAX 2
 #define SHOAL_MESH_TOKEN_ID_BYTES 16
+#define SHOAL_TOKEN_ID_UID_BYTES 4 /* a token's id begins with its user's uid */
 #define SHOAL_MESH_FRAMEWORK_BYTES 48
 #define SHOAL_MESH_SETTINGS_BYTES 1024
 #define SHOAL_MESH_TEXT_BYTES 64
@@ -35,6 +36,11 @@ struct shoal_mesh; /* state: its fields live in sched/job/mesh.c */
 #define SHOAL_MESH_USERS_MAX 1024
 #define SHOAL_MESH_FRAMEWORKS_MAX 64
 #define SHOAL_MESH_REVOCATIONS_MAX 8192
+/* Tokens of one user that have a row each: one logoff every three minutes for twelve hours. Beyond it a logoff ends all
+ * tokens of that user, which takes no row; so 32 users that try together fill the table, and then the same goes for all. */
+#define SHOAL_MESH_USER_REVOCATIONS_MAX 256
+/* Rows that stay free for logoffs that were decided by an older copy of the table. */
+#define SHOAL_MESH_REVOCATIONS_RESERVE 64
 #define SHOAL_MESH_EVICTIONS_MAX 1024
 #define SHOAL_MESH_SERVICES_MAX 1024
 /* The whole encoded state. */
@@ -140,6 +146,10 @@ const struct shoal_mesh_framework *shoal_mesh_framework_find(const struct shoal_
 size_t shoal_mesh_framework_count(const struct shoal_mesh *mesh);
 const struct shoal_mesh_framework *shoal_mesh_framework_at(const struct shoal_mesh *mesh, size_t i);
 bool shoal_mesh_token_revoked(const struct shoal_mesh *mesh, const uint8_t token[SHOAL_MESH_TOKEN_ID_BYTES]);
+/* Whether a token of this user may be ended by a row of its own (REVOKE); else by VOID_TOKENS, together with all others of
+ * the user. A token's id
+ * begins with the user's uid, so the rows of a user can be told. */
+bool shoal_mesh_revokes_singly(const struct shoal_mesh *mesh, uint32_t uid, uint64_t now_s);
 bool shoal_mesh_evicted(const struct shoal_mesh *mesh, struct shoal_node_id node);
 size_t shoal_mesh_eviction_count(const struct shoal_mesh *mesh);
 struct shoal_node_id shoal_mesh_eviction_at(const struct shoal_mesh *mesh, size_t i);

@@ -24,6 +24,10 @@ struct token_claims {
     uint8_t id[SHOAL_TOKEN_ID_BYTES];
 };
 
+/* Claims of a new token of this user, without an end: `exp_s` is the caller's to set. It is issued now, or as soon as the
+ * user's tokens stand again. Its id begins with the uid, so that a user's revoked tokens can be counted (mesh.h); the rest
+ * is random. */
+struct token_claims token_claims_of(const struct shoal_user *user, uint64_t now_s);
 /* `text` holds TOKEN_TEXT_BYTES + 1. INVALID: a user name that does not fit. */
 SHOAL_MUST_CHECK enum shoal_err token_make(const struct token_claims *claims, const uint8_t key[SHOAL_TOKEN_KEY_BYTES],
                                            char *text, struct shoal_msg *msg);

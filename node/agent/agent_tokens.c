@@ -22,15 +22,12 @@ static bool keys_of(const struct shoal_mesh *mesh, struct shoal_token_keys *keys
 
 struct shoal_view agent_token_of(struct agent *agent, const struct shoal_user *user, char *text)
 {
-    struct token_claims claims = { .uid = user->uid, .admin = user->admin };
+    struct token_claims claims = token_claims_of(user, agent_wall_ms() / 1000);
     struct shoal_token_keys keys;
     struct shoal_msg msg;
 
     text[0] = '\0';
-    claims.issued_s = agent_wall_ms() / 1000;
     claims.exp_s = claims.issued_s + PASSED_ON_S;
-    (void)snprintf(claims.user, sizeof(claims.user), "%s", user->name);
-    shoal_random(claims.id, sizeof(claims.id));
     if (user->token[0] != '\0')
         (void)snprintf(text, SHOAL_TOKEN_TEXT_BYTES, "%s", user->token);
     else if (keys_of(shoal_sched_mesh(agent->sched), &keys) &&

@@ -132,8 +132,8 @@ void backend_ticket(void *ctx, const struct shoal_user *caller, const struct sho
 /* backend_users.c: as in shoal/backend.h */
 bool backend_user_find(void *ctx, const char *name, struct shoal_user *user);
 void backend_logon(void *ctx, const char *user, const char *password, shoal_backend_user_fn *done, void *arg);
-void backend_logoff(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
-                    uint64_t exp_s, shoal_backend_done_fn *done, void *arg);
+void backend_logoff(void *ctx, const struct shoal_user *caller, const struct token_claims *token,
+                    shoal_backend_done_fn *done, void *arg);
 void backend_token_keys(void *ctx, struct shoal_token_keys *keys);
 bool backend_token_revoked(void *ctx, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES]);
 const struct shoal_framework *backend_frameworks(void *ctx, size_t *count);

@@ -5,6 +5,7 @@
 
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
+#include "shoal/token.h"
 
 #include "shoal/banned.h"
 
@@ -81,22 +82,32 @@ void backend_logon(void *ctx, const char *user, const char *password, shoal_back
     }
 }
 
-void backend_logoff(void *ctx, const struct shoal_user *caller, const uint8_t token_id[SHOAL_TOKEN_ID_BYTES],
-                    uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
+/* A token has a row of its own until its end. A user with many rows, or any while the table is all but full, ends what it
+ * got before now: that needs no row, so nobody can take from others what they need to log off. */
+void backend_logoff(void *ctx, const struct shoal_user *caller, const struct token_claims *token,
+                    shoal_backend_done_fn *done, void *arg)
 {
+    struct agent *agent = ctx;
+    const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
     struct shoal_mesh_command *command = calloc(1, sizeof(*command));
     uint8_t bytes[SHOAL_MESH_COMMAND_BYTES_MAX];
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_MESH_CHANGE, .deadline_ms = REQUEST_MS };
-    char token[SHOAL_TOKEN_TEXT_BYTES];
+    char text[SHOAL_TOKEN_TEXT_BYTES];
     size_t len;
 
     SHOAL_ASSERT(command != NULL);
-    request.token = agent_token_of(ctx, caller, token);
+    request.token = agent_token_of(ctx, caller, text);
     (void)snprintf(request.by, sizeof(request.by), "%s", caller->name);
     command->kind = SHOAL_MESH_REVOKE;
     command->now_s = agent_wall_ms() / 1000;
-    memcpy(command->revocation.token, token_id, SHOAL_MESH_TOKEN_ID_BYTES);
-    command->revocation.exp_s = exp_s;
+    memcpy(command->revocation.token, token->id, SHOAL_MESH_TOKEN_ID_BYTES);
+    command->revocation.exp_s = token->exp_s;
+    if (mesh != NULL && !shoal_mesh_revokes_singly(mesh, caller->uid, command->now_s)) {
+        command->kind = SHOAL_MESH_VOID_TOKENS;
+        (void)snprintf(command->user.name, sizeof(command->user.name), "%s", caller->name);
+        if (command->now_s <= token->issued_s) /* this one, too */
+            command->now_s = token->issued_s + 1;
+    }
     if (shoal_mesh_command_encode(command, bytes, sizeof(bytes), &len) == SHOAL_OK)
         request.command = shoal_view_of(bytes, len);
     free(command);

@@ -504,6 +504,31 @@ bool shoal_mesh_token_revoked(const struct shoal_mesh *mesh, const uint8_t token
     return at < mesh->revocation_count && memcmp(mesh->revocations[at].token, token, SHOAL_MESH_TOKEN_ID_BYTES) == 0;
 }
 
+/* Revocations that are still of use at `now_s`; of one user if the ids begin with these bytes. */
+static uint32_t revocations_left(const struct shoal_mesh *mesh, uint64_t now_s, const uint8_t *begin, size_t len)
+{
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < mesh->revocation_count; i++) {
+        const struct shoal_mesh_revocation *revocation = &mesh->revocations[i];
+
+        left += revocation->exp_s >= now_s && (len == 0 || memcmp(revocation->token, begin, len) == 0) ? 1 : 0;
+    }
+    SHOAL_ASSERT(left <= mesh->revocation_count);
+    return left;
+}
+
+bool shoal_mesh_revokes_singly(const struct shoal_mesh *mesh, uint32_t uid, uint64_t now_s)
+{
+    uint8_t begin[SHOAL_TOKEN_ID_UID_BYTES];
+    struct shoal_writer w = shoal_writer_init(begin, sizeof(begin));
+
+    SHOAL_ASSERT(mesh->revocation_count <= SHOAL_MESH_REVOCATIONS_MAX); /* M6 */
+    shoal_put_u32(&w, uid);
+    return revocations_left(mesh, now_s, begin, sizeof(begin)) < SHOAL_MESH_USER_REVOCATIONS_MAX &&
+           revocations_left(mesh, now_s, NULL, 0) < SHOAL_MESH_REVOCATIONS_MAX - SHOAL_MESH_REVOCATIONS_RESERVE;
+}
+
 static uint32_t eviction_place(const struct shoal_mesh *mesh, struct shoal_node_id node)
 {
     uint32_t at = 0;
@@ -622,17 +647,6 @@ static enum shoal_err check_init(const struct shoal_mesh *mesh, const struct sho
     return check_new_user(mesh, &c->user, msg);
 }
 
-/* Revocations that are still of use at `now_s`. */
-static uint32_t revocations_left(const struct shoal_mesh *mesh, uint64_t now_s)
-{
-    uint32_t left = 0;
-
-    for (uint32_t i = 0; i < mesh->revocation_count; i++)
-        left += mesh->revocations[i].exp_s >= now_s ? 1 : 0;
-    SHOAL_ASSERT(left <= mesh->revocation_count);
-    return left;
-}
-
 static enum shoal_err check_service(const struct shoal_mesh *mesh, const struct shoal_mesh_command *c,
                                     struct shoal_msg *msg)
 {
@@ -685,7 +699,7 @@ static enum shoal_err check(const struct shoal_mesh *mesh, const struct shoal_me
         return SHOAL_OK;
     case SHOAL_MESH_REVOKE:
         if (!shoal_mesh_token_revoked(mesh, c->revocation.token) &&
-            revocations_left(mesh, c->now_s) == SHOAL_MESH_REVOCATIONS_MAX)
+            revocations_left(mesh, c->now_s, NULL, 0) == SHOAL_MESH_REVOCATIONS_MAX)
             return shoal_fail(msg, SHOAL_ERR_FULL, "%u tokens are revoked, the limit; void the user's tokens instead",
                               (unsigned)SHOAL_MESH_REVOCATIONS_MAX);
         return SHOAL_OK;

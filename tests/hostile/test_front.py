@@ -4,6 +4,7 @@ all the time; its loop's longest turn under all of it is measured at the end."""
 import base64
 import concurrent.futures
 import http.client
+import json
 import pathlib
 import re
 import signal
@@ -89,6 +90,32 @@ def test_silent_sockets_take_no_place_from_those_that_speak(target):
     finally:
         for sock in silent:
             sock.close()
+
+
+STRANGERS = ["127.0.1.%d" % i for i in range(1, 6)]
+
+
+def test_strangers_of_several_addresses_take_no_place_from_one_that_has_few(target):
+    """The honest connection has waited longer than any other when the table is full."""
+    honest = http.client.HTTPSConnection(target.address, target.api_port, timeout=20, context=TLS, source_address=("127.0.0.9", 0))
+    honest.request("GET", "/healthz")
+    honest.getresponse().read()
+    before = metric(target, "shoal_http_closed_idle_total")
+    socks = []
+    try:
+        for i in range(SILENT + 100):
+            socks.append(socket.create_connection((target.address, target.api_port), 20, source_address=(STRANGERS[i % len(STRANGERS)], 0)))
+        newcomer = http.client.HTTPSConnection(target.address, target.api_port, timeout=20, context=TLS, source_address=("127.0.0.10", 0))
+        newcomer.request("GET", "/healthz")
+        assert newcomer.getresponse().status == 200
+        newcomer.close()
+        assert metric(target, "shoal_http_closed_idle_total") > before, "the table was full"
+        honest.request("GET", "/healthz")
+        assert honest.getresponse().status == 200
+    finally:
+        for sock in socks:
+            sock.close()
+        honest.close()
 
 
 HELLOS = {"ffdhe8192": hello(0x0104, b"\x02" * 1024), "X25519": hello(0x001D, b"\x09" + b"\x00" * 31)}
@@ -251,3 +278,35 @@ def test_password_checks_take_no_time_from_jobs(target):
     assert used["passwords"] > 0
     assert ask(target, "/auth/v1/logon", Authorization=basic("admin", PASSWORD))[0] == 200
     within_the_bound(target)
+
+
+ROWS_MAX = 256  # SHOAL_MESH_USER_REVOCATIONS_MAX: tokens of a user that have a row each
+
+
+def test_a_user_who_logs_off_without_end_can_log_off_still(target):
+    """Beyond ROWS_MAX a logoff ends what the user had got before, and takes no row of the others."""
+    client = http.client.HTTPSConnection(target.address, target.api_port, timeout=20, context=TLS)
+
+    def call(method, path, authorization):
+        client.request(method, path, headers={"Authorization": authorization, "Content-Length": "0"})
+        answer = client.getresponse()
+        return answer.status, answer.read()
+
+    def log_on():
+        status, body = call("GET", "/auth/v1/logon", basic("admin", PASSWORD))
+        assert status == 200, body
+        return "Bearer " + json.loads(body)["accessToken"]
+
+    kept = log_on()
+    try:
+        for _ in range(ROWS_MAX):
+            token = log_on()
+            assert call("POST", "/auth/v1/logoff", token)[0] == 200
+        assert call("GET", "/v1/jobs", kept)[0] == 200, "no other token has ended"
+        token = log_on()
+        assert call("POST", "/auth/v1/logoff", token)[0] == 200
+        assert [call("GET", "/v1/jobs", one)[0] for one in (token, kept)] == [401, 401]
+        assert call("GET", "/v1/jobs", log_on())[0] == 200, "the user is in again at once"
+    finally:
+        client.close()
+        target.mesh._token = None  # it has ended with the others

@@ -15,6 +15,7 @@
 #include "shoal/backend.h"
 #include "shoal/bundle.h"
 #include "shoal/http.h"
+#include "shoal/token.h"
 
 #include "shoal/banned.h"
 
@@ -636,13 +637,13 @@ static void fake_logon(void *ctx, const char *name, const char *password, shoal_
         done(arg, SHOAL_ERR_DENIED, &(struct shoal_msg){ "wrong user or password" }, NULL);
 }
 
-static void fake_logoff(void *ctx, const struct shoal_user *caller, const uint8_t id[SHOAL_TOKEN_ID_BYTES],
-                        uint64_t exp_s, shoal_backend_done_fn *done, void *arg)
+static void fake_logoff(void *ctx, const struct shoal_user *caller, const struct token_claims *token,
+                        shoal_backend_done_fn *done, void *arg)
 {
     struct fake *fake = ctx;
 
-    (void)exp_s, (void)caller;
-    memcpy(fake->revoked[fake->revoked_count++ % REVOKED_MAX], id, SHOAL_TOKEN_ID_BYTES);
+    (void)caller;
+    memcpy(fake->revoked[fake->revoked_count++ % REVOKED_MAX], token->id, SHOAL_TOKEN_ID_BYTES);
     done(arg, SHOAL_OK, &(struct shoal_msg){ "" });
 }
 

@@ -8,6 +8,7 @@
 
 #include "shoal/mesh.h"
 #include "shoal/rand.h"
+#include "shoal/wire.h"
 
 #include "shoal/banned.h"
 
@@ -94,6 +95,44 @@ static void test_commands(void **state)
             fail_msg("%s: want %s, got %s", rows[i].name, shoal_err_name(rows[i].want), shoal_err_name(err));
         assert_int_equal(shoal_mesh_version(mesh), version + 1);
     }
+    shoal_mesh_destroy(mesh);
+}
+
+/* A token of the user with this uid (its id begins with it), ended. */
+static enum shoal_err revoke_one(struct shoal_mesh *mesh, uint32_t uid, uint32_t number)
+{
+    struct shoal_mesh_command c = command_of(SHOAL_MESH_REVOKE, "t");
+    struct shoal_writer w = shoal_writer_init(c.revocation.token, sizeof(c.revocation.token));
+
+    shoal_put_u32(&w, uid);
+    shoal_put_u32(&w, number);
+    return apply(mesh, &c);
+}
+
+static void test_a_user_with_many_revoked_tokens_gets_no_more_rows(void **state)
+{
+    struct shoal_mesh *mesh = made();
+
+    (void)state;
+    for (uint32_t i = 0; i < SHOAL_MESH_USER_REVOCATIONS_MAX; i++) {
+        assert_true(shoal_mesh_revokes_singly(mesh, 1000, 1000));
+        assert_int_equal(revoke_one(mesh, 1000, i), SHOAL_OK);
+    }
+    assert_false(shoal_mesh_revokes_singly(mesh, 1000, 1000));
+    assert_true(shoal_mesh_revokes_singly(mesh, 1001, 1000));
+    assert_true(shoal_mesh_revokes_singly(mesh, 1000, 2001)); /* once they have expired */
+    shoal_mesh_destroy(mesh);
+}
+
+static void test_many_users_that_revoke_leave_a_reserve(void **state)
+{
+    struct shoal_mesh *mesh = made();
+    uint32_t count = 0;
+
+    (void)state;
+    for (; shoal_mesh_revokes_singly(mesh, 1000 + count / 100, 1000); count++)
+        assert_int_equal(revoke_one(mesh, 1000 + count / 100, count), SHOAL_OK);
+    assert_int_equal(count, SHOAL_MESH_REVOCATIONS_MAX - SHOAL_MESH_REVOCATIONS_RESERVE);
     shoal_mesh_destroy(mesh);
 }
 
@@ -340,6 +379,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands),
         cmocka_unit_test(test_init_sets_the_defaults),
+        cmocka_unit_test(test_a_user_with_many_revoked_tokens_gets_no_more_rows),
+        cmocka_unit_test(test_many_users_that_revoke_leave_a_reserve),
         cmocka_unit_test(test_a_uid_is_never_given_twice),
         cmocka_unit_test(test_a_new_password_voids_older_tokens),
         cmocka_unit_test(test_rotation_keeps_one_older_key),
