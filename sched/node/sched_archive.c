@@ -21,7 +21,7 @@
  *     a final one is never replaced.
  * A4. A member forgets the group only when told that it has ended, by its leader, by one that has forgotten it, or by a
  *     holder of the final record: so one that was away learns it from whomever it asks (G4), and does not campaign on.
- * A5. Deleted ids are remembered by every node that is told (sched_store.c, T3), before the record goes. Whoever offers
+ * A5. Deleted ids are remembered by every node that is told (sched_gone.c, T3), before the record goes. Whoever offers
  *     the record afterwards is answered with the deletion, so one that was away forgets it too.
  *     Whoever remembers one tells the host that comes back, too: the others that hold the record may have been away.
  *     Who was away too shortly to be missed is told some times more, for a minute.

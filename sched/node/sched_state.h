@@ -4,7 +4,8 @@
  *   sched.c          step, settling, deadlines, looking inside
  *   sched_node.c     what is known of nodes; host-pair support and what it means to groups
  *   sched_group.c    the table of groups; one raft driven, its actions carried out, entries applied
- *   sched_store.c    snapshots, installs, restore after a start, removed ids
+ *   sched_store.c    snapshots, installs, restore after a start
+ *   sched_gone.c     removed ids
  *   sched_found.c    tickets, guardians, founding
  *   sched_settle.c   foundings that find no majority
  *   sched_digest.c   replicas compared, and rebuilt

@@ -46,6 +46,9 @@ void sched_snapshot_part(struct shoal_sched *s, struct sched_group *g, const str
 bool sched_snapshot_stored(struct shoal_sched *s, struct sched_group *g, struct shoal_sched_mark mark);
 enum shoal_err sched_on_restore(struct shoal_sched *s, const struct shoal_sched_event *event);
 void sched_on_restored(struct shoal_sched *s);
+
+/* sched_gone.c */
+bool sched_gone_restore(struct shoal_sched *s, const struct shoal_sched_event *event); /* false: not theirs */
 bool sched_is_gone(const struct shoal_sched *s, struct shoal_job_id id); /* for good */
 bool sched_may_found(const struct shoal_sched *s, struct shoal_job_id id);
 void sched_gone_add(struct shoal_sched *s, struct shoal_job_id id, enum gone_why why, struct shoal_hash spec_hash);
