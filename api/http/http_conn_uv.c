@@ -125,6 +125,8 @@ void http_conn_close(struct http_conn *conn)
         http2_detach(conn->h2);
     if (request != NULL) {
         request->conn = NULL;
+        if (request->gone != NULL)
+            request->gone(request);
         http_request_release(request);
     }
 }
@@ -345,7 +347,7 @@ static bool wants_input(const struct http_conn *conn)
     switch (conn->phase) {
     case CONN_HEAD: return conn->in_len < IN_CAP && conn->write_pending < WRITE_HIGH;
     case CONN_BODY: return conn->in_len < IN_CAP && conn->request->paused == 0;
-    case CONN_WAIT: return false;
+    case CONN_WAIT: return conn->request != NULL && conn->request->gone != NULL && conn->in_len < IN_CAP;
     case CONN_LINGER: return true;
     }
     return false;
@@ -703,7 +705,7 @@ void http_conn_process(struct http_conn *conn)
         } else if (conn->phase == CONN_BODY) {
             moved = advance_body(conn) || (moved && conn->in_len == IN_CAP);
         } else {
-            moved = false;
+            moved = false; /* what comes while a request is in hand waits for its turn */
         }
     }
     conn->processing = false;

@@ -143,10 +143,19 @@ bool http_is_dlim(const struct http_request *request)
     return begins(path, "/dlim/v1");
 }
 
+/* Addresses of OpenAI's beside the native API's. */
+static bool is_openai(const struct http_request *request)
+{
+    struct shoal_view path = request->head.path;
+
+    return begins(path, "/v1/chat/completions") || begins(path, "/v1/completions") || begins(path, "/v1/embeddings") ||
+           begins(path, "/v1/models");
+}
+
 /* Pages from a file or another host ask models (the inference contract, 2.1); their credentials are tokens in headers. */
 static bool takes_origins(const struct http_request *request)
 {
-    return http_is_dlim(request) || begins(request->head.path, "/v2");
+    return http_is_dlim(request) || is_openai(request) || begins(request->head.path, "/v2");
 }
 
 static void add_origin(struct http_request *request)
@@ -306,7 +315,7 @@ void http_request_begin(struct http_request *request)
     const struct http_route *(*const tables[])(size_t *) = { http_routes_execs,    http_routes_native,
                                                              http_routes_services, http_routes_oip,
                                                              http_routes_dlim,     http_routes_grpc,
-                                                             http_routes_profile };
+                                                             http_routes_profile,  http_routes_openai };
     const struct http_route *route = NULL;
     unsigned known = 0;
 
@@ -576,6 +585,53 @@ static void respond_dlim_error(struct http_request *request, int status, const c
     shoal_buf_deinit(&buf);
 }
 
+struct openai_error {
+    int status;
+    const char *type, *code; /* code NULL: null */
+};
+
+static struct openai_error openai_error_of(int status)
+{
+    static const struct openai_error known[] = { { 401, "authentication_error", "invalid_api_key" },
+                                                 { 403, "permission_error", NULL },
+                                                 { 404, "not_found_error", "model_not_found" },
+                                                 { 429, "rate_limit_error", NULL } };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (known[i].status == status)
+            return known[i];
+    return (struct openai_error){ status, status < 500 ? "invalid_request_error" : "server_error", NULL };
+}
+
+void http_openai_error(struct json_writer *w, int status, const char *text)
+{
+    const struct openai_error error = openai_error_of(status);
+
+    json_object_begin(w, NULL);
+    json_object_begin(w, "error");
+    json_text(w, "message", text);
+    json_text(w, "type", error.type);
+    json_raw(w, "param", shoal_view_text("null"));
+    if (error.code == NULL)
+        json_raw(w, "code", shoal_view_text("null"));
+    else
+        json_text(w, "code", error.code);
+    json_end(w);
+    json_end(w);
+}
+
+static void respond_openai_error(struct http_request *request, int status, const char *text)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+
+    if (status == 401)
+        http_header_add(request, "WWW-Authenticate", "Bearer");
+    http_openai_error(&w, status, text);
+    http_respond(request, status, "application/json", shoal_buf_view(&buf));
+    shoal_buf_deinit(&buf);
+}
+
 void http_respond_error(struct http_request *request, int status, const char *format, ...)
 {
     char text[600];
@@ -589,6 +645,10 @@ void http_respond_error(struct http_request *request, int status, const char *fo
     http_text_show(text);
     if (http_is_dlim(request)) {
         respond_dlim_error(request, status, text);
+        return;
+    }
+    if (is_openai(request)) {
+        respond_openai_error(request, status, text);
         return;
     }
     len = snprintf(line, sizeof(line), "Error %d: %s\n", status, text);

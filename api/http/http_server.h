@@ -55,7 +55,9 @@ struct http_request {
     struct shoal_http *http;
     struct http_conn *conn;
     struct http2_stream *stream; /* NULL: it came over HTTP/1 */
-    http_request_fn *gone;       /* the client has given it up; NULL: the route need not know */
+    /* Runs once, from the loop, when the client is gone before its answer has ended; set by a handler, or NULL. While it is set, a
+     * client of HTTP/1.1 that closes its sending side is gone, too. */
+    http_request_fn *gone;
     unsigned refs;
     struct arena arena;
     struct http1_head head;
@@ -124,7 +126,10 @@ const struct http_route *http_routes_profile(size_t *count);
 const struct http_route *http_routes_oip(size_t *count);
 const struct http_route *http_routes_dlim(size_t *count);
 const struct http_route *http_routes_grpc(size_t *count);
+const struct http_route *http_routes_openai(size_t *count);
 
+/* {"error": {...}} as OpenAI's clients read it. */
+void http_openai_error(struct json_writer *w, int status, const char *text);
 /* An address of WMLA's inference API: its errors are {"error": text}, and of a model's answer plain text. */
 bool http_is_dlim(const struct http_request *request);
 

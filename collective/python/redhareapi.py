@@ -5,6 +5,7 @@ batch of five tasks on ./input.json with the description in ./model.json, and pr
 laptop. Nothing but the standard library is needed."""
 
 import datetime
+import inspect
 import json
 import os
 import sys
@@ -97,8 +98,20 @@ class TaskContext(object):
         return self.set_output_data(data)
 
     def report_ready(self, data):
-        self._task.part(data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data or b""))
+        _server().send_part(self._task, data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data or b""))
         return True
+
+    def is_wanted(self):
+        """Whether somebody still waits for the answer: False once a client of a stream has gone. (Not WMLA's.)"""
+        return not (self._task.cancelled or self._task.connection.lost)
+
+    def streams(self):
+        """Whether the client takes an answer in pieces. (Not WMLA's.)"""
+        return self._task.streams()
+
+    def get_path(self):
+        """The address that was asked: "/v1/chat/completions". (Not WMLA's.)"""
+        return str(self._task.meta.get("path") or "")
 
     def _at(self, place):
         if self._contexts is None or not 0 <= place < len(self._contexts):
@@ -139,7 +152,16 @@ class _LocalTask(TaskContext):
     set_output_data_extend = set_output_data
 
     def report_ready(self, data):
+        print("Response piece: {}".format(data))
         return True
+
+    def is_wanted(self):
+        return True
+
+    streams = is_wanted
+
+    def get_path(self):
+        return ""
 
     def next(self):
         return self._contexts[self._place + 1] if self._place + 1 < len(self._contexts) else None
@@ -170,6 +192,11 @@ class Kernel(object):
         self.on_kernel_shutdown()
 
     def _invoke(self, batch):
+        if inspect.isgeneratorfunction(self.on_task_invoke):
+            from pyedt import _kernel_stream
+
+            _kernel_stream.run(_server(), batch, lambda task: self.on_task_invoke(TaskContext(task)))
+            return
         contexts = []
         contexts.extend(TaskContext(task, contexts) for task in batch)
         self.on_task_invoke(contexts[0])
@@ -178,7 +205,9 @@ class Kernel(object):
         self.on_kernel_start(KernelContext())
         contexts = []
         contexts.extend(_LocalTask(contexts, place) for place in range(_LOCAL_TASKS))
-        self.on_task_invoke(contexts[0])
+        made = self.on_task_invoke(contexts[0])
+        for piece in made if inspect.isgenerator(made) else ():
+            print("Response piece: {}".format(piece))
         self.on_kernel_shutdown()
 
     @staticmethod

@@ -100,7 +100,18 @@ enum shoal_node_verb {
 
 /* ---- services ---- */
 
-/* A request for a model. */
+/* A piece of an answer, borrowed for the call. */
+typedef void shoal_backend_piece_fn(void *arg, struct shoal_view piece);
+
+/* A request for a model. Its answer may come in pieces, which are messages of its kernel (a word, a picture):
+ *
+ *     infer(piece, done) --> piece, piece, ...  --> done    its body is the last piece, where it is not empty
+ *            |                 '-- passed on: infer_more
+ *            '-- the client is gone: infer_cancel           neither `piece` nor `done` runs any more
+ *
+ * P1. SHOAL_INFER_WINDOW_BYTES of pieces come, and the piece that goes beyond, until infer_more says that bytes of them were
+ *     passed on. A client that does not read holds up its own kernel, and no memory grows.
+ * P2. A kernel that gives no pieces, and one of an older version, answers by `done` alone; so does each where `piece` is NULL. */
 struct shoal_infer {
     const struct shoal_user *caller;
     const char *model;
@@ -110,7 +121,9 @@ struct shoal_infer {
     uint32_t header_len;      /* of a body that begins with JSON and goes on with tensors; 0: it is one piece */
     uint32_t timeout_ms;      /* 0: SHOAL_INFER_TIMEOUT_MS */
     const bool *gone;         /* true: nobody waits for the answer any more, which then ends soon. NULL, or good until then */
-    struct shoal_view body;   /* at most SHOAL_INFER_BODY_BYTES_MAX */
+    struct shoal_view body;   /* at most SHOAL_INFER_BODY_BYTES_MAX; borrowed until `done`, or infer_cancel */
+    shoal_backend_piece_fn *piece; /* NULL: the answer is wanted whole */
+    uint64_t number; /* set before anything else: what infer_more and infer_cancel know it by, until it has ended */
 };
 
 struct shoal_inferred {
@@ -250,7 +263,12 @@ struct shoal_backend {
                    shoal_backend_done_fn *done, void *arg);
 
     /* A name of a service is known on every node that was asked after the deployment was answered. */
-    void (*infer)(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);
+    void (*infer)(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);
+    /* P1. A number that is not known (any more) means nothing. */
+    void (*infer_more)(void *ctx, uint64_t number, size_t bytes);
+    /* Of a request that waits, none is left; a kernel that gives pieces is told to stop; one that computes goes on, and its
+     * answer is dropped. */
+    void (*infer_cancel)(void *ctx, uint64_t number);
     /* One service, or (`name` NULL) all: JSON, see node/backend/backend_services.c. NOT_FOUND. */
     void (*services)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                      void *arg);

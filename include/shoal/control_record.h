@@ -51,6 +51,7 @@ SHOAL_MUST_CHECK enum shoal_err shoal_load_record_decode(struct shoal_view bytes
 #define SHOAL_SERVING_MAX 32
 struct shoal_serving_record {
     uint8_t count;
+    bool pieces; /* its author takes bodies, and gives answers, in pieces */
     struct shoal_serving {
         struct shoal_job_id job;
         uint32_t ready; /* kernels */

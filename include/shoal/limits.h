@@ -375,4 +375,9 @@ _Static_assert(SHOAL_ARCHIVE_LOADS_MAX < SHOAL_SCHED_LOADS_MAX, "groups are load
 #define SHOAL_HOST_JOBS_MAX 64
 _Static_assert(SHOAL_HOST_WORKERS_MAX >= SHOAL_SLOTS_MAX + SHOAL_HOST_JOBS_MAX, "every slot and every driver");
 
+/* Pieces of an answer of a model. So many bytes of them are on their way before somebody says that some were passed on: a page of
+ * text, and what a host has in hand for a client that does not read. One piece is a message, and rides in one frame. */
+#define SHOAL_INFER_WINDOW_BYTES (64 * SHOAL_KIB)
+#define SHOAL_INFER_PIECE_BYTES_MAX (256 * SHOAL_KIB)
+
 #endif

@@ -356,6 +356,8 @@ static void on_link_down(void *arg, struct shoal_node_id node)
     struct agent *agent = arg;
 
     peer_calls_down(agent->calls, node);
+    if (agent->services_down != NULL)
+        agent->services_down(agent, node);
     link_event(agent, node, SHOAL_SCHED_LINK_DOWN);
 }
 

@@ -226,6 +226,13 @@ struct agent {
 
     /* services (agent_serve.c) */
     struct serve_host *serve;
+    struct served *served;          /* requests of other nodes that kernels of this host have (backend_infer_serve.c) */
+    uint64_t served_bytes;          /* of their bodies */
+    uint64_t infer_answer_bytes;    /* of answers that come in pieces, and are put together here */
+    uv_timer_t infer_timer;         /* while something waits for room in a link's queue */
+    bool infer_stuck;               /* such a thing was seen */
+    void (*services_down)(struct agent *agent, struct shoal_node_id node); /* a link broke */
+    struct infer_call *infer_calls; /* all requests of clients of this node */
     struct infer_call *infers; /* requests that another host has (backend_infer.c) */
     struct infer_call *held;   /* that wait for a kernel of a service that has none ready */
     uint64_t infer_next;

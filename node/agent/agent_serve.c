@@ -149,7 +149,7 @@ static void tell(struct agent *agent, const struct shoal_serving_record *all)
 
 void agent_serve_look(struct agent *agent)
 {
-    struct shoal_serving_record serving = { 0 };
+    struct shoal_serving_record serving = { .pieces = true };
     struct serve_facts facts[SERVE_FACTS_MAX];
     size_t count;
 

@@ -140,6 +140,7 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
 {
     agent->services_look = services_look;
     agent->services_held = backend_infer_held;
+    agent->services_down = backend_infer_down;
     *backend = (struct shoal_backend){ .ctx = agent,
                                        .submit = backend_service_submit,
                                        .ticket_new = backend_ticket,
@@ -161,6 +162,8 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .tasks = backend_tasks,
                                        .bundle_open = backend_bundle_open,
                                        .infer = backend_infer,
+                                       .infer_more = backend_infer_more,
+                                       .infer_cancel = backend_infer_cancel,
                                        .services = backend_services,
                                        .service_look = backend_service_look,
                                        .service_edit = backend_service_edit,

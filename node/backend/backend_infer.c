@@ -10,75 +10,44 @@
  *     kernel gets it: one answer comes all the same.)
  * I2. Each request ends once, with the kernel's answer or with the reason.
  * I3. Where no kernel is ready, the service's group is asked: of a service that is started the request is held here until one
- *     comes or its time is over, and gossip says how many are held; unless its kernels end one after the other. */
+ *     comes or its time is over, and gossip says how many are held; unless its kernels end one after the other.
+ * I4. A request whose client is gone ends silently: at once, or where a callback has it, when that comes.
+ *
+ * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
 #include "shoal/mesh.h"
 #include "shoal/sched_look.h"
 #include "shoal/service_doc.h"
 
-#include "agent_backend.h"
-#include "backend_services.h"
+#include "backend_infer.h"
 
 #include "shoal/banned.h"
 
-#define TRIES_MAX 8
 #define READ_MS 5000
-#define NOTICE_NS (2 * SHOAL_S)
-/* The host's own clock ends a request; this one only when nothing is heard of it any more. */
-#define MARGIN_NS (5 * SHOAL_S)
-#define PIECE_BYTES SHOAL_MIB
 /* Of the questions to other nodes that may be open (peer_call_uv.c): the rest is for jobs. */
 #define OUT_MAX 256
-
-enum infer_word { WORD_RUN, WORD_WAITS, WORD_HANDED, WORD_LOOK = BACKEND_INFER_LOOK, WORD_COUNT };
-
-struct infer_call {
-    struct infer_call *next; /* of those that another host has */
-    struct agent *agent;
-    uint64_t id;
-    struct shoal_infer infer;
-    struct shoal_job_id job;     /* whose kernels are asked */
-    struct shoal_job_id current; /* that the service's name stands for */
-    uint64_t deadline_ns;
-    struct shoal_node_id tried[TRIES_MAX]; /* the last one has it now */
-    unsigned tries;
-    bool sent;   /* to that host */
-    bool waits;  /* there, by its word */
-    bool locked; /* within its own sending: what ends at once is looked at after it */
-    bool again;
-    bool full;                  /* a host was */
-    bool started;               /* by its group's word: a kernel will come */
-    uint64_t asked_ns;          /* when its group was asked; 0: it was not */
-    struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
-    shoal_backend_infer_fn *done;
-    void *arg;
-};
 
 /* How often the group of a service is asked whether its requests are to be held on. */
 #define HELD_ASK_NS (2 * SHOAL_S)
 #define FAILING "a replica ended with "
 
-static void infer_next(struct infer_call *call);
 static void hold(struct infer_call *call);
 
-static void infer_end(struct infer_call *call, enum shoal_err err, const char *text,
+void backend_infer_end(struct infer_call *call, enum shoal_err err, const char *text,
                       const struct shoal_inferred *inferred)
 {
+    struct infer_call **at = &call->agent->infer_calls;
     struct shoal_msg msg;
 
     (void)snprintf(msg.text, sizeof(msg.text), "%s", text);
-    call->done(call->arg, err, &msg, inferred);
+    while (*at != call)
+        at = &(*at)->all_next;
+    *at = call->all_next;
+    if (!call->gone)
+        call->done(call->arg, err, &msg, inferred);
+    call->agent->infer_answer_bytes -= call->answer.len;
+    shoal_buf_deinit(&call->answer);
     free(call);
-}
-
-static void out_remove(const struct infer_call *call)
-{
-    struct infer_call **at = &call->agent->infers;
-
-    while (*at != NULL && *at != call)
-        at = &(*at)->next;
-    if (*at != NULL)
-        *at = call->next;
 }
 
 /* ---- choosing ---- */
@@ -86,6 +55,7 @@ static void out_remove(const struct infer_call *call)
 struct candidate {
     struct shoal_node_id node;
     uint64_t cost; /* requests in hand for each that its kernels take */
+    bool pieces;   /* it takes bodies in pieces, and gives answers so */
 };
 
 static bool was_tried(const struct infer_call *call, struct shoal_node_id node)
@@ -145,11 +115,12 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
 
     for (size_t i = 0; i < count; i++)
         if (facts[i].ready > 0 && shoal_job_id_equal(facts[i].job, call->job) && !was_tried(call, agent->identity.node))
-            offer(two, &seen, &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room) });
+            offer(two, &seen, &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room), true });
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
         if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
-            call->infer.body.len > PIECE_BYTES || was_tried(call, record.author) ||
-            shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK)
+            was_tried(call, record.author) ||
+            shoal_serving_record_decode(record.payload, &serving) != SHOAL_OK ||
+            (call->infer.body.len > INFER_WHOLE_BYTES_MAX && !serving.pieces))
             continue;
         for (unsigned i = 0; i < serving.count; i++)
             if (serving.services[i].ready > 0 && shoal_job_id_equal(serving.services[i].job, call->job) &&
@@ -157,11 +128,14 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
                 offer(two, &seen,
                       &(struct candidate){ record.author,
                                            cost_of(serving.services[i].open + sent_to(agent, record.author),
-                                                   serving.services[i].room) });
+                                                   serving.services[i].room),
+                                           serving.pieces });
     }
     if (seen == 0)
         return false;
-    *node = seen > 1 && two[1].cost < two[0].cost ? two[1].node : two[0].node;
+    seen = seen > 1 && two[1].cost < two[0].cost ? 1 : 0;
+    *node = two[seen].node;
+    call->pieces = two[seen].pieces;
     return true;
 }
 
@@ -189,14 +163,22 @@ static void on_local(void *arg, enum shoal_err err, const char *text, const stru
     struct infer_call *call = arg;
     struct shoal_inferred inferred;
 
+    call->kernel_id = 0;
     if (err == SHOAL_ERR_STALE || err == SHOAL_ERR_FULL) {
         call->full = call->full || err == SHOAL_ERR_FULL;
-        infer_next(call);
+        backend_infer_next(call);
         return;
     }
     if (answer != NULL)
         inferred = (struct shoal_inferred){ answer->status, answer->header_len, answer->content_type, answer->body };
-    infer_end(call, err, text, answer == NULL ? NULL : &inferred);
+    backend_infer_end(call, err, text, answer == NULL ? NULL : &inferred);
+}
+
+static void on_local_piece(void *arg, struct shoal_view piece)
+{
+    const struct infer_call *call = arg;
+
+    call->infer.piece(call->arg, piece);
 }
 
 static void run_here(struct infer_call *call, uint32_t timeout_ms)
@@ -206,6 +188,8 @@ static void run_here(struct infer_call *call, uint32_t timeout_ms)
                              .body = i->body,
                              .timeout_ms = timeout_ms,
                              .gone = i->gone,
+                             .id = &call->kernel_id,
+                             .piece = i->piece == NULL ? NULL : on_local_piece,
                              .done = on_local,
                              .arg = call,
                              .head = { .path = i->path,
@@ -219,80 +203,6 @@ static void run_here(struct infer_call *call, uint32_t timeout_ms)
     (void)serve_host_infer(call->agent->serve, &ask);
 }
 
-/* ---- on another ---- */
-
-static void on_remote(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
-{
-    struct infer_call *call = arg;
-    struct shoal_reader r = shoal_reader_init(answer);
-    struct shoal_inferred inferred = { 0 };
-    char type[KERNEL_TYPE_BYTES];
-    bool elsewhere = err == SHOAL_ERR_STALE || err == SHOAL_ERR_FULL || (err == SHOAL_ERR_UNREACHABLE && call->waits);
-
-    out_remove(call);
-    if (call->locked) { /* it was not even sent */
-        call->again = true;
-        return;
-    }
-    if (elsewhere) { /* I1 */
-        call->full = call->full || err == SHOAL_ERR_FULL;
-        infer_next(call);
-        return;
-    }
-    if (err == SHOAL_ERR_UNREACHABLE) {
-        infer_end(call, SHOAL_ERR_RANK_LOST, "its host was lost while it was computed; send it again", NULL);
-        return;
-    }
-    if (err != SHOAL_OK) {
-        infer_end(call, err, msg->text, NULL);
-        return;
-    }
-    inferred.status = shoal_get_u32(&r);
-    inferred.header_len = shoal_get_u32(&r);
-    shoal_get_text(&r, type, sizeof(type));
-    inferred.content_type = type;
-    inferred.body = shoal_view_of(r.bytes + r.at, shoal_reader_left(&r));
-    if (r.failed || inferred.status < 200 || inferred.status > 599 || inferred.header_len > inferred.body.len ||
-        strpbrk(type, "\r\n") != NULL)
-        infer_end(call, SHOAL_ERR_MALFORMED, "the other host's answer does not decode", NULL);
-    else
-        infer_end(call, SHOAL_OK, "", &inferred);
-}
-
-static void run_there(struct infer_call *call, struct shoal_node_id node, uint32_t timeout_ms)
-{
-    const struct shoal_infer *i = &call->infer;
-    size_t cap = i->body.len + KERNEL_HEAD_BYTES_MAX;
-    uint8_t *bytes = malloc(cap);
-    struct shoal_writer w = shoal_writer_init(bytes, bytes == NULL ? 0 : cap);
-
-    shoal_put_u8(&w, WORD_RUN);
-    shoal_put_u64(&w, call->id);
-    shoal_put_job_id(&w, call->job);
-    shoal_put_u32(&w, timeout_ms);
-    shoal_put_u32(&w, i->header_len);
-    shoal_put_text(&w, i->path);
-    shoal_put_text(&w, i->method);
-    shoal_put_text(&w, i->content_type);
-    shoal_put_text(&w, i->model);
-    shoal_put_text(&w, i->version);
-    shoal_put_text(&w, i->caller->name);
-    shoal_put_raw(&w, i->body.bytes, i->body.len);
-    call->waits = false;
-    call->again = false;
-    call->locked = true;
-    call->next = call->agent->infers;
-    call->agent->infers = call;
-    peer_ask(call->agent->calls, node, PEER_INFER, shoal_writer_view(&w), timeout_ms * SHOAL_MS + MARGIN_NS, on_remote,
-             call);
-    call->locked = false;
-    free(bytes);
-    if (call->again) {
-        call->full = true;
-        infer_next(call);
-    }
-}
-
 static bool out_is_full(const struct agent *agent)
 {
     unsigned count = 0;
@@ -302,31 +212,28 @@ static bool out_is_full(const struct agent *agent)
     return count == OUT_MAX;
 }
 
-static void infer_next(struct infer_call *call)
+void backend_infer_next(struct infer_call *call)
 {
     uint64_t now = agent_now_ns();
     struct shoal_node_id node;
 
-    if (call->infer.gone != NULL && *call->infer.gone) {
-        infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
+    if (call->gone || (call->infer.gone != NULL && *call->infer.gone)) {
+        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
         return;
     }
     if (now >= call->deadline_ns) {
-        infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", NULL);
+        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", NULL);
         return;
     }
-    if (call->tries == TRIES_MAX || !choose(call, &node)) {
-        if (call->infer.body.len > PIECE_BYTES)
-            infer_end(call, SHOAL_ERR_TOO_BIG,
-                      "requests above 1 MiB are answered by hosts that have a replica alone; ask one of them", NULL);
-        else if (call->full)
-            infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
+    if (call->tries == INFER_TRIES_MAX || !choose(call, &node)) {
+        if (call->full)
+            backend_infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
         else
             hold(call);
         return;
     }
     if (!shoal_node_id_equal(node, call->agent->identity.node) && out_is_full(call->agent)) {
-        infer_end(call, SHOAL_ERR_FULL, "this node passes on as many requests as it may; send it again in a second",
+        backend_infer_end(call, SHOAL_ERR_FULL, "this node passes on as many requests as it may; send it again in a second",
                   NULL);
         return;
     }
@@ -334,7 +241,7 @@ static void infer_next(struct infer_call *call)
     if (shoal_node_id_equal(node, call->agent->identity.node))
         run_here(call, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
     else
-        run_there(call, node, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
+        backend_infer_out(call, node, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
 }
 
 /* ---- held, until a kernel is ready ---- */
@@ -344,7 +251,7 @@ static void refuse_held(struct infer_call *call)
     char text[300];
 
     (void)snprintf(text, sizeof(text), "Inference service for model <%s> is currently unavailable.", call->infer.model);
-    infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
+    backend_infer_end(call, SHOAL_ERR_UNREACHABLE, text, NULL);
 }
 
 static void held_put(struct infer_call *call)
@@ -364,7 +271,9 @@ static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sche
     SHOAL_ASSERT(facts != NULL);
     if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
         service_doc_knobs(facts->document, facts->replicas, &knobs);
-    if (knobs.started && knobs.kernels_max > 0 && strncmp(facts->pending, FAILING, sizeof(FAILING) - 1) != 0)
+    if (call->gone)
+        backend_infer_end(call, SHOAL_ERR_STALE, "", NULL);
+    else if (knobs.started && knobs.kernels_max > 0 && strncmp(facts->pending, FAILING, sizeof(FAILING) - 1) != 0)
         held_put(call);
     else
         refuse_held(call);
@@ -388,7 +297,7 @@ static void hold(struct infer_call *call)
     };
 
     if (held_full(call->agent)) {
-        infer_end(call, SHOAL_ERR_FULL, "as many requests wait here for kernels as may; send it again in a second",
+        backend_infer_end(call, SHOAL_ERR_FULL, "as many requests wait here for kernels as may; send it again in a second",
                   NULL);
         return;
     }
@@ -405,15 +314,16 @@ void backend_infer_look(struct agent *agent)
     struct infer_call *call = agent->held;
     unsigned left = SHOAL_SERVICE_QUEUE_MAX;
 
+    backend_infer_serve_look(agent);
     agent->held = NULL;
     while (call != NULL && left-- > 0) { /* those that are held again are put before */
         struct infer_call *next = call->next;
 
         call->next = NULL;
-        if (agent->stopping)
+        if (agent->stopping && !call->gone)
             refuse_held(call);
         else
-            infer_next(call);
+            backend_infer_next(call);
         call = next;
     }
 }
@@ -440,23 +350,25 @@ static void infer_found(void *arg, enum shoal_err err, const char *text, const s
 {
     struct infer_call *call = arg;
 
-    if (err != SHOAL_OK) {
-        infer_end(call, err, text, NULL);
+    if (err != SHOAL_OK || call->gone) {
+        backend_infer_end(call, err, text, NULL);
         return;
     }
     call->job = call->current = service->job;
     call->before = service->before;
-    infer_next(call);
+    backend_infer_next(call);
 }
 
-void backend_infer(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
+void backend_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
 {
     struct infer_call *call = calloc(1, sizeof(*call));
     uint32_t timeout_ms = infer->timeout_ms == 0 ? SHOAL_INFER_TIMEOUT_MS : infer->timeout_ms;
 
     SHOAL_ASSERT(call != NULL);
     call->agent = ctx;
-    call->id = ++call->agent->infer_next;
+    call->id = infer->number = ++call->agent->infer_next;
+    call->all_next = call->agent->infer_calls;
+    call->agent->infer_calls = call;
     call->infer = *infer;
     call->deadline_ns = agent_now_ns() + timeout_ms * SHOAL_MS;
     call->done = done;
@@ -464,131 +376,51 @@ void backend_infer(void *ctx, const struct shoal_infer *infer, shoal_backend_inf
     backend_service_find(ctx, infer->model, false, infer_found, call);
 }
 
-/* ---- for others ---- */
-
-struct served {
-    struct agent *agent;
-    struct peer_question *question;
-    struct shoal_node_id from;
-    uint64_t id;
-    bool over;
-};
-
-static void on_notice(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+struct infer_call *backend_infer_find(const struct agent *agent, uint64_t number)
 {
-    (void)arg;
-    (void)err;
-    (void)msg;
-    (void)answer;
+    struct infer_call *call = agent->infer_calls;
+
+    while (call != NULL && call->id != number)
+        call = call->all_next;
+    return call != NULL && !call->gone ? call : NULL;
 }
 
-static void notice(const struct served *served, enum infer_word word)
+void backend_infer_more(void *ctx, uint64_t number, size_t bytes)
 {
-    uint8_t bytes[16];
-    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct agent *agent = ctx;
+    struct infer_call *call = backend_infer_find(agent, number);
 
-    shoal_put_u8(&w, (uint8_t)word);
-    shoal_put_u64(&w, served->id);
-    peer_ask(served->agent->calls, served->from, PEER_INFER, shoal_writer_view(&w), NOTICE_NS, on_notice, NULL);
+    if (call != NULL && call->kernel_id != 0)
+        serve_host_more(agent->serve, call->kernel_id, bytes);
+    else if (call != NULL)
+        backend_infer_out_more(call, bytes);
 }
 
-static void on_handed(void *arg) { notice(arg, WORD_HANDED); }
-
-static void on_served(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer)
+static bool held_remove(const struct infer_call *call)
 {
-    struct served *served = arg;
-    size_t cap = (answer == NULL ? 0 : answer->body.len) + 256;
-    uint8_t *bytes = malloc(cap);
-    struct shoal_writer w = shoal_writer_init(bytes, bytes == NULL ? 0 : cap);
+    struct infer_call **at = &call->agent->held;
 
-    if (answer != NULL) {
-        shoal_put_u32(&w, answer->status);
-        shoal_put_u32(&w, answer->header_len);
-        shoal_put_text(&w, answer->content_type);
-        shoal_put_raw(&w, answer->body.bytes, answer->body.len);
-        if (w.len > PIECE_BYTES)
-            peer_answer(served->question, SHOAL_ERR_TOO_BIG,
-                        "the answer is larger than what goes from one host to another; ask the replica's own host",
-                        (struct shoal_view){ 0 });
-        else
-            peer_answer(served->question, w.failed ? SHOAL_ERR_FULL : SHOAL_OK, "", shoal_writer_view(&w));
-    } else {
-        peer_answer(served->question, err, text, (struct shoal_view){ 0 });
-    }
-    free(bytes);
-    free(served);
+    while (*at != NULL && *at != call)
+        at = &(*at)->next;
+    if (*at == NULL)
+        return false;
+    *at = call->next;
+    call->agent->serving_changed = true;
+    return true;
 }
 
-static void on_word(struct agent *agent, uint64_t id, struct shoal_node_id from, bool waits)
+void backend_infer_cancel(void *ctx, uint64_t number)
 {
-    for (struct infer_call *c = agent->infers; c != NULL; c = c->next)
-        if (c->id == id && shoal_node_id_equal(c->tried[c->tries - 1], from))
-            c->waits = waits;
-}
+    struct agent *agent = ctx;
+    struct infer_call *call = backend_infer_find(agent, number);
 
-struct run_texts {
-    char path[1024], method[16], type[KERNEL_TYPE_BYTES], model[KERNEL_NAME_BYTES], version[KERNEL_NAME_BYTES],
-        user[SHOAL_USER_BYTES_MAX];
-};
-
-static bool get_run(struct shoal_reader *r, struct serve_ask *ask, struct run_texts *t)
-{
-    ask->job = shoal_get_job_id(r);
-    ask->timeout_ms = shoal_get_u32(r);
-    ask->head.header_len = shoal_get_u32(r);
-    shoal_get_text(r, t->path, sizeof(t->path));
-    shoal_get_text(r, t->method, sizeof(t->method));
-    shoal_get_text(r, t->type, sizeof(t->type));
-    shoal_get_text(r, t->model, sizeof(t->model));
-    shoal_get_text(r, t->version, sizeof(t->version));
-    shoal_get_text(r, t->user, sizeof(t->user));
-    ask->body = shoal_view_of(r->bytes + r->at, shoal_reader_left(r));
-    ask->head.path = t->path;
-    ask->head.method = t->method;
-    ask->head.content_type = t->type;
-    ask->head.model = t->model;
-    ask->head.version = t->version;
-    ask->head.user = t->user;
-    return !r->failed && ask->timeout_ms > 0 && ask->timeout_ms <= SHOAL_INFER_TIMEOUT_MS_MAX &&
-           ask->head.header_len <= ask->body.len;
-}
-
-static void answer_look(struct agent *agent, struct shoal_job_id job, struct peer_question *question)
-{
-    struct shoal_buf rows = { 0 };
-    bool fine = backend_kernels_here(agent, job, &rows);
-
-    peer_answer(question, fine ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&rows));
-    shoal_buf_deinit(&rows);
-}
-
-void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
-{
-    struct agent *agent = arg;
-    struct shoal_reader r = shoal_reader_init(args);
-    uint8_t word = shoal_get_enum(&r, WORD_COUNT);
-    uint64_t id = shoal_get_u64(&r);
-    struct serve_ask ask = { .handed = on_handed, .done = on_served };
-    struct run_texts texts;
-    struct served *served;
-
-    if (word == WORD_LOOK && !r.failed) {
-        answer_look(agent, shoal_get_job_id(&r), question);
+    if (call == NULL)
         return;
-    }
-    if (word != WORD_RUN) {
-        on_word(agent, id, from, word == WORD_WAITS);
-        peer_answer(question, SHOAL_OK, "", (struct shoal_view){ 0 });
-        return;
-    }
-    if (!get_run(&r, &ask, &texts)) {
-        peer_answer(question, SHOAL_ERR_MALFORMED, "the request does not decode", (struct shoal_view){ 0 });
-        return;
-    }
-    served = calloc(1, sizeof(*served));
-    SHOAL_ASSERT(served != NULL);
-    *served = (struct served){ .agent = agent, .question = question, .from = from, .id = id };
-    ask.arg = served;
-    if (serve_host_infer(agent->serve, &ask))
-        notice(served, WORD_WAITS);
+    call->gone = true;
+    if (call->kernel_id != 0)
+        serve_host_cancel(agent->serve, call->kernel_id);
+    if (call->kernel_id != 0 || held_remove(call))
+        backend_infer_end(call, SHOAL_ERR_STALE, "", NULL);
+    else
+        backend_infer_out_cancel(call); /* else a callback has it, and ends it */
 }

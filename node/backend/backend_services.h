@@ -21,7 +21,9 @@ void backend_service_count(struct agent *agent, struct shoal_job_id job, uint32_
 void backend_service_submit(void *ctx, const struct shoal_submit *submit, shoal_backend_submit_fn *done, void *arg);
 
 /* As in shoal/backend.h. */
-void backend_infer(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);
+void backend_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg);
+void backend_infer_more(void *ctx, uint64_t number, size_t bytes);
+void backend_infer_cancel(void *ctx, uint64_t number);
 void backend_services(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                       void *arg);
 void backend_service_change(void *ctx, const struct shoal_user *caller, const char *name, enum shoal_service_verb verb,
@@ -44,6 +46,8 @@ size_t backend_infer_held(struct agent *agent, struct shoal_serving *held, size_
 void backend_scale_look(struct agent *agent);
 void backend_scale_end(struct agent *agent);
 
+/* A link broke: what that node asked for is dropped. */
+void backend_infer_down(struct agent *agent, struct shoal_node_id node);
 void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question);
 
 #endif

@@ -1,4 +1,4 @@
-/* A question: u8 0, u64 id, u8 method, args. An answer: u8 1, u64 id, u8 error, text, bytes. */
+/* A question: u8 0, u64 id (0: it is only told), u8 method, args. An answer: u8 1, u64 id, u8 error, text, bytes. */
 #include "peer_call.h"
 
 #include <uv.h>
@@ -113,11 +113,28 @@ void peer_ask(struct peer_calls *calls, struct shoal_node_id node, enum peer_met
         (void)uv_timer_start(&calls->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
 }
 
+/* A question of number 0: an older node answers it, and that is dropped here. */
+enum shoal_err peer_tell(struct peer_calls *calls, struct shoal_node_id node, enum peer_method method,
+                         struct shoal_view args)
+{
+    struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
+
+    shoal_put_u8(&w, 0);
+    shoal_put_u64(&w, 0);
+    shoal_put_u8(&w, (uint8_t)method);
+    shoal_put_raw(&w, args.bytes, args.len);
+    return send_frame(calls, node, &w);
+}
+
 void peer_answer(struct peer_question *question, enum shoal_err err, const char *text, struct shoal_view answer)
 {
     struct peer_calls *calls = question->calls;
     struct shoal_writer w = shoal_writer_init(calls->bytes, sizeof(calls->bytes));
 
+    if (question->id == 0) {
+        free(question);
+        return;
+    }
     shoal_put_u8(&w, 1);
     shoal_put_u64(&w, question->id);
     shoal_put_u8(&w, (uint8_t)err);

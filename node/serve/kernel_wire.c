@@ -56,6 +56,10 @@ enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes
     put_field(&w, "path", ask->path);
     put_field(&w, "user", ask->user);
     put_field(&w, "version", ask->version);
+    if (ask->window > 0) {
+        shoal_pack_put_name(&w, "window");
+        shoal_pack_put_u64(&w, ask->window);
+    }
     shoal_pack_end_map(&w);
     put_body_head(&w, body_bytes);
     if (w.failed)
@@ -63,6 +67,34 @@ enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes
     put_length(head, w.len + body_bytes);
     *len = LENGTH_BYTES + w.len;
     return SHOAL_OK;
+}
+
+static size_t word_end(const struct shoal_pack_writer *w, uint8_t bytes[KERNEL_WORD_BYTES])
+{
+    SHOAL_ASSERT(!w->failed); /* its values are numbers: they fit */
+    put_length(bytes, w->len);
+    return LENGTH_BYTES + w->len;
+}
+
+size_t kernel_more(uint64_t id, uint32_t more, uint8_t bytes[KERNEL_WORD_BYTES])
+{
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes + LENGTH_BYTES, KERNEL_WORD_BYTES - LENGTH_BYTES);
+
+    shoal_pack_put_array(&w, 3);
+    shoal_pack_put_text(&w, "more");
+    shoal_pack_put_u64(&w, id);
+    shoal_pack_put_u64(&w, more);
+    return word_end(&w, bytes);
+}
+
+size_t kernel_cancel(uint64_t id, uint8_t bytes[KERNEL_WORD_BYTES])
+{
+    struct shoal_pack_writer w = shoal_pack_writer_init(bytes + LENGTH_BYTES, KERNEL_WORD_BYTES - LENGTH_BYTES);
+
+    shoal_pack_put_array(&w, 2);
+    shoal_pack_put_text(&w, "cancel");
+    shoal_pack_put_u64(&w, id);
+    return word_end(&w, bytes);
 }
 
 /* ---- from a kernel ---- */

@@ -2,9 +2,12 @@
  *
  *     u32 length of the rest, little end first | one MessagePack array
  *
- *     agent -> kernel   ["infer", id, {path, method, ...}, body]
+ *     agent -> kernel   ["infer", id, {path, method, ...}, body]   ["more", id, bytes]   ["cancel", id]
  *     kernel -> agent   ["ready", {name, version, ...}]   ["done", id, status, {content_type, ...}, body]
  *                       ["part", id, body]   ["failed", text]
+ *
+ * A request with a `window` may be answered in parts: after so many bytes, and the part that goes beyond, the kernel waits until
+ * `more` says that some were passed on.
  *
  * Pure. A kernel is a user's program: what does not decode is malformed, and nothing of it is believed. */
 #ifndef SHOAL_NODE_KERNEL_WIRE_H
@@ -16,6 +19,8 @@
 
 /* A body, and what stands around it. */
 #define KERNEL_FRAME_BYTES_MAX (SHOAL_INFER_BODY_BYTES_MAX + 64 * SHOAL_KIB)
+_Static_assert(SHOAL_INFER_PIECE_BYTES_MAX + 4 * SHOAL_KIB <= SHOAL_FRAME_BYTES_MAX,
+               "a piece of an answer fits a frame between hosts");
 #define KERNEL_TEXT_BYTES 400
 #define KERNEL_TYPE_BYTES 128
 #define KERNEL_NAME_BYTES 64
@@ -30,6 +35,7 @@ struct kernel_ask {
     const char *path, *method, *content_type, *model, *version, *user;
     uint32_t header_len; /* of a body that begins with JSON and goes on with tensors; 0: it is one piece */
     uint32_t deadline_ms; /* from now */
+    uint32_t window;      /* bytes of an answer in parts; 0: it is wanted whole */
 };
 
 struct kernel_message {
@@ -51,6 +57,11 @@ struct kernel_message {
 /* What goes before the body of a request: length, array, and the head of the body. TOO_BIG: a text is too long. */
 SHOAL_MUST_CHECK enum shoal_err kernel_infer_head(const struct kernel_ask *ask, size_t body_bytes,
                                                   uint8_t head[KERNEL_HEAD_BYTES_MAX], size_t *len);
+
+/* Whole frames: so many bytes of parts were passed on; nobody waits for the answer any more. */
+#define KERNEL_WORD_BYTES 32
+size_t kernel_more(uint64_t id, uint32_t more, uint8_t bytes[KERNEL_WORD_BYTES]);
+size_t kernel_cancel(uint64_t id, uint8_t bytes[KERNEL_WORD_BYTES]);
 
 /* How many bytes the first frame of `bytes` has, with its length; 0: it is not whole yet. TOO_BIG: it never can be. */
 SHOAL_MUST_CHECK enum shoal_err kernel_frame(struct shoal_view bytes, size_t *len);

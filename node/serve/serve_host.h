@@ -4,10 +4,11 @@
  *                            | full: FULL             | its process ends: RANK_LOST
  *                            | deadline: TIMEOUT      | deadline: TIMEOUT; the kernel goes on, its answer is dropped
  *
- * H1. Each request ends exactly once, by its `done`.
+ * H1. Each request ends exactly once, by its `done`, or by its asker's serve_host_cancel.
  * H2. A kernel has at most as many requests as it said that it takes; a request that ended without it counts until the
  *     kernel has answered.
- * H3. What a kernel says wrongly (no frame, an id that it does not have) ends its process: it is told to `broken`. */
+ * H3. What a kernel says wrongly (no frame, an id that it does not have, parts beyond what it was told that it may send) ends
+ *     its process: it is told to `broken`. */
 #ifndef SHOAL_NODE_SERVE_HOST_H
 #define SHOAL_NODE_SERVE_HOST_H
 
@@ -42,9 +43,12 @@ struct serve_ask {
     struct shoal_job_id job;
     struct kernel_ask head; /* `id` is given here */
     struct shoal_view body; /* copied */
+    struct shoal_buf *take; /* or this one, which is taken unless `done` says STALE, FULL or TOO_BIG; NULL */
     uint32_t timeout_ms;    /* 0: none */
     const bool *gone;       /* true: it ends with TIMEOUT at the next look; NULL: nobody gives it up */
     void (*handed)(void *arg); /* it waited, and is in a kernel now; NULL: nobody wants to know */
+    void (*piece)(void *arg, struct shoal_view piece); /* P1 of shoal/backend.h; NULL: the answer is wanted whole */
+    uint64_t *id;                                      /* set before anything else */
     serve_done_fn *done;
     void *arg;
 };
@@ -60,6 +64,11 @@ void serve_host_end(struct serve_host *host, uint64_t worker_id);
 /* True: it waits in the queue, and `handed` will say when it does not any more, unless `done` comes first. False: it is in
  * a kernel, or `done` has run already. */
 bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask);
+
+/* So many bytes of its pieces were passed on. An id that is not known means nothing. */
+void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes);
+/* Nobody waits for it any more: `done` does not run. */
+void serve_host_cancel(struct serve_host *host, uint64_t id);
 
 /* One service on this host. */
 struct serve_facts {

@@ -26,6 +26,9 @@ struct request {
     enum request_state state;
     unsigned refs; /* the list that it is in, and each write under way */
     void (*handed)(void *arg);
+    void (*piece)(void *arg, struct shoal_view piece);
+    int64_t window; /* bytes of pieces that may come; below 0 after the piece that went beyond */
+    size_t passed;  /* that were passed on since the kernel was told */
     serve_done_fn *done;
     void *arg;
     uint8_t head[KERNEL_HEAD_BYTES_MAX];
@@ -182,6 +185,33 @@ static void link_write(struct kernel_link *link, struct request *request)
         on_written(&w->write, -1);
 }
 
+struct word_write {
+    uv_write_t write;
+    uint8_t bytes[KERNEL_WORD_BYTES];
+};
+
+static void on_word_written(uv_write_t *write, int status)
+{
+    (void)status; /* as above */
+    free(write->data);
+}
+
+/* `more` 0: it is cancelled. */
+static void say_of(struct replica *replica, uint64_t id, uint32_t more)
+{
+    struct word_write *w = calloc(1, sizeof(*w));
+    uv_buf_t buf;
+    size_t len;
+
+    SHOAL_ASSERT(w != NULL);
+    SHOAL_ASSERT(replica->link != NULL); /* it has the request */
+    w->write.data = w;
+    len = more > 0 ? kernel_more(id, more, w->bytes) : kernel_cancel(id, w->bytes);
+    buf = uv_buf_init((char *)w->bytes, (unsigned)len);
+    if (uv_write(&w->write, (uv_stream_t *)&replica->link->pipe, &buf, 1, on_word_written) != 0)
+        free(w);
+}
+
 static void hand(struct replica *replica, struct request *request)
 {
     request->state = REQUEST_IN_KERNEL;
@@ -322,6 +352,32 @@ static bool on_done(struct serve_host *host, struct replica *replica, const stru
     return true;
 }
 
+/* NULL: it has none of this id. */
+static struct request *request_in(const struct replica *replica, uint64_t id)
+{
+    struct request *request = replica->requests;
+
+    while (request != NULL && request->id != id)
+        request = request->next;
+    return request;
+}
+
+/* False: H3. A part of what ended meanwhile, or of what is wanted whole, is dropped: the kernel may not know. */
+static bool on_part(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
+{
+    struct request *request = request_in(replica, m->id);
+
+    if (request == NULL || request->state == REQUEST_OVER || request->piece == NULL || m->body.len == 0) {
+        host->dropped++;
+        return true;
+    }
+    if (request->window <= 0 || m->body.len > SHOAL_INFER_PIECE_BYTES_MAX)
+        return false;
+    request->window -= (int64_t)m->body.len;
+    request->piece(request->arg, m->body);
+    return true;
+}
+
 /* False: the link is gone. */
 static bool on_message(struct serve_host *host, struct replica *replica, struct shoal_view frame)
 {
@@ -335,6 +391,10 @@ static bool on_message(struct serve_host *host, struct replica *replica, struct 
         fine = on_done(host, replica, m);
         if (!fine)
             (void)snprintf(text, sizeof(text), "the kernel answered a request that it does not have");
+    } else if (fine && m->kind == KERNEL_PART) {
+        fine = on_part(host, replica, m);
+        if (!fine)
+            (void)snprintf(text, sizeof(text), "the kernel sent parts of an answer beyond what it was told that it may");
     } else if (fine && m->kind == KERNEL_FAILED) {
         memcpy(text, m->text, sizeof(text));
         fine = false;
@@ -461,7 +521,7 @@ static void end_late(struct serve_host *host, struct service *service, uint64_t 
     }
 }
 
-/* The kernel keeps it: users submit long work, and fetch what it made from elsewhere. */
+/* The kernel keeps it: users submit long work, and fetch what it made from elsewhere. One that gives pieces stops. */
 static void end_late_in_kernel(struct replica *replica, uint64_t now)
 {
     bool again = true;
@@ -470,6 +530,8 @@ static void end_late_in_kernel(struct replica *replica, uint64_t now)
         again = false;
         for (struct request *r = replica->requests; r != NULL && !again; r = r->next)
             if (r->state != REQUEST_OVER && (r->deadline_ns <= now || is_given_up(r))) {
+                if (r->piece != NULL && replica->link != NULL)
+                    say_of(replica, r->id, 0);
                 request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time", no_answer);
                 again = true; /* its `done` may have changed the list */
             }
@@ -586,13 +648,23 @@ static struct request *request_create(struct serve_host *host, const struct serv
         return NULL;
     head.id = request->id = ++host->next_id;
     head.deadline_ms = ask->timeout_ms;
+    head.window = ask->piece == NULL ? 0 : (uint32_t)SHOAL_INFER_WINDOW_BYTES;
+    request->piece = ask->piece;
+    request->window = head.window;
     request->refs = 1;
     request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : uv_hrtime() + ask->timeout_ms * SHOAL_MS;
     request->gone = ask->gone;
     request->handed = ask->handed;
     request->done = ask->done;
     request->arg = ask->arg;
-    if (kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
+    if (ask->take != NULL &&
+        kernel_infer_head(&head, ask->take->len, request->head, &request->head_len) == SHOAL_OK) {
+        request->body = *ask->take;
+        *ask->take = (struct shoal_buf){ 0 };
+        return request;
+    }
+    if (ask->take == NULL &&
+        kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
         (ask->body.len == 0 || shoal_buf_append(&request->body, ask->body.bytes, ask->body.len) == SHOAL_OK))
         return request;
     shoal_buf_deinit(&request->body);
@@ -611,7 +683,7 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
         return false;
     }
     if (service->waiting_count >= SHOAL_SERVICE_QUEUE_MAX ||
-        service->waiting_bytes + ask->body.len > SHOAL_SERVICE_QUEUE_BYTES_MAX) {
+        service->waiting_bytes + (ask->take == NULL ? ask->body.len : ask->take->len) > SHOAL_SERVICE_QUEUE_BYTES_MAX) {
         ask->done(ask->arg, SHOAL_ERR_FULL, "too many requests wait for this model here; send it again in a second",
                   no_answer);
         return false;
@@ -622,6 +694,8 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
                   no_answer);
         return false;
     }
+    if (ask->id != NULL)
+        *ask->id = request->id;
     sweep_start(host);
     replica = service->waiting == NULL ? replica_free(host, ask->job) : NULL;
     if (replica != NULL) {
@@ -630,6 +704,64 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
     }
     queue(service, request);
     return true;
+}
+
+/* The replica that has it, or NULL: it waits, or is not known. */
+static struct replica *replica_of(struct serve_host *host, uint64_t id, struct request **request)
+{
+    for (unsigned i = 0; i < REPLICAS_MAX; i++) {
+        *request = host->replicas[i].used ? request_in(&host->replicas[i], id) : NULL;
+        if (*request != NULL)
+            return &host->replicas[i];
+    }
+    return NULL;
+}
+
+void serve_host_more(struct serve_host *host, uint64_t id, size_t bytes)
+{
+    struct request *request;
+    struct replica *replica = replica_of(host, id, &request);
+
+    if (replica == NULL || request->state == REQUEST_OVER || request->piece == NULL)
+        return;
+    request->passed += bytes < SHOAL_INFER_BODY_BYTES_MAX ? bytes : 0;
+    if (request->passed < SHOAL_INFER_WINDOW_BYTES / 2)
+        return;
+    request->window += (int64_t)request->passed;
+    say_of(replica, id, (uint32_t)request->passed);
+    request->passed = 0;
+}
+
+static bool cancel_waiting(struct service *service, uint64_t id)
+{
+    struct request **at = &service->waiting;
+    struct request *request;
+
+    while (*at != NULL && (*at)->id != id)
+        at = &(*at)->next;
+    request = *at;
+    if (request == NULL)
+        return false;
+    *at = request->next;
+    service->waiting_count--;
+    service->waiting_bytes -= request->body.len;
+    request->state = REQUEST_OVER;
+    request_unref(request);
+    return true;
+}
+
+void serve_host_cancel(struct serve_host *host, uint64_t id)
+{
+    struct request *request;
+    struct replica *replica = replica_of(host, id, &request);
+
+    if (replica != NULL && request->state != REQUEST_OVER) {
+        request->state = REQUEST_OVER; /* the kernel's answer is dropped (H2) */
+        say_of(replica, id, 0);
+    }
+    for (unsigned i = 0; i < SERVICES_MAX && replica == NULL; i++)
+        if (host->services[i].used && cancel_waiting(&host->services[i], id))
+            return;
 }
 
 static uint32_t requests_of(const struct replica *replica)

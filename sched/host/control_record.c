@@ -153,7 +153,22 @@ static void get_serving(struct shoal_pack_reader *r, void *base)
     serving->count = (uint8_t)(count / SERVING_VALUES);
 }
 
-static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("services", put_serving, get_serving) };
+static bool put_pieces(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_serving_record *serving = base;
+
+    if (w != NULL && serving->pieces)
+        shoal_pack_put_u64(w, 1);
+    return serving->pieces;
+}
+
+static void get_pieces(struct shoal_pack_reader *r, void *base)
+{
+    ((struct shoal_serving_record *)base)->pieces = shoal_pack_get_u64(r, UINT32_MAX) > 0;
+}
+
+static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("pieces", put_pieces, get_pieces),
+                                                          SHOAL_PACK_OWN("services", put_serving, get_serving) };
 static const struct shoal_pack_table serving_table = SHOAL_PACK_TABLE(serving_fields);
 
 enum shoal_err shoal_serving_record_encode(const struct shoal_serving_record *serving, uint8_t *bytes, size_t cap,

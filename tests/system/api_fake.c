@@ -487,7 +487,7 @@ static void fake_curve(void *ctx, const struct shoal_user *caller, const char *i
 }
 
 /* One service, "echo": it answers what it is asked. */
-static void fake_infer(void *ctx, const struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
+static void fake_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
 {
     struct shoal_inferred inferred = { 200, infer->header_len, infer->content_type, infer->body };
     struct shoal_msg msg = { "" };
@@ -497,6 +497,19 @@ static void fake_infer(void *ctx, const struct shoal_infer *infer, shoal_backend
         done(arg, SHOAL_OK, &msg, &inferred);
     else
         done(arg, shoal_fail(&msg, SHOAL_ERR_NOT_FOUND, "Model <%.100s> doesn't exist.", infer->model), &msg, NULL);
+}
+
+static void fake_infer_more(void *ctx, uint64_t number, size_t bytes)
+{
+    (void)ctx;
+    (void)number;
+    (void)bytes;
+}
+
+static void fake_infer_cancel(void *ctx, uint64_t number)
+{
+    (void)ctx;
+    (void)number;
 }
 
 static void fake_services(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
@@ -750,6 +763,8 @@ static struct shoal_backend backend_of(struct fake *fake)
         .curve = fake_curve,
         .why = fake_why,
         .infer = fake_infer,
+        .infer_more = fake_infer_more,
+        .infer_cancel = fake_infer_cancel,
         .services = fake_services,
         .service_look = fake_service_look,
         .service_edit = fake_service_edit,

@@ -25,6 +25,8 @@ def resolve(node):
 def check(value, schema, where):
     schema = resolve(schema)
     kind = schema.get("type")
+    if value is None and schema.get("nullable"):
+        return
     if kind:
         assert isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool)), (where, value, kind)
     if "enum" in schema:

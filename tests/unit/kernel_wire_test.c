@@ -48,6 +48,32 @@ static void test_request(void **state)
     assert_int_equal(kernel_infer_head(&ask, 3, bytes, &len), SHOAL_ERR_TOO_BIG);
 }
 
+/* One value after the other, as text. */
+static void assert_word(const uint8_t *frame, size_t len, const char *kind, uint64_t id, uint64_t more)
+{
+    struct shoal_pack_reader r = shoal_pack_reader_init(shoal_view_of(frame + 4, len - 4));
+    size_t whole;
+
+    assert_int_equal(kernel_frame(shoal_view_of(frame, len), &whole), SHOAL_OK);
+    assert_int_equal(whole, len);
+    assert_int_equal(shoal_pack_get_array(&r, 8), more > 0 ? 3 : 2);
+    assert_true(shoal_view_equal(shoal_pack_get_str(&r, 16), shoal_view_text(kind)));
+    assert_int_equal(shoal_pack_get_u64(&r, UINT64_MAX), id);
+    if (more > 0)
+        assert_int_equal(shoal_pack_get_u64(&r, UINT64_MAX), more);
+    assert_true(shoal_pack_reader_done(&r));
+}
+
+static void test_words(void **state)
+{
+    uint8_t word[KERNEL_WORD_BYTES];
+
+    (void)state;
+    assert_word(word, kernel_more(UINT64_MAX, UINT32_MAX, word), "more", UINT64_MAX, UINT32_MAX);
+    assert_word(word, kernel_more(1, 70000, word), "more", 1, 70000);
+    assert_word(word, kernel_cancel(UINT64_MAX, word), "cancel", UINT64_MAX, 0);
+}
+
 static void test_frames(void **state)
 {
     const uint8_t none[4] = { 0 }, large[4] = { 0xff, 0xff, 0xff, 0x7f };
@@ -132,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request),
+        cmocka_unit_test(test_words),
         cmocka_unit_test(test_frames),
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_nonsense),

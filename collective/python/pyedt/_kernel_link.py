@@ -1,14 +1,16 @@
 """The link between an agent and a kernel: frames on a stream socket, and MessagePack without a library.
 
     frame    u32 length of the rest, little-endian; then one MessagePack array [kind, ...]
-    agent    ["infer", id, {path, method, content_type, deadline_ms, ...}, body]  ["cancel", id]  ["stop"]
+    agent    ["infer", id, {path, method, content_type, deadline_ms, ...}, body]  ["more", id, bytes]  ["cancel", id]  ["stop"]
     kernel   ["ready", {...}]  ["done", id, status, {content_type, ...}, body]  ["part", id, body]  ["failed", text]
 
 L1. Each "infer" is answered by exactly one "done", a cancelled one too.
+L3. Where an "infer" has a "window", parts may come before: so many bytes, and the part that goes beyond, until "more" adds some.
 L2. Only the process that accepted a connection writes to it: a child that a kernel forked does not.
 The encoding has what frames need: None, bool, int, float, str, bytes, list, dict. It runs wherever a user's Python does."""
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -224,9 +226,15 @@ class Connection:
         return self.send(b"\x95\xa4done" + pack_int(number) + pack_int(status) + pack(headers) + pack_bytes_head(len(body)),
                          body)
 
-    def receive(self, wait):
-        """Takes what is there, or waits for some. False: the agent has closed."""
+    def receive(self, wait, wait_s=None):
+        """Takes what is there, or waits for some, for ever or so long. False: the agent has closed."""
+        if self.lost:
+            return False
         size = max(READ_BYTES, min(self._frames.missing(), 4 << 20))
+        if wait_s is not None:
+            if wait and not select.select([self._stream], [], [], wait_s)[0]:
+                return True
+            wait = False
         try:
             data = self._stream.recv(size, 0 if wait else socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):

@@ -7,7 +7,9 @@ K2. A task is answered once. What a batch reached and left unanswered is answere
     the head of the queue.
 K3. An exception costs its own batch. SystemExit ends the process.
 K4. The process that watches (kernel_host) reads `Shared`: which phase this one is in, and since when a batch runs.
-K5. What a kernel forks holds no end of the link."""
+K5. What a kernel forks holds no end of the link.
+K6. A part of an answer waits until the client has taken most of those before it. Whoever waits reads frames meanwhile, one
+    thread at a time: the word that lets it go on comes by the same link."""
 
 import collections
 import json
@@ -16,6 +18,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import time
 import traceback
 
@@ -24,6 +27,8 @@ from pyedt import _kernel_link
 LAUNCHED, CALLED, READY, STOPPING = range(4)
 SHARED_BYTES = 4096
 REASON_AT, REASON_BYTES_MAX = 32, 2000  # before it: phase, since, length of the reason
+PART_BYTES_MAX = 256 << 10  # one part is one message, and goes from host to host in one frame
+LOOK_S = 0.05  # how long one look waits for a word of the agent
 QUEUE_MAX = 4096  # beyond it the agent has to wait; it hands over no more than a batch
 TEXT_PLAIN = "text/plain; charset=utf-8"
 
@@ -75,7 +80,8 @@ def last_line(error):
 class Task:
     """One request. `reached`: user code has seen it."""
 
-    __slots__ = ("number", "meta", "body", "connection", "serial", "deadline", "reached", "answered", "place", "open")
+    __slots__ = ("number", "meta", "body", "connection", "serial", "deadline", "reached", "answered", "place", "open", "credit",
+                 "cancelled")
 
     def __init__(self, number, meta, body, connection, serial=0):
         self.number, self.meta, self.body, self.connection, self.serial = number, meta, body, connection, serial
@@ -83,6 +89,9 @@ class Task:
         self.deadline = time.monotonic() + left / 1000 if left > 0 else None
         self.reached = self.answered = self.open = False
         self.place = 0
+        window = meta.get("window")
+        self.credit = window if type(window) is int and window > 0 else None  # None: the answer is wanted whole
+        self.cancelled = False
 
     def answer(self, status, headers, body):
         """False: it had been answered, or its batch is over (K2)."""
@@ -98,9 +107,20 @@ class Task:
     def refuse(self, status, text):
         return self.answer(status, {"content_type": TEXT_PLAIN}, text.encode("utf-8", "replace"))
 
+    def streams(self):
+        """Parts are wanted, and somebody waits for them."""
+        return self.credit is not None and self.open and not (self.answered or self.cancelled or self.connection.lost)
+
+    def late(self):
+        return self.deadline is not None and self.deadline <= time.monotonic()
+
     def part(self, data):
-        if self.answered or not self.open or not self.meta.get("stream"):
+        """Whether it has been sent. There must be credit (K6)."""
+        if len(data) > PART_BYTES_MAX:
+            raise ValueError("a part of an answer has %d bytes; at most %d are passed on in one" % (len(data), PART_BYTES_MAX))
+        if not self.streams() or not data:
             return False
+        self.credit -= len(data)
         return self.connection.send_frame("part", self.number, data)
 
 
@@ -113,6 +133,7 @@ class Server:
         self._listener, self._shared, self._batch, self.name = listener, shared, batch, name
         self._queue, self._stopping, self._waiting = collections.deque(), False, False
         self._said, self._connection, self._serial = set(), None, 0
+        self._reading, self._running, self._answering = threading.Lock(), [], {}
         self.description = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
@@ -180,7 +201,7 @@ class Server:
         try:
             connection.send_frame("ready", ready)
             while not self._stopping and self._take(connection):
-                batch = self._next_batch()
+                batch = self._next_batch(self._batch)
                 if batch:
                     self._invoke(batch, invoke)
         except _kernel_link.Malformed as error:
@@ -196,12 +217,13 @@ class Server:
     def _take(self, connection):
         """Reads what has come; waits where nothing is to be done. False: the agent is gone."""
         if len(self._queue) < QUEUE_MAX or connection.lost:  # a cancel may be among what has come
-            if self._wait(connection.receive, not self._queue) is False:
-                return False
-            frame = connection.next()
-            while frame is not None:
-                self._hear(frame, connection)
+            with self._reading:  # a thread of an answer that is over may still look
+                if self._wait(connection.receive, not self._queue) is False:
+                    return False
                 frame = connection.next()
+                while frame is not None:
+                    self._hear(frame, connection)
+                    frame = connection.next()
         return True
 
     def _hear(self, frame, connection):
@@ -216,6 +238,10 @@ class Server:
             self._queue.append(Task(number, meta, body, connection, self._serial))
         elif kind == "cancel" and len(frame) >= 2:
             self._cancel(frame[1])
+        elif kind == "more" and len(frame) == 3 and type(frame[2]) is int:
+            task = self._answering.get(frame[1])
+            if task is not None and task.credit is not None:
+                task.credit += frame[2]
         elif kind == "stop":
             self._stopping = True
         # a newer agent's other frames are passed over
@@ -227,25 +253,61 @@ class Server:
                 task.open = True
                 task.refuse(499, "cancelled")
                 return
+        if number in self._answering:
+            self._answering[number].cancelled = True
 
-    def _next_batch(self):
-        """Up to a batch of what waits, in order; without those whose time is over."""
-        batch, now = [], time.monotonic()
-        while self._queue and len(batch) < self._batch and not self._stopping:
+    # ---- answers in parts ----
+
+    def look(self, wait_s):
+        """Reads what has come, for at most so long (0: at once). For whoever answers in parts; False: the agent is gone."""
+        connection = self._connection
+        with self._reading:
+            alive = connection.receive(wait_s > 0, wait_s)
+            frame = connection.next() if alive else None
+            while frame is not None:
+                self._hear(frame, connection)
+                frame = connection.next()
+        return alive
+
+    def send_part(self, task, data):
+        """K6. Whether it was sent: not where the answer is wanted whole, nor to a client that is gone."""
+        while task.streams() and task.credit <= 0 and not task.late():
+            self.look(LOOK_S)
+        return not task.late() and task.part(data)
+
+    def join(self):
+        """What has come while a batch runs, as far as there is room in it."""
+        room = self._batch - sum(not task.answered for task in self._running)
+        joined = self._next_batch(room) if room > 0 else []
+        self._begin(joined)
+        return joined
+
+    # ---- batches ----
+
+    def _begin(self, batch):
+        for task in batch:
+            task.place = len(self._running)
+            self._running.append(task)
+            self._answering[task.number] = task
+
+    def _next_batch(self, room):
+        """Up to `room` of what waits, in order; without those whose time is over."""
+        batch = []
+        while self._queue and len(batch) < room and not self._stopping:
             task = self._queue.popleft()
             task.open = True
-            if task.deadline is not None and task.deadline <= now:
+            if task.late():
                 task.refuse(504, "the deadline passed while the request waited for the kernel")
             else:
                 batch.append(task)
         return batch
 
     def _invoke(self, batch, invoke):
-        for place, task in enumerate(batch):
-            task.place = place
+        self._running = running = []
+        self._begin(batch)
         batch[0].reached = True
         reason = None
-        self._shared.set_busy(True)
+        self.busy()
         try:
             invoke(batch)
         except Exception as error:  # K3
@@ -254,15 +316,20 @@ class Server:
             reason = last_line(error)
         self._shared.set_busy(False)
         again = []
-        for task in batch:
+        for task in running:
+            self._answering.pop(task.number, None)
             if not task.answered and not task.reached:
                 again.append(task)
             elif not task.answered:
                 task.refuse(500, reason or "the kernel returned without an answer to this request")
             task.open = False
         if again:
-            self.say_once("a batch was left with %d of %d requests unread: they are given again" % (len(again), len(batch)))
+            self.say_once("a batch was left with %d of %d requests unread: they are given again" % (len(again), len(running)))
             self._queue.extendleft(reversed(again))
+
+    def busy(self):
+        """Something of a batch begins now: what runs too long from here on hangs (K4)."""
+        self._shared.set_busy(True)
 
 
 def content_type_of(data):

@@ -1,0 +1,393 @@
+/* See asking.h for the picture and the rules. */
+#include "asking.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shoal/banned.h"
+
+#define RETRY_S 1
+#define EVENTS "text/event-stream"
+
+struct asking {
+    struct http_request *request;
+    struct shoal_buf body;
+    struct shoal_infer infer;
+    enum asker asker;
+    bool events;  /* A1: the client wants them */
+    bool started; /* the first one has come: the answer is under way */
+    bool writing;
+    bool over;             /* the backend has nothing more */
+    struct shoal_buf out;  /* events that wait for the socket */
+    size_t out_pieces;     /* bytes of pieces in them */
+    size_t writing_pieces; /* the same of those that are being written */
+};
+
+static void asking_free(void *state)
+{
+    struct asking *a = state;
+
+    a->request->http->infer_bytes -= a->body.len;
+    shoal_buf_deinit(&a->body);
+    shoal_buf_deinit(&a->out);
+    free(a);
+}
+
+/* ---- errors ---- */
+
+void asking_refuse(struct http_request *request, enum asker asker, int status, const char *text)
+{
+    struct shoal_buf buf = { 0 };
+    struct json_writer w = json_writer_init(&buf);
+    char shown[600];
+
+    if (status == 429 || status == 503)
+        http_header_add(request, "Retry-After", "%d", RETRY_S);
+    (void)snprintf(shown, sizeof(shown), "%s", text);
+    http_text_show(shown);
+    if (asker == ASKER_DLIM) {
+        http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(shown));
+        return;
+    }
+    if (asker == ASKER_OPENAI) {
+        http_openai_error(&w, status, shown);
+    } else {
+        json_object_begin(&w, NULL);
+        json_text(&w, "error", shown);
+        json_end(&w);
+    }
+    http_respond_json(request, status, &w);
+}
+
+static int status_of(enum shoal_err err, enum asker asker)
+{
+    if (err == SHOAL_ERR_NOT_FOUND)
+        return 404;
+    if (err == SHOAL_ERR_TOO_BIG)
+        return 413;
+    if (err == SHOAL_ERR_TIMEOUT)
+        return 504;
+    if (err == SHOAL_ERR_FULL)
+        return asker == ASKER_DLIM ? 503 : 429;
+    if (err == SHOAL_ERR_UNREACHABLE || err == SHOAL_ERR_NOT_LEADER || err == SHOAL_ERR_STORAGE)
+        return 503;
+    return err == SHOAL_ERR_INVALID ? 400 : 500;
+}
+
+/* ---- one answer ---- */
+
+/* JSON as Python writes it, NaN and Infinity too; a look at its ends is enough to name it. */
+static bool looks_like_json(struct shoal_view body)
+{
+    size_t at = 0, end = body.len;
+
+    while (at < end && strchr(" \t\r\n", body.bytes[at]) != NULL && body.bytes[at] != 0)
+        at++;
+    while (end > at && strchr(" \t\r\n", body.bytes[end - 1]) != NULL && body.bytes[end - 1] != 0)
+        end--;
+    if (at == end)
+        return false;
+    return (body.bytes[at] == '{' && body.bytes[end - 1] == '}') ||
+           (body.bytes[at] == '[' && body.bytes[end - 1] == ']');
+}
+
+static const char *type_of(const struct shoal_inferred *inferred)
+{
+    if (inferred->content_type[0] != '\0')
+        return inferred->content_type;
+    return looks_like_json(inferred->body) ? "application/json" : "text/plain; charset=utf-8";
+}
+
+/* What a kernel says of its own failure is text: OpenAI's clients read an object. */
+static bool respond_own_error(struct asking *a, const struct shoal_inferred *inferred)
+{
+    char text[600];
+
+    if (a->asker != ASKER_OPENAI || inferred->status < 400 || looks_like_json(inferred->body))
+        return false;
+    (void)snprintf(text, sizeof(text), "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
+                   inferred->body.len == 0 ? "" : (const char *)inferred->body.bytes);
+    asking_refuse(a->request, a->asker, (int)inferred->status, text);
+    return true;
+}
+
+static void respond_whole(struct asking *a, const struct shoal_inferred *inferred)
+{
+    if (respond_own_error(a, inferred))
+        return;
+    if (inferred->header_len > 0)
+        http_header_add(a->request, "Inference-Header-Content-Length", "%" PRIu32, inferred->header_len);
+    http_respond(a->request, (int)inferred->status, type_of(inferred), inferred->body);
+}
+
+/* ---- events ---- */
+
+/* "data: " before each line, and an empty line behind the last one. False: no memory. */
+static bool put_event(struct asking *a, struct shoal_view piece)
+{
+    size_t at = 0;
+    enum shoal_err err = SHOAL_OK;
+
+    do {
+        size_t len = 0;
+
+        while (at + len < piece.len && piece.bytes[at + len] != '\n' && piece.bytes[at + len] != '\r')
+            len++;
+        err = shoal_buf_append(&a->out, "data: ", 6);
+        if (err == SHOAL_OK && len > 0)
+            err = shoal_buf_append(&a->out, piece.bytes + at, len);
+        if (err == SHOAL_OK)
+            err = shoal_buf_append(&a->out, "\n", 1);
+        at += len;
+        if (at + 1 < piece.len && piece.bytes[at] == '\r' && piece.bytes[at + 1] == '\n')
+            at++;
+        at++;
+    } while (err == SHOAL_OK && at < piece.len);
+    if (err == SHOAL_OK)
+        err = shoal_buf_append(&a->out, "\n", 1);
+    a->out_pieces += piece.len;
+    return err == SHOAL_OK;
+}
+
+static void write_next(struct http_request *request);
+
+static void write_out(struct asking *a)
+{
+    struct shoal_buf out = a->out;
+
+    a->writing = true;
+    a->writing_pieces = a->out_pieces;
+    a->out = (struct shoal_buf){ 0 };
+    a->out_pieces = 0;
+    http_stream_write(a->request, shoal_buf_view(&out), write_next);
+    shoal_buf_deinit(&out);
+}
+
+static void events_end(struct asking *a)
+{
+    struct http_request *request = a->request;
+
+    request->gone = NULL;
+    http_stream_end(request);
+    http_request_release(request);
+}
+
+/* What was written is in the socket, or the client is gone. */
+static void write_next(struct http_request *request)
+{
+    struct asking *a = request->state;
+
+    a->writing = false;
+    if (request->conn == NULL)
+        return;
+    if (!a->over)
+        request->http->backend.infer_more(request->http->backend.ctx, a->infer.number, a->writing_pieces);
+    if (a->writing || request->conn == NULL)
+        return;
+    if (a->out.len > 0)
+        write_out(a);
+    else if (a->over)
+        events_end(a);
+}
+
+static void events_start(struct asking *a)
+{
+    a->started = true;
+    http_stream_start(a->request, 200, EVENTS, HTTP_LENGTH_UNKNOWN);
+}
+
+static void on_piece(void *arg, struct shoal_view piece)
+{
+    struct asking *a = arg;
+
+    if (!a->started)
+        events_start(a);
+    if (a->request->conn == NULL)
+        return; /* it went while the head was written */
+    if (!put_event(a, piece))
+        http_stream_abort(a->request);
+    else if (!a->writing)
+        write_out(a);
+}
+
+static bool put_error_event(struct asking *a, int status, const char *text)
+{
+    struct shoal_buf json = { 0 };
+    struct json_writer w = json_writer_init(&json);
+    bool fine;
+
+    if (a->asker == ASKER_OPENAI) {
+        http_openai_error(&w, status, text);
+    } else {
+        json_object_begin(&w, NULL);
+        json_text(&w, "error", text);
+        json_end(&w);
+    }
+    fine = !w.failed && (a->asker == ASKER_OPENAI || shoal_buf_append(&a->out, "event: error\n", 13) == SHOAL_OK) &&
+           put_event(a, shoal_buf_view(&json));
+    shoal_buf_deinit(&json);
+    return fine;
+}
+
+/* The last event of a stream says how it ended: OpenAI's [DONE], or why not. */
+static void events_over(struct asking *a, enum shoal_err err, const char *text, const struct shoal_inferred *inferred)
+{
+    bool fine = true;
+    char shown[600];
+
+    a->over = true;
+    if (a->request->conn == NULL)
+        return;
+    if (err != SHOAL_OK) {
+        fine = put_error_event(a, status_of(err, a->asker), text);
+    } else if (inferred->status >= 400) {
+        (void)snprintf(shown, sizeof(shown), "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
+                       inferred->body.len == 0 ? "" : (const char *)inferred->body.bytes);
+        http_text_show(shown);
+        fine = put_error_event(a, (int)inferred->status, shown);
+    } else {
+        if (inferred->body.len > 0)
+            fine = put_event(a, inferred->body);
+        if (a->asker == ASKER_OPENAI)
+            fine = fine && put_event(a, shoal_view_text("[DONE]"));
+    }
+    if (!fine)
+        http_stream_abort(a->request);
+    else if (!a->writing && a->out.len > 0)
+        write_out(a);
+    else if (!a->writing)
+        events_end(a);
+}
+
+/* ---- what the backend says ---- */
+
+static void on_inferred(void *arg, enum shoal_err err, const struct shoal_msg *msg,
+                        const struct shoal_inferred *inferred)
+{
+    struct asking *a = arg;
+    struct http_request *request = a->request;
+
+    a->over = true;
+    /* Who wants OpenAI's events gets them, of a kernel that answers in one piece too. */
+    if (!a->started && a->events && a->asker == ASKER_OPENAI && err == SHOAL_OK && inferred->status < 400)
+        events_start(a);
+    if (a->started) {
+        events_over(a, err, msg->text, inferred);
+        return;
+    }
+    request->gone = NULL;
+    if (err != SHOAL_OK)
+        asking_refuse(request, a->asker, status_of(err, a->asker), msg->text);
+    else
+        respond_whole(a, inferred);
+    http_request_release(request);
+}
+
+/* A2. */
+static void on_gone(struct http_request *request)
+{
+    struct asking *a = request->state;
+
+    request->gone = NULL;
+    if (!a->over)
+        request->http->backend.infer_cancel(request->http->backend.ctx, a->infer.number);
+    a->over = true;
+    http_request_release(request);
+}
+
+/* ---- the request ---- */
+
+void asking_begin(struct http_request *request)
+{
+    struct asking *a;
+
+    if (request->head.content_length > SHOAL_INFER_BODY_BYTES_MAX) {
+        asking_refuse(request, ASKER_OIP, 413, "the request body is larger than a model takes");
+        return;
+    }
+    a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        http_respond_error(request, 503, "out of memory; try again later");
+        return;
+    }
+    a->request = request;
+    request->state = a;
+    request->state_free = asking_free;
+}
+
+void asking_data(struct http_request *request, struct shoal_view content)
+{
+    struct asking *a = request->state;
+
+    if (a->body.len + content.len > SHOAL_INFER_BODY_BYTES_MAX)
+        asking_refuse(request, ASKER_OIP, 413, "the request body is larger than a model takes");
+    else if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX)
+        asking_refuse(request, ASKER_OIP, 503,
+                      "this node holds as many request bodies as it may; send it again in a second");
+    else if (shoal_buf_append(&a->body, content.bytes, content.len) != SHOAL_OK)
+        http_respond_error(request, 503, "out of memory; try again later");
+    else
+        request->http->infer_bytes += content.len;
+}
+
+struct shoal_view asking_body(const struct http_request *request)
+{
+    const struct asking *a = request->state;
+
+    return shoal_buf_view(&a->body);
+}
+
+void asking_stream(struct http_request *request)
+{
+    struct asking *a = request->state;
+
+    a->events = true;
+}
+
+/* A header as text in the arena; "" where there is none. */
+static const char *header_of(struct http_request *request, const char *name)
+{
+    struct shoal_view value;
+    const char *text;
+
+    if (!http1_header_find(&request->head, name, &value) || value.len == 0)
+        return "";
+    text = arena_copy(&request->arena, value);
+    return text == NULL ? "" : text;
+}
+
+void asking_run(struct http_request *request, enum asker asker, const char *model, const char *version)
+{
+    const struct shoal_backend *backend = &request->http->backend;
+    struct asking *a = request->state;
+    const char *path = arena_copy(&request->arena, request->head.path);
+    const char *type = header_of(request, "content-type");
+    const char *split = header_of(request, "inference-header-content-length");
+    char *end = NULL;
+    unsigned long header_len = strtoul(split, &end, 10);
+
+    if (*end != '\0' || header_len > a->body.len) {
+        asking_refuse(request, asker, 400, "Inference-Header-Content-Length is no number up to the body's length");
+        return;
+    }
+    if (path == NULL || strlen(path) >= 512 || strlen(type) >= 128 || strlen(version) >= 64) {
+        asking_refuse(request, asker, 400, "the address, the version or the content type is too long");
+        return;
+    }
+    a->asker = asker;
+    a->events = a->events || (asker != ASKER_OPENAI && strstr(header_of(request, "accept"), EVENTS) != NULL);
+    a->infer = (struct shoal_infer){ .caller = &request->user,
+                                     .model = model,
+                                     .version = version,
+                                     .method = "POST",
+                                     .path = path,
+                                     .content_type = type,
+                                     .header_len = (uint32_t)header_len,
+                                     .body = shoal_buf_view(&a->body),
+                                     .piece = a->events ? on_piece : NULL };
+    http_request_hold(request);
+    request->gone = on_gone;
+    backend->infer(backend->ctx, &a->infer, on_inferred, a);
+}

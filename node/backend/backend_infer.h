@@ -1,0 +1,100 @@
+/* Requests for models on their way between two nodes (the picture of all of it: backend_infer.c).
+ *
+ *     the node that was asked                             the host of the kernel
+ *       OPEN  head, first bytes of the body  ---------->    a question: its answer ends the request
+ *       BODY  the next bytes                 ---------->    at most INFER_ON_WAY_BYTES that it has not TOOK
+ *                                  <-- WAITS, HANDED ---    the body is whole: in the queue; in a kernel
+ *                                            <--- PIECE     of an answer in pieces: within the window of shoal/backend.h
+ *                                            <--- PART      of an answer's body that is large
+ *       MORE  so many bytes were passed on   ---------->
+ *       CANCEL                               ---------->
+ *                                            <--- answer    status, type, and what is left of the body
+ *
+ * L1. All of a request goes over one lane, in order: no word has a number.
+ * L2. What finds no room in the link's queue stays where it is and is tried again every INFER_AGAIN_MS.
+ * L3. A node that says in gossip that it takes pieces is asked so (decision 0009); an older one with RUN, in one frame. */
+#ifndef SHOAL_NODE_BACKEND_INFER_H
+#define SHOAL_NODE_BACKEND_INFER_H
+
+#include "agent_backend.h"
+#include "backend_services.h"
+
+#define INFER_TRIES_MAX 8
+/* Bytes of one frame of a body: a turn of the loop seals a few of them. */
+#define INFER_CHUNK_BYTES (256 * SHOAL_KIB)
+#define INFER_ON_WAY_BYTES SHOAL_MIB
+/* The largest body for an older node. */
+#define INFER_WHOLE_BYTES_MAX SHOAL_MIB
+#define INFER_AGAIN_MS 10
+
+enum infer_word {
+    WORD_RUN,
+    WORD_WAITS,
+    WORD_HANDED,
+    WORD_LOOK = BACKEND_INFER_LOOK,
+    WORD_OPEN,
+    WORD_BODY,
+    WORD_TOOK,
+    WORD_PIECE,
+    WORD_PART,
+    WORD_MORE,
+    WORD_CANCEL,
+    WORD_COUNT
+};
+
+struct infer_call {
+    struct infer_call *next;     /* of those that another host has, or that are held */
+    struct infer_call *all_next; /* of all */
+    struct agent *agent;
+    uint64_t id;
+    uint64_t kernel_id; /* of serve_host, where a kernel of this host has it; else 0 */
+    bool gone;          /* I4 */
+    struct shoal_infer infer;
+    struct shoal_job_id job;     /* whose kernels are asked */
+    struct shoal_job_id current; /* that the service's name stands for */
+    uint64_t deadline_ns;
+    struct shoal_node_id tried[INFER_TRIES_MAX]; /* the last one has it now */
+    unsigned tries;
+    bool waits;  /* there, by its word */
+    bool locked; /* within its own sending: what ends at once is looked at after it */
+    bool again;
+    bool full;                  /* a host was */
+    uint64_t asked_ns;          /* when its group was asked; 0: it was not */
+    struct shoal_job_id before; /* of a version that is not ready yet: the one that it takes the place of */
+    bool pieces;                /* L3: of the host that has it */
+    size_t body_sent, body_took;
+    int64_t window;          /* bytes of pieces that may come */
+    size_t passed;           /* bytes that were passed on, of which the host does not know yet */
+    struct shoal_buf answer; /* what has come of a large one */
+    shoal_backend_infer_fn *done;
+    void *arg;
+};
+
+/* backend_infer.c */
+void backend_infer_next(struct infer_call *call);
+void backend_infer_end(struct infer_call *call, enum shoal_err err, const char *text,
+                       const struct shoal_inferred *inferred);
+/* NULL: there is none, or its client is gone. */
+struct infer_call *backend_infer_find(const struct agent *agent, uint64_t number);
+
+/* backend_infer_out.c */
+void backend_infer_out(struct infer_call *call, struct shoal_node_id node, uint32_t timeout_ms);
+void backend_infer_out_more(struct infer_call *call, size_t bytes);
+void backend_infer_out_cancel(struct infer_call *call);
+/* WAITS, HANDED, TOOK, PIECE or PART, of the host that has the request. */
+void backend_infer_out_word(struct agent *agent, enum infer_word word, uint64_t id, struct shoal_node_id from,
+                            struct shoal_view rest);
+/* L2. */
+void backend_infer_stuck(struct agent *agent);
+void backend_infer_out_again(struct agent *agent);
+/* False: there was no room, which will be looked at again; or no link. */
+bool backend_infer_tell(struct agent *agent, struct shoal_node_id node, enum infer_word word,
+                                         uint64_t id, struct shoal_view rest);
+bool backend_infer_tell_count(struct agent *agent, struct shoal_node_id node, enum infer_word word, uint64_t id,
+                              size_t count);
+
+/* backend_infer_serve.c */
+void backend_infer_serve_look(struct agent *agent);
+void backend_infer_serve_again(struct agent *agent);
+
+#endif

@@ -1,0 +1,428 @@
+/* Requests that other nodes pass on to kernels of this host. See backend_infer.h for the words.
+ *
+ *     OPEN, BODY... --> gathered --> serve_host --> PIECE... --> the end: PART... and the answer
+ *
+ * S1. The bodies that are gathered here have at most SHOAL_INFER_HELD_BYTES_MAX together: beyond that a request is answered FULL,
+ *     and is tried elsewhere.
+ * S2. Words follow each other in order: nothing of an answer overtakes a piece that still has no room. */
+#include "backend_infer.h"
+
+#include "shoal/banned.h"
+
+#define NOTICE_NS (2 * SHOAL_S)
+#define SERVED_MAX 2048
+
+struct run_texts {
+    char path[1024], method[16], type[KERNEL_TYPE_BYTES], model[KERNEL_NAME_BYTES], version[KERNEL_NAME_BYTES],
+        user[SHOAL_USER_BYTES_MAX];
+};
+
+struct served {
+    struct served *next;
+    struct agent *agent;
+    struct peer_question *question;
+    struct shoal_node_id from;
+    uint64_t id;        /* the asker's */
+    uint64_t kernel_id; /* serve_host's; 0: it is not there, or has ended */
+    bool pieces;        /* L3: the asker takes words */
+    struct serve_ask ask;
+    struct run_texts texts;
+    uint64_t deadline_ns; /* of its body */
+    size_t body_bytes;    /* that it is to have; 0 when it is handed over */
+    struct shoal_buf body;
+    size_t took;          /* bytes of it of which the asker does not know yet */
+    struct shoal_buf out; /* pieces that found no room: u32 length, bytes */
+    size_t out_at;
+    bool over; /* the rest is how it ended */
+    enum shoal_err err;
+    char text[300];
+    uint32_t status, header_len;
+    char type[KERNEL_TYPE_BYTES];
+    struct shoal_buf answer;
+    size_t answer_at, answer_passed;
+};
+
+static void served_free(struct served *s)
+{
+    struct served **at = &s->agent->served;
+
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    s->agent->served_bytes -= s->body_bytes;
+    shoal_buf_deinit(&s->body);
+    shoal_buf_deinit(&s->out);
+    shoal_buf_deinit(&s->answer);
+    free(s);
+}
+
+static struct served *served_find(struct agent *agent, uint64_t id, struct shoal_node_id from)
+{
+    struct served *s = agent->served;
+
+    while (s != NULL && (s->id != id || !shoal_node_id_equal(s->from, from)))
+        s = s->next;
+    return s;
+}
+
+static void end_failed(struct served *s, enum shoal_err err, const char *text)
+{
+    peer_answer(s->question, err, text, (struct shoal_view){ 0 });
+    served_free(s);
+}
+
+static void on_notice(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view answer)
+{
+    (void)arg;
+    (void)err;
+    (void)msg;
+    (void)answer;
+}
+
+/* An older node answers it; a newer one is only told. */
+static void notice(const struct served *s, enum infer_word word)
+{
+    uint8_t bytes[16];
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+
+    if (s->pieces) {
+        (void)backend_infer_tell(s->agent, s->from, word, s->id, (struct shoal_view){ 0 });
+        return;
+    }
+    shoal_put_u8(&w, (uint8_t)word);
+    shoal_put_u64(&w, s->id);
+    peer_ask(s->agent->calls, s->from, PEER_INFER, shoal_writer_view(&w), NOTICE_NS, on_notice, NULL);
+}
+
+static void on_handed(void *arg) { notice(arg, WORD_HANDED); }
+
+/* ---- the way back ---- */
+
+static bool send_pieces(struct served *s)
+{
+    while (s->out_at < s->out.len) {
+        uint32_t len;
+
+        memcpy(&len, s->out.bytes + s->out_at, sizeof(len));
+        if (!backend_infer_tell(s->agent, s->from, WORD_PIECE, s->id,
+                                shoal_view_of(s->out.bytes + s->out_at + sizeof(len), len)))
+            return false;
+        s->out_at += sizeof(len) + len;
+    }
+    s->out.len = s->out_at = 0;
+    return true;
+}
+
+/* False: there is no room, or as much is on its way as may. */
+static bool send_parts(struct served *s)
+{
+    while (s->answer.len - s->answer_at > INFER_CHUNK_BYTES) {
+        if (s->answer_at - s->answer_passed >= INFER_ON_WAY_BYTES ||
+            !backend_infer_tell(s->agent, s->from, WORD_PART, s->id,
+                                shoal_view_of(s->answer.bytes + s->answer_at, INFER_CHUNK_BYTES)))
+            return false;
+        s->answer_at += INFER_CHUNK_BYTES;
+    }
+    return true;
+}
+
+static void answer_with(const struct served *s, const struct serve_answer *answer)
+{
+    size_t cap = answer->body.len + 256;
+    uint8_t *bytes = malloc(cap);
+    struct shoal_writer w = shoal_writer_init(bytes, bytes == NULL ? 0 : cap);
+
+    shoal_put_u32(&w, answer->status);
+    shoal_put_u32(&w, answer->header_len);
+    shoal_put_text(&w, answer->content_type);
+    shoal_put_raw(&w, answer->body.bytes, answer->body.len);
+    peer_answer(s->question, w.failed ? SHOAL_ERR_FULL : SHOAL_OK, "", shoal_writer_view(&w));
+    free(bytes);
+}
+
+/* S2. It may free `s`. */
+static void go_on(struct served *s)
+{
+    struct serve_answer rest = { s->status, s->header_len, s->type, { 0 } };
+
+    if (!send_pieces(s) || !s->over)
+        return;
+    if (s->err != SHOAL_OK) {
+        end_failed(s, s->err, s->text);
+        return;
+    }
+    if (!send_parts(s))
+        return;
+    rest.body = shoal_view_of(s->answer.bytes + s->answer_at, s->answer.len - s->answer_at);
+    answer_with(s, &rest);
+    served_free(s);
+}
+
+static void on_served_piece(void *arg, struct shoal_view piece)
+{
+    struct served *s = arg;
+    uint32_t len = (uint32_t)piece.len;
+
+    if (s->out.len == 0 && backend_infer_tell(s->agent, s->from, WORD_PIECE, s->id, piece))
+        return;
+    if (shoal_buf_append(&s->out, &len, sizeof(len)) == SHOAL_OK &&
+        shoal_buf_append(&s->out, piece.bytes, piece.len) == SHOAL_OK)
+        return;
+    serve_host_cancel(s->agent->serve, s->kernel_id);
+    end_failed(s, SHOAL_ERR_STORAGE, "the kernel's host has no memory for the answer");
+}
+
+static void keep_end(struct served *s, enum shoal_err err, const char *text, const struct serve_answer *answer)
+{
+    s->over = true;
+    s->err = err;
+    (void)snprintf(s->text, sizeof(s->text), "%s", text);
+    if (answer == NULL)
+        return;
+    s->status = answer->status;
+    s->header_len = answer->header_len;
+    (void)snprintf(s->type, sizeof(s->type), "%s", answer->content_type);
+    if (shoal_buf_append(&s->answer, answer->body.bytes, answer->body.len) != SHOAL_OK) {
+        s->err = SHOAL_ERR_STORAGE;
+        (void)snprintf(s->text, sizeof(s->text), "the kernel's host has no memory for the answer");
+    }
+}
+
+static void on_served(void *arg, enum shoal_err err, const char *text, const struct serve_answer *answer)
+{
+    struct served *s = arg;
+    bool small = answer == NULL || answer->body.len <= (s->pieces ? INFER_CHUNK_BYTES : INFER_WHOLE_BYTES_MAX);
+
+    s->kernel_id = 0;
+    if (!small && !s->pieces) {
+        end_failed(s, SHOAL_ERR_TOO_BIG,
+                   "the answer is larger than what goes to a node of an older version; ask the replica's own host");
+    } else if (small && s->out.len == 0 && answer != NULL) {
+        answer_with(s, answer);
+        served_free(s);
+    } else {
+        keep_end(s, err, text, answer);
+        go_on(s);
+    }
+}
+
+/* ---- the way here ---- */
+
+static bool get_run(struct shoal_reader *r, struct serve_ask *ask, struct run_texts *t)
+{
+    ask->job = shoal_get_job_id(r);
+    ask->timeout_ms = shoal_get_u32(r);
+    ask->head.header_len = shoal_get_u32(r);
+    shoal_get_text(r, t->path, sizeof(t->path));
+    shoal_get_text(r, t->method, sizeof(t->method));
+    shoal_get_text(r, t->type, sizeof(t->type));
+    shoal_get_text(r, t->model, sizeof(t->model));
+    shoal_get_text(r, t->version, sizeof(t->version));
+    shoal_get_text(r, t->user, sizeof(t->user));
+    ask->body = shoal_view_of(r->bytes + r->at, shoal_reader_left(r));
+    ask->head.path = t->path;
+    ask->head.method = t->method;
+    ask->head.content_type = t->type;
+    ask->head.model = t->model;
+    ask->head.version = t->version;
+    ask->head.user = t->user;
+    return !r->failed && ask->timeout_ms > 0 && ask->timeout_ms <= SHOAL_INFER_TIMEOUT_MS_MAX;
+}
+
+/* Its body is whole. */
+static void hand_over(struct served *s)
+{
+    s->agent->served_bytes -= s->body_bytes;
+    s->body_bytes = 0;
+    s->ask.body = (struct shoal_view){ 0 };
+    s->ask.take = &s->body;
+    s->ask.id = &s->kernel_id;
+    if (serve_host_infer(s->agent->serve, &s->ask)) /* else it may be freed already */
+        notice(s, WORD_WAITS);
+}
+
+static struct served *served_create(struct agent *agent, uint64_t id, struct shoal_node_id from,
+                                    struct peer_question *question)
+{
+    struct served *s = calloc(1, sizeof(*s));
+    unsigned count = 0;
+
+    for (const struct served *other = agent->served; other != NULL; other = other->next)
+        count++;
+    if (s == NULL || count >= SERVED_MAX) {
+        free(s);
+        return NULL;
+    }
+    *s = (struct served){ .next = agent->served, .agent = agent, .question = question, .from = from, .id = id };
+    s->ask = (struct serve_ask){ .handed = on_handed, .done = on_served, .arg = s };
+    agent->served = s;
+    return s;
+}
+
+static void take_request(struct agent *agent, struct shoal_reader *r, bool open, struct served *s)
+{
+    size_t whole = open ? shoal_get_u32(r) : 0;
+
+    s->pieces = open;
+    if (open && shoal_get_u8(r) != 0)
+        s->ask.piece = on_served_piece;
+    if (!get_run(r, &s->ask, &s->texts)) {
+        end_failed(s, SHOAL_ERR_MALFORMED, "the request does not decode");
+        return;
+    }
+    if (!open)
+        whole = s->ask.body.len;
+    if (whole > SHOAL_INFER_BODY_BYTES_MAX || s->ask.body.len > whole || s->ask.head.header_len > whole) {
+        end_failed(s, SHOAL_ERR_MALFORMED, "the request's body is not as long as it says");
+        return;
+    }
+    if (agent->served_bytes + whole > SHOAL_INFER_HELD_BYTES_MAX || shoal_buf_reserve(&s->body, whole) != SHOAL_OK ||
+        shoal_buf_append(&s->body, s->ask.body.bytes, s->ask.body.len) != SHOAL_OK) { /* S1 */
+        end_failed(s, SHOAL_ERR_FULL, "the kernel's host holds as many request bodies as it may");
+        return;
+    }
+    s->body_bytes = whole;
+    agent->served_bytes += whole;
+    s->deadline_ns = agent_now_ns() + s->ask.timeout_ms * SHOAL_MS;
+    if (s->body.len == whole)
+        hand_over(s);
+}
+
+static void say_took(struct served *s)
+{
+    if (s->took > 0 && backend_infer_tell_count(s->agent, s->from, WORD_TOOK, s->id, s->took))
+        s->took = 0;
+}
+
+static void take_body(struct served *s, struct shoal_view bytes)
+{
+    if (s->body_bytes == 0 || bytes.len > s->body_bytes - s->body.len) {
+        if (s->kernel_id != 0)
+            serve_host_cancel(s->agent->serve, s->kernel_id);
+        end_failed(s, SHOAL_ERR_MALFORMED, "the request's body is longer than it says");
+        return;
+    }
+    if (shoal_buf_append(&s->body, bytes.bytes, bytes.len) != SHOAL_OK) {
+        end_failed(s, SHOAL_ERR_FULL, "the kernel's host has no memory for the request");
+        return;
+    }
+    s->took += bytes.len;
+    say_took(s);
+    if (s->body.len == s->body_bytes)
+        hand_over(s);
+}
+
+static void drop(struct served *s)
+{
+    if (s->kernel_id != 0)
+        serve_host_cancel(s->agent->serve, s->kernel_id);
+    end_failed(s, SHOAL_ERR_STALE, "the request was taken back");
+}
+
+static void take_more(struct served *s, struct shoal_view rest)
+{
+    struct shoal_reader r = shoal_reader_init(rest);
+    size_t bytes = shoal_get_u32(&r);
+
+    if (r.failed)
+        return;
+    if (s->kernel_id != 0) {
+        serve_host_more(s->agent->serve, s->kernel_id, bytes);
+        return;
+    }
+    s->answer_passed += bytes < s->answer_at - s->answer_passed ? bytes : s->answer_at - s->answer_passed;
+    go_on(s);
+}
+
+static void answer_look(struct agent *agent, struct shoal_job_id job, struct peer_question *question)
+{
+    struct shoal_buf rows = { 0 };
+    bool fine = backend_kernels_here(agent, job, &rows);
+
+    peer_answer(question, fine ? SHOAL_OK : SHOAL_ERR_FULL, "", shoal_buf_view(&rows));
+    shoal_buf_deinit(&rows);
+}
+
+static void take_word(struct agent *agent, enum infer_word word, uint64_t id, struct shoal_node_id from,
+                      struct shoal_view rest)
+{
+    struct served *s = served_find(agent, id, from);
+
+    if (word != WORD_BODY && word != WORD_MORE && word != WORD_CANCEL) {
+        backend_infer_out_word(agent, word, id, from, rest);
+        return;
+    }
+    if (s == NULL)
+        return; /* it has ended */
+    if (word == WORD_BODY)
+        take_body(s, rest);
+    else if (word == WORD_MORE)
+        take_more(s, rest);
+    else
+        drop(s);
+}
+
+void backend_serve_infer(void *arg, struct shoal_node_id from, struct shoal_view args, struct peer_question *question)
+{
+    struct agent *agent = arg;
+    struct shoal_reader r = shoal_reader_init(args);
+    uint8_t word = shoal_get_enum(&r, WORD_COUNT);
+    uint64_t id = shoal_get_u64(&r);
+    struct served *s;
+
+    if (r.failed) {
+        peer_answer(question, SHOAL_ERR_MALFORMED, "the request does not decode", (struct shoal_view){ 0 });
+        return;
+    }
+    if (word == WORD_LOOK) {
+        answer_look(agent, shoal_get_job_id(&r), question);
+        return;
+    }
+    if (word != WORD_RUN && word != WORD_OPEN) {
+        peer_answer(question, SHOAL_OK, "", (struct shoal_view){ 0 });
+        take_word(agent, word, id, from, shoal_view_of(r.bytes + r.at, shoal_reader_left(&r)));
+        return;
+    }
+    s = served_create(agent, id, from, question);
+    if (s == NULL)
+        peer_answer(question, SHOAL_ERR_FULL, "the kernel's host has as many requests of others as it may",
+                    (struct shoal_view){ 0 });
+    else
+        take_request(agent, &r, word == WORD_OPEN, s);
+}
+
+void backend_infer_serve_again(struct agent *agent)
+{
+    struct served *next;
+
+    for (struct served *s = agent->served; s != NULL; s = next) {
+        next = s->next;
+        say_took(s);
+        if (s->pieces)
+            go_on(s);
+    }
+}
+
+/* Bodies that do not come. */
+void backend_infer_serve_look(struct agent *agent)
+{
+    uint64_t now = agent_now_ns();
+    struct served *next;
+
+    for (struct served *s = agent->served; s != NULL; s = next) {
+        next = s->next;
+        if (s->body_bytes > 0 && s->deadline_ns <= now)
+            end_failed(s, SHOAL_ERR_TIMEOUT, "the request's body did not come in time");
+    }
+}
+
+void backend_infer_down(struct agent *agent, struct shoal_node_id node)
+{
+    struct served *next;
+
+    for (struct served *s = agent->served; s != NULL; s = next) {
+        next = s->next;
+        if (shoal_node_id_equal(s->from, node))
+            drop(s);
+    }
+}
