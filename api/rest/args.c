@@ -987,7 +987,7 @@ static enum shoal_err check_command(struct parse *p)
             p->msg, SHOAL_ERR_INVALID,
             "args: no framework; begin with --exec-start and its name (GET /execs/frameworks lists them)");
     if (!p->framework->supported)
-        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch or edtPyTorch",
+        return shoal_fail(p->msg, SHOAL_ERR_UNSUPPORTED, "not supported yet: framework %s; use PyTorch, tensorflow, edtPyTorch or edtTensorflow",
                           p->framework->name);
     if (p->pbmodel != NULL)
         return shoal_fail(p->msg, SHOAL_ERR_INVALID, "--pbmodel-name: framework %s has no prebuilt models",

@@ -23,6 +23,20 @@ static const char *const edt_pytorch_desc[] = {
     "  dlicmd --exec-start edtPyTorch --numWorker 6 --model-main main.py --model-dir my_model",
     NULL,
 };
+static const char *const tensorflow_desc[] = {
+    "TensorFlow: one process, as its script says. The Python of each host must have tensorflow",
+    "Examples:",
+    "  shoal job run --framework tensorflow --model-main train.py --model-dir my_model -- --epochs 3",
+    "  dlicmd --exec-start tensorflow --model-main train.py --model-dir my_model --workerDeviceNum 1 --epochs 3",
+    NULL,
+};
+static const char *const edt_tensorflow_desc[] = {
+    "edtTensorflow: elastic training of a TF.Keras model with FabricModel. The Python of each host must have tensorflow 2.15",
+    "Examples:",
+    "  shoal job run --framework edtTensorflow --workers 6 --model-main main.py --model-dir my_model",
+    "  dlicmd --exec-start edtTensorflow --numWorker 6 --model-main main.py --model-dir my_model",
+    NULL,
+};
 static const char *const later_desc[] = { "Known, not supported yet.", NULL };
 
 static const struct shoal_framework builtin[] = {
@@ -53,7 +67,8 @@ static const struct shoal_framework builtin[] = {
       .exec_mode = "single",
       .backend = "TensorFlow",
       .worker_memory = "8G",
-      .desc = later_desc,
+      .desc = tensorflow_desc,
+      .supported = true,
       .workers_default = 1,
       .workers_max = 1,
       .gpus_per_worker_max = 8 },
@@ -85,8 +100,9 @@ static const struct shoal_framework builtin[] = {
       .exec_mode = "distributed",
       .backend = "tensorflow",
       .worker_memory = "8G",
-      .desc = later_desc,
+      .desc = edt_tensorflow_desc,
       .elastic = true,
+      .supported = true,
       .workers_default = 1,
       .workers_max = SHOAL_RANKS_MAX,
       .gpus_per_worker_max = 1 },

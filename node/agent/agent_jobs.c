@@ -476,6 +476,11 @@ __attribute__((format(printf, 3, 4))) static void put_env(struct start_text *t, 
     }
 }
 
+static bool is_keras(const struct agent_job *job)
+{
+    return strcmp(job->spec.framework, "edtTensorflow") == 0; /* the canonical name: args_framework_find() */
+}
+
 static void env_common(struct agent *agent, struct agent_job *job, struct start_text *t, const char *log_dir)
 {
     const struct agent_settings *s = &agent->settings;
@@ -587,7 +592,7 @@ static void env_shoal(struct agent *agent, struct agent_job *job, const struct a
     if (job->spec.elastic) {
         call_link(agent, job, path);
         put_env(t, SHOAL_ENV_CALL_BUNDLE, "%s", path);
-        put_env(t, "FABRIC_BACKEND", "pytorch");
+        put_env(t, "FABRIC_BACKEND", "%s", is_keras(job) ? "keras" : "pytorch");
         put_env(t, "RESUME_WEIGHT_PATH", "null");
         put_env(t, "RDMA_ENABLED", "false");
         if (run->role == SHOAL_JOB_DRIVER)
@@ -653,7 +658,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
 
     if (run->role == SHOAL_JOB_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
         t->start.how = SHOAL_START_FORK;
-        t->start.warm = SHOAL_WARM_FRAMEWORK;
+        t->start.warm = is_keras(job) ? SHOAL_WARM_NONE : SHOAL_WARM_FRAMEWORK; /* what waits has torch loaded */
         put_argv(t, agent->settings.python);
         put_argv(t, "-m");
         put_argv(t, "pyedt.engine_server");
@@ -666,7 +671,7 @@ static void argv_of(struct agent *agent, struct agent_job *job, const struct age
         put_argv(t, "pyedt.kernel_host");
         return;
     }
-    if (run->role == SHOAL_JOB_DRIVER && strcmp(job->spec.framework, "shoalC") != 0)
+    if (run->role == SHOAL_JOB_DRIVER && strcmp(job->spec.framework, "shoalC") != 0 && !is_keras(job))
         t->start.warm = SHOAL_WARM_FRAMEWORK;
     else if (job->spec.warm)
         t->start.warm = SHOAL_WARM_SCRIPT;

@@ -4,6 +4,8 @@ engine starts. No torch here."""
 import os
 import warnings
 
+from pyedt import _late
+
 VIRTUAL_MAX = 4096  # SHOAL_VIRTUAL_MAX of limits.h
 
 
@@ -95,9 +97,9 @@ def refuse_notebook(hardware_spec, worker_num, worker_device_num, worker_memory,
 def check_environment():
     """What this version cannot serve is refused here, with what to do instead."""
     backend = os.environ.get("FABRIC_BACKEND", "")
-    if backend and backend.lower() != "pytorch":
-        raise NotImplementedError("FABRIC_BACKEND is %r: only pytorch is supported yet; submit with --framework "
-                                  "edtPyTorch" % backend)
+    if backend and backend.lower() not in ("pytorch", *_late.KERAS):
+        raise NotImplementedError("FABRIC_BACKEND is %r: pytorch and keras are known; submit with --framework edtPyTorch or "
+                                  "edtTensorflow" % backend)
     if os.environ.get("EXEC_TYPE") == "notebook":
         raise NotImplementedError("FabricModel in a notebook is not supported yet; submit the script with `shoal job run`")
     mode = os.environ.get("SHOAL_EDT_MODE", "sync_gdc")

@@ -26,10 +26,15 @@ def python_version():
 
 def dumps(parts):
     """One pickle of `parts`. TypeError naming the global and who uses it, if something cannot be pickled."""
-    from pyedt import _optimizers, _travel
+    from pyedt import _late, _travel
 
+    optimizers = None
+    if not _late.is_keras():
+        from pyedt import _optimizers
+
+        optimizers = _optimizers.as_list(parts.get("optimizer"))
     try:
-        return _travel.dumps(parts, _optimizers.as_list(parts.get("optimizer")))
+        return _travel.dumps(parts, optimizers)
     except _travel.Refused:
         raise
     except Exception as error:
@@ -168,9 +173,17 @@ def read_header(source, path="the bundle"):
 
 def check_header(header):
     """A function pickled by another Python crashes instead of raising, so the versions are compared first."""
-    import torch
+    from pyedt import _late
 
-    for name, here in (("python", python_version()), ("torch", torch.__version__), ("backend", "pytorch")):
+    if _late.is_keras():
+        import tensorflow
+
+        framework, backend = ("tensorflow", tensorflow.__version__), "keras"
+    else:
+        import torch
+
+        framework, backend = ("torch", torch.__version__), "pytorch"
+    for name, here in (("python", python_version()), framework, ("backend", backend)):
         if header.get(name) != here:
             raise RuntimeError("the driver has %s %s, this host has %s: the job needs hosts with the driver's version"
                                % (name, header.get(name), here))

@@ -10,20 +10,22 @@ import types
 import zlib
 
 import numpy as np
-import torch
-
+from pyedt import _late
 from pyedt._order import mix64
+
+torch = _late.framework()
 
 LOOKED_AT_MAX = 100000  # objects
 ITEMS_MAX = 1000  # of one container: more of them are samples
-MAKERS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-PLAIN = (str, bytes, int, float, bool, type(None), torch.Tensor, np.ndarray, types.ModuleType, types.BuiltinFunctionType)
+MAKERS = ((torch.Generator,) if torch else ()) + (np.random.Generator, np.random.RandomState, random.Random)
+PLAIN = ((torch.Tensor,) if torch else ()) + (str, bytes, int, float, bool, type(None), np.ndarray, types.ModuleType, types.BuiltinFunctionType)
 
 
 def seed_all(seed):
     """torch, NumPy and random, as every mini-batch does before it is fetched and again before its forward."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would format a stack trace for a CUDA that is not up
-    if torch.cuda.is_initialized():
+    if torch:
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would format a stack trace for a CUDA that is not up
+    if torch and torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
@@ -31,7 +33,7 @@ def seed_all(seed):
 
 def state_sum(generator):
     """A number of the state that a generator is in."""
-    if isinstance(generator, torch.Generator):
+    if torch and isinstance(generator, torch.Generator):
         return zlib.crc32(generator.get_state().numpy().tobytes())
     if isinstance(generator, np.random.Generator):
         return zlib.crc32(repr(generator.bit_generator.state).encode())
@@ -42,7 +44,7 @@ def state_sum(generator):
 
 
 def reseed(generator, seed):
-    if isinstance(generator, torch.Generator):
+    if torch and isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
@@ -92,7 +94,7 @@ def is_libraries(value):
     """Whether a class or function is of the framework: there is nothing of the script's behind it."""
     module = getattr(value, "__module__", "") or ""
     return isinstance(value, (type, types.FunctionType)) and module.split(".")[0] in (
-        "torch", "numpy", "builtins", "random", "pyedt", "typing", "collections", "functools", "callbacks")
+        "torch", "tensorflow", "keras", "numpy", "builtins", "random", "pyedt", "typing", "collections", "functools", "callbacks")
 
 
 def find(roots):
@@ -104,7 +106,7 @@ def find(roots):
             continue
         seen.add(id(value))
         if isinstance(value, MAKERS):
-            if not any(value is shared for shared in (torch.default_generator, random._inst, np.random.mtrand._rand)):
+            if not any(value is shared for shared in (torch and torch.default_generator, random._inst, np.random.mtrand._rand)):
                 found.append(value)
             continue
         waiting.extend(reversed(reached(value)))

@@ -6,11 +6,12 @@
 
 import gc
 
-import torch
+from pyedt import _late
 
+torch = _late.framework()
 ITERABLE_SAMPLES_MAX = 1 << 20  # of data that can only be read from the beginning: who gives more may have no end
 ITERABLE_BYTES_MAX = 4 << 30  # of its tensors and arrays, in each engine
-ORDERS = (torch.utils.data.SequentialSampler, torch.utils.data.RandomSampler, torch.utils.data.DistributedSampler)
+ORDERS = (torch.utils.data.SequentialSampler, torch.utils.data.RandomSampler, torch.utils.data.DistributedSampler) if torch else ()
 SHAPES = "datasets_function must return a pair (train, validation)"
 
 
@@ -23,6 +24,10 @@ class DataSet:
 
 def take(given, name, seed):
     """A DataSet of what the script gave, None for nothing. `seed()` is called before a sample is read."""
+    if _late.is_keras():
+        from pyedt import _keras
+
+        return _keras.take(given, name, seed)
     if given is None:
         return None
     collate = None

@@ -17,10 +17,14 @@ import tempfile
 import time
 
 import numpy as np
-import torch
-
-from pyedt import _batches, _bundle, _comm, _compute, _engine, _optimizers, _preload, _records, _trainer, _travel
+from pyedt import _bundle, _comm, _engine, _late, _preload, _records, _trainer, _travel
 from pyedt._loggers import DriverReports
+
+torch = _late.framework()
+if torch:
+    from pyedt import _batches, _compute, _optimizers
+else:
+    from pyedt import _keras_driver
 
 WAIT_MS = 200
 DELIVER_SECONDS = 0.05  # a slow logger is left after this long, to take in what has come
@@ -53,8 +57,12 @@ def train(fabric, arguments):
                            "the rest as another job" % _calls)
     restore_weights(fabric)
     header = make_header(fabric, arguments)
-    seed = torch.initial_seed() & 0xFFFFFFFFFFFFFFFF
-    pickled = _bundle.dumps(make_parts(fabric))
+    if torch:
+        seed = torch.initial_seed() & 0xFFFFFFFFFFFFFFFF
+        pickled = _bundle.dumps(make_parts(fabric))
+    else:
+        seed = _keras_driver.seed()
+        pickled = _keras_driver.dumps(fabric, _keras_driver.parts(fabric))
     header["modules"] = _preload.named_in(pickled)
     _calls += 1  # what was refused until here is no call
     reports = DriverReports(fabric.driver_logger, header["metric_names"], header["test_names"], header["batch_size"],
@@ -103,6 +111,8 @@ def make_parts(fabric):
 
 def make_header(fabric, arguments):
     """What is known without unpickling anything."""
+    if torch is None:
+        return dict(_keras_driver.header(fabric), **arguments.as_dict())
     scalars = _compute.metric_names(None)
     train_names = _compute.metric_names(fabric.metrics) if fabric.fn_step_train is None else scalars
     test_names = train_names
@@ -126,9 +136,12 @@ def restore_weights(fabric):
     if not path or path == "null":
         return
     if os.path.isdir(path):
-        path = os.path.join(path, "model_epoch_final.pth")
+        path = os.path.join(path, "model_epoch_final.pth" if torch else "model_epoch_final.h5")
     if not os.path.exists(path):
         raise FileNotFoundError("RESUME_WEIGHT_PATH: %s does not exist" % path)
+    if torch is None:
+        _keras_driver.load(fabric, path[:-len(".h5")] if path.endswith(".h5") else path)
+        return
     load_state(fabric, path[:-len(".pth")] if path.endswith(".pth") else path, path, weights_only=True)
 
 
@@ -163,6 +176,9 @@ def same_file(one, other):
 def load_final(fabric, folder):
     """The final weights into the user's own model and optimizer."""
     stem = os.path.join(folder, "model_epoch_final")
+    if torch is None:
+        _keras_driver.load(fabric, stem)
+        return
     # An optimizer may keep what only itself can name; the file is of this very job.
     load_state(fabric, stem, stem + ".pth", weights_only=False)
 
@@ -273,7 +289,7 @@ class KeptChance:
 
 def train_alone(call, seed, path, reports):
     """Train with one engine in this process; the directory of the final files."""
-    with KeptChance():
+    with KeptChance() if torch else _keras_driver.KeptChance():
         comm = _comm.Communicator(solo=True)
         try:
             trainer = _engine.make_trainer(comm, call, seed, path, quiet=True)

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from pyedt import _comm
+from pyedt import _comm, _late
 
 serves = False  # this process is an engine
 TEXT_CHARACTERS = 280  # of a failure: the group's log keeps 300 bytes of it
@@ -21,9 +21,14 @@ TEXT_CHARACTERS = 280  # of a failure: the group's log keeps 300 bytes of it
 
 def set_threads():
     """The slot's share of the CPUs; the same in every engine, since sums depend on it."""
+    threads = thread_count()
+    if _late.is_keras():
+        from pyedt import _keras
+
+        _keras.set_threads(threads)
+        return threads
     import torch
 
-    threads = thread_count()
     torch.set_num_threads(threads)
     return threads
 
@@ -37,14 +42,28 @@ def thread_count():
 
 def device_class(device):
     """Two models of cards, or two CUDA libraries, round differently."""
+    if device is None:
+        return "cpu"
     import torch
 
     return "cuda-%s %s" % (torch.version.cuda, torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type
 
 
+def instruction_set():
+    """The widest vectors of this processor, as torch names them."""
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as source:
+        flags = next((line for line in source if line.startswith("flags")), "").split()
+    return "AVX512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "DEFAULT"
+
+
 def numeric_class(device="cpu"):
     """Engines of one class compute the same bits: instruction set, framework build, threads, device, and how an update of the
     weights is rounded (O3 of _optimizers.py), which the version before did otherwise."""
+    if _late.is_keras():
+        import tensorflow
+
+        return "%s %s tensorflow-%s python-%d.%d threads-%d %s" % (
+            platform.machine(), instruction_set(), tensorflow.__version__, *sys.version_info[:2], thread_count(), device)
     import torch
 
     return "%s %s torch-%s python-%d.%d threads-%d fused %s" % (
@@ -88,15 +107,24 @@ class SharedDirectoryLock:
 
 def make_trainer(comm, call, job_seed, path, quiet=False):
     """Load the bundle and the data sets. Everything random in it is seeded, so that engines agree."""
-    from pyedt import _bundle, _chance, _data, _device, _trainer
+    from pyedt import _bundle, _chance, _data, _trainer
 
-    _device.stay_on_cpu()
+    made = _trainer.Trainer
+    if _late.is_keras():
+        from pyedt import _keras, _keras_trainer
+
+        made = _keras_trainer.Trainer
+        _keras.seed_weights(job_seed)
+    else:
+        from pyedt import _device
+
+        _device.stay_on_cpu()
     _chance.seed_all(job_seed)
     header, parts = _bundle.read(path)
     _chance.seed_all(job_seed)
     with SharedDirectoryLock():
         datasets = _data.make(parts["datasets"], lambda: _chance.seed_all(job_seed))
-    return _trainer.Trainer(comm, call, header, parts, job_seed, datasets, _trainer.engine_device(), quiet)
+    return made(comm, call, header, parts, job_seed, datasets, _trainer.engine_device(), quiet)
 
 
 def run_call(comm, call, job_seed, path):

@@ -1,9 +1,22 @@
-"""What is to be done when torch has been imported, without importing it: `import fabric_model` loads no torch (PROTOCOLS 13), and a
-script may import torch before or after it."""
+"""Which framework a job has, and what is to be done when it has been imported, without importing it: `import fabric_model` loads
+none (PROTOCOLS 13), and a script may import its own before or after it."""
 
+import importlib
 import importlib.abc
 import importlib.util
+import os
 import sys
+
+KERAS = ("tensorflow", "keras")  # values of FABRIC_BACKEND
+
+
+def is_keras():
+    return os.environ.get("FABRIC_BACKEND", "").lower() in KERAS
+
+
+def framework():
+    """torch; None in a job of TF.Keras, whose hosts need none."""
+    return None if is_keras() else importlib.import_module("torch")
 
 
 class AfterLoad(importlib.abc.Loader):

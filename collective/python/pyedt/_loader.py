@@ -16,8 +16,9 @@ import struct
 import sys
 import traceback
 
-import torch
+from pyedt import _late
 
+torch = _late.framework()
 OUTSTANDING_MAX = 4  # requests to one child: enough to prefetch a step, few enough for its pipe
 
 
@@ -63,7 +64,7 @@ class Loader:
     """Mini-batches of the two datasets: 0 training, 1 validation. `seed(number)` seeds all that they may draw from."""
 
     def __init__(self, datasets, collate, seed, children=0):
-        default = torch.utils.data.default_collate
+        default = torch.utils.data.default_collate if torch else None  # of TF.Keras, each data set has its own
         self._handouts = [None if data is None else Handout(data.samples, collate or data.collate or default)
                           for data in datasets]
         self._seed = seed
@@ -180,7 +181,8 @@ def child_main(connection, handouts, reseed):
     """Serve until the parent is gone. Never returns."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: never outlive the engine
-        torch.set_num_threads(1)
+        if torch:
+            torch.set_num_threads(1)
         stream = connection.makefile("rwb")
         while True:
             head = stream.read(8)

@@ -16,7 +16,10 @@ import sys
 
 import msgpack
 import numpy
-import torch
+
+from pyedt import _late
+
+torch = _late.framework()
 
 DEPTH_MAX = 200
 DIGITS_MAX = 4000  # of an integer; Python itself reads no more
@@ -69,16 +72,16 @@ class Writer:
         return len(self._kept) - 1
 
     def _leaf(self, value):
-        if isinstance(value, torch.Tensor):
+        if torch and isinstance(value, torch.Tensor):
             if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
                 return None
             number = self._number(value)
             return ["t", number, self._add(value), str(value.device), value.requires_grad, type(value) is torch.nn.Parameter]
-        if type(value) is torch.Size:
+        if torch and type(value) is torch.Size:
             return ["z", list(value)]
-        if type(value) is torch.dtype:
+        if torch and type(value) is torch.dtype:
             return ["d", str(value).split(".")[-1]]
-        if type(value) is torch.device:
+        if torch and type(value) is torch.device:
             return ["v", str(value)]
         if type(value) is complex:
             return ["x", value.real, value.imag]
@@ -128,7 +131,7 @@ def classes_in(values):
     found, seen, waiting = {}, set(), list(values)
     while waiting and len(seen) < CLASSES_MAX:
         value = waiting.pop()
-        if id(value) in seen or isinstance(value, (str, bytes, torch.Tensor)):
+        if id(value) in seen or isinstance(value, (str, bytes)) or torch and isinstance(value, torch.Tensor):
             continue
         seen.add(id(value))
         if isinstance(value, dict):
@@ -187,7 +190,7 @@ class Reader:
         return self._leaf(kind, rest)
 
     def _tensor(self, number, index, device, grad, parameter):
-        if type(index) is not int or not 0 <= index < len(self._tensors):
+        if torch is None or type(index) is not int or not 0 <= index < len(self._tensors):
             raise ValueError("tensor %r is not there" % (index,))
         tensor = self._tensors[index].to(torch.device(device))
         made = torch.nn.Parameter(tensor, requires_grad=bool(grad)) if parameter else tensor.requires_grad_(bool(grad))
@@ -200,6 +203,8 @@ class Reader:
             if type(rest[0]) is not str or len(rest[0]) > DIGITS_MAX:
                 raise ValueError("no number")
             return int(rest[0])
+        if torch is None and kind in ("z", "d", "v"):
+            raise ValueError("a value of torch, and this engine has none")
         if kind == "z":
             return torch.Size(rest[0])
         if kind == "d":

@@ -78,6 +78,19 @@ class Carrier:
         return MAGIC + struct.pack("<I", len(text)) + text + rest, tensors
 
     @staticmethod
+    def memory(tensor):
+        """(address, bytes)."""
+        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+    @staticmethod
+    def write_file(path, first, tensors):
+        write_file(path, first, tensors)
+
+    @staticmethod
+    def read_file(path):
+        return read_file(path)
+
+    @staticmethod
     def empty(first):
         """(step, tensors to fill) as the first tensor describes them."""
         description = describe(first)

@@ -9,15 +9,20 @@ T2. apply() leaves the state "after the step": with the callbacks of a data epoc
 T3. Callbacks and loggers run only for committed steps, once in each engine; on_epoch_end(save_model=True) runs in the
     engine that writes the files."""
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import sys
 import time
 
-import torch
-
-from pyedt import _batches, _chance, _comm, _compute, _fuse, _loader, _optimizers, _order, _records, _schedule, _state
+from pyedt import _comm, _late, _loader, _order, _records, _schedule
 from pyedt._loggers import Method, WorkerReports
+
+torch = _late.framework()
+if torch:
+    from pyedt import _batches, _chance, _compute, _fuse, _optimizers, _state
 
 SNAPSHOT_SECONDS = 60
 SNAPSHOTS_KEPT = 2
@@ -26,6 +31,8 @@ SNAPSHOTS_KEPT = 2
 def engine_device():
     """The device of this engine's slot, or the CPU. On a GPU, algorithms that give the same bits each time: where there is
     none, torch says so in the log."""
+    if torch is None:
+        return None  # TensorFlow places by itself
     if not os.environ.get("CUDA_VISIBLE_DEVICES"):  # started by no agent, or without a GPU
         return torch.device("cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
@@ -50,26 +57,34 @@ def atomic_save(value, path):
     os.rename(temporary, path)
 
 
+TEMPORARY = re.compile(r"\.(\d+)\.tmp$")
+
+
+def drop_leftovers():
+    """What an engine was writing when it was killed: no result, but its bytes would stay."""
+    for name in ("model/train", "checkpoint"):
+        folder = os.path.join(result_dir(), name)
+        for entry in os.listdir(folder) if os.path.isdir(folder) else ():
+            found = TEMPORARY.search(entry)
+            if found is None or os.path.exists("/proc/" + found.group(1)):
+                continue
+            path = os.path.join(folder, entry)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+
 class Trainer:
     def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
         self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
-        self._model, self._loss = parts["model"], parts["loss"]
-        self._given_optimizer, self._optimizer = parts["optimizer"], _optimizers.joined(parts["optimizer"])
         train_set, validation_set = (data and data.samples for data in datasets)
         self._validation_set = validation_set
-        self._chance = _chance.Chance([*datasets, *(value for name, value in sorted(parts.items()) if name != "worker_logger")])
-        modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
-        _compute.move(modules, device)
         self.schedule = _schedule.Schedule(
             len(train_set), len(validation_set) if validation_set is not None else 0, header["batch_size"],
             header["virtual_workers"], header["epochs"], header["validation_freq"], header["checkpoint_freq"])
-        self._order = _order.Order(job_seed, len(train_set), header["batch_size"])
-        self.buffers = _compute.Buffers(modules, device)
-        self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
-        self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
-        self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
-                                                 self.schedule.minibatches)
-        self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
+        self._make(parts, datasets, device)
         self._set_callbacks(list(parts.get("callbacks") or ()))
         self._reports = WorkerReports(parts.get("worker_logger"), header["metric_names"], header["test_names"],
                                       self.schedule, quiet)
@@ -83,6 +98,23 @@ class Trainer:
         self._begun = False
         self._files_step = None  # the FILES step this engine has written
         self._snapshot_time = time.monotonic()
+
+    def _make(self, parts, datasets, device):
+        """What belongs to one framework: model, gradients, buffers, state, data."""
+        header = self.header
+        train_set, validation_set = (data and data.samples for data in datasets)
+        self._model, self._loss = parts["model"], parts["loss"]
+        self._given_optimizer, self._optimizer = parts["optimizer"], _optimizers.joined(parts["optimizer"])
+        self._chance = _chance.Chance([*datasets, *(value for name, value in sorted(parts.items()) if name != "worker_logger")])
+        modules = [m for m in (self._model, parts["loss"]) if isinstance(m, torch.nn.Module)]
+        _compute.move(modules, device)
+        self._order = _order.Order(self.job_seed, len(train_set), header["batch_size"])
+        self.buffers = _compute.Buffers(modules, device)
+        self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
+        self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
+        self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
+                                                 self.schedule.minibatches)
+        self._loader = _loader.Loader(datasets, parts.get("collate"), self._chance.seed, header["loader_threads"])
 
     # ---- buffers ----
 
@@ -110,7 +142,8 @@ class Trainer:
         """on_train_begin, once; `fresh`: from the bundle, so the first data epoch begins too."""
         if not self._begun:
             self._begun = True
-            self._model.train()
+            drop_leftovers()
+            self._training_mode()
             self._seed(0, 0, 0xFFFF)
             self._reports.logger.begin()
             self._call("on_train_begin")
@@ -118,6 +151,9 @@ class Trainer:
             self.applied = 0
             self._seed(0, 0, 0xFFFE)
             self._call("on_epoch_begin", 0)
+
+    def _training_mode(self):
+        self._model.train()
 
     def end(self):
         self._call("on_train_end")
@@ -128,7 +164,7 @@ class Trainer:
         first, tensors = self.carrier.give(self.applied, self._callbacks)
         comm.state_give(0, first, len(first))
         for i, tensor in enumerate(tensors):
-            comm.state_give(i + 1, tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            comm.state_give(i + 1, *self.carrier.memory(tensor))
         comm.state_end()
 
     def take_state(self):
@@ -144,16 +180,16 @@ class Trainer:
                 comm.state_take(0, (_comm.c_uint8 * length).from_buffer(first), length)
                 step, tensors = self.carrier.empty(first)
                 continue
-            if number > len(tensors) or length != tensors[number - 1].numel() * tensors[number - 1].element_size():
+            if number > len(tensors) or length != self.carrier.memory(tensors[number - 1])[1]:
                 raise RuntimeError("the donor's state is damaged: tensor %d has %d bytes" % (number, length))
-            comm.state_take(number, tensors[number - 1].data_ptr(), length)
+            comm.state_take(number, self.carrier.memory(tensors[number - 1])[0], length)
         if first is None:
             raise RuntimeError("the donor gave no state")
         self._take(first, tensors, step)
 
     def load_snapshot(self, path):
-        first, tensors = _state.read_file(path)
-        self._take(first, tensors, _state.describe(first)["step"])
+        first, tensors = self.carrier.read_file(path)
+        self._take(first, tensors, self.carrier.empty(first)[0])
 
     def _take(self, first, tensors, step):
         self._set_callbacks(self.carrier.take(first, tensors, self._callbacks))
@@ -267,16 +303,21 @@ class Trainer:
                 return batch
             return fetch
 
-        modes = [(module, module.training) for module in self._model.modules()]
-        self._model.eval()
         self.buffers.restore()
-        with torch.no_grad():
+        with self._evaluating():
             values = self._computation.validate([fetcher(m, n) for m, n in zip(batches, counts)], counts)
-        for module, mode in modes:
-            module.training = mode
         self.buffers.restore()
         low, high = self.comm.sample_sums(self.job_seed, handed)
         self.comm.publish(v, sum(counts), low, high, values)
+
+    @contextlib.contextmanager
+    def _evaluating(self):
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._model.eval()
+        with torch.no_grad():
+            yield
+        for module, mode in modes:
+            module.training = mode
 
     def apply(self, step):
         record = _records.decode(self.comm.record())[0]
@@ -330,6 +371,7 @@ class Trainer:
         self.comm.publish(0, 1, 0, 0, [0.0] * len(self.header["metric_names"]))
 
     def write_final(self):
+        drop_leftovers()
         self._save("model_epoch_final")
         for path in self._snapshots():
             os.unlink(path)
@@ -351,7 +393,7 @@ class Trainer:
         folder = os.path.join(result_dir(), "checkpoint")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "snapshot-%d-%012d.state" % (self.call, step.number))
-        _state.write_file(path, *self.carrier.give(step.number, self._callbacks))
+        self.carrier.write_file(path, *self.carrier.give(step.number, self._callbacks))
         self.comm.snapshot(step.number, path)
         for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
             os.unlink(old)

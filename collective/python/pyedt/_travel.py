@@ -21,6 +21,8 @@ import types
 
 import cloudpickle
 
+from pyedt import _keras_travel
+
 ROOTS = ("DLI_WORK_DIR", "DATA_DIR", "RESULT_DIR", "LOG_DIR", "CHECKPOINT_DIR", "SAVED_MODEL_DIR", "DLI_DATA_FS",
          "DLI_RESULT_FS", "FABRIC_HOME", "HOME")
 EVALUATES = {"eval", "exec", "globals", "getattr"}
@@ -68,6 +70,9 @@ class Pickler(cloudpickle.Pickler):
             return type(obj), (str(obj.log_dir),)
         if isinstance(obj, types.CodeType):
             return with_file(obj, self.dispatch_table[types.CodeType](obj))
+        made = _keras_travel.reduce(obj)
+        if made is not None:
+            return made
         refuse_optimizer(obj, self._optimizers)
         reduced = super().reducer_override(obj)
         if isinstance(obj, types.FunctionType) and isinstance(reduced, tuple):

@@ -46,13 +46,20 @@ def import_framework():
     gc.disable()
     wanted = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update({name: "1" for name in wanted})
-    import torch
-    import torch._dynamo  # noqa: F401
     import cloudpickle  # noqa: F401
-    from pyedt import (_batches, _bundle, _chance, _comm, _compute, _data, _device, _engine, _loader,  # noqa: F401
-                       _optimizers, _preload, _records, _state, _trainer, _travel)
+    from pyedt import _late
 
-    torch.set_num_threads(1)
+    if _late.is_keras():
+        import tensorflow  # noqa: F401
+        from pyedt import (_bundle, _chance, _comm, _data, _engine, _keras, _keras_trainer, _loader, _preload,  # noqa: F401
+                           _records, _trainer, _travel)
+    else:
+        import torch
+        import torch._dynamo  # noqa: F401
+        from pyedt import (_batches, _bundle, _chance, _comm, _compute, _data, _device, _engine, _loader,  # noqa: F401
+                           _optimizers, _preload, _records, _state, _trainer, _travel)
+
+        torch.set_num_threads(1)
     for name, value in wanted.items():
         if value is None:
             del os.environ[name]

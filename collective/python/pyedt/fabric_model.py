@@ -26,9 +26,18 @@ def stay_on_cpu():
     _device.stay_on_cpu()
 
 
+def one_thread():
+    """What the script computes itself, and trains where it runs alone, has the bits of engines."""
+    from pyedt import _engine
+
+    _engine.set_threads()
+
+
 announce()
 if os.environ["FABRIC_BACKEND"].lower() == "pytorch":
     _late.when_loaded("torch", stay_on_cpu)
+elif _late.is_keras():
+    _late.when_loaded("tensorflow", one_thread)
 
 
 class FabricModel:
@@ -41,7 +50,12 @@ class FabricModel:
         _arguments.check_environment()
         refuse(enable_onnx or save_to_onnx, "ONNX export (enable_onnx, save_to_onnx)",
                "export in a callback's on_epoch_end(epoch, save_model)")
-        refuse(keras_custom_objects, "keras_custom_objects", "give a torch.nn.Module")
+        self.keras_custom_objects = keras_custom_objects
+        if _late.is_keras():
+            refuse(fn_step_train is not None, "fn_step_train with TF.Keras", "write what is special into the loss")
+            refuse(fn_test is not None, "fn_test with TF.Keras", "give metrics=[...]")
+        else:
+            refuse(keras_custom_objects, "keras_custom_objects with PyTorch", "give a torch.nn.Module")
         if unknown:
             warnings.warn("FabricModel ignores unknown arguments: %s" % ", ".join(sorted(unknown)), stacklevel=2)
         if scaleup_function is not None:
@@ -49,7 +63,7 @@ class FabricModel:
         check_objects(model, datasets_function, loss_function, optimizer)
         self.model, self.optimizer = model, optimizer
         self.datasets_function, self.loss_function = datasets_function, loss_function
-        self.metrics = check_list(metrics, "metrics", need_call=True)
+        self.metrics = check_list(metrics, "metrics", need_call=not _late.is_keras())
         self.driver_logger = driver_logger_callback if driver_logger_callback is not None else driver_logger
         self.worker_logger = worker_logger_callback if worker_logger_callback is not None else worker_logger
         self.user_callback = check_list(user_callback, "user_callback")
@@ -92,15 +106,20 @@ def check_list(value, name, need_call=False):
 
 
 def check_objects(model, datasets_function, loss_function, optimizer):
+    if not callable(datasets_function):
+        raise TypeError("FabricModel: datasets_function must be a function without arguments, got %s"
+                        % type(datasets_function).__name__)
+    if _late.is_keras():
+        from pyedt import _keras_driver
+
+        _keras_driver.check_model(model, loss_function, optimizer)
+        return
     import torch
 
     from pyedt import _optimizers
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError("FabricModel: model must be a torch.nn.Module, got %s" % type(model).__name__)
-    if not callable(datasets_function):
-        raise TypeError("FabricModel: datasets_function must be a function without arguments, got %s"
-                        % type(datasets_function).__name__)
     if not callable(loss_function):
         raise TypeError("FabricModel: loss_function must be callable, got %s" % type(loss_function).__name__)
     modules = [m for m in (model, loss_function) if isinstance(m, torch.nn.Module)]

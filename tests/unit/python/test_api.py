@@ -134,7 +134,7 @@ def test_a_model_that_is_no_module_is_refused():
         FabricModel(lambda x: x, datasets, nn.CrossEntropyLoss(), None)
 
 
-@pytest.mark.parametrize("name,value,text", [("FABRIC_BACKEND", "tensorflow", "edtPyTorch"),
+@pytest.mark.parametrize("name,value,text", [("FABRIC_BACKEND", "mxnet", "edtPyTorch"),
                                              ("EXEC_TYPE", "notebook", "notebook"), ("SHOAL_EDT_MODE", "async", "sync_gdc")])
 def test_what_this_version_does_not_serve_is_refused_with_the_remedy(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 import torch
@@ -618,3 +619,17 @@ def test_an_epoch_that_does_not_fit_the_state_is_an_error():
     comm = Scripted([Entry(decided_step=4)])
     with pytest.raises(RuntimeError, match="state after step None"):
         _trainer.serve(make_trainer(comm), None)
+
+
+def test_what_a_killed_engine_was_writing_goes_away(one):
+    train, checkpoint = (os.path.join(os.environ["RESULT_DIR"], name) for name in ("model/train", "checkpoint"))
+    child = subprocess.Popen(["true"])
+    child.wait()
+    for path in (train, checkpoint):
+        os.makedirs(path)
+    gone = [os.path.join(train, "model_epoch_1.pth.%d.tmp" % child.pid), os.path.join(checkpoint, "snapshot-1-3.state.%d.tmp" % child.pid)]
+    kept = [os.path.join(train, "model_epoch_1.pth.%d.tmp" % os.getpid()), os.path.join(train, "mine.tmp")]
+    for path in gone + kept:
+        open(path, "w").close()
+    _trainer.drop_leftovers()
+    assert not any(os.path.exists(path) for path in gone) and all(os.path.exists(path) for path in kept)
