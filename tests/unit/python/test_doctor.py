@@ -113,7 +113,7 @@ def wheel(folder, name):
 
 def test_setup_python_makes_what_jobs_need(data, bare, tmp_path):
     """From the index that pip is configured for: here a folder."""
-    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}  # a host's file may constrain
     failed = shoal("init", "--data", data, "--python", bare, "--setup-python", **pip)
     assert failed.returncode == 1 and "PIP_INDEX_URL" in failed.stderr and "--python" in failed.stderr
     assert not (data / "identity").exists()
