@@ -9,6 +9,7 @@
 #include "lead_state.h"
 #include "shoal/banned.h"
 
+#define DRIVER_HOSTS 2
 #define PROPOSAL_NS (3 * SHOAL_S) /* an unanswered proposal is worked out anew */
 #define RETRY_NS (100 * SHOAL_MS)
 #define ORDER_NS SHOAL_S
@@ -583,13 +584,30 @@ void shoal_lead_stamp(struct shoal_lead *lead, struct shoal_node_id node, uint32
     }
 }
 
+/* Where the driver could go if the leader's own host takes none, and no allocation has named others: a few are kept. */
+static bool could_drive(struct shoal_lead *lead, const struct shoal_lead_event *event)
+{
+    const struct lhost *self = lead_find_host(lead, lead->options.self);
+    unsigned others = 0;
+
+    SHOAL_ASSERT(event->kind == SHOAL_LEAD_HOST);
+    if (!lead->job->spec.elastic || (self != NULL && !self->no_slots) || event->u.host.no_slots ||
+        event->u.host.draining || event->u.host.health != SHOAL_LEAD_HOST_WELL)
+        return false;
+    for (uint32_t i = 0; i < lead->host_cap; i++)
+        others += lead->hosts[i].used && !lead->hosts[i].no_slots && lead->hosts[i].health == SHOAL_LEAD_HOST_WELL;
+    return others < DRIVER_HOSTS;
+}
+
 static void on_host(struct lead_step *s, const struct shoal_lead_event *event)
 {
     struct lhost *host = lead_find_host(s->lead, event->u.host.node); /* of the others: nothing is asked of them now */
+    bool self = shoal_node_id_equal(event->u.host.node, s->lead->options.self);
 
     SHOAL_ASSERT(event->kind == SHOAL_LEAD_HOST);
-    if (host == NULL && event->u.host.no_slots && shoal_node_id_equal(event->u.host.node, s->lead->options.self))
-        host = lead_host(s->lead, event->u.host.node); /* so that it is not asked to take the driver */
+    if (host == NULL && (self ? event->u.host.no_slots : could_drive(s->lead, event)))
+        host =
+            lead_host(s->lead, event->u.host.node); /* the leader's own, so that it is not asked to take the driver */
     if (host == NULL)
         return;
     host->health = (uint8_t)event->u.host.health;

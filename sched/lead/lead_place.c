@@ -340,6 +340,8 @@ static void ask_driver(struct lead_step *s)
     struct shoal_lead *lead = s->lead;
 
     SHOAL_ASSERT(lead->host_cap <= LEAD_HOSTS_MAX);
+    (void)lead_host(lead,
+                    lead->options.self); /* an allocation of no slots, as after the last step, has named no host */
     for (uint32_t i = 0; i < lead->host_cap; i++) {
         struct lhost *host = &lead->hosts[i];
 

@@ -118,12 +118,13 @@ struct world {
     uint64_t order;
     /* The job's script. */
     bool elastic;
-    uint32_t calls; /* train() calls of the driver */
-    uint64_t steps; /* of each call */
+    uint32_t calls;        /* train() calls of the driver */
+    bool stamps_of_placed; /* as of an agent, which has none of a host that holds no placement */
+    uint64_t steps;        /* of each call */
     int32_t driver_status, script_status;
     uint64_t script_ns;
     bool scripts_hang;
-    bool steps_stop; /* workers do everything but compute */
+    bool steps_stop;     /* workers do everything but compute */
     uint32_t fails_call; /* the call whose engines report a failure of the user's code, 0: none */
     bool catches;        /* the script goes on after it */
     uint64_t step_ns;
@@ -132,7 +133,7 @@ struct world {
     uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
     /* What may go wrong. */
     uint32_t lose_pct, repeat_pct;
-    uint64_t delay_ns; /* up to */
+    uint64_t delay_ns;  /* up to */
     uint64_t commit_ns; /* of an entry; 0: 2 ms */
     /* True history. */
     uint64_t step_epoch[4][W_STEPS_MAX + 2]; /* by call and step: word of the epoch in which it was completed */
@@ -728,14 +729,25 @@ static inline void w_slots(struct world *w, uint32_t host, const struct shoal_sl
     free(actions);
 }
 
+static inline bool w_is_among(struct shoal_node_id node, const struct shoal_node_id *nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (shoal_node_id_equal(nodes[i], node))
+            return true;
+    return false;
+}
+
 static inline void w_lead(struct world *w, const struct shoal_lead_event *event)
 {
     struct shoal_lead_actions *actions = w->lead_actions;
+    struct shoal_node_id works[W_HOSTS];
+    size_t count;
 
     if (w->lead == NULL)
         return;
+    count = shoal_lead_hosts(w->lead, works, W_HOSTS);
     for (uint32_t h = 0; h < W_HOSTS; h++)
-        if (w->hosts[h].up && w->hosts[h].agent_up &&
+        if (w->hosts[h].up && w->hosts[h].agent_up && (!w->stamps_of_placed || w_is_among(w_node(h), works, count)) &&
             (h == w->lead_host || (!w->hosts[h].cut && !w->hosts[w->lead_host].cut)))
             shoal_lead_stamp(w->lead, w_node(h), w->hosts[h].host_epoch, w->now_ns - SHOAL_MS);
     assert_int_equal(shoal_lead_step(w->lead, event, w->now_ns, actions), SHOAL_OK);
@@ -775,8 +787,8 @@ static inline void w_target(struct world *w)
 
                 for (uint32_t p = 0; p < w->job->placement_count; p++)
                     held = held || (w->job->placements[p].slot == s && w_host_of(w->job->placements[p].node) == h);
-                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining || w->hosts[h].no_slots ||
-                    (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
+                if (held != (pass == 0) || !w->hosts[h].up || w->hosts[h].cut || w->hosts[h].draining ||
+                    w->hosts[h].no_slots || (w->slot_banned >> (h * 8 + s) & 1) || count >= w->target)
                     continue;
                 slots[count++] = (struct shoal_lead_slot){ .node = w_node(h), .slot = s };
             }
@@ -1101,7 +1113,7 @@ static inline void w_worker_event(struct world *w, const struct w_event *e)
         if (e->word == 1) { /* a script or driver ends by itself */
             if (worker->alive)
                 w_exit(w, worker,
-                       worker->role == SHOAL_JOB_DRIVER                                       ? (worker->raised ? 1 : w->driver_status)
+                       worker->role == SHOAL_JOB_DRIVER ? (worker->raised ? 1 : w->driver_status)
                        : worker->role == SHOAL_JOB_TASK && worker->task != w->task_that_fails ? 0
                                                                                               : w->script_status,
                        false);

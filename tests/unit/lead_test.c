@@ -401,28 +401,75 @@ static void test_driver_of_a_host_without_slots(void **state)
     finish();
 }
 
-/* A host that is not ready yet says so once, not as often as it can be asked. */
-static void test_driver_is_not_asked_for_again_and_again(void **state)
+/* A host whose agent has just started: it refuses until it has found what ran there before. */
+static void make_unready(uint32_t host)
 {
     struct shoal_slots_options options = {
         .slots = W_SLOTS, .device = SHOAL_JOB_DEVICE_CPU, .jobs_max = 4, .reattaches = true
     };
+
+    options.self = w_node(host);
+    options.host_epoch = w.hosts[host].host_epoch;
+    options.start_ns = w.now_ns;
+    shoal_slots_destroy(w.hosts[host].slots);
+    assert_int_equal(shoal_slots_create(&w.hosts[host].slots, &options), SHOAL_OK);
+}
+
+static void make_ready(uint32_t host)
+{
     struct shoal_slots_event ready = { .kind = SHOAL_SLOTS_HOST, .u.host = { .kind = SHOAL_HOST_ON_REATTACHED } };
+
+    w_slots(&w, host, &ready);
+}
+
+/* The last step is done, the engines are gone, and the driver is lost. One leader takes it out of the log and finds no
+ * place for its successor; the next one is allocated no slots, so nothing has named a host to it. */
+static void lose_the_driver_after_the_call(bool no_slots)
+{
+    start(19, true, 1, 2);
+    w.steps = 20;
+    w.slot_banned = 0xffull << 8;
+    make_unready(1);
+    w.hosts[2].no_slots = no_slots;
+    w_new_lead(&w, 0);
+    for (unsigned i = 0; i < 4000 && !(w.job->call_count == 1 && w.job->calls[0].state >= SHOAL_CALL_DONE); i++)
+        w_run_for(&w, SHOAL_MS);
+    expect_state(SHOAL_JOB_RUNNING);
+    w.target = 0;
+    kill_worker(w_any(&w, SHOAL_JOB_DRIVER, 0));
+    w_new_lead(&w, 1);
+    for (unsigned i = 0; i < 4000 && w.job->placement_count > 0; i++)
+        w_run_for(&w, SHOAL_MS);
+    assert_int_equal(w.job->placement_count, 0);
+    w_run_for(&w, 2 * SHOAL_S); /* nothing is left to report */
+    expect_state(SHOAL_JOB_RECOVERING);
+    w.stamps_of_placed = true;
+    w_new_lead(&w, 2);
+    make_ready(1);
+    finish();
+}
+
+static void test_a_driver_that_is_lost_after_the_last_step(void **state)
+{
+    (void)state;
+    lose_the_driver_after_the_call(false);
+    lose_the_driver_after_the_call(true);
+}
+
+/* A host that is not ready yet says so once, not as often as it can be asked. */
+static void test_driver_is_not_asked_for_again_and_again(void **state)
+{
     struct shoal_lead_stats stats;
 
     (void)state;
     start(18, true, 1, 2);
-    options.self = w_node(0);
-    options.host_epoch = w.hosts[0].host_epoch;
-    options.start_ns = w.now_ns;
-    shoal_slots_destroy(w.hosts[0].slots);
-    assert_int_equal(shoal_slots_create(&w.hosts[0].slots, &options), SHOAL_OK);
+    make_unready(0);
     w_new_lead(&w, 0);
     w_run_for(&w, 3 * SHOAL_S);
     assert_int_equal(w_alive(&w, SHOAL_JOB_DRIVER), 0);
     shoal_lead_stats(w.lead, &stats);
     assert_in_range(stats.reserves, 1, 20);
-    w_slots(&w, 0, &ready);
+    make_ready(0);
     finish();
 }
 
@@ -1165,6 +1212,7 @@ int main(void)
         cmocka_unit_test(test_leader_changes),
         cmocka_unit_test(test_driver_dies),
         cmocka_unit_test(test_driver_of_a_host_without_slots),
+        cmocka_unit_test(test_a_driver_that_is_lost_after_the_last_step),
         cmocka_unit_test(test_driver_is_not_asked_for_again_and_again),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_a_failure_in_users_code_ends_the_job_if_the_script_does),
