@@ -1,6 +1,6 @@
 /* Membership upkeep (PROTOCOLS 3): the leader of a group keeps it at its target, one change at a time.
  *
- *     below the target for grow_ns, a host to be had      --> learner --caught up--> voter
+ *     below the target for grow_ns, a host to be had      --> learner --caught up--> voter; sooner: U6
  *     voter unreachable for replace_ns, left, or removed  --> learner --caught up--> voter in its place, in one change
  *     learner unreachable for replace_ns, left or removed --> dropped
  *
@@ -13,7 +13,9 @@
  *     again.
  * U5. A guardian on a host that is drained is replaced at once, and votes until then; a leader there first hands its
  *     office to another voter.
- * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group. */
+ * U4. A group grows by two where two are to be had: of two guardians, either one's loss for good stops the group.
+ * U6. A mesh group of one that two hosts could join waits for the others that come in the same second and no longer:
+ *     until then the loss of that one host leaves a mesh that can decide nothing (docs/decisions/0030). */
 #include "sched_group.h"
 #include "sched_node.h"
 #include "sched_state.h"
@@ -22,6 +24,7 @@
 
 #define LOOK_NS (200 * SHOAL_MS) /* while a change or a learner is under way */
 #define HAND_OVER_NS (2 * SHOAL_S)
+#define FIRST_GROWTH_NS (1 * SHOAL_S)
 #define CAUGHT_UP_ENTRIES 8
 
 struct census {
@@ -320,6 +323,16 @@ static bool hand_over(struct shoal_sched *s, struct sched_group *g, const struct
     return false;
 }
 
+/* How long the group may be below its target before it grows (U6). */
+static uint64_t patience_ns(const struct shoal_sched *s, const struct sched_group *g, const struct census *c)
+{
+    SHOAL_ASSERT(c->voters < wanted(g, c));
+    if (g->hurry)
+        return 0;
+    return g->mesh_is && c->voters == 1 && step_wanted(g, c) == 2 ? sooner(FIRST_GROWTH_NS, s->options.grow_ns)
+                                                                  : s->options.grow_ns;
+}
+
 void sched_keep(struct shoal_sched *s, struct sched_group *g)
 {
     struct shoal_raft_status status;
@@ -364,10 +377,10 @@ void sched_keep(struct shoal_sched *s, struct sched_group *g)
     if (c.voters < wanted(g, &c)) {
         if (g->below_since_ns == 0)
             g->below_since_ns = s->now;
-        if (g->hurry || s->now >= g->below_since_ns + s->options.grow_ns)
+        if (s->now >= g->below_since_ns + patience_ns(s, g, &c))
             (void)add_learner(s, g, &c);
         else
-            g->keep_ns = g->below_since_ns + s->options.grow_ns;
+            g->keep_ns = g->below_since_ns + patience_ns(s, g, &c);
     } else {
         g->below_since_ns = 0;
         g->hurry = g->hurry && c.voters < g->target; /* on a mesh of one: until others join */

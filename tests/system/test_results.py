@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 from conftest import OUT
-from helpers import ended, submit
+from helpers import ended, groups, submit
 from mesh import TLS, Host, Mesh
 from test_archive import holders
 
@@ -104,6 +104,7 @@ def test_every_file_in_any_state_from_any_node(new_mesh, script, tmp_path):
     assert ended(mesh, job)["state"] == "KILLED"
     assert_files(mesh, mesh.hosts[:2], job, tmp_path)
     mesh.until(lambda: sum(set(LEFT) <= on_disk(host, job) for host in mesh.hosts) >= 3, 30, "three hosts have all of it")
+    mesh.until(lambda: sum(groups(host).get("mesh", {}).get("voters", 0) >= 3 for host in mesh.hosts) >= 3, 30, "the founder's loss leaves a mesh group")
     for host in where:
         mesh.hosts.remove(host)
         host.lose()

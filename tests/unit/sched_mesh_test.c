@@ -85,6 +85,41 @@ static struct net *mesh_of(uint64_t seed, unsigned count, unsigned members)
     return net;
 }
 
+/* U6: the founder is lost a moment after the others have come. */
+static void test_the_founder_of_a_young_mesh_is_lost(void **state)
+{
+    struct net *net = net_create(4, 4, false);
+
+    (void)state;
+    net->nodes[0].member = true;
+    found(net);
+    for (unsigned i = 0; i < 4; i++)
+        net_join(net, i);
+    await_voters(net, mesh_id, 3, 3);
+    net_crash(net, 0);
+    net_run(net, 5 * NET_S);
+    must_add(net, 1, 1);
+    must_add(net, 3, 2);
+    net_destroy(net);
+}
+
+/* U4, U6: with one other host at hand it waits for a third, as it did. */
+static void test_a_mesh_of_two_is_in_no_hurry(void **state)
+{
+    struct net *net = net_create(5, 3, false);
+
+    (void)state;
+    net->nodes[0].member = true;
+    found(net);
+    net_join(net, 0);
+    net_join(net, 1);
+    net_run(net, 8 * NET_S);
+    assert_int_equal(voters(net, mesh_id), 1);
+    net_join(net, 2);
+    await_voters(net, mesh_id, 3, 2);
+    net_destroy(net);
+}
+
 static struct net_reply *recover(struct net *net, unsigned at, bool confirmed, struct shoal_sched_recovery *told)
 {
     struct shoal_sched_request request = { .kind = SHOAL_SCHED_RECOVER, .of_mesh = true, .confirmed = confirmed };
@@ -790,6 +825,8 @@ static void test_the_rules_bind_when_all_follow_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_founder_of_a_young_mesh_is_lost),
+        cmocka_unit_test(test_a_mesh_of_two_is_in_no_hurry),
         cmocka_unit_test(test_who_is_removed_is_replaced_at_once),
         cmocka_unit_test(test_who_was_removed_is_not_heard),
         cmocka_unit_test(test_without_a_spare_groups_shrink),
