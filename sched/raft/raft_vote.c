@@ -14,7 +14,9 @@
  * V5. A vote goes only to a log that is at least as new: by last term, then by last index.
  * V6. As new, too, as the log that this node forgot when it was removed from the group: as long as its own is not, it
  *     does not campaign either.
- * V7. A role moves only as `role_moves` says; a term has one leader; whoever campaigns or leads voted for itself. */
+ * V7. A role moves only as `role_moves` says; a term has one leader; whoever campaigns or leads voted for itself.
+ * V8. Elections end where disks are slow: a candidate that failed waits longer for the next votes, up to 16 jitters, and a
+ *     node whose vote is on its way to the disk starts no election against it. */
 #include "shoal/raft.h"
 #include "raft_state.h"
 
@@ -270,6 +272,14 @@ static void become_candidate(struct shoal_raft *raft, bool transfer)
     raft_role_changed(raft);
 }
 
+/* How long a candidate waits for votes. A voter's disk may be slow: a term that ends before the vote is durable was in
+ * vain, and the next one begins with the same write. So it waits longer each time (V8), as a precandidate does. */
+static uint64_t patience_ns(const struct shoal_raft *raft)
+{
+    SHOAL_ASSERT(raft->role == SHOAL_RAFT_CANDIDATE); /* V7 */
+    return raft->jitter_ns * (raft->backoff > 2 ? raft->backoff : 2);
+}
+
 /* V2: called at the end of every step; asks once the own vote is durable. */
 void raft_ask_votes(struct shoal_raft *raft)
 {
@@ -277,7 +287,7 @@ void raft_ask_votes(struct shoal_raft *raft)
         return;
     SHOAL_ASSERT(shoal_raft_id_equal(raft->vote, raft->self)); /* V1 */
     raft->votes_asked = true;
-    campaign_after(raft, 2 * raft->jitter_ns); /* the disk's time is not counted */
+    campaign_after(raft, patience_ns(raft)); /* the own disk's time is not counted */
     count_vote(raft, raft->self, true);
     if (raft_quorum(raft, has_granted)) {
         raft_become_leader(raft);
@@ -296,6 +306,10 @@ void raft_campaign(struct shoal_raft *raft, bool transfer)
     SHOAL_ASSERT(transfer || raft_lone_voter(raft) || raft->now_ns >= raft->quiet_until_ns); /* V3 */
     if (raft->role == SHOAL_RAFT_CANDIDATE && !raft->votes_asked && !transfer) {
         campaign_after(raft, raft->jitter_ns); /* the own disk is slow: a higher term would not help */
+        return;
+    }
+    if (raft->vote_owed && !transfer) {
+        campaign_after(raft, raft->jitter_ns); /* likewise (V8): the one that it votes for waits for this disk */
         return;
     }
     if (raft->term == RAFT_TERM_MAX) {

@@ -507,6 +507,64 @@ static void a_candidate_asks_only_when_its_own_vote_is_durable(void **state)
     rig_destroy(rig);
 }
 
+/* Until it asks for votes in the next term. Returns how long it has waited for those of the last one. */
+static uint64_t next_election(struct rig *rig)
+{
+    uint64_t asked = rig->now;
+    uint64_t term = status(rig).term + 1;
+
+    for (uint32_t i = 0; i < 1000 && status(rig).role != SHOAL_RAFT_PRECANDIDATE; i++) {
+        rig->now += 10 * MS;
+        timer(rig);
+    }
+    assert_int_equal(status(rig).role, SHOAL_RAFT_PRECANDIDATE);
+    asked = rig->now - asked;
+    assert_int_equal(hear(rig, granted_of(SHOAL_RAFT_PREVOTE_REPLY, 'b', 'a', term, true)), SHOAL_OK);
+    stored(rig);
+    assert_int_equal(count_sent(rig, SHOAL_RAFT_VOTE), 2);
+    return asked;
+}
+
+/* V8: b's disk needs 2 s for a vote, and c is away. */
+static void a_candidate_waits_longer_each_time(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+    uint64_t waited[6];
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++)
+        waited[i] = next_election(rig);
+    assert_in_range(waited[1], 300 * MS, 470 * MS);
+    assert_true(waited[5] >= 2400 * MS);
+    rig->now += 2000 * MS;
+    timer(rig);
+    assert_int_equal(hear(rig, granted_of(SHOAL_RAFT_VOTE_REPLY, 'b', 'a', status(rig).term, true)), SHOAL_OK);
+    assert_int_equal(status(rig).role, SHOAL_RAFT_LEADER);
+    rig_destroy(rig);
+}
+
+/* V8. */
+static void whose_vote_is_not_durable_yet_starts_no_election(void **state)
+{
+    struct rig *rig = rig_create('a', "abc", "");
+
+    (void)state;
+    assert_int_equal(hear(rig, vote_of(SHOAL_RAFT_VOTE, 'b', 'a', 2, 0, 0)), SHOAL_OK);
+    for (uint32_t i = 0; i < 300; i++) {
+        rig->now += 10 * MS;
+        timer(rig);
+        assert_int_equal(count_sent(rig, SHOAL_RAFT_PREVOTE), 0);
+    }
+    stored(rig);
+    assert_true(sent(rig, SHOAL_RAFT_VOTE_REPLY)->u.vote_reply.granted);
+    for (uint32_t i = 0; i < 100 && status(rig).role == SHOAL_RAFT_FOLLOWER; i++) {
+        rig->now += 10 * MS;
+        timer(rig);
+    }
+    assert_int_equal(status(rig).role, SHOAL_RAFT_PRECANDIDATE); /* b was not heard of again */
+    rig_destroy(rig);
+}
+
 static void a_vote_counts_once_however_often_it_comes(void **state)
 {
     struct rig *rig = rig_create('a', "abcde", "");
@@ -1817,72 +1875,72 @@ static void a_completion_that_was_never_asked_for_is_refused(void **state)
     rig_destroy(rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(votes_go_to_those_who_may_have_them),
-        cmocka_unit_test(a_member_anew_votes_as_if_it_had_its_log),
-        cmocka_unit_test(who_lacks_what_it_forgot_does_not_campaign),
-        cmocka_unit_test(a_vote_is_told_only_when_it_is_durable),
-        cmocka_unit_test(a_vote_of_an_overtaken_term_is_never_told),
-        cmocka_unit_test(a_candidate_asks_only_when_its_own_vote_is_durable),
-        cmocka_unit_test(a_vote_counts_once_however_often_it_comes),
-        cmocka_unit_test(a_pre_candidate_adopts_a_higher_term),
-        cmocka_unit_test(a_learner_that_is_asked_votes),
-        cmocka_unit_test(a_supported_leader_is_not_deposed_by_a_candidate),
-        cmocka_unit_test(leadership_ends_with_support_before_the_next_action),
-        cmocka_unit_test(an_awake_leader_wakes_for_the_end_of_its_support),
-        cmocka_unit_test(a_follower_waits_while_it_supports_the_leader_that_claims),
-        cmocka_unit_test(the_end_of_support_lets_a_follower_campaign_at_once),
-        cmocka_unit_test(a_node_that_started_just_now_does_not_campaign),
-        cmocka_unit_test(a_retry_waits_longer_each_time),
-        cmocka_unit_test(a_term_begins_with_an_entry_of_its_own),
-        cmocka_unit_test(an_old_entry_is_committed_only_through_a_new_one),
-        cmocka_unit_test(an_acknowledgement_waits_for_the_disk),
-        cmocka_unit_test(what_is_on_disk_is_acknowledged_only_in_a_durable_term),
-        cmocka_unit_test(an_old_completion_acknowledges_nothing),
-        cmocka_unit_test(a_leader_brings_every_log_in_line),
-        cmocka_unit_test(a_committed_entry_is_not_looked_at_again),
-        cmocka_unit_test(commit_knowledge_ends_where_the_logs_are_known_equal),
-        cmocka_unit_test(a_group_that_agrees_falls_asleep),
-        cmocka_unit_test(a_reply_of_a_former_life_says_nothing),
-        cmocka_unit_test(silence_is_answered_by_asking_again_ever_more_slowly),
-        cmocka_unit_test(appends_are_pipelined_up_to_a_window),
-        cmocka_unit_test(the_window_is_bounded_in_bytes_too),
-        cmocka_unit_test(too_much_uncommitted_is_refused_until_it_commits),
-        cmocka_unit_test(the_log_grows_only_when_the_owner_says_so),
-        cmocka_unit_test(a_follower_with_a_full_log_takes_what_fits),
-        cmocka_unit_test(an_entry_is_refused_when_it_cannot_be_taken),
-        cmocka_unit_test(messages_that_make_no_sense_are_dropped_and_counted),
-        cmocka_unit_test(a_leader_that_contradicts_what_is_committed_is_not_followed),
-        cmocka_unit_test(a_leader_of_an_older_term_is_told),
-        cmocka_unit_test(reads_wait_for_a_quorum_round_and_share_it),
-        cmocka_unit_test(a_read_waits_for_the_first_commit_of_the_term),
-        cmocka_unit_test(reads_are_refused_where_they_cannot_be_served),
-        cmocka_unit_test(changes_are_refused_when_they_cannot_be_made),
-        cmocka_unit_test(a_learner_far_behind_does_not_become_a_voter),
-        cmocka_unit_test(the_joint_phase_needs_both_majorities_and_ends_after_its_commit),
-        cmocka_unit_test(a_leader_that_is_removed_hands_over),
-        cmocka_unit_test(a_configuration_is_rolled_back_with_its_entry),
-        cmocka_unit_test(a_configuration_is_rolled_back_to_what_the_snapshot_holds),
-        cmocka_unit_test(one_who_is_no_member_any_more_is_told),
-        cmocka_unit_test(nobody_is_sent_away_by_what_is_not_committed),
-        cmocka_unit_test(leadership_is_handed_to_one_who_has_the_whole_log),
-        cmocka_unit_test(the_heir_campaigns_at_once_against_standing_support),
-        cmocka_unit_test(a_snapshot_comes_in_pieces_and_replaces_the_log),
-        cmocka_unit_test(a_snapshot_is_never_installed_over_a_newer_log),
-        cmocka_unit_test(a_snapshot_that_makes_no_sense_is_refused),
-        cmocka_unit_test(a_follower_that_needs_what_is_forgotten_gets_the_snapshot),
-        cmocka_unit_test(a_follower_that_is_nearly_there_is_spared_the_snapshot),
-        cmocka_unit_test(after_the_last_term_there_is_no_other),
-        cmocka_unit_test(a_long_log_asks_for_a_snapshot),
-        cmocka_unit_test(a_founding_is_acknowledged_to_the_issuer_who_leads_term_1),
-        cmocka_unit_test(the_issuer_in_another_incarnation_does_not_lead),
-        cmocka_unit_test(a_founding_that_does_not_fit_is_refused),
-        cmocka_unit_test(a_lone_voter_leads_at_once),
-        cmocka_unit_test(a_broken_store_is_refused),
-        cmocka_unit_test(a_log_that_disagrees_with_the_snapshot_is_dropped),
-        cmocka_unit_test(a_completion_that_was_never_asked_for_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(votes_go_to_those_who_may_have_them),
+    cmocka_unit_test(a_member_anew_votes_as_if_it_had_its_log),
+    cmocka_unit_test(who_lacks_what_it_forgot_does_not_campaign),
+    cmocka_unit_test(a_vote_is_told_only_when_it_is_durable),
+    cmocka_unit_test(a_vote_of_an_overtaken_term_is_never_told),
+    cmocka_unit_test(a_candidate_asks_only_when_its_own_vote_is_durable),
+    cmocka_unit_test(a_candidate_waits_longer_each_time),
+    cmocka_unit_test(whose_vote_is_not_durable_yet_starts_no_election),
+    cmocka_unit_test(a_vote_counts_once_however_often_it_comes),
+    cmocka_unit_test(a_pre_candidate_adopts_a_higher_term),
+    cmocka_unit_test(a_learner_that_is_asked_votes),
+    cmocka_unit_test(a_supported_leader_is_not_deposed_by_a_candidate),
+    cmocka_unit_test(leadership_ends_with_support_before_the_next_action),
+    cmocka_unit_test(an_awake_leader_wakes_for_the_end_of_its_support),
+    cmocka_unit_test(a_follower_waits_while_it_supports_the_leader_that_claims),
+    cmocka_unit_test(the_end_of_support_lets_a_follower_campaign_at_once),
+    cmocka_unit_test(a_node_that_started_just_now_does_not_campaign),
+    cmocka_unit_test(a_retry_waits_longer_each_time),
+    cmocka_unit_test(a_term_begins_with_an_entry_of_its_own),
+    cmocka_unit_test(an_old_entry_is_committed_only_through_a_new_one),
+    cmocka_unit_test(an_acknowledgement_waits_for_the_disk),
+    cmocka_unit_test(what_is_on_disk_is_acknowledged_only_in_a_durable_term),
+    cmocka_unit_test(an_old_completion_acknowledges_nothing),
+    cmocka_unit_test(a_leader_brings_every_log_in_line),
+    cmocka_unit_test(a_committed_entry_is_not_looked_at_again),
+    cmocka_unit_test(commit_knowledge_ends_where_the_logs_are_known_equal),
+    cmocka_unit_test(a_group_that_agrees_falls_asleep),
+    cmocka_unit_test(a_reply_of_a_former_life_says_nothing),
+    cmocka_unit_test(silence_is_answered_by_asking_again_ever_more_slowly),
+    cmocka_unit_test(appends_are_pipelined_up_to_a_window),
+    cmocka_unit_test(the_window_is_bounded_in_bytes_too),
+    cmocka_unit_test(too_much_uncommitted_is_refused_until_it_commits),
+    cmocka_unit_test(the_log_grows_only_when_the_owner_says_so),
+    cmocka_unit_test(a_follower_with_a_full_log_takes_what_fits),
+    cmocka_unit_test(an_entry_is_refused_when_it_cannot_be_taken),
+    cmocka_unit_test(messages_that_make_no_sense_are_dropped_and_counted),
+    cmocka_unit_test(a_leader_that_contradicts_what_is_committed_is_not_followed),
+    cmocka_unit_test(a_leader_of_an_older_term_is_told),
+    cmocka_unit_test(reads_wait_for_a_quorum_round_and_share_it),
+    cmocka_unit_test(a_read_waits_for_the_first_commit_of_the_term),
+    cmocka_unit_test(reads_are_refused_where_they_cannot_be_served),
+    cmocka_unit_test(changes_are_refused_when_they_cannot_be_made),
+    cmocka_unit_test(a_learner_far_behind_does_not_become_a_voter),
+    cmocka_unit_test(the_joint_phase_needs_both_majorities_and_ends_after_its_commit),
+    cmocka_unit_test(a_leader_that_is_removed_hands_over),
+    cmocka_unit_test(a_configuration_is_rolled_back_with_its_entry),
+    cmocka_unit_test(a_configuration_is_rolled_back_to_what_the_snapshot_holds),
+    cmocka_unit_test(one_who_is_no_member_any_more_is_told),
+    cmocka_unit_test(nobody_is_sent_away_by_what_is_not_committed),
+    cmocka_unit_test(leadership_is_handed_to_one_who_has_the_whole_log),
+    cmocka_unit_test(the_heir_campaigns_at_once_against_standing_support),
+    cmocka_unit_test(a_snapshot_comes_in_pieces_and_replaces_the_log),
+    cmocka_unit_test(a_snapshot_is_never_installed_over_a_newer_log),
+    cmocka_unit_test(a_snapshot_that_makes_no_sense_is_refused),
+    cmocka_unit_test(a_follower_that_needs_what_is_forgotten_gets_the_snapshot),
+    cmocka_unit_test(a_follower_that_is_nearly_there_is_spared_the_snapshot),
+    cmocka_unit_test(after_the_last_term_there_is_no_other),
+    cmocka_unit_test(a_long_log_asks_for_a_snapshot),
+    cmocka_unit_test(a_founding_is_acknowledged_to_the_issuer_who_leads_term_1),
+    cmocka_unit_test(the_issuer_in_another_incarnation_does_not_lead),
+    cmocka_unit_test(a_founding_that_does_not_fit_is_refused),
+    cmocka_unit_test(a_lone_voter_leads_at_once),
+    cmocka_unit_test(a_broken_store_is_refused),
+    cmocka_unit_test(a_log_that_disagrees_with_the_snapshot_is_dropped),
+    cmocka_unit_test(a_completion_that_was_never_asked_for_is_refused),
+};
+
+int main(void) { return cmocka_run_group_tests(tests, NULL, NULL); }
