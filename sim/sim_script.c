@@ -1024,7 +1024,8 @@ void sim_heal(struct sim *sim)
     sim_net_heal(sim);
     sim->options.loss = sim->options.duplicate = sim->options.slow = 0;
     for (uint32_t i = 0; i < sim->host_count; i++) {
-        sim->hosts[i].disk.stall_ns = sim->hosts[i].disk.slow_ns = sim->hosts[i].disk.full_ns = 0;
+        sim->hosts[i].disk.slow_ns = sim->hosts[i].disk.full_ns =
+            0; /* one that hangs does so to its end: its write is out */
         if (sim->hosts[i].exists)
             sim_host_boot(&sim->hosts[i]);
     }
