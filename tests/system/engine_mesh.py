@@ -294,6 +294,7 @@ class EngineMesh:
         _, role, worker_id = body.take("IBQ")
         if role == 1:
             self.driver, self.train = connection, None
+            self.driver_sent = self.driver_acked  # what a killed one had acknowledged may be heard after its death
             return
         engine = next(e for e in self.engines if e.worker_id == worker_id)
         engine.connection = connection
@@ -457,8 +458,11 @@ class EngineMesh:
             batch.append(self.records[step])
             step += 1
         if batch:
-            self.driver.send(message(TRAIN_RECORDS, struct.pack("<IQI", self.call[0], self.driver_sent + 1, len(batch))
-                                     + struct.pack("<I", sum(map(len, batch))) + b"".join(batch)))
+            try:
+                self.driver.send(message(TRAIN_RECORDS, struct.pack("<IQI", self.call[0], self.driver_sent + 1, len(batch))
+                                         + struct.pack("<I", sum(map(len, batch))) + b"".join(batch)))
+            except BrokenPipeError:
+                return  # it was killed: its last words come first, then the end of its connection
             self.driver_sent += len(batch)
         elif self.finished and not getattr(self, "told", False):
             self.told = True

@@ -246,7 +246,6 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(mesh, alone):
     def again(m):
         m.driver_process.kill()
         m.driver_process.wait()
-        m.driver_sent = m.driver_acked
         m.start_driver(text)
 
     files, rows = run(one, 2, text, [(10, again)])
