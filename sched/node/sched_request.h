@@ -51,6 +51,7 @@ struct sched_request {
     struct shoal_node_id asked;
     struct shoal_node_id hint;   /* who might lead; zero: unknown */
     struct shoal_node_id rumour; /* a leader that one who does not hold the group has heard of */
+    struct shoal_node_id away;   /* the founder, where one of those asked knows it and does not hear it either */
     uint64_t index, term;
     uint64_t read_serial; /* 0: waits for the next round */
     uint64_t read_index;  /* serve when applied up to here; 0: not confirmed yet */

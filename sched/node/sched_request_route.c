@@ -136,13 +136,13 @@ const char *sched_request_cut_off(const struct shoal_sched *s)
     return 2 * heard <= guardians && guardians > 0 ? "it hears less than a majority of the mesh group" : NULL;
 }
 
-/* R4. NULL: what nobody here knows of is not there; else why this node cannot tell. `away`: whom it would have to ask. */
+/* R4. NULL: what nobody here knows of is not there; else why this node cannot tell. `away`: whom it would have to ask, as
+ * far as others have told, and as this node knows. */
 static const char *why_unsure(const struct shoal_sched *s, struct shoal_job_id job, struct shoal_node_id *away)
 {
     const char *cut_off = sched_request_cut_off(s);
     size_t known = 0, live = 0;
 
-    *away = nobody;
     if (is_alone(s))
         return NULL;
     for (size_t i = 0; i < s->node_count; i++) {
@@ -198,7 +198,7 @@ static bool founder_is_unasked(const struct shoal_sched *s, const struct sched_r
 static void end_unknown(struct shoal_sched *s, struct sched_request *r)
 {
     const struct shoal_job_summary *summary = sched_summary_find(s, r->job);
-    struct shoal_node_id away;
+    struct shoal_node_id away = is_heard(s, r->away) || has_left(s, r->away) ? nobody : r->away;
     const char *why = why_unsure(s, r->job, &away);
     char name[16] = "";
 
@@ -435,6 +435,25 @@ void sched_request_try(struct shoal_sched *s, struct sched_request *r)
 
 /* ---- Who knows a job ---- */
 
+/* The founder named in an id, if this node knows it and does not hear it; else nobody. */
+static struct shoal_node_id founder_away(const struct shoal_sched *s, struct shoal_job_id job)
+{
+    SHOAL_ASSERT(s->options.peer_count <= SHOAL_SCHED_PEERS_MAX);
+    for (size_t i = 0; i < s->node_count; i++) {
+        struct shoal_node_id id = s->nodes[i].info.id;
+
+        if (founder_matches(job, id) && !is_heard(s, id) && !has_left(s, id))
+            return id;
+    }
+    for (uint32_t i = 0; i < s->options.peer_count; i++) {
+        struct shoal_node_id id = s->options.peers[i];
+
+        if (founder_matches(job, id) && !is_heard(s, id) && !has_left(s, id))
+            return id;
+    }
+    return nobody;
+}
+
 void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct frame *frame)
 {
     struct sched_group *g = sched_group_find(s, frame->u.who.job);
@@ -464,8 +483,9 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
     archived = sched_archive_find(s, frame->u.who.job) != NULL;
     answer.u.who_reply.holds = parked || (g != NULL && g->record_known && !g->stopped) || archived;
     /* A group that has given the job to the archive decides nothing about it any more. */
-    answer.u.who_reply.gone = sched_is_gone(s, frame->u.who.job) &&
-                              (g == NULL || g->told_elsewhere || (g->job != NULL && !shoal_hash_is_zero(g->job->archived)));
+    answer.u.who_reply.gone =
+        sched_is_gone(s, frame->u.who.job) &&
+        (g == NULL || g->told_elsewhere || (g->job != NULL && !shoal_hash_is_zero(g->job->archived)));
     if (g == NULL && !archived && !parked && sched_archive_has_ended(s, frame->u.who.job)) {
         answer.u.who_reply.leader = sched_archive_holder(s, frame->u.who.job);
         answer.u.who_reply.holds = true; /* R3: it exists, whatever the asker knows of who has it now */
@@ -474,6 +494,8 @@ void sched_on_who(struct shoal_sched *s, struct shoal_node_id from, const struct
         answer.u.who_reply.leader = g->leader;
     else if (!answer.u.who_reply.holds && summary != NULL) /* who has the record answers: the leader may have gone */
         answer.u.who_reply.leader = summary->leader;
+    else if (!answer.u.who_reply.holds)
+        answer.u.who_reply.leader = founder_away(s, frame->u.who.job);
     sched_send(s, from, &answer);
 }
 
@@ -507,10 +529,13 @@ void sched_on_who_reply(struct shoal_sched *s, struct shoal_node_id from, const 
         sched_request_retry(s, r, 0);
         return;
     }
+    if (founder_matches(r->job, frame->u.who_reply.leader) && !is_heard(s, frame->u.who_reply.leader) &&
+        !has_left(s, frame->u.who_reply.leader))
+        r->away = frame->u.who_reply.leader;
     /* Hearsay counts only when nobody holds it, and not if it has just misled us. */
-    if (r->kind != SHOAL_SCHED_RECOVER && !shoal_node_id_is_zero(frame->u.who_reply.leader) &&
-        !sched_is_self(s, frame->u.who_reply.leader) && !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) &&
-        !node_is_dead(s, frame->u.who_reply.leader))
+    else if (r->kind != SHOAL_SCHED_RECOVER && !shoal_node_id_is_zero(frame->u.who_reply.leader) &&
+             !sched_is_self(s, frame->u.who_reply.leader) &&
+             !shoal_node_id_equal(frame->u.who_reply.leader, r->asked) && !node_is_dead(s, frame->u.who_reply.leader))
         r->rumour = frame->u.who_reply.leader;
     if (r->answered == all && !shoal_node_id_is_zero(r->rumour)) {
         r->hint = r->rumour;
