@@ -296,9 +296,11 @@ static void ask(struct task *t, struct shoal_infer infer)
 static void take_oip(struct task *t, struct shoal_view message, uint32_t timeout_ms)
 {
     struct shoal_msg msg;
+    enum shoal_err err = oip_request_decode(message, &t->oip, &msg);
 
-    if (oip_request_decode(message, &t->oip, &msg) != SHOAL_OK ||
-        !routes_grpc_path("/v2/models/", t->oip.model, "/infer", t->path, sizeof(t->path))) {
+    if (err == SHOAL_OK && !routes_grpc_path("/v2/models/", t->oip.model, "/infer", t->path, sizeof(t->path)))
+        err = shoal_fail(&msg, SHOAL_ERR_INVALID, "model_name is too long");
+    if (err != SHOAL_OK) {
         answer_oip(t, msg.text, NULL);
         task_free(t);
         return;

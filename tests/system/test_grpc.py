@@ -180,10 +180,11 @@ def test_refusals_name_cause_and_code(served):
 
 
 def test_a_stream_of_the_protocol(served):
-    requests = [typed(id=str(n)) for n in range(40)] + [typed("gone", id="x")]
+    requests = [typed(id=str(n)) for n in range(40)] + [typed("gone", id="x"), typed("\u00e9" * 120, id="y")]
     got = list(served.channels[2].stream(SERVICE + "ModelStreamInfer", requests, pb.ModelStreamInferResponse))
-    assert sorted(one.infer_response.id for one in got) == sorted([str(n) for n in range(40)] + ["x"])
-    assert [one.infer_response.id for one in got if one.error_message] == ["x"]
+    assert sorted(one.infer_response.id for one in got) == sorted([str(n) for n in range(40)] + ["x", "y"])
+    assert {one.infer_response.id: one.error_message for one in got if one.error_message} == {
+        "x": "Model <gone> doesn't exist.", "y": "model_name is too long"}
     assert len({bytes(one.infer_response.outputs[0].SerializeToString()) for one in got if not one.error_message}) == 1
 
 
