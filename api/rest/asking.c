@@ -1,6 +1,8 @@
 /* See asking.h for the picture and the rules. */
 #include "asking.h"
 
+#include "api/http/json_input.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 
 #define RETRY_S 1
 #define EVENTS "text/event-stream"
+#define OWN_ERROR_BYTES_MAX (64u * SHOAL_KIB) /* a longer error is passed on as it is */
 
 struct asking {
     struct http_request *request;
@@ -100,15 +103,33 @@ static const char *type_of(const struct shoal_inferred *inferred)
     return looks_like_json(inferred->body) ? "application/json" : "text/plain; charset=utf-8";
 }
 
-/* What a kernel says of its own failure is text: OpenAI's clients read an object. */
+/* What a kernel says of its own failure: text, or an object with "error", which is text where a model's file is served. False:
+ * it is an object as OpenAI's clients read it, or some other JSON. */
+static bool own_error_text(const struct shoal_inferred *inferred, char text[600])
+{
+    struct json_input *input = NULL;
+    struct shoal_msg why = { "" };
+    const char *said = NULL;
+
+    if (!looks_like_json(inferred->body)) {
+        (void)snprintf(text, 600, "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
+                       inferred->body.len == 0 ? "" : (const char *)inferred->body.bytes);
+        return true;
+    }
+    if (inferred->body.len <= OWN_ERROR_BYTES_MAX && json_input_parse(inferred->body, &input, &why) == SHOAL_OK)
+        said = json_input_text(json_input_root(input), "error");
+    if (said != NULL)
+        (void)snprintf(text, 600, "%.500s", said);
+    json_input_free(input);
+    return said != NULL;
+}
+
 static bool respond_own_error(struct asking *a, const struct shoal_inferred *inferred)
 {
     char text[600];
 
-    if (a->asker != ASKER_OPENAI || inferred->status < 400 || looks_like_json(inferred->body))
+    if (a->asker != ASKER_OPENAI || inferred->status < 400 || !own_error_text(inferred, text))
         return false;
-    (void)snprintf(text, sizeof(text), "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
-                   inferred->body.len == 0 ? "" : (const char *)inferred->body.bytes);
     asking_refuse(a->request, a->asker, (int)inferred->status, text);
     return true;
 }

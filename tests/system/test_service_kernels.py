@@ -1,11 +1,15 @@
 """Real kernels behind services: WMLA's Python contract, and a model by its file, from a package to an answer through any node."""
 
 import json
+import os
+import re
+import subprocess
 import urllib.error
 import urllib.request
 
 import pytest
 import torch
+from conftest import ROOT
 from mesh import TLS
 
 PING_PONG = """
@@ -102,6 +106,16 @@ def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_pa
         assert found["shape"] == [2, 2]
         assert found["data"] == pytest.approx(net(rows).reshape(-1).tolist(), rel=1e-5)
     assert ask(mesh, mesh.hosts[1], "net", b"{}")[0] == 400
+    for stream in (False, True):  # its refusal has the form that OpenAI's clients read
+        status, said = get(mesh, mesh.hosts[1], "/v1/chat/completions", json.dumps({"model": "net", "stream": stream}).encode())
+        assert (status, said["error"]["type"]) == (400, "invalid_request_error") and "inputs is missing" in said["error"]["message"]
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([mesh.binary, "logon", "admin", "--yes", "--password-file", mesh.password_file, "--node", mesh.hosts[1].url],
+                   env=env, capture_output=True, check=True, timeout=60)
+    block = re.search(r"^```sh\n(TOKEN=.*?)^```$", (ROOT / "docs/how-to/kernels.md").read_text(), re.M | re.S).group(1)
+    block = block.replace("NODE:9243", mesh.hosts[2].url.partition("://")[2]).replace("/digits/", "/net/")
+    said = subprocess.run(["sh", "-ec", block], env=env, capture_output=True, text=True, timeout=60)
+    assert json.loads(said.stdout)["outputs"][0]["shape"] == [1, 2], said
     deploy(mesh, "none", tmp_path / "package", 0)
     for host in mesh.hosts:  # and what the protocol says of it, the same on each
         model = get(mesh, host, "/v2/models/net")
