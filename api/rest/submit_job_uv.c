@@ -159,7 +159,8 @@ static bool is_model(const char *path)
 {
     static const char *const kinds[] = { ".pt", ".pth", ".ts", ".pt2", ".onnx", ".ubj", ".xgb", ".joblib", ".keras", ".npz" };
 
-    if (ends_with(path, "_optimizer_state.pth") || ends_with(path, "_loss.pth"))
+    if (ends_with(path, "_optimizer_state.pth") || ends_with(path, "_optimizer_state.npz") ||
+        ends_with(path, "_loss.pth"))
         return false;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
         if (ends_with(path, kinds[i]))
@@ -225,7 +226,7 @@ static enum shoal_err find_model(struct submit_job *j, struct shoal_msg *msg)
     if (all == 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "the job %s has left no file of a model (.pt .pth .ts .pt2 .onnx .ubj .xgb .joblib); `shoal job files` "
-                          "lists what it has left",
+                          "lists what it has left, and a kernel of yours serves what else there is (--kernel)",
                           j->id);
     return shoal_fail(msg, SHOAL_ERR_INVALID, "the job %s has left several models: name one as weight: %s", j->id, names);
 }
