@@ -115,7 +115,7 @@ static const struct cli_option get_options[] = {
     { NULL, NULL, NULL, 0 },
 };
 static const struct cli_option delete_options[] = {
-    { "all", NULL, "all jobs of yours", 0 },
+    { "all", NULL, "all jobs of yours; services stay", 0 },
     { "yes", NULL, "with --all: do not ask", 'y' },
     { NULL, NULL, NULL, 0 },
 };

@@ -107,7 +107,7 @@ static bool make_query(struct listing *l)
 
 static bool is_shown(const struct listing *l, const struct column *column) { return l->width >= column->from; }
 
-/* Behind the name of an array. */
+/* Behind the name of an array, or of a service. */
 static void add_array(const struct json_value *job, char *text, size_t cap)
 {
     const struct json_value *array = json_input_get(job, "array");
@@ -115,6 +115,10 @@ static void add_array(const struct json_value *job, char *text, size_t cap)
 
     if (array == NULL)
         return;
+    if (json_input_text(job, "service") != NULL) { /* its replicas have no end, and it may have up to as many */
+        (void)snprintf(text + used, cap - used, "  SERVICE %" PRId64 " running", cli_int_at(array, "running"));
+        return;
+    }
     (void)snprintf(text + used, cap - used, "  ARRAY %" PRId64 "/%" PRId64 " done", cli_int_at(array, "done"),
                    cli_int_at(array, "tasks"));
     used = strlen(text);

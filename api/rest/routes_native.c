@@ -53,6 +53,8 @@ void routes_job_json(struct json_writer *w, const char *key, const struct shoal_
     json_text(w, "creator", job->creator);
     json_text(w, "framework", job->framework);
     json_text(w, "name", job->app_name);
+    if (job->service != NULL && job->service[0] != '\0')
+        json_text(w, "service", job->service);
     json_text(w, "args", job->args);
     json_bool(w, "elastic", job->elastic);
     json_bool(w, "hasEnded", job->ended);

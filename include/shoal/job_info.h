@@ -28,6 +28,7 @@ struct shoal_job_info {
     const char *leader_name; /* node that leads the group, "" if unknown */
     const char *driver_node; /* node that runs the driver, "" if none */
     const char *pending;     /* why it waits, "" if it does not */
+    const char *service;     /* which one it is, now or the version before; "" if none */
     bool elastic;
     bool ended;
     unsigned workers_min;

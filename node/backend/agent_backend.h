@@ -19,6 +19,7 @@ struct backend_info {
     char result_dir[AGENT_PATH_BYTES + 200];
     char leader[64];
     char driver[64];
+    char service[SHOAL_JOB_TEXT_BYTES];
     char pending[SHOAL_JOB_REASON_BYTES];
     char detail[SHOAL_JOB_REASON_BYTES];
 };

@@ -1,5 +1,6 @@
 /* This node knows something of a job without asking anybody: from gossip, the archive, its own group and files. */
 #include "agent_backend.h"
+#include "backend_services.h"
 
 #include "shoal/control_record.h"
 #include "shoal/sched_look.h"
@@ -147,6 +148,7 @@ static void info_texts(struct backend_info *out)
     out->info.result_dir = out->result_dir;
     out->info.leader_name = out->leader;
     out->info.driver_node = out->driver;
+    out->info.service = out->service;
     out->info.pending = out->pending;
     out->info.detail = out->detail;
 }
@@ -196,9 +198,11 @@ static void progress_of(struct agent *agent, struct backend_info *out, struct sh
 
 void backend_info_of_facts(struct agent *agent, const struct shoal_job_facts *facts, struct backend_info *out)
 {
+    const struct shoal_mesh_service *service = backend_service_of(agent, facts->id);
     struct shoal_job_info *info = &out->info;
 
     memset(out, 0, sizeof(*out));
+    (void)snprintf(out->service, sizeof(out->service), "%s", service == NULL ? "" : service->name);
     info->id = facts->id;
     (void)snprintf(out->creator, sizeof(out->creator), "%s", facts->creator);
     (void)snprintf(out->framework, sizeof(out->framework), "%s", facts->framework);

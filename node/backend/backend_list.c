@@ -1,5 +1,6 @@
 /* Lists for the API, and what is made of them: a job found by the end of its id, and the deletion of all jobs of a user. */
 #include "agent_backend.h"
+#include "backend_services.h"
 #include "list.h"
 
 #include "shoal/banned.h"
@@ -137,7 +138,7 @@ void backend_id_ask(struct agent *agent, const struct shoal_user *caller, const 
     done(arg, too_many(&msg), &msg, id);
 }
 
-/* ---- all jobs of a user ---- */
+/* ---- all jobs of a user, but for services (B2 of backend_verbs.c) ---- */
 
 struct deleting {
     struct agent *agent;
@@ -212,7 +213,8 @@ static void on_delete_page(void *arg, enum shoal_err err, const struct shoal_msg
         return;
     }
     for (size_t i = 0; i < page->count && i < DELETE_PAGE; i++)
-        d->ids[d->count++] = page->rows[i]->id;
+        if (backend_service_of(d->agent, page->rows[i]->id) == NULL)
+            d->ids[d->count++] = page->rows[i]->id;
     d->after = page->next;
     d->incomplete = d->incomplete || !page->complete;
     delete_some(d);

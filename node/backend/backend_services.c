@@ -27,6 +27,20 @@ static const struct shoal_mesh_service *find_here(struct agent *agent, const cha
     return mesh == NULL ? NULL : shoal_mesh_service_find(mesh, name);
 }
 
+const struct shoal_mesh_service *backend_service_of(struct agent *agent, struct shoal_job_id job)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
+    size_t count = mesh == NULL ? 0 : shoal_mesh_service_count(mesh);
+
+    for (size_t i = 0; i < count; i++) {
+        const struct shoal_mesh_service *service = shoal_mesh_service_at(mesh, i);
+
+        if (shoal_job_id_equal(service->job, job) || shoal_job_id_equal(service->before, job))
+            return service;
+    }
+    return NULL;
+}
+
 static void say_found(struct agent *agent, const char *name, backend_service_fn *done, void *arg)
 {
     const struct shoal_mesh_service *found = find_here(agent, name);

@@ -12,6 +12,8 @@ typedef void backend_service_fn(void *arg, enum shoal_err err, const char *text,
 /* By this node's copy of the mesh; where it has no such name, the mesh group is asked first. NOT_FOUND, UNREACHABLE. */
 /* `fresh`: the mesh group is asked in any case. */
 void backend_service_find(struct agent *agent, const char *name, bool fresh, backend_service_fn *done, void *arg);
+/* The service that has `job` as its version now or before, by this node's copy of the mesh; NULL: it is none's. */
+const struct shoal_mesh_service *backend_service_of(struct agent *agent, struct shoal_job_id job);
 /* A change of the mesh group, by a user. */
 void backend_change_mesh(struct agent *agent, const struct shoal_user *caller, enum shoal_mesh_command_kind kind,
                          const struct shoal_mesh_service *service, agent_reply_fn *done, void *arg);

@@ -4,9 +4,12 @@
  *
  * B1. Whose a job is, says the first that knows: its group or its row here, or the job itself (asked by a GET). Gossip is
  *     not asked: any host of the mesh may sign a summary. An administrator may ask for any job that there is. No verb
- *     begins before that; the host that stops or deletes it looks at the user's token again (R5 of sched_request.c). */
+ *     begins before that; the host that stops or deletes it looks at the user's token again (R5 of sched_request.c).
+ * B2. The job of a service is stopped and deleted by its service's name: without it the name would stand for nothing. */
 #include "shoal/job_facts.h"
+
 #include "agent_backend.h"
+#include "backend_services.h"
 
 #include "shoal/banned.h"
 
@@ -85,12 +88,25 @@ static void begin(struct asked_verb *v)
 
 /* ---- whose job it is ---- */
 
+/* B2. */
+static enum shoal_err check_service(const struct asked_verb *v, struct shoal_msg *msg)
+{
+    const struct shoal_mesh_service *service = backend_service_of(v->agent, v->id);
+
+    if (service == NULL || (v->verb != VERB_STOP && v->verb != VERB_DELETE))
+        return SHOAL_OK;
+    return shoal_fail(msg, SHOAL_ERR_EXISTS, "this job is the service %s: shoal service %s %s", service->name,
+                      v->verb == VERB_STOP ? "stop" : "delete", service->name);
+}
+
 static void decide(struct asked_verb *v, enum shoal_err err, const struct shoal_msg *why, const char *creator)
 {
     struct shoal_msg msg = *why;
 
     if (err == SHOAL_OK && !v->caller.admin && strcmp(v->caller.name, creator) != 0)
         err = shoal_fail(&msg, SHOAL_ERR_DENIED, "this job belongs to %s", creator);
+    if (err == SHOAL_OK)
+        err = check_service(v, &msg);
     if (err == SHOAL_OK)
         begin(v);
     else

@@ -149,6 +149,13 @@ def test_stop_start_scale_delete(services):
     services.until_ready("echo", 1)
     services.mesh.cli(alpha, "service", "scale", "echo", 3)
     services.until_ready("echo", 3)
+    for host in services.mesh.hosts:  # who deletes jobs deletes no service: its name would stand for nothing
+        for verb in ("stop", "delete"):
+            assert "SERVICE 3 running" in services.mesh.shoal("job", "list", "--node", host.url).stdout
+            refused = services.mesh.shoal("job", verb, job, "--node", host.url, check=False)
+            assert refused.returncode == 7 and "shoal service %s echo" % verb in refused.stderr, refused
+        services.mesh.shoal("job", "delete", "--all", "--yes", "--node", host.url)
+        assert services.ask(host, "echo", b"here")[:2] == (200, b"here")
     services.mesh.cli(gamma, "service", "stop", "echo")
     services.until_ready("echo", 0)
     status, body, headers = services.ask(alpha, "echo", b"", path="/dlim/v1/inference/%s")
