@@ -741,10 +741,11 @@ int agent_main(const struct shoal_cli_agent *options)
               agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
               agent->scheduling);
     if (agent->settings.no_framework)
-        agent_log(agent,
-                  "offers no slots: %s has no torch or numpy, which jobs of all frameworks need; start again with "
-                  "--python and one that has them",
-                  agent->settings.python);
+        agent_log(
+            agent,
+            "offers no slots: %s has no torch or tensorflow, or no numpy, which jobs of all frameworks need; start "
+            "again with --python and one that has them",
+            agent->settings.python);
     agent_log(agent, "memory: at most %llu MiB, were every table full at once; shoal doctor lists them",
               (unsigned long long)agent_memory_mib());
     (void)uv_run(&agent->loop, UV_RUN_DEFAULT);

@@ -103,9 +103,9 @@ static void look_at_python(struct doctor *d)
             s->fabric_home);
     if (s->no_framework)
         say(d, "bad", "python",
-            "Python %s has no torch or numpy: this host offers no slots. Start the agent with "
-            "--python and one that has them; `shoal init` and `shoal join` make one with "
-            "--setup-python",
+            "Python %s has no torch or tensorflow, or no numpy: this host offers no slots. Start the "
+            "agent with --python and one that has them; `shoal init` and `shoal join` make one "
+            "of torch with --setup-python",
             s->python);
     else if (agent_python_try(s, IMPORT_SECONDS, said, sizeof(said)))
         say(d, "ok", "python", "Python %s: %s", s->python, said);

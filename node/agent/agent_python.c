@@ -10,13 +10,16 @@
 
 #include "shoal/banned.h"
 
-/* Its path, and whether it finds what the frameworks import. */
+/* Its path, and whether it finds what a framework imports: torch or TensorFlow, which both need NumPy. */
 #define ASK                                                                                                            \
     "import sys, importlib.util as u; print(sys.executable); "                                                         \
-    "print(all(u.find_spec(m) for m in (\"torch\", \"numpy\")))"
+    "print(bool(u.find_spec(\"numpy\") and (u.find_spec(\"torch\") or u.find_spec(\"tensorflow\"))))"
 #define TRY                                                                                                            \
-    "import sys, ctypes, numpy, torch; ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); "                           \
-    "print(\"torch %s, numpy %s, %d GPUs\" % (torch.__version__, numpy.__version__, torch.cuda.device_count()))"
+    "import sys, ctypes, numpy, importlib as i, importlib.util as u; "                                                 \
+    "ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); "                                                             \
+    "has = {m: i.import_module(m) for m in (\"torch\", \"tensorflow\") if u.find_spec(m)}; "                           \
+    "said = [\"%s %s\" % (m, has[m].__version__) for m in has] + [\"numpy \" + numpy.__version__]; "                   \
+    "said += [\"%d GPUs\" % has[\"torch\"].cuda.device_count()] if \"torch\" in has else []; print(\", \".join(said))"
 
 #define TRY_UCX                                                                                                        \
     "import sys, os, ctypes, importlib.util as u; s = u.find_spec(\"libucx\"); "                                        \

@@ -89,6 +89,17 @@ def test_a_torch_that_cannot_be_imported(data, bare, tmp_path):
     assert done.returncode == 1 and "libwhat.so.1: no such file" in " ".join(done.stdout.split())
 
 
+def test_a_host_of_tensorflow_alone_serves_jobs(data, bare, tmp_path):
+    for name, version in (("tensorflow", "2.15.1"), ("numpy", "1.26.4")):
+        (tmp_path / (name + ".py")).write_text("__version__ = '%s'\n" % version)
+    assert shoal("init", "--data", data, "--python", bare).returncode == 0
+    done = shoal("doctor", "--data", data, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert ": tensorflow 2.15.1, numpy 1.26.4" in " ".join(done.stdout.split())
+    (tmp_path / "numpy.py").unlink()
+    assert "or no numpy" in " ".join(shoal("doctor", "--data", data, PYTHONPATH=str(tmp_path)).stdout.split())
+
+
 def test_ports_and_peers(data, bare):
     assert shoal("init", "--data", data, "--python", bare).returncode == 0
     with socket.socket() as taken, socket.socket() as peer:
