@@ -24,14 +24,18 @@ struct folder {
     bool hidden; /* what lies in it is counted, and not told */
 };
 
-static bool is_part(const char *name)
+/* On its way to another name, which no other host would hear of. */
+static bool is_temporary(const char *name)
 {
     size_t len = strlen(name);
 
-    return len > 5 && strcmp(name + len - 5, ".part") == 0;
+    return (len > 5 && strcmp(name + len - 5, ".part") == 0) || (len > 4 && strcmp(name + len - 4, ".tmp") == 0);
 }
 
-static bool is_told(const char *name) { return name[0] != '.' && !is_part(name) && strcmp(name, "__pycache__") != 0; }
+static bool is_told(const char *name)
+{
+    return name[0] != '.' && !is_temporary(name) && strcmp(name, "__pycache__") != 0;
+}
 
 static bool add(struct tree_walk *walk, const char *path, const struct stat *facts)
 {

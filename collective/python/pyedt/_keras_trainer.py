@@ -85,7 +85,7 @@ class Trainer(_trainer.Trainer):
 
     def _save_directory(self, path):
         """As a SavedModel."""
-        temporary = "%s.%d.tmp" % (path, os.getpid())
+        temporary = _trainer.temporary_folder(path)
         self._model.save(temporary, save_format="tf")
         shutil.rmtree(path, ignore_errors=True)
         os.rename(temporary, path)

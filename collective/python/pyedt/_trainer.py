@@ -57,6 +57,12 @@ def atomic_save(value, path):
     os.rename(temporary, path)
 
 
+def temporary_folder(path):
+    """Where a folder is made until it is whole. Its name is hidden: else what lies in it would be taken for results, and sent to
+    other hosts."""
+    return os.path.join(os.path.dirname(path), ".%s.%d.tmp" % (os.path.basename(path), os.getpid()))
+
+
 TEMPORARY = re.compile(r"\.(\d+)\.tmp$")
 
 
