@@ -25,6 +25,7 @@
 #define PIECE_BYTES ((size_t)256 * SHOAL_KIB)
 #define BLOCK 512u
 #define FINAL "model/train/model_epoch_final.pth"
+#define FINAL_KERAS "model/train/model_epoch_final.h5" /* no kernel of ours loads it */
 #define PACKAGE_FOLDER "model/"
 
 struct submit_job {
@@ -223,6 +224,12 @@ static enum shoal_err find_model(struct submit_job *j, struct shoal_msg *msg)
         j->model = last;
     if (j->model < j->count)
         return SHOAL_OK;
+    if (all == 0 && find_path(j, FINAL_KERAS) < j->count)
+        return shoal_fail(
+            msg, SHOAL_ERR_INVALID,
+            "the job %s has trained a model of TF.Keras, which is served by a kernel of your own only: name its file "
+            "as kernel; it finds " FINAL_KERAS " below its model_path",
+            j->id);
     if (all == 0)
         return shoal_fail(msg, SHOAL_ERR_INVALID,
                           "the job %s has left no file of a model (.pt .pth .ts .pt2 .onnx .ubj .xgb .joblib); `shoal job files` "

@@ -193,6 +193,17 @@ def test_what_cannot_be_served_is_refused(mesh, jobs, script):
     assert mesh.cli(beta, "service", "list") == {"services": []}
 
 
+def test_a_keras_model_wants_a_kernel_of_its_own(mesh, script):
+    """Its optimizer's state is a file that kernels know, and no model."""
+    text = "import os\nfolder = os.path.join(os.environ['RESULT_DIR'], 'model', 'train')\nos.makedirs(folder, exist_ok=True)\n" \
+           "for name in ('1.h5', '1_optimizer_state.npz', 'final.h5', 'final_optimizer_state.npz'):\n" \
+           "    open(os.path.join(folder, 'model_epoch_' + name), 'w').write('x')\n"
+    job = submit(mesh, mesh.hosts[0], script(text))
+    assert ended(mesh, job)["state"] == "FINISHED"
+    done = mesh.shoal("service", "deploy", "kerasnet", "--from-job", job, "--node", mesh.hosts[1].url, check=False)
+    assert done.returncode == 1 and "TF.Keras" in done.stderr and "name its file as kernel" in done.stderr, done
+
+
 def test_what_was_trained_elastically_needs_no_kernel(mesh, ask, tmp_path):
     """Its script is run up to FabricModel, in the kernel, with the words that it was trained with."""
     alpha, beta, gamma = mesh.hosts
