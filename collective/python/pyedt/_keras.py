@@ -7,10 +7,12 @@ K3. Variables that are not trained (BatchNorm's) start each mini-batch from the 
 
 import json
 import os
+import random
 import struct
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from pyedt import _chance, _order, _plain
 
@@ -157,14 +159,28 @@ class Chance(_chance.Chance):
         self._process = os.getpid()
         layers = [getattr(layer, "_random_generator", None) for layer in model._flatten_layers()]
         self._generators = [one._generator for one in layers if getattr(one, "_generator", None) is not None]
+        self._eager = self._fresh = None
+        self._draws = False  # something here draws from the global generator
 
     def seed(self, seed):
         super().seed(seed)
         if os.getpid() != self._process:  # a loader child must not touch TensorFlow
             return
-        tf.random.set_seed(seed & 0x7FFFFFFF)
+        self._seed_eager(seed & 0x7FFFFFFF)
         for place, generator in enumerate(self._generators):
             generator.reset_from_seed(_order.mix64(seed + place + 1) >> 1)
+
+
+    def _seed_eager(self, seed):
+        """tf.random.set_seed() forgets all kernels too, since a kernel that draws counts by itself: 50 ms for a graph to be made
+        anew. That is done from the second seed on after which something has drawn; the first time its kernels are new."""
+        here = context.context()
+        self._draws = self._draws or (self._eager is not None and self._eager.getstate() != self._fresh)
+        if self._draws:
+            tf.random.set_seed(seed)
+            return
+        here._seed, here._rng = seed, random.Random(seed)
+        self._eager, self._fresh = here._rng, here._rng.getstate()
 
 
 # ---- gradients and buffers ----
