@@ -91,14 +91,14 @@ class Run:
 
     started = []
 
-    def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=()):
+    def __init__(self, mesh, host, folder, workers=6, epochs=6, pace=0.004, env=(), framework="edtPyTorch"):
         self.mesh, self.epochs, self.wanted, self.usual = mesh, epochs, workers, pace
         self.schedule = _schedule.Schedule(TRAIN, VALIDATION, BATCH, VIRTUAL, epochs, 1, 2)
         self.pace(SLOW)
         environment = {"EPOCHS": epochs, "PACE": self.pace_path(), "OMP_NUM_THREADS": 1, **dict(env)}
         options = [word for name, value in environment.items() for word in ("--env", "%s=%s" % (name, value))]
         self.submitter = host
-        self.job = submit(mesh, host, folder, "--workers", workers, *options, framework="edtPyTorch")
+        self.job = submit(mesh, host, folder, "--workers", workers, *options, framework=framework)
         Run.started.append(self)
         self.seen = {}  # worker -> (host, pid, start time)
         self.last = {}  # worker -> its control page's words when last seen
@@ -260,13 +260,17 @@ class Outcome:
         files = result_of(run.mesh, host, run.job, folder)
         by_name = {name.rsplit("/", 1)[-1]: data for name, data in files.items()}
         self.files = sorted(by_name)
-        self.weights = torch.load(io.BytesIO(by_name["model_epoch_final.pth"]), weights_only=True)
-        self.optimizer = torch.load(io.BytesIO(by_name["model_epoch_final_optimizer_state.pth"]), weights_only=True)
+        self.take(run, by_name)
         self.epochs, self.last = run.epochs, run.schedule.last
         self.ledger = run.mesh.cli(host, "job", "ledger", run.job)
         self.records = records(run)
         self.steps = [comparable(record) for record in self.records]
         self.shares = {share["worker"]: share["samples"] for share in self.ledger["shares"]}
+
+    def take(self, run, by_name):
+        """The final tensors."""
+        self.weights = torch.load(io.BytesIO(by_name["model_epoch_final.pth"]), weights_only=True)
+        self.optimizer = torch.load(io.BytesIO(by_name["model_epoch_final_optimizer_state.pth"]), weights_only=True)
 
 
 def records(run):

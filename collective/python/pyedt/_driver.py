@@ -49,7 +49,7 @@ def train(fabric, arguments):
     if in_mesh() and os.environ.get("DLI_IS_DRIVER") != "true":
         if not _engine.serves:
             raise RuntimeError("train() of fabric_model wants an elastic job, and this one is not: submit it with "
-                               "--framework edtPyTorch")
+                               "--framework %s" % _late.elastic_name())
         raise RuntimeError("train() was called in an engine: only the script's own process may call it; keep the call out "
                            "of functions that engines run")
     if in_mesh() and _calls >= CALLS_MAX:

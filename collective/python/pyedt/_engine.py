@@ -9,6 +9,7 @@ import faulthandler
 import fcntl
 import os
 import platform
+import re
 import sys
 import time
 import traceback
@@ -164,19 +165,36 @@ def is_user_code(error):
 
 def is_users(path):
     """Whether a frame of that file is the user's: neither ours nor of an installed package."""
-    return not path.startswith("<") and not any(part in path for part in ("/pyedt/", "/site-packages/", "/dist-packages/",
+    return not path.startswith("<") and not any(part in path for part in ("/pyedt/", "/site-packages/", "/dist-packages/", "/__autograph_generated_file",
                                                                           os.path.dirname(os.__file__) + "/"))
+
+
+def graphs_cause(text):
+    """(cause, place) of what TensorFlow raises where it makes a graph of the user's code or calls a layer: its text is a trace of
+    its own, with the cause within. None: another text."""
+    if "in user code:" not in text and "Exception encountered when calling layer" not in text:
+        return None
+    causes = [line for line in re.findall(r"^ *([\w.]*(?:Error|Exception|Warning|Interrupt|Iteration|Exit): .+)$", text, re.M)
+              if "Exception encountered when calling layer" not in line and not line.endswith(": in user code:")]
+    places = [(file, line, name, code) for file, line, name, code in
+              re.findall(r'^ *File "([^"\n]+)", line (\d+), in (\S+).*\n *(.+)$', text, re.M) if is_users(file)]
+    return (causes or [text.split("Call arguments received")[0]])[-1], places
 
 
 def failure_text(error):
     """One line, the cause first, then the innermost line of the user's: what `shoal why` shows. The whole trace is in the
     engine's stderr."""
     last = traceback.format_exception_only(type(error), error)[-1].strip()
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    if not frames:
+    places = [(frame.filename, frame.lineno, frame.name, frame.line or "")
+              for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    found = graphs_cause(last)
+    if found:
+        last, places = found[0], found[1] or places
+    last = " ".join(last.split())  # an end that has several lines would be taken for its last one
+    if not places:
         return last[:TEXT_CHARACTERS]
-    place = " (%s, line %d, in %s: %s)" % (os.path.basename(frames[-1].filename), frames[-1].lineno, frames[-1].name,
-                                           (frames[-1].line or "").strip()[:100])
+    file, line, name, code = places[-1]
+    place = " (%s, line %s, in %s: %s)" % (os.path.basename(file), line, name, code.strip()[:100])
     return last[:TEXT_CHARACTERS - len(place)] + place
 
 

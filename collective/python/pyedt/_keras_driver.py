@@ -7,7 +7,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from pyedt import _bundle, _engine, _keras, _keras_travel, _travel
+from pyedt import _bundle, _engine, _keras, _keras_travel, _late, _travel
 
 METRICS_MAX = 15
 
@@ -26,6 +26,7 @@ def global_seed():
 
 
 def check_model(model, loss, optimizer):
+    _late.refuse_keras_3(tf.__version__)
     if not isinstance(model, tf.keras.Model):
         raise TypeError("FabricModel: model must be a tf.keras.Model, got %s" % type(model).__name__)
     if type(model).train_step is not tf.keras.Model.train_step and not is_keras_class(type(model).train_step):

@@ -14,6 +14,30 @@ def is_keras():
     return os.environ.get("FABRIC_BACKEND", "").lower() in KERAS
 
 
+def backend_here():
+    """FABRIC_BACKEND where nobody has said it: what the script has imported already, else what can be imported."""
+    if "torch" in sys.modules or "tensorflow" in sys.modules:
+        return "pytorch" if "torch" in sys.modules else "tensorflow"
+    return "pytorch" if importlib.util.find_spec("torch") or not importlib.util.find_spec("tensorflow") else "tensorflow"
+
+
+def elastic_name():
+    """The elastic framework of this backend, as jobs are submitted."""
+    return "edtTensorflow" if is_keras() else "edtPyTorch"
+
+
+def is_of(value, *packages):
+    """Whether an object's class, or one that it derives from, is of one of these packages; none of them is imported."""
+    return any((kind.__module__ or "").split(".")[0] in packages for kind in type(value).__mro__)
+
+
+def refuse_keras_3(version):
+    """TensorFlow's version as it names itself: from 2.16 on tf.keras has models and optimizers of other classes."""
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (2, 16):
+        raise RuntimeError("FabricModel: TensorFlow %s has Keras 3, and models of Keras 2 are trained here: "
+                           "pip install 'tensorflow-cpu>=2.15,<2.16' on all hosts" % version)
+
+
 def framework():
     """torch; None in a job of TF.Keras, whose hosts need none."""
     return None if is_keras() else importlib.import_module("torch")

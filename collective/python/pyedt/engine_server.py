@@ -46,6 +46,19 @@ def import_framework():
     gc.disable()
     wanted = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update({name: "1" for name in wanted})
+    try:
+        load_modules()
+    finally:
+        for name, value in wanted.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        gc.freeze()
+        gc.enable()
+
+
+def load_modules():
     import cloudpickle  # noqa: F401
     from pyedt import _late
 
@@ -60,13 +73,6 @@ def import_framework():
                            _optimizers, _preload, _records, _state, _trainer, _travel)
 
         torch.set_num_threads(1)
-    for name, value in wanted.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
-    gc.freeze()
-    gc.enable()
 
 
 def cannot_fork():
@@ -242,8 +248,12 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment = dict(os.environ)
     started = time.monotonic()
-    import_framework()
-    print("Engine server has loaded the framework in %.1f s" % (time.monotonic() - started), flush=True)
+    try:
+        import_framework()
+        print("Engine server has loaded the framework in %.1f s" % (time.monotonic() - started), flush=True)
+    except Exception as error:  # each engine meets it, and ends with its text, which reaches the user
+        print("Engine server has no framework (%s: %s)" % (type(error).__name__, error), flush=True)
+        os.environ["SHOAL_SERVER_PLAIN"] = "1"
     serve(connection, environment)
 
 

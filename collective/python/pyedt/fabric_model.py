@@ -14,8 +14,7 @@ def announce():
         if os.environ.get(name):
             print("<> %s %s" % (name, os.environ[name]))
     if not os.environ.get("FABRIC_BACKEND"):
-        backend = "tensorflow" if "tensorflow" in sys.modules and "torch" not in sys.modules else "pytorch"
-        os.environ["FABRIC_BACKEND"] = backend
+        os.environ["FABRIC_BACKEND"] = backend = _late.backend_here()
         print("Warning: FABRIC_BACKEND is not set, %s was chosen; restart to choose another" % backend)
     print("<> FABRIC_BACKEND %s" % os.environ["FABRIC_BACKEND"], flush=True)
 
@@ -109,6 +108,7 @@ def check_objects(model, datasets_function, loss_function, optimizer):
     if not callable(datasets_function):
         raise TypeError("FabricModel: datasets_function must be a function without arguments, got %s"
                         % type(datasets_function).__name__)
+    check_framework(model)
     if _late.is_keras():
         from pyedt import _keras_driver
 
@@ -136,6 +136,16 @@ def check_objects(model, datasets_function, loss_function, optimizer):
         if p.device.type != "cpu":
             raise ValueError("FabricModel: the model must be on the CPU, a parameter is on %s; leave model.to(...) out, "
                              "the engines move it" % p.device)
+
+
+def check_framework(model):
+    """A model of the other framework, whose own is perhaps not even installed."""
+    if _late.is_keras() and _late.is_of(model, "torch"):
+        raise TypeError("FabricModel: the model is torch's, and this job is of TensorFlow (FABRIC_BACKEND %s); submit it with "
+                        "--framework edtPyTorch" % os.environ["FABRIC_BACKEND"])
+    if not _late.is_keras() and _late.is_of(model, "keras", "tensorflow"):
+        raise TypeError("FabricModel: the model is TensorFlow's, and this job is of PyTorch (FABRIC_BACKEND %s); submit it with "
+                        "--framework edtTensorflow" % os.environ["FABRIC_BACKEND"])
 
 
 def refuse_lazy(modules):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from fabric_model import FabricModel
-from pyedt import _arguments, _data
+from pyedt import _arguments, _data, _late
 
 
 def datasets():
@@ -42,6 +42,16 @@ def test_a_missing_backend_is_chosen_exported_and_said():
     environment = {k: v for k, v in os.environ.items() if k != "FABRIC_BACKEND"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "pytorch was chosen; restart to choose another" in done.stdout
+
+
+def test_where_torch_is_not_installed_the_missing_backend_is_tensorflow(monkeypatch):
+    for name in ("torch", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for there, chosen in (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("torch tensorflow", "pytorch"), ("", "pytorch")):
+        monkeypatch.setattr(_late.importlib.util, "find_spec", lambda name, here=there: name in here.split() or None)
+        assert _late.backend_here() == chosen, there
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert _late.backend_here() == "tensorflow"  # the script has imported it
 
 
 @pytest.mark.parametrize("first, second", [("fabric_model", "torch"), ("torch", "fabric_model")])
@@ -132,6 +142,23 @@ def test_wrong_objects_are_refused(what, arguments, error, text):
 def test_a_model_that_is_no_module_is_refused():
     with pytest.raises(TypeError, match="must be a torch.nn.Module"):
         FabricModel(lambda x: x, datasets, nn.CrossEntropyLoss(), None)
+
+
+def test_a_model_of_the_other_framework_names_the_jobs_framework(monkeypatch):
+    keras = type("Model", (), {"__module__": "keras.src.engine.training"})
+    with pytest.raises(TypeError, match="submit it with --framework edtTensorflow"):
+        make(model=type("Net", (keras,), {})(), optimizer="adam")
+    monkeypatch.setenv("FABRIC_BACKEND", "keras")
+    with pytest.raises(TypeError, match="submit it with --framework edtPyTorch"):
+        make()
+
+
+def test_keras_3_is_refused_with_what_to_install():
+    for version in ("2.15.1", "2.14.0", "2.9.0-rc1"):
+        _late.refuse_keras_3(version)
+    for version in ("2.16.1", "2.20.0", "3.0.0"):
+        with pytest.raises(RuntimeError, match="pip install 'tensorflow-cpu>=2.15,<2.16'"):
+            _late.refuse_keras_3(version)
 
 
 @pytest.mark.parametrize("name,value,text", [("FABRIC_BACKEND", "mxnet", "edtPyTorch"),

@@ -343,3 +343,18 @@ def test_the_names_in_a_pickle(tmp_path, monkeypatch):
 
     names = _preload.named_in(cloudpickle.dumps({"datasets": datasets, "text": "textwrap.nothing"}))
     assert "colorsys" in names and "ownpaint" not in names and "textwrap" not in names
+
+
+@pytest.mark.parametrize("backend, missing", [("keras", "tensorflow"), ("pytorch", "torch")])
+def test_an_engine_without_its_framework_names_it(tmp_path, backend, missing):
+    """Where the server ended instead, the user was told of a server, and not what the host lacks."""
+    ours, process = start_server("import sys; sys.path.insert(0, %r)\nsys.modules[%r] = None" % (PACKAGES, missing),
+                                 {"FABRIC_BACKEND": backend}, tmp_path)
+    try:
+        order = command(tmp_path, 2)
+        order["env"].update(FABRIC_BACKEND=backend, SHOAL_AGENT_SOCKET="/nowhere/w.sock")
+        assert ended(ask(ours, order)["pid"]) == 1
+        last = open(order["stderr"]).read().splitlines()[-1]
+        assert last.startswith("ModuleNotFoundError") and missing in last
+    finally:
+        stop_server(ours, process)

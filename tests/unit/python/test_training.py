@@ -10,7 +10,7 @@ from jobs import Rows, bits, make_header, make_parts, make_trainer, network, num
 from reference_comm import ReferenceComm, Shared
 from torch import nn
 
-from pyedt import _chance, _comm, _compute, _data, _loader, _order, _records, _state, _trainer
+from pyedt import _chance, _comm, _compute, _data, _engine, _loader, _order, _records, _state, _trainer
 from pyedt.callbacks import Callback
 
 
@@ -631,5 +631,50 @@ def test_what_a_killed_engine_was_writing_goes_away(one):
     kept = [os.path.join(train, "model_epoch_1.pth.%d.tmp" % os.getpid()), os.path.join(train, "mine.tmp")]
     for path in gone + kept:
         open(path, "w").close()
+    folder = _trainer.temporary_folder(os.path.join(train, "model_epoch_final"))
+    assert os.path.basename(folder) == ".model_epoch_final.%d.tmp" % os.getpid()  # hidden: what lies in it is nobody's result
+    gone.append(folder.replace(str(os.getpid()), str(child.pid)))
+    kept.append(folder)
+    for path in gone[-1], folder:
+        os.makedirs(os.path.join(path, "variables"))
     _trainer.drop_leftovers()
     assert not any(os.path.exists(path) for path in gone) and all(os.path.exists(path) for path in kept)
+
+
+LAYER = """Exception encountered when calling layer 'bad' (type Bad).
+
+%s
+
+Call arguments received by layer 'bad' (type Bad):
+  - x=tf.Tensor(shape=(8, 4), dtype=float32)
+"""
+GRAPH = """in user code:
+
+    File "/f/fabric.zip/pyedt/_keras.py", line 317, in _train  *
+        outputs = self.model(x, training=True)
+    File "/v/lib/python3.11/site-packages/keras/src/utils/traceback_utils.py", line 70, in error_handler  **
+        raise e.with_traceback(filtered_tb) from None
+    File "/r/_submitted_code/bad/main.py", line 20, in call  *
+        return rows[x]
+    File "/tmp/__autograph_generated_fileudddj9_w.py", line 31, in if_body_1
+        raise ag__.converted_call(ag__.ld(KeyError), ('no such row',), None, fscope)
+
+    RuntimeError: Exception encountered when calling layer 'bad' (type Bad).
+
+    KeyError: 'no such row'
+
+    Call arguments received by layer 'bad' (type Bad):
+      - training=True
+"""
+
+
+@pytest.mark.parametrize("error, said", [
+    (RuntimeError(GRAPH), "KeyError: 'no such row' (main.py, line 20, in call: return rows[x])"),
+    (NameError(GRAPH.split("    RuntimeError")[0] + "    NameError: name 'rows' is not defined\n"),
+     "NameError: name 'rows' is not defined (main.py, line 20, in call: return rows[x])"),
+    (ArithmeticError(LAYER % "no rows today"),
+     "ArithmeticError: Exception encountered when calling layer 'bad' (type Bad). no rows today"),
+    (ValueError("two\n  lines"), "ValueError: two lines")], ids=["graph", "graph of a function", "layer", "several lines"])
+def test_what_an_engine_raises_is_one_line_with_the_cause(error, said):
+    """The driver's last words are the end of the job: of several lines only the last one would be there."""
+    assert _engine.failure_text(error) == said
