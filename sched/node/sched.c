@@ -511,7 +511,7 @@ bool shoal_sched_all_follow_rules(const struct shoal_sched *s)
         const struct shoal_sched_node *info = &s->nodes[i].info;
 
         if (!sched_is_self(s, info->id) && info->state == SHOAL_SCHED_NODE_ALIVE && info->rules == 0 &&
-            !shoal_store_id_equal(info->store, (struct shoal_store_id){ { 0 } })) /* it has told of itself */
+            info->cpus > 0) /* it has told of itself: what says its store comes earlier than its facts */
             return false;
     }
     return true;

@@ -822,9 +822,28 @@ static void test_the_rules_bind_when_all_follow_them(void **state)
     }
 }
 
+/* A young mesh: a host is there before its facts are. */
+static void test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_before(void **state)
+{
+    struct net *net = mesh_of(91, 3, 3);
+
+    (void)state;
+    net_run(net, 2 * NET_S);
+    assert_true(shoal_sched_all_follow_rules(net->nodes[0].sched));
+    net->nodes[1].untold = true;
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_ALIVE);
+    assert_true(shoal_sched_all_follow_rules(net->nodes[0].sched));
+    net->nodes[1].untold = false;
+    net->nodes[1].previous = true;
+    net_tell_node(net, 0, 1, SHOAL_SCHED_NODE_ALIVE);
+    assert_false(shoal_sched_all_follow_rules(net->nodes[0].sched));
+    net_destroy(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_before),
         cmocka_unit_test(test_the_founder_of_a_young_mesh_is_lost),
         cmocka_unit_test(test_a_mesh_of_two_is_in_no_hurry),
         cmocka_unit_test(test_who_is_removed_is_replaced_at_once),

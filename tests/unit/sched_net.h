@@ -65,6 +65,7 @@ struct net_node {
     bool member; /* known to the others */
     bool draining;
     bool previous; /* it says nothing of rules, as the version before */
+    bool untold;   /* gossip knows it, and has not brought its facts yet */
     bool restored;
     uint32_t life;
     struct shoal_incarnation incarnation;
@@ -965,8 +966,8 @@ static void net_tell_node(struct net *net, unsigned to, unsigned of, enum shoal_
     event.u.node.slots_free = node->slots_free;
     event.u.node.record_seq = node->slots_version;
     event.u.node.slot_stamp = node->slots_stamp;
-    event.u.node.cpus = 4;
-    event.u.node.rules = node->previous ? 0 : SHOAL_SCHED_RULES;
+    event.u.node.cpus = node->untold ? 0 : 4;
+    event.u.node.rules = node->previous || node->untold ? 0 : SHOAL_SCHED_RULES;
     event.u.node.draining = node->draining;
     memcpy(event.u.node.domain, node->domain, sizeof(node->domain));
     if (net->nodes[to].up)
