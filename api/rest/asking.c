@@ -320,12 +320,29 @@ static void on_gone(struct http_request *request)
 
 /* ---- the request ---- */
 
+/* By its address, before there is more to know it by. */
+static enum asker asker_of(const struct http_request *request)
+{
+    if (strncmp(request->route->pattern, "/dlim/", 6) == 0)
+        return ASKER_DLIM;
+    return strncmp(request->route->pattern, "/v1/", 4) == 0 ? ASKER_OPENAI : ASKER_OIP;
+}
+
+static void refuse_large(struct http_request *request)
+{
+    char text[120];
+
+    (void)snprintf(text, sizeof(text), "the request body is larger than the %u MiB that a model takes; send less at once",
+                   (unsigned)(SHOAL_INFER_BODY_BYTES_MAX / SHOAL_MIB));
+    asking_refuse(request, asker_of(request), 413, text);
+}
+
 void asking_begin(struct http_request *request)
 {
     struct asking *a;
 
     if (request->head.content_length > SHOAL_INFER_BODY_BYTES_MAX) {
-        asking_refuse(request, ASKER_OIP, 413, "the request body is larger than a model takes");
+        refuse_large(request);
         return;
     }
     a = calloc(1, sizeof(*a));
@@ -343,9 +360,9 @@ void asking_data(struct http_request *request, struct shoal_view content)
     struct asking *a = request->state;
 
     if (a->body.len + content.len > SHOAL_INFER_BODY_BYTES_MAX)
-        asking_refuse(request, ASKER_OIP, 413, "the request body is larger than a model takes");
+        refuse_large(request);
     else if (request->http->infer_bytes + content.len > SHOAL_INFER_HELD_BYTES_MAX)
-        asking_refuse(request, ASKER_OIP, 503,
+        asking_refuse(request, asker_of(request), 503,
                       "this node holds as many request bodies as it may; send it again in a second");
     else if (shoal_buf_append(&a->body, content.bytes, content.len) != SHOAL_OK)
         http_respond_error(request, 503, "out of memory; try again later");

@@ -5,8 +5,6 @@
 #include "api/http/grpc.h"
 #include "routes.h"
 
-/* Requests of one stream that are not answered yet: the window of the inference contract, section 8. */
-#define GRPC_TASKS_MAX 16u
 /* Messages of everything but tensors: names and numbers. */
 #define GRPC_SMALL_BYTES_MAX (64 * SHOAL_KIB)
 

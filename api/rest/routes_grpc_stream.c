@@ -1,7 +1,7 @@
 /* Calls of many messages: inference.GRPCInferenceService/ModelStreamInfer and dlim.v1.StreamInference/Infer (the inference contract,
  * section 8). Each message is a request for a model; answers go out as they come, named by their ids.
  *
- *     message --> a task (at most GRPC_TASKS_MAX in hand) --> queue, kernel --> answer --> out --> client's window
+ *     message --> a task (at most SHOAL_GRPC_TASKS_MAX in hand) --> queue, kernel --> answer --> out --> client's window
  *
  * G1. A task is in hand until its answer is on its way: a client that does not read its answers is not read either.
  * G2. Each task is answered once. Of a dlim stream whose model's profile has stream_discard_slow_tasks, a task that is finished
@@ -374,7 +374,7 @@ static size_t take_rest(struct stream *s)
     size_t at = 0, used = 0;
     bool whole;
 
-    while (!s->over && at < s->rest.len && s->in_hand < GRPC_TASKS_MAX) {
+    while (!s->over && at < s->rest.len && s->in_hand < SHOAL_GRPC_TASKS_MAX) {
         enum shoal_err err = grpc_frames_step(&s->frames, s->rest.bytes + at, s->rest.len - at, &used, &whole, &msg);
 
         if (err != SHOAL_OK) {

@@ -20,7 +20,7 @@
 static void openai_begin(struct http_request *request)
 {
     if (request->head.content_length > SHOAL_JSON_BYTES_MAX)
-        asking_refuse(request, ASKER_OPENAI, 413, "the request is larger than this address reads");
+        asking_refuse(request, ASKER_OPENAI, 413, "the request is larger than the 1 MiB that this address reads; shorten it");
     else
         asking_begin(request);
 }
@@ -28,7 +28,7 @@ static void openai_begin(struct http_request *request)
 static void openai_data(struct http_request *request, struct shoal_view content)
 {
     if (asking_body(request).len + content.len > SHOAL_JSON_BYTES_MAX)
-        asking_refuse(request, ASKER_OPENAI, 413, "the request is larger than this address reads");
+        asking_refuse(request, ASKER_OPENAI, 413, "the request is larger than the 1 MiB that this address reads; shorten it");
     else
         asking_data(request, content);
 }

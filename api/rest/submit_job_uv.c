@@ -649,11 +649,13 @@ static void next_piece(struct submit_job *j)
         err = put_name(&j->out, j->files[j->at].path + j->strip, j->files[j->at].bytes);
     if (err == SHOAL_OK && j->at == j->count && !j->last)
         err = shoal_buf_append(&j->out, zeros, sizeof(zeros));
-    if (err == SHOAL_OK && j->submit->upload.bytes > SHOAL_UPLOAD_BYTES_MAX)
+    if (err == SHOAL_OK && j->submit->upload.bytes > SHOAL_PACKAGE_BYTES_MAX)
         err = SHOAL_ERR_TOO_BIG;
     if (err != SHOAL_OK) {
         (void)shoal_fail(&msg, err, "%s",
-                         err == SHOAL_ERR_TOO_BIG ? "the package is larger than an upload may be" : "out of memory");
+                         err == SHOAL_ERR_TOO_BIG ? "the package is larger than the 2 GiB that one may have; leave out what the model "
+                                                    "does not need"
+                                                  : "out of memory");
         job_failed(j, err, &msg);
     } else if (j->at < j->count) {
         uint64_t left = j->files[j->at].bytes - j->offset;

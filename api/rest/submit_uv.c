@@ -297,11 +297,34 @@ static enum shoal_err read_type(struct submit *s, struct shoal_msg *msg)
     return SHOAL_OK; /* matters only if a body comes */
 }
 
+static uint64_t body_max(struct http_request *request)
+{
+    if (submit_job_of(request) != NULL)
+        return SHOAL_JSON_BYTES_MAX;
+    return submit_is_service(request) ? SHOAL_PACKAGE_BYTES_MAX : SHOAL_UPLOAD_BYTES_MAX;
+}
+
+/* Of a body that says its length, before any of it is taken. */
+static void refuse_large(struct http_request *request)
+{
+    if (submit_job_of(request) != NULL)
+        http_respond_error(request, 413, "the request body is larger than %d bytes", (int)SHOAL_JSON_BYTES_MAX);
+    else
+        http_respond_error(request, 413,
+                           "the package is larger than %d MiB; leave out what the model does not need, or have its kernel "
+                           "fetch large weights when it starts",
+                           (int)(SHOAL_PACKAGE_BYTES_MAX / SHOAL_MIB));
+}
+
 void submit_begin(struct http_request *request)
 {
     struct submit *s;
     struct shoal_msg msg;
 
+    if (request->head.content_length > body_max(request)) {
+        refuse_large(request);
+        return;
+    }
     if (request->http->stats.uploads_open >= SHOAL_UPLOADS_MAX) {
         request->http->stats.refused_busy++;
         http_respond_error(request, 503, "this node has %d uploads in hand; try again in some seconds, or another node",
@@ -330,6 +353,10 @@ void submit_data(struct http_request *request, struct shoal_view content)
     struct shoal_msg msg;
     enum shoal_err err;
 
+    if (request->body_bytes > body_max(request)) { /* in chunks: its length was not said */
+        refuse_large(request);
+        return;
+    }
     if (submit_job_of(request) != NULL)
         err = take_data(s, content, &msg);
     else if (s->is_multipart)

@@ -265,6 +265,8 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
 /* What is written of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
 #define SHOAL_SERVICE_DOCUMENT_BYTES_MAX (24 * SHOAL_KIB)
+/* A package as it is sent: twice what WMLA's users were told to expect. What is larger, a kernel fetches when it starts. */
+#define SHOAL_PACKAGE_BYTES_MAX (2ull * 1024 * SHOAL_MIB)
 #define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)
 /* Bodies of requests for models that one agent's server holds at one time. */
 #define SHOAL_INFER_HELD_BYTES_MAX (512 * SHOAL_MIB)
@@ -274,6 +276,9 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 #define SHOAL_KERNEL_BATCH_MAX 256u
 #define SHOAL_INFER_TIMEOUT_MS 60000u
 #define SHOAL_INFER_TIMEOUT_MS_MAX 3600000u
+/* Requests of one gRPC stream that are not answered yet, the inference contract's window: a kernel's batches stay full, and a
+ * client that sends without reading holds no more of a node than that. */
+#define SHOAL_GRPC_TASKS_MAX 16u
 
 /* The rebuildable store: small facts by a name or an id, such as a worker's last state. */
 #define SHOAL_CACHE_KEY_MAX 64
