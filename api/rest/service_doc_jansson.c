@@ -13,6 +13,7 @@
 
 #define README_BYTES_MAX (8u * SHOAL_KIB)
 #define TOP "${REDHARE_TOP}"
+#define TIMEOUT_S_MAX (SHOAL_INFER_TIMEOUT_MS_MAX / 1000u)
 #define NEVER (-2) /* a row of numbers: its lower bound is 0 or 1, and -1 is taken only where it is said */
 
 enum row_type { ROW_INT, ROW_TEXT, ROW_BOOL, ROW_ENVS };
@@ -677,7 +678,7 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
         knobs->batch = (uint32_t)int_at(profile, "policy.task_batch_size", 1);
         knobs->interval_s = (uint32_t)int_at(profile, "policy.schedule_interval", 3);
         knobs->release_s = (uint32_t)int_at(profile, "policy.kernel_delay_release_time", 60);
-        knobs->timeout_s = timeout < 0 ? 0 : (uint32_t)timeout;
+        knobs->timeout_s = timeout < 0 || timeout > TIMEOUT_S_MAX ? TIMEOUT_S_MAX : (uint32_t)timeout;
     }
     json_decref(doc);
 }

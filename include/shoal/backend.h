@@ -119,7 +119,7 @@ struct shoal_infer {
     const char *method, *path;
     const char *content_type; /* "": not said */
     uint32_t header_len;      /* of a body that begins with JSON and goes on with tensors; 0: it is one piece */
-    uint32_t timeout_ms;      /* 0: SHOAL_INFER_TIMEOUT_MS */
+    uint32_t timeout_ms;      /* 0: as long as the model's profile says */
     const bool *gone;         /* true: nobody waits for the answer any more, which then ends soon. NULL, or good until then */
     struct shoal_view body;   /* at most SHOAL_INFER_BODY_BYTES_MAX; borrowed until `done`, or infer_cancel */
     shoal_backend_piece_fn *piece; /* NULL: the answer is wanted whole */

@@ -23,7 +23,7 @@ struct service_knobs {
     uint32_t kernels_min, kernels_max; /* 0 to SHOAL_SERVICE_REPLICAS_MAX */
     uint32_t batch;
     uint32_t interval_s, release_s;
-    uint32_t timeout_s; /* 0: none */
+    uint32_t timeout_s; /* of one request, at most SHOAL_INFER_TIMEOUT_MS_MAX, which is what no limit is */
 };
 
 /* A new deployment. Texts are borrowed. */

@@ -2,7 +2,10 @@
 #include "agent.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
+
+#include "shoal/service_doc.h"
 
 #include "shoal/banned.h"
 
@@ -44,6 +47,28 @@ void agent_serve_socket(const struct agent *agent, const struct agent_job *job, 
     (void)snprintf(path, cap, "%s/k%u.sock", folder, run->index);
 }
 
+/* The time of one request by the document that lies here, which the kernel started with; 0: there is none. */
+static uint32_t limit_of(const struct agent *agent, const struct agent_job *job)
+{
+    char path[AGENT_PATH_BYTES + 32];
+    uint8_t *bytes = malloc(SHOAL_SERVICE_DOCUMENT_BYTES_MAX);
+    struct service_knobs knobs = { .timeout_s = 0 };
+    ssize_t len = -1;
+    int fd;
+
+    SHOAL_ASSERT(bytes != NULL);
+    agent_serve_document(agent, job, path, sizeof(path));
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0) {
+        len = pread(fd, bytes, SHOAL_SERVICE_DOCUMENT_BYTES_MAX, 0);
+        (void)close(fd);
+    }
+    if (len > 0)
+        service_doc_knobs(shoal_view_of(bytes, (size_t)len), 0, &knobs);
+    free(bytes);
+    return knobs.timeout_s;
+}
+
 void agent_serve_started(struct agent *agent, const struct agent_job *job, const struct agent_run *run)
 {
     char path[AGENT_PATH_BYTES + 32];
@@ -51,7 +76,7 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
     if (!shoal_job_spec_serves(&job->spec) || run->role != SHOAL_JOB_TASK)
         return;
     agent_serve_socket(agent, job, run, path, sizeof(path));
-    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path);
+    serve_host_start(agent->serve, job->id, run->worker_id, run->index, path, limit_of(agent, job));
 }
 
 /* ---- the document of a service ---- */
@@ -162,7 +187,8 @@ void agent_serve_look(struct agent *agent)
                 (struct shoal_serving){ .job = facts[i].job,
                                         .ready = facts[i].ready,
                                         .room = facts[i].room < UINT16_MAX ? facts[i].room : UINT16_MAX,
-                                        .open = facts[i].open };
+                                        .open = facts[i].open,
+                                        .limit_s = facts[i].limit_s };
     if (agent->services_held != NULL) /* no kernel is ready, and so many wait for one */
         serving.count = (uint8_t)(serving.count + agent->services_held(agent, serving.services + serving.count,
                                                                        SHOAL_SERVING_MAX - serving.count));

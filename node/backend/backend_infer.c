@@ -12,6 +12,8 @@
  * I3. Where no kernel is ready, the service's group is asked: of a service that is started the request is held here until one
  *     comes or its time is over, and gossip says how many are held; unless its kernels end one after the other.
  * I4. A request whose client is gone ends silently: at once, or where a callback has it, when that comes.
+ * I5. A request has the time, from its acceptance on, that the profile gives (its kernels' hosts tell it by gossip, of a service
+ *     without a ready kernel its group), and no more than its client gives.
  *
  * What goes to another host and comes back: backend_infer_out.c; what that host does: backend_infer_serve.c. */
 #include "shoal/job_facts.h"
@@ -56,6 +58,7 @@ struct candidate {
     struct shoal_node_id node;
     uint64_t cost; /* requests in hand for each that its kernels take */
     bool pieces;   /* it takes bodies in pieces, and gives answers so */
+    uint32_t limit_s;
 };
 
 static bool was_tried(const struct infer_call *call, struct shoal_node_id node)
@@ -102,6 +105,16 @@ static void offer(struct candidate two[2], unsigned *seen, const struct candidat
         two[chance % *seen] = *one;
 }
 
+/* I5. `limit_s` 0: nobody has told. */
+static void limit(struct infer_call *call, uint32_t limit_s)
+{
+    uint64_t ms = limit_s == 0 ? SHOAL_INFER_TIMEOUT_MS : limit_s * 1000ull;
+
+    if (call->infer.timeout_ms > 0 && (call->infer.timeout_ms < ms || limit_s == 0))
+        ms = call->infer.timeout_ms;
+    call->deadline_ns = call->begun_ns + (ms < SHOAL_INFER_TIMEOUT_MS_MAX ? ms : SHOAL_INFER_TIMEOUT_MS_MAX) * SHOAL_MS;
+}
+
 static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
 {
     struct agent *agent = call->agent;
@@ -115,7 +128,8 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
 
     for (size_t i = 0; i < count; i++)
         if (facts[i].ready > 0 && shoal_job_id_equal(facts[i].job, call->job) && !was_tried(call, agent->identity.node))
-            offer(two, &seen, &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room), true });
+            offer(two, &seen,
+                  &(struct candidate){ agent->identity.node, cost_of(facts[i].open, facts[i].room), true, facts[i].limit_s });
     while (shoal_records_next(membership_swim(agent->membership), SHOAL_RECORD_SERVICE, &cursor, &record)) {
         if (record.tombstone || shoal_node_id_equal(record.author, agent->identity.node) ||
             was_tried(call, record.author) ||
@@ -129,13 +143,14 @@ static bool choose_of(struct infer_call *call, struct shoal_node_id *node)
                       &(struct candidate){ record.author,
                                            cost_of(serving.services[i].open + sent_to(agent, record.author),
                                                    serving.services[i].room),
-                                           serving.pieces });
+                                           serving.pieces, serving.services[i].limit_s });
     }
     if (seen == 0)
         return false;
     seen = seen > 1 && two[1].cost < two[0].cost ? 1 : 0;
     *node = two[seen].node;
     call->pieces = two[seen].pieces;
+    limit(call, two[seen].limit_s);
     return true;
 }
 
@@ -216,16 +231,19 @@ void backend_infer_next(struct infer_call *call)
 {
     uint64_t now = agent_now_ns();
     struct shoal_node_id node;
+    uint32_t left_ms;
+    bool found;
 
     if (call->gone || (call->infer.gone != NULL && *call->infer.gone)) {
         backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its client has given it up", NULL);
         return;
     }
+    found = call->tries < INFER_TRIES_MAX && choose(call, &node);
     if (now >= call->deadline_ns) {
-        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", NULL);
+        backend_infer_end(call, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, NULL);
         return;
     }
-    if (call->tries == INFER_TRIES_MAX || !choose(call, &node)) {
+    if (!found) {
         if (call->full)
             backend_infer_end(call, SHOAL_ERR_FULL, "the queues of this model are full; send it again in a second", NULL);
         else
@@ -238,10 +256,11 @@ void backend_infer_next(struct infer_call *call)
         return;
     }
     call->tried[call->tries++] = node;
+    left_ms = (uint32_t)((call->deadline_ns - now - 1) / SHOAL_MS) + 1;
     if (shoal_node_id_equal(node, call->agent->identity.node))
-        run_here(call, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
+        run_here(call, left_ms);
     else
-        backend_infer_out(call, node, (uint32_t)((call->deadline_ns - now) / SHOAL_MS) + 1);
+        backend_infer_out(call, node, left_ms);
 }
 
 /* ---- held, until a kernel is ready ---- */
@@ -271,6 +290,8 @@ static void on_held_facts(void *arg, enum shoal_err err, const struct shoal_sche
     SHOAL_ASSERT(facts != NULL);
     if (err == SHOAL_OK && shoal_job_facts_decode(reply->u.reply.bytes, facts) == SHOAL_OK)
         service_doc_knobs(facts->document, facts->replicas, &knobs);
+    if (knobs.timeout_s > 0)
+        limit(call, knobs.timeout_s);
     if (call->gone)
         backend_infer_end(call, SHOAL_ERR_STALE, "", NULL);
     else if (knobs.started && knobs.kernels_max > 0 && strncmp(facts->pending, FAILING, sizeof(FAILING) - 1) != 0)
@@ -362,7 +383,6 @@ static void infer_found(void *arg, enum shoal_err err, const char *text, const s
 void backend_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn *done, void *arg)
 {
     struct infer_call *call = calloc(1, sizeof(*call));
-    uint32_t timeout_ms = infer->timeout_ms == 0 ? SHOAL_INFER_TIMEOUT_MS : infer->timeout_ms;
 
     SHOAL_ASSERT(call != NULL);
     call->agent = ctx;
@@ -370,7 +390,8 @@ void backend_infer(void *ctx, struct shoal_infer *infer, shoal_backend_infer_fn 
     call->all_next = call->agent->infer_calls;
     call->agent->infer_calls = call;
     call->infer = *infer;
-    call->deadline_ns = agent_now_ns() + timeout_ms * SHOAL_MS;
+    call->begun_ns = agent_now_ns();
+    limit(call, 0);
     call->done = done;
     call->arg = arg;
     backend_service_find(ctx, infer->model, false, infer_found, call);

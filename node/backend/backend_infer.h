@@ -52,7 +52,7 @@ struct infer_call {
     struct shoal_infer infer;
     struct shoal_job_id job;     /* whose kernels are asked */
     struct shoal_job_id current; /* that the service's name stands for */
-    uint64_t deadline_ns;
+    uint64_t begun_ns, deadline_ns;
     struct shoal_node_id tried[INFER_TRIES_MAX]; /* the last one has it now */
     unsigned tries;
     bool waits;  /* there, by its word */

@@ -53,11 +53,14 @@ struct serve_ask {
     void *arg;
 };
 
+/* What a user can do about a TIMEOUT. */
+#define SERVE_LIMIT_TEXT "; policy.task_execution_timeout of the model's profile says how long a request may take"
+
 struct serve_host *serve_host_create(const struct serve_host_options *options);
 
-/* A replica's process is being started; its kernel will listen at `path`. */
+/* A replica's process is being started; its kernel will listen at `path`. `limit_s` as in serve_facts. */
 void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
-                      const char *path);
+                      const char *path, uint32_t limit_s);
 /* Its process has ended. */
 void serve_host_end(struct serve_host *host, uint64_t worker_id);
 
@@ -77,6 +80,7 @@ struct serve_facts {
     uint32_t room;    /* requests that these take at one time */
     uint32_t open;    /* requests that wait or are in a kernel */
     uint32_t waiting; /* of them */
+    uint32_t limit_s; /* the longest time that the ready kernels' profiles give to a request; 0: none says */
 };
 #define SERVE_FACTS_MAX 64
 size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap);

@@ -44,6 +44,7 @@ struct replica {
     struct shoal_job_id job;
     uint64_t worker_id;
     uint32_t index;
+    uint32_t limit_s; /* of one request; 0: nothing says */
     char path[PATH_BYTES];
     struct kernel_link *link; /* NULL: not connected */
     struct request *requests; /* in the kernel, those that are over too (H2) */
@@ -515,7 +516,7 @@ static void end_late(struct serve_host *host, struct service *service, uint64_t 
         *at = request->next;
         service->waiting_count--;
         service->waiting_bytes -= request->body.len;
-        request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free", no_answer);
+        request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, no_answer);
         request_unref(request);
         at = &service->waiting; /* its `done` may have changed the list */
     }
@@ -532,7 +533,7 @@ static void end_late_in_kernel(struct replica *replica, uint64_t now)
             if (r->state != REQUEST_OVER && (r->deadline_ns <= now || is_given_up(r))) {
                 if (r->piece != NULL && replica->link != NULL)
                     say_of(replica, r->id, 0);
-                request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time", no_answer);
+                request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time" SERVE_LIMIT_TEXT, no_answer);
                 again = true; /* its `done` may have changed the list */
             }
     }
@@ -588,7 +589,7 @@ static struct service *service_need(struct serve_host *host, struct shoal_job_id
 }
 
 void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
-                      const char *path)
+                      const char *path, uint32_t limit_s)
 {
     struct replica *replica = replica_find(host, worker_id);
 
@@ -602,7 +603,9 @@ void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t
                              "the data folder's name is too long for the kernel's socket; give --data a shorter one");
         return;
     }
-    *replica = (struct replica){ .used = true, .job = job, .worker_id = worker_id, .index = index, .batch = 1 };
+    *replica = (struct replica){
+        .used = true, .job = job, .worker_id = worker_id, .index = index, .batch = 1, .limit_s = limit_s
+    };
     (void)snprintf(replica->path, sizeof(replica->path), "%s", path);
     sweep_start(host);
 }
@@ -791,6 +794,7 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
             if (!r->used || !r->ready || !shoal_job_id_equal(r->job, f->job))
                 continue;
             f->ready++;
+            f->limit_s = r->limit_s > f->limit_s ? r->limit_s : f->limit_s;
             f->room += r->batch;
             f->open += requests_of(r);
         }

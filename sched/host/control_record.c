@@ -167,7 +167,33 @@ static void get_pieces(struct shoal_pack_reader *r, void *base)
     ((struct shoal_serving_record *)base)->pieces = shoal_pack_get_u64(r, UINT32_MAX) > 0;
 }
 
+/* One number for each of `services`, in their order. Where none is told, there is no such field. */
+static bool put_seconds(struct shoal_pack_writer *w, const void *base)
+{
+    const struct shoal_serving_record *serving = base;
+    bool told = false;
+
+    for (unsigned i = 0; i < serving->count; i++)
+        told = told || serving->services[i].limit_s > 0;
+    if (w == NULL || !told)
+        return told;
+    shoal_pack_put_array(w, serving->count);
+    for (unsigned i = 0; i < serving->count; i++)
+        shoal_pack_put_u64(w, serving->services[i].limit_s);
+    return true;
+}
+
+static void get_seconds(struct shoal_pack_reader *r, void *base)
+{
+    struct shoal_serving_record *serving = base;
+    uint32_t count = shoal_pack_get_array(r, SHOAL_SERVING_MAX);
+
+    for (unsigned i = 0; i < count && !r->failed; i++)
+        serving->services[i].limit_s = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
+}
+
 static const struct shoal_pack_field serving_fields[] = { SHOAL_PACK_OWN("pieces", put_pieces, get_pieces),
+                                                          SHOAL_PACK_OWN("seconds", put_seconds, get_seconds),
                                                           SHOAL_PACK_OWN("services", put_serving, get_serving) };
 static const struct shoal_pack_table serving_table = SHOAL_PACK_TABLE(serving_fields);
 

@@ -81,6 +81,28 @@ static void load_comes_back(void **state)
     assert_int_equal(decode_prefix(true, bytes, 17 + 13 * 16 - 1), SHOAL_ERR_MALFORMED);
 }
 
+static void serving_comes_back(void **state)
+{
+    struct shoal_serving_record said = { .count = SHOAL_SERVING_MAX, .pieces = true }, heard;
+    uint8_t bytes[SHOAL_RECORD_PAYLOAD_MAX];
+    size_t len, without;
+
+    (void)state;
+    for (uint8_t i = 0; i < said.count; i++)
+        said.services[i] = (struct shoal_serving){ .job = { { i } }, .ready = 1, .room = 4, .open = i };
+    assert_int_equal(shoal_serving_record_encode(&said, bytes, sizeof(bytes), &without), SHOAL_OK);
+    assert_int_equal(shoal_serving_record_decode(shoal_view_of(bytes, without), &heard), SHOAL_OK);
+    assert_memory_equal(&heard, &said, sizeof(heard));
+    said.services[0].limit_s = 60; /* the others do not say: an older agent's word, or none */
+    said.services[SHOAL_SERVING_MAX - 1].limit_s = SHOAL_INFER_TIMEOUT_MS_MAX / 1000;
+    assert_int_equal(shoal_serving_record_encode(&said, bytes, sizeof(bytes), &len), SHOAL_OK);
+    assert_true(len > without);
+    assert_int_equal(shoal_serving_record_decode(shoal_view_of(bytes, len), &heard), SHOAL_OK);
+    assert_memory_equal(&heard, &said, sizeof(heard));
+    for (size_t n = 0; n < len; n++)
+        assert_int_equal(shoal_serving_record_decode(shoal_view_of(bytes, n), &heard), SHOAL_ERR_MALFORMED);
+}
+
 /* A later version says more: what we know of it is heard. Its author says that we cannot read it: then nothing is. */
 static void later_versions_are_heard(void **state)
 {
@@ -211,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts_come_back),
         cmocka_unit_test(load_comes_back),
+        cmocka_unit_test(serving_comes_back),
         cmocka_unit_test(later_versions_are_heard),
         cmocka_unit_test(a_member_becomes_a_node),
         cmocka_unit_test(half_a_record_says_nothing),
