@@ -10,7 +10,8 @@ model's file says what loads it (_kernel_files).
 H1. The watcher ends when the kernel has: with 0 if that was told to stop, else with 1 and a last line that says why.
 H2. Who fails before he is ready is told to the agent as ["failed", text]: the last line of the user's own exception, if any.
 H3. A time-out ends the kernel: from launch to run() `connection_timeout`, for on_kernel_start `kernel_start_timeout` (none),
-    for one batch ten times `task_execution_timeout` and at least half an hour, for its end 30 s."""
+    for one batch ten times `task_execution_timeout` and at least half an hour, for its end 30 s.
+H4. More memory than the profile's `mem_limit` ends the kernel (_kernel_memory)."""
 
 import sys
 
@@ -28,7 +29,7 @@ import tempfile
 import time
 import uuid
 
-from pyedt import _kernel_link, _kernel_serve
+from pyedt import _kernel_link, _kernel_memory, _kernel_serve
 from pyedt._kernel_serve import Unusable
 
 CONNECT_S, STOP_S, TELL_S, HANG_S_MIN = 90.0, 30.0, 5.0, 1800.0
@@ -121,6 +122,7 @@ class Limits:
                                 max(10 * task_s, HANG_S_MIN) if task_s > 0 else -1)
         connect_s = profile_number(profile, ("kernel.connection_timeout", "connection_timeout"), CONNECT_S)
         start_s = profile_number(profile, ("kernel.kernel_start_timeout", "kernel_start_timeout"), -1)
+        self.memory = _kernel_memory.limit_of(profile)  # in bytes
         self._of = {_kernel_serve.LAUNCHED: connect_s, _kernel_serve.CALLED: start_s, _kernel_serve.READY: hang_s,
                     _kernel_serve.STOPPING: STOP_S}
 
@@ -208,6 +210,15 @@ class Watcher:
                 self._child.kill()
                 self._child.wait()
                 break
+            if limits.memory is not None:
+                left = min(left, _kernel_memory.LOOK_S)
+                used = _kernel_memory.used_by(self._child.pid, limits.memory)
+                if used > limits.memory:
+                    self._killed = "it used %d MB of memory; mem_limit of the profile's resources allows %d" % (
+                        used >> 20, limits.memory >> 20)
+                    self._child.kill()
+                    self._child.wait()
+                    break
             select.select([self._woken], [], [], left)
             try:
                 os.read(self._woken, 4096)

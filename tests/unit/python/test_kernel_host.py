@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -17,7 +18,7 @@ import numpy
 import pytest
 import torch
 
-from pyedt import _kernel_link, _oip
+from pyedt import _kernel_link, _kernel_memory, _oip
 
 WAIT_S = 120  # for whatever comes at once on a quiet machine
 
@@ -381,6 +382,52 @@ def test_a_batch_that_hangs_is_ended_by_its_time_out(host):
     one.infer(2, b"hang")
     assert one.hear() is None and one.end() == 1
     assert one.errors().splitlines()[-1] == "kernel: a batch ran longer than 3 s: it hangs"
+
+
+MEMORY = {"resource_allocation": {"kernel": {"resources": "mem=1,mem_limit=300"}}}
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_kernel_that_grows_without_end_is_ended_by_its_limit_of_memory(host, forks):
+    one = host({"kernel.py": kernel_of("""
+        def on_task_invoke(self, task):
+            held = [b"x" * (80 << 20)]
+            if task.get_input_data() == "grow":
+                if %r and os.fork() != 0:
+                    os.wait()
+                for _ in range(40):
+                    held.append(b"x" * (16 << 20))
+                    time.sleep(0.01)
+                time.sleep(600)
+            task.set_output_data("fine")
+        """ % forks)}, profile=MEMORY)
+    one.ready()
+    assert one.answer(1, b"no")[2] == b"fine"
+    one.infer(2, b"grow")
+    assert one.hear() is None and one.end() == 1
+    assert re.fullmatch(r"kernel: it used \d{3} MB of memory; mem_limit of the profile's resources allows 300", one.errors().splitlines()[-1])
+
+
+def test_memory_that_forked_processes_share_counts_once(host):
+    one = host({"kernel.py": kernel_of("""
+        def on_kernel_start(self, context):
+            self.held = b"x" * (120 << 20)
+            for _ in range(4):
+                if os.fork() == 0:
+                    time.sleep(600)
+        def on_task_invoke(self, task):
+            time.sleep(1.5)  # several looks
+            task.set_output_data("fine")
+        """)}, profile=MEMORY)
+    one.ready()
+    assert one.answer(1, b"")[2] == b"fine", one.errors()
+
+
+@pytest.mark.parametrize("said, limit", [("", 4096), ("mem=1", 4096), ("mem_limit=0,mem=0", None), (" mem = 1 , mem_limit = 1.5", 1.5)])
+def test_the_limit_of_memory_that_a_profile_gives(said, limit):
+    found = _kernel_memory.limit_of({"resource_allocation": {"kernel": {"resources": said}}})
+    assert found == (None if limit is None else limit * (1 << 20))
+    assert _kernel_memory.limit_of({}) is None
 
 
 def test_the_agent_may_go_and_come_again(host):
