@@ -315,7 +315,8 @@ void http_request_begin(struct http_request *request)
     const struct http_route *(*const tables[])(size_t *) = { http_routes_execs,    http_routes_native,
                                                              http_routes_services, http_routes_oip,
                                                              http_routes_dlim,     http_routes_grpc,
-                                                             http_routes_profile,  http_routes_openai };
+                                                             http_routes_profile,  http_routes_openai,
+                                                             http_routes_edimodels };
     const struct http_route *route = NULL;
     unsigned known = 0;
 

@@ -19,6 +19,7 @@ struct asking {
     struct shoal_buf body;
     struct shoal_infer infer;
     enum asker asker;
+    asking_answer_fn *answer; /* NULL: the output goes out as it is */
     bool events;  /* A1: the client wants them */
     bool started; /* the first one has come: the answer is under way */
     bool writing;
@@ -54,6 +55,10 @@ void asking_refuse(struct http_request *request, enum asker asker, int status, c
         http_respond(request, status, "text/plain; charset=utf-8", shoal_view_text(shown));
         return;
     }
+    if (asker == ASKER_EDI) {
+        http_respond_error(request, status, "%s", shown);
+        return;
+    }
     if (asker == ASKER_OPENAI) {
         http_openai_error(&w, status, shown);
     } else {
@@ -73,7 +78,7 @@ static int status_of(enum shoal_err err, enum asker asker)
     if (err == SHOAL_ERR_TIMEOUT)
         return 504;
     if (err == SHOAL_ERR_FULL)
-        return asker == ASKER_DLIM ? 503 : 429;
+        return asker == ASKER_DLIM || asker == ASKER_EDI ? 503 : 429;
     if (err == SHOAL_ERR_UNREACHABLE || err == SHOAL_ERR_NOT_LEADER || err == SHOAL_ERR_STORAGE)
         return 503;
     return err == SHOAL_ERR_INVALID ? 400 : 500;
@@ -128,8 +133,14 @@ static bool respond_own_error(struct asking *a, const struct shoal_inferred *inf
 {
     char text[600];
 
-    if (a->asker != ASKER_OPENAI || inferred->status < 400 || !own_error_text(inferred, text))
+    if (inferred->status < 400 || (a->asker != ASKER_OPENAI && a->asker != ASKER_EDI))
         return false;
+    if (!own_error_text(inferred, text)) {
+        if (a->asker == ASKER_OPENAI)
+            return false;
+        (void)snprintf(text, sizeof(text), "%.*s", inferred->body.len > 500 ? 500 : (int)inferred->body.len,
+                       (const char *)inferred->body.bytes);
+    }
     asking_refuse(a->request, a->asker, (int)inferred->status, text);
     return true;
 }
@@ -138,6 +149,10 @@ static void respond_whole(struct asking *a, const struct shoal_inferred *inferre
 {
     if (respond_own_error(a, inferred))
         return;
+    if (a->answer != NULL) {
+        a->answer(a->request, inferred->body);
+        return;
+    }
     if (inferred->header_len > 0)
         http_header_add(a->request, "Inference-Header-Content-Length", "%" PRIu32, inferred->header_len);
     http_respond(a->request, (int)inferred->status, type_of(inferred), inferred->body);
@@ -384,6 +399,13 @@ void asking_stream(struct http_request *request)
     a->events = true;
 }
 
+void asking_answer_by(struct http_request *request, asking_answer_fn *answer)
+{
+    struct asking *a = request->state;
+
+    a->answer = answer;
+}
+
 /* A header as text in the arena; "" where there is none. */
 static const char *header_of(struct http_request *request, const char *name)
 {
@@ -415,7 +437,8 @@ void asking_run(struct http_request *request, enum asker asker, const char *mode
         return;
     }
     a->asker = asker;
-    a->events = a->events || (asker != ASKER_OPENAI && strstr(header_of(request, "accept"), EVENTS) != NULL);
+    a->events = a->events || (asker != ASKER_OPENAI && asker != ASKER_EDI &&
+                              strstr(header_of(request, "accept"), EVENTS) != NULL);
     a->infer = (struct shoal_infer){ .caller = &request->user,
                                      .model = model,
                                      .version = version,

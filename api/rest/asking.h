@@ -12,7 +12,7 @@
 
 #include "api/http/http_server.h"
 
-enum asker { ASKER_OIP, ASKER_DLIM, ASKER_OPENAI };
+enum asker { ASKER_OIP, ASKER_DLIM, ASKER_OPENAI, ASKER_EDI };
 
 /* Of a route with HTTP_BODY_STREAM. */
 void asking_begin(struct http_request *request);
@@ -21,6 +21,9 @@ void asking_data(struct http_request *request, struct shoal_view content);
 struct shoal_view asking_body(const struct http_request *request);
 /* Pieces are wanted whatever the client accepts. */
 void asking_stream(struct http_request *request);
+/* Of ASKER_EDI: what answers with a kernel's output. */
+typedef void asking_answer_fn(struct http_request *request, struct shoal_view output);
+void asking_answer_by(struct http_request *request, asking_answer_fn *answer);
 /* `model` and `version` live as long as the request. */
 void asking_run(struct http_request *request, enum asker asker, const char *model, const char *version);
 /* An error in the protocol's own form. */

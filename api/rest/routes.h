@@ -67,6 +67,34 @@ void routes_profile_put_dlim(struct http_request *request);
 /* routes_dlim.c: answers with the model object. */
 void routes_dlim_model(struct http_request *request, const char *name);
 
+/* routes_dlim.c: models, for both of WMLA's addresses of them. What is wanted of one, once it has been read. */
+typedef void routes_model_fn(struct http_request *request, const struct shoal_service_info *info);
+void routes_model_look(struct http_request *request, const char *name, routes_model_fn *then);
+bool routes_model_enabled(const struct shoal_service_info *info);
+/* `uri` is what service_uri points to. */
+struct service_doc_facts routes_model_facts(struct http_request *request, const struct shoal_service_info *info,
+                                            char uri[512]);
+/* Answers with `json` and frees it; an error says that the document does not decode. */
+void routes_model_respond(struct http_request *request, int status, enum shoal_err err, struct shoal_buf *json);
+void routes_model_uid(const struct shoal_service_info *info, char text[40]);
+/* "isd_container", of what backend.service_kernels says; returns how many requests are in kernels. */
+int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, const char *finished);
+/* All models, by name: `begin`, what `put` says of each with commas between them, `end`. */
+struct routes_models {
+    const char *begin, *end;
+    enum shoal_err (*put)(struct http_request *request, const struct shoal_service_info *info, struct shoal_buf *out);
+};
+void routes_model_list(struct http_request *request, const struct routes_models *shown);
+/* Of the model params[0]; they answer {}, or {"readme": text}. */
+void routes_model_start(struct http_request *request);
+void routes_model_stop(struct http_request *request);
+void routes_model_delete(struct http_request *request);
+void routes_model_readme(struct http_request *request);
+void routes_model_edit(struct http_request *request, enum service_doc_edit_kind kind);
+
+/* routes_edimodels.c: answers 201 with the model that was made. */
+void routes_edi_made(struct http_request *request, const char *name);
+
 /* result_zip.c */
 void result_handle_execs(struct http_request *request);
 void result_handle_native(struct http_request *request);

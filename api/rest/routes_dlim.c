@@ -97,11 +97,9 @@ static void handle_token_inference(struct http_request *request) { answer_tokens
 /* ---- one model ---- */
 
 /* What is wanted of a service, once it has been read. */
-typedef void dlim_fn(struct http_request *request, const struct shoal_service_info *info);
-
 struct wanted {
     struct http_request *request;
-    dlim_fn *then;
+    routes_model_fn *then;
 };
 
 static void on_looked(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_service_info *info)
@@ -116,7 +114,7 @@ static void on_looked(void *arg, enum shoal_err err, const struct shoal_msg *msg
     http_request_release(request);
 }
 
-static void look(struct http_request *request, const char *name, dlim_fn *then)
+void routes_model_look(struct http_request *request, const char *name, routes_model_fn *then)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct wanted *wanted = arena_alloc(&request->arena, sizeof(*wanted));
@@ -131,7 +129,7 @@ static void look(struct http_request *request, const char *name, dlim_fn *then)
 }
 
 /* By what its group has committed: each node says the same of it at one time. What gossip says of kernels comes later. */
-static bool is_enabled(const struct shoal_service_info *info)
+bool routes_model_enabled(const struct shoal_service_info *info)
 {
     struct service_knobs knobs;
 
@@ -139,13 +137,13 @@ static bool is_enabled(const struct shoal_service_info *info)
     return knobs.started || info->placed > 0;
 }
 
-static struct service_doc_facts facts_of(struct http_request *request, const struct shoal_service_info *info,
-                                         char uri[512])
+struct service_doc_facts routes_model_facts(struct http_request *request, const struct shoal_service_info *info,
+                                            char uri[512])
 {
     struct shoal_view host = { 0 };
 
     uri[0] = '\0';
-    if (is_enabled(info) && http1_header_find(&request->head, "host", &host))
+    if (routes_model_enabled(info) && http1_header_find(&request->head, "host", &host))
         (void)snprintf(uri, 512, "%s://%.*s" DLIM "/inference/%s", request->http->tls == NULL ? "http" : "https",
                        (int)(host.len > 300 ? 300 : host.len), (const char *)host.bytes, info->name);
     return (struct service_doc_facts){ .name = info->name,
@@ -155,49 +153,56 @@ static struct service_doc_facts facts_of(struct http_request *request, const str
                                        .updated_s = info->updated_s };
 }
 
-static void respond_made(struct http_request *request, enum shoal_err err, struct shoal_buf *json)
+void routes_model_respond(struct http_request *request, int status, enum shoal_err err, struct shoal_buf *json)
 {
     struct shoal_msg msg = { "what is kept of this model does not decode; deploy it again" };
 
     if (err == SHOAL_OK)
-        http_respond(request, 200, "application/json", shoal_buf_view(json));
+        http_respond(request, status, "application/json", shoal_buf_view(json));
     else
         http_respond_failure(request, err == SHOAL_ERR_MALFORMED ? SHOAL_ERR_STORAGE : err, &msg, 404);
     shoal_buf_deinit(json);
 }
 
-static void show_model(struct http_request *request, const struct shoal_service_info *info)
+static enum shoal_err put_model(struct http_request *request, const struct shoal_service_info *info,
+                                struct shoal_buf *out)
 {
     char uri[512];
-    struct service_doc_facts facts = facts_of(request, info, uri);
-    struct shoal_buf json = { 0 };
+    struct service_doc_facts facts = routes_model_facts(request, info, uri);
 
-    respond_made(request, service_doc_model(info->document, &facts, &json), &json);
+    return service_doc_model(info->document, &facts, out);
 }
 
-void routes_dlim_model(struct http_request *request, const char *name) { look(request, name, show_model); }
+static void show_model(struct http_request *request, const struct shoal_service_info *info)
+{
+    struct shoal_buf json = { 0 };
 
-static void handle_model(struct http_request *request) { look(request, request->params[0], show_model); }
+    routes_model_respond(request, 200, put_model(request, info, &json), &json);
+}
+
+void routes_dlim_model(struct http_request *request, const char *name) { routes_model_look(request, name, show_model); }
+
+static void handle_model(struct http_request *request) { routes_model_look(request, request->params[0], show_model); }
 
 static void show_profile(struct http_request *request, const struct shoal_service_info *info)
 {
     char uri[512];
-    struct service_doc_facts facts = facts_of(request, info, uri);
+    struct service_doc_facts facts = routes_model_facts(request, info, uri);
     struct shoal_buf json = { 0 };
 
-    respond_made(request, service_doc_profile(info->document, &facts, &json), &json);
+    routes_model_respond(request, 200, service_doc_profile(info->document, &facts, &json), &json);
 }
 
-static void handle_profile(struct http_request *request) { look(request, request->params[0], show_profile); }
+static void handle_profile(struct http_request *request) { routes_model_look(request, request->params[0], show_profile); }
 
 static void show_readme(struct http_request *request, const struct shoal_service_info *info)
 {
     struct shoal_buf json = { 0 };
 
-    respond_made(request, service_doc_readme(info->document, &json), &json);
+    routes_model_respond(request, 200, service_doc_readme(info->document, &json), &json);
 }
 
-static void handle_readme(struct http_request *request) { look(request, request->params[0], show_readme); }
+void routes_model_readme(struct http_request *request) { routes_model_look(request, request->params[0], show_readme); }
 
 /* gRPC is answered where this was asked; of a model that is not started the address is empty. */
 static void show_streaming(struct http_request *request, const struct shoal_service_info *info)
@@ -206,7 +211,7 @@ static void show_streaming(struct http_request *request, const struct shoal_serv
     struct shoal_buf json = { 0 };
     struct json_writer w = json_writer_init(&json);
 
-    if (is_enabled(info))
+    if (routes_model_enabled(info))
         (void)http1_header_find(&request->head, "host", &host);
     json_object_begin(&w, NULL);
     json_text_view(&w, "streaming_service_uri", host);
@@ -214,7 +219,7 @@ static void show_streaming(struct http_request *request, const struct shoal_serv
     http_respond_json(request, 200, &w);
 }
 
-static void handle_streaming(struct http_request *request) { look(request, request->params[0], show_streaming); }
+static void handle_streaming(struct http_request *request) { routes_model_look(request, request->params[0], show_streaming); }
 
 /* ---- instances ---- */
 
@@ -225,11 +230,11 @@ struct instance {
     uint32_t open;
 };
 
-static void put_kernel(struct json_writer *w, const struct json_value *kernel, int64_t *running)
+static void put_kernel(struct json_writer *w, const struct json_value *kernel, const char *finished, int64_t *running)
 {
-    static const struct {
+    const struct {
         const char *from, *to;
-    } counts[] = { { "running", "running_task" }, { "finished", "finished_task" }, { "failed", "failed_task" } };
+    } counts[] = { { "running", "running_task" }, { "finished", finished }, { "failed", "failed_task" } };
     int64_t values[3] = { 0 };
 
     for (unsigned i = 0; i < 3; i++)
@@ -245,32 +250,39 @@ static void put_kernel(struct json_writer *w, const struct json_value *kernel, i
     json_end(w);
 }
 
-static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json)
+int64_t routes_model_kernels(struct json_writer *w, struct shoal_view json, const char *finished)
 {
-    struct instance *instance = arg;
-    struct http_request *request = instance->request;
-    struct json_writer *w = &instance->w;
     struct json_input *input = NULL;
     struct shoal_msg why;
     const struct json_value *kernels = NULL;
     int64_t running = 0;
 
-    if (err == SHOAL_OK && json_input_parse(json, &input, &why) == SHOAL_OK)
+    if (json.len > 0 && json_input_parse(json, &input, &why) == SHOAL_OK)
         kernels = json_input_get(json_input_root(input), "kernels");
     json_array_begin(w, "isd_container");
     for (size_t i = 0; kernels != NULL && i < json_input_count(kernels); i++)
         if (json_input_text(json_input_at(kernels, i), "id") != NULL &&
             json_input_text(json_input_at(kernels, i), "node") != NULL &&
             json_input_text(json_input_at(kernels, i), "state") != NULL)
-            put_kernel(w, json_input_at(kernels, i), &running);
+            put_kernel(w, json_input_at(kernels, i), finished, &running);
     json_end(w);
+    json_input_free(input);
+    return running;
+}
+
+static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *msg, struct shoal_view json)
+{
+    struct instance *instance = arg;
+    struct http_request *request = instance->request;
+    struct json_writer *w = &instance->w;
+    int64_t running = routes_model_kernels(w, err == SHOAL_OK ? json : (struct shoal_view){ 0 }, "finished_task");
+
     json_int(w, "pending_tasks", (int64_t)instance->open > running ? (int64_t)instance->open - running : 0);
     json_end(w);
     json_end(w);
     json_text(w, "name", request->params[0]);
     json_text(w, "state", "enabled");
     json_end(w);
-    json_input_free(input);
     if (err != SHOAL_OK) {
         shoal_buf_deinit(&instance->buf);
         http_respond_failure(request, err, msg, 404);
@@ -280,17 +292,23 @@ static void on_kernels(void *arg, enum shoal_err err, const struct shoal_msg *ms
     http_request_release(request);
 }
 
-static void put_service(struct json_writer *w, const struct shoal_service_info *info)
+void routes_model_uid(const struct shoal_service_info *info, char text[40])
 {
-    char id[SHOAL_JOB_ID_TEXT_BYTES], text[200], gpu[16];
     uint8_t digits[20] = { 0 };
     char hex[41];
 
     memcpy(digits, info->job.bytes, sizeof(info->job.bytes));
     shoal_hex_text(digits, sizeof(digits), hex);
+    (void)snprintf(text, 40, "%.8s-%.4s-4%.3s-8%.3s-%.12s", hex, hex + 8, hex + 12, hex + 15, hex + 18);
+}
+
+static void put_service(struct json_writer *w, const struct shoal_service_info *info)
+{
+    char id[SHOAL_JOB_ID_TEXT_BYTES], text[240], gpu[16];
+
     shoal_job_id_text(info->job, id);
     service_doc_gpu(info->document, gpu, sizeof(gpu));
-    (void)snprintf(text, sizeof(text), "%.8s-%.4s-4%.3s-8%.3s-%.12s", hex, hex + 8, hex + 12, hex + 15, hex + 18);
+    routes_model_uid(info, text);
     json_object_begin(w, NULL);
     json_text(w, "isd_uid", text);
     json_text(w, "pj_jobid", id);
@@ -315,7 +333,7 @@ static void show_instance(struct http_request *request, const struct shoal_servi
     *instance = (struct instance){ .request = request, .open = info->open };
     instance->w = json_writer_init(&instance->buf);
     json_object_begin(&instance->w, NULL);
-    if (!is_enabled(info)) {
+    if (!routes_model_enabled(info)) {
         json_text(&instance->w, "name", request->params[0]);
         json_text(&instance->w, "state", "disabled");
         json_end(&instance->w);
@@ -328,7 +346,7 @@ static void show_instance(struct http_request *request, const struct shoal_servi
     backend->service_kernels(backend->ctx, &request->user, request->params[0], on_kernels, instance);
 }
 
-static void handle_instance(struct http_request *request) { look(request, request->params[0], show_instance); }
+static void handle_instance(struct http_request *request) { routes_model_look(request, request->params[0], show_instance); }
 
 /* ---- all models ---- */
 
@@ -337,7 +355,7 @@ struct listing {
     struct json_input *names;
     const struct json_value *services;
     size_t at;
-    bool extension;
+    const struct routes_models *shown;
     bool first;
     struct shoal_buf json;
 };
@@ -354,7 +372,7 @@ static void list_end(struct listing *l, enum shoal_err err, const struct shoal_m
     struct http_request *request = l->request;
 
     if (err == SHOAL_OK)
-        err = append_text(&l->json, l->extension ? "],\"extension_list\":[]}" : "]");
+        err = append_text(&l->json, l->shown->end);
     if (err == SHOAL_OK)
         http_respond(request, 200, "application/json", shoal_buf_view(&l->json));
     else
@@ -368,15 +386,17 @@ static void list_end(struct listing *l, enum shoal_err err, const struct shoal_m
 static void on_one(void *arg, enum shoal_err err, const struct shoal_msg *msg, const struct shoal_service_info *info)
 {
     struct listing *l = arg;
-    struct service_doc_facts facts;
-    char uri[512];
+    struct shoal_buf one = { 0 };
 
     if (err == SHOAL_OK) {
-        facts = facts_of(l->request, info, uri);
-        if (!l->first)
-            err = shoal_buf_append(&l->json, ",", 1);
-        if (err == SHOAL_OK && service_doc_model(info->document, &facts, &l->json) == SHOAL_OK)
+        if (l->shown->put(l->request, info, &one) == SHOAL_OK) {
+            if (!l->first)
+                err = shoal_buf_append(&l->json, ",", 1);
+            if (err == SHOAL_OK)
+                err = shoal_buf_append(&l->json, one.bytes, one.len);
             l->first = false;
+        }
+        shoal_buf_deinit(&one);
     } else if (err == SHOAL_ERR_NOT_FOUND) {
         err = SHOAL_OK; /* it was deleted meanwhile */
     }
@@ -408,7 +428,7 @@ static void on_names(void *arg, enum shoal_err err, const struct shoal_msg *msg,
     if (err == SHOAL_OK)
         err = json_input_parse(json, &l->names, &why);
     if (err == SHOAL_OK)
-        err = append_text(&l->json, l->extension ? "{\"model_list\":[" : "[");
+        err = append_text(&l->json, l->shown->begin);
     if (err != SHOAL_OK) {
         list_end(l, err, msg);
         return;
@@ -417,7 +437,7 @@ static void on_names(void *arg, enum shoal_err err, const struct shoal_msg *msg,
     list_next(l);
 }
 
-static void list_models(struct http_request *request, bool extension)
+void routes_model_list(struct http_request *request, const struct routes_models *shown)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct listing *l = calloc(1, sizeof(*l));
@@ -426,14 +446,24 @@ static void list_models(struct http_request *request, bool extension)
         http_respond_error(request, 503, "out of memory; try again later");
         return;
     }
-    *l = (struct listing){ .request = request, .extension = extension, .first = true };
+    *l = (struct listing){ .request = request, .shown = shown, .first = true };
     http_request_hold(request);
     backend->services(backend->ctx, &request->user, NULL, on_names, l);
 }
 
-static void handle_models(struct http_request *request) { list_models(request, false); }
+static void handle_models(struct http_request *request)
+{
+    static const struct routes_models models = { "[", "]", put_model };
 
-static void handle_extension(struct http_request *request) { list_models(request, true); }
+    routes_model_list(request, &models);
+}
+
+static void handle_extension(struct http_request *request)
+{
+    static const struct routes_models models = { "{\"model_list\":[", "],\"extension_list\":[]}", put_model };
+
+    routes_model_list(request, &models);
+}
 
 /* ---- changes ---- */
 
@@ -456,21 +486,21 @@ static void change(struct http_request *request, enum shoal_service_verb verb)
     backend->service_change(backend->ctx, &request->user, request->params[0], verb, 0, on_changed, request);
 }
 
-static void handle_start(struct http_request *request) { change(request, SHOAL_SERVICE_START); }
+void routes_model_start(struct http_request *request) { change(request, SHOAL_SERVICE_START); }
 
-static void handle_stop(struct http_request *request) { change(request, SHOAL_SERVICE_STOP); }
+void routes_model_stop(struct http_request *request) { change(request, SHOAL_SERVICE_STOP); }
 
 static void delete_stopped(struct http_request *request, const struct shoal_service_info *info)
 {
-    if (is_enabled(info))
+    if (routes_model_enabled(info))
         http_respond_error(request, 409, "The model cannot be removed if it's started.");
     else
         change(request, SHOAL_SERVICE_DELETE);
 }
 
-static void handle_delete(struct http_request *request) { look(request, request->params[0], delete_stopped); }
+void routes_model_delete(struct http_request *request) { routes_model_look(request, request->params[0], delete_stopped); }
 
-static void edit(struct http_request *request, enum service_doc_edit_kind kind)
+void routes_model_edit(struct http_request *request, enum service_doc_edit_kind kind)
 {
     const struct shoal_backend *backend = &request->http->backend;
     struct service_doc_edit edit = { .kind = kind, .body = shoal_buf_view(&request->body) };
@@ -479,9 +509,9 @@ static void edit(struct http_request *request, enum service_doc_edit_kind kind)
     backend->service_edit(backend->ctx, &request->user, request->params[0], &edit, on_changed, request);
 }
 
-static void handle_put_model(struct http_request *request) { edit(request, SERVICE_DOC_MODEL); }
+static void handle_put_model(struct http_request *request) { routes_model_edit(request, SERVICE_DOC_MODEL); }
 
-static void handle_put_readme(struct http_request *request) { edit(request, SERVICE_DOC_README); }
+static void handle_put_readme(struct http_request *request) { routes_model_edit(request, SERVICE_DOC_README); }
 
 /* ---- runtimes: those that every node has ---- */
 
@@ -582,11 +612,11 @@ static const struct http_route routes[] = {
     { .method = HTTP1_GET, .pattern = DLIM "/modelextension", .handle = handle_extension },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}", .handle = handle_model },
     { .method = HTTP1_PUT, .pattern = DLIM "/model/{}", .handle = handle_put_model, BUFFER },
-    { .method = HTTP1_DELETE, .pattern = DLIM "/model/{}", .handle = handle_delete },
-    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/operation/start", .handle = handle_start, BUFFER },
-    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/operation/stop", .handle = handle_stop, BUFFER },
+    { .method = HTTP1_DELETE, .pattern = DLIM "/model/{}", .handle = routes_model_delete },
+    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/operation/start", .handle = routes_model_start, BUFFER },
+    { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/operation/stop", .handle = routes_model_stop, BUFFER },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}/instance", .handle = handle_instance },
-    { .method = HTTP1_GET, .pattern = DLIM "/model/{}/readme", .handle = handle_readme },
+    { .method = HTTP1_GET, .pattern = DLIM "/model/{}/readme", .handle = routes_model_readme },
     { .method = HTTP1_PUT, .pattern = DLIM "/model/{}/readme", .handle = handle_put_readme, BUFFER },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}/streaming", .handle = handle_streaming },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}/appprofile", .handle = handle_profile },

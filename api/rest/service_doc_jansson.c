@@ -268,16 +268,24 @@ static bool merge(json_t *into, json_t *from, unsigned depth)
     return true;
 }
 
-/* The older spelling of DLI's API, and what is read only. */
-static void take_aliases(json_t *body)
+/* A key of the profile is not said, or said as it is: then another spelling of it counts. */
+static bool says_nothing_new(json_t *body, json_t *profile, const char *path)
+{
+    json_t *said = at_path(body, path);
+
+    return said == NULL || json_equal(said, at_path(profile, path));
+}
+
+/* The older spelling of DLI's API, and what is read only. Who reads a profile there has both spellings, and edits one. */
+static void take_aliases(json_t *body, json_t *profile)
 {
     json_t *envs = json_object_get(body, "envs"), *policy = json_object_get(body, "policy");
     json_t *interval = json_object_get(policy, "schedule_intervel");
 
-    if (interval != NULL && json_object_get(policy, "schedule_interval") == NULL)
+    if (interval != NULL && says_nothing_new(body, profile, "policy.schedule_interval"))
         (void)json_object_set(policy, "schedule_interval", interval);
     (void)json_object_del(policy, "schedule_intervel");
-    if (envs != NULL && at_path(body, "kernel.envs") == NULL &&
+    if (envs != NULL && says_nothing_new(body, profile, "kernel.envs") &&
         (json_object_get(body, "kernel") == NULL || json_is_object(json_object_get(body, "kernel"))))
         (void)put_at(body, "kernel.envs", json_incref(envs));
     (void)json_object_del(body, "envs");
@@ -450,7 +458,7 @@ static enum shoal_err edit_profile(json_t *doc, json_t *body, const struct servi
 
     if (name != NULL && (!json_is_string(name) || strcmp(json_string_value(name), edit->name) != 0))
         return wrong(msg, "name", "it must be the model's");
-    take_aliases(body);
+    take_aliases(body, profile);
     (void)snprintf(kept, sizeof(kept), "%s", text_at(profile, "resource_allocation.kernel.namespace"));
     if (!merge(profile, body, 0))
         return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for the profile; try again later");
@@ -461,7 +469,33 @@ static enum shoal_err edit_profile(json_t *doc, json_t *body, const struct servi
     return check_profile(profile, msg);
 }
 
-static enum shoal_err edit_model(json_t *doc, json_t *body, struct shoal_msg *msg)
+/* What DLI's model object mirrors of the profile; a text that is empty says nothing. */
+static enum shoal_err edit_mirrored(json_t *doc, json_t *body, const struct service_doc_edit *edit,
+                                    struct shoal_msg *msg)
+{
+    static const struct {
+        const char *key, *path;
+    } mirrored[] = { { "mk_instance_min", "policy.kernel_min" },
+                     { "mk_instance_max", "policy.kernel_max" },
+                     { "mk_umask", "kernel.umask" },
+                     { "mk_resource_req", "resource_allocation.kernel.resources" } };
+    json_t *profile = json_object();
+    enum shoal_err err = SHOAL_OK;
+
+    for (size_t i = 0; i < sizeof(mirrored) / sizeof(mirrored[0]); i++) {
+        json_t *value = json_object_get(body, mirrored[i].key);
+        const char *text = json_string_value(value);
+
+        if (value != NULL && !json_is_null(value) && (text == NULL || text[0] != '\0'))
+            (void)put_at(profile, mirrored[i].path, json_incref(value));
+    }
+    if (json_object_size(profile) > 0)
+        err = edit_profile(doc, profile, edit, msg);
+    json_decref(profile);
+    return err;
+}
+
+static enum shoal_err edit_model(json_t *doc, json_t *body, const struct service_doc_edit *edit, struct shoal_msg *msg)
 {
     static const struct {
         const char *key;
@@ -480,7 +514,7 @@ static enum shoal_err edit_model(json_t *doc, json_t *body, struct shoal_msg *ms
                               keys[i].pair == NULL ? "a text" : "a list of pairs of texts");
         (void)json_object_set(model, keys[i].key, value);
     }
-    return SHOAL_OK;
+    return edit_mirrored(doc, body, edit, msg);
 }
 
 static enum shoal_err edit_readme(json_t *doc, const json_t *body, struct shoal_msg *msg)
@@ -523,7 +557,7 @@ static enum shoal_err edit_doc(json_t *doc, const struct service_doc_edit *edit,
         edit_started(doc, edit->replicas > 0, edit->now_s);
         break;
     case SERVICE_DOC_PROFILE: err = edit_profile(doc, body, edit, msg); break;
-    case SERVICE_DOC_MODEL: err = edit_model(doc, body, msg); break;
+    case SERVICE_DOC_MODEL: err = edit_model(doc, body, edit, msg); break;
     case SERVICE_DOC_README: err = edit_readme(doc, body, msg); break;
     }
     json_decref(body);

@@ -19,13 +19,22 @@ bool submit_is_service(const struct http_request *request)
     return strncmp(request->route->pattern, "/v1/services/", 13) == 0 || submit_is_dlim(request) || submit_is_exec(request);
 }
 
+bool submit_is_edi(const struct http_request *request)
+{
+    return strncmp(request->route->pattern, ROUTES_BASE "/edimodels/", strlen(ROUTES_BASE "/edimodels/")) == 0;
+}
+
 bool submit_is_exec(const struct http_request *request)
 {
-    return strcmp(request->route->pattern, ROUTES_BASE "/execs/{}/deploy") == 0;
+    return strcmp(request->route->pattern, ROUTES_BASE "/execs/{}/deploy") == 0 || submit_is_edi(request);
 }
 
 const char *submit_job_of(struct http_request *request)
 {
+    const struct submit *s = request->state;
+
+    if (submit_is_edi(request))
+        return s == NULL || s->from_job == NULL ? "" : s->from_job; /* the body is JSON in any case */
     if (submit_is_exec(request))
         return request->params[0];
     return strncmp(request->route->pattern, "/v1/services/", 13) == 0 ? http_query(request, "from_job") : NULL;

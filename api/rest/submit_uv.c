@@ -66,7 +66,7 @@ static void submit_free(void *state)
 
 static int not_found_of(const struct http_request *request)
 {
-    return submit_is_service(request) && !submit_is_exec(request) ? 404 : 400;
+    return submit_is_service(request) && (!submit_is_exec(request) || submit_is_edi(request)) ? 404 : 400;
 }
 
 void submit_refuse(struct submit *s, enum shoal_err err, const struct shoal_msg *msg)
@@ -644,7 +644,9 @@ static void on_submitted(void *arg, enum shoal_err err, const struct shoal_msg *
     } else {
         if (msg->text[0] != '\0' && strpbrk(msg->text, "\r\n") == NULL)
             http_header_add(request, "Shoal-Survives", "%s", msg->text);
-        if (submit_is_dlim(request) || submit_is_exec(request)) {
+        if (submit_is_edi(request)) {
+            routes_edi_made(request, s->args.options.service);
+        } else if (submit_is_dlim(request) || submit_is_exec(request)) {
             routes_dlim_model(request, s->args.options.service);
         } else if (submit_is_service(request)) {
             routes_service_answer(request, job);

@@ -27,6 +27,7 @@ struct submit {
     struct shoal_buf document;                /* of a service, with a NUL */
     const char *name;       /* of a service that is made of a job's model; NULL: the address has it, or model.json */
     struct submit_job *job; /* whose model is served; NULL: a package is sent */
+    const char *from_job;   /* of /edimodels, once its body is read */
     struct multipart multipart;
     bool is_multipart;
     bool is_form;
@@ -64,8 +65,9 @@ struct submit {
 bool submit_is_dlim(const struct http_request *request);
 bool submit_is_service(const struct http_request *request);
 
-/* WMLA's address at which an ended job's model is deployed; it begins stopped, as all of WMLA's. */
+/* WMLA's addresses at which an ended job's model is deployed; it begins stopped, as all of WMLA's. The second one is of them. */
 bool submit_is_exec(const struct http_request *request);
+bool submit_is_edi(const struct http_request *request);
 /* The job whose model is to be served; NULL: a package is sent. */
 const char *submit_job_of(struct http_request *request);
 

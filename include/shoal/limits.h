@@ -140,6 +140,9 @@ _Static_assert(SHOAL_RANKS_MAX <= 64, "members of an epoch fit the bits of a wor
 #define SHOAL_JSON_BYTES_MAX (SHOAL_MIB)
 #define SHOAL_UPLOAD_BYTES_MAX (8ull * 1024 * SHOAL_MIB)
 
+/* Results of an answer of /edimodels that are grouped by sample: each is compared with each, 5 ms at most. */
+#define SHOAL_EDI_RESULTS_MAX 1024u
+
 /* Connections to the API at once, in all and from one address: clients of a few hundred users, some of them behind one
  * proxy. Beyond the second, the one of that address that has waited longest for its client is closed; beyond the first, one of
  * the address that has the most; where none waits, the new one. All are counted. */
