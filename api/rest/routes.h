@@ -92,6 +92,10 @@ void routes_model_delete(struct http_request *request);
 void routes_model_readme(struct http_request *request);
 void routes_model_edit(struct http_request *request, enum service_doc_edit_kind kind);
 
+/* routes_runtimes.c: `then` goes on where the model's runtime is there; else 400. */
+void routes_runtime_needed(struct http_request *request, const struct shoal_service_info *info,
+                           void (*then)(struct http_request *request));
+
 /* routes_edimodels.c: answers 201 with the model that was made. */
 void routes_edi_made(struct http_request *request, const char *name);
 

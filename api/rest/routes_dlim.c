@@ -486,7 +486,14 @@ static void change(struct http_request *request, enum shoal_service_verb verb)
     backend->service_change(backend->ctx, &request->user, request->params[0], verb, 0, on_changed, request);
 }
 
-void routes_model_start(struct http_request *request) { change(request, SHOAL_SERVICE_START); }
+static void start(struct http_request *request) { change(request, SHOAL_SERVICE_START); }
+
+static void start_looked(struct http_request *request, const struct shoal_service_info *info)
+{
+    routes_runtime_needed(request, info, start);
+}
+
+void routes_model_start(struct http_request *request) { routes_model_look(request, request->params[0], start_looked); }
 
 void routes_model_stop(struct http_request *request) { change(request, SHOAL_SERVICE_STOP); }
 
@@ -513,89 +520,6 @@ static void handle_put_model(struct http_request *request) { routes_model_edit(r
 
 static void handle_put_readme(struct http_request *request) { routes_model_edit(request, SERVICE_DOC_README); }
 
-/* ---- runtimes: those that every node has ---- */
-
-static const struct {
-    const char *name, *launcher, *conda, *env, *text;
-} runtimes[] = {
-    { "cpp", "cpp_launcher.sh", "", "", "kernels in C++ (not served by this mesh)" },
-    { "dlipy3", "python_launcher.sh", "/opt/anaconda3", "dlipy3", "Python with deep learning frameworks" },
-    { "dlipy3-cpu", "python_launcher.sh", "/opt/anaconda3", "dlipy3-cpu",
-      "Python with deep learning frameworks, no GPU" },
-    { "python", "python_launcher.sh", "", "", "the Python of the node" },
-};
-
-static void put_runtime(struct json_writer *w, size_t i)
-{
-    char launcher[200];
-
-    (void)snprintf(launcher, sizeof(launcher), "${REDHARE_TOP}/${REDHARE_VERSION}/script/%s", runtimes[i].launcher);
-    json_object_begin(w, NULL);
-    json_text(w, "schema_version", "1");
-    json_text(w, "type", runtimes[i].name);
-    json_text(w, "launcher", launcher);
-    json_text(w, "conda_home", runtimes[i].conda);
-    json_text(w, "conda_env_name", runtimes[i].env);
-    json_text(w, "docker_img", "");
-    json_text(w, "pre_exec", "");
-    json_text(w, "machine_type", "x86_64");
-    json_text(w, "description", runtimes[i].text);
-    json_uint(w, "epoch_created", 0);
-    json_uint(w, "epoch_updated", 0);
-    json_array_begin(w, "envs");
-    json_end(w);
-    json_array_begin(w, "attributes");
-    json_end(w);
-    json_end(w);
-}
-
-static void handle_runtimes(struct http_request *request)
-{
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-
-    json_object_begin(&w, NULL);
-    json_array_begin(&w, "runtimes");
-    for (size_t i = 0; i < sizeof(runtimes) / sizeof(runtimes[0]); i++)
-        put_runtime(&w, i);
-    json_end(&w);
-    json_text(&w, "schema_version", "1");
-    json_end(&w);
-    http_respond_json(request, 200, &w);
-}
-
-/* The one that the address names; none: that has been answered. */
-static size_t find_runtime(struct http_request *request)
-{
-    size_t i = 0, count = sizeof(runtimes) / sizeof(runtimes[0]);
-
-    while (i < count && strcmp(runtimes[i].name, request->params[0]) != 0)
-        i++;
-    if (i == count)
-        http_respond_error(request, 400, "Runtime <%.200s> does not exists.", request->params[0]);
-    return i;
-}
-
-static void handle_runtime(struct http_request *request)
-{
-    size_t i = find_runtime(request);
-    struct shoal_buf buf = { 0 };
-    struct json_writer w = json_writer_init(&buf);
-
-    if (request->responded)
-        return;
-    put_runtime(&w, i);
-    http_respond_json(request, 200, &w);
-}
-
-static void handle_runtime_change(struct http_request *request)
-{
-    (void)find_runtime(request);
-    if (!request->responded)
-        http_respond_error(request, 403, "Runtime <%s> is built in: it cannot be changed or deleted.",
-                           request->params[0]);
-}
-
 #define BUFFER .mode = HTTP_BODY_BUFFER
 #define PACKAGE .mode = HTTP_BODY_STREAM, .begin = submit_begin, .data = submit_data
 
@@ -604,10 +528,6 @@ static const struct http_route routes[] = {
     { .method = HTTP1_POST, .pattern = DLIM "/auth/token/inference", .handle = handle_token_inference },
     { .method = HTTP1_POST, .pattern = DLIM "/deployment/model", .handle = submit_handle, PACKAGE },
     { .method = HTTP1_POST, .pattern = DLIM "/deployment/model/{}", .handle = submit_handle, PACKAGE },
-    { .method = HTTP1_GET, .pattern = DLIM "/deployment/runtime", .handle = handle_runtimes },
-    { .method = HTTP1_GET, .pattern = DLIM "/deployment/runtime/{}", .handle = handle_runtime },
-    { .method = HTTP1_PUT, .pattern = DLIM "/deployment/runtime/{}", .handle = handle_runtime_change, BUFFER },
-    { .method = HTTP1_DELETE, .pattern = DLIM "/deployment/runtime/{}", .handle = handle_runtime_change },
     { .method = HTTP1_GET, .pattern = DLIM "/model", .handle = handle_models },
     { .method = HTTP1_GET, .pattern = DLIM "/modelextension", .handle = handle_extension },
     { .method = HTTP1_GET, .pattern = DLIM "/model/{}", .handle = handle_model },

@@ -717,6 +717,24 @@ void service_doc_knobs(struct shoal_view text, uint32_t replicas, struct service
     json_decref(doc);
 }
 
+bool service_doc_runtime_is_ours(const char *name)
+{
+    static const char *const ours[] = { "", "cpp", "python" };
+    bool is_ours = strncmp(name, "dlipy", 5) == 0; /* old packages name what WMLA's releases called theirs */
+
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+        is_ours = is_ours || strcmp(ours[i], name) == 0;
+    return is_ours;
+}
+
+void service_doc_runtime(struct shoal_view text, char *name, size_t cap)
+{
+    json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");
+
+    (void)snprintf(name, cap, "%s", doc == NULL ? "" : text_at(doc, "model.runtime"));
+    json_decref(doc);
+}
+
 void service_doc_gpu(struct shoal_view text, char *gpu, size_t cap)
 {
     json_t *doc = text.len == 0 ? NULL : load(text, NULL, "");

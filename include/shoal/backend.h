@@ -286,6 +286,12 @@ struct shoal_backend {
     void (*service_kernels)(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                             void *arg);
 
+    /* {"runtimes":[...]}, by name: those that administrators made, as they were given. */
+    void (*runtimes)(void *ctx, const struct shoal_user *caller, shoal_backend_text_fn *done, void *arg);
+    /* `json` (shorter than SHOAL_RUNTIME_JSON_BYTES) is written of `name`; empty: it is deleted. DENIED, FULL, NOT_FOUND. */
+    void (*runtime_set)(void *ctx, const struct shoal_user *caller, const char *name, struct shoal_view json,
+                        shoal_backend_done_fn *done, void *arg);
+
     /* At once, from this node's copies. */
     bool (*user_find)(void *ctx, const char *name, struct shoal_user *user);
     void (*token_keys)(void *ctx, struct shoal_token_keys *keys);

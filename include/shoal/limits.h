@@ -268,6 +268,9 @@ _Static_assert(SHOAL_STORE_SUBMIT_PERCENT + 5 <= SHOAL_STORE_FULL_PERCENT, "runn
 #define SHOAL_SERVICE_REPLICAS_MAX 64u
 /* What is written of one service: its model, its profile and its readme, as JSON. It rides in one entry of its group. */
 #define SHOAL_SERVICE_DOCUMENT_BYTES_MAX (24 * SHOAL_KIB)
+/* A runtime that an administrator made: its name and what is written of it, which lie in a framework's row of the mesh group. */
+#define SHOAL_RUNTIME_NAME_BYTES 40u
+#define SHOAL_RUNTIME_JSON_BYTES 1024u
 /* A package as it is sent: twice what WMLA's users were told to expect. What is larger, a kernel fetches when it starts. */
 #define SHOAL_PACKAGE_BYTES_MAX (2ull * 1024 * SHOAL_MIB)
 #define SHOAL_INFER_BODY_BYTES_MAX (64 * SHOAL_MIB)

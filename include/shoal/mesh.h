@@ -29,6 +29,8 @@ struct shoal_mesh; /* state: its fields live in sched/job/mesh.c */
 #define SHOAL_TOKEN_ID_UID_BYTES 4 /* a token's id begins with its user's uid */
 #define SHOAL_MESH_FRAMEWORK_BYTES 48
 #define SHOAL_MESH_SETTINGS_BYTES 1024
+/* A framework's row of this name and a runtime's behind it is that runtime (decision 0043). */
+#define SHOAL_MESH_RUNTIME_PREFIX "runtime@"
 #define SHOAL_MESH_TEXT_BYTES 64
 #define SHOAL_MESH_SERVICE_BYTES 64
 

@@ -80,6 +80,10 @@ SHOAL_MUST_CHECK enum shoal_err service_doc_model(struct shoal_view doc, const s
 SHOAL_MUST_CHECK enum shoal_err service_doc_profile(struct shoal_view doc, const struct service_doc_facts *facts,
                                                     struct shoal_buf *out);
 SHOAL_MUST_CHECK enum shoal_err service_doc_readme(struct shoal_view doc, struct shoal_buf *out);
+/* Every node has the runtime of that name, and what it is on that node, the node says. */
+bool service_doc_runtime_is_ours(const char *name);
+/* The name of the runtime that the model's kernels need, or "". Cut at `cap`. */
+void service_doc_runtime(struct shoal_view doc, char *name, size_t cap);
 /* "no", "shared" or "exclusive". */
 void service_doc_gpu(struct shoal_view doc, char *gpu, size_t cap);
 /* Of an empty or broken document: a fixed number of replicas is all there is, `started` says whether there are any. */

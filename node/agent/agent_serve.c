@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "shoal/mesh.h"
+#include "shoal/sched_look.h"
 #include "shoal/service_doc.h"
 
 #include "shoal/banned.h"
@@ -79,13 +81,14 @@ void agent_serve_started(struct agent *agent, const struct agent_job *job, const
     serve_host_start(agent->serve, job->id, run->worker_id, run->index, path, limit_of(agent, job));
 }
 
-/* ---- the document of a service ---- */
+/* ---- the document of a service, and its runtime's where that is an administrator's ---- */
 
 #define DOCUMENT_MS 5000
 
 struct asking {
     struct agent *agent;
     struct shoal_job_id job;
+    char runtime[SHOAL_RUNTIME_NAME_BYTES];
 };
 
 void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap)
@@ -96,13 +99,12 @@ void agent_serve_document(const struct agent *agent, const struct agent_job *job
     (void)snprintf(path, cap, "%s/service.json", folder);
 }
 
-static bool write_document(const struct agent *agent, const struct agent_job *job, struct shoal_view document)
+static bool write_whole(const char *path, struct shoal_view document)
 {
-    char path[AGENT_PATH_BYTES + 32], next[AGENT_PATH_BYTES + 40];
+    char next[AGENT_PATH_BYTES + 40];
     bool whole;
     int fd;
 
-    agent_serve_document(agent, job, path, sizeof(path));
     (void)snprintf(next, sizeof(next), "%s.next", path);
     fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -112,29 +114,80 @@ static bool write_document(const struct agent *agent, const struct agent_job *jo
     return whole && rename(next, path) == 0;
 }
 
+static bool write_document(const struct agent *agent, const struct agent_job *job, struct shoal_view document)
+{
+    char path[AGENT_PATH_BYTES + 32];
+
+    agent_serve_document(agent, job, path, sizeof(path));
+    return write_whole(path, document);
+}
+
+/* The kernel reads it beside the document: pyedt/kernel_host.py. There is none: the kernel says that. */
+static bool write_runtime(const struct agent *agent, const struct agent_job *job, const char *name)
+{
+    const struct shoal_mesh *mesh = shoal_sched_mesh(agent->sched);
+    const struct shoal_mesh_framework *row;
+    char folder[AGENT_PATH_BYTES], path[AGENT_PATH_BYTES + 32], key[SHOAL_MESH_FRAMEWORK_BYTES];
+
+    (void)snprintf(key, sizeof(key), SHOAL_MESH_RUNTIME_PREFIX "%.*s", (int)SHOAL_RUNTIME_NAME_BYTES - 1, name);
+    row = mesh == NULL ? NULL : shoal_mesh_framework_find(mesh, key);
+    agent_job_folder(agent, job->id, folder, sizeof(folder));
+    (void)snprintf(path, sizeof(path), "%s/runtime.json", folder);
+    if (row != NULL)
+        return write_whole(path, shoal_view_text(row->settings));
+    (void)unlink(path);
+    return true;
+}
+
+/* What was to be asked has been, or cannot be. */
+static void asked(struct asking *asking, struct agent_job *job)
+{
+    struct agent *agent = asking->agent;
+
+    free(asking);
+    if (job == NULL || agent->stopping)
+        return;
+    job->document_asked = false;
+    agent_job_asked(agent, job);
+}
+
+static void on_runtime(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
+{
+    struct asking *asking = arg;
+    struct agent *agent = asking->agent;
+    struct agent_job *job = agent_job_find(agent, asking->job);
+
+    if (job != NULL && err != SHOAL_OK)
+        agent_log(agent, "%s: the mesh group does not say what runtime %s is now (%s): as before", job->text,
+                  asking->runtime, reply->u.reply.text);
+    else if (job != NULL && !write_runtime(agent, job, asking->runtime))
+        agent_log(agent, "%s: runtime %s cannot be written down here: as before", job->text, asking->runtime);
+    asked(asking, job);
+}
+
 /* Where the group does not answer in time, the newest document that this host has seen must do. */
 static void on_document(void *arg, enum shoal_err err, const struct shoal_sched_action *reply)
 {
+    struct shoal_sched_request read = { .kind = SHOAL_SCHED_MESH_READ, .deadline_ms = DOCUMENT_MS };
     struct asking *asking = arg;
     struct agent *agent = asking->agent;
     struct agent_job *job = agent_job_find(agent, asking->job);
     struct shoal_job_facts *facts = calloc(1, sizeof(*facts));
 
-    free(asking);
     SHOAL_ASSERT(facts != NULL);
-    if (job == NULL || agent->stopping) {
-        free(facts);
-        return;
-    }
-    if (err != SHOAL_OK)
+    if (job != NULL && err != SHOAL_OK)
         agent_log(agent, "%s: its group does not say how the service is to run now (%s): as before", job->text,
                   reply->u.reply.text);
-    else if (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK ||
-             !write_document(agent, job, facts->document))
+    else if (job != NULL && (shoal_job_facts_decode(reply->u.reply.bytes, facts) != SHOAL_OK ||
+                             !write_document(agent, job, facts->document)))
         agent_log(agent, "%s: how the service is to run cannot be written down here: as before", job->text);
+    else if (job != NULL)
+        service_doc_runtime(facts->document, asking->runtime, sizeof(asking->runtime));
     free(facts);
-    job->document_asked = false;
-    agent_job_asked(agent, job);
+    if (job == NULL || agent->stopping || service_doc_runtime_is_ours(asking->runtime))
+        asked(asking, job);
+    else
+        agent_request(agent, &read, on_runtime, asking);
 }
 
 void agent_serve_ask(struct agent *agent, struct agent_job *job)
@@ -148,7 +201,7 @@ void agent_serve_ask(struct agent *agent, struct agent_job *job)
         return;
     asking = calloc(1, sizeof(*asking));
     SHOAL_ASSERT(asking != NULL);
-    *asking = (struct asking){ agent, job->id };
+    *asking = (struct asking){ .agent = agent, .job = job->id };
     job->document_asked = true;
     agent_request(agent, &get, on_document, asking);
 }

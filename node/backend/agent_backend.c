@@ -165,6 +165,8 @@ void agent_backend(struct agent *agent, struct shoal_backend *backend)
                                        .infer_more = backend_infer_more,
                                        .infer_cancel = backend_infer_cancel,
                                        .services = backend_services,
+                                       .runtimes = backend_runtimes,
+                                       .runtime_set = backend_runtime_set,
                                        .service_look = backend_service_look,
                                        .service_edit = backend_service_edit,
                                        .service_kernels = backend_service_kernels,

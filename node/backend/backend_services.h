@@ -37,6 +37,9 @@ void backend_service_edit(void *ctx, const struct shoal_user *caller, const char
                           const struct service_doc_edit *edit, shoal_backend_done_fn *done, void *arg);
 void backend_service_kernels(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                              void *arg);
+void backend_runtimes(void *ctx, const struct shoal_user *caller, shoal_backend_text_fn *done, void *arg);
+void backend_runtime_set(void *ctx, const struct shoal_user *caller, const char *name, struct shoal_view json,
+                         shoal_backend_done_fn *done, void *arg);
 /* Of questions between hosts about requests (backend_infer.c): which kernels are there? */
 #define BACKEND_INFER_LOOK 3
 /* The local part of it: {"id",...},{...} */

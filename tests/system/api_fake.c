@@ -512,6 +512,26 @@ static void fake_infer_cancel(void *ctx, uint64_t number)
     (void)number;
 }
 
+static void fake_runtimes(void *ctx, const struct shoal_user *caller, shoal_backend_text_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    (void)caller;
+    done(arg, SHOAL_OK, &msg, shoal_view_text("{\"runtimes\":[{\"type\":\"mine\",\"launcher\":\"l\"}]}"));
+}
+
+static void fake_runtime_set(void *ctx, const struct shoal_user *caller, const char *name, struct shoal_view json,
+                             shoal_backend_done_fn *done, void *arg)
+{
+    struct shoal_msg msg = { "" };
+
+    (void)ctx;
+    (void)name;
+    (void)json;
+    done(arg, caller->admin ? SHOAL_OK : SHOAL_ERR_DENIED, &msg);
+}
+
 static void fake_services(void *ctx, const struct shoal_user *caller, const char *name, shoal_backend_text_fn *done,
                           void *arg)
 {
@@ -766,6 +786,8 @@ static struct shoal_backend backend_of(struct fake *fake)
         .infer_more = fake_infer_more,
         .infer_cancel = fake_infer_cancel,
         .services = fake_services,
+        .runtimes = fake_runtimes,
+        .runtime_set = fake_runtime_set,
         .service_look = fake_service_look,
         .service_edit = fake_service_edit,
         .service_kernels = fake_service_kernels,

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 import urllib.error
 import urllib.request
@@ -206,6 +207,84 @@ def test_packages_that_are_none(dlim):
     names = [one["type"] for one in dlim.well(dlim.beta, "GET", "/deployment/runtime")["runtimes"]]
     assert names == sorted(names) and "dlipy3" in names
 
+TELLER = """
+import json, os, sys
+from redhareapi import Kernel
+
+class Teller(Kernel):
+    def on_task_invoke(self, task_context):
+        while task_context is not None:
+            task_context.set_output_data(json.dumps({name: os.environ.get(name) for name in
+                                                     ("COLOUR", "SHAPE", "BEFORE", "WHICH", "CONDA_DEFAULT_ENV", "WHERE")}))
+            task_context = task_context.next()
+
+if __name__ == "__main__":
+    Teller().run()
+"""
+
+
+def test_runtimes_that_an_administrator_makes(dlim, tmp_path):
+    """A5, and what the mesh does with one: its interpreter, what runs before it, and its variables below the model's."""
+    alpha, beta, gamma = dlim.alpha, dlim.beta, dlim.gamma
+    interpreter = tmp_path / "conda/envs/mine/bin/python"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_text("#!/bin/sh\nWHICH=mine exec %s \"$@\"\n" % sys.executable)
+    interpreter.chmod(0o755)
+    address = "/dlim/v1/deployment/runtime"
+    unknown = (400, {"error": "Runtime <mine> does not exists."})
+    for method in ("GET", "PUT", "DELETE"):
+        body = {"launcher": "l"} if method == "PUT" else None
+        assert dlim(beta, method, address + "/mine", body)[:2] == unknown
+    # A model of it may be deployed, and is not started.
+    model = dict(MODEL, name="teller", runtime="mine", mk_environments=[{"name": "COLOUR", "value": "blue"}])
+    dlim.well(alpha, "POST", "/deployment/model", archive(model, **{"kernel.py": TELLER}), Content_Type="application/octet-stream")
+    assert dlim(gamma, "PUT", "/dlim/v1/model/teller/operation/start")[:2] == unknown
+    assert dlim.state(alpha, "teller")["state"] == "disabled"
+    mine = dict(dlim.well(alpha, "GET", "/deployment/runtime/dlipy3"), type="mine", conda_home=str(tmp_path / "conda"),
+                conda_env_name="mine", pre_exec="export BEFORE='a b'", epoch_created=5, future={"kept": [1]},
+                envs=[{"name": "COLOUR", "value": "red"}, {"name": "SHAPE", "value": "round"},
+                      {"name": "WHERE", "value": "${REDHARE_TOP}/x"}])
+    assert dlim.well(alpha, "POST", "/deployment/runtime", mine) == {"status": "OK"}
+    for host in dlim.mesh.hosts:
+        kept = dlim.well(host, "GET", "/deployment/runtime/mine")
+        assert {k: v for k, v in kept.items() if k != "epoch_updated"} == dict(
+            {k: v for k, v in mine.items() if k != "epoch_updated"}, epoch_created=kept["epoch_updated"])
+        names = [one["type"] for one in dlim.well(host, "GET", "/deployment/runtime")["runtimes"]]
+        assert names == ["cpp", "dlipy3", "dlipy3-cpu", "mine", "python"]
+    for name in ("mine", "Mine", "python"):
+        assert dlim(beta, "POST", address, dict(mine, type=name))[:2] == (409, {"error": "Runtime <%s> already exists." % name})
+    assert dlim.well(gamma, "PUT", "/model/teller/operation/start") == {}
+    status, said, _ = dlim(beta, "POST", "/dlim/v1/inference/teller", b"{}")
+    assert (status, said) == (200, {"COLOUR": "blue", "SHAPE": "round", "BEFORE": "a b", "WHICH": "mine", "CONDA_DEFAULT_ENV": "mine",
+                                    "WHERE": "/opt/wml-edi/x"})
+    assert dlim(alpha, "DELETE", address + "/mine")[:2] == (409, {"error": "Runtime <mine> is used by model <teller>."})
+    dlim.well(alpha, "PUT", "/model/teller/operation/stop")
+    dlim.mesh.until(lambda: dlim.state(alpha, "teller")["state"] == "disabled", 90, "it is disabled")
+    # What is changed the next kernel has; what cannot start says why on every node.
+    assert dlim.well(beta, "PUT", "/deployment/runtime/mine", {"pre_exec": "exit 3", "type": "other"}) == {"status": "OK"}
+    assert dlim.well(alpha, "GET", "/deployment/runtime/mine")["pre_exec"] == "exit 3"
+    dlim.well(alpha, "PUT", "/model/teller/operation/start")
+    dlim.mesh.until(lambda: "pre_exec of runtime mine failed" in gamma.get("/v1/services/teller")["why"], 60, "why says it")
+    dlim.well(alpha, "PUT", "/model/teller/operation/stop")
+    dlim.mesh.until(lambda: dlim.state(alpha, "teller")["state"] == "disabled", 90, "it is disabled again")
+    dlim.well(alpha, "DELETE", "/model/teller")
+    assert dlim.well(gamma, "DELETE", "/deployment/runtime/mine") == {"status": "OK"}
+    assert dlim(alpha, "GET", address + "/mine")[:2] == unknown
+
+
+def test_runtimes_that_are_none_change_nothing(dlim):
+    address = "/dlim/v1/deployment/runtime"
+    good = {"type": "bad", "launcher": "l"}
+    for body, says in ((b"{", "JSON"), ([], "the body must be a JSON object"), ({}, "type: "), ({"type": "bad"}, "launcher: "),
+                       (dict(good, type="a b"), "type: "), (dict(good, type="x" * 40), "type: "), (dict(good, pre_exec=5), "pre_exec"),
+                       (dict(good, envs={"A": "b"}), "envs: "), (dict(good, envs=[{"name": "A", "value": 5}]), "envs: "),
+                       (dict(good, attributes=[{"name": "A"}]), "attributes: "), (dict(good, description="x" * 1000), "bytes of JSON")):
+        status, answer, _ = dlim(dlim.alpha, "POST", address, body)
+        assert status == 400 and says in answer["error"], (body, status, answer)
+    assert dlim(dlim.beta, "PUT", address + "/python", good)[0] == 403
+    assert [one["type"] for one in dlim.well(dlim.gamma, "GET", "/deployment/runtime")["runtimes"]] == ["cpp", "dlipy3", "dlipy3-cpu", "python"]
+
+
 
 def test_tokens_and_origins(dlim):
     alpha, beta = dlim.alpha, dlim.beta
@@ -280,3 +359,9 @@ def test_the_command_line_as_scripts_call_it(dlim, tmp_path):
     assert run("model", "undeploy", "echo-a", "-f")[1] == 'Undeployed model "echo-a", run "dlim model list" to ensure deletion.\n'
     assert run("model", "view", "echo-a") == (1, "", "Model <echo-a> doesn't exist.\n")
     assert run("runtime", "list")[1].splitlines()[0].split() == ["NAME", "DESCRIPTION"]
+    (tmp_path / "runtime.json").write_text(json.dumps({"type": "own", "launcher": "l", "description": "ours"}))
+    assert run("runtime", "create", "-f", "runtime.json") == (0, "Runtime <own> is created successfully\n", "")
+    assert ["own", "ours"] in [line.split() for line in run("runtime", "list")[1].splitlines()]
+    assert run("runtime", "update", "own", "-f", "runtime.json") == (0, "Runtime is updated successfully\n", "")
+    assert run("runtime", "delete", "own", "-f") == (0, "Runtime <own> is deleted successfully\n", "")
+    assert run("runtime", "view", "own") == (1, "", "Runtime <own> does not exists.\n")

@@ -29,7 +29,7 @@ import tempfile
 import time
 import uuid
 
-from pyedt import _kernel_link, _kernel_memory, _kernel_serve
+from pyedt import _kernel_link, _kernel_memory, _kernel_runtime, _kernel_serve
 from pyedt._kernel_serve import Unusable
 
 CONNECT_S, STOP_S, TELL_S, HANG_S_MIN = 90.0, 30.0, 5.0, 1800.0
@@ -134,8 +134,8 @@ class Limits:
         return min(limit for limit in self._of.values() if limit > 0)
 
 
-def environment_of(root, model, profile, given):
-    """What the kernel's process sees (spec 6.2)."""
+def environment_of(root, model, profile, given, runtime=None):
+    """What the kernel's process sees (spec 6.2): of the runtime's, the model's and the profile's own variables a later one wins."""
     env = dict(given)
     job = env.setdefault("TASK_JOB_ID", "edi-%s" % model["name"])
     env.setdefault("MSD_POD_NAME", "%s-task12n-%s" % (job, uuid.uuid4().hex[:5]))
@@ -147,14 +147,17 @@ def environment_of(root, model, profile, given):
     env.update(REDHARE_MODEL_NAME=model["name"], REDHARE_MODEL_PATH=root, PWD=os.getcwd(), HOSTNAME=env["MSD_POD_NAME"],
                REDHARE_MODEL_CREATOR=str(model.get("creator") or env.get("REDHARE_MODEL_CREATOR", "")),
                LD_LIBRARY_PATH=libraries, REDHARE_LD_LIBRARY_PATH=libraries, PYTHONUNBUFFERED="1")
+    if runtime is not None:
+        runtime.enter(env)
     kernel = profile.get("kernel")
-    pairs = list(model.get("mk_environments") or []) + list((kernel.get("envs") or []) if isinstance(kernel, dict) else [])
+    pairs = list(runtime.envs if runtime is not None else []) + list(model.get("mk_environments") or [])
+    pairs += list((kernel.get("envs") or []) if isinstance(kernel, dict) else [])
     for pair in pairs:
         name, value = pair.get("name"), pair.get("value")
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
             raise Unusable("an environment variable %r is no name and text" % (name,))
         if not name.startswith(("REDHARE_", "SHOAL_")) and name not in KEPT:
-            env[name] = value
+            env[name] = _kernel_runtime.expand(value, env)
     return env
 
 
@@ -175,6 +178,7 @@ def shared_page():
 class Watcher:
     def __init__(self, listener):
         self._listener, self._child, self._stop_at, self._killed = listener, None, None, ""
+        self._runtime = ""
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
             os.set_blocking(end, False)
@@ -188,7 +192,9 @@ class Watcher:
             if self._child is not None:
                 self._child.send_signal(signal.SIGTERM)
 
-    def launch(self, env):
+    def launch(self, env, runtime):
+        words = runtime.command(sys.executable, ["-m", "pyedt.kernel_host", "--kernel"], env)
+        self._runtime = runtime.name
         descriptor = shared_page()
         self.shared = _kernel_serve.Shared(descriptor)
         self.shared.set_phase(_kernel_serve.LAUNCHED)
@@ -196,8 +202,7 @@ class Watcher:
             os.set_inheritable(passed, True)
         env = dict(env, SHOAL_KERNEL_SHARED=str(descriptor), SHOAL_KERNEL_LISTENER=str(self._listener.fileno()))
         # What this process inherited (the slot's lock) the kernel has, too.
-        self._child = subprocess.Popen([sys.executable, "-m", "pyedt.kernel_host", "--kernel"], env=env, close_fds=False,
-                                       stdin=subprocess.DEVNULL)
+        self._child = subprocess.Popen(words, env=env, close_fds=False, stdin=subprocess.DEVNULL)
         os.close(descriptor)
         if self._stop_at is not None:
             self._child.send_signal(signal.SIGTERM)
@@ -255,6 +260,8 @@ class Watcher:
             return reason
         if status < 0:
             return "the kernel's process ended by signal %d (%s)" % (-status, signal_name(-status))
+        if status == _kernel_runtime.PRE_EXEC_FAILED and phase == _kernel_serve.LAUNCHED:
+            return "pre_exec of runtime %s failed" % self._runtime
         return "the kernel's process ended with code %d%s" % (
             status, " before run() was called" if phase == _kernel_serve.LAUNCHED else "")
 
@@ -315,7 +322,8 @@ def watch():
         root, model, profile, limits = what_is_served(os.environ)
         kernel_file(root, model)
         watcher = Watcher(listener)
-        watcher.launch(environment_of(root, model, profile, os.environ))
+        runtime = _kernel_runtime.find(model.get("runtime") or "", os.environ.get("SHOAL_SERVICE_DOCUMENT"))
+        watcher.launch(environment_of(root, model, profile, os.environ, runtime), runtime)
         why = watcher.wait(limits)
         ready = watcher.is_ready()
     except Unusable as error:

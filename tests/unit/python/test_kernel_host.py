@@ -18,7 +18,7 @@ import numpy
 import pytest
 import torch
 
-from pyedt import _kernel_link, _kernel_memory, _oip
+from pyedt import _kernel_link, _kernel_memory, _kernel_runtime, _oip
 
 WAIT_S = 120  # for whatever comes at once on a quiet machine
 
@@ -670,3 +670,26 @@ def test_texts_as_tensors_both_ways():
     assert json.loads(_oip.write(plain, "m", "1", plain.inputs)[1])["outputs"][0]["data"] == ["\u00e4", "b"]
     with pytest.raises(_oip.Wrong):
         _oip.read(said + raw[:-1], len(said))
+
+
+# ---- runtimes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said, why", [
+    ({"conda_home": "/no/conda", "conda_env_name": "x"}, "Runtime own: this host has no /no/conda/envs/x/bin/python; install it, "),
+    ({"conda_home": "/no/conda", "conda_env_name": "base"}, "Runtime own: this host has no /no/conda/bin/python; "),
+    ({"machine_type": "ppc64le,s390x"}, "Runtime own is for ppc64le, s390x, and this host is ")])
+def test_a_host_says_what_it_lacks_of_a_runtime(said, why):
+    with pytest.raises(_kernel_runtime.Unusable) as error:
+        _kernel_runtime.Runtime("own", said).command("python", ["-m", "x"], {})
+    assert str(error.value).startswith(why)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"type": "other"}'])
+def test_a_runtime_that_is_not_there(tmp_path, text):
+    if text is not None:
+        (tmp_path / "runtime.json").write_text(text)
+    with pytest.raises(_kernel_runtime.Unusable, match="Runtime <own> does not exists."):
+        _kernel_runtime.find("own", str(tmp_path / "service.json"))
+    for name in ("", "python", "dlipy36-wmlce170"):
+        assert _kernel_runtime.find(name, None).command("python", ["-m", "x"], {}) == ["python", "-m", "x"]
