@@ -86,7 +86,7 @@ static enum shoal_err check_bounds(const struct shoal_swim_options *opt, struct 
         { "members_max", opt->members_max, 2, UINT32_MAX / 4 },
         { "records_max", opt->records_max, 1, UINT32_MAX / 4 },
         { "suspicions_max", opt->suspicions_max, 1, UINT16_MAX - 1 },
-        { "queue_max", opt->queue_max, 8, 65536 },
+        { "queue_max", opt->queue_max, 8, SWIM_QUEUE_BOUND },
         { "probe_interval_ns", opt->probe_interval_ns, 10 * SHOAL_MS, 60 * SHOAL_S },
         { "ack_wait_min_ns", opt->ack_wait_min_ns, SHOAL_MS, opt->ack_wait_max_ns },
         { "ack_wait_max_ns", opt->ack_wait_max_ns, SHOAL_MS, opt->probe_interval_ns * 3 / 4 },
@@ -147,12 +147,10 @@ static bool tables_create(struct shoal_swim *swim)
     swim->order = calloc(opt->members_max, sizeof(*swim->order));
     swim->records = calloc(opt->records_max, sizeof(*swim->records));
     swim->suspicions = calloc(opt->suspicions_max, sizeof(*swim->suspicions));
-    swim->queue_members.items = calloc(opt->queue_max, sizeof(*swim->queue_members.items));
-    swim->queue_records.items = calloc(opt->queue_max, sizeof(*swim->queue_records.items));
-    swim->queue_members.max = swim->queue_records.max = opt->queue_max;
     swim->members_free = swim->records_free = SWIM_NONE;
     return swim->members != NULL && swim->order != NULL && swim->records != NULL && swim->suspicions != NULL &&
-           swim->queue_members.items != NULL && swim->queue_records.items != NULL &&
+           swim_queue_create(&swim->queue_members, opt->queue_max) &&
+           swim_queue_create(&swim->queue_records, opt->queue_max) &&
            chains_create(&swim->member_chains, opt->members_max) &&
            chains_create(&swim->record_chains, opt->records_max);
 }
@@ -192,7 +190,7 @@ static void queue_destroy(struct shoal_swim *swim, struct swim_queue *queue)
     SHOAL_ASSERT(queue->count <= queue->max); /* N3 */
     for (uint32_t i = 0; i < queue->count; i++)
         gossip_pool_unref(swim->pool, queue->items[i].blob);
-    free(queue->items);
+    swim_queue_deinit(queue);
 }
 
 static void release_retired(struct shoal_swim *swim)
@@ -1126,8 +1124,10 @@ void shoal_swim_check(const struct shoal_swim *swim)
     SHOAL_ASSERT(members_count == swim->members_count);                                   /* T4 */
     SHOAL_ASSERT(records_count == swim->records_count && tombstones == swim->tombstones); /* R6 */
     SHOAL_ASSERT(authored == 0);                                                          /* R5 */
-    SHOAL_ASSERT(memcmp(members, swim->member_chains.sums, sizeof(members)) == 0);        /* T3 */
-    SHOAL_ASSERT(memcmp(records, swim->record_chains.sums, sizeof(records)) == 0);        /* R6 */
+    swim_queue_check(&swim->queue_members);
+    swim_queue_check(&swim->queue_records);
+    SHOAL_ASSERT(memcmp(members, swim->member_chains.sums, sizeof(members)) == 0); /* T3 */
+    SHOAL_ASSERT(memcmp(records, swim->record_chains.sums, sizeof(records)) == 0); /* R6 */
 }
 
 void shoal_swim_memory(struct shoal_memory *memory)
@@ -1143,7 +1143,8 @@ void shoal_swim_memory(struct shoal_memory *memory)
     shoal_memory_add(memory, "gossip: chains of members and records", (opt.members_max + opt.records_max) / 2,
                      sizeof(uint32_t));
     shoal_memory_add(memory, "gossip: suspicions", opt.suspicions_max, sizeof(struct swim_suspicion));
-    shoal_memory_add(memory, "gossip: news in two queues", 2ull * opt.queue_max, sizeof(struct swim_news));
+    shoal_memory_add(memory, "gossip: news in two queues", 2ull * opt.queue_max,
+                     sizeof(struct swim_news) + sizeof(struct swim_turn));
     gossip_pool_memory(memory);
 }
 

@@ -9,6 +9,7 @@
  * N3. A queue never grows beyond queue_max; anti-entropy repairs what gave way.
  * N4. `fresh` counts the news that was never sent; a news is queued at most once for a subject and a statement.
  * N5. A datagram holds a news once, and no more than fits.
+ * N8. A member about which there is news is marked so: for the many about which there is none no queue is searched.
  * Source: memberlist's transmit-limited queue; its starvation (memberlist #299) is why N2. */
 #include "swim_state.h"
 
@@ -18,34 +19,44 @@
 
 /* ---- queues --------------------------------------------------------------------------------------------------- */
 
+/* N8. */
+static bool is_told_of(const struct shoal_swim *swim, uint32_t member)
+{
+    SHOAL_ASSERT(member < swim->members_used); /* T4 */
+    return (swim->members[member].flags & MEMBER_NEWS) != 0;
+}
+
 static void queue_remove(struct shoal_swim *swim, struct swim_queue *queue, uint32_t at)
 {
-    SHOAL_ASSERT(at < queue->count);                              /* N3 */
-    SHOAL_ASSERT(queue->items[at].sends > 0 || queue->fresh > 0); /* N4 */
-    if (queue->items[at].sends == 0)
-        queue->fresh--;
-    gossip_pool_unref(swim->pool, queue->items[at].blob);
-    queue->items[at] = queue->items[--queue->count];
+    const struct swim_news *news = &queue->items[at];
+
+    SHOAL_ASSERT(at < queue->count);                                                /* N3 */
+    SHOAL_ASSERT((news->kind == NEWS_RECORD) == (queue == &swim->queue_records));   /* N2 */
+    SHOAL_ASSERT(news->kind != NEWS_RECORD || swim->records[news->subject].queued); /* N4 */
+    SHOAL_ASSERT(news->kind == NEWS_RECORD || is_told_of(swim, news->subject));     /* N8 */
+    if (news->kind == NEWS_RECORD)
+        swim->records[news->subject].queued = false;
+    gossip_pool_unref(swim->pool, news->blob);
+    swim_queue_remove(queue, at);
 }
 
 static void queue_add(struct shoal_swim *swim, struct swim_queue *queue, enum swim_news_kind kind, uint32_t subject,
                       uint32_t blob)
 {
     if (queue->count == queue->max) {
-        uint32_t most = 0;
-
-        for (uint32_t i = 1; i < queue->count; i++)
-            if (queue->items[i].sends > queue->items[most].sends)
-                most = i;
-        queue_remove(swim, queue, most);
+        queue_remove(swim, queue, swim_queue_stalest(queue));
         shoal_count(&swim->stats.drop_queue_full);
     }
     SHOAL_ASSERT(queue->count < queue->max); /* N3 */
     gossip_pool_ref(swim->pool, blob);
-    queue->items[queue->count++] = (struct swim_news){
-        .kind = (uint8_t)kind, .subject = subject, .blob = blob, .len = (uint16_t)gossip_pool_view(swim->pool, blob).len
-    };
-    queue->fresh++;
+    if (kind == NEWS_RECORD)
+        swim->records[subject].queued = true;
+    else
+        swim->members[subject].flags |= MEMBER_NEWS;
+    swim_queue_add(queue, &(struct swim_news){ .kind = (uint8_t)kind,
+                                               .subject = subject,
+                                               .blob = blob,
+                                               .len = (uint16_t)gossip_pool_view(swim->pool, blob).len });
     SHOAL_ASSERT(queue->fresh <= queue->count); /* N4 */
 }
 
@@ -64,7 +75,7 @@ void swim_news_member(struct shoal_swim *swim, enum swim_news_kind kind, uint32_
 
     SHOAL_ASSERT(kind != NEWS_RECORD);                                     /* records have a queue of their own (N2) */
     SHOAL_ASSERT(kind != NEWS_CARD || swim->members[member].card == blob); /* N1: the newest card only */
-    for (uint32_t i = queue->count; i-- > 0;) {
+    for (uint32_t i = is_told_of(swim, member) ? queue->count : 0; i-- > 0;) {
         const struct swim_news *news = &queue->items[i];
 
         if (news->subject != member)
@@ -94,11 +105,17 @@ static void drop_subject(struct shoal_swim *swim, struct swim_queue *queue, uint
 
 void swim_news_drop_member(struct shoal_swim *swim, uint32_t member)
 {
+    if (!is_told_of(swim, member))
+        return;
     drop_subject(swim, &swim->queue_members, member);
+    swim->members[member].flags &= (uint8_t)~MEMBER_NEWS;
 }
+
 void swim_news_drop_record(struct shoal_swim *swim, uint32_t record)
 {
-    drop_subject(swim, &swim->queue_records, record);
+    if (swim->records[record].queued)
+        drop_subject(swim, &swim->queue_records, record);
+    SHOAL_ASSERT(!swim->records[record].queued); /* N4 */
 }
 
 bool swim_news_waits(const struct shoal_swim *swim)
@@ -110,8 +127,7 @@ bool swim_news_waits(const struct shoal_swim *swim)
 
 bool swim_news_has_card(const struct shoal_swim *swim, uint32_t member)
 {
-    SHOAL_ASSERT(member < swim->members_used); /* T4 */
-    for (uint32_t i = 0; i < swim->queue_members.count; i++)
+    for (uint32_t i = 0; i < swim->queue_members.count && is_told_of(swim, member); i++)
         if (swim->queue_members.items[i].subject == member && swim->queue_members.items[i].kind == NEWS_CARD)
             return true;
     return false;
@@ -274,35 +290,14 @@ static uint64_t news_age_s(const struct shoal_swim *swim, const struct swim_news
     return SWIM_AGE_NONE;
 }
 
-/* Fewest sends first, then the larger, among those that fit `budget` and are not in this datagram. */
-static uint32_t pick_news(const struct shoal_swim *swim, const struct swim_queue *queue, size_t budget)
-{
-    uint32_t best = SWIM_NONE;
-    size_t best_len = 0;
-    uint16_t best_sends = 0;
-
-    for (uint32_t i = 0; i < queue->count; i++) {
-        const struct swim_news *news = &queue->items[i];
-
-        if (news->mark == swim->datagram_mark || (size_t)news->len + SWIM_NEWS_HEAD_BYTES > budget ||
-            (best != SWIM_NONE && (news->sends > best_sends || (news->sends == best_sends && news->len <= best_len))))
-            continue;
-        best = i;
-        best_len = news->len;
-        best_sends = news->sends;
-    }
-    SHOAL_ASSERT(best == SWIM_NONE || best_len + SWIM_NEWS_HEAD_BYTES <= budget); /* N5 */
-    return best;
-}
-
 /* Put news from `queue` into at most `budget` bytes; with `one`, one statement may exceed the budget. */
 static void fill(struct shoal_swim *swim, struct swim_out *out, struct swim_queue *queue, size_t budget, bool one)
 {
     uint32_t limit = swim_retransmit_limit(swim);
 
     while (queue->count > 0) {
-        uint32_t at = pick_news(swim, queue, one ? room(out) : budget);
-        struct swim_news *news;
+        uint32_t at = swim_queue_pick(queue, one ? room(out) : budget, swim->datagram_mark);
+        const struct swim_news *news;
         size_t len;
 
         if (at == SWIM_NONE)
@@ -314,10 +309,8 @@ static void fill(struct shoal_swim *swim, struct swim_out *out, struct swim_queu
             return;
         budget = len > budget ? 0 : budget - len;
         one = false;
-        news->mark = swim->datagram_mark;
-        if (news->sends++ == 0)
-            queue->fresh--;
-        if (news->sends >= limit)
+        swim_queue_sent(queue, at, swim->datagram_mark);
+        if (queue->items[at].sends >= limit)
             queue_remove(swim, queue, at);
     }
 }

@@ -31,6 +31,7 @@ _Static_assert(sizeof(struct swim_member) <= 32, "ten thousand views of ten thou
 #define MEMBER_GONE 2u       /* dead because its port refused */
 #define MEMBER_DOUBT 4u      /* it refuted a refused port: in this life such evidence counts as silence */
 #define MEMBER_STALE_CARD 8u /* it has a newer card than we hold: ask for it */
+#define MEMBER_NEWS 16u      /* there may be news about it in the queue */
 
 struct swim_held_record {
     uint64_t since_ns; /* accepted, or for a tombstone: deleted */
@@ -40,6 +41,7 @@ struct swim_held_record {
     uint8_t kind;
     bool tombstone;
     bool faded;
+    bool queued; /* it is among the news */
 };
 _Static_assert(sizeof(struct swim_held_record) <= 32, "as above");
 
@@ -75,13 +77,23 @@ struct swim_news {
     uint16_t sends;
     uint16_t len; /* of the statement: a queue is searched for each datagram without a look at the pool */
     uint8_t kind;
+    uint32_t place; /* in the queue's heap */
+};
+
+struct swim_turn {
+    uint32_t news;
+    uint16_t shortest; /* statement from here on downwards */
 };
 
 /* Last writer wins per subject. Fewest sends first; full: the one sent most often gives way. */
 struct swim_queue {
     struct swim_news *items;
+    struct swim_turn *order;    /* heap */
     uint32_t count, max, fresh; /* fresh: never sent */
 };
+
+/* More than any queue may hold. */
+#define SWIM_QUEUE_BOUND 65536u
 
 struct swim_probe {
     bool open, acked;
@@ -200,6 +212,23 @@ void swim_suspicion_close(struct shoal_swim *swim, uint32_t member);
 bool swim_suspicion_confirm(struct shoal_swim *swim, struct swim_suspicion *suspicion, uint32_t accuser, uint32_t blob);
 uint64_t swim_suspicion_min_ns(const struct shoal_swim *swim, uint32_t members);
 uint32_t swim_log10_milli(uint32_t n);
+
+/* ---- swim_queue.c: one queue of news -------------------------------------------------------------------------- */
+
+/* False: no memory; what there is goes with deinit. */
+bool swim_queue_create(struct swim_queue *queue, uint32_t max);
+void swim_queue_deinit(struct swim_queue *queue); /* accepts zeroes */
+/* News that was never sent, into a queue with room. */
+void swim_queue_add(struct swim_queue *queue, const struct swim_news *news);
+void swim_queue_remove(struct swim_queue *queue, uint32_t at);
+/* It went into the datagram `mark`. */
+void swim_queue_sent(struct swim_queue *queue, uint32_t at, uint32_t mark);
+/* Fewest sends first, then the longer, then the lower place, among those that fit `budget` and are not in the datagram
+ * `mark`; SWIM_NONE: there is none. */
+uint32_t swim_queue_pick(const struct swim_queue *queue, size_t budget, uint32_t mark);
+/* The one that was sent most often, of a queue that is not empty. */
+uint32_t swim_queue_stalest(const struct swim_queue *queue);
+void swim_queue_check(const struct swim_queue *queue);
 
 /* ---- swim_news.c: queues of news, and datagrams --------------------------------------------------------------- */
 

@@ -34,7 +34,7 @@ static const struct size_row tables[] = {
     { "gossip: records", 24 },
     { "gossip: chains of members and records", 4 },
     { "gossip: suspicions", 64 },
-    { "gossip: news in two queues", 24 },
+    { "gossip: news in two queues", 32 },
     { "gossip: pages of signed statements", 16640 },
     { "raft: groups, with what they write themselves", 8192 },
     { "raft: places for entries in the rings", 8 },
