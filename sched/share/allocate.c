@@ -142,11 +142,21 @@ static void sift(const struct shoal_allocate *work, bool hosts, uint32_t *order,
     }
 }
 
+static bool in_order(const struct shoal_allocate *work, bool hosts, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        if (!goes_before(work, hosts, i - 1, i))
+            return false;
+    return true;
+}
+
 static void sort(const struct shoal_allocate *work, bool hosts, uint32_t *order, uint32_t count)
 {
     SHOAL_ASSERT(count <= (hosts ? work->hosts_max : work->jobs_max)); /* A3: the memory of create() is enough */
     for (uint32_t i = 0; i < count; i++)
         order[i] = i;
+    if (in_order(work, hosts, count))
+        return; /* views name their hosts in this order */
     for (uint32_t i = count / 2; i > 0; i--)
         sift(work, hosts, order, i - 1, count);
     for (uint32_t i = count; i > 1; i--) {
