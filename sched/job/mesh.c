@@ -365,6 +365,28 @@ static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
         r->failed = true;
 }
 
+static size_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* Most of each table is zeroes in both, on every node: it is left alone. */
+static void replace(struct shoal_mesh *mesh, const struct shoal_mesh *fresh)
+{
+    size_t users = larger(mesh->user_count, fresh->user_count);
+    size_t frameworks = larger(mesh->framework_count, fresh->framework_count);
+    size_t revocations = larger(mesh->revocation_count, fresh->revocation_count);
+    size_t evictions = larger(mesh->eviction_count, fresh->eviction_count);
+    size_t services = larger(mesh->service_count, fresh->service_count);
+
+    SHOAL_ASSERT(users <= SHOAL_MESH_USERS_MAX && frameworks <= SHOAL_MESH_FRAMEWORKS_MAX &&
+                 revocations <= SHOAL_MESH_REVOCATIONS_MAX && evictions <= SHOAL_MESH_EVICTIONS_MAX &&
+                 services <= SHOAL_MESH_SERVICES_MAX); /* M6 */
+    memcpy(mesh, fresh, offsetof(struct shoal_mesh, users));
+    memcpy(mesh->users, fresh->users, users * sizeof(mesh->users[0]));
+    memcpy(mesh->frameworks, fresh->frameworks, frameworks * sizeof(mesh->frameworks[0]));
+    memcpy(mesh->revocations, fresh->revocations, revocations * sizeof(mesh->revocations[0]));
+    memcpy(mesh->evictions, fresh->evictions, evictions * sizeof(mesh->evictions[0]));
+    memcpy(mesh->services, fresh->services, services * sizeof(mesh->services[0]));
+}
+
 enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struct shoal_view bytes)
 {
     struct shoal_reader r = shoal_reader_init(bytes);
@@ -377,7 +399,7 @@ enum shoal_err shoal_mesh_decode(struct shoal_mesh *mesh, struct shoal_view byte
     decode_state(&r, fresh);
     fine = shoal_reader_done(&r);
     if (fine)
-        *mesh = *fresh;
+        replace(mesh, fresh);
     shoal_mesh_destroy(fresh);
     return fine ? SHOAL_OK : SHOAL_ERR_MALFORMED;
 }

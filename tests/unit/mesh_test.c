@@ -239,6 +239,41 @@ static void test_users_are_bounded(void **state)
     shoal_mesh_destroy(mesh);
 }
 
+/* Of the state that another one replaces nothing is left. */
+static void test_a_state_with_less_replaces_one_with_more(void **state)
+{
+    struct shoal_mesh *less = made(), *more = made();
+    struct shoal_mesh_command evict = command_of(SHOAL_MESH_EVICT, "");
+    struct shoal_buf state_bytes = { 0 }, bytes = { 0 }, again = { 0 };
+
+    (void)state;
+    for (unsigned i = 0; i < 20; i++) {
+        char name[16];
+        struct shoal_mesh_command c;
+
+        (void)snprintf(name, sizeof(name), "u%u", i);
+        c = command_of(SHOAL_MESH_ADD_USER, name);
+        evict.node.bytes[0] = (uint8_t)(i + 1);
+        assert_int_equal(apply(more, &c), SHOAL_OK);
+        assert_int_equal(apply(more, &evict), SHOAL_OK);
+    }
+    assert_int_equal(shoal_mesh_encode(less, &state_bytes), SHOAL_OK);
+    assert_int_equal(shoal_mesh_decode(more, shoal_buf_view(&state_bytes)), SHOAL_OK);
+    assert_int_equal(shoal_mesh_user_count(more), 1);
+    assert_int_equal(shoal_mesh_eviction_count(more), 0);
+    evict = command_of(SHOAL_MESH_ADD_USER, "u7");
+    assert_int_equal(apply(more, &evict), SHOAL_OK);
+    assert_int_equal(apply(less, &evict), SHOAL_OK);
+    assert_int_equal(shoal_mesh_encode(less, &bytes), SHOAL_OK);
+    assert_int_equal(shoal_mesh_encode(more, &again), SHOAL_OK);
+    assert_true(shoal_view_equal(shoal_buf_view(&bytes), shoal_buf_view(&again)));
+    shoal_buf_deinit(&state_bytes);
+    shoal_buf_deinit(&bytes);
+    shoal_buf_deinit(&again);
+    shoal_mesh_destroy(less);
+    shoal_mesh_destroy(more);
+}
+
 static void test_nothing_before_init_and_nothing_twice(void **state)
 {
     struct shoal_mesh *mesh = shoal_mesh_create();
@@ -386,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_rotation_keeps_one_older_key),
         cmocka_unit_test(test_revocations_are_found_and_forgotten),
         cmocka_unit_test(test_users_are_bounded),
+        cmocka_unit_test(test_a_state_with_less_replaces_one_with_more),
         cmocka_unit_test(test_nothing_before_init_and_nothing_twice),
         cmocka_unit_test(test_replicas_are_alike),
         cmocka_unit_test(test_an_impossible_state_is_refused),
