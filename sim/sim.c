@@ -9,6 +9,8 @@
 
 #include "shoal/banned.h"
 
+/* Four lie in a line of memory and a half: a heap of millions is half as deep. */
+#define HEAP_CHILDREN 4u
 #define SETTLE_CHECK_NS (250 * SHOAL_MS)
 /* More events than this at one instant: something spins. */
 #define SAME_INSTANT_MAX 200000u
@@ -188,48 +190,58 @@ void sim_map_deinit(struct sim_map *map)
 
 /* ---- the heap ---- */
 
-static bool before(const struct sim_event *a, const struct sim_event *b)
+static bool before(const struct sim_due *a, const struct sim_due *b)
 {
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->seq < b->seq;
 }
 
 static void insert(struct sim *sim, struct sim_event *event)
 {
+    struct sim_due due = { .at_ns = event->at_ns, .seq = ++sim->seq, .event = event };
     size_t at = sim->queue_count++;
 
-    event->seq = ++sim->seq;
     sim->queue = sim_grow(sim->queue, &sim->queue_cap, sim->queue_count, sizeof(*sim->queue));
-    while (at > 0 && before(event, sim->queue[(at - 1) / 2])) {
-        sim->queue[at] = sim->queue[(at - 1) / 2];
-        at = (at - 1) / 2;
+    while (at > 0 && before(&due, &sim->queue[(at - 1) / HEAP_CHILDREN])) {
+        sim->queue[at] = sim->queue[(at - 1) / HEAP_CHILDREN];
+        at = (at - 1) / HEAP_CHILDREN;
     }
-    sim->queue[at] = event;
+    sim->queue[at] = due;
 }
 
 struct sim_event *sim_push(struct sim *sim, enum sim_kind kind, uint32_t to, uint64_t delay_ns)
 {
-    struct sim_event *event = sim_alloc(sizeof(*event));
+    struct sim_event *event = sim->spare;
 
-    event->kind = kind;
-    event->to = to;
-    event->life = sim->hosts[to].life;
-    event->at_ns = sim->now_ns + delay_ns;
+    if (event == NULL)
+        event = sim_alloc(sizeof(*event));
+    else
+        sim->spare = event->next;
+    *event = (struct sim_event){ .at_ns = sim->now_ns + delay_ns, .kind = kind, .to = to, .life = sim->hosts[to].life };
     insert(sim, event);
     return event;
 }
 
+/* The first of the children of `at`. */
+static size_t first_child(const struct sim *sim, size_t at)
+{
+    size_t first = HEAP_CHILDREN * at + 1, best = first;
+
+    for (size_t child = first + 1; child < first + HEAP_CHILDREN && child < sim->queue_count; child++)
+        if (before(&sim->queue[child], &sim->queue[best]))
+            best = child;
+    return best;
+}
+
 static struct sim_event *pop(struct sim *sim)
 {
-    struct sim_event *first = sim->queue[0];
-    struct sim_event *last = sim->queue[--sim->queue_count];
+    struct sim_event *first = sim->queue[0].event;
+    struct sim_due last = sim->queue[--sim->queue_count];
     size_t at = 0;
 
-    while (2 * at + 1 < sim->queue_count) {
-        size_t child = 2 * at + 1;
+    while (HEAP_CHILDREN * at + 1 < sim->queue_count) {
+        size_t child = first_child(sim, at);
 
-        if (child + 1 < sim->queue_count && before(sim->queue[child + 1], sim->queue[child]))
-            child++;
-        if (!before(sim->queue[child], last))
+        if (!before(&sim->queue[child], &last))
             break;
         sim->queue[at] = sim->queue[child];
         at = child;
@@ -241,12 +253,13 @@ static struct sim_event *pop(struct sim *sim)
 
 void sim_event_bytes(struct sim_event *event, struct shoal_view bytes) { event->bytes = sim_copy(bytes); }
 
-static void event_free(struct sim_event *event)
+static void event_free(struct sim *sim, struct sim_event *event)
 {
     free((void *)(uintptr_t)event->bytes.bytes);
     free(event->answer);
     free(event->record);
-    free(event);
+    event->next = sim->spare;
+    sim->spare = event;
 }
 
 /* ---- the loop ---- */
@@ -298,7 +311,7 @@ static void run_until(struct sim *sim, uint64_t until_ns)
     uint64_t instant_ns = UINT64_MAX;
     unsigned same = 0;
 
-    while (!sim->failed && sim->queue_count > 0 && sim->queue[0]->at_ns <= until_ns) {
+    while (!sim->failed && sim->queue_count > 0 && sim->queue[0].at_ns <= until_ns) {
         struct sim_event *event = pop(sim);
 
         if (event->at_ns != instant_ns)
@@ -315,7 +328,7 @@ static void run_until(struct sim *sim, uint64_t until_ns)
         }
         count_event(sim, event);
         handle(sim, event);
-        event_free(event);
+        event_free(sim, event);
     }
     if (!sim->failed)
         sim->now_ns = until_ns;
@@ -448,7 +461,13 @@ struct sim *sim_create(const struct sim_script *script, bool trace)
 void sim_destroy(struct sim *sim)
 {
     for (size_t i = 0; i < sim->queue_count; i++)
-        event_free(sim->queue[i]);
+        event_free(sim, sim->queue[i].event);
+    while (sim->spare != NULL) {
+        struct sim_event *spare = sim->spare;
+
+        sim->spare = spare->next;
+        free(spare);
+    }
     for (uint32_t i = 0; i < sim->host_count; i++) {
         struct sim_host *host = &sim->hosts[i];
 

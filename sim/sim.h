@@ -86,7 +86,6 @@ struct sim_write;
 
 struct sim_event {
     uint64_t at_ns;
-    uint64_t seq;
     enum sim_kind kind;
     uint32_t to;   /* host */
     uint32_t from; /* host, or what the kind says */
@@ -96,6 +95,13 @@ struct sim_event {
     struct sim_write *write;
     struct shoal_sched_event *answer;
     struct shoal_record *record; /* its payload is `bytes` */
+    struct sim_event *next;      /* of the spare ones */
+};
+
+/* Its place in the heap: what decides is here, so that a search through it touches no event. */
+struct sim_due {
+    uint64_t at_ns, seq;
+    struct sim_event *event;
 };
 
 /* ---- network ---- */
@@ -262,10 +268,10 @@ struct sim_host {
     struct sim *sim;
     uint32_t index;
     char name[16];
-    bool exists;    /* has been started once */
-    bool destroyed; /* with its disk; it never comes back */
+    bool exists;                        /* has been started once */
+    bool destroyed;                     /* with its disk; it never comes back */
     uint64_t mesh_version, mesh_config; /* as said in its facts */
-    bool draining;  /* an operator takes its work away */
+    bool draining;                      /* an operator takes its work away */
     bool powered;
     bool agent; /* runs */
     uint32_t life;
@@ -294,6 +300,7 @@ struct sim_host {
     size_t replica_count;
     struct shoal_rand chance;
     uint64_t sched_steps, swim_steps;
+    uint64_t swim_check_step; /* when all of its state is looked at again */
 };
 
 /* ---- jobs, groups, requests ---- */
@@ -499,8 +506,9 @@ struct sim {
     uint64_t second; /* of virtual time, and its events */
     uint32_t second_events;
     uint64_t hash;
-    struct sim_event **queue;
+    struct sim_due *queue; /* heap */
     size_t queue_count, queue_cap;
+    struct sim_event *spare; /* events to be used again, by `next` */
     struct sim_host *hosts;
     uint32_t host_count;       /* those that exist or may be started later */
     struct sim_map host_index; /* of node ids */

@@ -10,6 +10,8 @@
 #define CLOCK_START_NS (10 * SHOAL_S)
 #define HEALTH_NS (100 * SHOAL_MS)
 #define LOOK_AGAIN_NS (3600 * SHOAL_S)
+#define CHECK_SMALL 64
+#define CHECK_SMALL_STEPS 16
 #define WALL_START_MS 1700000000000ull
 
 /* ---- toy cryptography: stable, and a wrong key does not verify ---- */
@@ -419,7 +421,7 @@ static void carry_out(struct sim_host *host, const struct shoal_sched_action *ac
         break;
     case SHOAL_SCHED_KEEP_SLOTS: sim_keep(&host->disk.slots_copy, action->u.publish.payload); break;
     case SHOAL_SCHED_KEEP_MESH: sim_keep(&host->disk.mesh_copy, action->u.publish.payload); break;
-    case SHOAL_SCHED_INDEX: break;    /* nobody lists jobs here */
+    case SHOAL_SCHED_INDEX: break; /* nobody lists jobs here */
     case SHOAL_SCHED_BLOB_PUT: sim_map_put(&host->disk.blobs, blob_key(action->u.blob.hash), 1); break;
     case SHOAL_SCHED_JOB_DELETED: blobs_here(host, action->u.group.group, false); break;
     case SHOAL_SCHED_JOB_ARCHIVED:
@@ -488,6 +490,15 @@ static void on_member(struct sim_host *host, const struct shoal_swim_action *act
     node_event(host, member);
 }
 
+/* Steps until a core's whole state is looked at again: in a small mesh often, in a large one so that a step's share of
+ * the work does not grow with the mesh. */
+static uint64_t check_pause(const struct sim_host *host)
+{
+    uint64_t entries = shoal_swim_live_count(host->swim) + shoal_records_count(host->swim);
+
+    return entries <= CHECK_SMALL ? CHECK_SMALL_STEPS : entries;
+}
+
 /* A datagram goes to an address; a named receiver must be the one there, else the seal does not open. */
 static void gossip_send(struct sim_host *host, const struct shoal_swim_action *action)
 {
@@ -507,9 +518,10 @@ void sim_swim_step(struct sim_host *host, const struct shoal_swim_event *event)
     struct shoal_swim_actions *actions = sim->swim_actions;
     enum shoal_err err = shoal_swim_step(host->swim, event, sim_host_now(host), actions);
 
-    if (host->swim_steps % 16 == 0)
+    if (host->swim_steps++ >= host->swim_check_step) {
         shoal_swim_check(host->swim);
-    host->swim_steps++;
+        host->swim_check_step = host->swim_steps + check_pause(host);
+    }
     if (err == SHOAL_ERR_MALFORMED)
         sim_fail(sim, "%s finds a gossip datagram malformed", host->name);
     sim_mix(sim, actions->count);

@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -11,6 +12,8 @@
 #include "shoal/sim.h"
 
 #include "shoal/banned.h"
+
+#define LARGE_BYTES (64 * 1024)
 
 static const char usage[] =
     "usage: shoal sim list\n"
@@ -362,6 +365,8 @@ static int run_all(struct arguments *a, struct sim_script *script)
         (void)wrong(a->trace_file, " cannot be written");
         return SHOAL_EXIT_USAGE;
     }
+    /* Cores take large tables of which most stays zero: always fresh from the kernel, which gives only what is written. */
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
     if (a->shrink)
         return shrink(a, script);
     (void)signal(SIGABRT, on_abort);
