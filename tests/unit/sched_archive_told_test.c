@@ -1,0 +1,191 @@
+/* What hosts say of an archived job, and when: nothing before it is durable, and never less than they know. */
+#include "shoal/job_facts.h"
+#include "shoal/sched_look.h"
+#include "sched_net.h"
+
+#include "sched/node/sched_view.h"
+#include "sched/node/sched_wire.h"
+
+#include "shoal/banned.h"
+
+static struct net *new_net(uint64_t seed)
+{
+    struct net *net = net_create(seed, 3, false);
+
+    net->archive_ns = 5 * NET_S;
+    for (unsigned i = 0; i < 3; i++) {
+        net_crash(net, i); /* with that option */
+        net_start(net, i);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        net_join(net, i);
+    return net;
+}
+
+/* A job that has just been stopped. */
+static struct shoal_job_id ended_job(struct net *net)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(1) };
+    struct net_reply *reply = net_wait(net, net_request(net, 0, &request), NET_S);
+    struct shoal_buf ticket = { 0 };
+
+    assert_int_equal(shoal_buf_append(&ticket, reply->ticket.bytes, reply->ticket.len), SHOAL_OK);
+    reply = net_wait(net, net_submit(net, 0, 1, shoal_buf_view(&ticket)), 2 * NET_S);
+    assert_int_equal(reply->err, SHOAL_OK);
+    shoal_buf_deinit(&ticket);
+    assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_STOP, reply->job, true), 4 * NET_S)->err, SHOAL_OK);
+    return reply->job;
+}
+
+/* How far it is here: 0 nowhere, 1 a record, 2 a final one. */
+static unsigned record_at(const struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct shoal_sched_archived archived;
+
+    if (!shoal_sched_archive_find(net->nodes[at].sched, job, &archived))
+        return 0;
+    return archived.final ? 2 : 1;
+}
+
+/* Whether a record of it, or a deletion's mark, has been flushed there. */
+static bool record_on_disk(const struct net *net, unsigned at, struct shoal_job_id job)
+{
+    for (size_t i = 0; i < net->nodes[at].disk_count; i++) {
+        const struct disk_group *g = &net->nodes[at].disk[i];
+        struct archive_record record;
+        struct shoal_view bytes;
+        size_t signed_len;
+        bool final;
+
+        if (g->used && g->has_snapshot && sched_kept_decode(g->snapshot.bytes, &final, &bytes) == SHOAL_OK &&
+            sched_archive_decode(bytes, &record, &signed_len) == SHOAL_OK && shoal_job_id_equal(record.job, job))
+            return true;
+    }
+    return false;
+}
+
+static void wait_final(struct net *net, struct shoal_job_id job)
+{
+    uint64_t end = net->now + 60 * NET_S;
+
+    while (net->now < end && (record_at(net, 0, job) < 2 || record_at(net, 1, job) < 2 || record_at(net, 2, job) < 2))
+        net_run(net, 100 * NET_MS);
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(record_at(net, i, job), 2);
+}
+
+/* A2: the disk of one holder is slow: until its record is flushed, no host is told that the record is the final one. */
+static void test_archived_waits_for_the_slowest_holder(void **state)
+{
+    struct net *net = new_net(501);
+    struct shoal_job_id job = ended_job(net);
+    unsigned slow = (net_leader(net, job) + 1) % 3;
+    uint64_t end = net->now + 60 * NET_S;
+
+    (void)state;
+    net->nodes[slow].flush_ns = 300 * NET_MS;
+    while (!record_on_disk(net, slow, job) && net->now < end) {
+        for (unsigned i = 0; i < 3; i++)
+            assert_true(record_at(net, i, job) < 2);
+        net_run(net, NET_MS);
+    }
+    assert_true(record_on_disk(net, slow, job));
+    wait_final(net, job);
+    net_destroy(net);
+}
+
+/* What node `at` answers to a HAVE of node `from`; false: nothing. */
+static bool asked(struct net *net, unsigned at, unsigned from, struct shoal_job_id job, struct frame *frame)
+{
+    uint8_t bytes[256];
+    struct shoal_writer out = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+
+    *frame = (struct frame){ .kind = FRAME_ARCHIVE };
+    frame->u.archive.job = job;
+    frame->u.archive.word = ARCHIVE_HAVE;
+    assert_true(sched_frame_encode(frame, &out));
+    event.u.frame.from = net->nodes[from].id;
+    event.u.frame.bytes = shoal_writer_view(&out);
+    assert_int_equal(shoal_sched_step(net->nodes[at].sched, &event, net->now, net->actions), SHOAL_OK);
+    for (uint32_t i = 0; i < net->actions->count; i++) {
+        const struct shoal_sched_action *action = &net->actions->list[i];
+
+        if (action->kind == SHOAL_SCHED_SEND && sched_frame_decode(action->u.send.bytes, frame) == SHOAL_OK &&
+            frame->kind == FRAME_ARCHIVE && frame->u.archive.word == ARCHIVE_STATE)
+            return true;
+    }
+    return false;
+}
+
+/* T6: a host that has heard of a deletion, and not flushed it, would forget it in a crash: until then it does not say
+ * that the job is deleted, else whoever asks forgets the record for good. */
+static void test_a_deletion_is_told_when_it_is_durable(void **state)
+{
+    struct net *net = new_net(502);
+    struct shoal_job_id job = ended_job(net);
+    struct frame said;
+    uint64_t end;
+
+    (void)state;
+    wait_final(net, job);
+    net_run(net, NET_S);
+    net->nodes[2].flush_ns = 400 * NET_MS;
+    (void)net_ask(net, 0, SHOAL_SCHED_DELETE, job, true);
+    end = net->now + 5 * NET_S;
+    while (record_at(net, 2, job) != 0 && net->now < end)
+        net_run(net, NET_MS);
+    assert_int_equal(record_at(net, 2, job), 0); /* it has heard of it */
+    assert_false(asked(net, 2, 1, job, &said) && said.u.archive.deleted);
+    net_run(net, 3 * NET_S);
+    assert_true(asked(net, 2, 1, job, &said));
+    assert_true(said.u.archive.deleted);
+    net_destroy(net);
+}
+
+/* Y2: a summary comes back after its job's deletion, as it was before a partition: a guardian that has buried the job
+ * says so once more, with a version above it, and believes nothing. */
+static void test_a_summary_that_comes_back_is_buried_again(void **state)
+{
+    struct net *net = new_net(503);
+    struct shoal_job_id job = ended_job(net);
+    struct shoal_job_summary summary = {
+        .id = job, .state = SHOAL_JOB_RUNNING, .want_max = 1, .leader = net->nodes[1].id, .term = 2
+    };
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SUMMARY };
+    uint8_t bytes[SHOAL_SCHED_SUMMARY_BYTES_MAX];
+    unsigned buried = 0;
+    size_t len;
+
+    (void)state;
+    assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, job, true), 4 * NET_S)->err, SHOAL_OK);
+    net_run(net, 10 * NET_S);
+    assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
+    event.u.summary.job = job;
+    event.u.summary.version = (struct shoal_sched_version){ 1, 2, 99 };
+    event.u.summary.payload = shoal_view_of(bytes, len);
+    assert_int_equal(shoal_sched_step(net->nodes[0].sched, &event, net->now, net->actions), SHOAL_OK);
+    for (uint32_t i = 0; i < net->actions->count; i++) {
+        const struct shoal_sched_action *action = &net->actions->list[i];
+
+        if (action->kind != SHOAL_SCHED_PUBLISH_SUMMARY)
+            continue;
+        assert_true(action->u.summary.tombstone);
+        assert_int_equal(action->u.summary.payload.len, 0);
+        buried++;
+    }
+    assert_int_equal(buried, 1);
+    assert_null(sched_summary_find(net->nodes[0].sched, job));
+    net_destroy(net);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_archived_waits_for_the_slowest_holder),
+        cmocka_unit_test(test_a_deletion_is_told_when_it_is_durable),
+        cmocka_unit_test(test_a_summary_that_comes_back_is_buried_again),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
