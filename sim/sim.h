@@ -621,6 +621,8 @@ void sim_disk_crash(struct sim_host *host);
 void sim_disk_destroy(struct sim_host *host);
 void sim_disk_restore(struct sim_host *host);
 uint64_t sim_disk_flush_age(const struct sim_host *host);
+/* The index of the snapshot that a parked group has here, with nothing behind it; 0: it is not parked. */
+uint64_t sim_disk_parked_at(const struct sim_host *host, struct shoal_job_id group);
 void sim_keep(struct shoal_buf *to, struct shoal_view bytes);
 void sim_disk_deinit(struct sim_host *host);
 

@@ -471,9 +471,22 @@ uint32_t sim_job_engines(struct sim *sim, uint32_t index)
 
 /* ---- the end ---- */
 
+/* It stands where the leader does: in memory, or parked with a snapshot of all that the leader has applied (a leader whose
+ * turn came while it asked the others to park stays, and they come back when it has something to say). */
+static bool keeps_up(const struct sim_host *host, const struct shoal_sched_group_status *leads)
+{
+    struct shoal_sched_group_status status;
+
+    if (leads->commit != leads->last)
+        return false;
+    if (shoal_sched_group_find(host->sched, leads->id, &status))
+        return status.applied == leads->applied && !status.stopped;
+    return shoal_sched_parked_find(host->sched, leads->id) && sim_disk_parked_at(host, leads->id) == leads->applied;
+}
+
 static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, size_t cap)
 {
-    struct shoal_sched_group_status leads, status;
+    struct shoal_sched_group_status leads;
     uint32_t leader = sim_leader(sim, id);
     uint32_t live = 0, up = 0;
     char text[SHOAL_JOB_ID_TEXT_BYTES];
@@ -489,8 +502,7 @@ static bool replicas_equal(struct sim *sim, struct shoal_job_id id, char *why, s
         if (host != UINT32_MAX && sim->hosts[host].destroyed)
             continue; /* replaced, if there is anyone: see below */
         live++;
-        if (host == UINT32_MAX || !shoal_sched_group_find(sim->hosts[host].sched, id, &status) ||
-            status.applied != leads.applied || leads.commit != leads.last || status.stopped) {
+        if (host == UINT32_MAX || !keeps_up(&sim->hosts[host], &leads)) {
             (void)snprintf(why, cap, "%s: guardian %u is not where leader h%u is", name_of(id, text), host + 1,
                            leader + 1);
             return false;

@@ -1,5 +1,6 @@
 /* The disk of a host: batches are flushed in order, later; what was not flushed when the agent or the host ends is
  * lost, but for some of the oldest batches, which had reached the disk although nobody had been told. */
+#include "shoal/sched_look.h"
 #include "sim.h"
 
 #include "shoal/banned.h"
@@ -25,6 +26,17 @@ static struct sim_disk_group *group_find(struct sim_disk *disk, struct shoal_job
     disk->groups[at - 1].id = id;
     disk->groups[at - 1].used = true;
     return &disk->groups[at - 1];
+}
+
+uint64_t sim_disk_parked_at(const struct sim_host *host, struct shoal_job_id group)
+{
+    uint64_t at = sim_map_find(&host->disk.group_index, sim_key_job(group));
+    const struct sim_disk_group *g = at == 0 ? NULL : &host->disk.groups[at - 1];
+
+    if (g == NULL || !g->has_hard || !g->has_snapshot ||
+        !shoal_sched_is_parked(shoal_view_of(g->hard_config, g->hard.config.len)))
+        return 0;
+    return g->entry_count == 0 ? g->snapshot.index : 0;
 }
 
 static void entry_add(struct sim_disk_group *g, struct shoal_sched_entry entry)
