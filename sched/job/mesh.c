@@ -365,6 +365,12 @@ static void decode_state(struct shoal_reader *r, struct shoal_mesh *mesh)
         r->failed = true;
 }
 
+#define TABLE_BYTES(name) sizeof(((struct shoal_mesh *)NULL)->name)
+_Static_assert(offsetof(struct shoal_mesh, users) + TABLE_BYTES(users) + TABLE_BYTES(frameworks) +
+                       TABLE_BYTES(revocations) + TABLE_BYTES(evictions) + TABLE_BYTES(services) ==
+                   sizeof(struct shoal_mesh),
+               "a table that is added is replaced, too");
+
 static size_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* Most of each table is zeroes in both, on every node: it is left alone. */
