@@ -118,11 +118,19 @@ static bool is_gone(const char *state)
     return strcmp(state, "dead") == 0 || strcmp(state, "left") == 0 || strcmp(state, "removed") == 0;
 }
 
+/* The rest of a line. */
+static void print_texts(const struct json_value *texts)
+{
+    for (size_t i = 0; i < json_input_count(texts); i++)
+        (void)printf(" %s", json_input_text_at(texts, i));
+    (void)putchar('\n');
+}
+
 static void print_nodes(const struct json_value *nodes, bool head)
 {
     if (head)
-        (void)printf("%-16s %-8s %-22s %6s %6s %6s %6s  %s\n", "NODE", "STATE", "ADDRESS", "SLOTS", "FREE", "LOAD",
-                     "LEADS", "ID");
+        (void)printf("%-16s %-8s %-22s %6s %6s %6s %6s  %-12s  %s\n", "NODE", "STATE", "ADDRESS", "SLOTS", "FREE", "LOAD",
+                     "LEADS", "ID", "FRAMEWORKS");
     for (size_t i = 0; i < json_input_count(nodes); i++) {
         const struct json_value *node = json_input_at(nodes, i);
 
@@ -133,7 +141,8 @@ static void print_nodes(const struct json_value *nodes, bool head)
         else
             (void)printf("%6" PRId64 " %6" PRId64 " %6.2f %6" PRId64, cli_int_at(node, "slots"),
                          cli_int_at(node, "slotsFree"), number_at(node, "load"), cli_int_at(node, "jobsLed"));
-        (void)printf("  %.12s\n", cli_text_at(node, "id"));
+        (void)printf("  %.12s ", cli_text_at(node, "id"));
+        print_texts(json_input_get(node, "frameworks"));
     }
 }
 

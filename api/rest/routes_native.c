@@ -8,6 +8,8 @@
 
 #include "job_list.h"
 
+#include "shoal/job_facts.h"
+
 #include "shoal/banned.h"
 
 #define NODES_SHOWN_MAX 4096u
@@ -112,6 +114,12 @@ static void node_json(struct json_writer *w, const struct shoal_node_info *node)
     json_uint(w, "slots", node->slots_total);
     json_uint(w, "slotsFree", node->slots_free);
     json_uint(w, "gpus", node->gpus);
+    json_array_begin(w, "frameworks");
+    if ((node->serves & SHOAL_SERVES_TORCH) != 0)
+        json_text(w, NULL, "torch");
+    if ((node->serves & SHOAL_SERVES_TENSORFLOW) != 0)
+        json_text(w, NULL, "tensorflow");
+    json_end(w);
     json_number(w, "load", node->load_milli / 1000.0);
     json_uint(w, "jobsLed", node->jobs_led);
     json_uint(w, "ageMs", node->age_ms);

@@ -31,7 +31,7 @@
 #include "shoal/limits.h"
 
 #define SHOAL_ALLOCATE_VERSION 1
-/* Kinds of slots that differ for some job: (device, numeric class). Slots of further kinds are not used (counted). */
+/* Kinds of slots that differ for some job: (device, numeric class, frameworks). Slots of further kinds are not used (counted). */
 #define SHOAL_ALLOCATE_POOLS_MAX 32
 
 #define SHOAL_ALLOCATE_FREE (-1)
@@ -41,6 +41,7 @@ struct shoal_allocate_host {
     struct shoal_node_id id;
     uint8_t device;      /* enum shoal_job_device: CPU or GPU */
     uint32_t class_hash; /* shoal_class_hash(); 0: not known, fits all */
+    uint32_t serves;     /* SHOAL_SERVES_*; 0: not told, fits all */
     bool usable;         /* false: nothing new goes there, what is held there does not count */
     uint32_t first_slot; /* into the view's slots */
     uint32_t slot_count;
@@ -53,6 +54,7 @@ struct shoal_allocate_job {
     uint32_t min, max;   /* 0, 0: wants nothing */
     uint8_t device;      /* AUTO: any */
     uint32_t class_hash; /* 0: any */
+    uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;
 };
 

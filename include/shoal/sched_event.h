@@ -67,6 +67,7 @@ struct shoal_sched_node {
     uint64_t slots_free;                /* bit i: slot i is free, by the node's own word */
     uint8_t device;                     /* of its slots: enum shoal_sched_device */
     uint32_t rules;                     /* SHOAL_SCHED_RULES of the version it runs; 0: of one before there were any */
+    uint32_t serves;                    /* SHOAL_SERVES_*: frameworks of its Python; 0: not told */
     uint64_t mesh_version, mesh_config; /* of the copy of the mesh that it holds, by its own word; 0: not said */
     bool draining; /* an operator takes its work away: it gets nothing new, and what it has moves */
     uint32_t cpus;

@@ -740,7 +740,7 @@ int agent_main(const struct shoal_cli_agent *options)
               agent->settings.device == SHOAL_SCHED_GPU ? "gpu" : "cpu", text,
               agent->settings.api_plain ? "http" : "https", agent->settings.api_host, shoal_http_port(agent->http),
               agent->scheduling);
-    if (agent->settings.no_framework)
+    if (agent->settings.serves == 0)
         agent_log(
             agent,
             "offers no slots: %s has no torch or tensorflow, or no numpy, which jobs of all frameworks need; start "

@@ -70,7 +70,7 @@ struct agent_settings {
     char api_host[64];
     char fabric_home[AGENT_PATH_BYTES];
     char python[AGENT_PATH_BYTES];
-    bool no_framework;       /* the Python of jobs lacks what all frameworks import, so this host offers no slots */
+    uint32_t serves;         /* SHOAL_SERVES_*: frameworks that the Python of jobs has; 0: so this host offers no slots */
     char transport[8];       /* there: auto, ucx, tcp */
     char fabric_trusted[64]; /* interfaces where training data between hosts goes in the open, or empty */
     char fabric_sealed[64];  /* else the address whose interface carries it sealed */

@@ -101,7 +101,7 @@ static void look_at_python(struct doctor *d)
             "FABRIC_HOME %s has no native/libshoal.so: jobs cannot train here. Name the folder that "
             "`make` or `make install` made with --libs",
             s->fabric_home);
-    if (s->no_framework)
+    if (s->serves == 0)
         say(d, "bad", "python",
             "Python %s has no torch or tensorflow, or no numpy: this host offers no slots. Start the "
             "agent with --python and one that has them; `shoal init` and `shoal join` make one "

@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shoal/job_facts.h"
+
 #include "shoal/banned.h"
 
 /* Its path, and whether it finds what a framework imports: torch or TensorFlow, which both need NumPy. */
 #define ASK                                                                                                            \
     "import sys, importlib.util as u; print(sys.executable); "                                                         \
-    "print(bool(u.find_spec(\"numpy\") and (u.find_spec(\"torch\") or u.find_spec(\"tensorflow\"))))"
+    "print(*[m for m in (\"torch\", \"tensorflow\") if u.find_spec(\"numpy\") and u.find_spec(m)])"
 #define TRY                                                                                                            \
     "import sys, ctypes, numpy, importlib as i, importlib.util as u; "                                                 \
     "ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); "                                                             \
@@ -28,11 +30,12 @@
     "l = ctypes.CDLL(sys.argv[1] + \"/native/libshoal.so\"); e = l.shoal_ucx_look(b, 400); "                            \
     "print(b.value.decode()); sys.exit(e)"
 
-/* Never realpath, which loses a virtual environment; nor the name as it was given, which may be a shim. */
-static enum shoal_err ask(const char *wanted, char python[AGENT_PATH_BYTES], bool *serves, struct shoal_msg *msg)
+/* Never realpath, which loses a virtual environment; nor the name as it was given, which may be a shim. `serves`:
+ * SHOAL_SERVES_*. */
+static enum shoal_err ask(const char *wanted, char python[AGENT_PATH_BYTES], uint32_t *serves, struct shoal_msg *msg)
 {
     char command[AGENT_PATH_BYTES + 256];
-    char finds[16] = "";
+    char finds[64] = "";
     FILE *pipe;
 
     if (strpbrk(wanted, "'\\\n") != NULL)
@@ -43,7 +46,10 @@ static enum shoal_err ask(const char *wanted, char python[AGENT_PATH_BYTES], boo
         return shoal_fail(msg, SHOAL_ERR_FULL, "cannot start %s: %s", wanted, strerror(errno));
     if (fgets(python, AGENT_PATH_BYTES, pipe) == NULL)
         python[0] = '\0';
-    *serves = fgets(finds, sizeof(finds), pipe) != NULL && strncmp(finds, "True", 4) == 0;
+    if (fgets(finds, sizeof(finds), pipe) == NULL)
+        finds[0] = '\0';
+    *serves = (strstr(finds, "torch") != NULL ? SHOAL_SERVES_TORCH : 0) |
+              (strstr(finds, "tensorflow") != NULL ? SHOAL_SERVES_TENSORFLOW : 0);
     (void)pclose(pipe);
     python[strcspn(python, "\n")] = '\0';
     if (python[0] == '\0')
@@ -53,13 +59,11 @@ static enum shoal_err ask(const char *wanted, char python[AGENT_PATH_BYTES], boo
 
 enum shoal_err agent_python_find(struct agent_settings *settings, const char *wanted, struct shoal_msg *msg)
 {
-    bool serves;
-    enum shoal_err err = ask(wanted[0] == '\0' ? "python3" : wanted, settings->python, &serves, msg);
+    enum shoal_err err = ask(wanted[0] == '\0' ? "python3" : wanted, settings->python, &settings->serves, msg);
 
     if (err != SHOAL_OK)
         return err;
-    settings->no_framework = !serves;
-    if (!serves)
+    if (settings->serves == 0)
         settings->slots = 0;
     return SHOAL_OK;
 }
@@ -84,13 +88,13 @@ enum shoal_err agent_python_make(const char *data, const char *wanted, char pyth
                                  struct shoal_msg *msg)
 {
     char folder[AGENT_PATH_BYTES], made[AGENT_PATH_BYTES + 16], base[AGENT_PATH_BYTES];
-    bool serves;
+    uint32_t serves;
     char *resolved;
     enum shoal_err err = ask(wanted[0] == '\0' ? "python3" : wanted, base, &serves, msg);
 
     if (err != SHOAL_OK)
         return err;
-    if (serves) {
+    if (serves != 0) {
         memcpy(python, base, AGENT_PATH_BYTES);
         return SHOAL_OK;
     }

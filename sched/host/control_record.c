@@ -22,6 +22,7 @@ static const struct shoal_pack_field facts_fields[] = {
     SHOAL_PACK_ROW(struct shoal_facts_record, "mesh_config", U64, mesh_config, UINT64_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "mesh_version", U64, mesh_version, UINT64_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "rules", U32, rules, UINT32_MAX),
+    SHOAL_PACK_ROW(struct shoal_facts_record, "serves", U32, serves, UINT32_MAX),
     SHOAL_PACK_ROW(struct shoal_facts_record, "simulated", BOOL, simulated, 1),
 };
 static const struct shoal_pack_table facts_table = SHOAL_PACK_TABLE(facts_fields);
@@ -279,6 +280,7 @@ static void node_facts(struct shoal_sched_node *node, const struct shoal_record 
     node->cpus = facts.cpus;
     node->draining = facts.draining;
     node->rules = facts.rules;
+    node->serves = facts.serves;
     node->mesh_version = facts.mesh_version;
     node->mesh_config = facts.mesh_config;
     memcpy(node->domain, facts.domain, sizeof(node->domain));

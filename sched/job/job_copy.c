@@ -265,6 +265,22 @@ void shoal_job_facts(const struct shoal_job *job, struct shoal_job_facts *facts)
     facts->document = shoal_view_of(job->document, job->document_len);
 }
 
+uint32_t shoal_framework_needs(const char *framework)
+{
+    static const struct {
+        const char *name;
+        uint32_t needs;
+    } known[] = { { "PyTorch", SHOAL_SERVES_TORCH },           { "distPyTorch", SHOAL_SERVES_TORCH },
+                  { "edtPyTorch", SHOAL_SERVES_TORCH },        { "tensorflow", SHOAL_SERVES_TENSORFLOW },
+                  { "disttensorflow", SHOAL_SERVES_TENSORFLOW }, { "edtTensorflow", SHOAL_SERVES_TENSORFLOW } };
+
+    SHOAL_ASSERT(framework != NULL);
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(framework, known[i].name) == 0)
+            return known[i].needs;
+    return 0;
+}
+
 uint32_t shoal_class_hash(const char *numeric_class)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */

@@ -146,6 +146,13 @@ static void drop_hosts(const struct shoal_sched *s, struct sched_lead_state *sta
     SHOAL_ASSERT(state->host_count <= s->node_count); /* J2: a list in step with the nodes */
 }
 
+/* Its Python does not have what the job's framework imports: no worker goes there, and no driver. */
+static bool lacks(const struct sched_group *g, const struct sched_node *node)
+{
+    SHOAL_ASSERT(g->job != NULL); /* J1 */
+    return !shoal_host_serves(node->info.serves, shoal_framework_needs(g->job->spec.framework));
+}
+
 /* The nodes keep their order of ids, so the lead state's list is walked in step with them. */
 static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
 {
@@ -169,14 +176,14 @@ static void tell_hosts(struct shoal_sched *s, struct sched_group *g)
         struct told_host now = { .node = node->info.id,
                                  .health = sched_health_of(s, node),
                                  .draining = node->info.draining,
-                                 .no_slots = node->info.slots == 0,
+                                 .no_slots = node->info.slots == 0 || lacks(g, node),
                                  .host_epoch = node->info.incarnation.host_epoch,
                                  .links = node->links,
                                  .slots_version = node->info.record_seq };
 
         if (sched_is_self(s, now.node)) {
             shoal_slots_record(s->slots.core, &record);
-            now.no_slots = record.slots == 0;
+            now.no_slots = record.slots == 0 || lacks(g, node);
             now.slots_version = record.version;
             now.host_epoch = record.host_epoch;
         }

@@ -112,6 +112,7 @@ static void view_hosts(const struct shoal_sched *s, struct sched_view *view)
             .id = node->info.id,
             .device = node->info.device == SHOAL_SCHED_GPU ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
             .class_hash = node->info.numeric_class[0] == '\0' ? 0 : shoal_class_hash(node->info.numeric_class),
+            .serves = node->info.serves,
             .usable = sched_health_of(s, node) == SHOAL_LEAD_HOST_WELL && node->info.state == SHOAL_SCHED_NODE_ALIVE &&
                       !node->info.draining && !sched_is_removed(s, node->info.id),
             .first_slot = view->slot_count,
@@ -172,6 +173,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .priority = g->job->spec.priority,
             .ticket_ms = g->job->ticket_ms,
             .device = g->job->spec.device,
+            .needs = shoal_framework_needs(g->job->spec.framework),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
@@ -222,6 +224,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .max = summary->want_max,
             .device = summary->device,
             .class_hash = summary->class_hash,
+            .needs = shoal_framework_needs(summary->framework),
             .elastic = summary->elastic || summary->tasks_all > 0,
         };
         for (unsigned h = 0; h < summary->host_count; h++) {

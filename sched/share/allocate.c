@@ -1,6 +1,6 @@
 /* The allocation: which job deserves which slots. Rules A1 to A3 and the source: shoal/allocate.h.
  *
- * Slots that are alike for every job form a pool (device, numeric class). Jobs with the same set of admissible pools
+ * Slots that are alike for every job form a pool (device, numeric class, frameworks). Jobs with the same set of admissible pools
  * form a family. flow[g][p] counts the units of family g in pool p; one more unit of g is feasible if a chain
  *     g -> p1, g1 has a unit in p1 -> p2, g2 has a unit in p2 -> ... -> a pool with room
  * exists (augment). That is a polymatroid: a family that cannot grow now cannot grow later in this run, so a greedy
@@ -9,15 +9,18 @@
 
 #include <stdlib.h>
 
+#include "shoal/job_facts.h"
+
 #include "shoal/banned.h"
 
 #define POOLS SHOAL_ALLOCATE_POOLS_MAX
-/* Sets of pools that jobs admit: by device (3) and class (those of hosts, or none). */
-#define FAMILIES (3 * (SHOAL_ALLOCATE_POOLS_MAX + 2))
+/* Sets of pools that jobs admit: by device (3), frameworks, and class (those of hosts, or none). */
+#define FAMILIES (3 * (SHOAL_SERVES_ALL + 1) * (SHOAL_ALLOCATE_POOLS_MAX + 2))
 
 struct pool {
     uint8_t device;
     uint32_t class_hash;
+    uint32_t serves;
     uint32_t size;
     uint32_t used;
 };
@@ -208,7 +211,21 @@ static enum shoal_err check(struct shoal_allocate *work)
 
 /* ---- Pools and families ----------------------------------------------------------------------------------------- */
 
-/* In the order of (device, class), so that the numbers do not depend on the hosts' order. */
+static int pool_cmp(const struct pool *pool, const struct shoal_allocate_host *host)
+{
+    uint32_t serves = host->serves & SHOAL_SERVES_ALL;
+
+    SHOAL_ASSERT((pool->serves & ~SHOAL_SERVES_ALL) == 0); /* a later version's frameworks make no pools here */
+    if (pool->device != host->device)
+        return pool->device < host->device ? -1 : 1;
+    if (pool->class_hash != host->class_hash)
+        return pool->class_hash < host->class_hash ? -1 : 1;
+    if (pool->serves != serves)
+        return pool->serves < serves ? -1 : 1;
+    return 0;
+}
+
+/* In the order of (device, class, frameworks), so that the numbers do not depend on the hosts' order. */
 static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocate_host *host)
 {
     uint32_t at;
@@ -216,17 +233,19 @@ static int32_t find_pool(struct shoal_allocate *work, const struct shoal_allocat
     SHOAL_ASSERT(host->usable); /* a host that nobody uses makes no pool */
     SHOAL_ASSERT(work->pool_count <= POOLS);
     for (at = 0; at < work->pool_count; at++) {
-        const struct pool *pool = &work->pools[at];
+        int order = pool_cmp(&work->pools[at], host);
 
-        if (pool->device == host->device && pool->class_hash == host->class_hash)
+        if (order == 0)
             return (int32_t)at;
-        if (pool->device > host->device || (pool->device == host->device && pool->class_hash > host->class_hash))
+        if (order > 0)
             break;
     }
     if (work->pool_count == POOLS)
         return -1;
     memmove(&work->pools[at + 1], &work->pools[at], (work->pool_count - at) * sizeof(work->pools[0]));
-    work->pools[at] = (struct pool){ .device = host->device, .class_hash = host->class_hash };
+    work->pools[at] = (struct pool){
+        .device = host->device, .class_hash = host->class_hash, .serves = host->serves & SHOAL_SERVES_ALL
+    };
     work->pool_count++;
     return (int32_t)at;
 }
@@ -247,7 +266,7 @@ static void make_pools(struct shoal_allocate *work)
 
         *hw = (struct host_work){ .pool = -1 };
         for (uint32_t p = 0; host->usable && p < work->pool_count; p++)
-            if (work->pools[p].device == host->device && work->pools[p].class_hash == host->class_hash)
+            if (pool_cmp(&work->pools[p], host) == 0)
                 hw->pool = (int32_t)p;
         for (uint32_t s = host->first_slot; s < host->first_slot + host->slot_count; s++) {
             if (host->usable && hw->pool < 0)
@@ -268,7 +287,8 @@ static uint32_t mask_of(const struct shoal_allocate *work, const struct shoal_al
         const struct pool *pool = &work->pools[p];
 
         if ((job->device == SHOAL_JOB_DEVICE_AUTO || job->device == pool->device) &&
-            (job->class_hash == 0 || pool->class_hash == 0 || job->class_hash == pool->class_hash))
+            (job->class_hash == 0 || pool->class_hash == 0 || job->class_hash == pool->class_hash) &&
+            shoal_host_serves(pool->serves, job->needs & SHOAL_SERVES_ALL))
             mask |= 1u << p;
     }
     return mask;
@@ -286,8 +306,7 @@ static void make_families(struct shoal_allocate *work)
         while (g < work->family_count && work->family_mask[g] != mask)
             g++;
         if (g == work->family_count) {
-            SHOAL_ASSERT(work->family_count <
-                         FAMILIES); /* (device, class) of jobs: classes without a host share a mask */
+            SHOAL_ASSERT(work->family_count < FAMILIES); /* classes without a host share a mask */
             work->family_mask[work->family_count++] = mask;
         }
         jw->family = g;
@@ -911,20 +930,37 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
 
 static const char *kind_text(const struct shoal_allocate_job *job)
 {
+    static const char *const kinds[SHOAL_JOB_DEVICE_COUNT][3] = {
+        [SHOAL_JOB_DEVICE_AUTO] = { "slots", "slots of hosts with torch", "slots of hosts with TensorFlow" },
+        [SHOAL_JOB_DEVICE_CPU] = { "CPU slots", "CPU slots of hosts with torch", "CPU slots of hosts with TensorFlow" },
+        [SHOAL_JOB_DEVICE_GPU] = { "GPU slots", "GPU slots of hosts with torch", "GPU slots of hosts with TensorFlow" },
+    };
+
     SHOAL_ASSERT(job->device < SHOAL_JOB_DEVICE_COUNT);
-    return job->device == SHOAL_JOB_DEVICE_GPU   ? "GPU slots"
-           : job->device == SHOAL_JOB_DEVICE_CPU ? "CPU slots"
-                                                 : "slots";
+    return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
+}
+
+/* Do some hosts have something else than it needs? Only then its slots are named by it. */
+static bool frameworks_matter(const struct shoal_allocate_input *view, const struct shoal_allocate_job *job)
+{
+    SHOAL_ASSERT(view->host_count == 0 || view->hosts != NULL);
+    for (uint32_t h = 0; h < view->host_count; h++)
+        if (!shoal_host_serves(view->hosts[h].serves, job->needs))
+            return true;
+    return false;
 }
 
 void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
                             char *text, size_t cap)
 {
     const struct shoal_allocate_grant *grant = &out->grants[job];
-    const struct shoal_allocate_job *j = &view->jobs[job];
+    struct shoal_allocate_job told = view->jobs[job];
+    const struct shoal_allocate_job *j = &told;
     char head[SHOAL_JOB_ID_TEXT_BYTES] = "";
 
     SHOAL_ASSERT(job < view->job_count);
+    if (!frameworks_matter(view, j))
+        told.needs = 0;
     if (grant->head >= 0)
         shoal_job_id_text(view->jobs[grant->head].id, head);
     switch (grant->why) {
@@ -938,8 +974,9 @@ void shoal_allocate_explain(const struct shoal_allocate_input *view, const struc
         return;
     case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
     case SHOAL_ALLOCATE_TOO_LARGE:
-        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or add hosts",
-                       j->min, kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh);
+        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or %s", j->min,
+                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh,
+                       j->needs != 0 ? "install it in the Python of more hosts and start their agents again" : "add hosts");
         return;
     case SHOAL_ALLOCATE_HEAD:
         (void)snprintf(text, cap,

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "shoal/job_facts.h"
 #include "shoal/rand.h"
 
 #define SLOTS 24
@@ -156,6 +157,49 @@ static void test_table(void **state)
     }
 }
 
+static const struct {
+    const char *name;
+    uint32_t serves[3]; /* of three hosts with two slots each */
+    const char *framework;
+    uint32_t want; /* slots of an elastic job of at most 6; none of them where the framework is not */
+    const char *why;
+} framework_rows[] = {
+    { "hosts that do not tell take all", { 0, 0, 0 }, "edtTensorflow", 6, "given 6 of 6 slots" },
+    { "TensorFlow goes where it is", { 1, 2, 3 }, "edtTensorflow", 4, "slots of hosts with TensorFlow" },
+    { "torch goes where it is", { 2, 2, 1 }, "edtPyTorch", 2, "slots of hosts with torch" },
+    { "where all hosts have it, it is not talked of", { 3, 3, 1 }, "PyTorch", 6, "given 6 of 6 slots" },
+    { "what needs neither goes anywhere", { 1, 2, 1 }, "", 6, "given 6 of 6 slots" },
+    { "nobody has it",
+      { 1, 1, 1 },
+      "tensorflow",
+      0,
+      "needs 1 slots of hosts with TensorFlow, but the whole mesh has 0: ask for fewer workers or install it" },
+};
+
+static void test_a_job_goes_where_its_framework_is(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof(framework_rows) / sizeof(framework_rows[0]); r++) {
+        struct scene s = { .view = { .host_count = 0 } };
+        char text[300];
+
+        wire(&s);
+        for (unsigned h = 0; h < 3; h++) {
+            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, 2);
+            s.hosts[h].serves = framework_rows[r].serves[h];
+        }
+        add_job(&s, 0, 0, true, 1, 6);
+        s.jobs[0].needs = shoal_framework_needs(framework_rows[r].framework);
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        shoal_allocate_explain(&s.view, &s.out, 0, text, sizeof(text));
+        if (s.grants[0].count != framework_rows[r].want || strstr(text, framework_rows[r].why) == NULL)
+            fail_msg("%s: %u slots, \"%s\"", framework_rows[r].name, s.grants[0].count, text);
+        for (uint32_t i = 0; i < s.view.slot_count; i++)
+            if (s.after[i] == 0 && !shoal_host_serves(s.hosts[i / 2].serves, s.jobs[0].needs))
+                fail_msg("%s: slot %u of a host without it", framework_rows[r].name, i);
+    }
+}
+
 /* ---- Random views ---- */
 
 static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each)
@@ -166,6 +210,7 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
         add_host(s, (uint8_t)(h * 7 + 1), shoal_rand_below(rand, 3) == 0 ? SHOAL_JOB_DEVICE_GPU : SHOAL_JOB_DEVICE_CPU,
                  (uint32_t)shoal_rand_below(rand, slots_each) + 1);
         s->hosts[h].class_hash = (uint32_t)shoal_rand_below(rand, 3);
+        s->hosts[h].serves = (uint32_t)shoal_rand_below(rand, SHOAL_SERVES_ALL + 1);
         s->hosts[h].usable = shoal_rand_below(rand, 8) != 0;
     }
     for (uint32_t j = 0; j < jobs; j++) {
@@ -179,6 +224,7 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
             s->jobs[j].min = s->jobs[j].max = 0;
         s->jobs[j].device = (uint8_t)shoal_rand_below(rand, 3);
         s->jobs[j].class_hash = (uint32_t)shoal_rand_below(rand, 3);
+        s->jobs[j].needs = (uint32_t)shoal_rand_below(rand, 3);
     }
     for (uint32_t i = 0; i < s->view.slot_count; i++)
         if (shoal_rand_below(rand, 2) == 0)
@@ -203,7 +249,8 @@ static bool fits(const struct scene *s, uint32_t job, uint32_t slot)
 
     return host->usable && s->slots[slot] != SHOAL_ALLOCATE_OTHER &&
            (j->device == SHOAL_JOB_DEVICE_AUTO || j->device == host->device) &&
-           (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash);
+           (j->class_hash == 0 || host->class_hash == 0 || j->class_hash == host->class_hash) &&
+           (host->serves == 0 || (host->serves & j->needs) == j->needs);
 }
 
 static uint32_t held_by(const struct scene *s, uint32_t job)
@@ -547,7 +594,8 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table), cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_a_job_goes_where_its_framework_is),
+        cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
         cmocka_unit_test(test_order), cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
     };
     int failed;
