@@ -47,15 +47,32 @@ class Batches:
             return self._forward_dict(batch)
         if isinstance(batch, torch.Tensor):
             return self._model(batch), (batch,)
-        if not isinstance(batch, (list, tuple)) or not len(batch):
-            raise TypeError("a sample must be a pair (x, y), a longer tuple, a dict or a tensor; a batch came out as %s"
-                            % type(batch).__name__)
+        self._check(batch)
         if len(batch) == 1:
             return self._model(batch[0]), (batch[0],)
         if len(batch) == 2:
             return call_model(self._model, batch[0]), (batch[1],)
         count = self._inputs_of(len(batch))
         return self._model(*batch[:count]), tuple(batch[count:])
+
+    def inputs(self, batch):
+        """(positional, named) inputs of the network."""
+        if isinstance(batch, dict):
+            target, named = self._named(batch)
+            return ((), named) if named else (({name: value for name, value in batch.items() if name != target},), {})
+        if isinstance(batch, torch.Tensor):
+            return (batch,), {}
+        self._check(batch)
+        if len(batch) == 2:
+            x = batch[0]
+            return ((), x) if isinstance(x, dict) else (tuple(x), {}) if isinstance(x, (list, tuple)) else ((x,), {})
+        return tuple(batch[:self._inputs_of(len(batch)) if len(batch) > 1 else 1]), {}
+
+    @staticmethod
+    def _check(batch):
+        if not isinstance(batch, (list, tuple)) or not len(batch):
+            raise TypeError("a sample must be a pair (x, y), a longer tuple, a dict or a tensor; a batch came out as %s"
+                            % type(batch).__name__)
 
     def _inputs_of(self, items):
         least, most = max(self._takes.least, 1), min(self._takes.most, items - 1)
@@ -67,14 +84,17 @@ class Batches:
                         % (items, numbers(self._takes.least, self._takes.most), numbers(1, self._loss_takes.most - 1)))
 
     def _forward_dict(self, batch):
-        target = next((name for name in TARGETS if name in batch), None)
-        named = {name: value for name, value in batch.items()
-                 if name in self._takes.names or (self._takes.any_name and name != target)}
+        target, named = self._named(batch)
         if named:
             outputs = self._model(**named)
         else:
             outputs = self._model({name: value for name, value in batch.items() if name != target})
         return outputs, (batch if target is None else batch[target],)
+
+    def _named(self, batch):
+        target = next((name for name in TARGETS if name in batch), None)
+        return target, {name: value for name, value in batch.items()
+                        if name in self._takes.names or (self._takes.any_name and name != target)}
 
     def loss(self, outputs, targets):
         return self._loss(outputs, *targets)

@@ -112,7 +112,7 @@ def make_parts(fabric):
 def make_header(fabric, arguments):
     """What is known without unpickling anything."""
     if torch is None:
-        return dict(_keras_driver.header(fabric), **arguments.as_dict())
+        return dict(_keras_driver.header(fabric), **arguments.as_dict(), onnx=fabric.onnx)
     scalars = _compute.metric_names(None)
     train_names = _compute.metric_names(fabric.metrics) if fabric.fn_step_train is None else scalars
     test_names = train_names
@@ -126,7 +126,7 @@ def make_header(fabric, arguments):
               "parameters": sum(p.numel() for p in fabric.model.parameters()),
               "shapes": _bundle.shapes_digest(fabric.model), "roots": _travel.roots()}
     header.update(arguments.as_dict())
-    header["fuse"] = fabric.fuse
+    header["fuse"], header["onnx"] = fabric.fuse, fabric.onnx
     return header
 
 
@@ -164,6 +164,17 @@ def await_results(written):
         if time.monotonic() > until:
             return  # it comes later
         time.sleep(0.02)
+
+
+def download(out_dir):
+    """A zip of RESULT_DIR/model as `shoal job result` gives it, named by the job; whole or not there."""
+    os.makedirs(out_dir, exist_ok=True)
+    path = os.path.join(out_dir, "%s.zip" % (os.environ.get("APP_ID") or os.environ.get("DLI_EXECID") or "model"))
+    root = _trainer.result_dir()
+    with tempfile.TemporaryDirectory(prefix=".shoal-", dir=out_dir) as folder:
+        made = shutil.make_archive(os.path.join(folder, "model"), "zip", root, "model")
+        os.replace(made, path)
+    return path
 
 
 def same_file(one, other):

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 
-from pyedt import _keras, _loader, _order, _trainer
+from pyedt import _keras, _loader, _onnx, _order, _trainer
 
 
 class Trainer(_trainer.Trainer):
@@ -69,6 +69,9 @@ class Trainer(_trainer.Trainer):
         self._save_optimizer(os.path.join(folder, name + "_optimizer_state.npz"))
         if name.endswith("_final"):
             self._save_directory(os.path.join(folder, name))
+
+    def _save_onnx(self, path):
+        _onnx.write_keras(path, self._model)
 
     def _save_optimizer(self, path):
         out = io.BytesIO()

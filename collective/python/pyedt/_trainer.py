@@ -15,9 +15,10 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 
-from pyedt import _comm, _late, _loader, _order, _records, _schedule
+from pyedt import _comm, _late, _loader, _onnx, _order, _records, _schedule
 from pyedt._loggers import Method, WorkerReports
 
 torch = _late.framework()
@@ -90,6 +91,8 @@ class Trainer:
         self.schedule = _schedule.Schedule(
             len(train_set), len(validation_set) if validation_set is not None else 0, header["batch_size"],
             header["virtual_workers"], header["epochs"], header["validation_freq"], header["checkpoint_freq"])
+        if header.get("onnx"):
+            _onnx.check(header["backend"], "an engine's host")
         self._make(parts, datasets, device)
         self._set_callbacks(list(parts.get("callbacks") or ()))
         self._reports = WorkerReports(parts.get("worker_logger"), header["metric_names"], header["test_names"],
@@ -379,6 +382,8 @@ class Trainer:
     def write_final(self):
         drop_leftovers()
         self._save("model_epoch_final")
+        if self.header.get("onnx"):
+            self._save_onnx(os.path.join(result_dir(), "model", "train", _onnx.NAME))
         for path in self._snapshots():
             os.unlink(path)
 
@@ -389,6 +394,23 @@ class Trainer:
         atomic_save(cpu_state(self._optimizer.state_dict()), os.path.join(folder, name + "_optimizer_state.pth"))
         if is_trained(self._loss):
             atomic_save(cpu_state(self._loss.state_dict()), os.path.join(folder, name + "_loss.pth"))
+
+    def try_onnx(self):
+        """Whether the network can be written so at all."""
+        if self.header.get("onnx"):
+            folder = tempfile.mkdtemp(prefix="shoal-onnx-")
+            try:
+                self._save_onnx(os.path.join(folder, _onnx.NAME))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _save_onnx(self, path):
+        which, number = (1, 0) if self._validation_set is not None and len(self._validation_set) else (0, 0)
+        batch, _ = self._loader.get(which, ("onnx", 0), self._step_seed(0, 0, 0xFFFB), [number])
+        network = _batches.unwrapped(self._model)
+        self.buffers.restore()
+        with torch.no_grad():
+            _onnx.write(path, network, batch, _batches.Batches(network, self._loss, ()).inputs)
 
     def _snapshot(self, step):
         if step.number == self.schedule.last or time.monotonic() - self._snapshot_time < SNAPSHOT_SECONDS:
@@ -526,6 +548,7 @@ def take_over(trainer, entry, reload):
             trainer.load_snapshot(os.fsdecode(entry.snapshot_path))
         if entry.rank == 0:
             trainer.write_numbers()
+            trainer.try_onnx()
     elif entry.state == _comm.TAKE:
         trainer.begin(fresh=False)
         trainer.take_state()

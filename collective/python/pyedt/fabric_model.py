@@ -47,8 +47,11 @@ class FabricModel:
                  scaleup_function=None, driver_logger_callback=None, worker_logger_callback=None, save_to_onnx=False,
                  keras_custom_objects=None, fn_batch_collate=None, fuse=None, **unknown):
         _arguments.check_environment()
-        refuse(enable_onnx or save_to_onnx, "ONNX export (enable_onnx, save_to_onnx)",
-               "export in a callback's on_epoch_end(epoch, save_model)")
+        self.onnx = bool(enable_onnx or save_to_onnx)
+        if self.onnx:
+            from pyedt import _onnx
+
+            _onnx.check("keras" if _late.is_keras() else "pytorch", "the driver's host")
         self.keras_custom_objects = keras_custom_objects
         if _late.is_keras():
             refuse(fn_step_train is not None, "fn_step_train with TF.Keras", "write what is special into the loss")
@@ -68,7 +71,10 @@ class FabricModel:
         self.user_callback = check_list(user_callback, "user_callback")
         self.fn_step_train, self.fn_test, self.fn_args = fn_step_train, fn_test, fn_args
         self.fn_batch_collate = fn_batch_collate
+        self._trained = False
         self.fuse = _arguments.may_fuse(fuse)
+        if self.fuse and _late.is_keras():
+            warnings.warn("fuse is ignored: TF.Keras computes mini-batches one by one", stacklevel=2)
         for name in ("fn_step_train", "fn_test", "fn_batch_collate"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise TypeError("FabricModel: %s must be a function, got %s" % (name, type(getattr(self, name)).__name__))
@@ -83,9 +89,17 @@ class FabricModel:
         from pyedt import _driver
 
         _driver.train(self, arguments)
+        self._trained = True
 
     def download(self, out_dir="/tmp"):
-        refuse(True, "download() (notebooks)", "fetch the result with `shoal job result ID`")
+        """What training has left in RESULT_DIR/model, as out_dir/JOB.zip; returns its path."""
+        if not self._trained:
+            raise RuntimeError("FabricModel: download() comes after train(): there is no result yet")
+        from pyedt import _driver
+
+        path = _driver.download(out_dir)
+        print("Save model:  %s" % path, flush=True)
+        return path
 
 
 def refuse(given, what, remedy):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from fabric_model import FabricModel
-from pyedt import _arguments, _data, _late
+from pyedt import _arguments, _data, _late, _onnx
 
 
 def datasets():
@@ -119,8 +119,6 @@ class Complex(nn.Module):
 
 
 REFUSED = [
-    ("ONNX, G1", dict(enable_onnx=True), NotImplementedError, "on_epoch_end"),
-    ("ONNX, G3", dict(save_to_onnx=True), NotImplementedError, "ONNX"),
     ("Keras objects", dict(keras_custom_objects={"a": 1}), NotImplementedError, "torch.nn.Module"),
     ("a loss that cannot be called", dict(loss=3), TypeError, "loss_function must be callable"),
     ("a data set instead of a function", dict(datasets=(1, 2)), TypeError, "datasets_function must be a function"),
@@ -137,6 +135,16 @@ def test_wrong_objects_are_refused(what, arguments, error, text):
     with pytest.raises(error) as caught:
         make(**arguments)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["enable_onnx", "save_to_onnx"])
+def test_onnx_is_refused_where_its_package_is_not(monkeypatch, name):
+    monkeypatch.setattr(_onnx.importlib.util, "find_spec", lambda package: None)
+    with pytest.raises(NotImplementedError, match="the driver's host lacks: `python -m pip install onnx`"):
+        make(**{name: True})
+    monkeypatch.setattr(_onnx.importlib.util, "find_spec", lambda package: package)
+    assert make(**{name: True}).onnx is True and make().onnx is False
+    assert _onnx.missing("keras") == ""
 
 
 def test_a_model_that_is_no_module_is_refused():
