@@ -16,6 +16,8 @@
 
 #include "shoal/banned.h"
 
+/* `job stop` waits so long to say that it has happened. */
+#define STOP_S 10
 #define EXECS "/platform/rest/deeplearning/v1/execs"
 
 static void job_path(const struct cli *cli, const char *end, char *path, size_t cap)
@@ -422,12 +424,21 @@ static void print_with_lists(const struct cli *cli, const struct json_value *obj
     json_input_each(object, print_ledger_field, NULL);
 }
 
+static void print_ledger(const struct cli *cli, const struct json_value *ledger)
+{
+    if (cli_int_at(ledger, "data_epochs_wanted") == 0 && cli_int_at(ledger, "records_wanted") == 0)
+        (void)printf("%s has no ledger: train() of fabric_model has trained nothing in it\n",
+                     cli_shown(cli_text_at(ledger, "job")));
+    else
+        print_with_lists(cli, ledger);
+}
+
 int cli_job_ledger(struct cli *cli)
 {
     char path[512];
 
     job_path(cli, "/ledger", path, sizeof(path));
-    return cli_show(cli, path, print_with_lists);
+    return cli_show(cli, path, print_ledger);
 }
 
 int cli_why(struct cli *cli)
@@ -585,12 +596,35 @@ static int change(struct cli *cli, const char *method, const char *path, const c
     return SHOAL_EXIT_OK;
 }
 
+/* The stop is in the job's record; its processes are given time to end. `false`: it runs still. */
+static bool await_stop(struct cli *cli, const char *path)
+{
+    struct timespec start = cli_monotonic();
+    bool ended = false;
+
+    while (!ended && cli_time_is_left(cli, start) && cli_monotonic().tv_sec - start.tv_sec < STOP_S) {
+        struct cli_answer answer;
+        struct json_input *input = NULL;
+        bool told = cli_get(cli, path, &answer, &input) == SHOAL_EXIT_OK &&
+                    json_input_bool(json_input_root(input), "hasEnded", &ended);
+
+        if (input != NULL)
+            json_input_free(input);
+        cli_answer_free(&answer);
+        if (!told)
+            break;
+        if (!ended)
+            cli_pause_ms(50);
+    }
+    return ended;
+}
+
 /* A job that has ended is not stopped by anybody: it is said how it ended. */
 int cli_job_stop(struct cli *cli)
 {
     struct cli_answer answer;
     struct json_input *input = NULL;
-    char path[512];
+    char path[512], stop[512];
     bool ended = false;
     int code;
 
@@ -608,8 +642,21 @@ int cli_job_stop(struct cli *cli)
     cli_answer_free(&answer);
     if (code != SHOAL_EXIT_OK || ended)
         return code;
-    job_path(cli, "/stop", path, sizeof(path));
-    return change(cli, "POST", path, "stopped");
+    {
+        struct cli_call call = { .method = "POST", .path = stop };
+
+        job_path(cli, "/stop", stop, sizeof(stop));
+        code = cli_call(cli, &call, &answer, false);
+        cli_answer_free(&answer);
+    }
+    if (code != SHOAL_EXIT_OK)
+        return code;
+    ended = await_stop(cli, path);
+    if (cli->json)
+        (void)printf("{\"stopped\":true,\"hasEnded\":%s}\n", ended ? "true" : "false");
+    else
+        cli_say(cli, "%s", ended ? "stopped" : "is being stopped; its processes have half a minute to end by themselves");
+    return SHOAL_EXIT_OK;
 }
 
 int cli_job_recover(struct cli *cli)

@@ -13,6 +13,7 @@
 #include "shoal/below.h"
 
 #include "agent_ledger.h"
+#include "agent_words.h"
 
 #include "shoal/banned.h"
 
@@ -500,14 +501,13 @@ static void on_started(void *arg, uint64_t worker_id, int32_t pid)
     agent_host_event(arg, &event);
 }
 
-/* The last line that the process wrote to its stderr, for people. */
+/* What the process wrote last to its stderr, for people. */
 static void last_words(const struct agent_job *job, const struct agent_run *run, char *text, size_t cap)
 {
     char path[AGENT_LOG_BYTES];
-    char tail[512];
+    static char tail[AGENT_WORDS_TAIL_BYTES];
     struct stat facts;
     ssize_t len = -1;
-    char *line;
     int fd;
 
     text[0] = '\0';
@@ -518,11 +518,11 @@ static void last_words(const struct agent_job *job, const struct agent_run *run,
                     facts.st_size < (off_t)sizeof(tail) ? 0 : facts.st_size - (off_t)sizeof(tail) + 1);
     if (fd >= 0)
         (void)close(fd);
-    while (len > 0 && (tail[len - 1] == '\n' || tail[len - 1] == ' '))
-        len--;
+    for (ssize_t i = 0; i < len; i++) /* a log may hold anything */
+        if (tail[i] == '\0')
+            tail[i] = ' ';
     tail[len < 0 ? 0 : len] = '\0';
-    line = strrchr(tail, '\n');
-    (void)snprintf(text, cap, "%.190s", line == NULL ? tail : line + 1);
+    agent_words(tail, text, cap);
 }
 
 /* A task that has printed nothing leaves no file: an array has many. */

@@ -1,7 +1,7 @@
 /* libFuzzer: what a node may answer to the command line. The first byte chooses the command, the rest is the body of every
  * answer to it. Whatever comes, the command ends, and what it prints has no control character in it.
  *
- * cli_call() and cli_print() here stand before the ones that use the network (the Makefile links this program so). */
+ * cli_call(), cli_print() and cli_pause_ms() here stand before the ones that use the network (the Makefile links this program so). */
 #include "api/cli/cli_internal.h"
 
 #include <stdlib.h>
@@ -40,6 +40,8 @@ int cli_call(struct cli *cli, const struct cli_call *call, struct cli_answer *an
     answer->body.len--;
     return SHOAL_EXIT_OK;
 }
+
+void cli_pause_ms(long ms) { (void)ms; }
 
 int cli_print(struct cli *cli, const char *path)
 {

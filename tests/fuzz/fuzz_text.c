@@ -1,8 +1,9 @@
 /* libFuzzer: texts of people and clients. The first byte chooses: agent.conf, an address, a mesh key, ids, a token (as
- * it comes, and signed by the mesh), JSON. What is taken must read back as the same; what is refused must say why. */
+ * it comes, and signed by the mesh), JSON, the end of a log. What is taken must read back as the same; what is refused must say why. */
 #include "api/http/json_input.h"
 #include "shoal/token.h"
 #include "node/agent/agent_conf.h"
+#include "node/agent/agent_words.h"
 
 #include <sodium.h>
 
@@ -132,6 +133,16 @@ static void json(struct shoal_view view)
     json_input_free(input);
 }
 
+static void words(const char *text)
+{
+    char shown[200];
+
+    agent_words(text, shown, sizeof(shown));
+    SHOAL_ASSERT(memchr(shown, 0, sizeof(shown)) != NULL && strchr(shown, '\n') == NULL);
+}
+
+#define WORDS 'w' /* the corpus is older than this kind */
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     struct shoal_view view;
@@ -144,7 +155,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
     SHOAL_ASSERT(text != NULL);
     memcpy(text, bytes + 1, len - 1);
     text[len - 1] = '\0';
-    switch (bytes[0] % 6) {
+    switch (bytes[0] == WORDS ? WORDS : bytes[0] % 6) {
+    case WORDS: words(text); break;
     case 0: conf(text); break;
     case 1: address(text); break;
     case 2: mesh_key(text); break;

@@ -63,12 +63,28 @@ def jobs(mesh, tmp_path_factory):
     return {"plain": start(TRAIN, framework="PyTorch"), "dies": start(TRAIN, "--workers", "1", script=("dies",)),
             "raises": start(TRAIN, "--workers", "2", script=("raises",)),
             "diverges": start(TRAIN, "--workers", "2", script=("diverges",)), "well": start(TRAIN, "--workers", "1"),
+            "trips": start("def area(box):\n    return box['width'] * 2\n\narea({})", framework="PyTorch"),
             "killed": start("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", framework="PyTorch")}
 
 
 def test_fabric_model_in_a_plain_job_names_the_framework(mesh, jobs):
     facts = ended(mesh, jobs["plain"], 120)
     assert facts["state"] == "ERROR" and "--framework edtPyTorch" in facts["detail"] and "engine" not in facts["detail"]
+
+
+def test_a_plain_script_ends_with_its_error_and_the_users_line(mesh, jobs):
+    facts = ended(mesh, jobs["trips"], 120)
+    assert facts["detail"] == "the script ended with exit status 1: KeyError: 'width' (main.py, line 2, in area: return box['width'] * 2)"
+    said = mesh.shoal("job", "ledger", jobs["trips"], "--node", mesh.hosts[1].url).stdout
+    assert said == "%s has no ledger: train() of fabric_model has trained nothing in it\n" % jobs["trips"]
+
+
+def test_stopped_is_said_when_it_has_ended(mesh, tmp_path):
+    (tmp_path / "main.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)")
+    job = submit(mesh, mesh.hosts[0], tmp_path)
+    mesh.until(lambda: log_of(mesh, mesh.hosts[0], job), 60, "it runs", pause=0.2)
+    said = mesh.shoal("job", "stop", job, "--node", mesh.hosts[1].url)
+    assert said.stderr.splitlines()[-1] == "stopped" and mesh.job(job, *mesh.hosts)["state"] == "KILLED"
 
 
 def test_a_script_that_is_killed_says_what_that_may_mean(mesh, jobs):

@@ -1,0 +1,199 @@
+/* Reads the end of a log (agent_words.h).
+ *
+ *     Traceback (most recent call last):
+ *       File "/.../_submitted_code/model/main.py", line 12, in area      a frame: the user's, by its folder
+ *         return box["width"] * 2                                       its source, where Python has it
+ *     KeyError: 'width'                                                 the end: the first line that is not indented */
+#include "agent_words.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shoal/error.h"
+
+#include "shoal/banned.h"
+
+#define HEADER "Traceback (most recent call last):"
+#define FRAME "  File \""
+#define USERS "/_submitted_code/" /* agent_jobs.c unpacks what was submitted there */
+#define SOURCE_BYTES 60
+#define PLACE_BYTES 120
+
+struct line {
+    const char *at;
+    size_t len;
+};
+
+/* The line at `at`, and where the next one begins: NULL after the last. */
+static const char *line_of(const char *at, struct line *line)
+{
+    const char *end = strchr(at, '\n');
+
+    SHOAL_ASSERT(at != NULL);
+    line->at = at;
+    line->len = end == NULL ? strlen(at) : (size_t)(end - at);
+    return end == NULL ? NULL : end + 1;
+}
+
+static bool begins(struct line line, const char *with)
+{
+    return line.len >= strlen(with) && memcmp(line.at, with, strlen(with)) == 0;
+}
+
+static bool is_empty(struct line line)
+{
+    for (size_t i = 0; i < line.len; i++)
+        if (line.at[i] != ' ' && line.at[i] != '\r')
+            return false;
+    return true;
+}
+
+/* `  File "/a/_submitted_code/m/main.py", line 12, in area` becomes `main.py, line 12, in area`; false: not of the user's. */
+static bool place_of(struct line line, char *place, size_t cap)
+{
+    struct line path = { .at = line.at + strlen(FRAME) };
+    const char *quote, *users, *name;
+
+    SHOAL_ASSERT(begins(line, FRAME) && cap > 0);
+    quote = memchr(path.at, '"', line.len - strlen(FRAME));
+    if (quote == NULL)
+        return false;
+    path.len = (size_t)(quote - path.at);
+    users = memmem(path.at, path.len, USERS, strlen(USERS));
+    if (users == NULL)
+        return false;
+    name = users + strlen(USERS);
+    for (const char *c = name; c < quote; c++)
+        if (*c == '/')
+            name = c + 1;
+    (void)snprintf(place, cap, "%.*s%.*s", (int)(quote - name > 60 ? 60 : quote - name), name,
+                   (int)(line.at + line.len - quote - 1), quote + 1);
+    return true;
+}
+
+static void add_source(struct line line, char *place, size_t cap)
+{
+    size_t used = strlen(place);
+
+    while (line.len > 0 && *line.at == ' ') {
+        line.at++;
+        line.len--;
+    }
+    if (line.len > 0 && line.at[0] != '^' && line.at[0] != '~')
+        (void)snprintf(place + used, cap - used, ": %.*s", (int)(line.len > SOURCE_BYTES ? SOURCE_BYTES : line.len), line.at);
+}
+
+/* Reads the frames from `at` on: the last place of the user's, and the line that ends the traceback. Returns what follows. */
+static const char *read_frames(const char *at, char *place, size_t cap, struct line *end)
+{
+    bool wants_source = false;
+    struct line line;
+
+    SHOAL_ASSERT(cap > 0);
+    place[0] = '\0';
+    *end = (struct line){ 0 };
+    while (at != NULL) {
+        char found[PLACE_BYTES];
+
+        at = line_of(at, &line);
+        if (begins(line, FRAME)) {
+            wants_source = place_of(line, found, sizeof(found));
+            if (wants_source)
+                (void)snprintf(place, cap, "%s", found);
+            continue;
+        }
+        if (line.len > 0 && line.at[0] != ' ') {
+            *end = line;
+            break;
+        }
+        if (wants_source)
+            add_source(line, place, cap);
+        wants_source = false;
+    }
+    return at;
+}
+
+/* The last line that says something. */
+static struct line last_line(const char *at)
+{
+    struct line line, last = { .at = "" };
+
+    while (at != NULL) {
+        at = line_of(at, &line);
+        if (!is_empty(line))
+            last = line;
+    }
+    while (last.len > 0 && (last.at[last.len - 1] == ' ' || last.at[last.len - 1] == '\r'))
+        last.len--;
+    return last;
+}
+
+/* Where the frames of the last traceback begin; NULL: there is none. */
+static const char *last_traceback(const char *at)
+{
+    const char *found = NULL;
+    struct line line;
+
+    while (at != NULL) {
+        at = line_of(at, &line);
+        if (begins(line, HEADER))
+            found = at;
+    }
+    return found;
+}
+
+/* Whether the lines from `at` on belong to what came before: each is indented, or empty. */
+static bool goes_on(const char *at)
+{
+    struct line line;
+
+    while (at != NULL) {
+        at = line_of(at, &line);
+        if (!is_empty(line) && line.at[0] != ' ' && line.at[0] != '\t')
+            return false;
+    }
+    return true;
+}
+
+/* The message comes first: where there is no room for both, the place loses its source, and then its end. */
+static void fit_place(char *place, size_t message, size_t cap)
+{
+    char *source = strstr(place, ": ");
+
+    SHOAL_ASSERT(cap > 3);
+    if (message + strlen(place) + sizeof(" ()") > cap && source != NULL)
+        *source = '\0';
+    if (strlen(place) > cap / 2)
+        place[cap / 2] = '\0';
+}
+
+void agent_words(const char *tail, char *text, size_t cap)
+{
+    struct line last = last_line(tail), end = { 0 };
+    const char *frames = last_traceback(tail), *after = NULL;
+    char place[2 * PLACE_BYTES] = "";
+    size_t room;
+
+    SHOAL_ASSERT(cap > sizeof(place) / 4);
+    if (frames != NULL)
+        after = read_frames(frames, place, sizeof(place), &end);
+    if (end.len == 0 || !goes_on(after)) { /* no traceback, or the script went on after it */
+        (void)snprintf(text, cap, "%.*s", (int)last.len, last.at);
+        return;
+    }
+    while (last.len > 0 && (*last.at == ' ' || *last.at == '\t')) {
+        last.at++;
+        last.len--;
+    }
+    if (end.at == last.at)
+        last.len = 0;
+    fit_place(place, end.len + (last.len > 0 ? last.len + 1 : 0), cap);
+    room = cap - 1 - (place[0] == '\0' ? 0 : strlen(place) + strlen(" ()"));
+    if (end.len > room)
+        end.len = room;
+    if (last.len + 1 > room - end.len)
+        last.len = 0;
+    (void)snprintf(text, cap, "%.*s%s%.*s%s%s%s", (int)end.len, end.at, last.len > 0 ? " " : "", (int)last.len, last.at,
+                   place[0] == '\0' ? "" : " (", place, place[0] == '\0' ? "" : ")");
+}

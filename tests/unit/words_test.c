@@ -1,0 +1,80 @@
+/* What `why` shows of the end of a log: a table of ends. */
+#include "node/agent/agent_words.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TOP "Traceback (most recent call last):\n"
+#define MAIN "  File \"/r/ana/batchworkdir/shoal-1/_submitted_code/m/main.py\", line 12, in area\n    return box[\"width\"] * 2\n"
+#define TORCH "  File \"/usr/lib/python3/dist-packages/torch/nn.py\", line 900, in forward\n    return F.linear(x)\n"
+
+static const struct row {
+    const char *name, *tail, *want;
+} rows[] = {
+    { "nothing", "", "" },
+    { "an empty log", "\n  \n", "" },
+    { "the last line", "one\ntwo  \n\n", "two" },
+    { "the user's line", TOP MAIN "KeyError: 'width'\n", "KeyError: 'width' (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "the innermost of the user's", TOP "  File \"/r/_submitted_code/first.py\", line 1, in <module>\n    area()\n" MAIN TORCH "ValueError: no\n",
+      "ValueError: no (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "marks below the source are none", TOP "  File \"/r/_submitted_code/a.py\", line 3, in f\n    ~~~^^\nE: 1\n", "E: 1 (a.py, line 3, in f)" },
+    { "no frame of the user's", TOP TORCH "ValueError: no\n", "ValueError: no" },
+    { "the last of two tracebacks", TOP TORCH "KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n" TOP MAIN "ValueError: 2\n",
+      "ValueError: 2 (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "a message goes on", TOP MAIN "RuntimeError: cannot load:\n\tMissing: a\n\tMissing: b\n",
+      "RuntimeError: cannot load: Missing: b (main.py, line 12, in area: return box[\"width\"] * 2)" },
+    { "a long message leaves no room for the source",
+      TOP MAIN "RuntimeError: train() of fabric_model wants an elastic job, and this one is not: submit it with --framework edtPyTorch, not as a plain script of PyTorch or the like\n",
+      "RuntimeError: train() of fabric_model wants an elastic job, and this one is not: submit it with --framework edtPyTorch, not as a plain script of PyTorch or the like (main.py, line 12, in area)" },
+    { "the script went on", TOP MAIN "KeyError: 'width'\nstill here\ngives up\n", "gives up" },
+    { "cut off within a frame", "area\n    return box\nKeyError: 'width'\n", "KeyError: 'width'" },
+    { "a traceback without an end", TOP MAIN, "    return box[\"width\"] * 2" },
+    { "a frame without its quote", TOP "  File \"/r/_submitted_code/a.py\nE: 1\n", "E: 1" },
+};
+
+static void ends_of_logs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[200];
+
+        agent_words(rows[i].tail, text, sizeof(text));
+        if (strcmp(text, rows[i].want) != 0)
+            fail_msg("%s: \"%s\"", rows[i].name, text);
+    }
+}
+
+/* Of any length, and every end of it: what is shown fits, and is terminated. */
+static void any_length_fits(void **state)
+{
+    static const char pieces[][160] = { TOP, MAIN, TORCH, "  File \"", "E: ", "\n", "\t", "/_submitted_code/" };
+    char tail[AGENT_WORDS_TAIL_BYTES];
+
+    (void)state;
+    for (unsigned seed = 1; seed < 20000; seed++) {
+        size_t len = 0;
+        char text[200];
+
+        for (unsigned n = seed; n > 0; n /= 8)
+            for (const char *c = pieces[n % 8]; *c != '\0' && len + 1 < sizeof(tail); c++)
+                tail[len++] = *c;
+        for (size_t pad = seed % 300; pad > 0 && len + 1 < sizeof(tail); pad--)
+            tail[len++] = 'x';
+        tail[len] = '\0';
+        memset(text, 'y', sizeof(text));
+        agent_words(tail, text, sizeof(text));
+        assert_non_null(memchr(text, 0, sizeof(text)));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(ends_of_logs), cmocka_unit_test(any_length_fits) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
