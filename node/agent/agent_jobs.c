@@ -21,9 +21,10 @@
 #include "shoal/bundle.h"
 #include "shoal/sched_look.h"
 
+#include "agent_env.h"
+
 #include "shoal/banned.h"
 
-#define ENV_TEXT_BYTES (48 * SHOAL_KIB)
 #define WORKER_NICE 5
 /* An ended job stays in the table for so long after it was last asked for; while files of it are on their way to other
  * hosts, for longer. */
@@ -434,281 +435,7 @@ void agent_job_deleted(struct agent *agent, struct shoal_job_id id)
     agent_folders_remove(agent, folder, results);
 }
 
-/* ---- environment and start ---- */
-
-struct start_text {
-    char bytes[ENV_TEXT_BYTES];
-    size_t used;
-    struct shoal_runner_start start;
-};
-
-static const char *keep(struct start_text *t, const char *text)
-{
-    size_t len = strlen(text) + 1;
-    char *at = t->bytes + t->used;
-
-    if (len > sizeof(t->bytes) - t->used)
-        return "";
-    memcpy(at, text, len);
-    t->used += len;
-    return at;
-}
-
-__attribute__((format(printf, 3, 4))) static void put_env(struct start_text *t, const char *name, const char *format,
-                                                          ...)
-{
-    char value[4096];
-    char pair[4300];
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(value, sizeof(value), format, args);
-    va_end(args);
-    (void)snprintf(pair, sizeof(pair), "%s=%s", name, value);
-    for (uint32_t i = 0; i < t->start.envc; i++)
-        if (strncmp(t->start.env[i], pair, strlen(name) + 1) == 0) {
-            t->start.env[i] = keep(t, pair);
-            return;
-        }
-    if (t->start.envc < SHOAL_RUNNER_STRINGS_MAX - 8) {
-        t->start.env[t->start.envc++] = keep(t, pair);
-        t->start.env[t->start.envc] = NULL;
-    }
-}
-
-static bool is_keras(const struct agent_job *job)
-{
-    return strcmp(job->spec.framework, "edtTensorflow") == 0; /* the canonical name: args_framework_find() */
-}
-
-static void env_common(struct agent *agent, struct agent_job *job, struct start_text *t, const char *log_dir)
-{
-    const struct agent_settings *s = &agent->settings;
-    const char *user = job->spec.submit_user[0] != '\0' ? job->spec.submit_user : job->spec.creator;
-    char python_dir[AGENT_PATH_BYTES];
-    const char *slash;
-
-    (void)snprintf(python_dir, sizeof(python_dir), "%s", s->python);
-    slash = strrchr(python_dir, '/');
-    if (slash != NULL)
-        python_dir[slash - python_dir] = '\0';
-    put_env(t, "PATH", "%s:/usr/local/bin:/usr/bin:/bin", python_dir);
-    put_env(t, "HOME", "%s/home", s->data);
-    put_env(t, "USER", "%s", user);
-    put_env(t, "LANG", "C.UTF-8");
-    put_env(t, "TMPDIR", "/tmp");
-    put_env(t, "DLI_DATA_FS", "%s/datasets", s->data);
-    put_env(t, "DATA_DIR", "%s/datasets%s%s", s->data, job->spec.data_path[0] == '\0' ? "" : "/", job->spec.data_path);
-    put_env(t, "DLI_RESULT_FS", "%s/results", s->data);
-    put_env(t, "DLI_SHARED_FS", "%s", s->fabric_home);
-    put_env(t, "DL_NFS_PATH", "%s", s->fabric_home);
-    put_env(t, "RESULT_DIR", "%s", job->result_dir);
-    put_env(t, "LOG_DIR", "%s", log_dir);
-    put_env(t, "CHECKPOINT_DIR", "%s/checkpoint", job->result_dir);
-    put_env(t, "SAVED_MODEL_DIR", "%s/model", job->result_dir);
-    put_env(t, "DLI_EXECID", "%s", job->text);
-    put_env(t, "APP_ID", "%s", job->text);
-    put_env(t, "JOB_ID", "%s", job->text);
-    put_env(t, "DLI_WORK_DIR", "%s", job->work_dir);
-    put_env(t, "MODEL_PATH", "%s", job->work_dir);
-    put_env(t, "PS_PATH", "%s", job->work_dir);
-    put_env(t, "PWD", "%s", job->work_dir);
-    put_env(t, "FRAME_WORK", "%s", job->spec.framework);
-    put_env(t, "DATA_PATH", "%s", job->spec.data_path);
-    put_env(t, "DLI_CS_DATASTORE_META", "%.*s", (int)job->spec.datastore_meta.len,
-            job->spec.datastore_meta.len == 0 ? "" : (const char *)job->spec.datastore_meta.bytes);
-    put_env(t, "DLI_LOGGER_LEVEL", "%s", job->spec.debug_level[0] == '\0' ? "info" : job->spec.debug_level);
-    put_env(t, "DLI_IS_ELASTIC", "%s", job->spec.elastic ? "true" : "false");
-    put_env(t, "DLI_SUBMIT_USERNAME", "%s", user);
-    put_env(t, "DLI_RUN_AS_USERNAME", "%s", user);
-    put_env(t, "DLI_RUN_AS_USERID", "%u", (unsigned)getuid());
-    put_env(t, "DLI_RUN_AS_GROUPID", "%u", (unsigned)getgid());
-    put_env(t, "FABRIC_HOME", "%s", s->fabric_home);
-    put_env(t, "DLI_FABRIC_HOME", "%s", s->fabric_home);
-    put_env(t, "LD_LIBRARY_PATH", "%s/native", s->fabric_home);
-    put_env(t, "PYTHONPATH", "%s/tools:%s/libs/fabric.zip:%s:%s/site", s->fabric_home, s->fabric_home, job->work_dir,
-            s->fabric_home);
-    put_env(t, "PYTHONUSERBASE", "%s/userbase/%s", s->data, user);
-    put_env(t, "PYTHONUNBUFFERED", "1");
-    put_env(t, "OMP_NUM_THREADS", "1");
-    put_env(t, "MKL_NUM_THREADS", "1");
-    put_env(t, "OPENBLAS_NUM_THREADS", "1");
-    put_env(t, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility");
-    put_env(t, "TASK12N_DEVICE_TYPE", "%s", s->device == SHOAL_SCHED_GPU ? "gpu" : "cpu");
-    put_env(t, "WMLA_NWORKER", "%u", job->spec.workers_max);
-    put_env(t, "WMLA_WORKER_NDEVICE", "%u", job->spec.devices_per_worker == 0 ? 1 : job->spec.devices_per_worker);
-}
-
-static void call_link(const struct agent *agent, const struct agent_job *job, char path[AGENT_PATH_BYTES + 32])
-{
-    agent_job_folder(agent, job->id, path, AGENT_PATH_BYTES);
-    memcpy(path + strlen(path), "/call.bundle", 13);
-}
-
-void agent_job_call(struct agent *agent, const struct agent_job *job, const char *path)
-{
-    char name[AGENT_PATH_BYTES + 32];
-    char temporary[AGENT_PATH_BYTES + 40];
-
-    call_link(agent, job, name);
-    (void)snprintf(temporary, sizeof(temporary), "%s.new", name);
-    (void)unlink(temporary);
-    if (symlink(path, temporary) != 0 || rename(temporary, name) != 0)
-        agent_log(agent, "%s: %s; engines here start without preloading", name, strerror(errno));
-}
-
-static void env_shoal(struct agent *agent, struct agent_job *job, const struct agent_run *run, struct start_text *t)
-{
-    char hex[SHOAL_NODE_ID_TEXT_BYTES];
-    char path[AGENT_PATH_BYTES + 32];
-    char device[AGENT_DEVICE_BYTES];
-
-    shoal_hex_text(agent->identity.node.bytes, sizeof(agent->identity.node.bytes), hex);
-    put_env(t, SHOAL_ENV_SOCKET, "%s/w.sock", agent->settings.data);
-    put_env(t, SHOAL_ENV_JOB, "%s", job->text);
-    put_env(t, SHOAL_ENV_GENERATION, "%u", job->generation);
-    put_env(t, SHOAL_ENV_NODE, "%s", hex);
-    put_env(t, SHOAL_ENV_WORKER, "%llu", (unsigned long long)run->worker_id);
-    if (agent->settings.fabric_sealed[0] != '\0')
-        put_env(t, SHOAL_ENV_FABRIC_SEALED, "%s", agent->settings.fabric_sealed);
-    else
-        put_env(t, SHOAL_ENV_FABRIC, "%s", agent->settings.fabric_trusted);
-    if (strcmp(agent->settings.transport, "auto") != 0) /* else a job may choose by this name */
-        put_env(t, SHOAL_ENV_TRANSPORT, "%s", agent->settings.transport);
-    put_env(t, SHOAL_ENV_LOG_MIB, "%u", agent->settings.log_max_mib);
-    shoal_hex_text(run->token, sizeof(run->token), hex);
-    put_env(t, SHOAL_ENV_TOKEN, "%s", hex);
-    /* The runner's descriptors keep their numbers: control page and arena are made before anything else is opened. */
-    put_env(t, SHOAL_ENV_CONTROL_FD, "%d", SHOAL_RUNNER_CONTROL_FD);
-    put_env(t, SHOAL_ENV_ARENA_FD, "%d", SHOAL_RUNNER_ARENA_FD);
-    if (run->slot != SHOAL_SLOT_NONE)
-        put_env(t, SHOAL_ENV_SLOT, "%u", run->slot);
-    agent_slot_devices(&agent->settings, run->slot, device);
-    put_env(t, "CUDA_VISIBLE_DEVICES", "%s", device); /* empty: none, also of those that the agent sees */
-    put_env(t, "TASK_ID", "%u", run->slot == SHOAL_SLOT_NONE ? 0 : run->slot + 1);
-    put_env(t, "TASK_JOB_ID", "%s", job->text);
-    put_env(t, "MSD_POD_NAME", "%s", run->task);
-    put_env(t, "HOSTNAME", "%s", run->task);
-    if (job->spec.elastic) {
-        call_link(agent, job, path);
-        put_env(t, SHOAL_ENV_CALL_BUNDLE, "%s", path);
-        put_env(t, "FABRIC_BACKEND", "%s", is_keras(job) ? "keras" : "pytorch");
-        put_env(t, "RESUME_WEIGHT_PATH", "null");
-        put_env(t, "RDMA_ENABLED", "false");
-        if (run->role == SHOAL_JOB_DRIVER)
-            put_env(t, "DLI_IS_DRIVER", "true");
-    }
-}
-
-/* As Slurm names them too: scripts written for it find what they look for. */
-static void env_array(const struct agent_job *job, const struct agent_run *run, struct start_text *t)
-{
-    static const char *const prefixes[] = { "SHOAL", "SLURM" };
-    struct shoal_array array;
-    char name[64];
-
-    if (run->role != SHOAL_JOB_TASK || shoal_array_parse(job->spec.array, &array, NULL) != SHOAL_OK)
-        return;
-    for (unsigned i = 0; i < 2; i++) {
-        const struct {
-            const char *end;
-            uint32_t value;
-        } rows[] = { { "ID", run->index },
-                     { "COUNT", array.task_count },
-                     { "MIN", array.index_min },
-                     { "MAX", array.index_max },
-                     { "STEP", array.ranges[0].step } };
-
-        for (unsigned r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
-            (void)snprintf(name, sizeof(name), "%s_ARRAY_TASK_%s", prefixes[i], rows[r].end);
-            put_env(t, name, "%u", rows[r].value);
-        }
-        (void)snprintf(name, sizeof(name), "%s_ARRAY_JOB_ID", prefixes[i]);
-        put_env(t, name, "%s", job->text);
-    }
-    put_env(t, "SHOAL_ARRAY_TASK_ATTEMPT", "%u", run->attempt);
-}
-
-static void env_service(const struct agent *agent, const struct agent_job *job, const struct agent_run *run,
-                        struct start_text *t)
-{
-    char path[AGENT_PATH_BYTES + 32];
-
-    if (!shoal_job_spec_serves(&job->spec))
-        return;
-    agent_serve_socket(agent, job, run, path, sizeof(path));
-    put_env(t, "SHOAL_KERNEL_SOCKET", "%s", path);
-    put_env(t, "SHOAL_SERVICE", "%s", job->spec.service);
-    agent_serve_document(agent, job, path, sizeof(path));
-    put_env(t, "SHOAL_SERVICE_DOCUMENT", "%s", path);
-    put_env(t, "REDHARE_MODEL_CREATOR", "%s", job->spec.creator);
-}
-
-static void put_argv(struct start_text *t, const char *text)
-{
-    if (t->start.argc < SHOAL_RUNNER_STRINGS_MAX) {
-        t->start.argv[t->start.argc++] = keep(t, text);
-        t->start.argv[t->start.argc] = NULL;
-    }
-}
-
-static void argv_of(struct agent *agent, struct agent_job *job, const struct agent_run *run, struct start_text *t)
-{
-    const char *text = NULL;
-
-    if (run->role == SHOAL_JOB_ENGINE && strcmp(job->spec.framework, "shoalC") != 0) {
-        t->start.how = SHOAL_START_FORK;
-        t->start.warm = is_keras(job) ? SHOAL_WARM_NONE : SHOAL_WARM_FRAMEWORK; /* what waits has torch loaded */
-        put_argv(t, agent->settings.python);
-        put_argv(t, "-m");
-        put_argv(t, "pyedt.engine_server");
-        return;
-    }
-    t->start.how = SHOAL_START_EXEC;
-    if (shoal_job_spec_serves(&job->spec) && job->spec.argv.count == 0) {
-        put_argv(t, agent->settings.python);
-        put_argv(t, "-m");
-        put_argv(t, "pyedt.kernel_host");
-        return;
-    }
-    if (run->role == SHOAL_JOB_DRIVER && strcmp(job->spec.framework, "shoalC") != 0 && !is_keras(job))
-        t->start.warm = SHOAL_WARM_FRAMEWORK;
-    else if (job->spec.warm)
-        t->start.warm = SHOAL_WARM_SCRIPT;
-    if (!job->spec.user_cmd) {
-        put_argv(t, agent->settings.python);
-        put_argv(t, job->main_path);
-    }
-    while ((text = shoal_job_texts_next(&job->spec.argv, text)) != NULL)
-        put_argv(t, text);
-}
-
-/* What we set under our own prefix stands above the user's: bounds, descriptors, which worker it is. */
-static bool is_ours(const struct start_text *t, const char *pair)
-{
-    size_t len = strcspn(pair, "=") + 1;
-
-    for (uint32_t i = 0; strncmp(pair, "SHOAL_", 6) == 0 && i < t->start.envc; i++)
-        if (strncmp(t->start.env[i], pair, len) == 0)
-            return true;
-    return false;
-}
-
-static void env_user(struct agent_job *job, struct start_text *t)
-{
-    const char *text = NULL;
-
-    while ((text = shoal_job_texts_next(&job->spec.env, text)) != NULL) {
-        const char *equals = strchr(text, '=');
-        char name[256];
-
-        if (equals == NULL || (size_t)(equals - text) >= sizeof(name) || is_ours(t, text))
-            continue;
-        memcpy(name, text, (size_t)(equals - text));
-        name[equals - text] = '\0';
-        put_env(t, name, "%s", equals + 1);
-    }
-}
+/* ---- start ---- */
 
 static void not_started(struct agent *agent, uint64_t worker_id, const char *text)
 {
@@ -802,7 +529,7 @@ void agent_run_log(const struct agent_run *run, const char *end, char *path, siz
 
 static void start_run(struct agent *agent, struct agent_job *job, struct agent_run *run)
 {
-    struct start_text *t = calloc(1, sizeof(*t));
+    struct agent_start_text *t = calloc(1, sizeof(*t));
     char path[AGENT_PATH_BYTES + AGENT_LOG_BYTES];
     char below[AGENT_LOG_BYTES];
     char log_dir[AGENT_PATH_BYTES + 128];
@@ -821,26 +548,21 @@ static void start_run(struct agent *agent, struct agent_job *job, struct agent_r
     t->start.nice = run->role == SHOAL_JOB_ENGINE ? WORKER_NICE : 0;
     t->start.freeze_at_ns = run->deadline_ns - SHOAL_LEASE_FROZEN_BEFORE_NS;
     t->start.kill_at_ns = run->deadline_ns + SHOAL_LEASE_KILLED_AFTER_NS;
-    t->start.cwd = keep(t, job->work_dir);
+    t->start.cwd = agent_start_keep(t, job->work_dir);
     t->start.user = job->spec.creator;
     agent_run_log(run, "stdout", below, sizeof(below));
     (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, below);
-    t->start.stdout_path = keep(t, path);
+    t->start.stdout_path = agent_start_keep(t, path);
     agent_run_log(run, "stderr", below, sizeof(below));
     (void)snprintf(path, sizeof(path), "%s/%s", job->result_dir, below);
-    t->start.stderr_path = keep(t, path);
+    t->start.stderr_path = agent_start_keep(t, path);
     t->start.lock_path = "";
     if (run->slot != SHOAL_SLOT_NONE) {
         (void)snprintf(path, sizeof(path), "%s/slots/%u.lock", agent->settings.data, run->slot);
-        t->start.lock_path = keep(t, path);
+        t->start.lock_path = agent_start_keep(t, path);
     }
     t->start.cgroup = "";
-    env_common(agent, job, t, log_dir);
-    env_shoal(agent, job, run, t);
-    env_array(job, run, t);
-    env_service(agent, job, run, t);
-    env_user(job, t);
-    argv_of(agent, job, run, t);
+    agent_env_fill(agent, job, run, log_dir, t);
     run->started = true;
     (void)snprintf(line, sizeof(line), "starts worker %llu on slot %u of %s", (unsigned long long)run->worker_id,
                    run->slot, agent->settings.name);

@@ -1,0 +1,20 @@
+/* The environment and the arguments of a process that is about to start: agent_env.c. */
+#ifndef SHOAL_NODE_AGENT_ENV_H
+#define SHOAL_NODE_AGENT_ENV_H
+
+#include "agent.h"
+
+#define AGENT_ENV_TEXT_BYTES (48 * SHOAL_KIB)
+
+/* A start, and the texts that it points to. */
+struct agent_start_text {
+    char bytes[AGENT_ENV_TEXT_BYTES];
+    size_t used;
+    struct shoal_runner_start start;
+};
+
+const char *agent_start_keep(struct agent_start_text *t, const char *text); /* "": it does not fit any more */
+void agent_env_fill(struct agent *agent, struct agent_job *job, const struct agent_run *run, const char *log_dir,
+                    struct agent_start_text *t);
+
+#endif

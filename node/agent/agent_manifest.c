@@ -1,0 +1,214 @@
+/* The manifest of RESULT_DIR/model, what a training call leaves: a blob of lines, by path,
+ *
+ *   <64 hex of the file's blob> <size> <mtime> <x or -> <path relative to RESULT_DIR>\n
+ *
+ * It is made when the ledger has settled; every file in it is a blob on two hosts before. */
+#include "agent.h"
+
+#include "agent_ledger.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shoal/below.h"
+
+#include "shoal/banned.h"
+
+#define MANIFEST_FILES_MAX 4096
+#define LEDGER_WAIT_NS (20 * SHOAL_S)
+
+struct listed {
+    char path[256];
+    uint64_t bytes;
+    uint64_t mtime_s;
+    bool executable;
+    struct shoal_hash hash;
+};
+
+struct listing {
+    struct agent *agent;
+    struct shoal_job_id job;
+    uint32_t call;
+    char root[AGENT_PATH_BYTES];
+    struct listed *files;
+    size_t count;
+    size_t next;
+    uint64_t bytes;
+};
+
+static void list_folder(struct listing *l, const char *relative, unsigned depth)
+{
+    int fd = shoal_open_below(l->root, relative, O_RDONLY | O_DIRECTORY);
+    const struct dirent *entry;
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
+    while (dir != NULL && (entry = readdir(dir)) != NULL && l->count < MANIFEST_FILES_MAX) {
+        struct listed *file = &l->files[l->count];
+        struct stat facts;
+
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            strchr(entry->d_name, '\n') != NULL ||
+            (size_t)snprintf(file->path, sizeof(file->path), "%s/%s", relative, entry->d_name) >= sizeof(file->path) ||
+            fstatat(dirfd(dir), entry->d_name, &facts, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (S_ISDIR(facts.st_mode) && depth < 16) {
+            char below[256];
+
+            memcpy(below, file->path, sizeof(below));
+            list_folder(l, below, depth + 1);
+        } else if (S_ISREG(facts.st_mode)) {
+            file->bytes = (uint64_t)facts.st_size;
+            file->mtime_s = (uint64_t)facts.st_mtime;
+            file->executable = (facts.st_mode & 0111) != 0;
+            l->count++;
+        }
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct listed *)a)->path, ((const struct listed *)b)->path);
+}
+
+static void listing_end(struct listing *l, enum shoal_err err, const char *text, struct shoal_hash hash)
+{
+    struct shoal_host_event event = { .kind = SHOAL_HOST_ON_MANIFEST };
+
+    event.u.manifest.job = l->job;
+    event.u.manifest.call = l->call;
+    event.u.manifest.ok = err == SHOAL_OK;
+    event.u.manifest.hash = hash;
+    (void)snprintf(event.u.manifest.text, sizeof(event.u.manifest.text), "%.199s", text);
+    agent_host_event(l->agent, &event);
+    free(l->files);
+    free(l);
+}
+
+static void on_list_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
+{
+    listing_end(arg, err == SHOAL_ERR_UNREACHABLE ? SHOAL_OK : err, text, hash);
+}
+
+static void store_list(struct listing *l)
+{
+    char folder[AGENT_PATH_BYTES];
+    FILE *file = NULL;
+    int fd;
+
+    agent_job_folder(l->agent, l->job, folder, sizeof(folder));
+    fd = shoal_open_below(folder, "manifest", O_WRONLY | O_CREAT | O_TRUNC);
+    if (fd >= 0)
+        file = fdopen(fd, "w");
+    if (file == NULL) {
+        listing_end(l, SHOAL_ERR_STORAGE, strerror(errno), (struct shoal_hash){ { 0 } });
+        return;
+    }
+    for (size_t i = 0; i < l->count; i++) {
+        char hex[SHOAL_HASH_TEXT_BYTES];
+
+        shoal_hex_text(l->files[i].hash.bytes, 32, hex);
+        (void)fprintf(file, "%s %llu %llu %c %s\n", hex, (unsigned long long)l->files[i].bytes,
+                      (unsigned long long)l->files[i].mtime_s, l->files[i].executable ? 'x' : '-', l->files[i].path);
+    }
+    if (fclose(file) != 0) {
+        listing_end(l, SHOAL_ERR_STORAGE, strerror(errno), (struct shoal_hash){ { 0 } });
+        return;
+    }
+    agent_store_below(l->agent, l->job, folder, "manifest", on_list_stored, l);
+}
+
+static void store_next(struct listing *l);
+
+static void on_file_stored(void *arg, enum shoal_err err, const char *text, struct shoal_hash hash)
+{
+    struct listing *l = arg;
+
+    if (err != SHOAL_OK && err != SHOAL_ERR_UNREACHABLE) {
+        listing_end(l, err, text, hash);
+        return;
+    }
+    l->files[l->next++].hash = hash;
+    store_next(l);
+}
+
+static void store_next(struct listing *l)
+{
+    if (l->next == l->count)
+        store_list(l);
+    else
+        agent_store_below(l->agent, l->job, l->root, l->files[l->next].path, on_file_stored, l);
+}
+
+static void manifest_begin(struct agent *agent, struct shoal_job_id job, uint32_t call)
+{
+    struct agent_job *here = agent_job_find(agent, job);
+    struct listing *l = calloc(1, sizeof(*l));
+
+    SHOAL_ASSERT(l != NULL);
+    l->agent = agent;
+    l->job = job;
+    l->call = call;
+    l->files = calloc(MANIFEST_FILES_MAX, sizeof(*l->files));
+    SHOAL_ASSERT(l->files != NULL);
+    if (here != NULL && here->result_dir[0] != '\0')
+        memcpy(l->root, here->result_dir, sizeof(l->root));
+    else
+        agent_find_result_dir(agent, job, l->root); /* what was pushed here: the host that ran it may be lost */
+    if (l->root[0] == '\0' && call != 0) {
+        listing_end(l, SHOAL_ERR_NOT_FOUND, "this host has no files of the job", (struct shoal_hash){ { 0 } });
+        return;
+    }
+    if (l->root[0] != '\0')
+        list_folder(l, "model", 0);
+    if (l->count == 0 && call == 0) { /* no file of a result: nothing is kept, and no hash names it */
+        listing_end(l, SHOAL_OK, "", (struct shoal_hash){ { 0 } });
+        return;
+    }
+    qsort(l->files, l->count, sizeof(*l->files), by_path);
+    for (size_t i = 0; i < l->count; i++)
+        l->bytes += l->files[i].bytes;
+    store_next(l);
+}
+
+struct manifest_wait {
+    struct agent *agent;
+    struct shoal_job_id job;
+    uint32_t call;
+};
+
+static void on_ledger_settled(void *arg, bool held)
+{
+    struct manifest_wait *w = arg;
+    char text[SHOAL_JOB_ID_TEXT_BYTES];
+
+    if (!held) {
+        shoal_job_id_text(w->job, text);
+        agent_log(w->agent, "%s: no majority of its guardians has the whole ledger; it ends without", text);
+    }
+    manifest_begin(w->agent, w->job, w->call);
+    free(w);
+}
+
+/* The job ends after it: so the ledger is whole on a majority first, or the log says that it is not. */
+void agent_manifest(struct agent *agent, struct shoal_job_id job, uint32_t generation, uint32_t call)
+{
+    struct agent_job *here = agent_job_find(agent, job);
+    struct manifest_wait *w;
+
+    (void)generation;
+    if (here == NULL || here->ledger == NULL) {
+        manifest_begin(agent, job, call);
+        return;
+    }
+    w = calloc(1, sizeof(*w));
+    SHOAL_ASSERT(w != NULL);
+    *w = (struct manifest_wait){ .agent = agent, .job = job, .call = call };
+    agent_ledger_settle(agent, here, 0, 0, LEDGER_WAIT_NS, on_ledger_settled, w);
+}
