@@ -93,7 +93,7 @@ SECOND = {
     "api/rest/submit_uv.c": {"sodium"},  # hashes and base64 of one request
     "node/agent/agent.h": {"uv"},  # the agent is one loop
     "node/link/datagram_uv.c": {"sodium"},  # seals what it sends
-    "node/store/store_lmdb.c": {"uv"},  # uv_hrtime
+    "node/store/store_write_lmdb.c": {"uv"},  # uv_hrtime
 }
 
 # Functions over the length, each with its reason.
