@@ -316,7 +316,8 @@ void http_request_begin(struct http_request *request)
                                                              http_routes_services, http_routes_oip,
                                                              http_routes_dlim,     http_routes_grpc,
                                                              http_routes_profile,  http_routes_openai,
-                                                             http_routes_edimodels, http_routes_runtimes };
+                                                             http_routes_edimodels, http_routes_runtimes,
+                                                             http_routes_download };
     const struct http_route *route = NULL;
     unsigned known = 0;
 

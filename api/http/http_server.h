@@ -127,6 +127,7 @@ const struct http_route *http_routes_oip(size_t *count);
 const struct http_route *http_routes_dlim(size_t *count);
 const struct http_route *http_routes_edimodels(size_t *count);
 const struct http_route *http_routes_runtimes(size_t *count);
+const struct http_route *http_routes_download(size_t *count);
 const struct http_route *http_routes_grpc(size_t *count);
 const struct http_route *http_routes_openai(size_t *count);
 

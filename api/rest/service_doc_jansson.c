@@ -335,6 +335,9 @@ static void put_uid(json_t *model, const uint8_t chance[16])
     (void)json_object_set_new(model, "uid", json_string(text));
 }
 
+#define STAMP "%Y%m%d-%H%M%S"
+#define STAMP_BYTES sizeof("20300501-093000")
+
 static void put_model_path(json_t *model, const char *name, uint64_t now_s)
 {
     time_t when = (time_t)now_s;
@@ -342,7 +345,7 @@ static void put_model_path(json_t *model, const char *name, uint64_t now_s)
     char stamp[32] = "", path[300];
 
     if (gmtime_r(&when, &tm) != NULL)
-        (void)strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &tm);
+        (void)strftime(stamp, sizeof(stamp), STAMP, &tm);
     (void)snprintf(path, sizeof(path), TOP "/repo/%s/%s-%s", name, name, stamp);
     (void)json_object_set_new(model, "model_path", json_string(path));
 }
@@ -414,6 +417,17 @@ enum shoal_err service_doc_make(const struct service_doc_new *made, struct shoal
     return err;
 }
 
+/* A path has the second of its version: of two versions within one second the later one has the next second. */
+static void pass_model_path(json_t *model, const char *name, const char *before)
+{
+    const char *stamp = strlen(before) < STAMP_BYTES ? "" : before + strlen(before) - (STAMP_BYTES - 1);
+    struct tm tm = { 0 };
+    const char *end = strptime(stamp, STAMP, &tm);
+
+    if (end != NULL && *end == '\0' && strcmp(text_at(model, "model_path"), before) <= 0)
+        put_model_path(model, name, (uint64_t)timegm(&tm) + 1);
+}
+
 enum shoal_err service_doc_carry(struct shoal_view text, struct shoal_view before_text, struct shoal_buf *out,
                                  struct shoal_msg *msg)
 {
@@ -427,6 +441,8 @@ enum shoal_err service_doc_carry(struct shoal_view text, struct shoal_view befor
         (void)json_object_set(doc, "profile", profile);
     if (doc != NULL && uid[0] != '\0')
         (void)put_at(doc, "model.uid", json_string(uid));
+    if (doc != NULL && uid[0] != '\0')
+        pass_model_path(json_object_get(doc, "model"), text_at(doc, "model.name"), text_at(before, "model.model_path"));
     if (doc != NULL && before != NULL)
         (void)json_object_set_new(doc, "started_at", json_integer(int_at(before, "started_at", 0)));
     if (doc != NULL)

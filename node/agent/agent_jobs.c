@@ -125,6 +125,7 @@ struct unpacking {
     enum shoal_err err;
     struct shoal_msg msg;
     struct shoal_bundle_info info;
+    uint32_t whole; /* as in agent_job; before: of the last time */
 };
 
 static int remove_entry(const char *path, const struct stat *facts, int kind, struct FTW *place)
@@ -138,11 +139,32 @@ static int remove_entry(const char *path, const struct stat *facts, int kind, st
 
 void agent_remove_tree(const char *path) { (void)nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT); }
 
+static __thread uint32_t whole_files;
+
+static int count_whole(const char *path, const struct stat *facts, int kind, struct FTW *place)
+{
+    (void)path;
+    (void)place;
+    whole_files += kind == FTW_F && facts->st_mtime == SHOAL_BUNDLE_MTIME_S;
+    return 0;
+}
+
+/* Files as they were unpacked: whoever writes to one changes its time. */
+static uint32_t files_whole(const char *folder)
+{
+    whole_files = 0;
+    (void)nftw(folder, count_whole, 16, FTW_PHYS | FTW_MOUNT);
+    return whole_files;
+}
+
 static void unpack(uv_work_t *work)
 {
     struct unpacking *u = work->data;
-    int fd = shoal_open_regular(u->bundle, O_RDONLY);
+    int fd;
 
+    if (u->whole > 0 && files_whole(u->target) == u->whole)
+        return;
+    fd = shoal_open_regular(u->bundle, O_RDONLY);
     if (fd < 0) {
         u->err = shoal_fail(&u->msg, SHOAL_ERR_STORAGE, "%s: %s", u->bundle, strerror(errno));
         return;
@@ -150,6 +172,7 @@ static void unpack(uv_work_t *work)
     agent_remove_tree(u->target);
     agent_folders_make(u->target);
     u->err = shoal_bundle_unpack(fd, u->target, &u->info, &u->msg);
+    u->whole = files_whole(u->target);
     (void)close(fd);
 }
 
@@ -214,7 +237,9 @@ static void unpacked(uv_work_t *work, int status)
     if (u->err == SHOAL_OK && !find_main(job, u->target))
         u->err = shoal_fail(&u->msg, SHOAL_ERR_NOT_FOUND, "the main file %s is not among the submitted files",
                             job->spec.main_file);
-    job->code_files = u->info.entries;
+    if (u->info.entries > 0)
+        job->code_files = u->info.entries;
+    job->code_whole = u->whole;
     if (!u->agent->stopping)
         files_done(u->agent, job, u->err, u->msg.text);
     free(u);
@@ -256,6 +281,7 @@ static void fetch_files(struct agent *agent, struct agent_job *job)
     u->work.data = u;
     u->agent = agent;
     u->job = job;
+    u->whole = job->code_whole;
     (void)snprintf(u->target, sizeof(u->target), "%s", code);
     agent_materialise(agent, job->id, job->spec.bundle_hash, on_bundle, u);
 }
@@ -677,6 +703,15 @@ void agent_runs_kept(struct agent *agent, uint64_t total)
     memmove(agent->ended_runs, agent->ended_runs + kept, agent->ended_run_count * sizeof(agent->ended_runs[0]));
 }
 
+static unsigned runs_used(const struct agent_job *job)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < SHOAL_RUNNER_WORKERS_MAX; i++)
+        count += job->runs[i].used;
+    return count;
+}
+
 void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -718,6 +753,8 @@ void agent_job_run(struct agent *agent, const struct shoal_host_order *order)
     run_keep(agent, job, run);
     if (job->files == AGENT_FILES_FAILED)
         job->files = AGENT_FILES_NONE; /* another try, maybe from other sources */
+    else if (job->files == AGENT_FILES_READY && shoal_job_spec_serves(&job->spec) && runs_used(job) == 1)
+        job->files = AGENT_FILES_NONE; /* a kernel that was here may have changed its package's files, or wiped them */
     if (shoal_job_spec_serves(&job->spec))
         agent_serve_ask(agent, job);
     fetch_files(agent, job);

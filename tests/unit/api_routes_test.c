@@ -82,7 +82,7 @@ static void of_table(struct lines *lines)
     const struct http_route *(*const tables[])(size_t * count) = { http_routes_execs, http_routes_native,
                                                                    http_routes_services, http_routes_oip, http_routes_dlim,
                                                                    http_routes_profile, http_routes_openai, http_routes_edimodels,
-                                                                   http_routes_runtimes };
+                                                                   http_routes_runtimes, http_routes_download };
 
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++) {
         size_t count;
