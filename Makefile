@@ -100,16 +100,17 @@ tools: $(TOOL_BIN)
 FUZZ_SECONDS ?= 10
 FUZZ_NAMES := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*$(if $(filter-out unit% system% python% sim% fuzz%,$(T)),$(T),).c))
 FUZZ_READY := $(if $(shell command -v clang-14),$(FUZZ_NAMES:%=build/fuzz/fuzz_%))
-FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_FLAGS := -gline-tables-only -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_OBJ   := $(CORE_OBJ:$(OUT)/%=build/fuzz/%) build/fuzz/collective/transport/transport_tcp.o build/fuzz/collective/transport/seal_openssl.o
 
 SIM_CLANG  := FLAVOUR=debug CC=clang-14 build/debug-clang-14/sim_alone
 
 # Every test. T=unit, T=unit/raft, T=fuzz, T=system, T=system/submit ... narrows it; SEED=n repeats a seed.
+# LANES=n: so many system tests at a time instead of three.
 test: setup
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all units tools $(if $(filter-out fuzz%,$(T)),,$(FUZZ_READY))
 	@$(if $(filter-out sim%,$(T)),,$(if $(shell command -v clang-14),$(MAKE) -j$(JOBS) --no-print-directory $(SIM_CLANG)))
-	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED))
+	@$(PYTHON) tests/run.py --out build/release $(if $(T),--only $(T)) $(if $(SEED),--seed $(SEED)) $(if $(LANES),--lanes $(LANES))
 
 demo: setup
 	@$(MAKE) -j$(JOBS) --no-print-directory FLAVOUR=release all

@@ -1,16 +1,19 @@
 """Runs the tests and ends with one line: N passed, N failed.
 
-    tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|hostile|system|system/NAME] [--seed N] [--soak]
+    tests/run.py --out build/release [--only unit|unit/NAME|fuzz|fuzz/NAME|python|sim|hostile|system|system/NAME] [--seed N]
+                 [--lanes N] [--soak]
 
-Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) compute: two at a time. The rest mostly waits, so it runs in
-three lanes, each a pytest of its own:
+Unit programs (cmocka, TAP) and fuzz targets (a few inputs of each) compute: one at a time. The rest mostly waits, so it runs
+beside them in three lanes (LANES=n: others), each a pytest of its own:
 
-    lane 1   the longest first: parts of the Python units,    what a lane prints comes when its part has ended
-    lane 2   the simulator, files of the system tests, or     (PARTS: a file that would keep a lane busy when the
-    lane 3   parts of one; the next as a lane is free          others have ended is more than one)
-    then     what is marked `alone`, one after the other: what measures time, and nothing else runs
+    computing   unit programs, then fuzz targets
+    lane 1      the longest first: parts of the Python units,    what a lane prints comes when its part has ended
+    ...         the simulator, files of the system tests, or     (PARTS: a file that would keep a lane busy when the
+    lane 3      parts of one; the next as a lane is free          others have ended is more than one)
+    then        what is marked `alone`, one after the other: what measures time, and nothing else runs
 
-Where the time went is in test-times.txt beside the binaries.
+Where the time went is in test-times.txt beside the binaries: seconds on the clock, and of CPU with the agents and programs of
+a test.
 
 Seeds: a part of what is random is drawn anew for each commit, from HEAD's id, and printed; SEED=n repeats it. The rest of
 what is random has fixed seeds, or is in `make soak`. Every failure is shown with the command that repeats it."""
@@ -24,46 +27,60 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-UNIT_SECONDS = 180
+UNIT_SECONDS = 600  # they compute beside the lanes, and others' work on this machine
 FUZZ_RUNS = 3000  # inputs of each target: enough to reach every decoder, not to search
 FUZZ_SECONDS = 10  # ... on a slow machine
-SUITE_SECONDS = 1500
+SUITE_SECONDS = 1500  # a part of a lane
 COMPUTING = 2  # programs and fuzz targets at a time, whatever the number of cores: more would wait for each other's CPU
-LANES = 3  # of what waits for processes, leases and each other
+LANES = 3  # of what waits for processes, leases and each other, unless --lanes says otherwise
 # What keeps a lane busy for long, the longest first, so that the lanes end together; what is not named comes last. A row may
 # be a part of a file, with pytest's -k; whoever adds a test to such a file adds it to one of its parts, by its name.
 PARTS = (("system/test_kill_matrix.py", "point or callback"), ("system/test_kill_matrix.py", "not (point or callback)"),
          ("system/test_same_bits.py", ""), ("system/test_hosts_apart.py", ""), ("system/test_recover.py", ""),
-         ("system/test_upgrade.py", ""), ("system/test_bad_input.py", ""), ("system/test_engines.py", ""),
-         ("system/test_archive.py", ""), ("system/test_results.py", ""), ("unit/python/test_engine_server.py", ""), ("system/test_jobs.py", ""),
+         ("system/test_power.py", ""), ("system/test_upgrade.py", ""), ("system/test_bad_input.py", ""), ("system/test_engines.py", ""),
+         ("system/test_archive.py", ""), ("system/test_results.py", ""), ("system/test_warm_elastic.py", ""),
+         ("system/test_service_of_job.py", ""), ("unit/python/test_engine_server.py", ""), ("system/test_jobs.py", ""),
          ("system/test_array.py", ""), ("system/test_short_jobs.py", ""))
 
 
 STARTED = time.monotonic()
-TIMES = []  # (seconds since the start, seconds it took, lane, what)
+TIMES = []  # the file that took() writes to, once main() has opened it
 
 
-def took(began, what, lane="", seconds=None):
-    """Notes what took so long; main() writes it down."""
-    TIMES.append((began - STARTED, time.monotonic() - began if seconds is None else seconds, lane, what))
+def took(began, what, lane="", seconds=None, cpu=0.0):
+    """Writes down what took so long, for whoever wants the tests to take less."""
+    seconds = time.monotonic() - began if seconds is None else seconds
+    for times in TIMES:
+        times.write("%8.1f %8.1f %8.1f %4s  %s\n" % (began - STARTED, seconds, cpu, lane, what))
+        times.flush()
+
+
+def run_program(command, what, env, seconds):
+    """(exit code, what it printed, what it complained of behind that) of a program that computes; 124: it ran longer."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        program = subprocess.Popen(command, env=env, cwd=ROOT, stdout=out, stderr=err)
+        late = threading.Event()
+        timer = threading.Timer(seconds, lambda: (late.set(), program.kill()))
+        timer.start()
+        _, status, used = os.wait4(program.pid, 0)
+        timer.cancel()
+        program.returncode = os.waitstatus_to_exitcode(status)
+        took(began, what, cpu=used.ru_utime + used.ru_stime)
+        out.seek(0)
+        err.seek(0)
+        text = out.read() + err.read()
+    return (124, text + "\nran longer than %g s" % seconds) if late.is_set() else (program.returncode, text)
 
 
 def run_unit(program, env):
     """(passed, failed, text) of one cmocka program."""
-    began = time.monotonic()
-    try:
-        done = subprocess.run([str(program)], env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
-                              timeout=UNIT_SECONDS)
-        text = done.stdout + done.stderr
-        code = done.returncode
-    except subprocess.TimeoutExpired as late:
-        text = (late.stdout or b"").decode(errors="replace") + "\nran longer than %d s" % UNIT_SECONDS
-        code = 124
-    took(began, "unit/" + program.name)
+    code, text = run_program([str(program)], "unit/" + program.name, env, UNIT_SECONDS)
     passed = sum(line.startswith("ok ") and "# SKIP" not in line for line in text.splitlines())
     failed = sum(line.startswith("not ok ") for line in text.splitlines())
     if code != 0 and failed == 0:
@@ -71,23 +88,21 @@ def run_unit(program, env):
     return passed, failed, text
 
 
-def run_units(out, only, env):
+def run_units(out, only, env, at_once):
     programs = sorted((out / "tests" / "unit").glob("*_test"))
     if only:
         programs = [p for p in programs if p.name.startswith(only)]
     totals = [0, 0]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=COMPUTING) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=at_once) as pool:
         for program, (passed, failed, text) in zip(programs, pool.map(lambda p: run_unit(p, env), programs)):
-            print("%-44s %d passed%s" % ("unit/" + program.name, passed, ", %d FAILED" % failed if failed else ""), flush=True)
-            if failed:
-                print("\n".join(text.splitlines()[-60:]))
-                print("again: make test T=unit/%s" % program.name)
+            more = "\n%s\nagain: make test T=unit/%s" % ("\n".join(text.splitlines()[-60:]), program.name) if failed else ""
+            print("%-44s %d passed%s%s" % ("unit/" + program.name, passed, ", %d FAILED" % failed if failed else "", more), flush=True)
             totals[0] += passed
             totals[1] += failed
     return totals
 
 
-def run_fuzz(name, env):
+def run_fuzz(name, env, at_once):
     """A few inputs of each libFuzzer target, the same each time; `make fuzz` searches."""
     sources = sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
     programs = [ROOT / "build" / "fuzz" / source.stem for source in sources if name in source.stem]
@@ -95,29 +110,18 @@ def run_fuzz(name, env):
         print("SKIP fuzz: no clang-14, which builds the %d targets; .ci/setup --develop installs it" % len(programs))
         return [0, 0]
     def play(program):
-        began = time.monotonic()
         command = [str(program), "-runs=%d" % FUZZ_RUNS, "-seed=1", "-max_total_time=%d" % FUZZ_SECONDS, "-max_len=2048",
                    "-rss_limit_mb=2048", "-close_fd_mask=1", "-artifact_prefix=%s-" % program]
         seeds = ROOT / "tests" / "fuzz" / "corpus" / program.name[5:]
-        found = tempfile.TemporaryDirectory()  # the first folder is written to
-        command += [found.name, str(seeds)] if seeds.is_dir() else []
-        try:
-            done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, errors="replace",
-                                  timeout=UNIT_SECONDS)
-            return done.returncode, done.stderr
-        except subprocess.TimeoutExpired:
-            return 124, "ran longer than %d s" % UNIT_SECONDS
-        finally:
-            found.cleanup()
-            took(began, "fuzz/" + program.name[5:])
+        with tempfile.TemporaryDirectory() as found:  # the first folder is written to
+            return run_program(command + [found] + ([str(seeds)] if seeds.is_dir() else []), "fuzz/" + program.name[5:], env, UNIT_SECONDS)
 
     passed = failed = 0
-    with concurrent.futures.ThreadPoolExecutor(max_workers=COMPUTING) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=at_once) as pool:
         for program, (code, text) in zip(programs, pool.map(play, programs)):
             passed, failed = passed + (code == 0), failed + (code != 0)
             if code != 0:
-                print("\n".join(text.splitlines()[-60:]))
-                print("FAIL fuzz/%s; again: make test T=fuzz/%s" % (program.name, program.name[5:]))
+                print("%s\nFAIL fuzz/%s; again: make test T=fuzz/%s" % ("\n".join(text.splitlines()[-60:]), program.name, program.name[5:]))
     print("%-44s %d passed%s" % ("fuzz", passed, ", %d FAILED" % failed if failed else ""), flush=True)
     return [passed, failed]
 
@@ -140,7 +144,8 @@ def run_pytest(path, only, env, marks, quiet=False, without=()):
         total, bad = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors"))
         skipped, text = int(suite.get("skipped")), done.stdout or ""
         for case in suite.iter("testcase"):
-            took(began, "  %s::%s" % (case.get("classname"), case.get("name")), lane, float(case.get("time")))
+            used = [float(one.get("value")) for one in case.iter("property") if one.get("name") == "cpu"]
+            took(began, "  %s::%s" % (case.get("classname"), case.get("name")), lane, float(case.get("time")), sum(used))
         if bad == 0 and done.returncode not in (0, 5):  # 5: no test is so named and so marked
             total, bad = total + 1, 1
     except (subprocess.TimeoutExpired, xml.ParseError) as late:
@@ -179,29 +184,48 @@ def parts_of(kind, name):
     return sorted(found, key=lambda part: order[part[:2]]) + rest
 
 
-def run_lanes(kind, name, env, soak):
-    """All parts in lanes, then what is marked `alone`."""
-    soaking = "" if soak else " and not soak"
-    parts = parts_of(kind, name)
+def run_lanes(parts, soaking, env, count):
+    """All parts in so many lanes."""
     lanes = queue.SimpleQueue()
-    for lane in range(LANES):
+    for lane in range(count):
         lanes.put(lane)
 
     def play(part):
         path, words, without = part
         lane = lanes.get()  # its meshes take ports of their own: free_ports()
         try:
-            return run_pytest(path, words, dict(env, SHOAL_LANE="%d/%d" % (lane, LANES)), "not alone" + soaking, True, without)
+            return run_pytest(path, words, dict(env, SHOAL_LANE="%d/%d" % (lane, count)), "not alone" + soaking, True, without)
         finally:
             lanes.put(lane)
 
-    with concurrent.futures.ThreadPoolExecutor(max_workers=LANES) as pool:
-        counts = list(pool.map(play, parts))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=count) as pool:
+        return list(pool.map(play, parts))
+
+
+def run_alone(parts, name, soaking, env):
+    """What is marked `alone` in them."""
     alone = {path: words if path.is_dir() else "" for path, words, _ in parts if not {"system", "hostile"}.isdisjoint(path.parts)}
     if not name:
         alone = {folder: "" for folder in (ROOT / "tests/system", ROOT / "tests/hostile") if any(folder in path.parents for path in alone)}
-    counts += [run_pytest(path, words, env, "alone" + soaking, True) for path, words in alone.items()]
-    return [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
+    return [run_pytest(path, words, env, "alone" + soaking, True) for path, words in alone.items()]
+
+
+def run_kinds(kind, name, out, env, soak, lanes):
+    """[(passed, failed)] of what is asked for."""
+    soaking = "" if soak else " and not soak"
+    in_lanes = kind in ("", "python", "sim", "hostile", "system")
+    parts = parts_of(kind, name) if in_lanes else []
+    at_once = COMPUTING if kind else 1  # beside the lanes one is enough
+
+    def compute():
+        counts = [run_units(out, name if kind == "unit" else "", env, at_once)] if kind in ("", "unit") else []
+        return counts + ([run_fuzz(name, env, at_once)] if kind in ("", "fuzz") else [])
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        computed = pool.submit(compute)
+        counts = run_lanes(parts, soaking, env, lanes)
+        counts += computed.result()
+    return counts + run_alone(parts, name, soaking, env)
 
 
 def seed_of_head():
@@ -213,17 +237,12 @@ def seed_of_head():
         return 1  # an unpacked archive
 
 
-def write_times(path):
-    """Where the time went, for whoever wants the tests to take less."""
-    rows = ["%8.1f %8.1f %2s  %s" % row for row in TIMES]
-    path.write_text("   start     took lane  what\n" + "\n".join(rows) + "\n")
-
-
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--out", required=True)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--seed", default="")
+    arguments.add_argument("--lanes", type=int, default=LANES)
     arguments.add_argument("--soak", action="store_true")
     options = arguments.parse_args()
     kind, _, name = options.only.partition("/")
@@ -237,15 +256,10 @@ def main():
     if kind in ("", "unit", "sim", "hostile", "system"):
         print("random ones of this commit: seed %s; again: make test%s SEED=%s" % (
             env["SHOAL_DRAW"], " T=" + options.only if options.only else "", env["SHOAL_DRAW"]), flush=True)
-    totals = [0, 0]
-    for here, run in (("unit", lambda: run_units(out, name if kind == "unit" else "", env)),
-                      ("fuzz", lambda: run_fuzz(name, env)),
-                      (kind if kind in ("python", "sim", "hostile", "system") else "lanes", lambda: run_lanes(kind, name, env, options.soak))):
-        if kind in ("", here):
-            passed, failed = run()
-            totals[0] += passed
-            totals[1] += failed
-    write_times(out / "test-times.txt")
+    TIMES.append((out / "test-times.txt").open("w"))
+    TIMES[0].write("   start     took      cpu lane  what\n")
+    counts = run_kinds(kind, name, out, env, options.soak, options.lanes)
+    totals = [sum(passed for passed, _ in counts), sum(failed for _, failed in counts)]
     print("%d passed, %d failed" % tuple(totals))
     return 1 if totals[1] or not totals[0] else 0
 
