@@ -4,12 +4,14 @@
  *     hosts, slots, jobs --canonical order--> counts --> places
  *
  * Counts do not look at who holds what, except that a running job keeps its minimum:
- *   1. A running job (it holds its minimum) keeps that minimum. Not elastic: minimum = maximum, it is never moved.
- *   2. Waiting jobs get their minimum, all or nothing, in the order (priority descending, ticket time, id). The first
+ *   1. A running job (it holds its minimum) keeps that minimum. Not elastic: minimum = maximum, it is never moved. A
+ *      service keeps what it holds of its minimum.
+ *   2. Services get what is missing of their minima, one slot at a time. Then waiting jobs get their minimum, all or nothing, in the order (priority descending, ticket time, id). The first
  *      that finds too little holds what there is for it: later ones are admitted only out of what it could not use. One
  *      that asks for more than the whole mesh has, holds nothing.
- *   3. The rest goes to elastic jobs, one slot at a time to the job with the fewest, higher priorities first; also what
- *      is held in step 2, since one resize gives it back.
+ *   3. The rest goes to services, then to elastic jobs, one slot at a time to the one with the fewest, higher priorities
+ *      first; also what is held in step 2, since it is given back when it is enough. So what a service asks for comes out
+ *      of what elastic jobs have above their minima, and nothing else (decision 0033).
  * Places: a job keeps what it holds as far as its count goes, then takes slots on hosts where it is already, then on
  * the hosts with the most free slots, ties by rendezvous of job and host.
  *
@@ -30,7 +32,7 @@
 #include "shoal/job.h"
 #include "shoal/limits.h"
 
-#define SHOAL_ALLOCATE_VERSION 1
+#define SHOAL_ALLOCATE_VERSION 2
 /* Kinds of slots that differ for some job: (device, numeric class, frameworks). Slots of further kinds are not used (counted). */
 #define SHOAL_ALLOCATE_POOLS_MAX 32
 
@@ -56,6 +58,7 @@ struct shoal_allocate_job {
     uint32_t class_hash; /* 0: any */
     uint32_t needs;      /* SHOAL_SERVES_*, all of them; 0: none */
     bool elastic;
+    bool service; /* elastic, too, and its minimum is what it gives to nobody */
 };
 
 struct shoal_allocate_input {

@@ -65,6 +65,7 @@ struct shoal_job_summary {
     uint8_t state;
     uint8_t device;
     bool elastic;
+    bool serves; /* a service: shoal/allocate.h */
     bool has_metrics;
     char creator[SHOAL_JOB_TEXT_BYTES];
     char framework[SHOAL_JOB_TEXT_BYTES];

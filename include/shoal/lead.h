@@ -56,6 +56,7 @@ enum shoal_lead_event_kind {
     SHOAL_LEAD_SUPPORTED, /* whether a quorum supports this leader now; only then are leases renewed (start: true) */
     SHOAL_LEAD_GUARDIANS,
     SHOAL_LEAD_RECORDS_MARK,
+    SHOAL_LEAD_FLOOR, /* of a service: how many replicas its profile has at least; until it is said, all count as that */
 };
 
 enum shoal_lead_health {
@@ -102,6 +103,7 @@ struct shoal_lead_event {
             uint32_t call;
             uint64_t step;
         } records_mark;
+        uint32_t floor;
     } u;
 };
 

@@ -41,6 +41,7 @@ enum shoal_sched_event_kind {
     SHOAL_SCHED_HOST,            /* what the shell says of workers, blobs and the ledger: host.h */
     SHOAL_SCHED_ARCHIVE_MADE,    /* the answer to ARCHIVE_MAKE */
     SHOAL_SCHED_ARCHIVE_FETCHED, /* the answer to ARCHIVE_FETCH */
+    SHOAL_SCHED_FLOOR,           /* of a service that is led here: how many replicas its profile has at least */
 };
 
 /* As enum shoal_member_state (shoal/gossip.h). */
@@ -218,6 +219,10 @@ struct shoal_sched_event {
         } stored;
         struct shoal_sched_request request;
         struct shoal_host_event host;
+        struct {
+            struct shoal_job_id job;
+            uint32_t count;
+        } floor;
         struct {
             struct shoal_job_id job;
             bool ok;

@@ -3,6 +3,8 @@
  *     load by gossip: requests in kernels and queues, and those that ingresses hold --> shoal_autoscale() --> SCALE
  *     a version that another one took the place of: when that one has as many ready kernels --> SCALE to none
  *
+ *     what the profile has at least --> the lead: above it, replicas yield to jobs that need their slots at least
+ *
  * L1. Only a leader changes the number, through its own log: of two that believe to lead, one is refused by the group. */
 #include "shoal/autoscale.h"
 #include "shoal/job.h"
@@ -16,6 +18,7 @@
 #include "shoal/banned.h"
 
 #define REQUEST_MS 5000
+#define FLOOR_NS (2 * SHOAL_S)
 
 /* What this node remembers of a service that it leads. */
 struct scale_state {
@@ -26,6 +29,8 @@ struct scale_state {
     bool read; /* the knobs are those of `revision` */
     bool busy; /* a change is under way */
     bool seen; /* in this look */
+    uint32_t floor_told;
+    uint64_t floor_ns; /* when; a leader that was away has forgotten it */
     struct service_knobs knobs;
     struct shoal_autoscale autoscale;
 };
@@ -83,6 +88,21 @@ static void scale_to(struct scale_state *state, uint32_t replicas)
     agent_request(state->agent, &request, on_scaled, state);
 }
 
+/* Above what the profile has at least, a fixed number has nothing. */
+static void tell_floor(struct scale_state *state)
+{
+    bool fixed = !state->read || state->knobs.kernels_min >= state->knobs.kernels_max;
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FLOOR,
+                                       .u.floor = { state->job, fixed ? UINT32_MAX : state->knobs.kernels_min } };
+    uint64_t now = agent_now_ns();
+
+    if (state->floor_ns != 0 && now < state->floor_ns + FLOOR_NS && state->floor_told == event.u.floor.count)
+        return;
+    state->floor_ns = now;
+    state->floor_told = event.u.floor.count;
+    agent_event(state->agent, &event);
+}
+
 static void look_current(struct scale_state *state, const struct shoal_job *job)
 {
     struct shoal_autoscale_facts facts = { .now_ns = agent_now_ns(), .have = job->tasks->replicas };
@@ -92,6 +112,7 @@ static void look_current(struct scale_state *state, const struct shoal_job *job)
         service_doc_knobs(shoal_view_of(job->document, job->document_len), job->tasks->replicas, &state->knobs);
     state->revision = job->revision;
     state->read = job->document_len > 0;
+    tell_floor(state);
     if (!state->read || !state->knobs.started || state->knobs.kernels_min >= state->knobs.kernels_max)
         return; /* it is stopped, or its number is fixed */
     facts.interval_ns = state->knobs.interval_s * SHOAL_S;

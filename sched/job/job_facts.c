@@ -157,6 +157,7 @@ static const struct shoal_pack_field summary_fields[] = {
     ROW("rate", U32, rate_milli, UINT32_MAX),
     ROW("st", U8, state, SHOAL_JOB_STATE_COUNT - 1),
     ROW("step", U64, step, UINT64_MAX),
+    ROW("sv", BOOL, serves, 1),
     ROW("t0", U64, create_ms, UINT64_MAX),
     ROW("t1", U64, start_ms, UINT64_MAX),
     ROW("t2", U64, end_ms, UINT64_MAX),

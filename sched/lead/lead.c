@@ -664,6 +664,7 @@ static enum shoal_err on_event(struct lead_step *s, const struct shoal_lead_even
             memcpy(lead->guardians, event->u.guardians.nodes, lead->guardian_count * sizeof(lead->guardians[0]));
         lead->guardians_version++;
         return SHOAL_OK;
+    case SHOAL_LEAD_FLOOR: lead->floor = event->u.floor; return SHOAL_OK;
     case SHOAL_LEAD_RECORDS_MARK:
         if (event->u.records_mark.call == lead->job->call_count && event->u.records_mark.step > lead->records_acked) {
             lead->records_acked = event->u.records_mark.step;
@@ -863,6 +864,7 @@ enum shoal_err shoal_lead_create(struct shoal_lead **out, const struct shoal_lea
     lead->options.stop_grace_ns = or_default(options->stop_grace_ns, 30 * SHOAL_S);
     lead->options.attempts_max = options->attempts_max != 0 ? options->attempts_max : SHOAL_ATTEMPTS_MAX;
     lead->job = options->job;
+    lead->floor = UINT32_MAX;
     lead->rand = options->rand;
     lead->supported = true;
     lead->started_ns = options->now_ns;

@@ -12,6 +12,8 @@
 #define AGAIN_MIN_NS (250 * SHOAL_MS)
 #define AGAIN_MAX_NS (30 * SHOAL_S)
 #define STOOD_NS (20 * SHOAL_S)
+/* The allocation has to take a replica away for so long: views differ for a moment. */
+#define YIELD_NS (2 * SHOAL_S)
 
 static int16_t exit_code_of(const struct shoal_worker_report *report)
 {
@@ -84,6 +86,8 @@ void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max
     if (shoal_job_spec_serves(&lead->job->spec) && *max > tasks->replicas)
         *max = tasks->replicas; /* T5 */
     *min = *max > 0 ? 1 : 0;
+    if (shoal_job_spec_serves(&lead->job->spec) && *max > 0 && lead->floor > 1)
+        *min = lead->floor < *max ? lead->floor : *max;
 }
 
 void lead_array_ended(struct lead_step *s, const struct lworker *worker)
@@ -117,11 +121,63 @@ static void stop_replica(struct lead_step *s, struct lworker *w, const char *why
         lead_order(s, w, SHOAL_ORDER_STOP, 0, why, SHOAL_STOP_USER, s->lead->options.stop_grace_ns);
 }
 
-/* T5. The highest numbers go first. */
+/* Whether the allocation says anything of it: it counts hosts that are heard. */
+static bool is_counted(struct lead_step *s, const struct lworker *w)
+{
+    const struct lhost *host = lead_find_host(s->lead, w->place.node);
+
+    SHOAL_ASSERT(w->used);
+    return host != NULL && host->health == SHOAL_LEAD_HOST_WELL && !host->draining;
+}
+
+/* How many replicas may stand: as many as are to run, and no more than the allocation yields, once that has lasted. */
+static uint32_t may_stand(struct lead_step *s, uint32_t stand, uint32_t counted)
+{
+    struct shoal_lead *lead = s->lead;
+    uint32_t most = lead->job->tasks->replicas;
+
+    SHOAL_ASSERT(counted <= stand);
+    if (!lead->has_target || lead->target >= counted) {
+        lead->surplus_ns = 0;
+        return most;
+    }
+    if (lead->surplus_ns == 0)
+        lead->surplus_ns = s->now_ns;
+    if (s->now_ns < lead->surplus_ns + YIELD_NS) {
+        lead_wake(s, lead->surplus_ns + YIELD_NS);
+        return most;
+    }
+    stand = stand - counted + lead->target;
+    return stand < most ? stand : most;
+}
+
+/* The next to go: one that the allocation does not name, then the highest number. */
+static struct lworker *next_to_go(struct shoal_lead *lead)
+{
+    struct lworker *last = NULL;
+    bool last_named = false;
+
+    SHOAL_ASSERT(lead->job->tasks != NULL);
+    for (uint32_t i = 0; i < lead->worker_cap; i++) {
+        struct lworker *w = &lead->workers[i];
+        bool named;
+
+        if (!lworker_lives(w) || w->ended_ns != 0)
+            continue;
+        named = lead->has_target && lead->target < lead->job->tasks->replicas && lead_in_target(lead, &w->place);
+        if (last == NULL || (named != last_named ? !named : w->place.rank > last->place.rank)) {
+            last = w;
+            last_named = named;
+        }
+    }
+    return last;
+}
+
+/* T5. */
 void lead_array_shrink(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
-    uint32_t stand = 0;
+    uint32_t stand = 0, counted = 0, most;
     bool young = false;
 
     if (lead->job->tasks == NULL || !shoal_job_spec_serves(&lead->job->spec))
@@ -138,19 +194,17 @@ void lead_array_shrink(struct lead_step *s)
             stop_replica(s, w, "fewer replicas are asked for");
         else
             stand++;
+        counted += w->ended_ns == 0 && is_counted(s, w);
     }
     if (stand > 0 && !young && s->now_ns >= lead->again_ns + STOOD_NS)
         lead->again_count = 0; /* the loop is over: what else it waits for is said again */
-    while (stand > lead->job->tasks->replicas) {
-        struct lworker *last = NULL;
+    for (most = may_stand(s, stand, counted); stand > most; stand--) {
+        struct lworker *last = next_to_go(lead);
 
-        for (uint32_t i = 0; i < lead->worker_cap; i++)
-            if (lworker_lives(&lead->workers[i]) && lead->workers[i].ended_ns == 0 &&
-                (last == NULL || lead->workers[i].place.rank > last->place.rank))
-                last = &lead->workers[i];
         SHOAL_ASSERT(last != NULL); /* `stand` of them were counted */
-        stop_replica(s, last, "fewer replicas are asked for");
-        stand--;
+        stop_replica(s, last,
+                     stand > lead->job->tasks->replicas ? "fewer replicas are asked for"
+                                                        : "its slot goes to a job that needs it at least");
     }
 }
 

@@ -75,6 +75,7 @@ void shoal_lead_summary(const struct shoal_lead *lead, struct shoal_job_summary 
     summary->state = job->state;
     summary->device = job->spec.device;
     summary->elastic = job->spec.elastic;
+    summary->serves = shoal_job_spec_serves(&job->spec);
     summary->has_metrics = lead->has_metrics;
     memcpy(summary->creator, job->spec.creator, sizeof(summary->creator));
     memcpy(summary->framework, job->spec.framework, sizeof(summary->framework));

@@ -122,7 +122,7 @@ static bool needs_driver(const struct shoal_lead *lead)
 
 /* ---- Leaving ---------------------------------------------------------------------------------------------------- */
 
-static bool in_target(const struct shoal_lead *lead, const struct shoal_placement *place)
+bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement *place)
 {
     SHOAL_ASSERT(lead->target_slot_count <= SHOAL_PLACEMENTS_MAX);
     for (uint32_t i = 0; i < lead->target_slot_count; i++)
@@ -198,10 +198,10 @@ static void mark_leaving(struct lead_step *s, uint32_t goal)
 
             if (!counts(lead, w))
                 continue;
-            if (have > goal && !w->leaving && (pass == 1 || !in_target(lead, &w->place))) {
+            if (have > goal && !w->leaving && (pass == 1 || !lead_in_target(lead, &w->place))) {
                 w->leaving = true;
                 have--;
-            } else if (have < goal && w->leaving && in_target(lead, &w->place)) {
+            } else if (have < goal && w->leaving && lead_in_target(lead, &w->place)) {
                 w->leaving = false;
                 have++;
             }

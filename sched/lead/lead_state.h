@@ -106,6 +106,7 @@ struct shoal_lead {
     uint64_t again_ns;    /* no replica is started before: one has ended by itself */
     uint32_t again_count; /* so many did since one stood */
     char again_text[SHOAL_JOB_REASON_BYTES];
+    uint32_t floor; /* of a service: replicas that it gives to nobody; UINT32_MAX: all */
     uint32_t backoffs;
     /* Epochs. */
     bool revoking;      /* the running epoch is to end */
@@ -230,6 +231,8 @@ void lead_confirm(struct lead_step *s);
 void lead_renew(struct lead_step *s);
 void lead_cancel(struct lead_step *s);
 void lead_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max);
+/* The allocation names this slot as the job's. */
+bool lead_in_target(const struct shoal_lead *lead, const struct shoal_placement *place);
 /* A host has kept the slot that a task has left: a promise as if it had been asked for. */
 void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct shoal_worker_report *report);
 

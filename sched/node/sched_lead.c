@@ -377,6 +377,18 @@ void sched_job_facts(const struct sched_group *g, struct shoal_job_facts *facts)
     facts->applied = g->applied;
 }
 
+void sched_lead_floor(struct shoal_sched *s, struct shoal_job_id job, uint32_t count)
+{
+    struct sched_group *g = sched_group_find(s, job);
+    struct shoal_lead_event event = { .kind = SHOAL_LEAD_FLOOR, .u.floor = count };
+
+    SHOAL_ASSERT(s->actions != NULL); /* within a step */
+    if (g == NULL || g->lead == NULL)
+        return; /* the leader is another node now: there it is said anew */
+    sched_lead_event(s, g, &event);
+    sched_group_dirty(s, g);
+}
+
 /* The lead of a job hears of its ledger too, when it is here. */
 void sched_lead_records_mark(struct shoal_sched *s, const struct shoal_host_event *from)
 {

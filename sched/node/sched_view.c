@@ -175,6 +175,7 @@ static void view_led(const struct shoal_sched *s, struct sched_view *view)
             .device = g->job->spec.device,
             .needs = shoal_framework_needs(g->job->spec.framework),
             .elastic = g->job->spec.elastic || g->job->tasks != NULL, /* an array takes what there is */
+            .service = shoal_job_spec_serves(&g->job->spec),
         };
         shoal_lead_demand(g->lead, &job->min, &job->max);
         for (uint32_t p = 0; p < g->job->placement_count; p++) {
@@ -226,6 +227,7 @@ static void view_others(const struct shoal_sched *s, struct sched_view *view)
             .class_hash = summary->class_hash,
             .needs = shoal_framework_needs(summary->framework),
             .elastic = summary->elastic || summary->tasks_all > 0,
+            .service = summary->serves && summary->tasks_all > 0,
         };
         for (unsigned h = 0; h < summary->host_count; h++) {
             for (uint32_t slot = 0; slot < SHOAL_SLOTS_MAX; slot++) {

@@ -109,6 +109,8 @@ void shoal_allocate_destroy(struct shoal_allocate *work)
 static bool job_before(const struct shoal_allocate_job *a, const struct shoal_allocate_job *b)
 {
     SHOAL_ASSERT(a != b); /* A1: of two different jobs */
+    if (a->service != b->service)
+        return a->service;
     if (a->priority != b->priority)
         return a->priority > b->priority;
     if (a->ticket_ms != b->ticket_ms)
@@ -413,8 +415,13 @@ static void count_held(struct shoal_allocate *work)
         work->jobs[owner].held++;
         work->jobs[owner].pool_kept[pool]++;
     }
-    for (uint32_t i = 0; i < v->job_count; i++)
-        work->jobs[i].running = work->jobs[i].max > 0 && work->jobs[i].held >= work->jobs[i].min;
+    for (uint32_t i = 0; i < v->job_count; i++) {
+        struct job_work *jw = &work->jobs[i];
+
+        if (v->jobs[i].service && jw->held < jw->min)
+            jw->min = jw->held; /* rule 1; the rest of its minimum is rule 2's */
+        jw->running = jw->max > 0 && jw->held >= jw->min;
+    }
 }
 
 /* Rule 1. A gang stays in the very pools it is in: those units leave the pools for good. */
@@ -444,6 +451,25 @@ static void keep_running(struct shoal_allocate *work)
         if (jw->running && work->view->jobs[work->job_order[i]].elastic)
             (void)pour(work, jw->family, jw->min); /* fits: it is held */
     }
+}
+
+static void share(struct shoal_allocate *work, uint32_t from, uint32_t to);
+
+/* Rule 2: services come first in the order. */
+static void admit_services(struct shoal_allocate *work)
+{
+    uint32_t count = 0;
+
+    while (count < work->view->job_count && work->view->jobs[work->job_order[count]].service) {
+        struct job_work *jw = &work->jobs[work->job_order[count]];
+
+        SHOAL_ASSERT(jw->running || jw->max == 0); /* rule 1 has no minimum for it that it does not hold */
+        jw->max = work->view->jobs[work->job_order[count++]].min;
+    }
+    if (count > 0)
+        share(work, 0, count);
+    for (uint32_t i = 0; i < count; i++)
+        work->jobs[work->job_order[i]].max = work->view->jobs[work->job_order[i]].max;
 }
 
 /* Units of one family are alike: the gang takes whichever are there, and they leave the pools. */
@@ -563,6 +589,7 @@ static void share_rest(struct shoal_allocate *work)
         uint32_t j = i;
 
         while (j < work->view->job_count &&
+               work->view->jobs[work->job_order[j]].service == work->view->jobs[work->job_order[i]].service &&
                work->view->jobs[work->job_order[j]].priority == work->view->jobs[work->job_order[i]].priority)
             j++;
         share(work, i, j);
@@ -902,6 +929,8 @@ static void finish_grants(struct shoal_allocate *work)
         grant->held = jw->held;
         if (jw->admitted)
             grant->why = jw->count >= jw->max ? SHOAL_ALLOCATE_GIVEN : SHOAL_ALLOCATE_SHARED;
+        if (work->view->jobs[j].service && jw->admitted && jw->count < jw->max)
+            grant->why = grant->mesh == 0 ? SHOAL_ALLOCATE_TOO_LARGE : SHOAL_ALLOCATE_FULL;
     }
 }
 
@@ -921,78 +950,10 @@ enum shoal_err shoal_allocate(struct shoal_allocate *work, const struct shoal_al
     make_grants(work);
     count_held(work);
     keep_running(work);
+    admit_services(work);
     admit_waiting(work);
     share_rest(work);
     place(work);
     finish_grants(work);
     return SHOAL_OK;
-}
-
-static const char *kind_text(const struct shoal_allocate_job *job)
-{
-    static const char *const kinds[SHOAL_JOB_DEVICE_COUNT][3] = {
-        [SHOAL_JOB_DEVICE_AUTO] = { "slots", "slots of hosts with torch", "slots of hosts with TensorFlow" },
-        [SHOAL_JOB_DEVICE_CPU] = { "CPU slots", "CPU slots of hosts with torch", "CPU slots of hosts with TensorFlow" },
-        [SHOAL_JOB_DEVICE_GPU] = { "GPU slots", "GPU slots of hosts with torch", "GPU slots of hosts with TensorFlow" },
-    };
-
-    SHOAL_ASSERT(job->device < SHOAL_JOB_DEVICE_COUNT);
-    return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
-}
-
-/* Do some hosts have something else than it needs? Only then its slots are named by it. */
-static bool frameworks_matter(const struct shoal_allocate_input *view, const struct shoal_allocate_job *job)
-{
-    SHOAL_ASSERT(view->host_count == 0 || view->hosts != NULL);
-    for (uint32_t h = 0; h < view->host_count; h++)
-        if (!shoal_host_serves(view->hosts[h].serves, job->needs))
-            return true;
-    return false;
-}
-
-void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
-                            char *text, size_t cap)
-{
-    const struct shoal_allocate_grant *grant = &out->grants[job];
-    struct shoal_allocate_job told = view->jobs[job];
-    const struct shoal_allocate_job *j = &told;
-    char head[SHOAL_JOB_ID_TEXT_BYTES] = "";
-
-    SHOAL_ASSERT(job < view->job_count);
-    if (!frameworks_matter(view, j))
-        told.needs = 0;
-    if (grant->head >= 0)
-        shoal_job_id_text(view->jobs[grant->head].id, head);
-    switch (grant->why) {
-    case SHOAL_ALLOCATE_GIVEN:
-        (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j));
-        return;
-    case SHOAL_ALLOCATE_SHARED:
-        (void)snprintf(text, cap,
-                       "given %u %s of at most %u: its fair share among the running jobs of the %u in the mesh",
-                       grant->count, kind_text(j), j->max, grant->mesh);
-        return;
-    case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
-    case SHOAL_ALLOCATE_TOO_LARGE:
-        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or %s", j->min,
-                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh,
-                       j->needs != 0 ? "install it in the Python of more hosts and start their agents again" : "add hosts");
-        return;
-    case SHOAL_ALLOCATE_HEAD:
-        (void)snprintf(text, cap,
-                       "first in the queue: needs %u %s, %u are held for it so far; it starts when running jobs end",
-                       j->min, kind_text(j), grant->avail);
-        return;
-    case SHOAL_ALLOCATE_BEHIND:
-        (void)snprintf(text, cap,
-                       "needs %u %s: what is free is held for %s, which is before it in the queue; raise its priority "
-                       "to go first",
-                       j->min, kind_text(j), head);
-        return;
-    case SHOAL_ALLOCATE_FULL:
-        (void)snprintf(text, cap, "needs %u %s: all %u of the mesh are taken by running jobs; it starts when one ends",
-                       j->min, kind_text(j), grant->mesh);
-        return;
-    }
-    (void)snprintf(text, cap, "%s", "");
 }

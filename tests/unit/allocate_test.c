@@ -129,20 +129,86 @@ static const struct row rows[] = {
       { G, SHOAL_ALLOCATE_HEAD, SHOAL_ALLOCATE_FULL } },
 };
 
-static void test_table(void **state)
+#define E 1 /* elastic */
+#define V 2 /* a service */
+static const struct row service_rows[] = {
+    { "a service takes what an elastic job has above its minimum",
+      { 6 },
+      { { 0, E, 1, 6, 6 }, { 0, V, 1, 3, 0 } },
+      { 3, 3 },
+      { S, G } },
+    { "... and all of that", { 6 }, { { 0, E, 2, 6, 6 }, { 0, V, 1, 9, 1 } }, { 2, 4 }, { S, SHOAL_ALLOCATE_FULL } },
+    { "a higher priority of the job changes nothing",
+      { 6 },
+      { { 9, E, 1, 6, 6 }, { 0, V, 1, 4, 0 } },
+      { 2, 4 },
+      { S, G } },
+    { "a minimum is never touched",
+      { 4 },
+      { { 0, E, 2, 4, 2 }, { 0, E, 2, 4, 2 }, { 0, V, 1, 3, 0 } },
+      { 2, 2, 0 },
+      { S, S, SHOAL_ALLOCATE_FULL } },
+    { "the job has it back when the load is gone",
+      { 6 },
+      { { 0, E, 1, 6, 3 }, { 0, V, 1, 1, 1 } },
+      { 5, 1 },
+      { S, G } },
+    { "two services share what there is",
+      { 5 },
+      { { 0, E, 1, 5, 5 }, { 0, V, 1, 9, 0 }, { 0, V, 1, 9, 0 } },
+      { 1, 2, 2 },
+      { S, SHOAL_ALLOCATE_FULL, SHOAL_ALLOCATE_FULL } },
+    { "a service that asks for little leaves the rest to the other",
+      { 6 },
+      { { 0, E, 1, 6, 6 }, { 0, V, 1, 1, 0 }, { 0, V, 1, 9, 0 } },
+      { 1, 1, 4 },
+      { S, G, SHOAL_ALLOCATE_FULL } },
+    { "from zero: the first replica comes before a gang that waits",
+      { 4 },
+      { { 0, E, 1, 4, 4 }, { 9, 0, 4, 4, 0 }, { 0, V, 1, 1, 0 } },
+      { 3, 0, 1 },
+      { S, SHOAL_ALLOCATE_HEAD, G } },
+    { "replicas above the minimum make room for a gang that fits",
+      { 6 },
+      { { 0, V, 2, 6, 6 }, { 0, 0, 3, 3, 0 } },
+      { 3, 3 },
+      { SHOAL_ALLOCATE_FULL, G } },
+    { "... and those of the minimum for none",
+      { 6 },
+      { { 0, V, 4, 6, 6 }, { 0, 0, 3, 3, 0 } },
+      { 6, 0 },
+      { G, SHOAL_ALLOCATE_HEAD } },
+    { "a service makes room for another one's minimum",
+      { 6 },
+      { { 0, V, 1, 6, 6 }, { 0, V, 2, 2, 0 } },
+      { 4, 2 },
+      { SHOAL_ALLOCATE_FULL, G } },
+    { "... as far as its own goes",
+      { 4 },
+      { { 0, V, 3, 4, 4 }, { 0, V, 3, 3, 0 } },
+      { 3, 1 },
+      { SHOAL_ALLOCATE_FULL, SHOAL_ALLOCATE_FULL } },
+    { "less than its minimum is better than nothing",
+      { 4 },
+      { { 0, 0, 2, 2, 2 }, { 0, V, 3, 3, 0 } },
+      { 2, 2 },
+      { G, SHOAL_ALLOCATE_FULL } },
+};
+
+static void check_rows(const struct row *table, size_t count)
 {
-    (void)state;
-    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+    for (size_t r = 0; r < count; r++) {
         struct scene s = { .view = { .host_count = 0 } };
         uint32_t at = 0;
 
         wire(&s);
-        for (unsigned h = 0; h < 3 && rows[r].hosts[h] > 0; h++)
-            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, rows[r].hosts[h]);
-        for (unsigned j = 0; j < 5 && rows[r].jobs[j].max > 0; j++) {
-            add_job(&s, rows[r].jobs[j].priority, j, rows[r].jobs[j].elastic != 0, rows[r].jobs[j].min,
-                    rows[r].jobs[j].max);
-            for (uint32_t i = 0; i < rows[r].jobs[j].held; i++)
+        for (unsigned h = 0; h < 3 && table[r].hosts[h] > 0; h++)
+            add_host(&s, (uint8_t)(h + 1), SHOAL_JOB_DEVICE_CPU, table[r].hosts[h]);
+        for (unsigned j = 0; j < 5 && table[r].jobs[j].max > 0; j++) {
+            add_job(&s, table[r].jobs[j].priority, j, table[r].jobs[j].elastic != 0, table[r].jobs[j].min,
+                    table[r].jobs[j].max);
+            s.jobs[j].service = table[r].jobs[j].elastic == V;
+            for (uint32_t i = 0; i < table[r].jobs[j].held; i++)
                 s.slots[at++] = (int32_t)j;
         }
         assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
@@ -150,9 +216,9 @@ static void test_table(void **state)
             char text[300] = "";
 
             shoal_allocate_explain(&s.view, &s.out, j, text, sizeof(text));
-            if (s.grants[j].count != rows[r].want[j] || s.grants[j].why != rows[r].why[j] || text[0] == '\0')
-                fail_msg("%s: job %u: want %u (why %d) got %u (why %d: %s)", rows[r].name, j, rows[r].want[j],
-                         (int)rows[r].why[j], s.grants[j].count, (int)s.grants[j].why, text);
+            if (s.grants[j].count != table[r].want[j] || s.grants[j].why != table[r].why[j] || text[0] == '\0')
+                fail_msg("%s: job %u: want %u (why %d) got %u (why %d: %s)", table[r].name, j, table[r].want[j],
+                         (int)table[r].why[j], s.grants[j].count, (int)s.grants[j].why, text);
         }
     }
 }
@@ -200,9 +266,22 @@ static void test_a_job_goes_where_its_framework_is(void **state)
     }
 }
 
+static void test_table(void **state)
+{
+    (void)state;
+    check_rows(rows, sizeof(rows) / sizeof(rows[0]));
+}
+
+static void test_services(void **state)
+{
+    (void)state;
+    check_rows(service_rows, sizeof(service_rows) / sizeof(service_rows[0]));
+}
+
 /* ---- Random views ---- */
 
-static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each)
+static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t hosts, uint32_t jobs, uint32_t slots_each,
+                         bool services)
 {
     memset(s, 0, sizeof(*s));
     wire(s);
@@ -218,6 +297,7 @@ static void random_scene(struct scene *s, struct shoal_rand *rand, uint32_t host
 
         add_job(s, (uint32_t)shoal_rand_below(rand, 2), shoal_rand_below(rand, 3), shoal_rand_below(rand, 2) == 0, min,
                 min + (uint32_t)shoal_rand_below(rand, 4));
+        s->jobs[j].service = services && s->jobs[j].elastic && shoal_rand_below(rand, 2) == 0;
         if (!s->jobs[j].elastic)
             s->jobs[j].max = s->jobs[j].min;
         if (shoal_rand_below(rand, 8) == 0)
@@ -417,7 +497,8 @@ static void test_brute_force(void **state)
         uint32_t counts[JOBS], got[JOBS];
 
         shoal_rand_init(&rand, seed);
-        random_scene(&s, &rand, (uint32_t)shoal_rand_below(&rand, 4) + 1, (uint32_t)shoal_rand_below(&rand, 4) + 1, 4);
+        random_scene(&s, &rand, (uint32_t)shoal_rand_below(&rand, 4) + 1, (uint32_t)shoal_rand_below(&rand, 4) + 1, 4,
+                     false);
         assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
         check_places(&s, seed);
         admitted_by_hand(&s, in);
@@ -436,6 +517,44 @@ static void test_brute_force(void **state)
     }
 }
 
+/* What a service may want beyond what it has, elastic jobs have only as far as nothing can be moved to give it to the
+ * service; and whoever trains keeps its minimum. */
+static void test_services_first(void **state)
+{
+    static struct scene s;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6000; seed++) {
+        struct shoal_rand rand;
+        uint32_t counts[JOBS];
+        bool in[JOBS];
+
+        shoal_rand_init(&rand, seed * 7 + 3);
+        random_scene(&s, &rand, (uint32_t)shoal_rand_below(&rand, 4) + 1, (uint32_t)shoal_rand_below(&rand, 4) + 1, 4,
+                     true);
+        assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
+        check_places(&s, seed);
+        for (uint32_t j = 0; j < s.view.job_count; j++) {
+            counts[j] = s.grants[j].count;
+            in[j] = counts[j] > 0;
+            if (!s.jobs[j].service && s.jobs[j].max > 0 && held_by(&s, j) >= s.jobs[j].min && counts[j] < s.jobs[j].min)
+                fail_msg("seed %llu: job %u lost its minimum", (unsigned long long)seed, j);
+        }
+        for (uint32_t j = 0; j < s.view.job_count; j++) {
+            for (uint32_t k = 0; s.jobs[j].service && counts[j] < s.jobs[j].max && k < s.view.job_count; k++) {
+                if (s.jobs[k].service || !s.jobs[k].elastic || counts[k] <= s.jobs[k].min)
+                    continue;
+                counts[k]--;
+                counts[j]++;
+                if (feasible(&s, counts, in))
+                    fail_msg("seed %llu: job %u has what service %u wants", (unsigned long long)seed, k, j);
+                counts[k]++;
+                counts[j]--;
+            }
+        }
+    }
+}
+
 static void test_fixpoint(void **state)
 {
     static struct scene s, t;
@@ -445,7 +564,7 @@ static void test_fixpoint(void **state)
         struct shoal_rand rand;
 
         shoal_rand_init(&rand, seed * 3 + 1);
-        random_scene(&s, &rand, 5, 8, 4);
+        random_scene(&s, &rand, 5, 8, 4, seed % 2 == 0);
         assert_int_equal(shoal_allocate(work, &s.view, &s.out), SHOAL_OK);
         t = s;
         wire(&t);
@@ -467,7 +586,7 @@ static void test_order(void **state)
         uint32_t job_at[JOBS], host_at[HOSTS];
 
         shoal_rand_init(&rand, seed * 5 + 2);
-        random_scene(&s, &rand, 5, 8, 4);
+        random_scene(&s, &rand, 5, 8, 4, seed % 2 == 0);
         memset(&t, 0, sizeof(t));
         wire(&t);
         for (uint32_t i = 0; i < JOBS; i++)
@@ -594,9 +713,10 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table), cmocka_unit_test(test_a_job_goes_where_its_framework_is),
-        cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint),
-        cmocka_unit_test(test_order), cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_a_job_goes_where_its_framework_is),
+        cmocka_unit_test(test_services),    cmocka_unit_test(test_services_first),
+        cmocka_unit_test(test_brute_force), cmocka_unit_test(test_fixpoint), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_large),
     };
     int failed;
 

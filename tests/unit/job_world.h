@@ -994,6 +994,12 @@ static inline void w_init_array(struct world *w, uint64_t seed, bool elastic, ui
     (void)snprintf(spec.creator, sizeof(spec.creator), "ada");
     (void)snprintf(spec.main_file, sizeof(spec.main_file), "t.py");
     (void)snprintf(spec.array, sizeof(spec.array), "%s", array);
+    if (strcmp(array, SHOAL_SERVICE_ARRAY) == 0) {
+        (void)snprintf(spec.service, sizeof(spec.service), "digits");
+        spec.user_cmd = true;
+        spec.replicas = max;
+        spec.workers_max = 1;
+    }
     assert_int_equal(shoal_job_spec_encode(&spec, bytes, sizeof(bytes), &len), SHOAL_OK);
     founding.spec = shoal_view_of(bytes, len);
     assert_int_equal(shoal_job_create(&w->job, &founding), SHOAL_OK);

@@ -279,6 +279,78 @@ static void test_others_get_their_share(void **state)
     expect_clean();
 }
 
+static void begin_service(uint64_t seed, uint32_t replicas, uint32_t slots)
+{
+    w_init_array(&w, seed, false, 1, replicas, SHOAL_SERVICE_ARRAY);
+    w.trace = getenv("TRACE") != NULL;
+    w.script_ns = 3600 * SHOAL_S; /* a replica does not end by itself */
+    w.target = slots;
+    w.task_that_fails = SHOAL_ARRAY_NONE;
+}
+
+static void yields(uint32_t slots)
+{
+    w.target = slots;
+    w_target(&w);
+}
+
+/* A service's replicas give their slots to whoever the allocation names, when that has lasted, and come back. */
+static void test_a_service_yields(void **state)
+{
+    uint32_t min, max;
+
+    (void)state;
+    begin_service(12, 6, 12);
+    w_new_lead(&w, 0);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    yields(4);
+    w_run_for(&w, SHOAL_S);
+    yields(6); /* it was for a moment only */
+    w_run_for(&w, SHOAL_S + 500 * SHOAL_MS);
+    yields(4);
+    w_run_for(&w, SHOAL_S + 500 * SHOAL_MS);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 4);
+    w_run_for(&w, 10 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 4);
+    assert_int_equal(w.job->tasks->replicas, 6);
+    yields(6);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    shoal_lead_demand(w.lead, &min, &max);
+    assert_int_equal(min * 100 + max, 606); /* nobody has said how many it has at least: it gives none away */
+    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = 2 });
+    shoal_lead_demand(w.lead, &min, &max);
+    assert_int_equal(min * 100 + max, 206);
+    w_lead(&w, &(struct shoal_lead_event){ .kind = SHOAL_LEAD_FLOOR, .u.floor = 0 });
+    shoal_lead_demand(w.lead, &min, &max);
+    assert_int_equal(min * 100 + max, 106); /* its first replica answers what is held */
+    w_deinit(&w);
+}
+
+/* Replicas on a host that is not heard are in no allocation, so it takes none of the others for them. */
+static void test_a_silent_host_takes_no_replica_from_others(void **state)
+{
+    (void)state;
+    begin_service(13, 6, 12);
+    w_new_lead(&w, 0);
+    w_run_for(&w, SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    w.hosts[1].cut = true;
+    w_health(&w, 1, 9);
+    yields(4); /* two of the replicas are there */
+    w_run_for(&w, 6 * SHOAL_S);
+    w.hosts[1].cut = false;
+    w_health(&w, 1, 10);
+    yields(6);
+    w_run_for(&w, 6 * SHOAL_S);
+    assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
+    assert_int_equal(w.runs, 6); /* the very same ones */
+    w_deinit(&w);
+}
+
 static void strike(uint32_t step)
 {
     uint32_t host = (uint32_t)shoal_rand_below(&w.rand, W_HOSTS);
@@ -340,6 +412,8 @@ int main(void)
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_stop_counts),
         cmocka_unit_test(test_others_get_their_share),
+        cmocka_unit_test(test_a_service_yields),
+        cmocka_unit_test(test_a_silent_host_takes_no_replica_from_others),
         cmocka_unit_test(test_chance),
     };
 

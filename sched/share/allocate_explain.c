@@ -1,0 +1,113 @@
+/* What the allocation says of one job, as a line for a person. */
+#include "shoal/allocate.h"
+
+#include "shoal/job_facts.h"
+
+#include "shoal/banned.h"
+
+static const char *kind_text(const struct shoal_allocate_job *job)
+{
+    static const char *const kinds[SHOAL_JOB_DEVICE_COUNT][3] = {
+        [SHOAL_JOB_DEVICE_AUTO] = { "slots", "slots of hosts with torch", "slots of hosts with TensorFlow" },
+        [SHOAL_JOB_DEVICE_CPU] = { "CPU slots", "CPU slots of hosts with torch", "CPU slots of hosts with TensorFlow" },
+        [SHOAL_JOB_DEVICE_GPU] = { "GPU slots", "GPU slots of hosts with torch", "GPU slots of hosts with TensorFlow" },
+    };
+
+    SHOAL_ASSERT(job->device < SHOAL_JOB_DEVICE_COUNT);
+    return kinds[job->device][(job->needs & SHOAL_SERVES_TENSORFLOW) != 0 ? 2 : (job->needs & SHOAL_SERVES_TORCH) != 0];
+}
+
+#define HOLDERS_MAX 2u /* that are named */
+
+/* Whom a service has nothing to take from: those that keep the slots which it would like to have. */
+static void explain_service(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
+                            char *text, size_t cap)
+{
+    uint32_t others = 0, slots = 0;
+    size_t used;
+
+    SHOAL_ASSERT(view->jobs[job].service && cap > 1);
+    (void)snprintf(text, cap, "given %u of %u slots; held by ", out->grants[job].count, view->jobs[job].max);
+    for (uint32_t i = 0; i < view->job_count; i++) {
+        char id[SHOAL_JOB_ID_TEXT_BYTES];
+
+        if (i == job || out->grants[i].count == 0)
+            continue;
+        slots += out->grants[i].count;
+        if (others++ >= HOLDERS_MAX)
+            continue;
+        used = strlen(text);
+        shoal_job_id_text(view->jobs[i].id, id);
+        (void)snprintf(text + used, cap - used, "%s%s (%u)", others > 1 ? ", " : "", id, out->grants[i].count);
+    }
+    used = strlen(text);
+    if (others > HOLDERS_MAX)
+        (void)snprintf(text + used, cap - used, " and %u more, %u slots together", others - HOLDERS_MAX, slots);
+    else if (others == 0)
+        (void)snprintf(text + used, cap - used, "nobody: the mesh has no more");
+    used = strlen(text);
+    (void)snprintf(text + used, cap - used,
+                   others > 0 ? ", which have no more than they need at least: it grows when one of them ends"
+                              : "; add hosts");
+}
+
+/* Do some hosts have something else than it needs? Only then its slots are named by it. */
+static bool frameworks_matter(const struct shoal_allocate_input *view, const struct shoal_allocate_job *job)
+{
+    SHOAL_ASSERT(view->host_count == 0 || view->hosts != NULL);
+    for (uint32_t h = 0; h < view->host_count; h++)
+        if (!shoal_host_serves(view->hosts[h].serves, job->needs))
+            return true;
+    return false;
+}
+
+void shoal_allocate_explain(const struct shoal_allocate_input *view, const struct shoal_allocate_out *out, uint32_t job,
+                            char *text, size_t cap)
+{
+    const struct shoal_allocate_grant *grant = &out->grants[job];
+    struct shoal_allocate_job told = view->jobs[job];
+    const struct shoal_allocate_job *j = &told;
+    char head[SHOAL_JOB_ID_TEXT_BYTES] = "";
+
+    SHOAL_ASSERT(job < view->job_count);
+    if (!frameworks_matter(view, j))
+        told.needs = 0;
+    if (grant->head >= 0)
+        shoal_job_id_text(view->jobs[grant->head].id, head);
+    if (j->service && grant->why == SHOAL_ALLOCATE_FULL) {
+        explain_service(view, out, job, text, cap);
+        return;
+    }
+    switch (grant->why) {
+    case SHOAL_ALLOCATE_GIVEN:
+        (void)snprintf(text, cap, "given %u of %u %s", grant->count, j->max, kind_text(j));
+        return;
+    case SHOAL_ALLOCATE_SHARED:
+        (void)snprintf(text, cap,
+                       "given %u %s of at most %u: its fair share among the running jobs of the %u in the mesh",
+                       grant->count, kind_text(j), j->max, grant->mesh);
+        return;
+    case SHOAL_ALLOCATE_NONE: (void)snprintf(text, cap, "wants no slots now"); return;
+    case SHOAL_ALLOCATE_TOO_LARGE:
+        (void)snprintf(text, cap, "needs %u %s%s, but the whole mesh has %u: ask for fewer workers or %s", j->min,
+                       kind_text(j), j->class_hash != 0 ? " of its numeric class" : "", grant->mesh,
+                       j->needs != 0 ? "install it in the Python of more hosts and start their agents again" : "add hosts");
+        return;
+    case SHOAL_ALLOCATE_HEAD:
+        (void)snprintf(text, cap,
+                       "first in the queue: needs %u %s, %u are held for it so far; it starts when running jobs end",
+                       j->min, kind_text(j), grant->avail);
+        return;
+    case SHOAL_ALLOCATE_BEHIND:
+        (void)snprintf(text, cap,
+                       "needs %u %s: what is free is held for %s, which is before it in the queue; raise its priority "
+                       "to go first",
+                       j->min, kind_text(j), head);
+        return;
+    case SHOAL_ALLOCATE_FULL:
+        (void)snprintf(text, cap, "needs %u %s: all %u of the mesh are taken by running jobs; it starts when one ends",
+                       j->min, kind_text(j), grant->mesh);
+        return;
+    }
+    (void)snprintf(text, cap, "%s", "");
+}
