@@ -275,6 +275,8 @@ void agent_serve_ended(struct agent *agent, uint64_t worker_id);
 void agent_serve_ask(struct agent *agent, struct agent_job *job);
 /* The file that has the answer. */
 void agent_serve_document(const struct agent *agent, const struct agent_job *job, char *path, size_t cap);
+/* A worker is to end; a replica that has requests in hand ends when it has answered them. */
+void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns);
 void agent_serve_look(struct agent *agent); /* now and then: others hear how much is in hand here */
 /* Where its kernel is to listen. */
 void agent_serve_socket(const struct agent *agent, const struct agent_job *job, const struct agent_run *run, char *path,

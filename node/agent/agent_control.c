@@ -504,7 +504,7 @@ static void carry_out_order(struct agent *agent, const struct shoal_host_order *
         break;
     case SHOAL_HOST_DO_FREEZE: workers_freeze(agent->workers, order->u.worker.worker_id); break;
     case SHOAL_HOST_DO_THAW: workers_thaw(agent->workers, order->u.worker.worker_id); break;
-    case SHOAL_HOST_DO_KILL: workers_kill(agent->workers, order->u.worker.worker_id, order->u.worker.grace_ns); break;
+    case SHOAL_HOST_DO_KILL: agent_serve_stop(agent, order->u.worker.worker_id, order->u.worker.grace_ns); break;
     case SHOAL_HOST_DO_SEND: agent_worker_send(agent, order); break;
     case SHOAL_HOST_DO_REVOKE: workers_revoke(agent->workers, order->u.revoke.job, order->u.revoke.epoch_word); break;
     case SHOAL_HOST_DO_FETCH:

@@ -33,10 +33,23 @@ static void on_broken(void *arg, uint64_t worker_id, const char *text)
     workers_kill(agent->workers, worker_id, 0);
 }
 
+static void on_drained(void *arg, uint64_t worker_id, uint64_t grace_ns)
+{
+    struct agent *agent = arg;
+
+    workers_kill(agent->workers, worker_id, grace_ns);
+}
+
+void agent_serve_stop(struct agent *agent, uint64_t worker_id, uint64_t grace_ns)
+{
+    if (grace_ns == 0 || !serve_host_drain(agent->serve, worker_id, grace_ns))
+        workers_kill(agent->workers, worker_id, grace_ns);
+}
+
 void agent_serve_create(struct agent *agent)
 {
-    agent->serve = serve_host_create(
-        &(struct serve_host_options){ .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken });
+    agent->serve = serve_host_create(&(struct serve_host_options){
+        .loop = &agent->loop, .arg = agent, .changed = on_changed, .broken = on_broken, .drained = on_drained });
     agent->serving_told.count = UINT8_MAX; /* an earlier life of this host may have told of replicas */
 }
 

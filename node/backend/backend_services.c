@@ -201,7 +201,11 @@ static const char *why_of(const struct shoal_job_facts *facts, uint32_t replicas
 {
     if (facts == NULL || ready >= replicas)
         return "";
-    return shoal_job_state_ended((enum shoal_job_state)facts->state) ? facts->reason : facts->pending;
+    if (shoal_job_state_ended((enum shoal_job_state)facts->state))
+        return facts->reason;
+    if (facts->pending[0] == '\0' && facts->task_counts[SHOAL_TASK_RUNNING] > ready)
+        return "its kernels are placed and start: the service's logs say how far they are";
+    return facts->pending;
 }
 
 /* `facts`: as the job's leader says; NULL: as gossip has it. */

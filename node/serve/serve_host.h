@@ -8,7 +8,8 @@
  * H2. A kernel has at most as many requests as it said that it takes; a request that ended without it counts until the
  *     kernel has answered.
  * H3. What a kernel says wrongly (no frame, an id that it does not have, parts beyond what it was told that it may send) ends
- *     its process: it is told to `broken`. */
+ *     its process: it is told to `broken`.
+ * H4. A replica that is to be stopped gets no more requests and answers those that it has, as far as there is time. */
 #ifndef SHOAL_NODE_SERVE_HOST_H
 #define SHOAL_NODE_SERVE_HOST_H
 
@@ -28,6 +29,8 @@ struct serve_host_options {
     void (*changed)(void *arg);
     /* H3; or the kernel says itself that it cannot serve. */
     void (*broken)(void *arg, uint64_t worker_id, const char *text);
+    /* H4: nothing is in hand any more, or its time is over. */
+    void (*drained)(void *arg, uint64_t worker_id, uint64_t grace_ns);
 };
 
 struct serve_answer {
@@ -61,6 +64,8 @@ struct serve_host *serve_host_create(const struct serve_host_options *options);
 /* A replica's process is being started; its kernel will listen at `path`. `limit_s` as in serve_facts. */
 void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t worker_id, uint32_t index,
                       const char *path, uint32_t limit_s);
+/* H4. False: it has nothing in hand. True: `drained` says when, with the grace given here; again changes nothing. */
+bool serve_host_drain(struct serve_host *host, uint64_t worker_id, uint64_t grace_ns);
 /* Its process has ended. */
 void serve_host_end(struct serve_host *host, uint64_t worker_id);
 

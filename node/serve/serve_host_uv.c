@@ -15,6 +15,8 @@
 #define SERVICES_MAX SERVE_FACTS_MAX
 #define SWEEP_MS 50
 #define PATH_BYTES 108
+/* Of the 30 s that a leader gives a replica to end: what is left is for the kernel's own shutdown. */
+#define DRAIN_NS (20 * SHOAL_S)
 
 enum request_state { REQUEST_WAITING, REQUEST_IN_KERNEL, REQUEST_OVER };
 
@@ -41,6 +43,8 @@ struct kernel_link;
 struct replica {
     bool used;
     bool ready;
+    uint64_t drained_ns; /* H4: no request waits for it longer; 0: it is not being stopped */
+    uint64_t grace_ns;
     struct shoal_job_id job;
     uint64_t worker_id;
     uint32_t index;
@@ -132,6 +136,11 @@ static struct replica *replica_find(struct serve_host *host, uint64_t worker_id)
     return NULL;
 }
 
+static bool takes(const struct replica *replica, struct shoal_job_id job)
+{
+    return replica->used && replica->ready && replica->drained_ns == 0 && shoal_job_id_equal(replica->job, job);
+}
+
 /* The one with the least in hand of those that have room. */
 static struct replica *replica_free(struct serve_host *host, struct shoal_job_id job)
 {
@@ -140,8 +149,7 @@ static struct replica *replica_free(struct serve_host *host, struct shoal_job_id
     for (unsigned i = 0; i < REPLICAS_MAX; i++) {
         struct replica *r = &host->replicas[i];
 
-        if (r->used && r->ready && r->running < r->batch && shoal_job_id_equal(r->job, job) &&
-            (best == NULL || r->running < best->running))
+        if (takes(r, job) && r->running < r->batch && (best == NULL || r->running < best->running))
             best = r;
     }
     return best;
@@ -150,7 +158,7 @@ static struct replica *replica_free(struct serve_host *host, struct shoal_job_id
 static bool any_ready(const struct serve_host *host, struct shoal_job_id job)
 {
     for (unsigned i = 0; i < REPLICAS_MAX; i++)
-        if (host->replicas[i].used && host->replicas[i].ready && shoal_job_id_equal(host->replicas[i].job, job))
+        if (takes(&host->replicas[i], job))
             return true;
     return false;
 }
@@ -324,6 +332,17 @@ static void on_ready(struct serve_host *host, struct replica *replica, const str
         dispatch(host, service);
 }
 
+/* H4. Told once; a stop that is repeated finds nothing in hand. */
+static void say_drained(struct serve_host *host, struct replica *replica)
+{
+    uint64_t grace_ns = replica->grace_ns;
+
+    if (replica->drained_ns == 0 || grace_ns == 0)
+        return;
+    replica->grace_ns = 0;
+    host->options.drained(host->options.arg, replica->worker_id, grace_ns);
+}
+
 /* False: it answers what it was not asked. */
 static bool on_done(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
 {
@@ -350,6 +369,8 @@ static bool on_done(struct serve_host *host, struct replica *replica, const stru
     else
         request_end(request, SHOAL_OK, "", &answer);
     request_unref(request);
+    if (replica->requests == NULL)
+        say_drained(host, replica);
     return true;
 }
 
@@ -395,7 +416,8 @@ static bool on_message(struct serve_host *host, struct replica *replica, struct 
     } else if (fine && m->kind == KERNEL_PART) {
         fine = on_part(host, replica, m);
         if (!fine)
-            (void)snprintf(text, sizeof(text), "the kernel sent parts of an answer beyond what it was told that it may");
+            (void)snprintf(text, sizeof(text),
+                           "the kernel sent parts of an answer beyond what it was told that it may");
     } else if (fine && m->kind == KERNEL_FAILED) {
         memcpy(text, m->text, sizeof(text));
         fine = false;
@@ -516,7 +538,8 @@ static void end_late(struct serve_host *host, struct service *service, uint64_t 
         *at = request->next;
         service->waiting_count--;
         service->waiting_bytes -= request->body.len;
-        request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT, no_answer);
+        request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT,
+                    no_answer);
         request_unref(request);
         at = &service->waiting; /* its `done` may have changed the list */
     }
@@ -558,6 +581,8 @@ static void on_sweep(uv_timer_t *timer)
         if (replica->link == NULL)
             replica_connect(host, replica);
         end_late_in_kernel(replica, now);
+        if (replica->drained_ns != 0 && now >= replica->drained_ns)
+            say_drained(host, replica);
         needed = needed || replica->link == NULL || replica->requests != NULL;
     }
     if (!needed) {
@@ -610,6 +635,25 @@ void serve_host_start(struct serve_host *host, struct shoal_job_id job, uint64_t
     sweep_start(host);
 }
 
+bool serve_host_drain(struct serve_host *host, uint64_t worker_id, uint64_t grace_ns)
+{
+    struct replica *replica = replica_find(host, worker_id);
+
+    SHOAL_ASSERT(grace_ns > 0);
+    if (replica == NULL)
+        return false;
+    if (replica->drained_ns == 0) {
+        replica->drained_ns = uv_hrtime() + DRAIN_NS;
+        replica->grace_ns = grace_ns;
+        refuse_waiting(host, replica->job);
+        host->options.changed(host->options.arg);
+    }
+    if (replica->requests != NULL && replica->grace_ns != 0)
+        return true;
+    replica->grace_ns = 0;
+    return false;
+}
+
 void serve_host_end(struct serve_host *host, uint64_t worker_id)
 {
     struct replica *replica = replica_find(host, worker_id);
@@ -660,14 +704,12 @@ static struct request *request_create(struct serve_host *host, const struct serv
     request->handed = ask->handed;
     request->done = ask->done;
     request->arg = ask->arg;
-    if (ask->take != NULL &&
-        kernel_infer_head(&head, ask->take->len, request->head, &request->head_len) == SHOAL_OK) {
+    if (ask->take != NULL && kernel_infer_head(&head, ask->take->len, request->head, &request->head_len) == SHOAL_OK) {
         request->body = *ask->take;
         *ask->take = (struct shoal_buf){ 0 };
         return request;
     }
-    if (ask->take == NULL &&
-        kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
+    if (ask->take == NULL && kernel_infer_head(&head, ask->body.len, request->head, &request->head_len) == SHOAL_OK &&
         (ask->body.len == 0 || shoal_buf_append(&request->body, ask->body.bytes, ask->body.len) == SHOAL_OK))
         return request;
     shoal_buf_deinit(&request->body);
@@ -791,8 +833,12 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
         for (unsigned i = 0; i < REPLICAS_MAX; i++) {
             const struct replica *r = &host->replicas[i];
 
-            if (!r->used || !r->ready || !shoal_job_id_equal(r->job, f->job))
+            if (!r->used || !shoal_job_id_equal(r->job, f->job))
                 continue;
+            if (!takes(r, f->job)) {
+                f->open += requests_of(r); /* H4 */
+                continue;
+            }
             f->ready++;
             f->limit_s = r->limit_s > f->limit_s ? r->limit_s : f->limit_s;
             f->room += r->batch;

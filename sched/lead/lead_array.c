@@ -105,9 +105,9 @@ void lead_array_ended(struct lead_step *s, const struct lworker *worker)
     lead->again_count++;
     (void)snprintf(lead->again_text, sizeof(lead->again_text),
                    "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
-                 worker->report.signalled ? "signal" : "exit status", worker->report.status,
-                 worker->report.text[0] != '\0' ? ": " : "", worker->report.text,
-                 (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));
+                   worker->report.signalled ? "signal" : "exit status", worker->report.status,
+                   worker->report.text[0] != '\0' ? ": " : "", worker->report.text,
+                   (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));
 }
 
 static void stop_replica(struct lead_step *s, struct lworker *w, const char *why)
@@ -173,11 +173,37 @@ static struct lworker *next_to_go(struct shoal_lead *lead)
     return last;
 }
 
+/* Nobody takes the place of a replica that may still run. */
+static void say_silent(struct shoal_lead *lead, uint32_t silent)
+{
+    SHOAL_ASSERT(lead->again_count == 0); /* else it says how replicas end */
+    lead->again_text[0] = '\0';
+    if (silent > 0)
+        (void)snprintf(lead->again_text, sizeof(lead->again_text),
+                       "%u of its replicas are on hosts that are not heard; others are started %u s after these fell "
+                       "silent, when their leases there have ended",
+                       silent, (unsigned)(lead->options.lease_ns / SHOAL_S + 1));
+}
+
+const char *lead_array_waits(const struct shoal_lead *lead)
+{
+    uint32_t stand = 0;
+
+    SHOAL_ASSERT(lead->job->tasks != NULL);
+    if (lead->again_text[0] != '\0')
+        return lead->again_text;
+    for (uint32_t i = 0; i < lead->worker_cap; i++)
+        stand += lworker_lives(&lead->workers[i]) && lead->workers[i].ended_ns == 0;
+    if (stand >= lead->job->tasks->replicas)
+        return "";
+    return lead->has_target && lead->target < lead->job->tasks->replicas ? lead->target_why : lead->pending;
+}
+
 /* T5. */
 void lead_array_shrink(struct lead_step *s)
 {
     struct shoal_lead *lead = s->lead;
-    uint32_t stand = 0, counted = 0, most;
+    uint32_t stand = 0, counted = 0, silent = 0, most;
     bool young = false;
 
     if (lead->job->tasks == NULL || !shoal_job_spec_serves(&lead->job->spec))
@@ -195,9 +221,12 @@ void lead_array_shrink(struct lead_step *s)
         else
             stand++;
         counted += w->ended_ns == 0 && is_counted(s, w);
+        silent += w->ended_ns == 0 && host_lost(lead_find_host(lead, w->place.node));
     }
     if (stand > 0 && !young && s->now_ns >= lead->again_ns + STOOD_NS)
         lead->again_count = 0; /* the loop is over: what else it waits for is said again */
+    if (lead->again_count == 0)
+        say_silent(lead, silent);
     for (most = may_stand(s, stand, counted); stand > most; stand--) {
         struct lworker *last = next_to_go(lead);
 

@@ -31,8 +31,8 @@ static const char *waits_for(const struct shoal_lead *lead)
     SHOAL_ASSERT(lead->job->state < SHOAL_JOB_STATE_COUNT);
     if (shoal_job_state_ended((enum shoal_job_state)lead->job->state))
         return "";
-    if (lead->again_count > 0 && lead->again_text[0] != '\0')
-        return lead->again_text;
+    if (shoal_job_spec_serves(&lead->job->spec) && lead_array_waits(lead)[0] != '\0')
+        return lead_array_waits(lead);
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER && lead->target_why[0] != '\0')
         return lead->target_why;
     if (lead->job->state <= SHOAL_JOB_PENDING_CRD_SCHEDULER || lead->job->state == SHOAL_JOB_RECOVERING ||

@@ -105,7 +105,7 @@ struct shoal_lead {
     uint64_t backoff_ns; /* a gang that did not come together waits until then */
     uint64_t again_ns;    /* no replica is started before: one has ended by itself */
     uint32_t again_count; /* so many did since one stood */
-    char again_text[SHOAL_JOB_REASON_BYTES];
+    char again_text[SHOAL_JOB_REASON_BYTES]; /* how; or what else a service waits for */
     uint32_t floor; /* of a service: replicas that it gives to nobody; UINT32_MAX: all */
     uint32_t backoffs;
     /* Epochs. */
@@ -239,6 +239,8 @@ void lead_on_kept(struct lead_step *s, const struct lhost *host, const struct sh
 /* lead_array.c */
 /* Replicas beyond what a service is to have, or on hosts that are drained, are stopped. */
 void lead_array_shrink(struct lead_step *s);
+/* What a service waits for that has fewer replicas than it is to have; "": nothing. */
+const char *lead_array_waits(const struct shoal_lead *lead);
 /* A replica ended by itself: the next start waits. */
 void lead_array_ended(struct lead_step *s, const struct lworker *worker);
 /* The ends of tasks that the log does not hold yet, into an entry of kind TASKS. Returns how many. */

@@ -333,6 +333,8 @@ static void test_a_service_yields(void **state)
 /* Replicas on a host that is not heard are in no allocation, so it takes none of the others for them. */
 static void test_a_silent_host_takes_no_replica_from_others(void **state)
 {
+    static struct shoal_job_facts facts;
+
     (void)state;
     begin_service(13, 6, 12);
     w_new_lead(&w, 0);
@@ -342,12 +344,16 @@ static void test_a_silent_host_takes_no_replica_from_others(void **state)
     w_health(&w, 1, 9);
     yields(4); /* two of the replicas are there */
     w_run_for(&w, 6 * SHOAL_S);
+    shoal_lead_facts(w.lead, &facts);
+    assert_non_null(strstr(facts.pending, "2 of its replicas are on hosts that are not heard"));
     w.hosts[1].cut = false;
     w_health(&w, 1, 10);
     yields(6);
     w_run_for(&w, 6 * SHOAL_S);
     assert_int_equal(w_alive(&w, SHOAL_JOB_TASK), 6);
     assert_int_equal(w.runs, 6); /* the very same ones */
+    shoal_lead_facts(w.lead, &facts);
+    assert_string_equal(facts.pending, "");
     w_deinit(&w);
 }
 
