@@ -24,7 +24,7 @@ PARTS = ("swarm", "raft", "leases", "churn", "power")
 UNITS = ("raft", "raft_wire", "scenario_raft", "scenario_gossip", "swim", "swim_queue", "swim_steady", "gossip_pool", "records", "support", "slots",
          "lead", "lead_array", "epoch_next", "link_breaks", "allocate", "array", "mesh", "job", "pack", "host_wire", "list_merge",
          "list_query", "sched", "sched_wire", "sched_index", "sched_steady", "sched_keep", "sched_recover", "sched_mesh",
-         "sched_found", "sched_park", "sched_archive", "sched_archive_told", "sched_random", "raft_random", "datagram", "control_record", "seal",
+         "sched_found", "sched_park", "sched_archive", "sched_archive_told", "sched_summary", "sched_random", "raft_random", "datagram", "control_record", "seal",
          "noise", "collective", "tree_walk", "blob", "store", "store_powercut", "results", "log_merged", "workers", "runner")
 
 # Those that look at a folder's rules themselves are built, and run, first.
@@ -37,7 +37,7 @@ NEAR = {"gossip/": ("swim", "swim_queue", "records", "scenario_gossip", "swim_st
         "sched/node/sched_found": ("sched_found", "sched"), "sched/node/sched_settle": ("sched_found", "sched"),
         "sched/node/sched_keep": ("sched_keep", "sched"), "sched/node/sched_recover": ("sched_recover", "sched"),
         "sched/node/sched_archive": ("sched_archive_told", "sched_archive", "sched_index"),
-        "sched/node/sched_summary": ("sched_archive_told", "sched", "sched_archive"),
+        "sched/node/sched_summary": ("sched_summary", "sched", "sched_archive"),
         "sched/node/sched_copy": ("sched_mesh", "sched_recover"), "sched/node/sched_seal": ("sched_mesh", "sched_recover")}
 
 

@@ -1,9 +1,7 @@
 /* What hosts say of an archived job, and when: nothing before it is durable, and never less than they know. */
-#include "shoal/job_facts.h"
 #include "shoal/sched_look.h"
 #include "sched_net.h"
 
-#include "sched/node/sched_view.h"
 #include "sched/node/sched_wire.h"
 
 #include "shoal/banned.h"
@@ -47,21 +45,28 @@ static unsigned record_at(const struct net *net, unsigned at, struct shoal_job_i
     return archived.final ? 2 : 1;
 }
 
-/* Whether a record of it, or a deletion's mark, has been flushed there. */
-static bool record_on_disk(const struct net *net, unsigned at, struct shoal_job_id job)
+/* The record of it that has been flushed there, and its bytes. */
+static bool record_flushed(const struct net *net, unsigned at, struct shoal_job_id job, struct archive_record *record,
+                           struct shoal_view *bytes)
 {
     for (size_t i = 0; i < net->nodes[at].disk_count; i++) {
         const struct disk_group *g = &net->nodes[at].disk[i];
-        struct archive_record record;
-        struct shoal_view bytes;
         size_t signed_len;
         bool final;
 
-        if (g->used && g->has_snapshot && sched_kept_decode(g->snapshot.bytes, &final, &bytes) == SHOAL_OK &&
-            sched_archive_decode(bytes, &record, &signed_len) == SHOAL_OK && shoal_job_id_equal(record.job, job))
+        if (g->used && g->has_snapshot && sched_kept_decode(g->snapshot.bytes, &final, bytes) == SHOAL_OK &&
+            sched_archive_decode(*bytes, record, &signed_len) == SHOAL_OK && shoal_job_id_equal(record->job, job))
             return true;
     }
     return false;
+}
+
+static bool record_on_disk(const struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct archive_record record;
+    struct shoal_view bytes;
+
+    return record_flushed(net, at, job, &record, &bytes);
 }
 
 static void wait_final(struct net *net, struct shoal_job_id job)
@@ -94,16 +99,19 @@ static void test_archived_waits_for_the_slowest_holder(void **state)
     net_destroy(net);
 }
 
-/* What node `at` answers to a HAVE of node `from`; false: nothing. */
-static bool asked(struct net *net, unsigned at, unsigned from, struct shoal_job_id job, struct frame *frame)
+/* What node `at` answers when node `from` says that it has the job, or with `record` gives it; false: nothing. */
+static bool asked(struct net *net, unsigned at, unsigned from, struct shoal_job_id job, struct shoal_view record,
+                  struct frame *frame)
 {
-    uint8_t bytes[256];
+    uint8_t bytes[4096];
     struct shoal_writer out = shoal_writer_init(bytes, sizeof(bytes));
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
 
     *frame = (struct frame){ .kind = FRAME_ARCHIVE };
     frame->u.archive.job = job;
-    frame->u.archive.word = ARCHIVE_HAVE;
+    frame->u.archive.word = record.len > 0 ? ARCHIVE_TAKE : ARCHIVE_HAVE;
+    frame->u.archive.final = record.len > 0;
+    frame->u.archive.record = record;
     assert_true(sched_frame_encode(frame, &out));
     event.u.frame.from = net->nodes[from].id;
     event.u.frame.bytes = shoal_writer_view(&out);
@@ -136,46 +144,69 @@ static void test_a_deletion_is_told_when_it_is_durable(void **state)
     while (record_at(net, 2, job) != 0 && net->now < end)
         net_run(net, NET_MS);
     assert_int_equal(record_at(net, 2, job), 0); /* it has heard of it */
-    assert_false(asked(net, 2, 1, job, &said) && said.u.archive.deleted);
+    assert_false(asked(net, 2, 1, job, (struct shoal_view){ 0 }, &said) && said.u.archive.deleted);
     net_run(net, 3 * NET_S);
-    assert_true(asked(net, 2, 1, job, &said));
+    assert_true(asked(net, 2, 1, job, (struct shoal_view){ 0 }, &said));
     assert_true(said.u.archive.deleted);
     net_destroy(net);
 }
 
-/* Y2: a summary comes back after its job's deletion, as it was before a partition: a guardian that has buried the job
- * says so once more, with a version above it, and believes nothing. */
-static void test_a_summary_that_comes_back_is_buried_again(void **state)
+/* A5: who was away while the job was deleted gives its record to a host that remembers the deletion: it is not taken, and
+ * the answer is the deletion. */
+static void test_the_record_of_a_deleted_job_is_not_taken(void **state)
 {
-    struct net *net = new_net(503);
+    struct net *net = new_net(505);
     struct shoal_job_id job = ended_job(net);
-    struct shoal_job_summary summary = {
-        .id = job, .state = SHOAL_JOB_RUNNING, .want_max = 1, .leader = net->nodes[1].id, .term = 2
-    };
-    struct shoal_sched_event event = { .kind = SHOAL_SCHED_SUMMARY };
-    uint8_t bytes[SHOAL_SCHED_SUMMARY_BYTES_MAX];
-    unsigned buried = 0;
-    size_t len;
+    struct archive_record record;
+    struct shoal_view bytes;
+    struct shoal_buf kept = { 0 };
+    struct frame said;
 
     (void)state;
+    wait_final(net, job);
+    net_run(net, NET_S);
+    assert_true(record_flushed(net, 2, job, &record, &bytes));
+    assert_int_equal(shoal_buf_append(&kept, bytes.bytes, bytes.len), SHOAL_OK);
     assert_int_equal(net_wait(net, net_ask(net, 0, SHOAL_SCHED_DELETE, job, true), 4 * NET_S)->err, SHOAL_OK);
-    net_run(net, 10 * NET_S);
-    assert_int_equal(shoal_job_summary_encode(&summary, bytes, sizeof(bytes), &len), SHOAL_OK);
-    event.u.summary.job = job;
-    event.u.summary.version = (struct shoal_sched_version){ 1, 2, 99 };
-    event.u.summary.payload = shoal_view_of(bytes, len);
-    assert_int_equal(shoal_sched_step(net->nodes[0].sched, &event, net->now, net->actions), SHOAL_OK);
-    for (uint32_t i = 0; i < net->actions->count; i++) {
-        const struct shoal_sched_action *action = &net->actions->list[i];
+    net_run(net, 3 * NET_S);
+    assert_int_equal(record_at(net, 2, job), 0);
+    assert_true(asked(net, 2, 1, job, shoal_buf_view(&kept), &said));
+    assert_true(said.u.archive.deleted);
+    assert_int_equal(record_at(net, 2, job), 0);
+    shoal_buf_deinit(&kept);
+    net_destroy(net);
+}
 
-        if (action->kind != SHOAL_SCHED_PUBLISH_SUMMARY)
-            continue;
-        assert_true(action->u.summary.tombstone);
-        assert_int_equal(action->u.summary.payload.len, 0);
-        buried++;
-    }
-    assert_int_equal(buried, 1);
-    assert_null(sched_summary_find(net->nodes[0].sched, job));
+/* The term of the record that lies on that node's disk; 0: there is none. */
+static uint64_t term_on_disk(const struct net *net, unsigned at, struct shoal_job_id job)
+{
+    struct archive_record record;
+    struct shoal_view bytes;
+
+    return record_flushed(net, at, job, &record, &bytes) ? record.version.term : 0;
+}
+
+/* A1: the leader is lost with its record on its way to the holders. Another one may hold a newer record than the next
+ * leader does, so that one makes its own. */
+static void test_a_new_leader_makes_its_own_record(void **state)
+{
+    struct net *net = new_net(504);
+    struct shoal_job_id job = ended_job(net);
+    unsigned leader = net_leader(net, job), slow = (leader + 1) % 3, next = (leader + 2) % 3;
+    uint64_t flush_ns = net->nodes[slow].flush_ns, end = net->now + 60 * NET_S;
+
+    (void)state;
+    net->nodes[slow].flush_ns = 2 * NET_S;
+    while (term_on_disk(net, next, job) == 0 && net->now < end)
+        net_run(net, NET_MS);
+    assert_int_equal(record_at(net, next, job), 1);
+    net_crash(net, leader);
+    net->nodes[slow].flush_ns = flush_ns;
+    net_run(net, 10 * NET_S);
+    net_start(net, leader);
+    wait_final(net, job);
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(term_on_disk(net, i, job) > 1);
     net_destroy(net);
 }
 
@@ -184,7 +215,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_archived_waits_for_the_slowest_holder),
         cmocka_unit_test(test_a_deletion_is_told_when_it_is_durable),
-        cmocka_unit_test(test_a_summary_that_comes_back_is_buried_again),
+        cmocka_unit_test(test_the_record_of_a_deleted_job_is_not_taken),
+        cmocka_unit_test(test_a_new_leader_makes_its_own_record),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
