@@ -177,6 +177,40 @@ static void test_the_record_of_a_deleted_job_is_not_taken(void **state)
     net_destroy(net);
 }
 
+/* A1: who holds another record of the job is given the own one once for each look, and not at each word that it says: two
+ * such hosts would talk for ever. */
+static void test_a_record_is_given_once_a_look(void **state)
+{
+    struct net *net = new_net(506);
+    struct shoal_job_id job = ended_job(net);
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct frame frame = { .kind = FRAME_ARCHIVE };
+    uint8_t bytes[512];
+    struct shoal_writer out = shoal_writer_init(bytes, sizeof(bytes));
+    unsigned given = 0;
+
+    (void)state;
+    wait_final(net, job);
+    net_run(net, NET_S);
+    frame.u.archive.job = job;
+    frame.u.archive.word = ARCHIVE_STATE;
+    memset(frame.u.archive.hash.bytes, 7, sizeof(frame.u.archive.hash.bytes));
+    assert_true(sched_frame_encode(&frame, &out));
+    event.u.frame.from = net->nodes[1].id;
+    event.u.frame.bytes = shoal_writer_view(&out);
+    for (unsigned turn = 0; turn < 20; turn++) {
+        assert_int_equal(shoal_sched_step(net->nodes[2].sched, &event, net->now, net->actions), SHOAL_OK);
+        for (uint32_t i = 0; i < net->actions->count; i++) {
+            const struct shoal_sched_action *action = &net->actions->list[i];
+
+            given += action->kind == SHOAL_SCHED_SEND && sched_frame_decode(action->u.send.bytes, &frame) == SHOAL_OK &&
+                     frame.kind == FRAME_ARCHIVE && frame.u.archive.word == ARCHIVE_TAKE;
+        }
+    }
+    assert_int_equal(given, 1);
+    net_destroy(net);
+}
+
 /* The term of the record that lies on that node's disk; 0: there is none. */
 static uint64_t term_on_disk(const struct net *net, unsigned at, struct shoal_job_id job)
 {
@@ -216,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_archived_waits_for_the_slowest_holder),
         cmocka_unit_test(test_a_deletion_is_told_when_it_is_durable),
         cmocka_unit_test(test_the_record_of_a_deleted_job_is_not_taken),
+        cmocka_unit_test(test_a_record_is_given_once_a_look),
         cmocka_unit_test(test_a_new_leader_makes_its_own_record),
     };
 

@@ -4,6 +4,8 @@
 #include "shoal/sched_ticket.h"
 #include "sched_net.h"
 
+#include "sched/node/sched_wire.h"
+
 #include "shoal/banned.h"
 
 static uint64_t submit_large(struct net *net, unsigned at, unsigned number, struct shoal_view ticket)
@@ -323,6 +325,90 @@ static void test_one_of_two_guardians_is_no_majority(void **state)
     net_destroy(net);
 }
 
+/* As its issuer, node 0. */
+static void sign_ticket(struct net *net, struct shoal_sched_ticket *ticket)
+{
+    uint8_t body[1024];
+    struct shoal_writer w = shoal_writer_init(body, sizeof(body));
+
+    assert_true(sched_ticket_encode_body(ticket, &w));
+    net_signature(net->nodes[0].key, shoal_writer_view(&w), ticket->signature);
+}
+
+/* What node `at` says at once to node 0, which offers it that record with job `number`'s specification;
+ * FOUND_ANSWERS: nothing yet. */
+static unsigned offered(struct net *net, unsigned at, const struct shoal_sched_ticket *ticket, unsigned number)
+{
+    static uint8_t spec[SHOAL_JOB_SPEC_BYTES_MAX], bytes[SHOAL_ENTRY_BYTES_MAX],
+        frame_bytes[SHOAL_ENTRY_BYTES_MAX + 64];
+    const struct founding_record record = { .ticket = *ticket,
+                                            .generation = 1,
+                                            .spec = shoal_view_of(spec, net_spec(number, spec, sizeof(spec))) };
+    struct shoal_writer w = shoal_writer_init(bytes, sizeof(bytes));
+    struct shoal_writer out = shoal_writer_init(frame_bytes, sizeof(frame_bytes));
+    struct shoal_sched_event event = { .kind = SHOAL_SCHED_FRAME };
+    struct frame frame = { .kind = FRAME_FOUND };
+
+    assert_true(sched_record_encode(&record, &w));
+    frame.u.found.record = shoal_writer_view(&w);
+    assert_true(sched_frame_encode(&frame, &out));
+    event.u.frame.from = net->nodes[0].id;
+    event.u.frame.bytes = shoal_writer_view(&out);
+    assert_int_equal(shoal_sched_step(net->nodes[at].sched, &event, net->now, net->actions), SHOAL_OK);
+    for (uint32_t i = 0; i < net->actions->count; i++) {
+        const struct shoal_sched_action *action = &net->actions->list[i];
+
+        if (action->kind == SHOAL_SCHED_SEND && sched_frame_decode(action->u.send.bytes, &frame) == SHOAL_OK &&
+            frame.kind == FRAME_FOUND_REPLY)
+            return frame.u.found_reply.answer;
+    }
+    return FOUND_ANSWERS;
+}
+
+static struct net_reply *ask_ticket(struct net *net, struct shoal_sched_ticket *ticket)
+{
+    struct shoal_sched_request request = { .kind = SHOAL_SCHED_TICKET, .spec_hash = net_spec_hash(1) };
+    struct net_reply *reply = net_wait(net, net_request(net, 0, &request), NET_S);
+
+    assert_int_equal(shoal_sched_ticket_decode(shoal_buf_view(&reply->ticket), ticket), SHOAL_OK);
+    return reply;
+}
+
+/* F1: one id, one body. A record with another one is not stored, and not said to be. */
+static void test_another_body_for_an_id_is_not_stored(void **state)
+{
+    struct net *net = net_create(80, 3, true);
+    struct shoal_sched_ticket ticket;
+    struct net_reply *reply = ask_ticket(net, &ticket);
+
+    (void)state;
+    assert_int_equal(net_wait(net, net_submit(net, 0, 1, shoal_buf_view(&reply->ticket)), 2 * NET_S)->err, SHOAL_OK);
+    net_run(net, NET_S);
+    assert_int_equal(offered(net, 1, &ticket, 1), FOUND_STORED);
+    ticket.spec_hash = net_spec_hash(2);
+    assert_int_equal(offered(net, 1, &ticket, 2), FOUND_OTHER);
+    net_destroy(net);
+}
+
+/* PROTOCOLS 1: a guardian is a node with the store that the ticket names. With another one it may have voted, and
+ * forgotten it. */
+static void test_another_store_is_no_guardian(void **state)
+{
+    struct net *net = net_create(81, 3, true);
+    struct shoal_sched_ticket ticket;
+
+    (void)state;
+    (void)ask_ticket(net, &ticket);
+    for (unsigned i = 0; i < ticket.guardian_count; i++)
+        if (shoal_node_id_equal(ticket.guardians[i].node, net->nodes[1].id))
+            ticket.guardians[i].store.bytes[3] ^= 1;
+    sign_ticket(net, &ticket);
+    assert_int_equal(offered(net, 1, &ticket, 1), FOUND_REFUSED);
+    assert_false(founded(net, 1, ticket.job));
+    assert_int_equal(offered(net, 2, &ticket, 1), FOUND_ANSWERS); /* its own store is the right one: being flushed */
+    net_destroy(net);
+}
+
 static void fill_store(struct net *net, unsigned at, uint8_t percent)
 {
     struct shoal_sched_event event = { .kind = SHOAL_SCHED_HEALTH };
@@ -467,6 +553,8 @@ int main(void)
         cmocka_unit_test(test_a_clock_that_was_ahead_bars_nothing),
         cmocka_unit_test(test_a_retry_after_the_guardians_were_replaced),
         cmocka_unit_test(test_one_of_two_guardians_is_no_majority),
+        cmocka_unit_test(test_another_body_for_an_id_is_not_stored),
+        cmocka_unit_test(test_another_store_is_no_guardian),
         cmocka_unit_test(test_a_full_store_founds_nothing),
         cmocka_unit_test(test_two_conductors_write_one_record),
         cmocka_unit_test(test_a_guardian_that_missed_the_founding_votes),

@@ -251,6 +251,25 @@ static void drain(struct net *net, unsigned at, bool on)
     net_tell_all(net, at, SHOAL_SCHED_NODE_ALIVE);
 }
 
+/* U5: a leader on a drained host hands its office over though nobody can take its place as a guardian. */
+static void test_a_drained_leader_hands_over(void **state)
+{
+    struct net *net = net_create(330, 3, true);
+    struct net_reply *reply = net_wait(net, net_submit(net, 0, 1, (struct shoal_view){ 0 }), 2 * NET_S);
+    unsigned leader;
+
+    (void)state;
+    assert_int_equal(reply->err, SHOAL_OK);
+    net_run(net, 15 * NET_S);
+    leader = net_leader(net, reply->job);
+    assert_true(leader < net->count);
+    drain(net, leader, true);
+    net_run(net, 15 * NET_S);
+    assert_true(net_leader(net, reply->job) < net->count);
+    assert_int_not_equal(net_leader(net, reply->job), leader);
+    net_destroy(net);
+}
+
 static bool is_empty(struct net *net, unsigned at)
 {
     char text[100];
@@ -843,6 +862,7 @@ static void test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_drained_leader_hands_over),
         cmocka_unit_test(test_who_has_not_told_of_itself_is_not_taken_for_one_of_the_version_before),
         cmocka_unit_test(test_the_founder_of_a_young_mesh_is_lost),
         cmocka_unit_test(test_a_mesh_of_two_is_in_no_hurry),
