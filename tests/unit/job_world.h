@@ -131,6 +131,7 @@ struct world {
     uint32_t target; /* slots that the allocation yields, taken from the hosts in order */
     bool target_set;
     uint64_t slot_banned; /* bit host * 8 + slot: not in the target */
+    uint64_t other_class; /* bit host: its engines are of another numeric class */
     /* What may go wrong. */
     uint32_t lose_pct, repeat_pct;
     uint64_t delay_ns;  /* up to */
@@ -330,7 +331,8 @@ static inline void w_hello(struct world *w, struct w_worker *worker)
     m.hello.worker_id = worker->id;
     m.hello.slot = worker->slot;
     memcpy(m.hello.token, worker->token, 16);
-    (void)snprintf(m.hello.numeric_class, sizeof(m.hello.numeric_class), "x86 test");
+    (void)snprintf(m.hello.numeric_class, sizeof(m.hello.numeric_class), "%s",
+                   w->other_class >> worker->host & 1 ? "arm test" : "x86 test");
     m.hello.call = worker->call;
     m.hello.epoch = shoal_epoch_of_word(worker->epoch);
     m.hello.closed = worker->closed;
