@@ -239,6 +239,7 @@ void shoal_comm_close(struct shoal_comm *comm)
     free(comm->driver_bytes);
     free(comm->copy_result);
     free(comm->touched);
+    free(comm->update.parts);
     (void)pthread_mutex_destroy(&comm->fabric_lock);
     (void)pthread_mutex_destroy(&comm->lock);
     free(comm);
@@ -365,6 +366,9 @@ enum shoal_err shoal_comm_ready(struct shoal_comm *comm, const struct shoal_comm
     atomic_store(&comm->applied, 0);
     atomic_store(&comm->complete, 0);
     comm->epoch.size = 0;
+    comm->update.count = 0;
+    comm->update.shown = 0;
+    atomic_store(&arena_my_words(&comm->arena)->update_begun, 0);
     records_clear(&comm->records, 0);
     fill_ready(comm, plan);
     step_reset(comm);

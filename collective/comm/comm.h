@@ -9,7 +9,7 @@
  *   op_memory.c     between the caller's memory and the arena      op_nccl.c   NCCL among the ranks of a host
  *   op_device.c     the calls of device.h
  *   driver.c        the driver's calls                             solo.c      an engine without an agent
- *   early.c         sums while backward still runs
+ *   early.c         sums while backward still runs              update.c    the update of weights, slice by slice
  *
  * Threads: the caller's, and the library thread. `lock` guards the agent socket, the closing of the epoch and the words
  * that need an open one; `fabric_lock` the transport and what hangs on it. Order: fabric_lock before lock. */
@@ -21,6 +21,7 @@
 #include <stdbool.h>
 
 #include "shoal/collective.h"
+#include "shoal/collective_update.h"
 #include "shoal/worker.h"
 
 #include "collective/memory/arena.h"
@@ -131,6 +132,17 @@ struct early {
     float divisor;      /* by which it was divided */
 };
 
+/* Of update.c. */
+struct update {
+    struct shoal_update_part *parts;
+    uint32_t cap;
+    uint32_t count;  /* 0: none was given for this step */
+    uint64_t digest; /* of what they do */
+    uint64_t turn;
+    uint64_t shown; /* the step whose new vectors the view of `turn` shows */
+    const struct shoal_update_part *last; /* where the last piece lay */
+};
+
 struct step_state {
     struct shoal_step step;
     bool assigned;
@@ -216,6 +228,7 @@ struct shoal_comm {
     bool finished;   /* done() was called */
     bool main_waits; /* the caller is receiving: the library thread only sends */
     struct step_state step;
+    struct update update;
     _Atomic uint64_t closed_ns; /* when the last epoch was closed; 0: the pause is over */
     uint8_t *copy_result;       /* private, committed buffers */
     uint8_t *touched;           /* private */
@@ -322,7 +335,19 @@ void early_reduce(struct shoal_comm *comm);
 /* Everyone has contributed: give `exchange` what is done already. */
 void early_end(struct shoal_comm *comm, struct exchange *exchange);
 
+/* ---- update.c ---- */
+/* A step is begun, or begun again: no update is given. */
+void update_begin(struct shoal_comm *comm);
+/* Bytes [at, at + len) of the sum lie at `g`, and I am their home: update them. */
+void update_slice(struct shoal_comm *comm, const uint8_t *g, uint64_t at, uint64_t len);
+/* My slices are updated: to be told with `reduced`. */
+void update_end(struct shoal_comm *comm);
+/* All have reduced: show the new vectors, if all have made them. */
+enum shoal_err update_show(struct shoal_comm *comm);
+
 struct arena_block;
+/* The slices of this epoch by the slot of their home here; returns their number. */
+uint32_t step_slices(const struct shoal_comm *comm, struct arena_part parts[SHOAL_RANKS_MAX]);
 void step_merge_block(struct shoal_comm *comm, struct arena_block *into, struct arena_block *from);
 void step_merge_local(struct shoal_comm *comm, struct arena_block *block);
 
@@ -391,6 +416,7 @@ struct exchange {
     enum fabric_kind partial_kind;
     enum fabric_kind result_kind;
     bool want_digest;
+    bool update; /* update_slice follows each final sum */
     bool may_fault;
     bool rest; /* in a host: my slice is in the result already, and in `digest`, from here on */
     uint64_t rest_end;

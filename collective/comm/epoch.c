@@ -194,6 +194,7 @@ static void reset_words(struct shoal_comm *comm)
     atomic_store(&words->state_taken, 0);
     atomic_store(&words->early, 0);
     atomic_store(&words->early_void, 0);
+    atomic_store(&words->updated, 0);
     atomic_store(&words->epoch, comm->epoch.word);
     comm->op = comm->op_number = 0;
     memset(words->said, 0, sizeof(words->said));

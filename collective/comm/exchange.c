@@ -158,6 +158,8 @@ static enum shoal_err sum_final(struct shoal_comm *comm, struct exchange *exchan
             memcpy(exchange->into[i] + at, exchange->into[0] + at, bytes);
         if (exchange->want_digest)
             exchange->digest += kernels_digest(exchange->into[0] + at, bytes, at);
+        if (exchange->update)
+            update_slice(comm, exchange->into[0] + at, at, bytes);
     }
     return SHOAL_OK;
 }
@@ -471,6 +473,8 @@ static bool outgoing_turn(struct shoal_comm *comm, struct exchange *exchange, st
             memcpy(exchange->into[i] + at, exchange->into[0] + at, len);
         if (exchange->want_digest)
             exchange->digest += kernels_digest(exchange->into[0] + at, len, at);
+        if (exchange->update)
+            update_slice(comm, exchange->into[0] + at, at, len);
         out->received++;
     }
     return out->received == out->chunks && out->sent == out->chunks &&

@@ -145,6 +145,7 @@ enum shoal_err shoal_step_assign(struct shoal_comm *comm, const struct shoal_ste
     epoch_range(comm, step->step, step->v_count, comm->epoch.rank, &state->begin, &state->end);
     keep_range(comm);
     early_begin(comm);
+    update_begin(comm);
     *count = tree_held_missing(&state->held, state->begin, state->end, v, cap);
     if (*count > 0)
         merge_leaf(comm);
@@ -448,6 +449,7 @@ void step_exchange(struct shoal_comm *comm, struct exchange *exchange)
         .partial_kind = FABRIC_PARTIAL,
         .result_kind = FABRIC_RESULT,
         .want_digest = true,
+        .update = vector,
         .may_fault = true,
     };
     exchange->into[0] = arena_mine(&comm->arena) + comm->arena.layout.result_at;
@@ -476,19 +478,17 @@ static enum shoal_err sum_vector(struct shoal_comm *comm, struct arena_block *lo
         early_end(comm, exchange);
     err = exchange_run(comm, exchange);
     arena_my_words(&comm->arena)->digest = exchange->digest;
+    update_end(comm);
     return err;
 }
 
-/* The result map shows the slices of this epoch: everybody has applied what it showed before. */
-static enum shoal_err compose(struct shoal_comm *comm)
+uint32_t step_slices(const struct shoal_comm *comm, struct arena_part parts[SHOAL_RANKS_MAX])
 {
     const struct epoch *epoch = &comm->epoch;
-    struct arena_part parts[SHOAL_RANKS_MAX];
     uint64_t bytes = comm->arena.layout.sum_elems * sizeof(float);
     uint32_t count = 0;
 
-    if (epoch->composed || bytes == 0)
-        return SHOAL_OK;
+    SHOAL_ASSERT(epoch->size <= SHOAL_RANKS_MAX);
     for (uint32_t rank = 0; rank < epoch->size; rank++) {
         uint32_t slot = epoch->peers[exchange_home(epoch, rank, epoch->host)].slot;
         uint64_t begin;
@@ -499,8 +499,18 @@ static enum shoal_err compose(struct shoal_comm *comm)
         if (begin < end)
             parts[count++] = (struct arena_part){ begin, end, slot, 0 };
     }
+    return count;
+}
+
+/* The result map shows the slices of this epoch: everybody has applied what it showed before. */
+static enum shoal_err compose(struct shoal_comm *comm)
+{
+    struct arena_part parts[SHOAL_RANKS_MAX];
+
+    if (comm->epoch.composed || comm->arena.layout.sum_elems == 0)
+        return SHOAL_OK;
     comm->epoch.composed = true;
-    return arena_compose(&comm->arena, parts, count, &comm->msg);
+    return arena_compose(&comm->arena, parts, step_slices(comm, parts), &comm->msg);
 }
 
 static enum shoal_err build_commit(struct shoal_comm *comm)
@@ -575,6 +585,8 @@ enum shoal_err shoal_step_reduce(struct shoal_comm *comm)
         err = comm_wait(comm, all_reduced, state->step.step);
     if (err == SHOAL_OK)
         err = compose(comm);
+    if (err == SHOAL_OK)
+        err = update_show(comm);
     if (err == SHOAL_OK)
         err = build_commit(comm);
     if (err != SHOAL_OK)

@@ -1,12 +1,15 @@
 #include "arena.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tree.h"
+
+#include "shoal/collective_update.h"
 
 #include "shoal/banned.h"
 
@@ -39,6 +42,9 @@ enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal
     if (plan->sum_elems > ELEMS_MAX || plan->copy_bytes > ELEMS_MAX || plan->scratch_bytes > ELEMS_MAX)
         return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "a model of %llu elements is beyond the limit of %llu",
                           (unsigned long long)plan->sum_elems, (unsigned long long)ELEMS_MAX);
+    if (plan->update_vectors > SHOAL_UPDATE_VECTORS)
+        return shoal_fail(msg, SHOAL_ERR_TOO_BIG, "an update of %u vectors: at most %u", plan->update_vectors,
+                          SHOAL_UPDATE_VECTORS);
     l.sum_elems = plan->sum_elems;
     l.copy_bytes = plan->copy_bytes;
     l.virtual_workers = plan->virtual_workers;
@@ -60,14 +66,16 @@ enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal
     l.stage_at = lay(&at, 2 * (uint64_t)ARENA_STAGE_BYTES);
     l.scratch_bytes = round_up(plan->scratch_bytes == 0 ? SHOAL_MIB : plan->scratch_bytes, ARENA_PAGE);
     l.scratch_at = lay(&at, l.scratch_bytes);
+    l.update_vectors = plan->update_vectors;
+    l.update_at = lay(&at, 2 * l.vector_bytes * l.update_vectors);
     l.stride = at;
     *layout = l;
     return SHOAL_OK;
 }
 
-static void *map_at(const struct arena *arena, void *want, uint64_t at, uint64_t bytes)
+static void *map_as(const struct arena *arena, int kind, void *want, uint64_t at, uint64_t bytes)
 {
-    int flags = want == NULL ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
+    int flags = want == NULL ? kind : kind | MAP_FIXED;
     void *map = mmap(want, bytes, PROT_READ | PROT_WRITE, flags, arena->fd, (off_t)at);
 
     SHOAL_ASSERT(at % ARENA_PAGE == 0);
@@ -77,6 +85,11 @@ static void *map_at(const struct arena *arena, void *want, uint64_t at, uint64_t
     (void)madvise(map, bytes, MADV_DONTFORK);
     (void)madvise(map, bytes, MADV_DONTDUMP);
     return map;
+}
+
+static void *map_at(const struct arena *arena, void *want, uint64_t at, uint64_t bytes)
+{
+    return map_as(arena, MAP_SHARED, want, at, bytes);
 }
 
 /* Writing at the end grows the file and, unlike ftruncate, can never shrink what another worker has grown. */
@@ -137,6 +150,11 @@ static void unmap_regions(struct arena *arena)
         (void)munmap(arena->map, arena->layout.vector_bytes);
     arena->map = NULL;
     arena->map_count = 0;
+    for (int i = 0; i < 2; i++) {
+        if (arena->views[i].at != NULL)
+            (void)munmap(arena->views[i].at, arena->layout.update_vectors * arena->layout.vector_bytes);
+        arena->views[i] = (struct arena_view){ 0 };
+    }
 }
 
 void arena_close(struct arena *arena)
@@ -147,11 +165,19 @@ void arena_close(struct arena *arena)
     *arena = (struct arena){ .fd = -1 };
 }
 
+static uint8_t *reserve(uint64_t bytes)
+{
+    void *reserved = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    SHOAL_ASSERT(bytes > 0);
+    return reserved == MAP_FAILED ? NULL : reserved;
+}
+
 enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout, struct shoal_msg *msg)
 {
     enum shoal_err err = grow(arena, ARENA_REGIONS_AT + layout->stride * (arena->slot + 1), msg);
     struct arena_part whole = { 0, layout->vector_bytes, arena->slot, 0 };
-    void *reserved;
+    uint64_t update_bytes = layout->update_vectors * layout->vector_bytes;
 
     SHOAL_ASSERT(layout->stride > 0 && layout->stride % ARENA_PAGE == 0);
     if (err != SHOAL_OK)
@@ -164,11 +190,12 @@ enum shoal_err arena_use(struct arena *arena, const struct arena_layout *layout,
     arena_my_words(arena)->stride = layout->stride;
     if (layout->vector_bytes == 0)
         return SHOAL_OK;
-    reserved = mmap(NULL, layout->vector_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reserved == MAP_FAILED)
+    arena->map = reserve(layout->vector_bytes);
+    for (int i = 0; i < 2 && update_bytes > 0; i++)
+        arena->views[i].at = reserve(update_bytes);
+    if (arena->map == NULL || (update_bytes > 0 && (arena->views[0].at == NULL || arena->views[1].at == NULL)))
         return shoal_fail(msg, SHOAL_ERR_FULL, "no address space for a result of %llu MiB",
                           (unsigned long long)(layout->vector_bytes >> 20));
-    arena->map = reserved;
     return arena_compose(arena, &whole, 1, msg);
 }
 
@@ -220,5 +247,86 @@ enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts
     }
     arena->map_count = count;
     words->map_count = count;
+    return SHOAL_OK;
+}
+
+/* ---- the views of an update ---- */
+
+#define PAGEMAP_SWAPPED (1ull << 62)
+#define PAGEMAP_PRESENT (1ull << 63)
+#define PAGEMAP_OF_FILE (1ull << 61)
+#define PAGES_A_READ 512u
+
+/* Pages that this process wrote to are its own from then on, and show nothing of the file any more: give them back. */
+static enum shoal_err drop_written(const uint8_t *at, uint64_t bytes, struct shoal_msg *msg)
+{
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    uint64_t entries[PAGES_A_READ];
+    uint64_t pages = bytes / ARENA_PAGE;
+    uint64_t first = (uint64_t)(uintptr_t)at / ARENA_PAGE;
+    bool read = fd >= 0;
+
+    for (uint64_t done = 0; done < pages && read; done += PAGES_A_READ) {
+        uint64_t count = pages - done < PAGES_A_READ ? pages - done : PAGES_A_READ;
+
+        read = pread(fd, entries, count * 8, (off_t)((first + done) * 8)) == (ssize_t)(count * 8);
+        for (uint64_t i = 0; i < count && read; i++)
+            if ((entries[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) != 0 && (entries[i] & PAGEMAP_OF_FILE) == 0)
+                read = madvise((void *)(uintptr_t)((first + done + i) * ARENA_PAGE), ARENA_PAGE, MADV_DONTNEED) == 0;
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    return read ? SHOAL_OK : shoal_fail(msg, SHOAL_ERR_INVALID, "cannot tell which pages were written: %s", strerror(errno));
+}
+
+static bool same_view(const struct arena_view *view, const struct arena_part *parts, uint32_t count)
+{
+    bool same = view->count == count;
+
+    SHOAL_ASSERT(count <= SHOAL_RANKS_MAX);
+    for (uint32_t i = 0; i < count && same; i++)
+        same = view->parts[i].begin == parts[i].begin && view->parts[i].end == parts[i].end &&
+               view->parts[i].slot == parts[i].slot;
+    return same;
+}
+
+enum shoal_err arena_show_update(struct arena *arena, uint64_t turn, const struct arena_part *parts, uint32_t count,
+                                 struct shoal_msg *msg)
+{
+    const struct arena_layout *layout = &arena->layout;
+    struct arena_view *view = &arena->views[turn & 1];
+
+    SHOAL_ASSERT(view->at != NULL);
+    view->turn = turn;
+    if (same_view(view, parts, count))
+        return drop_written(view->at, layout->update_vectors * layout->vector_bytes, msg);
+    view->count = 0;
+    for (uint32_t i = 0; i < count * layout->update_vectors; i++) {
+        const struct arena_part *part = &parts[i / layout->update_vectors];
+        uint32_t vector = i % layout->update_vectors;
+        uint64_t at = ARENA_REGIONS_AT + part->slot * layout->stride + arena_update_at(layout, turn, vector) + part->begin;
+
+        if (map_as(arena, MAP_PRIVATE, view->at + vector * layout->vector_bytes + part->begin, at,
+                   part->end - part->begin) == NULL)
+            return shoal_fail(msg, SHOAL_ERR_FULL, "cannot map a slice of the update: %s", strerror(errno));
+    }
+    memcpy(view->parts, parts, count * sizeof(*parts));
+    view->count = count;
+    return SHOAL_OK;
+}
+
+enum shoal_err arena_keep_update(struct arena *arena, struct arena_view *view, struct shoal_msg *msg)
+{
+    uint64_t bytes = arena->layout.update_vectors * arena->layout.vector_bytes;
+    uint8_t *next = view->at == NULL || view->count == 0 ? NULL : reserve(bytes);
+    void *copy = next == NULL ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (copy == MAP_FAILED)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "no memory for %llu MiB of weights and state",
+                          (unsigned long long)(bytes >> 20));
+    memcpy(copy, view->at, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, view->at) == MAP_FAILED)
+        return shoal_fail(msg, SHOAL_ERR_FULL, "cannot keep weights in place: %s", strerror(errno));
+    *view = (struct arena_view){ .at = next };
     return SHOAL_OK;
 }

@@ -2,13 +2,15 @@
  *
  *   | head | words of slot 0 | ... | words of slot 63 |  region of slot 0  |  region of slot 1  | ...
  *                                                      contribution, world, commit blocks | partial sums | work |
- *                                                      result | stage
+ *                                                      result | stage | scratch | new weights and state, twice
  *
  * I1. A worker writes its own words page and its own region only, the bell in the head apart.
  * I2. Words of an epoch are written only while it is open (collective.h I2); a reader looks at `epoch` first.
  * I3. The result of a step lies in slices, each in the region of the worker that is its home on this host. What a
  *     worker sees as one vector is a composed mapping of those slices (the result map); it is composed anew at the
  *     first reduction of an epoch, when everybody has applied what the old one showed.
+ * I4. So do the vectors of an update (collective_update.h), by turns in two places. What a
+ *     worker sees of them is private: what it writes there stays with it.
  *
  * The file is sparse: memory is taken for what is touched. It only ever grows (by a write at its new end). */
 #ifndef COLLECTIVE_ARENA_H
@@ -126,6 +128,10 @@ struct arena_words {
     uint32_t nccl_ok;
     uint32_t pad6;
     char nccl_id[128]; /* rank 0 */
+    /* of an update (update.c of comm) */
+    uint64_t update_digest;        /* of what it does; written before `updated` */
+    _Atomic uint64_t updated;      /* step: the slices homed here are */
+    _Atomic uint64_t update_begun; /* turn: what was two turns before is being overwritten */
 };
 _Static_assert(sizeof(struct arena_words) <= ARENA_PAGE, "the words of a worker fit a page");
 _Static_assert((SHOAL_SLOTS_MAX + 1) * ARENA_PAGE <= ARENA_REGIONS_AT, "all words lie before the regions");
@@ -168,6 +174,8 @@ struct arena_layout {
     uint64_t stage_at;
     uint64_t scratch_at;
     uint64_t scratch_bytes;
+    uint64_t update_at;
+    uint32_t update_vectors; /* of one of its two places */
     uint64_t stride;
 };
 
@@ -181,6 +189,12 @@ struct arena {
     uint8_t *map; /* vector_bytes, stable address */
     uint32_t map_count;
     struct arena_part map_parts[SHOAL_RANKS_MAX];
+    struct arena_view {
+        uint8_t *at; /* update_vectors * vector_bytes; NULL: none */
+        uint64_t turn;
+        uint32_t count;
+        struct arena_part parts[SHOAL_RANKS_MAX];
+    } views[2]; /* of the update, by the last bit of the turn */
 };
 
 enum shoal_err arena_layout_init(struct arena_layout *layout, const struct shoal_comm_plan *plan,
@@ -195,6 +209,17 @@ uint8_t *arena_region(struct arena *arena, uint32_t slot);
 /* Compose the result map from `parts`, and say so in my words. */
 enum shoal_err arena_compose(struct arena *arena, const struct arena_part *parts, uint32_t count,
                              struct shoal_msg *msg);
+
+/* Show the slices of the update in the view of its turn, and drop what I wrote there myself. */
+enum shoal_err arena_show_update(struct arena *arena, uint64_t turn, const struct arena_part *parts, uint32_t count,
+                                 struct shoal_msg *msg);
+/* The view becomes memory of the process, as it is, for good; the next one lies elsewhere. */
+enum shoal_err arena_keep_update(struct arena *arena, struct arena_view *view, struct shoal_msg *msg);
+/* Where in a region vector `i` of an update lies. */
+static inline uint64_t arena_update_at(const struct arena_layout *layout, uint64_t turn, uint32_t i)
+{
+    return layout->update_at + ((turn & 1) * layout->update_vectors + i) * layout->vector_bytes;
+}
 
 static inline uint8_t *arena_mine(const struct arena *arena) { return arena->regions[arena->slot]; }
 static inline struct arena_words *arena_my_words(const struct arena *arena) { return arena->words[arena->slot]; }

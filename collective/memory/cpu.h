@@ -3,8 +3,15 @@
 #ifndef COLLECTIVE_CPU_H
 #define COLLECTIVE_CPU_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+static inline void cpu_root_plain(float *x)
+{
+    for (int i = 0; i < 16; i++)
+        x[i] = sqrtf(x[i]);
+}
 
 /* float16 to float32 and back, so many at once. */
 #define CPU_F16C_LANES 8
@@ -44,6 +51,15 @@ static inline bool cpu_has_avx512(void)
            __builtin_cpu_supports("avx512vl");
 }
 
+/* The roots of 16 floats, correctly rounded as IEEE 754 has it. */
+CPU_AVX2 static inline void cpu_root_avx2(float *x)
+{
+    _mm256_storeu_ps(x, _mm256_sqrt_ps(_mm256_loadu_ps(x)));
+    _mm256_storeu_ps(x + 8, _mm256_sqrt_ps(_mm256_loadu_ps(x + 8)));
+}
+
+CPU_AVX512 static inline void cpu_root_avx512(float *x) { _mm512_storeu_ps(x, _mm512_sqrt_ps(_mm512_loadu_ps(x))); }
+
 /* In a loop that spins: the other thread of the core may go on. */
 static inline void cpu_pause(void) { __builtin_ia32_pause(); }
 
@@ -74,6 +90,9 @@ static inline bool cpu_has_avx2(void) { return false; }
 static inline bool cpu_has_avx512(void) { return false; }
 
 static inline void cpu_pause(void) {}
+
+static inline void cpu_root_avx2(float *x) { cpu_root_plain(x); }
+static inline void cpu_root_avx512(float *x) { cpu_root_plain(x); }
 
 #endif
 #endif

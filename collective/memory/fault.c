@@ -22,6 +22,7 @@ static const char *const point_names[FAULT_POINT_COUNT] = {
     [FAULT_MID_EARLY] = "mid_early",
     [FAULT_BEFORE_REDUCE] = "before_reduce",
     [FAULT_MID_REDUCE] = "mid_reduce",
+    [FAULT_MID_UPDATE] = "mid_update",
     [FAULT_SLICES_DONE] = "slices_done",
     [FAULT_AFTER_REDUCE] = "after_reduce",
     [FAULT_BEFORE_COMPLETE] = "before_complete",

@@ -19,6 +19,7 @@ enum fault_point {
     FAULT_MID_EARLY, /* in the middle of a sum of such parts */
     FAULT_BEFORE_REDUCE,
     FAULT_MID_REDUCE,
+    FAULT_MID_UPDATE,  /* some of my slices' weights are updated, out of place; the rest is not */
     FAULT_SLICES_DONE, /* my slices are, the others' I do not have yet */
     FAULT_AFTER_REDUCE,
     FAULT_BEFORE_COMPLETE,

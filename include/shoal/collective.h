@@ -96,6 +96,7 @@ struct shoal_comm_plan {
     uint32_t metric_count; /* values per mini-batch, <= 16; [0] is the loss */
     const char *const *metric_names;
     uint64_t scratch_bytes; /* arena memory of shoal_comm_scratch for all_reduce and broadcast; 0: 1 MiB */
+    uint32_t update_vectors; /* of shoal_step_update (collective_update.h); 0: the caller updates by itself */
 };
 /* Lay out the arena, start the library thread and the transports, tell the agent. May be called again for the next
  * call; then earlier slot pointers are void. TOO_BIG: beyond limits.h, or no memory. */

@@ -7,7 +7,8 @@
  *
  * An engine takes its options from the bundle, if it can be read, else from the command line. Options: elems, v (mini-
  * batches a step), samples, minibatch, epochs, buffers (doubles), ballast (MiB kept resident), compute_us (a
- * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew). CWORKER_BUG plants one of four bugs at step 5, v =
+ * mini-batch), ops (1: try the collectives outside of steps first; 2: one worker calls a barrier where the others train), parts (a gradient is given in so many, the last one first), anew (1: some are begun wrongly, and given anew), update (1:
+ * weights are updated by libshoal, but for a worker alone; 2: at some steps not all workers offer it). CWORKER_BUG plants one of four bugs at step 5, v =
  * 1, for tests of the tests. CWORKER_LOG: a file for the records' digests; CWORKER_TIMES: a file of rows of four 64-bit
  * numbers, see note_time. */
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "shoal/collective.h"
+#include "shoal/collective_update.h"
 #include "shoal/permute.h"
 #include "shoal/step_record.h"
 #include "shoal/worker.h"
@@ -39,11 +41,14 @@ struct options {
     uint64_t ops; /* 1: try the collectives outside of steps first */
     uint64_t parts;
     uint64_t anew;
+    uint64_t update;
 };
 
 struct model {
-    float *weights;
+    float *weights; /* in the memory below, or where libshoal shows them */
     float *momentum;
+    float *own_weights;
+    float *own_momentum;
     float *gradient; /* with `parts` */
     double *buffers; /* committed ones */
     uint64_t updates;
@@ -84,6 +89,7 @@ static void set_option(struct options *o, const char *text)
         { "ballast=", &o->ballast }, { "compute_us=", &o->compute_us },
         { "seed=", &o->seed },       { "ops=", &o->ops },
         { "parts=", &o->parts },     { "anew=", &o->anew },
+        { "update=", &o->update },
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
@@ -128,8 +134,15 @@ static void note_time(const struct run *run, uint64_t step, uint64_t begin)
 
 /* ---- the model ---- */
 
+static void take_own_memory(struct model *model)
+{
+    model->weights = model->own_weights;
+    model->momentum = model->own_momentum;
+}
+
 static void model_start(struct run *run)
 {
+    take_own_memory(&run->model);
     for (uint64_t p = 0; p < run->o.elems; p++) {
         run->model.weights[p] = (float)(shoal_mix64(p + 1) & 0xffff) / 65536.0f;
         run->model.momentum[p] = 0;
@@ -151,6 +164,55 @@ static void add_gradient(const struct run *run, float *grad, uint64_t id, float 
     }
 }
 
+/* As apply_alone does it, in two parts. */
+#define UPDATE_PARTS 2
+static void say_update(const struct run *run, struct shoal_update_part parts[UPDATE_PARTS])
+{
+    uint64_t middle = run->o.elems / 3;
+
+    for (int i = 0; i < UPDATE_PARTS; i++) {
+        uint64_t begin = i == 0 ? 0 : middle;
+
+        parts[i] = (struct shoal_update_part){ .begin = begin,
+                                               .end = i == 0 ? middle : run->o.elems,
+                                               .rule = SHOAL_UPDATE_SGD,
+                                               .flags = SHOAL_UPDATE_MOMENTUM,
+                                               .numbers = { 0.1f, 0.9f, 1.0f, 0 },
+                                               .from = { run->model.weights + begin, run->model.momentum + begin },
+                                               .into = { run->model.own_weights + begin,
+                                                         run->model.own_momentum + begin } };
+    }
+}
+
+static bool updates_by_libshoal(const struct run *run)
+{
+    return run->o.update != 0 && !shoal_comm_is_solo(run->comm);
+}
+
+static void apply_by_libshoal(struct run *run)
+{
+    struct shoal_update_part parts[UPDATE_PARTS];
+    float *now[SHOAL_UPDATE_VECTORS];
+
+    if (shoal_step_updated(run->comm, now) == SHOAL_OK) {
+        run->model.weights = now[0];
+        run->model.momentum = now[1];
+        return;
+    }
+    say_update(run, parts);
+    if (shoal_update_run(run->comm, parts, UPDATE_PARTS) != SHOAL_OK)
+        die(run, "update");
+    take_own_memory(&run->model);
+}
+
+static void apply_alone(struct run *run, const float *g)
+{
+    for (uint64_t p = 0; p < run->o.elems; p++) {
+        run->model.momentum[p] = run->model.momentum[p] * 0.9f + g[p];
+        run->model.weights[p] = run->model.weights[p] - run->model.momentum[p] * 0.1f;
+    }
+}
+
 static void apply(struct run *run)
 {
     const float *g = shoal_comm_result(run->comm);
@@ -160,10 +222,10 @@ static void apply(struct run *run)
     if (shoal_step_committed(run->comm, &committed) != SHOAL_OK)
         die(run, "committed");
     if (committed.kind == SHOAL_STEP_TRAIN) {
-        for (uint64_t p = 0; p < run->o.elems; p++) {
-            run->model.momentum[p] = run->model.momentum[p] * 0.9f + g[p];
-            run->model.weights[p] = run->model.weights[p] - run->model.momentum[p] * 0.1f;
-        }
+        if (updates_by_libshoal(run))
+            apply_by_libshoal(run);
+        else
+            apply_alone(run, g);
         memcpy(run->model.buffers, shoal_comm_copy_result(run->comm), run->o.buffers * sizeof(double));
         if (committed.digest !=
             shoal_digest(g, bytes, 0) +
@@ -315,6 +377,13 @@ static enum shoal_err one_step(struct run *run, uint64_t step)
 
     step_of(run, step, &s);
     err = shoal_step_assign(run->comm, &s, v, SHOAL_VIRTUAL_MAX, &count);
+    if (err == SHOAL_OK && s.kind == SHOAL_STEP_TRAIN && updates_by_libshoal(run) &&
+        (run->o.update == 1 || (step + shoal_comm_rank(run->comm)) % 4 != 0)) {
+        struct shoal_update_part parts[UPDATE_PARTS];
+
+        say_update(run, parts);
+        err = shoal_step_update(run->comm, run->model.updates + 1, parts, UPDATE_PARTS);
+    }
     for (uint32_t i = 0; err == SHOAL_OK && i < count; i++) {
         compute(run, &s, v[i]);
         if (shoal_comm_revoked(run->comm))
@@ -475,7 +544,8 @@ static void call_out_of_order(struct run *run)
 static enum shoal_err transfer(struct run *run, bool give)
 {
     uint64_t bytes = run->o.elems * sizeof(float);
-    void *parts[4] = { run->model.weights, run->model.momentum, run->model.buffers, &run->model.updates };
+    void *parts[4] = { give ? run->model.weights : run->model.own_weights,
+                       give ? run->model.momentum : run->model.own_momentum, run->model.buffers, &run->model.updates };
     uint64_t lens[4] = { bytes, bytes, run->o.buffers * sizeof(double), sizeof(run->model.updates) };
     enum shoal_err err = SHOAL_OK;
     uint32_t tensor;
@@ -485,6 +555,7 @@ static enum shoal_err transfer(struct run *run, bool give)
         err = shoal_comm_state_give(run->comm, i, parts[i], lens[i]);
     if (give)
         return err == SHOAL_OK ? shoal_comm_state_end(run->comm) : err;
+    take_own_memory(&run->model);
     while ((err = shoal_comm_state_size(run->comm, &tensor, &len)) == SHOAL_OK) {
         if (tensor > 3 || len != lens[tensor])
             die(run, "a tensor of another size");
@@ -558,11 +629,11 @@ static void train(struct run *run)
 
 static void take_memory(struct run *run)
 {
-    run->model.weights = calloc(run->o.elems + 1, sizeof(float));
-    run->model.momentum = calloc(run->o.elems + 1, sizeof(float));
+    run->model.own_weights = calloc(run->o.elems + 1, sizeof(float));
+    run->model.own_momentum = calloc(run->o.elems + 1, sizeof(float));
     run->model.gradient = calloc(run->o.elems + 1, sizeof(float));
     run->model.buffers = calloc(run->o.buffers + 1, sizeof(double));
-    if (run->model.weights == NULL || run->model.momentum == NULL || run->model.buffers == NULL)
+    if (run->model.own_weights == NULL || run->model.own_momentum == NULL || run->model.buffers == NULL)
         die(run, "memory");
     if (run->o.ballast > 0) { /* what a death has to tear down */
         void *ballast = malloc(run->o.ballast << 20);
@@ -601,6 +672,7 @@ static int engine(struct run *run)
         .param_count = 1,
         .metric_count = 1,
         .metric_names = names,
+        .update_vectors = run->o.update != 0 ? 2 : 0,
     };
     open_device(run);
     if (shoal_comm_ready(run->comm, &plan) != SHOAL_OK)
@@ -665,8 +737,8 @@ int main(int argc, char **argv)
         die(&run, error);
     rc = engine(&run);
     shoal_comm_close(run.comm);
-    free(run.model.weights);
-    free(run.model.momentum);
+    free(run.model.own_weights);
+    free(run.model.own_momentum);
     free(run.model.gradient);
     free(run.model.buffers);
     if (run.log != NULL)
