@@ -34,7 +34,7 @@ class Plan(ctypes.Structure):
     _fields_ = [("call", c_uint32), ("virtual_workers", c_uint32), ("sum_elems", c_uint64), ("copy_bytes", c_uint64),
                 ("samples", c_uint64), ("minibatch", c_uint32), ("data_epochs", c_uint32), ("steps_per_epoch", c_uint64),
                 ("param_count", c_uint32), ("metric_count", c_uint32), ("metric_names", POINTER(c_char_p)),
-                ("scratch_bytes", c_uint64)]
+                ("scratch_bytes", c_uint64), ("update_vectors", c_uint32)]
 
 
 class Entry(ctypes.Structure):
@@ -98,6 +98,10 @@ SIGNATURES = {
     "shoal_step_part": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, c_void_p]),
     "shoal_step_publish": (c_int, [c_void_p, POINTER(Minibatch)]),
     "shoal_step_fuse": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32]),
+    "shoal_step_update": (c_int, [c_void_p, c_uint64, c_void_p, c_uint32]),
+    "shoal_step_updated": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "shoal_update_run": (c_int, [c_void_p, c_void_p, c_uint32]),
+    "shoal_update_keep": (c_int, [c_void_p, c_void_p]),
     "shoal_step_reduce": (c_int, [c_void_p]),
     "shoal_step_complete": (c_int, [c_void_p]),
     "shoal_step_apply_allowed": (c_int, [c_void_p]),
@@ -301,6 +305,25 @@ class Communicator:
     def fuse(self, v, count, samples):
         """What comes next is the gradient of so many mini-batches from v on, computed as one; all are published, v last."""
         self._check(self._lib.shoal_step_fuse(self._comm, v, count, samples), "fusing %d mini-batches from %d on" % (count, v))
+
+    def update(self, turn, parts, count):
+        """What the update of the assigned step does: `parts` is the address of so many struct shoal_update_part."""
+        self._check(self._lib.shoal_step_update(self._comm, turn, parts, count), "giving the update")
+
+    def updated(self):
+        """Addresses of the applied step's new weights and state, or None."""
+        now = (c_void_p * 4)()
+        code = self._lib.shoal_step_updated(self._comm, now)
+        if code == ERR_NOT_FOUND:
+            return None
+        self._check(code, "asking for the update")
+        return [address for address in now if address]
+
+    def update_run(self, parts, count):
+        self._check(self._lib.shoal_update_run(self._comm, parts, count), "updating")
+
+    def update_keep(self, address):
+        self._check(self._lib.shoal_update_keep(self._comm, address), "keeping weights where they are")
 
     def reduce(self):
         self._check(self._lib.shoal_step_reduce(self._comm), "reducing")

@@ -15,7 +15,7 @@ import types
 import numpy as np
 import torch
 
-from pyedt import _batches, _fuse, _optimizers
+from pyedt import _batches, _fuse, _optimizers, _update
 
 
 def flat_views(flat, tensors):
@@ -51,6 +51,8 @@ class Gradients:
         self._part = None  # what takes a gradient in this mini-batch; None: it stays in .grad
         self._parted = device.type == "cpu" and all(p.dtype == torch.float32 for p in parameters)
         self._offsets = [sum(p.numel() for p in parameters[:i]) for i in range(len(parameters))]
+        self.update = _update.Update(optimizer, parameters, device)
+        self._made = None  # while step() only follows what the update has made: the communicator
         index = {id(p): i for i, p in enumerate(parameters)}
         owned = optimizer.optimizers if isinstance(optimizer, _optimizers.Several) else [optimizer]
         for one in owned:
@@ -71,6 +73,8 @@ class Gradients:
     def _stepper(self, places):
         """step() of an optimizer: the real one, but within a step of the script's own (O1)."""
         def step(optimizer, closure=None):
+            if self._made is not None:
+                return self.update.run(self._made)
             if self._marks is None:
                 return _optimizers.update(optimizer)
             if id(optimizer) in self._marks:
@@ -216,9 +220,13 @@ class Gradients:
             return None
         return np.packbits(np.frombuffer(self.touched, dtype=np.uint8), bitorder="little")
 
-    def step(self):
+    def step(self, comm):
         """optimizer.step() on the reduced gradient; returns how many parameters it updated."""
         touched = np.unpackbits(self._result_touched, bitorder="little", count=len(self.parameters))
+        if touched.all() and self.update.prepare():
+            self._step_made(comm)
+            return len(self.parameters)
+        self.update.own(comm)
         for i, (parameter, (place, view), used) in enumerate(zip(self.parameters, self._to_apply(), touched.tolist())):
             if view is not place:
                 view.copy_(place)
@@ -227,6 +235,17 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = None
         return int(touched.sum())
+
+
+    def _step_made(self, comm):
+        """By libshoal: step() is called all the same, for what a scheduler has put around it."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._made = comm
+        try:
+            self._optimizer.step()
+        finally:
+            self._made = None
 
 
 def own_type(place, parameter):

@@ -59,7 +59,7 @@ def instruction_set():
 
 def numeric_class(device="cpu"):
     """Engines of one class compute the same bits: instruction set, framework build, threads, device, and how an update of the
-    weights is rounded (O3 of _optimizers.py), which the version before did otherwise."""
+    weights is rounded and where its result lies (_update.py), which the version before did otherwise."""
     if _late.is_keras():
         import tensorflow
 
@@ -67,7 +67,7 @@ def numeric_class(device="cpu"):
             platform.machine(), instruction_set(), tensorflow.__version__, *sys.version_info[:2], thread_count(), device)
     import torch
 
-    return "%s %s torch-%s python-%d.%d threads-%d fused %s" % (
+    return "%s %s torch-%s python-%d.%d threads-%d by-slice %s" % (
         platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__, *sys.version_info[:2],
         thread_count(), device)
 
@@ -150,8 +150,8 @@ def run_call(comm, call, job_seed, path):
     comm.set_activity(_comm.READY)
     trainer, entry = _trainer.serve(trainer, reload)
     trainer.end()
-    print("Engine leaves call %d: %d parameter updates in %d applied steps"
-          % (call, trainer.updates, trainer.applied_steps), flush=True)
+    print("Engine leaves call %d: %d parameter updates in %d applied steps%s"
+          % (call, trainer.updates, trainer.applied_steps, trainer.update_text()), flush=True)
     trainer.unbind()
     return entry
 

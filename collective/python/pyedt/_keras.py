@@ -217,7 +217,7 @@ class Gradients:
         self._optimizer.apply_gradients([(tf.cast(tf.reshape(pieces[i], self.parameters[i].shape), self.parameters[i].dtype),
                                           self.parameters[i]) for i in places])
 
-    def step(self):
+    def step(self, comm):
         touched = np.unpackbits(self._touched, bitorder="little", count=len(self.parameters))
         flat = tf.constant(self._result)
         if touched.all():

@@ -5,7 +5,9 @@ O1. The script's own objects stay what they are for the script. Within a step of
 O2. What comes after such a mark changes nothing of those gradients: neither a zero_grad() nor another backward().
 O3. The update itself is torch's fused kernel where there is one for the CPU: it reads and writes each value once, where the plain
     one makes a pass over all of them for each operation. It rounds otherwise, so it is part of an engine's numeric class, and
-    what decides for it is the same in all engines: the optimizer and its state, and which parameters have a gradient."""
+    what decides for it is the same in all engines: the optimizer and its state, and which parameters have a gradient.
+O4. Most updates are none of these: libshoal makes them (_update.py). What is left is the first one, which makes the state, one
+    that leaves out a parameter, and optimizers that libshoal has no rule for."""
 
 import inspect
 import sys
@@ -20,7 +22,7 @@ READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMS
 def only_reads_gradients(optimizer):
     """Whether step() surely changes no gradient of a parameter on the CPU: the class itself, in its plain way, with nothing of
     the script's before it."""
-    return (type(optimizer) in READERS and not optimizer._optimizer_step_pre_hooks and not _global_pre_hooks() and not any(
+    return (type(optimizer) in READERS and not optimizer._optimizer_step_pre_hooks and not global_hooks("pre") and not any(
         group.get("foreach") or group.get("fused") or group.get("capturable") or group.get("differentiable") or
         isinstance(group.get("weight_decay"), torch.Tensor) for group in optimizer.param_groups))
 
@@ -57,8 +59,9 @@ def update(optimizer):
             group["fused"] = None
 
 
-def _global_pre_hooks():
-    return getattr(sys.modules[torch.optim.Optimizer.__module__], "_global_optimizer_pre_hooks", None) or ()
+def global_hooks(which):
+    """The hooks "pre" or "post" step() of every optimizer."""
+    return getattr(sys.modules[torch.optim.Optimizer.__module__], "_global_optimizer_%s_hooks" % which, None) or ()
 
 
 def as_list(given):

@@ -84,6 +84,8 @@ def drop_leftovers():
 
 
 class Trainer:
+    _update = None  # of the weights by libshoal; a framework that updates by itself has none
+
     def __init__(self, comm, call, header, parts, job_seed, datasets, device, quiet=False):
         self.comm, self.call, self.header, self.job_seed = comm, call, header, job_seed
         train_set, validation_set = (data and data.samples for data in datasets)
@@ -120,6 +122,7 @@ class Trainer:
         self._order = _order.Order(self.job_seed, len(train_set), header["batch_size"])
         self.buffers = _compute.Buffers(modules, device)
         self.gradients = _compute.Gradients(self._optimizer, _compute.optimizer_parameters(self._optimizer), device)
+        self._update = self.gradients.update
         self.carrier = _state.Carrier(self._model, parts["loss"], self._optimizer, self.buffers)
         self._computation = _compute.Computation(parts, header, self.gradients, device, train_set, validation_set,
                                                  self.schedule.minibatches)
@@ -131,7 +134,7 @@ class Trainer:
         return dict(call=self.call, virtual_workers=self.header["virtual_workers"], sum_elems=self.gradients.elems,
                     copy_bytes=self.buffers.bytes, samples=self.schedule.samples, minibatch=self.header["batch_size"],
                     data_epochs=self.schedule.epochs, steps_per_epoch=self.schedule.train_steps,
-                    param_count=len(self.gradients.parameters))
+                    param_count=len(self.gradients.parameters), update_vectors=self._update.vectors if self._update else 0)
 
     def bind(self):
         """After ready: gradients and buffers go to libshoal's buffers."""
@@ -141,6 +144,7 @@ class Trainer:
 
     def unbind(self):
         """Before the buffers go away."""
+        self.keep_alone()
         for parameter in self.gradients.parameters:
             parameter.grad = None
         self._loader.close()
@@ -178,6 +182,7 @@ class Trainer:
 
     def take_state(self):
         """RankLost if the donor is gone in between: nothing is changed then."""
+        self.keep_alone()
         comm, first, tensors, step = self.comm, None, [], None
         while True:
             size = comm.state_size()
@@ -204,7 +209,22 @@ class Trainer:
         self._set_callbacks(self.carrier.take(first, tensors, self._callbacks))
         self.applied = step
 
+    def keep_alone(self):
+        """The state in memory of this engine alone."""
+        if self._update is not None:
+            self._update.own(self.comm)
+
+    def update_text(self):
+        """How many updates were made by slices, for the log."""
+        divided = self._update.divided if self._update is not None else 0
+        return ", %d of them with this host's other workers" % divided if divided else ""
+
     # ---- one step ----
+
+    def offer_update(self, step):
+        """What the update of this step does, before its gradients come."""
+        if step.kind == _schedule.TRAIN and self._update is not None:
+            self._update.offer(self.comm, self.schedule.train_steps_until(step.number))
 
     def compute(self, step, v):
         if step.kind == _schedule.TRAIN:
@@ -332,7 +352,7 @@ class Trainer:
         record = _records.decode(self.comm.record())[0]
         if step.kind == _schedule.TRAIN:
             self._seed(step.epoch, step.number, 0xFFFD)
-            updated = self.gradients.step()
+            updated = self.gradients.step(self.comm)
             self.updates += updated
             if self._reports.printing:
                 print("Weight update %d: %d parameters, %d bytes of gradients, interval %d, factor %.9f" % (
@@ -500,6 +520,7 @@ def train_steps(trainer):
     while trainer.applied < schedule.last:
         step = schedule.at(trainer.applied + 1)
         mine = comm.assign(step)
+        trainer.offer_update(step)
         trainer.prefetch(step, mine)
         comm.set_activity(_comm.VALIDATING if step.kind == _schedule.VALIDATE else _comm.COMPUTING)
         for group in trainer.groups(step, mine):
@@ -528,6 +549,7 @@ def serve(trainer, reload):
             try:
                 trainer = take_over(trainer, entry, reload)
                 train_steps(trainer)
+                trainer.keep_alone()
                 comm.set_activity(_comm.DONE)
                 comm.done(trainer.schedule.last, trainer.digest())
             except _comm.RankLost:

@@ -5,6 +5,7 @@ import ctypes
 
 import numpy as np
 
+import reference_update
 from pyedt import _comm, _order, _records
 
 
@@ -126,6 +127,15 @@ class ReferenceComm:
             return
         grad = np.frombuffer(ctypes.string_at(address, 4 * elems), dtype=np.float32)
         self._work[offset:offset + elems] = grad + np.float32(0)
+
+    def update(self, turn, parts, count):
+        pass
+
+    def updated(self):
+        return None  # each rank makes its own
+
+    def update_run(self, parts, count):
+        reference_update.run(self._result, parts, count)
 
     def fuse(self, v, count, samples):
         self._fused = (v, count, samples)

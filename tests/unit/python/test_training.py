@@ -202,9 +202,9 @@ OPTIMIZERS = [
 def test_the_result_stands_after_the_update_and_is_copied_only_where_it_must_be(monkeypatch, kind, words, hook, in_place):
     step, seen = _compute.Gradients.step, []
 
-    def watched(self):
+    def watched(self, comm):
         before = self._result.clone()
-        updated = step(self)
+        updated = step(self, comm)
         seen.append((torch.equal(self._result, before), self._applied is None))
         return updated
 
