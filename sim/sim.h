@@ -148,6 +148,8 @@ struct sim_disk_group {
     struct shoal_sched_snapshot snapshot; /* bytes owned */
     struct shoal_sched_entry *entries;    /* bytes owned */
     size_t entry_count, entry_cap;
+    uint64_t left_term; /* as it was when the group was removed: the votes given by then went out */
+    struct shoal_node_id left_vote;
 };
 
 /* A batch on its way to the disk. */

@@ -30,9 +30,16 @@ static const struct sim_disk_group *flushed(const struct sim_host *host, struct 
     return at == 0 || !host->disk.groups[at - 1].used ? NULL : &host->disk.groups[at - 1];
 }
 
-static bool voted(const struct sim_disk_group *g, uint64_t term, struct shoal_node_id leader)
+static bool voted(const struct sim_host *host, struct shoal_job_id id, uint64_t term, struct shoal_node_id leader)
 {
-    return g != NULL && g->has_hard &&
+    uint64_t at = sim_map_find(&host->disk.group_index, sim_key_job(id));
+    const struct sim_disk_group *g = at == 0 ? NULL : &host->disk.groups[at - 1];
+
+    if (g == NULL)
+        return false;
+    if (g->left_term > term || (g->left_term == term && shoal_node_id_equal(g->left_vote, leader)))
+        return true; /* the group has ended there since, and its vote was on its way */
+    return g->used && g->has_hard &&
            (g->hard.term > term || (g->hard.term == term && shoal_node_id_equal(g->hard.vote_node, leader)));
 }
 
@@ -60,8 +67,8 @@ void sim_check_votes(struct sim_host *host, const struct shoal_sched_group_statu
     for (unsigned i = 0; i < status->voters; i++) {
         uint32_t voter = sim_host_find(sim, status->guardians[i]);
 
-        votes += voter == UINT32_MAX || sim->hosts[voter].destroyed ||
-                 voted(flushed(&sim->hosts[voter], status->id), term, host->id);
+        votes +=
+            voter == UINT32_MAX || sim->hosts[voter].destroyed || voted(&sim->hosts[voter], status->id, term, host->id);
     }
     if (votes < majority(status->voters))
         sim_fail(host->sim, "%s leads %s in term %llu with %u flushed votes of %u", host->name,

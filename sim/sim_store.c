@@ -65,7 +65,10 @@ static void apply(struct sim_host *host, const struct sim_write *write)
     size_t keep = 0;
 
     if (write->remove) {
+        struct sim_disk_group left = { .left_term = g->hard.term, .left_vote = g->hard.vote_node };
+
         group_clear(g);
+        *g = left;
         return;
     }
     if (add->has_snapshot) {

@@ -69,6 +69,14 @@ def test_a_seed_that_once_failed(seed):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("hosts, seed", [
+    pytest.param(5, 7005851, id="a vote is flushed and its group forgotten before the answer arrives"),
+])
+def test_a_seed_of_the_swarm_that_once_failed(hosts, seed):
+    done = sim("swarm", "--hosts", hosts, "--seed", seed)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.soak
 def test_many_seeds_of_the_swarm():
     """Other seeds for each commit; what fails is printed with its command."""
