@@ -344,7 +344,7 @@ const struct cli_command cli_commands[] = {
       .options = replica_options,
       .run = cli_service_logs },
     { .words = "top", .args = "", .help = "nodes and jobs, live", .options = top_options, .run = cli_top },
-    { .words = "why", .args = "ID", .help = "why a job is where it is", .run = cli_why },
+    { .words = "why", .args = "ID", .help = "why a job, or a service, is where it is", .run = cli_why },
     { .words = "frameworks", .args = "", .help = "what jobs can be", .run = cli_frameworks },
     { .words = "status", .args = "", .help = "whether the node and its mesh are well", .run = cli_status },
     { .words = "logon",

@@ -445,6 +445,9 @@ int cli_why(struct cli *cli)
 {
     char path[512];
 
+
+    if (cli_is_service(cli)) /* `why` stands among what is shown of it */
+        return cli_service_show(cli);
     job_path(cli, "/why", path, sizeof(path));
     return cli_show(cli, path, print_with_lists);
 }

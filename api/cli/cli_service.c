@@ -109,6 +109,19 @@ static void service_path(const struct cli *cli, char *path, size_t cap)
     (void)snprintf(path, cap, "/v1/services/%s", name);
 }
 
+bool cli_is_service(struct cli *cli)
+{
+    char path[400];
+    struct cli_call call = { .method = "GET", .path = path };
+    struct cli_answer answer;
+    int code;
+
+    service_path(cli, path, sizeof(path));
+    code = cli_call(cli, &call, &answer, true);
+    cli_answer_free(&answer);
+    return code == SHOAL_EXIT_OK;
+}
+
 int cli_service_show(struct cli *cli)
 {
     char path[400];

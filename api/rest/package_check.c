@@ -186,6 +186,102 @@ static const struct package_entry *file_at(const struct package_entry *entries, 
     return NULL;
 }
 
+/* What a kernel host loads without code; the same list is in pyedt/_kernel_files.py. */
+static const char *const model_kinds[] = { ".h5", ".hdf5",   ".joblib", ".json", ".keras", ".onnx", ".pickle", ".pkl",
+                                           ".pt", ".pt2",    ".pth",    ".skops", ".ts",   ".ubj",  ".xgb" };
+#define MODEL_KINDS ".h5 .hdf5 .joblib .json .keras .onnx .pickle .pkl .pt .pt2 .pth .skops .ts .ubj .xgb"
+#define NO_KERNEL "the package has no kernel (kernel_path of model.json), and "
+
+static bool is_of_a_kind(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    for (size_t i = 0; dot != NULL && dot > name && i < sizeof(model_kinds) / sizeof(model_kinds[0]); i++)
+        if (strcasecmp(dot, model_kinds[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The path within the root; NULL: it lies elsewhere. */
+static const char *below_root(const char *path, const char *root)
+{
+    size_t len = strlen(root);
+
+    if (len == 0)
+        return path;
+    return strncmp(path, root, len) == 0 && path[len] == '/' ? path + len + 1 : NULL;
+}
+
+/* Whether this entry is a model at the package's top: a file of a known kind, or the graph of a SavedModel's folder. JSON may
+ * be a sample, and counts where nothing else does. */
+static bool is_model(const struct package_entry *entry, const char *root, bool json)
+{
+    const char *path = below_root(entry->path, root);
+    const char *dot = path == NULL ? NULL : strrchr(path, '.');
+
+    if (path == NULL || entry->is_dir || path[0] == '.')
+        return false;
+    if (strcmp(base_of(path), "saved_model.pb") == 0)
+        return depth_of(path) <= 1;
+    return depth_of(path) == 0 && is_of_a_kind(path) && strcmp(path, "model.json") != 0 &&
+           (dot != NULL && strcasecmp(dot, ".json") == 0) == json;
+}
+
+/* Whether `named` is a file, or the folder of a SavedModel. */
+static bool is_there(const struct package_entry *entries, size_t count, const char *root, const char *named)
+{
+    char path[PACKAGE_PATH_BYTES_MAX + sizeof("/saved_model.pb")];
+    char normal[PACKAGE_PATH_BYTES_MAX];
+
+    if (!normal_path(named, normal, sizeof(normal)))
+        return false;
+    (void)snprintf(path, sizeof(path), "%s/saved_model.pb", normal);
+    return file_at(entries, count, root, normal, false) != NULL || file_at(entries, count, root, path, false) != NULL;
+}
+
+/* Where a package has no model.json: its kernel host runs in the one folder that all lies in, if there is one. */
+static void take_only_folder(const struct package_entry *entries, size_t count, struct package *package)
+{
+    size_t len = count == 0 ? 0 : strcspn(entries[0].path, "/");
+    bool all = count > 0 && len < sizeof(package->root);
+
+    for (size_t i = 0; all && i < count; i++)
+        all = strncmp(entries[i].path, entries[0].path, len) == 0 &&
+              (entries[i].path[len] == '/' || (entries[i].path[len] == '\0' && entries[i].is_dir));
+    if (!all)
+        return;
+    memcpy(package->root, entries[0].path, len);
+    package->root[len] = '\0';
+}
+
+/* A package without a kernel is one model that says by its kind what loads it. */
+static enum shoal_err check_model(const struct package_entry *entries, size_t count, const struct package *package,
+                                  struct shoal_msg *msg)
+{
+    const char *found[2] = { NULL, NULL };
+    size_t models = 0;
+
+    if (package->kernel_path[0] != '\0' || is_there(entries, count, package->root, package->weight_path))
+        return SHOAL_OK;
+    for (unsigned json = 0; json < 2 && models == 0; json++) {
+        for (size_t i = 0; i < count; i++) {
+            if (!is_model(&entries[i], package->root, json == 1))
+                continue;
+            if (models < 2)
+                found[models] = below_root(entries[i].path, package->root);
+            models++;
+        }
+    }
+    if (models == 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID,
+                          NO_KERNEL "no file of a model at its top: name a Python file as kernel_path, or add one file of " MODEL_KINDS
+                                    ", or a SavedModel's folder");
+    if (models > 1 && strcmp(found[0], "saved_model.pb") != 0 && strcmp(found[1], "saved_model.pb") != 0)
+        return shoal_fail(msg, SHOAL_ERR_INVALID, NO_KERNEL "%zu models (%.100s, %.100s%s): name one in model.json's weight_path",
+                          models, found[0], found[1], models > 2 ? ", ..." : "");
+    return SHOAL_OK;
+}
+
 static enum shoal_err check_files(const struct package_entry *entries, size_t count, const struct json_value *root,
                                   bool strict, struct package *package, struct shoal_msg *msg)
 {
@@ -340,6 +436,10 @@ enum shoal_err package_check_bundle(int fd, enum package_kind kind, struct packa
     if (err == SHOAL_OK && model < listing.count)
         err = package_check(listing.entries, listing.count, model,
                             shoal_view_of(text, (size_t)listing.entries[model].place.bytes), kind, &made, msg);
+    if (model == listing.count)
+        take_only_folder(listing.entries, listing.count, &made);
+    if (err == SHOAL_OK && kind == PACKAGE_OURS)
+        err = check_model(listing.entries, listing.count, &made, msg);
     if (err == SHOAL_OK)
         *package = made;
     free(text);

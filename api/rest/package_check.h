@@ -17,8 +17,9 @@
 #define PACKAGE_PATH_BYTES_MAX 1024u
 #define PACKAGE_TEXT_BYTES_MAX 1024u /* of runtime, tag, weight_path */
 
-/* WMLA: a kernel, a README.md and the keys are wanted. OURS: a model.json may be left out, and so may its keys. */
-enum package_kind { PACKAGE_OURS, PACKAGE_WMLA };
+/* WMLA: a kernel, a README.md and the keys are wanted. OURS: a model.json may be left out, and so may its keys; then there is
+ * one model. WORDS: the deployment says what runs, and neither kernel nor model is wanted. */
+enum package_kind { PACKAGE_OURS, PACKAGE_WMLA, PACKAGE_WORDS };
 
 struct package {
     char root[PACKAGE_PATH_BYTES_MAX]; /* of model.json within the bundle, without a slash at its end; "": the top */

@@ -26,7 +26,7 @@ struct builtin {
     const char *name, *launcher, *conda, *env, *text;
 };
 static const struct builtin builtins[] = {
-    { "cpp", "cpp_launcher.sh", "", "", "kernels in C++ (not served by this mesh)" },
+    { "cpp", "cpp_launcher.sh", "", "", "kernels in C and C++: libraries with shoal/kernel.h" },
     { "dlipy3", "python_launcher.sh", "/opt/anaconda3", "dlipy3", "Python with deep learning frameworks" },
     { "dlipy3-cpu", "python_launcher.sh", "/opt/anaconda3", "dlipy3-cpu",
       "Python with deep learning frameworks, no GPU" },

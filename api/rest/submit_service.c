@@ -124,8 +124,10 @@ enum shoal_err submit_make_document(struct submit *s)
                                     .now_s = (uint64_t)time(NULL) };
     struct shoal_buf model = { 0 }, readme = { 0 };
     struct package package;
-    enum shoal_err err =
-        package_check_bundle(s->bundle_fd, submit_is_dlim(s->request) ? PACKAGE_WMLA : PACKAGE_OURS, &package, &s->msg);
+    enum package_kind kind = submit_is_dlim(s->request)      ? PACKAGE_WMLA
+                             : o->script_argv.count > 0 ? PACKAGE_WORDS
+                                                        : PACKAGE_OURS;
+    enum shoal_err err = package_check_bundle(s->bundle_fd, kind, &package, &s->msg);
 
     if (err == SHOAL_OK)
         err = settle_name(s, &package);

@@ -199,6 +199,7 @@ static void env_array(const struct agent_job *job, const struct agent_run *run, 
 static void env_service(const struct agent *agent, const struct agent_job *job, const struct agent_run *run,
                         struct agent_start_text *t)
 {
+    const char *allow = getenv("SHOAL_KERNEL_ALLOW_PICKLE");
     char path[AGENT_PATH_BYTES + 32];
 
     if (!shoal_job_spec_serves(&job->spec))
@@ -209,6 +210,8 @@ static void env_service(const struct agent *agent, const struct agent_job *job, 
     agent_serve_document(agent, job, path, sizeof(path));
     put_env(t, "SHOAL_SERVICE_DOCUMENT", "%s", path);
     put_env(t, "REDHARE_MODEL_CREATOR", "%s", job->spec.creator);
+    /* The operator's word, by the agent's own environment; always said, so that nobody who deploys says it. */
+    put_env(t, "SHOAL_KERNEL_ALLOW_PICKLE", "%d", allow != NULL && strcmp(allow, "1") == 0);
 }
 
 static void put_argv(struct agent_start_text *t, const char *text)

@@ -4,6 +4,8 @@
  *     report EXITED, and the slot kept --> TASKS { ends, placements } committed --> CONFIRM, on that same slot
  *
  * One entry is under way at a time (L1), so what ends meanwhile goes into the next one together. */
+#include <signal.h>
+
 #include "shoal/job_entry.h"
 #include "lead_state.h"
 #include "shoal/banned.h"
@@ -90,6 +92,22 @@ void lead_array_want(const struct shoal_lead *lead, uint32_t *min, uint32_t *max
         *min = lead->floor < *max ? lead->floor : *max;
 }
 
+/* Hosts that hold requests for this service look for how it begins. A host that ends a replica, because its kernel has said
+ * that it cannot serve, kills it: then its last words say why, and the signal would mislead. */
+static void say_again(struct shoal_lead *lead, const struct shoal_worker_report *report, unsigned wait_ms)
+{
+    bool has_words = report->text[0] != '\0';
+
+    if (report->signalled && report->status == SIGKILL && has_words)
+        (void)snprintf(lead->again_text, sizeof(lead->again_text),
+                       "a replica ended with the words \"%.200s\"; the next one is started in %u ms", report->text, wait_ms);
+    else
+        (void)snprintf(lead->again_text, sizeof(lead->again_text),
+                       "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
+                       report->signalled ? "signal" : "exit status", report->status, has_words ? ": " : "", report->text,
+                       wait_ms);
+}
+
 void lead_array_ended(struct lead_step *s, const struct lworker *worker)
 {
     struct shoal_lead *lead = s->lead;
@@ -103,11 +121,7 @@ void lead_array_ended(struct lead_step *s, const struct lworker *worker)
     wait_ns = AGAIN_MIN_NS << (lead->again_count < 7 ? lead->again_count : 7);
     lead->again_ns = s->now_ns + (wait_ns < AGAIN_MAX_NS ? wait_ns : AGAIN_MAX_NS);
     lead->again_count++;
-    (void)snprintf(lead->again_text, sizeof(lead->again_text),
-                   "a replica ended with %s %d%s%.200s; the next one is started in %u ms",
-                   worker->report.signalled ? "signal" : "exit status", worker->report.status,
-                   worker->report.text[0] != '\0' ? ": " : "", worker->report.text,
-                   (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));
+    say_again(lead, &worker->report, (unsigned)((lead->again_ns - s->now_ns) / SHOAL_MS));
 }
 
 static void stop_replica(struct lead_step *s, struct lworker *w, const char *why)

@@ -90,6 +90,67 @@ def test_a_wmla_kernel_answers_through_every_node_and_comes_again_when_it_dies(n
     mesh.until(lambda: ask(mesh, mesh.hosts[0], "echo", b"x") == (200, b"x"), 60, "the kernel answers again")
 
 
+def test_a_kernel_in_c_answers_through_every_node_and_comes_again_when_it_dies(new_mesh, package, tmp_path):
+    """The guide's example, built as it says, which dies of a body of five bytes."""
+    mesh = new_mesh()
+    page = (ROOT / "docs/how-to/kernels.md").read_text()
+    text = re.search(r"^```c\n(.*?)^```$", page, re.M | re.S).group(1)
+    dies = text.replace("        if (upper == NULL)\n", "        if (tasks[i].body_bytes == 5)\n            abort();\n        if (upper == NULL)\n")
+    assert dies != text
+    made = package(kernel_c=dies.encode())
+    build, say = re.search(r"^```sh\n(cc .*?)\n(echo .*?)\n```$", page, re.M | re.S).groups()
+    subprocess.run(["sh", "-ec", build.replace("-I include", "-I %s/include" % ROOT) + "\n" + say], cwd=made, check=True)
+    deploy(mesh, "upper", made)
+    until_ready(mesh, "upper")
+    assert [ask(mesh, host, "upper", b"to be or not") for host in mesh.hosts] == [(200, b"TO BE OR NOT")] * 3
+    assert ask(mesh, mesh.hosts[1], "upper", b"abort")[0] >= 500
+    mesh.until(lambda: ask(mesh, mesh.hosts[0], "upper", b"x") == (200, b"X"), 60, "the kernel answers again")
+
+
+def test_what_names_neither_a_kernel_nor_a_model_is_refused_and_what_cannot_be_loaded_is_told(new_mesh, tmp_path):
+    """Also: what set-up installs beside TorchScript, torch.export and scikit-learn, on an agent whose operator allows pickles."""
+    os.environ["SHOAL_KERNEL_ALLOW_PICKLE"] = "1"
+    try:
+        mesh = new_mesh()
+    finally:
+        del os.environ["SHOAL_KERNEL_ALLOW_PICKLE"]
+    folders = {}
+
+    def folder(name, **files):
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        for file, content in files.items():
+            (folders[name] / file.replace("_", ".")).write_bytes(content)
+        return folders[name]
+
+    net = torch.nn.Linear(3, 2).eval()
+    torch.export.save(torch.export.export(net, (torch.zeros(2, 3),), dynamic_shapes=({0: torch.export.Dim("rows")},)),
+                      str(folder("exported") / "m.pt2"))
+    linear, joblib = pytest.importorskip("sklearn.linear_model"), pytest.importorskip("joblib")
+    trees = linear.LogisticRegression().fit([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 0]], [0, 0, 1, 1])
+    joblib.dump(trees, folder("sklearn") / "m.joblib")
+    folder("wrong", kernel_py=b"from redhareapi import Kernel\nclass Mine(Kernel):\n    pass\nMy().run()\n",
+           model_json=b'{"name": "wrong", "kernel_path": "kernel.py"}')
+    for name in ("exported", "sklearn", "wrong"):
+        deploy(mesh, name, folders[name])
+    for name, text in (("notes", "no file of a model at its top: name a Python file as kernel_path"), ("two", "2 models (a.onnx, b.pt)")):
+        files = {"notes_txt": b"n"} if name == "notes" else {"a_onnx": b"m", "b_pt": b"m"}
+        done = mesh.shoal("service", "deploy", name, "--package", folder(name, **files), "--node", mesh.hosts[1].url, check=False)
+        assert done.returncode == 1 and text in done.stderr, done
+    rows = [[1.0, 2.0, 3.0], [3.0, 0.0, 0.0]]
+    request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": rows[0] + rows[1]}]}
+    for name, wanted in (("exported", net(torch.tensor(rows)).reshape(-1).tolist()), ("sklearn", trees.predict(rows).tolist())):
+        until_ready(mesh, name)
+        for host in mesh.hosts:
+            status, body = ask(mesh, host, name, json.dumps(request).encode())
+            assert status == 200 and json.loads(body)["outputs"][0]["data"] == pytest.approx(wanted, rel=1e-5), body
+    for host in mesh.hosts:  # one that is ended because its kernel gave up is no victim of a signal
+        said = mesh.until(lambda: [t for t in mesh.shoal("why", "wrong", "--node", host.url).stdout.splitlines() if "NameError" in t],
+                          60, "%s says why" % host.name)
+        assert "name 'My' is not defined" in said[0] and "signal" not in said[0]
+    assert sorted(one["name"] for one in mesh.cli(mesh.hosts[2], "service", "list")["services"]) == ["exported", "sklearn", "wrong"]
+
+
 def test_a_model_by_its_file_answers_as_it_does_itself(new_mesh, package, tmp_path):
     mesh = new_mesh()
     torch.manual_seed(7)

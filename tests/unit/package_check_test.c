@@ -15,6 +15,7 @@
 #include "shoal/banned.h"
 
 #define GOOD "{\"name\":\"echo-a\",\"kernel_path\":\"kernel.py\",\"weight_path\":\"N/A\",\"runtime\":\"python\""
+#define NO_MODEL "the package has no kernel (kernel_path of model.json), and no file of a model at its top: name a Python"
 #define FILES_MAX 8
 
 struct file {
@@ -80,12 +81,40 @@ static const struct {
       NULL,
       NULL },
     { "a model's file alone", { { "m.onnx", "m" } }, "model.json is missing in the package.", NULL },
-    { "nothing", { { NULL, NULL } }, "model.json is missing in the package.", NULL },
+    { "nothing", { { NULL, NULL } }, "model.json is missing in the package.", NO_MODEL },
+    { "neither kernel nor model", { { "notes.txt", "n" } }, "model.json is missing in the package.", NO_MODEL },
+    { "a model that lies too deep", { { "a/b/m.onnx", "m" } }, "model.json is missing in the package.", NO_MODEL },
+    { "a model in the only folder", { { "a", NULL }, { "a/m.onnx", "m" } }, "model.json is missing in the package.", NULL },
+    { "a model in one of two folders",
+      { { "a/m.onnx", "m" }, { "ab/m.txt", "m" } },
+      "model.json is missing in the package.",
+      NO_MODEL },
+    { "a SavedModel in the only folder",
+      { { "a/fingerprint.pb", "f" }, { "a/m/saved_model.pb", "m" } },
+      "model.json is missing in the package.",
+      NULL },
+    { "two models",
+      { { "a.onnx", "m" }, { "b.pt", "m" } },
+      "model.json is missing in the package.",
+      "the package has no kernel (kernel_path of model.json), and 2 models (a.onnx, b.pt): name one" },
+    { "two models, and the name of one",
+      { { "a.onnx", "m" }, { "b.pt", "m" }, { "model.json", "{\"weight_path\":\"./b.pt\"}" } },
+      "model.json is invalid: name",
+      NULL },
+    { "a model beside its sample", { { "m.ONNX", "m" }, { "sample.json", "{}" } }, "model.json is missing in the package.", NULL },
+    { "a model in JSON", { { "m.json", "{}" } }, "model.json is missing in the package.", NULL },
+    { "a hidden file", { { ".m.onnx", "m" } }, "model.json is missing in the package.", NO_MODEL },
+    { "a SavedModel", { { "saved_model.pb", "m" } }, "model.json is missing in the package.", NULL },
+    { "a SavedModel in its folder", { { "m/saved_model.pb", "m" } }, "model.json is missing in the package.", NULL },
+    { "a SavedModel by its name",
+      { { "a/b/saved_model.pb", "m" }, { "model.json", "{\"weight_path\":\"a/b\"}" } },
+      "model.json is invalid: name",
+      NULL },
     { "two folders with a model each",
       { { "a/model.json", GOOD "}" }, { "b/model.json", GOOD "}" } },
       "model.json is missing in the package.",
       "model.json is missing in the package. (2 folders" },
-    { "a folder named model.json", { { "model.json", NULL } }, "model.json is missing in the package.", NULL },
+    { "a folder named model.json", { { "model.json", NULL } }, "model.json is missing in the package.", NO_MODEL },
     { "no readme", { { "kernel.py", "k" }, { "model.json", GOOD "}" } }, "README.md is missing in the package.", NULL },
     { "no kernel_path",
       { { "README.md", "r" },
@@ -120,7 +149,7 @@ static const struct {
       { { "model.json", "[]" } },
       "model.json is invalid: it is no object",
       "model.json is invalid: it is no" },
-    { "no name", { { "model.json", "{}" } }, "model.json is invalid: name", NULL },
+    { "no name", { { "m.pt", "m" }, { "model.json", "{}" } }, "model.json is invalid: name", NULL },
     { "a name that is a number",
       { { "model.json", "{\"name\":7}" } },
       "model.json is invalid: name",
@@ -180,6 +209,8 @@ static void test_rows(void **state)
 
         expect(rows[i].name, fd, PACKAGE_WMLA, rows[i].wmla);
         expect(rows[i].name, fd, PACKAGE_OURS, rows[i].ours);
+        if (rows[i].ours != NULL && strncmp(rows[i].ours, "the package has no kernel", 25) == 0)
+            expect(rows[i].name, fd, PACKAGE_WORDS, NULL);
         (void)close(fd);
     }
 }
@@ -213,7 +244,7 @@ static void test_facts(void **state)
 static void test_long_values(void **state)
 {
     static char text[600u * SHOAL_KIB];
-    const struct file files[] = { { "README.md", "r" }, { "kernel.py", "k" }, { "model.json", text } };
+    const struct file files[] = { { "README.md", "r" }, { "kernel.py", "k" }, { "m.pt", "m" }, { "model.json", text } };
     const size_t head = strlen(GOOD ",\"x\":\"");
     int fd;
 
@@ -221,17 +252,17 @@ static void test_long_values(void **state)
     memcpy(text, GOOD ",\"x\":\"", head);
     memset(text + head, 'a', 300u * SHOAL_KIB);
     memcpy(text + head + 300u * SHOAL_KIB, "\"}", 3);
-    fd = bundle_of(files, 3);
+    fd = bundle_of(files, 4);
     expect("a model.json of 300 KiB", fd, PACKAGE_WMLA, "model.json is invalid: it is larger than 256 KiB");
     (void)close(fd);
     memcpy(text, "{\"name\":\"", 9);
     memset(text + 9, 'a', PACKAGE_NAME_BYTES_MAX + 1);
     memcpy(text + 9 + PACKAGE_NAME_BYTES_MAX + 1, "\"}", 3);
-    fd = bundle_of(files, 3);
+    fd = bundle_of(files, 4);
     expect("a name of 201 bytes", fd, PACKAGE_WMLA, "model.json is invalid: name");
     (void)close(fd);
     memcpy(text + 9 + PACKAGE_NAME_BYTES_MAX, "\"}", 3);
-    fd = bundle_of(files, 3);
+    fd = bundle_of(files, 4);
     expect("a name of 200 bytes", fd, PACKAGE_OURS, NULL);
     (void)close(fd);
 }

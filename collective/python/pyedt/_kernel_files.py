@@ -6,8 +6,10 @@
                                        arguments, takes the state; or with model_script, a training script: what it gives to
                                        FabricModel takes it
     ONNX               .onnx           where onnxruntime is installed
+    TensorFlow, Keras  .keras .h5      and a SavedModel's folder; where tensorflow is installed (_kernel_keras)
     XGBoost            .json .ubj      where xgboost is installed
-    scikit-learn       .joblib .pkl    only where the operator allows pickles of strangers
+    scikit-learn       .skops          where skops is installed
+                       .joblib .pkl    only where the operator allows pickles of strangers
 
 Requests are of the Open Inference Protocol. Those that wait at the same time and agree in all but the first dimension are one
 call of the model, where that dimension is free; a call that fails is made again one by one, so that each request has its own
@@ -317,7 +319,18 @@ class OnnxModel(Model):
         return describe(said.name, kinds.get(said.type, ""), [one if type(one) is int else -1 for one in said.shape or ()])
 
     def call(self, arrays):
+        arrays = {name: self._texts(name, array) if array.dtype == object else array for name, array in arrays.items()}
         return dict(zip((one["name"] for one in self.outputs), self._session.run(None, arrays)))
+
+    @staticmethod
+    def _texts(name, array):
+        """Its texts are str, and bytes would be written as Python does."""
+        made = numpy.empty(array.shape, dtype=object)
+        try:
+            made.reshape(-1)[:] = [one.decode() for one in array.reshape(-1)]
+        except UnicodeDecodeError:
+            raise _oip.Wrong("input %s has a text that is no UTF-8, which ONNX wants" % name) from None
+        return made
 
 
 class XgboostModel(Model):
@@ -343,15 +356,33 @@ class SklearnModel(Model):
 
     def __init__(self, name, path):
         super().__init__(name)
-        if os.environ.get("SHOAL_KERNEL_ALLOW_PICKLE") != "1":
-            raise Unusable("%s is a pickle, which can run any code; this host's operator does not allow them"
-                           % os.path.basename(path))
-        import joblib
-
-        self._model = joblib.load(path)
+        self._model = (self._of_skops if path.lower().endswith(".skops") else self._of_pickle)(path)
         wanted = getattr(self._model, "n_features_in_", None)
         self.inputs = [describe("input_0", "", (-1, wanted) if wanted else ())]
         self.outputs = []
+
+    @staticmethod
+    def _of_pickle(path):
+        if os.environ.get("SHOAL_KERNEL_ALLOW_PICKLE") != "1":
+            raise Unusable("%s is a pickle, which can run any code; this host's operator does not allow them. A .skops file "
+                           "(skops.io.dump) needs no leave" % os.path.basename(path))
+        try:
+            import joblib
+        except ImportError:
+            raise Unusable("%s is a model of scikit-learn, and this host's Python has no joblib" % os.path.basename(path)) from None
+        return joblib.load(path)
+
+    @staticmethod
+    def _of_skops(path):
+        try:
+            import skops.io
+        except ImportError:
+            raise Unusable("%s is a model of scikit-learn, and this host's Python has no skops" % os.path.basename(path)) from None
+        strange = sorted(skops.io.get_untrusted_types(file=path))
+        if strange and os.environ.get("SHOAL_KERNEL_ALLOW_PICKLE") != "1":
+            raise Unusable("%s holds types that skops does not trust (%s); this host's operator does not allow them"
+                           % (os.path.basename(path), ", ".join(strange[:8])))
+        return skops.io.load(path, trusted=strange)
 
     def call(self, arrays):
         array = next(iter(arrays.values()))
@@ -361,6 +392,16 @@ class SklearnModel(Model):
         return found
 
 
+def load_tensorflow(kind):
+    def load_one(name, path, root, model):
+        from pyedt import _kernel_keras  # it uses this file
+
+        return getattr(_kernel_keras, kind)(name, path, root, model)
+
+    return load_one
+
+
+# What package_check.c knows, too.
 LOADERS = {
     ".onnx": lambda name, path, root, model: OnnxModel(name, path),
     ".ubj": lambda name, path, root, model: XgboostModel(name, path),
@@ -369,29 +410,41 @@ LOADERS = {
     ".joblib": lambda name, path, root, model: SklearnModel(name, path),
     ".pkl": lambda name, path, root, model: SklearnModel(name, path),
     ".pickle": lambda name, path, root, model: SklearnModel(name, path),
+    ".skops": lambda name, path, root, model: SklearnModel(name, path),
     ".pt": load_torch, ".pth": load_torch, ".ts": load_torch, ".pt2": load_torch,
+    ".keras": load_tensorflow("load_keras"), ".h5": load_tensorflow("load_keras"), ".hdf5": load_tensorflow("load_keras"),
 }
+
+
+def is_saved_model(path):
+    return os.path.isfile(os.path.join(path, "saved_model.pb"))
 
 
 def model_file(root, model):
     """The one that weight_path names; else the only one at the package's top whose kind is known. JSON is a model only where
-    nothing else is: it may be a sample."""
+    nothing else is: it may be a sample. A SavedModel is its folder, which may be the package itself."""
     named = model.get("weight_path") or ""
     path = os.path.normpath(os.path.join(root, named))
-    if named and path.startswith(os.path.normpath(root) + os.sep) and os.path.isfile(path):
+    inside = path == os.path.normpath(root) or path.startswith(os.path.normpath(root) + os.sep)
+    if named and inside and (os.path.isfile(path) or is_saved_model(path)):
         return path
-    found = sorted(one for one in os.listdir(root) if os.path.splitext(one)[1].lower() in LOADERS and not one.startswith(".")
-                   and one != "model.json" and os.path.isfile(os.path.join(root, one)))
+    if is_saved_model(root):
+        return root
+    found = sorted(one for one in os.listdir(root) if not one.startswith(".") and one != "model.json" and (
+        os.path.isfile(os.path.join(root, one)) and os.path.splitext(one)[1].lower() in LOADERS
+        or is_saved_model(os.path.join(root, one))))
     found = [one for one in found if not one.lower().endswith(".json")] or found
     if len(found) != 1:
         raise Unusable("the package has no kernel_path, and %s; name one in model.json's weight_path" % (
-            "no file of a model (%s)" % " ".join(sorted(LOADERS)) if not found
+            "no file of a model (%s, or a SavedModel's folder)" % " ".join(sorted(LOADERS)) if not found
             else "more than one file of a model: %s" % ", ".join(found[:8])))
     return os.path.join(root, found[0])
 
 
 def load(root, model):
     path = model_file(root, model)
+    if is_saved_model(path):
+        return load_tensorflow("load_saved")(model["name"], path, root, model)
     loader = LOADERS.get(os.path.splitext(path)[1].lower())
     if loader is None:
         raise Unusable("%s is of no kind that is known here: %s" % (os.path.basename(path), " ".join(sorted(LOADERS))))

@@ -114,6 +114,10 @@ class Task:
     def late(self):
         return self.deadline is not None and self.deadline <= time.monotonic()
 
+    def left_ms(self):
+        """Until its deadline, at least 1; 0: it has none."""
+        return 0 if self.deadline is None else max(1, int((self.deadline - time.monotonic()) * 1000))
+
     def part(self, data):
         """Whether it has been sent. There must be credit (K6)."""
         if len(data) > PART_BYTES_MAX:
@@ -130,7 +134,7 @@ class Stop(BaseException):
 
 class Server:
     def __init__(self, listener, shared, batch, name):
-        self._listener, self._shared, self._batch, self.name = listener, shared, batch, name
+        self._listener, self._shared, self.batch, self.name = listener, shared, batch, name
         self._queue, self._stopping, self._waiting = collections.deque(), False, False
         self._said, self._connection, self._serial = set(), None, 0
         self._reading, self._running, self._answering = threading.Lock(), [], {}
@@ -147,7 +151,7 @@ class Server:
     def ready_as(self, platform, inputs=(), outputs=()):
         """What the agent hears when the model is ready."""
         return {"name": self.description.get("name", ""), "version": str(self.description.get("version") or "1"),
-                "inputs": list(inputs), "outputs": list(outputs), "batch": self._batch, "platform": platform}
+                "inputs": list(inputs), "outputs": list(outputs), "batch": self.batch, "platform": platform}
 
     def say_once(self, text):
         if text not in self._said:
@@ -201,7 +205,7 @@ class Server:
         try:
             connection.send_frame("ready", ready)
             while not self._stopping and self._take(connection):
-                batch = self._next_batch(self._batch)
+                batch = self._next_batch(self.batch)
                 if batch:
                     self._invoke(batch, invoke)
         except _kernel_link.Malformed as error:
@@ -277,7 +281,7 @@ class Server:
 
     def join(self):
         """What has come while a batch runs, as far as there is room in it."""
-        room = self._batch - sum(not task.answered for task in self._running)
+        room = self.batch - sum(not task.answered for task in self._running)
         joined = self._next_batch(room) if room > 0 else []
         self._begin(joined)
         return joined

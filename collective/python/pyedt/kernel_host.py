@@ -4,8 +4,8 @@
       |                  | listens on SHOAL_KERNEL_SOCKET         | inherits the listening socket, accepts when it is ready
       '------------------'----------- connects -------------------'
 
-The kernel is an interpreter of its own in which the user's file is the main program; where the package has no kernel file, the
-model's file says what loads it (_kernel_files).
+The kernel is an interpreter of its own in which the user's file is the main program; a kernel in C is loaded into it (_kernel_c);
+where the package has no kernel file, the model's file says what loads it (_kernel_files).
 
 H1. The watcher ends when the kernel has: with 0 if that was told to stop, else with 1 and a last line that says why.
 H2. Who fails before he is ready is told to the agent as ["failed", text]: the last line of the user's own exception, if any.
@@ -379,13 +379,18 @@ def become_kernel():
     server, root, model = make_server()
     _kernel_serve.served = server
     path = kernel_file(root, model)
-    if path is not None:
+    if path is not None and not path.endswith(".so"):
         run_user_file(server, path)
         return
-    from pyedt import _kernel_files
-
     made = []
     try:
+        if path is not None:
+            from pyedt import _kernel_c
+
+            _kernel_c.serve(server, path)
+            return
+        from pyedt import _kernel_files
+
         server.start(lambda: made.append(_kernel_files.load(root, model)))
     except Unusable:
         sys.exit(1)  # the watcher says it

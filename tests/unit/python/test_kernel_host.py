@@ -154,6 +154,13 @@ def host(tmp_path):
         one.process.wait()
 
 
+def refusal_of(one):
+    """What its agent hears of a kernel that cannot serve; its log says it, too."""
+    kind, text = one.connect().hear()
+    assert kind == "failed" and one.end() == 1 and text in one.errors(), one.errors()
+    return text
+
+
 # ---- the link --------------------------------------------------------------------------------------------------------
 
 
