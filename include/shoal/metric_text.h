@@ -74,23 +74,37 @@ static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_seconds(struct shoal_
     return err == SHOAL_OK ? shoal_metric_put(text, "%s %.9f\n", name, (double)value_ns / 1e9) : err;
 }
 
+/* The samples of one histogram of a family. `label`: `service="echo"`, or "" of a family that has one. */
+static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_buckets(struct shoal_buf *text, const char *name,
+                                                                   const char *label,
+                                                                   const struct shoal_histogram *histogram)
+{
+    const char *comma = label[0] == '\0' ? "" : ",", *open = label[0] == '\0' ? "" : "{";
+    const char *close = label[0] == '\0' ? "" : "}";
+    enum shoal_err err = SHOAL_OK;
+    uint64_t count = 0;
+
+    for (unsigned i = 0; i < SHOAL_HISTOGRAM_BUCKETS && err == SHOAL_OK; i++) {
+        count += histogram->counts[i];
+        err = shoal_metric_put(text, "%s_bucket{%s%sle=\"%g\"} %" PRIu64 "\n", name, label, comma,
+                               (double)shoal_histogram_bounds_ns[i] / 1e9, count);
+    }
+    count += histogram->counts[SHOAL_HISTOGRAM_BUCKETS];
+    if (err == SHOAL_OK)
+        err = shoal_metric_put(text, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", name, label, comma, count);
+    if (err == SHOAL_OK)
+        err = shoal_metric_put(text, "%s_sum%s%s%s %.9g\n%s_count%s%s%s %" PRIu64 "\n", name, open, label, close,
+                               (double)histogram->sum_ns / 1e9, name, open, label, close, count);
+    return err;
+}
+
 static inline SHOAL_MUST_CHECK enum shoal_err shoal_metric_histogram(struct shoal_buf *text, const char *name,
                                                                      const char *help,
                                                                      const struct shoal_histogram *histogram)
 {
     enum shoal_err err = shoal_metric_family(text, name, "histogram", help);
-    uint64_t count = 0;
 
-    for (unsigned i = 0; i < SHOAL_HISTOGRAM_BUCKETS && err == SHOAL_OK; i++) {
-        count += histogram->counts[i];
-        err = shoal_metric_put(text, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", name,
-                               (double)shoal_histogram_bounds_ns[i] / 1e9, count);
-    }
-    count += histogram->counts[SHOAL_HISTOGRAM_BUCKETS];
-    if (err == SHOAL_OK)
-        err = shoal_metric_put(text, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9g\n%s_count %" PRIu64 "\n", name,
-                               count, name, (double)histogram->sum_ns / 1e9, name, count);
-    return err;
+    return err == SHOAL_OK ? shoal_metric_buckets(text, name, "", histogram) : err;
 }
 
 #endif

@@ -88,6 +88,8 @@ void backend_serve_curve(void *arg, struct shoal_node_id from, struct shoal_view
 void backend_ledger_id(struct agent *agent, struct shoal_job_id id, shoal_backend_text_fn *done, void *arg);
 enum shoal_err backend_why_json(struct agent *agent, struct shoal_job_id id, struct shoal_view text,
                                 struct shoal_buf *json) SHOAL_MUST_CHECK;
+/* Of the services that have a kernel here. */
+SHOAL_MUST_CHECK enum shoal_err backend_service_metrics(struct agent *agent, struct shoal_buf *text);
 enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text) SHOAL_MUST_CHECK;
 enum shoal_err backend_debug(void *ctx, const char *name, struct shoal_buf *json) SHOAL_MUST_CHECK;
 

@@ -166,5 +166,7 @@ enum shoal_err backend_metrics(void *ctx, struct shoal_buf *text)
                                      &agent->turns);
     if (err == SHOAL_OK)
         err = put_slots(agent, text);
-    return err == SHOAL_OK ? put_jobs(agent, text) : err; /* the end mark comes behind the server's own */
+    if (err == SHOAL_OK)
+        err = put_jobs(agent, text);
+    return err == SHOAL_OK ? backend_service_metrics(agent, text) : err; /* the end mark comes behind the server's own */
 }

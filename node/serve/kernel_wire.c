@@ -181,6 +181,8 @@ static void get_done(struct shoal_pack_reader *r, struct kernel_message *m)
             get_plain(r, m->content_type, sizeof(m->content_type));
         else if (shoal_pack_named(&map, "header_len"))
             m->header_len = (uint32_t)shoal_pack_get_u64(r, SHOAL_INFER_BODY_BYTES_MAX);
+        else if (shoal_pack_named(&map, "batch"))
+            m->batch = (uint32_t)shoal_pack_get_u64(r, UINT32_MAX);
         else
             shoal_pack_skip(r);
     }

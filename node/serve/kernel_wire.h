@@ -43,7 +43,8 @@ struct kernel_message {
     uint64_t id;
     uint32_t status;                      /* DONE: as in HTTP */
     uint32_t header_len;                  /* DONE: as in the request */
-    uint32_t batch;                       /* READY: requests that it takes at one time; at least 1 */
+    uint32_t batch;                       /* READY: requests that it takes at one time; at least 1. DONE: how many were
+                                           * computed together; 0: one */
     char content_type[KERNEL_TYPE_BYTES]; /* DONE; "": not said */
     char name[KERNEL_NAME_BYTES];         /* READY */
     char version[KERNEL_NAME_BYTES];

@@ -16,6 +16,7 @@
 #include "shoal/buf.h"
 #include "shoal/error.h"
 #include "shoal/ids.h"
+#include "shoal/metric_text.h"
 
 #include "kernel_wire.h"
 
@@ -89,6 +90,21 @@ struct serve_facts {
 };
 #define SERVE_FACTS_MAX 64
 size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts, size_t cap);
+
+/* What was counted of it since its first kernel came to this host. A request that ended without a kernel's answer is in
+ * `failed` alone. */
+#define SERVE_BATCH_BOUNDS 7
+static const uint32_t serve_batch_bounds[SERVE_BATCH_BOUNDS] = { 1, 2, 4, 8, 16, 64, 256 };
+struct serve_counts {
+    struct shoal_histogram queue;  /* from its coming to the host to the kernel */
+    struct shoal_histogram kernel; /* from there to the answer */
+    struct shoal_histogram total;  /* both */
+    uint64_t batches[SERVE_BATCH_BOUNDS + 1]; /* requests, by how many were computed together */
+    uint64_t batch_sum;
+    uint64_t answered, failed, refused; /* refused: there was no room */
+};
+/* NULL: it is not here. */
+const struct serve_counts *serve_host_counts(const struct serve_host *host, struct shoal_job_id job);
 
 /* One replica on this host. */
 struct serve_replica {

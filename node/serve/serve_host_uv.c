@@ -24,6 +24,7 @@ struct request {
     struct request *next; /* of its service's queue, or of its replica's requests */
     uint64_t id;
     uint64_t deadline_ns; /* UINT64_MAX: none */
+    uint64_t came_ns, handed_ns;
     const bool *gone;     /* its asker gives it up; NULL: never */
     enum request_state state;
     unsigned refs; /* the list that it is in, and each write under way */
@@ -73,6 +74,7 @@ struct service {
     struct request *waiting; /* by deadline */
     uint32_t waiting_count;
     uint64_t waiting_bytes;
+    struct serve_counts counts;
 };
 
 struct serve_host {
@@ -224,6 +226,7 @@ static void say_of(struct replica *replica, uint64_t id, uint32_t more)
 static void hand(struct replica *replica, struct request *request)
 {
     request->state = REQUEST_IN_KERNEL;
+    request->handed_ns = uv_hrtime();
     request->next = replica->requests;
     replica->requests = request;
     replica->running++;
@@ -273,6 +276,14 @@ static void refuse_waiting(struct serve_host *host, struct shoal_job_id job)
     }
 }
 
+static void count_failed(struct serve_host *host, struct shoal_job_id job)
+{
+    struct service *service = service_find(host, job);
+
+    if (service != NULL)
+        service->counts.failed++;
+}
+
 /* What is in the kernel is lost (H1); the replica stays known, and may be connected again. */
 static void replica_disconnect(struct serve_host *host, struct replica *replica, const char *why)
 {
@@ -292,6 +303,7 @@ static void replica_disconnect(struct serve_host *host, struct replica *replica,
 
         if (request->state != REQUEST_OVER) {
             replica->failed++;
+            count_failed(host, replica->job);
             request_end(request, SHOAL_ERR_RANK_LOST, why, no_answer);
         }
         request_unref(request);
@@ -343,6 +355,22 @@ static void say_drained(struct serve_host *host, struct replica *replica)
     host->options.drained(host->options.arg, replica->worker_id, grace_ns);
 }
 
+static void count_answer(struct serve_counts *counts, const struct request *request, const struct kernel_message *m)
+{
+    uint64_t now_ns = uv_hrtime();
+    unsigned i = 0;
+
+    shoal_histogram_add(&counts->queue, request->handed_ns - request->came_ns);
+    shoal_histogram_add(&counts->kernel, now_ns - request->handed_ns);
+    shoal_histogram_add(&counts->total, now_ns - request->came_ns);
+    while (i < SERVE_BATCH_BOUNDS && m->batch > serve_batch_bounds[i])
+        i++;
+    counts->batches[i]++;
+    counts->batch_sum += m->batch > 1 ? m->batch : 1;
+    counts->answered += m->status < 500;
+    counts->failed += m->status >= 500;
+}
+
 /* False: it answers what it was not asked. */
 static bool on_done(struct serve_host *host, struct replica *replica, const struct kernel_message *m)
 {
@@ -362,6 +390,8 @@ static bool on_done(struct serve_host *host, struct replica *replica, const stru
         replica->finished++;
     else
         replica->failed++;
+    if (service != NULL && request->state != REQUEST_OVER) /* else its end was counted */
+        count_answer(&service->counts, request, m);
     if (service != NULL)
         dispatch(host, service); /* first: the kernel is not to wait for a client */
     if (request->state == REQUEST_OVER)
@@ -523,9 +553,8 @@ static void replica_connect(struct serve_host *host, struct replica *replica)
 
 static bool is_given_up(const struct request *request) { return request->gone != NULL && *request->gone; }
 
-static void end_late(struct serve_host *host, struct service *service, uint64_t now)
+static void end_late(struct service *service, uint64_t now)
 {
-    (void)host;
     struct request **at = &service->waiting;
 
     while (*at != NULL) {
@@ -538,6 +567,7 @@ static void end_late(struct serve_host *host, struct service *service, uint64_t 
         *at = request->next;
         service->waiting_count--;
         service->waiting_bytes -= request->body.len;
+        service->counts.failed++;
         request_end(request, SHOAL_ERR_TIMEOUT, "its time was over before a kernel was free" SERVE_LIMIT_TEXT,
                     no_answer);
         request_unref(request);
@@ -546,7 +576,7 @@ static void end_late(struct serve_host *host, struct service *service, uint64_t 
 }
 
 /* The kernel keeps it: users submit long work, and fetch what it made from elsewhere. One that gives pieces stops. */
-static void end_late_in_kernel(struct replica *replica, uint64_t now)
+static void end_late_in_kernel(struct serve_host *host, struct replica *replica, uint64_t now)
 {
     bool again = true;
 
@@ -556,6 +586,7 @@ static void end_late_in_kernel(struct replica *replica, uint64_t now)
             if (r->state != REQUEST_OVER && (r->deadline_ns <= now || is_given_up(r))) {
                 if (r->piece != NULL && replica->link != NULL)
                     say_of(replica, r->id, 0);
+                count_failed(host, replica->job);
                 request_end(r, SHOAL_ERR_TIMEOUT, "the kernel did not answer in time" SERVE_LIMIT_TEXT, no_answer);
                 again = true; /* its `done` may have changed the list */
             }
@@ -570,7 +601,7 @@ static void on_sweep(uv_timer_t *timer)
 
     for (unsigned i = 0; i < SERVICES_MAX; i++) {
         if (host->services[i].used)
-            end_late(host, &host->services[i], now);
+            end_late(&host->services[i], now);
         needed = needed || host->services[i].waiting != NULL;
     }
     for (unsigned i = 0; i < REPLICAS_MAX; i++) {
@@ -580,7 +611,7 @@ static void on_sweep(uv_timer_t *timer)
             continue;
         if (replica->link == NULL)
             replica_connect(host, replica);
-        end_late_in_kernel(replica, now);
+        end_late_in_kernel(host, replica, now);
         if (replica->drained_ns != 0 && now >= replica->drained_ns)
             say_drained(host, replica);
         needed = needed || replica->link == NULL || replica->requests != NULL;
@@ -699,6 +730,7 @@ static struct request *request_create(struct serve_host *host, const struct serv
     request->piece = ask->piece;
     request->window = head.window;
     request->refs = 1;
+    request->came_ns = uv_hrtime();
     request->deadline_ns = ask->timeout_ms == 0 ? UINT64_MAX : uv_hrtime() + ask->timeout_ms * SHOAL_MS;
     request->gone = ask->gone;
     request->handed = ask->handed;
@@ -729,6 +761,7 @@ bool serve_host_infer(struct serve_host *host, const struct serve_ask *ask)
     }
     if (service->waiting_count >= SHOAL_SERVICE_QUEUE_MAX ||
         service->waiting_bytes + (ask->take == NULL ? ask->body.len : ask->take->len) > SHOAL_SERVICE_QUEUE_BYTES_MAX) {
+        service->counts.refused++;
         ask->done(ask->arg, SHOAL_ERR_FULL, "too many requests wait for this model here; send it again in a second",
                   no_answer);
         return false;
@@ -847,6 +880,14 @@ size_t serve_host_facts(const struct serve_host *host, struct serve_facts *facts
         count++;
     }
     return count;
+}
+
+const struct serve_counts *serve_host_counts(const struct serve_host *host, struct shoal_job_id job)
+{
+    for (unsigned i = 0; i < SERVICES_MAX; i++)
+        if (host->services[i].used && shoal_job_id_equal(host->services[i].job, job))
+            return &host->services[i].counts;
+    return NULL;
 }
 
 bool serve_host_replica(const struct serve_host *host, size_t place, struct serve_replica *replica)

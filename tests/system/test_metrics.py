@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 from helpers import ended, submit
 from mesh import TLS
+from test_service_kernels import ask
 
 TOKEN = "a scraper's word, long enough"
 SAMPLE = re.compile(r'(shoal_[a-z0-9_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
@@ -47,10 +48,12 @@ def families(text, older):
         assert (kind == "counter") == (name + ("" if older else "_total")).endswith("_total") or kind != "counter"
         assert len({(sample, tuple(labels.items())) for sample, labels, _ in samples}) == len(samples), "a sample twice"
         if kind == "histogram":
-            counts = [number for sample, _, number in samples if sample.endswith("_bucket")]
-            bounds = [float(labels["le"]) for _, labels, _ in samples if labels]
-            assert counts == sorted(counts) and bounds == sorted(bounds) and bounds[-1] == float("inf")
-            assert samples[-1] == (name + "_count", {}, counts[-1]) and samples[-2][2] >= 0
+            for one in {labels.get("service") for _, labels, _ in samples}:
+                own = [sample for sample in samples if sample[1].get("service") == one]
+                counts = [number for sample, _, number in own if sample.endswith("_bucket")]
+                bounds = [float(labels["le"]) for _, labels, _ in own if "le" in labels]
+                assert counts == sorted(counts) and bounds == sorted(bounds) and bounds[-1] == float("inf")
+                assert own[-1] == (name + "_count", {} if one is None else {"service": one}, counts[-1]) and own[-2][2] >= 0
     return {name: (kind, samples) for name, (kind, _, samples) in found.items()}
 
 
@@ -91,6 +94,32 @@ def test_metrics_are_as_scrapers_want_them(new_mesh, script, tmp_path):
     mesh.until(lambda: all(number == 0 and labels["job"] == "" for _, labels, number in
                            families(scrape(host, TOKEN)[1], False)["shoal_slot_busy"][1]), 10, "no slot is busy")
     assert not any("shoal_job_workers{" in line for line in scrape(host, TOKEN)[1].split("\n"))
+
+
+def test_services_count_their_requests_where_their_kernels_are(new_mesh, tmp_path):
+    mesh = new_mesh(("alpha",))
+    host, package = mesh.hosts[0], tmp_path / "package"
+    package.mkdir()
+    (package / "kernel.py").write_text(
+        "from redhareapi import Kernel\nclass Echo(Kernel):\n    def on_task_invoke(self, task):\n        while task is not None:\n"
+        "            assert task.get_input_data() != 'no'\n            task.set_output_data('x')\n            task = task.next()\n"
+        "Echo().run()\n")
+    (package / "model.json").write_text('{"name": "echo", "kernel_path": "kernel.py"}')
+    mesh.cli(host, "service", "deploy", "echo", "--package", package, "--replicas", 1)
+    mesh.until(lambda: mesh.cli(host, "service", "show", "echo")["ready"] == 1, 120, "it is ready")
+    assert [ask(mesh, host, "echo", body)[0] for body in (b"yes", b"yes", b"no", b"yes")] == [200, 200, 500, 200]
+    kind, text = scrape(host, mesh.token(host))
+    found = families(text, False)
+    for name in ("queue_seconds", "kernel_seconds", "seconds", "batch_requests"):
+        kind, samples = found["shoal_service_" + name]
+        assert kind == "histogram" and samples[-1] == ("shoal_service_%s_count" % name, {"service": "echo"}, 4), samples
+    ends = {labels["end"]: number for _, labels, number in found["shoal_service_requests"][1]}
+    assert ends == {"answered": 3, "failed": 1, "refused": 0}
+    total, parts = (sum(number for sample, _, number in found["shoal_service_" + name][1] if sample.endswith("_sum"))
+                    for name in ("seconds", "queue_seconds")), found["shoal_service_kernel_seconds"][1][-2][2]
+    whole, queued = total
+    assert 0 < parts <= whole and abs(whole - queued - parts) < 1e-6
+    families(scrape(host, mesh.token(host), Accept="text/plain")[1], True)
 
 
 def test_a_token_that_is_no_secret_is_refused(new_mesh, tmp_path):

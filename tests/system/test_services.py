@@ -61,7 +61,7 @@ def test_any_node_deploys_and_answers(services):
         assert (status, body, headers["Content-Type"]) == (200, b'{"a": 1}', "application/json")
     assert services.ask(gamma, "echo", b"a=b&c=d", path="/dlim/v1/inference/%s")[:2] == (200, b"a=b&c=d")
     assert services.ask(gamma, "nobody", b"", path="/dlim/v1/inference/%s")[:2] == (404, b"Model <nobody> doesn't exist.")
-    refused = services.mesh.shoal("service", "deploy", "echo", "--package", services.package, "--node", beta.url, check=False)
+    refused = services.mesh.shoal("service", "deploy", "echo", "--package", services.package, "--node", beta.url, "--", "x", check=False)
     assert refused.returncode != 0 and "exists already" in refused.stderr
     head = services.ask(beta, "echo", b"head", path="/v2/models/%s/versions/7/infer")[1]
     assert b"('model', 'echo')" in head and b"('version', '7')" in head and b"('user', 'admin')" in head

@@ -81,14 +81,14 @@ class Task:
     """One request. `reached`: user code has seen it."""
 
     __slots__ = ("number", "meta", "body", "connection", "serial", "deadline", "reached", "answered", "place", "open", "credit",
-                 "cancelled")
+                 "cancelled", "together")
 
     def __init__(self, number, meta, body, connection, serial=0):
         self.number, self.meta, self.body, self.connection, self.serial = number, meta, body, connection, serial
         left = meta.get("deadline_ms") or 0
         self.deadline = time.monotonic() + left / 1000 if left > 0 else None
         self.reached = self.answered = self.open = False
-        self.place = 0
+        self.place, self.together = 0, 1  # how many are computed with it
         window = meta.get("window")
         self.credit = window if type(window) is int and window > 0 else None  # None: the answer is wanted whole
         self.cancelled = False
@@ -101,6 +101,8 @@ class Task:
             status, headers = 500, {"content_type": TEXT_PLAIN}
             body = b"the answer has %d bytes; at most %d are passed on" % (len(body), _kernel_link.BODY_BYTES_MAX)
         self.answered = True
+        if self.together > 1:
+            headers = dict(headers, batch=self.together)
         self.connection.send_done(self.number, status, headers, body)
         return True
 
@@ -309,6 +311,8 @@ class Server:
     def _invoke(self, batch, invoke):
         self._running = running = []
         self._begin(batch)
+        for task in batch:
+            task.together = len(batch)
         batch[0].reached = True
         reason = None
         self.busy()

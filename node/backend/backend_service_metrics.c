@@ -1,0 +1,99 @@
+/* What the services with a kernel on this host count, as OpenMetrics. A label is a service's name, or its name and how its
+ * requests ended; a new version of one takes the place of the one before when that has no kernel here any more. */
+#include "agent_backend.h"
+
+#include "shoal/metric_text.h"
+
+#include "shoal/banned.h"
+
+#define LABEL_BYTES 80 /* a service's name has at most 63 characters, none of which a label would escape */
+
+/* The counts of a job's service; NULL: it is none, it has no kernel here, or another version of it comes first. */
+static const struct serve_counts *counts_of(const struct agent *agent, unsigned place)
+{
+    const struct agent_job *job = agent->jobs[place];
+
+    if (job == NULL || !job->opened || !shoal_job_spec_serves(&job->spec) ||
+        strpbrk(job->spec.service, "\"\\\n") != NULL)
+        return NULL;
+    for (unsigned i = 0; i < place; i++)
+        if (agent->jobs[i] != NULL && agent->jobs[i]->opened && shoal_job_spec_serves(&agent->jobs[i]->spec) &&
+            strcmp(agent->jobs[i]->spec.service, job->spec.service) == 0 && counts_of(agent, i) != NULL)
+            return NULL; /* one sample a label */
+    return serve_host_counts(agent->serve, job->id);
+}
+
+static enum shoal_err put_batches(const struct serve_counts *counts, const char *name, const char *label,
+                                  struct shoal_buf *text)
+{
+    enum shoal_err err = SHOAL_OK;
+    uint64_t count = 0;
+
+    for (unsigned i = 0; i < SERVE_BATCH_BOUNDS && err == SHOAL_OK; i++) {
+        count += counts->batches[i];
+        err = shoal_metric_put(text, "%s_bucket{%s,le=\"%u\"} %" PRIu64 "\n", name, label, serve_batch_bounds[i], count);
+    }
+    count += counts->batches[SERVE_BATCH_BOUNDS];
+    if (err == SHOAL_OK)
+        err = shoal_metric_put(text, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n%s_sum{%s} %" PRIu64 "\n", name, label, count,
+                               name, label, counts->batch_sum);
+    return err == SHOAL_OK ? shoal_metric_put(text, "%s_count{%s} %" PRIu64 "\n", name, label, count) : err;
+}
+
+static enum shoal_err put_ends(const struct serve_counts *counts, const char *name, const char *label,
+                               struct shoal_buf *text)
+{
+    enum shoal_err err =
+        shoal_metric_put(text, "%s{%s,end=\"answered\"} %" PRIu64 "\n", name, label, counts->answered);
+
+    if (err == SHOAL_OK)
+        err = shoal_metric_put(text, "%s{%s,end=\"failed\"} %" PRIu64 "\n", name, label, counts->failed);
+    return err == SHOAL_OK ? shoal_metric_put(text, "%s{%s,end=\"refused\"} %" PRIu64 "\n", name, label, counts->refused)
+                           : err;
+}
+
+enum family { QUEUE, KERNEL, TOTAL, BATCH, ENDS, FAMILIES };
+
+static enum shoal_err put_family(enum family family, const struct serve_counts *counts, const char *name,
+                                 const char *label, struct shoal_buf *text)
+{
+    switch (family) {
+    case QUEUE: return shoal_metric_buckets(text, name, label, &counts->queue);
+    case KERNEL: return shoal_metric_buckets(text, name, label, &counts->kernel);
+    case TOTAL: return shoal_metric_buckets(text, name, label, &counts->total);
+    case BATCH: return put_batches(counts, name, label, text);
+    case ENDS: return put_ends(counts, name, label, text);
+    case FAMILIES: break;
+    }
+    return SHOAL_OK;
+}
+
+enum shoal_err backend_service_metrics(struct agent *agent, struct shoal_buf *text)
+{
+    static const struct {
+        const char *name, *help;
+    } families[FAMILIES] = {
+        [QUEUE] = { "shoal_service_queue_seconds", "how long answered requests waited on this host for a kernel" },
+        [KERNEL] = { "shoal_service_kernel_seconds", "how long a kernel of this host had them, its own batching with it" },
+        [TOTAL] = { "shoal_service_seconds", "both: from their coming to this host to the answer" },
+        [BATCH] = { "shoal_service_batch_requests", "requests, by how many their kernel computed together" },
+        [ENDS] = { "shoal_service_requests_total",
+                   "requests to kernels of this host: answered; failed, by an answer of 500 and more, or without one; refused, "
+                   "for want of room" },
+    };
+    enum shoal_err err = SHOAL_OK;
+
+    for (unsigned f = 0; f < FAMILIES && err == SHOAL_OK; f++) {
+        err = shoal_metric_family(text, families[f].name, "histogram", families[f].help);
+        for (unsigned i = 0; i < AGENT_JOBS_MAX && err == SHOAL_OK; i++) {
+            const struct serve_counts *counts = counts_of(agent, i);
+            char label[LABEL_BYTES];
+
+            if (counts == NULL)
+                continue;
+            (void)snprintf(label, sizeof(label), "service=\"%.63s\"", agent->jobs[i]->spec.service);
+            err = put_family((enum family)f, counts, families[f].name, label, text);
+        }
+    }
+    return err;
+}
