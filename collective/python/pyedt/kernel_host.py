@@ -34,6 +34,7 @@ from pyedt._kernel_serve import Unusable
 
 CONNECT_S, STOP_S, TELL_S, HANG_S_MIN = 90.0, 30.0, 5.0, 1800.0
 VERSION = "2.3.7"
+WORK = "${REDHARE_TOP}/work"  # a profile's working_directory that nobody has changed
 KEPT = ("TASK_JOB_ID", "MSD_POD_NAME")  # what neither package nor profile may change; so is REDHARE_*
 
 
@@ -134,6 +135,30 @@ class Limits:
         return min(limit for limit in self._of.values() if limit > 0)
 
 
+def of_kernel(profile, key, default):
+    kernel = profile.get("kernel")
+    value = kernel.get(key) if isinstance(kernel, dict) else None
+    return value if isinstance(value, str) and value else default
+
+
+def enter_folder(profile, env):
+    """The profile's umask and working_directory. The default folder belongs to an installation of WMLA's: where there is none, a
+    kernel begins in its package."""
+    try:
+        os.umask(int(of_kernel(profile, "umask", "022"), 8))
+    except ValueError:
+        raise Unusable("the profile's kernel.umask is no octal number") from None
+    said = of_kernel(profile, "working_directory", WORK)
+    folder = _kernel_runtime.expand(said, env)
+    if said == WORK and not os.access(folder, os.W_OK | os.X_OK):
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+    except OSError as error:
+        raise Unusable("the profile's kernel.working_directory %s cannot be used: %s" % (folder, error.strerror)) from None
+
+
 def environment_of(root, model, profile, given, runtime=None):
     """What the kernel's process sees (spec 6.2): of the runtime's, the model's and the profile's own variables a later one wins."""
     env = dict(given)
@@ -143,6 +168,7 @@ def environment_of(root, model, profile, given, runtime=None):
     env.setdefault("REDHARE_VERSION", VERSION)
     if not env.get("HOME") or env["HOME"] == "/":
         env["HOME"] = os.getcwd()
+    env.setdefault("NVIDIA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES", ""))
     libraries = os.pathsep.join(filter(None, (root, env.get("LD_LIBRARY_PATH"))))
     env.update(REDHARE_MODEL_NAME=model["name"], REDHARE_MODEL_PATH=root, PWD=os.getcwd(), HOSTNAME=env["MSD_POD_NAME"],
                REDHARE_MODEL_CREATOR=str(model.get("creator") or env.get("REDHARE_MODEL_CREATOR", "")),
@@ -301,7 +327,7 @@ def what_is_served(environ):
     """(root, model, profile, limits) of the package in this folder."""
     document = read_document(environ.get("SHOAL_SERVICE_DOCUMENT"))
     profile = dict(document.get("profile") or {}, **json_object(environ.get("SHOAL_SERVICE_PROFILE"), "the profile"))
-    root, model = read_model(os.getcwd())
+    root, model = read_model(environ.get("SHOAL_KERNEL_PACKAGE") or os.getcwd())
     model.update(document.get("model") or {})
     model.update(json_object(environ.get("SHOAL_MODEL_DESCRIPTION"), "the model's description"))
     model["name"] = environ.get("SHOAL_SERVICE") or model.get("name") or "model"
@@ -323,7 +349,10 @@ def watch():
         kernel_file(root, model)
         watcher = Watcher(listener)
         runtime = _kernel_runtime.find(model.get("runtime") or "", os.environ.get("SHOAL_SERVICE_DOCUMENT"))
-        watcher.launch(environment_of(root, model, profile, os.environ, runtime), runtime)
+        env = environment_of(root, model, profile, os.environ, runtime)
+        env["SHOAL_KERNEL_PACKAGE"] = os.getcwd()
+        enter_folder(profile, env)
+        watcher.launch(dict(env, PWD=os.getcwd()), runtime)
         why = watcher.wait(limits)
         ready = watcher.is_ready()
     except Unusable as error:
@@ -356,6 +385,7 @@ def make_server():
     root, model, profile, limits = what_is_served(os.environ)
     server = _kernel_serve.Server(listener, shared, limits.batch, os.environ["MSD_POD_NAME"])
     server.description = model
+    os.environ.pop("SHOAL_KERNEL_PACKAGE", None)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), root)))
     sys.path.append(root)  # only now: it may hold files that have the names of Python's own
     return server, root, model

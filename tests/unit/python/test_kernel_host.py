@@ -246,6 +246,32 @@ def test_what_a_kernel_sees_of_its_task_its_model_and_its_environment(host):
     assert said["env"]["REDHARE_MODEL_CREATOR"] == "ann" and not [name for name in said["env"] if name.startswith("SHOAL_KERNEL_L")]
 
 
+def test_what_the_profile_says_of_folder_umask_and_environment(host, tmp_path):
+    kernel = kernel_of("""
+        def on_task_invoke(self, task):
+            open("made", "w").close()
+            task.set_output_data(json.dumps([os.getcwd(), os.environ["PWD"], os.environ["WHERE"], os.environ["REDHARE_MODEL_PATH"],
+                                             os.stat("made").st_mode & 0o777, os.path.dirname(os.path.abspath(sys.argv[0]))]))
+    """)
+    top, profile = tmp_path / "top", {"kernel": {"umask": "077", "envs": [{"name": "WHERE", "value": "${REDHARE_TOP}/${REDHARE_VERSION}"}]}}
+    one = host({"kernel.py": kernel}, profile=profile, REDHARE_TOP=str(top))
+    one.ready()  # no such top: it begins in its package
+    package = str(one.folder)
+    assert json.loads(one.answer(1, b"")[2]) == [package, package, "%s/2.3.7" % top, package, 0o600, package]
+    (top / "work").mkdir(parents=True)
+    one = host({"kernel.py": kernel}, profile=profile, REDHARE_TOP=str(top))
+    one.ready()
+    assert json.loads(one.answer(1, b"")[2])[:2] == [str(top / "work")] * 2
+    profile["kernel"]["working_directory"] = "${REDHARE_TOP}/other/place"
+    one = host({"kernel.py": kernel}, profile=profile, REDHARE_TOP=str(top))
+    one.ready()
+    assert json.loads(one.answer(1, b"")[2])[:4:3] == [str(top / "other/place"), str(one.folder)]
+    (top / "file").touch()
+    profile["kernel"]["working_directory"] = "${REDHARE_TOP}/file/x"
+    assert "kernel.working_directory %s/file/x cannot be used: " % top in refusal_of(host({"kernel.py": kernel}, profile=profile,
+                                                                                          REDHARE_TOP=str(top)))
+
+
 def test_a_batch_is_what_waits_and_each_caller_gets_his_own_answer(host):
     one = host({"kernel.py": kernel_of("""
         def on_kernel_start(self, _):
