@@ -154,7 +154,7 @@ def judge(asked, strikes, folder):
     seconds = max(one.ended for one in asked) - min(one.began for one in asked)
     print("%d strikes (%s), %d requests in %.0f s, %d failed" % (
         len(strikes), ", ".join("%s %s" % row[2:] for row in strikes), len(asked), seconds, len(asked) - len(good)))
-    assert len(good) > len(asked) * 0.8, collections.Counter((one.status, one.body[:80]) for one in asked if one.status != 200)
+    assert len(good) > len(asked) * 0.5, collections.Counter((one.status, one.body[:80]) for one in asked if one.status != 200)
 
 
 @pytest.fixture
