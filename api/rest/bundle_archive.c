@@ -117,13 +117,21 @@ static enum shoal_err read_all(int fd, uint8_t *bytes, size_t len, uint64_t offs
 
 /* ---- paths ---- */
 
+/* Also those of C1 (U+0080 to U+009F), which a terminal may obey as well. */
+static bool is_control(const char *at)
+{
+    unsigned char c = (unsigned char)at[0], next = (unsigned char)at[c == 0 ? 0 : 1];
+
+    return c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
+}
+
 static enum shoal_err refuse(const struct bundler *b, enum shoal_err err, const char *path, const char *why)
 {
     char shown[96];
     size_t len = 0;
 
     for (; *path != '\0' && len + 1 < sizeof(shown); path++)
-        shown[len++] = (char)((unsigned char)*path < 0x20 || *path == 0x7f ? '?' : *path);
+        shown[len++] = is_control(path) ? '?' : *path;
     shown[len] = '\0';
     return shoal_fail(b->msg, err, "upload: entry \"%s\": %s", shown, why);
 }
@@ -141,7 +149,7 @@ static enum shoal_err clean_path(const struct bundler *b, const char *path, char
         size_t piece = strcspn(path, "/");
 
         for (size_t i = 0; i < piece; i++)
-            if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f || path[i] == '\\')
+            if (is_control(path + i) || path[i] == '\\')
                 return refuse(b, SHOAL_ERR_INVALID, whole, "a control character or backslash in its name; rename it");
         if (piece == 2 && path[0] == '.' && path[1] == '.')
             return refuse(b, SHOAL_ERR_INVALID, whole, "\"..\" in its path; pack from inside the directory");
@@ -279,6 +287,9 @@ static enum shoal_err take_archive_entry(struct bundler *b, struct archive *arch
         return err;
     if (len == 0)
         return dir ? SHOAL_OK : refuse(b, SHOAL_ERR_INVALID, name, "a file without a name");
+    if (dir && archive_entry_size(header) > 0) /* B3: what is passed over has cost its unpacking all the same */
+        return refuse(b, SHOAL_ERR_INVALID, name,
+                      "a directory with content; pack it again with tar, not incrementally");
     if (!dir && archive_entry_size_is_set(header) && archive_entry_size(header) > 0 &&
         (uint64_t)archive_entry_size(header) > b->limits.file_bytes_max)
         return refuse(b, SHOAL_ERR_TOO_BIG, name, "claims to be larger than a file may be");

@@ -329,6 +329,37 @@ static void expect_refused(int fd, const char *name, const char *says)
     (void)close(fd);
 }
 
+/* A tar of one entry of a block, made by hand. */
+static int tar_of(const char *name, char kind)
+{
+    uint8_t tar[4 * 512] = { 0 };
+    unsigned sum = 0;
+
+    memcpy(tar, name, strlen(name));
+    memcpy(tar + 100, "0000755", 7);
+    memcpy(tar + 124, "00000001000", 11); /* 512 */
+    memcpy(tar + 148, "        ", 8);
+    tar[156] = (uint8_t)kind;
+    memcpy(tar + 257, "ustar", 5);
+    memcpy(tar + 263, "00", 2);
+    for (size_t i = 0; i < 512; i++)
+        sum += tar[i];
+    (void)snprintf((char *)tar + 148, 8, "%06o", sum);
+    return file_of(tar, sizeof(tar));
+}
+
+static void test_made_by_hand(void **state)
+{
+    (void)state;
+    /* Of GNU's incremental kind: what a directory brings would be unpacked and thrown away, however much it is. */
+    expect_refused(tar_of("d/", 'D'), "x.tar", "a directory with content");
+    /* CSI, as one character of C1. */
+    expect_refused(tar_of("a\xc2\x9b"
+                          "2J",
+                          '0'),
+                   "x.tar", "control character");
+}
+
 static void test_not_archives(void **state)
 {
     (void)state;
@@ -611,12 +642,19 @@ static void test_unpack_through_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_hostile),     cmocka_unit_test(test_not_archives),
-        cmocka_unit_test(test_truncated),   cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_bombs),       cmocka_unit_test(test_names_and_prefix),
-        cmocka_unit_test(test_single_file), cmocka_unit_test(test_empty_bundle),
-        cmocka_unit_test(test_bad_bundles), cmocka_unit_test(test_unpack_through_link),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_made_by_hand),
+        cmocka_unit_test(test_not_archives),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_bombs),
+        cmocka_unit_test(test_names_and_prefix),
+        cmocka_unit_test(test_single_file),
+        cmocka_unit_test(test_empty_bundle),
+        cmocka_unit_test(test_bad_bundles),
+        cmocka_unit_test(test_unpack_through_link),
     };
 
     return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
