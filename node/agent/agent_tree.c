@@ -347,8 +347,8 @@ static void on_merge(uv_timer_t *timer)
             more = true; /* of this one, or of another: in the next turn */
         }
     }
-    if (more)
-        (void)uv_timer_start(timer, on_merge, 0, 0);
+    if (more) /* not 0: it would run in this turn again (libuv 1.44) */
+        (void)uv_timer_start(timer, on_merge, 1, 0);
 }
 
 /* ---- pushing ---- */

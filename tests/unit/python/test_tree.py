@@ -282,6 +282,13 @@ def test_no_test_waits_for_a_time():
     assert not wrong, "wait for the event, not for a time (SLEEPS):\n" + "\n".join(wrong)
 
 
+def test_a_timer_that_starts_itself_again_leaves_the_turn():
+    """libuv 1.44 runs a timer of no time that a timer has started in the same turn, again and again."""
+    wrong = [(name, name_of(path)) for path in sources("node", "api", kinds=(".c",)) for name, _, _, body in functions(path)
+             if re.search(r"uv_timer_start\([^;]*\b%s, 0, 0\)" % re.escape(name), body)]
+    assert not wrong, "give it a millisecond: %s" % wrong
+
+
 def test_a_function_fits_a_screen():
     lengths = [(lines, name, name_of(path)) for path in sources(*FOLDERS, "tests") for name, _, lines, _ in functions(path)]
     long = sorted(one for one in lengths if one[0] > LINES_MAX and one[1] not in LONG)
